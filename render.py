@@ -1,0 +1,1087 @@
+"""Untrusted HTML to pictures, pictures to a similarity, and two pages to the differences between them in words.
+
+Rendering. A page is served to a headless Chromium, driven by Playwright, at a stated viewport (1280 x 720), and photographed
+over its full height. A page is a stranger's text, so nothing it names is fetched: six layers stand one inside the other.
+  1. JavaScript is off.
+  2. The page arrives with a Content-Security-Policy header: `sandbox` (no scripts, forms, pop-ups, plugins, automatic
+     refresh or autoplay) and `default-src 'none'` but for inline styles, Tailwind's hosts, data: images and picsum.
+  3. Every request is intercepted. Tailwind 2.2.19 is answered from a local copy (only the rules that the page can use, which
+     makes a page about twice as fast); picsum.photos/id/48/W/H and source.unsplash.com/random/WxH with a generated picture of
+     that size; everything else is refused.
+  4. The browser has a dead proxy and a resolver that knows no host.
+  5. Where the system allows it, the browser process lives in a network namespace without any interface and, when started by
+     root, as an unprivileged user with Chromium's own sandbox on. `Renderer.isolation` records "network namespace" or "dead proxy".
+  6. Height is capped at 20,000 pixels, HTML at 1 MB, time at 10 s. A page that takes longer loses its browser, not the run.
+Same bytes in, same pixels out: animations are finished, marquees are stilled, fonts come from one pinned list.
+
+Similarity. cosine(a, b) of the embeddings of two pictures. Encoders: any CLIP or SigLIP through transformers (the paper has CLIP
+ViT-B/32), or "layout", a small embedding of colour and edges on grids that needs no weights and is never to be mixed with CLIP
+numbers. Two views, both worth reporting: "centre" is the paper's (the encoder's own processor scales the short side and crops
+the centre, so that it never sees a long page's navigation bar and footer); "page" scales the whole page onto the encoder's square.
+
+Reads HTML or JSON lines; writes PNG. Imports nothing else of this repository.
+
+  python render.py --setup                                    # once: Tailwind's stylesheet into cache/, Chromium looked for
+  python render.py --self-test                                # is this machine's set-up sound?
+  python render.py --in page.html --out page.png
+  python render.py --in page.html --compare reference.html    # cosine in both views, and the differences in words
+  python render.py --in runs/default/test.trajectories.jsonl --out pictures/   # each answer (or, for tasks, each reference)
+"""
+
+import argparse
+import asyncio
+import base64
+import concurrent.futures
+import dataclasses
+import difflib
+import functools
+import hashlib
+import html as html_entities
+import http.server
+import io
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from pathlib import Path
+
+import numpy as np
+
+CACHE = Path(__file__).resolve().parent / "cache"
+TAILWIND_FILE = "tailwind-2.2.19.min.css"
+TAILWIND_SHA256 = "b6ad97402eddb903e7a5d7a73ee47a679204efbdda4521a391cbad9df509b932"
+TAILWIND_LINK = "https://cdn.jsdelivr.net/npm/tailwindcss@2.2.19/dist/tailwind.min.css"
+PAGE_ADDRESS = "https://page.invalid/"  # .invalid never resolves (RFC 2606): the page lives only in the interception below
+CONTENT_POLICY = (
+    "sandbox; default-src 'none'; style-src 'unsafe-inline' https://cdn.jsdelivr.net https://unpkg.com "
+    "https://cdnjs.cloudflare.com; img-src data: https://picsum.photos https://source.unsplash.com; "
+    "frame-src 'none'; object-src 'none'; base-uri 'none'; form-action 'none'"
+)
+MAX_HEIGHT = 20_000  # pixels
+MAX_HTML = 1_000_000  # bytes
+VIEWS = ("page", "centre")
+
+
+def die(message):
+    """Stop for a user's mistake: one sentence on stderr, exit code 2."""
+    print(f"{Path(sys.argv[0]).name}: {message}", file=sys.stderr)
+    sys.exit(2)
+
+
+# ------------------------------------------------------------------------------------------------- Tailwind's stylesheet
+
+
+def fetch_tailwind(cache=CACHE):
+    """Get the stylesheet once, from npm or else from the address that pages name; keep it only if its checksum is right."""
+    target = Path(cache) / TAILWIND_FILE
+    if target.exists() and hashlib.sha256(target.read_bytes()).hexdigest() == TAILWIND_SHA256:
+        return target
+    found, failures = b"", []
+    if shutil.which("npm"):
+        with tempfile.TemporaryDirectory() as folder:
+            pack = subprocess.run(["npm", "pack", "tailwindcss@2.2.19"], cwd=folder, capture_output=True, text=True)
+            for archive in Path(folder).glob("*.tgz"):
+                found = subprocess.run(["tar", "xzOf", archive, "package/dist/tailwind.min.css"], capture_output=True).stdout
+            if not found:
+                failures.append(f"npm pack: {(pack.stderr.strip().splitlines() or ['no archive'])[-1]}")
+    if not found:
+        try:
+            found = urllib.request.urlopen(TAILWIND_LINK, timeout=60).read()
+        except OSError as problem:
+            failures.append(f"{TAILWIND_LINK}: {problem}")
+    if not found:
+        raise RuntimeError(f"Tailwind 2.2.19 could not be fetched ({'; '.join(failures)}); put dist/tailwind.min.css of the "
+                           f"npm package tailwindcss@2.2.19 at {target}.")
+    checksum = hashlib.sha256(found).hexdigest()
+    if checksum != TAILWIND_SHA256:
+        raise RuntimeError(f"Tailwind arrived with checksum {checksum}, expected {TAILWIND_SHA256}; nothing was kept.")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_bytes(found)
+    return target
+
+
+def split_rules(css):
+    """Minified CSS -> [(at-rule or "", rule text, classes its selector names)], in order. @keyframes stay whole."""
+    rules, start, depth, at_rule = [], 0, 0, ""
+    for brace in re.finditer(r"[{}]", css):
+        position = brace.end()
+        if brace.group() == "{":
+            depth += 1
+            head = css[start:position - 1].strip()
+            if depth == 1 and head.startswith("@media"):  # step inside: its rules are chosen one by one
+                at_rule, start = head, position
+        else:
+            depth -= 1
+            if depth == (1 if at_rule else 0):
+                text = css[start:position].strip()
+                selector = "" if text.startswith("@") else text.split("{", 1)[0]
+                rules.append((at_rule, text, frozenset(map(unescape_css, re.findall(r"\.((?:\\[0-9a-f]{1,6} ?|\\.|[\w-])+)", selector)))))
+                start = position
+            elif depth == 0:
+                at_rule, start = "", position
+    return rules
+
+
+def unescape_css(name):
+    """A class as CSS writes it (`md\\:w-1\\/2`, `\\32xl`) -> as HTML writes it (`md:w-1/2`, `2xl`)."""
+    return re.sub(r"\\([0-9a-f]{1,6}) ?|\\(.)", lambda m: chr(int(m[1], 16)) if m[1] else m[2], name)
+
+
+class Stylesheet:
+    """Tailwind, cut to the rules that a page can use. Exact: JavaScript is off, so no class can be added later."""
+
+    def __init__(self, css):
+        self.rules = split_rules(re.sub(r"/\*.*?\*/", "", css, flags=re.S))
+        self.always = [i for i, rule in enumerate(self.rules) if not rule[2]]
+        self.by_class = {}
+        for i, (_, _, classes) in enumerate(self.rules):
+            for name in classes:
+                self.by_class.setdefault(name, []).append(i)
+
+    def for_page(self, page):
+        # lower case, because class names ignore case in quirks mode; every word of the page counts, which can only keep more
+        words = set(re.findall(r"[^\s\"'<>=]+", html_entities.unescape(page).lower()))
+        wanted = sorted(set(self.always).union(*(self.by_class[w] for w in words & self.by_class.keys())))
+        pieces, inside = [], ""
+        for i in wanted:
+            at_rule, text, _ = self.rules[i]
+            if at_rule != inside:
+                pieces.append(("}" if inside else "") + (at_rule + "{" if at_rule else ""))
+                inside = at_rule
+            pieces.append(text)
+        return "".join(pieces) + ("}" if inside else "")
+
+
+@functools.lru_cache(maxsize=2)
+def load_stylesheet(cache=CACHE):
+    path = Path(cache) / TAILWIND_FILE
+    if not path.exists():
+        raise RuntimeError(f"Tailwind's stylesheet is not at {path}; run: python render.py --setup")
+    css = path.read_bytes()
+    if hashlib.sha256(css).hexdigest() != TAILWIND_SHA256:
+        raise RuntimeError(f"{path} is not Tailwind 2.2.19 (checksum differs); delete it and run: python render.py --setup")
+    return Stylesheet(css.decode())
+
+
+# ------------------------------------------------------------------------------------------------- pages as text
+
+
+def extract_page(text):
+    """The page in an agent's text: its last <html> ... </html>, or from the last <html> on when it was cut off; None without one."""
+    starts = [m.start() for m in re.finditer(r"(?:<!doctype[^>]*>\s*)?<html\b", text or "", flags=re.I)]
+    if not starts:
+        return None
+    page = text[starts[-1]:]
+    end = re.search(r"</html\s*>", page, flags=re.I)
+    return page[:end.end()] if end else re.sub(r"\s*```\s*$", "", page)
+
+
+def rewrite_images(page):
+    """source.unsplash.com/random/WxH/?... (gone since 2024) -> the one picture that pages here may show, at the same size."""
+    address = r"https?://source\.unsplash\.com/(?:random|featured)/?(\d{1,4})x(\d{1,4})/?(?:\?[^\s\"')>]*)?"
+    page = re.sub(address, r"https://picsum.photos/id/48/\1/\2", page)
+    return re.sub(r"https?://source\.unsplash\.com/[^\s\"')>]*", "https://picsum.photos/id/48/640/480", page)
+
+
+def placeholder_picture(width, height):
+    """What picsum's picture 48 stands for here: a desk in browns and greys, drawn, the same at every size."""
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 16 9" preserveAspectRatio="none">'
+        '<rect width="16" height="9" fill="#8d99a6"/><rect y="5.5" width="16" height="3.5" fill="#6b4f3a"/>'
+        '<rect x="4" y="1.5" width="7" height="4.5" fill="#2f3640"/><rect x="4.3" y="1.8" width="6.4" height="3.8" fill="#c9d6df"/>'
+        '<rect x="3.2" y="6" width="8.6" height=".6" fill="#4a5560"/><circle cx="13.2" cy="6.2" r=".9" fill="#e0d6c8"/></svg>'
+    ).encode()
+
+
+def answer_request(address, stylesheet, page):
+    """What a page's request gets: (content type, body), or None for refused."""
+    if re.fullmatch(r"https://(cdn\.jsdelivr\.net|unpkg\.com|cdnjs\.cloudflare\.com)/\S*tailwind(css)?\S*/tailwind(\.min)?\.css", address):
+        return "text/css", stylesheet.for_page(page).encode()
+    size = re.fullmatch(r"https://picsum\.photos/id/48/(\d{1,4})(?:/(\d{1,4}))?/?", address) or re.match(
+        r"https://source\.unsplash\.com/(?:random|featured)/?(\d{1,4})x(\d{1,4})\b", address)
+    if size:
+        return "image/svg+xml", placeholder_picture(size[1], size[2] or size[1])
+    if address.startswith("https://source.unsplash.com/"):
+        return "image/svg+xml", placeholder_picture(640, 480)
+    return None
+
+
+# ------------------------------------------------------------------------------------------------- the browser, shut in
+
+
+def find_chromium():
+    """CHROMIUM_PATH, else a Chromium on PATH (the headless shell first: it is the fastest), else Playwright's own."""
+    named = os.environ.get("CHROMIUM_PATH")
+    if named:
+        if not shutil.which(named):
+            raise RuntimeError(f"CHROMIUM_PATH names {named}, which is not an executable file.")
+        return shutil.which(named)
+    for name in ("chromium-headless-shell", "chrome-headless-shell", "chromium", "chromium-browser", "google-chrome"):
+        if shutil.which(name):
+            return shutil.which(name)
+    folder = Path(os.environ.get("PLAYWRIGHT_BROWSERS_PATH", "") or Path.home() / ".cache/ms-playwright")
+    for pattern in ("chromium_headless_shell-*/*/*headless?shell", "chromium-*/*/chrome"):
+        for path in sorted(folder.glob(pattern), reverse=True):
+            return str(path)
+    raise RuntimeError("no Chromium was found: apt-get install chromium-headless-shell, or playwright install chromium, "
+                       "or set CHROMIUM_PATH.")
+
+
+# Rendering must not depend on the clock, the display or the machine's taste; and nothing may phone home.
+BROWSER_FLAGS = [
+    "--disable-gpu", "--hide-scrollbars", "--mute-audio", "--force-color-profile=srgb", "--force-device-scale-factor=1",
+    "--font-render-hinting=none", "--disable-font-subpixel-positioning", "--disable-lcd-text", "--disable-checker-imaging",
+    "--disable-image-animation-resync", "--disable-threaded-animation", "--disable-threaded-scrolling",
+    "--disable-new-content-rendering-timeout", "--disable-partial-raster", "--disable-skia-runtime-opts",
+    "--blink-settings=imagesLazyLoadingEnabled=false,imageAnimationPolicy=2",  # lazy pictures load; moving ones show frame one
+    "--disable-remote-fonts", "--disable-extensions", "--disable-sync", "--no-pings", "--dns-prefetch-disable",
+    "--proxy-server=http://127.0.0.1:9", "--proxy-bypass-list=<-loopback>", "--host-resolver-rules=MAP * ~NOTFOUND",
+    "--disable-features=Translate,BackForwardCache,Prerender2,SpeculationRulesPrefetchProxy,WebRtc,InterestFeedContentSuggestions",
+]
+
+FONTS = """<?xml version="1.0"?><!DOCTYPE fontconfig SYSTEM "fonts.dtd"><fontconfig>
+<dir>/usr/share/fonts</dir><dir>/usr/local/share/fonts</dir><dir>/System/Library/Fonts</dir><cachedir>{cache}</cachedir>
+<selectfont><rejectfont><pattern><patelt name="scalable"><bool>true</bool></patelt></pattern>
+<pattern><patelt name="scalable"><bool>false</bool></patelt></pattern></rejectfont><acceptfont>{accepted}</acceptfont></selectfont>
+<alias binding="same"><family>system-ui</family><prefer>{sans}</prefer></alias>
+<alias binding="same"><family>sans-serif</family><prefer>{sans}</prefer></alias>
+<alias binding="same"><family>serif</family><prefer>{serif}</prefer></alias>
+<alias binding="same"><family>monospace</family><prefer>{mono}</prefer></alias></fontconfig>"""
+
+
+def pinned_fonts(folder):
+    """A font list of our own, so that what else is installed does not change a page: Liberation, then DejaVu, else the system's."""
+    listed = subprocess.run(["fc-list", ":", "family"], capture_output=True, text=True).stdout if shutil.which("fc-list") else ""
+    families = [name for name in ("Liberation", "DejaVu") if f"{name} Sans" in listed]
+    if not families:
+        return None, "the system's"
+    ways = [[f"{f} {kind}" for f in families] for kind in ("Sans", "Serif", "Sans Mono")]
+    ways[2] = ["Liberation Mono" if f == "Liberation Sans Mono" else f for f in ways[2]]
+    accepted = "".join(f"<pattern><patelt name='family'><string>{f}</string></patelt></pattern>" for way in ways for f in way)
+    sans, serif, mono = ("".join(f"<family>{f}</family>" for f in way) for way in ways)
+    path = Path(folder) / "fonts.conf"
+    path.write_text(FONTS.format(cache=Path(folder) / "fontcache", accepted=accepted, sans=sans, serif=serif, mono=mono))
+    return path, " + ".join(families)
+
+
+def isolation_ladder(wish="auto"):
+    """Ways to start the browser, best first: (what is recorded, command put before it, unprivileged user?, Chromium's sandbox?)."""
+    root = hasattr(os, "geteuid") and os.geteuid() == 0
+    as_nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--no-new-privs", "--"]
+    namespace = ["unshare", "--net", "--"] if root else ["unshare", "--user", "--map-current-user", "--net", "--"]
+    works = lambda command: shutil.which(command[0]) and subprocess.run(command + ["true"], capture_output=True).returncode == 0
+    ladder = []
+    if wish != "dead proxy" and works(namespace):
+        if root and works(as_nobody):
+            ladder += [("network namespace", namespace + as_nobody, True, True), ("network namespace", namespace + as_nobody, True, False)]
+        ladder += [("network namespace", namespace, False, True)] * (not root) + [("network namespace", namespace, False, False)]
+    if wish != "network namespace":
+        if root and works(as_nobody):
+            ladder += [("dead proxy", as_nobody, True, True), ("dead proxy", as_nobody, True, False)]
+        ladder += [("dead proxy", [], False, True)] * (not root) + [("dead proxy", [], False, False)]
+    return ladder
+
+
+# Runs inside the page, after load. The page's own scripts never ran, but its names can still hide built-in ones (<form
+# name=querySelectorAll>), so every property is taken from its prototype.
+PREPARE = r"""
+(() => {
+  const want = WANT_LAYOUT;
+  const getter = (proto, name) => Object.getOwnPropertyDescriptor(proto, name).get;
+  const all = selector => Array.from(Document.prototype.querySelectorAll.call(document, selector));
+  const tagOf = getter(Element.prototype, 'tagName'), parentOf = getter(Node.prototype, 'parentNode');
+  const childrenOf = getter(Node.prototype, 'childNodes'), bodyOf = getter(Document.prototype, 'body');
+  const rootOf = getter(Document.prototype, 'documentElement');
+  const attribute = (e, name) => Element.prototype.getAttribute.call(e, name);
+  for (const old of all('marquee')) {                       // a marquee stands still, as a plain block
+    const still = Document.prototype.createElement.call(document, 'div');
+    for (const child of Array.from(childrenOf.call(old))) Node.prototype.appendChild.call(still, child);
+    Node.prototype.replaceChild.call(parentOf.call(old), still, old);
+  }
+  for (const animation of Document.prototype.getAnimations.call(document)) {   // the end of what ends, the start of what does not
+    try { isFinite(animation.effect.getComputedTiming().endTime) ? animation.finish() : animation.cancel(); } catch { animation.cancel(); }
+  }
+  for (const svg of all('svg')) { try { SVGSVGElement.prototype.pauseAnimations.call(svg); SVGSVGElement.prototype.setCurrentTime.call(svg, 0); } catch {} }
+  const root = rootOf.call(document), body = bodyOf.call(document);
+  const tall = e => e ? getter(Element.prototype, 'scrollHeight').call(e) : 0;
+  const page = {height: Math.max(tall(root), body ? tall(body) : 0)};
+  if (!want) return page;
+  const hex = colour => {                                    // "rgb(1, 2, 3)" -> "#010203"; transparent -> null
+    const n = (colour.match(/[\d.]+/g) || []).map(Number);
+    if (n.length < 3 || (n.length > 3 && n[3] < 0.1)) return null;
+    return '#' + n.slice(0, 3).map(v => Math.round(v).toString(16).padStart(2, '0')).join('');
+  };
+  const rounded = r => [r.left + scrollX, r.top + scrollY, r.width, r.height].map(Math.round);
+  const drawn = new Set(['IMG', 'SVG', 'VIDEO', 'CANVAS', 'INPUT', 'SELECT', 'TEXTAREA', 'BUTTON', 'HR', 'IFRAME']);
+  const landmarks = new Set(['HEADER', 'NAV', 'MAIN', 'SECTION', 'ARTICLE', 'ASIDE', 'FOOTER', 'FORM']);
+  const index = new Map(), elements = [];
+  let background = null;
+  for (const e of [root, body]) if (e) background = hex(getComputedStyle(e).backgroundColor) || background;
+  for (const e of all('body *')) {
+    if (elements.length >= 2000) break;
+    let up = parentOf.call(e);
+    while (up && !index.has(up)) up = parentOf.call(up);
+    const tag = String(tagOf.call(e)).toUpperCase(), style = getComputedStyle(e);
+    const box = Element.prototype.getBoundingClientRect.call(e);
+    if (style.display === 'none' || style.visibility !== 'visible' || Number(style.opacity) < 0.05 || box.width < 1 || box.height < 1) continue;
+    if (tag !== 'SVG' && e instanceof SVGElement) continue;   // a drawing counts as one thing
+    let text = '', ink = null;
+    for (const child of childrenOf.call(e)) {
+      if (getter(Node.prototype, 'nodeType').call(child) !== 3) continue;
+      const words = getter(Node.prototype, 'nodeValue').call(child).trim();
+      if (!words) continue;
+      text += (text ? ' ' : '') + words;
+      const range = Document.prototype.createRange.call(document); range.selectNodeContents(child);
+      const r = range.getBoundingClientRect();
+      ink = ink ? {left: Math.min(ink.left, r.left), top: Math.min(ink.top, r.top), right: Math.max(ink.right, r.right), bottom: Math.max(ink.bottom, r.bottom)}
+                : {left: r.left, top: r.top, right: r.right, bottom: r.bottom};
+    }
+    if (!text && (tag === 'INPUT' || tag === 'TEXTAREA')) text = attribute(e, 'placeholder') || attribute(e, 'value') || '';
+    const border = parseFloat(style.borderTopWidth) + parseFloat(style.borderBottomWidth) + parseFloat(style.borderLeftWidth) > 0;
+    const fill = hex(style.backgroundColor), picture = style.backgroundImage !== 'none';
+    if (!text && !fill && !picture && !border && !drawn.has(tag) && !landmarks.has(tag)) continue;
+    index.set(e, elements.length);
+    elements.push({tag: tag.toLowerCase(), order: elements.length, parent: up ? index.get(up) : null, text: text.replace(/\s+/g, ' ').slice(0, 300),
+      box: rounded(box), text_box: ink ? rounded({left: ink.left, top: ink.top, width: ink.right - ink.left, height: ink.bottom - ink.top}) : null,
+      colour: hex(style.color), background: fill, gradient: picture, border, font_size: Math.round(parseFloat(style.fontSize)),
+      bold: Number(style.fontWeight) >= 600, align: style.textAlign.replace('start', 'left').replace('end', 'right')});
+  }
+  page.width = innerWidth;
+  page.background = background || '#ffffff';
+  page.elements = elements;
+  return page;
+})()
+"""
+
+
+@dataclasses.dataclass
+class Picture:
+    """A rendered page. status: "ok", "timeout", "too large" or "error: ..."; without "ok" there is no png."""
+
+    status: str
+    png: bytes = b""
+    width: int = 0
+    height: int = 0
+    layout: dict | None = None
+    seconds: float = 0.0
+
+    @functools.cached_property
+    def rgb(self):
+        """(height, width, 3) bytes; a white viewport where nothing could be rendered."""
+        from PIL import Image
+
+        if not self.png:
+            return np.full((720, 1280, 3), 255, np.uint8)
+        return np.asarray(Image.open(io.BytesIO(self.png)).convert("RGB"))
+
+    @functools.cached_property
+    def blank(self):
+        """Nothing to see: fewer than one pixel in 10,000 differs from the corner's colour."""
+        return bool((self.rgb != self.rgb[0, 0]).any(axis=-1).mean() < 1e-4)
+
+
+@dataclasses.dataclass
+class Slot:
+    """One browser with its one page."""
+
+    folder: Path
+    browser: object = None
+    page: object = None
+    cdp: object = None
+    html: str = ""
+    renders: int = 0
+
+
+class Renderer:
+    """A few browsers in the background, each with one page that is used again and again.
+
+    The browsers live in one thread with an event loop of its own, so render() may be called from any thread, and submit()
+    gives a future that asyncio.wrap_future() turns into something to await.
+    """
+
+    def __init__(self, browsers=2, viewport=(1280, 720), timeout=10.0, isolation="auto", cache=CACHE, pages_per_tab=200):
+        if isolation not in ("auto", "network namespace", "dead proxy"):
+            raise ValueError(f'isolation is "auto", "network namespace" or "dead proxy", not {isolation!r}')
+        self.stylesheet, self.executable = load_stylesheet(cache), find_chromium()
+        self.viewport, self.timeout, self.pages_per_tab = viewport, timeout, pages_per_tab
+        self.ladder = isolation_ladder(isolation)
+        if not self.ladder:
+            raise RuntimeError("this system gives no network namespace; use isolation='dead proxy' or 'auto'.")
+        self.isolation = self.chromium_sandbox = self.version = None
+        self.folder = Path(tempfile.mkdtemp(prefix="render-"))
+        self.folder.chmod(0o755)  # the browser may run as another user
+        self.fonts_file, self.fonts = pinned_fonts(self.folder)
+        self.loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self.loop.run_forever, name="renderer", daemon=True)
+        self.thread.start()
+        try:
+            self._call(self._start(browsers))
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def _call(self, coroutine):
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result()
+
+    def render(self, page, layout=False):
+        """HTML -> Picture. Never raises for a page's sake: what went wrong stands in `status`."""
+        return self.submit(page, layout).result()
+
+    def layout(self, page):
+        """HTML -> {"width", "height", "background", "elements": [{tag, box, text, ...}]}, or None where it cannot be rendered."""
+        return self.submit(page, layout=True, picture=False).result().layout
+
+    def submit(self, page, layout=False, picture=True):
+        """As render(), without waiting: a concurrent.futures.Future of a Picture."""
+        return asyncio.run_coroutine_threadsafe(self._take_turn(page, layout, picture), self.loop)
+
+    def render_many(self, pages, layout=False):
+        """Pictures of many pages, in order, all browsers busy, a bounded number in flight."""
+        waiting = []
+        for page in pages:
+            waiting.append(self.submit(page, layout))
+            if len(waiting) > 4 * self.idle_slots:
+                yield waiting.pop(0).result()
+        for future in waiting:
+            yield future.result()
+
+    def close(self):
+        if self.loop.is_closed():
+            return
+        try:
+            self._call(asyncio.wait_for(self._stop(), 20))
+        except (TimeoutError, asyncio.TimeoutError):
+            pass  # the browsers are killed by process id in any case
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join(timeout=10)
+        self.loop.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    # -- inside the loop's thread
+
+    async def _start(self, browsers):
+        try:
+            from playwright.async_api import async_playwright
+        except ImportError:
+            raise RuntimeError("rendering needs Playwright: pip install playwright") from None
+        self.playwright = await async_playwright().start()
+        self.slots = [Slot(self.folder / f"browser-{n}") for n in range(browsers)]
+        self.idle, self.idle_slots = asyncio.Queue(), browsers
+        for slot in self.slots:
+            await self._open(slot)
+            self.idle.put_nowait(slot)
+
+    async def _stop(self):
+        for slot in getattr(self, "slots", []):
+            self._kill(slot)
+        if hasattr(self, "playwright"):
+            await self.playwright.stop()
+
+    async def _open(self, slot):
+        """Start the slot's browser by the best way that works; the first browser decides for the rest."""
+        problem = None
+        for way in list(self.ladder):
+            try:
+                slot.browser = await self._launch(slot, way)
+            except Exception as failure:
+                problem = failure
+                self._kill(slot)
+                continue
+            self.ladder = [way]
+            self.isolation, self.chromium_sandbox, self.version = way[0], way[3], slot.browser.version
+            await self._open_page(slot)
+            return
+        raise RuntimeError(f"Chromium ({self.executable}) does not start: {str(problem).splitlines()[0]}")
+
+    async def _launch(self, slot, way):
+        _, before, unprivileged, sandbox = way
+        slot.renders = 0
+        shutil.rmtree(slot.folder, ignore_errors=True)
+        profile = slot.folder / "profile"
+        profile.mkdir(parents=True)
+        if unprivileged:
+            os.chown(profile, 65534, 65534)
+        # Playwright starts a program, not a command line: this script is the program. It keeps its process id through exec.
+        quoted = " ".join("'" + part.replace("'", "'\\''") + "'" for part in [*before, self.executable])
+        script = slot.folder / "start.sh"
+        script.write_text(f"#!/bin/sh\necho $$ > '{slot.folder}/pid'\nexec {quoted} \"$@\" '--user-data-dir={profile}'\n")
+        script.chmod(0o755)
+        environment = {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "HOME": str(profile), "TMPDIR": str(profile), "LANG": "C.UTF-8", "TZ": "UTC"}
+        if self.fonts_file:
+            environment["FONTCONFIG_FILE"] = str(self.fonts_file)
+        return await self.playwright.chromium.launch(executable_path=str(script), args=BROWSER_FLAGS, env=environment,
+                                                     chromium_sandbox=sandbox, timeout=30_000)
+
+    async def _open_page(self, slot):
+        context = await slot.browser.new_context(
+            viewport={"width": self.viewport[0], "height": self.viewport[1]}, java_script_enabled=False, accept_downloads=False,
+            service_workers="block", locale="en-US", timezone_id="UTC", reduced_motion="reduce", color_scheme="light")
+
+        async def route(request_route):
+            request, address = request_route.request, request_route.request.url
+            if address == PAGE_ADDRESS and request.is_navigation_request() and request.frame == slot.page.main_frame:
+                await request_route.fulfill(status=200, body=slot.html.encode("utf-8", "replace"), headers={
+                    "Content-Type": "text/html; charset=utf-8", "Content-Security-Policy": CONTENT_POLICY,
+                    "Referrer-Policy": "no-referrer", "X-DNS-Prefetch-Control": "off"})
+                return
+            answer = answer_request(address, self.stylesheet, slot.html)
+            if answer:
+                await request_route.fulfill(status=200, content_type=answer[0], body=answer[1])
+            else:
+                await request_route.abort("aborted" if request.is_navigation_request() else "blockedbyclient")
+
+        await context.route("**/*", route)
+        slot.page = await context.new_page()
+        slot.cdp = await context.new_cdp_session(slot.page)
+
+    def _kill(self, slot):
+        """End the browser and its children at once, without asking it: it may be the one that does not answer."""
+        try:
+            pid = int((slot.folder / "pid").read_text())
+            os.killpg(pid, signal.SIGKILL)  # Playwright starts each browser as the leader of a process group
+        except (OSError, ValueError):
+            pass
+        slot.browser = slot.page = slot.cdp = None
+
+    async def _take_turn(self, page, layout, picture):
+        if len(page.encode("utf-8", "replace")) > MAX_HTML:
+            return Picture("too large")
+        slot = await self.idle.get()
+        try:
+            result = await self._try(slot, page, layout, picture)
+            if result.status.startswith("error"):  # a browser can die for reasons of its own: a second chance on a fresh one
+                result = await self._try(slot, page, layout, picture)
+            return result
+        finally:
+            self.idle.put_nowait(slot)
+
+    async def _try(self, slot, page, layout, picture):
+        started = time.monotonic()
+        try:
+            if slot.browser is None:
+                await self._open(slot)
+            elif slot.renders >= self.pages_per_tab:  # Playwright remembers every request of a tab
+                old, slot.renders = slot.page.context, 0
+                await asyncio.wait_for(old.close(), self.timeout)
+                await self._open_page(slot)
+            result = await asyncio.wait_for(self._photograph(slot, page, layout, picture), self.timeout)
+        except (TimeoutError, asyncio.TimeoutError):
+            self._kill(slot)
+            result = Picture("timeout")
+        except Exception as problem:
+            self._kill(slot)
+            first = (str(problem).splitlines() or [type(problem).__name__])[0]
+            result = Picture("timeout" if "Timeout" in first and "exceeded" in first else f"error: {first[:200]}")
+        result.seconds = time.monotonic() - started
+        return result
+
+    async def _photograph(self, slot, page, layout, picture):
+        slot.html, slot.renders = page, slot.renders + 1
+        await slot.page.goto(PAGE_ADDRESS, wait_until="load", timeout=self.timeout * 1000)
+        script = PREPARE.replace("WANT_LAYOUT", "true" if layout else "false")
+        answer = await slot.cdp.send("Runtime.evaluate", {"expression": script, "returnByValue": True})
+        if "exceptionDetails" in answer:
+            raise RuntimeError("the page could not be measured: " + answer["exceptionDetails"].get("text", ""))
+        measured = answer["result"]["value"]
+        width, height = self.viewport[0], min(max(measured["height"], self.viewport[1]), MAX_HEIGHT)
+        result = Picture("ok", b"", width, height, measured if layout else None)
+        if picture:
+            shot = await slot.cdp.send("Page.captureScreenshot", {
+                "format": "png", "optimizeForSpeed": True, "captureBeyondViewport": True,
+                "clip": {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}})
+            result.png = base64.b64decode(shot["data"])
+        return result
+
+
+# ------------------------------------------------------------------------------------------------- similarity
+
+
+def cosine(a, b):
+    """Cosine of two embeddings. A blank page embeds to zero: it is like another blank page (1) and like nothing else (0)."""
+    lengths = float(np.linalg.norm(a)), float(np.linalg.norm(b))
+    if min(lengths) == 0.0:
+        return float(lengths[0] == lengths[1])
+    return float(np.dot(a, b) / (lengths[0] * lengths[1]))
+
+
+def pool(picture, cells):
+    """(H, W, C) -> (cells, cells, C): the mean of each cell; H and W are multiples of cells."""
+    height, width, channels = picture.shape
+    return picture.reshape(cells, height // cells, cells, width // cells, channels).mean(axis=(1, 3))
+
+
+def layout_embedding(rgb, view="page"):
+    """A picture -> a unit vector of colours and edges on grids, without any learned weight.
+
+    The view (whole page, or its centre square) is scaled to 128 x 128. Five parts, each of unit length, so that the cosine of two
+    pages is the mean of the parts' cosines: ink (white minus colour, three channels) on grids of 4, 8 and 16 cells a side, which
+    see where which colour lies, coarsely and finely; edges (absolute differences of brightness across and down) on grids of 8
+    and 16, which see text, borders and order. White is zero, so that two pages are not alike for being mostly white.
+    """
+    from PIL import Image
+
+    picture = Image.fromarray(centre_square(rgb) if view == "centre" else rgb).resize((128, 128), Image.Resampling.BOX)
+    ink = 1.0 - np.asarray(picture, np.float32) / 255.0  # (128, 128, 3)
+    grey = ink.mean(axis=-1)
+    edges = np.zeros((128, 128, 2), np.float32)
+    edges[:, 1:, 0] = np.abs(np.diff(grey, axis=1))
+    edges[1:, :, 1] = np.abs(np.diff(grey, axis=0))
+    parts = [pool(ink, 4), pool(ink, 8), pool(ink, 16), pool(edges, 8), pool(edges, 16)]
+    parts = [part.ravel() / max(float(np.linalg.norm(part)), 1e-12) for part in parts]
+    vector = np.concatenate(parts)
+    return vector / max(float(np.linalg.norm(vector)), 1e-12)
+
+
+def centre_square(rgb):
+    """What an image model's usual processor leaves of a picture: the largest square in its middle."""
+    height, width = rgb.shape[:2]
+    side = min(height, width)
+    top, left = (height - side) // 2, (width - side) // 2
+    return rgb[top:top + side, left:left + side]
+
+
+def load_encoder(name="layout", device=None):
+    """"layout", or the folder or hub name of a CLIP or SigLIP -> embed(picture, view="page"|"centre") -> unit vector.
+
+    embed.name is what records carry, so that numbers of different encoders are not mixed.
+    """
+    if name == "layout":
+
+        def embed(picture, view="page"):
+            return layout_embedding(as_rgb(picture), view)
+    else:
+        try:
+            import torch
+            from transformers import AutoImageProcessor, AutoModel
+        except ImportError:
+            raise RuntimeError("image encoders other than `layout` need transformers and torch: pip install transformers torch") from None
+        device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        try:
+            model, processor = AutoModel.from_pretrained(name).to(device).eval(), AutoImageProcessor.from_pretrained(name)
+        except (OSError, ValueError) as problem:
+            raise RuntimeError(f"the image encoder {name!r} cannot be loaded: {str(problem).splitlines()[0]}") from None
+        if not hasattr(model, "get_image_features"):
+            raise RuntimeError(f"{name!r} is a {type(model).__name__}, which has no get_image_features; a CLIP or SigLIP is expected.")
+        side = model.config.vision_config.image_size
+
+        def embed(picture, view="page"):
+            from PIL import Image
+
+            image = Image.fromarray(as_rgb(picture))
+            if view == "page":  # at the encoder's own size, its processor has nothing left to crop
+                image = image.resize((side, side), Image.Resampling.BICUBIC, reducing_gap=3.0)
+            with torch.inference_mode():
+                features = model.get_image_features(**processor(images=image, return_tensors="pt").to(device))
+            features = getattr(features, "pooler_output", features)[0].float().cpu().numpy()
+            return features / max(float(np.linalg.norm(features)), 1e-12)
+
+    embed.name = name
+    return embed
+
+
+def as_rgb(picture):
+    """A Picture or an (H, W, 3) array -> the array."""
+    return picture.rgb if isinstance(picture, Picture) else np.ascontiguousarray(picture)
+
+
+# ------------------------------------------------------------------------------------------------- differences in words
+
+COLOURS = {  # a light, a middle and a dark shade of each hue of Tailwind's palette, and what people call them
+    "white": ["#ffffff"], "black": ["#000000"], "light gray": ["#f3f4f6", "#e5e7eb", "#d1d5db"], "gray": ["#9ca3af", "#6b7280"],
+    "dark gray": ["#374151", "#1f2937", "#111827"],
+    **{f"{shade}{hue}": shades for hue, by_shade in {
+        "red": (["#fee2e2", "#fca5a5"], ["#ef4444", "#dc2626"], ["#991b1b", "#7f1d1d"]),
+        "yellow": (["#fef3c7", "#fcd34d"], ["#f59e0b", "#fbbf24"], ["#92400e", "#78350f"]),
+        "green": (["#d1fae5", "#6ee7b7"], ["#10b981", "#059669"], ["#065f46", "#064e3b"]),
+        "blue": (["#dbeafe", "#93c5fd"], ["#3b82f6", "#2563eb"], ["#1e40af", "#1e3a8a"]),
+        "indigo": (["#e0e7ff", "#a5b4fc"], ["#6366f1", "#4f46e5"], ["#3730a3", "#312e81"]),
+        "purple": (["#ede9fe", "#c4b5fd"], ["#8b5cf6", "#7c3aed"], ["#5b21b6", "#4c1d95"]),
+        "pink": (["#fce7f3", "#f9a8d4"], ["#ec4899", "#db2777"], ["#9d174d", "#831843"]),
+    }.items() for shade, shades in zip(("light ", "", "dark "), by_shade)},
+}
+KINDS = {"header": "header", "nav": "navigation bar", "footer": "footer", "aside": "sidebar", "form": "form", "section": "section",
+         "article": "section", "main": "main part", "h1": "main heading", "h2": "heading", "h3": "heading", "h4": "heading", "a": "link",
+         "button": "button", "img": "picture", "svg": "picture", "video": "picture", "input": "field", "textarea": "field",
+         "select": "field", "li": "list item", "hr": "line", "label": "label"}
+LANDMARKS = ("header", "nav", "footer", "main", "aside", "form")
+
+
+def channels(colour):
+    return [int(colour[i:i + 2], 16) for i in (1, 3, 5)]
+
+
+def colour_distance(a, b):
+    """0 (the same) to 1 (black and white); green weighs most, as in the eye."""
+    squares = [w * (x - y) ** 2 for w, x, y in zip((3, 4, 2), channels(a), channels(b))]
+    return (sum(squares) / 9) ** 0.5 / 255
+
+
+@functools.lru_cache(maxsize=4096)
+def colour_name(colour):
+    """"#3b82f6" -> "blue"."""
+    return min((colour_distance(colour, shade), name) for name, shades in COLOURS.items() for shade in shades)[1]
+
+
+def compare_pages(agent, reference):
+    """Two layouts (Renderer.layout) -> what is different in the agent's page, in words, the largest difference first.
+
+    Elements are matched by what they say (the same text, then a similar one, then the same kind in the same order), containers by
+    kind and by what they contain. A difference weighs about as much as the share of the reference page that it touches.
+    Pure and deterministic: the same two layouts always give the same list; equal layouts give an empty one.
+    """
+    if agent is None:
+        return ["Your page could not be shown."]
+    if not agent["elements"] and reference["elements"]:
+        return ["Your page is empty."]
+    mine, theirs = agent["elements"], reference["elements"]
+    page_area = max(1, reference["height"] * reference["width"])
+    share = lambda e: min(1.0, (e["text_box"] or e["box"])[2] * (e["text_box"] or e["box"])[3] / page_area)
+    box_share = lambda e: min(1.0, e["box"][2] * e["box"][3] / page_area)
+    pairs = match_elements(mine, theirs)  # index in the reference -> index in the agent's page
+    found = []  # (weight, order in the reference, sentence)
+
+    if colour_name(agent["background"]) != colour_name(reference["background"]):
+        weight = 0.3 + 0.3 * colour_distance(agent["background"], reference["background"])
+        found.append((weight, -1, f"The page's background should be {colour_name(reference['background'])}, not {colour_name(agent['background'])}."))
+
+    for i, theirs_i in enumerate(theirs):  # what is missing; what is inside something missing goes without saying
+        if i in pairs or (theirs_i["parent"] is not None and theirs_i["parent"] not in pairs and "text" not in KINDS.get(theirs_i["tag"], "")):
+            continue
+        where = next((f", after {describe(theirs, j)}" for j in range(i - 1, -1, -1) if j in pairs and j != theirs_i["parent"]), ", at the top")
+        colour = f" It is {colour_name(theirs_i['background'])}." if theirs_i["background"] else ""
+        found.append((0.05 + 1.5 * box_share(theirs_i), i, f"{sentence_case(describe(theirs, i))} is missing{where}.{colour}"))
+
+    taken = set(pairs.values())
+    for j, mine_j in enumerate(mine):
+        if j in taken or (mine_j["parent"] is not None and mine_j["parent"] not in taken):
+            continue
+        found.append((0.03 + 0.5 * box_share(mine_j), len(theirs) + j, f"{sentence_case(describe(mine, j))} should not be there."))
+
+    inside = {}  # (container, sentence about its texts) -> [weight, first order, single sentence, count]: said once for all of them
+    for i, j in sorted(pairs.items()):
+        a, r = mine[j], theirs[i]
+        name = describe(theirs, i)
+        if a["background"] != r["background"] or a["gradient"] != r["gradient"]:
+            have = colour_name(a["background"]) if a["background"] else "transparent"
+            want = colour_name(r["background"]) if r["background"] else "transparent"
+            if have != want:
+                distance = colour_distance(a["background"] or agent["background"], r["background"] or reference["background"])
+                rest = "should have no background colour" if want == "transparent" else f"should be {want}" + (f", not {have}" if have != "transparent" else "")
+                found.append((0.01 + box_share(r) * (0.4 + distance), i, f"{sentence_case(name)} {rest}."))
+            elif a["gradient"] != r["gradient"]:
+                found.append((0.01 + 0.3 * box_share(r), i, f"{sentence_case(name)} should {'' if r['gradient'] else 'not '}have a gradient or a picture behind it."))
+        if r["text"] and a["text"] and plain(a["text"]) != plain(r["text"]):
+            found.append((0.03 + 2 * share(r), i, f"{sentence_case(describe(mine, j))} should say {quote(r['text'], 80)}."))
+        if r["text"] and a["text"]:
+            for weight, sentence in differences_of_texts(a, r, (agent["width"], reference["width"])):
+                key = (r["parent"], sentence)
+                entry = inside.setdefault(key, [0.0, i, f"{sentence_case(name)} {sentence}.", 0])
+                entry[0] += weight * (0.02 + share(r))
+                entry[3] += 1
+        elif not r["text"] and r["tag"] not in ("main", "div"):
+            for axis, more, less in ((2, "wider", "narrower"), (3, "taller", "less tall")):
+                ratio = (r["box"][axis] + 8) / (a["box"][axis] + 8)
+                # a container that is taller because something in it is missing or extra is not told twice
+                if max(ratio, 1 / ratio) > 1.3 and (axis == 2 or contents_agree(i, j, mine, theirs, pairs)):
+                    found.append((0.01 + 0.5 * abs(1 - 1 / max(ratio, 1 / ratio)) * box_share(r), i,
+                                  f"{sentence_case(name)} should be {more if ratio > 1 else less}."))
+    for (container, sentence), (weight, order, single, count) in inside.items():
+        if count > 1:
+            single = f"The texts in {describe(theirs, container)} {sentence}." if container is not None else f"The texts of the page {sentence}."
+        found.append((weight, order, single))
+
+    found += differences_of_order(mine, theirs, pairs, box_share)
+    sentences = [sentence for _, _, sentence in sorted(found, key=lambda d: (-round(d[0], 6), d[1], d[2]))]
+    return list(dict.fromkeys(sentences))
+
+
+def match_elements(mine, theirs):
+    """Reference index -> agent index. Each element is used at most once."""
+    pairs, free = {}, set(range(len(mine)))
+
+    def pair(i, j):
+        pairs[i] = j
+        free.discard(j)
+
+    with_text = [i for i, e in enumerate(theirs) if e["text"]]
+    for same_tag in (True, False):  # the same words, best in the same kind of element
+        for i in with_text:
+            options = [j for j in sorted(free) if plain(mine[j]["text"]) == plain(theirs[i]["text"]) and (mine[j]["tag"] == theirs[i]["tag"] or not same_tag)]
+            if i not in pairs and options:
+                pair(i, options[0])
+    close = []  # similar words
+    for i in with_text:
+        if i not in pairs:
+            matcher = difflib.SequenceMatcher(b=plain(theirs[i]["text"]), autojunk=False)
+            for j in sorted(free):
+                if mine[j]["text"]:
+                    matcher.set_seq1(plain(mine[j]["text"]))
+                    if matcher.real_quick_ratio() > 0.6 and matcher.ratio() > 0.6:
+                        close.append((-matcher.ratio(), i, j))
+    for _, i, j in sorted(close):
+        if i not in pairs and j in free:
+            pair(i, j)
+    for i in with_text:  # the same kind: its words are wrong
+        options = [j for j in sorted(free) if mine[j]["text"] and mine[j]["tag"] == theirs[i]["tag"]]
+        if i not in pairs and options:
+            pair(i, options[0])
+
+    boxes = []  # containers and pictures: what is inside decides, then the order among their kind
+    partner, group = {}, lambda e: KINDS.get(e["tag"], "block") if e["tag"] not in ("section", "article") else "block"
+    inside_mine, inside_theirs = descendants(mine), descendants(theirs)
+    partner.update(pairs)
+    places = lambda elements: {k: (sum(group(e) == group(elements[k]) and not e["text"] for e in elements[:k])) for k in range(len(elements)) if not elements[k]["text"]}
+    place_mine, place_theirs = places(mine), places(theirs)
+    for i in place_theirs:
+        for j in place_mine:
+            if group(mine[j]) != group(theirs[i]):
+                continue
+            common = sum(partner.get(k) in inside_mine[j] for k in inside_theirs[i] if k in partner)
+            most = max(1, sum(theirs[k]["text"] != "" for k in inside_theirs[i]), sum(mine[k]["text"] != "" for k in inside_mine[j]))
+            if common == 0 and (any(theirs[k]["text"] for k in inside_theirs[i]) and any(mine[k]["text"] for k in inside_mine[j])) and theirs[i]["tag"] not in LANDMARKS:
+                continue  # two blocks that share no word are two different blocks
+            boxes.append((-common / most, abs(place_mine[j] - place_theirs[i]), i, j))
+    for _, _, i, j in sorted(boxes):
+        if i not in pairs and j in free:
+            pair(i, j)
+    return pairs
+
+
+def differences_of_texts(a, r, widths):
+    """What is different in how a text is set: [(weight, "should be ...")]. widths: of the two pages."""
+    found = []
+    if colour_name(a["colour"] or "#000000") != colour_name(r["colour"] or "#000000"):
+        found.append((0.6, f"should be in {colour_name(r['colour'] or '#000000')} letters, not {colour_name(a['colour'] or '#000000')}"))
+    ratio = r["font_size"] / max(1, a["font_size"])
+    if max(ratio, 1 / ratio) > 1.15:
+        found.append((abs(1 - ratio), f"should be {'larger' if ratio > 1 else 'smaller'}"))
+    if a["bold"] != r["bold"]:
+        found.append((0.3, "should be bold" if r["bold"] else "should not be bold"))
+    have, want = place(a, widths[0]), place(r, widths[1])
+    if have != want:
+        found.append((1.0, f"should be {want}, not {have}"))
+    return found
+
+
+def differences_of_order(mine, theirs, pairs, box_share):
+    """Siblings in another order, or beside each other instead of below: one sentence for each pair of neighbours."""
+    found, siblings = [], {}
+    for i in sorted(pairs):
+        siblings.setdefault(theirs[i]["parent"], []).append(i)
+    for children in siblings.values():
+        for first, second in zip(children, children[1:]):
+            a, b = mine[pairs[first]], mine[pairs[second]]
+            r, s = theirs[first], theirs[second]
+            weight = 0.02 + min(box_share(r), box_share(s))
+            if mine[pairs[first]]["order"] > mine[pairs[second]]["order"]:
+                found.append((weight, first, f"{sentence_case(describe(theirs, first))} should come before {describe(theirs, second)}."))
+            elif beside(r, s) != beside(a, b) and below(r, s) != below(a, b):
+                how = "beside" if beside(r, s) else "above"
+                found.append((weight, first, f"{sentence_case(describe(theirs, first))} should stand {how} {describe(theirs, second)}."))
+    return found
+
+
+def beside(a, b):
+    return a["box"][0] + a["box"][2] <= b["box"][0] + 1 and a["box"][1] < b["box"][1] + b["box"][3] and b["box"][1] < a["box"][1] + a["box"][3]
+
+
+def below(a, b):
+    return a["box"][1] + a["box"][3] <= b["box"][1] + 1
+
+
+def place(element, page_width):
+    """Where a text stands in its page: "on the left", "in the centre" or "on the right"."""
+    left, _, width, _ = element["text_box"] or element["box"]
+    aside = (left + width / 2) / page_width - 0.5
+    return "in the centre" if abs(aside) < 0.05 else "on the left" if aside < 0 else "on the right"
+
+
+def descendants(elements):
+    """For each element, the indices of all that lies inside it."""
+    inside = [set() for _ in elements]
+    for k, element in enumerate(elements):
+        up = element["parent"]
+        while up is not None:
+            inside[up].add(k)
+            up = elements[up]["parent"]
+    return inside
+
+
+def contents_agree(i, j, mine, theirs, pairs):
+    """Whether a container holds the counterparts of what the other one holds, and nothing else."""
+    inside_mine, inside_theirs = descendants(mine)[j], descendants(theirs)[i]
+    return {pairs.get(k) for k in inside_theirs} == inside_mine
+
+
+def plain(text):
+    return " ".join(re.findall(r"[\w$%€£.]+", text.lower()))
+
+
+def quote(text, most=40):
+    return f'"{text}"' if len(text) <= most else f'"{text[:most].rsplit(" ", 1)[0]} ..."'
+
+
+def describe(elements, index):
+    """An element in words: `the button "Buy"`, `the header`, `the section "Prices"` (by the first words inside it)."""
+    element = elements[index]
+    kind = KINDS.get(element["tag"], "text" if element["text"] else "block")
+    words = element["text"]
+    if not words and element["tag"] not in LANDMARKS:
+        words = next((e["text"] for k, e in enumerate(elements) if e["text"] and index in ancestors(elements, k)), "")
+    return f"the {kind} {quote(words)}" if words else f"the {kind}"
+
+
+def ancestors(elements, index):
+    up = elements[index]["parent"]
+    while up is not None:
+        yield up
+        up = elements[up]["parent"]
+
+
+def sentence_case(text):
+    return text[:1].upper() + text[1:]
+
+
+# ------------------------------------------------------------------------------------------------- command line
+
+
+def self_test(renderer):
+    """Is this machine's set-up sound? Prints what it finds; True if all is well."""
+    hits, passed = [], True
+
+    class Counter(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            hits.append(self.path)
+            self.send_error(404)
+
+        def log_message(self, *_):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Counter)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    here = f"http://127.0.0.1:{server.server_port}"
+    good = f'<!DOCTYPE html><html><head><link href="{TAILWIND_LINK}" rel="stylesheet"></head><body class="bg-blue-500"><h1 class="text-white">A</h1></body></html>'
+    nosy = f'<html><head><link rel="prefetch" href="{here}/p"><link rel="preconnect" href="{here}"></head><body>A<img src="{here}/i"><iframe src="{here}/f"></iframe></body></html>'
+    pictures = [renderer.render(good) for _ in range(3)]
+    checks = [
+        ("a page with Tailwind's colours", pictures[0].status == "ok" and tuple(pictures[0].rgb[700, 1200]) == (59, 130, 246)),
+        ("the same pixels each time", len({p.png for p in pictures}) == 1),
+        ("an empty page is called blank", renderer.render("<html><body></body></html>").blank),
+        ("nothing leaves", renderer.render(nosy).status == "ok" and not hits),
+        ("a page of 2 MB is refused", renderer.render("x" * 2_000_000).status == "too large"),
+    ]
+    for claim, holds in checks:
+        print(f"{'ok    ' if holds else 'FAILED'}  {claim}")
+        passed = passed and holds
+    server.shutdown()
+    return passed
+
+
+def pages_of(record):
+    """A record of any stage -> (name, page): its answer where it has one, else its reference."""
+    task = record.get("task") or record
+    name = str(record.get("task_id", task.get("task_id", "page")))
+    page = record["answer"] if "answer" in record else task.get("ground_truth")
+    return (f"{name}-{record['sample']}" if "sample" in record else name), extract_page(page or "") or page
+
+
+def parse_args():
+    parser = argparse.ArgumentParser(description="HTML to pictures in a shut-in Chromium, and how alike two pages are.")
+    # what to do
+    parser.add_argument("--setup", action="store_true", help="fetch Tailwind's stylesheet into --cache and look for Chromium")
+    parser.add_argument("--self-test", action="store_true", help="render a few pages and check isolation and determinism; exit code 1 on failure")
+    # in and out
+    parser.add_argument("--in", dest="source", metavar="FILE", help="an .html file, or a .jsonl file of tasks, trajectories or scored records")
+    parser.add_argument("--out", metavar="PATH", help="the PNG to write (for .html), or a folder of PNGs with index.jsonl (for .jsonl)")
+    parser.add_argument("--compare", metavar="FILE", help="another .html file: print the cosine in both views and the differences in words")
+    parser.add_argument("--overwrite", action="store_true", help="replace what is at --out")
+    # how
+    parser.add_argument("--encoder", default="layout", help='"layout", or a CLIP or SigLIP folder or hub name (default: layout)')
+    parser.add_argument("--width", type=int, default=1280, help="viewport width in pixels (default: 1280)")
+    parser.add_argument("--height", type=int, default=720, help="viewport height in pixels (default: 720)")
+    parser.add_argument("--timeout", type=float, default=10.0, help="seconds a page may take before its browser is ended (default: 10)")
+    parser.add_argument("--browsers", type=int, default=2, help="browsers at work at once (default: 2)")
+    parser.add_argument("--isolation", choices=["auto", "network namespace", "dead proxy"], default="auto",
+                        help="how the browser is kept off the network (default: auto, the stronger that works)")
+    parser.add_argument("--cache", type=Path, default=CACHE, help="folder of Tailwind's stylesheet (default: cache beside this file)")
+    return parser.parse_args()
+
+
+def main():
+    args = parse_args()
+    if not (args.setup or args.self_test or args.source):
+        die("nothing to do; give --in FILE, --setup or --self-test.")
+    if args.source and not Path(args.source).exists():
+        die(f"{args.source} does not exist.")
+    if args.source and not (args.out or args.compare):
+        die("--in needs --out PATH or --compare FILE.")
+    if args.compare and not Path(args.compare).exists():
+        die(f"{args.compare} does not exist.")
+    if args.out and Path(args.out).exists() and not args.overwrite:
+        die(f"{args.out} exists; give --overwrite or another --out.")
+    try:
+        if args.setup:
+            print(f"Tailwind 2.2.19 is at {fetch_tailwind(args.cache)}, checksum right; Chromium is {find_chromium()}.")
+        if args.self_test or args.source:
+            with Renderer(args.browsers, (args.width, args.height), args.timeout, args.isolation, args.cache) as renderer:
+                print(f"Chromium {renderer.version}, isolation: {renderer.isolation}, Chromium's sandbox: "
+                      f"{'on' if renderer.chromium_sandbox else 'off'}, fonts: {renderer.fonts}")
+                if args.self_test and not self_test(renderer):
+                    sys.exit(1)
+                if args.source:
+                    work(renderer, args)
+    except RuntimeError as problem:
+        die(str(problem))
+
+
+def work(renderer, args):
+    if args.source.endswith(".jsonl"):
+        if args.compare or not args.out:
+            die("a .jsonl file needs --out FOLDER; --compare takes two .html files.")
+        Path(args.out).mkdir(parents=True, exist_ok=True)
+        records = []
+        for number, line in enumerate(Path(args.source).read_text(encoding="utf-8").splitlines(), 1):
+            try:
+                records.append(pages_of(json.loads(line)))
+            except (ValueError, KeyError, AttributeError) as problem:
+                die(f"{args.source}, line {number}: expected a JSON object with `answer` or `ground_truth`, found {line[:60]!r} ({problem}).")
+        with open(Path(args.out) / "index.jsonl", "w", encoding="utf-8") as index:
+            for (name, _), picture in zip(records, renderer.render_many(page or "" for _, page in records)):
+                file = re.sub(r"[^\w.-]", "_", name) + ".png"
+                if picture.png:
+                    (Path(args.out) / file).write_bytes(picture.png)
+                index.write(json.dumps({"name": name, "file": file if picture.png else None, "status": picture.status, "blank": picture.blank,
+                                        "height": picture.height, "seconds": round(picture.seconds, 3)}) + "\n")
+        print(f"wrote {len(records)} pictures and index.jsonl to {args.out}")
+        return
+    picture = renderer.render(Path(args.source).read_text(encoding="utf-8", errors="replace"), layout=True)
+    print(f"{args.source}: {picture.status}, {picture.width} x {picture.height}{', blank' if picture.blank else ''}, {picture.seconds:.2f} s")
+    if args.out:
+        if not picture.png:
+            sys.exit(1)
+        Path(args.out).write_bytes(picture.png)
+        print(f"wrote {args.out}")
+    if args.compare:
+        other = renderer.render(Path(args.compare).read_text(encoding="utf-8", errors="replace"), layout=True)
+        embed = load_encoder(args.encoder)
+        for view in VIEWS:
+            print(f"cosine ({embed.name}, {view}): {cosine(embed(picture, view), embed(other, view)):.4f}")
+        for sentence in compare_pages(picture.layout, other.layout) or ["No difference."]:
+            print(f"  {sentence}")
+
+
+if __name__ == "__main__":
+    main()
