@@ -1,0 +1,1003 @@
+"""Tasks: a vague request, the hidden reference function, ten hidden calls, and what a simulator may tell about them.
+
+`--source procedural` (the default) draws tasks from FAMILIES below. A family is a request that leaves several details open (a field
+name, a threshold, what happens on empty input, ...), a code template with a slot for each detail, and a function that draws calls
+at the edges of the chosen details. One choice of a value for each detail is a *combination*; it is one task. The split (train, val,
+test) follows from a hash of (family, combination) alone, so no combination of the test split occurs in train, whatever the seed.
+
+The ten calls of a task are redrawn until *every* wrong value of *every* detail fails at least one of them: an agent can pass all
+tests only if it has every detail right. Each task is then run in the sandbox (all ten calls return, twice the same, not all equal,
+no None; one wrong value of each detail fails). What is rejected is counted by reason.
+
+`--demonstrations N` writes dialogues of a scripted, imperfect agent on these tasks: it asks each hidden detail with probability
+`--ask`, in random order, wastes turns with probability `--waste`, guesses what it did not ask, and answers.
+
+Departure from the paper: its 10k + 1k backend tasks come from a 70B model; these need no model, and a transformer trained from
+nothing can learn them. `total`, `average`, `best`, `fee`, `score`, `code` are the simple families: few words, short answers.
+
+Reads:  nothing; for demonstrations data/{domain}/{split}.jsonl
+Writes: data/{domain}/{train,val,test}.jsonl; for demonstrations data/{domain}/demonstrations.jsonl; beside each X.jsonl an
+        X.settings.json with the flags that made it. A run that was killed continues where it stopped.
+
+    python generate_tasks.py
+    python generate_tasks.py --families total,fee,score,code --train 2000 --val 200 --test 400
+    python generate_tasks.py --demonstrations 8000 --ask 0.6
+"""
+import argparse
+import hashlib
+import itertools
+import json
+import math
+import random
+import re
+import sys
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from datetime import date, timedelta
+from functools import lru_cache
+from pathlib import Path
+from string import Template
+
+from tqdm import tqdm
+
+from sandbox import Sandbox, die, read_jsonl
+
+ANSWER_MARK = "I WANT TO ANSWER:"
+DO_NOT_KNOW = "I do not know."
+SPLITS = ("train", "val", "test")
+REDRAWS = 40  # draws of ten calls before a combination is given up
+BATCH = 200  # tasks validated at a time
+
+
+def parse_args():
+    p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    # what to make
+    p.add_argument("--domain", choices=["backend"], default="backend", help="kind of task (default backend)")
+    p.add_argument("--source", choices=["procedural"], default="procedural", help="where tasks come from (default procedural)")
+    p.add_argument("--families", default="", help="procedural: comma-separated families to draw from (default: all)")
+    p.add_argument("--train", type=int, default=10000, help="number of training tasks (default 10000)")
+    p.add_argument("--val", type=int, default=500, help="number of validation tasks (default 500)")
+    p.add_argument("--test", type=int, default=1000, help="number of test tasks (default 1000)")
+    # demonstrations
+    p.add_argument("--demonstrations", type=int, default=0, metavar="N",
+                   help="write N dialogues of the scripted agent instead of tasks (default 0: write tasks)")
+    p.add_argument("--split", choices=SPLITS, default="train", help="demonstrations: the tasks they are about (default train)")
+    p.add_argument("--ask", type=float, default=0.6, help="demonstrations: probability that a hidden detail is asked (default 0.6)")
+    p.add_argument("--waste", type=float, default=0.2,
+                   help="demonstrations: probability, before each turn, of a wasted turn (default 0.2)")
+    p.add_argument("--max-turns", type=int, default=10, help="demonstrations: longest dialogue, in agent turns (default 10)")
+    # in, out, resources
+    p.add_argument("--in", dest="input", default=None, help="demonstrations: task file (default data/{domain}/{split}.jsonl)")
+    p.add_argument("--out", default=None, help="folder of the tasks (default data/{domain}), or the file of the demonstrations "
+                                               "(default data/{domain}/demonstrations.jsonl)")
+    p.add_argument("--workers", type=int, default=2, help="sandbox processes (default 2)")
+    p.add_argument("--seed", type=int, default=0, help="random seed (default 0)")
+    p.add_argument("--overwrite", action="store_true", help="start the output again instead of continuing it")
+    return p.parse_args()
+
+
+# ------------------------------------------------------------------------------------------------------------------------------
+# The families. A detail has one question, the keywords by which a simulator recognises it, a reply ({} is the value) and values:
+# a list (the word stands in the reply and in the code alike) or a dict from the reply's word to the code's. `usual` is the share
+# of tasks that have the first value: a default that a guess gets right often.
+# ------------------------------------------------------------------------------------------------------------------------------
+
+def detail(name, question, keywords, reply, values, usual=None):
+    values = {str(v): str(v) for v in values} if not isinstance(values, dict) else values
+    return {"name": name, "question": question, "keywords": keywords, "reply": reply, "values": values, "usual": usual}
+
+
+NUMBERS = [5, 10, 15, 20, 25, 30, 40, 50, 60, 80]
+FIELDS = ["price", "weight", "points", "stock", "size", "age", "hours", "rating"]
+FIELD = detail("field", "Which field should I use?", ["field", "column"], 'The field is "{}".', FIELDS)
+THRESHOLD = detail("threshold", "What is the threshold?", ["threshold", "cutoff", "limit"], "The threshold is {}.", NUMBERS)
+COMPARISON = detail("comparison", "Is it above or below?", ["above", "below", "inclusive", "exactly"], "The comparison is {}.",
+                    {"above": ">", "below": "<", "at least": ">=", "at most": "<="})
+DIGITS = detail("digits", "How many digits are kept?", ["digits", "decimals", "decimal", "rounded", "rounding"],
+                "The digits kept are {}.", [1, 2, 3])
+EMPTY = detail("empty", "What if nothing passes?", ["nothing", "empty", "none"], "The result is then {}.", [0, 1, 100], usual=0.7)
+CASE = detail("case", "Is it upper or lower case?", ["case", "upper", "lower", "uppercase", "lowercase"], "The case is {}.",
+              ["upper", "lower"])
+FLOOR = detail("floor", "What is the lowest score?", ["lowest", "floor", "minimum", "negative"], "The lowest score is {}.",
+               [0, 5, 10, 20], usual=0.7)
+
+
+def only(known, values, **changes):
+    """A shared detail with other values: same question, same keywords."""
+    return {**known, **changes, "values": {v: known["values"].get(v, v) for v in map(str, values)}}
+
+
+WORDS = ["amber", "birch", "cedar", "delta", "ember", "fern", "grove", "hazel", "iris", "jade", "kelp", "lotus", "maple", "nova"]
+
+
+def around(rng, t, n):
+    """n numbers at and beside t, and a few far from it."""
+    return [rng.choice([t - 1, t, t, t + 1, t + 2, rng.randint(0, 2 * t + 20), rng.randint(0, 100) + 0.5]) for _ in range(n)]
+
+
+def rows_of(rng, field, values):
+    """Rows with a name, the field in question and one more field."""
+    other = rng.choice([f for f in FIELDS if f != field])
+    return [{"name": rng.choice(WORDS), field: v, other: rng.randint(0, 90)} for v in values]
+
+
+def draw_rows(rng, v):
+    """Rows whose field lies at the threshold: no row, one row, few rows, many rows."""
+    t = int(v["threshold"])
+    lists = [[], [t - 1], [t], [t + 1]] + [around(rng, t, rng.randint(2, 6)) for _ in range(6)]
+    return [(rows_of(rng, v["field"], values),) for values in lists]
+
+
+def draw_fee(rng, v):
+    t = int(v["threshold"])
+    numbers = [t - 1, *rng.sample(range(t + 2, 2 * t + 40), 3), *rng.sample(range(t - 1), 2)]
+    return [(t, False), (t, True), (t + 1, False), (t + 1, True)] + [(n, rng.random() < 0.5) for n in numbers]
+
+
+def draw_score(rng, v):
+    cap, free, cost = int(v["cap"]), int(v["grace"]), int(v["penalty"])
+    return [(cap + rng.randint(1, 30), 0), (100, rng.randint(0, free)), (rng.randint(0, 9), free + 9), (rng.randint(1, 4), free + 1),
+            (cap - 1, free), (cap - 1, free + 1)] + [(rng.randint(40, 110), rng.randint(0, free + 4)) for _ in range(4)]
+
+
+def draw_code(rng, v):
+    return [(rng.choice(WORDS).title() + rng.choice(WORDS), n) for n in [0, 1, 9, *rng.sample(range(10, 99), 7)]]
+
+def draw_group(rng, v):
+    names = rng.sample(["north", "south", "east", "west"], 3)
+    small = int(v["small"])
+
+    def row(group, amount):
+        gone = rng.choice([{}, {v["key"]: ""}, {v["key"]: None}])
+        return {**({v["key"]: group} if group else gone), v["amount"]: amount, "id": rng.randint(1, 99)}
+    lists = [[], [row(None, small), row(names[0], small)], [row(names[0], small - 1), row(names[1], small + 1)]]
+    for _ in range(7):
+        lists.append([row(rng.choice([*names, None]), rng.choice([0, 1, small - 1, small, small + 1, rng.randint(0, 50)]))
+                      for _ in range(rng.randint(3, 7))])
+    return [(rows,) for rows in lists]
+
+
+def draw_tiers(rng, v):
+    a, b = int(v["lower"]), int(v["upper"])
+    quantities = [0, a - 1, a, a + 1, b - 1, b, b + 1, rng.randint(1, a), rng.randint(a, b), rng.randint(b, 2 * b)]
+    return [(q, round(rng.uniform(1, 30), 4)) for q in quantities]
+
+
+def draw_rental(rng, v):
+    def day(n):
+        return str(date(2024, 1, 1) + timedelta(n))
+    starts, most = rng.sample(range(300), 10), int(v["most"]) // int(v["rate"])
+    lengths = [0, 1, 2, 3, -rng.randint(1, 9), 7, most, most + 1, rng.randint(3, 12), 2 * most + rng.randint(3, 9)]
+    return [(day(s), day(s + n)) for s, n in zip(starts, lengths)]
+
+
+def draw_clean(rng, v):
+    def text():
+        words = [rng.choice(WORDS[:6] + ["42", "7up", "x_y", "a-b", "don't", "Ok!"]) for _ in range(rng.randint(1, 6))]
+        words += [rng.choice(words)] if rng.random() < 0.5 else []
+        return "  ".join(rng.choice([w, w.title(), w.upper()]) for w in words)
+    return [(t,) for t in ["", rng.choice(["12 345", "?! ...", "_ __"]), "cat", "go go go", *(text() for _ in range(6))]]
+
+
+def draw_quiz(rng, v):
+    calls = []
+    for kind in ["none", "perfect", "wrong", "blank", "shouted", *["mixed"] * 5]:
+        key = [rng.choice("abcd") for _ in range(0 if kind == "none" else rng.randint(4, 12))]
+        given = {"none": [], "perfect": key, "wrong": ["e"] * len(key), "blank": [""] * len(key), "shouted": [k.upper() for k in key]}.get(
+            kind, [rng.choice([k, k, k, k, k.upper(), rng.choice("abcd"), ""]) for k in key])
+        calls.append((given, key))
+    return calls
+
+
+def draw_intervals(rng, v):
+    gap, short = int(v["gap"]), int(v["shortest"])
+
+    def spans():
+        at, result = rng.randint(0, 9), []
+        for _ in range(rng.randint(1, 6)):
+            end = at + rng.choice([1, short - 1, short, short + 1, rng.randint(1, 9)])
+            result.append((end, at) if rng.random() < 0.2 else (at, end))
+            at = end + rng.choice([-1, gap - 1, gap, gap + 1, gap + 2, rng.randint(0, 9)])
+        return rng.sample(result, len(result))
+    return [([],)] + [(spans(),) for _ in range(9)]
+
+
+def draw_inventory(rng, v):
+    level = int(v["level"])
+    calls = []
+    for i in range(10):
+        items = rng.sample(WORDS, rng.randint(2, 4))
+        stock = {w: rng.choice([0, level - 1, level, level + 1, rng.randint(0, 40)]) for w in items}
+        sales = [(w.title() if rng.random() < 0.4 else w, rng.choice([0, 1, stock[w], stock[w] + 1, rng.randint(0, 12)]))
+                 for w in rng.choices(items, k=rng.randint(0, 4) if i else 0)]
+        sales += [(rng.choice(["pebble", "quartz"]), rng.randint(0, 3))] if rng.random() < 0.3 else []
+        calls.append((stock, sales))
+    return calls
+
+
+def draw_leaders(rng, v):
+    lists = [[]]
+    for _ in range(9):
+        numbers = around(rng, int(v["threshold"]), rng.randint(1, 7))
+        rows = rows_of(rng, v["field"], numbers + rng.choices(numbers, k=2))
+        lists.append([{**r, "name": name, "age": rng.randint(18, 70)} for r, name in zip(rows, rng.sample(WORDS, len(rows)))])
+    return [(rows,) for rows in lists]
+
+
+def draw_window(rng, v):
+    def reading():
+        return None if rng.random() < 0.15 else round(rng.uniform(0, 50), 4)
+    lengths = [0, 1, int(v["width"]) - 1, int(v["width"]), *(rng.randint(3, 10) for _ in range(6))]
+    return [([reading() for _ in range(n)],) for n in lengths]
+
+
+def draw_parse(rng, v):
+    def part():
+        name = rng.choice(["size", "Size", "color", "Mode", "depth", ""])
+        value = rng.choice(["7", "red", "Big one", "x=1", "a:b", "p,q", "m;n", "~", ""])
+        return name + (rng.choice([v["equals"], f" {v['equals']} "]) + value if rng.random() < 0.8 else "")
+    return [("",)] + [(v["pairs"].join(part() for _ in range(rng.randint(1, 6))),) for _ in range(9)]
+
+
+def draw_tax(rng, v):
+    a, b = int(v["allowance"]), int(v["allowance"]) + int(v["bracket"])
+    incomes = [0, a - 1, a + rng.randint(1, 60), b, b + rng.randint(1, 60), *(rng.randint(a, b) for _ in range(2)),
+               *(rng.randint(b, 3 * b) for _ in range(3))]
+    return [(n,) for n in incomes]
+
+
+def draw_bins(rng, v):
+    number, origin, width = int(v["number"]), int(v["origin"]), int(v["width"])
+    edges = [origin + i * width for i in range(number + 1)]
+    lists = [[], [origin], [edges[-1]]] + [
+        [rng.choice([*edges, edges[0] - 1, edges[-1] + 1, rng.randint(origin - 9, edges[-1] + 9), rng.randint(0, 99) + 0.5])
+         for _ in range(rng.randint(2, 8))] for _ in range(7)]
+    return [(values,) for values in lists]
+
+
+def draw_late(rng, v):
+    hour, minute = map(int, v["opening"].split(":"))
+    grace, most = int(v["grace"]), int(v["most"])
+
+    def arrival():
+        at = hour * 60 + minute + rng.choice([-5, 0, grace, grace + 1, most, most + grace + 1, rng.randint(-20, 120)])
+        return rng.choice(["noon", "8.30"]) if rng.random() < 0.15 else f"{at // 60}:{at % 60:02d}"
+    return [([],)] + [([arrival() for _ in range(rng.randint(1, 4))],) for _ in range(9)]
+
+
+FAMILIES = {
+    # --- simple families: few words, one phrasing, the value is the last word of the reply and the same word in the code ---
+    "total": {
+        "about": "Write total(rows): add up one field over the rows that pass a threshold.",
+        "details": [FIELD, COMPARISON, THRESHOLD, EMPTY],
+        "draw": draw_rows,
+        "code": """
+def total(rows):
+    kept = [r["$field"] for r in rows if r["$field"] $comparison $threshold]
+    if not kept:
+        return $empty
+    return sum(kept)
+"""},
+    "average": {
+        "about": "Write average(rows): the average of one field over the rows above a threshold, rounded.",
+        "details": [FIELD, THRESHOLD, DIGITS, EMPTY],
+        "draw": draw_rows,
+        "code": """
+def average(rows):
+    kept = [r["$field"] for r in rows if r["$field"] > $threshold]
+    if not kept:
+        return $empty
+    return round(sum(kept) / len(kept), $digits)
+"""},
+    "best": {
+        "about": "Write best(rows): the name of the best row above a threshold.",
+        "details": [FIELD, THRESHOLD,
+                    detail("direction", "Is the largest or smallest best?", ["largest", "smallest", "biggest"],
+                           "The best is the {}.", {"largest": "max", "smallest": "min"}),
+                    only(EMPTY, ["none", "nobody", "missing", "blank"], reply='The result is then "{}".')],
+        "draw": draw_rows,
+        "code": """
+def best(rows):
+    kept = [r for r in rows if r["$field"] > $threshold]
+    if not kept:
+        return "$empty"
+    return $direction(kept, key=lambda r: r["$field"])["name"]
+"""},
+    "fee": {
+        "about": "Write fee(weight, far): small fee, large fee above a threshold, extra fee if far.",
+        "details": [THRESHOLD,
+                    detail("small", "What is the small fee?", ["small"], "The small fee is {}.", [1, 2, 3, 4, 6, 8]),
+                    detail("large", "What is the large fee?", ["large"], "The large fee is {}.", [12, 14, 16, 18, 20, 25]),
+                    detail("extra", "What is the extra fee?", ["extra", "surcharge"], "The extra fee is {}.", [5, 7, 9, 10], usual=0.7)],
+        "draw": draw_fee,
+        "code": """
+def fee(weight, far):
+    cost = $small
+    if weight > $threshold:
+        cost = $large
+    if far:
+        cost = cost + $extra
+    return cost
+"""},
+    "score": {
+        "about": "Write score(points, days): points less a penalty for late days, between the lowest and highest score.",
+        "details": [detail("penalty", "What does a late day cost?", ["late", "penalty", "cost"], "A late day costs {}.",
+                           [1, 2, 3, 4, 5, 6, 8, 10]),
+                    detail("grace", "How many days are free?", ["free", "grace"], "The free days are {}.", [1, 2, 3, 4]),
+                    detail("cap", "What is the highest score?", ["highest", "cap", "maximum"], "The highest score is {}.",
+                           [50, 60, 70, 75, 80, 85, 90, 95]),
+                    FLOOR],
+        "draw": draw_score,
+        "code": """
+def score(points, days):
+    late = max(0, days - $grace)
+    points = points - late * $penalty
+    points = min(points, $cap)
+    return max(points, $floor)
+"""},
+    "code": {
+        "about": "Write code(name, number): a prefix, the first letters of the name, and a number.",
+        "details": [detail("prefix", "What is the prefix?", ["prefix"], 'The prefix is "{}".',
+                           ["item", "box", "lot", "unit", "part", "bin", "kit", "set"]),
+                    detail("letters", "How many letters are taken?", ["letters"], "The letters taken are {}.",
+                           [1, 2, 3, 4, 5, 6]),
+                    CASE,
+                    detail("first", "Where do the numbers start?", ["start", "numbers", "numbering"], "The numbers start at {}.",
+                           [10, 20, 30, 40, 50, 60, 80, 100])],
+        "draw": draw_code,
+        "code": """
+def code(name, number):
+    head = name[: $letters].$case()
+    tail = str(number + $first)
+    return "$prefix" + head + tail
+"""},
+    # --- the others: up to seven details, replies in whole sentences, answers of up to 25 lines ---
+    "group": {
+        "about": "Write group_totals(rows), which sums up a list of records (dicts) per group and returns a list of [group, total] "
+                 "pairs for a report. Small groups do not belong in the report.",
+        "details": [detail("key", "By which key are records grouped?", ["grouped", "group", "key"],
+                           'They are grouped by "{}".', ["region", "team", "city", "kind"]),
+                    detail("amount", "Which entry of a record is summed up?", ["summed", "sum", "entry"],
+                           'The entry "{}" is summed up.', ["amount", "units", "seconds", "visits"]),
+                    detail("missing", "What about records without a group?", ["without", "group"],
+                           "Records without a group {}.",
+                           {'are counted under "other"': 'key = "other"', 'are counted under "unknown"': 'key = "unknown"',
+                            "are skipped": "continue"}),
+                    detail("small", "From which total on is it reported?", ["reported", "report"],
+                           "Groups are reported from a total of {} on.", [1, 5, 10, 20, 40]),
+                    detail("order", "In which order are groups listed?", ["order", "sorted", "listed"],
+                           "The groups are listed {}.",
+                           {"alphabetically": "p[0]", "by total, the largest first": "-p[1]", "by total, the smallest first": "p[1]",
+                            "in order of first appearance": "0"})],
+        "draw": draw_group,
+        "code": """
+def group_totals(rows):
+    totals = {}
+    for r in rows:
+        key = r.get("$key")
+        if not key:
+            $missing
+        totals[key] = totals.get(key, 0) + r["$amount"]
+    pairs = [[k, t] for k, t in totals.items() if t >= $small]
+    return sorted(pairs, key=lambda p: $order)
+"""},
+    "tiers": {
+        "about": "Write bulk_price(quantity, unit), which returns the price of an order: quantity times the unit price, with a "
+                 "quantity discount in two steps.",
+        "details": [detail("lower", "From which quantity on is the first discount given?", ["quantity", "first"],
+                           "The first discount begins at a quantity of {}.", [6, 10, 12, 15]),
+                    detail("upper", "From which quantity on is the second discount given?", ["quantity", "second"],
+                           "The second discount begins at a quantity of {}.", [30, 40, 50, 100]),
+                    detail("less", "How many percent is the first discount?", ["percent", "percentage", "first"],
+                           "The first discount is {} percent.", [5, 8, 10]),
+                    detail("more", "How many percent is the second discount?", ["percent", "percentage", "second"],
+                           "The second discount is {} percent.", [15, 20, 25]),
+                    detail("reach", "Does just meeting it earn the discount?", ["meeting", "meets", "exactly", "inclusive"],
+                           "An order of exactly that quantity {}.", {"gets the discount": ">=", "does not get it yet": ">"}),
+                    DIGITS],
+        "draw": draw_tiers,
+        "code": """
+def bulk_price(quantity, unit):
+    discount = 0
+    if quantity $reach $lower:
+        discount = $less
+    if quantity $reach $upper:
+        discount = $more
+    return round(quantity * unit * (100 - discount) / 100, $digits)
+"""},
+    "rental": {
+        "about": "Write rental(start, end), which returns what a rental from one date to another costs. Both dates are strings "
+                 'such as "2024-03-09".',
+        "details": [detail("rate", "What is the price of a rented day?", ["price", "rented", "daily"],
+                           "Each charged day costs {}.", [8, 12, 15, 20, 25]),
+                    detail("last", "Is the day of return charged?", ["return", "returned"],
+                           "The day of return {}.", {"is charged like the others": "1", "is not charged": "0"}),
+                    detail("week", "Are weekends charged?", ["weekend", "weekends", "saturday", "saturdays", "sunday", "sundays"],
+                           "Of the week, {}.", {"every day is charged": "7", "Sundays are not charged": "6",
+                                                "Saturdays and Sundays are not charged": "5"}),
+                    detail("least", "How few days may be charged?", ["few", "fewest", "minimum"],
+                           "The number of days charged is at least {}.", [1, 2, 3]),
+                    detail("most", "Is the bill of a rental capped?", ["bill", "capped", "ceiling"],
+                           "A rental costs at most {}.", [150, 200, 240, 300]),
+                    detail("swapped", "What if the dates are swapped?", ["swapped", "reversed", "before"],
+                           "If the end lies before the start, {}.",
+                           {"the result is 0": "return 0", "the dates are swapped": "first, last = last, first", "the result is -1": "return -1"})],
+        "draw": draw_rental,
+        "code": """
+from datetime import date, timedelta
+
+def rental(start, end):
+    first, last = date.fromisoformat(start), date.fromisoformat(end)
+    if last < first:
+        $swapped
+    days = [first + timedelta(n) for n in range((last - first).days + $last)]
+    charged = [d for d in days if d.weekday() < $week]
+    return min($most, $rate * max($least, len(charged)))
+"""},
+    "clean": {
+        "about": "Write clean(text), which turns free text that people typed into a short tidy name: unwanted characters go, "
+                 "words are joined, long names are cut.",
+        "details": [detail("unwanted", "Which characters are unwanted?", ["unwanted", "removed", "stripped"], "{}.",
+                           {"Digits are unwanted": "not c.isdigit()", "Everything but letters, digits and spaces is unwanted":
+                            "c.isalnum() or c.isspace()", "Only underscores are unwanted": 'c != "_"'}),
+                    only(CASE, ["upper", "lower", "title"]),
+                    detail("repeats", "What about words that repeat?", ["repeat", "repeats", "repeated", "duplicates"],
+                           "Repeated words {}.", {"stay": "words", "are kept only once": "list(dict.fromkeys(words))"}),
+                    detail("joiner", "What joins the words?", ["joins", "joined", "joiner", "separator"],
+                           'The words are joined by "{}".', ["-", "_", ".", "+"]),
+                    detail("length", "How long may the name be?", ["long", "length", "cut"],
+                           "The name is cut to {} characters.", [8, 10, 12, 16, 20]),
+                    detail("blank", "What if no words are left?", ["left", "blank"],
+                           'If no words are left, the name is "{}".', ["empty", "unknown", "untitled"])],
+        "draw": draw_clean,
+        "code": """
+def clean(text):
+    text = "".join(c for c in text if $unwanted)
+    words = text.$case().split()
+    words = $repeats
+    if not words:
+        return "$blank"
+    return "$joiner".join(words)[:$length]
+"""},
+    "quiz": {
+        "about": "Write grade_quiz(answers, key), which returns the points of a multiple-choice sheet. answers and key are lists of "
+                 "letters; an empty string is a question left out.",
+        "details": [detail("right", "How many points does a right answer give?", ["right", "correct"],
+                           "A right answer gives {}.", [2, 3, 4, 5]),
+                    detail("wrong", "How many points does a wrong answer lose?", ["wrong", "incorrect"],
+                           "A wrong answer loses {}.", [0, 1, 2, 3]),
+                    detail("blank", "What does an omitted question give?", ["omitted", "unanswered", "blank"],
+                           "A question left out gives {}.", {"nothing": "0", "1 point": "1", "minus 1 point": "-1"}),
+                    detail("match", "Do capitals matter?", ["capitals", "capital", "capitalization"],
+                           "Small and capital letters {}.", {"count as the same": "given.lower() == right.lower()",
+                                                            "count as different": "given == right"}),
+                    detail("bonus", "Is there a bonus for a perfect sheet?", ["bonus", "perfect"],
+                           "A perfect sheet gets a bonus of {}.", [0, 5, 10, 20], usual=0.4),
+                    FLOOR],
+        "draw": draw_quiz,
+        "code": """
+def grade_quiz(answers, key):
+    points, hits = 0, 0
+    for given, right in zip(answers, key):
+        if given == "":
+            points += $blank
+        elif $match:
+            points += $right
+            hits += 1
+        else:
+            points -= $wrong
+    if key and hits == len(key):
+        points += $bonus
+    return max($floor, points)
+"""},
+    "intervals": {
+        "about": "Write busy(spans), which merges the [start, end] pairs of a calendar into busy periods and reports on them.",
+        "details": [detail("gap", "How far apart may spans be and still merge?", ["apart"],
+                           "Spans may be {} apart.", [1, 2, 3, 4, 5, 6]),
+                    detail("touch", "Is a hole of just that size bridged?", ["bridged", "exactly", "inclusive"],
+                           "Spans exactly that far apart {}.", {"merge": "<=", "stay separate": "<"}),
+                    detail("reversed", "What about spans that run backwards?", ["backwards", "reversed"],
+                           "Spans whose end comes first {}.", {"are turned round": "[min(s), max(s)] for s in spans",
+                                                              "are left out": "list(s) for s in spans if s[0] <= s[1]"}),
+                    detail("shortest", "How short may a busy period be?", ["short", "shortest"],
+                           "Merged periods shorter than {} are dropped.", [2, 3, 4, 5, 6, 8, 10, 12]),
+                    detail("result", "What is the output of busy?", ["output", "result"],
+                           "It returns {}.", {"the list of merged periods": "merged", "how many periods there are": "len(merged)",
+                                             "the total length of the periods": "sum(e - s for s, e in merged)",
+                                             "the length of the longest period, else 0": "max((e - s for s, e in merged), default=0)"})],
+        "draw": draw_intervals,
+        "code": """
+def busy(spans):
+    merged = []
+    for start, end in sorted($reversed):
+        if merged and start - merged[-1][1] $touch $gap:
+            merged[-1][1] = max(merged[-1][1], end)
+        else:
+            merged.append([start, end])
+    merged = [[s, e] for s, e in merged if e - s >= $shortest]
+    return $result
+"""},
+    "inventory": {
+        "about": "Write update(stock, orders), which takes a dict of item counts and a list of (item, amount) sales and returns the "
+                 "new counts, with items that ran low filled up again.",
+        "details": [detail("names", "Do capitals matter?", ["capitals", "capital", "capitalization"],
+                           "In names, capitals {}.", {"matter": "item", "do not matter, stock names are all small": "item.lower()"}),
+                    detail("unknown", "What about unknown items?", ["unknown"],
+                           "Items not in stock {}.", {"are ignored": "continue", "are added with a count of 0": "stock[item] = 0"}),
+                    detail("short", "What if a sale exceeds the stock?", ["exceeds", "exceed", "oversold", "enough"],
+                           "If a sale exceeds the stock, {}.", {"it is skipped": "continue", "what is there is sold": "amount = stock[item]",
+                                                               "the count goes below zero": "pass"}),
+                    detail("level", "At what count is an item low?", ["low", "reorder"],
+                           "An item is low at fewer than {}.", [3, 4, 5, 6, 8, 10]),
+                    detail("fill", "By how many are items filled up?", ["filled", "fill", "refill", "restocked"],
+                           "Low items are filled up by {}.", [6, 8, 12, 16, 20, 24, 30, 36])],
+        "draw": draw_inventory,
+        "code": """
+def update(stock, orders):
+    stock = dict(stock)
+    for item, amount in orders:
+        item = $names
+        if item not in stock:
+            $unknown
+        if amount > stock[item]:
+            $short
+        stock[item] -= amount
+    for item, count in stock.items():
+        if count < $level:
+            stock[item] = count + $fill
+    return stock
+"""},
+    "leaders": {
+        "about": "Write leaders(rows), which returns the names for the top of a leader board, the highest first. Rows are dicts with a "
+                 "name, an age and some numbers.",
+        "details": [only(FIELD, ["price", "points", "stock", "size", "hours", "rating"]), only(THRESHOLD, NUMBERS, reply="The threshold to be listed is {}."),
+                    detail("reach", "Is a row just on the line kept?", ["line", "exactly", "inclusive"],
+                           "Exactly the threshold {}.", {"is enough": ">=", "is not enough": ">"}),
+                    detail("places", "How many places does the board have?", ["places", "board", "top"],
+                           "The board has {} places.", [2, 3, 4]),
+                    detail("ties", "How are ties resolved?", ["ties", "tie", "tied"],
+                           "Ties are ordered {}.", {"by name": 'r["name"]', "by age, the youngest first": 'r["age"]',
+                                                   "as the rows came": "0"})],
+        "draw": draw_leaders,
+        "code": """
+def leaders(rows):
+    kept = [r for r in rows if r["$field"] $reach $threshold]
+    kept.sort(key=lambda r: (-r["$field"], $ties))
+    return [r["name"] for r in kept[:$places]]
+"""},
+    "window": {
+        "about": "Write smooth(values), which returns a sliding statistic over a list of sensor readings, some of which may be None.",
+        "details": [detail("width", "How many readings does it span?", ["span", "width", "window"],
+                           "The window spans {} readings.", [2, 3, 4, 5, 6, 7]),
+                    detail("statistic", "Which statistic is taken?", ["statistic", "mean", "median"],
+                           "The statistic is {}.", {"the mean": "sum(part) / len(part)", "the largest": "max(part)",
+                                                   "the smallest": "min(part)", "the range": "max(part) - min(part)"}),
+                    detail("gaps", "How are missing readings treated?", ["missing", "gaps"],
+                           "Missing readings {}.", {"are skipped": "continue", "count as 0": "v = 0",
+                                                   "repeat the reading before, or 0": "v = filled[-1] if filled else 0"}),
+                    detail("partial", "What happens until the window is full?", ["until", "full", "partial", "incomplete"],
+                           "Until the window is full, {}.", {"the readings so far are used": "0", "nothing is returned": "$width - 1"}),
+                    DIGITS],
+        "draw": draw_window,
+        "code": """
+def smooth(values):
+    filled = []
+    for v in values:
+        if v is None:
+            $gaps
+        filled.append(v)
+    result = []
+    for i in range($partial, len(filled)):
+        part = filled[max(0, i - $width + 1):i + 1]
+        result.append(round($statistic, $digits))
+    return result
+"""},
+    "parse": {
+        "about": "Write read_settings(line), which turns one line of settings, pairs of a name and a value, into a dict of strings.",
+        "details": [detail("pairs", "What stands between two pairs?", ["pairs", "between"],
+                           'Between two pairs stands "{}".', [";", ",", "|", "&"]),
+                    detail("equals", "What separates name and value?", ["separates", "assignment"],
+                           'Between name and value stands "{}".', ["=", ":", "~"]),
+                    detail("twice", "What if a name comes twice?", ["twice", "duplicate", "again"],
+                           "If a name comes twice, {}.", {"the first value stays": "result.setdefault(name, value)",
+                                                         "the last value stays": "result[name] = value",
+                                                         'both values stay, joined by "/"':
+                                                         'result[name] = result[name] + "/" + value if name in result else value'}),
+                    detail("spelling", "How are names spelled?", ["spelled", "spelling", "spelt"],
+                           "Names are spelled {}.", {"as they came": "", "in small letters": ".lower()", "in capitals": ".upper()"}),
+                    detail("flag", "What is the value of a name standing alone?", ["alone"],
+                           'A name standing alone has the value "{}".', ["on", "yes", "true"]),
+                    detail("hollow", "What if a value is only whitespace?", ["whitespace", "empty"],
+                           'An empty value is stored as "{}".', ["blank", "default", "-"])],
+        "draw": draw_parse,
+        "code": """
+def read_settings(line):
+    result = {}
+    for part in line.split("$pairs"):
+        name, found, value = part.partition("$equals")
+        name, value = name.strip()$spelling, value.strip()
+        if not name:
+            continue
+        if not found:
+            value = "$flag"
+        elif not value:
+            value = "$hollow"
+        $twice
+    return result
+"""},
+    "tax": {
+        "about": "Write tax(income), which returns the tax owed on an income: nothing up to an allowance, one rate for the first "
+                 "bracket above it, a higher rate for the rest, in whole units.",
+        "details": [detail("allowance", "What is the allowance?", ["allowance", "exempt"],
+                           "The allowance is {}.", [500, 1000, 1200, 1500, 2000]),
+                    detail("bracket", "How far does the bracket reach?", ["bracket", "reach"],
+                           "The first bracket is {} wide.", [3000, 4000, 5000, 8000]),
+                    detail("rate", "What is the basic rate?", ["basic", "rate"],
+                           "The rate in the bracket is {} percent.", [5, 8, 10, 12]),
+                    detail("higher", "What is the higher rate?", ["higher", "rate"],
+                           "The higher rate is {} percent.", [20, 25, 30, 40]),
+                    detail("whole", "How does tax become whole units?", ["whole", "integer", "rounded", "rounding"],
+                           "It is rounded {}.", {"down": "int(owed)", "up": "math.ceil(owed)", "to the nearest, halves up": "int(owed + 0.5)"})],
+        "draw": draw_tax,
+        "code": """
+import math
+
+def tax(income):
+    base = max(0, income - $allowance)
+    inside = min(base, $bracket)
+    owed = (inside * $rate + (base - inside) * $higher) / 100
+    return $whole
+"""},
+    "bins": {
+        "about": "Write histogram(values), which counts numbers in bins of equal width and returns the list of counts.",
+        "details": [detail("number", "How many bins are there?", ["bins"], "There are {} bins.", [3, 4, 5, 6]),
+                    detail("origin", "At what value does binning begin?", ["binning", "begin", "begins", "origin"],
+                           "The first bin begins at {}.", [0, 5, 10, 20]),
+                    detail("width", "How broad is each bin?", ["broad", "wide", "width"], "Each bin is {} wide.", [5, 10, 20, 25]),
+                    detail("edges", "Where does a value on an edge belong?", ["edge", "edges", "boundary"],
+                           "A value on an edge belongs to the {}.", {"bin above": "(v - $origin) // $width",
+                                                                   "bin below": "math.ceil((v - $origin) / $width) - 1"}),
+                    detail("outside", "What about values outside the range?", ["outside", "range", "outliers"],
+                           "Values outside all bins {}.", {"are left out": "continue", "go to the nearest bin": "i = 0 if i < 0 else $number - 1"}),
+                    detail("kind", "Plain or running counts?", ["running", "plain", "cumulative"],
+                           "The counts are {}.", {"plain": "counts", "running": "[sum(counts[:i + 1]) for i in range($number)]"})],
+        "draw": draw_bins,
+        "code": """
+import math
+
+def histogram(values):
+    counts = [0] * $number
+    for v in values:
+        i = int($edges)
+        if not 0 <= i < $number:
+            $outside
+        counts[i] += 1
+    return $kind
+"""},
+    "late": {
+        "about": 'Write late_minutes(arrivals), which returns how many minutes are taken off for late arrivals, given as strings such as "8:05".',
+        "details": [detail("opening", "When is the opening hour?", ["opening"], "Work begins at {}.",
+                           {"8:00": "480", "8:15": "495", "8:30": "510", "9:00": "540"}),
+                    detail("grace", "How many minutes of delay are forgiven?", ["forgiven", "tolerated"],
+                           "Up to {} minutes late are forgiven.", [3, 5, 10]),
+                    detail("beyond", "Does all the delay count, or the excess?", ["excess", "beyond"],
+                           "For someone later than that, {}.", {"all minutes count": "late", "only the minutes beyond count": "late - $grace"}),
+                    detail("most", "What is the most per arrival?", ["arrival", "most"],
+                           "Per arrival at most {} minutes count.", [30, 45, 60, 90]),
+                    detail("broken", "What about times that cannot be read?", ["cannot", "unreadable", "invalid"],
+                           "Times that cannot be read {}.", {"are ignored": "continue", "count as the most minutes": "late = $most + $grace"}),
+                    detail("block", "Up to a multiple of what is the total taken?", ["multiple", "step", "rounded"],
+                           "The sum is rounded up to a multiple of {}.", [5, 10, 15])],
+        "draw": draw_late,
+        "code": """
+def late_minutes(arrivals):
+    total = 0
+    for text in arrivals:
+        try:
+            hour, minute = text.split(":")
+            late = int(hour) * 60 + int(minute) - $opening
+        except ValueError:
+            $broken
+        if late > $grace:
+            total += min($most, $beyond)
+    return -(-total // $block) * $block
+"""},
+}
+
+
+# ------------------------------------------------------------------------------------------------------------------------------
+# From a family and a choice of values to a task
+# ------------------------------------------------------------------------------------------------------------------------------
+
+def split_of(family, values):
+    """Which split a combination belongs to: 72% train, 8% val, 20% test, by its hash alone (no seed)."""
+    h = int.from_bytes(hashlib.sha256(json.dumps([family, *values]).encode()).digest()[:8], "big") % 100
+    return "train" if h < 72 else "val" if h < 80 else "test"
+
+
+def source_code(family, values):
+    """The function with these values in its slots. A value may itself contain a slot, hence two rounds."""
+    f = FAMILIES[family]
+    slots = {d["name"]: d["values"][v] for d, v in zip(f["details"], values)}
+    return Template(Template(f["code"].strip() + "\n").substitute(slots)).substitute(slots)
+
+
+@lru_cache(maxsize=20000)
+def namespace(family, values):
+    """The namespace of the executed function. Our own templates only: nothing untrusted is ever run here."""
+    names = {}
+    exec(compile(source_code(family, values), family, "exec"), names)
+    return names
+
+
+def outputs(family, values, calls):
+    """What ten compiled calls return under these values; an exception stands as its own name."""
+    names, results = namespace(family, values), []
+    for c in calls:
+        try:
+            results.append(eval(c, names))
+        except Exception as e:
+            results.append(f"raised {type(e).__name__}")
+    return results
+
+
+def flips(family, values):
+    """Every combination that has exactly one detail wrong: (detail's name, its values)."""
+    for i, d in enumerate(FAMILIES[family]["details"]):
+        for other in d["values"]:
+            if other != values[i]:
+                yield d["name"], values[:i] + (other,) + values[i + 1:]
+
+
+def draw_calls(rng, family, values):
+    """Ten calls that tell every wrong value of every detail from the right one, or (None, why not)."""
+    f = FAMILIES[family]
+    name = re.search(r"def (\w+)", f["code"])[1]
+    chosen = {d["name"]: v for d, v in zip(f["details"], values)}
+    reason = "calls alike"
+    for _ in range(REDRAWS):
+        arguments = f["draw"](rng, chosen)
+        calls = [f"{name}({', '.join(map(repr, a))})" for a in arguments]
+        if len(set(calls)) < 10:
+            continue
+        compiled = [compile(c, "call", "eval") for c in calls]
+        right = outputs(family, values, compiled)
+        if all(r == right[0] for r in right):
+            continue
+        unseen = next((d for d, wrong in flips(family, values) if outputs(family, wrong, compiled) == right), None)
+        if unseen is None:
+            return calls, None
+        reason = f"no calls show {family}.{unseen}"
+    return None, reason
+
+
+def task_record(family, values, calls):
+    f = FAMILIES[family]
+    return {"task_id": None, "domain": "backend", "problem_description": f["about"], "ground_truth": source_code(family, values),
+            "test_cases": {str(i + 1): c for i, c in enumerate(calls)}, "source": f"procedural:{family}",
+            "details": {d["name"]: v for d, v in zip(f["details"], values)},
+            "facts": [{"detail": d["name"], "keywords": d["keywords"], "question": d["question"], "reply": d["reply"].format(v)}
+                      for d, v in zip(f["details"], values)]}
+
+
+def value_weights(d):
+    """How often each value of a detail is to occur; the first has the share `usual` where the detail gives one."""
+    n = len(d["values"])
+    return [d["usual"]] + [(1 - d["usual"]) / (n - 1)] * (n - 1) if d["usual"] else [1 / n] * n
+
+
+def combinations(family, split, seed):
+    """All combinations of a family that belong to a split, in a random order in which likely ones tend to come first
+    (weighted sampling without replacement: sort by -log(u)/weight)."""
+    f = FAMILIES[family]
+    rng = random.Random(f"{seed} {family} order")
+    weights = [dict(zip(d["values"], value_weights(d))) for d in f["details"]]
+    keyed = []
+    for values in itertools.product(*[d["values"] for d in f["details"]]):
+        key = -math.log(1 - rng.random()) / math.prod(w[v] for w, v in zip(weights, values))
+        if split_of(family, values) == split:
+            keyed.append((key, values))
+    return [values for _, values in sorted(keyed)]
+
+
+def in_turn(families, split, seed):
+    """(family, values) over all families, one of each in turn until all are used up."""
+    columns = [[(f, values) for values in combinations(f, split, seed)] for f in families]
+    return [c for row in itertools.zip_longest(*columns) for c in row if c is not None]
+
+
+# ------------------------------------------------------------------------------------------------------------------------------
+# Output files that can be continued
+# ------------------------------------------------------------------------------------------------------------------------------
+
+def open_output(path, settings, overwrite):
+    """Records already in `path` (a torn last line is cut off), and the file opened for appending."""
+    path = Path(path)
+    sidecar = path.with_suffix(".settings.json")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if overwrite:
+        path.unlink(missing_ok=True)
+    done = []
+    if path.exists():
+        old = json.loads(sidecar.read_text()) if sidecar.exists() else {}
+        for k in sorted(settings.keys() | old.keys()):
+            if old.get(k) != settings.get(k):
+                die(f"{path}: {k} was {old.get(k)!r}, now {settings.get(k)!r}; use --overwrite or another --out")
+        text = path.read_bytes()
+        if not text.endswith(b"\n"):
+            with open(path, "r+b") as f:
+                f.truncate(text.rfind(b"\n") + 1)
+        done = list(read_jsonl(path))
+    sidecar.write_text(json.dumps(settings, indent=1, sort_keys=True) + "\n")
+    return done, open(path, "a", encoding="utf-8")
+
+
+def write_line(file, record):
+    file.write(json.dumps(record, ensure_ascii=False) + "\n")
+    file.flush()
+
+
+# ------------------------------------------------------------------------------------------------------------------------------
+# Procedural tasks
+# ------------------------------------------------------------------------------------------------------------------------------
+
+def draft(family, values, seed):
+    """A task before its validation, or (None, reason)."""
+    calls, reason = draw_calls(random.Random(f"{seed} {family} {values}"), family, values)
+    return (None, reason) if calls is None else (task_record(family, values, calls), None)
+
+
+def wrong_programs(family, values, seed):
+    """For each detail one program that has only this detail wrong."""
+    rng = random.Random(f"{seed} {family} {values} wrong")
+    by_detail = {}
+    for name, wrong in flips(family, values):
+        by_detail.setdefault(name, []).append(wrong)
+    return {name: source_code(family, rng.choice(wrongs)) for name, wrongs in by_detail.items()}
+
+
+def references_fail(box, tasks):
+    """For each task why its reference is not usable (an error, None, two runs that differ), or None where it is."""
+    with ThreadPoolExecutor(box.workers) as threads:
+        for checks in threads.map(box.check_reference, tasks):
+            bad = sorted(set(checks.values()) - {"ok"})
+            yield f"reference: {bad[0]}" if bad else None
+
+
+def sandbox_verdicts(box, batch, seed):
+    """Run references and wrong programs of a batch [(family, values, task)] in the sandbox; one reason or None for each."""
+    verdicts = list(references_fail(box, [task for *_, task in batch]))
+    items = [((i, name), task, code) for i, (family, values, task) in enumerate(batch)
+             for name, code in wrong_programs(family, values, seed).items()]
+    for (i, name), statuses in box.score_many(items):
+        if set(statuses.values()) == {"passed"}:
+            verdicts[i] = verdicts[i] or f"no calls show {batch[i][0]}.{name}"
+    return verdicts
+
+
+def write_split(box, split, wanted, families, args):
+    """Write the tasks of one split; returns the number rejected by reason."""
+    out = Path(args.out or f"data/{args.domain}") / f"{split}.jsonl"
+    order = in_turn(families, split, args.seed)
+    if wanted > len(order):
+        die(f"the chosen families offer {len(order)} {split} tasks, fewer than the {wanted} asked for: "
+            f"use --{split} {len(order)} or more families")
+    done, file = open_output(out, {"source": args.source, "families": families, "seed": args.seed}, args.overwrite)
+    if len(done) > wanted:
+        die(f"{out} already holds {len(done)} tasks, more than the {wanted} asked for; use --overwrite or another --out")
+    have = {(t["source"].partition(":")[2], tuple(t["details"].values())) for t in done}
+    order = iter([c for c in order if c not in have])
+    rejects, count = Counter(), len(done)
+    with file, tqdm(total=wanted, initial=count, desc=out.name, unit="task", mininterval=1) as bar:
+        while count < wanted:
+            chosen = list(itertools.islice(order, min(BATCH, wanted - count)))
+            if not chosen:
+                break
+            drafts = [(family, values, *draft(family, values, args.seed)) for family, values in chosen]
+            rejects.update(reason for *_, reason in drafts if reason)
+            batch = [(family, values, task) for family, values, task, _ in drafts if task]
+            for (_, _, task), reason in zip(batch, sandbox_verdicts(box, batch, args.seed)):
+                if reason:
+                    rejects[reason] += 1
+                    continue
+                write_line(file, {**task, "task_id": f"{args.domain}-{split}-{count:05d}"})
+                count += 1
+                bar.update()
+    print(f"wrote {count} tasks of {len(families)} families to {out}; rejected {rejects.total()}"
+          + "".join(f"\n  {n} x {reason}" for reason, n in rejects.most_common()))
+    if count < wanted:
+        print(f"  only {count} of the {wanted} asked for: the families are used up", file=sys.stderr)
+
+
+def write_procedural(args):
+    families = [f.strip() for f in args.families.split(",") if f.strip()] or list(FAMILIES)
+    for f in families:
+        if f not in FAMILIES:
+            die(f"no family is called {f!r}; there are {', '.join(FAMILIES)}")
+    with Sandbox(workers=args.workers) as box:
+        for split in SPLITS:
+            write_split(box, split, getattr(args, split), families, args)
+    print("next: python generate_tasks.py --demonstrations 8000    or    python rollout.py --split train --model MODEL")
+
+
+# ------------------------------------------------------------------------------------------------------------------------------
+# Demonstrations of a scripted, imperfect agent
+# ------------------------------------------------------------------------------------------------------------------------------
+
+def demonstrate(task, elsewhere, ask, waste, max_turns, rng):
+    """One dialogue: questions about some details in random order, wasted turns among them, guesses, the answer.
+
+    elsewhere: questions of other families, the source of irrelevant ones. Returns (dialogue_history, answer).
+    """
+    family = task["source"].partition(":")[2]
+    details = FAMILIES[family]["details"]
+    facts = {f["detail"]: f for f in task["facts"]}
+    asked = [d for d in details if rng.random() < ask]
+    rng.shuffle(asked)
+    asked = asked[:max_turns - 1]
+    foreign = [q for q in elsewhere if q not in {f["question"] for f in task["facts"]}]
+    exchanges, spare = [], max_turns - 1 - len(asked)
+    for d in [*asked, None]:  # None: the turn that answers
+        if spare and (foreign or exchanges) and rng.random() < waste:
+            spare -= 1
+            repeat = exchanges and (not foreign or rng.random() < 0.5)
+            exchanges.append(rng.choice(exchanges) if repeat else (rng.choice(foreign), DO_NOT_KNOW))
+        if d:
+            exchanges.append((facts[d["name"]]["question"], facts[d["name"]]["reply"]))
+    guess = {d["name"]: rng.choices(list(d["values"]), value_weights(d))[0] for d in details}
+    values = tuple(task["details"][d["name"]] if d in asked else guess[d["name"]] for d in details)
+    answer = source_code(family, values).strip()
+    history = [{"role": "user", "content": task["problem_description"]}]
+    for question, reply in exchanges:
+        history += [{"role": "assistant", "content": question}, {"role": "user", "content": reply}]
+    history.append({"role": "assistant", "content": f"{ANSWER_MARK}\n{answer}"})
+    return history, answer
+
+
+def write_demonstrations(args):
+    tasks_path = Path(args.input or f"data/{args.domain}/{args.split}.jsonl")
+    out = Path(args.out or f"data/{args.domain}/demonstrations.jsonl")
+    tasks = list(read_jsonl(tasks_path, required=("task_id", "problem_description", "source")))
+    for number, task in enumerate(tasks, 1):
+        family = str(task["source"]).partition(":")[2]
+        if family not in FAMILIES or "details" not in task or "facts" not in task:
+            die(f"{tasks_path} line {number}: demonstrations need a procedural task with details and facts, found source "
+                f"{task['source']!r}; write one with generate_tasks.py --source procedural")
+    if not tasks:
+        die(f"{tasks_path}: no tasks; write some with generate_tasks.py")
+    families = sorted({t["source"].partition(":")[2] for t in tasks})
+    elsewhere = sorted({d["question"] for f in families for d in FAMILIES[f]["details"]})
+    digest = hashlib.sha256("".join(t["task_id"] + t["ground_truth"] for t in tasks).encode()).hexdigest()[:16]
+    settings = {"demonstrations_of": digest, "ask": args.ask, "waste": args.waste, "max_turns": args.max_turns, "seed": args.seed}
+    done, file = open_output(out, settings, args.overwrite)
+    with file:
+        for i in tqdm(range(len(done), args.demonstrations), initial=len(done), total=args.demonstrations, desc=out.name,
+                      unit="dialogue", mininterval=1):
+            task, sample = tasks[i % len(tasks)], i // len(tasks)
+            rng = random.Random(f"{args.seed} {task['task_id']} {sample}")
+            history, answer = demonstrate(task, elsewhere, args.ask, args.waste, args.max_turns, rng)
+            write_line(file, {"task_id": task["task_id"], "sample": sample, "domain": task["domain"], "task": task, "system": "",
+                              "dialogue_history": history, "answer": answer, "finish": "answered", "model": "scripted",
+                              "simulator": "scripted", "seed": args.seed})
+    print(f"wrote {max(len(done), args.demonstrations)} demonstrations on {len(tasks)} tasks of {len(families)} families to {out}")
+    print(f"next: python train_policy.py --method sft --model tiny --in {out}")
+
+
+def main():
+    args = parse_args()
+    for flag in ("train", "val", "test", "demonstrations"):
+        if getattr(args, flag) < 0:
+            die(f"--{flag} is a number of records, found {getattr(args, flag)}")
+    for flag in ("ask", "waste"):
+        if not 0 <= getattr(args, flag) <= 1:
+            die(f"--{flag} is a probability between 0 and 1, found {getattr(args, flag)}")
+    if args.max_turns < 1:
+        die(f"--max-turns is at least 1, found {args.max_turns}")
+    if args.demonstrations:
+        write_demonstrations(args)
+    else:
+        write_procedural(args)
+
+
+if __name__ == "__main__":
+    main()
