@@ -1,0 +1,929 @@
+"""Rewards for trajectories, metrics with intervals, runs side by side, and a report that a person can read.
+
+Reward of a trajectory (backend): the share of the task's hidden tests that its final answer passes. A test is a call; its
+expected value is what the task's reference returns (sandbox.py runs both, in different processes).
+
+    reward(tau)  = 1/K * sum_k [ answer(call_k) == reference(call_k) ]              in [0, 1], K = 10 in ColBench
+    success(tau) = [ reward(tau) == 1 ]
+
+Every metric is a ratio m = sum_i a_i / sum_i b_i over tasks i, where a_i and b_i are sums over the task's samples (for the
+success rate a_i = number of successes and b_i = number of samples). Its 95% interval is the percentile bootstrap over
+TASKS: the samples of one task are drawn together, because they are not independent. Two runs are compared on the tasks
+that both have, and each draw of tasks is used for both (a paired difference), so that the difficulty of the tasks cancels.
+A metric that is 0% or 100% on every task gets an interval of width zero: the bootstrap cannot know better.
+
+Departures
+- An episode without an answer (the engine or the simulator failed) scores 0 and is counted. It is never left out.
+- The paper gives no intervals. The released code runs programs inside its own process, in a function's local scope
+  (`--mode released` does the same to the namespace, in the sandbox; `--mode both` prints the two side by side),
+  writes rewards over its input, and reports the best of k samples. Here the input is left alone and every sample counts.
+- Code fences around an answer are taken off before it runs. Of several fenced blocks those that define something run,
+  one after the other.
+
+Reads   runs/{run}/{split}.trajectories.jsonl
+Writes  runs/{run}/{split}.scored.jsonl      the records plus `reward`, `tests` (one status per test), `sandbox` (its layers)
+        runs/{run}/{split}.scored.settings.json, runs/{run}/{split}.metrics.json, and with --report one HTML file
+Memory does not grow with the dialogues: one pass that writes each record as it is scored, in the order of the input.
+Killed, it goes on where it stopped; records that changed since they were scored are an error, not stale rewards.
+
+    python evaluate.py --split train
+    python evaluate.py --in runs/default/test.trajectories.jsonl --report report.html
+    python evaluate.py --compare base=runs/base/test.scored.jsonl sweet=runs/sweet/test.scored.jsonl --report report.html
+"""
+
+import argparse
+import base64
+import collections
+import difflib
+import hashlib
+import html
+import itertools
+import json
+import math
+import os
+import re
+import sys
+import textwrap
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+from tqdm import tqdm
+
+from sandbox import Sandbox, die, read_jsonl
+
+ANSWER_MARK = "I WANT TO ANSWER:"
+OUTPUT_MARK = "OUTPUT:"
+NO_ANSWER = "no answer"  # status of every test of an episode that ended without one
+# What scoring adds to a record. Whatever else a record holds is carried through, and must be the same on resume.
+ADDED = ("reward", "tests", "sandbox", "reward_released", "tests_released", "cosine", "page", "encoder")
+
+# name in metrics.json: (numerator, denominator, what it is called in a table, how it is printed)
+METRICS = {
+    "success": ("success", "samples", "success", "percent"),
+    "tests_passed": ("passed", "samples", "tests passed", "percent"),
+    "success_released": ("success_released", "samples_released", "success (released evaluator)", "percent"),
+    "tests_passed_released": ("passed_released", "samples_released", "tests passed (released evaluator)", "percent"),
+    "answered": ("answered", "samples", "answered", "percent"),
+    "turns": ("turns", "samples", "turns", "number"),
+    "words_per_reply": ("words", "turns", "words per reply", "number"),
+    "tokens_per_reply": ("tokens", "token_turns", "tokens per reply", "number"),
+}
+SUMS = sorted({name for metric in METRICS.values() for name in metric[:2]})
+COLUMN = {name: number for number, name in enumerate(SUMS)}
+
+
+def parse_args():
+    parser = argparse.ArgumentParser(
+        description="Score trajectories, print metrics with 95% intervals, compare runs, write a report.",
+        epilog="See the top of this file for the definitions.",
+    )
+    # what to score
+    parser.add_argument("--run", default="default", help="name of the run: files are under runs/{run} (default: default)")
+    parser.add_argument("--split", default="test", help="which trajectories of the run: train, val or test (default: test)")
+    parser.add_argument("--in", dest="input", type=Path, help="trajectories (default: runs/{run}/{split}.trajectories.jsonl)")
+    parser.add_argument("--out", type=Path, help="scored trajectories (default: the input's name with .scored.jsonl)")
+    parser.add_argument("--domain", choices=["backend", "frontend"], default="backend",
+                        help="domain of records that do not name theirs (default: backend)")
+    parser.add_argument("--overwrite", action="store_true", help="score everything again, even what is already in --out")
+    # how to score
+    parser.add_argument("--mode", choices=["module", "released", "both"], default="module",
+                        help="module: the program runs as a module, which is right; released: in a split namespace, like the "
+                             "evaluator released with the paper; both: print the two side by side (default: module)")
+    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity")
+                        else os.cpu_count(), help="programs that run at the same time (default: one per core)")
+    parser.add_argument("--call-timeout", type=float, default=1.0, help="seconds that one call may take (default: 1.0)")
+    parser.add_argument("--program-timeout", type=float, default=5.0, help="seconds that all calls of a program may take (default: 5.0)")
+    parser.add_argument("--memory-mb", type=int, default=256, help="megabytes that a program may use (default: 256)")
+    parser.add_argument("--numpy", action="store_true", help="programs find numpy imported (a few milliseconds each)")
+    parser.add_argument("--unsafe", action="store_true", help="run programs even where the sandbox cannot shut them in")
+    # intervals
+    parser.add_argument("--resamples", type=int, default=10_000, help="bootstrap draws for the intervals (default: 10000)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the bootstrap (default: 0)")
+    # compare runs that are scored already
+    parser.add_argument("--compare", nargs="+", metavar="NAME=FILE",
+                        help="scored files to put side by side; differences are against the first one")
+    parser.add_argument("--json", type=Path, help="with --compare: write the table's numbers here as well")
+    # the report
+    parser.add_argument("--report", type=Path, help="write one self-contained HTML file with the dialogues here")
+    parser.add_argument("--report-limit", type=int, default=200,
+                        help="dialogues in the report at most, all samples and runs of a task together (default: 200)")
+    parser.add_argument("--runs-dir", type=Path, nargs="+",
+                        help="folders searched for metrics.jsonl of training runs, whose curves go into the report "
+                             "(default: the folders of the scored files)")
+    args = parser.parse_args()
+    if args.workers < 1 or args.resamples < 1 or args.report_limit < 1:
+        die("--workers, --resamples and --report-limit must be at least 1")
+    if args.compare and (args.input or args.out):
+        die("--compare reads files that are scored already: give it without --in and --out")
+    if args.json and not args.compare:
+        die("--json belongs to --compare; the metrics of one file are in its .metrics.json anyway")
+    return args
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Records
+
+
+def extract_code(answer):
+    """The program in an answer: markdown fences and the marker are taken off, the common indentation too.
+
+    Of several fenced blocks those with a definition are kept, in order (a later one overrides an earlier one); usage
+    examples and prose around the blocks go. A block that was cut off before its closing fence still counts.
+    """
+    text = answer.split(ANSWER_MARK)[-1].replace("\r\n", "\n")
+    blocks = re.findall(r"```[^\n`]*\n(.*?)(?:```|\Z)", text, flags=re.DOTALL)
+    if not blocks:  # a fence within one line: ```python f = len```
+        blocks = re.findall(r"```(?:python|py)?\b(.*?)```", text, flags=re.DOTALL) or [text]
+    blocks = [textwrap.dedent(block) for block in blocks]
+    defining = [block for block in blocks if re.search(r"^(?:async )?(?:def|class) |^\w+ *= *lambda\b", block, flags=re.MULTILINE)]
+    return "\n".join(defining or blocks).strip("\n").lstrip(" \t")
+
+
+def key_of(record):
+    return record["task_id"], record["sample"]
+
+
+def complete(record, number, path, domain, seen):
+    """Fill in what released trajectories lack, and check what scoring needs. `seen` counts samples per nameless task."""
+    where = f"{path}, line {number}"
+    task = record.get("task")
+    if not isinstance(task, dict):
+        die(f"{where}: no \"task\" object in the record (keys: {', '.join(sorted(record)) or 'none'}): "
+            "is this a file of trajectories? rollout.py writes them")
+    history = record.get("dialogue_history")
+    if not isinstance(history, list) or not all(isinstance(turn, dict) and "role" in turn and "content" in turn for turn in history):
+        die(f"{where}: \"dialogue_history\" must be a list of objects with \"role\" and \"content\"")
+    if "answer" not in record or not isinstance(record["answer"], (str, type(None))):
+        die(f"{where}: \"answer\" must be a text, or null for an episode that failed; run rollout.py again for this record")
+    if "task_id" not in record:  # released: the k samples of a task lie far apart and carry no key
+        content = json.dumps([task.get("problem_description"), task.get("ground_truth")])
+        record["task_id"] = task.get("task_id") or "task-" + hashlib.sha256(content.encode()).hexdigest()[:12]
+    if "sample" not in record:
+        record["sample"] = seen[record["task_id"]]
+        seen[record["task_id"]] += 1
+    record.setdefault("domain", task.get("domain", domain))
+    if "finish" not in record:
+        last = next((turn for turn in reversed(history) if turn["role"] == "assistant"), {})
+        marked = ANSWER_MARK in (last.get("output") or last.get("content") or "")
+        record["finish"] = "answered" if marked else "max_turns" if record["answer"] is not None else "error: no answer"
+    if not isinstance(task.get("ground_truth"), str):
+        die(f"{where}: the task has no \"ground_truth\"; its reference is needed to score an answer")
+    tests = task.get("test_cases")
+    if record["domain"] == "backend" and (not isinstance(tests, dict) or not tests):
+        die(f"{where}: the backend task {record['task_id']} has no \"test_cases\" (an object: label -> call)")
+    return record
+
+
+def trajectories(path, domain):
+    """The records of a file of trajectories, one at a time, checked."""
+    seen = Counter()
+    for number, record in enumerate(read_jsonl(path), start=1):
+        yield complete(record, number, path, domain, seen)
+
+
+def digest(record):
+    """Fingerprint of what scoring does not add, to find a record that changed since it was scored."""
+    rest = {key: value for key, value in record.items() if key not in ADDED}
+    return hashlib.blake2b(json.dumps(rest, sort_keys=True).encode(), digest_size=8).digest()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Scoring
+
+
+def finished_records(path):
+    """{key: digest} of the records that an earlier run left in `path`. A last line without its end is cut off first."""
+    with open(path, "rb+") as file:
+        whole = sum(len(line) for line in file if line.endswith(b"\n"))
+        if whole < file.tell():
+            file.truncate(whole)
+    return {key_of(record): digest(record) for record in read_jsonl(path, required=("task_id", "sample", "reward"))}
+
+
+def check_settings(path, settings):
+    """Write the settings beside a new output; on resume, stop where they differ from those it was made with."""
+    sidecar = path.with_suffix(".settings.json")
+    if not path.exists():
+        sidecar.write_text(json.dumps(settings, indent=1) + "\n")
+        return
+    if not sidecar.exists():
+        die(f"{path} is there but {sidecar.name}, the settings it was made with, is not: use --overwrite or another --out")
+    before = json.loads(sidecar.read_text())
+    differences = [f"{name} was {before.get(name)!r}, now {value!r}" for name, value in settings.items() if before.get(name) != value]
+    if differences:
+        die(f"{path} was made with other settings ({'; '.join(differences)}): use --overwrite or another --out")
+
+
+def score_in_order(box, records, mode):
+    """Yield (record, statuses) in the order of `records`. An episode without an answer does not run: no test of it passes."""
+    held = collections.deque()  # what the sandbox is working on: some records, however long the file is
+
+    def jobs():
+        for record in records:
+            held.append(record)
+            if record["answer"] is not None:
+                yield None, record["task"], extract_code(record["answer"])
+
+    def without_answer():
+        while held and held[0]["answer"] is None:
+            record = held.popleft()
+            yield record, {label: NO_ANSWER for label in record["task"]["test_cases"]}
+
+    for _, statuses in box.score_many(jobs(), mode):
+        yield from without_answer()
+        yield held.popleft(), statuses
+    yield from without_answer()
+
+
+def share_passed(statuses):
+    return sum(status == "passed" for status in statuses.values()) / len(statuses)
+
+
+def score(args):
+    """Score args.input into args.out, going on where an earlier run stopped."""
+    if args.overwrite:
+        args.out.unlink(missing_ok=True)
+    # One pass before anything is written: every line can be read, every key is there once.
+    done = finished_records(args.out) if args.out.exists() else {}
+    keys, todo = set(), 0
+    for number, record in enumerate(trajectories(args.input, args.domain), start=1):
+        key = key_of(record)
+        if key in keys:
+            die(f"{args.input}, line {number}: task {key[0]}, sample {key[1]} is there twice; give each its own \"sample\" number")
+        if key in done and done[key] != digest(record):
+            die(f"{args.input}, line {number}: task {key[0]}, sample {key[1]} is another episode than the one already scored in "
+                f"{args.out}; --overwrite scores everything again")
+        keys.add(key)
+        todo += key not in done
+        domain = record["domain"]
+    if not keys:
+        die(f"{args.input} holds no trajectories; run rollout.py first")
+    stale = [key for key in done if key not in keys]
+    if stale:
+        die(f"{args.out} holds {len(stale)} records that {args.input} does not (first: task {stale[0][0]}, sample {stale[0][1]}); "
+            "--overwrite scores everything again")
+    check_settings(args.out, {"in": str(args.input), "domain": domain, "mode": args.mode, "call_timeout": args.call_timeout,
+                              "program_timeout": args.program_timeout, "memory_mb": args.memory_mb, "numpy": args.numpy})
+    if todo == 0:
+        print(f"{args.out}: all {len(keys):,} trajectories are scored already")
+        return
+    records = (record for record in trajectories(args.input, args.domain) if key_of(record) not in done)
+    with open(args.out, "a", encoding="utf-8") as out, tqdm(total=len(keys), initial=len(done), unit=" answers", desc="scoring",
+                                                            mininterval=0.5, dynamic_ncols=True) as bar:
+        for record in score_backend(records, args):
+            out.write(json.dumps(record) + "\n")
+            out.flush()
+            bar.update()
+
+
+def score_backend(records, args):
+    """Add reward, tests and sandbox to each record; with --mode both also what the released evaluator would have said."""
+    modes = ["module", "released"] if args.mode == "both" else [args.mode]
+    with Sandbox(workers=args.workers, memory_mb=args.memory_mb, call_timeout=args.call_timeout,
+                 program_timeout=args.program_timeout, numpy=args.numpy, unsafe=args.unsafe) as box:
+        streams = itertools.tee(records, len(modes))
+        for scored in zip(*(score_in_order(box, stream, mode) for stream, mode in zip(streams, modes))):
+            record, statuses = scored[0]
+            record = record | {"reward": share_passed(statuses), "tests": statuses, "sandbox": box.layers}
+            if len(scored) > 1:
+                record |= {"reward_released": share_passed(scored[1][1]), "tests_released": scored[1][1]}
+            yield record
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Metrics
+
+
+def measure(record):
+    """What one scored record adds to its task's sums: {column of SUMS: number}."""
+    replies = [turn for turn in record["dialogue_history"] if turn["role"] == "assistant"]
+    sampled = [len(turn["output_ids"]) for turn in replies if turn.get("output_ids")]
+    values = {
+        "samples": 1,
+        "success": record["reward"] >= 1,
+        "passed": record["reward"],
+        "answered": record["finish"] == "answered",
+        "turns": len(replies),
+        "words": sum(len(turn["content"].split()) for turn in replies),
+        "tokens": sum(sampled),
+        "token_turns": len(sampled),
+    }
+    if "reward_released" in record:
+        values |= {"samples_released": 1, "success_released": record["reward_released"] >= 1,
+                   "passed_released": record["reward_released"]}
+    return values
+
+
+def summarise(path, domain="backend"):
+    """Everything the tables need from one scored file, in one pass that keeps one row of sums per task."""
+    rows, ends, errors, statuses, layers, bad_references = {}, Counter(), Counter(), Counter(), Counter(), set()
+    seen = Counter()
+    for number, record in enumerate(read_jsonl(path), start=1):
+        complete(record, number, path, domain, seen)
+        if not isinstance(record.get("reward"), (int, float)):
+            die(f"{path}, line {number}: no \"reward\", so this is not a scored file: run python evaluate.py --in {path} first "
+                "and give its output here")
+        row = rows.setdefault(record["task_id"], np.zeros(len(SUMS)))
+        for name, value in measure(record).items():
+            row[COLUMN[name]] += value
+        end = record["finish"].split(":")[0]
+        ends[end] += 1
+        if end == "error":
+            errors[record["finish"][:120]] += 1
+        statuses.update((record.get("tests") or {}).values())
+        if any(status.startswith("reference") for status in (record.get("tests") or {}).values()):
+            bad_references.add(record["task_id"])
+        domain_found = record["domain"]
+    if not rows:
+        die(f"{path} is empty: nothing to evaluate")
+    return {"path": str(path), "domain": domain_found, "tasks": list(rows), "sums": np.array(list(rows.values())),
+            "ends": ends, "errors": errors, "statuses": statuses, "bad_references": sorted(bad_references)}
+
+
+def bootstrap_sums(sums, resamples, seed):
+    """Draw T tasks out of T with replacement, `resamples` times, and add up their rows.
+
+    sums (T, C): one row per task. Returns (resamples, C). A draw is a count per task, so that the sums of a block of draws
+    are one matrix product; blocks keep the memory at a few megabytes.
+    """
+    rng, tasks = np.random.default_rng(seed), len(sums)
+    block = max(1, 2_000_000 // tasks)
+    totals = []
+    for start in range(0, resamples, block):
+        draws = rng.integers(tasks, size=(min(block, resamples - start), tasks))  # (block, T), indices of tasks
+        draws += np.arange(len(draws))[:, None] * tasks  # one bincount for all draws of the block
+        counts = np.bincount(draws.ravel(), minlength=draws.size).reshape(draws.shape)  # (block, T)
+        totals.append(counts @ sums)
+    return np.concatenate(totals)
+
+
+def ratio(totals, metric):
+    """Metric from sums (..., C): numerator over denominator; NaN where nothing was counted."""
+    numerator, denominator = (totals[..., COLUMN[name]] for name in METRICS[metric][:2])
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(denominator > 0, numerator / denominator, np.nan)
+
+
+def interval(draws):
+    """95% percentile interval of bootstrap draws (R,); draws in which nothing was counted are left out."""
+    low, high = np.nanpercentile(draws, [2.5, 97.5])
+    return float(low), float(high)
+
+
+def intervals(sums, resamples, seed):
+    """{metric: {"value", "low", "high"}} for the sums (T, C) of one run; metrics that nothing was counted for are left out."""
+    totals = bootstrap_sums(sums, resamples, seed)
+    result = {}
+    for metric in METRICS:
+        value = float(ratio(sums.sum(axis=0), metric))
+        if not math.isnan(value):
+            low, high = interval(ratio(totals, metric))
+            result[metric] = {"value": value, "low": low, "high": high}
+    return result
+
+
+def paired_difference(run, base, resamples, seed):
+    """{metric: {"value", "low", "high"}} of run minus base over the tasks both have, both sides under the same draws."""
+    rows = {task: number for number, task in enumerate(base["tasks"])}
+    common = [(number, rows[task]) for number, task in enumerate(run["tasks"]) if task in rows]
+    if not common:
+        die(f"{run['path']} and {base['path']} have no task in common, so they cannot be compared: "
+            "roll both out on the same tasks")
+    ours, theirs = (summary["sums"][list(index)] for summary, index in zip((run, base), zip(*common)))
+    both = bootstrap_sums(np.hstack([ours, theirs]), resamples, seed)  # (R, 2 C)
+    width = len(SUMS)
+    result = {"tasks": len(common)}
+    for metric in METRICS:
+        value = float(ratio(ours.sum(axis=0), metric) - ratio(theirs.sum(axis=0), metric))
+        if not math.isnan(value):
+            low, high = interval(ratio(both[:, :width], metric) - ratio(both[:, width:], metric))
+            result[metric] = {"value": value, "low": low, "high": high}
+    return result
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Tables (Markdown, so that they can be pasted)
+
+
+def show(value, kind, signed=False):
+    return f"{100 * value if kind == 'percent' else value:{'+' if signed else ''}.1f}"
+
+
+def show_interval(numbers, kind, signed=False):
+    unit = "%" if kind == "percent" and not signed else ""
+    low, high = show(numbers["low"], kind, signed), show(numbers["high"], kind, signed)
+    return f"{show(numbers['value'], kind, signed)}{unit} [{low}, {high}]"
+
+
+def markdown(rows):
+    """Rows of texts, the first one the heading, as a Markdown table with its columns lined up."""
+    rows = [[plain(cell).replace("|", "/") for cell in row] for row in rows]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ["| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths)) + " |" for row in rows]
+    return "\n".join([lines[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *lines[1:]])
+
+
+def plain(text):
+    """For the terminal: no control characters and no broken ones from a record."""
+    return "".join(character if character.isprintable() else "?" for character in str(text))
+
+
+def shares(counter):
+    total = sum(counter.values())
+    return ", ".join(f"{plain(name)} {count:,} ({100 * count / total:.1f}%)" for name, count in counter.most_common())
+
+
+def metrics_of(summary, args):
+    """What goes into metrics.json."""
+    return {
+        "in": summary["path"], "domain": summary["domain"], "tasks": len(summary["tasks"]),
+        "samples": int(summary["sums"][:, COLUMN["samples"]].sum()),
+        **intervals(summary["sums"], args.resamples, args.seed),
+        "finish": dict(summary["ends"].most_common()), "errors": dict(summary["errors"].most_common(10)),
+        "statuses": dict(summary["statuses"].most_common()),
+        "references_failing": len(summary["bad_references"]), "references_failing_first": summary["bad_references"][:10],
+        "interval": "95%, percentile bootstrap over tasks", "resamples": args.resamples, "seed": args.seed,
+    }
+
+
+def metric_rows(metrics):
+    """The table of one run as rows of texts."""
+    rows = [("metric", "value", "95% interval")]
+    for name, (_, _, title, kind) in METRICS.items():
+        if name in metrics:
+            numbers = metrics[name]
+            rows.append((title, show(numbers["value"], kind) + ("%" if kind == "percent" else ""),
+                         f"[{show(numbers['low'], kind)}, {show(numbers['high'], kind)}]"))
+    return [*rows, ("size", f"{metrics['tasks']:,} tasks", f"{metrics['samples']:,} trajectories")]
+
+
+def print_metrics(metrics):
+    print(markdown(metric_rows(metrics)))
+    print(f"episodes ended: {shares(Counter(metrics['finish']))}")
+    for error, count in metrics["errors"].items():
+        print(f"  {count:,} x {plain(error)}")
+    if metrics["statuses"]:
+        print(f"tests: {shares(Counter(metrics['statuses']))}")
+    if metrics["references_failing"]:
+        print(f"WARNING: {metrics['references_failing']:,} tasks whose reference does not do its own tests "
+              f"(first: {plain(', '.join(metrics['references_failing_first'][:3]))}); no answer can score there")
+
+
+def compare(summaries, args):
+    """Metrics of each run and its paired differences against the first one: {name: {"metrics", "against", "difference"}}."""
+    base_name, base = next(iter(summaries.items()))
+    result = {}
+    for name, summary in summaries.items():
+        if summary["domain"] != base["domain"]:
+            die(f"{summary['path']} holds {summary['domain']} episodes and {base['path']} {base['domain']} ones; compare like with like")
+        result[name] = {"metrics": metrics_of(summary, args), "against": None, "difference": None}
+        if name != base_name:
+            result[name] |= {"against": base_name, "difference": paired_difference(summary, base, args.resamples, args.seed)}
+    return result
+
+
+def comparison_rows(result):
+    """The table of `compare` as rows of texts."""
+    head = next(iter(result))
+    compared = [name for name in ("success", "tests_passed") if name in result[head]["metrics"]]
+    plain = ["answered", "turns", "words_per_reply"]
+    rows = [("run", "tasks", *(f"{METRICS[name][2]} (95%)" for name in compared),
+             *(f"{METRICS[name][2]} vs {head}" for name in compared), *(METRICS[name][2] for name in plain))]
+    for name, run in result.items():
+        metrics, difference = run["metrics"], run["difference"]
+        rows.append((
+            name,
+            f"{metrics['tasks']:,}" + (f" x {metrics['samples'] / metrics['tasks']:.3g}" if metrics["samples"] > metrics["tasks"] else ""),
+            *(show_interval(metrics[column], METRICS[column][3]) for column in compared),
+            *(show_interval(difference[column], METRICS[column][3], signed=True) if difference else "" for column in compared),
+            *(show(metrics[column]["value"], METRICS[column][3]) + ("%" if METRICS[column][3] == "percent" else "") for column in plain),
+        ))
+    return rows
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The report: one HTML file. Every text that comes from a record goes through e(); the policy in its head lets no
+# script run but the one below (by its hash), loads nothing, and sends nothing.
+
+STYLE = """
+:root { --paper: #fbfbf9; --card: #fff; --ink: #1d2329; --dim: #68727d; --line: #dfe3e6; --agent: #eef4fb; --human: #f4f3ee;
+  --good: #1a7f4b; --good-soft: #e0f3e8; --some: #9a6700; --some-soft: #fbecc8; --bad: #b3342b; --bad-soft: #fbe6e4; --accent: #2563a8;
+  --good-mark: #a9debf; --bad-mark: #f2b8b2; }
+@media (prefers-color-scheme: dark) { :root { --paper: #14171a; --card: #1c2024; --ink: #e3e6e8; --dim: #939da6; --line: #343a40;
+  --agent: #1d2a38; --human: #26261f; --good: #5fd097; --good-soft: #173d2a; --some: #e5b454; --some-soft: #43350f; --bad: #f08a80;
+  --bad-soft: #43201d; --accent: #7db4ee; --good-mark: #23663f; --bad-mark: #7d332c; } }
+* { box-sizing: border-box }
+body { margin: 0; background: var(--paper); color: var(--ink); font: 15px/1.5 system-ui, sans-serif }
+main, header { max-width: 1240px; margin: 0 auto; padding: 0 20px }
+header { padding-top: 24px }
+h1 { font-size: 24px; margin: 0 } h2 { font-size: 18px; margin: 32px 0 8px } h3 { font-size: 15px; margin: 0 }
+.dim { color: var(--dim) } .small { font-size: 13px }
+.scroll { overflow-x: auto }
+table.numbers { border-collapse: collapse; font-variant-numeric: tabular-nums; background: var(--card) }
+table.numbers th, table.numbers td { padding: 6px 12px; border: 1px solid var(--line); text-align: left; white-space: nowrap }
+table.numbers th { font-weight: 600; color: var(--dim); font-size: 13px }
+.charts { display: flex; flex-wrap: wrap; gap: 12px }
+.charts figure { margin: 0; background: var(--card); border: 1px solid var(--line); border-radius: 6px; padding: 8px }
+figcaption { font-size: 13px; font-weight: 600 }
+svg text { font: 11px system-ui, sans-serif; fill: var(--dim) }
+svg .axis { stroke: var(--line) } svg .zero { stroke: var(--dim); stroke-dasharray: 2 3 }
+svg .a { stroke: var(--accent); fill: none; stroke-width: 1.8 } svg .b { stroke: var(--bad); fill: none; stroke-width: 1.8 }
+svg .raw { opacity: .28; stroke-width: 1 } svg .dot { fill: var(--accent); stroke: none } svg .up { fill: var(--good) } svg .down { fill: var(--bad) }
+svg text.name { fill: var(--ink); font-size: 12px } svg text.a { fill: var(--accent); stroke: none } svg text.b { fill: var(--bad); stroke: none }
+nav { position: sticky; top: 0; z-index: 2; background: var(--paper); border-bottom: 1px solid var(--line); padding: 10px 0; margin-top: 20px;
+  display: flex; flex-wrap: wrap; gap: 10px; align-items: center }
+nav select, nav input, nav button { font: inherit; font-size: 14px; padding: 4px 8px; border: 1px solid var(--line); border-radius: 5px;
+  background: var(--card); color: var(--ink) }
+nav input { flex: 1 1 160px; min-width: 0 }
+section.task { margin: 18px 0 }
+section.task > p { margin: 2px 0 8px; white-space: pre-wrap; overflow-wrap: anywhere }
+details.episode { background: var(--card); border: 1px solid var(--line); border-radius: 6px; margin: 6px 0 }
+details.episode > summary { display: flex; flex-wrap: wrap; gap: 10px; align-items: center; padding: 8px 12px; cursor: pointer; list-style: none }
+details.episode > summary::before { content: "\\25B8"; color: var(--dim); width: 1em }
+details.episode[open] > summary::before { content: "\\25BE" }
+details.episode > div { padding: 4px 14px 16px; border-top: 1px solid var(--line) }
+.run { font-weight: 600; min-width: 5em } .grow { flex: 1 }
+.pill { border-radius: 10px; padding: 0 9px; font-size: 13px; font-variant-numeric: tabular-nums; white-space: nowrap; background: var(--human); color: var(--dim) }
+.pill.good { background: var(--good-soft); color: var(--good) } .pill.some { background: var(--some-soft); color: var(--some) }
+.pill.bad { background: var(--bad-soft); color: var(--bad) }
+.chat { max-width: 980px }
+.turn { display: flex; margin: 8px 0 }
+.turn.assistant { justify-content: flex-end }
+.bubble { max-width: 78%; border-radius: 10px; padding: 7px 12px; background: var(--human); overflow-wrap: anywhere }
+.assistant .bubble { background: var(--agent) }
+.who { font-size: 12px; color: var(--dim); display: flex; gap: 10px; align-items: center }
+.text { white-space: pre-wrap }
+.bubble pre, .thought { font-size: 13px } .thought summary { color: var(--dim); cursor: pointer; font-size: 12px }
+pre { margin: 6px 0; white-space: pre-wrap; font: 13px/1.45 ui-monospace, Menlo, Consolas, monospace; overflow-wrap: anywhere }
+h4 { margin: 18px 0 6px; font-size: 13px; text-transform: uppercase; letter-spacing: .04em; color: var(--dim) }
+table.diff { width: 100%; border-collapse: collapse; table-layout: fixed; border: 1px solid var(--line); font: 13px/1.45 ui-monospace, Menlo, Consolas, monospace }
+table.diff th { text-align: left; font: 600 13px system-ui, sans-serif; padding: 4px 8px; border-bottom: 1px solid var(--line) }
+table.diff th, table.diff td { width: 50% } table.diff th.no, table.diff td.no { width: 34px; color: var(--dim); text-align: right; padding-right: 6px; user-select: none }
+table.diff td { white-space: pre-wrap; overflow-wrap: anywhere; padding: 0 8px; vertical-align: top }
+table.diff td.gone { background: var(--bad-soft) } table.diff td.new { background: var(--good-soft) } table.diff td.none { background: var(--human) }
+table.diff del, table.diff ins { text-decoration: none; border-radius: 2px; font-weight: 700 }
+table.diff del { background: var(--bad-mark) } table.diff ins { background: var(--good-mark) }
+ul.tests, ul.facts { list-style: none; padding: 0; margin: 0; font-size: 13px }
+ul.tests li { display: flex; gap: 10px; align-items: baseline; margin: 2px 0 } ul.tests .pill { min-width: 9em; text-align: center }
+ul.tests code { overflow-wrap: anywhere; font: 13px ui-monospace, Menlo, Consolas, monospace }
+ul.facts { display: flex; flex-wrap: wrap; gap: 6px }
+.pages { display: flex; gap: 14px; margin: 6px 0 } .pages figure { margin: 0; flex: 1; min-width: 0 }
+.pages img { width: 100%; border: 1px solid var(--line); border-radius: 4px; display: block; background: #fff }
+[hidden] { display: none !important }
+@media (max-width: 700px) { .bubble { max-width: 95% } table.diff { font-size: 11px } }
+@media print { nav { display: none } }
+"""
+
+SCRIPT = """
+const all = (query, node) => [...(node || document).querySelectorAll(query)];
+const value = id => document.getElementById(id).value;
+function filter() {
+  const words = value("words").toLowerCase();
+  let shown = 0;
+  for (const task of all("section.task")) {
+    let some = false;
+    const request = all(":scope > h3, :scope > p", task).map(node => node.textContent).join(" ").toLowerCase();
+    for (const card of all("details.episode", task)) {
+      const fits = ["run", "result", "finish"].every(name => !value(name) || card.dataset[name] === value(name))
+        && (!words || request.includes(words) || card.textContent.toLowerCase().includes(words));
+      card.hidden = !fits; some = some || fits; shown += fits;
+    }
+    task.hidden = !some;
+  }
+  document.getElementById("shown").textContent = shown + " shown";
+}
+for (const id of ["run", "result", "finish"]) document.getElementById(id).addEventListener("change", filter);
+let timer;
+document.getElementById("words").addEventListener("input", () => { clearTimeout(timer); timer = setTimeout(filter, 150); });
+const fold = open => all("details.episode").forEach(card => { if (!card.hidden) card.open = open; });
+document.getElementById("open").addEventListener("click", () => fold(true));
+document.getElementById("close").addEventListener("click", () => fold(false));
+filter();
+"""
+
+
+def e(value):
+    """Text for HTML: every character that could end a text or an attribute is escaped."""
+    return html.escape(str(value).encode("utf-8", "replace").decode(), quote=True)
+
+
+def hash_of(text):
+    return "'sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() + "'"
+
+
+def html_table(rows):
+    head = "".join(f"<th>{e(cell)}</th>" for cell in rows[0])
+    body = "".join("<tr>" + "".join(f"<td>{e(cell)}</td>" for cell in row) + "</tr>" for row in rows[1:])
+    return f'<div class="scroll"><table class="numbers"><tr>{head}</tr>{body}</table></div>'
+
+
+def whiskers(result, metric):
+    """One line per run: the metric as a dot, its interval as a bar."""
+    runs = [(name, run["metrics"][metric]) for name, run in result.items() if metric in run["metrics"]]
+    high = max(numbers["high"] for _, numbers in runs) or 1.0
+    step = next(step for step in (0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5) if high / step <= 6)
+    top = step * math.ceil(high / step)
+    label = 10 + 7 * max(len(name) for name, _ in runs)
+    label, width, row = min(label, 260), 420, 24
+    at = lambda value: label + width * value / top
+    parts = [f'<svg width="{label + width + 60}" height="{row * len(runs) + 24}" role="img" aria-label="{e(METRICS[metric][2])} of each run">']
+    for tick in range(round(top / step) + 1):
+        x = at(tick * step)
+        parts.append(f'<line class="axis" x1="{x:.1f}" x2="{x:.1f}" y1="0" y2="{row * len(runs)}"/>'
+                     f'<text x="{x:.1f}" y="{row * len(runs) + 15}" text-anchor="middle">{show(tick * step, METRICS[metric][3])}</text>')
+    for number, (name, numbers) in enumerate(runs):
+        y = row * number + row / 2
+        parts.append(f'<text class="name" x="{label - 8}" y="{y + 4}" text-anchor="end">{e(name[:36])}</text>'
+                     f'<line class="a" x1="{at(numbers["low"]):.1f}" x2="{at(numbers["high"]):.1f}" y1="{y}" y2="{y}"/>'
+                     f'<circle class="dot" cx="{at(numbers["value"]):.1f}" cy="{y}" r="4.5"/>')
+    return f'<figure><figcaption>{e(METRICS[metric][2])} with 95% interval</figcaption>{"".join(parts)}</svg></figure>'
+
+
+def short(value):
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def curve(title, lines):
+    """A small line chart. lines: {label: [(step, value)]}, at most two; many steps are drawn pale with their mean on top."""
+    width, height, left, base = 330, 150, 56, 20
+    points = [point for line in lines.values() for point in line]
+    (x0, x1), (y0, y1) = ((min(values), max(values)) for values in zip(*points))
+    x1, margin = max(x1, x0 + 1), (y1 - y0 or abs(y0) or 1) * 0.06
+    y0, y1 = y0 - margin, y1 + margin
+    at = lambda x, y: f"{left + (width - left - 8) * (x - x0) / (x1 - x0):.1f},{8 + (height - base - 8) * (y1 - y) / (y1 - y0):.1f}"
+    parts = [f'<svg width="{width}" height="{height}" role="img" aria-label="{e(title)}">',
+             f'<line class="axis" x1="{left}" x2="{left}" y1="8" y2="{height - base}"/>',
+             f'<line class="axis" x1="{left}" x2="{width - 8}" y1="{height - base}" y2="{height - base}"/>',
+             f'<text x="{left - 5}" y="17" text-anchor="end">{short(y1 - margin)}</text>',
+             f'<text x="{left - 5}" y="{height - base}" text-anchor="end">{short(y0 + margin)}</text>',
+             f'<text x="{left}" y="{height - 5}">step {x0:g}</text><text x="{width - 8}" y="{height - 5}" text-anchor="end">{x1:g}</text>']
+    if y0 < 0 < y1:
+        y = at(x0, 0).split(",")[1]
+        parts.append(f'<line class="zero" x1="{left}" x2="{width - 8}" y1="{y}" y2="{y}"/>')
+    for number, (label, line) in enumerate(lines.items()):
+        name = "ab"[number]
+        size = max(1, math.ceil(len(line) / 60))
+        bins = [line[start:start + size] for start in range(0, len(line), size)]
+        means = [tuple(sum(values) / len(part) for values in zip(*part)) for part in bins]
+        if size > 1:
+            pale = line[::max(1, len(line) // 600)]
+            parts.append(f'<polyline class="{name} raw" points="{" ".join(at(*point) for point in pale)}"/>')
+        parts.append(f'<polyline class="{name}" points="{" ".join(at(*point) for point in means)}"/>')
+        if len(lines) > 1:
+            parts.append(f'<text class="{name}" x="{left + 8 + 70 * number}" y="18">{e(label)}</text>')
+    return f'<figure><figcaption>{e(title)}</figcaption>{"".join(parts)}</svg></figure>'
+
+
+def training_curves(folders):
+    """Charts of every metrics.jsonl under the folders: each number it holds against its step, chosen beside rejected."""
+    for path in sorted({path for folder in folders for path in (*folder.glob("metrics.jsonl"), *folder.glob("*/metrics.jsonl"))}):
+        values = {}
+        for number, row in enumerate(read_jsonl(path)):
+            for name, value in row.items():
+                if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
+                    values.setdefault(name, []).append((row.get("step", number), value))
+        groups = {}
+        for name in sorted(values, key=lambda name: (name != "loss", "accuracy" not in name, name)):
+            if name not in ("step", "epoch", "time", "rank", "steps"):
+                pair = re.fullmatch(r"(.*?)_?(chosen|rejected)", name)
+                groups.setdefault(pair[1] if pair and pair[1] else name, {})[pair[2] if pair and pair[1] else name] = values[name]
+        if groups:
+            charts = "".join(curve(title.replace("_", " "), dict(list(lines.items())[:2])) for title, lines in list(groups.items())[:12])
+            yield f'<h3>{e(path.parent)}</h3><div class="charts">{charts}</div>'
+
+
+def marked(text, other, tag):
+    """`text` with the pieces that `other` does not have between tags; nothing is marked where hardly anything agrees."""
+    pieces, others = re.findall(r"\w+|\s+|.", text), re.findall(r"\w+|\s+|.", other)
+    matcher, parts = difflib.SequenceMatcher(None, pieces, others, autojunk=False), []
+    if matcher.ratio() < 0.4:
+        return e(text)
+    for operation, start, end, _, _ in matcher.get_opcodes():
+        piece = e("".join(pieces[start:end]))
+        parts.append(piece if operation == "equal" or not piece.strip() else f"<{tag}>{piece}</{tag}>")
+    return "".join(parts)
+
+
+def side_by_side(reference, answer):
+    """Reference and answer as a table with equal lines beside each other and differences marked."""
+    left, right = ([line.rstrip() for line in text.strip("\n").splitlines()][:400] for text in (reference, answer))
+    rows = []
+    for operation, a, b, c, d in difflib.SequenceMatcher(None, left, right, autojunk=False).get_opcodes():
+        for offset in range(max(b - a, d - c)):
+            one, two = (left[a + offset] if a + offset < b else None), (right[c + offset] if c + offset < d else None)
+            if operation == "equal":
+                cells = e(one), e(two)
+            elif one is not None and two is not None and max(len(one), len(two)) < 2000:
+                cells = marked(one, two, "del"), marked(two, one, "ins")
+            else:
+                cells = e(one or ""), e(two or "")
+            kinds = [("" if operation == "equal" else kind) if text is not None else "none" for text, kind in ((one, "gone"), (two, "new"))]
+            numbers = a + offset + 1 if one is not None else "", c + offset + 1 if two is not None else ""
+            rows.append("<tr>" + "".join(f'<td class="no">{number}</td><td class="{kind}">{cell}</td>'
+                                         for number, kind, cell in zip(numbers, kinds, cells)) + "</tr>")
+    return ('<table class="diff"><tr><th class="no"></th><th>reference</th><th class="no"></th><th>answer</th></tr>' + "".join(rows) + "</table>")
+
+
+def advantage_bar(value, scale):
+    """An advantage as a bar that leaves the middle to the right (better) or to the left (worse)."""
+    length = min(1.0, abs(value) / scale) * 48 if scale else 0
+    x = 50 if value >= 0 else 50 - length
+    return (f'<svg width="100" height="10" role="img" aria-label="advantage {value:+.3f}"><line class="axis" x1="50" x2="50" y1="0" y2="10"/>'
+            f'<rect class="{"up" if value >= 0 else "down"}" x="{x:.1f}" y="1" width="{length:.1f}" height="8"/></svg>'
+            f'<span>advantage {value:+.3f}</span>')
+
+
+def advantages_of(record):
+    """One advantage, or None, per assistant turn: `advantage` in the turn, or the list `advantages` of the record."""
+    listed = record.get("advantages") or []
+    replies = [turn for turn in record["dialogue_history"] if turn["role"] == "assistant"]
+    found = [turn.get("advantage", listed[number] if number < len(listed) else None) for number, turn in enumerate(replies)]
+    return [value if isinstance(value, (int, float)) and math.isfinite(value) else None for value in found]
+
+
+def dialogue(record):
+    """The turns as a chat: the human left, the agent right, its thought (what stood before OUTPUT:) folded away."""
+    advantages = advantages_of(record)
+    scale = max((abs(value) for value in advantages if value is not None), default=0)
+    parts, reply = [], 0
+    for turn in record["dialogue_history"]:
+        if turn["role"] != "assistant":
+            parts.append(f'<div class="turn"><div class="bubble"><div class="who">human</div><div class="text">{e(turn["content"])}</div></div></div>')
+            continue
+        bar = advantage_bar(advantages[reply], scale) if advantages[reply] is not None else ""
+        thought = (turn.get("output") or "").rpartition(OUTPUT_MARK)[0].strip()
+        folded = f'<details class="thought"><summary>thought</summary><div class="text">{e(thought)}</div></details>' if thought else ""
+        said, mark, code = turn["content"].partition(ANSWER_MARK)
+        final = f"<b>{e(mark)}</b><pre>{e(code.strip())}</pre>" if mark else ""
+        parts.append(f'<div class="turn assistant"><div class="bubble"><div class="who">agent, turn {reply + 1} {bar}</div>{folded}'
+                     f'<div class="text">{e(said)}</div>{final}</div></div>')
+        reply += 1
+    return f'<div class="chat">{"".join(parts)}</div>'
+
+
+def told_facts(record):
+    """Which hidden details the human told the agent (procedural tasks list them)."""
+    heard = [turn["content"] for turn in record["dialogue_history"][1:] if turn["role"] != "assistant"]
+    chips = []
+    for fact in record["task"].get("facts") or []:
+        if isinstance(fact, dict) and fact.get("reply"):
+            told = any(str(fact["reply"]) in text for text in heard)
+            chips.append(f'<li class="pill {"good" if told else "bad"}" title="{e(fact["reply"])}">{"told" if told else "never told"}: {e(fact.get("detail", "?"))}</li>')
+    return f'<h4>Hidden details</h4><ul class="facts">{"".join(chips)}</ul>' if chips else ""
+
+
+def test_results(record):
+    items = []
+    for label, status in (record.get("tests") or {}).items():
+        call = record["task"].get("test_cases", {}).get(label, "")
+        kind = "good" if status == "passed" else "bad"
+        items.append(f'<li><span class="pill {kind}">{e(status)}</span><code>{e(call)}</code></li>')
+    return f'<h4>Tests</h4><ul class="tests">{"".join(items)}</ul>' if items else ""
+
+
+def episode(name, record):
+    """One dialogue as a card that opens."""
+    reward = record["reward"]
+    result, kind = ("all tests pass", "good") if reward >= 1 else ("some tests pass", "some") if reward > 0 else ("no test passes", "bad")
+    end = record["finish"].split(":")[0]
+    replies = sum(turn["role"] == "assistant" for turn in record["dialogue_history"])
+    answer = extract_code(record["answer"]) if record["answer"] is not None else "(no answer)"
+    released = f'<span class="pill">released evaluator {record["reward_released"]:.2f}</span>' if "reward_released" in record else ""
+    return (
+        f'<details class="episode" data-run="{e(name)}" data-result="{e(result)}" data-finish="{e(end)}"><summary><span class="run">{e(name)}</span>'
+        f'<span class="pill {kind}">{reward:.2f} {e(result)}</span>{released}<span class="pill{"" if end == "answered" else " some"}">{e(record["finish"][:80])}</span>'
+        f'<span class="dim small">{replies} turn{"s" * (replies != 1)}, sample {e(record["sample"])}</span></summary><div>'
+        f'<h4>Dialogue</h4>{dialogue(record)}{told_facts(record)}<h4>Reference and answer</h4>{side_by_side(record["task"]["ground_truth"], answer)}'
+        f'{test_results(record)}</div></details>\n')
+
+
+def chosen_tasks(summaries, limit):
+    """The first tasks of the first run, as many as fit into `limit` dialogues over all runs (but at least one)."""
+    sizes = Counter()
+    for summary in summaries.values():
+        for task, row in zip(summary["tasks"], summary["sums"]):
+            sizes[task] += int(row[COLUMN["samples"]])
+    chosen, room = [], limit
+    for task in dict.fromkeys(task for summary in summaries.values() for task in summary["tasks"]):
+        if chosen and sizes[task] > room:
+            break
+        chosen.append(task)
+        room -= sizes[task]
+    return chosen
+
+
+def write_report(path, named, result, summaries, args):
+    """Tables, curves and dialogues of the scored files `named` {name: path} into one HTML file, a piece at a time."""
+    chosen = chosen_tasks(summaries, args.report_limit)
+    episodes, requests, seen = {task: [] for task in chosen}, {}, Counter()
+    for name, file in named.items():
+        seen.clear()
+        for number, record in enumerate(read_jsonl(file), start=1):
+            complete(record, number, file, args.domain, seen)
+            if record["task_id"] in episodes:
+                requests.setdefault(record["task_id"], record["task"].get("problem_description", ""))
+                episodes[record["task_id"]].append(episode(name, record))
+    total = sum(int(summary["sums"][:, COLUMN["samples"]].sum()) for summary in summaries.values())
+    shown = sum(map(len, episodes.values()))
+    rows = comparison_rows(result) if len(result) > 1 else metric_rows(next(iter(result.values()))["metrics"])
+    ends = sum((summary["ends"] for summary in summaries.values()), Counter())
+    folders = args.runs_dir or sorted({Path(file).parent for file in named.values()})
+    options = lambda values: "".join(f'<option value="{e(value)}">{e(value)}</option>' for value in values)
+    partial = path.with_name(path.name + ".part")
+    with open(partial, "w", encoding="utf-8") as out:
+        out.write('<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">\n'
+                  f'<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; img-src data:; style-src {hash_of(STYLE)}; '
+                  f'script-src {hash_of(SCRIPT)}; base-uri \'none\'; form-action \'none\'">\n'
+                  f"<title>{e(', '.join(named))}</title><style>{STYLE}</style></head><body><header>"
+                  f"<h1>{e(' / '.join(named))}</h1><p class=\"dim\">{e(', '.join(map(str, named.values())))}</p>")
+        out.write(html_table(rows) + '<p class="small dim">95% intervals: bootstrap over tasks. '
+                  + (f"Differences are paired: the same tasks, in points, against {e(next(iter(result)))}." if len(result) > 1 else "") + "</p>")
+        out.write('<div class="charts">' + "".join(whiskers(result, metric) for metric in ("success", "tests_passed")
+                                                   if metric in next(iter(result.values()))["metrics"]) + "</div>")
+        for name, run in result.items():
+            statuses = f"; tests: {shares(Counter(run['metrics']['statuses']))}" if run["metrics"]["statuses"] else ""
+            out.write(f'<p class="small"><b>{e(name)}</b> ended: {e(shares(Counter(run["metrics"]["finish"])))}{e(statuses)}</p>')
+        curves = list(training_curves(folders))
+        if curves:
+            out.write("<h2>Training</h2>" + "".join(curves))
+        out.write(f"</header><main><h2>Dialogues</h2><p class=\"dim small\">{shown:,} of {total:,}: the first {len(chosen):,} tasks, every sample"
+                  + (" and run" if len(named) > 1 else "") + " of each. --report-limit shows more.</p>"
+                  f'<nav><select id="run"{" hidden" if len(named) < 2 else ""}><option value="">every run</option>{options(named)}</select>'
+                  f'<select id="result"><option value="">every result</option>{options(["all tests pass", "some tests pass", "no test passes"])}</select>'
+                  f'<select id="finish"><option value="">every end</option>{options(sorted(ends))}</select>'
+                  '<input id="words" type="search" placeholder="find in requests, dialogues and code">'
+                  '<button id="open">open all</button><button id="close">close all</button><span id="shown" class="dim small"></span></nav>\n')
+        for task in chosen:
+            out.write(f'<section class="task"><h3>{e(task)}</h3><p>{e(requests.get(task, ""))}</p>{"".join(episodes[task])}</section>\n')
+        out.write(f"</main><script>{SCRIPT}</script></body></html>\n")
+    os.replace(partial, path)
+    print(f"wrote {path}: {shown:,} of {total:,} dialogues, {path.stat().st_size / 1e6:.1f} MB; open it in a browser")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def named_files(pairs):
+    """{name: path} of --compare."""
+    named = {}
+    for pair in pairs:
+        name, equals, path = pair.partition("=")
+        if not equals or not name or not path:
+            die(f"--compare takes NAME=FILE, such as base=runs/base/test.scored.jsonl, not {pair!r}")
+        if name in named:
+            die(f"--compare has the name {name!r} twice; each run needs its own")
+        if not Path(path).is_file():
+            die(f"{path} (run {name!r} of --compare) is not there; python evaluate.py --in ...trajectories.jsonl writes scored files")
+        named[name] = Path(path)
+    return named
+
+
+def write_json(path, value):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".part")
+    partial.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
+    os.replace(partial, path)
+    print(f"wrote {path}")
+
+
+def main():
+    args = parse_args()
+    if args.compare:
+        named = named_files(args.compare)
+        summaries = {name: summarise(path, args.domain) for name, path in named.items()}
+        result = compare(summaries, args)
+        print(markdown(comparison_rows(result)))
+        if args.json:
+            write_json(args.json, result)
+    else:
+        args.input = args.input or Path("runs") / args.run / f"{args.split}.trajectories.jsonl"
+        name = args.input.name.removesuffix(".jsonl").removesuffix(".trajectories")
+        args.out = args.out or args.input.with_name(f"{name}.scored.jsonl")
+        if args.out.resolve() == args.input.resolve():
+            die(f"--out {args.out} is the input; scoring writes a file of its own")
+        if args.out.suffix != ".jsonl":
+            die(f"--out {args.out} must end in .jsonl: its settings and metrics get their names from it")
+        score(args)
+        named = {name: args.out}
+        summaries = {name: summarise(args.out, args.domain)}
+        metrics = metrics_of(summaries[name], args)
+        print_metrics(metrics)
+        print(f"wrote {args.out}")
+        write_json(args.out.with_name(args.out.name.removesuffix(".jsonl").removesuffix(".scored") + ".metrics.json"), metrics)
+        result = {name: {"metrics": metrics, "against": None, "difference": None}}
+    if args.report:
+        write_report(args.report, named, result, summaries, args)
+    if not args.compare and "train" in args.out.name:
+        print(f"next: torchrun train_critic.py --in {args.out}")
+    elif not args.compare:
+        print(f"next: python evaluate.py --compare NAME={args.out} NAME=... puts runs side by side; --report FILE.html shows dialogues")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit("\nevaluate.py: stopped; the same command goes on where it stopped")
+    except OSError as error:
+        die(f"{error.filename or 'a file'}: {error.strerror or error}")
