@@ -442,7 +442,7 @@ def rental(start, end):
                             "c.isalnum() or c.isspace()", "Only underscores are unwanted": 'c != "_"'}),
                     only(CASE, ["upper", "lower", "title"]),
                     detail("repeats", "What about words that repeat?", ["repeat", "repeats", "repeated", "duplicates"],
-                           "Repeated words {}.", {"stay": "words", "are kept only once": "list(dict.fromkeys(words))"}),
+                           "Repeated words {}.", {"stay": "text.split()", "are kept only once": "list(dict.fromkeys(text.split()))"}),
                     detail("joiner", "What joins the words?", ["joins", "joined", "joiner", "separator"],
                            'The words are joined by "{}".', ["-", "_", ".", "+"]),
                     detail("length", "How long may the name be?", ["long", "length", "cut"],
@@ -453,7 +453,7 @@ def rental(start, end):
         "code": """
 def clean(text):
     text = "".join(c for c in text if $unwanted)
-    words = text.$case().split()
+    text = text.$case()
     words = $repeats
     if not words:
         return "$blank"
@@ -473,7 +473,7 @@ def clean(text):
                                                             "count as different": "given == right"}),
                     detail("bonus", "Is there a bonus for a perfect sheet?", ["bonus", "perfect"],
                            "A perfect sheet gets a bonus of {}.", [0, 5, 10, 20], usual=0.4),
-                    FLOOR],
+                    only(FLOOR, [0, 2, 5])],
         "draw": draw_quiz,
         "code": """
 def grade_quiz(answers, key):
@@ -523,9 +523,9 @@ def busy(spans):
         "details": [detail("names", "Do capitals matter?", ["capitals", "capital", "capitalization"],
                            "In names, capitals {}.", {"matter": "item", "do not matter, stock names are all small": "item.lower()"}),
                     detail("unknown", "What about unknown items?", ["unknown"],
-                           "Items not in stock {}.", {"are ignored": "continue", "are added with a count of 0": "stock[item] = 0"}),
+                           "Items not in stock {}.", {"are ignored": "continue", "are added with a count of 0": "stock[name] = 0"}),
                     detail("short", "What if a sale exceeds the stock?", ["exceeds", "exceed", "oversold", "enough"],
-                           "If a sale exceeds the stock, {}.", {"it is skipped": "continue", "what is there is sold": "amount = stock[item]",
+                           "If a sale exceeds the stock, {}.", {"it is skipped": "continue", "what is there is sold": "amount = stock[name]",
                                                                "the count goes below zero": "pass"}),
                     detail("level", "At what count is an item low?", ["low", "reorder"],
                            "An item is low at fewer than {}.", [3, 4, 5, 6, 8, 10]),
@@ -536,12 +536,12 @@ def busy(spans):
 def update(stock, orders):
     stock = dict(stock)
     for item, amount in orders:
-        item = $names
-        if item not in stock:
+        name = $names
+        if name not in stock:
             $unknown
-        if amount > stock[item]:
+        if amount > stock[name]:
             $short
-        stock[item] -= amount
+        stock[name] -= amount
     for item, count in stock.items():
         if count < $level:
             stock[item] = count + $fill
