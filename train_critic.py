@@ -1,0 +1,1178 @@
+"""Stage 1 of SWEET-RL: train the turn-wise advantage critic.
+
+Two trajectories of one task, the one with the higher reward chosen, the other rejected. The critic is a language model
+that sees the training-time information c (the reference solution) before the dialogue; its advantage of a turn is the
+mean log-ratio of the turn's tokens,
+
+    A(o_t, a_t, c) = 1/L sum_l [ log pi_theta(a_t^l | o_t, a_t^<l, c) - log pi_ref(a_t^l | o_t, a_t^<l, c) ]     (Eq. 3)
+
+and it is trained so that the sum of advantages orders trajectories as their rewards do (Bradley-Terry),
+
+    J = -log sigmoid( beta sum_t A(o_t+, a_t+, c) - beta sum_t A(o_t-, a_t-, c) )                                (Eq. 2)
+
+pi_theta starts as the seed model, pi_ref stays the seed model; its log-probabilities are computed once and cached.
+
+Choices beside the paper's, each a flag: one mean over all tokens of the trajectory (--advantage mean-per-trajectory, as
+in the authors' released code) or none (sum); no c (--context without-c); a linear head on the mean hidden state instead
+of the log-ratio (--head regression), or a value head trained with binary cross-entropy on success (--head value); which
+trajectories are paired (--pair-rule). The paper's NLL term on the chosen side is there with its coefficient (--nll).
+
+Reads   runs/{run}/train.scored.jsonl, the seed model
+Writes  runs/{run}/critic/: the model in Hugging Face format, critic.json (how to read it), metrics.jsonl, checkpoints/
+
+    python train_critic.py                                              # one process, CPU or one GPU
+    torchrun --nproc-per-node 8 train_critic.py --model meta-llama/Llama-3.1-8B-Instruct
+    python train_critic.py --annotate runs/default/train.scored.jsonl --out runs/default/train.annotated.jsonl
+"""
+import argparse
+import hashlib
+import json
+import math
+import os
+import resource
+import shutil
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+from tqdm import tqdm
+
+
+def parse_args():
+    parser = argparse.ArgumentParser(description="Train the turn-wise advantage critic (SWEET-RL, stage 1).")
+    # paths
+    parser.add_argument("--run", default="default", help="name of the run: the defaults below lie in runs/RUN (default default)")
+    parser.add_argument("--in", dest="input", help="scored trajectories (default runs/RUN/train.scored.jsonl)")
+    parser.add_argument("--model", help="seed model, also the reference: folder or hub name (default runs/RUN/base)")
+    parser.add_argument("--out", help="folder of the critic (default runs/RUN/critic); with --annotate: a JSON lines file")
+    parser.add_argument("--annotate", metavar="FILE",
+                        help="do not train: write FILE's trajectories to --out with the critic's advantage at each turn")
+    parser.add_argument("--critic", help="the critic that --annotate uses (default runs/RUN/critic)")
+    # the critic
+    parser.add_argument("--beta", type=float, default=0.1, help="inverse temperature of Eq. 2 (default 0.1)")
+    parser.add_argument("--advantage", choices=["mean-per-turn", "mean-per-trajectory", "sum"], default="mean-per-turn",
+                        help="how token log-ratios become a trajectory's score: the sum of each turn's mean (paper), one mean "
+                             "over all tokens (released code), or no length normalisation (default mean-per-turn)")
+    parser.add_argument("--context", choices=["with-c", "without-c"], default="with-c",
+                        help="whether the critic sees the reference solution (default with-c)")
+    parser.add_argument("--head", choices=["log-ratio", "regression", "value"], default="log-ratio",
+                        help="log-ratio (Eq. 3), a linear head on a turn's mean hidden state, or a value head trained with "
+                             "binary cross-entropy on success (default log-ratio)")
+    parser.add_argument("--nll", type=float, default=0.01, help="weight of the chosen side's mean NLL per token (default 0.01)")
+    # pairs
+    parser.add_argument("--pair-rule", choices=["best-vs-lower", "all"], default="best-vs-lower",
+                        help="best-vs-lower: tasks with a fully passing trajectory, the first such against each that scores "
+                             "lower; all: every two trajectories whose rewards differ (default best-vs-lower)")
+    parser.add_argument("--min-gap", type=float, default=0.0, help="smallest difference of rewards in a pair (default 0)")
+    parser.add_argument("--pairs-per-task", type=int, default=0, help="most pairs of one task, a random choice; 0: all (default 0)")
+    training_flags(parser, lr=2e-7, epochs=4, batch_size=8)
+    args = parser.parse_args()
+    run = Path("runs") / args.run
+    args.input = args.input or str(run / "train.scored.jsonl")
+    args.model = args.model or str(run / "base")
+    args.critic = args.critic or str(run / "critic")
+    args.out = args.out or str(run / "train.annotated.jsonl" if args.annotate else run / "critic")
+    return args
+
+
+# ---- shared block: the same lines stand in train_critic.py and train_policy.py, held identical by a test ----
+BAR_SECONDS = 0.5 if sys.stderr.isatty() else 30  # a log file gets a line now and then
+TABLE_5 = "the method's in the paper's Table 5"
+ANSWER_MARK = "I WANT TO ANSWER:"
+OUTPUT_MARK = "OUTPUT:"
+
+
+def rank():
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def world():
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
+def say(*parts):
+    """Print on rank 0 only."""
+    if rank() == 0:
+        print(*parts, flush=True)
+
+
+def die(message):
+    """Stop for a user's mistake: one sentence on stderr, exit code 2."""
+    if int(os.environ.get("RANK", 0)) == 0:
+        print(f"{Path(sys.argv[0]).name}: {message}", file=sys.stderr)
+    sys.stderr.flush()
+    os._exit(2) if dist.is_initialized() else sys.exit(2)
+
+
+# Reading records
+
+
+def read_jsonl(path, required=(), maker="the stage that writes it"):
+    """All records of a JSON lines file as (line number, record); each must be an object with the `required` keys."""
+    if not Path(path).is_file():
+        die(f"{path}: no such file; run {maker} first, or name another with --in")
+    records = []
+    with open(path, encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            if not line.strip():
+                continue
+            try:
+                record = json.loads(line)
+            except ValueError:
+                torn = "" if line.endswith("\n") else " (the line is torn: the run that wrote it was killed; run it again)"
+                die(f"{path}, line {number}: expected a JSON object, found {line.strip()[:60]!r}{torn}")
+            if not isinstance(record, dict):
+                die(f"{path}, line {number}: expected a JSON object, found {type(record).__name__}")
+            for key in required:
+                if key not in record:
+                    die(f"{path}, line {number}: the key {key!r} is missing; this file should come from {maker}")
+            records.append((number, record))
+    if not records:
+        die(f"{path} holds no records; run {maker} first")
+    return records
+
+
+def put_c_in_front(messages, ground_truth):
+    """The messages with the training-time information c before the first thing the user says."""
+    first = next(i for i, message in enumerate(messages) if message["role"] == "user")
+    content = f"In light that the final answer is: {ground_truth}.\n\n{messages[first]['content']}"
+    return messages[:first] + [{**messages[first], "content": content}] + messages[first + 1:]
+
+
+def ground_truth_of(record, where):
+    """c, the reference that only the critic sees."""
+    try:
+        return record["task"]["ground_truth"]
+    except (KeyError, TypeError):
+        die(f"{where}: the record has no task with a ground_truth, which the critic's context needs")
+
+
+def turns_of(record, where, ground_truth=None):
+    """A trajectory's assistant turns as (prompt messages, response): what stage 1 and the baselines score.
+
+    The response is the sampled token ids where the record has them, else text. With `ground_truth`, c stands in front.
+    """
+    history = record["dialogue_history"]
+    if not isinstance(history, list) or not all(isinstance(m, dict) and "role" in m and "content" in m for m in history):
+        die(f"{where}: dialogue_history should be a list of messages with role and content")
+    if not any(m["role"] == "user" for m in history) or history[0]["role"] == "assistant":
+        die(f"{where}: the dialogue should begin with what the user asks")
+    messages = [{"role": m["role"], "content": m["content"]} for m in history]
+    if record.get("system"):
+        messages = [{"role": "system", "content": record["system"]}] + messages
+    if ground_truth is not None:
+        messages = put_c_in_front(messages, ground_truth)
+    skipped = len(messages) - len(history)
+    return [(messages[:t + skipped], history[t].get("output_ids") or history[t].get("output") or history[t]["content"])
+            for t in range(len(history)) if history[t]["role"] == "assistant"]
+
+
+# From messages to token sequences
+
+
+def load_tokenizer(path):
+    from transformers import AutoTokenizer
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path)
+    except (OSError, ValueError) as error:
+        die(f"{path}: no tokenizer could be loaded from there ({str(error).splitlines()[0]})")
+    if not tokenizer.chat_template:
+        die(f"{path}: the tokenizer has no chat template; use an instruction-tuned model, or add chat_template.jinja to it")
+    return tokenizer
+
+
+def render(tokenizer, messages):
+    """The prompt text up to where the assistant begins to speak."""
+    from jinja2.exceptions import TemplateError
+    try:
+        return tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+    except TemplateError:
+        if messages[0]["role"] != "system":
+            raise
+    # Some templates (Gemma's) refuse a system message: its text then opens what the user says.
+    merged = {**messages[1], "content": f"{messages[0]['content']}\n\n{messages[1]['content']}"}
+    return render(tokenizer, [merged] + messages[2:])
+
+
+def tokenise(tokenizer, turns):
+    """[(prompt messages, response text or ids)] to [(prompt ids, response ids)], each an int32 array."""
+    result = []
+    for start in range(0, len(turns), 1024):
+        part = turns[start:start + 1024]
+        prompts = tokenizer([render(tokenizer, messages) for messages, _ in part], add_special_tokens=False)["input_ids"]
+        texts = [response if isinstance(response, str) else "" for _, response in part]
+        spoken = tokenizer(texts, add_special_tokens=False)["input_ids"]
+        for prompt, text_ids, (_, response) in zip(prompts, spoken, part):
+            ids = text_ids + [tokenizer.eos_token_id] if isinstance(response, str) else response
+            result.append((np.array(prompt, np.int32), np.array(ids, np.int32)))
+    return result
+
+
+class Sequence(NamedTuple):
+    """One path from the first token to the last, and which of its tokens are scored."""
+    ids: np.ndarray     # (T,) int32
+    scored: np.ndarray  # (N,) indices into ids of the tokens whose log-probability counts: the responses
+    turn: np.ndarray    # (N,) index of the assistant turn that each scored token belongs to
+
+
+def join_turns(turns):
+    """A trajectory's turns [(prompt ids, response ids)] as few sequences as possible.
+
+    Where a prompt extends the last prompt with its response, the turn continues that sequence; where the chat template
+    rewrote what was said before (or a thought was dropped), it begins one of its own. Scores are the same either way.
+    """
+    sequences = []
+    for number, (prompt, response) in enumerate(turns):
+        ids = np.concatenate([prompt, response])
+        scored = np.arange(len(prompt), len(ids))
+        turn = np.full(len(response), number)
+        last = sequences[-1] if sequences else None
+        if last is not None and len(last.ids) <= len(prompt) and np.array_equal(last.ids, prompt[:len(last.ids)]):
+            scored, turn = np.concatenate([last.scored, scored]), np.concatenate([last.turn, turn])
+            sequences.pop()
+        sequences.append(Sequence(ids, scored, turn))
+    return sequences
+
+
+def check_lengths(sequences, limit, where, flag="--model"):
+    longest = max((len(s.ids) for s in sequences), default=0)
+    if limit and longest > limit:
+        die(f"{where}: a dialogue of {longest} tokens does not fit into the model's context of {limit}; "
+            f"use a model with a longer context ({flag}), or leave such records out with --max-length {limit}")
+
+
+# The tiny model: learns from nothing on two CPU cores
+
+
+def tiny_tokenizer(texts, vocabulary):
+    """A byte-level BPE tokenizer trained on the data, with a chat template of its own.
+
+    One piece is a word with its leading space, a whole number, a line break with its indentation, or a run of
+    punctuation, so that whatever is frequent becomes one token and copying it is one decision.
+    The template leaves system messages out: a model trained from nothing could not follow instructions anyway.
+    """
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+    pieces = r"\n[ \t]*| ?[^\W\d]+| ?\d+(?:\.\d+)?| ?[^\s\w]+|[^\S\n]+"
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
+        pre_tokenizers.Split(Regex(pieces), behavior="isolated"),
+        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    tokenizer.decoder = decoders.ByteLevel()
+    special = ["<|pad|>", "<|user|>", "<|assistant|>", "<|end|>"]
+    tokenizer.train_from_iterator(texts, trainers.BpeTrainer(
+        vocab_size=vocabulary, special_tokens=special, show_progress=False,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|end|>", pad_token="<|pad|>",
+                                   additional_special_tokens=["<|user|>", "<|assistant|>"],
+                                   clean_up_tokenization_spaces=False)
+    fast.chat_template = (
+        "{% for m in messages %}{% if m['role'] != 'system' %}"
+        "{{ '<|' + m['role'] + '|>' + m['content'] + '<|end|>' }}{% endif %}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}")
+    return fast
+
+
+def make_tiny_model(path, texts, vocabulary, seed):
+    """Write a small random Llama and a tokenizer trained on `texts` to `path`, in Hugging Face format."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+    tokenizer = tiny_tokenizer(texts, vocabulary)
+    torch.manual_seed(seed)
+    # An initial spread of 0.08 instead of 0.02: at width 128 the attention starts sharp enough to learn copying early.
+    model = LlamaForCausalLM(LlamaConfig(
+        vocab_size=len(tokenizer), hidden_size=128, intermediate_size=352, num_hidden_layers=3, num_attention_heads=4,
+        num_key_value_heads=4, max_position_embeddings=4096, tie_word_embeddings=False, initializer_range=0.08,
+        bos_token_id=None, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id))
+    model.save_pretrained(path)
+    tokenizer.save_pretrained(path)
+
+
+# Batches
+
+
+class Batch(NamedTuple):
+    """What one forward pass computes; N scored tokens in M turns on S sides (a pair has two sides)."""
+    ids: torch.Tensor           # (R, T) token ids: R rows
+    positions: torch.Tensor     # (R, T) position of each token in its own sequence
+    source: torch.Tensor        # (N,) flat index of the token that predicts the scored one
+    own: torch.Tensor           # (N,) flat index of the scored token itself
+    target: torch.Tensor        # (N,) id of the scored token
+    turn: torch.Tensor          # (N,) which of the M turns it belongs to
+    side: torch.Tensor          # (M,) which of the S sides each turn belongs to
+    sides: int                  # S
+    reference: torch.Tensor     # (N,) cached log-probability under the reference (zeros where there is none)
+    tokens: int                 # tokens computed, without padding
+
+
+def collate(sequences, side_of, sides, device, reference=None):
+    """Sequences, and the side that each belongs to, as one batch of right-padded rows.
+
+    Rows are padded on the right only, where causal attention never looks: no mask is needed.
+    """
+    length = max(len(s.ids) for s in sequences)
+    ids = np.zeros((len(sequences), length), np.int64)
+    for row, s in enumerate(sequences):
+        ids[row, :len(s.ids)] = s.ids
+    own = np.concatenate([s.scored + row * length for row, s in enumerate(sequences)])
+    target = np.concatenate([s.ids[s.scored] for s in sequences]).astype(np.int64)
+    key = np.concatenate([s.turn + side * 100_000 for s, side in zip(sequences, side_of)]).astype(np.int64)
+    turns, turn = np.unique(key, return_inverse=True)
+    cached = np.zeros(len(own), np.float32) if reference is None else np.concatenate(reference)
+    to = lambda array: torch.from_numpy(array).to(device, non_blocking=True)
+    return Batch(ids=to(ids), positions=torch.arange(length, device=device).expand(len(sequences), length),
+                 source=to(own - 1), own=to(own), target=to(target), turn=to(turn), side=to(turns // 100_000),
+                 sides=sides, reference=to(cached), tokens=sum(len(s.ids) for s in sequences))
+
+
+def empty_batch(device):
+    """A forward pass that counts for nothing: keeps ranks in step when one has fewer micro-batches."""
+    return collate([Sequence(np.zeros(2, np.int32), np.array([1]), np.array([0]))], [0], 1, device)
+
+
+# Log-probabilities
+
+
+class TokenLogps(torch.autograd.Function):
+    """Log-probability of each target from its hidden state, through the output head in chunks.
+
+    The (N, V) logits exist for one chunk at a time, in float32; with `keep` they stay for the backward pass, otherwise
+    they are computed again there.  logits = cap * tanh(scale * (h W^T + b) / cap), where cap and scale are given.
+    """
+
+    @staticmethod
+    def logits_of(hidden, weight, bias, scale, cap):
+        logits = (hidden @ weight.T).float()  # (n, V)
+        if bias is not None:
+            logits += bias.float()
+        if scale != 1.0:
+            logits *= scale
+        return logits if cap is None else logits.div_(cap).tanh_().mul_(cap)
+
+    @staticmethod
+    def forward(ctx, hidden, weight, bias, target, scale, cap, chunk, keep):
+        logps, kept, normalisers = [], [], []
+        for h, t in zip(hidden.split(chunk), target.split(chunk)):
+            logits = TokenLogps.logits_of(h, weight, bias, scale, cap)
+            normaliser = torch.logsumexp(logits, -1)  # (n,)
+            logps.append(logits.gather(1, t[:, None])[:, 0] - normaliser)
+            normalisers.append(normaliser)
+            if keep:
+                kept.append(logits)
+        ctx.save_for_backward(hidden, weight, bias, target, *normalisers, *kept)
+        ctx.settings = scale, cap, chunk, len(normalisers)
+        return torch.cat(logps)  # (N,)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        scale, cap, chunk, count = ctx.settings
+        hidden, weight, bias, target, *rest = ctx.saved_tensors
+        normalisers, kept = rest[:count], rest[count:]
+        d_hidden, d_weight, d_bias = [], None, None
+        for i, (h, t, g) in enumerate(zip(hidden.split(chunk), target.split(chunk), gradient.split(chunk))):
+            logits = kept[i].clone() if kept else TokenLogps.logits_of(h, weight, bias, scale, cap)
+            slope = None if cap is None else 1 - (logits / cap) ** 2
+            d = logits.sub_(normalisers[i][:, None]).exp_().mul_(-g[:, None])  # -g * softmax
+            d.scatter_add_(1, t[:, None], g[:, None])                          # + g at the target
+            if slope is not None:
+                d.mul_(slope)
+            if scale != 1.0:
+                d.mul_(scale)
+            if bias is not None:
+                d_bias = d.sum(0) if d_bias is None else d_bias + d.sum(0)
+            d = d.to(weight.dtype)
+            d_hidden.append(d @ weight)
+            if ctx.needs_input_grad[1]:
+                d_weight = d.T @ h if d_weight is None else d_weight.addmm_(d.T, h)
+        return torch.cat(d_hidden), d_weight, None if d_bias is None else d_bias.to(bias.dtype), *[None] * 5
+
+
+def tree_attention(module, query, key, value, attention_mask, layout=None, scaling=None, sliding_window=None, softcap=None,
+                   **kwargs):
+    """The attention of every layer, called by transformers: query (R, H, T, D), key and value (R, K, T, D)."""
+    groups = query.shape[1] // key.shape[1]
+    if groups > 1:
+        key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+    length = query.shape[2]
+    mask = None
+    if sliding_window is not None and length > sliding_window:
+        back = torch.arange(length, device=query.device)[:, None] - torch.arange(length, device=query.device)
+        mask = (back >= 0) & (back < sliding_window)
+    if softcap is None:
+        out = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=mask is None, scale=scaling)
+    else:
+        scores = softcap * torch.tanh(query @ key.transpose(2, 3) * scaling / softcap)
+        if mask is None:
+            mask = torch.ones(length, length, dtype=torch.bool, device=query.device).tril()
+        out = scores.masked_fill(~mask, float("-inf")).softmax(-1) @ value
+    return out.transpose(1, 2), None
+
+
+class Scorer(nn.Module):
+    """A causal language model that gives one number for each scored token, and never a (B, T, V) tensor.
+
+    Without a head: its log-probability. With one: the head's value at the token (regression and value critics).
+    """
+
+    def __init__(self, lm, head=None, head_bytes=2 ** 29):
+        super().__init__()
+        self.lm, self.head, self.head_bytes = lm, head, head_bytes
+
+    def forward(self, batch):
+        hidden = self.lm.base_model(input_ids=batch.ids, position_ids=batch.positions, attention_mask=None,
+                                    use_cache=False, layout=None).last_hidden_state
+        hidden = hidden.flatten(0, 1)  # (R * T, D)
+        if self.head is not None:
+            return self.head(hidden[batch.own].float())[:, 0]  # (N,)
+        config, output = self.lm.config, self.lm.get_output_embeddings()
+        scale = getattr(config, "logit_scale", None) or 1 / (getattr(config, "logits_scaling", None) or 1.0)
+        vocabulary = output.weight.shape[0]
+        chunk = max(1, min(len(batch.source), self.head_bytes // 4 // (4 * vocabulary)))
+        keep = torch.is_grad_enabled() and 4 * len(batch.source) * vocabulary <= self.head_bytes
+        return TokenLogps.apply(hidden[batch.source], output.weight, output.bias, batch.target, scale,
+                                getattr(config, "final_logit_softcapping", None), chunk, keep)
+
+
+# Process group, model, saving
+
+
+def start_process_group():
+    """Join torchrun's group if there is one; returns the device. Plain `python` on a CPU needs no group."""
+    cuda = torch.cuda.is_available()
+    if cuda:
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
+    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+        dist.init_process_group("cuda:nccl,cpu:gloo" if cuda else "gloo")
+    elif cuda:
+        dist.init_process_group("cuda:nccl,cpu:gloo", store=dist.HashStore(), rank=0, world_size=1)
+    return torch.device("cuda", torch.cuda.current_device()) if cuda else torch.device("cpu")
+
+
+def barrier():
+    if dist.is_initialized():
+        dist.barrier()
+
+
+def add_up(numbers, device):
+    """Sum a list of floats over all ranks."""
+    if not dist.is_initialized():
+        return numbers
+    total = torch.tensor(numbers, dtype=torch.float64, device=device)
+    dist.all_reduce(total)
+    return total.tolist()
+
+
+def load_model(path, device, args, head=None, train=True):
+    """A Scorer around the causal language model at `path`: float32 parameters, sharded over the ranks with FSDP2."""
+    from transformers import AttentionInterface, AutoModelForCausalLM
+    from transformers.utils.logging import disable_progress_bar
+    disable_progress_bar()
+    AttentionInterface.register("tree", tree_attention)
+    try:
+        lm = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="tree")
+    except (OSError, ValueError) as error:
+        die(f"{path}: no causal language model could be loaded from there ({str(error).splitlines()[0]})")
+    for module in lm.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+    model = Scorer(lm, head)
+    if dist.is_initialized():
+        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32) \
+            if device.type == "cuda" else MixedPrecisionPolicy()
+        for module in model.modules():
+            if type(module).__name__ in (lm._no_split_modules or ()):
+                fully_shard(module, mp_policy=policy)
+        fully_shard(model, mp_policy=policy)
+    model.to(device)
+    return model.train(train)
+
+
+def save_model(model, tokenizer, path, extra=None):
+    """Write the model in Hugging Face format to `path`: into a folder beside it first, then moved file by file."""
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+    lm = model.lm
+    state = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True)) \
+        if dist.is_initialized() else model.state_dict()
+    if rank() == 0:
+        tied = set(lm.all_tied_weights_keys) if hasattr(lm, "all_tied_weights_keys") else set()
+        weights = {k.removeprefix("lm."): v for k, v in state.items() if k.startswith("lm.")}
+        weights = {k: v for k, v in weights.items() if k not in tied}
+        part = Path(path).with_name(Path(path).name + ".part")
+        shutil.rmtree(part, ignore_errors=True)
+        lm.save_pretrained(part, state_dict=weights)
+        tokenizer.save_pretrained(part)
+        if extra:
+            (part / "critic.json").write_text(json.dumps(extra, indent=1))
+        Path(path).mkdir(parents=True, exist_ok=True)
+        for file in sorted(part.iterdir(), key=lambda f: (f.name == "config.json", f.name)):  # its presence says: complete
+            os.replace(file, Path(path) / file.name)
+        part.rmdir()
+    barrier()
+
+
+def fingerprint(*parts):
+    """A short name for settings, arrays of data and model folders: what a cache of them is filed under."""
+    digest = hashlib.sha256()
+    for part in parts:
+        if isinstance(part, Path):
+            files = sorted(f for f in part.iterdir() if f.suffix in (".safetensors", ".json", ".bin")) if part.is_dir() else []
+            part = [str(part.resolve())] + [(f.name, f.stat().st_size, f.stat().st_mtime_ns) for f in files
+                                            if "settings" not in f.name]
+        digest.update(part.tobytes() if isinstance(part, np.ndarray) else repr(part).encode())
+    return digest.hexdigest()[:16]
+
+
+# Passes without gradients
+
+
+@torch.no_grad()
+def score_all(model, sequences, device, args, title):
+    """One number for each scored token of each sequence: a list of float32 arrays. Ranks share the work."""
+    order = sorted(range(len(sequences)), key=lambda i: len(sequences[i].ids))
+    rows, row = [], []
+    for i in order:
+        if row and (len(row) + 1) * len(sequences[i].ids) > args.micro_tokens:
+            rows.append(row)
+            row = []
+        row.append(i)
+    rows.append(row)
+    mine = rows[rank()::world()]
+    result = {}
+    for n in tqdm(range(-(-len(rows) // world())), desc=title, disable=rank() > 0, mininterval=BAR_SECONDS, unit="batch"):
+        part = mine[n] if n < len(mine) else []
+        batch = collate([sequences[i] for i in part], [0] * len(part), 1, device) if part else empty_batch(device)
+        values = model(batch).float().cpu().numpy()
+        ends = np.cumsum([len(sequences[i].scored) for i in part])
+        result.update(zip(part, np.split(values, ends[:-1]) if part else []))
+    if world() > 1:
+        gathered = [None] * world()
+        dist.all_gather_object(gathered, result)
+        result = {i: v for part in gathered for i, v in part.items()}
+    return [result[i] for i in range(len(sequences))]
+
+
+def reference_logps(path, sequences, device, args, cache):
+    """Log-probabilities under the reference, once: from the cache, or one pass that fills it. No model stays in memory."""
+    key = fingerprint(Path(path), *[a for s in sequences for a in (s.ids, s.scored)])
+    file = Path(cache) / f"reference-{key}.npy"
+    ends = np.cumsum([len(s.scored) for s in sequences])
+    if file.is_file():
+        flat = np.load(file)
+        if len(flat) == ends[-1]:
+            say(f"reference log-probabilities: taken from {file}")
+            return np.split(flat, ends[:-1])
+    model = load_model(path, device, args, train=False)
+    values = score_all(model, sequences, device, args, "reference")
+    if rank() == 0:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        part = file.with_suffix(".part")
+        with open(part, "wb") as out:
+            np.save(out, np.concatenate(values))
+        os.replace(part, file)
+    barrier()
+    return values
+
+
+# The parts of the training loop
+
+
+class Item(NamedTuple):
+    """What one step counts as one: a pair (chosen and rejected), or a single dialogue (no rejected)."""
+    chosen: list    # indices of sequences
+    rejected: list
+    group: tuple    # items of one group share a prompt
+    label: float = 1.0
+    answers: tuple = (False, False)  # whether chosen and rejected give the final answer
+
+
+def step_items(items, args):
+    """The items of each step: a new random order every epoch, the same on any number of ranks."""
+    steps = []
+    for epoch in range(args.epochs):
+        order = np.random.default_rng([args.seed, epoch]).permutation(len(items))
+        steps += [[items[i] for i in order[s:s + args.batch_size]] for s in range(0, len(order), args.batch_size)]
+    return steps[:args.max_steps] if args.max_steps else steps
+
+
+def micro_batches(items, sequences, args):
+    """This rank's micro-batches of a step, and how many every rank runs (the most that any rank needs)."""
+    cost = lambda item: max(len(sequences[i].ids) for i in item.chosen + item.rejected)
+    ordered = sorted(items, key=cost)
+    most, mine = 0, []
+    for r in range(world()):
+        parts, part = [], []
+        for item in ordered[r::world()]:
+            width = sum(len(x.chosen) + len(x.rejected) for x in part + [item])
+            if part and (width * cost(item) > args.micro_tokens or (args.micro_batch and len(part) >= args.micro_batch)):
+                parts.append(part)
+                part = []
+            part.append(item)
+        parts += [part] if part else []
+        most = max(most, len(parts))
+        mine = parts if r == rank() else mine
+    return mine + [[]] * (most - len(mine)), most
+
+
+def collate_items(items, sequences, reference, device):
+    """Items as one batch: side 2i is item i's chosen, 2i + 1 its rejected."""
+    if not items:
+        return empty_batch(device)
+    index = [(i, 2 * n + s) for n, item in enumerate(items) for s, side in enumerate((item.chosen, item.rejected)) for i in side]
+    return collate([sequences[i] for i, _ in index], [side for _, side in index], 2 * len(items), device,
+                   [reference[i] for i, _ in index] if reference is not None else None)
+
+
+def learning_rate(step, steps, peak, warmup=0.03, final=0.1):
+    """Linear warm-up over the first 3% of the steps, then a cosine down to a tenth (both flags)."""
+    warm = max(1, round(warmup * steps))
+    if step < warm:
+        return peak * (step + 1) / warm
+    progress = (step - warm) / max(1, steps - warm)
+    return peak * (final + (1 - final) * 0.5 * (1 + math.cos(math.pi * progress)))
+
+
+def segment_sum(values, index, count):
+    """Sum the values that have the same index: (N,), (N,) -> (count,)."""
+    return torch.zeros(count, dtype=values.dtype, device=values.device).index_add_(0, index, values)
+
+
+def save_checkpoint(args, model, optimizer, step, settings):
+    """Everything that the next step depends on, into a folder of its own that appears only once it is complete."""
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.state_dict import get_state_dict
+    weights, moments = get_state_dict(model, optimizer)
+    folder = Path(args.out) / "checkpoints"
+    final, part = folder / f"step-{step:06d}", folder / f"step-{step:06d}.part"
+    if rank() == 0:
+        shutil.rmtree(part, ignore_errors=True)
+        part.mkdir(parents=True)
+    barrier()
+    dcp.save({"model": weights, "optimizer": moments}, checkpoint_id=str(part), no_dist=not dist.is_initialized())
+    if rank() == 0:
+        sizes = {f.name: f.stat().st_size for f in sorted(part.iterdir())}
+        (part / "step.json").write_text(json.dumps({"step": step, "settings": settings, "sizes": sizes}))
+        shutil.rmtree(final, ignore_errors=True)
+        os.replace(part, final)
+        for old in sorted(folder.glob("step-??????"))[:-args.keep]:
+            shutil.rmtree(old)
+    barrier()
+
+
+def load_checkpoint(folder, model, optimizer):
+    """Continue from the newest complete checkpoint in `folder`; returns its step, or 0 if there is none."""
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+    for path in sorted(Path(folder).glob("step-??????"), reverse=True):
+        try:
+            note = json.loads((path / "step.json").read_text())
+            whole = all((path / name).stat().st_size == size for name, size in note["sizes"].items())
+        except (OSError, ValueError, KeyError):
+            whole = False
+        if not whole:
+            say(f"{path} is damaged and is left out; continuing from the one before it")
+            continue
+        weights, moments = get_state_dict(model, optimizer)
+        state = {"model": weights, "optimizer": moments}
+        dcp.load(state, checkpoint_id=str(path), no_dist=not dist.is_initialized())
+        set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+        return note["step"]
+    return 0
+
+
+def prepare_output(args, settings):
+    """Compare the settings with those that the output was begun with; returns True if it is already finished."""
+    out = Path(args.out)
+    if args.overwrite and rank() == 0:
+        shutil.rmtree(out, ignore_errors=True)
+    barrier()
+    file = out / "settings.json"
+    if file.is_file():
+        before = json.loads(file.read_text())
+        differences = [f"{k} was {before.get(k)!r}, now {v!r}" for k, v in settings.items() if before.get(k) != v]
+        if differences:
+            die(f"{out} was begun with other settings ({'; '.join(differences)}); use --overwrite, or another --out")
+    elif out.is_dir() and any(out.iterdir()):
+        die(f"{out} exists and was not written by this script; use --overwrite, or another --out")
+    if args.resume and not any((out / "checkpoints").glob("step-??????")) and not (out / "config.json").is_file():
+        die(f"--resume: there is no checkpoint in {out}/checkpoints to continue from")
+    barrier()
+    if rank() == 0:
+        out.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(settings, indent=1))
+    barrier()
+    return (out / "config.json").is_file()
+
+
+def training_flags(parser, lr, epochs, batch_size):
+    """The flags that both training scripts have."""
+    # optimisation
+    parser.add_argument("--lr", type=float, default=lr, help=f"peak learning rate of AdamW (default {lr or TABLE_5})")
+    parser.add_argument("--epochs", type=int, default=epochs, help=f"passes over the data (default {epochs or TABLE_5})")
+    parser.add_argument("--batch-size", type=int, default=batch_size,
+                        help=f"pairs (or dialogues) per optimizer step, over all ranks (default {batch_size or TABLE_5})")
+    parser.add_argument("--max-steps", type=int, default=0, help="stop after so many steps; 0: all (default 0)")
+    parser.add_argument("--warmup", type=float, default=0.03, help="share of the steps with rising rate (default 0.03)")
+    parser.add_argument("--final-lr", type=float, default=0.1, help="where the cosine ends, times --lr (default 0.1)")
+    parser.add_argument("--betas", type=float, nargs=2, default=[0.9, 0.95], help="AdamW's averages (default 0.9 0.95)")
+    parser.add_argument("--weight-decay", type=float, default=0.0, help="AdamW's weight decay (default 0)")
+    parser.add_argument("--clip", type=float, default=1.0, help="largest norm of the gradient (default 1.0)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of every random choice (default 0)")
+    # memory and speed
+    parser.add_argument("--micro-tokens", type=int, default=16384,
+                        help="most tokens in one forward pass; the rest of a step is accumulated (default 16384)")
+    parser.add_argument("--micro-batch", type=int, default=0,
+                        help="most pairs in one forward pass; 0: as many as --micro-tokens allow (default 0)")
+    parser.add_argument("--max-length", type=int, default=0,
+                        help="leave out, and count, dialogues of more tokens; 0: none, and one that does not fit into the "
+                             "model's context is an error (default 0)")
+    # checkpoints
+    parser.add_argument("--save-every", type=int, default=200, help="steps between checkpoints; 0: none (default 200)")
+    parser.add_argument("--keep", type=int, default=2, help="checkpoints to keep (default 2)")
+    parser.add_argument("--resume", action="store_true",
+                        help="insist on a checkpoint to continue from (without it: continue if there is one, else start)")
+    parser.add_argument("--overwrite", action="store_true", help="start again and replace the output")
+
+
+def settings_of(args, names):
+    """The flags that decide the result: what a continued run must share with the run it continues."""
+    names = (*names, "lr", "epochs", "batch_size", "max_steps", "warmup", "final_lr", "betas", "weight_decay", "clip", "seed",
+             "max_length")
+    return {name: getattr(args, name) for name in names}
+
+
+def leave_out_long(items, sequences, args, where):
+    """Without the items that --max-length leaves out."""
+    if not args.max_length:
+        return items, sequences
+    short = [item for item in items
+             if all(len(sequences[i].ids) <= args.max_length for i in item.chosen + item.rejected)]
+    if len(short) < len(items):
+        say(f"{where}: {len(items) - len(short)} of {len(items)} left out: longer than {args.max_length} tokens")
+    if not short:
+        die(f"{where}: --max-length {args.max_length} leaves nothing to train on")
+    used = sorted({i for item in short for i in item.chosen + item.rejected})
+    place = {i: n for n, i in enumerate(used)}
+    move = lambda side: [place[i] for i in side]
+    return [item._replace(chosen=move(item.chosen), rejected=move(item.rejected)) for item in short], [sequences[i] for i in used]
+
+
+def new_head(path):
+    """A linear head that starts at zero, so that every trajectory starts with the same score."""
+    from transformers import AutoConfig
+    head = nn.Linear(AutoConfig.from_pretrained(path).hidden_size, 1)
+    nn.init.zeros_(head.weight), nn.init.zeros_(head.bias)
+    return head
+
+
+def head_weights(model):
+    """The head as lists of numbers for critic.json, or None. Every rank takes part."""
+    if model.head is None:
+        return None
+    whole = lambda p: (p.full_tensor() if hasattr(p, "full_tensor") else p).detach().float().flatten().tolist()
+    return {"weight": whole(model.head.weight), "bias": whole(model.head.bias)}
+
+
+def read_critic(path):
+    """critic.json, which says how the critic was trained, and the head if it has one."""
+    try:
+        note = json.loads((Path(path) / "critic.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        die(f"{path}: no critic.json in there; train one first with train_critic.py, or name another with --critic")
+    head = None
+    if note["weights"]:
+        head = nn.Linear(len(note["weights"]["weight"]), 1)
+        with torch.no_grad():
+            head.weight.copy_(torch.tensor([note["weights"]["weight"]]))
+            head.bias.copy_(torch.tensor(note["weights"]["bias"]))
+    return note, head
+
+
+def critic_advantages(sequences, critic, reference, note, head, device, args, reference_sequences=None):
+    """Each turn's advantage (Eq. 3), one list for each sequence. First the reference, then the critic: never both in memory.
+
+    `reference_sequences`: the same responses after another prompt, for a reference that does not see c.
+    """
+    values = score_all(load_model(critic, device, args, head, train=False), sequences, device, args, "critic")
+    if note["head"] == "log-ratio":
+        model = load_model(reference, device, args, train=False)
+        base = score_all(model, reference_sequences or sequences, device, args, "reference")
+        values = [v - b for v, b in zip(values, base)]
+    result = []
+    for value, sequence in zip(values, sequences):
+        parts = np.split(value, np.flatnonzero(np.diff(sequence.turn)) + 1)
+        if note["head"] == "value":
+            result.append([float(part[-1]) for part in parts])
+        elif note["advantage"] == "sum":
+            result.append([float(part.sum(dtype=np.float64)) for part in parts])
+        else:
+            result.append([float(part.mean(dtype=np.float64)) for part in parts])
+    return result
+
+
+def drift(ratio, on_chosen):
+    """How far the model is from the reference, per token: an estimate of KL(reference || model), never negative.
+
+    ratio: (N,) log pi_theta - log pi_ref of tokens that the reference sampled; on_chosen: (N,) bool.
+    """
+    kl = ratio.exp() - 1 - ratio
+    return {"kl_chosen": (kl[on_chosen].sum(), on_chosen.sum()), "kl_rejected": (kl[~on_chosen].sum(), (~on_chosen).sum())}
+
+
+def reduce_at_the_end(model, last):
+    """FSDP sums gradients over the ranks only after a step's last micro-batch."""
+    if dist.is_initialized():
+        model.set_requires_gradient_sync(last)
+
+
+def progress(args, first, steps):
+    return tqdm(total=steps, initial=first, desc=Path(args.out).name, disable=rank() > 0, mininterval=BAR_SECONDS, unit="step")
+
+
+def step_metrics(step, rate, norm, total, tokens, begun, model):
+    """One step's line of metrics.jsonl."""
+    values = means({**total, "tokens": (torch.tensor(float(tokens)), 1 / world())})
+    seconds = time.perf_counter() - begun
+    tokens = values.pop("tokens")
+    flops = 6 * tokens * sum(p.numel() for p in model.parameters())
+    memory = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else \
+        resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return {"step": step + 1, "lr": rate, "gradient_norm": norm, **values, "tokens": int(tokens), "seconds": round(seconds, 4),
+            "tokens_per_second": round(tokens / seconds, 1), "tflops": round(flops / seconds / 1e12, 4),
+            "memory_gib": round(memory / 2 ** 30, 3)}
+
+
+def write_metrics(log, bar, metrics):
+    """A line for metrics.jsonl and a step on the progress bar; a loss that is not a number stops the run."""
+    if not math.isfinite(metrics["loss"]) or not math.isfinite(metrics["gradient_norm"]):
+        die(f"step {metrics['step']}: the loss is {metrics['loss']} and the gradient's norm {metrics['gradient_norm']}; "
+            f"the last checkpoint is intact, try a smaller --lr")
+    if log is not None:
+        log.write(json.dumps(metrics) + "\n")
+        log.flush()
+        shown = {k: f"{metrics[k]:.4g}" for k in ("loss", "accuracy", "tokens_per_second", "memory_gib") if k in metrics}
+        bar.set_postfix(shown, refresh=False)
+        bar.update()
+
+
+def check_first_loss(loss, device):
+    """Before the first update the model is the reference, so the loss is log 2: anything else is a wrong cache or mask."""
+    if abs(loss - math.log(2)) > (0.02 if device.type == "cuda" else 1e-4):
+        die(f"the first step's preference loss is {loss:.6f}, not log 2: the cached reference is not this model's; "
+            f"delete the folder cache beside --out and start again")
+
+
+def finish():
+    if dist.is_initialized():
+        dist.barrier()
+        dist.destroy_process_group()
+
+
+def context_of(lm_path):
+    from transformers import AutoConfig
+    try:
+        return getattr(AutoConfig.from_pretrained(lm_path), "max_position_embeddings", 0) or 0
+    except (OSError, ValueError) as error:
+        die(f"{lm_path}: no model could be loaded from there ({str(error).splitlines()[0]})")
+
+
+def continue_training(model, args, device, steps):
+    """The optimizer, the step to go on from, and the metrics file cut back to that step."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, betas=tuple(args.betas), weight_decay=args.weight_decay,
+                                  fused=device.type == "cuda", foreach=device.type != "cuda")
+    out = Path(args.out)
+    first = load_checkpoint(out / "checkpoints", model, optimizer)
+    if first:
+        say(f"continuing {out} after step {first} of {steps}")
+    log = None
+    if rank() == 0:
+        path = out / "metrics.jsonl"
+        lines = path.read_text(encoding="utf-8").splitlines()[:first] if path.is_file() else []
+        log = open(path, "w", encoding="utf-8")
+        log.writelines(line + "\n" for line in lines)
+        log.flush()
+    return optimizer, first, log
+
+
+def optimizer_step(model, optimizer, rate, clip):
+    """Clip the gradient to the norm `clip`, update, clear; returns the norm before clipping."""
+    norm = nn.utils.clip_grad_norm_(model.parameters(), clip)
+    norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    return norm.item()
+
+
+def accumulate(total, stats):
+    """Add a micro-batch's {name: (sum, count)} to the step's."""
+    for name, (value, count) in stats.items():
+        old = total.get(name, (0.0, 0.0))
+        total[name] = (old[0] + value.detach(), old[1] + count)
+
+
+def means(total):
+    """{name: (sum, count)} of this rank to {name: mean over all ranks}; one wait for the device."""
+    names = list(total)
+    flat = torch.stack([torch.as_tensor(x, dtype=torch.float64).cpu() for name in names for x in total[name]]).tolist() \
+        if names else []
+    total = {name: (flat[2 * i], flat[2 * i + 1]) for i, name in enumerate(names)}
+    if world() > 1:
+        everyone = [None] * world()
+        dist.all_gather_object(everyone, total)
+        total = {}
+        for name, (value, count) in ((k, v) for part in everyone for k, v in part.items()):
+            old = total.get(name, (0.0, 0.0))
+            total[name] = (old[0] + value, old[1] + count)
+    return {name: value / count for name, (value, count) in total.items() if count}
+
+
+# ---- end of the shared block ----
+
+
+# The mathematics of stage 1
+
+
+def turn_advantages(logps, reference, turn, turns):
+    """Eq. 3: the mean log-ratio of each turn's tokens.
+
+    logps, reference: (N,) log-probabilities of the scored tokens, in nats; turn: (N,) which turn each belongs to.
+    Returns (turns,). The reference is subtracted token by token, before anything is summed: two long sums that nearly
+    cancel would lose digits.
+    """
+    lengths = segment_sum(torch.ones_like(logps), turn, turns)
+    return segment_sum(logps - reference, turn, turns) / lengths
+
+
+def trajectory_scores(logps, reference, turn, side, sides, advantage="mean-per-turn"):
+    """What Eq. 2 compares: one number for each trajectory, (sides,). side: (M,) which trajectory each turn belongs to."""
+    if advantage == "mean-per-turn":
+        return segment_sum(turn_advantages(logps, reference, turn, len(side)), side, sides)
+    of_token = side[turn]
+    total = segment_sum(logps - reference, of_token, sides)
+    return total if advantage == "sum" else total / segment_sum(torch.ones_like(logps), of_token, sides)
+
+
+def bradley_terry_loss(chosen, rejected, beta):
+    """Eq. 2, per pair: chosen and rejected are the trajectories' sums of advantages, (B,)."""
+    return -F.logsigmoid(beta * (chosen - rejected))
+
+
+def value_loss(logits, success):
+    """Binary cross-entropy of each turn's predicted success: logits (M,), success (M,) in {0, 1}."""
+    return F.binary_cross_entropy_with_logits(logits, success, reduction="none")
+
+
+def last_of_turn(values, turn, turns):
+    """The value at each turn's last token: (N,), (N,) -> (turns,)."""
+    last = torch.zeros(turns, dtype=torch.long, device=turn.device)
+    last.scatter_reduce_(0, turn, torch.arange(len(turn), device=turn.device), "amax", include_self=False)
+    return values[last]
+
+
+def critic_loss(values, batch, items, args):
+    """The loss summed over a micro-batch's items, and what is logged: {name: (sum, count)}.
+
+    values: (N,) log-probabilities, or the head's outputs (whose reference is zero).
+    """
+    if args.head == "value":
+        logits = last_of_turn(values, batch.turn, len(batch.side))                               # (M,)
+        success = torch.tensor([item.label for item in items], device=values.device)[batch.side // 2]
+        per_turn = value_loss(logits, success)
+        counts = segment_sum(torch.ones_like(per_turn), batch.side // 2, len(items))
+        losses = segment_sum(per_turn, batch.side // 2, len(items)) / counts                     # (B,)
+        right = ((logits > 0) == (success > 0.5)).double()
+        return losses.sum(), {"loss": (losses.sum(), len(items)), "accuracy": (right.sum(), len(right)),
+                              "success": (success.double().sum(), len(success))}
+    scores = trajectory_scores(values, batch.reference, batch.turn, batch.side, batch.sides, args.advantage)
+    chosen, rejected = scores[0::2], scores[1::2]                                                # (B,) each
+    preference = bradley_terry_loss(chosen, rejected, args.beta)
+    losses = preference
+    of_token = batch.side[batch.turn]
+    stats = {}
+    if args.head == "log-ratio":
+        lengths = segment_sum(torch.ones_like(values), of_token, batch.sides)
+        nll = -(segment_sum(values, of_token, batch.sides) / lengths)[0::2]                      # (B,)
+        losses = preference + args.nll * nll
+        on_chosen = of_token % 2 == 0
+        ratio = (values - batch.reference).detach()
+        stats = {"nll": (nll.sum(), len(items)), **drift(ratio, on_chosen)}
+    stats |= {"loss": (losses.sum(), len(items)), "preference_loss": (preference.sum(), len(items)),
+              "accuracy": ((chosen > rejected).double().sum() + 0.5 * (chosen == rejected).double().sum(), len(items)),
+              "advantage_chosen": (chosen.sum(), len(items)), "advantage_rejected": (rejected.sum(), len(items))}
+    return losses.sum(), stats
+
+
+# Pairs
+
+
+def pair_trajectories(rewards, rule, min_gap=0.0):
+    """Indices (chosen, rejected) of one task's trajectories, from their rewards."""
+    if rule == "best-vs-lower":
+        best = next((i for i, reward in enumerate(rewards) if reward >= 1.0), None)
+        candidates = [] if best is None else [(best, j) for j in range(len(rewards))]
+    else:
+        candidates = [(i, j) for i in range(len(rewards)) for j in range(len(rewards))]
+    return [(i, j) for i, j in candidates if rewards[i] > rewards[j] and rewards[i] - rewards[j] >= min_gap]
+
+
+def read_trajectories(path, maker="evaluate.py"):
+    """Scored trajectories that can be used, by task in the file's order; what cannot be used is counted."""
+    tasks, unusable = {}, Counter()
+    for number, record in read_jsonl(path, ("dialogue_history", "reward"), maker):
+        where = f"{path}, line {number}"
+        reward = record["reward"]
+        if reward is None or str(record.get("finish", "")).startswith("error"):
+            unusable["no reward (the episode failed)"] += 1
+            continue
+        if not isinstance(reward, (int, float)) or not 0 <= reward <= 1:
+            die(f"{where}: expected a reward between 0 and 1, found {reward!r}")
+        if not any(m.get("role") == "assistant" for m in record["dialogue_history"] if isinstance(m, dict)):
+            unusable["no assistant turn"] += 1
+            continue
+        task = record.get("task_id") or record.get("task", {}).get("task_id") or record.get("task", {}).get("problem_description")
+        tasks.setdefault(task, []).append((where, record))
+    for reason, count in unusable.items():
+        say(f"{path}: {count} records left out: {reason}")
+    return tasks
+
+
+def make_items(args, tokenizer):
+    """The pairs of --in (for --head value: the trajectories) as items over a list of sequences."""
+    tasks = read_trajectories(args.input)
+    chosen_records, links, skipped = [], [], Counter()
+    rng = np.random.default_rng(args.seed)
+    for task, group in tasks.items():
+        rewards = [record["reward"] for _, record in group]
+        base = len(chosen_records)
+        chosen_records += group
+        if args.head == "value":
+            links += [(base + i, None, float(reward >= 1.0), task) for i, reward in enumerate(rewards)]
+            continue
+        pairs = pair_trajectories(rewards, args.pair_rule, args.min_gap)
+        if not pairs:
+            skipped["whose rewards do not differ" if len(set(rewards)) == 1 else "in which --pair-rule finds no pair"] += 1
+        if args.pairs_per_task and len(pairs) > args.pairs_per_task:
+            pairs = [pairs[i] for i in sorted(rng.permutation(len(pairs))[:args.pairs_per_task])]
+        links += [(base + i, base + j, 1.0, task) for i, j in pairs]
+    for reason, count in skipped.items():
+        say(f"{args.input}: {count} of {len(tasks)} tasks left out {reason}")
+    if not links:
+        die(f"{args.input}: no task has two trajectories that can be compared ({len(tasks)} tasks); sample more trajectories "
+            f"per task (rollout.py --samples), or try --pair-rule all")
+    used = sorted({i for link in links for i in link[:2] if i is not None})
+    turns, counts = [], []
+    for i in used:
+        where, record = chosen_records[i]
+        c = ground_truth_of(record, where) if args.context == "with-c" else None
+        part = turns_of(record, where, c)
+        turns += part
+        counts.append(len(part))
+    ids = iter(tokenise(tokenizer, turns))
+    sequences, of_record = [], {}
+    for i, count in zip(used, counts):
+        joined = join_turns([next(ids) for _ in range(count)])
+        of_record[i] = list(range(len(sequences), len(sequences) + len(joined)))
+        sequences += joined
+    items = [Item(of_record[i], [] if j is None else of_record[j], (str(task),), label) for i, j, label, task in links]
+    return *leave_out_long(items, sequences, args, args.input), len(tasks)
+
+
+def annotate(args, tokenizer, device):
+    """Write the trajectories of --annotate with the critic's advantage at each assistant turn."""
+    note, head = read_critic(args.critic)
+    out = Path(args.out)
+    if out.suffix != ".jsonl":
+        die(f"--annotate writes JSON lines: --out should end in .jsonl, found {out}")
+    if out.exists() and not args.overwrite:
+        die(f"{out} exists; use --overwrite, or another --out")
+    records = read_jsonl(args.annotate, ("dialogue_history",), "evaluate.py")
+    turns, counts = [], []
+    for number, record in records:
+        where = f"{args.annotate}, line {number}"
+        c = ground_truth_of(record, where) if note["context"] == "with-c" else None
+        part = turns_of(record, where, c)
+        turns += part
+        counts.append(len(part))
+    ids = iter(tokenise(tokenizer, turns))
+    joined = [join_turns([next(ids) for _ in range(count)]) for count in counts]
+    flat = [s for part in joined for s in part]
+    check_lengths(flat, context_of(args.critic), args.annotate, "--critic")
+    advantages = iter(critic_advantages(flat, args.critic, args.model, note, head, device, args))
+    if rank() == 0:
+        part = out.with_suffix(".part")
+        with open(part, "w", encoding="utf-8") as file:
+            for (_, record), sequences in zip(records, joined):
+                values = [a for _ in sequences for a in next(advantages)]
+                spoken = iter(values)
+                history = [{**m, "advantage": round(next(spoken), 6)} if m["role"] == "assistant" else m
+                           for m in record["dialogue_history"]]
+                file.write(json.dumps({**record, "dialogue_history": history}, ensure_ascii=False) + "\n")
+        os.replace(part, out)
+    say(f"wrote {len(records)} trajectories with {len(turns)} advantages to {out}")
+
+
+def main():
+    args = parse_args()
+    device = start_process_group()
+    tokenizer = load_tokenizer(args.critic if args.annotate else args.model)
+    if args.annotate:
+        annotate(args, tokenizer, device)
+        return finish()
+    settings = settings_of(args, ("input", "model", "beta", "advantage", "context", "head", "nll", "pair_rule", "min_gap",
+                                  "pairs_per_task"))
+    if prepare_output(args, settings):
+        say(f"{args.out} is finished already (--overwrite trains it again)")
+        return finish()
+    items, sequences, tasks = make_items(args, tokenizer)
+    check_lengths(sequences, context_of(args.model), args.input)
+    say(f"{len(items)} {'trajectories' if args.head == 'value' else 'pairs'} from {tasks} tasks, "
+        f"{sum(len(s.ids) for s in sequences)} tokens")
+    reference = None
+    if args.head == "log-ratio":
+        reference = reference_logps(args.model, sequences, device, args, Path(args.out).parent / "cache")
+    head = None
+    if args.head != "log-ratio":
+        head = new_head(args.model)
+    model = load_model(args.model, device, args, head)
+    steps = step_items(items, args)
+    optimizer, first, log = continue_training(model, args, device, len(steps))
+
+    bar = progress(args, first, len(steps))
+    for step in range(first, len(steps)):
+        begun, total, tokens = time.perf_counter(), {}, 0
+        parts, most = micro_batches(steps[step], sequences, args)
+        for n, part in enumerate(parts):
+            reduce_at_the_end(model, n == most - 1)
+            batch = collate_items(part, sequences, reference, device)
+            values = model(batch)                                                                # (N,)
+            loss, stats = critic_loss(values, batch, part, args) if part else (0 * values.sum(), {})
+            # Averaged over the ranks by FSDP, so world() / items makes it the mean over the step's items.
+            (loss * world() / len(steps[step])).backward()
+            accumulate(total, stats)
+            tokens += batch.tokens if part else 0
+        rate = learning_rate(step, len(steps), args.lr, args.warmup, args.final_lr)
+        norm = optimizer_step(model, optimizer, rate, args.clip)
+        metrics = step_metrics(step, rate, norm, total, tokens, begun, model)
+        if step == 0 and args.head != "value":
+            check_first_loss(metrics["preference_loss"], device)
+        write_metrics(log, bar, metrics)
+        if args.save_every and (step + 1) % args.save_every == 0 and step + 1 < len(steps):
+            save_checkpoint(args, model, optimizer, step + 1, settings)
+
+    extra = {"head": args.head, "context": args.context, "advantage": args.advantage, "beta": args.beta,
+             "reference": args.model, "weights": head_weights(model)}
+    save_model(model, tokenizer, args.out, extra)
+    say(f"wrote the critic to {args.out}; next: python rollout.py --split train --candidates 16 --run {args.run}")
+    finish()
+
+
+if __name__ == "__main__":
+    main()
