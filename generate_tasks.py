@@ -864,15 +864,26 @@ def references_fail(box, tasks):
             yield f"reference: {bad[0]}" if bad else None
 
 
+def unseen_detail(box, family, values, task, seed):
+    """The detail (or None) that can be wrong without any call's outcome in the sandbox changing.
+
+    Reference and wrong programs go as one program under numbered names: one process instead of one for each."""
+    wrong = wrong_programs(family, values, seed)
+    name = re.search(r"def (\w+)", task["ground_truth"])[1]
+    versions = [task["ground_truth"], *wrong.values()]
+    program = "\n".join(code.replace(f"def {name}(", f"def {name}_{i}(") for i, code in enumerate(versions))
+    calls = list(task["test_cases"].values())
+    outcomes = box.run(program, [f"{name}_{i}{c.removeprefix(name)}" for i in range(len(versions)) for c in calls])
+    right, *rest = [outcomes[i:i + len(calls)] for i in range(0, len(outcomes), len(calls))]
+    return next((d for d, outcome in zip(wrong, rest) if outcome == right), None)
+
+
 def sandbox_verdicts(box, batch, seed):
     """Run references and wrong programs of a batch [(family, values, task)] in the sandbox; one reason or None for each."""
-    verdicts = list(references_fail(box, [task for *_, task in batch]))
-    items = [((i, name), task, code) for i, (family, values, task) in enumerate(batch)
-             for name, code in wrong_programs(family, values, seed).items()]
-    for (i, name), statuses in box.score_many(items):
-        if set(statuses.values()) == {"passed"}:
-            verdicts[i] = verdicts[i] or f"no calls show {batch[i][0]}.{name}"
-    return verdicts
+    with ThreadPoolExecutor(box.workers) as threads:
+        unseen = threads.map(lambda b: unseen_detail(box, *b, seed), batch)
+        bad = references_fail(box, [task for *_, task in batch])
+        return [b or (f"no calls show {family}.{u}" if u else None) for b, u, (family, *_) in zip(bad, unseen, batch)]
 
 
 def write_split(box, split, wanted, families, args):
@@ -914,7 +925,7 @@ def write_procedural(args):
     for f in families:
         if f not in FAMILIES:
             die(f"no family is called {f!r}; there are {', '.join(FAMILIES)}")
-    with Sandbox(workers=args.workers) as box:
+    with Sandbox(workers=args.workers, call_timeout=10, program_timeout=60) as box:  # a busy machine must not change the tasks
         for split in SPLITS:
             write_split(box, split, getattr(args, split), families, args)
     print("next: python generate_tasks.py --demonstrations 8000    or    python rollout.py --split train --model MODEL")
