@@ -1,10 +1,13 @@
 """Rewards for trajectories, metrics with intervals, runs side by side, and a report that a person can read.
 
 Reward of a trajectory (backend): the share of the task's hidden tests that its final answer passes. A test is a call; its
-expected value is what the task's reference returns (sandbox.py runs both, in different processes).
+expected value is what the task's reference returns (sandbox.py runs both, in different processes). Frontend: the cosine of
+the embeddings of two pictures, of the answer's page and of the reference page (render.py).
 
-    reward(tau)  = 1/K * sum_k [ answer(call_k) == reference(call_k) ]              in [0, 1], K = 10 in ColBench
-    success(tau) = [ reward(tau) == 1 ]
+    backend    reward(tau)  = 1/K * sum_k [ answer(call_k) == reference(call_k) ]           in [0, 1], K = 10 in ColBench
+               success(tau) = [ reward(tau) == 1 ]
+    frontend   reward(tau)  = max(0, cos(f(answer), f(reference))),  f = --encoder of the whole page or of its centre (--view)
+               win(a, b)    = [ reward(a) > reward(b) ] + 1/2 [ reward(a) == reward(b) ],  a mean over the tasks of two runs
 
 Every metric is a ratio m = sum_i a_i / sum_i b_i over tasks i, where a_i and b_i are sums over the task's samples (for the
 success rate a_i = number of successes and b_i = number of samples). Its 95% interval is the percentile bootstrap over
@@ -17,11 +20,14 @@ Departures
 - The paper gives no intervals. The released code runs programs inside its own process, in a function's local scope
   (`--mode released` does the same to the namespace, in the sandbox; `--mode both` prints the two side by side),
   writes rewards over its input, and reports the best of k samples. Here the input is left alone and every sample counts.
+- Frontend: an answer without a page, or with a page that cannot be rendered, scores 0 and is counted (released code: it
+  is a black picture). Both views are recorded; numbers of different encoders are never put side by side.
 - Code fences around an answer are taken off before it runs. Of several fenced blocks those that define something run,
   one after the other.
 
 Reads   runs/{run}/{split}.trajectories.jsonl
-Writes  runs/{run}/{split}.scored.jsonl      the records plus `reward`, `tests` (one status per test), `sandbox` (its layers)
+Writes  runs/{run}/{split}.scored.jsonl      the records plus `reward`, `tests` (one status per test), `sandbox` (its layers);
+                                             frontend: `reward`, `cosine` (both views), `page` (ok, blank, ...), `encoder`
         runs/{run}/{split}.scored.settings.json, runs/{run}/{split}.metrics.json, and with --report one HTML file
 Memory does not grow with the dialogues: one pass that writes each record as it is scored, in the order of the input.
 Killed, it goes on where it stopped; records that changed since they were scored are an error, not stale rewards.
@@ -37,6 +43,7 @@ import collections
 import difflib
 import hashlib
 import html
+import io
 import itertools
 import json
 import math
@@ -56,19 +63,25 @@ ANSWER_MARK = "I WANT TO ANSWER:"
 OUTPUT_MARK = "OUTPUT:"
 NO_ANSWER = "no answer"  # status of every test of an episode that ended without one
 # What scoring adds to a record. Whatever else a record holds is carried through, and must be the same on resume.
-ADDED = ("reward", "tests", "sandbox", "reward_released", "tests_released", "cosine", "page", "encoder")
+ADDED = ("reward", "tests", "sandbox", "reward_released", "tests_released", "cosine", "page", "encoder", "view")
+VIEWS = ("page", "centre")
 
 # name in metrics.json: (numerator, denominator, what it is called in a table, how it is printed)
 METRICS = {
-    "success": ("success", "samples", "success", "percent"),
-    "tests_passed": ("passed", "samples", "tests passed", "percent"),
-    "success_released": ("success_released", "samples_released", "success (released evaluator)", "percent"),
-    "tests_passed_released": ("passed_released", "samples_released", "tests passed (released evaluator)", "percent"),
+    "success": ("success", "programs", "success", "percent"),
+    "tests_passed": ("passed", "programs", "tests passed", "percent"),
+    "success_released": ("success_released", "programs_released", "success (released evaluator)", "percent"),
+    "tests_passed_released": ("passed_released", "programs_released", "tests passed (released evaluator)", "percent"),
+    "cosine_page": ("cosine_page", "pages", "cosine x 100, whole page", "hundredths"),
+    "cosine_centre": ("cosine_centre", "pages", "cosine x 100, centre", "hundredths"),
+    "blank": ("blank", "pages", "blank pages", "percent"),
+    "broken": ("broken", "pages", "no page or broken", "percent"),
     "answered": ("answered", "samples", "answered", "percent"),
     "turns": ("turns", "samples", "turns", "number"),
     "words_per_reply": ("words", "turns", "words per reply", "number"),
     "tokens_per_reply": ("tokens", "token_turns", "tokens per reply", "number"),
 }
+HEADLINES = ("success", "tests_passed", "cosine_page", "cosine_centre")  # what runs are compared by
 SUMS = sorted({name for metric in METRICS.values() for name in metric[:2]})
 COLUMN = {name: number for number, name in enumerate(SUMS)}
 
@@ -97,6 +110,11 @@ def parse_args():
     parser.add_argument("--memory-mb", type=int, default=256, help="megabytes that a program may use (default: 256)")
     parser.add_argument("--numpy", action="store_true", help="programs find numpy imported (a few milliseconds each)")
     parser.add_argument("--unsafe", action="store_true", help="run programs even where the sandbox cannot shut them in")
+    # how to score pages
+    parser.add_argument("--encoder", default="layout", help="frontend: what embeds the pictures: layout (colours and edges, no "
+                        "weights), or a CLIP or SigLIP folder or hub name; the paper's is openai/clip-vit-base-patch32 (default: layout)")
+    parser.add_argument("--view", choices=VIEWS, default="page", help="frontend: which cosine is the reward: of the whole page, or of "
+                        "the centre that CLIP's processor keeps, as in the paper; both are recorded (default: page)")
     # intervals
     parser.add_argument("--resamples", type=int, default=10_000, help="bootstrap draws for the intervals (default: 10000)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the bootstrap (default: 0)")
@@ -254,6 +272,8 @@ def score(args):
         if key in done and done[key] != digest(record):
             die(f"{args.input}, line {number}: task {key[0]}, sample {key[1]} is another episode than the one already scored in "
                 f"{args.out}; --overwrite scores everything again")
+        if keys and record["domain"] != domain:
+            die(f"{args.input}, line {number}: a {record['domain']} episode among {domain} ones; score them in files of their own")
         keys.add(key)
         todo += key not in done
         domain = record["domain"]
@@ -263,15 +283,15 @@ def score(args):
     if stale:
         die(f"{args.out} holds {len(stale)} records that {args.input} does not (first: task {stale[0][0]}, sample {stale[0][1]}); "
             "--overwrite scores everything again")
-    check_settings(args.out, {"in": str(args.input), "domain": domain, "mode": args.mode, "call_timeout": args.call_timeout,
-                              "program_timeout": args.program_timeout, "memory_mb": args.memory_mb, "numpy": args.numpy})
+    names = ("encoder", "view") if domain == "frontend" else ("mode", "call_timeout", "program_timeout", "memory_mb", "numpy")
+    check_settings(args.out, {"in": str(args.input), "domain": domain, **{name: getattr(args, name) for name in names}})
     if todo == 0:
         print(f"{args.out}: all {len(keys):,} trajectories are scored already")
         return
     records = (record for record in trajectories(args.input, args.domain) if key_of(record) not in done)
     with open(args.out, "a", encoding="utf-8") as out, tqdm(total=len(keys), initial=len(done), unit=" answers", desc="scoring",
                                                             mininterval=0.5, dynamic_ncols=True) as bar:
-        for record in score_backend(records, args):
+        for record in (score_frontend if domain == "frontend" else score_backend)(records, args):
             out.write(json.dumps(record) + "\n")
             out.flush()
             bar.update()
@@ -291,6 +311,53 @@ def score_backend(records, args):
             yield record
 
 
+def score_frontend(records, args):
+    """Add reward, cosine, page and the encoder's name to each record. Two pages are rendered while a third is compared."""
+    from render import Renderer, cosine, extract_page, load_encoder
+
+    try:
+        embed = load_encoder(args.encoder)
+        renderer = Renderer(args.workers)
+    except RuntimeError as problem:
+        die(str(problem))
+    references = collections.OrderedDict()  # page -> (status, {view: embedding}); the samples of a task share theirs
+    underway = collections.deque()  # (record, future of the answer's picture or None, reference page, future or None)
+
+    def embedded(future):
+        picture = future.result()
+        status = "blank" if picture.status == "ok" and picture.blank else picture.status
+        return status, {view: embed(picture, view) for view in VIEWS} if picture.status == "ok" else None
+
+    def finish():
+        record, answer, page, reference = underway.popleft()
+        if page not in references:  # rendered with this record, or forgotten since
+            references[page] = embedded(reference or renderer.submit(page))
+            if len(references) > 4096:
+                references.popitem(last=False)
+        wanted, there = references[page]
+        status, here = embedded(answer) if answer is not None else ("no page", None)
+        values = {view: cosine(here[view], there[view]) if here and there else 0.0 for view in VIEWS}
+        return record | {"reward": min(1.0, max(0.0, values[args.view])), "cosine": values, "view": args.view, "encoder": embed.name,
+                         "page": status if there else f"reference {wanted}",
+                         "sandbox": {"isolation": renderer.isolation, "chromium": renderer.version}}
+
+    with renderer:
+        for record in records:
+            page, reference = page_of(record, extract_page), record["task"]["ground_truth"]
+            known = reference in references or any(waiting[2] == reference for waiting in underway)
+            underway.append((record, renderer.submit(page) if page else None, reference, None if known else renderer.submit(reference)))
+            if len(underway) > 2 * args.workers:
+                yield finish()
+        while underway:
+            yield finish()
+
+
+def page_of(record, extract_page):
+    """The page of an answer. Released records have the name of a picture file there: the last reply holds the page."""
+    replies = [turn.get("output") or turn["content"] for turn in record["dialogue_history"] if turn["role"] == "assistant"]
+    return extract_page(record["answer"] or "") or (extract_page(replies[-1]) if record["answer"] and replies else None)
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Metrics
 
@@ -301,24 +368,28 @@ def measure(record):
     sampled = [len(turn["output_ids"]) for turn in replies if turn.get("output_ids")]
     values = {
         "samples": 1,
-        "success": record["reward"] >= 1,
-        "passed": record["reward"],
         "answered": record["finish"] == "answered",
         "turns": len(replies),
         "words": sum(len(turn["content"].split()) for turn in replies),
         "tokens": sum(sampled),
         "token_turns": len(sampled),
     }
+    if record["domain"] == "frontend":
+        page, cosines = record.get("page", "ok"), record.get("cosine") or {}
+        values |= {"pages": 1, "blank": page == "blank", "broken": page not in ("ok", "blank")}
+        values |= {f"cosine_{view}": cosines.get(view, record["reward"]) for view in VIEWS}
+    else:
+        values |= {"programs": 1, "success": record["reward"] >= 1, "passed": record["reward"]}
     if "reward_released" in record:
-        values |= {"samples_released": 1, "success_released": record["reward_released"] >= 1,
+        values |= {"programs_released": 1, "success_released": record["reward_released"] >= 1,
                    "passed_released": record["reward_released"]}
     return values
 
 
 def summarise(path, domain="backend"):
     """Everything the tables need from one scored file, in one pass that keeps one row of sums per task."""
-    rows, ends, errors, statuses, layers, bad_references = {}, Counter(), Counter(), Counter(), Counter(), set()
-    seen = Counter()
+    rows, rewards, encoders, bad_references = {}, {}, {}, {}
+    ends, errors, statuses, seen = Counter(), Counter(), Counter(), Counter()
     for number, record in enumerate(read_jsonl(path), start=1):
         complete(record, number, path, domain, seen)
         if not isinstance(record.get("reward"), (int, float)):
@@ -331,14 +402,22 @@ def summarise(path, domain="backend"):
         ends[end] += 1
         if end == "error":
             errors[record["finish"][:120]] += 1
-        statuses.update((record.get("tests") or {}).values())
-        if any(status.startswith("reference") for status in (record.get("tests") or {}).values()):
-            bad_references.add(record["task_id"])
-        domain_found = record["domain"]
+        found = list((record.get("tests") or {}).values()) + ([record["page"]] if "page" in record else [])
+        statuses.update(found)
+        if any(status.startswith("reference") for status in found):
+            bad_references[record["task_id"]] = True
+        domain = record["domain"]
+        if domain == "frontend":
+            rewards.setdefault(record["task_id"], []).append(record["reward"])
+            encoders[f"{record.get('encoder', 'an encoder without a name')}, {record.get('view', 'centre')}"] = number
+            if len(encoders) > 1:
+                die(f"{path}, line {number}: scored with {list(encoders)[1]}, the lines before with {list(encoders)[0]}; "
+                    "score the whole file with one encoder (--overwrite)")
     if not rows:
         die(f"{path} is empty: nothing to evaluate")
-    return {"path": str(path), "domain": domain_found, "tasks": list(rows), "sums": np.array(list(rows.values())),
-            "ends": ends, "errors": errors, "statuses": statuses, "bad_references": sorted(bad_references)}
+    return {"path": str(path), "domain": domain, "tasks": list(rows), "sums": np.array(list(rows.values())), "rewards": rewards,
+            "encoder": next(iter(encoders), None), "ends": ends, "errors": errors, "statuses": statuses,
+            "bad_references": list(bad_references)}
 
 
 def bootstrap_sums(sums, resamples, seed):
@@ -383,6 +462,12 @@ def intervals(sums, resamples, seed):
     return result
 
 
+def win_share(ours, theirs):
+    """Share of the pairs (a sample of ours, one of theirs) in which ours has the higher reward; a tie is half a win."""
+    ours, theirs = np.array(ours)[:, None], np.array(theirs)[None, :]
+    return float(((ours > theirs) + 0.5 * (ours == theirs)).mean())
+
+
 def paired_difference(run, base, resamples, seed):
     """{metric: {"value", "low", "high"}} of run minus base over the tasks both have, both sides under the same draws."""
     rows = {task: number for number, task in enumerate(base["tasks"])}
@@ -391,13 +476,18 @@ def paired_difference(run, base, resamples, seed):
         die(f"{run['path']} and {base['path']} have no task in common, so they cannot be compared: "
             "roll both out on the same tasks")
     ours, theirs = (summary["sums"][list(index)] for summary, index in zip((run, base), zip(*common)))
-    both = bootstrap_sums(np.hstack([ours, theirs]), resamples, seed)  # (R, 2 C)
+    wins = np.array([[win_share(run["rewards"][run["tasks"][number]], base["rewards"][base["tasks"][other]]), 1.0]
+                     for number, other in common]) if run.get("rewards") else np.zeros((len(common), 2))
+    both = bootstrap_sums(np.hstack([ours, theirs, wins]), resamples, seed)  # (R, 2 C + 2)
     width = len(SUMS)
     result = {"tasks": len(common)}
+    if run.get("rewards"):
+        low, high = interval(both[:, -2] / both[:, -1])
+        result["win_rate"] = {"value": float(wins[:, 0].mean()), "low": low, "high": high}
     for metric in METRICS:
         value = float(ratio(ours.sum(axis=0), metric) - ratio(theirs.sum(axis=0), metric))
         if not math.isnan(value):
-            low, high = interval(ratio(both[:, :width], metric) - ratio(both[:, width:], metric))
+            low, high = interval(ratio(both[:, :width], metric) - ratio(both[:, width:2 * width], metric))
             result[metric] = {"value": value, "low": low, "high": high}
     return result
 
@@ -407,7 +497,7 @@ def paired_difference(run, base, resamples, seed):
 
 
 def show(value, kind, signed=False):
-    return f"{100 * value if kind == 'percent' else value:{'+' if signed else ''}.1f}"
+    return f"{value if kind == 'number' else 100 * value:{'+' if signed else ''}.1f}"
 
 
 def show_interval(numbers, kind, signed=False):
@@ -439,6 +529,7 @@ def metrics_of(summary, args):
     return {
         "in": summary["path"], "domain": summary["domain"], "tasks": len(summary["tasks"]),
         "samples": int(summary["sums"][:, COLUMN["samples"]].sum()),
+        **({"encoder": summary["encoder"].rpartition(", ")[0], "view": summary["encoder"].rpartition(", ")[2]} if summary["encoder"] else {}),
         **intervals(summary["sums"], args.resamples, args.seed),
         "finish": dict(summary["ends"].most_common()), "errors": dict(summary["errors"].most_common(10)),
         "statuses": dict(summary["statuses"].most_common()),
@@ -464,9 +555,11 @@ def print_metrics(metrics):
     for error, count in metrics["errors"].items():
         print(f"  {count:,} x {plain(error)}")
     if metrics["statuses"]:
-        print(f"tests: {shares(Counter(metrics['statuses']))}")
+        print(f"{'pages' if metrics['domain'] == 'frontend' else 'tests'}: {shares(Counter(metrics['statuses']))}")
+    if "encoder" in metrics:
+        print(f"encoder: {plain(metrics['encoder'])}; the reward is the cosine of the view \"{metrics['view']}\"")
     if metrics["references_failing"]:
-        print(f"WARNING: {metrics['references_failing']:,} tasks whose reference does not do its own tests "
+        print(f"WARNING: {metrics['references_failing']:,} tasks whose reference does not run "
               f"(first: {plain(', '.join(metrics['references_failing_first'][:3]))}); no answer can score there")
 
 
@@ -477,6 +570,9 @@ def compare(summaries, args):
     for name, summary in summaries.items():
         if summary["domain"] != base["domain"]:
             die(f"{summary['path']} holds {summary['domain']} episodes and {base['path']} {base['domain']} ones; compare like with like")
+        if summary["encoder"] != base["encoder"]:
+            die(f"{summary['path']} was scored with {summary['encoder']} and {base['path']} with {base['encoder']}; their cosines cannot "
+                "be compared: score both with the same --encoder and --view")
         result[name] = {"metrics": metrics_of(summary, args), "against": None, "difference": None}
         if name != base_name:
             result[name] |= {"against": base_name, "difference": paired_difference(summary, base, args.resamples, args.seed)}
@@ -485,19 +581,23 @@ def compare(summaries, args):
 
 def comparison_rows(result):
     """The table of `compare` as rows of texts."""
-    head = next(iter(result))
-    compared = [name for name in ("success", "tests_passed") if name in result[head]["metrics"]]
-    plain = ["answered", "turns", "words_per_reply"]
-    rows = [("run", "tasks", *(f"{METRICS[name][2]} (95%)" for name in compared),
-             *(f"{METRICS[name][2]} vs {head}" for name in compared), *(METRICS[name][2] for name in plain))]
+    base_name, base = next(iter(result.items()))
+    compared = [name for name in HEADLINES if name in base["metrics"]]
+    released = [name for name in METRICS if name.endswith("_released") and any(name in run["metrics"] for run in result.values())]
+    others = [name for name in ("broken", "answered", "turns", "words_per_reply") if name in base["metrics"]]
+    wins = ["win_rate"] if base["metrics"]["domain"] == "frontend" else []
+    rows = [("run", "tasks", *(METRICS[name][2] for name in compared), *(f"{METRICS[name][2]}, vs {base_name}" for name in compared),
+             *(f"win rate vs {base_name}" for _ in wins), *(METRICS[name][2] for name in released + others))]
     for name, run in result.items():
-        metrics, difference = run["metrics"], run["difference"]
+        metrics, difference = run["metrics"], run["difference"] or {}
+        samples = metrics["samples"] / metrics["tasks"]
         rows.append((
-            name,
-            f"{metrics['tasks']:,}" + (f" x {metrics['samples'] / metrics['tasks']:.3g}" if metrics["samples"] > metrics["tasks"] else ""),
+            name, f"{metrics['tasks']:,}" + (f" x {samples:.3g}" if samples != 1 else ""),
             *(show_interval(metrics[column], METRICS[column][3]) for column in compared),
             *(show_interval(difference[column], METRICS[column][3], signed=True) if difference else "" for column in compared),
-            *(show(metrics[column]["value"], METRICS[column][3]) + ("%" if METRICS[column][3] == "percent" else "") for column in plain),
+            *(show_interval(difference[column], "percent") if difference else "" for column in wins),
+            *(show_interval(metrics[column], METRICS[column][3]) if column in metrics else "" for column in released),
+            *(show(metrics[column]["value"], METRICS[column][3]) + ("%" if METRICS[column][3] == "percent" else "") for column in others),
         ))
     return rows
 
@@ -568,8 +668,9 @@ ul.tests, ul.facts { list-style: none; padding: 0; margin: 0; font-size: 13px }
 ul.tests li { display: flex; gap: 10px; align-items: baseline; margin: 2px 0 } ul.tests .pill { min-width: 9em; text-align: center }
 ul.tests code { overflow-wrap: anywhere; font: 13px ui-monospace, Menlo, Consolas, monospace }
 ul.facts { display: flex; flex-wrap: wrap; gap: 6px }
-.pages { display: flex; gap: 14px; margin: 6px 0 } .pages figure { margin: 0; flex: 1; min-width: 0 }
-.pages img { width: 100%; border: 1px solid var(--line); border-radius: 4px; display: block; background: #fff }
+.pages { display: flex; gap: 14px; margin: 6px 0; align-items: flex-start } .pages figure { margin: 0; flex: 1; min-width: 0 }
+.pages img, .pages svg { width: 100%; height: auto; border: 1px solid var(--line); border-radius: 4px; display: block; background: #fff }
+.bubble.wide { width: 78%; max-width: 800px }
 [hidden] { display: none !important }
 @media (max-width: 700px) { .bubble { max-width: 95% } table.diff { font-size: 11px } }
 @media print { nav { display: none } }
@@ -742,8 +843,11 @@ def advantages_of(record):
     return [value if isinstance(value, (int, float)) and math.isfinite(value) else None for value in found]
 
 
-def dialogue(record):
-    """The turns as a chat: the human left, the agent right, its thought (what stood before OUTPUT:) folded away."""
+def dialogue(record, pages):
+    """The turns as a chat: the human left, the agent right, its thought (what stood before OUTPUT:) folded away.
+
+    `pages` (frontend) shows a reply's page beside the reference; the page's source is folded away then.
+    """
     advantages = advantages_of(record)
     scale = max((abs(value) for value in advantages if value is not None), default=0)
     parts, reply = [], 0
@@ -756,7 +860,10 @@ def dialogue(record):
         folded = f'<details class="thought"><summary>thought</summary><div class="text">{e(thought)}</div></details>' if thought else ""
         said, mark, code = turn["content"].partition(ANSWER_MARK)
         final = f"<b>{e(mark)}</b><pre>{e(code.strip())}</pre>" if mark else ""
-        parts.append(f'<div class="turn assistant"><div class="bubble"><div class="who">agent, turn {reply + 1} {bar}</div>{folded}'
+        pictures = pages.beside_reference(record, turn) if pages else ""
+        if pictures:
+            said, final = "", (f"<b>{e(mark)}</b>" if mark else "") + pictures + f'<details class="thought"><summary>source</summary><pre>{e(turn["content"])}</pre></details>'
+        parts.append(f'<div class="turn assistant"><div class="bubble{" wide" if pictures else ""}"><div class="who">agent, turn {reply + 1} {bar}</div>{folded}'
                      f'<div class="text">{e(said)}</div>{final}</div></div>')
         reply += 1
     return f'<div class="chat">{"".join(parts)}</div>'
@@ -782,20 +889,34 @@ def test_results(record):
     return f'<h4>Tests</h4><ul class="tests">{"".join(items)}</ul>' if items else ""
 
 
-def episode(name, record):
-    """One dialogue as a card that opens."""
+def result_of(record):
+    """What the reward amounts to, in words that the report filters by, and the colour of it."""
     reward = record["reward"]
-    result, kind = ("all tests pass", "good") if reward >= 1 else ("some tests pass", "some") if reward > 0 else ("no test passes", "bad")
+    if record["domain"] == "frontend":
+        if record.get("page", "ok") != "ok":
+            return "blank or broken page", "bad"
+        return ("cosine from 0.9", "good") if reward >= 0.9 else ("cosine from 0.7", "some") if reward >= 0.7 else ("cosine below 0.7", "bad")
+    return ("all tests pass", "good") if reward >= 1 else ("some tests pass", "some") if reward > 0 else ("no test passes", "bad")
+
+
+def episode(name, record, pages):
+    """One dialogue as a card that opens."""
+    result, kind = result_of(record)
     end = record["finish"].split(":")[0]
     replies = sum(turn["role"] == "assistant" for turn in record["dialogue_history"])
     answer = extract_code(record["answer"]) if record["answer"] is not None else "(no answer)"
-    released = f'<span class="pill">released evaluator {record["reward_released"]:.2f}</span>' if "reward_released" in record else ""
+    more = [f"released evaluator {record['reward_released']:.2f}"] if "reward_released" in record else []
+    more += [f"{view} {record['cosine'][view]:.3f}" for view in VIEWS] + [record["page"]] if record.get("cosine") else []
+    sources = f'<h4>Reference and answer</h4>{side_by_side(record["task"]["ground_truth"], answer)}'
     return (
-        f'<details class="episode" data-run="{e(name)}" data-result="{e(result)}" data-finish="{e(end)}"><summary><span class="run">{e(name)}</span>'
-        f'<span class="pill {kind}">{reward:.2f} {e(result)}</span>{released}<span class="pill{"" if end == "answered" else " some"}">{e(record["finish"][:80])}</span>'
+        f'<details class="episode" data-run="{e(name)}" data-result="{e(result)}" data-finish="{e(end)}"><summary>'
+        f'<span class="run">{e(name)}</span><span class="pill {kind}">{record["reward"]:.2f} {e(result)}</span>'
+        + "".join(f'<span class="pill">{e(text)}</span>' for text in more)
+        + f'<span class="pill{"" if end == "answered" else " some"}">{e(record["finish"][:80])}</span>'
         f'<span class="dim small">{replies} turn{"s" * (replies != 1)}, sample {e(record["sample"])}</span></summary><div>'
-        f'<h4>Dialogue</h4>{dialogue(record)}{told_facts(record)}<h4>Reference and answer</h4>{side_by_side(record["task"]["ground_truth"], answer)}'
-        f'{test_results(record)}</div></details>\n')
+        f'<h4>Dialogue</h4>{dialogue(record, pages)}{told_facts(record)}'
+        + (f'<details class="thought"><summary>sources beside each other</summary>{sources}</details>' if pages else sources)
+        + f'{test_results(record)}</div></details>\n')
 
 
 def chosen_tasks(summaries, limit):
@@ -813,17 +934,71 @@ def chosen_tasks(summaries, limit):
     return chosen
 
 
-def write_report(path, named, result, summaries, args):
+class PagePictures:
+    """Small pictures of pages for the report, each page rendered once; the reference of a task is stored once and used often."""
+
+    def __init__(self, workers):
+        from render import Renderer, extract_page
+
+        self.renderer, self.extract_page = Renderer(workers), extract_page
+        self.known, self.references = {}, {}
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.renderer.close()
+
+    def small(self, page):
+        """(data address, width, height) of a page's picture at a quarter of its size, cut at three screens; None if broken."""
+        from PIL import Image
+
+        picture = self.renderer.render(page)
+        if picture.status != "ok":
+            return None
+        image = Image.fromarray(picture.rgb[:3 * 1280])
+        image = image.resize((360, max(1, round(image.height * 360 / image.width))), Image.Resampling.BOX)
+        data = io.BytesIO()
+        image.save(data, "WEBP", quality=55, method=4)
+        return "data:image/webp;base64," + base64.b64encode(data.getvalue()).decode(), *image.size
+
+    def beside_reference(self, record, turn):
+        """The page of a reply and the reference as two figures; "" for a reply without a page."""
+        page = self.extract_page(turn.get("output") or turn["content"])
+        if not page:
+            return ""
+        reference = record["task"]["ground_truth"]
+        if reference not in self.references:
+            self.references[reference] = (f"page{len(self.references)}", self.small(reference))
+        number, theirs = self.references[reference]
+        if page not in self.known:
+            self.known[page] = self.small(page)
+        mine = self.known[page]
+        figures = [f'<img src="{mine[0]}" width="{mine[1]}" height="{mine[2]}" alt="the agent\'s page">' if mine else "could not be rendered"]
+        figures.append(f'<svg viewBox="0 0 {theirs[1]} {theirs[2]}" role="img" aria-label="reference page"><use href="#{number}"/></svg>'
+                       if theirs else "could not be rendered")
+        return '<div class="pages">' + "".join(f"<figure>{figure}<figcaption>{caption}</figcaption></figure>"
+                                               for figure, caption in zip(figures, ("agent", "reference"))) + "</div>"
+
+    def stored(self):
+        """The references, for the `use` elements to point at."""
+        images = "".join(f'<image id="{number}" href="{picture[0]}" width="{picture[1]}" height="{picture[2]}"/>'
+                         for number, picture in self.references.values() if picture)
+        return f'<svg width="0" height="0"><defs>{images}</defs></svg>' if images else ""
+
+
+def write_report(path, named, result, summaries, args, pages=None):
     """Tables, curves and dialogues of the scored files `named` {name: path} into one HTML file, a piece at a time."""
     chosen = chosen_tasks(summaries, args.report_limit)
-    episodes, requests, seen = {task: [] for task in chosen}, {}, Counter()
+    episodes, requests, seen, results = {task: [] for task in chosen}, {}, Counter(), {}
     for name, file in named.items():
         seen.clear()
         for number, record in enumerate(read_jsonl(file), start=1):
             complete(record, number, file, args.domain, seen)
             if record["task_id"] in episodes:
+                results[result_of(record)[0]] = True
                 requests.setdefault(record["task_id"], record["task"].get("problem_description", ""))
-                episodes[record["task_id"]].append(episode(name, record))
+                episodes[record["task_id"]].append(episode(name, record, pages))
     total = sum(int(summary["sums"][:, COLUMN["samples"]].sum()) for summary in summaries.values())
     shown = sum(map(len, episodes.values()))
     rows = comparison_rows(result) if len(result) > 1 else metric_rows(next(iter(result.values()))["metrics"])
@@ -839,7 +1014,7 @@ def write_report(path, named, result, summaries, args):
                   f"<h1>{e(' / '.join(named))}</h1><p class=\"dim\">{e(', '.join(map(str, named.values())))}</p>")
         out.write(html_table(rows) + '<p class="small dim">95% intervals: bootstrap over tasks. '
                   + (f"Differences are paired: the same tasks, in points, against {e(next(iter(result)))}." if len(result) > 1 else "") + "</p>")
-        out.write('<div class="charts">' + "".join(whiskers(result, metric) for metric in ("success", "tests_passed")
+        out.write('<div class="charts">' + "".join(whiskers(result, metric) for metric in HEADLINES
                                                    if metric in next(iter(result.values()))["metrics"]) + "</div>")
         for name, run in result.items():
             statuses = f"; tests: {shares(Counter(run['metrics']['statuses']))}" if run["metrics"]["statuses"] else ""
@@ -850,13 +1025,13 @@ def write_report(path, named, result, summaries, args):
         out.write(f"</header><main><h2>Dialogues</h2><p class=\"dim small\">{shown:,} of {total:,}: the first {len(chosen):,} tasks, every sample"
                   + (" and run" if len(named) > 1 else "") + " of each. --report-limit shows more.</p>"
                   f'<nav><select id="run"{" hidden" if len(named) < 2 else ""}><option value="">every run</option>{options(named)}</select>'
-                  f'<select id="result"><option value="">every result</option>{options(["all tests pass", "some tests pass", "no test passes"])}</select>'
+                  f'<select id="result"><option value="">every result</option>{options(sorted(results))}</select>'
                   f'<select id="finish"><option value="">every end</option>{options(sorted(ends))}</select>'
                   '<input id="words" type="search" placeholder="find in requests, dialogues and code">'
                   '<button id="open">open all</button><button id="close">close all</button><span id="shown" class="dim small"></span></nav>\n')
         for task in chosen:
             out.write(f'<section class="task"><h3>{e(task)}</h3><p>{e(requests.get(task, ""))}</p>{"".join(episodes[task])}</section>\n')
-        out.write(f"</main><script>{SCRIPT}</script></body></html>\n")
+        out.write(f"</main>{pages.stored() if pages else ''}<script>{SCRIPT}</script></body></html>\n")
     os.replace(partial, path)
     print(f"wrote {path}: {shown:,} of {total:,} dialogues, {path.stat().st_size / 1e6:.1f} MB; open it in a browser")
 
@@ -912,7 +1087,14 @@ def main():
         print(f"wrote {args.out}")
         write_json(args.out.with_name(args.out.name.removesuffix(".jsonl").removesuffix(".scored") + ".metrics.json"), metrics)
         result = {name: {"metrics": metrics, "against": None, "difference": None}}
-    if args.report:
+    if args.report and any(summary["domain"] == "frontend" for summary in summaries.values()):
+        try:
+            pages = PagePictures(args.workers)
+        except RuntimeError as problem:
+            die(f"the report needs pictures of the pages: {problem}")
+        with pages:
+            write_report(args.report, named, result, summaries, args, pages)
+    elif args.report:
         write_report(args.report, named, result, summaries, args)
     if not args.compare and "train" in args.out.name:
         print(f"next: torchrun train_critic.py --in {args.out}")

@@ -162,13 +162,82 @@ def test_released_trajectories_are_read_as_they_are(tmp_path):
     assert json.loads((tmp_path / "offline.metrics.json").read_text())["tasks"] == 2
 
 
+# ------------------------------------------------------------------------------------------------------- pages
+
+RED, BLUE = (f'<html><body style="margin:0"><div style="background:{colour};width:100%;height:500px"></div><h1>Shop</h1></body></html>'
+             for colour in ("#c00", "#00c"))
+
+
+def design(number, answer, reference=RED, sample=0):
+    record = trajectory(number, answer or "", sample=sample)
+    record |= {"domain": "frontend", "answer": answer,
+               "task": {"task_id": record["task_id"], "domain": "frontend", "problem_description": "A shop.", "ground_truth": reference}}
+    record["dialogue_history"][1] |= {"content": BLUE, "output": f"A first try. OUTPUT: {BLUE}"}
+    return record
+
+
+@pytest.fixture(scope="module")
+def designs(tmp_path_factory):
+    """Two runs over three pages, scored, compared, with a report: (folder, what compare printed)."""
+    render = pytest.importorskip("render")
+    pytest.importorskip("playwright")
+    try:
+        render.find_chromium(), render.load_stylesheet()
+    except RuntimeError as problem:
+        pytest.skip(str(problem))
+    folder = tmp_path_factory.mktemp("designs")
+    answers = {"a": [RED, f"```html\n{BLUE}\n```", "I cannot."], "b": [RED, RED, "<html><body></body></html>"]}
+    for name, pages in answers.items():
+        run(folder, "--in", write(folder / f"{name}.trajectories.jsonl", [design(n, page) for n, page in enumerate(pages)]))
+    return folder, run(folder, "--compare", "a=a.scored.jsonl", "b=b.scored.jsonl", "--json", "c.json", "--report", "c.html").stdout
+
+
+def test_the_reward_of_a_page_is_its_cosine_with_the_reference(designs):
+    folder, _ = designs
+    same, other, none = read(folder / "a.scored.jsonl")
+    assert same["reward"] == pytest.approx(1.0) and same["page"] == "ok" and set(same["cosine"]) == {"page", "centre"}
+    assert other["reward"] == other["cosine"]["page"] < 0.99 and other["encoder"] == "layout" and other["view"] == "page"
+    assert none["reward"] == 0 and none["page"] == "no page"
+    blank = read(folder / "b.scored.jsonl")[2]
+    assert blank["page"] == "blank" and blank["reward"] == 0
+    metrics = json.loads((folder / "b.metrics.json").read_text())
+    assert metrics["blank"]["value"] == pytest.approx(1 / 3) and metrics["broken"]["value"] == 0 and "success" not in metrics
+    assert metrics["encoder"] == "layout"
+
+
+def test_a_win_is_the_higher_cosine_and_a_tie_is_half(designs):
+    folder, printed = designs
+    # page 0: both are the reference, a tie; page 1: b is better; page 2: nothing against a blank page, both 0, a tie
+    assert json.loads((folder / "c.json").read_text())["b"]["difference"]["win_rate"]["value"] == pytest.approx((0.5 + 1 + 0.5) / 3)
+    assert "win rate vs a" in printed and "66.7%" in printed
+    assert evaluate.win_share([0.2, 0.8], [0.5]) == 0.5 and evaluate.win_share([0.5], [0.5]) == 0.5 and evaluate.win_share([0.1], [0.5]) == 0
+
+
+def test_the_report_shows_every_page_beside_its_reference(designs):
+    folder, _ = designs
+    raw = (folder / "c.html").read_text()
+    page = Page(raw)
+    pictures = [attributes["src"] for tag, attributes in page.tags if tag == "img"]
+    assert len(pictures) == 6 + 5, "each of six dialogues shows a first page, five an answer"
+    assert all(source.startswith("data:image/webp;base64,") for source in pictures) and len(set(pictures)) == 3
+    assert sum(tag == "use" for tag, _ in page.tags) == len(pictures) and sum(tag == "image" for tag, _ in page.tags) == 1
+    assert len(raw) < 300_000
+
+
+def test_cosines_of_different_views_or_encoders_are_not_compared(designs):
+    folder, _ = designs
+    run(folder, "--in", "a.trajectories.jsonl", "--out", "centre.scored.jsonl", "--view", "centre")
+    done = run(folder, "--compare", "a=a.scored.jsonl", "centre=centre.scored.jsonl", code=2)
+    assert "layout, centre" in done.stderr and done.stderr.count("\n") == 1
+
+
 # ------------------------------------------------------------------------------------------------------- intervals
 
 
 def summary(values, samples=1, tasks=None):
     """As summarise() returns it, for tasks with the given numbers of successes out of `samples`."""
     sums = np.zeros((len(values), len(evaluate.SUMS)))
-    sums[:, evaluate.COLUMN["samples"]] = samples
+    sums[:, evaluate.COLUMN["samples"]] = sums[:, evaluate.COLUMN["programs"]] = samples
     sums[:, evaluate.COLUMN["success"]] = values
     return {"path": "x", "tasks": tasks or [f"t{number}" for number in range(len(values))], "sums": sums}
 
