@@ -1,45 +1,606 @@
-"""Run untrusted Python in a process of its own and compare what it returns.
+#!/usr/bin/env python3
+"""Run untrusted Python programs and compare what they return, without believing a word they say.
 
-(Working version of the interface; the layers of isolation follow.)
+    with Sandbox(workers=2) as box:
+        box.run("def f(x): return x + 1", ["f(1)", "f('a')"])    # [Outcome("ok", b"n2;"), Outcome("error: TypeError")]
+        box.score(task, code)                                    # {"1": "passed", "2": "wrong", "3": "timeout", ...}
+        for key, statuses in box.score_many(items): ...          # a stream of (key, task, code), on all workers
+
+    python sandbox.py --in answers.jsonl --out results.jsonl     # records with a task and an answer (Python source)
+    python sandbox.py --self-test                                # prints the layers, runs hostile programs
+
+How it works
+    parent      (your process) hands out jobs, keeps the time, compares bytes. Expected results never leave it.
+    zygote      a clean interpreter (-s -S -P, fixed hash seed, empty environment), one per worker. It imports the common
+                standard library, walls itself in, and forks one child per program. It never reads a program.
+    child       reads its job from a descriptor that the zygote only passed on, gives up its system calls, and runs. Each
+                call runs in a fresh namespace of the same program. Each result is written as it is made, in canonical bytes.
+
+What the bytes mean. Two results are equal when their canonical bytes are. On plain data that is Python's own ==:
+1 == 1.0 == True == Fraction(1), sets and dicts regardless of order, [1] != (1,) (equal with tuples_as_lists). The bytes are made
+from the built-in part of an object, never by its own methods: an int subclass counts as its int, whatever its __eq__ says.
+Departures: NaN equals itself; OrderedDicts compare as dicts; objects of unknown classes, generators, functions, and
+results beyond 1 MB or 200 levels are "not comparable", and so never pass.
+
+Statuses    passed, wrong, error: TypeError, timeout, killed: memory, killed: exit, killed: SIGSEGV, not comparable, refused (not a
+            string, too large, or the zygote died on it twice), and "reference ..." where the reference itself gave no result.
+            A call that kills the child costs that call: the rest run in a new child, within the program's time.
+Modes       "module": the program is a module, as its author meant. "released": as in the released ColBench evaluator, names
+            defined at top level are local (helpers, recursion and imports fail inside functions), and None never passes.
+
+What holds a program in; each layer is tried at the start, and `box.layers` (kept in scored records) says which are on:
+    namespaces  user, network, pid, mount, ipc, uts; the root holds only the interpreter's library, read-only
+    uid         nobody, where started as root; no capabilities, no_new_privs
+    Landlock    only that library can be read, nothing written, no TCP, no signals out
+    seccomp     an allow-list. No sockets, processes, threads, exec, kill, ptrace, io_uring, memfd; opens are read-only; calls of
+                a foreign architecture kill. Everything else fails with EPERM
+    limits      address space, CPU, file size, open files, core; other descriptors closed, standard streams on /dev/null
+    time        the parent waits and sends SIGKILL; nothing is raised inside the program
+Without user namespaces or Landlock the other layers stay. Without seccomp it refuses to start unless unsafe=True (--unsafe).
+
+What is shared. Namespaces, root and Landlock domain belong to the zygote: its children run in them one after another, never two
+at once, with nothing writable and no IPC in them. The calls of one program share a process: a module attribute that call 1
+sets (math.pi = 3) is still there in call 2; builtins are restored. None of it holds anything of the reference's.
+
+What it does not stop: kernel bugs; timing and cache side channels; burning CPU and memory up to the limits; a reference
+that reads the clock (see check_reference). Where the root cannot be pivoted, a program can learn which paths exist, and with
+neither pivot nor Landlock it can read what any user can read. Programs that need threads, subprocesses, sockets
+(asyncio.run makes one) or shared libraries that the zygote has not loaded fail with an honest error. Linux on x86-64 or arm64 (the
+arm64 filter is written from the kernel's tables and has not been run).
 """
 import builtins
-import collections
+import ctypes
 import datetime
 import decimal
 import fractions
 import gc
-import hashlib
+import importlib
 import json
 import math
 import os
-import queue
 import random
 import resource
 import select
 import signal
 import socket
 import struct
-import subprocess
 import sys
+import types
+from collections import deque
+
+MAX_RESULT = 1 << 20     # bytes of one canonical result; larger ones are "not comparable"
+MAX_PROGRAM = 1 << 20    # characters of one program with its calls; larger ones are "refused"
+MAX_DEPTH = 200          # levels of one result; deeper and self-referential ones are "not comparable"
+NOBODY = 65534           # user and group of the children where the parent is root
+EXIT_MEMORY = 77         # exit code of a child that had no memory left even to say so
+FRAME = struct.Struct("!cI")    # what a child writes: the kind of frame, the length of the payload that follows
+LOADED, VALUE, ERROR, ODD, MEMORY = b"L", b"V", b"E", b"N", b"M"
+PRELOADED = """abc base64 bisect calendar cmath copy csv dataclasses enum functools hashlib heapq itertools numbers operator re
+    statistics string textwrap time typing unicodedata urllib.parse uuid""".split()    # more would slow down each fork
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Canonical bytes
+
+class NotComparable(Exception):
+    """A result that has no canonical bytes."""
+
+
+def canonical(value, tuples_as_lists=False):
+    """The canonical bytes of a result; two results are equal when their bytes are.
+
+    Nothing here runs code of the object's class: kinds are found by the identity of the classes in the true __mro__, contents
+    are read through the built-in class (list.__iter__(o), not iter(o)). `room` bounds the work on shared structures.
+    """
+    room = MAX_RESULT
+
+    def take(size):
+        nonlocal room
+        room -= size
+        if room < 0:
+            raise NotComparable("too large")
+
+    def text(tag, data):    # a length in front of everything of variable size: no two results share their bytes
+        take(len(data) + 8)
+        return b"%s%x:%s" % (tag, len(data), data)
+
+    def ratio(top, bottom):    # exact, in hexadecimal: printing in decimal is quadratic in the number of digits
+        take((top.bit_length() + bottom.bit_length()) // 4 + 4)
+        return b"n%x;" % top if bottom == 1 else b"n%x/%x;" % (top, bottom)
+
+    def real(x):
+        return ratio(*x.as_integer_ratio()) if math.isfinite(x) else text(b"f", b"%f" % x)    # nan, inf or -inf
+
+    def items(tag, length, parts, depth):
+        if length > room:
+            raise NotComparable("too large")
+        take(8)
+        encoded = [encode(part, depth + 1) for part in parts]
+        if tag == b"S":
+            encoded.sort()
+        return b"%s%x[%s]" % (tag, length, b"".join(encoded))
+
+    def encode(o, depth):
+        if depth > MAX_DEPTH:
+            raise NotComparable("too deep")
+        kind = KINDS.get(id(type(o))) or next(filter(None, (KINDS.get(id(base)) for base in MRO(type(o)))), None)
+        if kind == "int":    # bool too
+            return ratio(int.__add__(o, 0), 1)
+        if kind == "str":
+            if str.__len__(o) > room:
+                raise NotComparable("too large")
+            return text(b"s", str.__str__(o).encode("utf-8", "surrogatepass"))
+        if kind == "float":
+            return real(float.__add__(o, 0.0))
+        if kind == "none":
+            return b"N"
+        if kind == "list":
+            return items(b"l", list.__len__(o), list.__iter__(o), depth)
+        if kind == "tuple":
+            return items(b"l" if tuples_as_lists else b"t", tuple.__len__(o), tuple.__iter__(o), depth)
+        if kind == "dict":
+            if dict.__len__(o) > room:
+                raise NotComparable("too large")
+            take(8)
+            pairs = sorted([encode(key, depth + 1) + encode(entry, depth + 1) for key, entry in dict.items(o)])
+            return b"d%x[%s]" % (len(pairs), b"".join(pairs))
+        if kind == "set":
+            return items(b"S", set.__len__(o), set.__iter__(o), depth)
+        if kind == "frozenset":
+            return items(b"S", frozenset.__len__(o), frozenset.__iter__(o), depth)
+        if kind == "deque":
+            return items(b"q", deque.__len__(o), deque.__iter__(o), depth)
+        if kind == "bytes" or kind == "bytearray":
+            base = bytes if kind == "bytes" else bytearray
+            if base.__len__(o) > room:
+                raise NotComparable("too large")
+            return text(b"b", bytes(base.__getitem__(o, slice(None))))
+        if kind == "complex":
+            re, im = complex.__getnewargs__(o)
+            return real(re) if im == 0 else text(b"c", real(re) + real(im))
+        if kind == "fraction":
+            top, bottom = FRACTION_TOP(o), FRACTION_BOTTOM(o)    # plain slots, which a program can fill with anything
+            if type(top) is not int or type(bottom) is not int or bottom < 1:
+                raise NotComparable("a Fraction of something else than whole numbers")
+            common = math.gcd(top, bottom)
+            return ratio(top // common, bottom // common)
+        if kind == "decimal":
+            if not decimal.Decimal.is_finite(o):
+                return real(math.nan if decimal.Decimal.is_nan(o) else math.copysign(math.inf, decimal.Decimal.__float__(o)))
+            if abs(decimal.Decimal.adjusted(o)) > 10_000:
+                raise NotComparable("too large")
+            return ratio(*decimal.Decimal.as_integer_ratio(o))
+        if kind == "range":    # ranges are equal when the numbers in them are
+            size = range.__len__(o)
+            return items(b"r", 3, (size, RANGE_START(o) if size else 0, RANGE_STEP(o) if size > 1 else 0), depth)
+        if kind == "datetime":
+            zone = DATETIME_ZONE(o)
+            if zone is not None and type(zone) is not datetime.timezone:
+                raise NotComparable("a time zone with methods of its own")
+            o = o if zone is None else datetime.datetime.astimezone(o, datetime.timezone.utc)
+            return text(b"D", datetime.datetime.isoformat(o).encode())
+        if kind == "date":
+            return text(b"Y", datetime.date.isoformat(o).encode())
+        if kind == "time" and TIME_ZONE(o) is None:
+            return text(b"T", datetime.time.isoformat(o).encode())
+        if kind == "timedelta":
+            return text(b"I", b"%d" % datetime.timedelta.__floordiv__(o, datetime.timedelta(microseconds=1)))
+        if kind == "ndarray":
+            if ARRAY_SIZE(o) > room:
+                raise NotComparable("too large")
+            return items(b"a", 2, (ARRAY_SHAPE(o), NUMPY.ndarray.tolist(o)), depth)
+        if kind == "scalar":
+            item = NUMPY.generic.item(o)
+            if KINDS.get(id(type(item))) != "scalar":    # a long double has no Python number that is equal to it
+                return encode(item, depth + 1)
+        raise NotComparable("a kind of object that is not compared")
+
+    return encode(value, 0)
+
+
+MRO = type.__dict__["__mro__"].__get__
+TYPE_NAME = type.__dict__["__name__"].__get__
+FRACTION_TOP, FRACTION_BOTTOM = fractions.Fraction._numerator.__get__, fractions.Fraction._denominator.__get__
+RANGE_START, RANGE_STEP = range.start.__get__, range.step.__get__
+DATETIME_ZONE, TIME_ZONE = datetime.datetime.tzinfo.__get__, datetime.time.tzinfo.__get__
+NUMPY = ARRAY_SIZE = ARRAY_SHAPE = None    # see load_numpy
+KINDS = {id(kind): name for kind, name in [
+    (bool, "int"), (int, "int"), (str, "str"), (float, "float"), (type(None), "none"), (list, "list"), (tuple, "tuple"),
+    (dict, "dict"), (set, "set"), (frozenset, "frozenset"), (deque, "deque"), (bytes, "bytes"), (bytearray, "bytearray"),
+    (complex, "complex"), (fractions.Fraction, "fraction"), (decimal.Decimal, "decimal"), (range, "range"),
+    (datetime.datetime, "datetime"), (datetime.date, "date"), (datetime.time, "time"), (datetime.timedelta, "timedelta")]}
+NONE = canonical(None)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The layers, through the C library
+
+LIBC = ctypes.CDLL(None, use_errno=True)
+X86 = os.uname().machine == "x86_64"
+NEW = {"user": 0x10000000, "net": 0x40000000, "pid": 0x20000000, "mount": 0x20000, "ipc": 0x8000000, "uts": 0x4000000}
+
+
+def c(name, *arguments):
+    """Call a function of the C library, or a system call by number; raise OSError where it fails."""
+    function, arguments = (LIBC.syscall, (name, *arguments)) if isinstance(name, int) else (getattr(LIBC, name), arguments)
+    result = function(*(ctypes.c_long(a) if isinstance(a, int) else a for a in arguments))
+    if result < 0:
+        raise OSError(ctypes.get_errno(), f"{name}: {os.strerror(ctypes.get_errno())}")
+    return result
+
+
+def prctl(option, value=0):
+    return c("prctl", option, value, 0, 0, 0)
+
+
+def new_user_namespace(flags, proc_self):
+    """Enter new namespaces, the user's among them, in which this user keeps its number and no other exists."""
+    uid, gid = os.getuid(), os.getgid()
+    c("unshare", flags | NEW["user"])
+    for name, line in ("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1"):
+        fd = os.open(name, os.O_WRONLY, dir_fd=proc_self)
+        os.write(fd, line.encode())
+        os.close(fd)
+
+
+def enter_namespaces():
+    """New namespaces, and a new process as the first in them; returns the names of those entered.
+
+    As root, without the user's: the root must be built with root's own rights. leave_privileges() adds it.
+    """
+    flags = sum(NEW.values()) - NEW["user"]
+    proc_self = os.open("/proc/self", os.O_RDONLY | os.O_DIRECTORY)
+    names = sorted(NEW)
+    try:
+        if os.getuid() == 0:
+            c("unshare", flags)
+            names.remove("user")
+        else:
+            new_user_namespace(flags, proc_self)
+    except OSError:
+        return []
+    finally:
+        os.close(proc_self)
+    zygote = os.fork()
+    if zygote:    # this process has entered every namespace but the pid's; it stays only to be its parent
+        os.waitpid(zygote, 0)
+        os._exit(0)
+    return names
+
+
+def library_paths(numpy):
+    """What a child may read: the standard library and, when asked, numpy. (Nothing else is on the path of a bare interpreter.)"""
+    paths = [*sys.path, "/usr/share/zoneinfo"] + ([f"{numpy}/numpy", f"{numpy}/numpy.libs"] if numpy else [])
+    return [path for path in paths if os.path.isdir(path) and not any(path.startswith(f"{other}/") for other in sys.path)]
+
+
+def pivot_root(paths):
+    """Make a root that holds only `paths`, under their own names, read-only; installed packages are covered."""
+    bind, rec, private = 0x1000, 0x4000, 0x40000
+    root = b"/proc"    # a folder that exists everywhere, and under which none of the paths lies
+    c("mount", None, b"/", None, rec | private, None)
+    c("mount", b"tmpfs", root, b"tmpfs", 0, b"size=1m,mode=755")
+    for path in map(os.fsencode, paths):
+        os.makedirs(root + path, exist_ok=True)
+        c("mount", path, root + path, None, bind | rec, None)
+        for packages in (path + b"/site-packages", path + b"/dist-packages"):
+            if os.path.isdir(packages):
+                os.makedirs(root + b"/empty" + packages)
+                c("mount", root + b"/empty" + packages, root + packages, None, bind, None)
+    read_only = struct.pack("QQQQ", 1 | 2 | 4, 0, 0, 0)    # no writing, no set-uid, no devices
+    c(442, -100, root, 0x8000, read_only, len(read_only))    # mount_setattr, with all that is mounted below
+    os.chdir(root)
+    c(155 if X86 else 41, b".", b".")    # pivot_root: the old root now lies on top of the new one
+    c("umount2", b".", 2)
+    os.chdir("/")
+
+
+def leave_privileges(proc_self, namespaces):
+    """Become nobody where we are root, in a user namespace of its own; drop every capability, for good."""
+    if os.getuid() == 0:
+        try:
+            os.setgroups([])
+            os.setresgid(NOBODY, NOBODY, NOBODY)
+            os.setresuid(NOBODY, NOBODY, NOBODY)
+        except OSError:    # a container's root without that right, or without that number
+            pass
+        if namespaces and os.getuid() == NOBODY:
+            try:
+                prctl(4, 1)    # PR_SET_DUMPABLE: or our own files in /proc would be root's
+                new_user_namespace(0, proc_self)
+                namespaces.append("user")
+            except OSError:
+                pass
+    for capability in range(64):
+        LIBC.prctl(24, capability, 0, 0, 0)    # PR_CAPBSET_DROP; fails where there is nothing to drop
+    c("capset", struct.pack("Ii", 0x20080522, 0), bytes(24))
+    prctl(4, 0)    # not dumpable: other processes of this user cannot look in
+    c("prctl", 38, 1, 0, 0, 0)    # PR_SET_NO_NEW_PRIVS
+
+
+def landlock_rules(paths, pivoted):
+    """Rules that allow reading under `paths` and nothing else: (version of Landlock, 0 where there is none; descriptor)."""
+    version = LIBC.syscall(444, None, ctypes.c_long(0), 1)
+    if version < 1:
+        return 0, None
+    read_file, read_folder = 1 << 2, 1 << 3
+    handled = (1 << 13) - 1 | (version >= 2) << 13 | (version >= 3) << 14 | (version >= 5) << 15
+    rules = struct.pack("QQQ", handled, 3 if version >= 4 else 0, 3 if version >= 6 else 0)    # files, TCP, signals and sockets
+    size = 24 if version >= 6 else 16 if version >= 4 else 8
+    ruleset = c(444, rules[:size], size, 0)
+
+    def allow(path, rights):
+        fd = os.open(path, os.O_PATH)
+        c(445, ruleset, 1, struct.pack("=Qi", rights, fd), 0)
+        os.close(fd)
+
+    for path in ["/"] if pivoted else paths:
+        allow(path, read_folder)
+        for entry in os.scandir(path):    # one by one: installed packages may lie inside the library
+            if entry.is_dir():
+                if entry.name not in ("site-packages", "dist-packages") or pivoted:
+                    allow(entry.path, read_file | read_folder)
+            elif entry.is_file():
+                allow(entry.path, read_file)
+    return version, ruleset
+
+
+# Numbers of the allowed system calls on x86-64 and arm64 (None: does not exist there).
+ALLOWED = {
+    "read": (0, 63), "write": (1, 64), "close": (3, 57), "stat": (4, None), "fstat": (5, 80), "lstat": (6, None),
+    "lseek": (8, 62), "mmap": (9, 222), "mprotect": (10, 226), "munmap": (11, 215), "brk": (12, 214),
+    "rt_sigaction": (13, 134), "rt_sigprocmask": (14, 135), "rt_sigreturn": (15, 139), "pread64": (17, 67), "readv": (19, 65),
+    "writev": (20, 66), "access": (21, None), "sched_yield": (24, 124), "mremap": (25, 216), "madvise": (28, 233),
+    "pause": (34, None), "nanosleep": (35, 101), "getitimer": (36, 102), "alarm": (37, None), "setitimer": (38, 103),
+    "getpid": (39, 172), "exit": (60, 93), "uname": (63, 160), "getcwd": (79, 17), "readlink": (89, None),
+    "gettimeofday": (96, 169), "getrlimit": (97, 163), "getrusage": (98, 165), "sysinfo": (99, 179), "times": (100, 153),
+    "getuid": (102, 174), "getgid": (104, 176), "geteuid": (107, 175), "getegid": (108, 177), "getppid": (110, 173),
+    "sigaltstack": (131, 132), "gettid": (186, 178), "time": (201, None), "futex": (202, 98),
+    "sched_getaffinity": (204, 123), "getdents64": (217, 61), "restart_syscall": (219, 128), "clock_gettime": (228, 113),
+    "clock_getres": (229, 114), "clock_nanosleep": (230, 115), "exit_group": (231, 94), "newfstatat": (262, 79),
+    "readlinkat": (267, 78), "faccessat": (269, 48), "getrandom": (318, 278), "statx": (332, 291), "faccessat2": (439, 439)}
+
+
+def seccomp_filter():
+    """The allow-list as a program of the kernel's packet filter, in a struct sock_fprog."""
+    load, equal, at_least, any_bit, leave = 0x20, 0x15, 0x35, 0x45, 0x06
+    allow, eperm, kill = 0x7FFF0000, 0x00050001, 0x80000000
+    number, arch = 0, 4    # offsets in struct seccomp_data; argument i stands at 16 + 8 i, its upper half 4 further
+
+    program = [(load, 0, 0, arch), (equal, 1, 0, 0xC000003E if X86 else 0xC00000B7), (leave, 0, 0, kill), (load, 0, 0, number)]
+    if X86:
+        program += [(at_least, 0, 1, 0x40000000), (leave, 0, 0, kill)]    # x32
+    for x86, arm in ALLOWED.values():
+        if (x86 if X86 else arm) is not None:
+            program += [(equal, 0, 1, x86 if X86 else arm), (leave, 0, 0, allow)]
+
+    def allow_if(numbers, checks):    # checks: (instruction, argument's offset, constant, does a match allow or forbid?)
+        if (numbers[0] if X86 else numbers[1]) is None:
+            return
+        body = []
+        for test, offset, constant, forbids in checks:
+            body += [(load, 0, 0, offset), (test, 0, 1, constant) if forbids else (test, 1, 0, constant), (leave, 0, 0, eperm)]
+        program.append((equal, 0, len(body) + 1, numbers[0] if X86 else numbers[1]))
+        program.extend(body + [(leave, 0, 0, allow)])
+
+    writing = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | 0o20000000    # the last: O_TMPFILE
+    allow_if((2, None), [(any_bit, 16 + 8, writing, True)])    # open(path, flags)
+    allow_if((257, 56), [(any_bit, 16 + 16, writing, True)])    # openat(folder, path, flags)
+    allow_if((302, 261), [(equal, 16, 0, False), (equal, 32, 0, False), (equal, 36, 0, False)])    # prlimit64 that only asks, of itself
+    allow_if((72, 25), [(at_least, 16 + 8, 4, True)])    # fcntl: descriptor flags and F_GETFL, F_DUPFD; no owners, no signals
+    program.append((leave, 0, 0, eperm))
+    code = b"".join(struct.pack("HBBI", *instruction) for instruction in program)
+    fprog = ctypes.create_string_buffer(16)
+    fprog.code = ctypes.create_string_buffer(code)    # kept alive with what points to it
+    struct.pack_into("HP", fprog, 0, len(program), ctypes.addressof(fprog.code))
+    return fprog
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The zygote and its children
+
+def wall_in(out_fd, limits, fprog):
+    """The child's own layers; after this it can compute, read the library and write to out_fd."""
+    prctl(1, signal.SIGKILL)    # PR_SET_PDEATHSIG: die with the zygote
+    os.closerange(3, out_fd)
+    os.closerange(out_fd + 1, 1024)
+    for limit, most in limits:
+        resource.setrlimit(limit, (most, most))
+    if fprog:
+        c("prctl", 22, 2, fprog, 0, 0)    # PR_SET_SECCOMP, by a filter
+
+
+def run_child(job, out_fd):
+    """Run a program's calls and write a frame for each: each in a fresh namespace, with the same random seed."""
+    mode, seed, tuples_as_lists = job["mode"], job["seed"], job["tuples_as_lists"]
+    plain_builtins, program, loaded = dict(vars(builtins)), None, False
+
+    def send(kind, payload=b"", write=os.write, pack=FRAME.pack):
+        data = memoryview(pack(kind, len(payload)) + payload)
+        while data:
+            data = data[write(out_fd, data):]
+
+    for call in job["calls"]:
+        names, value = {}, None
+        try:
+            vars(builtins).update(plain_builtins)
+            sys.setrecursionlimit(1000)
+            random.seed(seed)
+            if NUMPY:
+                NUMPY.random.seed(seed)
+            program = program or compile(job["program"], "<program>", "exec", dont_inherit=True)
+            if mode == "module":
+                module = sys.modules["solution"] = types.ModuleType("solution")    # where dataclasses look their module up
+                scope = names = vars(module)
+            else:
+                scope = {}    # names are local to the exec: functions of the program do not see each other
+            exec(program, scope, names)
+            if not loaded:
+                send(LOADED)
+                loaded = True
+            value = eval(call, scope, names)
+            sys.setrecursionlimit(10_000)
+            frame = VALUE, canonical(value, tuples_as_lists)
+        except NotComparable:
+            frame = ODD, b""
+        except MemoryError:
+            frame = MEMORY, b""
+        except BaseException as error:    # SystemExit and KeyboardInterrupt too: data, like any other
+            frame = ERROR, TYPE_NAME(type(error)).encode("utf-8", "replace")[:64]
+        value = None
+        names.clear()
+        if not loaded:
+            send(LOADED)
+            loaded = True
+        send(*frame)
+
+
+def fork_child(job_fd, out_fd, control, limits, fprog):
+    """Fork; the child runs its job and never returns."""
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        control.close()
+        with open(job_fd, "rb") as job_file:
+            job = json.load(job_file)
+        wall_in(out_fd, limits, fprog)
+        gc.enable()
+        run_child(job, out_fd)
+        code = 0
+    except MemoryError:
+        code = EXIT_MEMORY
+    finally:
+        os._exit(code)
+
+
+def has_seccomp(fprog):
+    """Does a child with the filter on still get a socket? (Tried, not believed.)"""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            wall_in(3, [], fprog)
+            try:
+                socket.socket()
+            except PermissionError:
+                code = 0
+        finally:
+            os._exit(code)
+    return os.waitpid(pid, 0)[1] == 0
+
+
+def load_numpy(folder):
+    """Import numpy from the folder that holds it, which a bare interpreter does not look into."""
+    global NUMPY, ARRAY_SIZE, ARRAY_SHAPE
+    sys.path.append(folder)
+    NUMPY = importlib.import_module("numpy")
+    importlib.import_module("numpy.random")
+    ARRAY_SIZE, ARRAY_SHAPE = NUMPY.ndarray.size.__get__, NUMPY.ndarray.shape.__get__
+    KINDS.update({id(NUMPY.ndarray): "ndarray", id(NUMPY.generic): "scalar"})
+
+
+def prepare(options):
+    """Make this process a zygote: import, wall in. Returns what is on, the limits of a child, and its filter."""
+    without = options["without"]
+    paths = library_paths(options["numpy"])
+    namespaces, pivoted = [] if "namespaces" in without else enter_namespaces(), False
+    for name in PRELOADED:
+        importlib.import_module(name)
+    if options["numpy"]:
+        load_numpy(options["numpy"])
+    with open("/proc/self/statm") as statm:    # the limit on memory is what a program may add to this
+        own_memory = int(statm.read().split()[0]) * resource.getpagesize()
+    proc_self = os.open("/proc/self", os.O_RDONLY | os.O_DIRECTORY)
+    if namespaces:
+        try:
+            pivot_root(paths)
+            pivoted = True
+        except OSError:
+            pass
+    landlock, ruleset = (0, None) if "landlock" in without else landlock_rules(paths, pivoted)
+    leave_privileges(proc_self, namespaces)
+    os.close(proc_self)
+    if landlock:
+        c(446, ruleset, 0)    # landlock_restrict_self
+        os.close(ruleset)
+    prctl(1, signal.SIGKILL)    # PR_SET_PDEATHSIG: die with the process that holds our namespaces
+    fprog = None if "seccomp" in without else seccomp_filter()
+    seccomp = fprog is not None and has_seccomp(fprog)
+    layers = {"namespaces": sorted(namespaces), "root": "pivoted" if pivoted else "shared", "uid": os.getuid(),
+              "landlock": landlock, "seccomp": seccomp, "limits": True}
+    limits = [(resource.RLIMIT_AS, own_memory + options["memory_bytes"]), (resource.RLIMIT_CPU, options["cpu_seconds"]),
+              (resource.RLIMIT_FSIZE, 0), (resource.RLIMIT_NOFILE, 64), (resource.RLIMIT_NPROC, 0), (resource.RLIMIT_CORE, 0),
+              (resource.RLIMIT_MEMLOCK, 0)]
+    os.environ.clear()
+    sys.argv[:] = [""]
+    return layers, limits, fprog if seccomp else None
+
+
+def zygote():
+    """Prepare and report; then fork a child for every pair of descriptors that comes in, one at a time."""
+    control = socket.socket(fileno=os.dup(0))
+    os.dup2(1, 0)    # standard input: /dev/null, like the others
+    try:
+        layers, limits, fprog = prepare(json.loads(control.recv(1 << 16)))
+    except Exception as error:
+        control.send(json.dumps({"error": f"{type(error).__name__}: {error}"}).encode())
+        os._exit(1)
+    control.send(json.dumps(layers).encode())
+    gc.collect()
+    gc.disable()
+    gc.freeze()    # a garbage collection in a child would copy every page of what is here
+
+    poller = select.poll()
+    poller.register(control, 0)    # only: the parent is gone
+    while True:
+        message, fds, _, _ = socket.recv_fds(control, 1, 2)
+        if not message:
+            os._exit(0)
+        pid = fork_child(*fds, control, limits, fprog)
+        for fd in fds:
+            os.close(fd)
+        pidfd = os.pidfd_open(pid)
+        socket.send_fds(control, [b"P"], [pidfd])
+        poller.register(pidfd, select.POLLIN)
+        if any(fd != pidfd for fd, _ in poller.poll()):
+            os.kill(pid, signal.SIGKILL)
+            os._exit(0)
+        poller.unregister(pidfd)
+        os.close(pidfd)
+        control.send(struct.pack("!i", os.waitpid(pid, 0)[1]))
+
+
+if __name__ == "__main__" and sys.argv[1:] == ["--zygote"]:
+    zygote()    # never returns, and so never imports what only the parent needs: a small zygote forks faster
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The parent
+
+import argparse
+import hashlib
+import queue
+import subprocess
 import threading
 import time
-import types
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict
 from concurrent.futures import Future, ThreadPoolExecutor
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-MAX_RESULT = 1 << 20     # bytes of one canonical result; larger ones are "not comparable"
-MAX_PROGRAM = 1 << 20    # bytes of one program and its calls; larger ones are "refused"
-MAX_DEPTH = 200          # nesting of a result; deeper (or self-referential) ones are "not comparable"
-FRAME = struct.Struct("!cI")    # kind, length of the payload that follows
-VALUE, ERROR, ODD, MEMORY, LOADED, END = b"V", b"E", b"N", b"M", b"L", b"Z"
-EXIT_MEMORY = 77         # exit code of a child that had no memory left even to say so
+KEPT_REFERENCES = 20_000    # tasks whose reference results (32 bytes a call) are kept
 
 
 class Outcome(NamedTuple):
-    status: str              # "ok", "error: TypeError", "timeout", "killed: memory", "not comparable", "refused", ...
-    value: bytes | None = None    # canonical bytes where status is "ok"
+    status: str                     # "ok", "error: TypeError", "timeout", "killed: memory", "not comparable", "refused", ...
+    value: bytes | None = None      # the canonical bytes, where the status is "ok"
+
+
+class ZygoteDied(Exception):
+    pass
 
 
 def die(message):
@@ -49,7 +610,7 @@ def die(message):
 
 
 def read_jsonl(path, required=()):
-    """Yield the records of a JSON-lines file; a bad line stops with its file, number, what was found and expected."""
+    """Yield the records of a JSON-lines file; a bad line stops with the file, its number, what was found and expected."""
     path = Path(path)
     if not path.is_file():
         die(f"{path}: no such file; run the stage that writes it first")
@@ -62,7 +623,7 @@ def read_jsonl(path, required=()):
             except ValueError:
                 if not raw.endswith(b"\n"):
                     die(f"{path}, line {number}: the last line is torn (it ends in the middle of a record); "
-                        "rerun the stage that writes it and it will be repaired")
+                        "rerun the stage that writes it, which repairs it")
                 die(f"{path}, line {number}: expected one JSON object, found {raw[:60].decode('utf-8', 'replace')!r}")
             if not isinstance(record, dict):
                 die(f"{path}, line {number}: expected a JSON object, found {type(record).__name__}")
@@ -72,359 +633,116 @@ def read_jsonl(path, required=()):
             yield record
 
 
-# ------------------------------------------------------------------------------------------------ canonical bytes
-
-class NotComparable(Exception):
-    pass
-
-
-def canonical(value, tuples_as_lists=False, limit=MAX_RESULT):
-    """The canonical bytes of a result: equal bytes exactly where Python's own == holds on plain data."""
-    room = limit
-
-    def take(size):
-        nonlocal room
-        room -= size
-        if room < 0:
-            raise NotComparable("too large")
-
-    def number(top, bottom):
-        if bottom < 0:
-            top, bottom = -top, -bottom
-        take((top.bit_length() + bottom.bit_length()) // 4 + 4)
-        return b"n%x;" % top if bottom == 1 else b"n%x/%x;" % (top, bottom)
-
-    def real(x):
-        if x != x:
-            return text(b"f", b"nan")
-        if x in (math.inf, -math.inf):
-            return text(b"f", b"inf" if x > 0 else b"-inf")
-        return number(*x.as_integer_ratio())
-
-    def text(tag, data):
-        take(len(data) + 8)
-        return b"%s%x:%s" % (tag, len(data), data)
-
-    def parts(tag, items, depth, ordered=True):
-        take(8)
-        encoded = [encode(item, depth + 1) for item in items]
-        if not ordered:
-            encoded.sort()
-        return b"%s%x[%s]" % (tag, len(encoded), b"".join(encoded))
-
-    def sized(length):
-        if length > room:
-            raise NotComparable("too large")
-
-    def encode(o, depth):
-        if depth > MAX_DEPTH:
-            raise NotComparable("too deep")
-        kind = type(o)
-        name = KINDS.get(id(kind))
-        if name is None:
-            for base in MRO(kind):
-                name = KINDS.get(id(base))
-                if name is not None:
-                    break
-        if name == "none":
-            return b"N"
-        if name == "int":
-            return number(int.__add__(o, 0), 1)
-        if name == "float":
-            return real(float.__add__(o, 0.0))
-        if name == "complex":
-            re, im = complex.__getnewargs__(o)
-            return real(re) if im == 0 else text(b"c", real(re) + real(im))
-        if name == "str":
-            sized(str.__len__(o))
-            return text(b"s", str.__str__(o).encode("utf-8", "surrogatepass"))
-        if name == "bytes":
-            sized(bytes.__len__(o))
-            return text(b"b", bytes.__getitem__(o, slice(0, None)))
-        if name == "bytearray":
-            sized(bytearray.__len__(o))
-            return text(b"b", bytes(bytearray.__getitem__(o, slice(0, None))))
-        if name == "list":
-            sized(list.__len__(o))
-            return parts(b"l", list.__iter__(o), depth)
-        if name == "tuple":
-            sized(tuple.__len__(o))
-            return parts(b"l" if tuples_as_lists else b"t", tuple.__iter__(o), depth)
-        if name == "deque":
-            sized(deque.__len__(o))
-            return parts(b"q", deque.__iter__(o), depth)
-        if name == "set":
-            sized(set.__len__(o))
-            return parts(b"S", set.__iter__(o), depth, ordered=False)
-        if name == "frozenset":
-            sized(frozenset.__len__(o))
-            return parts(b"S", frozenset.__iter__(o), depth, ordered=False)
-        if name == "dict":
-            sized(dict.__len__(o))
-            pairs = [encode(k, depth + 1) + encode(v, depth + 1) for k, v in dict.items(o)]
-            pairs.sort()
-            take(8)
-            return b"d%x[%s]" % (len(pairs), b"".join(pairs))
-        if name == "range":
-            length = len(o)
-            return parts(b"r", (length, o.start if length else 0, o.step if length > 1 else 0), depth)
-        if name == "fraction":
-            top, bottom = FRACTION_TOP(o), FRACTION_BOTTOM(o)
-            if type(top) is not int or type(bottom) is not int or bottom == 0:
-                raise NotComparable("a Fraction of other things than whole numbers")
-            common = math.gcd(top, bottom)
-            return number(top // common, bottom // common)
-        if name == "decimal":
-            if not decimal.Decimal.is_finite(o):
-                return real(float(decimal.Decimal.__str__(o).lower().replace("snan", "nan")))
-            if abs(decimal.Decimal.adjusted(o)) > 10_000:
-                raise NotComparable("too large")
-            return number(*decimal.Decimal.as_integer_ratio(o))
-        if name == "datetime":
-            zone = DATETIME_ZONE(o)
-            if zone is None:
-                return text(b"D", datetime.datetime.isoformat(o).encode())
-            if type(zone) is not datetime.timezone:
-                raise NotComparable("a time zone that is not a fixed offset")
-            return text(b"U", datetime.datetime.isoformat(datetime.datetime.astimezone(o, datetime.timezone.utc)).encode())
-        if name == "date":
-            return text(b"Y", datetime.date.isoformat(o).encode())
-        if name == "time" and TIME_ZONE(o) is None:
-            return text(b"T", datetime.time.isoformat(o).encode())
-        if name == "timedelta":
-            return text(b"I", b"%d" % (datetime.timedelta.__floordiv__(o, datetime.timedelta(microseconds=1))))
-        if name == "ndarray":
-            sized(int(NUMPY.ndarray.size.__get__(o)))
-            return parts(b"a", (list(NUMPY.ndarray.shape.__get__(o)), NUMPY.ndarray.tolist(o)), depth)
-        if name == "scalar":
-            return encode(NUMPY.generic.item(o), depth + 1)
-        raise NotComparable("a kind of object that is not compared")
-
-    return encode(value, 0)
-
-
-MRO = type.__dict__["__mro__"].__get__
-TYPE_NAME = type.__dict__["__name__"].__get__
-FRACTION_TOP = fractions.Fraction._numerator.__get__
-FRACTION_BOTTOM = fractions.Fraction._denominator.__get__
-DATETIME_ZONE = datetime.datetime.tzinfo.__get__
-TIME_ZONE = datetime.time.tzinfo.__get__
-KINDS = {id(kind): name for kind, name in [
-    (type(None), "none"), (bool, "int"), (int, "int"), (float, "float"), (complex, "complex"), (str, "str"),
-    (bytes, "bytes"), (bytearray, "bytearray"), (list, "list"), (tuple, "tuple"), (deque, "deque"), (set, "set"),
-    (frozenset, "frozenset"), (dict, "dict"), (range, "range"), (fractions.Fraction, "fraction"),
-    (decimal.Decimal, "decimal"), (datetime.datetime, "datetime"), (datetime.date, "date"), (datetime.time, "time"),
-    (datetime.timedelta, "timedelta")]}
-NUMPY = None
-NONE = canonical(None)
-
-
-# ------------------------------------------------------------------------------------------------ the child
-
-def run_child(job_fd, out_fd, memory_bytes):
-    """Run one job in this process and write each result to out_fd as it is made."""
-    with open(job_fd, "rb") as job_file:
-        job = json.load(job_file)
-    resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-    gc.enable()
-
-    def send(kind, payload=b"", write=os.write, view=memoryview, pack=FRAME.pack):
-        data = view(pack(kind, len(payload)) + payload)
-        while data:
-            data = data[write(out_fd, data):]
-
-    module_mode, seed, tuples_as_lists = job["mode"] == "module", job["seed"], job["tuples_as_lists"]
-    plain_builtins, loaded, program = dict(vars(builtins)), False, None
-    for call in job["calls"]:
-        try:
-            vars(builtins).update(plain_builtins)
-            sys.setrecursionlimit(1000)
-            random.seed(seed)
-            if NUMPY is not None:
-                NUMPY.random.seed(seed)
-            program = program or compile(job["program"], "<program>", "exec", dont_inherit=True)
-            if module_mode:
-                module = sys.modules["solution"] = types.ModuleType("solution")
-                names = scope = vars(module)
-            else:
-                names, scope = {}, {}
-            exec(program, names, scope)
-            if not loaded:
-                loaded = True
-                send(LOADED)
-            value = eval(call, names, scope)
-            sys.setrecursionlimit(10_000)
-            frame = VALUE, canonical(value, tuples_as_lists)
-        except NotComparable:
-            frame = ODD, b""
-        except MemoryError:
-            frame = MEMORY, b""
-        except BaseException as error:
-            frame = ERROR, TYPE_NAME(type(error)).encode("utf-8", "replace")[:64]
-        if not loaded:
-            loaded = True
-            send(LOADED)
-        module = names = scope = value = None
-        send(*frame)
-    send(END)
-
-
-def zygote_main():
-    """The zygote: waits for (job, result pipe) descriptors, forks a child for each, reports its end."""
-    control = socket.socket(fileno=0)
-    options = json.loads(control.recv(1 << 16))
-    load_numpy(options["numpy"])
-    with open("/proc/self/statm") as statm:
-        base = int(statm.read().split()[0]) * resource.getpagesize()
-    gc.collect()
-    gc.disable()
-    gc.freeze()
-    control.send(json.dumps({"layers": {"processes": True}}).encode())
-    poller = select.poll()
-    poller.register(control, 0)
-    while True:
-        message, fds, _, _ = socket.recv_fds(control, 16, 2)
-        if not message:
-            os._exit(0)
-        job_fd, out_fd = fds
-        pid = os.fork()
-        if pid == 0:
-            try:
-                control.close()
-                run_child(job_fd, out_fd, base + options["memory_bytes"])
-                os._exit(0)
-            except MemoryError:
-                os._exit(EXIT_MEMORY)
-            finally:
-                os._exit(1)
-        os.close(job_fd)
-        os.close(out_fd)
-        pidfd = os.pidfd_open(pid)
-        socket.send_fds(control, [b"P"], [pidfd])
-        poller.register(pidfd, select.POLLIN)
-        if any(fd != pidfd for fd, _ in poller.poll()):
-            os.kill(pid, signal.SIGKILL)
-            os._exit(0)
-        poller.unregister(pidfd)
-        os.close(pidfd)
-        control.send(struct.pack("!i", os.waitpid(pid, 0)[1]))
-
-
-def load_numpy(folder):
-    """Import numpy from its folder, which the bare interpreter of a zygote does not look into."""
-    global NUMPY
-    if folder:
-        sys.path.append(folder)
-        import numpy
-        NUMPY = numpy
-        KINDS[id(numpy.ndarray)] = "ndarray"
-        KINDS[id(numpy.generic)] = "scalar"
-
-
-# ------------------------------------------------------------------------------------------------ the parent
-
-class ZygoteDied(Exception):
-    pass
-
-
 class Zygote:
-    """A prepared interpreter that forks one child per job; used by one thread at a time."""
+    """The parent's end of one zygote. Used by one thread at a time; started anew after it died."""
 
     def __init__(self, options, hash_seed):
-        self.options, self.hash_seed = options, hash_seed
-        self.start()
+        self.options, self.hash_seed, self.process = options, hash_seed, None
 
-    def start(self):
+    def launch(self):
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        python = getattr(sys, "_base_executable", None) or sys.executable
+        python = getattr(sys, "_base_executable", None) or sys.executable    # not the virtual environment's, which adds packages
+        environment = {"PYTHONHASHSEED": str(self.hash_seed), "OPENBLAS_NUM_THREADS": "1"}
         with theirs:
             self.process = subprocess.Popen(
-                [python, "-s", "-S", "-P", str(Path(__file__).resolve()), "--zygote"], stdin=theirs,
-                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/",
-                env={"PYTHONHASHSEED": str(self.hash_seed), "OPENBLAS_NUM_THREADS": "1"})
+                [python, "-s", "-S", "-P", "-B", os.path.abspath(__file__), "--zygote"], env=environment, cwd="/",
+                stdin=theirs, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         self.control.settimeout(60)
         self.control.send(json.dumps(self.options).encode())
-        reply = self.control.recv(1 << 16)
-        if not reply:
-            raise ZygoteDied
-        self.layers = json.loads(reply)["layers"]
+
+    def greet(self):
+        """Wait until it is ready; returns its layers."""
+        reply = json.loads(self.control.recv(1 << 16) or b'{"error": "its process ended"}')
+        if "error" in reply:
+            self.close()
+            raise ZygoteDied(reply["error"])
         self.control.settimeout(10)
+        return reply
 
     def close(self):
-        self.control.close()
-        self.process.kill()
-        self.process.wait()
+        if self.process:
+            self.control.close()    # it ends by itself when this is closed; killing what holds its namespaces is for a stuck one
+            self.process.kill()
+            self.process.wait()
+            self.process = None
 
     def run(self, job, calls, call_timeout, deadline):
-        """Run a job of `calls` calls; returns (frames, how it ended: None, a status, loaded)."""
-        with os.fdopen(os.memfd_create("job", os.MFD_CLOEXEC), "wb") as job_file:
-            job_file.write(job)
-            job_file.flush()
-            job_file.seek(0)
-            results, theirs = os.pipe()
-            try:
-                socket.send_fds(self.control, [b"J"], [job_file.fileno(), theirs])
-            finally:
-                os.close(theirs)
+        """Have a child run a job of so many calls: (frames without LOADED, whether it loaded, how it ended: "done" or a status)."""
         try:
-            message, fds, _, _ = socket.recv_fds(self.control, 16, 1)
-            if not fds:
-                raise ZygoteDied
+            if not self.process:
+                self.launch()
+                self.greet()
+            with os.fdopen(os.memfd_create("job"), "wb", buffering=0) as job_file:
+                job_file.write(job)
+                job_file.seek(0)
+                results, theirs = os.pipe()
+                try:
+                    socket.send_fds(self.control, [b"J"], [job_file.fileno(), theirs])
+                finally:
+                    os.close(theirs)    # the child's copy is now the only one: when the child ends, so does the pipe
             try:
-                frames, ended = read_frames(results, calls, call_timeout, deadline)
-                poller = select.poll()
-                poller.register(fds[0], select.POLLIN)
-                if ended != "gone" or not poller.poll(50):
-                    signal.pidfd_send_signal(fds[0], signal.SIGKILL)
-            except ProcessLookupError:
-                pass
+                pidfds = socket.recv_fds(self.control, 1, 1)[1]
+                if not pidfds:
+                    raise ZygoteDied("it closed its socket")
+                try:
+                    frames, loaded, ended = read_frames(results, calls, call_timeout, deadline)
+                    stop(pidfds[0], wait_ms=50 if ended == "gone" else 0)
+                finally:
+                    os.close(pidfds[0])
             finally:
-                os.close(fds[0])
+                os.close(results)
+            status = self.control.recv(4)
+            if len(status) != 4:
+                raise ZygoteDied("it closed its socket")
         except OSError as error:
-            raise ZygoteDied from error
-        finally:
-            os.close(results)
-        status = self.control.recv(16)
-        if len(status) != 4:
-            raise ZygoteDied
-        return frames, how_it_died(ended, struct.unpack("!i", status)[0])
+            raise ZygoteDied(str(error)) from error
+        return frames, loaded, how_it_died(struct.unpack("!i", status)[0]) if ended == "gone" else ended
+
+
+def stop(pidfd, wait_ms):
+    """Kill a child, after some milliseconds in which it may end by itself."""
+    poller = select.poll()
+    poller.register(pidfd, select.POLLIN)
+    if wait_ms and poller.poll(wait_ms):
+        return
+    try:
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
 
 
 def read_frames(results, calls, call_timeout, deadline):
-    """Read frames until all calls are answered ("done"), time is up ("timeout"), it misbehaves or is "gone"."""
-    frames, answered, buffer = [], 0, bytearray()
+    """Read until every call is answered ("done"), the child is "gone", time is up, or what it writes makes no sense."""
+    frames, loaded, buffer = [], False, bytearray()
     poller = select.poll()
     poller.register(results, select.POLLIN)
     call_deadline = time.monotonic() + call_timeout
-    while answered < calls:
-        left = min(call_deadline, deadline) - time.monotonic()
-        if left <= 0 or not poller.poll(math.ceil(left * 1000)):
-            return frames, "timeout"
-        chunk = os.read(results, 1 << 16)
-        if not chunk:
-            return frames, "gone"
-        buffer += chunk
+    while True:
         while len(buffer) >= FRAME.size:
             kind, length = FRAME.unpack_from(buffer)
-            if length > MAX_RESULT or kind not in (VALUE, ERROR, ODD, MEMORY, LOADED):
-                return frames, "not comparable"
+            if length > MAX_RESULT or kind not in (VALUE, ERROR, ODD, MEMORY) and (kind != LOADED or loaded or frames):
+                return frames, loaded, "not comparable"
             if len(buffer) < FRAME.size + length:
                 break
-            frames.append((kind, bytes(buffer[FRAME.size:FRAME.size + length])))
+            if kind == LOADED:
+                loaded = True
+            else:
+                frames.append((kind, bytes(buffer[FRAME.size:FRAME.size + length])))
+                call_deadline = time.monotonic() + call_timeout
             del buffer[:FRAME.size + length]
-            answered += kind != LOADED
-            call_deadline = time.monotonic() + call_timeout
-            if answered == calls or len(frames) > calls + 1:
-                return frames, "done"
-    return frames, "done"
+            if len(frames) == calls:
+                return frames, loaded, "done"
+        left = min(call_deadline, deadline) - time.monotonic()
+        if left <= 0 or not poller.poll(math.ceil(left * 1000)):
+            return frames, loaded, "timeout"
+        chunk = os.read(results, 1 << 16)
+        if not chunk:
+            return frames, loaded, "gone"
+        buffer += chunk
 
 
-def how_it_died(ended, status):
-    """The status of the call that was under way when the child ended."""
-    if ended != "gone":
-        return ended
+def how_it_died(status):
+    """The status of the call under way when a child ended without being told to."""
     if os.WIFSIGNALED(status):
         name = signal.Signals(os.WTERMSIG(status)).name
         return {"SIGKILL": "killed: memory", "SIGXCPU": "timeout"}.get(name, f"killed: {name}")
@@ -432,149 +750,11 @@ def how_it_died(ended, status):
 
 
 def outcome_of(kind, payload):
-    if kind == VALUE:
-        return Outcome("ok", payload)
+    """What a frame says. An error's name is the only word of the child's that is shown to anyone."""
     if kind == ERROR:
         name = payload.decode("utf-8", "replace")
         return Outcome(f"error: {name}" if name.isascii() and name.isidentifier() else "error: unnamed")
-    return Outcome("killed: memory" if kind == MEMORY else "not comparable")
-
-
-class Sandbox:
-    """Runs programs on `workers` zygotes. Usable from several threads; a program's failure is data, never raised."""
-
-    def __init__(self, workers=2, memory_mb=256, call_timeout=1.0, program_timeout=5.0, mode="module", numpy=False,
-                 unsafe=False, tuples_as_lists=False):
-        if not sys.platform.startswith("linux"):
-            die("the sandbox needs Linux (namespaces, seccomp and pidfds); run it there or in a Linux virtual machine")
-        if mode not in ("module", "released"):
-            die(f"mode is \"module\" or \"released\", not {mode!r}")
-        self.workers, self.call_timeout, self.program_timeout, self.mode = workers, call_timeout, program_timeout, mode
-        self.tuples_as_lists = tuples_as_lists
-        self.options = {"numpy": numpy_folder() if numpy else None, "memory_bytes": memory_mb << 20, "unsafe": unsafe}
-        self.pools, self.lock = {}, threading.Lock()
-        self.references = OrderedDict()
-        self.layers = self._pool(0)[0].layers
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.close()
-
-    def close(self):
-        for _, zygotes in self.pools.values():
-            for zygote in zygotes:
-                zygote.close()
-        self.pools = {}
-
-    def _pool(self, hash_seed):
-        with self.lock:
-            if hash_seed not in self.pools:
-                zygotes = [Zygote(self.options, hash_seed) for _ in range(self.workers)]
-                free = queue.SimpleQueue()
-                for zygote in zygotes:
-                    free.put(zygote)
-                self.pools[hash_seed] = free, zygotes
-            free, zygotes = self.pools[hash_seed]
-        return zygotes if hash_seed is None else (zygotes[0], free)
-
-    def run(self, program, calls, seed=0, mode=None, hash_seed=0):
-        """Run each call in a fresh namespace of the program; one Outcome per call, in order."""
-        calls = list(calls)
-        if not isinstance(program, str) or not all(isinstance(call, str) for call in calls) \
-                or len(program) + sum(map(len, calls)) > MAX_PROGRAM:
-            return [Outcome("refused")] * len(calls)
-        free = self._pool(hash_seed)[1]
-        zygote = free.get()
-        try:
-            return self._run(zygote, program, calls, seed, mode or self.mode)
-        finally:
-            free.put(zygote)
-
-    def _run(self, zygote, program, calls, seed, mode):
-        deadline = time.monotonic() + self.program_timeout
-        outcomes, retried = [], False
-        while len(outcomes) < len(calls):
-            rest = calls[len(outcomes):]
-            if time.monotonic() >= deadline:
-                outcomes += [Outcome("timeout")] * len(rest)
-                break
-            job = json.dumps({"program": program, "calls": rest, "seed": seed, "mode": mode,
-                              "tuples_as_lists": self.tuples_as_lists}).encode()
-            try:
-                frames, ended = zygote.run(job, len(rest), self.call_timeout, deadline)
-            except (ZygoteDied, OSError):
-                zygote.close()
-                zygote.start()
-                if retried:
-                    outcomes += [Outcome("refused")] * len(rest)
-                    break
-                retried = True
-                continue
-            answers = [outcome_of(kind, payload) for kind, payload in frames if kind != LOADED][:len(rest)]
-            outcomes += answers
-            if ended != "done":    # the call under way is lost; if not even the program loaded, so are the others
-                loaded = any(kind == LOADED for kind, _ in frames)
-                outcomes += [Outcome(ended)] * (1 if loaded else len(rest) - len(answers))
-        return outcomes
-
-    def score(self, task, code, mode=None):
-        """{label: "passed" | "wrong" | "error: ..." | ...} of a candidate's code on a task's test cases."""
-        mode = mode or self.mode
-        labels, calls = list(task["test_cases"]), list(task["test_cases"].values())
-        expected = self._reference(task["ground_truth"], calls, mode)
-        return {label: verdict(reference, outcome, mode)
-                for label, reference, outcome in zip(labels, expected, self.run(code, calls, mode=mode))}
-
-    def _reference(self, ground_truth, calls, mode):
-        """The reference's outcomes, run once per task: [(status, digest of the canonical bytes)]."""
-        key = hashlib.sha256(json.dumps([ground_truth, calls, mode]).encode()).digest()
-        with self.lock:
-            future, mine = self.references.get(key), False
-            if future is None:
-                future, mine = Future(), True
-                self.references[key] = future
-                if len(self.references) > 20_000:
-                    self.references.popitem(last=False)
-        if mine:
-            try:
-                future.set_result([(o.status, digest(o.value)) for o in self.run(ground_truth, calls, mode=mode)])
-            except BaseException as error:
-                future.set_exception(error)
-        return future.result()
-
-    def score_many(self, items, mode=None):
-        """Yield (key, statuses) for an iterable of (key, task, code), on all workers, in order, with flat memory."""
-        with ThreadPoolExecutor(self.workers) as threads:
-            waiting = deque()
-            try:
-                for key, task, code in items:
-                    waiting.append((key, threads.submit(self.score, task, code, mode)))
-                    if len(waiting) >= 64 * self.workers:
-                        key, future = waiting.popleft()
-                        yield key, future.result()
-                while waiting:
-                    key, future = waiting.popleft()
-                    yield key, future.result()
-            finally:
-                for _, future in waiting:
-                    future.cancel()
-
-    def check_reference(self, task):
-        """{label: "ok" | "differs" | "none" | "error: ..."}: the reference run twice, with other hash and random seeds."""
-        labels, calls = list(task["test_cases"]), list(task["test_cases"].values())
-        first = self.run(task["ground_truth"], calls, seed=0)
-        second = self.run(task["ground_truth"], calls, seed=1, hash_seed=1)
-        checks = {}
-        for label, one, two in zip(labels, first, second):
-            if one.status != "ok":
-                checks[label] = one.status
-            elif one != two:
-                checks[label] = "differs"
-            else:
-                checks[label] = "none" if one.value == NONE else "ok"
-        return checks
+    return {VALUE: Outcome("ok", payload), ODD: Outcome("not comparable"), MEMORY: Outcome("killed: memory")}[kind]
 
 
 def digest(value):
@@ -582,6 +762,7 @@ def digest(value):
 
 
 def verdict(reference, outcome, mode):
+    """The status of one test, from the reference's (status, digest) and the candidate's outcome."""
     status, expected = reference
     if status != "ok":
         return f"reference {status}"
@@ -592,15 +773,407 @@ def verdict(reference, outcome, mode):
     return "passed" if digest(outcome.value) == expected else "wrong"
 
 
-def numpy_folder():
-    import importlib.util
-    spec = importlib.util.find_spec("numpy")
-    if spec is None:
-        die("numpy=True needs numpy; install it with: pip install numpy")
-    return str(Path(spec.origin).parent.parent)
+class Sandbox:
+    """Runs programs in `workers` zygotes. Threads may share one; what a program does is data, never an exception.
+
+    memory_mb         what a program may use beside the interpreter itself
+    call_timeout      seconds for one call, with the running of the program in front of it
+    program_timeout   seconds for all calls of one program
+    mode              "module" or "released", see above; run, score and score_many take it too
+    numpy             True: programs can import numpy, and its arrays and scalars can be compared
+    unsafe            True: start even where seccomp cannot be had
+    tuples_as_lists   True: (1, 2) equals [1, 2]
+    without           layers to leave out, of "namespaces", "landlock", "seccomp": to test and to price them
+    """
+
+    def __init__(self, workers=2, memory_mb=256, call_timeout=1.0, program_timeout=5.0, mode="module", numpy=False,
+                 unsafe=False, tuples_as_lists=False, without=()):
+        if sys.platform != "linux":
+            die("the sandbox needs Linux (its layers are the Linux kernel's); run it there, or in a virtual machine or container")
+        if os.uname().machine not in ("x86_64", "aarch64"):
+            die(f"the sandbox knows the system calls of x86_64 and aarch64, not of {os.uname().machine}")
+        if mode not in ("module", "released"):
+            die(f"the sandbox's mode is module or released, not {mode!r}")
+        unknown = set(without) - {"namespaces", "landlock", "seccomp"}
+        if unknown:
+            die(f"layers that can be left out are namespaces, landlock and seccomp, not {', '.join(sorted(unknown))}")
+        if numpy and not find_spec("numpy"):
+            die("the sandbox was asked for numpy, which is not installed; install it with: pip install numpy")
+        self.workers, self.mode, self.tuples_as_lists = workers, mode, tuples_as_lists
+        self.call_timeout, self.program_timeout = call_timeout, program_timeout
+        self.options = {"memory_bytes": memory_mb << 20, "cpu_seconds": math.ceil(program_timeout) + 1, "without": list(without),
+                        "numpy": str(Path(find_spec("numpy").origin).parents[1]) if numpy else None}
+        self.lock, self.zygotes, self.free, self.references = threading.Lock(), [], {}, OrderedDict()
+        try:
+            self.layers = self._start(0)
+        except (ZygoteDied, OSError) as error:
+            self.close()
+            die(f"the sandbox could not start: {error}")
+        if not self.layers["seccomp"] and not unsafe:
+            self.close()
+            die("seccomp, the layer that keeps programs from the kernel, cannot be had here; unsafe=True (--unsafe) runs without it")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def close(self):
+        for zygote in self.zygotes:
+            zygote.close()
+
+    def _start(self, hash_seed):
+        """Start a zygote per worker, all at once; returns their layers."""
+        zygotes = [Zygote(self.options, hash_seed) for _ in range(self.workers)]
+        self.zygotes += zygotes
+        for zygote in zygotes:
+            zygote.launch()
+        layers = [zygote.greet() for zygote in zygotes]
+        self.free[hash_seed] = queue.SimpleQueue()
+        for zygote in zygotes:
+            self.free[hash_seed].put(zygote)
+        return layers[0]
+
+    def run(self, program, calls, seed=0, mode=None, hash_seed=0):
+        """Run each call (an expression) in a fresh namespace of the program; one Outcome a call, in their order."""
+        calls = list(calls)
+        if not all(isinstance(text, str) for text in [program, *calls]) or len(program) + sum(map(len, calls)) > MAX_PROGRAM:
+            return [Outcome("refused")] * len(calls)
+        with self.lock:
+            if hash_seed not in self.free:
+                self._start(hash_seed)
+        zygote = self.free[hash_seed].get()
+        try:
+            return self._run(zygote, program, calls, seed, mode or self.mode)
+        finally:
+            self.free[hash_seed].put(zygote)
+
+    def _run(self, zygote, program, calls, seed, mode):
+        outcomes, deaths, deadline = [], 0, time.monotonic() + self.program_timeout
+        while len(outcomes) < len(calls):    # once; again after a call that cost the child its life
+            rest = calls[len(outcomes):]
+            if time.monotonic() >= deadline:
+                return outcomes + [Outcome("timeout")] * len(rest)
+            job = {"program": program, "calls": rest, "seed": seed, "mode": mode, "tuples_as_lists": self.tuples_as_lists}
+            try:
+                frames, loaded, ended = zygote.run(json.dumps(job).encode(), len(rest), self.call_timeout, deadline)
+            except ZygoteDied:
+                zygote.close()
+                deaths += 1
+                if deaths == 2:
+                    return outcomes + [Outcome("refused")] * len(rest)
+                deadline = time.monotonic() + self.program_timeout
+                continue
+            outcomes += [outcome_of(*frame) for frame in frames]
+            if ended != "done":    # where not even the program's own text came to its end, no other call will fare better
+                outcomes += [Outcome(ended)] * (1 if loaded else len(rest) - len(frames))
+        return outcomes
+
+    def score(self, task, code, mode=None):
+        """{label: status} of a candidate's code on the task's test cases; "passed" where it returns what the reference does."""
+        calls, mode = list(task["test_cases"].values()), mode or self.mode
+        references = self._reference(task["ground_truth"], calls, mode)
+        outcomes = self.run(code, calls, mode=mode)
+        return {label: verdict(reference, outcome, mode)
+                for label, reference, outcome in zip(task["test_cases"], references, outcomes)}
+
+    def _reference(self, program, calls, mode):
+        """[(status, digest)] of the reference's calls, run once per task whatever the number of threads that ask."""
+        key = digest(json.dumps([program, calls, mode]).encode())
+        with self.lock:
+            future = self.references.get(key)
+            first = future is None
+            if first:
+                future = self.references[key] = Future()
+                if len(self.references) > KEPT_REFERENCES:
+                    self.references.popitem(last=False)
+        if first:
+            try:
+                future.set_result([(o.status, digest(o.value)) for o in self.run(program, calls, mode=mode)])
+            except BaseException as error:
+                future.set_exception(error)
+                raise
+        return future.result()
+
+    def score_many(self, items, mode=None):
+        """Yield (key, statuses) for each (key, task, code) of an iterable, in its order, reading only a little ahead."""
+        with ThreadPoolExecutor(self.workers) as threads:
+            ahead = deque()
+            try:
+                for key, task, code in items:
+                    ahead.append((key, threads.submit(self.score, task, code, mode)))
+                    if len(ahead) > 64 * self.workers:
+                        key, future = ahead.popleft()
+                        yield key, future.result()
+                while ahead:
+                    key, future = ahead.popleft()
+                    yield key, future.result()
+            finally:
+                for _, future in ahead:
+                    future.cancel()
+
+    def check_reference(self, task):
+        """{label: "ok" | "differs" | "none" | "error: ..." | ...}: the reference run twice, with other hash and random seeds."""
+        calls = list(task["test_cases"].values())
+        first = self.run(task["ground_truth"], calls, seed=0)
+        second = self.run(task["ground_truth"], calls, seed=1, hash_seed=1)
+        checks = {}
+        for label, one, two in zip(task["test_cases"], first, second):
+            if one.status != "ok":
+                checks[label] = one.status
+            elif one != two:
+                checks[label] = "differs"
+            else:
+                checks[label] = "none" if one.value == NONE else "ok"
+        return checks
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The command line
+
+def parse_args():
+    parser = argparse.ArgumentParser(description="Score answers (Python source) on their tasks' test cases, in a sandbox.")
+    # What to do
+    parser.add_argument("--in", dest="source", metavar="FILE", help="JSON lines with the keys task (ground_truth, test_cases) and answer "
+                        "(Python source as it is, without Markdown fences; null for none)")
+    parser.add_argument("--out", metavar="FILE", help="the same records with reward, tests and sandbox; continued where it exists")
+    parser.add_argument("--overwrite", action="store_true", help="start --out again instead of continuing it")
+    parser.add_argument("--self-test", action="store_true", help="print the layers, run hostile programs, an honest one after each")
+    parser.add_argument("--hostile", metavar="FOLDER", help="more hostile programs for --self-test (default: tests/hostile beside this file)")
+    # How programs run
+    parser.add_argument("--mode", choices=["module", "released"], default="module", help="run programs as modules, or with the "
+                        "released evaluator's split namespace and None rule (default: module)")
+    parser.add_argument("--workers", type=int, default=os.cpu_count(), help="programs run at once (default: the number of cores)")
+    parser.add_argument("--memory-mb", type=int, default=256, help="memory of one program, in MiB beside the interpreter (default: 256)")
+    parser.add_argument("--call-timeout", type=float, default=1.0, help="seconds for one call (default: 1.0)")
+    parser.add_argument("--program-timeout", type=float, default=5.0, help="seconds for all calls of a program (default: 5.0)")
+    parser.add_argument("--numpy", action="store_true", help="let programs import numpy")
+    parser.add_argument("--tuples-as-lists", action="store_true", help="let a tuple equal a list")
+    # The layers
+    parser.add_argument("--unsafe", action="store_true", help="run even without seccomp")
+    parser.add_argument("--without", default="", metavar="LAYERS", help="leave layers out, to test and to price them: some of "
+                        "namespaces,landlock,seccomp (default: none)")
+    args = parser.parse_args()
+    if not args.self_test and not (args.source and args.out):
+        parser.error("give --in and --out, or --self-test")
+    if args.workers < 1 or args.memory_mb < 1 or args.call_timeout <= 0 or args.program_timeout <= 0:
+        parser.error("--workers, --memory-mb, --call-timeout and --program-timeout must be above zero")
+    return args
+
+
+def sandbox_of(args, **changes):
+    settings = dict(workers=args.workers, memory_mb=args.memory_mb, call_timeout=args.call_timeout, mode=args.mode, numpy=args.numpy,
+                    program_timeout=args.program_timeout, unsafe=args.unsafe, tuples_as_lists=args.tuples_as_lists,
+                    without=[layer for layer in args.without.split(",") if layer])
+    return Sandbox(**{**settings, **changes})
+
+
+def finished_records(out, settings, overwrite):
+    """The keys of the records that an earlier run finished; cuts a torn last line, refuses other settings."""
+    beside = out.with_suffix(".settings.json")
+    if out.exists() and not overwrite:
+        earlier = json.loads(beside.read_text()) if beside.exists() else settings
+        for name, value in settings.items():
+            if earlier.get(name) != value:
+                die(f"{out}: {name} was {earlier.get(name)}, now {value}; use --overwrite or another --out")
+        with open(out, "rb+") as file:
+            text = file.read()
+            file.truncate(text.rfind(b"\n") + 1)
+        keys = [record_key(record) for record in read_jsonl(out)]
+    else:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text("")
+        keys = []
+    beside.write_text(json.dumps(settings, indent=1) + "\n")
+    return keys
+
+
+def record_key(record):
+    return record.get("task_id"), record.get("sample")
+
+
+def readable(path):
+    """Yield (key, record, code) of an input, whose tasks are checked where they stand."""
+    for number, record in enumerate(read_jsonl(path, required=("task", "answer")), 1):
+        task = record["task"]
+        if not isinstance(task, dict) or not isinstance(task.get("ground_truth"), str) or not isinstance(task.get("test_cases"), dict) \
+                or not task["test_cases"]:
+            die(f"{path}, record {number}: expected a task with ground_truth (source text) and test_cases (label: call), found "
+                f"{json.dumps(task)[:80]}")
+        yield record
+
+
+def show_progress(done, total, since, first, last=[0.0]):
+    """A bar on a terminal, else a line every ten seconds."""
+    now = time.monotonic()
+    if now - last[0] < (0.2 if sys.stderr.isatty() else 10) and done < total:
+        return
+    last[0] = now
+    rate = (done - first) / max(now - since, 1e-9)
+    bar = "#" * round(30 * done / max(total, 1))
+    left = round((total - done) / rate) if rate else 0
+    print(f"{done:>7}/{total} [{bar:30}] {rate:6.0f}/s, {left // 60}:{left % 60:02} left",
+          end="\r" if sys.stderr.isatty() and done < total else "\n", file=sys.stderr, flush=True)
+
+
+def score_file(args):
+    """Score every record of --in into --out, in its order."""
+    out = Path(args.out)
+    if out.exists() and Path(args.source).exists() and out.samefile(args.source):
+        die(f"--out is --in ({out}); a stage does not change its input")
+    settings = {name: getattr(args, name) for name in
+                ("mode", "memory_mb", "call_timeout", "program_timeout", "numpy", "tuples_as_lists", "unsafe", "without")}
+    total = sum(1 for _ in readable(args.source))    # the whole input is checked before anything is written
+    finished = finished_records(out, settings, args.overwrite)
+    records = readable(args.source)
+    for number, key in enumerate(finished, 1):
+        record = next(records, None)
+        if record is None or record_key(record) != key:
+            die(f"{out}, record {number}: task_id and sample are {key}, in {args.source} "
+                f"{record and record_key(record)}; use --overwrite or another --out")
+    counts, rewards, done, since = Counter(), [], len(finished), time.monotonic()
+    with sandbox_of(args) as box, open(out, "a", encoding="utf-8") as file:
+        for record, tests in box.score_many((record, record["task"], record["answer"]) for record in records):
+            reward = sum(status == "passed" for status in tests.values()) / len(tests)
+            file.write(json.dumps({**record, "reward": reward, "tests": tests, "sandbox": box.layers}) + "\n")
+            file.flush()
+            counts.update(tests.values())
+            rewards.append(reward)
+            done += 1
+            show_progress(done, total, since, len(finished))
+    print(f"wrote {out}: {total} records, {len(rewards)} of them now")
+    if rewards:
+        print(f"of these: mean reward {sum(rewards) / len(rewards):.3f}, all tests passed {sum(r == 1 for r in rewards) / len(rewards):.3f}")
+        print("tests: " + ", ".join(f"{count} {status}" for status, count in counts.most_common(12)))
+
+
+# The hostile programs in this file are a sample; tests/hostile holds the rest. Their form: `# claim:` what must not come true,
+# `# expect:` the statuses that their ten calls may have, separated by |, and `# needs: pivot` or `# needs: landlock` where only
+# that layer (or the stronger one) can hold them. `contained` raises PermissionError when an attempt is refused.
+HOSTILE_TASK = {
+    "ground_truth": '''
+def solve(x):
+    if isinstance(x, (int, float)):
+        return x * 3 + 1
+    if isinstance(x, str):
+        return x[::-1] + "!"
+    if isinstance(x, dict):
+        return {value: key for key, value in x.items()}
+    return sorted(set(x))
+''',
+    "test_cases": {str(number): f"solve({argument})" for number, argument in enumerate(
+        ["1", "-2", "0.25", "True", "'abc'", "''", "[3, 1, 2, 2]", "(7, 7)", "{'a': 1}", "{5, 4}"], 1)}}
+HOSTILE = {
+    "lying_eq": '''
+# claim: an object that says it equals everything passes
+# expect: not comparable
+class Yes:
+    def __eq__(self, other): return True
+    def __hash__(self): return 0
+def solve(x): return Yes()
+''',
+    "socket": '''
+# claim: a program reaches the network
+# expect: error: PermissionError
+import socket
+def solve(x): return socket.socket()
+''',
+    "write_file": '''
+# claim: a program writes a file
+# expect: error: PermissionError | error: FileNotFoundError
+def solve(x): return open("/tmp/written-by-the-sandbox", "w")
+''',
+    "fork": '''
+# claim: a program starts a process
+# expect: error: PermissionError | error: BlockingIOError
+import os
+def solve(x): return os.fork()
+''',
+    "swallow": '''
+# claim: a program that catches everything outlives its time
+# expect: timeout
+def solve(x):
+    while True:
+        try:
+            while True: pass
+        except BaseException: pass
+''',
+    "exit": '''
+# claim: a program that ends its process ends more than that, or passes
+# expect: killed: exit
+import os
+def solve(x): os._exit(0)
+''',
+    "memory": '''
+# claim: a program takes all of the memory
+# expect: killed: memory
+def solve(x): return len("x" * (1 << 34))
+''',
+    "crash": '''
+# claim: a program that crashes the interpreter takes the zygote along
+# expect: killed: SIGSEGV
+import ctypes
+def solve(x): return ctypes.string_at(0)
+''',
+}
+
+
+def hostile_programs(folder):
+    """{name: source} of the programs in this file and in a folder."""
+    folder = Path(folder) if folder else Path(__file__).resolve().parent / "tests" / "hostile"
+    return {**HOSTILE, **{path.stem: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.py"))}}
+
+
+def header(source, name):
+    return next((line.split(":", 1)[1].strip() for line in source.splitlines() if line.startswith(f"# {name}:")), "")
+
+
+def self_test(args):
+    """Each hostile program must end as it says and pass nothing; then the reference itself must pass everything."""
+    programs = queue.SimpleQueue()
+    for item in hostile_programs(args.hostile).items():
+        programs.put(item)
+    total, verdicts = programs.qsize(), []
+
+    def work(box):
+        while True:
+            try:
+                name, source = programs.get_nowait()
+            except queue.Empty:
+                return
+            strength = {"": True, "pivot": box.layers["root"] == "pivoted",
+                        "landlock": box.layers["root"] == "pivoted" or box.layers["landlock"] > 0}
+            if not strength[header(source, "needs")]:
+                verdicts.append((name, "not held", header(source, "needs")))
+                continue
+            statuses = set(box.score(HOSTILE_TASK, source).values())
+            honest = set(box.score(HOSTILE_TASK, HOSTILE_TASK["ground_truth"] + f"# after {name}").values())
+            held = statuses <= {status.strip() for status in header(source, "expect").split("|")} and honest == {"passed"}
+            verdicts.append((name, "ok" if held else "FAILED", ", ".join(sorted(statuses)) if honest == {"passed"} else
+                             f"{sorted(statuses)}, and the honest program after it: {sorted(honest)}"))
+
+    boxes = [sandbox_of(args, workers=1, program_timeout=1.5 * args.call_timeout) for _ in range(args.workers)]
+    try:
+        print("layers: " + json.dumps(boxes[0].layers))
+        with ThreadPoolExecutor(args.workers) as threads:
+            for future in [threads.submit(work, box) for box in boxes]:
+                future.result()
+    finally:
+        for box in boxes:
+            box.close()
+    for name, result, what in sorted(verdicts):
+        print(f"{result:8} {name:28} {what}")
+    failed = sum(result == "FAILED" for _, result, _ in verdicts)
+    skipped = sum(result == "not held" for _, result, _ in verdicts)
+    print(f"{total} hostile programs: {total - failed - skipped} contained, {failed} failed, {skipped} beyond the layers that are on")
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["--zygote"]:
-        zygote_main()
-    die("the command line is not written yet")
+    arguments = parse_args()
+    try:
+        sys.exit(self_test(arguments) if arguments.self_test else score_file(arguments))
+    except KeyboardInterrupt:
+        print("\nstopped; the same command continues", file=sys.stderr)
+        sys.exit(130)
