@@ -305,6 +305,7 @@ PREPARE = r"""
     for (const child of Array.from(childrenOf.call(old))) Node.prototype.appendChild.call(still, child);
     Node.prototype.replaceChild.call(parentOf.call(old), still, old);
   }
+  for (const bar of all('progress:indeterminate')) Element.prototype.setAttribute.call(bar, 'value', 0);   // swings by a timer of its own
   for (const animation of Document.prototype.getAnimations.call(document)) {   // the end of what ends, the start of what does not
     try { isFinite(animation.effect.getComputedTiming().endTime) ? animation.finish() : animation.cancel(); } catch { animation.cancel(); }
   }
@@ -383,8 +384,8 @@ class Picture:
 
     @functools.cached_property
     def blank(self):
-        """Nothing to see: fewer than one pixel in 10,000 differs from the corner's colour."""
-        return bool((self.rgb != self.rgb[0, 0]).any(axis=-1).mean() < 1e-4)
+        """Nothing to see: every pixel has the same colour."""
+        return bool((self.rgb == self.rgb[0, 0]).all())
 
 
 @dataclasses.dataclass
@@ -699,18 +700,20 @@ def as_rgb(picture):
 
 # ------------------------------------------------------------------------------------------------- differences in words
 
-COLOURS = {  # a light, a middle and a dark shade of each hue of Tailwind's palette, and what people call them
+PALETTE = {  # Tailwind's, shades 100 to 900
+    "red": "fee2e2 fecaca fca5a5 f87171 ef4444 dc2626 b91c1c 991b1b 7f1d1d",
+    "yellow": "fef3c7 fde68a fcd34d fbbf24 f59e0b d97706 b45309 92400e 78350f",
+    "green": "d1fae5 a7f3d0 6ee7b7 34d399 10b981 059669 047857 065f46 064e3b",
+    "blue": "dbeafe bfdbfe 93c5fd 60a5fa 3b82f6 2563eb 1d4ed8 1e40af 1e3a8a",
+    "indigo": "e0e7ff c7d2fe a5b4fc 818cf8 6366f1 4f46e5 4338ca 3730a3 312e81",
+    "purple": "ede9fe ddd6fe c4b5fd a78bfa 8b5cf6 7c3aed 6d28d9 5b21b6 4c1d95",
+    "pink": "fce7f3 fbcfe8 f9a8d4 f472b6 ec4899 db2777 be185d 9d174d 831843",
+}
+COLOURS = {  # what people call them: three light, three middle and three dark shades of each
     "white": ["#ffffff"], "black": ["#000000"], "light gray": ["#f3f4f6", "#e5e7eb", "#d1d5db"], "gray": ["#9ca3af", "#6b7280"],
-    "dark gray": ["#374151", "#1f2937", "#111827"],
-    **{f"{shade}{hue}": shades for hue, by_shade in {
-        "red": (["#fee2e2", "#fca5a5"], ["#ef4444", "#dc2626"], ["#991b1b", "#7f1d1d"]),
-        "yellow": (["#fef3c7", "#fcd34d"], ["#f59e0b", "#fbbf24"], ["#92400e", "#78350f"]),
-        "green": (["#d1fae5", "#6ee7b7"], ["#10b981", "#059669"], ["#065f46", "#064e3b"]),
-        "blue": (["#dbeafe", "#93c5fd"], ["#3b82f6", "#2563eb"], ["#1e40af", "#1e3a8a"]),
-        "indigo": (["#e0e7ff", "#a5b4fc"], ["#6366f1", "#4f46e5"], ["#3730a3", "#312e81"]),
-        "purple": (["#ede9fe", "#c4b5fd"], ["#8b5cf6", "#7c3aed"], ["#5b21b6", "#4c1d95"]),
-        "pink": (["#fce7f3", "#f9a8d4"], ["#ec4899", "#db2777"], ["#9d174d", "#831843"]),
-    }.items() for shade, shades in zip(("light ", "", "dark "), by_shade)},
+    "dark gray": ["#4b5563", "#374151", "#1f2937", "#111827"],
+    **{f"{shade}{hue}": [f"#{s}" for s in shades.split()[first:first + 3]]
+       for hue, shades in PALETTE.items() for first, shade in ((0, "light "), (3, ""), (6, "dark "))},
 }
 KINDS = {"header": "header", "nav": "navigation bar", "footer": "footer", "aside": "sidebar", "form": "form", "section": "section",
          "article": "section", "main": "main part", "h1": "main heading", "h2": "heading", "h3": "heading", "h4": "heading", "a": "link",
@@ -731,8 +734,12 @@ def colour_distance(a, b):
 
 @functools.lru_cache(maxsize=4096)
 def colour_name(colour):
-    """"#3b82f6" -> "blue"."""
-    return min((colour_distance(colour, shade), name) for name, shades in COLOURS.items() for shade in shades)[1]
+    """"#3b82f6" -> "blue". Tints first part from greys by saturation (a grey of Tailwind's is a little blue), then the nearest shade."""
+    high, low = max(channels(colour)) / 255, min(channels(colour)) / 255
+    saturation = 0 if high == low else (high - low) / (1 - abs(high + low - 1))
+    grey = saturation < 0.25 or (high + low < 0.4 and saturation < 0.45)
+    return min((colour_distance(colour, shade), name) for name, shades in COLOURS.items() for shade in shades
+               if grey == (name in ("white", "black") or "gray" in name))[1]
 
 
 def compare_pages(agent, reference):

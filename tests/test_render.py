@@ -1,0 +1,473 @@
+"""What render.py claims: nothing leaves, nothing is read, one page cannot harm the next, the same page gives the same pixels,
+and the similarity and the differences in words say what they should."""
+
+import asyncio
+import concurrent.futures
+import hashlib
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+import render  # noqa: E402
+
+HOSTILE = sorted((Path(__file__).parent / "hostile_pages").glob("*.html"))
+LINK = f'<link href="{render.TAILWIND_LINK}" rel="stylesheet">'
+
+
+def missing():
+    try:
+        import playwright  # noqa: F401
+
+        render.find_chromium()
+        render.fetch_tailwind()
+    except (ImportError, RuntimeError) as problem:
+        return str(problem)
+
+
+WITHOUT = missing()
+needs_browser = pytest.mark.skipif(WITHOUT is not None, reason=f"no page can be rendered here: {WITHOUT}")
+
+
+def page(body, head=""):
+    return f"<!DOCTYPE html><html><head>{LINK}{head}</head>{body if body.startswith('<body') else f'<body>{body}</body>'}</html>"
+
+
+SHOP = page("""<body class="bg-gray-100"><header class="bg-blue-500 p-6 text-white flex justify-between"><h1 class="text-3xl">Lamp shop</h1>
+<nav><a class="px-2" href="#">Home</a><a class="px-2">About</a></nav></header>
+<section class="p-8 bg-white"><h2 class="text-2xl text-center">Lamps</h2><p>We sell lamps of all sizes</p><button class="bg-red-500 text-white p-4">Buy</button></section>
+<section class="p-8 bg-gray-100"><h2 class="text-2xl">Prices</h2><p>Each costs $5</p><img src="https://picsum.photos/id/48/300/200"></section>
+<footer class="bg-gray-800 text-white p-4"><p>Call us</p></footer></body>""")
+
+
+@pytest.fixture(scope="module")
+def renderer():
+    with render.Renderer(browsers=2) as r:
+        yield r
+
+
+@pytest.fixture(scope="module")
+def impatient():
+    with render.Renderer(browsers=1, timeout=4) as r:
+        yield r
+
+
+@pytest.fixture()
+def counter():
+    """A server on loopback that counts connections, whatever is spoken on them."""
+    server, seen = socket.create_server(("127.0.0.1", 0)), []
+
+    def accept():
+        while True:
+            try:
+                connection, _ = server.accept()
+            except OSError:
+                return
+            seen.append("connected")
+            connection.settimeout(0.2)
+            try:
+                seen.append(connection.recv(200).decode("latin-1").split("\r\n")[0])
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\nAccess-Control-Allow-Origin: *\r\n\r\nok")
+            except OSError:
+                pass
+            connection.close()
+
+    threading.Thread(target=accept, daemon=True).start()
+    yield server.getsockname()[1], seen
+    server.close()
+
+
+def armed(path, port, file="file:///etc/hostname"):
+    text = path.read_text()
+    return text.replace("HTTP_HERE", f"http://127.0.0.1:{port}").replace("WS_HERE", f"ws://127.0.0.1:{port}").replace("FILE_HERE", file)
+
+
+def pixels(picture):
+    assert picture.status == "ok", picture.status
+    return hashlib.sha256(picture.rgb.tobytes()).hexdigest()
+
+
+# ------------------------------------------------------------------------------------------------- nothing leaves, nothing is read
+
+
+@needs_browser
+@pytest.mark.parametrize("isolation", ["auto", "dead proxy"])
+def test_hostile_pages_make_no_connection_and_the_next_page_renders(counter, isolation):
+    port, seen = counter
+    with render.Renderer(browsers=1, isolation=isolation, timeout=5) as r:
+        before = pixels(r.render(SHOP))
+        for path in HOSTILE:
+            picture = r.render(armed(path, port), layout=True)
+            assert picture.status == "ok", f"{path.name}: {picture.status}"
+            assert picture.height <= 20_000 and picture.layout is not None
+            assert pixels(r.render(SHOP)) == before, f"after {path.name} the next page looks different"
+        time.sleep(0.5)  # what was put off until idle
+        assert not seen, seen
+        assert isolation == "auto" or r.isolation == isolation
+
+
+@needs_browser
+def test_the_same_pages_do_reach_the_counter_in_an_unprotected_browser(counter, tmp_path):
+    port, seen = counter
+    from playwright.async_api import async_playwright
+
+    async def visit():
+        async with async_playwright() as p:
+            browser = await p.chromium.launch(executable_path=render.find_chromium(), chromium_sandbox=False)
+            silent = []
+            for path in HOSTILE:
+                if path.name.startswith("net_"):
+                    seen.clear()
+                    tab = await browser.new_page()
+                    (tmp_path / path.name).write_text(armed(path, port))
+                    await tab.goto((tmp_path / path.name).as_uri(), wait_until="commit")
+                    for _ in range(40):
+                        await asyncio.sleep(0.05)
+                        if seen:
+                            break
+                    silent += [] if seen else [path.name]
+                    await tab.close()
+            await browser.close()
+            return silent
+
+    assert asyncio.run(visit()) == []
+
+
+@needs_browser
+def test_no_file_is_read(renderer, tmp_path):
+    tmp_path.chmod(0o755)
+    for parent in tmp_path.parents:  # pytest's folders are closed to others; the browser may be another user, and is to be tempted
+        if parent.stat().st_uid == os.geteuid() and parent != Path("/"):
+            parent.chmod(parent.stat().st_mode | 0o055)
+    secret = tmp_path / "secret.svg"
+    secret.write_text('<svg xmlns="http://www.w3.org/2000/svg" width="600" height="300"><rect width="600" height="300" fill="#ff00ff"/></svg>')
+    os.utime(secret, (1, 1_000_000_000))  # last read in 1970
+    picture = renderer.render(armed(next(p for p in HOSTILE if p.stem == "files"), 9, secret.as_uri()))
+    assert picture.status == "ok"
+    assert not (picture.rgb == (255, 0, 255)).all(axis=-1).any()
+    unread = secret.stat().st_atime
+    secret.read_bytes()
+    if secret.stat().st_atime == 1:
+        pytest.skip("this file system does not record when files are read")
+    assert unread == 1
+
+
+@needs_browser
+def test_isolation_is_recorded_and_true(renderer):
+    assert renderer.isolation in ("network namespace", "dead proxy")
+    pid = int((renderer.slots[0].folder / "pid").read_text())
+    if renderer.isolation == "network namespace":
+        assert os.readlink(f"/proc/{pid}/ns/net") != os.readlink("/proc/self/ns/net")
+        assert [line.split(":")[0].strip() for line in Path(f"/proc/{pid}/net/dev").read_text().splitlines()[2:]] == ["lo"]
+        if os.geteuid() == 0:
+            assert re.search(r"Uid:\s+65534", Path(f"/proc/{pid}/status").read_text())
+
+
+# ------------------------------------------------------------------------------------------------- one page cannot harm the next
+
+
+@needs_browser
+@pytest.mark.parametrize("name, text, expected", [
+    ("200,000 elements", "<html><body>" + "<p>x" * 200_000, ("ok", "timeout")),
+    ("100 MB of text", "<html><body>" + "x " * 50_000_000, ("too large",)),
+    ("1,000,000 pixels high", '<html><body><div style="height:1000000px;background:linear-gradient(red,blue)">x</div>', ("ok",)),
+    ("10,000 deep", "<html><body>" + "<div>" * 10_000 + "x", ("ok",)),
+    ("not HTML", "\x00\ud800\uffff & < > \" ' ]]>", ("ok",)),
+    ("empty", "", ("ok",)),
+])
+def test_heavy_and_odd_pages_end_in_a_status_and_the_next_page_renders(impatient, name, text, expected):
+    renderer = impatient
+    before = pixels(renderer.render(SHOP))
+    picture = renderer.render(text)
+    assert picture.status in expected
+    assert picture.height <= 20_000
+    assert {pixels(renderer.render(SHOP)) for _ in range(2)} == {before}
+
+
+@needs_browser
+def test_a_page_that_takes_too_long_loses_its_browser_and_not_the_run():
+    nested = "<html><body>" + '<div style="display:grid;grid-template-columns:auto minmax(min-content,1fr);writing-mode:vertical-lr"><div style="display:flex;flex-wrap:wrap">' * 60 + "x y" + "</div></div>" * 60
+    heavy = "<html><body>" + '<div style="filter:blur(90px) drop-shadow(0 0 80px red);backdrop-filter:blur(90px);height:19000px">' * 20 + "x"
+    with render.Renderer(browsers=1, timeout=1.5) as r:
+        before, first = pixels(r.render(SHOP)), (r.slots[0].folder / "pid").read_text()
+        statuses = [r.render(text).status for text in (nested, heavy)]
+        assert "timeout" in statuses
+        assert pixels(r.render(SHOP)) == before
+        assert (r.slots[0].folder / "pid").read_text() != first
+
+
+@needs_browser
+def test_a_killed_browser_is_replaced_and_none_is_left_behind():
+    r = render.Renderer(browsers=2)
+    before = pixels(r.render(SHOP))
+    for slot in r.slots:
+        os.killpg(int((slot.folder / "pid").read_text()), signal.SIGKILL)
+    assert pixels(r.render(SHOP)) == pixels(r.render(SHOP)) == before
+    pids, folder = [int((slot.folder / "pid").read_text()) for slot in r.slots], r.folder
+    r.close()
+    time.sleep(0.2)
+    assert not any(Path(f"/proc/{pid}").exists() and "Z" not in Path(f"/proc/{pid}/stat").read_text().split()[2] for pid in pids)
+    assert not folder.exists()
+
+
+@needs_browser
+def test_render_may_be_called_from_many_threads(renderer):
+    pages = [page(f'<h1 class="text-4xl">{n}</h1>') for n in range(12)]
+    alone = [pixels(renderer.render(p)) for p in pages]
+    with concurrent.futures.ThreadPoolExecutor(6) as pool:
+        assert [pixels(p) for p in pool.map(renderer.render, pages)] == alone
+    assert [pixels(p) for p in renderer.render_many(pages)] == alone
+    assert len(set(alone)) == 12
+
+
+# ------------------------------------------------------------------------------------------------- the same bytes, the same pixels
+
+
+@needs_browser
+def test_pixels_are_equal_over_50_renders_fresh_and_reused_page_one_and_two_browsers(renderer):
+    moving = next(p for p in HOSTILE if p.stem == "moving").read_text()
+    for text, count in ((SHOP, 25), (moving, 25)):
+        hashes = {pixels(p) for p in renderer.render_many([text] * count)}
+        for _ in range(2):
+            with render.Renderer(browsers=1, pages_per_tab=2) as fresh:
+                hashes |= {pixels(fresh.render(text)) for _ in range(3)}
+        assert len(hashes) == 1
+
+
+@needs_browser
+def test_what_fades_in_is_seen_and_what_moves_stands_still(renderer):
+    picture = renderer.render(next(p for p in HOSTILE if p.stem == "moving").read_text())
+    assert (picture.rgb == (0, 0, 255)).all(axis=-1).sum() > 10_000
+
+
+def test_the_stylesheet_is_split_without_losing_a_character():
+    if not (render.CACHE / render.TAILWIND_FILE).exists():
+        pytest.skip("Tailwind's stylesheet is not here: python render.py --setup")
+    css = re.sub(r"/\*.*?\*/", "", (render.CACHE / render.TAILWIND_FILE).read_text(), flags=re.S)
+    sheet = render.load_stylesheet()
+    assert sheet.for_page('<p class="' + " ".join(sheet.by_class) + '">') == css
+    small = sheet.for_page('<p class="md:w-1/2 2xl:p-4 hover:bg-red-500">')
+    assert ".md\\:w-1\\/2{" in small and ".\\32xl\\:p-4{" in small and "bg-blue-500" not in small and len(small) < 8000
+
+
+@needs_browser
+def test_the_rules_a_page_uses_give_the_same_picture_as_the_whole_stylesheet(renderer):
+    sheet = render.load_stylesheet()
+    names = sorted(n for n in sheet.by_class if ":" not in n)
+    rng = np.random.default_rng(0)
+    pages = [SHOP] + [page("".join(f'<div class="{" ".join(rng.choice(names, 12))}">Text <a href="#">{n}</a><ul><li>x</li></ul><input></div>' for n in range(15))) for _ in range(6)]
+    pages += [page(f'<div class="{" ".join(rng.choice(sorted(sheet.by_class), 60))} MD&colon;Flex">Text</div>').replace("<!DOCTYPE html>", "") for _ in range(4)]
+    cut = [pixels(renderer.render(p)) for p in pages]
+    whole = type("Whole", (), {"for_page": lambda self, page: (render.CACHE / render.TAILWIND_FILE).read_text()})()
+    renderer.stylesheet, kept = whole, renderer.stylesheet
+    try:
+        assert [pixels(renderer.render(p)) for p in pages] == cut
+    finally:
+        renderer.stylesheet = kept
+    assert len(set(cut)) == len(pages)
+
+
+@needs_browser
+def test_pictures_have_the_size_asked_for_and_only_picsum_48_is_answered(renderer):
+    boxes = {e["order"]: e["box"] for e in renderer.layout(page(
+        '<img src="https://picsum.photos/id/48/320/200"><br><img src="https://source.unsplash.com/random/300x150/?cat"><br>'
+        '<img src="https://picsum.photos/id/49/321/201"><br><img loading="lazy" style="margin-top:3000px" src="https://picsum.photos/id/48/64">'))["elements"]}
+    assert [box[2:] for box in boxes.values()][:2] == [[320, 200], [300, 150]]
+    assert [321, 201] not in [box[2:] for box in boxes.values()]
+    assert [64, 64] in [box[2:] for box in boxes.values()]
+
+
+# ------------------------------------------------------------------------------------------------- blank and broken
+
+
+@needs_browser
+def test_blank_pages_are_called_blank_and_others_are_not(renderer):
+    assert all(renderer.render(p).blank for p in ("", "<html></html>", page('<div class="hidden">x</div>'), page('<body class="bg-red-500"></body>')))
+    assert not renderer.render(page("x")).blank
+    assert not renderer.render(SHOP).blank
+    assert render.Picture("timeout").blank
+
+
+def test_a_page_is_found_in_what_an_agent_wrote():
+    assert render.extract_page("Here:\n```html\n<!DOCTYPE html>\n<html><body>1</body></html>\n```\nDone.") == "<!DOCTYPE html>\n<html><body>1</body></html>"
+    assert render.extract_page("<html>1</html> or rather <HTML lang='en'>2</HTML>") == "<HTML lang='en'>2</HTML>"
+    assert render.extract_page("```<html><body><p>cut off here\n```") == "<html><body><p>cut off here"
+    assert render.extract_page("What colour should it be?") is None
+    assert render.extract_page(None) is None
+
+
+def test_unsplash_addresses_become_picsum():
+    text = "<img src='https://source.unsplash.com/random/300x200/?dog,cat'> <div style=\"background:url(https://source.unsplash.com/featured/?x)\">"
+    assert render.rewrite_images(text) == "<img src='https://picsum.photos/id/48/300/200'> <div style=\"background:url(https://picsum.photos/id/48/640/480)\">"
+
+
+# ------------------------------------------------------------------------------------------------- similarity
+
+
+def test_cosine_of_the_same_is_one_of_opposites_minus_one_and_blank_is_like_blank_only():
+    a, zero = np.array([3.0, 4.0]), np.zeros(2)
+    assert render.cosine(a, 2 * a) == pytest.approx(1)
+    assert render.cosine(a, -a) == pytest.approx(-1)
+    assert render.cosine(a, np.array([4.0, -3.0])) == pytest.approx(0)
+    assert (render.cosine(zero, a), render.cosine(a, zero), render.cosine(zero, zero)) == (0, 0, 1)
+
+
+@needs_browser
+def test_layout_similarity_falls_with_each_change_and_only_the_page_view_sees_the_navigation_bar(renderer):
+    embed = render.load_encoder("layout")
+    tall = SHOP.replace("<footer", '<div style="height:2500px"></div><footer')
+    versions = [tall, tall.replace("bg-blue-500", "bg-green-500"), tall.replace("bg-blue-500", "bg-green-500").replace("bg-gray-800", "bg-yellow-200")]
+    pictures = [renderer.render(v) for v in versions]
+    whole = [render.cosine(embed(pictures[0]), embed(p)) for p in pictures]
+    assert whole[0] == pytest.approx(1) and whole[0] > whole[1] > whole[2]
+    centre = [render.cosine(embed(pictures[0], "centre"), embed(p, "centre")) for p in pictures]
+    assert centre == pytest.approx([1, 1, 1])
+    blank = renderer.render("<html></html>")
+    assert render.cosine(embed(pictures[0]), embed(blank)) == 0
+    assert embed.name == "layout"
+
+
+@pytest.fixture(scope="module")
+def small_clip(tmp_path_factory):
+    """A CLIP of the right shape with random weights: what it says means nothing, how it is called does."""
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    folder = tmp_path_factory.mktemp("clip")
+    torch.manual_seed(0)
+    part = dict(hidden_size=32, intermediate_size=37, num_hidden_layers=2, num_attention_heads=4, projection_dim=16)
+    config = transformers.CLIPConfig(text_config={**part, "vocab_size": 99}, vision_config={**part, "image_size": 64, "patch_size": 16}, projection_dim=16)
+    transformers.CLIPModel(config).save_pretrained(folder)
+    transformers.CLIPImageProcessor(size={"shortest_edge": 64}, crop_size={"height": 64, "width": 64}).save_pretrained(folder)
+    return folder
+
+
+def test_clip_views_are_the_processor_s_own_crop_and_the_whole_page(small_clip):
+    import torch
+    import transformers
+    from PIL import Image
+
+    embed = render.load_encoder(str(small_clip), device="cpu")
+    rng = np.random.default_rng(0)
+    rgb = rng.integers(0, 255, (900, 400, 3), dtype=np.uint8)
+    model, processor = transformers.CLIPModel.from_pretrained(small_clip), transformers.CLIPImageProcessor.from_pretrained(small_clip)
+    features = model.get_image_features(**processor(images=Image.fromarray(rgb), return_tensors="pt"))
+    features = getattr(features, "pooler_output", features)[0].detach().numpy()
+    assert render.cosine(embed(rgb, "centre"), features) == pytest.approx(1, abs=1e-5)
+    topless = rgb.copy()
+    topless[:200] = 0  # out of the centre's sight
+    assert render.cosine(embed(topless, "centre"), embed(rgb, "centre")) == pytest.approx(1, abs=1e-3)
+    assert render.cosine(embed(topless, "page"), embed(rgb, "page")) < 0.999
+    assert embed.name == str(small_clip) and torch.is_tensor(model.logit_scale)
+
+
+def test_an_encoder_that_is_not_there_is_one_sentence(tmp_path):
+    pytest.importorskip("transformers")
+    with pytest.raises(RuntimeError, match="cannot be loaded"):
+        render.load_encoder(str(tmp_path))
+
+
+# ------------------------------------------------------------------------------------------------- differences in words
+
+
+@needs_browser
+@pytest.mark.parametrize("old, new, expected", [
+    ("bg-blue-500", "bg-green-500", 'The header should be blue, not green.'),
+    ("bg-gray-800", "bg-indigo-200", 'The footer should be dark gray, not light indigo.'),
+    ("Buy", "Sell", 'The button "Sell" should say "Buy".'),
+    ("text-3xl", "text-lg", 'The main heading "Lamp shop" should be larger.'),
+    ("text-2xl text-center", "text-2xl", 'The heading "Lamps" should be in the centre, not on the left.'),
+    ('<img src="https://picsum.photos/id/48/300/200">', "", 'The picture is missing, after the text "Each costs $5".'),
+    ('<footer class="bg-gray-800 text-white p-4"><p>Call us</p></footer>', "", 'The footer is missing, after the picture. It is dark gray.'),
+    ("Call us</p>", "Call us</p><button>Now</button>", 'The button "Now" should not be there.'),
+    ("bg-gray-800 text-white", "bg-gray-800 text-red-500", 'The text "Call us" should be in white letters, not red.'),
+    ('<body class="bg-gray-100">', '<body class="bg-gray-900">', "The page's background should be light gray, not dark gray."),
+])
+def test_one_change_is_named(renderer, old, new, expected):
+    assert old in SHOP
+    reference, agent = renderer.layout(SHOP), renderer.layout(SHOP.replace(old, new, 1))
+    said = render.compare_pages(agent, reference)
+    assert said[:1] == [expected], said
+    assert render.compare_pages(agent, reference) == said
+
+
+@needs_browser
+def test_order_and_place_beside_each_other_are_named(renderer):
+    cards = ['<div class="bg-red-500 p-4"><h2>One</h2></div>', '<div class="bg-blue-500 p-4"><h2>Two</h2></div>']
+    row, column, swapped = (renderer.layout(page(f'<div class="{c}">{"".join(b)}</div>')) for c, b in (("flex", cards), ("", cards), ("flex", cards[::-1])))
+    assert 'The block "One" should stand beside the block "Two".' in render.compare_pages(column, row)
+    assert 'The block "One" should stand above the block "Two".' in render.compare_pages(row, column)
+    assert 'The block "One" should come before the block "Two".' in render.compare_pages(swapped, row)
+
+
+@needs_browser
+def test_equal_pages_have_no_difference_and_the_largest_comes_first(renderer):
+    reference = renderer.layout(SHOP)
+    assert render.compare_pages(reference, renderer.layout(SHOP)) == []
+    assert render.compare_pages(None, reference) == ["Your page could not be shown."]
+    assert render.compare_pages(renderer.layout("<html></html>"), reference) == ["Your page is empty."]
+    two = SHOP.replace("bg-gray-800", "bg-red-500").replace("Buy", "Sell").replace('p-8 bg-white', 'p-8 bg-gray-900')
+    said = render.compare_pages(renderer.layout(two), reference)
+    assert said[0].startswith('The section "Lamps" should be white') and said.index("The footer should be dark gray, not red.") == 1 and len(said) >= 3
+
+
+def test_colours_have_the_names_people_use():
+    names = {"#3b82f6": "blue", "#1e3a8a": "dark blue", "#ef4444": "red", "#10b981": "green", "#ffffff": "white", "#f9fafb": "white",
+             "#111827": "dark gray", "#d1d5db": "light gray", "#c7d2fe": "light indigo", "#10b981": "green", "#6b7280": "gray", "#374151": "dark gray", "#fde68a": "light yellow", "#8b5cf6": "purple", "#ec4899": "pink", "#000000": "black"}
+    assert {colour: render.colour_name(colour) for colour in names} == names
+
+
+# ------------------------------------------------------------------------------------------------- command line
+
+
+def command(*arguments, cwd=None):
+    return subprocess.run([sys.executable, str(ROOT / "render.py"), *map(str, arguments)], capture_output=True, text=True, cwd=cwd)
+
+
+@needs_browser
+def test_the_command_line_renders_compares_and_refuses_to_overwrite(tmp_path):
+    (tmp_path / "a.html").write_text(SHOP)
+    (tmp_path / "b.html").write_text(SHOP.replace("bg-blue-500", "bg-green-500"))
+    done = command("--in", "b.html", "--out", "b.png", "--compare", "a.html", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "b.png").read_bytes().startswith(b"\x89PNG") and "The header should be blue, not green." in done.stdout
+    again = command("--in", "b.html", "--out", "b.png", cwd=tmp_path)
+    assert again.returncode == 2 and again.stderr.strip() == "render.py: b.png exists; give --overwrite or another --out."
+    records = [{"task_id": "t-1", "sample": 0, "answer": f"I WANT TO ANSWER:\n{SHOP}", "task": {}}, {"task_id": "t-2", "ground_truth": "<html></html>"},
+               {"task_id": "t-3", "sample": 1, "answer": None, "task": {"ground_truth": SHOP}}]
+    (tmp_path / "r.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
+    done = command("--in", "r.jsonl", "--out", "pictures", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    index = [json.loads(line) for line in (tmp_path / "pictures/index.jsonl").read_text().splitlines()]
+    assert [(r["name"], r["status"], r["blank"]) for r in index] == [("t-1-0", "ok", False), ("t-2", "ok", True), ("t-3-1", "ok", True)]
+
+
+@needs_browser
+def test_the_self_test_passes():
+    done = command("--self-test")
+    assert done.returncode == 0 and "FAILED" not in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("arguments, message", [
+    ((), "nothing to do"), (("--in", "none.html", "--out", "x.png"), "none.html does not exist"), (("--in", str(__file__)), "--in needs --out"),
+])
+def test_a_mistake_is_one_sentence_and_exit_code_2(arguments, message):
+    done = command(*arguments)
+    assert done.returncode == 2 and message in done.stderr and len(done.stderr.strip().splitlines()) == 1
+
+
+def test_a_wrong_stylesheet_is_refused(tmp_path):
+    (tmp_path / render.TAILWIND_FILE).write_text("body{}")
+    with pytest.raises(RuntimeError, match="checksum differs"):
+        render.load_stylesheet(tmp_path)
+    with pytest.raises(RuntimeError, match="--setup"):
+        render.load_stylesheet(tmp_path / "elsewhere")
