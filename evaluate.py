@@ -170,8 +170,9 @@ def complete(record, number, path, domain, seen):
         die(f"{where}: no \"task\" object in the record (keys: {', '.join(sorted(record)) or 'none'}): "
             "is this a file of trajectories? rollout.py writes them")
     history = record.get("dialogue_history")
-    if not isinstance(history, list) or not all(isinstance(turn, dict) and "role" in turn and "content" in turn for turn in history):
-        die(f"{where}: \"dialogue_history\" must be a list of objects with \"role\" and \"content\"")
+    if not isinstance(history, list) or not history or not all(
+            isinstance(turn, dict) and isinstance(turn.get("role"), str) and isinstance(turn.get("content"), str) for turn in history):
+        die(f"{where}: \"dialogue_history\" must be a list of messages with the texts \"role\" and \"content\"; rollout.py writes them")
     if "answer" not in record or not isinstance(record["answer"], (str, type(None))):
         die(f"{where}: \"answer\" must be a text, or null for an episode that failed; run rollout.py again for this record")
     if "task_id" not in record:  # released: the k samples of a task lie far apart and carry no key
@@ -185,11 +186,14 @@ def complete(record, number, path, domain, seen):
         last = next((turn for turn in reversed(history) if turn["role"] == "assistant"), {})
         marked = ANSWER_MARK in (last.get("output") or last.get("content") or "")
         record["finish"] = "answered" if marked else "max_turns" if record["answer"] is not None else "error: no answer"
+    for name, kind in {"task_id": str, "sample": int, "domain": str, "finish": str}.items():
+        if not isinstance(record[name], kind):
+            die(f"{where}: {name!r} must be {'a whole number' if kind is int else 'a text'}, found {json.dumps(record[name])[:60]}")
     if not isinstance(task.get("ground_truth"), str):
         die(f"{where}: the task has no \"ground_truth\"; its reference is needed to score an answer")
     tests = task.get("test_cases")
-    if record["domain"] == "backend" and (not isinstance(tests, dict) or not tests):
-        die(f"{where}: the backend task {record['task_id']} has no \"test_cases\" (an object: label -> call)")
+    if record["domain"] == "backend" and not (isinstance(tests, dict) and tests and all(isinstance(call, str) for call in tests.values())):
+        die(f"{where}: the backend task {record['task_id']} needs \"test_cases\", an object of calls: label -> \"f(1)\"")
     return record
 
 
@@ -260,10 +264,8 @@ def share_passed(statuses):
 
 def score(args):
     """Score args.input into args.out, going on where an earlier run stopped."""
-    if args.overwrite:
-        args.out.unlink(missing_ok=True)
     # One pass before anything is written: every line can be read, every key is there once.
-    done = finished_records(args.out) if args.out.exists() else {}
+    done = finished_records(args.out) if args.out.exists() and not args.overwrite else {}
     keys, todo = set(), 0
     for number, record in enumerate(trajectories(args.input, args.domain), start=1):
         key = key_of(record)
@@ -283,6 +285,8 @@ def score(args):
     if stale:
         die(f"{args.out} holds {len(stale)} records that {args.input} does not (first: task {stale[0][0]}, sample {stale[0][1]}); "
             "--overwrite scores everything again")
+    if args.overwrite:
+        args.out.unlink(missing_ok=True)
     names = ("encoder", "view") if domain == "frontend" else ("mode", "call_timeout", "program_timeout", "memory_mb", "numpy")
     check_settings(args.out, {"in": str(args.input), "domain": domain, **{name: getattr(args, name) for name in names}})
     if todo == 0:
@@ -392,8 +396,8 @@ def summarise(path, domain="backend"):
     ends, errors, statuses, seen = Counter(), Counter(), Counter(), Counter()
     for number, record in enumerate(read_jsonl(path), start=1):
         complete(record, number, path, domain, seen)
-        if not isinstance(record.get("reward"), (int, float)):
-            die(f"{path}, line {number}: no \"reward\", so this is not a scored file: run python evaluate.py --in {path} first "
+        if not isinstance(record.get("reward"), (int, float)) or not 0 <= record["reward"] <= 1:
+            die(f"{path}, line {number}: no \"reward\" between 0 and 1, so this is not a scored file: run python evaluate.py --in {path} first "
                 "and give its output here")
         row = rows.setdefault(record["task_id"], np.zeros(len(SUMS)))
         for name, value in measure(record).items():
@@ -622,7 +626,7 @@ h1 { font-size: 24px; margin: 0 } h2 { font-size: 18px; margin: 32px 0 8px } h3 
 .scroll { overflow-x: auto }
 table.numbers { border-collapse: collapse; font-variant-numeric: tabular-nums; background: var(--card) }
 table.numbers th, table.numbers td { padding: 6px 12px; border: 1px solid var(--line); text-align: left; white-space: nowrap }
-table.numbers th { font-weight: 600; color: var(--dim); font-size: 13px }
+table.numbers th { font-weight: 600; color: var(--dim); font-size: 13px; white-space: normal; max-width: 11em }
 .charts { display: flex; flex-wrap: wrap; gap: 12px }
 .charts figure { margin: 0; background: var(--card); border: 1px solid var(--line); border-radius: 6px; padding: 8px }
 figcaption { font-size: 13px; font-weight: 600 }
@@ -1017,7 +1021,8 @@ def write_report(path, named, result, summaries, args, pages=None):
         out.write('<div class="charts">' + "".join(whiskers(result, metric) for metric in HEADLINES
                                                    if metric in next(iter(result.values()))["metrics"]) + "</div>")
         for name, run in result.items():
-            statuses = f"; tests: {shares(Counter(run['metrics']['statuses']))}" if run["metrics"]["statuses"] else ""
+            what = "pages" if run["metrics"]["domain"] == "frontend" else "tests"
+            statuses = f"; {what}: {shares(Counter(run['metrics']['statuses']))}" if run["metrics"]["statuses"] else ""
             out.write(f'<p class="small"><b>{e(name)}</b> ended: {e(shares(Counter(run["metrics"]["finish"])))}{e(statuses)}</p>')
         curves = list(training_curves(folders))
         if curves:
@@ -1073,6 +1078,8 @@ def main():
             write_json(args.json, result)
     else:
         args.input = args.input or Path("runs") / args.run / f"{args.split}.trajectories.jsonl"
+        if args.input.is_dir():
+            die(f"--in {args.input} is a folder; name a file of trajectories in it")
         name = args.input.name.removesuffix(".jsonl").removesuffix(".trajectories")
         args.out = args.out or args.input.with_name(f"{name}.scored.jsonl")
         if args.out.resolve() == args.input.resolve():
