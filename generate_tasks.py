@@ -1,38 +1,55 @@
 """Tasks: a vague request, the hidden reference function, ten hidden calls, and what a simulator may tell about them.
 
-`--source procedural` (the default) draws tasks from FAMILIES below. A family is a request that leaves several details open (a field
-name, a threshold, what happens on empty input, ...), a code template with a slot for each detail, and a function that draws calls
-at the edges of the chosen details. One choice of a value for each detail is a *combination*; it is one task. The split (train, val,
-test) follows from a hash of (family, combination) alone, so no combination of the test split occurs in train, whatever the seed.
+`--source procedural` (the default) draws tasks from FAMILIES below. A family is a request that leaves several details
+open (a field name, a threshold, what happens on empty input, ...), a code template with a slot for each detail, and a
+function that draws calls at the edges of the chosen details. One choice of a value for each detail is a
+*combination*; it is one task. The split (train, val, test) follows from a hash of (family, combination) alone, so no
+combination of the test split occurs in train, whatever the seed.
 
-The ten calls of a task are redrawn until *every* wrong value of *every* detail fails at least one of them: an agent can pass all
-tests only if it has every detail right. Each task is then run in the sandbox (all ten calls return, twice the same, not all equal,
-no None; one wrong value of each detail fails). What is rejected is counted by reason.
+The ten calls of a task are redrawn until *every* wrong value of *every* detail fails at least one of them: an agent
+can pass all tests only if it has every detail right. Each task is then run in the sandbox (all ten calls return,
+twice the same, not all equal, no None; one wrong value of each detail fails). What is rejected is counted by reason.
 
-`--demonstrations N` writes dialogues of a scripted, imperfect agent on these tasks: it asks each hidden detail with probability
-`--ask`, in random order, wastes turns with probability `--waste`, guesses what it did not ask, and answers.
+`--source llm` is the paper's way: a model reads a web excerpt and writes description, function and ten calls. Kept
+are those that run like procedural ones and are no near-duplicates (word 5-grams of the description, syntax tree of
+the source) of those before. `--source colbench` reads released task and trajectory files as they are and tells how
+many references fail their own tests.
 
-Departure from the paper: its 10k + 1k backend tasks come from a 70B model; these need no model, and a transformer trained from
-nothing can learn them. `total`, `average`, `best`, `fee`, `score`, `code` are the simple families: few words, short answers.
+`--demonstrations N` writes dialogues of a scripted, imperfect agent on these tasks: it asks each hidden detail with
+probability `--ask`, in random order, wastes turns with probability `--waste`, guesses what it did not ask, and
+answers.
 
-Reads:  nothing; for demonstrations data/{domain}/{split}.jsonl
-Writes: data/{domain}/{train,val,test}.jsonl; for demonstrations data/{domain}/demonstrations.jsonl; beside each X.jsonl an
-        X.settings.json with the flags that made it. A run that was killed continues where it stopped.
+Departure from the paper: its 10k + 1k backend tasks come from a 70B model; these need no model, and a transformer
+trained from nothing can learn them. `total`, `average`, `best`, `fee`, `score`, `code` are the simple families: few
+words, short answers.
+
+Reads:  nothing; for demonstrations data/{domain}/{split}.jsonl; for llm and colbench the file named by --in
+Writes: data/{domain}/{train,val,test}.jsonl; for demonstrations data/{domain}/demonstrations.jsonl; beside each
+        X.jsonl an X.settings.json with the flags that made it. A run that was killed continues where it stopped.
 
     python generate_tasks.py
     python generate_tasks.py --families total,fee,score,code --train 2000 --val 200 --test 400
     python generate_tasks.py --demonstrations 8000 --ask 0.6
+    python generate_tasks.py --source llm --in excerpts.jsonl --model http://localhost:8000/v1
+    python generate_tasks.py --source colbench --split test --in released_test.jsonl
 """
 import argparse
+import ast
 import hashlib
+import http.client
 import itertools
 import json
 import math
+import os
 import random
 import re
 import sys
+import time
+import urllib.error
+import urllib.request
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from datetime import date, timedelta
 from functools import lru_cache
 from pathlib import Path
@@ -52,8 +69,11 @@ BATCH = 200  # tasks validated at a time
 def parse_args():
     p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     # what to make
-    p.add_argument("--domain", choices=["backend"], default="backend", help="kind of task (default backend)")
-    p.add_argument("--source", choices=["procedural"], default="procedural", help="where tasks come from (default procedural)")
+    p.add_argument("--domain", choices=["backend", "frontend"], default="backend",
+                   help="kind of task (default backend)")
+    p.add_argument("--source", choices=["procedural", "llm", "colbench"], default="procedural",
+                   help="procedural: from the families in this file; llm: written by a model from web excerpts; "
+                        "colbench: released task or trajectory files (default procedural)")
     p.add_argument("--families", default="", help="procedural: comma-separated families to draw from (default: all)")
     p.add_argument("--train", type=int, default=10000, help="number of training tasks (default 10000)")
     p.add_argument("--val", type=int, default=500, help="number of validation tasks (default 500)")
@@ -61,45 +81,76 @@ def parse_args():
     # demonstrations
     p.add_argument("--demonstrations", type=int, default=0, metavar="N",
                    help="write N dialogues of the scripted agent instead of tasks (default 0: write tasks)")
-    p.add_argument("--split", choices=SPLITS, default="train", help="demonstrations: the tasks they are about (default train)")
-    p.add_argument("--ask", type=float, default=0.6, help="demonstrations: probability that a hidden detail is asked (default 0.6)")
+    p.add_argument("--split", choices=SPLITS, default="train",
+                   help="demonstrations: the tasks they are about; colbench: what the file holds (default train)")
+    p.add_argument("--ask", type=float, default=0.6,
+                   help="demonstrations: probability that a hidden detail is asked (default 0.6)")
     p.add_argument("--waste", type=float, default=0.2,
                    help="demonstrations: probability, before each turn, of a wasted turn (default 0.2)")
-    p.add_argument("--max-turns", type=int, default=10, help="demonstrations: longest dialogue, in agent turns (default 10)")
+    p.add_argument("--max-turns", type=int, default=10,
+                   help="demonstrations: longest dialogue, in agent turns (default 10)")
+    # tasks from a language model
+    p.add_argument("--model", default=None,
+                   help="llm: folder, hub name, or URL of an OpenAI-compatible server, such as "
+                        "http://localhost:8000/v1 (key in OPENAI_API_KEY)")
+    p.add_argument("--model-name", default=None, help="llm: model to name to the server (default: its first)")
+    p.add_argument("--samples", type=int, default=1, help="llm: attempts per excerpt (default 1)")
+    p.add_argument("--temperature", type=float, default=1.0, help="llm: sampling temperature (default 1.0)")
+    p.add_argument("--max-tokens", type=int, default=2048, help="llm: new tokens per attempt (default 2048)")
+    p.add_argument("--excerpt-length", type=int, default=2000,
+                   help="llm: longest excerpt, in characters (default 2000)")
+    p.add_argument("--similar", type=float, default=0.5,
+                   help="llm: Jaccard similarity of word 5-grams from which a description is a duplicate (default 0.5)")
+    p.add_argument("--concurrency", type=int, default=16, help="llm: requests under way at once (default 16)")
+    p.add_argument("--timeout", type=float, default=300, help="llm: seconds to wait for the server (default 300)")
+    p.add_argument("--retries", type=int, default=6,
+                   help="llm: further tries when the server is busy or gone (default 6)")
+    p.add_argument("--tensor-parallel-size", type=int, default=1,
+                   help="llm: GPUs that share a local model (default 1)")
+    p.add_argument("--max-model-len", type=int, default=0,
+                   help="llm: context of a local model, in tokens (default: its own)")
     # in, out, resources
-    p.add_argument("--in", dest="input", default=None, help="demonstrations: task file (default data/{domain}/{split}.jsonl)")
-    p.add_argument("--out", default=None, help="folder of the tasks (default data/{domain}), or the file of the demonstrations "
-                                               "(default data/{domain}/demonstrations.jsonl)")
+    p.add_argument("--in", dest="input", default=None, metavar="FILE",
+                   help="demonstrations: tasks (default data/{domain}/{split}.jsonl); llm: excerpts; "
+                        "colbench: a released file")
+    p.add_argument("--out", default=None,
+                   help="folder of the tasks (default data/{domain}); demonstrations and colbench: the file (default "
+                        "data/{domain}/demonstrations.jsonl, data/{domain}/{split}.jsonl, or for trajectories "
+                        "runs/{run}/{split}.trajectories.jsonl)")
+    p.add_argument("--run", default="default", help="colbench trajectories: name of the run (default \"default\")")
     p.add_argument("--workers", type=int, default=2, help="sandbox processes (default 2)")
     p.add_argument("--seed", type=int, default=0, help="random seed (default 0)")
     p.add_argument("--overwrite", action="store_true", help="start the output again instead of continuing it")
     return p.parse_args()
 
 
-# ------------------------------------------------------------------------------------------------------------------------------
-# The families. A detail has one question, the keywords by which a simulator recognises it, a reply ({} is the value) and values:
-# a list (the word stands in the reply and in the code alike) or a dict from the reply's word to the code's. `usual` is the share
-# of tasks that have the first value: a default that a guess gets right often.
-# ------------------------------------------------------------------------------------------------------------------------------
+# ---------------------------------------------------------------------------------------------------------------------
+# The families. A detail has one question, the keywords by which a simulator recognises it, a reply ({} is the value)
+# and values: a list (the word stands in the reply and in the code alike) or a dict from the reply's word to the code's.
+# `usual` is the share of tasks that have the first value: a default that a guess gets right often.
+# A question must hit the keywords of its own detail most often, and none in families without that detail.
+# ---------------------------------------------------------------------------------------------------------------------
 
 def detail(name, question, keywords, reply, values, usual=None):
     values = {str(v): str(v) for v in values} if not isinstance(values, dict) else values
-    return {"name": name, "question": question, "keywords": keywords, "reply": reply, "values": values, "usual": usual}
+    return {"name": name, "question": question, "keywords": keywords.split(), "reply": reply, "values": values,
+            "usual": usual}
 
 
 NUMBERS = [5, 10, 15, 20, 25, 30, 40, 50, 60, 80]
 FIELDS = ["price", "weight", "points", "stock", "size", "age", "hours", "rating"]
-FIELD = detail("field", "Which field should I use?", ["field", "column"], 'The field is "{}".', FIELDS)
-THRESHOLD = detail("threshold", "What is the threshold?", ["threshold", "cutoff", "limit"], "The threshold is {}.", NUMBERS)
-COMPARISON = detail("comparison", "Is it above or below?", ["above", "below", "inclusive", "exactly"], "The comparison is {}.",
-                    {"above": ">", "below": "<", "at least": ">=", "at most": "<="})
-DIGITS = detail("digits", "How many digits are kept?", ["digits", "decimals", "decimal", "rounded", "rounding"],
+FIELD = detail("field", "Which field should I use?", "field column", 'The field is "{}".', FIELDS)
+THRESHOLD = detail("threshold", "What is the threshold?", "threshold cutoff limit", "The threshold is {}.", NUMBERS)
+COMPARISON = detail("comparison", "Is it above or below?", "above below inclusive exactly",
+                    "The comparison is {}.", {"above": ">", "below": "<", "at least": ">=", "at most": "<="})
+DIGITS = detail("digits", "How many digits are kept?", "digits decimals decimal rounded rounding",
                 "The digits kept are {}.", [1, 2, 3])
-EMPTY = detail("empty", "What if nothing passes?", ["nothing", "empty", "none"], "The result is then {}.", [0, 1, 100], usual=0.7)
-CASE = detail("case", "Is it upper or lower case?", ["case", "upper", "lower", "uppercase", "lowercase"], "The case is {}.",
-              ["upper", "lower"])
-FLOOR = detail("floor", "What is the lowest score?", ["lowest", "floor", "minimum", "negative"], "The lowest score is {}.",
-               [0, 5, 10, 20], usual=0.7)
+EMPTY = detail("empty", "What if nothing passes?", "nothing empty none",
+               "The result is then {}.", [0, 1, 100], usual=0.7)
+CASE = detail("case", "Is it upper or lower case?", "case upper lower uppercase lowercase",
+              "The case is {}.", ["upper", "lower"])
+FLOOR = detail("floor", "What is the lowest score?", "lowest floor minimum negative",
+               "The lowest score is {}.", [0, 5, 10, 20], usual=0.7)
 
 
 def only(known, values, **changes):
@@ -107,12 +158,13 @@ def only(known, values, **changes):
     return {**known, **changes, "values": {v: known["values"].get(v, v) for v in map(str, values)}}
 
 
-WORDS = ["amber", "birch", "cedar", "delta", "ember", "fern", "grove", "hazel", "iris", "jade", "kelp", "lotus", "maple", "nova"]
+WORDS = "amber birch cedar delta ember fern grove hazel iris jade kelp lotus maple nova".split()
 
 
 def around(rng, t, n):
     """n numbers at and beside t, and a few far from it."""
-    return [rng.choice([t - 1, t, t, t + 1, t + 2, rng.randint(0, 2 * t + 20), rng.randint(0, 100) + 0.5]) for _ in range(n)]
+    return [rng.choice([t - 1, t, t, t + 1, t + 2, rng.randint(0, 2 * t + 20), rng.randint(0, 100) + 0.5])
+            for _ in range(n)]
 
 
 def rows_of(rng, field, values):
@@ -135,9 +187,10 @@ def draw_fee(rng, v):
 
 
 def draw_score(rng, v):
-    cap, free, cost = int(v["cap"]), int(v["grace"]), int(v["penalty"])
-    return [(cap + rng.randint(1, 30), 0), (100, rng.randint(0, free)), (rng.randint(0, 9), free + 9), (rng.randint(1, 4), free + 1),
-            (cap - 1, free), (cap - 1, free + 1)] + [(rng.randint(40, 110), rng.randint(0, free + 4)) for _ in range(4)]
+    cap, free = int(v["cap"]), int(v["grace"])
+    edges = [(cap + rng.randint(1, 30), 0), (100, rng.randint(0, free)), (cap - 1, free), (cap - 1, free + 1),
+             (rng.randint(0, 9), free + 9), (rng.randint(1, 4), free + 1)]
+    return edges + [(rng.randint(40, 110), rng.randint(0, free + 4)) for _ in range(4)]
 
 
 def draw_code(rng, v):
@@ -152,7 +205,7 @@ def draw_group(rng, v):
         return {**({v["key"]: group} if group else gone), v["amount"]: amount, "id": rng.randint(1, 99)}
     lists = [[], [row(None, small), row(names[0], small)], [row(names[0], small - 1), row(names[1], small + 1)]]
     for _ in range(7):
-        lists.append([row(rng.choice([*names, None]), rng.choice([0, 1, small - 1, small, small + 1, rng.randint(0, 50)]))
+        lists.append([row(rng.choice([*names, None]), rng.choice([1, small - 1, small, small + 1, rng.randint(0, 50)]))
                       for _ in range(rng.randint(3, 7))])
     return [(rows,) for rows in lists]
 
@@ -176,16 +229,18 @@ def draw_clean(rng, v):
         words = [rng.choice(WORDS[:6] + ["42", "7up", "x_y", "a-b", "don't", "Ok!"]) for _ in range(rng.randint(1, 6))]
         words += [rng.choice(words)] if rng.random() < 0.5 else []
         return "  ".join(rng.choice([w, w.title(), w.upper()]) for w in words)
-    return [(t,) for t in ["", rng.choice(["12 345", "?! ...", "_ __"]), "cat", "go go go", *(text() for _ in range(6))]]
+    blank = rng.choice(["12 345", "?! ...", "_ __"])
+    return [(t,) for t in ["", blank, "cat", "go go go", *(text() for _ in range(6))]]
 
 
 def draw_quiz(rng, v):
     calls = []
     for kind in ["none", "perfect", "wrong", "blank", "shouted", *["mixed"] * 5]:
         key = [rng.choice("abcd") for _ in range(0 if kind == "none" else rng.randint(4, 12))]
-        given = {"none": [], "perfect": key, "wrong": ["e"] * len(key), "blank": [""] * len(key), "shouted": [k.upper() for k in key]}.get(
-            kind, [rng.choice([k, k, k, k, k.upper(), rng.choice("abcd"), ""]) for k in key])
-        calls.append((given, key))
+        given = {"perfect": key, "wrong": ["e" for _ in key], "blank": ["" for _ in key],
+                 "shouted": [k.upper() for k in key]}
+        mixed = [rng.choice([k, k, k, k, k.upper(), rng.choice("abcd"), ""]) for k in key]
+        calls.append((given.get(kind, mixed), key))
     return calls
 
 
@@ -208,8 +263,9 @@ def draw_inventory(rng, v):
     for i in range(10):
         items = rng.sample(WORDS, rng.randint(2, 4))
         stock = {w: rng.choice([0, level - 1, level, level + 1, rng.randint(0, 40)]) for w in items}
-        sales = [(w.title() if rng.random() < 0.4 else w, rng.choice([0, 1, stock[w], stock[w] + 1, rng.randint(0, 12)]))
-                 for w in rng.choices(items, k=rng.randint(0, 4) if i else 0)]
+        sold = rng.choices(items, k=rng.randint(0, 4) if i else 0)
+        sales = [(rng.choice([w, w, w.title()]), rng.choice([0, 1, stock[w], stock[w] + 1, rng.randint(0, 12)]))
+                 for w in sold]
         sales += [(rng.choice(["pebble", "quartz"]), rng.randint(0, 3))] if rng.random() < 0.3 else []
         calls.append((stock, sales))
     return calls
@@ -220,7 +276,8 @@ def draw_leaders(rng, v):
     for _ in range(9):
         numbers = around(rng, int(v["threshold"]), rng.randint(1, 7))
         rows = rows_of(rng, v["field"], numbers + rng.choices(numbers, k=2))
-        lists.append([{**r, "name": name, "age": rng.randint(18, 70)} for r, name in zip(rows, rng.sample(WORDS, len(rows)))])
+        names = rng.sample(WORDS, len(rows))
+        lists.append([{**r, "name": name, "age": rng.randint(18, 70)} for r, name in zip(rows, names)])
     return [(rows,) for rows in lists]
 
 
@@ -249,10 +306,12 @@ def draw_tax(rng, v):
 def draw_bins(rng, v):
     number, origin, width = int(v["number"]), int(v["origin"]), int(v["width"])
     edges = [origin + i * width for i in range(number + 1)]
-    lists = [[], [origin], [edges[-1]]] + [
-        [rng.choice([*edges, edges[0] - 1, edges[-1] + 1, rng.randint(origin - 9, edges[-1] + 9), rng.randint(0, 99) + 0.5])
-         for _ in range(rng.randint(2, 8))] for _ in range(7)]
-    return [(values,) for values in lists]
+
+    def value():
+        return rng.choice([*edges, origin - 1, edges[-1] + 1, rng.randint(origin - 9, edges[-1] + 9),
+                           rng.randint(0, 99) + 0.5])
+    lists = [[value() for _ in range(rng.randint(2, 8))] for _ in range(7)]
+    return [(values,) for values in [[], [origin], [edges[-1]], *lists]]
 
 
 def draw_late(rng, v):
@@ -266,11 +325,11 @@ def draw_late(rng, v):
 
 
 FAMILIES = {
-    # --- simple families: few words, one phrasing, the value is the last word of the reply and the same word in the code ---
+    # Simple families: few words; the value is the last word of the reply and the same word in the code.
     "total": {
         "about": "Write total(rows): add up one field over the rows that pass a threshold.",
-        "details": [FIELD, COMPARISON, THRESHOLD, EMPTY],
         "draw": draw_rows,
+        "details": [FIELD, COMPARISON, THRESHOLD, EMPTY],
         "code": """
 def total(rows):
     kept = [r["$field"] for r in rows if r["$field"] $comparison $threshold]
@@ -280,8 +339,8 @@ def total(rows):
 """},
     "average": {
         "about": "Write average(rows): the average of one field over the rows above a threshold, rounded.",
-        "details": [FIELD, THRESHOLD, DIGITS, EMPTY],
         "draw": draw_rows,
+        "details": [FIELD, THRESHOLD, DIGITS, EMPTY],
         "code": """
 def average(rows):
     kept = [r["$field"] for r in rows if r["$field"] > $threshold]
@@ -291,11 +350,12 @@ def average(rows):
 """},
     "best": {
         "about": "Write best(rows): the name of the best row above a threshold.",
-        "details": [FIELD, THRESHOLD,
-                    detail("direction", "Is the largest or smallest best?", ["largest", "smallest", "biggest"],
-                           "The best is the {}.", {"largest": "max", "smallest": "min"}),
-                    only(EMPTY, ["none", "nobody", "missing", "blank"], reply='The result is then "{}".')],
         "draw": draw_rows,
+        "details": [
+            FIELD, THRESHOLD,
+            detail("direction", "Is the largest or smallest best?", "largest smallest biggest",
+                   "The best is the {}.", {"largest": "max", "smallest": "min"}),
+            only(EMPTY, ["none", "nobody", "missing", "blank"], reply='The result is then "{}".')],
         "code": """
 def best(rows):
     kept = [r for r in rows if r["$field"] > $threshold]
@@ -305,11 +365,13 @@ def best(rows):
 """},
     "fee": {
         "about": "Write fee(weight, far): small fee, large fee above a threshold, extra fee if far.",
-        "details": [THRESHOLD,
-                    detail("small", "What is the small fee?", ["small"], "The small fee is {}.", [1, 2, 3, 4, 6, 8]),
-                    detail("large", "What is the large fee?", ["large"], "The large fee is {}.", [12, 14, 16, 18, 20, 25]),
-                    detail("extra", "What is the extra fee?", ["extra", "surcharge"], "The extra fee is {}.", [5, 7, 9, 10], usual=0.7)],
         "draw": draw_fee,
+        "details": [
+            THRESHOLD,
+            detail("small", "What is the small fee?", "small", "The small fee is {}.", [1, 2, 3, 4, 6, 8]),
+            detail("large", "What is the large fee?", "large", "The large fee is {}.", [12, 14, 16, 18, 20, 25]),
+            detail("extra", "What is the extra fee?", "extra surcharge",
+                   "The extra fee is {}.", [5, 7, 9, 10], usual=0.7)],
         "code": """
 def fee(weight, far):
     cost = $small
@@ -320,14 +382,16 @@ def fee(weight, far):
     return cost
 """},
     "score": {
-        "about": "Write score(points, days): points less a penalty for late days, between the lowest and highest score.",
-        "details": [detail("penalty", "What does a late day cost?", ["late", "penalty", "cost"], "A late day costs {}.",
-                           [1, 2, 3, 4, 5, 6, 8, 10]),
-                    detail("grace", "How many days are free?", ["free", "grace"], "The free days are {}.", [1, 2, 3, 4]),
-                    detail("cap", "What is the highest score?", ["highest", "cap", "maximum"], "The highest score is {}.",
-                           [50, 60, 70, 75, 80, 85, 90, 95]),
-                    FLOOR],
+        "about": "Write score(points, days): points less a penalty for late days, between the lowest and highest "
+                 "score.",
         "draw": draw_score,
+        "details": [
+            detail("penalty", "What does a late day cost?", "late penalty cost",
+                   "A late day costs {}.", [1, 2, 3, 4, 5, 6, 8, 10]),
+            detail("grace", "How many days are free?", "free grace", "The free days are {}.", [1, 2, 3, 4]),
+            detail("cap", "What is the highest score?", "highest cap maximum",
+                   "The highest score is {}.", [50, 60, 70, 75, 80, 85, 90, 95]),
+            FLOOR],
         "code": """
 def score(points, days):
     late = max(0, days - $grace)
@@ -337,39 +401,41 @@ def score(points, days):
 """},
     "code": {
         "about": "Write code(name, number): a prefix, the first letters of the name, and a number.",
-        "details": [detail("prefix", "What is the prefix?", ["prefix"], 'The prefix is "{}".',
-                           ["item", "box", "lot", "unit", "part", "bin", "kit", "set"]),
-                    detail("letters", "How many letters are taken?", ["letters"], "The letters taken are {}.",
-                           [1, 2, 3, 4, 5, 6]),
-                    CASE,
-                    detail("first", "Where do the numbers start?", ["start", "numbers", "numbering"], "The numbers start at {}.",
-                           [10, 20, 30, 40, 50, 60, 80, 100])],
         "draw": draw_code,
+        "details": [
+            detail("prefix", "What is the prefix?", "prefix",
+                   'The prefix is "{}".', ["item", "box", "lot", "unit", "part", "bin", "kit", "set"]),
+            detail("letters", "How many letters are taken?", "letters",
+                   "The letters taken are {}.", [1, 2, 3, 4, 5, 6]),
+            CASE,
+            detail("first", "Where do the numbers start?", "start numbers numbering",
+                   "The numbers start at {}.", [10, 20, 30, 40, 50, 60, 80, 100])],
         "code": """
 def code(name, number):
     head = name[: $letters].$case()
     tail = str(number + $first)
     return "$prefix" + head + tail
 """},
-    # --- the others: up to seven details, replies in whole sentences, answers of up to 25 lines ---
+    # The others: five or six details, replies in whole sentences, longer answers.
     "group": {
-        "about": "Write group_totals(rows), which sums up a list of records (dicts) per group and returns a list of [group, total] "
-                 "pairs for a report. Small groups do not belong in the report.",
-        "details": [detail("key", "By which key are records grouped?", ["grouped", "group", "key"],
-                           'They are grouped by "{}".', ["region", "team", "city", "kind"]),
-                    detail("amount", "Which entry of a record is summed up?", ["summed", "sum", "entry"],
-                           'The entry "{}" is summed up.', ["amount", "units", "seconds", "visits"]),
-                    detail("missing", "What about records without a group?", ["without", "group"],
-                           "Records without a group {}.",
-                           {'are counted under "other"': 'key = "other"', 'are counted under "unknown"': 'key = "unknown"',
-                            "are skipped": "continue"}),
-                    detail("small", "From which total on is it reported?", ["reported", "report"],
-                           "Groups are reported from a total of {} on.", [1, 5, 10, 20, 40]),
-                    detail("order", "In which order are groups listed?", ["order", "sorted", "listed"],
-                           "The groups are listed {}.",
-                           {"alphabetically": "p[0]", "by total, the largest first": "-p[1]", "by total, the smallest first": "p[1]",
-                            "in order of first appearance": "0"})],
+        "about": "Write group_totals(rows), which sums up a list of records (dicts) per group and returns a list of "
+                 "[group, total] pairs for a report. Small groups do not belong in the report.",
         "draw": draw_group,
+        "details": [
+            detail("key", "By which key are records grouped?", "grouped group key",
+                   'They are grouped by "{}".', ["region", "team", "city", "kind"]),
+            detail("amount", "Which entry of a record is summed up?", "summed sum entry",
+                   'The entry "{}" is summed up.', ["amount", "units", "seconds", "visits"]),
+            detail("missing", "What about records without a group?", "without group",
+                   "Records without a group {}.",
+                   {'are counted under "other"': 'key = "other"', 'are counted under "unknown"': 'key = "unknown"',
+                    "are skipped": "continue"}),
+            detail("small", "From which total on is it reported?", "reported report",
+                   "Groups are reported from a total of {} on.", [1, 5, 10, 20, 40]),
+            detail("order", "In which order are groups listed?", "order sorted listed",
+                   "The groups are listed {}.",
+                   {"alphabetically": "p[0]", "by total, the largest first": "-p[1]",
+                    "by total, the smallest first": "p[1]", "in order of first appearance": "0"})],
         "code": """
 def group_totals(rows):
     totals = {}
@@ -382,20 +448,21 @@ def group_totals(rows):
     return sorted(pairs, key=lambda p: $order)
 """},
     "tiers": {
-        "about": "Write bulk_price(quantity, unit), which returns the price of an order: quantity times the unit price, with a "
-                 "quantity discount in two steps.",
-        "details": [detail("lower", "From which quantity on is the first discount given?", ["quantity", "first"],
-                           "The first discount begins at a quantity of {}.", [6, 10, 12, 15]),
-                    detail("upper", "From which quantity on is the second discount given?", ["quantity", "second"],
-                           "The second discount begins at a quantity of {}.", [30, 40, 50, 100]),
-                    detail("less", "How many percent is the first discount?", ["percent", "percentage", "first"],
-                           "The first discount is {} percent.", [5, 8, 10]),
-                    detail("more", "How many percent is the second discount?", ["percent", "percentage", "second"],
-                           "The second discount is {} percent.", [15, 20, 25]),
-                    detail("reach", "Does just meeting it earn the discount?", ["meeting", "meets", "exactly", "inclusive"],
-                           "An order of exactly that quantity {}.", {"gets the discount": ">=", "does not get it yet": ">"}),
-                    DIGITS],
+        "about": "Write bulk_price(quantity, unit), which returns the price of an order: quantity times the unit "
+                 "price, with a quantity discount in two steps.",
         "draw": draw_tiers,
+        "details": [
+            detail("lower", "From which quantity on is the first discount given?", "quantity first",
+                   "The first discount begins at a quantity of {}.", [6, 10, 12, 15]),
+            detail("upper", "From which quantity on is the second discount given?", "quantity second",
+                   "The second discount begins at a quantity of {}.", [30, 40, 50, 100]),
+            detail("less", "How many percent is the first discount?", "percent percentage first",
+                   "The first discount is {} percent.", [5, 8, 10]),
+            detail("more", "How many percent is the second discount?", "percent percentage second",
+                   "The second discount is {} percent.", [15, 20, 25]),
+            detail("reach", "Does just meeting it earn the discount?", "meeting meets exactly inclusive",
+                   "An order of exactly that quantity {}.", {"gets the discount": ">=", "does not get it yet": ">"}),
+            DIGITS],
         "code": """
 def bulk_price(quantity, unit):
     discount = 0
@@ -406,23 +473,26 @@ def bulk_price(quantity, unit):
     return round(quantity * unit * (100 - discount) / 100, $digits)
 """},
     "rental": {
-        "about": "Write rental(start, end), which returns what a rental from one date to another costs. Both dates are strings "
-                 'such as "2024-03-09".',
-        "details": [detail("rate", "What is the price of a rented day?", ["price", "rented", "daily"],
-                           "Each charged day costs {}.", [8, 12, 15, 20, 25]),
-                    detail("last", "Is the day of return charged?", ["return", "returned"],
-                           "The day of return {}.", {"is charged like the others": "1", "is not charged": "0"}),
-                    detail("week", "Are weekends charged?", ["weekend", "weekends", "saturday", "saturdays", "sunday", "sundays"],
-                           "Of the week, {}.", {"every day is charged": "7", "Sundays are not charged": "6",
-                                                "Saturdays and Sundays are not charged": "5"}),
-                    detail("least", "How few days may be charged?", ["few", "fewest", "minimum"],
-                           "The number of days charged is at least {}.", [1, 2, 3]),
-                    detail("most", "Is the bill of a rental capped?", ["bill", "capped", "ceiling"],
-                           "A rental costs at most {}.", [150, 200, 240, 300]),
-                    detail("swapped", "What if the dates are swapped?", ["swapped", "reversed", "before"],
-                           "If the end lies before the start, {}.",
-                           {"the result is 0": "return 0", "the dates are swapped": "first, last = last, first", "the result is -1": "return -1"})],
+        "about": "Write rental(start, end), which returns what a rental from one date to another costs. Both dates "
+                 'are strings such as "2024-03-09".',
         "draw": draw_rental,
+        "details": [
+            detail("rate", "What is the price of a rented day?", "price rented daily",
+                   "Each charged day costs {}.", [8, 12, 15, 20, 25]),
+            detail("last", "Is the day of return charged?", "return returned",
+                   "The day of return {}.", {"is charged like the others": "1", "is not charged": "0"}),
+            detail("week", "Are weekends charged?", "weekend weekends saturday saturdays sunday sundays",
+                   "Of the week, {}.",
+                   {"every day is charged": "7", "Sundays are not charged": "6",
+                    "Saturdays and Sundays are not charged": "5"}),
+            detail("least", "How few days may be charged?", "few fewest minimum",
+                   "The number of days charged is at least {}.", [1, 2, 3]),
+            detail("most", "Is the bill of a rental capped?", "bill capped ceiling",
+                   "A rental costs at most {}.", [150, 200, 240, 300]),
+            detail("swapped", "What if the dates are swapped?", "swapped reversed before",
+                   "If the end lies before the start, {}.",
+                   {"the result is 0": "return 0", "the dates are swapped": "first, last = last, first",
+                    "the result is -1": "return -1"})],
         "code": """
 from datetime import date, timedelta
 
@@ -435,21 +505,25 @@ def rental(start, end):
     return min($most, $rate * max($least, len(charged)))
 """},
     "clean": {
-        "about": "Write clean(text), which turns free text that people typed into a short tidy name: unwanted characters go, "
-                 "words are joined, long names are cut.",
-        "details": [detail("unwanted", "Which characters are unwanted?", ["unwanted", "removed", "stripped"], "{}.",
-                           {"Digits are unwanted": "not c.isdigit()", "Everything but letters, digits and spaces is unwanted":
-                            "c.isalnum() or c.isspace()", "Only underscores are unwanted": 'c != "_"'}),
-                    only(CASE, ["upper", "lower", "title"]),
-                    detail("repeats", "What about words that repeat?", ["repeat", "repeats", "repeated", "duplicates"],
-                           "Repeated words {}.", {"stay": "text.split()", "are kept only once": "list(dict.fromkeys(text.split()))"}),
-                    detail("joiner", "What joins the words?", ["joins", "joined", "joiner", "separator"],
-                           'The words are joined by "{}".', ["-", "_", ".", "+"]),
-                    detail("length", "How long may the name be?", ["long", "length", "cut"],
-                           "The name is cut to {} characters.", [8, 10, 12, 16, 20]),
-                    detail("blank", "What if no words are left?", ["left", "blank"],
-                           'If no words are left, the name is "{}".', ["empty", "unknown", "untitled"])],
+        "about": "Write clean(text), which turns free text that people typed into a short tidy name: unwanted "
+                 "characters go, words are joined, long names are cut.",
         "draw": draw_clean,
+        "details": [
+            detail("unwanted", "Which characters are unwanted?", "unwanted removed stripped",
+                   "{}.",
+                   {"Digits are unwanted": "not c.isdigit()",
+                    "Everything but letters, digits and spaces is unwanted": "c.isalnum() or c.isspace()",
+                    "Only underscores are unwanted": 'c != "_"'}),
+            only(CASE, ["upper", "lower", "title"]),
+            detail("repeats", "What about words that repeat?", "repeat repeats repeated duplicates",
+                   "Repeated words {}.",
+                   {"stay": "text.split()", "are kept only once": "list(dict.fromkeys(text.split()))"}),
+            detail("joiner", "What joins the words?", "joins joined joiner separator",
+                   'The words are joined by "{}".', ["-", "_", ".", "+"]),
+            detail("length", "How long may the name be?", "long length cut",
+                   "The name is cut to {} characters.", [8, 10, 12, 16, 20]),
+            detail("blank", "What if no words are left?", "left blank",
+                   'If no words are left, the name is "{}".', ["empty", "unknown", "untitled"])],
         "code": """
 def clean(text):
     text = "".join(c for c in text if $unwanted)
@@ -460,21 +534,22 @@ def clean(text):
     return "$joiner".join(words)[:$length]
 """},
     "quiz": {
-        "about": "Write grade_quiz(answers, key), which returns the points of a multiple-choice sheet. answers and key are lists of "
-                 "letters; an empty string is a question left out.",
-        "details": [detail("right", "How many points does a right answer give?", ["right", "correct"],
-                           "A right answer gives {}.", [2, 3, 4, 5]),
-                    detail("wrong", "How many points does a wrong answer lose?", ["wrong", "incorrect"],
-                           "A wrong answer loses {}.", [0, 1, 2, 3]),
-                    detail("blank", "What does an omitted question give?", ["omitted", "unanswered", "blank"],
-                           "A question left out gives {}.", {"nothing": "0", "1 point": "1", "minus 1 point": "-1"}),
-                    detail("match", "Do capitals matter?", ["capitals", "capital", "capitalization"],
-                           "Small and capital letters {}.", {"count as the same": "given.lower() == right.lower()",
-                                                            "count as different": "given == right"}),
-                    detail("bonus", "Is there a bonus for a perfect sheet?", ["bonus", "perfect"],
-                           "A perfect sheet gets a bonus of {}.", [0, 5, 10, 20], usual=0.4),
-                    only(FLOOR, [0, 2, 5])],
+        "about": "Write grade_quiz(answers, key), which returns the points of a multiple-choice sheet. answers and "
+                 "key are lists of letters; an empty string is a question left out.",
         "draw": draw_quiz,
+        "details": [
+            detail("right", "How many points does a right answer give?", "right correct",
+                   "A right answer gives {}.", [2, 3, 4, 5]),
+            detail("wrong", "How many points does a wrong answer lose?", "wrong incorrect",
+                   "A wrong answer loses {}.", [0, 1, 2, 3]),
+            detail("blank", "What does an omitted question give?", "omitted unanswered blank",
+                   "A question left out gives {}.", {"nothing": "0", "1 point": "1", "minus 1 point": "-1"}),
+            detail("match", "Do capitals matter?", "capitals capital capitalization",
+                   "Small and capital letters {}.",
+                   {"count as the same": "given.lower() == right.lower()", "count as different": "given == right"}),
+            detail("bonus", "Is there a bonus for a perfect sheet?", "bonus perfect",
+                   "A perfect sheet gets a bonus of {}.", [0, 5, 10, 20], usual=0.4),
+            only(FLOOR, [0, 2, 5])],
         "code": """
 def grade_quiz(answers, key):
     points, hits = 0, 0
@@ -491,21 +566,25 @@ def grade_quiz(answers, key):
     return max($floor, points)
 """},
     "intervals": {
-        "about": "Write busy(spans), which merges the [start, end] pairs of a calendar into busy periods and reports on them.",
-        "details": [detail("gap", "How far apart may spans be and still merge?", ["apart"],
-                           "Spans may be {} apart.", [1, 2, 3, 4, 5, 6]),
-                    detail("touch", "Is a hole of just that size bridged?", ["bridged", "exactly", "inclusive"],
-                           "Spans exactly that far apart {}.", {"merge": "<=", "stay separate": "<"}),
-                    detail("reversed", "What about spans that run backwards?", ["backwards", "reversed"],
-                           "Spans whose end comes first {}.", {"are turned round": "[min(s), max(s)] for s in spans",
-                                                              "are left out": "list(s) for s in spans if s[0] <= s[1]"}),
-                    detail("shortest", "How short may a busy period be?", ["short", "shortest"],
-                           "Merged periods shorter than {} are dropped.", [2, 3, 4, 5, 6, 8, 10, 12]),
-                    detail("result", "What is the output of busy?", ["output", "result"],
-                           "It returns {}.", {"the list of merged periods": "merged", "how many periods there are": "len(merged)",
-                                             "the total length of the periods": "sum(e - s for s, e in merged)",
-                                             "the length of the longest period, else 0": "max((e - s for s, e in merged), default=0)"})],
+        "about": "Write busy(spans), which merges the [start, end] pairs of a calendar into busy periods and reports"
+                 " on them.",
         "draw": draw_intervals,
+        "details": [
+            detail("gap", "How far apart may spans be and still merge?", "apart",
+                   "Spans may be {} apart.", [1, 2, 3, 4, 5, 6]),
+            detail("touch", "Is a hole of just that size bridged?", "bridged exactly inclusive",
+                   "Spans exactly that far apart {}.", {"merge": "<=", "stay separate": "<"}),
+            detail("reversed", "What about spans that run backwards?", "backwards reversed",
+                   "Spans whose end comes first {}.",
+                   {"are turned round": "[min(s), max(s)] for s in spans",
+                    "are left out": "list(s) for s in spans if s[0] <= s[1]"}),
+            detail("shortest", "How short may a busy period be?", "short shortest",
+                   "Merged periods shorter than {} are dropped.", [2, 3, 4, 5, 6, 8, 10, 12]),
+            detail("result", "What is the output of busy?", "output result",
+                   "It returns {}.",
+                   {"the list of merged periods": "merged", "how many periods there are": "len(merged)",
+                    "the total length of the periods": "sum(e - s for s, e in merged)",
+                    "the length of the longest period, else 0": "max((e - s for s, e in merged), default=0)"})],
         "code": """
 def busy(spans):
     merged = []
@@ -518,20 +597,24 @@ def busy(spans):
     return $result
 """},
     "inventory": {
-        "about": "Write update(stock, orders), which takes a dict of item counts and a list of (item, amount) sales and returns the "
-                 "new counts, with items that ran low filled up again.",
-        "details": [detail("names", "Do capitals matter?", ["capitals", "capital", "capitalization"],
-                           "In names, capitals {}.", {"matter": "item", "do not matter, stock names are all small": "item.lower()"}),
-                    detail("unknown", "What about unknown items?", ["unknown"],
-                           "Items not in stock {}.", {"are ignored": "continue", "are added with a count of 0": "stock[name] = 0"}),
-                    detail("short", "What if a sale exceeds the stock?", ["exceeds", "exceed", "oversold", "enough"],
-                           "If a sale exceeds the stock, {}.", {"it is skipped": "continue", "what is there is sold": "amount = stock[name]",
-                                                               "the count goes below zero": "pass"}),
-                    detail("level", "At what count is an item low?", ["low", "reorder"],
-                           "An item is low at fewer than {}.", [3, 4, 5, 6, 8, 10]),
-                    detail("fill", "By how many are items filled up?", ["filled", "fill", "refill", "restocked"],
-                           "Low items are filled up by {}.", [6, 8, 12, 16, 20, 24, 30, 36])],
+        "about": "Write update(stock, orders), which takes a dict of item counts and a list of (item, amount) sales "
+                 "and returns the new counts, with items that ran low filled up again.",
         "draw": draw_inventory,
+        "details": [
+            detail("names", "Do capitals matter?", "capitals capital capitalization",
+                   "In names, capitals {}.",
+                   {"matter": "item", "do not matter, stock names are all small": "item.lower()"}),
+            detail("unknown", "What about unknown items?", "unknown",
+                   "Items not in stock {}.",
+                   {"are ignored": "continue", "are added with a count of 0": "stock[name] = 0"}),
+            detail("short", "What if a sale exceeds the stock?", "exceeds exceed oversold enough",
+                   "If a sale exceeds the stock, {}.",
+                   {"it is skipped": "continue", "what is there is sold": "amount = stock[name]",
+                    "the count goes below zero": "pass"}),
+            detail("level", "At what count is an item low?", "low reorder",
+                   "An item is low at fewer than {}.", [3, 4, 5, 6, 8, 10]),
+            detail("fill", "By how many are items filled up?", "filled fill refill restocked",
+                   "Low items are filled up by {}.", [6, 8, 12, 16, 20, 24, 30, 36])],
         "code": """
 def update(stock, orders):
     stock = dict(stock)
@@ -548,17 +631,19 @@ def update(stock, orders):
     return stock
 """},
     "leaders": {
-        "about": "Write leaders(rows), which returns the names for the top of a leader board, the highest first. Rows are dicts with a "
-                 "name, an age and some numbers.",
-        "details": [only(FIELD, ["price", "points", "stock", "size", "hours", "rating"]), only(THRESHOLD, NUMBERS, reply="The threshold to be listed is {}."),
-                    detail("reach", "Is a row just on the line kept?", ["line", "exactly", "inclusive"],
-                           "Exactly the threshold {}.", {"is enough": ">=", "is not enough": ">"}),
-                    detail("places", "How many places does the board have?", ["places", "board", "top"],
-                           "The board has {} places.", [2, 3, 4]),
-                    detail("ties", "How are ties resolved?", ["ties", "tie", "tied"],
-                           "Ties are ordered {}.", {"by name": 'r["name"]', "by age, the youngest first": 'r["age"]',
-                                                   "as the rows came": "0"})],
+        "about": "Write leaders(rows), which returns the names for the top of a leader board, the highest first. "
+                 "Rows are dicts with a name, an age and some numbers.",
         "draw": draw_leaders,
+        "details": [
+            only(FIELD, ["price", "points", "stock", "size", "hours", "rating"]),
+            only(THRESHOLD, NUMBERS, reply="The threshold to be listed is {}."),
+            detail("reach", "Is a row just on the line kept?", "line exactly inclusive",
+                   "Exactly the threshold {}.", {"is enough": ">=", "is not enough": ">"}),
+            detail("places", "How many places does the board have?", "places board top",
+                   "The board has {} places.", [2, 3, 4]),
+            detail("ties", "How are ties resolved?", "ties tie tied",
+                   "Ties are ordered {}.",
+                   {"by name": 'r["name"]', "by age, the youngest first": 'r["age"]', "as the rows came": "0"})],
         "code": """
 def leaders(rows):
     kept = [r for r in rows if r["$field"] $reach $threshold]
@@ -566,19 +651,24 @@ def leaders(rows):
     return [r["name"] for r in kept[:$places]]
 """},
     "window": {
-        "about": "Write smooth(values), which returns a sliding statistic over a list of sensor readings, some of which may be None.",
-        "details": [detail("width", "How many readings does it span?", ["span", "width", "window"],
-                           "The window spans {} readings.", [2, 3, 4, 5, 6, 7]),
-                    detail("statistic", "Which statistic is taken?", ["statistic", "mean", "median"],
-                           "The statistic is {}.", {"the mean": "sum(part) / len(part)", "the largest": "max(part)",
-                                                   "the smallest": "min(part)", "the range": "max(part) - min(part)"}),
-                    detail("gaps", "How are missing readings treated?", ["missing", "gaps"],
-                           "Missing readings {}.", {"are skipped": "continue", "count as 0": "v = 0",
-                                                   "repeat the reading before, or 0": "v = filled[-1] if filled else 0"}),
-                    detail("partial", "What happens until the window is full?", ["until", "full", "partial", "incomplete"],
-                           "Until the window is full, {}.", {"the readings so far are used": "0", "nothing is returned": "$width - 1"}),
-                    DIGITS],
+        "about": "Write smooth(values), which returns a sliding statistic over a list of sensor readings, some of "
+                 "which may be None.",
         "draw": draw_window,
+        "details": [
+            detail("width", "How many readings does it span?", "span width window",
+                   "The window spans {} readings.", [2, 3, 4, 5, 6, 7]),
+            detail("statistic", "Which statistic is taken?", "statistic mean median",
+                   "The statistic is {}.",
+                   {"the mean": "sum(part) / len(part)", "the largest": "max(part)", "the smallest": "min(part)",
+                    "the range": "max(part) - min(part)"}),
+            detail("gaps", "How are missing readings treated?", "missing gaps",
+                   "Missing readings {}.",
+                   {"are skipped": "continue", "count as 0": "v = 0",
+                    "repeat the reading before, or 0": "v = filled[-1] if filled else 0"}),
+            detail("partial", "What happens until the window is full?", "until full partial incomplete",
+                   "Until the window is full, {}.",
+                   {"the readings so far are used": "0", "nothing is returned": "$width - 1"}),
+            DIGITS],
         "code": """
 def smooth(values):
     filled = []
@@ -593,23 +683,27 @@ def smooth(values):
     return result
 """},
     "parse": {
-        "about": "Write read_settings(line), which turns one line of settings, pairs of a name and a value, into a dict of strings.",
-        "details": [detail("pairs", "What stands between two pairs?", ["pairs", "between"],
-                           'Between two pairs stands "{}".', [";", ",", "|", "&"]),
-                    detail("equals", "What separates name and value?", ["separates", "assignment"],
-                           'Between name and value stands "{}".', ["=", ":", "~"]),
-                    detail("twice", "What if a name comes twice?", ["twice", "duplicate", "again"],
-                           "If a name comes twice, {}.", {"the first value stays": "result.setdefault(name, value)",
-                                                         "the last value stays": "result[name] = value",
-                                                         'both values stay, joined by "/"':
-                                                         'result[name] = result[name] + "/" + value if name in result else value'}),
-                    detail("spelling", "How are names spelled?", ["spelled", "spelling", "spelt"],
-                           "Names are spelled {}.", {"as they came": "", "in small letters": ".lower()", "in capitals": ".upper()"}),
-                    detail("flag", "What is the value of a name standing alone?", ["alone"],
-                           'A name standing alone has the value "{}".', ["on", "yes", "true"]),
-                    detail("hollow", "What if a value is only whitespace?", ["whitespace", "empty"],
-                           'An empty value is stored as "{}".', ["blank", "default", "-"])],
+        "about": "Write read_settings(line), which turns one line of settings, pairs of a name and a value, into a "
+                 "dict of strings.",
         "draw": draw_parse,
+        "details": [
+            detail("pairs", "What stands between two pairs?", "pairs between",
+                   'Between two pairs stands "{}".', [";", ",", "|", "&"]),
+            detail("equals", "What separates name and value?", "separates assignment",
+                   'Between name and value stands "{}".', ["=", ":", "~"]),
+            detail("twice", "What if a name comes twice?", "twice duplicate again",
+                   "If a name comes twice, {}.",
+                   {"the first value stays": "result.setdefault(name, value)",
+                    "the last value stays": "result[name] = value",
+                    'both values stay, joined by "/"':
+                        'result[name] = result[name] + "/" + value if name in result else value'}),
+            detail("spelling", "How are names spelled?", "spelled spelling spelt",
+                   "Names are spelled {}.",
+                   {"as they came": "", "in small letters": ".lower()", "in capitals": ".upper()"}),
+            detail("flag", "What is the value of a name standing alone?", "alone",
+                   'A name standing alone has the value "{}".', ["on", "yes", "true"]),
+            detail("hollow", "What if a value is only whitespace?", "whitespace empty",
+                   'An empty value is stored as "{}".', ["blank", "default", "-"])],
         "code": """
 def read_settings(line):
     result = {}
@@ -626,19 +720,21 @@ def read_settings(line):
     return result
 """},
     "tax": {
-        "about": "Write tax(income), which returns the tax owed on an income: nothing up to an allowance, one rate for the first "
-                 "bracket above it, a higher rate for the rest, in whole units.",
-        "details": [detail("allowance", "What is the allowance?", ["allowance", "exempt"],
-                           "The allowance is {}.", [500, 1000, 1200, 1500, 2000]),
-                    detail("bracket", "How far does the bracket reach?", ["bracket", "reach"],
-                           "The first bracket is {} wide.", [3000, 4000, 5000, 8000]),
-                    detail("rate", "What is the basic rate?", ["basic", "rate"],
-                           "The rate in the bracket is {} percent.", [5, 8, 10, 12]),
-                    detail("higher", "What is the higher rate?", ["higher", "rate"],
-                           "The higher rate is {} percent.", [20, 25, 30, 40]),
-                    detail("whole", "How does tax become whole units?", ["whole", "integer", "rounded", "rounding"],
-                           "It is rounded {}.", {"down": "int(owed)", "up": "math.ceil(owed)", "to the nearest, halves up": "int(owed + 0.5)"})],
+        "about": "Write tax(income), which returns the tax owed on an income: nothing up to an allowance, one rate "
+                 "for the first bracket above it, a higher rate for the rest, in whole units.",
         "draw": draw_tax,
+        "details": [
+            detail("allowance", "What is the allowance?", "allowance exempt",
+                   "The allowance is {}.", [500, 1000, 1200, 1500, 2000]),
+            detail("bracket", "How far does the bracket reach?", "bracket reach",
+                   "The first bracket is {} wide.", [3000, 4000, 5000, 8000]),
+            detail("rate", "What is the basic rate?", "basic rate",
+                   "The rate in the bracket is {} percent.", [5, 8, 10, 12]),
+            detail("higher", "What is the higher rate?", "higher rate",
+                   "The higher rate is {} percent.", [20, 25, 30, 40]),
+            detail("whole", "How does tax become whole units?", "whole integer rounded rounding",
+                   "It is rounded {}.",
+                   {"down": "int(owed)", "up": "math.ceil(owed)", "to the nearest, halves up": "int(owed + 0.5)"})],
         "code": """
 import math
 
@@ -649,19 +745,23 @@ def tax(income):
     return $whole
 """},
     "bins": {
-        "about": "Write histogram(values), which counts numbers in bins of equal width and returns the list of counts.",
-        "details": [detail("number", "How many bins are there?", ["bins"], "There are {} bins.", [3, 4, 5, 6]),
-                    detail("origin", "At what value does binning begin?", ["binning", "begin", "begins", "origin"],
-                           "The first bin begins at {}.", [0, 5, 10, 20]),
-                    detail("width", "How broad is each bin?", ["broad", "wide", "width"], "Each bin is {} wide.", [5, 10, 20, 25]),
-                    detail("edges", "Where does a value on an edge belong?", ["edge", "edges", "boundary"],
-                           "A value on an edge belongs to the {}.", {"bin above": "(v - $origin) // $width",
-                                                                   "bin below": "math.ceil((v - $origin) / $width) - 1"}),
-                    detail("outside", "What about values outside the range?", ["outside", "range", "outliers"],
-                           "Values outside all bins {}.", {"are left out": "continue", "go to the nearest bin": "i = 0 if i < 0 else $number - 1"}),
-                    detail("kind", "Plain or running counts?", ["running", "plain", "cumulative"],
-                           "The counts are {}.", {"plain": "counts", "running": "[sum(counts[:i + 1]) for i in range($number)]"})],
+        "about": "Write histogram(values), which counts numbers in bins of equal width and returns the list of "
+                 "counts.",
         "draw": draw_bins,
+        "details": [
+            detail("number", "How many bins are there?", "bins", "There are {} bins.", [3, 4, 5, 6]),
+            detail("origin", "At what value does binning begin?", "binning begin begins origin",
+                   "The first bin begins at {}.", [0, 5, 10, 20]),
+            detail("width", "How broad is each bin?", "broad wide width", "Each bin is {} wide.", [5, 10, 20, 25]),
+            detail("edges", "Where does a value on an edge belong?", "edge edges boundary",
+                   "A value on an edge belongs to the {}.",
+                   {"bin above": "(v - $origin) // $width", "bin below": "math.ceil((v - $origin) / $width) - 1"}),
+            detail("outside", "What about values outside the range?", "outside range outliers",
+                   "Values outside all bins {}.",
+                   {"are left out": "continue", "go to the nearest bin": "i = 0 if i < 0 else $number - 1"}),
+            detail("kind", "Plain or running counts?", "running plain cumulative",
+                   "The counts are {}.",
+                   {"plain": "counts", "running": "[sum(counts[:i + 1]) for i in range($number)]"})],
         "code": """
 import math
 
@@ -675,20 +775,24 @@ def histogram(values):
     return $kind
 """},
     "late": {
-        "about": 'Write late_minutes(arrivals), which returns how many minutes are taken off for late arrivals, given as strings such as "8:05".',
-        "details": [detail("opening", "When is the opening hour?", ["opening"], "Work begins at {}.",
-                           {"8:00": "480", "8:15": "495", "8:30": "510", "9:00": "540"}),
-                    detail("grace", "How many minutes of delay are forgiven?", ["forgiven", "tolerated"],
-                           "Up to {} minutes late are forgiven.", [3, 5, 10]),
-                    detail("beyond", "Does all the delay count, or the excess?", ["excess", "beyond"],
-                           "For someone later than that, {}.", {"all minutes count": "late", "only the minutes beyond count": "late - $grace"}),
-                    detail("most", "What is the most per arrival?", ["arrival", "most"],
-                           "Per arrival at most {} minutes count.", [30, 45, 60, 90]),
-                    detail("broken", "What about times that cannot be read?", ["cannot", "unreadable", "invalid"],
-                           "Times that cannot be read {}.", {"are ignored": "continue", "count as the most minutes": "late = $most + $grace"}),
-                    detail("block", "Up to a multiple of what is the total taken?", ["multiple", "step", "rounded"],
-                           "The sum is rounded up to a multiple of {}.", [5, 10, 15])],
+        "about": "Write late_minutes(arrivals), which returns how many minutes are taken off for late arrivals, "
+                 'given as strings such as "8:05".',
         "draw": draw_late,
+        "details": [
+            detail("opening", "When is the opening hour?", "opening",
+                   "Work begins at {}.", {"8:00": "480", "8:15": "495", "8:30": "510", "9:00": "540"}),
+            detail("grace", "How many minutes of delay are forgiven?", "forgiven tolerated",
+                   "Up to {} minutes late are forgiven.", [3, 5, 10]),
+            detail("beyond", "Does all the delay count, or the excess?", "excess beyond",
+                   "For someone later than that, {}.",
+                   {"all minutes count": "late", "only the minutes beyond count": "late - $grace"}),
+            detail("most", "What is the most per arrival?", "arrival most",
+                   "Per arrival at most {} minutes count.", [30, 45, 60, 90]),
+            detail("broken", "What about times that cannot be read?", "cannot unreadable invalid",
+                   "Times that cannot be read {}.",
+                   {"are ignored": "continue", "count as the most minutes": "late = $most + $grace"}),
+            detail("block", "Up to a multiple of what is the total taken?", "multiple step rounded",
+                   "The sum is rounded up to a multiple of {}.", [5, 10, 15])],
         "code": """
 def late_minutes(arrivals):
     total = 0
@@ -705,9 +809,9 @@ def late_minutes(arrivals):
 }
 
 
-# ------------------------------------------------------------------------------------------------------------------------------
+# ---------------------------------------------------------------------------------------------------------------------
 # From a family and a choice of values to a task
-# ------------------------------------------------------------------------------------------------------------------------------
+# ---------------------------------------------------------------------------------------------------------------------
 
 def split_of(family, values):
     """Which split a combination belongs to: 72% train, 8% val, 20% test, by its hash alone (no seed)."""
@@ -773,11 +877,12 @@ def draw_calls(rng, family, values):
 
 def task_record(family, values, calls):
     f = FAMILIES[family]
-    return {"task_id": None, "domain": "backend", "problem_description": f["about"], "ground_truth": source_code(family, values),
+    return {"task_id": None, "domain": "backend", "problem_description": f["about"],
+            "ground_truth": source_code(family, values),
             "test_cases": {str(i + 1): c for i, c in enumerate(calls)}, "source": f"procedural:{family}",
             "details": {d["name"]: v for d, v in zip(f["details"], values)},
-            "facts": [{"detail": d["name"], "keywords": d["keywords"], "question": d["question"], "reply": d["reply"].format(v)}
-                      for d, v in zip(f["details"], values)]}
+            "facts": [{"detail": d["name"], "keywords": d["keywords"], "question": d["question"],
+                       "reply": d["reply"].format(v)} for d, v in zip(f["details"], values)]}
 
 
 def value_weights(d):
@@ -806,9 +911,9 @@ def in_turn(families, split, seed):
     return [c for row in itertools.zip_longest(*columns) for c in row if c is not None]
 
 
-# ------------------------------------------------------------------------------------------------------------------------------
+# ---------------------------------------------------------------------------------------------------------------------
 # Output files that can be continued
-# ------------------------------------------------------------------------------------------------------------------------------
+# ---------------------------------------------------------------------------------------------------------------------
 
 def open_output(path, settings, overwrite):
     """Records already in `path` (a torn last line is cut off), and the file opened for appending."""
@@ -837,9 +942,9 @@ def write_line(file, record):
     file.flush()
 
 
-# ------------------------------------------------------------------------------------------------------------------------------
+# ---------------------------------------------------------------------------------------------------------------------
 # Procedural tasks
-# ------------------------------------------------------------------------------------------------------------------------------
+# ---------------------------------------------------------------------------------------------------------------------
 
 def draft(family, values, seed):
     """A task before its validation, or (None, reason)."""
@@ -856,12 +961,13 @@ def wrong_programs(family, values, seed):
     return {name: source_code(family, rng.choice(wrongs)) for name, wrongs in by_detail.items()}
 
 
-def references_fail(box, tasks):
-    """For each task why its reference is not usable (an error, None, two runs that differ), or None where it is."""
-    with ThreadPoolExecutor(box.workers) as threads:
-        for checks in threads.map(box.check_reference, tasks):
-            bad = sorted(set(checks.values()) - {"ok"})
-            yield f"reference: {bad[0]}" if bad else None
+def reference_fault(box, task):
+    """Why a task is not usable: a call that fails, returns None or differs between two runs, or all outcomes alike."""
+    bad = sorted(set(box.check_reference(task).values()) - {"ok"})
+    if bad:
+        return f"reference: {bad[0]}"
+    outcomes = box.run(task["ground_truth"], list(task["test_cases"].values()))
+    return "calls alike" if len(set(outcomes)) == 1 else None
 
 
 def unseen_detail(box, family, values, task, seed):
@@ -879,10 +985,10 @@ def unseen_detail(box, family, values, task, seed):
 
 
 def sandbox_verdicts(box, batch, seed):
-    """Run references and wrong programs of a batch [(family, values, task)] in the sandbox; one reason or None for each."""
+    """Run references and wrong programs of a batch [(family, values, task)]; one reason or None for each."""
     with ThreadPoolExecutor(box.workers) as threads:
         unseen = threads.map(lambda b: unseen_detail(box, *b, seed), batch)
-        bad = references_fail(box, [task for *_, task in batch])
+        bad = threads.map(lambda b: reference_fault(box, b[2]), batch)
         return [b or (f"no calls show {family}.{u}" if u else None) for b, u, (family, *_) in zip(bad, unseen, batch)]
 
 
@@ -895,7 +1001,8 @@ def write_split(box, split, wanted, families, args):
             f"use --{split} {len(order)} or more families")
     done, file = open_output(out, {"source": args.source, "families": families, "seed": args.seed}, args.overwrite)
     if len(done) > wanted:
-        die(f"{out} already holds {len(done)} tasks, more than the {wanted} asked for; use --overwrite or another --out")
+        die(f"{out} already holds {len(done)} tasks, more than the {wanted} asked for; "
+            f"use --overwrite or another --out")
     have = {(t["source"].partition(":")[2], tuple(t["details"].values())) for t in done}
     order = iter([c for c in order if c not in have])
     rejects, count = Counter(), len(done)
@@ -925,15 +1032,16 @@ def write_procedural(args):
     for f in families:
         if f not in FAMILIES:
             die(f"no family is called {f!r}; there are {', '.join(FAMILIES)}")
-    with Sandbox(workers=args.workers, call_timeout=10, program_timeout=60) as box:  # a busy machine must not change the tasks
+    # ample time: the programs are known to be quick, and a busy machine must not change which tasks are kept
+    with Sandbox(workers=args.workers, call_timeout=10, program_timeout=60) as box:
         for split in SPLITS:
             write_split(box, split, getattr(args, split), families, args)
     print("next: python generate_tasks.py --demonstrations 8000    or    python rollout.py --split train --model MODEL")
 
 
-# ------------------------------------------------------------------------------------------------------------------------------
+# ---------------------------------------------------------------------------------------------------------------------
 # Demonstrations of a scripted, imperfect agent
-# ------------------------------------------------------------------------------------------------------------------------------
+# ---------------------------------------------------------------------------------------------------------------------
 
 def demonstrate(task, elsewhere, ask, waste, max_turns, rng):
     """One dialogue: questions about some details in random order, wasted turns among them, guesses, the answer.
@@ -972,26 +1080,405 @@ def write_demonstrations(args):
     for number, task in enumerate(tasks, 1):
         family = str(task["source"]).partition(":")[2]
         if family not in FAMILIES or "details" not in task or "facts" not in task:
-            die(f"{tasks_path} line {number}: demonstrations need a procedural task with details and facts, found source "
-                f"{task['source']!r}; write one with generate_tasks.py --source procedural")
+            die(f"{tasks_path} line {number}: demonstrations need a procedural task with details and facts, "
+                f"found source {task['source']!r}; write some with generate_tasks.py --source procedural")
     if not tasks:
         die(f"{tasks_path}: no tasks; write some with generate_tasks.py")
     families = sorted({t["source"].partition(":")[2] for t in tasks})
     elsewhere = sorted({d["question"] for f in families for d in FAMILIES[f]["details"]})
     digest = hashlib.sha256("".join(t["task_id"] + t["ground_truth"] for t in tasks).encode()).hexdigest()[:16]
-    settings = {"demonstrations_of": digest, "ask": args.ask, "waste": args.waste, "max_turns": args.max_turns, "seed": args.seed}
+    settings = {"tasks": digest, "ask": args.ask, "waste": args.waste, "max_turns": args.max_turns, "seed": args.seed}
     done, file = open_output(out, settings, args.overwrite)
+    if len(done) > args.demonstrations:
+        die(f"{out} already holds {len(done)} demonstrations, more than the {args.demonstrations} asked for; "
+            f"use --overwrite or another --out")
     with file:
-        for i in tqdm(range(len(done), args.demonstrations), initial=len(done), total=args.demonstrations, desc=out.name,
-                      unit="dialogue", mininterval=1):
+        for i in tqdm(range(len(done), args.demonstrations), initial=len(done), total=args.demonstrations,
+                      desc=out.name, unit="dialogue", mininterval=1):
             task, sample = tasks[i % len(tasks)], i // len(tasks)
             rng = random.Random(f"{args.seed} {task['task_id']} {sample}")
             history, answer = demonstrate(task, elsewhere, args.ask, args.waste, args.max_turns, rng)
-            write_line(file, {"task_id": task["task_id"], "sample": sample, "domain": task["domain"], "task": task, "system": "",
-                              "dialogue_history": history, "answer": answer, "finish": "answered", "model": "scripted",
-                              "simulator": "scripted", "seed": args.seed})
-    print(f"wrote {max(len(done), args.demonstrations)} demonstrations on {len(tasks)} tasks of {len(families)} families to {out}")
+            write_line(file, {"task_id": task["task_id"], "sample": sample, "domain": task["domain"], "task": task,
+                              "system": "", "dialogue_history": history, "answer": answer, "finish": "answered",
+                              "model": "scripted", "simulator": "scripted", "seed": args.seed})
+    print(f"wrote {args.demonstrations} demonstrations on {min(len(tasks), args.demonstrations)} tasks to {out}")
     print(f"next: python train_policy.py --method sft --model tiny --in {out}")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Released ColBench files (--source colbench)
+# ---------------------------------------------------------------------------------------------------------------------
+
+def failures(box, task):
+    """Which calls of a released reference fail, by mode: {"module": {label: status}, "released": {...}}, {} if none."""
+    module = {k: v for k, v in box.check_reference(task).items() if v not in ("ok", "none")}
+    released = {k: "returns None" if v == "wrong" else v.removeprefix("reference ")
+                for k, v in box.score(task, task["ground_truth"], mode="released").items() if v != "passed"}
+    return {mode: failed for mode, failed in (("module", module), ("released", released)) if failed}
+
+
+def read_released(path, domain):
+    """(record, its task, whether it is a trajectory) of each line of a released file; all lines must be of one kind."""
+    needed = ["problem_description", "ground_truth"] + ["test_cases"] * (domain == "backend")
+    kind = None
+    for number, record in enumerate(read_jsonl(path), 1):
+        offline = isinstance(record.get("dialogue_history"), list)
+        kind = offline if kind is None else kind
+        task = record.get("task") if offline else record
+        missing = [k for k in needed if k not in task] if isinstance(task, dict) else ["task"]
+        if missing or offline != kind:
+            die(f"{path} line {number}: expected a released {domain} {'trajectory' if kind else 'task'}, "
+                f"found {'a trajectory' if offline > kind else 'no ' + ', '.join(missing or ['dialogue_history'])}")
+        yield record, task, offline
+
+
+def released_trajectory(record, task, sample):
+    """A released offline trajectory as ours. Its reward goes to `released_reward`: evaluate.py scores it again."""
+    record = {k: v for k, v in record.items() if k != "reward"} | {"released_reward": record.get("reward")}
+    last = next((m["content"] for m in reversed(record["dialogue_history"]) if m["role"] == "assistant"), "")
+    finish = "answered" if ANSWER_MARK in last else "max_turns"
+    return {**record, "task_id": task["task_id"], "sample": sample, "domain": task["domain"], "task": task,
+            "system": "", "finish": finish, "model": "released", "simulator": "released", "seed": None}
+
+
+def write_colbench(args):
+    """Tasks stay in their order, the first --train / --val / --test lines of them (the paper's test set is the first
+    1000). Of trajectories all lines are taken; equal tasks get one id, and their samples, which lie num_tasks lines
+    apart, are numbered in their order."""
+    path = Path(args.input or die("--source colbench needs --in FILE, a released task or trajectory file"))
+    _, _, offline = next(read_released(path, args.domain), None) or die(f"{path}: no records")
+    name = f"runs/{args.run}/{args.split}.trajectories.jsonl" if offline else f"data/{args.domain}/{args.split}.jsonl"
+    out, limit = Path(args.out or name), None if offline else getattr(args, args.split)
+    if out.resolve() == path.resolve():
+        die(f"{path} is both --in and --out; name another --out")
+    settings = {"source": "colbench", "in": path.name, "bytes": path.stat().st_size, "limit": limit}
+    done, file = open_output(out, settings, args.overwrite)
+    stream = itertools.islice(read_released(path, args.domain), limit)
+    tasks, reasons, samples, count = {}, Counter(), Counter(), 0  # tasks: identity -> our task
+    with (file, Sandbox(workers=args.workers) if args.domain == "backend" else nullcontext() as box,
+          ThreadPoolExecutor(args.workers) as threads, tqdm(desc=out.name, unit="record", mininterval=1) as bar):
+        while batch := list(itertools.islice(stream, BATCH)):
+            new = {}  # tasks that occur for the first time
+            identities = [json.dumps([task["problem_description"], task["ground_truth"], task.get("test_cases")])
+                          if offline else count + i for i, (_, task, _) in enumerate(batch)]
+            for identity, (_, task, _) in zip(identities, batch):
+                if identity not in tasks and identity not in new:
+                    name = f"{path.stem}-{len(tasks) + len(new) + 1:05d}"
+                    new[identity] = {"task_id": name, "domain": args.domain, "source": "colbench", **task}
+            checks = threads.map(lambda t: failures(box, t), new.values()) if box else itertools.repeat({})
+            for (identity, task), failed in zip(new.items(), checks):
+                tasks[identity] = {**task, "reference_failures": failed} if failed else task
+                reasons.update((mode, min(statuses.values())) for mode, statuses in failed.items())
+            for identity, (record, _, _) in zip(identities, batch):
+                task = tasks[identity]
+                sample = samples[task["task_id"]]
+                if count >= len(done):
+                    write_line(file, released_trajectory(record, task, sample) if offline else task)
+                samples[task["task_id"]] += 1
+                count += 1
+                bar.update()
+    shape = "tasks" if not offline else "trajectories: " + ", ".join(
+        f"{n} tasks with {k} samples" for k, n in sorted(Counter(samples.values()).items()))
+    print(f"wrote {count} {shape} to {out}")
+    for mode, how in [("module", "as modules"), ("released", "as the released evaluation does")] if box else []:
+        ours = Counter({reason: n for (m, reason), n in reasons.items() if m == mode})
+        print(f"{ours.total()} of {len(tasks)} references fail their own tests when run {how}"
+              + "".join(f"\n  {n} x {reason}" for reason, n in ours.most_common()))
+    print(f"next: python evaluate.py --split {args.split} --in {out}" if offline else
+          f"next: python rollout.py --split {args.split} --in {out} --model MODEL --simulator MODEL")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Tasks from a language model (--source llm)
+# ---------------------------------------------------------------------------------------------------------------------
+
+LLM_PROMPT = """Here is an excerpt from the web:
+
+<excerpt>
+{excerpt}
+</excerpt>
+
+Think of a Python function that someone who works with this subject would want to have, and write down three things in
+exactly this form:
+
+DESCRIPTION:
+A request for the function in two to four sentences, as a colleague would put it: high-level, naming the function and
+its parameters, leaving open the details (thresholds, names of keys, rounding, order, empty or bad input).
+CODE:
+```python
+The function, with all details settled, in at most 50 lines. Standard library only, no randomness, no clock, no input
+or output. It always returns a value.
+```
+CALLS:
+Ten different calls of the function, one a line, with literal arguments, that reach the edge cases of the details.
+"""
+
+
+def read_excerpts(path, length):
+    """Excerpts of at most `length` characters: of a JSONL file one a record (key text, content or excerpt), of any
+    other text file its paragraphs, joined as long as they fit."""
+    path = Path(path)
+    if path.suffix in (".jsonl", ".json", ".ndjson"):
+        for number, record in enumerate(read_jsonl(path), 1):
+            text = next((record[k] for k in ("text", "content", "excerpt") if isinstance(record.get(k), str)), None)
+            if text is None:
+                die(f"{path} line {number}: expected a string under text, content or excerpt, found {sorted(record)}")
+            yield text.strip()[:length]
+        return
+    if not path.is_file():
+        die(f"{path}: no such file; give a text or JSONL file of excerpts with --in")
+    held = ""
+    for paragraph in re.split(r"\n\s*\n", path.read_text(encoding="utf-8", errors="replace")):
+        if held and len(held) + len(paragraph) > length:
+            yield held.strip()[:length]
+            held = ""
+        held += paragraph + "\n\n"
+    if held.strip():
+        yield held.strip()[:length]
+
+
+def parse_task(raw):
+    """(task, None) from a model's response, or (None, why not)."""
+    m = re.search(r"DESCRIPTION:\s*(.*?)\s*CODE:\s*```(?:python)?\n(.*?)```\s*CALLS:\s*(.*)", raw, re.S)
+    if not m:
+        return None, "not in the form asked for"
+    description, code = re.sub(r"\s+", " ", m[1]), m[2].strip() + "\n"
+    try:
+        tree = ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None, "code does not parse"
+    if code.count("\n") > 50:
+        return None, "more than 50 lines"
+    functions = {n.name: n for n in tree.body if isinstance(n, ast.FunctionDef)}
+    calls = {}
+    for line in m[3].splitlines():
+        line = re.sub(r"^\s*(?:\d+[.)]\s|[-*]\s)?\s*`?|`?\s*$", "", line)
+        try:
+            call = ast.parse(line, mode="eval").body
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            continue
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id in functions:
+            calls.setdefault(line, call.func.id)
+    if not calls:
+        return None, "no call of a function of its own"
+    name = Counter(calls.values()).most_common(1)[0][0]
+    calls = [c for c, called in calls.items() if called == name][:10]
+    if len(calls) < 10:
+        return None, "fewer than ten different calls"
+    if f"{name}(" not in description:
+        description += f" Signature: {name}({ast.unparse(functions[name].args)})."
+    return {"task_id": None, "domain": "backend", "problem_description": description, "ground_truth": code,
+            "test_cases": {str(i + 1): c for i, c in enumerate(calls)}}, None
+
+
+def shingles(text, n=5):
+    """The set of word 5-grams of a text (shorter texts: all words as one)."""
+    w = re.findall(r"\w+", text.lower())
+    return {tuple(w[i:i + n]) for i in range(max(1, len(w) - n + 1))}
+
+
+def normalised(code):
+    """A program's syntax tree without docstrings, annotations and the function's own name, as one string."""
+    tree = ast.parse(code)
+    names = {n.name: f"f{i}" for i, n in enumerate(n for n in tree.body if isinstance(n, ast.FunctionDef))}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            node.returns, node.name = None, names.get(node.name, node.name)
+            if ast.get_docstring(node) is not None:
+                node.body = node.body[1:]
+        if isinstance(node, ast.arg):
+            node.annotation = None
+        if isinstance(node, ast.Name):
+            node.id = names.get(node.id, node.id)
+    return ast.dump(tree)
+
+
+class Seen:
+    """What was accepted so far, to find near-duplicates: sources, and an index from 5-gram to descriptions."""
+
+    def __init__(self, similar):
+        self.similar, self.sources, self.sizes, self.index = similar, set(), [], {}
+
+    def reason(self, task):
+        if normalised(task["ground_truth"]) in self.sources:
+            return "duplicate source"
+        mine = shingles(task["problem_description"])
+        shared = Counter(i for s in mine for i in self.index.get(s, ()))
+        # Jaccard similarity |A and B| / |A or B| of the two sets of 5-grams
+        if any(n >= self.similar * (len(mine) + self.sizes[i] - n) for i, n in shared.items()):
+            return "near-duplicate description"
+        return None
+
+    def add(self, task):
+        self.sources.add(normalised(task["ground_truth"]))
+        mine = shingles(task["problem_description"])
+        for s in mine:
+            self.index.setdefault(s, []).append(len(self.sizes))
+        self.sizes.append(len(mine))
+
+
+def open_model(args):
+    """A function: a list of (prompt, seed) -> a list of (text, None) or (None, why not)."""
+    if not args.model:
+        die("--source llm needs --model: a folder, a hub name, or the URL of an OpenAI-compatible server such as "
+            "http://localhost:8000/v1")
+    if args.model.startswith(("http://", "https://")):
+        return server_model(args)
+    try:
+        import vllm  # noqa: F401
+    except ImportError:
+        return transformers_model(args)
+    return vllm_model(args)
+
+
+def server_model(args):
+    """An OpenAI-compatible server; the key, if it needs one, in the environment variable OPENAI_API_KEY."""
+    base = args.model.rstrip("/")
+    headers = {"Content-Type": "application/json"}
+    if os.environ.get("OPENAI_API_KEY"):
+        headers["Authorization"] = f"Bearer {os.environ['OPENAI_API_KEY']}"
+
+    def request(url, body=None):
+        """The decoded answer; a busy server or a dropped connection is tried again, a refusal is raised at once."""
+        for attempt in itertools.count():
+            try:
+                data = None if body is None else json.dumps(body).encode()
+                with urllib.request.urlopen(urllib.request.Request(url, data, headers), timeout=args.timeout) as r:
+                    return json.load(r)
+            except (OSError, ValueError, http.client.HTTPException) as e:  # HTTPError and time-outs are OSErrors
+                refused = isinstance(e, urllib.error.HTTPError) and e.code not in (408, 409, 429, *range(500, 600))
+                if refused or attempt == args.retries:
+                    raise
+                time.sleep(min(60, 2 ** attempt) * random.uniform(0.5, 1.5))
+
+    try:
+        name = args.model_name or request(f"{base}/models")["data"][0]["id"]
+    except (OSError, ValueError, LookupError, TypeError, http.client.HTTPException) as e:
+        die(f"{base}/models gave no model ({e}); name one with --model-name, or look whether the server runs")
+
+    def one(prompt_seed):
+        prompt, seed = prompt_seed
+        body = {"model": name, "messages": [{"role": "user", "content": prompt}], "temperature": args.temperature,
+                "max_tokens": args.max_tokens, "seed": seed}
+        try:
+            text = request(f"{base}/chat/completions", body)["choices"][0]["message"]["content"]
+        except urllib.error.HTTPError as e:
+            if e.code in (401, 403, 404, 408, 409, 429, *range(500, 600)):
+                raise
+            return None, f"request refused: HTTP {e.code}"
+        except (LookupError, TypeError):
+            return None, "server's answer has no content"
+        return (text, None) if isinstance(text, str) else (None, "server's answer has no content")
+
+    def ask(prompts):
+        with ThreadPoolExecutor(args.concurrency) as threads:
+            try:
+                return list(threads.map(one, prompts))
+            except (OSError, ValueError, http.client.HTTPException) as e:
+                threads.shutdown(cancel_futures=True)
+                die(f"{base} failed ({e}); what was made so far is kept, run the same command to go on")
+    return ask
+
+
+def vllm_model(args):
+    import torch
+    cuda = torch.cuda.is_available()
+    for key, value in () if cuda else (("VLLM_CPU_KVCACHE_SPACE", "1"), ("VLLM_ENABLE_V1_MULTIPROCESSING", "0")):
+        os.environ.setdefault(key, value)
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    from vllm import LLM, SamplingParams
+    llm = LLM(args.model, enforce_eager=not cuda, dtype="auto" if cuda else "float32", seed=args.seed,
+              tensor_parallel_size=args.tensor_parallel_size, max_model_len=args.max_model_len or None,
+              **({} if cuda else {"enable_chunked_prefill": False, "max_num_batched_tokens": 16384}))
+
+    def ask(prompts):
+        params = [SamplingParams(temperature=args.temperature, max_tokens=args.max_tokens, seed=s) for _, s in prompts]
+        results = llm.chat([[{"role": "user", "content": p}] for p, _ in prompts], params, use_tqdm=False)
+        return [(r.outputs[0].text, None) for r in results]
+    return ask
+
+
+def transformers_model(args):
+    """The fallback where vLLM is not installed: one prompt at a time."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    tokenizer = AutoTokenizer.from_pretrained(args.model)
+    device, dtype = ("cuda", "bfloat16") if torch.cuda.is_available() else ("cpu", "float32")
+    model = AutoModelForCausalLM.from_pretrained(args.model, dtype=dtype).to(device)
+
+    def ask(prompts):
+        texts = []
+        for prompt, seed in prompts:
+            torch.manual_seed(seed)
+            inputs = tokenizer.apply_chat_template([{"role": "user", "content": prompt}], add_generation_prompt=True,
+                                                   return_tensors="pt", return_dict=True).to(model.device)
+            sampling = {"temperature": args.temperature} if args.temperature else {}
+            ids = model.generate(**inputs, max_new_tokens=args.max_tokens, do_sample=bool(sampling), **sampling)
+            ids = ids[0, inputs["input_ids"].shape[1]:]
+            texts.append((tokenizer.decode(ids, skip_special_tokens=True), None))
+        return texts
+    return ask
+
+
+def write_llm(args):
+    """One attempt per excerpt and sample, until the splits are full. An excerpt belongs to one split, by its hash.
+    attempts.jsonl keeps every response with its verdict, so that a continued run asks for nothing twice."""
+    excerpts = list(read_excerpts(args.input or die("--source llm needs --in FILE, a text or JSONL file of excerpts"),
+                                  args.excerpt_length))
+    folder = Path(args.out or f"data/{args.domain}")
+    wanted = {split: getattr(args, split) for split in SPLITS}
+    settings = {"source": "llm", "model": args.model, "model_name": args.model_name, "temperature": args.temperature,
+                "max_tokens": args.max_tokens, "excerpt_length": args.excerpt_length, "similar": args.similar,
+                "seed": args.seed, "wanted": wanted,
+                "excerpts": hashlib.sha256("\0".join(excerpts).encode()).hexdigest()[:16]}
+    done, files = {}, {}
+    for name in (*SPLITS, "attempts"):
+        done[name], files[name] = open_output(folder / f"{name}.jsonl", settings, args.overwrite)
+    seen, count = Seen(args.similar), {split: len(done[split]) for split in SPLITS}
+    verdicts = {(a["excerpt"], a["sample"]): a["verdict"] for a in done["attempts"]}
+    for task in itertools.chain(*(done[split] for split in SPLITS)):
+        seen.add(task)
+        verdicts[task["excerpt"], task["sample"]] = "kept"  # its line among the attempts may have been lost in a kill
+
+    def split_for(i):
+        h = int.from_bytes(hashlib.sha256(excerpts[i].encode()).digest()[:8], "big") % max(1, sum(wanted.values()))
+        return "train" if h < wanted["train"] else "val" if h < wanted["train"] + wanted["val"] else "test"
+
+    def room(attempt):
+        return count[split_for(attempt[0])] < wanted[split_for(attempt[0])]
+
+    todo = itertools.product(range(args.samples), range(len(excerpts)))
+    todo = (a for a in ((i, k) for k, i in todo) if a not in verdicts and room(a))
+    ask = None
+    with (Sandbox(workers=args.workers) as box, ThreadPoolExecutor(args.workers) as threads,
+          tqdm(total=sum(wanted.values()), initial=sum(count.values()), desc=str(folder), unit="task") as bar):
+        while batch := list(itertools.islice(todo, 4 * args.concurrency)):
+            ask = ask or open_model(args)
+            replies = ask([(LLM_PROMPT.format(excerpt=excerpts[i]), args.seed + 1_000_003 * k + i) for i, k in batch])
+            drafts = [(None, why) if why else parse_task(raw) for raw, why in replies]
+            faults = threads.map(lambda d: reference_fault(box, d[0]) if d[0] else d[1], drafts)
+            for attempt, (raw, _), (task, _), reason in zip(batch, replies, drafts, faults):
+                split = split_for(attempt[0])
+                reason = reason or seen.reason(task) or (None if room(attempt) else "its split was full already")
+                if reason is None:
+                    seen.add(task)
+                    write_line(files[split], {**task, "task_id": f"{args.domain}-{split}-{count[split]:05d}",
+                                              "source": f"llm:{args.model_name or args.model}",
+                                              "excerpt": attempt[0], "sample": attempt[1]})
+                    count[split] += 1
+                    bar.update()
+                verdicts[attempt] = reason or "kept"
+                write_line(files["attempts"], {"excerpt": attempt[0], "sample": attempt[1],
+                                               "verdict": verdicts[attempt], "output": raw})
+    for f in files.values():
+        f.close()
+    outcome = Counter(verdicts.values())
+    print(f"{outcome.total()} attempts on {len(excerpts)} excerpts; kept {outcome['kept']} "
+          f"({100 * outcome['kept'] / max(1, outcome.total()):.1f}%)"
+          + "".join(f"\n  {n} x {reason}" for reason, n in outcome.most_common() if reason != "kept"))
+    print("wrote " + ", ".join(f"{count[s]} of {wanted[s]} to {folder / s}.jsonl" for s in SPLITS)
+          + f"; every response is in {folder / 'attempts.jsonl'}")
+    print("next: python rollout.py --split train --model MODEL --simulator MODEL")
 
 
 def main():
@@ -1007,7 +1494,11 @@ def main():
     if args.demonstrations:
         write_demonstrations(args)
     else:
-        write_procedural(args)
+        makers = {("backend", "procedural"): write_procedural, ("backend", "llm"): write_llm,
+                  ("backend", "colbench"): write_colbench, ("frontend", "colbench"): write_colbench}
+        if (args.domain, args.source) not in makers:
+            die(f"there are no {args.domain} tasks with --source {args.source}")
+        makers[args.domain, args.source](args)
 
 
 if __name__ == "__main__":

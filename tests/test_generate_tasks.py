@@ -1,9 +1,11 @@
+import http.server
 import importlib
 import itertools
 import json
 import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,8 @@ SIMPLE = ["total", "average", "best", "fee", "score", "code"]
 
 
 def command(*flags, ok=True, cwd=None):
-    r = subprocess.run([sys.executable, ROOT / "generate_tasks.py", *map(str, flags)], capture_output=True, text=True, cwd=cwd)
+    r = subprocess.run([sys.executable, ROOT / "generate_tasks.py", *map(str, flags)], capture_output=True, text=True,
+                       cwd=cwd)
     assert (r.returncode == 0) == ok, r.stderr + r.stdout
     return r
 
@@ -44,14 +47,15 @@ def tasks(folder):
     return records(folder / "train.jsonl")
 
 
-# --- tasks --------------------------------------------------------------------------------------------------------------------
+# --- tasks 
 
 def test_each_wrong_value_of_each_detail_fails_a_call(tasks):
     items = []
     for t in tasks:
         family, values = t["source"].partition(":")[2], tuple(t["details"].values())
         assert t["ground_truth"] == g.source_code(family, values)
-        items += [((t["task_id"], name, wrong), t, g.source_code(family, wrong)) for name, wrong in g.flips(family, values)]
+        items += [((t["task_id"], name, wrong), t, g.source_code(family, wrong))
+                  for name, wrong in g.flips(family, values)]
     assert len(items) > 15 * len(tasks)
     with Sandbox(workers=2) as box:
         for key, statuses in box.score_many(items):
@@ -100,11 +104,20 @@ def test_the_output_follows_from_the_seed_and_a_cut_file_is_continued(tmp_path):
 
 def test_a_detail_that_no_call_can_show_is_rejected(monkeypatch):
     fee = g.FAMILIES["fee"]
-    blind = {**fee, "details": fee["details"] + [g.detail("unused", "Unused?", ["unused"], "It is {}.", [1, 2])]}
+    blind = {**fee, "details": fee["details"] + [g.detail("unused", "Unused?", "unused", "It is {}.", [1, 2])]}
     monkeypatch.setitem(g.FAMILIES, "blind", blind)
     values = tuple(next(iter(d["values"])) for d in blind["details"])
     task, reason = g.draft("blind", values, 0)
     assert task is None and reason == "no calls show blind.unused"
+
+
+def test_a_wrong_detail_that_the_sandbox_cannot_see_is_reported():
+    values = g.combinations("fee", "train", 0)[0]
+    task, _ = g.draft("fee", values, 0)
+    near = {**task, "test_cases": {str(i): f"fee({i}, True)" for i in range(3)}}  # no weight above a threshold
+    with Sandbox(workers=1) as box:
+        assert g.unseen_detail(box, "fee", values, task, 0) is None
+        assert g.unseen_detail(box, "fee", values, near, 0) == "threshold"
 
 
 def test_the_usual_value_comes_first_more_often():
@@ -114,7 +127,7 @@ def test_the_usual_value_comes_first_more_often():
     assert 0.5 < share < 0.85  # 0.7 asked for, 0.25 if the values were alike
 
 
-# --- facts --------------------------------------------------------------------------------------------------------------------
+# --- facts 
 
 def hits(facts, text):
     return [len(words(text) & set(f["keywords"])) for f in facts]
@@ -138,11 +151,11 @@ def test_replies_are_short_and_keywords_single_words(tasks):
         assert all(re.fullmatch(r"[a-z]+", k) for k in f["keywords"])
 
 
-# --- the simple families ------------------------------------------------------------------------------------------------------
+# --- the simple families 
 
 def pieces(text):
     """Words and numbers with their leading space, runs of other signs, line breaks with their indent."""
-    return re.findall(r"\n *| ?\w+| ?[^\w\s]+| +", text)
+    return re.findall(r"\n[ \t]*| ?[^\W\d]+| ?\d+(?:\.\d+)?| ?[^\s\w]+|[^\S\n]+", text)
 
 
 def test_simple_families_have_few_words_and_short_texts():
@@ -174,7 +187,7 @@ def test_simple_values_are_the_same_piece_in_the_reply_and_in_the_code():
                     assert value in pieces(g.source_code(family, values)), (family, d["name"], value)
 
 
-# --- demonstrations -----------------------------------------------------------------------------------------------------------
+# --- demonstrations 
 
 def demonstrations(folder, *flags):
     out = folder / ("demo" + "".join(map(str, flags)) + ".jsonl")
@@ -223,7 +236,7 @@ def test_the_scripted_simulator_gives_these_replies(folder):
             assert scripted_reply(r["task"]["facts"], question) == reply, (r["task"]["source"], question)
 
 
-# --- mistakes -----------------------------------------------------------------------------------------------------------------
+# --- mistakes 
 
 def test_mistakes_are_answered_in_one_sentence(folder, tmp_path):
     def refused(text, *flags):
@@ -232,10 +245,186 @@ def test_mistakes_are_answered_in_one_sentence(folder, tmp_path):
     refused("no family is called 'nosuch'", "--families", "nosuch", "--out", tmp_path)
     refused("fewer than the 100000 asked for", "--families", "fee", "--train", 100000, "--out", tmp_path)
     refused("seed was 0, now 1", "--train", 19, "--val", 19, "--test", 19, "--seed", 1, "--out", folder)
-    refused("already holds 19 tasks", "--train", 5, "--val", 19, "--test", 19, "--out", folder)
+    refused("there are no frontend tasks", "--domain", "frontend", "--source", "llm")
+    refused("needs --in", "--source", "llm", "--model", "x")
     refused("--ask is a probability", "--demonstrations", 5, "--ask", 2)
     refused("no such file", "--demonstrations", 5, "--in", tmp_path / "none.jsonl")
     (tmp_path / "bad.jsonl").write_text('{"task_id": "x"}\n')
     refused("line 1", "--demonstrations", 5, "--in", tmp_path / "bad.jsonl")
+    refused("already holds 19 tasks", "--train", 5, "--val", 19, "--test", 19, "--out", folder)
     (tmp_path / "other.jsonl").write_text('{"task_id": "x", "problem_description": "p", "source": "colbench"}\n')
     refused("procedural task", "--demonstrations", 5, "--in", tmp_path / "other.jsonl", "--out", tmp_path / "d.jsonl")
+
+
+# --- released files
+
+def released_task(code, name, description):
+    return {"problem_description": description, "ground_truth": code,
+            "test_cases": {f"test{i}": f"{name}({i})" for i in range(10)}}
+
+
+RELEASED = [released_task("def f(x):\n    return x + 1\n", "f", "one more"),
+            released_task("import math\ndef h(x):\n    return math.sqrt(x)\n", "h", "root"),  # fails if exec'd locally
+            released_task("def k(x):\n    return 1 / (x - 3)\n", "k", "fails its own test")]
+
+
+def write(path, records):
+    path.write_text("".join(json.dumps(r) + "\n" for r in records))
+    return path
+
+
+def test_released_tasks_are_read_in_order_and_failing_references_counted(tmp_path):
+    source = write(tmp_path / "released.jsonl", RELEASED + RELEASED[:1])
+    r = command("--source", "colbench", "--split", "test", "--in", source, "--test", 3, "--out", tmp_path / "test.jsonl")
+    made = records(tmp_path / "test.jsonl")
+    assert [{k: t[k] for k in RELEASED[0]} for t in made] == RELEASED
+    assert [t["task_id"] for t in made] == ["released-00001", "released-00002", "released-00003"]
+    assert "1 of 3 references fail their own tests when run as modules\n  1 x error: ZeroDivisionError" in r.stdout
+    assert "2 of 3 references fail their own tests when run as the released evaluation does" in r.stdout
+    assert set(made[1]["reference_failures"]) == {"released"} and "reference_failures" not in made[0]
+    assert made[2]["reference_failures"]["module"] == {"test3": "error: ZeroDivisionError"}
+
+
+def test_samples_of_released_trajectories_are_matched_over_blocks(tmp_path):
+    lines = [{"task": t, "answer": "x", "reward": 0.25 * s, "dialogue_history": [
+        {"role": "user", "content": t["problem_description"]},
+        {"role": "assistant", "content": f"I WANT TO ANSWER: {s}" if s else "no", "input": "<p>", "output": "raw"}]}
+        for s in range(3) for t in RELEASED]
+    source = write(tmp_path / "offline.jsonl", lines)
+    out = tmp_path / "o.jsonl"
+    r = command("--source", "colbench", "--in", source, "--out", out)
+    whole, made = out.read_bytes(), records(out)
+    assert "3 tasks with 3 samples" in r.stdout
+    assert [(t["task_id"][-1], t["sample"]) for t in made] == [(str(i + 1), s) for s in range(3) for i in range(3)]
+    for line, t in zip(lines, made):
+        assert t["released_reward"] == line["reward"] and "reward" not in t
+        assert t["dialogue_history"] == line["dialogue_history"] and t["task"].items() >= line["task"].items()
+        assert t["finish"] == ("answered" if t["sample"] else "max_turns")
+    out.write_bytes(whole[:-40])
+    command("--source", "colbench", "--in", source, "--out", out)
+    assert out.read_bytes() == whole
+    write(tmp_path / "mixed.jsonl", lines[:1] + RELEASED)
+    r = command("--source", "colbench", "--in", tmp_path / "mixed.jsonl", "--out", tmp_path / "m.jsonl", ok=False)
+    assert r.returncode == 2 and "line 2: expected a released backend trajectory, found no" in r.stderr
+
+
+# --- tasks from a language model
+
+def response(description, code, calls):
+    listed = "".join(f"{i + 1}. `{c}`\n" for i, c in enumerate(calls))
+    return f"Sure.\nDESCRIPTION:\n{description}\nCODE:\n```python\n{code}\n```\nCALLS:\n{listed}"
+
+
+def good(i):
+    return response(f"Write tool{i}(x) that helps with topic {i} in our workshop number {i} and nothing else at all.",
+                    f"def tool{i}(x):\n    return x * {i + 2}", [f"tool{i}({n})" for n in range(10)])
+
+
+TEN = [f"f({n})" for n in range(10)]
+BAD = {"not in the form asked for": "I will not.",
+       "code does not parse": response("d", "def f(:", TEN),
+       "more than 50 lines": response("d", "def f(x):\n" + "    x += 1\n" * 50 + "    return x", TEN),
+       "fewer than ten different calls": response("d", "def f(x):\n    return x", TEN[:8] + TEN[:2]),
+       "no call of a function of its own": response("d", "def f(x):\n    return x", [f"g({n})" for n in range(10)]),
+       "reference: error: ZeroDivisionError": response("d", "def f(x):\n    return 1 / x", TEN),
+       "reference: none": response("d", "def f(x):\n    pass", TEN),
+       "reference: differs": response("d", "import random\ndef f(x):\n    return random.random()", TEN),
+       "calls alike": response("d", "def f(x):\n    return 7", TEN),
+       "duplicate source": response("Something else.", 'def other(x):\n    """Doc."""\n    return x * 2',
+                                    [f"other({n})" for n in range(10)]),
+       "near-duplicate description": response(
+           "Please write tool0(x) that helps with topic 0 in our workshop number 0 and nothing else at all.",
+           "def tool0(x):\n    return x - 9", [f"tool0({n})" for n in range(10)])}
+
+
+@pytest.fixture
+def server():
+    """An OpenAI-compatible server: each excerpt names its reply; one request in three meets a busy or gone server."""
+    class Handler(http.server.BaseHTTPRequestHandler):
+        requests, prompts = 0, []
+
+        def answer(self, body, code=200):
+            data = json.dumps(body).encode()
+            self.send_response(code)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def do_GET(self):
+            self.answer({"data": [{"id": "stub"}]})
+
+        def do_POST(self):
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            Handler.requests += 1
+            if Handler.requests % 6 == 2:
+                return self.answer({"error": "busy"}, 429)
+            if Handler.requests % 6 == 5:
+                return self.connection.close()
+            excerpt = re.search(r"<excerpt>\n(.*)\n</excerpt>", body["messages"][0]["content"], re.S)[1]
+            Handler.prompts.append(excerpt)
+            if excerpt == "refuse":
+                return self.answer({"error": "no"}, 400)
+            if excerpt == "rubbish":
+                return self.answer({"choices": []})
+            text = good(int(excerpt[5:])) if excerpt.startswith("good ") else BAD[excerpt]
+            self.answer({"choices": [{"message": {"content": text}}]})
+
+        def log_message(self, *_):
+            pass
+
+    s = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=s.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{s.server_port}/v1", Handler
+    s.shutdown()
+
+
+def test_tasks_from_a_model_are_validated_and_the_yield_is_reported_by_reason(server, tmp_path):
+    url, handler = server
+    excerpts = [f"good {i}" for i in range(12)] + list(BAD) + ["refuse", "rubbish"]
+    source = write(tmp_path / "excerpts.jsonl", [{"text": e} for e in excerpts])
+    flags = ["--source", "llm", "--in", source, "--model", url, "--out", tmp_path / "out", "--train", 60, "--val", 0,
+             "--test", 40, "--concurrency", 12]
+    r = command(*flags)
+    for reason in [*BAD, "request refused: HTTP 400", "server's answer has no content"]:
+        assert f"  1 x {reason}\n" in r.stdout, (reason, r.stdout)
+    assert "25 attempts on 25 excerpts; kept 12 (48.0%)" in r.stdout
+    made = {s: records(tmp_path / f"out/{s}.jsonl") for s in g.SPLITS}
+    assert {t["problem_description"] for s in made for t in made[s]} == {
+        g.parse_task(good(i))[0]["problem_description"] for i in range(12)}
+    assert made["train"] and made["test"] and not made["val"]
+    assert sorted(handler.prompts) == sorted(excerpts)  # nothing lost, nothing asked twice in spite of the failures
+
+    # a kill: a task is written, its attempt and the rest are not
+    before = {s: (tmp_path / f"out/{s}.jsonl").read_bytes() for s in (*g.SPLITS, "attempts")}
+    last = made["train"][-1]["excerpt"]
+    (tmp_path / "out/attempts.jsonl").write_text(
+        "".join(json.dumps(a) + "\n" for a in records(tmp_path / "out/attempts.jsonl") if a["excerpt"] < last))
+    kept = [t for t in made["test"] if t["excerpt"] < last]
+    write(tmp_path / "out/test.jsonl", kept)
+    handler.prompts.clear()
+    command(*flags)
+    for s in g.SPLITS:
+        assert (tmp_path / f"out/{s}.jsonl").read_bytes() == before[s]
+    assert excerpts[last] not in handler.prompts and len(handler.prompts) == len(excerpts) - last - 1
+    r = command(*flags, "--temperature", 0.5, ok=False)
+    assert r.returncode == 2 and "temperature was 1.0, now 0.5" in r.stderr
+
+
+def test_a_server_that_is_gone_stops_the_run_in_one_sentence(tmp_path):
+    source = tmp_path / "e.txt"
+    source.write_text("one\n\ntwo\n")
+    r = command("--source", "llm", "--in", source, "--model", "http://127.0.0.1:9/v1", "--model-name", "m",
+                "--out", tmp_path / "out", "--retries", 0, ok=False)
+    assert r.returncode == 2 and "go on" in r.stderr and "Traceback" not in r.stderr
+
+
+def test_text_files_are_cut_into_excerpts(tmp_path):
+    (tmp_path / "e.txt").write_text("a" * 30 + "\n\n" + "b" * 30 + "\n\n" + "c" * 80 + "\n\n\nd\n")
+    assert list(g.read_excerpts(tmp_path / "e.txt", 70)) == ["a" * 30 + "\n\n" + "b" * 30, "c" * 70, "d"]
+
+
+def test_the_signature_is_named_in_the_description():
+    named, _ = g.parse_task(good(3))
+    assert named["problem_description"].count("tool3(") == 1
+    silent, _ = g.parse_task(response("Do it.", "def f(x, y=2):\n    return x", TEN))
+    assert silent["problem_description"] == "Do it. Signature: f(x, y=2)."
