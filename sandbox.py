@@ -171,8 +171,9 @@ def canonical(value, tuples_as_lists=False):
                 raise NotComparable("too large")
             return ratio(*decimal.Decimal.as_integer_ratio(o))
         if kind == "range":    # ranges are equal when the numbers in them are
-            size = range.__len__(o)
-            return items(b"r", 3, (size, RANGE_START(o) if size else 0, RANGE_STEP(o) if size > 1 else 0), depth)
+            start, stop, step = RANGE_START(o), RANGE_STOP(o), RANGE_STEP(o)
+            size = max(0, -((start - stop) // step))
+            return items(b"r", 3, (size, start if size else 0, step if size > 1 else 0), depth)
         if kind == "datetime":
             zone = DATETIME_ZONE(o)
             if zone is not None and type(zone) is not datetime.timezone:
@@ -201,7 +202,7 @@ def canonical(value, tuples_as_lists=False):
 MRO = type.__dict__["__mro__"].__get__
 TYPE_NAME = type.__dict__["__name__"].__get__
 FRACTION_TOP, FRACTION_BOTTOM = fractions.Fraction._numerator.__get__, fractions.Fraction._denominator.__get__
-RANGE_START, RANGE_STEP = range.start.__get__, range.step.__get__
+RANGE_START, RANGE_STOP, RANGE_STEP = range.start.__get__, range.stop.__get__, range.step.__get__
 DATETIME_ZONE, TIME_ZONE = datetime.datetime.tzinfo.__get__, datetime.time.tzinfo.__get__
 NUMPY = ARRAY_SIZE = ARRAY_SHAPE = None    # see load_numpy
 KINDS = {id(kind): name for kind, name in [
@@ -413,17 +414,16 @@ def wall_in(out_fd, limits, fprog):
 def run_child(job, out_fd):
     """Run a program's calls and write a frame for each: each in a fresh namespace, with the same random seed."""
     mode, seed, tuples_as_lists = job["mode"], job["seed"], job["tuples_as_lists"]
-    plain_builtins, program, loaded = dict(vars(builtins)), None, False
+    program, loaded, restore, plain_builtins = None, False, vars(builtins).update, dict(vars(builtins))
 
-    def send(kind, payload=b"", write=os.write, pack=FRAME.pack):
-        data = memoryview(pack(kind, len(payload)) + payload)
+    def send(kind, payload=b"", write=os.write):
+        data = memoryview(FRAME.pack(kind, len(payload)) + payload)
         while data:
             data = data[write(out_fd, data):]
 
     for call in job["calls"]:
-        names, value = {}, None
+        names, value, raised = {}, None, None
         try:
-            vars(builtins).update(plain_builtins)
             sys.setrecursionlimit(1000)
             random.seed(seed)
             if NUMPY:
@@ -439,20 +439,29 @@ def run_child(job, out_fd):
                 send(LOADED)
                 loaded = True
             value = eval(call, scope, names)
-            sys.setrecursionlimit(10_000)
-            frame = VALUE, canonical(value, tuples_as_lists)
-        except NotComparable:
-            frame = ODD, b""
-        except MemoryError:
-            frame = MEMORY, b""
         except BaseException as error:    # SystemExit and KeyboardInterrupt too: data, like any other
-            frame = ERROR, TYPE_NAME(type(error)).encode("utf-8", "replace")[:64]
-        value = None
-        names.clear()
+            raised = error
+        restore(plain_builtins)
         if not loaded:
             send(LOADED)
             loaded = True
-        send(*frame)
+        sys.setrecursionlimit(10_000)
+        if raised is None:
+            send(*result_frame(value, tuples_as_lists))
+        elif type(raised) is MemoryError:
+            send(MEMORY)
+        else:
+            send(ERROR, TYPE_NAME(type(raised)).encode("utf-8", "replace")[:64])
+        names.clear()    # its functions hold on to it: free it now, not at some garbage collection
+
+
+def result_frame(value, tuples_as_lists):
+    try:
+        return VALUE, canonical(value, tuples_as_lists)
+    except MemoryError:
+        return MEMORY, b""
+    except Exception:    # NotComparable, and what liars make the built-in methods raise
+        return ODD, b""
 
 
 def fork_child(job_fd, out_fd, control, limits, fprog):
@@ -522,6 +531,9 @@ def prepare(options):
     landlock, ruleset = (0, None) if "landlock" in without else landlock_rules(paths, pivoted)
     leave_privileges(proc_self, namespaces)
     os.close(proc_self)
+    if not os.access(os.__file__, os.R_OK):    # a program whose imports fail would be scored as wrong
+        raise OSError(f"user {os.getuid()} cannot read the interpreter's library ({os.path.dirname(os.__file__)}), and no root can be "
+                      "built without namespaces; use an interpreter that everyone can read")
     if landlock:
         c(446, ruleset, 0)    # landlock_restrict_self
         os.close(ruleset)
@@ -545,7 +557,7 @@ def zygote():
     try:
         layers, limits, fprog = prepare(json.loads(control.recv(1 << 16)))
     except Exception as error:
-        control.send(json.dumps({"error": f"{type(error).__name__}: {error}"}).encode())
+        control.send(json.dumps({"error": str(error)}).encode())
         os._exit(1)
     control.send(json.dumps(layers).encode())
     gc.collect()
@@ -686,7 +698,8 @@ class Zygote:
                     raise ZygoteDied("it closed its socket")
                 try:
                     frames, loaded, ended = read_frames(results, calls, call_timeout, deadline)
-                    stop(pidfds[0], wait_ms=50 if ended == "gone" else 0)
+                    if stop(pidfds[0], 1000 * call_timeout if ended == "gone" else 0) and ended == "gone":
+                        ended = "killed: silent"    # it closed its results and stayed
                 finally:
                     os.close(pidfds[0])
             finally:
@@ -700,15 +713,16 @@ class Zygote:
 
 
 def stop(pidfd, wait_ms):
-    """Kill a child, after some milliseconds in which it may end by itself."""
+    """Kill a child, after some milliseconds in which it may end by itself; says whether that was needed."""
     poller = select.poll()
     poller.register(pidfd, select.POLLIN)
     if wait_ms and poller.poll(wait_ms):
-        return
+        return False
     try:
         signal.pidfd_send_signal(pidfd, signal.SIGKILL)
     except ProcessLookupError:
-        pass
+        return False
+    return True
 
 
 def read_frames(results, calls, call_timeout, deadline):
@@ -1004,12 +1018,12 @@ def readable(path):
         yield record
 
 
-def show_progress(done, total, since, first, last=[0.0]):
+def show_progress(done, total, since, first, shown=[0.0]):
     """A bar on a terminal, else a line every ten seconds."""
     now = time.monotonic()
-    if now - last[0] < (0.2 if sys.stderr.isatty() else 10) and done < total:
+    if now - max(since, shown[0]) < (0.2 if sys.stderr.isatty() else 10) and done < total:
         return
-    last[0] = now
+    shown[0] = now
     rate = (done - first) / max(now - since, 1e-9)
     bar = "#" * round(30 * done / max(total, 1))
     left = round((total - done) / rate) if rate else 0
@@ -1135,6 +1149,7 @@ def self_test(args):
     for item in hostile_programs(args.hostile).items():
         programs.put(item)
     total, verdicts = programs.qsize(), []
+    task = {**HOSTILE_TASK, "ground_truth": HOSTILE_TASK["ground_truth"] + f"# known to the parent: {os.urandom(8).hex()}"}    # hunted for
 
     def work(box):
         while True:
@@ -1147,8 +1162,8 @@ def self_test(args):
             if not strength[header(source, "needs")]:
                 verdicts.append((name, "not held", header(source, "needs")))
                 continue
-            statuses = set(box.score(HOSTILE_TASK, source).values())
-            honest = set(box.score(HOSTILE_TASK, HOSTILE_TASK["ground_truth"] + f"# after {name}").values())
+            statuses = set(box.score(task, source).values())
+            honest = set(box.score(task, task["ground_truth"] + f"# after {name}").values())
             held = statuses <= {status.strip() for status in header(source, "expect").split("|")} and honest == {"passed"}
             verdicts.append((name, "ok" if held else "FAILED", ", ".join(sorted(statuses)) if honest == {"passed"} else
                              f"{sorted(statuses)}, and the honest program after it: {sorted(honest)}"))

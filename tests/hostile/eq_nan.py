@@ -1,0 +1,3 @@
+# claim: a NaN passes where no NaN is expected
+# expect: wrong
+def solve(x): return float("nan")

@@ -1,0 +1,3 @@
+# claim: a program without the function passes
+# expect: error: NameError
+pass

@@ -1,0 +1,4 @@
+# claim: packages installed on the machine can be imported
+# expect: error: ModuleNotFoundError
+def solve(x):
+    import pip

@@ -1,0 +1,4 @@
+# claim: a program that waits for a signal is waited for
+# expect: timeout
+import signal
+def solve(x): signal.pause()

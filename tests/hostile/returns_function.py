@@ -1,0 +1,3 @@
+# claim: a function passes
+# expect: not comparable
+def solve(x): return lambda *args: True

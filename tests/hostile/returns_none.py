@@ -1,0 +1,3 @@
+# claim: None passes
+# expect: wrong
+def solve(x): return None

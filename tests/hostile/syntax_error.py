@@ -1,0 +1,3 @@
+# claim: a source that does not compile brings the harness down
+# expect: error: SyntaxError
+def solve(x:
