@@ -1,40 +1,40 @@
 """Rewards for trajectories, metrics with intervals, runs side by side, and a report that a person can read.
 
-Reward of a trajectory (backend): the share of the task's hidden tests that its final answer passes. A test is a call; its
-expected value is what the task's reference returns (sandbox.py runs both, in different processes). Frontend: the cosine of
-the embeddings of two pictures, of the answer's page and of the reference page (render.py).
+Backend: the reward is the share of the task's hidden tests that the final answer passes. A test is a call; its expected
+value is what the task's reference returns (sandbox.py runs both, in different processes). Frontend: the reward is the
+cosine of the embeddings of two pictures, of the answer's page and of the reference page (render.py).
 
-    backend    reward(tau)  = 1/K * sum_k [ answer(call_k) == reference(call_k) ]           in [0, 1], K = 10 in ColBench
+    backend    reward(tau)  = 1/K sum_k [ answer(call_k) == reference(call_k) ]      in [0, 1], K = 10 in ColBench
                success(tau) = [ reward(tau) == 1 ]
-    frontend   reward(tau)  = max(0, cos(f(answer), f(reference))),  f = --encoder of the whole page or of its centre (--view)
-               win(a, b)    = [ reward(a) > reward(b) ] + 1/2 [ reward(a) == reward(b) ],  a mean over the tasks of two runs
+    frontend   reward(tau)  = max(0, cos(f(answer), f(reference)))                   f = --encoder, of the --view
+               win(a, b)    = [ reward(a) > reward(b) ] + 1/2 [ reward(a) == reward(b) ]     mean over common tasks
 
-Every metric is a ratio m = sum_i a_i / sum_i b_i over tasks i, where a_i and b_i are sums over the task's samples (for the
-success rate a_i = number of successes and b_i = number of samples). Its 95% interval is the percentile bootstrap over
+Every metric is a ratio m = sum_i a_i / sum_i b_i over tasks i, where a_i and b_i are sums over the task's samples (for
+the success rate a_i = number of successes, b_i = number of samples). Its 95% interval is the percentile bootstrap over
 TASKS: the samples of one task are drawn together, because they are not independent. Two runs are compared on the tasks
-that both have, and each draw of tasks is used for both (a paired difference), so that the difficulty of the tasks cancels.
+that both have, and each draw of tasks is used for both (a paired difference): the difficulty of the tasks cancels.
 A metric that is 0% or 100% on every task gets an interval of width zero: the bootstrap cannot know better.
 
 Departures
 - An episode without an answer (the engine or the simulator failed) scores 0 and is counted. It is never left out.
 - The paper gives no intervals. The released code runs programs inside its own process, in a function's local scope
-  (`--mode released` does the same to the namespace, in the sandbox; `--mode both` prints the two side by side),
-  writes rewards over its input, and reports the best of k samples. Here the input is left alone and every sample counts.
+  (`--mode released` does the same to the namespace, in the sandbox; `--mode both` prints the two side by side), writes
+  rewards over its input, and reports the best of k samples. Here the input is left alone and every sample counts.
 - Frontend: an answer without a page, or with a page that cannot be rendered, scores 0 and is counted (released code: it
   is a black picture). Both views are recorded; numbers of different encoders are never put side by side.
 - Code fences around an answer are taken off before it runs. Of several fenced blocks those that define something run,
   one after the other.
 
 Reads   runs/{run}/{split}.trajectories.jsonl
-Writes  runs/{run}/{split}.scored.jsonl      the records plus `reward`, `tests` (one status per test), `sandbox` (its layers);
-                                             frontend: `reward`, `cosine` (both views), `page` (ok, blank, ...), `encoder`
+Writes  runs/{run}/{split}.scored.jsonl, the records plus `reward`, `tests` (one status per test) and `sandbox` (its
+        layers); frontend: `reward`, `cosine` (both views), `view`, `page` (ok, blank, ...), `encoder`, `sandbox`
         runs/{run}/{split}.scored.settings.json, runs/{run}/{split}.metrics.json, and with --report one HTML file
-Memory does not grow with the dialogues: one pass that writes each record as it is scored, in the order of the input.
-Killed, it goes on where it stopped; records that changed since they were scored are an error, not stale rewards.
+Memory does not grow with the dialogues: each record is written as it is scored, in the order of the input. Killed, it
+goes on where it stopped; records that changed since they were scored are an error, not stale rewards.
 
     python evaluate.py --split train
     python evaluate.py --in runs/default/test.trajectories.jsonl --report report.html
-    python evaluate.py --compare base=runs/base/test.scored.jsonl sweet=runs/sweet/test.scored.jsonl --report report.html
+    python evaluate.py --compare base=runs/a/test.scored.jsonl sweet=runs/b/test.scored.jsonl --report report.html
 """
 
 import argparse
@@ -76,6 +76,7 @@ METRICS = {
     "cosine_centre": ("cosine_centre", "pages", "cosine x 100, centre", "hundredths"),
     "blank": ("blank", "pages", "blank pages", "percent"),
     "broken": ("broken", "pages", "no page or broken", "percent"),
+    "details_told": ("details_told", "details", "hidden details told", "percent"),
     "answered": ("answered", "samples", "answered", "percent"),
     "turns": ("turns", "samples", "turns", "number"),
     "words_per_reply": ("words", "turns", "words per reply", "number"),
@@ -92,31 +93,35 @@ def parse_args():
         epilog="See the top of this file for the definitions.",
     )
     # what to score
-    parser.add_argument("--run", default="default", help="name of the run: files are under runs/{run} (default: default)")
-    parser.add_argument("--split", default="test", help="which trajectories of the run: train, val or test (default: test)")
-    parser.add_argument("--in", dest="input", type=Path, help="trajectories (default: runs/{run}/{split}.trajectories.jsonl)")
+    parser.add_argument("--run", default="default", help="name of the run: its files are in runs/{run} (default: default)")
+    parser.add_argument("--split", default="test", help="which of the run's trajectories: train, val, test (default: test)")
+    parser.add_argument("--in", dest="input", type=Path,
+                        help="trajectories (default: runs/{run}/{split}.trajectories.jsonl)")
     parser.add_argument("--out", type=Path, help="scored trajectories (default: the input's name with .scored.jsonl)")
     parser.add_argument("--domain", choices=["backend", "frontend"], default="backend",
                         help="domain of records that do not name theirs (default: backend)")
-    parser.add_argument("--overwrite", action="store_true", help="score everything again, even what is already in --out")
-    # how to score
+    parser.add_argument("--overwrite", action="store_true", help="score everything again, even what --out holds already")
+    # how to score programs
     parser.add_argument("--mode", choices=["module", "released", "both"], default="module",
-                        help="module: the program runs as a module, which is right; released: in a split namespace, like the "
-                             "evaluator released with the paper; both: print the two side by side (default: module)")
-    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity")
-                        else os.cpu_count(), help="programs that run at the same time (default: one per core)")
+                        help="module: the program runs as a module, which is right; released: in a split namespace, like "
+                             "the evaluator released with the paper; both: the two side by side (default: module)")
+    parser.add_argument("--workers", type=int, help="programs, or browsers, at work at the same time (default: one per core)",
+                        default=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count())
     parser.add_argument("--call-timeout", type=float, default=1.0, help="seconds that one call may take (default: 1.0)")
-    parser.add_argument("--program-timeout", type=float, default=5.0, help="seconds that all calls of a program may take (default: 5.0)")
+    parser.add_argument("--program-timeout", type=float, default=5.0,
+                        help="seconds that all calls of a program may take (default: 5.0)")
     parser.add_argument("--memory-mb", type=int, default=256, help="megabytes that a program may use (default: 256)")
-    parser.add_argument("--numpy", action="store_true", help="programs find numpy imported (a few milliseconds each)")
+    parser.add_argument("--numpy", action="store_true", help="programs find numpy imported")
     parser.add_argument("--unsafe", action="store_true", help="run programs even where the sandbox cannot shut them in")
     # how to score pages
-    parser.add_argument("--encoder", default="layout", help="frontend: what embeds the pictures: layout (colours and edges, no "
-                        "weights), or a CLIP or SigLIP folder or hub name; the paper's is openai/clip-vit-base-patch32 (default: layout)")
-    parser.add_argument("--view", choices=VIEWS, default="page", help="frontend: which cosine is the reward: of the whole page, or of "
-                        "the centre that CLIP's processor keeps, as in the paper; both are recorded (default: page)")
+    parser.add_argument("--encoder", default="layout",
+                        help="what embeds the pictures: layout (colours and edges, no weights), or the folder or hub name of "
+                             "a CLIP or SigLIP; the paper's is openai/clip-vit-base-patch32 (default: layout)")
+    parser.add_argument("--view", choices=VIEWS, default="page",
+                        help="which cosine is the reward: of the whole page, or of the centre that CLIP's processor keeps, "
+                             "as in the paper; both are recorded (default: page)")
     # intervals
-    parser.add_argument("--resamples", type=int, default=10_000, help="bootstrap draws for the intervals (default: 10000)")
+    parser.add_argument("--resamples", type=int, default=10_000, help="bootstrap draws of the tasks (default: 10000)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the bootstrap (default: 0)")
     # compare runs that are scored already
     parser.add_argument("--compare", nargs="+", metavar="NAME=FILE",
@@ -125,7 +130,7 @@ def parse_args():
     # the report
     parser.add_argument("--report", type=Path, help="write one self-contained HTML file with the dialogues here")
     parser.add_argument("--report-limit", type=int, default=200,
-                        help="dialogues in the report at most, all samples and runs of a task together (default: 200)")
+                        help="most dialogues in the report, all samples and runs of a task together (default: 200)")
     parser.add_argument("--runs-dir", type=Path, nargs="+",
                         help="folders searched for metrics.jsonl of training runs, whose curves go into the report "
                              "(default: the folders of the scored files)")
@@ -154,7 +159,8 @@ def extract_code(answer):
     if not blocks:  # a fence within one line: ```python f = len```
         blocks = re.findall(r"```(?:python|py)?\b(.*?)```", text, flags=re.DOTALL) or [text]
     blocks = [textwrap.dedent(block) for block in blocks]
-    defining = [block for block in blocks if re.search(r"^(?:async )?(?:def|class) |^\w+ *= *lambda\b", block, flags=re.MULTILINE)]
+    definition = re.compile(r"^(?:async )?(?:def|class) |^\w+ *= *lambda\b", flags=re.MULTILINE)
+    defining = [block for block in blocks if definition.search(block)]
     return "\n".join(defining or blocks).strip("\n").lstrip(" \t")
 
 
@@ -163,18 +169,19 @@ def key_of(record):
 
 
 def complete(record, number, path, domain, seen):
-    """Fill in what released trajectories lack, and check what scoring needs. `seen` counts samples per nameless task."""
+    """Fill in what released trajectories lack, and check what scoring needs. `seen`: samples so far per nameless task."""
     where = f"{path}, line {number}"
     task = record.get("task")
     if not isinstance(task, dict):
         die(f"{where}: no \"task\" object in the record (keys: {', '.join(sorted(record)) or 'none'}): "
             "is this a file of trajectories? rollout.py writes them")
     history = record.get("dialogue_history")
-    if not isinstance(history, list) or not history or not all(
-            isinstance(turn, dict) and isinstance(turn.get("role"), str) and isinstance(turn.get("content"), str) for turn in history):
-        die(f"{where}: \"dialogue_history\" must be a list of messages with the texts \"role\" and \"content\"; rollout.py writes them")
+    messages = [turn for turn in history if isinstance(turn, dict)] if isinstance(history, list) else []
+    good = [turn for turn in messages if isinstance(turn.get("role"), str) and isinstance(turn.get("content"), str)]
+    if not good or len(good) < len(history):
+        die(f'{where}: "dialogue_history" must be a list of messages with the texts "role" and "content"; rollout.py writes them')
     if "answer" not in record or not isinstance(record["answer"], (str, type(None))):
-        die(f"{where}: \"answer\" must be a text, or null for an episode that failed; run rollout.py again for this record")
+        die(f'{where}: "answer" must be a text, or null for an episode that failed; run rollout.py again for this record')
     if "task_id" not in record:  # released: the k samples of a task lie far apart and carry no key
         content = json.dumps([task.get("problem_description"), task.get("ground_truth")])
         record["task_id"] = task.get("task_id") or "task-" + hashlib.sha256(content.encode()).hexdigest()[:12]
@@ -188,12 +195,14 @@ def complete(record, number, path, domain, seen):
         record["finish"] = "answered" if marked else "max_turns" if record["answer"] is not None else "error: no answer"
     for name, kind in {"task_id": str, "sample": int, "domain": str, "finish": str}.items():
         if not isinstance(record[name], kind):
-            die(f"{where}: {name!r} must be {'a whole number' if kind is int else 'a text'}, found {json.dumps(record[name])[:60]}")
+            expected = "a whole number" if kind is int else "a text"
+            die(f"{where}: {name!r} must be {expected}, found {json.dumps(record[name])[:60]}")
     if not isinstance(task.get("ground_truth"), str):
         die(f"{where}: the task has no \"ground_truth\"; its reference is needed to score an answer")
     tests = task.get("test_cases")
-    if record["domain"] == "backend" and not (isinstance(tests, dict) and tests and all(isinstance(call, str) for call in tests.values())):
-        die(f"{where}: the backend task {record['task_id']} needs \"test_cases\", an object of calls: label -> \"f(1)\"")
+    calls = list(tests.values()) if isinstance(tests, dict) else []
+    if record["domain"] == "backend" and not (calls and all(isinstance(call, str) for call in calls)):
+        die(f'{where}: the backend task {record["task_id"]} needs "test_cases", an object of calls: label -> "f(1)"')
     return record
 
 
@@ -230,15 +239,16 @@ def check_settings(path, settings):
         sidecar.write_text(json.dumps(settings, indent=1) + "\n")
         return
     if not sidecar.exists():
-        die(f"{path} is there but {sidecar.name}, the settings it was made with, is not: use --overwrite or another --out")
+        die(f"{path} is there, but not {sidecar.name}, the settings it was made with: use --overwrite or another --out")
     before = json.loads(sidecar.read_text())
-    differences = [f"{name} was {before.get(name)!r}, now {value!r}" for name, value in settings.items() if before.get(name) != value]
+    changed = [name for name in settings if before.get(name) != settings[name]]
+    differences = [f"{name} was {before.get(name)!r}, now {settings[name]!r}" for name in changed]
     if differences:
         die(f"{path} was made with other settings ({'; '.join(differences)}): use --overwrite or another --out")
 
 
 def score_in_order(box, records, mode):
-    """Yield (record, statuses) in the order of `records`. An episode without an answer does not run: no test of it passes."""
+    """Yield (record, statuses) in the order of `records`. An episode without an answer does not run, and passes no test."""
     held = collections.deque()  # what the sandbox is working on: some records, however long the file is
 
     def jobs():
@@ -269,13 +279,13 @@ def score(args):
     keys, todo = set(), 0
     for number, record in enumerate(trajectories(args.input, args.domain), start=1):
         key = key_of(record)
+        where = f"{args.input}, line {number}: task {key[0]}, sample {key[1]}"
         if key in keys:
-            die(f"{args.input}, line {number}: task {key[0]}, sample {key[1]} is there twice; give each its own \"sample\" number")
+            die(f'{where} is there twice; give each its own "sample" number')
         if key in done and done[key] != digest(record):
-            die(f"{args.input}, line {number}: task {key[0]}, sample {key[1]} is another episode than the one already scored in "
-                f"{args.out}; --overwrite scores everything again")
+            die(f"{where} is another episode than the one scored in {args.out}; --overwrite scores everything again")
         if keys and record["domain"] != domain:
-            die(f"{args.input}, line {number}: a {record['domain']} episode among {domain} ones; score them in files of their own")
+            die(f"{where} is a {record['domain']} episode among {domain} ones; score them in files of their own")
         keys.add(key)
         todo += key not in done
         domain = record["domain"]
@@ -283,26 +293,29 @@ def score(args):
         die(f"{args.input} holds no trajectories; run rollout.py first")
     stale = [key for key in done if key not in keys]
     if stale:
-        die(f"{args.out} holds {len(stale)} records that {args.input} does not (first: task {stale[0][0]}, sample {stale[0][1]}); "
-            "--overwrite scores everything again")
+        die(f"{args.out} holds {len(stale)} records that {args.input} does not (first: task {stale[0][0]}, sample "
+            f"{stale[0][1]}); --overwrite scores everything again")
+    args.out.parent.mkdir(parents=True, exist_ok=True)
     if args.overwrite:
         args.out.unlink(missing_ok=True)
-    names = ("encoder", "view") if domain == "frontend" else ("mode", "call_timeout", "program_timeout", "memory_mb", "numpy")
-    check_settings(args.out, {"in": str(args.input), "domain": domain, **{name: getattr(args, name) for name in names}})
+    for_programs, for_pages = ("mode", "call_timeout", "program_timeout", "memory_mb", "numpy"), ("encoder", "view")
+    settings = {name: getattr(args, name) for name in (for_pages if domain == "frontend" else for_programs)}
+    check_settings(args.out, {"in": str(args.input), "domain": domain, **settings})
     if todo == 0:
         print(f"{args.out}: all {len(keys):,} trajectories are scored already")
         return
     records = (record for record in trajectories(args.input, args.domain) if key_of(record) not in done)
-    with open(args.out, "a", encoding="utf-8") as out, tqdm(total=len(keys), initial=len(done), unit=" answers", desc="scoring",
-                                                            mininterval=0.5, dynamic_ncols=True) as bar:
-        for record in (score_frontend if domain == "frontend" else score_backend)(records, args):
+    scored = score_frontend(records, args) if domain == "frontend" else score_backend(records, args)
+    bar = tqdm(total=len(keys), initial=len(done), unit=" answers", desc="scoring", mininterval=0.5, dynamic_ncols=True)
+    with open(args.out, "a", encoding="utf-8") as out, bar:
+        for record in scored:
             out.write(json.dumps(record) + "\n")
             out.flush()
             bar.update()
 
 
 def score_backend(records, args):
-    """Add reward, tests and sandbox to each record; with --mode both also what the released evaluator would have said."""
+    """Add reward, tests and sandbox to each record; with --mode both also what the released evaluator would say."""
     modes = ["module", "released"] if args.mode == "both" else [args.mode]
     with Sandbox(workers=args.workers, memory_mb=args.memory_mb, call_timeout=args.call_timeout,
                  program_timeout=args.program_timeout, numpy=args.numpy, unsafe=args.unsafe) as box:
@@ -341,24 +354,29 @@ def score_frontend(records, args):
         wanted, there = references[page]
         status, here = embedded(answer) if answer is not None else ("no page", None)
         values = {view: cosine(here[view], there[view]) if here and there else 0.0 for view in VIEWS}
-        return record | {"reward": min(1.0, max(0.0, values[args.view])), "cosine": values, "view": args.view, "encoder": embed.name,
-                         "page": status if there else f"reference {wanted}",
+        return record | {"reward": min(1.0, max(0.0, values[args.view])), "cosine": values, "view": args.view,
+                         "encoder": embed.name, "page": status if there else f"reference {wanted}",
                          "sandbox": {"isolation": renderer.isolation, "chromium": renderer.version}}
 
     with renderer:
         for record in records:
             page, reference = page_of(record, extract_page), record["task"]["ground_truth"]
             known = reference in references or any(waiting[2] == reference for waiting in underway)
-            underway.append((record, renderer.submit(page) if page else None, reference, None if known else renderer.submit(reference)))
+            answer = renderer.submit(page) if page else None
+            underway.append((record, answer, reference, None if known else renderer.submit(reference)))
             if len(underway) > 2 * args.workers:
                 yield finish()
         while underway:
             yield finish()
 
 
+def replies_of(record):
+    return [turn for turn in record["dialogue_history"] if turn["role"] == "assistant"]
+
+
 def page_of(record, extract_page):
     """The page of an answer. Released records have the name of a picture file there: the last reply holds the page."""
-    replies = [turn.get("output") or turn["content"] for turn in record["dialogue_history"] if turn["role"] == "assistant"]
+    replies = [turn.get("output") or turn["content"] for turn in replies_of(record)]
     return extract_page(record["answer"] or "") or (extract_page(replies[-1]) if record["answer"] and replies else None)
 
 
@@ -366,9 +384,17 @@ def page_of(record, extract_page):
 # Metrics
 
 
+def told_facts(record):
+    """[(fact, was it told?)]: procedural tasks list the hidden details that the human may tell when asked."""
+    heard = [turn["content"] for turn in record["dialogue_history"][1:] if turn["role"] != "assistant"]
+    facts = record["task"].get("facts")
+    facts = [fact for fact in facts if isinstance(fact, dict) and fact.get("reply")] if isinstance(facts, list) else []
+    return [(fact, any(str(fact["reply"]) in text for text in heard)) for fact in facts]
+
+
 def measure(record):
     """What one scored record adds to its task's sums: {column of SUMS: number}."""
-    replies = [turn for turn in record["dialogue_history"] if turn["role"] == "assistant"]
+    replies = replies_of(record)
     sampled = [len(turn["output_ids"]) for turn in replies if turn.get("output_ids")]
     values = {
         "samples": 1,
@@ -378,6 +404,8 @@ def measure(record):
         "tokens": sum(sampled),
         "token_turns": len(sampled),
     }
+    told = [told for _, told in told_facts(record)]
+    values |= {"details": len(told), "details_told": sum(told)}
     if record["domain"] == "frontend":
         page, cosines = record.get("page", "ok"), record.get("cosine") or {}
         values |= {"pages": 1, "blank": page == "blank", "broken": page not in ("ok", "blank")}
@@ -397,8 +425,8 @@ def summarise(path, domain="backend"):
     for number, record in enumerate(read_jsonl(path), start=1):
         complete(record, number, path, domain, seen)
         if not isinstance(record.get("reward"), (int, float)) or not 0 <= record["reward"] <= 1:
-            die(f"{path}, line {number}: no \"reward\" between 0 and 1, so this is not a scored file: run python evaluate.py --in {path} first "
-                "and give its output here")
+            die(f'{path}, line {number}: no "reward" between 0 and 1, so this is not a scored file: run python evaluate.py '
+                f"--in {path} first and give its output here")
         row = rows.setdefault(record["task_id"], np.zeros(len(SUMS)))
         for name, value in measure(record).items():
             row[COLUMN[name]] += value
@@ -415,13 +443,14 @@ def summarise(path, domain="backend"):
             rewards.setdefault(record["task_id"], []).append(record["reward"])
             encoders[f"{record.get('encoder', 'an encoder without a name')}, {record.get('view', 'centre')}"] = number
             if len(encoders) > 1:
-                die(f"{path}, line {number}: scored with {list(encoders)[1]}, the lines before with {list(encoders)[0]}; "
-                    "score the whole file with one encoder (--overwrite)")
+                first, second = encoders
+                die(f"{path}, line {number}: scored with {second}, the lines before with {first}; score the whole file with "
+                    "one encoder (--overwrite)")
     if not rows:
         die(f"{path} is empty: nothing to evaluate")
-    return {"path": str(path), "domain": domain, "tasks": list(rows), "sums": np.array(list(rows.values())), "rewards": rewards,
-            "encoder": next(iter(encoders), None), "ends": ends, "errors": errors, "statuses": statuses,
-            "bad_references": list(bad_references)}
+    return {"path": str(path), "domain": domain, "tasks": list(rows), "sums": np.array(list(rows.values())),
+            "rewards": rewards, "encoder": next(iter(encoders), None), "ends": ends, "errors": errors,
+            "statuses": statuses, "bad_references": list(bad_references)}
 
 
 def bootstrap_sums(sums, resamples, seed):
@@ -431,7 +460,7 @@ def bootstrap_sums(sums, resamples, seed):
     are one matrix product; blocks keep the memory at a few megabytes.
     """
     rng, tasks = np.random.default_rng(seed), len(sums)
-    block = max(1, 2_000_000 // tasks)
+    block = max(1, 500_000 // tasks)
     totals = []
     for start in range(0, resamples, block):
         draws = rng.integers(tasks, size=(min(block, resamples - start), tasks))  # (block, T), indices of tasks
@@ -455,7 +484,7 @@ def interval(draws):
 
 
 def intervals(sums, resamples, seed):
-    """{metric: {"value", "low", "high"}} for the sums (T, C) of one run; metrics that nothing was counted for are left out."""
+    """{metric: {"value", "low", "high"}} for the sums (T, C) of one run; a metric that nothing was counted for is left out."""
     totals = bootstrap_sums(sums, resamples, seed)
     result = {}
     for metric in METRICS:
@@ -473,21 +502,22 @@ def win_share(ours, theirs):
 
 
 def paired_difference(run, base, resamples, seed):
-    """{metric: {"value", "low", "high"}} of run minus base over the tasks both have, both sides under the same draws."""
+    """{metric: {"value", "low", "high"}} of run minus base over the tasks that both have, under the same draws."""
     rows = {task: number for number, task in enumerate(base["tasks"])}
     common = [(number, rows[task]) for number, task in enumerate(run["tasks"]) if task in rows]
     if not common:
         die(f"{run['path']} and {base['path']} have no task in common, so they cannot be compared: "
             "roll both out on the same tasks")
     ours, theirs = (summary["sums"][list(index)] for summary, index in zip((run, base), zip(*common)))
-    wins = np.array([[win_share(run["rewards"][run["tasks"][number]], base["rewards"][base["tasks"][other]]), 1.0]
-                     for number, other in common]) if run.get("rewards") else np.zeros((len(common), 2))
-    both = bootstrap_sums(np.hstack([ours, theirs, wins]), resamples, seed)  # (R, 2 C + 2)
+    names = [run["tasks"][number] for number, _ in common]
+    pages = bool(run.get("rewards"))
+    wins = np.array([[win_share(run["rewards"][name], base["rewards"][name]) if pages else 0.0] for name in names])  # (T, 1)
+    both = bootstrap_sums(np.hstack([ours, theirs, wins]), resamples, seed)  # (R, 2 C + 1)
     width = len(SUMS)
     result = {"tasks": len(common)}
-    if run.get("rewards"):
-        low, high = interval(both[:, -2] / both[:, -1])
-        result["win_rate"] = {"value": float(wins[:, 0].mean()), "low": low, "high": high}
+    if pages:
+        low, high = interval(both[:, -1] / len(common))
+        result["win_rate"] = {"value": float(wins.mean()), "low": low, "high": high}
     for metric in METRICS:
         value = float(ratio(ours.sum(axis=0), metric) - ratio(theirs.sum(axis=0), metric))
         if not math.isnan(value):
@@ -504,7 +534,13 @@ def show(value, kind, signed=False):
     return f"{value if kind == 'number' else 100 * value:{'+' if signed else ''}.1f}"
 
 
+def show_value(numbers, kind):
+    return show(numbers["value"], kind) + ("%" if kind == "percent" else "") if numbers else ""
+
+
 def show_interval(numbers, kind, signed=False):
+    if not numbers:
+        return ""
     unit = "%" if kind == "percent" and not signed else ""
     low, high = show(numbers["low"], kind, signed), show(numbers["high"], kind, signed)
     return f"{show(numbers['value'], kind, signed)}{unit} [{low}, {high}]"
@@ -533,11 +569,12 @@ def metrics_of(summary, args):
     return {
         "in": summary["path"], "domain": summary["domain"], "tasks": len(summary["tasks"]),
         "samples": int(summary["sums"][:, COLUMN["samples"]].sum()),
-        **({"encoder": summary["encoder"].rpartition(", ")[0], "view": summary["encoder"].rpartition(", ")[2]} if summary["encoder"] else {}),
+        **(dict(zip(("encoder", "view"), summary["encoder"].rsplit(", ", 1))) if summary["encoder"] else {}),
         **intervals(summary["sums"], args.resamples, args.seed),
         "finish": dict(summary["ends"].most_common()), "errors": dict(summary["errors"].most_common(10)),
         "statuses": dict(summary["statuses"].most_common()),
-        "references_failing": len(summary["bad_references"]), "references_failing_first": summary["bad_references"][:10],
+        "references_failing": len(summary["bad_references"]),
+        "references_failing_first": summary["bad_references"][:10],
         "interval": "95%, percentile bootstrap over tasks", "resamples": args.resamples, "seed": args.seed,
     }
 
@@ -548,7 +585,7 @@ def metric_rows(metrics):
     for name, (_, _, title, kind) in METRICS.items():
         if name in metrics:
             numbers = metrics[name]
-            rows.append((title, show(numbers["value"], kind) + ("%" if kind == "percent" else ""),
+            rows.append((title, show_value(numbers, kind),
                          f"[{show(numbers['low'], kind)}, {show(numbers['high'], kind)}]"))
     return [*rows, ("size", f"{metrics['tasks']:,} tasks", f"{metrics['samples']:,} trajectories")]
 
@@ -568,18 +605,20 @@ def print_metrics(metrics):
 
 
 def compare(summaries, args):
-    """Metrics of each run and its paired differences against the first one: {name: {"metrics", "against", "difference"}}."""
+    """{name: {"metrics", "against", "difference"}}: each run's metrics and paired differences against the first run."""
     base_name, base = next(iter(summaries.items()))
     result = {}
     for name, summary in summaries.items():
         if summary["domain"] != base["domain"]:
-            die(f"{summary['path']} holds {summary['domain']} episodes and {base['path']} {base['domain']} ones; compare like with like")
+            die(f"{summary['path']} holds {summary['domain']} episodes and {base['path']} {base['domain']} ones; "
+                "compare like with like")
         if summary["encoder"] != base["encoder"]:
-            die(f"{summary['path']} was scored with {summary['encoder']} and {base['path']} with {base['encoder']}; their cosines cannot "
-                "be compared: score both with the same --encoder and --view")
+            die(f"{summary['path']} was scored with {summary['encoder']} and {base['path']} with {base['encoder']}; their "
+                "cosines cannot be compared: score both with the same --encoder and --view")
         result[name] = {"metrics": metrics_of(summary, args), "against": None, "difference": None}
         if name != base_name:
-            result[name] |= {"against": base_name, "difference": paired_difference(summary, base, args.resamples, args.seed)}
+            difference = paired_difference(summary, base, args.resamples, args.seed)
+            result[name] |= {"against": base_name, "difference": difference}
     return result
 
 
@@ -587,21 +626,24 @@ def comparison_rows(result):
     """The table of `compare` as rows of texts."""
     base_name, base = next(iter(result.items()))
     compared = [name for name in HEADLINES if name in base["metrics"]]
-    released = [name for name in METRICS if name.endswith("_released") and any(name in run["metrics"] for run in result.values())]
-    others = [name for name in ("broken", "answered", "turns", "words_per_reply") if name in base["metrics"]]
+    released = [name for name in METRICS if name.endswith("_released")
+                and any(name in run["metrics"] for run in result.values())]
+    others = [name for name in ("broken", "details_told", "answered", "turns", "words_per_reply") if name in base["metrics"]]
     wins = ["win_rate"] if base["metrics"]["domain"] == "frontend" else []
-    rows = [("run", "tasks", *(METRICS[name][2] for name in compared), *(f"{METRICS[name][2]}, vs {base_name}" for name in compared),
-             *(f"win rate vs {base_name}" for _ in wins), *(METRICS[name][2] for name in released + others))]
+    title = {name: metric[2] for name, metric in METRICS.items()}
+    kind = {name: metric[3] for name, metric in METRICS.items()} | {"win_rate": "percent"}
+    rows = [("run", "tasks", *(title[name] for name in compared), *(f"{title[name]}, vs {base_name}" for name in compared),
+             *(f"win rate vs {base_name}" for _ in wins), *(title[name] for name in released + others))]
     for name, run in result.items():
         metrics, difference = run["metrics"], run["difference"] or {}
         samples = metrics["samples"] / metrics["tasks"]
         rows.append((
             name, f"{metrics['tasks']:,}" + (f" x {samples:.3g}" if samples != 1 else ""),
-            *(show_interval(metrics[column], METRICS[column][3]) for column in compared),
-            *(show_interval(difference[column], METRICS[column][3], signed=True) if difference else "" for column in compared),
-            *(show_interval(difference[column], "percent") if difference else "" for column in wins),
-            *(show_interval(metrics[column], METRICS[column][3]) if column in metrics else "" for column in released),
-            *(show(metrics[column]["value"], METRICS[column][3]) + ("%" if METRICS[column][3] == "percent" else "") for column in others),
+            *(show_interval(metrics[column], kind[column]) for column in compared),
+            *(show_interval(difference.get(column), kind[column], signed=True) for column in compared),
+            *(show_interval(difference.get(column), kind[column]) for column in wins),
+            *(show_interval(metrics.get(column), kind[column]) for column in released),
+            *(show_value(metrics.get(column), kind[column]) for column in others),
         ))
     return rows
 
@@ -842,7 +884,7 @@ def advantage_bar(value, scale):
 def advantages_of(record):
     """One advantage, or None, per assistant turn: `advantage` in the turn, or the list `advantages` of the record."""
     listed = record.get("advantages") or []
-    replies = [turn for turn in record["dialogue_history"] if turn["role"] == "assistant"]
+    replies = replies_of(record)
     found = [turn.get("advantage", listed[number] if number < len(listed) else None) for number, turn in enumerate(replies)]
     return [value if isinstance(value, (int, float)) and math.isfinite(value) else None for value in found]
 
@@ -873,14 +915,12 @@ def dialogue(record, pages):
     return f'<div class="chat">{"".join(parts)}</div>'
 
 
-def told_facts(record):
-    """Which hidden details the human told the agent (procedural tasks list them)."""
-    heard = [turn["content"] for turn in record["dialogue_history"][1:] if turn["role"] != "assistant"]
+def details_of(record):
+    """The hidden details as chips: which the human told the agent, which it never did."""
     chips = []
-    for fact in record["task"].get("facts") or []:
-        if isinstance(fact, dict) and fact.get("reply"):
-            told = any(str(fact["reply"]) in text for text in heard)
-            chips.append(f'<li class="pill {"good" if told else "bad"}" title="{e(fact["reply"])}">{"told" if told else "never told"}: {e(fact.get("detail", "?"))}</li>')
+    for fact, told in told_facts(record):
+        kind, words = ("good", "told") if told else ("bad", "never told")
+        chips.append(f'<li class="pill {kind}" title="{e(fact["reply"])}">{words}: {e(fact.get("detail", "?"))}</li>')
     return f'<h4>Hidden details</h4><ul class="facts">{"".join(chips)}</ul>' if chips else ""
 
 
@@ -918,7 +958,7 @@ def episode(name, record, pages):
         + "".join(f'<span class="pill">{e(text)}</span>' for text in more)
         + f'<span class="pill{"" if end == "answered" else " some"}">{e(record["finish"][:80])}</span>'
         f'<span class="dim small">{replies} turn{"s" * (replies != 1)}, sample {e(record["sample"])}</span></summary><div>'
-        f'<h4>Dialogue</h4>{dialogue(record, pages)}{told_facts(record)}'
+        f'<h4>Dialogue</h4>{dialogue(record, pages)}{details_of(record)}'
         + (f'<details class="thought"><summary>sources beside each other</summary>{sources}</details>' if pages else sources)
         + f'{test_results(record)}</div></details>\n')
 
@@ -1009,6 +1049,7 @@ def write_report(path, named, result, summaries, args, pages=None):
     ends = sum((summary["ends"] for summary in summaries.values()), Counter())
     folders = args.runs_dir or sorted({Path(file).parent for file in named.values()})
     options = lambda values: "".join(f'<option value="{e(value)}">{e(value)}</option>' for value in values)
+    path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".part")
     with open(partial, "w", encoding="utf-8") as out:
         out.write('<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">\n'

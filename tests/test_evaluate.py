@@ -449,8 +449,8 @@ def test_the_report_holds_advantages_and_training_curves(tmp_path):
     write(tmp_path / "runs/r/critic/metrics.jsonl",
           [{"step": step, "loss": 1 / (step + 1), "advantage_chosen": step, "advantage_rejected": -step} for step in range(200)])
     source = write(tmp_path / "runs/r/test.trajectories.jsonl", [record, listed])
-    run(tmp_path, "--in", source, "--report", "a.html")
-    page = Page((tmp_path / "a.html").read_text())
+    run(tmp_path, "--in", source, "--out", "new/r/test.scored.jsonl", "--report", "new/er/a.html", "--runs-dir", "runs/r")
+    page = Page((tmp_path / "new/er/a.html").read_text())
     bars = [attributes["aria-label"] for tag, attributes in page.tags if tag == "svg" and "advantage " in attributes.get("aria-label", "")]
     assert bars == ["advantage +0.250", "advantage -0.500", "advantage +0.125"]
     sides = [attributes["class"] for tag, attributes in page.tags if tag == "rect"]

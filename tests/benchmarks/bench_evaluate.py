@@ -28,12 +28,14 @@ REFERENCE = '''def total(items):
 '''
 
 
-def trajectory(number, sample, rng):
+def trajectory(number, sample):
+    rng = random.Random(number)  # the task's own draws, the same for its samples
     details = {"field": rng.choice(["price", "weight", "hours"]), "limit": rng.randint(1, 50), "digits": rng.randint(0, 3)}
     reference = REFERENCE.format(**details)
+    calls = {str(k): f"total({[{details['field']: rng.randint(0, 60) + 0.125 * k} for _ in range(k)]})" for k in range(10)}
+    rng = random.Random(f"{number} {sample}")
     answer = rng.choice([reference, reference, reference.replace(" > ", " >= "), reference.replace("item.get", "item.got"),
                          reference.replace("def", "fed", 1)])
-    calls = {str(k): f"total({[{details['field']: rng.randint(0, 60) + 0.125 * k} for _ in range(k)]})" for k in range(10)}
     task = {"task_id": f"bench-{number:05d}", "domain": "backend", "problem_description": "Add up. Signature: def total(items)",
             "ground_truth": reference, "test_cases": calls, "source": "bench"}
     history = [{"role": "user", "content": task["problem_description"]}]
@@ -48,7 +50,7 @@ def trajectory(number, sample, rng):
 
 
 def measure(*arguments):
-    """Seconds and peak megabytes of one evaluate.py."""
+    """Seconds, CPU seconds (programs included) and peak megabytes of one evaluate.py."""
     started = time.perf_counter()
     process = subprocess.Popen([sys.executable, ROOT / "evaluate.py", *map(str, arguments)], stdout=subprocess.DEVNULL,
                                stderr=subprocess.PIPE)
@@ -56,7 +58,7 @@ def measure(*arguments):
     _, status, usage = os.wait4(process.pid, 0)
     if status:
         sys.exit(error.decode())
-    return time.perf_counter() - started, usage.ru_maxrss / 1024
+    return time.perf_counter() - started, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
 
 
 def main():
@@ -71,7 +73,7 @@ def main():
             path = Path(folder) / f"{count}.trajectories.jsonl"
             with open(path, "w") as out:
                 for number in range(count):
-                    record = trajectory(number // args.samples, number % args.samples, random.Random(number // args.samples))
+                    record = trajectory(number // args.samples, number % args.samples)
                     out.write(json.dumps(record) + "\n")
             size = path.stat().st_size / 1e6
             rows.append((f"score {count:,} trajectories ({size:.0f} MB)", count, *measure("--in", path, "--workers", args.workers)))
@@ -79,9 +81,9 @@ def main():
         scored = Path(folder) / f"{args.trajectories}.scored.jsonl"
         rows.append(("compare with itself, report of 200", args.trajectories,
                      *measure("--compare", f"a={scored}", f"b={scored}", "--report", Path(folder) / "report.html")))
-    print(f"{'what':48} {'seconds':>8} {'per second':>11} {'peak MB':>8}")
-    for what, count, seconds, peak in rows:
-        print(f"{what:48} {seconds:8.1f} {count / seconds:11,.0f} {peak:8.0f}")
+    print(f"{'what':48} {'seconds':>8} {'per second':>11} {'CPU s':>8} {'peak MB':>8}")
+    for what, count, seconds, cpu, peak in rows:
+        print(f"{what:48} {seconds:8.1f} {count / seconds:11,.0f} {cpu:8.1f} {peak:8.0f}")
 
 
 if __name__ == "__main__":
