@@ -709,6 +709,8 @@ PALETTE = {  # Tailwind's, shades 100 to 900
     "purple": "ede9fe ddd6fe c4b5fd a78bfa 8b5cf6 7c3aed 6d28d9 5b21b6 4c1d95",
     "pink": "fce7f3 fbcfe8 f9a8d4 f472b6 ec4899 db2777 be185d 9d174d 831843",
 }
+NO_DIFFERENCE = "I see no difference."
+NO_PAGE = "I see no page. Please show me one."
 COLOURS = {  # what people call them: three light, three middle and three dark shades of each
     "white": ["#ffffff"], "black": ["#000000"], "light gray": ["#f3f4f6", "#e5e7eb", "#d1d5db"], "gray": ["#9ca3af", "#6b7280"],
     "dark gray": ["#4b5563", "#374151", "#1f2937", "#111827"],
@@ -780,7 +782,7 @@ def compare_pages(agent, reference):
     inside = {}  # (container, sentence about its texts) -> [weight, first order, single sentence, count]: said once for all of them
     for i, j in sorted(pairs.items()):
         a, r = mine[j], theirs[i]
-        name = describe(theirs, i)
+        name = describe(mine, j)  # by the words that the agent knows
         if a["background"] != r["background"] or a["gradient"] != r["gradient"]:
             have = colour_name(a["background"]) if a["background"] else "transparent"
             want = colour_name(r["background"]) if r["background"] else "transparent"
@@ -791,7 +793,7 @@ def compare_pages(agent, reference):
             elif a["gradient"] != r["gradient"]:
                 found.append((0.01 + 0.3 * box_share(r), i, f"{sentence_case(name)} should {'' if r['gradient'] else 'not '}have a gradient or a picture behind it."))
         if r["text"] and a["text"] and plain(a["text"]) != plain(r["text"]):
-            found.append((0.03 + 2 * share(r), i, f"{sentence_case(describe(mine, j))} should say {quote(r['text'], 80)}."))
+            found.append((0.03 + 2 * share(r), i, f"{sentence_case(name)} should say {quote(r['text'], 80)}."))
         if r["text"] and a["text"]:
             for weight, sentence in differences_of_texts(a, r, (agent["width"], reference["width"])):
                 key = (r["parent"], sentence)
@@ -813,6 +815,12 @@ def compare_pages(agent, reference):
     found += differences_of_order(mine, theirs, pairs, box_share)
     sentences = [sentence for _, _, sentence in sorted(found, key=lambda d: (-round(d[0], 6), d[1], d[2]))]
     return list(dict.fromkeys(sentences))
+
+
+def page_reply(agent, reference, most=2, limit=1000):
+    """What the scripted partner says to a page: its `most` largest differences, in at most `limit` characters."""
+    found = compare_pages(agent, reference)
+    return " ".join(found[:most])[:limit] or NO_DIFFERENCE
 
 
 def match_elements(mine, theirs):
