@@ -653,11 +653,15 @@ def comparison_rows(result):
 # script run but the one below (by its hash), loads nothing, and sends nothing.
 
 STYLE = """
-:root { --paper: #fbfbf9; --card: #fff; --ink: #1d2329; --dim: #68727d; --line: #dfe3e6; --agent: #eef4fb; --human: #f4f3ee;
-  --good: #1a7f4b; --good-soft: #e0f3e8; --some: #9a6700; --some-soft: #fbecc8; --bad: #b3342b; --bad-soft: #fbe6e4; --accent: #2563a8;
+:root { --paper: #fbfbf9; --card: #fff; --ink: #1d2329; --dim: #68727d; --line: #dfe3e6; --agent: #eef4fb;
+  --human: #f4f3ee;
+  --good: #1a7f4b; --good-soft: #e0f3e8; --some: #9a6700; --some-soft: #fbecc8; --bad: #b3342b;
+  --bad-soft: #fbe6e4; --accent: #2563a8;
   --good-mark: #a9debf; --bad-mark: #f2b8b2; }
-@media (prefers-color-scheme: dark) { :root { --paper: #14171a; --card: #1c2024; --ink: #e3e6e8; --dim: #939da6; --line: #343a40;
-  --agent: #1d2a38; --human: #26261f; --good: #5fd097; --good-soft: #173d2a; --some: #e5b454; --some-soft: #43350f; --bad: #f08a80;
+@media (prefers-color-scheme: dark) { :root { --paper: #14171a; --card: #1c2024; --ink: #e3e6e8; --dim: #939da6;
+  --line: #343a40;
+  --agent: #1d2a38; --human: #26261f; --good: #5fd097; --good-soft: #173d2a; --some: #e5b454; --some-soft: #43350f;
+  --bad: #f08a80;
   --bad-soft: #43201d; --accent: #7db4ee; --good-mark: #23663f; --bad-mark: #7d332c; } }
 * { box-sizing: border-box }
 body { margin: 0; background: var(--paper); color: var(--ink); font: 15px/1.5 system-ui, sans-serif }
@@ -667,31 +671,40 @@ h1 { font-size: 24px; margin: 0 } h2 { font-size: 18px; margin: 32px 0 8px } h3 
 .dim { color: var(--dim) } .small { font-size: 13px }
 .scroll { overflow-x: auto }
 table.numbers { border-collapse: collapse; font-variant-numeric: tabular-nums; background: var(--card) }
-table.numbers th, table.numbers td { padding: 6px 12px; border: 1px solid var(--line); text-align: left; white-space: nowrap }
+table.numbers th, table.numbers td { padding: 6px 12px; border: 1px solid var(--line); text-align: left;
+  white-space: nowrap }
 table.numbers th { font-weight: 600; color: var(--dim); font-size: 13px; white-space: normal; max-width: 11em }
 .charts { display: flex; flex-wrap: wrap; gap: 12px }
 .charts figure { margin: 0; background: var(--card); border: 1px solid var(--line); border-radius: 6px; padding: 8px }
 figcaption { font-size: 13px; font-weight: 600 }
 svg text { font: 11px system-ui, sans-serif; fill: var(--dim) }
 svg .axis { stroke: var(--line) } svg .zero { stroke: var(--dim); stroke-dasharray: 2 3 }
-svg .a { stroke: var(--accent); fill: none; stroke-width: 1.8 } svg .b { stroke: var(--bad); fill: none; stroke-width: 1.8 }
-svg .raw { opacity: .28; stroke-width: 1 } svg .dot { fill: var(--accent); stroke: none } svg .up { fill: var(--good) } svg .down { fill: var(--bad) }
-svg text.name { fill: var(--ink); font-size: 12px } svg text.a { fill: var(--accent); stroke: none } svg text.b { fill: var(--bad); stroke: none }
-nav { position: sticky; top: 0; z-index: 2; background: var(--paper); border-bottom: 1px solid var(--line); padding: 10px 0; margin-top: 20px;
+svg .a { stroke: var(--accent); fill: none; stroke-width: 1.8 }
+svg .b { stroke: var(--bad); fill: none; stroke-width: 1.8 }
+svg .raw { opacity: .28; stroke-width: 1 } svg .dot { fill: var(--accent); stroke: none }
+svg .up { fill: var(--good) } svg .down { fill: var(--bad) }
+svg text.name { fill: var(--ink); font-size: 12px } svg text.a { fill: var(--accent); stroke: none }
+svg text.b { fill: var(--bad); stroke: none }
+nav { position: sticky; top: 0; z-index: 2; background: var(--paper); border-bottom: 1px solid var(--line);
+  padding: 10px 0; margin-top: 20px;
   display: flex; flex-wrap: wrap; gap: 10px; align-items: center }
-nav select, nav input, nav button { font: inherit; font-size: 14px; padding: 4px 8px; border: 1px solid var(--line); border-radius: 5px;
+nav select, nav input, nav button { font: inherit; font-size: 14px; padding: 4px 8px;
+  border: 1px solid var(--line); border-radius: 5px;
   background: var(--card); color: var(--ink) }
 nav input { flex: 1 1 160px; min-width: 0 }
 section.task { margin: 18px 0 }
 section.task > p { margin: 2px 0 8px; white-space: pre-wrap; overflow-wrap: anywhere }
 details.episode { background: var(--card); border: 1px solid var(--line); border-radius: 6px; margin: 6px 0 }
-details.episode > summary { display: flex; flex-wrap: wrap; gap: 10px; align-items: center; padding: 8px 12px; cursor: pointer; list-style: none }
+details.episode > summary { display: flex; flex-wrap: wrap; gap: 10px; align-items: center; padding: 8px 12px;
+  cursor: pointer; list-style: none }
 details.episode > summary::before { content: "\\25B8"; color: var(--dim); width: 1em }
 details.episode[open] > summary::before { content: "\\25BE" }
 details.episode > div { padding: 4px 14px 16px; border-top: 1px solid var(--line) }
 .run { font-weight: 600; min-width: 5em } .grow { flex: 1 }
-.pill { border-radius: 10px; padding: 0 9px; font-size: 13px; font-variant-numeric: tabular-nums; white-space: nowrap; background: var(--human); color: var(--dim) }
-.pill.good { background: var(--good-soft); color: var(--good) } .pill.some { background: var(--some-soft); color: var(--some) }
+.pill { border-radius: 10px; padding: 0 9px; font-size: 13px; font-variant-numeric: tabular-nums;
+  white-space: nowrap; background: var(--human); color: var(--dim) }
+.pill.good { background: var(--good-soft); color: var(--good) }
+.pill.some { background: var(--some-soft); color: var(--some) }
 .pill.bad { background: var(--bad-soft); color: var(--bad) }
 .chat { max-width: 980px }
 .turn { display: flex; margin: 8px 0 }
@@ -701,21 +714,30 @@ details.episode > div { padding: 4px 14px 16px; border-top: 1px solid var(--line
 .who { font-size: 12px; color: var(--dim); display: flex; gap: 10px; align-items: center }
 .text { white-space: pre-wrap }
 .bubble pre, .thought { font-size: 13px } .thought summary { color: var(--dim); cursor: pointer; font-size: 12px }
-pre { margin: 6px 0; white-space: pre-wrap; font: 13px/1.45 ui-monospace, Menlo, Consolas, monospace; overflow-wrap: anywhere }
+pre { margin: 6px 0; white-space: pre-wrap; font: 13px/1.45 ui-monospace, Menlo, Consolas, monospace;
+  overflow-wrap: anywhere }
 h4 { margin: 18px 0 6px; font-size: 13px; text-transform: uppercase; letter-spacing: .04em; color: var(--dim) }
-table.diff { width: 100%; border-collapse: collapse; table-layout: fixed; border: 1px solid var(--line); font: 13px/1.45 ui-monospace, Menlo, Consolas, monospace }
-table.diff th { text-align: left; font: 600 13px system-ui, sans-serif; padding: 4px 8px; border-bottom: 1px solid var(--line) }
-table.diff th, table.diff td { width: 50% } table.diff th.no, table.diff td.no { width: 34px; color: var(--dim); text-align: right; padding-right: 6px; user-select: none }
+table.diff { width: 100%; border-collapse: collapse; table-layout: fixed; border: 1px solid var(--line);
+  font: 13px/1.45 ui-monospace, Menlo, Consolas, monospace }
+table.diff th { text-align: left; font: 600 13px system-ui, sans-serif; padding: 4px 8px;
+  border-bottom: 1px solid var(--line) }
+table.diff th, table.diff td { width: 50% }
+table.diff th.no, table.diff td.no { width: 34px; color: var(--dim); text-align: right; padding-right: 6px;
+  user-select: none }
 table.diff td { white-space: pre-wrap; overflow-wrap: anywhere; padding: 0 8px; vertical-align: top }
-table.diff td.gone { background: var(--bad-soft) } table.diff td.new { background: var(--good-soft) } table.diff td.none { background: var(--human) }
+table.diff td.gone { background: var(--bad-soft) } table.diff td.new { background: var(--good-soft) }
+table.diff td.none { background: var(--human) }
 table.diff del, table.diff ins { text-decoration: none; border-radius: 2px; font-weight: 700 }
 table.diff del { background: var(--bad-mark) } table.diff ins { background: var(--good-mark) }
 ul.tests, ul.facts { list-style: none; padding: 0; margin: 0; font-size: 13px }
-ul.tests li { display: flex; gap: 10px; align-items: baseline; margin: 2px 0 } ul.tests .pill { min-width: 9em; text-align: center }
+ul.tests li { display: flex; gap: 10px; align-items: baseline; margin: 2px 0 }
+ul.tests .pill { min-width: 9em; text-align: center }
 ul.tests code { overflow-wrap: anywhere; font: 13px ui-monospace, Menlo, Consolas, monospace }
 ul.facts { display: flex; flex-wrap: wrap; gap: 6px }
-.pages { display: flex; gap: 14px; margin: 6px 0; align-items: flex-start } .pages figure { margin: 0; flex: 1; min-width: 0 }
-.pages img, .pages svg { width: 100%; height: auto; border: 1px solid var(--line); border-radius: 4px; display: block; background: #fff }
+.pages { display: flex; gap: 14px; margin: 6px 0; align-items: flex-start }
+.pages figure { margin: 0; flex: 1; min-width: 0 }
+.pages img, .pages svg { width: 100%; height: auto; border: 1px solid var(--line); border-radius: 4px;
+  display: block; background: #fff }
 .bubble.wide { width: 78%; max-width: 800px }
 [hidden] { display: none !important }
 @media (max-width: 700px) { .bubble { max-width: 95% } table.diff { font-size: 11px } }
@@ -742,7 +764,8 @@ function filter() {
 }
 for (const id of ["run", "result", "finish"]) document.getElementById(id).addEventListener("change", filter);
 let timer;
-document.getElementById("words").addEventListener("input", () => { clearTimeout(timer); timer = setTimeout(filter, 150); });
+const wait = () => { clearTimeout(timer); timer = setTimeout(filter, 150); };
+document.getElementById("words").addEventListener("input", wait);
 const fold = open => all("details.episode").forEach(card => { if (!card.hidden) card.open = open; });
 document.getElementById("open").addEventListener("click", () => fold(true));
 document.getElementById("close").addEventListener("click", () => fold(false));
@@ -773,18 +796,20 @@ def whiskers(result, metric):
     top = step * math.ceil(high / step)
     label = 10 + 7 * max(len(name) for name, _ in runs)
     label, width, row = min(label, 260), 420, 24
+    title, base = METRICS[metric][2], row * len(runs)
     at = lambda value: label + width * value / top
-    parts = [f'<svg width="{label + width + 60}" height="{row * len(runs) + 24}" role="img" aria-label="{e(METRICS[metric][2])} of each run">']
+    parts = [f'<svg width="{label + width + 60}" height="{base + 24}" role="img" aria-label="{e(title)} of each run">']
     for tick in range(round(top / step) + 1):
         x = at(tick * step)
-        parts.append(f'<line class="axis" x1="{x:.1f}" x2="{x:.1f}" y1="0" y2="{row * len(runs)}"/>'
-                     f'<text x="{x:.1f}" y="{row * len(runs) + 15}" text-anchor="middle">{show(tick * step, METRICS[metric][3])}</text>')
+        number = show(tick * step, METRICS[metric][3])
+        parts.append(f'<line class="axis" x1="{x:.1f}" x2="{x:.1f}" y1="0" y2="{base}"/>'
+                     f'<text x="{x:.1f}" y="{base + 15}" text-anchor="middle">{number}</text>')
     for number, (name, numbers) in enumerate(runs):
         y = row * number + row / 2
         parts.append(f'<text class="name" x="{label - 8}" y="{y + 4}" text-anchor="end">{e(name[:36])}</text>'
                      f'<line class="a" x1="{at(numbers["low"]):.1f}" x2="{at(numbers["high"]):.1f}" y1="{y}" y2="{y}"/>'
                      f'<circle class="dot" cx="{at(numbers["value"]):.1f}" cy="{y}" r="4.5"/>')
-    return f'<figure><figcaption>{e(METRICS[metric][2])} with 95% interval</figcaption>{"".join(parts)}</svg></figure>'
+    return f'<figure><figcaption>{e(title)} with 95% interval</figcaption>{"".join(parts)}</svg></figure>'
 
 
 def short(value):
@@ -792,19 +817,21 @@ def short(value):
 
 
 def curve(title, lines):
-    """A small line chart. lines: {label: [(step, value)]}, at most two; many steps are drawn pale with their mean on top."""
+    """A small line chart. lines: {label: [(step, value)]}, at most two; many steps are drawn pale, their mean on top."""
     width, height, left, base = 330, 150, 56, 20
     points = [point for line in lines.values() for point in line]
     (x0, x1), (y0, y1) = ((min(values), max(values)) for values in zip(*points))
     x1, margin = max(x1, x0 + 1), (y1 - y0 or abs(y0) or 1) * 0.06
     y0, y1 = y0 - margin, y1 + margin
-    at = lambda x, y: f"{left + (width - left - 8) * (x - x0) / (x1 - x0):.1f},{8 + (height - base - 8) * (y1 - y) / (y1 - y0):.1f}"
+    across, down = (width - left - 8) / (x1 - x0), (height - base - 8) / (y1 - y0)
+    at = lambda x, y: f"{left + across * (x - x0):.1f},{8 + down * (y1 - y):.1f}"
     parts = [f'<svg width="{width}" height="{height}" role="img" aria-label="{e(title)}">',
              f'<line class="axis" x1="{left}" x2="{left}" y1="8" y2="{height - base}"/>',
              f'<line class="axis" x1="{left}" x2="{width - 8}" y1="{height - base}" y2="{height - base}"/>',
              f'<text x="{left - 5}" y="17" text-anchor="end">{short(y1 - margin)}</text>',
              f'<text x="{left - 5}" y="{height - base}" text-anchor="end">{short(y0 + margin)}</text>',
-             f'<text x="{left}" y="{height - 5}">step {x0:g}</text><text x="{width - 8}" y="{height - 5}" text-anchor="end">{x1:g}</text>']
+             f'<text x="{left}" y="{height - 5}">step {x0:g}</text>',
+             f'<text x="{width - 8}" y="{height - 5}" text-anchor="end">{x1:g}</text>']
     if y0 < 0 < y1:
         y = at(x0, 0).split(",")[1]
         parts.append(f'<line class="zero" x1="{left}" x2="{width - 8}" y1="{y}" y2="{y}"/>')
@@ -823,25 +850,25 @@ def curve(title, lines):
 
 
 def training_curves(folders):
-    """Charts of every metrics.jsonl under the folders: each number it holds against its step, chosen beside rejected."""
-    for path in sorted({path for folder in folders for path in (*folder.glob("metrics.jsonl"), *folder.glob("*/metrics.jsonl"))}):
+    """Charts of every metrics.jsonl in the folders and one below: each number against its step, chosen beside rejected."""
+    for path in sorted({path for folder in folders for name in ("metrics.jsonl", "*/metrics.jsonl") for path in folder.glob(name)}):
         values = {}
         for number, row in enumerate(read_jsonl(path)):
             for name, value in row.items():
                 if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
                     values.setdefault(name, []).append((row.get("step", number), value))
-        groups = {}
-        for name in sorted(values, key=lambda name: (name != "loss", "accuracy" not in name, name)):
-            if name not in ("step", "epoch", "time", "rank", "steps"):
-                pair = re.fullmatch(r"(.*?)_?(chosen|rejected)", name)
-                groups.setdefault(pair[1] if pair and pair[1] else name, {})[pair[2] if pair and pair[1] else name] = values[name]
-        if groups:
-            charts = "".join(curve(title.replace("_", " "), dict(list(lines.items())[:2])) for title, lines in list(groups.items())[:12])
-            yield f'<h3>{e(path.parent)}</h3><div class="charts">{charts}</div>'
+        charts = {}
+        for name in sorted(values.keys() - {"step", "epoch"}, key=lambda name: (name != "loss", "accuracy" not in name, name)):
+            title, _, side = name.rpartition("_")
+            title, line = (title, side) if side in ("chosen", "rejected") and title else (name, name)
+            charts.setdefault(title.replace("_", " "), {})[line] = values[name]
+        if charts:
+            drawn = "".join(curve(title, lines) for title, lines in list(charts.items())[:12])
+            yield f'<h3>{e(path.parent)}</h3><div class="charts">{drawn}</div>'
 
 
 def marked(text, other, tag):
-    """`text` with the pieces that `other` does not have between tags; nothing is marked where hardly anything agrees."""
+    """`text` with the pieces that `other` does not have between tags; unmarked where hardly anything agrees."""
     pieces, others = re.findall(r"\w+|\s+|.", text), re.findall(r"\w+|\s+|.", other)
     matcher, parts = difflib.SequenceMatcher(None, pieces, others, autojunk=False), []
     if matcher.ratio() < 0.4:
@@ -859,24 +886,25 @@ def side_by_side(reference, answer):
     for operation, a, b, c, d in difflib.SequenceMatcher(None, left, right, autojunk=False).get_opcodes():
         for offset in range(max(b - a, d - c)):
             one, two = (left[a + offset] if a + offset < b else None), (right[c + offset] if c + offset < d else None)
-            if operation == "equal":
-                cells = e(one), e(two)
-            elif one is not None and two is not None and max(len(one), len(two)) < 2000:
+            if operation == "replace" and one is not None and two is not None and max(len(one), len(two)) < 2000:
                 cells = marked(one, two, "del"), marked(two, one, "ins")
             else:
                 cells = e(one or ""), e(two or "")
-            kinds = [("" if operation == "equal" else kind) if text is not None else "none" for text, kind in ((one, "gone"), (two, "new"))]
-            numbers = a + offset + 1 if one is not None else "", c + offset + 1 if two is not None else ""
-            rows.append("<tr>" + "".join(f'<td class="no">{number}</td><td class="{kind}">{cell}</td>'
-                                         for number, kind, cell in zip(numbers, kinds, cells)) + "</tr>")
-    return ('<table class="diff"><tr><th class="no"></th><th>reference</th><th class="no"></th><th>answer</th></tr>' + "".join(rows) + "</table>")
+            row = ""
+            for text, first, cell, kind in ((one, a, cells[0], "gone"), (two, c, cells[1], "new")):
+                kind = "none" if text is None else "" if operation == "equal" else kind
+                row += f'<td class="no">{"" if text is None else first + offset + 1}</td><td class="{kind}">{cell}</td>'
+            rows.append(f"<tr>{row}</tr>")
+    head = '<tr><th class="no"></th><th>reference</th><th class="no"></th><th>answer</th></tr>'
+    return f'<table class="diff">{head}{"".join(rows)}</table>'
 
 
 def advantage_bar(value, scale):
     """An advantage as a bar that leaves the middle to the right (better) or to the left (worse)."""
     length = min(1.0, abs(value) / scale) * 48 if scale else 0
     x = 50 if value >= 0 else 50 - length
-    return (f'<svg width="100" height="10" role="img" aria-label="advantage {value:+.3f}"><line class="axis" x1="50" x2="50" y1="0" y2="10"/>'
+    return (f'<svg width="100" height="10" role="img" aria-label="advantage {value:+.3f}">'
+            f'<line class="axis" x1="50" x2="50" y1="0" y2="10"/>'
             f'<rect class="{"up" if value >= 0 else "down"}" x="{x:.1f}" y="1" width="{length:.1f}" height="8"/></svg>'
             f'<span>advantage {value:+.3f}</span>')
 
@@ -885,7 +913,8 @@ def advantages_of(record):
     """One advantage, or None, per assistant turn: `advantage` in the turn, or the list `advantages` of the record."""
     listed = record.get("advantages") or []
     replies = replies_of(record)
-    found = [turn.get("advantage", listed[number] if number < len(listed) else None) for number, turn in enumerate(replies)]
+    listed = [*listed, *[None] * len(replies)]
+    found = [turn.get("advantage", other) for turn, other in zip(replies, listed)]
     return [value if isinstance(value, (int, float)) and math.isfinite(value) else None for value in found]
 
 
@@ -899,20 +928,28 @@ def dialogue(record, pages):
     parts, reply = [], 0
     for turn in record["dialogue_history"]:
         if turn["role"] != "assistant":
-            parts.append(f'<div class="turn"><div class="bubble"><div class="who">human</div><div class="text">{e(turn["content"])}</div></div></div>')
+            parts.append(bubble("human", "", f'<div class="text">{e(turn["content"])}</div>'))
             continue
-        bar = advantage_bar(advantages[reply], scale) if advantages[reply] is not None else ""
+        value, reply = advantages[reply], reply + 1
         thought = (turn.get("output") or "").rpartition(OUTPUT_MARK)[0].strip()
-        folded = f'<details class="thought"><summary>thought</summary><div class="text">{e(thought)}</div></details>' if thought else ""
-        said, mark, code = turn["content"].partition(ANSWER_MARK)
-        final = f"<b>{e(mark)}</b><pre>{e(code.strip())}</pre>" if mark else ""
         pictures = pages.beside_reference(record, turn) if pages else ""
+        said, mark, code = turn["content"].partition(ANSWER_MARK)
+        body = folded("thought", f'<div class="text">{e(thought)}</div>') if thought else ""
         if pictures:
-            said, final = "", (f"<b>{e(mark)}</b>" if mark else "") + pictures + f'<details class="thought"><summary>source</summary><pre>{e(turn["content"])}</pre></details>'
-        parts.append(f'<div class="turn assistant"><div class="bubble{" wide" if pictures else ""}"><div class="who">agent, turn {reply + 1} {bar}</div>{folded}'
-                     f'<div class="text">{e(said)}</div>{final}</div></div>')
-        reply += 1
+            body += (f"<b>{e(mark)}</b>" if mark else "") + pictures + folded("source", f'<pre>{e(turn["content"])}</pre>')
+        else:
+            body += f'<div class="text">{e(said)}</div>' + (f"<b>{e(mark)}</b><pre>{e(code.strip())}</pre>" if mark else "")
+        bar = advantage_bar(value, scale) if value is not None else ""
+        parts.append(bubble(f"agent, turn {reply} {bar}", " assistant", body, " wide" if pictures else ""))
     return f'<div class="chat">{"".join(parts)}</div>'
+
+
+def bubble(who, side, body, width=""):
+    return (f'<div class="turn{side}"><div class="bubble{width}"><div class="who">{who}</div>{body}</div></div>')
+
+
+def folded(title, body):
+    return f'<details class="thought"><summary>{title}</summary>{body}</details>'
 
 
 def details_of(record):
@@ -936,31 +973,36 @@ def test_results(record):
 def result_of(record):
     """What the reward amounts to, in words that the report filters by, and the colour of it."""
     reward = record["reward"]
-    if record["domain"] == "frontend":
-        if record.get("page", "ok") != "ok":
-            return "blank or broken page", "bad"
-        return ("cosine from 0.9", "good") if reward >= 0.9 else ("cosine from 0.7", "some") if reward >= 0.7 else ("cosine below 0.7", "bad")
-    return ("all tests pass", "good") if reward >= 1 else ("some tests pass", "some") if reward > 0 else ("no test passes", "bad")
+    if record["domain"] == "backend":
+        return ("all tests pass", "good") if reward >= 1 else ("some tests pass", "some") if reward else ("no test passes", "bad")
+    if record.get("page", "ok") != "ok":
+        return "blank or broken page", "bad"
+    return ("cosine from 0.9", "good") if reward >= 0.9 else ("cosine from 0.7", "some") if reward >= 0.7 else (
+        "cosine below 0.7", "bad")
 
 
 def episode(name, record, pages):
     """One dialogue as a card that opens."""
     result, kind = result_of(record)
     end = record["finish"].split(":")[0]
-    replies = sum(turn["role"] == "assistant" for turn in record["dialogue_history"])
+    turns, pills = len(replies_of(record)), []
     answer = extract_code(record["answer"]) if record["answer"] is not None else "(no answer)"
-    more = [f"released evaluator {record['reward_released']:.2f}"] if "reward_released" in record else []
-    more += [f"{view} {record['cosine'][view]:.3f}" for view in VIEWS] + [record["page"]] if record.get("cosine") else []
-    sources = f'<h4>Reference and answer</h4>{side_by_side(record["task"]["ground_truth"], answer)}'
-    return (
-        f'<details class="episode" data-run="{e(name)}" data-result="{e(result)}" data-finish="{e(end)}"><summary>'
+    if "reward_released" in record:
+        pills.append(f"released evaluator {record['reward_released']:.2f}")
+    if record.get("cosine"):
+        pills += [*(f"{view} {record['cosine'][view]:.3f}" for view in VIEWS), record["page"]]
+    sources = side_by_side(record["task"]["ground_truth"], answer)
+    summary = (
         f'<span class="run">{e(name)}</span><span class="pill {kind}">{record["reward"]:.2f} {e(result)}</span>'
-        + "".join(f'<span class="pill">{e(text)}</span>' for text in more)
+        + "".join(f'<span class="pill">{e(text)}</span>' for text in pills)
         + f'<span class="pill{"" if end == "answered" else " some"}">{e(record["finish"][:80])}</span>'
-        f'<span class="dim small">{replies} turn{"s" * (replies != 1)}, sample {e(record["sample"])}</span></summary><div>'
-        f'<h4>Dialogue</h4>{dialogue(record, pages)}{details_of(record)}'
-        + (f'<details class="thought"><summary>sources beside each other</summary>{sources}</details>' if pages else sources)
-        + f'{test_results(record)}</div></details>\n')
+        f'<span class="dim small">{turns} turn{"s" * (turns != 1)}, sample {e(record["sample"])}</span>')
+    body = (
+        f"<h4>Dialogue</h4>{dialogue(record, pages)}{details_of(record)}"
+        + (folded("sources beside each other", sources) if pages else f"<h4>Reference and answer</h4>{sources}")
+        + test_results(record))
+    return (f'<details class="episode" data-run="{e(name)}" data-result="{e(result)}" data-finish="{e(end)}">'
+            f"<summary>{summary}</summary><div>{body}</div></details>\n")
 
 
 def chosen_tasks(summaries, limit):
@@ -979,7 +1021,7 @@ def chosen_tasks(summaries, limit):
 
 
 class PagePictures:
-    """Small pictures of pages for the report, each page rendered once; the reference of a task is stored once and used often."""
+    """Small pictures of pages for the report, each page rendered once; a task's reference is stored once, used often."""
 
     def __init__(self, workers):
         from render import Renderer, extract_page
@@ -994,7 +1036,7 @@ class PagePictures:
         self.renderer.close()
 
     def small(self, page):
-        """(data address, width, height) of a page's picture at a quarter of its size, cut at three screens; None if broken."""
+        """(data address, width, height) of a page's picture, 360 pixels wide, cut at three screens; None if broken."""
         from PIL import Image
 
         picture = self.renderer.render(page)
@@ -1018,11 +1060,14 @@ class PagePictures:
         if page not in self.known:
             self.known[page] = self.small(page)
         mine = self.known[page]
-        figures = [f'<img src="{mine[0]}" width="{mine[1]}" height="{mine[2]}" alt="the agent\'s page">' if mine else "could not be rendered"]
-        figures.append(f'<svg viewBox="0 0 {theirs[1]} {theirs[2]}" role="img" aria-label="reference page"><use href="#{number}"/></svg>'
-                       if theirs else "could not be rendered")
-        return '<div class="pages">' + "".join(f"<figure>{figure}<figcaption>{caption}</figcaption></figure>"
-                                               for figure, caption in zip(figures, ("agent", "reference"))) + "</div>"
+        left = right = "could not be rendered"
+        if mine:
+            left = f'<img src="{mine[0]}" width="{mine[1]}" height="{mine[2]}" alt="the agent\'s page">'
+        if theirs:
+            size = f"0 0 {theirs[1]} {theirs[2]}"
+            right = f'<svg viewBox="{size}" role="img" aria-label="reference page"><use href="#{number}"/></svg>'
+        return (f'<div class="pages"><figure>{left}<figcaption>agent</figcaption></figure>'
+                f"<figure>{right}<figcaption>reference</figcaption></figure></div>")
 
     def stored(self):
         """The references, for the `use` elements to point at."""
@@ -1049,34 +1094,42 @@ def write_report(path, named, result, summaries, args, pages=None):
     ends = sum((summary["ends"] for summary in summaries.values()), Counter())
     folders = args.runs_dir or sorted({Path(file).parent for file in named.values()})
     options = lambda values: "".join(f'<option value="{e(value)}">{e(value)}</option>' for value in values)
+    several = len(named) > 1
+    policy = (f"default-src 'none'; img-src data:; style-src {hash_of(STYLE)}; script-src {hash_of(SCRIPT)}; "
+              "base-uri 'none'; form-action 'none'")
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".part")
     with open(partial, "w", encoding="utf-8") as out:
-        out.write('<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">\n'
-                  f'<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; img-src data:; style-src {hash_of(STYLE)}; '
-                  f'script-src {hash_of(SCRIPT)}; base-uri \'none\'; form-action \'none\'">\n'
-                  f"<title>{e(', '.join(named))}</title><style>{STYLE}</style></head><body><header>"
-                  f"<h1>{e(' / '.join(named))}</h1><p class=\"dim\">{e(', '.join(map(str, named.values())))}</p>")
-        out.write(html_table(rows) + '<p class="small dim">95% intervals: bootstrap over tasks. '
-                  + (f"Differences are paired: the same tasks, in points, against {e(next(iter(result)))}." if len(result) > 1 else "") + "</p>")
-        out.write('<div class="charts">' + "".join(whiskers(result, metric) for metric in HEADLINES
-                                                   if metric in next(iter(result.values()))["metrics"]) + "</div>")
+        out.write(
+            '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">\n'
+            f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+            f"<title>{e(', '.join(named))}</title><style>{STYLE}</style></head><body><header>"
+            f"<h1>{e(' / '.join(named))}</h1><p class=\"dim\">{e(', '.join(map(str, named.values())))}</p>{html_table(rows)}"
+            '<p class="small dim">95% intervals: bootstrap over tasks. '
+            + (f"Differences are paired: the same tasks, in points, against {e(next(iter(result)))}." if several else "") + "</p>")
+        if several:
+            shown_metrics = [metric for metric in HEADLINES if metric in next(iter(result.values()))["metrics"]]
+            out.write('<div class="charts">' + "".join(whiskers(result, metric) for metric in shown_metrics) + "</div>")
         for name, run in result.items():
             what = "pages" if run["metrics"]["domain"] == "frontend" else "tests"
             statuses = f"; {what}: {shares(Counter(run['metrics']['statuses']))}" if run["metrics"]["statuses"] else ""
-            out.write(f'<p class="small"><b>{e(name)}</b> ended: {e(shares(Counter(run["metrics"]["finish"])))}{e(statuses)}</p>')
+            ended = shares(Counter(run["metrics"]["finish"]))
+            out.write(f'<p class="small"><b>{e(name)}</b> ended: {e(ended)}{e(statuses)}</p>')
         curves = list(training_curves(folders))
         if curves:
             out.write("<h2>Training</h2>" + "".join(curves))
-        out.write(f"</header><main><h2>Dialogues</h2><p class=\"dim small\">{shown:,} of {total:,}: the first {len(chosen):,} tasks, every sample"
-                  + (" and run" if len(named) > 1 else "") + " of each. --report-limit shows more.</p>"
-                  f'<nav><select id="run"{" hidden" if len(named) < 2 else ""}><option value="">every run</option>{options(named)}</select>'
-                  f'<select id="result"><option value="">every result</option>{options(sorted(results))}</select>'
-                  f'<select id="finish"><option value="">every end</option>{options(sorted(ends))}</select>'
-                  '<input id="words" type="search" placeholder="find in requests, dialogues and code">'
-                  '<button id="open">open all</button><button id="close">close all</button><span id="shown" class="dim small"></span></nav>\n')
+        out.write(
+            f'</header><main><h2>Dialogues</h2><p class="dim small">{shown:,} of {total:,}: the first {len(chosen):,} tasks, '
+            f'every sample{" and run" if several else ""} of each. --report-limit shows more.</p><nav>'
+            f'<select id="run"{"" if several else " hidden"}><option value="">every run</option>{options(named)}</select>'
+            f'<select id="result"><option value="">every result</option>{options(sorted(results))}</select>'
+            f'<select id="finish"><option value="">every end</option>{options(sorted(ends))}</select>'
+            '<input id="words" type="search" placeholder="find in requests, dialogues and code">'
+            '<button id="open">open all</button><button id="close">close all</button>'
+            '<span id="shown" class="dim small"></span></nav>\n')
         for task in chosen:
-            out.write(f'<section class="task"><h3>{e(task)}</h3><p>{e(requests.get(task, ""))}</p>{"".join(episodes[task])}</section>\n')
+            request = e(requests.get(task, ""))
+            out.write(f'<section class="task"><h3>{e(task)}</h3><p>{request}</p>{"".join(episodes[task])}</section>\n')
         out.write(f"</main>{pages.stored() if pages else ''}<script>{SCRIPT}</script></body></html>\n")
     os.replace(partial, path)
     print(f"wrote {path}: {shown:,} of {total:,} dialogues, {path.stat().st_size / 1e6:.1f} MB; open it in a browser")
@@ -1095,7 +1148,7 @@ def named_files(pairs):
         if name in named:
             die(f"--compare has the name {name!r} twice; each run needs its own")
         if not Path(path).is_file():
-            die(f"{path} (run {name!r} of --compare) is not there; python evaluate.py --in ...trajectories.jsonl writes scored files")
+            die(f"{path} (run {name!r} of --compare) is not there; evaluate.py --in ...trajectories.jsonl writes scored files")
         named[name] = Path(path)
     return named
 
@@ -1133,7 +1186,8 @@ def main():
         metrics = metrics_of(summaries[name], args)
         print_metrics(metrics)
         print(f"wrote {args.out}")
-        write_json(args.out.with_name(args.out.name.removesuffix(".jsonl").removesuffix(".scored") + ".metrics.json"), metrics)
+        stem = args.out.name.removesuffix(".jsonl").removesuffix(".scored")
+        write_json(args.out.with_name(f"{stem}.metrics.json"), metrics)
         result = {name: {"metrics": metrics, "against": None, "difference": None}}
     if args.report and any(summary["domain"] == "frontend" for summary in summaries.values()):
         try:
@@ -1147,7 +1201,8 @@ def main():
     if not args.compare and "train" in args.out.name:
         print(f"next: torchrun train_critic.py --in {args.out}")
     elif not args.compare:
-        print(f"next: python evaluate.py --compare NAME={args.out} NAME=... puts runs side by side; --report FILE.html shows dialogues")
+        print(f"next: python evaluate.py --compare NAME={args.out} NAME=... puts runs side by side; "
+              "--report FILE.html shows the dialogues")
 
 
 if __name__ == "__main__":
