@@ -43,6 +43,7 @@ OUTPUT_MARK = "OUTPUT:"
 REPLY_LIMIT = {"backend": 400, "frontend": 1000}  # characters of a simulator's reply (paper, section 3)
 TINY = 50_000_000  # parameters; below, on CPU, a step of vLLM costs several times what the model does
 PREFILL_TOKENS = 4096  # prompt tokens that the transformers engine takes into one step
+CHUNK = 64  # queries per row of its attention
 
 AGENT_MULTI_TURN = """You are a helpful programming assistant. A human wants a Python function and has described it only vaguely. \
 Find out what is missing before you write it: ask the human ONE short question at a time about a detail that decides \
@@ -56,6 +57,22 @@ AGENT_SINGLE_TURN = """You are a helpful programming assistant. A human wants a 
 answer them. Decide what the description leaves open in the most likely way and write the function now.
 Reply with one line "I WANT TO ANSWER:" and after it only the Python code of the whole function, at most 50 lines, with \
 the name and the signature that were asked for. You may think first; if you do, write "OUTPUT:" after your thoughts."""
+
+AGENT_PAGES_MULTI_TURN = """You are a helpful web designer. A human wants a web page and has described it only vaguely. In each turn \
+show ONE complete page, at most about 100 lines: HTML in <html> ... </html>, styled with Tailwind CSS classes alone, linked as
+{stylesheet}
+No JavaScript. The only pictures are those at https://picsum.photos/id/48/W/H, in any width W and height H. The human sees the \
+page as a picture, beside the page that they have in mind, and tells you the most outstanding differences. Improve the page accordingly.
+When nothing is left to improve, or at your last turn, give the final page after a line "I WANT TO ANSWER:".
+You have at most {max_turns} turns. You may think first; if you do, write "OUTPUT:" after your thoughts: the human sees \
+only what follows it."""
+
+AGENT_PAGES_SINGLE_TURN = """You are a helpful web designer. A human wants a web page. Do not ask questions: nobody can answer them. \
+Reply with one line "I WANT TO ANSWER:" and after it ONE complete page, at most about 100 lines: HTML in <html> ... </html>, styled \
+with Tailwind CSS classes alone, linked as
+{stylesheet}
+No JavaScript. The only pictures are those at https://picsum.photos/id/48/W/H, in any width W and height H. \
+You may think first; if you do, write "OUTPUT:" after your thoughts."""
 
 
 def parse_args():
@@ -180,7 +197,9 @@ def system_prompt(domain):
     if args.system:
         return Path(args.system).read_text()
     if domain == "frontend":
-        die("--domain frontend is not available yet")
+        from render import TAILWIND_LINK
+        prompt = AGENT_PAGES_SINGLE_TURN if args.max_turns == 1 else AGENT_PAGES_MULTI_TURN
+        return prompt.format(max_turns=args.max_turns, stylesheet=f'<link href="{TAILWIND_LINK}" rel="stylesheet">')
     return AGENT_SINGLE_TURN if args.max_turns == 1 else AGENT_MULTI_TURN.format(max_turns=args.max_turns)
 
 
@@ -228,6 +247,35 @@ def scripted_reply(facts, text):
         asked = [facts[i] for i in best[:2 if text.count("?") > 1 else 1]]
     reply = " ".join(f["reply"] for f in asked[:2]) or "I do not know."
     return reply[:REPLY_LIMIT["backend"]]
+
+
+class PagePartner:
+    """The scripted human of the frontend: sees the agent's page beside the reference and names the largest differences.
+
+    Two browsers at work, each page measured once: candidates and samples of a task show the same pages again."""
+
+    def __init__(self):
+        from render import Renderer
+        try:
+            self.renderer = Renderer(browsers=2)
+        except RuntimeError as problem:
+            die(str(problem))
+        self.layouts = {}
+
+    async def layout(self, page):
+        if page not in self.layouts:
+            if len(self.layouts) >= 20000:
+                self.layouts.pop(next(iter(self.layouts)))
+            self.layouts[page] = asyncio.ensure_future(asyncio.wrap_future(self.renderer.submit(page, layout=True, picture=False)))
+        return (await self.layouts[page]).layout
+
+    async def reply(self, task, dialogue):
+        from render import NO_PAGE, extract_page, page_reply
+        page = extract_page(dialogue[-1]["content"])
+        if page is None:
+            return NO_PAGE
+        mine, reference = await asyncio.gather(self.layout(page), self.layout(task["ground_truth"]))
+        return page_reply(mine, reference, limit=REPLY_LIMIT["frontend"])
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -427,25 +475,26 @@ class TransformersEngine:
         if new:
             longest = max(len(r["prompt"]) for r in new)
             length = -(-longest // 64) * 64
-            width = -(-max(4, max(len(r["prompt"]) - r["start"] for r in new)) // 4) * 4
             self.grow(length, max(r["n"] for r in new))
-            first, row, column = len(ids), [], []
-            for i, r in enumerate(new):
+            first, row, column, begin, of = len(ids), [], [], [], []  # a long suffix is several rows of CHUNK queries
+            for r in new:
                 suffix = r["prompt"][r["start"]:]
                 ids += suffix
                 positions += range(r["start"], len(r["prompt"]))
                 cells += range(r["start"], len(r["prompt"]))
                 slots += [r["slot"]] * len(suffix)
-                row += [i] * len(suffix)
-                column += range(len(suffix))
+                row += [len(begin) + i // CHUNK for i in range(len(suffix))]
+                column += [i % CHUNK for i in range(len(suffix))]
+                begin += range(r["start"], len(r["prompt"]), CHUNK)
+                of += [r["slot"]] * (len(begin) - len(of))
                 wanted.append((len(ids) - 1, r, range(r["n"])))
                 self.mask[r["slot"], :, len(r["prompt"]):] = False
                 self.mask[r["slot"], :, :len(r["prompt"])] = True
-            start = torch.tensor([r["start"] for r in new])
-            causal = torch.arange(length)[None, None] <= (start[:, None] + torch.arange(width))[:, :, None]
-            parts.append({"rows": len(new), "width": width, "row": torch.tensor(row), "column": torch.tensor(column),
-                          "tokens": torch.arange(first, len(ids)), "slots": torch.tensor([r["slot"] for r in new]),
-                          "cells": length, "mask": causal[:, None].to(self.device)})
+            width = -(-max(4, max(column) + 1) // 4) * 4
+            seen = torch.tensor(begin)[:, None] + torch.arange(width)  # (rows, T): the last cell each query may see
+            parts.append({"rows": len(begin), "width": width, "row": torch.tensor(row), "column": torch.tensor(column),
+                          "tokens": torch.arange(first, len(ids)), "slots": torch.tensor(of), "cells": length,
+                          "mask": (torch.arange(length) <= seen[:, :, None])[:, None].to(self.device)})
         # 3. forward, padded with tokens of a scrap slot
         pad = max(16, -(-len(ids) // 4) * 4) - len(ids)
         self.plan = {"slot": torch.tensor(slots + [self.slots] * pad), "cell": torch.tensor(cells + [0] * pad),
@@ -714,7 +763,11 @@ if __name__ == "__main__":
         out_path.unlink(missing_ok=True)
     done = {(r["task_id"], r["sample"], *([r["turn"]] if args.candidates else [])) for r in resume(out_path)}
 
+    pages = PagePartner() if not args.candidates and any(r["domain"] == "frontend" for r in records) else None
+
     async def simulate(task, dialogue):
+        if task["domain"] == "frontend":
+            return await pages.reply(task, dialogue)
         return scripted_reply(task["facts"], dialogue[-1]["content"])
 
     limit = args.concurrency or (16 if args.candidates else 128)
@@ -726,12 +779,14 @@ if __name__ == "__main__":
                        for t in range(sum(m["role"] == "assistant" for m in r["dialogue_history"])))]
     else:
         for task in records:
-            if "facts" not in task:
+            if "facts" not in task and task["domain"] == "backend":
                 die(f"{source}: task {task['task_id']} has no 'facts' for the scripted simulator")
         jobs = [lambda t=t, s=s: episode(engine, t, s, simulate) for s in range(args.samples) for t in records
                 if (t["task_id"], s) not in done]
     with open(out_path, "a", encoding="utf-8") as out:
         asyncio.run(run(engine, jobs, out, limit))
+    if pages:
+        pages.renderer.close()
 
     seconds = time.time() - stats.start
     metrics = {"seconds": seconds, "episodes": stats.episodes, "tokens": stats.tokens,
