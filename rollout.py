@@ -31,6 +31,7 @@ import asyncio
 import hashlib
 import json
 import os
+import random
 import re
 import sys
 import time
@@ -44,6 +45,7 @@ REPLY_LIMIT = {"backend": 400, "frontend": 1000}  # characters of a simulator's 
 TINY = 50_000_000  # parameters; below, on CPU, a step of vLLM costs several times what the model does
 PREFILL_TOKENS = 4096  # prompt tokens that the transformers engine takes into one step
 CHUNK = 64  # queries per row of its attention
+KEYS = 512  # keys per block of its attention: the size of torch's own blocks on CPU
 
 AGENT_MULTI_TURN = """You are a helpful programming assistant. A human wants a Python function and has described it only vaguely. \
 Find out what is missing before you write it: ask the human ONE short question at a time about a detail that decides \
@@ -410,7 +412,7 @@ class TransformersEngine:
         columns = max(columns, 4)
         if self.capacity == 0 or cells > self.capacity or columns > self.mask.shape[1]:
             old, old_mask = self.capacity, getattr(self, "mask", None)
-            self.capacity = max(-(-cells // 256) * 256, old)
+            self.capacity = max(cells, old)
             columns = max(columns, 0 if old_mask is None else old_mask.shape[1])
             self.mask = torch.zeros(self.slots, columns, self.capacity, dtype=torch.bool, device=self.device)
             if old_mask is not None:
@@ -462,8 +464,7 @@ class TransformersEngine:
                     cells.append(r["cells"])
                     column.append(c)
                     r["cells"] += 1
-            self.grow(max(cells) + 1, max(r["n"] for r in decoding))
-            length = -(-(max(cells) + 1) // 64) * 64
+            length = -(-(max(cells) + 1) // KEYS) * KEYS
             rows = max(slots) + 1
             width = -(-max(4, max(r["n"] for r in decoding)) // 4) * 4
             self.grow(length, width)
@@ -474,7 +475,7 @@ class TransformersEngine:
         # 2. the prompts of new requests, without what lies in their slots already
         if new:
             longest = max(len(r["prompt"]) for r in new)
-            length = -(-longest // 64) * 64
+            length = -(-longest // KEYS) * KEYS
             self.grow(length, max(r["n"] for r in new))
             first, row, column, begin, of = len(ids), [], [], [], []  # a long suffix is several rows of CHUNK queries
             for r in new:
