@@ -30,7 +30,8 @@ Modes       "module": the program is a module, as its author meant. "released": 
 
 What holds a program in; each layer is tried at the start, and `box.layers` (kept in scored records) says which are on:
     namespaces  user, network, pid, mount, ipc, uts; the root holds only the interpreter's library, read-only
-    uid         nobody, where started as root; no capabilities, no_new_privs
+    uid         nobody, where started as root (unless nobody cannot read the interpreter, no root can be built for it, and Landlock
+                holds); no capabilities, no_new_privs
     Landlock    only that library can be read, nothing written, no TCP, no signals out
     seccomp     an allow-list. No sockets, processes, threads, exec, kill, ptrace, io_uring, memfd; opens are read-only; calls of
                 a foreign architecture kill. Everything else fails with EPERM
@@ -296,16 +297,30 @@ def pivot_root(paths):
     os.chdir("/")
 
 
-def leave_privileges(proc_self, namespaces):
+def nobody_can_import():
+    """May user nobody read the library? Where not, its programs' imports would fail, and they would be scored as wrong."""
+    try:
+        os.setegid(NOBODY)
+        os.seteuid(NOBODY)
+        readable = os.access(os.__file__, os.R_OK, effective_ids=True)
+        os.seteuid(0)
+        os.setegid(0)
+        return readable
+    except OSError:    # no such user here
+        return False
+
+
+def leave_privileges(proc_self, namespaces, landlock):
     """Become nobody where we are root, in a user namespace of its own; drop every capability, for good."""
-    if os.getuid() == 0:
-        try:
-            os.setgroups([])
-            os.setresgid(NOBODY, NOBODY, NOBODY)
-            os.setresuid(NOBODY, NOBODY, NOBODY)
-        except OSError:    # a container's root without that right, or without that number
-            pass
-        if namespaces and os.getuid() == NOBODY:
+    if os.getuid() == 0 and not nobody_can_import():
+        if not landlock:
+            raise OSError(f"user nobody cannot read the interpreter's library ({os.path.dirname(os.__file__)}), and there are neither "
+                          "namespaces nor Landlock to hold a program as root; use an interpreter that everyone can read")
+    elif os.getuid() == 0:
+        os.setgroups([])
+        os.setresgid(NOBODY, NOBODY, NOBODY)
+        os.setresuid(NOBODY, NOBODY, NOBODY)
+        if namespaces:
             try:
                 prctl(4, 1)    # PR_SET_DUMPABLE: or our own files in /proc would be root's
                 new_user_namespace(0, proc_self)
@@ -529,11 +544,8 @@ def prepare(options):
         except OSError:
             pass
     landlock, ruleset = (0, None) if "landlock" in without else landlock_rules(paths, pivoted)
-    leave_privileges(proc_self, namespaces)
+    leave_privileges(proc_self, namespaces, landlock)
     os.close(proc_self)
-    if not os.access(os.__file__, os.R_OK):    # a program whose imports fail would be scored as wrong
-        raise OSError(f"user {os.getuid()} cannot read the interpreter's library ({os.path.dirname(os.__file__)}), and no root can be "
-                      "built without namespaces; use an interpreter that everyone can read")
     if landlock:
         c(446, ruleset, 0)    # landlock_restrict_self
         os.close(ruleset)
@@ -1164,7 +1176,8 @@ def self_test(args):
                 continue
             statuses = set(box.score(task, source).values())
             honest = set(box.score(task, task["ground_truth"] + f"# after {name}").values())
-            held = statuses <= {status.strip() for status in header(source, "expect").split("|")} and honest == {"passed"}
+            expected = {status.strip() for status in header(source, "expect").split("|")}
+            held = statuses & expected and statuses <= expected | {"timeout"} and honest == {"passed"}    # a busy machine may be late
             verdicts.append((name, "ok" if held else "FAILED", ", ".join(sorted(statuses)) if honest == {"passed"} else
                              f"{sorted(statuses)}, and the honest program after it: {sorted(honest)}"))
 
