@@ -685,9 +685,12 @@ class Zygote:
 
     def close(self):
         if self.process:
-            self.control.close()    # it ends by itself when this is closed; killing what holds its namespaces is for a stuck one
-            self.process.kill()
-            self.process.wait()
+            self.control.close()    # it ends by itself when this is closed
+            try:
+                self.process.wait(2)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
             self.process = None
 
     def run(self, job, calls, call_timeout, deadline):
