@@ -31,9 +31,11 @@ import math
 import os
 import resource
 import shutil
+import signal
 import sys
 import time
 from collections import Counter
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -297,10 +299,88 @@ def make_tiny_model(path, texts, vocabulary, seed):
 # Batches
 
 
+class Forest(NamedTuple):
+    """Sequences laid out as trees in one row of T tokens: what they share at their beginning is there once.
+
+    The row lists each tree depth first, so that a node's descendants follow it without a gap, and token q sees token k
+    exactly if  k <= q < end[k]:  the whole of the attention mask in one number a token.
+    """
+    ids: np.ndarray        # (T,) token ids
+    positions: np.ndarray  # (T,) position of each token on its branch
+    end: np.ndarray        # (T,) where the part of the row ends that descends from the token
+    paths: list            # of each sequence: (its length,) the places of its tokens in the row
+    blocks: list           # [(start, stop, prefix ranges)]: queries start..stop see the ranges and, masked, themselves
+
+
+def common_prefix(a, b):
+    """How many tokens two sequences share at their beginning."""
+    length = min(len(a), len(b))
+    different = np.flatnonzero(a[:length] != b[:length])
+    return int(different[0]) if len(different) else length
+
+
+def tree_tokens(sequences):
+    """How many tokens the sequences take once everything shared at their beginning is there once."""
+    ordered = sorted((s.ids.astype(">i4").tobytes(), n) for n, s in enumerate(sequences))
+    ids = [sequences[n].ids for _, n in ordered]
+    return sum(map(len, ids)) - sum(common_prefix(a, b) for a, b in zip(ids, ids[1:]))
+
+
+def plant(sequences, share=True, block=256):
+    """Lay sequences out as a forest; with share=False each is a tree of its own (sequences packed side by side).
+
+    The longest branch of a node comes first: the dialogue is then one stretch of the row, causal in itself, and the
+    candidates of each turn are leaves behind it that see the dialogue up to their turn. `block` bounds how many leaves'
+    tokens are attended together on a CPU.
+    """
+    paths = [np.empty(len(s.ids), np.int64) for s in sequences]
+    ids, positions, ends, chains = [], [], [], []
+    length = 0
+
+    def grow(members, depth, chain, prefix):
+        """Append the subtree of `members`, which share `depth` tokens and come sorted; extend chain or begin a new one."""
+        nonlocal length
+        first, last = sequences[members[0]].ids, sequences[members[-1]].ids
+        stop = common_prefix(first, last) if len(members) > 1 else len(first)
+        begin, node = length, len(ends)
+        ids.append(first[depth:stop])
+        positions.append(np.arange(depth, stop))
+        ends.append(None)
+        length += stop - depth
+        for i in members:
+            paths[i][depth:stop] = np.arange(begin, length)
+        chain[1] = length
+        children = {}
+        for i in members:
+            if len(sequences[i].ids) > stop:
+                children.setdefault(int(sequences[i].ids[stop]), []).append(i)
+        branch = prefix + [(chain[0], length)] if length > chain[0] else prefix
+        for n, child in enumerate(sorted(children.values(), key=lambda c: -max(len(sequences[i].ids) for i in c))):
+            if n:
+                chains.append([length, length, branch])
+                chain = chains[-1]
+            grow(child, stop, chain, prefix if n == 0 else branch)
+        ends[node] = np.full(stop - depth, length)
+
+    order = sorted(range(len(sequences)), key=lambda i: sequences[i].ids.astype(">i4").tobytes()) if share else None
+    for members in [order] if share else [[i] for i in range(len(sequences))]:
+        chains.append([length, length, []])
+        grow(members, 0, chains[-1], [])
+    blocks = []
+    for start, stop, prefix in chains:
+        if blocks and prefix and blocks[-1][2] == prefix and blocks[-1][1] == start and stop - blocks[-1][0] <= block:
+            blocks[-1] = (blocks[-1][0], stop, prefix)
+        elif stop > start:
+            blocks.append((start, stop, prefix))
+    join = lambda parts: np.concatenate(parts).astype(np.int64)
+    return Forest(join(ids), join(positions), join(ends), paths, blocks)
+
+
 class Batch(NamedTuple):
     """What one forward pass computes; N scored tokens in M turns on S sides (a pair has two sides)."""
-    ids: torch.Tensor           # (R, T) token ids: R rows
+    ids: torch.Tensor           # (R, T) token ids: R padded rows, or one row that holds a forest
     positions: torch.Tensor     # (R, T) position of each token in its own sequence
+    forest: object              # the row's Attention (which token sees which), or None: rows, causal
     source: torch.Tensor        # (N,) flat index of the token that predicts the scored one
     own: torch.Tensor           # (N,) flat index of the scored token itself
     target: torch.Tensor        # (N,) id of the scored token
@@ -309,31 +389,45 @@ class Batch(NamedTuple):
     sides: int                  # S
     reference: torch.Tensor     # (N,) cached log-probability under the reference (zeros where there is none)
     tokens: int                 # tokens computed, without padding
+    attended: int               # sum over them of how many tokens each attends to
 
 
-def collate(sequences, side_of, sides, device, reference=None):
-    """Sequences, and the side that each belongs to, as one batch of right-padded rows.
+def collate(sequences, side_of, sides, device, pack, reference=None):
+    """Sequences, and the side that each belongs to, as one batch.
 
-    Rows are padded on the right only, where causal attention never looks: no mask is needed.
+    pack "none": side by side in one row, without padding; "turn", "trajectory": as trees. "padded" is for models that
+    take no such mask: rows padded on the right, where causal attention never looks.
     """
-    length = max(len(s.ids) for s in sequences)
-    ids = np.zeros((len(sequences), length), np.int64)
-    for row, s in enumerate(sequences):
-        ids[row, :len(s.ids)] = s.ids
-    own = np.concatenate([s.scored + row * length for row, s in enumerate(sequences)])
+    if pack == "padded":
+        length = max(len(s.ids) for s in sequences)
+        ids = np.zeros((len(sequences), length), np.int64)
+        for row, s in enumerate(sequences):
+            ids[row, :len(s.ids)] = s.ids
+        paths = [row * length + np.arange(len(s.ids)) for row, s in enumerate(sequences)]
+        positions, forest, tokens = np.broadcast_to(np.arange(length), ids.shape), None, sum(len(s.ids) for s in sequences)
+        attended = sum(len(s.ids) * (len(s.ids) + 1) // 2 for s in sequences)
+    else:
+        trees = plant(sequences, share=pack != "none")
+        ids, positions, paths, tokens = trees.ids[None], trees.positions[None], trees.paths, len(trees.ids)
+        pad = -tokens % 128 if device.type == "cuda" else 0  # FlexAttention works in blocks of 128
+        ids, positions = np.pad(ids, ((0, 0), (0, pad))), np.pad(positions, ((0, 0), (0, pad)))
+        end = np.concatenate([trees.end, np.arange(tokens, tokens + pad) + 1])
+        attended = int((trees.positions + 1).sum())
+        forest = Attention(end, positions[0], trees.blocks, device)
+    source = np.concatenate([path[s.scored - 1] for path, s in zip(paths, sequences)])
+    own = np.concatenate([path[s.scored] for path, s in zip(paths, sequences)])
     target = np.concatenate([s.ids[s.scored] for s in sequences]).astype(np.int64)
     key = np.concatenate([s.turn + side * 100_000 for s, side in zip(sequences, side_of)]).astype(np.int64)
     turns, turn = np.unique(key, return_inverse=True)
     cached = np.zeros(len(own), np.float32) if reference is None else np.concatenate(reference)
-    to = lambda array: torch.from_numpy(array).to(device, non_blocking=True)
-    return Batch(ids=to(ids), positions=torch.arange(length, device=device).expand(len(sequences), length),
-                 source=to(own - 1), own=to(own), target=to(target), turn=to(turn), side=to(turns // 100_000),
-                 sides=sides, reference=to(cached), tokens=sum(len(s.ids) for s in sequences))
+    to = lambda array: torch.from_numpy(np.ascontiguousarray(array)).to(device, non_blocking=True)
+    return Batch(ids=to(ids), positions=to(positions), forest=forest, source=to(source), own=to(own), target=to(target),
+                 turn=to(turn), side=to(turns // 100_000), sides=sides, reference=to(cached), tokens=tokens, attended=attended)
 
 
-def empty_batch(device):
+def empty_batch(device, pack):
     """A forward pass that counts for nothing: keeps ranks in step when one has fewer micro-batches."""
-    return collate([Sequence(np.zeros(2, np.int32), np.array([1]), np.array([0]))], [0], 1, device)
+    return collate([Sequence(np.zeros(2, np.int32), np.array([1]), np.array([0]))], [0], 1, device, pack)
 
 
 # Log-probabilities
@@ -393,25 +487,155 @@ class TokenLogps(torch.autograd.Function):
         return torch.cat(d_hidden), d_weight, None if d_bias is None else d_bias.to(bias.dtype), *[None] * 5
 
 
+class Attention:
+    """Which token of a row sees which, in the form that each device computes it from."""
+
+    def __init__(self, end, positions, blocks, device):
+        self.end, self.positions = torch.from_numpy(end).to(device), torch.from_numpy(positions.copy()).to(device)
+        self.blocks, self.device, self.masks = blocks, device, {}
+        self.keep = True  # whether the forward pass keeps what the backward pass needs; not under activation checkpointing
+
+    def allowed(self, query, key, window):
+        """(n,), (m,) places in the row -> (n, m): does the query see the key?"""
+        query, key = query[:, None], key[None, :]
+        allowed = (key <= query) & (query < self.end[key])
+        return allowed if window is None else allowed & (self.positions[query] - self.positions[key] < window)
+
+    def block_mask(self, window, size=128):
+        """FlexAttention's mask: blocks that nobody sees are skipped, blocks that all see need no mask."""
+        if window not in self.masks:
+            from torch.nn.attention.flex_attention import BlockMask
+            end, positions = self.end, self.positions
+            count = len(end) // size
+            ends, places = end.view(count, size), positions.view(count, size)
+            first = torch.arange(count, device=end.device) * size
+            below = first[:, None] > first[None, :]                                          # key block before query block
+            some = (below & (ends.amax(1)[None, :] > first[:, None])) | (first[:, None] == first[None, :])
+            whole = below & (ends.amin(1)[None, :] >= first[:, None] + size)
+            if window is not None:
+                some &= places.amin(1)[:, None] - places.amax(1)[None, :] < window
+                whole &= places.amax(1)[:, None] - places.amin(1)[None, :] < window
+
+            def rule(batch, head, query, key):
+                seen = (key <= query) & (query < end[key])
+                return seen if window is None else seen & (positions[query] - positions[key] < window)
+
+            def listed(chosen):  # (count, count) -> how many key blocks each query block has, and which, those first
+                return chosen.sum(1, dtype=torch.int32)[None, None], \
+                    chosen.int().argsort(1, descending=True, stable=True).int()[None, None]
+            self.masks[window] = BlockMask.from_kv_blocks(*listed(some & ~whole), *listed(whole), BLOCK_SIZE=size, mask_mod=rule)
+        return self.masks[window]
+
+    def block_inputs(self, window):
+        """For each block of queries on a CPU: (start, stop, key ranges, mask or None for plain causal)."""
+        if window not in self.masks:
+            self.masks[window] = []
+            for start, stop, prefix in self.blocks:
+                ranges = prefix + [(start, stop)]
+                keys = torch.cat([torch.arange(a, b) for a, b in ranges])
+                chain = bool((self.end[start:stop] >= stop).all())
+                short = window is None or int(self.positions[start:stop].max()) < window
+                mask = None if chain and not prefix and short else self.allowed(torch.arange(start, stop), keys, window)
+                self.masks[window].append((start, stop, ranges, mask))
+        return self.masks[window]
+
+
+def attend(query, key, value, mask, scale, softcap):
+    """Plain attention (1, H, n, D) x (1, H, m, D); mask (n, m) or None for causal; softcap is Gemma 2's."""
+    if softcap is None:
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=mask is None, scale=scale)
+    scores = softcap * torch.tanh(query @ key.transpose(2, 3) * scale / softcap)
+    if mask is None:
+        mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=query.device).tril()
+    return scores.masked_fill(~mask, float("-inf")).softmax(-1) @ value
+
+
+class BlockAttention(torch.autograd.Function):
+    """Attention over a forest on a CPU: each block of queries attends only to the stretches of the row it descends from.
+
+    The blocks' own small graphs are kept for the backward pass (with activation checkpointing: made again), which adds
+    their gradients up in place; slicing the row with autograd would write a gradient as long as the row every time.
+    """
+
+    @staticmethod
+    def run(query, key, value, block, scale, softcap, needed):
+        start, stop, ranges, mask = block
+        gather = lambda x: torch.cat([x[:, :, a:b] for a, b in ranges], 2)
+        inputs = [x.detach().requires_grad_(needed) for x in (query[:, :, start:stop], gather(key), gather(value))]
+        with torch.set_grad_enabled(needed):
+            return attend(*inputs, mask, scale, softcap), inputs
+
+    @staticmethod
+    def forward(ctx, query, key, value, blocks, scale, softcap, keep):
+        needed = keep and any(ctx.needs_input_grad[:3])
+        out, ctx.graphs = torch.empty_like(query), []
+        for block in blocks:
+            part, inputs = BlockAttention.run(query, key, value, block, scale, softcap, needed)
+            out[:, :, block[0]:block[1]] = part.detach()
+            if needed:
+                ctx.graphs.append((part, inputs))
+        ctx.save_for_backward(query, key, value)
+        ctx.settings = blocks, scale, softcap
+        return out
+
+    @staticmethod
+    def backward(ctx, gradient):
+        query, key, value = ctx.saved_tensors
+        blocks, scale, softcap = ctx.settings
+        d_query, d_key, d_value = torch.empty_like(query), torch.zeros_like(key), torch.zeros_like(value)
+        for n, block in enumerate(blocks):
+            start, stop, ranges, _ = block
+            part, inputs = ctx.graphs[n] if ctx.graphs else \
+                BlockAttention.run(query, key, value, block, scale, softcap, True)
+            dq, dk, dv = torch.autograd.grad(part, inputs, gradient[:, :, start:stop])
+            d_query[:, :, start:stop] = dq
+            place = 0
+            for a, b in ranges:
+                d_key[:, :, a:b] += dk[:, :, place:place + b - a]
+                d_value[:, :, a:b] += dv[:, :, place:place + b - a]
+                place += b - a
+        ctx.graphs = None
+        return d_query, d_key, d_value, None, None, None, None
+
+
+@torch.compiler.disable
+def block_attention(*inputs):
+    return BlockAttention.apply(*inputs)
+
+
+flex = None  # FlexAttention, compiled at first use
+
+
 def tree_attention(module, query, key, value, attention_mask, layout=None, scaling=None, sliding_window=None, softcap=None,
                    **kwargs):
     """The attention of every layer, called by transformers: query (R, H, T, D), key and value (R, K, T, D)."""
-    groups = query.shape[1] // key.shape[1]
+    if kwargs.get("s_aux") is not None or kwargs.get("position_bias") is not None:
+        raise NotImplementedError("attention with sinks or position biases")
+    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+    groups, length = query.shape[1] // key.shape[1], query.shape[2]
+    if layout is not None and query.device.type == "cuda":
+        return flex_tree(query, key, value, layout.block_mask(sliding_window), scaling, softcap).transpose(1, 2), None
     if groups > 1:
         key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
-    length = query.shape[2]
-    mask = None
-    if sliding_window is not None and length > sliding_window:
-        back = torch.arange(length, device=query.device)[:, None] - torch.arange(length, device=query.device)
-        mask = (back >= 0) & (back < sliding_window)
-    if softcap is None:
-        out = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=mask is None, scale=scaling)
+    if layout is not None:
+        out = block_attention(query, key, value, layout.block_inputs(sliding_window), scaling, softcap, layout.keep)
     else:
-        scores = softcap * torch.tanh(query @ key.transpose(2, 3) * scaling / softcap)
-        if mask is None:
-            mask = torch.ones(length, length, dtype=torch.bool, device=query.device).tril()
-        out = scores.masked_fill(~mask, float("-inf")).softmax(-1) @ value
+        mask = None
+        if sliding_window is not None and length > sliding_window:
+            back = torch.arange(length, device=query.device)[:, None] - torch.arange(length, device=query.device)
+            mask = (back >= 0) & (back < sliding_window)
+        out = attend(query, key, value, mask, scaling, softcap)
     return out.transpose(1, 2), None
+
+
+def flex_tree(query, key, value, block_mask, scaling, softcap=None):
+    """FlexAttention over a forest (R, H, T, D): what is computed on CUDA."""
+    global flex
+    from torch.nn.attention.flex_attention import flex_attention
+    if flex is None:
+        flex = torch.compile(flex_attention, dynamic=True)
+    cap = None if softcap is None else lambda score, batch, head, q, k: softcap * torch.tanh(score / softcap)
+    return flex(query, key, value, score_mod=cap, block_mask=block_mask, scale=scaling, enable_gqa=query.shape[1] != key.shape[1])
 
 
 class Scorer(nn.Module):
@@ -420,16 +644,21 @@ class Scorer(nn.Module):
     Without a head: its log-probability. With one: the head's value at the token (regression and value critics).
     """
 
-    def __init__(self, lm, head=None, head_bytes=2 ** 29):
+    def __init__(self, lm, head=None, head_bytes=2 ** 29, keep=True):
         super().__init__()
-        self.lm, self.head, self.head_bytes = lm, head, head_bytes
+        self.lm, self.head = lm, head
+        self.head_bytes = head_bytes  # logits beyond so many bytes are computed again in the backward pass
+        self.keep = keep
 
     def forward(self, batch):
-        hidden = self.lm.base_model(input_ids=batch.ids, position_ids=batch.positions, attention_mask=None,
-                                    use_cache=False, layout=None).last_hidden_state
-        hidden = hidden.flatten(0, 1)  # (R * T, D)
+        layout = {}
+        if batch.forest is not None:
+            batch.forest.keep = self.keep
+            layout = {"layout": batch.forest}
+        hidden = self.lm.base_model(input_ids=batch.ids, position_ids=batch.positions, attention_mask=None, use_cache=False,
+                                    **layout).last_hidden_state.flatten(0, 1)  # (R * T, D)
         if self.head is not None:
-            return self.head(hidden[batch.own].float())[:, 0]  # (N,)
+            return self.head(hidden[batch.own].to(self.head.weight.dtype)).float()[:, 0]  # (N,)
         config, output = self.lm.config, self.lm.get_output_embeddings()
         scale = getattr(config, "logit_scale", None) or 1 / (getattr(config, "logits_scaling", None) or 1.0)
         vocabulary = output.weight.shape[0]
@@ -437,6 +666,14 @@ class Scorer(nn.Module):
         keep = torch.is_grad_enabled() and 4 * len(batch.source) * vocabulary <= self.head_bytes
         return TokenLogps.apply(hidden[batch.source], output.weight, output.bias, batch.target, scale,
                                 getattr(config, "final_logit_softcapping", None), chunk, keep)
+
+    def flops(self, batch):
+        """Floating-point operations of a forward and backward pass: 6 per weight and token, 12 per attended pair and layer."""
+        config = self.lm.config
+        output = self.lm.get_output_embeddings().weight.numel()
+        body = sum(p.numel() for p in self.lm.base_model.parameters()) - self.lm.get_input_embeddings().weight.numel()
+        width = config.num_attention_heads * (getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
+        return 6 * body * batch.tokens + 6 * output * len(batch.source) + 12 * config.num_hidden_layers * width * batch.attended
 
 
 # Process group, model, saving
@@ -468,52 +705,154 @@ def add_up(numbers, device):
     return total.tolist()
 
 
-def load_model(path, device, args, head=None, train=True):
-    """A Scorer around the causal language model at `path`: float32 parameters, sharded over the ranks with FSDP2."""
-    from transformers import AttentionInterface, AutoModelForCausalLM
-    from transformers.utils.logging import disable_progress_bar
-    disable_progress_bar()
-    AttentionInterface.register("tree", tree_attention)
+def local_folder(path):
+    """The folder that holds the model: `path` itself, or where the hub's copy lies."""
+    if Path(path).is_dir():
+        return Path(path)
+    from huggingface_hub import snapshot_download
     try:
-        lm = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="tree")
-    except (OSError, ValueError) as error:
-        die(f"{path}: no causal language model could be loaded from there ({str(error).splitlines()[0]})")
+        return Path(snapshot_download(path, allow_patterns=["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]))
+    except Exception as error:  # the hub's client raises many kinds, all of which mean: it is not to be had
+        die(f"{path}: neither a folder nor a model that could be fetched ({str(error).splitlines()[0]})")
+
+
+@contextmanager
+def parameters_on_meta():
+    """Inside, modules are built with parameters that take no memory; buffers (rotary frequencies) are real."""
+    register = nn.Module.register_parameter
+
+    def on_meta(module, name, parameter):
+        register(module, name, parameter)
+        if parameter is not None:
+            module._parameters[name] = nn.Parameter(parameter.to("meta"), requires_grad=parameter.requires_grad)
+    nn.Module.register_parameter = on_meta
+    try:
+        yield
+    finally:
+        nn.Module.register_parameter = register
+
+
+def read_weights(model, folder):
+    """Fill the model's parameters from its safetensors files, each rank reading only the rows that it holds."""
+    from safetensors import safe_open
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+    waiting = dict(model.lm.named_parameters())
+    for file in sorted(folder.glob("*.safetensors")):
+        with safe_open(file, "pt") as tensors, torch.no_grad():
+            for name in waiting.keys() & set(tensors.keys()):
+                parameter, rows = waiting.pop(name), tensors.get_slice(name)
+                if hasattr(parameter, "placements"):
+                    shape, offset = compute_local_shape_and_global_offset(
+                        parameter.shape, parameter.device_mesh, parameter.placements)
+                    if shape[0]:
+                        parameter.to_local().copy_(rows[offset[0]:offset[0] + shape[0]])
+                else:
+                    parameter.copy_(rows[...])
+    return sorted(waiting)
+
+
+def shard(model, device, offload):
+    """FSDP2: each decoder layer a group, the rest one; bf16 in compute on CUDA, float32 masters and reductions."""
+    from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+    options = {"offload_policy": CPUOffloadPolicy() if offload else OffloadPolicy()}
+    if device.type == "cuda":
+        options["mp_policy"] = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    for layer in decoder_layers(model.lm):
+        fully_shard(layer, **options)
+    fully_shard(model, **options)
+
+
+def decoder_layers(lm):
+    return [module for module in lm.modules() if type(module).__name__ in (lm._no_split_modules or ())]
+
+
+def load_model(path, device, args, head=None, train=True):
+    """A Scorer around the causal language model at `path`, float32, sharded over the ranks, in train or eval mode."""
+    from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM
+    from transformers.utils import logging
+    logging.disable_progress_bar()
+    AttentionInterface.register("tree", tree_attention)
+    folder = local_folder(path)
+
+    def build(**options):
+        try:
+            return AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder), dtype=torch.float32, **options)
+        except (OSError, ValueError, KeyError) as error:
+            if "attn_implementation" in options:
+                return None
+            die(f"{path}: no causal language model could be loaded from there ({str(error).splitlines()[0]})")
+
+    with parameters_on_meta():
+        lm = build(attn_implementation="tree")
+        kinds = set(getattr(lm.config, "layer_types", None) or ()) if lm else {"unknown"}
+        trees = kinds <= {"full_attention", "sliding_attention"} and lm._supports_attention_backend
+        lm = lm if trees else build()
     for module in lm.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
-    model = Scorer(lm, head)
+    if args.checkpointing != "none" and train:
+        lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        for layer in decoder_layers(lm)[1::2] if args.checkpointing == "selective" else ():
+            layer.gradient_checkpointing = False
+    if args.compile:
+        for layer in decoder_layers(lm):
+            layer.compile(dynamic=True)
+    model = Scorer(lm, head, keep=args.checkpointing == "none")
     if dist.is_initialized():
-        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32) \
-            if device.type == "cuda" else MixedPrecisionPolicy()
-        for module in model.modules():
-            if type(module).__name__ in (lm._no_split_modules or ()):
-                fully_shard(module, mp_policy=policy)
-        fully_shard(model, mp_policy=policy)
-    model.to(device)
+        shard(model, device, args.cpu_offload)
+    home = torch.device("cpu") if args.cpu_offload else device
+    model._apply(lambda t: torch.empty_like(t, device=home) if t.is_meta else t.to(device))
+    missing = read_weights(model, folder)
+    if missing:
+        die(f"{path}: the safetensors files there do not hold {missing[0]} (and {len(missing) - 1} other weights); save the "
+            f"model again with save_pretrained")
+    if trees and not trees_agree(model.eval(), device):
+        trees = False
+    if not trees and args.pack != "padded":
+        say(f"{path}: the attention of {type(lm).__name__} takes no tree mask; each sequence is computed by itself")
+        args.pack = "padded"
     return model.train(train)
 
 
-def save_model(model, tokenizer, path, extra=None):
+@torch.no_grad()
+def trees_agree(model, device):
+    """Whether three short dialogues as a tree have the log-probabilities that they have one by one."""
+    ids = np.arange(24, dtype=np.int32) % model.lm.config.vocab_size
+    paths = [ids, np.concatenate([ids[:12], ids[3:9]]), np.concatenate([ids[:5], ids[1:8]])]
+    sequences = [Sequence(path, np.arange(4, len(path)), np.zeros(len(path) - 4, np.int64)) for path in paths]
+    try:
+        numbers = [model(collate(sequences, [0] * 3, 1, device, pack)) for pack in ("turn", "padded")]
+    except NotImplementedError:
+        return False
+    finally:
+        if dist.is_initialized():
+            model.reshard()  # the root group stays gathered after a forward pass; the optimizer must see its shards
+    # In bf16 the two layouts round differently; a mask that is not honoured is off by far more.
+    return (numbers[0] - numbers[1]).abs().mean().item() < (0.05 if device.type == "cuda" else 1e-3)
+
+
+def save_model(model, tokenizer, path, args, extra=None):
     """Write the model in Hugging Face format to `path`: into a folder beside it first, then moved file by file."""
     from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
-    lm = model.lm
     state = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True)) \
         if dist.is_initialized() else model.state_dict()
     if rank() == 0:
-        tied = set(lm.all_tied_weights_keys) if hasattr(lm, "all_tied_weights_keys") else set()
-        weights = {k.removeprefix("lm."): v for k, v in state.items() if k.startswith("lm.")}
-        weights = {k: v for k, v in weights.items() if k not in tied}
-        part = Path(path).with_name(Path(path).name + ".part")
-        shutil.rmtree(part, ignore_errors=True)
-        lm.save_pretrained(part, state_dict=weights)
-        tokenizer.save_pretrained(part)
-        if extra:
-            (part / "critic.json").write_text(json.dumps(extra, indent=1))
-        Path(path).mkdir(parents=True, exist_ok=True)
-        for file in sorted(part.iterdir(), key=lambda f: (f.name == "config.json", f.name)):  # its presence says: complete
-            os.replace(file, Path(path) / file.name)
-        part.rmdir()
+        lm, part = model.lm, Path(path).with_name(Path(path).name + ".part")
+        named = {name for name, _ in lm.named_parameters()}  # a tied weight has one name here
+        kind = getattr(torch, args.save_dtype)
+        weights = {name: state["lm." + name].to(kind).contiguous() for name in named}
+        lm.config.dtype = kind
+        try:
+            shutil.rmtree(part, ignore_errors=True)
+            lm.save_pretrained(part, state_dict=weights)
+            tokenizer.save_pretrained(part)
+            if extra:
+                (part / "critic.json").write_text(json.dumps(extra, indent=1))
+            for file in sorted(part.iterdir(), key=lambda f: (f.name == "config.json", f.name)):  # its presence says: complete
+                os.replace(file, Path(path) / file.name)
+            part.rmdir()
+        except OSError as error:
+            die(f"{path}: could not be written ({error}); the checkpoints are intact, and the same command continues")
     barrier()
 
 
@@ -532,22 +871,30 @@ def fingerprint(*parts):
 # Passes without gradients
 
 
+def padded_tokens(sequences):
+    return len(sequences) * max(len(s.ids) for s in sequences)
+
+
+def cut(things, fits):
+    """Cut a list into as few stretches as halving finds for which fits(stretch) holds; single things stay whole."""
+    if len(things) <= 1 or fits(things):
+        return [things] if things else []
+    return cut(things[:len(things) // 2], fits) + cut(things[len(things) // 2:], fits)
+
+
 @torch.no_grad()
 def score_all(model, sequences, device, args, title):
     """One number for each scored token of each sequence: a list of float32 arrays. Ranks share the work."""
-    order = sorted(range(len(sequences)), key=lambda i: len(sequences[i].ids))
-    rows, row = [], []
-    for i in order:
-        if row and (len(row) + 1) * len(sequences[i].ids) > args.micro_tokens:
-            rows.append(row)
-            row = []
-        row.append(i)
-    rows.append(row)
+    if args.pack == "none":
+        order, cost = sorted(range(len(sequences)), key=lambda i: len(sequences[i].ids)), padded_tokens
+    else:
+        order, cost = sorted(range(len(sequences)), key=lambda i: sequences[i].ids.astype(">i4").tobytes()), tree_tokens
+    rows = cut(order, lambda part: cost([sequences[i] for i in part]) <= args.micro_tokens)
     mine = rows[rank()::world()]
     result = {}
     for n in tqdm(range(-(-len(rows) // world())), desc=title, disable=rank() > 0, mininterval=BAR_SECONDS, unit="batch"):
         part = mine[n] if n < len(mine) else []
-        batch = collate([sequences[i] for i in part], [0] * len(part), 1, device) if part else empty_batch(device)
+        batch = collate([sequences[i] for i in part], [0] * len(part), 1, device, args.pack) if part else empty_batch(device, args.pack)
         values = model(batch).float().cpu().numpy()
         ends = np.cumsum([len(sequences[i].scored) for i in part])
         result.update(zip(part, np.split(values, ends[:-1]) if part else []))
@@ -587,46 +934,53 @@ class Item(NamedTuple):
     """What one step counts as one: a pair (chosen and rejected), or a single dialogue (no rejected)."""
     chosen: list    # indices of sequences
     rejected: list
-    group: tuple    # items of one group share a prompt
+    group: tuple    # (trajectory, turn): items of one group share most of their prompt
     label: float = 1.0
     answers: tuple = (False, False)  # whether chosen and rejected give the final answer
 
 
 def step_items(items, args):
-    """The items of each step: a new random order every epoch, the same on any number of ranks."""
-    steps = []
+    """The items of each step: a new random order every epoch, the same on any number of ranks.
+
+    What is shuffled is turns, so that the pairs of a step are of several random turns, or with --pack trajectory whole
+    trajectories (critic: tasks), whose pairs then come one after the other.
+    """
+    units = {}
+    for i, item in enumerate(items):
+        units.setdefault(item.group[:1 if args.order == "trajectory" else 2], []).append(i)
+    units, steps = list(units.values()), []
     for epoch in range(args.epochs):
-        order = np.random.default_rng([args.seed, epoch]).permutation(len(items))
+        order = np.random.default_rng([args.seed, epoch]).permutation(len(units))
+        order = [i for n in order for i in units[n]]
         steps += [[items[i] for i in order[s:s + args.batch_size]] for s in range(0, len(order), args.batch_size)]
     return steps[:args.max_steps] if args.max_steps else steps
 
 
 def micro_batches(items, sequences, args):
     """This rank's micro-batches of a step, and how many every rank runs (the most that any rank needs)."""
-    cost = lambda item: max(len(sequences[i].ids) for i in item.chosen + item.rejected)
-    ordered = sorted(items, key=cost)
-    most, mine = 0, []
-    for r in range(world()):
-        parts, part = [], []
-        for item in ordered[r::world()]:
-            width = sum(len(x.chosen) + len(x.rejected) for x in part + [item])
-            if part and (width * cost(item) > args.micro_tokens or (args.micro_batch and len(part) >= args.micro_batch)):
-                parts.append(part)
-                part = []
-            part.append(item)
-        parts += [part] if part else []
-        most = max(most, len(parts))
-        mine = parts if r == rank() else mine
-    return mine + [[]] * (most - len(mine)), most
+    of = lambda part: [sequences[i] for item in part for i in item.chosen + item.rejected]
+    longest = lambda item: max(len(sequences[i].ids) for i in item.chosen + item.rejected)
+    if args.pack == "none":
+        ordered, cost = sorted(items, key=longest), padded_tokens
+        shares = [ordered[r::world()] for r in range(world())]
+    else:  # neighbours share most: each rank takes a stretch of about the same length
+        ordered, cost = sorted(items, key=lambda item: (repr(item.group), item.chosen)), tree_tokens
+        place = np.cumsum([longest(item) for item in ordered])
+        share = np.minimum((place - 1) * world() // place[-1], world() - 1)
+        shares = [[item for item, s in zip(ordered, share) if s == r] for r in range(world())]
+    fits = lambda part: (not args.micro_batch or len(part) <= args.micro_batch) and cost(of(part)) <= args.micro_tokens
+    parts = [cut(part, fits) for part in shares]
+    most = max(map(len, parts))
+    return parts[rank()] + [[]] * (most - len(parts[rank()])), most
 
 
-def collate_items(items, sequences, reference, device):
+def collate_items(items, sequences, reference, device, args):
     """Items as one batch: side 2i is item i's chosen, 2i + 1 its rejected."""
     if not items:
-        return empty_batch(device)
+        return empty_batch(device, args.pack)
     index = [(i, 2 * n + s) for n, item in enumerate(items) for s, side in enumerate((item.chosen, item.rejected)) for i in side]
     return collate([sequences[i] for i, _ in index], [side for _, side in index], 2 * len(items), device,
-                   [reference[i] for i, _ in index] if reference is not None else None)
+                   args.pack, [reference[i] for i, _ in index] if reference is not None else None)
 
 
 def learning_rate(step, steps, peak, warmup=0.03, final=0.1):
@@ -644,24 +998,34 @@ def segment_sum(values, index, count):
 
 
 def save_checkpoint(args, model, optimizer, step, settings):
-    """Everything that the next step depends on, into a folder of its own that appears only once it is complete."""
+    """Everything that the next step depends on, into a folder of its own that appears only once it is complete.
+
+    Weights and AdamW's averages, each rank its shards; the learning rate, the order of the data and the random state all
+    follow from the step and the seed. Onto another number of ranks it loads as well.
+    """
     import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.state_dict import get_state_dict
-    weights, moments = get_state_dict(model, optimizer)
     folder = Path(args.out) / "checkpoints"
     final, part = folder / f"step-{step:06d}", folder / f"step-{step:06d}.part"
-    if rank() == 0:
-        shutil.rmtree(part, ignore_errors=True)
-        part.mkdir(parents=True)
-    barrier()
-    dcp.save({"model": weights, "optimizer": moments}, checkpoint_id=str(part), no_dist=not dist.is_initialized())
-    if rank() == 0:
-        sizes = {f.name: f.stat().st_size for f in sorted(part.iterdir())}
-        (part / "step.json").write_text(json.dumps({"step": step, "settings": settings, "sizes": sizes}))
-        shutil.rmtree(final, ignore_errors=True)
-        os.replace(part, final)
-        for old in sorted(folder.glob("step-??????"))[:-args.keep]:
-            shutil.rmtree(old)
+    if final.is_dir():
+        return
+    weights, moments = get_state_dict(model, optimizer)
+    try:
+        if rank() == 0:
+            shutil.rmtree(part, ignore_errors=True)
+            part.mkdir(parents=True)
+        barrier()
+        dcp.save({"model": weights, "optimizer": moments}, checkpoint_id=str(part), no_dist=not dist.is_initialized())
+        if rank() == 0:
+            sizes = {f.name: f.stat().st_size for f in sorted(part.iterdir())}
+            (part / "step.json").write_text(json.dumps({"step": step, "settings": settings, "sizes": sizes}))
+            os.replace(part, final)
+            for old in sorted(folder.glob("step-??????"))[:-args.keep]:
+                shutil.rmtree(old)
+    except (OSError, RuntimeError, dcp.api.CheckpointException) as error:
+        reason = str(error).strip().splitlines()[-1]
+        die(f"{final}: the checkpoint could not be written ({reason}); the one before it is intact, and the same command "
+            f"continues from it")
     barrier()
 
 
@@ -686,28 +1050,33 @@ def load_checkpoint(folder, model, optimizer):
     return 0
 
 
-def prepare_output(args, settings):
-    """Compare the settings with those that the output was begun with; returns True if it is already finished."""
+def finished_already(args, settings):
+    """Compare the settings with those that the output was begun with; True if it is complete. Writes nothing."""
     out = Path(args.out)
-    if args.overwrite and rank() == 0:
-        shutil.rmtree(out, ignore_errors=True)
-    barrier()
-    file = out / "settings.json"
-    if file.is_file():
-        before = json.loads(file.read_text())
+    if args.overwrite:
+        return False
+    if (out / "settings.json").is_file():
+        before = json.loads((out / "settings.json").read_text(encoding="utf-8"))
         differences = [f"{k} was {before.get(k)!r}, now {v!r}" for k, v in settings.items() if before.get(k) != v]
         if differences:
             die(f"{out} was begun with other settings ({'; '.join(differences)}); use --overwrite, or another --out")
-    elif out.is_dir() and any(out.iterdir()):
+    elif out.exists() and (not out.is_dir() or any(out.iterdir())):
         die(f"{out} exists and was not written by this script; use --overwrite, or another --out")
     if args.resume and not any((out / "checkpoints").glob("step-??????")) and not (out / "config.json").is_file():
         die(f"--resume: there is no checkpoint in {out}/checkpoints to continue from")
+    return (out / "config.json").is_file()
+
+
+def begin_output(args, settings):
+    """Make the output folder, once the input is known to be good; with --overwrite the old one goes only now."""
+    out = Path(args.out)
     barrier()
     if rank() == 0:
+        if args.overwrite:
+            shutil.rmtree(out, ignore_errors=True)
         out.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(settings, indent=1))
+        (out / "settings.json").write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
     barrier()
-    return (out / "config.json").is_file()
 
 
 def training_flags(parser, lr, epochs, batch_size):
@@ -725,6 +1094,10 @@ def training_flags(parser, lr, epochs, batch_size):
     parser.add_argument("--clip", type=float, default=1.0, help="largest norm of the gradient (default 1.0)")
     parser.add_argument("--seed", type=int, default=0, help="seed of every random choice (default 0)")
     # memory and speed
+    parser.add_argument("--pack", choices=["none", "turn", "trajectory"], default="turn",
+                        help="compute what sequences share at their beginning once: none; turn: among a step's pairs, which "
+                             "are of random turns; trajectory: a step's pairs follow each other in whole trajectories, which "
+                             "shares most, but the pairs of a step are then alike (default turn)")
     parser.add_argument("--micro-tokens", type=int, default=16384,
                         help="most tokens in one forward pass; the rest of a step is accumulated (default 16384)")
     parser.add_argument("--micro-batch", type=int, default=0,
@@ -732,7 +1105,18 @@ def training_flags(parser, lr, epochs, batch_size):
     parser.add_argument("--max-length", type=int, default=0,
                         help="leave out, and count, dialogues of more tokens; 0: none, and one that does not fit into the "
                              "model's context is an error (default 0)")
+    parser.add_argument("--checkpointing", choices=["none", "selective", "full"], default="none",
+                        help="compute activations again in the backward pass instead of keeping them: of no layer, of every "
+                             "second, of all; none is fastest where it fits (default none)")
+    parser.add_argument("--cpu-offload", action="store_true", help="keep parameters and AdamW's averages in CPU memory (CUDA)")
+    parser.add_argument("--compile", action="store_true", help="torch.compile each decoder layer; the first steps are slow")
+    # watching it
+    parser.add_argument("--tracker", choices=["none", "tensorboard", "wandb"], default="none",
+                        help="send the metrics there as well (default none)")
     # checkpoints
+    parser.add_argument("--save-dtype", choices=["float32", "bfloat16", "float16"], default="float32",
+                        help="precision of the written model; at a learning rate of 2e-7 most updates are smaller than what "
+                             "bfloat16 can hold (default float32)")
     parser.add_argument("--save-every", type=int, default=200, help="steps between checkpoints; 0: none (default 200)")
     parser.add_argument("--keep", type=int, default=2, help="checkpoints to keep (default 2)")
     parser.add_argument("--resume", action="store_true",
@@ -742,8 +1126,10 @@ def training_flags(parser, lr, epochs, batch_size):
 
 def settings_of(args, names):
     """The flags that decide the result: what a continued run must share with the run it continues."""
-    names = (*names, "lr", "epochs", "batch_size", "max_steps", "warmup", "final_lr", "betas", "weight_decay", "clip", "seed",
+    names = (*names, "order", "lr", "epochs", "batch_size", "max_steps", "warmup", "final_lr", "betas", "weight_decay", "clip", "seed",
              "max_length")
+    # --pack changes the result only where it changes the order of the data
+    args.order = "trajectory" if args.pack == "trajectory" else "turn"
     return {name: getattr(args, name) for name in names}
 
 
@@ -817,11 +1203,12 @@ def critic_advantages(sequences, critic, reference, note, head, device, args, re
 
 
 def drift(ratio, on_chosen):
-    """How far the model is from the reference, per token: an estimate of KL(reference || model), never negative.
+    """How far the model is from the reference, in nats per token: half the squared log-ratio, which estimates their KL
+    divergence without ever being negative.
 
     ratio: (N,) log pi_theta - log pi_ref of tokens that the reference sampled; on_chosen: (N,) bool.
     """
-    kl = ratio.exp() - 1 - ratio
+    kl = 0.5 * ratio ** 2
     return {"kl_chosen": (kl[on_chosen].sum(), on_chosen.sum()), "kl_rejected": (kl[~on_chosen].sum(), (~on_chosen).sum())}
 
 
@@ -835,12 +1222,12 @@ def progress(args, first, steps):
     return tqdm(total=steps, initial=first, desc=Path(args.out).name, disable=rank() > 0, mininterval=BAR_SECONDS, unit="step")
 
 
-def step_metrics(step, rate, norm, total, tokens, begun, model):
-    """One step's line of metrics.jsonl."""
-    values = means({**total, "tokens": (torch.tensor(float(tokens)), 1 / world())})
+def step_metrics(step, rate, norm, total, tokens, flops, begun):
+    """One step's line of metrics.jsonl: what is logged of the loss, and what it cost."""
+    values = means({**total, "tokens": (torch.tensor(float(tokens)), 1 / world()),
+                    "flops": (torch.tensor(float(flops)), 1 / world())})
     seconds = time.perf_counter() - begun
-    tokens = values.pop("tokens")
-    flops = 6 * tokens * sum(p.numel() for p in model.parameters())
+    tokens, flops = values.pop("tokens"), values.pop("flops")
     memory = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else \
         resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return {"step": step + 1, "lr": rate, "gradient_norm": norm, **values, "tokens": int(tokens), "seconds": round(seconds, 4),
@@ -849,16 +1236,58 @@ def step_metrics(step, rate, norm, total, tokens, begun, model):
 
 
 def write_metrics(log, bar, metrics):
-    """A line for metrics.jsonl and a step on the progress bar; a loss that is not a number stops the run."""
+    """A line for metrics.jsonl, the tracker and the progress bar; a loss that is not a number stops the run."""
     if not math.isfinite(metrics["loss"]) or not math.isfinite(metrics["gradient_norm"]):
-        die(f"step {metrics['step']}: the loss is {metrics['loss']} and the gradient's norm {metrics['gradient_norm']}; "
-            f"the last checkpoint is intact, try a smaller --lr")
-    if log is not None:
-        log.write(json.dumps(metrics) + "\n")
-        log.flush()
-        shown = {k: f"{metrics[k]:.4g}" for k in ("loss", "accuracy", "tokens_per_second", "memory_gib") if k in metrics}
+        die(f"step {metrics['step']}: the loss is {metrics['loss']} and the gradient's norm {metrics['gradient_norm']}; nothing "
+            f"of this step was saved, the last checkpoint is intact; try a smaller --lr")
+    if rank() == 0:
+        log["file"].write(json.dumps(metrics) + "\n")
+        log["file"].flush()
+        log["send"](metrics)
+        shown = {k: f"{metrics[k]:.4g}" for k in ("loss", "accuracy", "tokens_per_second", "tflops", "memory_gib") if k in metrics}
         bar.set_postfix(shown, refresh=False)
         bar.update()
+
+
+def open_log(args, first):
+    """The metrics file, cut back to the step that training goes on from, and the tracker: rank 0's."""
+    if rank() > 0:
+        return None
+    path, send = Path(args.out) / "metrics.jsonl", lambda metrics: None
+    lines = path.read_text(encoding="utf-8").splitlines()[:first] if path.is_file() else []
+    file = open(path, "w", encoding="utf-8")
+    file.writelines(line + "\n" for line in lines)
+    file.flush()
+    if args.tracker == "tensorboard":
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            die("--tracker tensorboard: not installed; pip install tensorboard")
+        writer = SummaryWriter(Path(args.out) / "tensorboard")
+        send = lambda metrics: [writer.add_scalar(k, v, metrics["step"]) for k, v in metrics.items()] and writer.flush()
+    elif args.tracker == "wandb":
+        try:
+            import wandb
+        except ImportError:
+            die("--tracker wandb: not installed; pip install wandb")
+        wandb.init(project="sweet-rl", name=args.out, config=vars(args), resume="allow")
+        send = lambda metrics: wandb.log(metrics, step=metrics["step"])
+    return {"file": file, "send": send}
+
+
+signals = []  # the signals that asked the run to stop
+
+
+def stop_asked(device):
+    """Whether a rank got SIGTERM (a scheduler's warning) or SIGINT: then every rank saves and leaves."""
+    return add_up([len(signals)], device)[0] > 0
+
+
+def leave(args, model, optimizer, step, settings):
+    save_checkpoint(args, model, optimizer, step, settings)
+    say(f"stopped by a signal after step {step}, which is saved; the same command continues")
+    finish()
+    sys.exit(128 + (signals[0] if signals else signal.SIGTERM))
 
 
 def check_first_loss(loss, device):
@@ -883,21 +1312,15 @@ def context_of(lm_path):
 
 
 def continue_training(model, args, device, steps):
-    """The optimizer, the step to go on from, and the metrics file cut back to that step."""
+    """The optimizer, the step to go on from, and the log cut back to that step."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, betas=tuple(args.betas), weight_decay=args.weight_decay,
-                                  fused=device.type == "cuda", foreach=device.type != "cuda")
-    out = Path(args.out)
-    first = load_checkpoint(out / "checkpoints", model, optimizer)
+                                  fused=True)
+    first = load_checkpoint(Path(args.out) / "checkpoints", model, optimizer)
     if first:
-        say(f"continuing {out} after step {first} of {steps}")
-    log = None
-    if rank() == 0:
-        path = out / "metrics.jsonl"
-        lines = path.read_text(encoding="utf-8").splitlines()[:first] if path.is_file() else []
-        log = open(path, "w", encoding="utf-8")
-        log.writelines(line + "\n" for line in lines)
-        log.flush()
-    return optimizer, first, log
+        say(f"continuing {args.out} after step {first} of {steps}")
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda number, frame: signals.append(number))
+    return optimizer, first, open_log(args, first)
 
 
 def optimizer_step(model, optimizer, rate, clip):
@@ -1081,7 +1504,8 @@ def make_items(args, tokenizer):
         joined = join_turns([next(ids) for _ in range(count)])
         of_record[i] = list(range(len(sequences), len(sequences) + len(joined)))
         sequences += joined
-    items = [Item(of_record[i], [] if j is None else of_record[j], (str(task),), label) for i, j, label, task in links]
+    items = [Item(of_record[i], [] if j is None else of_record[j], (str(task), n), label)
+             for n, (i, j, label, task) in enumerate(links)]
     return *leave_out_long(items, sequences, args, args.input), len(tasks)
 
 
@@ -1128,13 +1552,14 @@ def main():
         return finish()
     settings = settings_of(args, ("input", "model", "beta", "advantage", "context", "head", "nll", "pair_rule", "min_gap",
                                   "pairs_per_task"))
-    if prepare_output(args, settings):
+    if finished_already(args, settings):
         say(f"{args.out} is finished already (--overwrite trains it again)")
         return finish()
     items, sequences, tasks = make_items(args, tokenizer)
     check_lengths(sequences, context_of(args.model), args.input)
     say(f"{len(items)} {'trajectories' if args.head == 'value' else 'pairs'} from {tasks} tasks, "
         f"{sum(len(s.ids) for s in sequences)} tokens")
+    begin_output(args, settings)
     reference = None
     if args.head == "log-ratio":
         reference = reference_logps(args.model, sequences, device, args, Path(args.out).parent / "cache")
@@ -1147,29 +1572,32 @@ def main():
 
     bar = progress(args, first, len(steps))
     for step in range(first, len(steps)):
-        begun, total, tokens = time.perf_counter(), {}, 0
+        begun, total, tokens, flops = time.perf_counter(), {}, 0, 0
         parts, most = micro_batches(steps[step], sequences, args)
         for n, part in enumerate(parts):
             reduce_at_the_end(model, n == most - 1)
-            batch = collate_items(part, sequences, reference, device)
+            batch = collate_items(part, sequences, reference, device, args)
             values = model(batch)                                                                # (N,)
             loss, stats = critic_loss(values, batch, part, args) if part else (0 * values.sum(), {})
             # Averaged over the ranks by FSDP, so world() / items makes it the mean over the step's items.
             (loss * world() / len(steps[step])).backward()
             accumulate(total, stats)
-            tokens += batch.tokens if part else 0
+            if part:
+                tokens, flops = tokens + batch.tokens, flops + model.flops(batch)
         rate = learning_rate(step, len(steps), args.lr, args.warmup, args.final_lr)
         norm = optimizer_step(model, optimizer, rate, args.clip)
-        metrics = step_metrics(step, rate, norm, total, tokens, begun, model)
+        metrics = step_metrics(step, rate, norm, total, tokens, flops, begun)
         if step == 0 and args.head != "value":
             check_first_loss(metrics["preference_loss"], device)
         write_metrics(log, bar, metrics)
+        if stop_asked(device):
+            leave(args, model, optimizer, step + 1, settings)
         if args.save_every and (step + 1) % args.save_every == 0 and step + 1 < len(steps):
             save_checkpoint(args, model, optimizer, step + 1, settings)
 
     extra = {"head": args.head, "context": args.context, "advantage": args.advantage, "beta": args.beta,
              "reference": args.model, "weights": head_weights(model)}
-    save_model(model, tokenizer, args.out, extra)
+    save_model(model, tokenizer, args.out, args, extra)
     say(f"wrote the critic to {args.out}; next: python rollout.py --split train --candidates 16 --run {args.run}")
     finish()
 
