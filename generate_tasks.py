@@ -1225,7 +1225,7 @@ PAGES = {
                 '</main><footer class="p-8 $where"><button class="$button p-6 text-2xl text-white">$label</button></footer></body>'},
     "dashboard": {
         "about": "Build a page on which our team sees this week's numbers.",
-        "choices": [PAGE_COLOUR, colour_of("bar", "sidebar"), choice("side", "^The sidebar should (come|stand)|^The main part should (come|stand)", {"left": "flex", "right": "flex flex-row-reverse"}),
+        "choices": [PAGE_COLOUR, colour_of("bar", "sidebar"), choice("side", "^The sidebar should be on the", {"left": "flex", "right": "flex flex-row-reverse"}),
                     letters_of("ink", TITLE), colour_of("sales", 'block "Sales"'), colour_of("visits", 'block "Visits"'),
                     choice("layout", r'^The block "[^"]*" should stand', {"row": "flex", "column": "block"}), size_of("size", TITLE)],
         "code": '<body class="$page"><div class="$side"><aside class="$bar w-64 h-screen p-8 text-white text-2xl"><p>Overview</p><p>Reports</p></aside><main class="p-8 w-full">'

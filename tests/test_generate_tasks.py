@@ -229,6 +229,12 @@ def test_demonstrations_ask_waste_and_guess_as_often_as_told(folder):
     assert len({(r["task_id"], r["sample"]) for r in made}) == 400
 
 
+def test_with_ask_0_nothing_is_asked_and_the_guesses_vary(folder):
+    made = [r for r in demonstrations(folder, "--ask", 0, "--waste", 0) if r["task"]["source"] == "procedural:fee"]
+    assert all(exchanges(r) == [] for r in made)
+    assert len({r["answer"] for r in made}) > len(made) / 2
+
+
 def test_the_scripted_simulator_gives_these_replies(folder):
     scripted_reply = importlib.import_module("rollout").scripted_reply
     for r in demonstrations(folder, "--ask", 0.5, "--waste", 0.5):
@@ -275,7 +281,8 @@ def write(path, records):
 
 def test_released_tasks_are_read_in_order_and_failing_references_counted(tmp_path):
     source = write(tmp_path / "released.jsonl", RELEASED + RELEASED[:1])
-    r = command("--source", "colbench", "--split", "test", "--in", source, "--test", 3, "--out", tmp_path / "test.jsonl")
+    r = command("--source", "colbench", "--split", "test", "--test", 3, "--in", source,
+                "--out", tmp_path / "test.jsonl")
     made = records(tmp_path / "test.jsonl")
     assert [{k: t[k] for k in RELEASED[0]} for t in made] == RELEASED
     assert [t["task_id"] for t in made] == ["released-00001", "released-00002", "released-00003"]
