@@ -37,6 +37,7 @@ import argparse
 import ast
 import hashlib
 import http.client
+import importlib.util
 import itertools
 import json
 import math
@@ -1631,11 +1632,13 @@ def open_model(args):
             "http://localhost:8000/v1")
     if args.model.startswith(("http://", "https://")):
         return server_model(args)
+    engine = vllm_model if importlib.util.find_spec("vllm") else transformers_model
     try:
-        import vllm  # noqa: F401
-    except ImportError:
-        return transformers_model(args)
-    return vllm_model(args)
+        return engine(args)
+    except ImportError as e:
+        die(f"a local model needs transformers or vllm ({e}); install requirements.txt")
+    except (OSError, ValueError, RuntimeError) as e:
+        die(f"cannot load {args.model}: {str(e).strip().splitlines()[0]}")
 
 
 def server_model(args):
