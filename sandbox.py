@@ -11,43 +11,47 @@
 
 How it works
     parent      (your process) hands out jobs, keeps the time, compares bytes. Expected results never leave it.
-    zygote      a clean interpreter (-s -S -P, fixed hash seed, empty environment), one per worker. It imports the common
-                standard library, walls itself in, and forks one child per program. It never reads a program.
-    child       reads its job from a descriptor that the zygote only passed on, gives up its system calls, and runs. Each
-                call runs in a fresh namespace of the same program. Each result is written as it is made, in canonical bytes.
+    zygote      a clean interpreter (-s -S -P, fixed hash seed, empty environment), one per worker. It imports the
+                common standard library, walls itself in, and forks one child per program. It never reads a program.
+    child       reads its job from a descriptor that the zygote only passed on, gives up its system calls, and runs.
+                Each call runs in a fresh namespace of the same program. Each result is written as it is made, in
+                canonical bytes.
 
 What the bytes mean. Two results are equal when their canonical bytes are. On plain data that is Python's own ==:
-1 == 1.0 == True == Fraction(1), sets and dicts regardless of order, [1] != (1,) (equal with tuples_as_lists). The bytes are made
-from the built-in part of an object, never by its own methods: an int subclass counts as its int, whatever its __eq__ says.
-Departures: NaN equals itself; OrderedDicts compare as dicts; objects of unknown classes, generators, functions, and
-results beyond 1 MB or 200 levels are "not comparable", and so never pass.
+1 == 1.0 == True == Fraction(1), sets and dicts regardless of order, [1] != (1,) (equal with tuples_as_lists). The bytes
+are made from the built-in part of an object, never by its own methods: an int subclass counts as its int, whatever
+its __eq__ says. Departures: NaN equals itself; OrderedDicts compare as dicts; objects of unknown classes, generators,
+functions, and results beyond 1 MB or 200 levels are "not comparable", and so never pass.
 
-Statuses    passed, wrong, error: TypeError, timeout, killed: memory, killed: exit, killed: SIGSEGV, not comparable, refused (not a
-            string, too large, or the zygote died on it twice), and "reference ..." where the reference itself gave no result.
-            A call that kills the child costs that call: the rest run in a new child, within the program's time.
-Modes       "module": the program is a module, as its author meant. "released": as in the released ColBench evaluator, names
-            defined at top level are local (helpers, recursion and imports fail inside functions), and None never passes.
+Statuses    passed, wrong, error: TypeError, timeout, killed: memory, killed: exit, killed: SIGSEGV, killed: silent (it
+            closed its results and stayed), not comparable, refused (not a string, too large, or its zygote died twice),
+            and "reference ..." where the reference itself gave no result. A call that kills the child costs that call:
+            the rest run in a new child, within the program's time.
+Modes       "module": the program is a module, as its author meant. "released": as in the released ColBench evaluator,
+            names defined at top level are local (helpers, recursion and imports fail inside functions), and None
+            never passes.
 
-What holds a program in; each layer is tried at the start, and `box.layers` (kept in scored records) says which are on:
+What holds a program in. Each layer is tried at the start; `box.layers`, kept in scored records, says which are on:
     namespaces  user, network, pid, mount, ipc, uts; the root holds only the interpreter's library, read-only
-    uid         nobody, where started as root (unless nobody cannot read the interpreter, no root can be built for it, and Landlock
-                holds); no capabilities, no_new_privs
+    uid         nobody, where started as root (but see leave_privileges); no capabilities, no_new_privs
     Landlock    only that library can be read, nothing written, no TCP, no signals out
-    seccomp     an allow-list. No sockets, processes, threads, exec, kill, ptrace, io_uring, memfd; opens are read-only; calls of
-                a foreign architecture kill. Everything else fails with EPERM
+    seccomp     an allow-list. No sockets, processes, threads, exec, kill, ptrace, io_uring, memfd; opens are read-only;
+                calls of a foreign architecture kill. Everything else fails with EPERM
     limits      address space, CPU, file size, open files, core; other descriptors closed, standard streams on /dev/null
     time        the parent waits and sends SIGKILL; nothing is raised inside the program
-Without user namespaces or Landlock the other layers stay. Without seccomp it refuses to start unless unsafe=True (--unsafe).
+Without user namespaces or Landlock the other layers stay. Without seccomp it refuses to start unless unsafe=True
+(--unsafe). Linux only, on x86-64 or arm64 (the arm64 filter is written from the kernel's tables and has not been run).
 
-What is shared. Namespaces, root and Landlock domain belong to the zygote: its children run in them one after another, never two
-at once, with nothing writable and no IPC in them. The calls of one program share a process: a module attribute that call 1
-sets (math.pi = 3) is still there in call 2; builtins are restored. None of it holds anything of the reference's.
+What is shared. Namespaces, root and Landlock domain belong to the zygote: its children run in them one after another,
+never two at once, with nothing writable and no IPC in them. The calls of one program share a process: a module's
+attribute that call 1 sets (math.pi = 3) is still there in call 2; builtins are restored. None of it holds anything of
+the reference's.
 
-What it does not stop: kernel bugs; timing and cache side channels; burning CPU and memory up to the limits; a reference
-that reads the clock (see check_reference). Where the root cannot be pivoted, a program can learn which paths exist, and with
-neither pivot nor Landlock it can read what any user can read. Programs that need threads, subprocesses, sockets
-(asyncio.run makes one) or shared libraries that the zygote has not loaded fail with an honest error. Linux on x86-64 or arm64 (the
-arm64 filter is written from the kernel's tables and has not been run).
+What it does not stop: kernel bugs; timing and cache side channels; burning CPU and memory up to the limits; a
+reference that reads the clock (see check_reference). Where the root cannot be pivoted, a program can learn which paths
+exist, and with neither pivot nor Landlock it can read what any user can read. Programs that need threads,
+subprocesses, sockets (asyncio.run makes one) or shared libraries that the zygote has not loaded fail with an error that
+says so.
 """
 import builtins
 import ctypes
@@ -76,8 +80,8 @@ NOBODY = 65534           # user and group of the children where the parent is ro
 EXIT_MEMORY = 77         # exit code of a child that had no memory left even to say so
 FRAME = struct.Struct("!cI")    # what a child writes: the kind of frame, the length of the payload that follows
 LOADED, VALUE, ERROR, ODD, MEMORY = b"L", b"V", b"E", b"N", b"M"
-PRELOADED = """abc base64 bisect calendar cmath copy csv dataclasses enum functools hashlib heapq itertools numbers operator re
-    statistics string textwrap time typing unicodedata urllib.parse uuid""".split()    # more would slow down each fork
+PRELOADED = """abc base64 bisect calendar cmath copy csv dataclasses enum functools hashlib heapq itertools numbers
+    operator re statistics string textwrap time typing unicodedata urllib.parse uuid""".split()    # more: slower forks
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -90,8 +94,9 @@ class NotComparable(Exception):
 def canonical(value, tuples_as_lists=False):
     """The canonical bytes of a result; two results are equal when their bytes are.
 
-    Nothing here runs code of the object's class: kinds are found by the identity of the classes in the true __mro__, contents
-    are read through the built-in class (list.__iter__(o), not iter(o)). `room` bounds the work on shared structures.
+    Nothing here runs code of the object's class: kinds are found by the identity of the classes in the true __mro__,
+    contents are read through the built-in class (list.__iter__(o), not iter(o)). `room` bounds the work on shared
+    structures.
     """
     room = MAX_RESULT
 
@@ -106,7 +111,7 @@ def canonical(value, tuples_as_lists=False):
         return b"%s%x:%s" % (tag, len(data), data)
 
     def ratio(top, bottom):    # exact, in hexadecimal: printing in decimal is quadratic in the number of digits
-        take((top.bit_length() + bottom.bit_length()) // 4 + 4)
+        take((top.bit_length() + bottom.bit_length()) // 4 + 6)
         return b"n%x;" % top if bottom == 1 else b"n%x/%x;" % (top, bottom)
 
     def real(x):
@@ -124,7 +129,7 @@ def canonical(value, tuples_as_lists=False):
     def encode(o, depth):
         if depth > MAX_DEPTH:
             raise NotComparable("too deep")
-        kind = KINDS.get(id(type(o))) or next(filter(None, (KINDS.get(id(base)) for base in MRO(type(o)))), None)
+        kind = KINDS.get(id(type(o))) or next((KINDS[id(base)] for base in MRO(type(o)) if id(base) in KINDS), None)
         if kind == "int":    # bool too
             return ratio(int.__add__(o, 0), 1)
         if kind == "str":
@@ -167,7 +172,7 @@ def canonical(value, tuples_as_lists=False):
             return ratio(top // common, bottom // common)
         if kind == "decimal":
             if not decimal.Decimal.is_finite(o):
-                return real(math.nan if decimal.Decimal.is_nan(o) else math.copysign(math.inf, decimal.Decimal.__float__(o)))
+                return real(math.nan if decimal.Decimal.is_nan(o) else decimal.Decimal.__float__(o))
             if abs(decimal.Decimal.adjusted(o)) > 10_000:
                 raise NotComparable("too large")
             return ratio(*decimal.Decimal.as_integer_ratio(o))
@@ -177,9 +182,10 @@ def canonical(value, tuples_as_lists=False):
             return items(b"r", 3, (size, start if size else 0, step if size > 1 else 0), depth)
         if kind == "datetime":
             zone = DATETIME_ZONE(o)
-            if zone is not None and type(zone) is not datetime.timezone:
-                raise NotComparable("a time zone with methods of its own")
-            o = o if zone is None else datetime.datetime.astimezone(o, datetime.timezone.utc)
+            if zone is not None:
+                if type(zone) is not datetime.timezone or type(o) is not datetime.datetime:
+                    raise NotComparable("a time zone with methods of its own")
+                o = o.astimezone(datetime.timezone.utc)
             return text(b"D", datetime.datetime.isoformat(o).encode())
         if kind == "date":
             return text(b"Y", datetime.date.isoformat(o).encode())
@@ -208,9 +214,10 @@ DATETIME_ZONE, TIME_ZONE = datetime.datetime.tzinfo.__get__, datetime.time.tzinf
 NUMPY = ARRAY_SIZE = ARRAY_SHAPE = None    # see load_numpy
 KINDS = {id(kind): name for kind, name in [
     (bool, "int"), (int, "int"), (str, "str"), (float, "float"), (type(None), "none"), (list, "list"), (tuple, "tuple"),
-    (dict, "dict"), (set, "set"), (frozenset, "frozenset"), (deque, "deque"), (bytes, "bytes"), (bytearray, "bytearray"),
-    (complex, "complex"), (fractions.Fraction, "fraction"), (decimal.Decimal, "decimal"), (range, "range"),
-    (datetime.datetime, "datetime"), (datetime.date, "date"), (datetime.time, "time"), (datetime.timedelta, "timedelta")]}
+    (dict, "dict"), (set, "set"), (frozenset, "frozenset"), (deque, "deque"), (bytes, "bytes"),
+    (bytearray, "bytearray"), (complex, "complex"), (fractions.Fraction, "fraction"), (decimal.Decimal, "decimal"),
+    (range, "range"), (datetime.datetime, "datetime"), (datetime.date, "date"), (datetime.time, "time"),
+    (datetime.timedelta, "timedelta")]}
 NONE = canonical(None)
 
 
@@ -224,7 +231,10 @@ NEW = {"user": 0x10000000, "net": 0x40000000, "pid": 0x20000000, "mount": 0x2000
 
 def c(name, *arguments):
     """Call a function of the C library, or a system call by number; raise OSError where it fails."""
-    function, arguments = (LIBC.syscall, (name, *arguments)) if isinstance(name, int) else (getattr(LIBC, name), arguments)
+    if isinstance(name, int):
+        function, arguments = LIBC.syscall, (name, *arguments)
+    else:
+        function = getattr(LIBC, name)
     result = function(*(ctypes.c_long(a) if isinstance(a, int) else a for a in arguments))
     if result < 0:
         raise OSError(ctypes.get_errno(), f"{name}: {os.strerror(ctypes.get_errno())}")
@@ -271,9 +281,11 @@ def enter_namespaces():
 
 
 def library_paths(numpy):
-    """What a child may read: the standard library and, when asked, numpy. (Nothing else is on the path of a bare interpreter.)"""
-    paths = [*sys.path, "/usr/share/zoneinfo"] + ([f"{numpy}/numpy", f"{numpy}/numpy.libs"] if numpy else [])
-    return [path for path in paths if os.path.isdir(path) and not any(path.startswith(f"{other}/") for other in sys.path)]
+    """What a child may read: the standard library (all that is on a bare interpreter's path) and, when asked, numpy."""
+    library = [path for path in sys.path if os.path.isdir(path)]
+    library = [path for path in library if not any(path.startswith(f"{other}/") for other in library)]
+    others = ["/usr/share/zoneinfo"] + ([f"{numpy}/numpy", f"{numpy}/numpy.libs"] if numpy else [])
+    return library + [path for path in others if os.path.isdir(path)]
 
 
 def pivot_root(paths):
@@ -298,7 +310,7 @@ def pivot_root(paths):
 
 
 def nobody_can_import():
-    """May user nobody read the library? Where not, its programs' imports would fail, and they would be scored as wrong."""
+    """May user nobody read the library? Where not, its programs' imports would fail, and score as wrong."""
     try:
         os.setegid(NOBODY)
         os.seteuid(NOBODY)
@@ -311,11 +323,15 @@ def nobody_can_import():
 
 
 def leave_privileges(proc_self, namespaces, landlock):
-    """Become nobody where we are root, in a user namespace of its own; drop every capability, for good."""
+    """Become nobody where we are root, in a user namespace of its own; drop every capability, for good.
+
+    Where no root could be built and nobody cannot read the interpreter (it lies in root's home, say), we stay root
+    without capabilities, if Landlock is there to keep that root from reading anything else.
+    """
     if os.getuid() == 0 and not nobody_can_import():
         if not landlock:
-            raise OSError(f"user nobody cannot read the interpreter's library ({os.path.dirname(os.__file__)}), and there are neither "
-                          "namespaces nor Landlock to hold a program as root; use an interpreter that everyone can read")
+            raise OSError(f"user nobody cannot read the interpreter's library ({os.path.dirname(os.__file__)}), and "
+                          "there is neither a pivoted root nor Landlock; use an interpreter that everyone can read")
     elif os.getuid() == 0:
         os.setgroups([])
         os.setresgid(NOBODY, NOBODY, NOBODY)
@@ -335,13 +351,13 @@ def leave_privileges(proc_self, namespaces, landlock):
 
 
 def landlock_rules(paths, pivoted):
-    """Rules that allow reading under `paths` and nothing else: (version of Landlock, 0 where there is none; descriptor)."""
+    """Rules that allow reading under `paths` and nothing else: (Landlock's version, 0 for none; their descriptor)."""
     version = LIBC.syscall(444, None, ctypes.c_long(0), 1)
     if version < 1:
         return 0, None
     read_file, read_folder = 1 << 2, 1 << 3
     handled = (1 << 13) - 1 | (version >= 2) << 13 | (version >= 3) << 14 | (version >= 5) << 15
-    rules = struct.pack("QQQ", handled, 3 if version >= 4 else 0, 3 if version >= 6 else 0)    # files, TCP, signals and sockets
+    rules = struct.pack("QQQ", handled, 3 if version >= 4 else 0, 3 if version >= 6 else 0)    # files, TCP, signals
     size = 24 if version >= 6 else 16 if version >= 4 else 8
     ruleset = c(444, rules[:size], size, 0)
 
@@ -365,16 +381,17 @@ def landlock_rules(paths, pivoted):
 ALLOWED = {
     "read": (0, 63), "write": (1, 64), "close": (3, 57), "stat": (4, None), "fstat": (5, 80), "lstat": (6, None),
     "lseek": (8, 62), "mmap": (9, 222), "mprotect": (10, 226), "munmap": (11, 215), "brk": (12, 214),
-    "rt_sigaction": (13, 134), "rt_sigprocmask": (14, 135), "rt_sigreturn": (15, 139), "pread64": (17, 67), "readv": (19, 65),
-    "writev": (20, 66), "access": (21, None), "sched_yield": (24, 124), "mremap": (25, 216), "madvise": (28, 233),
-    "pause": (34, None), "nanosleep": (35, 101), "getitimer": (36, 102), "alarm": (37, None), "setitimer": (38, 103),
-    "getpid": (39, 172), "exit": (60, 93), "uname": (63, 160), "getcwd": (79, 17), "readlink": (89, None),
-    "gettimeofday": (96, 169), "getrlimit": (97, 163), "getrusage": (98, 165), "sysinfo": (99, 179), "times": (100, 153),
-    "getuid": (102, 174), "getgid": (104, 176), "geteuid": (107, 175), "getegid": (108, 177), "getppid": (110, 173),
-    "sigaltstack": (131, 132), "gettid": (186, 178), "time": (201, None), "futex": (202, 98),
-    "sched_getaffinity": (204, 123), "getdents64": (217, 61), "restart_syscall": (219, 128), "clock_gettime": (228, 113),
-    "clock_getres": (229, 114), "clock_nanosleep": (230, 115), "exit_group": (231, 94), "newfstatat": (262, 79),
-    "readlinkat": (267, 78), "faccessat": (269, 48), "getrandom": (318, 278), "statx": (332, 291), "faccessat2": (439, 439)}
+    "rt_sigaction": (13, 134), "rt_sigprocmask": (14, 135), "rt_sigreturn": (15, 139), "pread64": (17, 67),
+    "readv": (19, 65), "writev": (20, 66), "access": (21, None), "sched_yield": (24, 124), "mremap": (25, 216),
+    "madvise": (28, 233), "pause": (34, None), "nanosleep": (35, 101), "getitimer": (36, 102), "alarm": (37, None),
+    "setitimer": (38, 103), "getpid": (39, 172), "exit": (60, 93), "uname": (63, 160), "getcwd": (79, 17),
+    "readlink": (89, None), "gettimeofday": (96, 169), "getrlimit": (97, 163), "getrusage": (98, 165),
+    "sysinfo": (99, 179), "times": (100, 153), "getuid": (102, 174), "getgid": (104, 176), "geteuid": (107, 175),
+    "getegid": (108, 177), "getppid": (110, 173), "sigaltstack": (131, 132), "gettid": (186, 178),
+    "time": (201, None), "futex": (202, 98), "sched_getaffinity": (204, 123), "getdents64": (217, 61),
+    "restart_syscall": (219, 128), "clock_gettime": (228, 113), "clock_getres": (229, 114),
+    "clock_nanosleep": (230, 115), "exit_group": (231, 94), "newfstatat": (262, 79), "readlinkat": (267, 78),
+    "faccessat": (269, 48), "getrandom": (318, 278), "statx": (332, 291), "faccessat2": (439, 439)}
 
 
 def seccomp_filter():
@@ -383,27 +400,31 @@ def seccomp_filter():
     allow, eperm, kill = 0x7FFF0000, 0x00050001, 0x80000000
     number, arch = 0, 4    # offsets in struct seccomp_data; argument i stands at 16 + 8 i, its upper half 4 further
 
-    program = [(load, 0, 0, arch), (equal, 1, 0, 0xC000003E if X86 else 0xC00000B7), (leave, 0, 0, kill), (load, 0, 0, number)]
+    # An instruction: what to do, how many to skip if it holds and if not, a constant.
+    program = [(load, 0, 0, arch), (equal, 1, 0, 0xC000003E if X86 else 0xC00000B7), (leave, 0, 0, kill)]
+    program += [(load, 0, 0, number)]
     if X86:
         program += [(at_least, 0, 1, 0x40000000), (leave, 0, 0, kill)]    # x32
     for x86, arm in ALLOWED.values():
         if (x86 if X86 else arm) is not None:
             program += [(equal, 0, 1, x86 if X86 else arm), (leave, 0, 0, allow)]
 
-    def allow_if(numbers, checks):    # checks: (instruction, argument's offset, constant, does a match allow or forbid?)
+    def allow_if(numbers, checks):    # checks: (test, argument's offset, constant, must the test fail?)
         if (numbers[0] if X86 else numbers[1]) is None:
             return
         body = []
-        for test, offset, constant, forbids in checks:
-            body += [(load, 0, 0, offset), (test, 0, 1, constant) if forbids else (test, 1, 0, constant), (leave, 0, 0, eperm)]
+        for test, offset, constant, must_fail in checks:
+            body += [(load, 0, 0, offset), (test, 0, 1, constant) if must_fail else (test, 1, 0, constant)]
+            body += [(leave, 0, 0, eperm)]
         program.append((equal, 0, len(body) + 1, numbers[0] if X86 else numbers[1]))
         program.extend(body + [(leave, 0, 0, allow)])
 
     writing = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | 0o20000000    # the last: O_TMPFILE
     allow_if((2, None), [(any_bit, 16 + 8, writing, True)])    # open(path, flags)
     allow_if((257, 56), [(any_bit, 16 + 16, writing, True)])    # openat(folder, path, flags)
-    allow_if((302, 261), [(equal, 16, 0, False), (equal, 32, 0, False), (equal, 36, 0, False)])    # prlimit64 that only asks, of itself
-    allow_if((72, 25), [(at_least, 16 + 8, 4, True)])    # fcntl: descriptor flags and F_GETFL, F_DUPFD; no owners, no signals
+    own_and_asking = [(equal, 16, 0, False), (equal, 32, 0, False), (equal, 36, 0, False)]
+    allow_if((302, 261), own_and_asking)    # prlimit64(0, resource, no new limit)
+    allow_if((72, 25), [(at_least, 16 + 8, 4, True)])    # fcntl: no owners, no signals, no sizes of pipes
     program.append((leave, 0, 0, eperm))
     code = b"".join(struct.pack("HBBI", *instruction) for instruction in program)
     fprog = ctypes.create_string_buffer(16)
@@ -445,7 +466,7 @@ def run_child(job, out_fd):
                 NUMPY.random.seed(seed)
             program = program or compile(job["program"], "<program>", "exec", dont_inherit=True)
             if mode == "module":
-                module = sys.modules["solution"] = types.ModuleType("solution")    # where dataclasses look their module up
+                module = sys.modules["solution"] = types.ModuleType("solution")    # dataclasses look it up there
                 scope = names = vars(module)
             else:
                 scope = {}    # names are local to the exec: functions of the program do not see each other
@@ -555,8 +576,8 @@ def prepare(options):
     layers = {"namespaces": sorted(namespaces), "root": "pivoted" if pivoted else "shared", "uid": os.getuid(),
               "landlock": landlock, "seccomp": seccomp, "limits": True}
     limits = [(resource.RLIMIT_AS, own_memory + options["memory_bytes"]), (resource.RLIMIT_CPU, options["cpu_seconds"]),
-              (resource.RLIMIT_FSIZE, 0), (resource.RLIMIT_NOFILE, 64), (resource.RLIMIT_NPROC, 0), (resource.RLIMIT_CORE, 0),
-              (resource.RLIMIT_MEMLOCK, 0)]
+              (resource.RLIMIT_FSIZE, 0), (resource.RLIMIT_NOFILE, 64), (resource.RLIMIT_NPROC, 0),
+              (resource.RLIMIT_CORE, 0), (resource.RLIMIT_MEMLOCK, 0)]
     os.environ.clear()
     sys.argv[:] = [""]
     return layers, limits, fprog if seccomp else None
@@ -619,7 +640,7 @@ KEPT_REFERENCES = 20_000    # tasks whose reference results (32 bytes a call) ar
 
 
 class Outcome(NamedTuple):
-    status: str                     # "ok", "error: TypeError", "timeout", "killed: memory", "not comparable", "refused", ...
+    status: str                     # "ok", "error: TypeError", "timeout", "not comparable", "refused", ...
     value: bytes | None = None      # the canonical bytes, where the status is "ok"
 
 
@@ -634,7 +655,7 @@ def die(message):
 
 
 def read_jsonl(path, required=()):
-    """Yield the records of a JSON-lines file; a bad line stops with the file, its number, what was found and expected."""
+    """Yield the records of a JSON-lines file; a bad line stops with file, number, what was found and expected."""
     path = Path(path)
     if not path.is_file():
         die(f"{path}: no such file; run the stage that writes it first")
@@ -665,7 +686,7 @@ class Zygote:
 
     def launch(self):
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        python = getattr(sys, "_base_executable", None) or sys.executable    # not the virtual environment's, which adds packages
+        python = getattr(sys, "_base_executable", None) or sys.executable    # not the virtual environment's
         environment = {"PYTHONHASHSEED": str(self.hash_seed), "OPENBLAS_NUM_THREADS": "1"}
         with theirs:
             self.process = subprocess.Popen(
@@ -694,11 +715,8 @@ class Zygote:
             self.process = None
 
     def run(self, job, calls, call_timeout, deadline):
-        """Have a child run a job of so many calls: (frames without LOADED, whether it loaded, how it ended: "done" or a status)."""
+        """Have a child run a job of so many calls: (frames, did it load?, how it ended: "done" or a status)."""
         try:
-            if not self.process:
-                self.launch()
-                self.greet()
             with os.fdopen(os.memfd_create("job"), "wb", buffering=0) as job_file:
                 job_file.write(job)
                 job_file.seek(0)
@@ -773,7 +791,8 @@ def read_frames(results, calls, call_timeout, deadline):
 def how_it_died(status):
     """The status of the call under way when a child ended without being told to."""
     if os.WIFSIGNALED(status):
-        name = signal.Signals(os.WTERMSIG(status)).name
+        number = os.WTERMSIG(status)
+        name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
         return {"SIGKILL": "killed: memory", "SIGXCPU": "timeout"}.get(name, f"killed: {name}")
     return "killed: memory" if os.WEXITSTATUS(status) == EXIT_MEMORY else "killed: exit"
 
@@ -818,7 +837,7 @@ class Sandbox:
     def __init__(self, workers=2, memory_mb=256, call_timeout=1.0, program_timeout=5.0, mode="module", numpy=False,
                  unsafe=False, tuples_as_lists=False, without=()):
         if sys.platform != "linux":
-            die("the sandbox needs Linux (its layers are the Linux kernel's); run it there, or in a virtual machine or container")
+            die("the sandbox needs Linux, whose kernel its layers are made of; run it there, or in a virtual machine")
         if os.uname().machine not in ("x86_64", "aarch64"):
             die(f"the sandbox knows the system calls of x86_64 and aarch64, not of {os.uname().machine}")
         if mode not in ("module", "released"):
@@ -830,17 +849,21 @@ class Sandbox:
             die("the sandbox was asked for numpy, which is not installed; install it with: pip install numpy")
         self.workers, self.mode, self.tuples_as_lists = workers, mode, tuples_as_lists
         self.call_timeout, self.program_timeout = call_timeout, program_timeout
-        self.options = {"memory_bytes": memory_mb << 20, "cpu_seconds": math.ceil(program_timeout) + 1, "without": list(without),
-                        "numpy": str(Path(find_spec("numpy").origin).parents[1]) if numpy else None}
-        self.lock, self.zygotes, self.free, self.references = threading.Lock(), [], {}, OrderedDict()
+        self.options = {"memory_bytes": memory_mb << 20, "cpu_seconds": math.ceil(program_timeout) + 1,
+                        "numpy": str(Path(find_spec("numpy").origin).parents[1]) if numpy else None,
+                        "without": list(without)}
+        self.lock, self.zygotes, self.pools, self.references = threading.Lock(), [], {}, OrderedDict()
+        self._pool(0)
         try:
-            self.layers = self._start(0)
+            for zygote in self.zygotes:
+                zygote.launch()    # all at once
+            self.layers = [zygote.greet() for zygote in self.zygotes][0]
         except (ZygoteDied, OSError) as error:
             self.close()
             die(f"the sandbox could not start: {error}")
         if not self.layers["seccomp"] and not unsafe:
             self.close()
-            die("seccomp, the layer that keeps programs from the kernel, cannot be had here; unsafe=True (--unsafe) runs without it")
+            die("seccomp, which keeps programs from the kernel, cannot be had; unsafe=True (--unsafe) runs without it")
 
     def __enter__(self):
         return self
@@ -852,55 +875,57 @@ class Sandbox:
         for zygote in self.zygotes:
             zygote.close()
 
-    def _start(self, hash_seed):
-        """Start a zygote per worker, all at once; returns their layers."""
-        zygotes = [Zygote(self.options, hash_seed) for _ in range(self.workers)]
-        self.zygotes += zygotes
-        for zygote in zygotes:
-            zygote.launch()
-        layers = [zygote.greet() for zygote in zygotes]
-        self.free[hash_seed] = queue.SimpleQueue()
-        for zygote in zygotes:
-            self.free[hash_seed].put(zygote)
-        return layers[0]
+    def _pool(self, hash_seed):
+        """The free zygotes of a hash seed; those of other seeds than 0 start when first used."""
+        with self.lock:
+            if hash_seed not in self.pools:
+                self.pools[hash_seed] = queue.SimpleQueue()
+                for _ in range(self.workers):
+                    self.zygotes.append(Zygote(self.options, hash_seed))
+                    self.pools[hash_seed].put(self.zygotes[-1])
+            return self.pools[hash_seed]
 
     def run(self, program, calls, seed=0, mode=None, hash_seed=0):
         """Run each call (an expression) in a fresh namespace of the program; one Outcome a call, in their order."""
         calls = list(calls)
-        if not all(isinstance(text, str) for text in [program, *calls]) or len(program) + sum(map(len, calls)) > MAX_PROGRAM:
+        texts = [program, *calls]
+        if not all(isinstance(text, str) for text in texts) or sum(map(len, texts)) > MAX_PROGRAM:
             return [Outcome("refused")] * len(calls)
-        with self.lock:
-            if hash_seed not in self.free:
-                self._start(hash_seed)
-        zygote = self.free[hash_seed].get()
+        pool = self._pool(hash_seed)
+        zygote = pool.get()
         try:
             return self._run(zygote, program, calls, seed, mode or self.mode)
         finally:
-            self.free[hash_seed].put(zygote)
+            pool.put(zygote)
 
     def _run(self, zygote, program, calls, seed, mode):
-        outcomes, deaths, deadline = [], 0, time.monotonic() + self.program_timeout
+        outcomes, deaths, deadline = [], 0, None
         while len(outcomes) < len(calls):    # once; again after a call that cost the child its life
             rest = calls[len(outcomes):]
-            if time.monotonic() >= deadline:
-                return outcomes + [Outcome("timeout")] * len(rest)
-            job = {"program": program, "calls": rest, "seed": seed, "mode": mode, "tuples_as_lists": self.tuples_as_lists}
+            job = json.dumps({"program": program, "calls": rest, "seed": seed, "mode": mode,
+                              "tuples_as_lists": self.tuples_as_lists}).encode()
             try:
-                frames, loaded, ended = zygote.run(json.dumps(job).encode(), len(rest), self.call_timeout, deadline)
-            except ZygoteDied:
+                if not zygote.process:
+                    zygote.launch()
+                    zygote.greet()
+                    deadline = None    # the program's time starts again with its zygote
+                deadline = deadline or time.monotonic() + self.program_timeout
+                if time.monotonic() >= deadline:
+                    return outcomes + [Outcome("timeout")] * len(rest)
+                frames, loaded, ended = zygote.run(job, len(rest), self.call_timeout, deadline)
+            except (ZygoteDied, OSError):
                 zygote.close()
                 deaths += 1
                 if deaths == 2:
                     return outcomes + [Outcome("refused")] * len(rest)
-                deadline = time.monotonic() + self.program_timeout
                 continue
             outcomes += [outcome_of(*frame) for frame in frames]
-            if ended != "done":    # where not even the program's own text came to its end, no other call will fare better
+            if ended != "done":    # where not even the program's own text came to an end, no call will fare better
                 outcomes += [Outcome(ended)] * (1 if loaded else len(rest) - len(frames))
         return outcomes
 
     def score(self, task, code, mode=None):
-        """{label: status} of a candidate's code on the task's test cases; "passed" where it returns what the reference does."""
+        """{label: status} of a candidate's code on the task's tests; "passed": it returns what the reference does."""
         calls, mode = list(task["test_cases"].values()), mode or self.mode
         references = self._reference(task["ground_truth"], calls, mode)
         outcomes = self.run(code, calls, mode=mode)
@@ -926,7 +951,7 @@ class Sandbox:
         return future.result()
 
     def score_many(self, items, mode=None):
-        """Yield (key, statuses) for each (key, task, code) of an iterable, in its order, reading only a little ahead."""
+        """Yield (key, statuses) for each (key, task, code) of an iterable, in order, reading only a little ahead."""
         with ThreadPoolExecutor(self.workers) as threads:
             ahead = deque()
             try:
@@ -943,7 +968,10 @@ class Sandbox:
                     future.cancel()
 
     def check_reference(self, task):
-        """{label: "ok" | "differs" | "none" | "error: ..." | ...}: the reference run twice, with other hash and random seeds."""
+        """{label: "ok" | "differs" | "none" | "error: ..." | ...}: the reference run twice, with other seeds.
+
+        Both the random and the hash seed differ: what rests on chance, on the order of a set or on the clock shows.
+        """
         calls = list(task["test_cases"].values())
         first = self.run(task["ground_truth"], calls, seed=0)
         second = self.run(task["ground_truth"], calls, seed=1, hash_seed=1)
@@ -962,27 +990,36 @@ class Sandbox:
 # The command line
 
 def parse_args():
-    parser = argparse.ArgumentParser(description="Score answers (Python source) on their tasks' test cases, in a sandbox.")
+    parser = argparse.ArgumentParser(description="Score answers (Python source) on their tasks' tests, in a sandbox.")
     # What to do
-    parser.add_argument("--in", dest="source", metavar="FILE", help="JSON lines with the keys task (ground_truth, test_cases) and answer "
-                        "(Python source as it is, without Markdown fences; null for none)")
-    parser.add_argument("--out", metavar="FILE", help="the same records with reward, tests and sandbox; continued where it exists")
+    parser.add_argument("--in", dest="source", metavar="FILE",
+                        help="JSON lines with the keys task (ground_truth, test_cases) and answer (Python source as it "
+                        "is, without Markdown fences; null for none)")
+    parser.add_argument("--out", metavar="FILE",
+                        help="the same records with reward, tests and sandbox; continued where it exists")
     parser.add_argument("--overwrite", action="store_true", help="start --out again instead of continuing it")
-    parser.add_argument("--self-test", action="store_true", help="print the layers, run hostile programs, an honest one after each")
-    parser.add_argument("--hostile", metavar="FOLDER", help="more hostile programs for --self-test (default: tests/hostile beside this file)")
+    parser.add_argument("--self-test", action="store_true",
+                        help="print the layers, run hostile programs, an honest one after each")
+    parser.add_argument("--hostile", metavar="FOLDER",
+                        help="more hostile programs for --self-test (default: tests/hostile beside this file)")
     # How programs run
-    parser.add_argument("--mode", choices=["module", "released"], default="module", help="run programs as modules, or with the "
-                        "released evaluator's split namespace and None rule (default: module)")
-    parser.add_argument("--workers", type=int, default=os.cpu_count(), help="programs run at once (default: the number of cores)")
-    parser.add_argument("--memory-mb", type=int, default=256, help="memory of one program, in MiB beside the interpreter (default: 256)")
+    parser.add_argument("--mode", choices=["module", "released"], default="module",
+                        help="run programs as modules, or with the released evaluator's split namespace and None rule "
+                        "(default: module)")
+    parser.add_argument("--workers", type=int, default=os.cpu_count(),
+                        help="programs run at once (default: the number of cores)")
+    parser.add_argument("--memory-mb", type=int, default=256,
+                        help="memory of one program, in MiB beside the interpreter (default: 256)")
     parser.add_argument("--call-timeout", type=float, default=1.0, help="seconds for one call (default: 1.0)")
-    parser.add_argument("--program-timeout", type=float, default=5.0, help="seconds for all calls of a program (default: 5.0)")
-    parser.add_argument("--numpy", action="store_true", help="let programs import numpy")
-    parser.add_argument("--tuples-as-lists", action="store_true", help="let a tuple equal a list")
+    parser.add_argument("--program-timeout", type=float, default=5.0,
+                        help="seconds for all calls of a program (default: 5.0)")
+    parser.add_argument("--numpy", action="store_true", help="let programs import numpy (default: they cannot)")
+    parser.add_argument("--tuples-as-lists", action="store_true", help="let a tuple equal a list (default: not)")
     # The layers
-    parser.add_argument("--unsafe", action="store_true", help="run even without seccomp")
-    parser.add_argument("--without", default="", metavar="LAYERS", help="leave layers out, to test and to price them: some of "
-                        "namespaces,landlock,seccomp (default: none)")
+    parser.add_argument("--unsafe", action="store_true", help="run even without seccomp (default: refuse)")
+    parser.add_argument("--without", default="", metavar="LAYERS",
+                        help="leave layers out, to test and to price them: some of namespaces,landlock,seccomp "
+                        "(default: none)")
     args = parser.parse_args()
     if not args.self_test and not (args.source and args.out):
         parser.error("give --in and --out, or --self-test")
@@ -992,14 +1029,13 @@ def parse_args():
 
 
 def sandbox_of(args, **changes):
-    settings = dict(workers=args.workers, memory_mb=args.memory_mb, call_timeout=args.call_timeout, mode=args.mode, numpy=args.numpy,
-                    program_timeout=args.program_timeout, unsafe=args.unsafe, tuples_as_lists=args.tuples_as_lists,
-                    without=[layer for layer in args.without.split(",") if layer])
-    return Sandbox(**{**settings, **changes})
+    names = "workers", "memory_mb", "call_timeout", "program_timeout", "mode", "numpy", "unsafe", "tuples_as_lists"
+    settings = {name: getattr(args, name) for name in names}
+    return Sandbox(**{**settings, "without": [layer for layer in args.without.split(",") if layer], **changes})
 
 
 def finished_records(out, settings, overwrite):
-    """The keys of the records that an earlier run finished; cuts a torn last line, refuses other settings."""
+    """(key, tests) of the records that an earlier run finished; cuts a torn last line, refuses other settings."""
     beside = out.with_suffix(".settings.json")
     if out.exists() and not overwrite:
         earlier = json.loads(beside.read_text()) if beside.exists() else settings
@@ -1009,13 +1045,13 @@ def finished_records(out, settings, overwrite):
         with open(out, "rb+") as file:
             text = file.read()
             file.truncate(text.rfind(b"\n") + 1)
-        keys = [record_key(record) for record in read_jsonl(out)]
+        finished = [(record_key(record), record["tests"]) for record in read_jsonl(out, required=("tests",))]
     else:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text("")
-        keys = []
+        finished = []
     beside.write_text(json.dumps(settings, indent=1) + "\n")
-    return keys
+    return finished
 
 
 def record_key(record):
@@ -1023,13 +1059,13 @@ def record_key(record):
 
 
 def readable(path):
-    """Yield (key, record, code) of an input, whose tasks are checked where they stand."""
+    """The records of an input, whose tasks are checked where they stand."""
     for number, record in enumerate(read_jsonl(path, required=("task", "answer")), 1):
-        task = record["task"]
-        if not isinstance(task, dict) or not isinstance(task.get("ground_truth"), str) or not isinstance(task.get("test_cases"), dict) \
+        task = record["task"] if isinstance(record["task"], dict) else {}
+        if not isinstance(task.get("ground_truth"), str) or not isinstance(task.get("test_cases"), dict) \
                 or not task["test_cases"]:
-            die(f"{path}, record {number}: expected a task with ground_truth (source text) and test_cases (label: call), found "
-                f"{json.dumps(task)[:80]}")
+            die(f"{path}, record {number}: expected a task with ground_truth (source text) and test_cases "
+                f"(label: call), found {json.dumps(record['task'])[:80]}")
         yield record
 
 
@@ -1051,35 +1087,39 @@ def score_file(args):
     out = Path(args.out)
     if out.exists() and Path(args.source).exists() and out.samefile(args.source):
         die(f"--out is --in ({out}); a stage does not change its input")
-    settings = {name: getattr(args, name) for name in
-                ("mode", "memory_mb", "call_timeout", "program_timeout", "numpy", "tuples_as_lists", "unsafe", "without")}
+    names = "mode", "memory_mb", "call_timeout", "program_timeout", "numpy", "tuples_as_lists", "unsafe", "without"
+    settings = {name: getattr(args, name) for name in names}
     total = sum(1 for _ in readable(args.source))    # the whole input is checked before anything is written
     finished = finished_records(out, settings, args.overwrite)
     records = readable(args.source)
-    for number, key in enumerate(finished, 1):
-        record = next(records, None)
-        if record is None or record_key(record) != key:
-            die(f"{out}, record {number}: task_id and sample are {key}, in {args.source} "
-                f"{record and record_key(record)}; use --overwrite or another --out")
-    counts, rewards, done, since = Counter(), [], len(finished), time.monotonic()
+    for number, (key, _) in enumerate(finished, 1):
+        record = next(records, {})
+        if record_key(record) != key:
+            die(f"{out}, record {number}: task_id and sample are {key}, in {args.source} {record_key(record)}; "
+                "use --overwrite or another --out")
+    results = [tests for _, tests in finished]
     with sandbox_of(args) as box, open(out, "a", encoding="utf-8") as file:
+        since = time.monotonic()
         for record, tests in box.score_many((record, record["task"], record["answer"]) for record in records):
-            reward = sum(status == "passed" for status in tests.values()) / len(tests)
-            file.write(json.dumps({**record, "reward": reward, "tests": tests, "sandbox": box.layers}) + "\n")
+            record |= {"reward": share_passed(tests), "tests": tests, "sandbox": box.layers}
+            file.write(json.dumps(record) + "\n")
             file.flush()
-            counts.update(tests.values())
-            rewards.append(reward)
-            done += 1
-            show_progress(done, total, since, len(finished))
-    print(f"wrote {out}: {total} records, {len(rewards)} of them now")
-    if rewards:
-        print(f"of these: mean reward {sum(rewards) / len(rewards):.3f}, all tests passed {sum(r == 1 for r in rewards) / len(rewards):.3f}")
-        print("tests: " + ", ".join(f"{count} {status}" for status, count in counts.most_common(12)))
+            results.append(tests)
+            show_progress(len(results), total, since, len(finished))
+    rewards = [share_passed(tests) for tests in results] or [0.0]
+    statuses = Counter(status for tests in results for status in tests.values())
+    print(f"wrote {out}: {total} records, {len(finished)} of them earlier; "
+          f"mean reward {sum(rewards) / len(rewards):.3f}, all tests passed by {rewards.count(1) / len(rewards):.1%}")
+    print("tests: " + ", ".join(f"{count} {status}" for status, count in statuses.most_common(12)))
 
 
-# The hostile programs in this file are a sample; tests/hostile holds the rest. Their form: `# claim:` what must not come true,
-# `# expect:` the statuses that their ten calls may have, separated by |, and `# needs: pivot` or `# needs: landlock` where only
-# that layer (or the stronger one) can hold them. `contained` raises PermissionError when an attempt is refused.
+def share_passed(tests):
+    return sum(status == "passed" for status in tests.values()) / len(tests)
+
+
+# The hostile programs in this file are a sample; tests/hostile holds the rest. Each says what must not come true
+# (claim), the statuses that its ten calls may have (expect), and whether a pivoted root is needed to hold it (needs:
+# pivot), or that or Landlock (needs: landlock).
 HOSTILE_TASK = {
     "ground_truth": '''
 def solve(x):
@@ -1164,7 +1204,8 @@ def self_test(args):
     for item in hostile_programs(args.hostile).items():
         programs.put(item)
     total, verdicts = programs.qsize(), []
-    task = {**HOSTILE_TASK, "ground_truth": HOSTILE_TASK["ground_truth"] + f"# known to the parent: {os.urandom(8).hex()}"}    # hunted for
+    secret = f"# known to the parent: {os.urandom(8).hex()}"    # some programs hunt for it
+    task = {**HOSTILE_TASK, "ground_truth": HOSTILE_TASK["ground_truth"] + secret}
 
     def work(box):
         while True:
@@ -1180,7 +1221,8 @@ def self_test(args):
             statuses = set(box.score(task, source).values())
             honest = set(box.score(task, task["ground_truth"] + f"# after {name}").values())
             expected = {status.strip() for status in header(source, "expect").split("|")}
-            held = statuses & expected and statuses <= expected | {"timeout"} and honest == {"passed"}    # a busy machine may be late
+            held = statuses & expected and statuses <= expected | {"timeout"}    # a busy machine may be late
+            held = held and honest == {"passed"}
             verdicts.append((name, "ok" if held else "FAILED", ", ".join(sorted(statuses)) if honest == {"passed"} else
                              f"{sorted(statuses)}, and the honest program after it: {sorted(honest)}"))
 
@@ -1197,7 +1239,8 @@ def self_test(args):
         print(f"{result:8} {name:28} {what}")
     failed = sum(result == "FAILED" for _, result, _ in verdicts)
     skipped = sum(result == "not held" for _, result, _ in verdicts)
-    print(f"{total} hostile programs: {total - failed - skipped} contained, {failed} failed, {skipped} beyond the layers that are on")
+    print(f"{total} hostile programs: {total - failed - skipped} contained, {failed} failed, "
+          f"{skipped} beyond the layers that are on")
     return 1 if failed else 0
 
 

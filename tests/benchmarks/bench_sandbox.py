@@ -30,7 +30,8 @@ def solve(items, threshold=10):
             totals[row["category"]] = totals.get(row["category"], 0) + value
     return sorted(((name, round(total, 2)) for name, total in totals.items()), key=lambda pair: (-pair[1], pair[0]))
 '''
-CALLS = [f"solve([{{'price': {i}.5, 'quantity': {i}, 'category': 'a'}}, {{'price': 3, 'quantity': {i + 2}, 'category': 'b'}}], {i})" for i in range(10)]
+CALLS = [f"""solve([{{'price': {i}.5, 'quantity': {i}, 'category': 'a'}},
+                    {{'price': 3, 'quantity': {i + 2}, 'category': 'b'}}], {i})""" for i in range(10)]
 
 
 def in_process(program, calls):
@@ -125,7 +126,8 @@ def rest(): time.sleep(100)
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="The sandbox beside the usual ways to run a program. Prints a table.")
     parser.add_argument("--seconds", type=float, default=5.0, help="seconds for each row (default: 5)")
-    parser.add_argument("--workers", type=int, default=os.cpu_count(), help="programs at once (default: the number of cores)")
+    parser.add_argument("--workers", type=int, default=os.cpu_count(),
+                        help="programs at once (default: the number of cores)")
     args = parser.parse_args()
     fork, spawn = multiprocessing.get_context("fork"), multiprocessing.get_context("spawn")
     expected = [canonical(result) for result in in_process(PROGRAM, CALLS)]
@@ -151,16 +153,23 @@ if __name__ == "__main__":
     sandbox_row("sandbox.py without seccomp", without=["seccomp"], unsafe=True)
     sandbox_row("sandbox.py without namespaces and seccomp", without=["namespaces", "seccomp"], unsafe=True)
     row("multiprocessing.Process (fork) per program", lambda *job: a_process(fork, *job))()
+    ballast = bytearray(b"x") * (1 << 30)    # as a parent has that holds a data set or a model
+    row("the same, from a parent that holds 1 GiB", lambda *job: a_process(fork, *job))()
+    del ballast
     row("multiprocessing.Process (spawn) per program", lambda *job: a_process(spawn, *job))()
-    row("Process and Manager per program (human-eval's way)", lambda *job: a_process_and_manager(fork, *job))()
+    managed = lambda *job: a_process_and_manager(fork, *job)
+    row("Process and Manager per program (human-eval's way)", managed)()
     row("python -I per program", an_interpreter)()
     row("exec in this process, no isolation, one core", in_process, workers=1)()
 
     rate_of_first, cpu_of_first = rows[0][1:]
-    print(f"{args.workers} at once, 10 calls a program, Python {sys.version.split()[0]}, load average {os.getloadavg()[0]:.1f}\n")
-    print("| way | programs/s | all layers: faster by | CPU ms a program | all layers: cheaper by |\n|---|---|---|---|---|")
+    print(f"{args.workers} at once, 10 calls a program, Python {sys.version.split()[0]}, "
+          f"load average {os.getloadavg()[0]:.1f}\n")
+    print("| way | programs/s | all layers: faster by | CPU ms a program | all layers: cheaper by |")
+    print("|---|---|---|---|---|")
     for name, programs, cpu in rows:
-        print(f"| {name} | {programs:,.0f} | {rate_of_first / programs:.1f} x | {cpu:.2f} | {cpu / cpu_of_first:.1f} x |")
+        print(f"| {name} | {programs:,.0f} | {rate_of_first / programs:.1f} x | {cpu:.2f} | "
+              f"{cpu / cpu_of_first:.1f} x |")
     memory = own_memory()
     if memory:
-        print(f"\nmemory of a child: {memory[0]:.1f} MiB of its own, {memory[1]:.1f} MiB with what it shares with the zygote")
+        print(f"\nmemory of a child: {memory[0]:.1f} MiB of its own, {memory[1]:.1f} MiB with what the zygote shares")
