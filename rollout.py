@@ -8,15 +8,30 @@ ranks with the critic.
 Protocol. A response may think before "OUTPUT:"; only what follows it enters the dialogue. What follows
 "I WANT TO ANSWER:" is the final answer; at the last turn the whole response counts as the answer.
 
-Engines (--engine). All of them answer `await engine.generate(messages, ...)`, and an episode is one coroutine that
-awaits: no episode waits for another, the engine batches whatever is ready.
-  transformers  our own continuous batching over a Hugging Face model.
-  vllm          in-process vLLM with prefix caching.
-  auto          vllm where it is installed, except for tiny models on CPU, where a step of vLLM costs several times
-                what the model does.
+Agents (--model) and engines (--engine). Every engine answers `await engine.generate(messages, ...)`, and an episode is
+one coroutine that awaits it: no episode waits for another, the engine batches whatever is ready.
+  a folder or hub name through
+    vllm          in-process vLLM with prefix caching: on CUDA its asynchronous engine, on CPU one stepped in a thread;
+    transformers  our own continuous batching over a Hugging Face model;
+    auto          vllm where it is installed, except for tiny models on CPU, where a step of vLLM costs several times
+                  what the model does (candidates of a 1M-parameter model: 18,800 against 6,000 tokens/s on one core).
+  http(s)://...   any OpenAI-compatible server; the key comes from the environment variable OPENAI_API_KEY.
+
+Simulators (--simulator): scripted answers from the task's facts (or, for pages, by comparing the two layouts); a folder,
+hub name or URL plays the human with the reference in its prompt, at temperature 0; human is you, at the terminal.
+
+Best-of-N (--best-of-n, Fig. 3a of the paper): at each turn N actions are sampled and a step reward picks one: the critic's
+advantage A(o_t, a_t, c) (Eq. 3) with or without c, a value head, or an LLM judge in a knock-out of pairs.
 
 The same seeds give the same trajectories, whatever runs beside an episode: each request draws from a generator of its
-own, seeded by a hash of (--seed, task, sample, turn).
+own, seeded by a hash of (--seed, task, sample, turn). On CPU in float32 both engines compute a token's numbers to the
+last bit alike in any batch, so this is exact there, at any --concurrency and after a kill. On CUDA the seeds are the same, but
+the kernels round differently in different batches, and a server may ignore seeds.
+
+When something fails. Rate limits, dropped connections, server errors and rubbish (no choices, no content, torn JSON) are
+tried again with back-off and jitter; if that does not help the run stops with exit code 1. A refused request (prompt
+too long, content policy) ends its episode with finish "error: ...". A refused key or an unknown model stops the run, as
+do a full disk and a dead engine. Every finished episode is on disk then, and the same command continues.
 
 Reads   data/{domain}/{split}.jsonl (tasks), or with --candidates runs/{run}/{split}.scored.jsonl (trajectories)
 Writes  runs/{run}/{split}.trajectories.jsonl or .candidates.jsonl, one record a line, flushed as it is made;
@@ -25,6 +40,11 @@ A file that exists is continued: finished records are skipped, a torn last line 
 
     python rollout.py --split train
     python rollout.py --split train --candidates 16
+    python rollout.py --split test --model runs/default/policy --out runs/default/test.policy.jsonl
+    python rollout.py --split test --simulator human --limit 1 --out runs/default/talk.jsonl
+    python rollout.py --split train --samples 3 --model meta-llama/Llama-3.1-8B-Instruct --tensor-parallel-size 8 \\
+        --simulator http://localhost:8001/v1
+    python rollout.py --split test --model https://api.openai.com/v1 --model-name gpt-4o --concurrency 32
 """
 import argparse
 import asyncio
@@ -33,16 +53,25 @@ import json
 import os
 import random
 import re
+import shutil
+import socket
+import subprocess
 import sys
+import tempfile
+import threading
 import time
+import urllib.error
+import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from http.client import HTTPException
 from pathlib import Path
 
 ANSWER_MARK = "I WANT TO ANSWER:"
 OUTPUT_MARK = "OUTPUT:"
 REPLY_LIMIT = {"backend": 400, "frontend": 1000}  # characters of a simulator's reply (paper, section 3)
 TINY = 50_000_000  # parameters; below, on CPU, a step of vLLM costs several times what the model does
+REFERENCE_QUOTE = 25  # characters of a line of the reference that, repeated in a reply, count as a leak
 PREFILL_TOKENS = 4096  # prompt tokens that the transformers engine takes into one step
 CHUNK = 64  # queries per row of its attention
 KEYS = 512  # keys per block of its attention: the size of torch's own blocks on CPU
@@ -77,6 +106,55 @@ No JavaScript. The only pictures are those at https://picsum.photos/id/48/W/H, i
 You may think first; if you do, write "OUTPUT:" after your thoughts."""
 
 
+SIMULATOR = {"backend": """You play a human who wants help with a Python function. You cannot read or write code, but you know \
+exactly how the function must behave: just like this reference, which the assistant cannot see.
+
+{reference}
+
+The dialogue so far:
+
+{dialogue}
+
+Write the human's reply to the assistant's last message.
+- At most two short sentences, in plain words. Never write code, and never quote the reference.
+- Answer only what was asked, and only what the reference settles. If it does not settle it, say "I do not know."
+- Do not contradict the reference, and do not tell what was not asked.
+
+Reply:""", "frontend": """You play a human who has a web page in mind and cannot read code. This is the page:
+
+{reference}
+
+The assistant cannot see it. The dialogue so far:
+
+{dialogue}
+
+Imagine the assistant's last page and yours as pictures, side by side. Write the human's reply: the one or two most outstanding visual \
+differences (layout, colours, texts, sizes, pictures), in plain words, in at most four sentences. Never write or quote code. If the \
+assistant showed no page, ask for one.
+
+Reply:"""}
+
+JUDGE = """A human wants what is described here, and has exactly this in mind:
+
+{reference}
+
+The assistant cannot see it and must find out by asking. The dialogue so far:
+
+{dialogue}
+
+Two possible next messages of the assistant:
+
+[A]
+{a}
+
+[B]
+{b}
+
+Which message brings the assistant closer to the right final answer? Reply with one letter, A or B."""
+
+CODE_SIGNS = re.compile(r"```|\bdef \w+\(|\blambda\b[^.]*:|^\s*(import|from|return|for|if|while) .*[:=(]|==|</?\w+[^>]*>", re.M)
+
+
 def parse_args():
     p = argparse.ArgumentParser(description=__doc__.split("\n\n")[0],
                                 formatter_class=argparse.ArgumentDefaultsHelpFormatter)
@@ -101,23 +179,61 @@ def parse_args():
                    help="sample N actions at every turn of given trajectories instead of playing (paper: 16)")
     p.add_argument("--fraction", type=float, default=1.0,
                    help="with --candidates: use this share of the trajectories, the first ones (released code: 0.1)")
+    # best of N
+    p.add_argument("--best-of-n", type=int, default=1, metavar="N", help="sample N actions at each turn and play the best")
+    p.add_argument("--step-reward", default="critic", choices=["critic", "critic-without-c", "judge", "value"],
+                   help="what picks the best: the critic's advantage with or without c, an LLM, or a value head")
+    p.add_argument("--critic", default=None, help="folder of the critic or value model (default runs/{run}/critic)")
+    p.add_argument("--judge", default=None, help="the judge: folder, hub name or URL (default: the agent itself)")
+    p.add_argument("--judge-name", default=None, help="model to name to the judge's server (default: its first)")
     # the agent
-    p.add_argument("--model", default=None, help="agent: folder or hub name (default runs/{run}/base)")
+    p.add_argument("--model", default=None,
+                   help="agent: folder, hub name, or URL of an OpenAI-compatible server, such as http://localhost:8000/v1, "
+                        "with its key in OPENAI_API_KEY (default runs/{run}/base)")
+    p.add_argument("--model-name", default=None, help="model to name to the agent's server (default: its first)")
     p.add_argument("--temperature", type=float, default=1.0, help="of the agent's sampling; 0 = greedy")
     p.add_argument("--max-tokens", type=int, default=1024, help="new tokens per response of the agent")
     # the partner
-    p.add_argument("--simulator", default="scripted", help="scripted: answers from the task's facts")
+    p.add_argument("--simulator", default="scripted",
+                   help="scripted, human, or the model that plays the human: folder, hub name or URL (key in "
+                        "SIMULATOR_API_KEY, else OPENAI_API_KEY); the agent's own name shares its engine")
+    p.add_argument("--simulator-name", default=None, help="model to name to the simulator's server (default: its first)")
+    p.add_argument("--simulator-temperature", type=float, default=0.0, help="of the simulator's sampling")
+    p.add_argument("--simulator-max-tokens", type=int, default=256, help="new tokens per reply of a simulator model")
     # the engine
-    p.add_argument("--engine", default="auto", choices=["auto", "vllm", "transformers"], help="what runs the model")
+    p.add_argument("--engine", default="auto", choices=["auto", "vllm", "transformers"], help="what runs local models")
     p.add_argument("--dtype", default="auto", choices=["auto", "float32", "bfloat16", "float16"],
                    help="auto = float32 on CPU, bfloat16 on CUDA")
     p.add_argument("--concurrency", type=int, default=0,
-                   help="episodes (or trajectories) in flight; 0 = 256 on CUDA; on CPU 128, with --candidates 16")
-    p.add_argument("--max-model-len", type=int, default=0, help="tokens of context; 0 = the model's own")
+                   help="episodes (or trajectories) in flight; 0 = 256 on CUDA, 32 with a server as the agent; on CPU 128, "
+                        "with --candidates 16")
+    p.add_argument("--max-model-len", type=int, default=0, help="tokens of context; 0 = the model's own (CPU: at most 8192)")
     p.add_argument("--gpu-memory-utilization", type=float, default=0.9, help="vLLM: share of each GPU's memory")
     p.add_argument("--tensor-parallel-size", type=int, default=1, help="vLLM: GPUs per copy of the model")
     p.add_argument("--data-parallel-size", type=int, default=1, help="vLLM: copies of the model")
-    return p.parse_args()
+    # servers
+    p.add_argument("--timeout", type=float, default=300, help="seconds to wait for a server's answer")
+    p.add_argument("--retries", type=int, default=6, help="further tries when a server is busy, gone or talks rubbish")
+    args = p.parse_args()
+    for flag, least in (("samples", 1), ("max_turns", 1), ("candidates", 0), ("best_of_n", 1), ("max_tokens", 1),
+                        ("temperature", 0), ("concurrency", 0), ("limit", 0), ("retries", 0)):
+        if getattr(args, flag) < least:
+            die(f"--{flag.replace('_', '-')} must be at least {least}, found {getattr(args, flag)}")
+    if args.candidates and args.best_of_n > 1:
+        die("--candidates samples and --best-of-n plays: give one of them")
+    if not 0 < args.fraction <= 1:
+        die(f"--fraction must be above 0 and at most 1, found {args.fraction}")
+    runs = Path("runs") / args.run
+    args.model = args.model or str(runs / "base")
+    args.critic = args.critic or str(runs / "critic")
+    args.judge, args.judge_name = (args.judge, args.judge_name) if args.judge else (args.model, args.model_name)
+    args.input = Path(args.input or (runs / f"{args.split}.scored.jsonl" if args.candidates
+                                     else f"data/{args.domain}/{args.split}.jsonl"))
+    args.out = Path(args.out or runs / f"{args.split}.{'candidates' if args.candidates else 'trajectories'}.jsonl")
+    if args.model == str(runs / "base") and not Path(args.model).exists():
+        die(f"{args.model}: no such model; name one with --model, or make the tiny one with: python train_policy.py --method "
+            f"sft --model tiny --in data/{args.domain}/demonstrations.jsonl --out {args.model}")
+    return args
 
 
 def die(message):
@@ -126,14 +242,27 @@ def die(message):
     sys.exit(2)
 
 
+class Stop(Exception):
+    """Ends the run while episodes are under way: one sentence, and the exit code."""
+
+    def __init__(self, message, code=1):
+        super().__init__(message)
+        self.code = code
+
+
+class Refused(Exception):
+    """The engine will not do this request: the episode records why and ends."""
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Files
 
 
-def read_jsonl(path, required=()):
+def read_jsonl(path, domain, required=()):
     """Records of a JSON lines file. Stops with one sentence that names file, line, found and expected."""
     if not Path(path).is_file():
-        die(f"{path}: no such file")
+        die(f"{path}: no such file; " + ("run generate_tasks.py first, or name another with --in" if "facts" not in required
+                                         and "task" not in required else "run rollout.py and evaluate.py first, or name another with --in"))
     with open(path, encoding="utf-8", errors="replace") as f:
         for number, line in enumerate(f, 1):
             if not line.strip():
@@ -149,38 +278,115 @@ def read_jsonl(path, required=()):
             if missing:
                 die(f"{path}, line {number}: key {missing[0]!r} is missing, found {', '.join(sorted(record)) or 'none'}")
             record.setdefault("task_id", f"{Path(path).stem}-{number:05d}")  # released ColBench lines have none
-            record.setdefault("domain", args.domain)
-            yield record
+            record.setdefault("domain", domain)
+            yield number, record
 
 
-def resume(path):
-    """Records already in the output; a torn last line is cut off the file."""
+def read_tasks(args):
+    """Tasks, each with a key of its own."""
+    tasks, lines = [], {}
+    for number, task in read_jsonl(args.input, args.domain, ("problem_description", "ground_truth")):
+        where = f"{args.input}, line {number}"
+        if task["task_id"] in lines:
+            die(f"{where}: task_id {task['task_id']!r} stands in line {lines[task['task_id']]} already; each must be unique")
+        lines[task["task_id"]] = number
+        if args.simulator == "scripted" and task["domain"] == "backend" and args.max_turns > 1:
+            facts = task.get("facts")
+            if not isinstance(facts, list) or any(not {"keywords", "question", "reply"} <= set(f) for f in facts):
+                die(f"{where}: found no 'facts' with keywords, question and reply, from which the scripted simulator answers; "
+                    "give a model or URL with --simulator")
+        tasks.append(task)
+        if len(tasks) == args.limit:
+            break
+    return tasks or die(f"{args.input}: no tasks in it")
+
+
+def read_trajectories(args):
+    """The first --fraction of the trajectories."""
+    records, lines = [], {}
+    for number, record in read_jsonl(args.input, args.domain, ("sample", "dialogue_history", "task")):
+        where, history = f"{args.input}, line {number}", record["dialogue_history"]
+        if not isinstance(history, list) or not all(isinstance(m, dict) and {"role", "content"} <= set(m) for m in history):
+            die(f"{where}: 'dialogue_history' should be a list of messages with role and content")
+        key = (record["task_id"], record["sample"])
+        if key in lines:
+            die(f"{where}: sample {key[1]} of task {key[0]!r} stands in line {lines[key]} already")
+        lines[key] = number
+        records.append(record)
+    records = records[:max(1, round(args.fraction * len(records)))]
+    return records[:args.limit or None] or die(f"{args.input}: no trajectories in it")
+
+
+def resume(path, inputs, key):
+    """Keys of the records in the output; a torn last line is cut off the file.
+
+    A record must be about the task as the input has it now: files that were made again under the same names are an error."""
+    done, good = set(), 0
     if not path.exists():
-        return []
-    records, good = [], 0
+        return done
     with open(path, "rb") as f:
         for number, line in enumerate(f, 1):
-            try:
-                record = json.loads(line) if line.endswith(b"\n") else None
-            except ValueError:
-                die(f"{path}, line {number}: not JSON; use --overwrite or another --out")
-            if record is None:
+            if not line.endswith(b"\n"):
                 break
-            records.append(record)
+            try:
+                record = json.loads(line)
+                done.add(tuple(record[k] for k in key))
+                task = inputs.get(record["task_id"], record["task"])
+                if task["problem_description"] != record["task"]["problem_description"] \
+                        or task["ground_truth"] != record["task"]["ground_truth"]:
+                    die(f"{path}, line {number}: task {record['task_id']} reads differently in the input now; use --overwrite or "
+                        "another --out")
+            except (ValueError, KeyError, TypeError):
+                die(f"{path}, line {number}: found {line[:60]!r}, expected a record with {', '.join(key)}; use --overwrite or "
+                    "another --out")
             good += len(line)
     if good < path.stat().st_size:
         os.truncate(path, good)
-    return records
+    return done
 
 
-def check_settings(path, settings):
-    """The settings that decide the content stand beside the output; continuing it with others is an error."""
-    path = path.with_suffix(".settings.json")
-    old = json.loads(path.read_text()) if path.exists() and not args.overwrite else settings
-    for name in settings:
-        if old.get(name) != settings[name]:
-            die(f"{path}: {name} was {old.get(name)!r}, now {settings[name]!r}; use --overwrite or another --out")
-    path.write_text(json.dumps(settings, indent=1))
+def settings_of(args, engine_name):
+    """What decides the content of the output."""
+    names = ["model", "model_name", "temperature", "max_tokens", "seed", "system", "dtype", "max_model_len"]
+    if args.candidates:
+        names += ["candidates"]
+    else:
+        names += ["domain", "simulator", "simulator_name", "simulator_temperature", "simulator_max_tokens", "max_turns", "best_of_n"]
+    if args.best_of_n > 1:
+        names += ["step_reward", "judge", "judge_name"] if args.step_reward == "judge" else ["step_reward", "critic"]
+    settings = {name: getattr(args, name) for name in names}
+    settings |= {"engine": engine_name, "model_fingerprint": fingerprint(args.model)}
+    if args.best_of_n > 1 and args.step_reward != "judge":
+        settings["critic_fingerprint"] = fingerprint(args.critic)
+    return settings
+
+
+def fingerprint(folder):
+    """Sizes and both ends of a model's weight files: another model under the same name is noticed."""
+    h = hashlib.sha256()
+    for file in sorted(Path(folder).glob("*.safetensors")) if Path(folder).is_dir() else []:
+        with open(file, "rb") as f:
+            h.update(f"{file.name} {file.stat().st_size}".encode() + f.read(1 << 16))
+            f.seek(-min(1 << 16, file.stat().st_size), os.SEEK_END)
+            h.update(f.read())
+    return h.hexdigest()[:16]
+
+
+def check_settings(args, settings):
+    """The settings stand beside the output; continuing it with others is an error."""
+    path = args.out.with_suffix(".settings.json")
+    if path.exists() and args.out.exists() and not args.overwrite:
+        try:
+            old = json.loads(path.read_text())
+        except ValueError:
+            die(f"{path}: not JSON; use --overwrite or another --out")
+        changed = [f"{name.replace('_', ' ')} was {old.get(name)!r}, now {settings.get(name)!r}"
+                   for name in sorted({*old, *settings}) if old.get(name) != settings.get(name)]
+        if changed:
+            die(f"{path}: {'; '.join(changed)}; use --overwrite or another --out")
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(settings, indent=1))
+    os.replace(part, path)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -195,9 +401,11 @@ def parse_output(output, last_turn):
     return (content, content, "max_turns") if last_turn else (content, None, None)
 
 
-def system_prompt(domain):
+def system_prompt(args, domain):
     if args.system:
-        return Path(args.system).read_text()
+        if not Path(args.system).is_file():
+            die(f"--system {args.system}: no such file")
+        return Path(args.system).read_text(encoding="utf-8")
     if domain == "frontend":
         from render import TAILWIND_LINK
         prompt = AGENT_PAGES_SINGLE_TURN if args.max_turns == 1 else AGENT_PAGES_MULTI_TURN
@@ -221,10 +429,19 @@ def merge_system(messages):
 
 def encode_chat(tokenizer, messages):
     """Prompt token ids by the model's own chat template."""
+    from jinja2.exceptions import TemplateError
     try:
-        return tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
-    except Exception:  # templates refuse a system role each with an error of its own
-        return tokenizer.apply_chat_template(merge_system(messages), add_generation_prompt=True, return_dict=False)
+        text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+    except TemplateError:  # some templates (Gemma's) refuse a system role
+        if messages[0]["role"] != "system":
+            raise
+        text = tokenizer.apply_chat_template(merge_system(messages), add_generation_prompt=True, tokenize=False)
+    return tokenizer(text, add_special_tokens=False)["input_ids"]
+
+
+def as_text(dialogue, names):
+    """A dialogue for a prompt; `names`: role -> who speaks."""
+    return "\n\n".join(f"{names[m['role']]}: {m['content']}" for m in dialogue)
 
 
 def derive_seed(*key):
@@ -239,15 +456,15 @@ def derive_seed(*key):
 def scripted_reply(facts, text):
     """The scripted human: at most two sentences from `facts`, by the words of the agent's `text`.
 
-    A fact scores the number of its keywords among the words of the text; a fact whose own question stands in the text
-    wins over all that are only touched. One fact answers, two if the text asks about two."""
-    words = set(re.findall(r"\w+", text.lower()))
-    asked = [f for f in facts if f["question"].lower() in text.lower()]
-    if not asked:
-        score = {i: len(words & {k.lower() for k in f["keywords"]}) for i, f in enumerate(facts)}
-        best = sorted((i for i in score if score[i]), key=lambda i: -score[i])
-        asked = [facts[i] for i in best[:2 if text.count("?") > 1 else 1]]
-    reply = " ".join(f["reply"] for f in asked[:2]) or "I do not know."
+    Facts whose own question stands in the text win. Otherwise a fact scores the number of its keywords in the text (whole
+    words, any case); the best answers, and a second one if it is asked about with words of its own."""
+    text = text.lower()
+    chosen = [f for f in facts if f["question"].lower() in text]
+    if not chosen:
+        hits = [{k.lower() for k in f["keywords"] if re.search(rf"(?<!\w){re.escape(k.lower())}(?!\w)", text)} for f in facts]
+        order = sorted((i for i in range(len(facts)) if hits[i]), key=lambda i: -len(hits[i]))
+        chosen = [facts[i] for i in order if i == order[0] or hits[i] - hits[order[0]]]
+    reply = " ".join(f["reply"] for f in chosen[:2]) or "I do not know."
     return reply[:REPLY_LIMIT["backend"]]
 
 
@@ -280,6 +497,60 @@ class PagePartner:
         return page_reply(mine, reference, limit=REPLY_LIMIT["frontend"])
 
 
+def leaks_code(reply, reference):
+    """Whether a simulator's reply contains code, or a line of the reference."""
+    lines = [line.strip() for line in reference.splitlines()]
+    return bool(CODE_SIGNS.search(reply)) or any(len(line) >= REFERENCE_QUOTE and line in reply for line in lines)
+
+
+async def model_reply(engine, args, task, sample, dialogue):
+    """A model plays the human: brief, bound to the reference."""
+    prompt = SIMULATOR[task["domain"]].format(
+        reference=task["ground_truth"], dialogue=as_text(dialogue, {"user": "Human", "assistant": "Assistant"}))
+    key = (task["task_id"], sample, "simulator")
+    [out] = await engine.generate([{"role": "user", "content": prompt}], 1, derive_seed(args.seed, *key, len(dialogue)),
+                                  args.simulator_temperature, args.simulator_max_tokens, key)
+    return out.text.rsplit("</think>", 1)[-1].strip()[:REPLY_LIMIT[task["domain"]]]
+
+
+def human_reply(task, dialogue):
+    """A person at the terminal."""
+    if len(dialogue) == 2:
+        print("\n" + "=" * 100 + f"\nThe agent was told: {task['problem_description']}\n"
+              "You are the human. Answer it; /show prints the hidden reference, /quit stops.")
+    print(f"\nagent> {dialogue[-1]['content']}")
+    while True:
+        try:
+            line = input("you> ").strip()
+        except EOFError:
+            line = "/quit"
+        if line == "/quit":
+            raise Stop("you stopped; finished episodes are saved, and the same command continues", 0)
+        if line == "/show":
+            print(task["ground_truth"])
+        elif line:
+            return line[:REPLY_LIMIT[task["domain"]]]
+
+
+def show_score(record):
+    """After a talk with a human: what the answer is worth, by evaluate.py where it lies beside this file."""
+    print(f"\nagent> {record['dialogue_history'][-1]['content']}\n")
+    evaluate = Path(__file__).with_name("evaluate.py")
+    if record["answer"] is None or not evaluate.exists():
+        return print(f"The episode ended: {record['finish']}." + ("" if evaluate.exists() else " (No evaluate.py here to score it.)"))
+    with tempfile.TemporaryDirectory() as folder:
+        source, scored = Path(folder) / "talk.jsonl", Path(folder) / "scored.jsonl"
+        source.write_text(json.dumps(record) + "\n", encoding="utf-8")
+        ran = subprocess.run([sys.executable, evaluate, "--in", source, "--out", scored, "--domain", record["domain"]],
+                             capture_output=True, text=True)
+        if ran.returncode:
+            return print(f"It could not be scored: {ran.stderr.strip()}")
+        record = json.loads(scored.read_text(encoding="utf-8"))
+    print(f"Reward {record['reward']:.2f}" + (
+        f": {sum(s == 'passed' for s in record['tests'].values())} of {len(record['tests'])} hidden tests passed "
+        f"({', '.join(record['tests'].values())})." if record.get("tests") else "."))
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Engines
 
@@ -287,77 +558,126 @@ class PagePartner:
 @dataclass
 class Output:
     text: str  # without the end-of-turn token
-    ids: list = None  # sampled token ids, with the end-of-turn token where the model emitted it
-    logps: list = None  # log pi(token), before the temperature
+    ids: list = None  # sampled token ids, with the end-of-turn token where the model emitted it; None from a server
+    logps: list = None  # log pi(token), before the temperature; None from a server
+    tokens: int = 0
 
 
-class Refused(Exception):
-    """The engine will not do this request; the episode records why and ends."""
+def first_line(error):
+    return (str(error).strip() or type(error).__name__).split("\n")[0][:300]
 
 
-def eos_ids(model_config, generation_config, tokenizer):
-    ids = {tokenizer.eos_token_id}
-    for config in (model_config, generation_config):
-        eos = getattr(config, "eos_token_id", None)
-        ids |= set(eos) if isinstance(eos, (list, tuple)) else {eos}
-    return ids - {None}
+def load_tokenizer(path):
+    from transformers import AutoTokenizer
+    from transformers.utils import logging
+    logging.disable_progress_bar()
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path)
+    except (ValueError, OSError) as e:
+        die(f"{path}: no tokenizer could be loaded from there ({first_line(e)})")
+    if tokenizer.chat_template is None:
+        die(f"{path}: the model has no chat template; give an instruction-tuned model, or add chat_template.jinja to its folder")
+    return tokenizer
+
+
+def prepare_cpu():
+    """Before torch is loaded: idle threads of OpenMP sleep instead of spinning, which costs seconds where cores are shared."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+
+def context_of(args, config):
+    own = getattr(config, "max_position_embeddings", None) or 8192
+    return min(own, args.max_model_len or own)
 
 
 class TransformersEngine:
     """Continuous batching over any Hugging Face causal LM that uses the library's attention interface.
 
-    A request owns a row ("slot") of the key/value cache. Each step runs ONE forward pass over a flat list of tokens:
+    A conversation owns a row ("slot") of the key/value cache. Each step runs ONE forward pass over a flat list of tokens:
     the prompt suffixes of new requests and the last token of every column (a column = one of a request's n samples).
     The n columns of a request share its prompt: their tokens lie in the same slot, and `mask` says who sees which.
     A later turn of a conversation finds its earlier turns in its slot and feeds only what is new.
 
-    On CPU in float32 a token's numbers do not depend, to the last bit, on what else is in the batch: MKL treats rows
-    alike if there are enough of them, so steps are padded to 16 tokens, attention to 4 queries and 64 keys (the sizes
-    were found by experiment and are held by a test)."""
+    On CPU in float32 a token's numbers do not depend, to the last bit, on what else is in the batch. MKL treats rows alike if
+    there are enough of them, and torch's attention works in blocks of 512 keys: so steps are padded to 16 tokens,
+    attention to 4 queries and 512 keys, and long prompts are cut into 64 queries (found by experiment, held by a test)."""
 
-    def __init__(self, path, slots):
+    STEP, QUERIES, CHUNK, KEYS = 16, 4, 64, 512
+    PREFILL = 4096  # prompt tokens that one step takes in
+
+    def __init__(self, path, args, slots):
+        prepare_cpu()
         import torch
         from transformers import AttentionInterface, AutoModelForCausalLM
-        self.torch = torch
+        self.torch, self.path = torch, path
         self.tokenizer = load_tokenizer(path)
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         dtype = {"auto": "bfloat16" if self.device == "cuda" else "float32"}.get(args.dtype, args.dtype)
-        AttentionInterface.register("slots", self.attention)
+        AttentionInterface.register("slots", attend)
         try:
-            self.model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation="slots")
-        except (ValueError, OSError) as e:
-            die(f"cannot load {path} into the transformers engine: {first_line(e)}")
+            self.model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
+        except (ValueError, OSError, KeyError) as e:
+            die(f"{path}: no causal language model could be loaded from there ({first_line(e)})")
         self.model.to(self.device).eval()
+        if self.device == "cpu" and self.model.num_parameters() < TINY and "OMP_NUM_THREADS" not in os.environ:
+            torch.set_num_threads(1)  # two threads wait for each other longer than they compute
         config = self.model.config.get_text_config()
-        self.eos = eos_ids(config, self.model.generation_config, self.tokenizer)
-        self.context = args.max_model_len or getattr(config, "max_position_embeddings", 1 << 20)
-        self.slots, self.capacity = slots, 0
-        self.layers = config.num_hidden_layers
+        eos = getattr(self.model.generation_config, "eos_token_id", None)
+        self.eos = {self.tokenizer.eos_token_id, *(eos if isinstance(eos, list) else [eos])} - {None}
+        self.context = context_of(args, config)
+        if getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True):
+            self.context = min(self.context, config.sliding_window)  # up to there, a window is plain attention
+        token = 2 * config.num_hidden_layers * (getattr(config, "num_key_value_heads", None) or config.num_attention_heads) \
+            * (getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads) * self.model.dtype.itemsize
+        memory = torch.cuda.mem_get_info()[0] // 2 if self.device == "cuda" else 2 << 30
+        self.slots = max(1, min(slots, memory // (token * min(self.context, 2048))))
+        self.capacity, self.mask = 0, torch.zeros(self.slots, self.QUERIES, 0, dtype=torch.bool, device=self.device)
         self.keys, self.values = {}, {}  # layer -> (slots + 1, kv heads, capacity, head width); the last row is scrap
-        self.held = [[] for _ in range(slots)]  # token ids whose keys and values lie in the slot's first cells
+        self.held = [[] for _ in range(self.slots)]  # token ids whose keys and values lie in the slot's first cells
         self.owner = {}  # conversation -> slot, least recently used first
-        self.free = list(range(slots - 1, -1, -1))
+        self.free = list(range(self.slots - 1, -1, -1))
         self.waiting, self.active = [], {}  # active: slot -> request
-        self.pool = ThreadPoolExecutor(1)
-        self.driver = None
+        self.pool, self.driver = ThreadPoolExecutor(1), None
         self.counts = {"prompt_tokens": 0, "cached_tokens": 0, "steps": 0}
+        self.check()
 
-    async def generate(self, messages, n, seed, temperature, max_tokens, conversation):
-        """n Outputs. `conversation` is any hashable key: its earlier turns stay in the cache until `forget`."""
-        prompt = encode_chat(self.tokenizer, messages)
+    def check(self):
+        """One prompt through the model as it is and through ours: models whose attention we cannot replace are refused."""
+        torch = self.torch
+        prompt = encode_chat(self.tokenizer, [{"role": "user", "content": "Hello"}])[:self.context - 1]
+        with torch.inference_mode():
+            expected = self.model(input_ids=torch.tensor([prompt], device=self.device)).logits[0, -1].float().log_softmax(-1)
+        try:
+            self.model.set_attn_implementation("slots")
+            self.new_request(prompt, 1, 0, 0.0, 1, "check")
+            [request] = self.step()
+            close = abs(request["logps"][0][0] - expected.max().item()) < (1e-3 if self.model.dtype == torch.float32 else 0.3)
+        except Exception as e:  # whatever a foreign model does with an attention that is not its own
+            close = print(f"{self.path}: {first_line(e)}", file=sys.stderr)
+        if not close:
+            die(f"{self.path}: the transformers engine cannot run this model's attention; install vllm and use --engine vllm")
+        self.forget("check")
+        self.counts = dict.fromkeys(self.counts, 0)
+
+    def new_request(self, prompt, n, seed, temperature, max_tokens, conversation, future=None):
         room = min(max_tokens, self.context - len(prompt))
         if room < 1:
             raise Refused(f"prompt of {len(prompt)} tokens does not fit the context of {self.context} tokens")
         import numpy as np
-        request = {"prompt": prompt, "n": n, "room": room, "temperature": temperature, "conversation": conversation,
-                   "uniform": np.random.default_rng(seed).random((room, n)),  # one draw a token
-                   "ids": [[] for _ in range(n)], "logps": [[] for _ in range(n)], "alive": list(range(n)),
-                   "future": asyncio.get_running_loop().create_future()}
-        self.waiting.append(request)
+        self.waiting.append({
+            "prompt": prompt, "n": n, "room": room, "temperature": temperature, "conversation": conversation, "future": future,
+            "random": np.random.default_rng(seed), "uniform": np.zeros((0, n)), "ids": [[] for _ in range(n)],
+            "logps": [[] for _ in range(n)], "alive": list(range(n))})
+        return self.waiting[-1]
+
+    async def generate(self, messages, n, seed, temperature, max_tokens, conversation):
+        """n Outputs. `conversation`: any hashable key; its earlier turns stay in the cache until `forget`."""
+        request = self.new_request(encode_chat(self.tokenizer, messages), n, seed, temperature, max_tokens, conversation,
+                                   asyncio.get_running_loop().create_future())
         if self.driver is None or self.driver.done():
             self.driver = asyncio.create_task(self.drive())
         await request["future"]
-        return [Output(self.tokenizer.decode(ids, skip_special_tokens=True), ids, logps)
+        return [Output(self.tokenizer.decode(ids, skip_special_tokens=True), ids, logps, len(ids))
                 for ids, logps in zip(request["ids"], request["logps"])]
 
     def forget(self, conversation):
@@ -367,23 +687,21 @@ class TransformersEngine:
 
     async def drive(self):
         """Steps in a thread of their own while there is work, so that the event loop stays free."""
-        loop = asyncio.get_running_loop()
         try:
             while self.waiting or self.active:
-                for request in await loop.run_in_executor(self.pool, self.step):
+                for request in await asyncio.get_running_loop().run_in_executor(self.pool, self.step):
                     request["future"].set_result(None)
         except Exception as e:
             for request in [*self.waiting, *self.active.values()]:
-                request["future"].set_exception(e)
-            self.waiting, self.active = [], {}
+                if not request["future"].done():
+                    request["future"].set_exception(Stop(f"the transformers engine failed: {first_line(e)}"))
 
     def admit(self):
         """Slots for waiting requests: the conversation's own, a free one, or the least recently used idle one."""
         new, tokens = [], 0
-        while self.waiting and tokens < PREFILL_TOKENS:
+        while self.waiting and tokens < self.PREFILL:
             request = self.waiting[0]
-            conversation = request["conversation"]
-            slot = self.owner.pop(conversation, None)
+            slot = self.owner.pop(request["conversation"], None)
             if slot is None and self.free:
                 slot = self.free.pop()
             if slot is None:
@@ -391,64 +709,38 @@ class TransformersEngine:
                 slot = self.owner.pop(idle, None)
             if slot is None:
                 break
-            self.owner[conversation] = slot
+            assert slot not in self.active, "a conversation asks one thing at a time"
+            self.owner[request["conversation"]] = slot
             held, prompt = self.held[slot], request["prompt"]
-            # the last prompt token is always fed: its logits start the response
-            limit = min(len(held), len(prompt) - 1)
-            shared = next((i for i in range(limit) if held[i] != prompt[i]), limit)
+            most = min(len(held), len(prompt) - 1)  # the last prompt token is always fed: the response starts from it
+            shared = next((i for i in range(most) if held[i] != prompt[i]), most)
             request.update(slot=slot, start=shared, cells=len(prompt))
             self.held[slot] = prompt[:]
-            self.active[slot] = request
+            self.active[slot] = self.waiting.pop(0)
             new.append(request)
             tokens += len(prompt) - shared
             self.counts["prompt_tokens"] += len(prompt)
             self.counts["cached_tokens"] += shared
-            self.waiting.pop(0)
         return new
 
     def grow(self, cells, columns):
-        """Room for `cells` cells per slot and `columns` columns in the mask."""
-        torch = self.torch
-        columns = max(columns, 4)
-        if self.capacity == 0 or cells > self.capacity or columns > self.mask.shape[1]:
-            old, old_mask = self.capacity, getattr(self, "mask", None)
-            self.capacity = max(cells, old)
-            columns = max(columns, 0 if old_mask is None else old_mask.shape[1])
-            self.mask = torch.zeros(self.slots, columns, self.capacity, dtype=torch.bool, device=self.device)
-            if old_mask is not None:
-                self.mask[:, :old_mask.shape[1], :old] = old_mask
-            for cache in (self.keys, self.values):
-                for layer, c in cache.items():
-                    cache[layer] = c.new_zeros(*c.shape[:2], self.capacity, c.shape[3])
-                    cache[layer][:, :, :old] = c
-
-    def attention(self, module, query, key, value, attention_mask=None, scaling=None, **kwargs):
-        """Replaces the model's attention. query (1, H, N, D), key and value (1, Hkv, N, D) of the step's N tokens."""
-        torch, plan = self.torch, self.plan
-        layer = module.layer_idx
-        if layer not in self.keys:
-            shape = (self.slots + 1, key.shape[1], self.capacity, key.shape[3])
-            self.keys[layer] = key.new_zeros(shape)
-            self.values[layer] = value.new_zeros(*shape[:3], value.shape[3])
-        keys, values = self.keys[layer], self.values[layer]
-        keys[plan["slot"], :, plan["cell"]] = key[0].transpose(0, 1)
-        values[plan["slot"], :, plan["cell"]] = value[0].transpose(0, 1)
-        q = query[0].transpose(0, 1)  # (N, H, D)
-        out = q.new_zeros(*q.shape[:2], value.shape[3])
-        for part in plan["parts"]:
-            grid = q.new_zeros(part["rows"], part["width"], *q.shape[1:])  # (rows, T, H, D)
-            grid[part["row"], part["column"]] = q[part["tokens"]]
-            k, v = keys[part["slots"], :, :part["cells"]], values[part["slots"], :, :part["cells"]]
-            o = torch.nn.functional.scaled_dot_product_attention(
-                grid.transpose(1, 2), k, v, attn_mask=part["mask"], scale=scaling, enable_gqa=k.shape[1] != q.shape[1])
-            out[part["tokens"]] = o.transpose(1, 2)[part["row"], part["column"]]
-        return out[None], None  # (1, N, H, D)
+        """Room for `cells` cells per slot, and `columns` columns in the mask."""
+        if cells <= self.capacity and columns <= self.mask.shape[1]:
+            return
+        old, before = self.capacity, self.mask
+        self.capacity = max(cells, old)
+        self.mask = before.new_zeros(self.slots, max(columns, before.shape[1]), self.capacity)
+        self.mask[:, :before.shape[1], :old] = before
+        for cache in (self.keys, self.values):
+            for layer, c in cache.items():
+                cache[layer] = c.new_zeros(*c.shape[:2], self.capacity, c.shape[3])
+                cache[layer][:, :, :old] = c
 
     def step(self):
         """One forward pass; returns the requests that are finished."""
         torch = self.torch
-        decoding = list(self.active.values())
-        new = self.admit()
+        up = lambda n, to: -(-n // to) * to  # noqa: E731
+        decoding, new = list(self.active.values()), self.admit()
         self.counts["steps"] += 1
         ids, positions, slots, cells, parts = [], [], [], [], []
         wanted = []  # (token, request, columns): whose logits are sampled from
@@ -464,50 +756,48 @@ class TransformersEngine:
                     cells.append(r["cells"])
                     column.append(c)
                     r["cells"] += 1
-            length = -(-(max(cells) + 1) // KEYS) * KEYS
-            rows = max(slots) + 1
-            width = -(-max(4, max(r["n"] for r in decoding)) // 4) * 4
+            length, rows = up(max(cells) + 1, self.KEYS), max(slots) + 1
+            width = up(max(r["n"] for r in decoding), self.QUERIES)
             self.grow(length, width)
             self.mask[slots, column, cells] = True
-            parts.append({"rows": rows, "width": width, "row": torch.tensor(slots), "column": torch.tensor(column),
-                          "tokens": torch.arange(len(ids)), "slots": slice(0, rows), "cells": length,
+            parts.append({"tokens": slice(0, len(ids)), "rows": rows, "width": width, "row": torch.tensor(slots),
+                          "column": torch.tensor(column), "slots": slice(0, rows), "cells": length,
                           "mask": self.mask[:rows, None, :width, :length]})
-        # 2. the prompts of new requests, without what lies in their slots already
+        # 2. the prompts of new requests, without what lies in their slots already, as rows of at most CHUNK queries
         if new:
-            longest = max(len(r["prompt"]) for r in new)
-            length = -(-longest // KEYS) * KEYS
-            self.grow(length, max(r["n"] for r in new))
-            first, row, column, begin, of = len(ids), [], [], [], []  # a long suffix is several rows of CHUNK queries
+            length = up(max(len(r["prompt"]) for r in new), self.KEYS)
+            self.grow(length, up(max(r["n"] for r in new), self.QUERIES))
+            first, row, column, begin, of = len(ids), [], [], [], []
             for r in new:
-                suffix = r["prompt"][r["start"]:]
-                ids += suffix
-                positions += range(r["start"], len(r["prompt"]))
-                cells += range(r["start"], len(r["prompt"]))
-                slots += [r["slot"]] * len(suffix)
-                row += [len(begin) + i // CHUNK for i in range(len(suffix))]
-                column += [i % CHUNK for i in range(len(suffix))]
-                begin += range(r["start"], len(r["prompt"]), CHUNK)
+                start, end = r["start"], len(r["prompt"])
+                ids += r["prompt"][start:]
+                positions += range(start, end)
+                cells += range(start, end)
+                slots += [r["slot"]] * (end - start)
+                row += [len(begin) + i // self.CHUNK for i in range(end - start)]
+                column += [i % self.CHUNK for i in range(end - start)]
+                begin += range(start, end, self.CHUNK)
                 of += [r["slot"]] * (len(begin) - len(of))
                 wanted.append((len(ids) - 1, r, range(r["n"])))
-                self.mask[r["slot"], :, len(r["prompt"]):] = False
-                self.mask[r["slot"], :, :len(r["prompt"])] = True
-            width = -(-max(4, max(column) + 1) // 4) * 4
-            seen = torch.tensor(begin)[:, None] + torch.arange(width)  # (rows, T): the last cell each query may see
-            parts.append({"rows": len(begin), "width": width, "row": torch.tensor(row), "column": torch.tensor(column),
-                          "tokens": torch.arange(first, len(ids)), "slots": torch.tensor(of), "cells": length,
-                          "mask": (torch.arange(length) <= seen[:, :, None])[:, None].to(self.device)})
-        # 3. forward, padded with tokens of a scrap slot
-        pad = max(16, -(-len(ids) // 4) * 4) - len(ids)
-        self.plan = {"slot": torch.tensor(slots + [self.slots] * pad), "cell": torch.tensor(cells + [0] * pad),
-                     "parts": parts}
+                self.mask[r["slot"], :, end:] = False
+                self.mask[r["slot"], :, :end] = True
+            width = up(max(column) + 1, self.QUERIES)
+            last = torch.tensor(begin)[:, None] + torch.arange(width)  # (rows, T): the last cell that each query sees
+            parts.append({"tokens": slice(first, len(ids)), "rows": len(begin), "width": width, "row": torch.tensor(row),
+                          "column": torch.tensor(column), "slots": torch.tensor(of), "cells": length,
+                          "mask": (torch.arange(length) <= last[:, :, None])[:, None].to(self.device)})
+        # 3. forward, padded with tokens of the scrap slot
         at = [token for token, _, _ in wanted]
-        at += [0] * (max(16, -(-len(at) // 4) * 4) - len(at))
+        at += [0] * (max(self.STEP, up(len(at), 4)) - len(at))
+        pad = [0] * (max(self.STEP, up(len(ids), 4)) - len(ids))
+        plan = {"engine": self, "slot": torch.tensor(slots + [self.slots] * len(pad)), "cell": torch.tensor(cells + pad),
+                "parts": parts}
         with torch.inference_mode():
-            logits = self.model(input_ids=torch.tensor([ids + [0] * pad], device=self.device), use_cache=False,
-                                position_ids=torch.tensor([positions + [0] * pad], device=self.device),
-                                logits_to_keep=torch.tensor(at, device=self.device)).logits[0]
-            self.sample(logits, wanted)
-        # 4. columns end with an end-of-turn token or for lack of room, requests with their last column
+            logits = self.model(input_ids=torch.tensor([ids + pad], device=self.device), use_cache=False,
+                                position_ids=torch.tensor([positions + pad], device=self.device), plan=plan,
+                                logits_to_keep=torch.tensor(at, device=self.device)).logits[0]  # (wanted, V)
+            self.sample(logits[:len(wanted)].float(), wanted)
+        # 4. a column ends with an end-of-turn token or for lack of room, a request with its last column
         finished = []
         for r in [*decoding, *new]:
             r["alive"] = [c for c in r["alive"] if r["ids"][c][-1] not in self.eos and len(r["ids"][c]) < r["room"]]
@@ -519,55 +809,89 @@ class TransformersEngine:
         return finished
 
     def sample(self, logits, wanted):
-        """Inverse-CDF sampling, in float64 so that summing V probabilities adds no noise of its own."""
+        """Inverse-CDF sampling with one uniform number a token, in float64 so that summing V terms adds no noise of its own."""
         torch = self.torch
-        which, requests, columns = [], [], []
-        for i, (_, r, cs) in enumerate(wanted):
-            for c in cs:
-                which.append(i)
-                requests.append(r)
-                columns.append(c)
-        uniform = [r["uniform"][len(r["ids"][c]), c] for r, c in zip(requests, columns)]
+        drawn = [(i, r, c) for i, (_, r, columns) in enumerate(wanted) for c in columns]
+        uniform = []
+        for _, r, c in drawn:
+            if len(r["ids"][c]) >= len(r["uniform"]):
+                r["uniform"] = __import__("numpy").concatenate([r["uniform"], r["random"].random((64, r["n"]))])
+            uniform.append(r["uniform"][len(r["ids"][c]), c])
         temperature = torch.tensor([r["temperature"] for _, r, _ in wanted], device=logits.device)
-        logits = logits[:len(wanted)].float()
         cdf = (logits / temperature.clamp_min(1e-6)[:, None]).double().softmax(-1).cumsum(-1)  # (wanted, V)
-        u = torch.tensor(uniform, device=logits.device, dtype=torch.float64)
-        index = torch.tensor(which, device=logits.device)
-        tokens = torch.searchsorted(cdf[index], (u * cdf[index, -1])[:, None], right=True)[:, 0]
-        tokens = tokens.clamp_max(logits.shape[1] - 1)
+        index = torch.tensor([i for i, _, _ in drawn], device=logits.device)
+        u = torch.tensor(uniform, device=logits.device, dtype=torch.float64) * cdf[index, -1]
+        tokens = torch.searchsorted(cdf[index], u[:, None], right=True)[:, 0].clamp_max(logits.shape[1] - 1)
         tokens = torch.where(temperature[index] > 0, tokens, logits.argmax(-1)[index])
-        logps = logits.log_softmax(-1)[index, tokens].tolist()
-        for r, c, token, logp in zip(requests, columns, tokens.tolist(), logps):
+        logps = logits.log_softmax(-1)[index, tokens]
+        for (_, r, c), token, logp in zip(drawn, tokens.tolist(), logps.tolist()):
             r["ids"][c].append(token)
             r["logps"][c].append(logp)
 
 
-class VLLMEngine:
-    """vLLM in this process: its LLMEngine, stepped in a thread while there is work."""
+def attend(module, query, key, value, attention_mask=None, scaling=None, plan=None, **kwargs):
+    """The attention of every layer, called by transformers. query (1, H, N, D), key and value (1, Hkv, N, D) of N tokens."""
+    import torch
+    engine, layer = plan["engine"], module.layer_idx
+    if layer not in engine.keys:
+        for cache, x in ((engine.keys, key), (engine.values, value)):
+            cache[layer] = x.new_zeros(engine.slots + 1, x.shape[1], engine.capacity, x.shape[3])
+    keys, values = engine.keys[layer], engine.values[layer]
+    keys[plan["slot"], :, plan["cell"]] = key[0].transpose(0, 1)
+    values[plan["slot"], :, plan["cell"]] = value[0].transpose(0, 1)
+    q = query[0].transpose(0, 1)  # (N, H, D)
+    out = q.new_zeros(*q.shape[:2], value.shape[3])
+    for part in plan["parts"]:
+        grid = q.new_zeros(part["rows"], part["width"], *q.shape[1:])  # (rows, T, H, D)
+        grid[part["row"], part["column"]] = q[part["tokens"]]
+        k, v = keys[part["slots"], :, :part["cells"]], values[part["slots"], :, :part["cells"]]  # (rows, Hkv, cells, D)
+        seen = torch.nn.functional.scaled_dot_product_attention(
+            grid.transpose(1, 2), k, v, attn_mask=part["mask"], scale=scaling, enable_gqa=k.shape[1] != q.shape[1])
+        out[part["tokens"]] = seen.transpose(1, 2)[part["row"], part["column"]]
+    return out[None], None  # (1, N, H, D)
 
-    def __init__(self, path, slots):
+
+class VLLMEngine:
+    """vLLM. On CUDA its asynchronous engine with processes of its own; on CPU its engine in this process, stepped in a thread."""
+
+    def __init__(self, path, args, slots):
+        prepare_cpu()
         import torch
         cuda = torch.cuda.is_available()
+        os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+        os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
         if not cuda:
             os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")  # GiB
-        os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
-        os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
-        from vllm import EngineArgs, SamplingParams
-        from vllm.sampling_params import RequestOutputKind
-        from vllm.v1.engine.llm_engine import LLMEngine
-        self.params = lambda **kw: SamplingParams(logprobs=0, output_kind=RequestOutputKind.FINAL_ONLY, **kw)
+            os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+        try:
+            from vllm import AsyncEngineArgs, SamplingParams
+            from vllm.sampling_params import RequestOutputKind
+            from vllm.v1.engine.async_llm import AsyncLLM
+            from vllm.v1.engine.llm_engine import LLMEngine
+        except ImportError as e:
+            die(f"--engine vllm needs vllm, which cannot be imported here ({first_line(e)}): pip install -r requirements.txt, or use "
+                "--engine transformers")
+        from transformers import AutoConfig
         self.tokenizer = load_tokenizer(path)
+        self.params = lambda **kw: SamplingParams(logprobs=0, output_kind=RequestOutputKind.FINAL_ONLY, **kw)
+        self.here = os.environ.get("VLLM_ENABLE_V1_MULTIPROCESSING") == "0"
         dtype = {"auto": "bfloat16" if cuda else "float32"}.get(args.dtype, args.dtype)
-        # chunked prefill and per-request seeds do not go together on CPU (RuntimeError: CPU Generator does not use offset)
-        self.engine = LLMEngine.from_engine_args(EngineArgs(
-            model=str(path), dtype=dtype, enforce_eager=not cuda, max_num_seqs=256, seed=args.seed,
-            max_model_len=args.max_model_len or None, enable_prefix_caching=True,
-            gpu_memory_utilization=args.gpu_memory_utilization, tensor_parallel_size=args.tensor_parallel_size,
-            **({} if cuda else {"enable_chunked_prefill": False, "max_num_batched_tokens": 16384})))
-        self.context = self.engine.model_config.max_model_len
+        try:
+            self.context = context_of(args, AutoConfig.from_pretrained(path).get_text_config())
+            if not cuda and not args.max_model_len:
+                self.context = min(self.context, 8192)
+            # On CPU a prompt must not be cut into chunks: vLLM 0.32 rewinds the seeded generator of a request after a chunk, which a
+            # CPU generator cannot do (RuntimeError: CPU Generator does not use offset).
+            cpu = {} if cuda else {"enforce_eager": True, "enable_chunked_prefill": False,
+                                   "max_num_batched_tokens": max(16384, self.context)}
+            self.engine = (LLMEngine if self.here else AsyncLLM).from_engine_args(AsyncEngineArgs(
+                model=str(path), dtype=dtype, max_model_len=self.context, max_num_seqs=256, enable_prefix_caching=True, seed=args.seed,
+                gpu_memory_utilization=args.gpu_memory_utilization, tensor_parallel_size=args.tensor_parallel_size,
+                data_parallel_size=args.data_parallel_size, disable_log_stats=True, **cpu))
+        except Exception as e:  # vLLM refuses models, flags and too little memory with many kinds of errors
+            die(f"{path}: vLLM cannot load it ({first_line(e)})")
         self.waiting, self.futures, self.number = [], {}, 0
-        self.pool = ThreadPoolExecutor(1)
-        self.driver = None
+        self.pool, self.driver = ThreadPoolExecutor(1), None
         self.counts = {"prompt_tokens": 0, "cached_tokens": 0, "steps": 0}
 
     async def generate(self, messages, n, seed, temperature, max_tokens, conversation):
@@ -576,68 +900,312 @@ class VLLMEngine:
         if room < 1:
             raise Refused(f"prompt of {len(prompt)} tokens does not fit the context of {self.context} tokens")
         self.number += 1
-        name = str(self.number)
-        self.futures[name] = asyncio.get_running_loop().create_future()
-        self.waiting.append((name, prompt, self.params(n=n, seed=seed, temperature=temperature, max_tokens=room)))
-        if self.driver is None or self.driver.done():
-            self.driver = asyncio.create_task(self.drive())
-        outputs = await self.futures[name]
+        name, params = str(self.number), self.params(n=n, seed=seed, temperature=temperature, max_tokens=room)
+        if self.here:
+            self.futures[name] = asyncio.get_running_loop().create_future()
+            self.waiting.append((name, prompt, params))
+            if self.driver is None or self.driver.done():
+                self.driver = asyncio.create_task(self.drive())
+            result = await self.futures[name]
+        else:
+            try:
+                async for result in self.engine.generate({"prompt_token_ids": prompt}, params, name):
+                    pass
+            except Exception as e:
+                raise Stop(f"the vLLM engine died: {first_line(e)}") from e
+        self.counts["prompt_tokens"] += len(prompt)
+        self.counts["cached_tokens"] += result.num_cached_tokens or 0
         return [Output(self.tokenizer.decode(o.token_ids, skip_special_tokens=True), list(o.token_ids),
-                       [lp[t].logprob for t, lp in zip(o.token_ids, o.logprobs)])
-                for o in sorted(outputs, key=lambda o: o.index)]
+                       [ranks[token].logprob for token, ranks in zip(o.token_ids, o.logprobs)], len(o.token_ids))
+                for o in sorted(result.outputs, key=lambda o: o.index)]
 
     def forget(self, conversation):
         pass  # vLLM's prefix cache needs no help
 
     async def drive(self):
-        loop = asyncio.get_running_loop()
         try:
             while self.waiting or self.engine.has_unfinished_requests():
-                for result in await loop.run_in_executor(self.pool, self.step):
-                    self.futures.pop(result.request_id).set_result(result.outputs)
+                for result in await asyncio.get_running_loop().run_in_executor(self.pool, self.step):
+                    self.futures.pop(result.request_id).set_result(result)
         except Exception as e:
             for future in self.futures.values():
-                future.set_exception(e)
-            self.futures = {}
+                future.set_exception(Stop(f"the vLLM engine died: {first_line(e)}"))
 
     def step(self):
         waiting, self.waiting = self.waiting, []
         for name, prompt, params in waiting:
             self.engine.add_request(name, {"prompt_token_ids": prompt}, params)
         self.counts["steps"] += 1
-        finished = [r for r in self.engine.step() if r.finished]
-        for r in finished:
-            self.counts["prompt_tokens"] += len(r.prompt_token_ids)
-            self.counts["cached_tokens"] += r.num_cached_tokens or 0
-        return finished
+        return [r for r in self.engine.step() if r.finished]
 
 
-def first_line(error):
-    return str(error).strip().split("\n")[0][:200]
+class ServerEngine:
+    """An OpenAI-compatible server: chat completions over plain HTTP, one thread a request."""
+
+    def __init__(self, url, args, name, key, limit):
+        self.url, self.args, self.name = url.rstrip("/"), args, name
+        self.headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
+        self.pool = ThreadPoolExecutor(limit)
+        self.dialect = {}  # what this server wants otherwise: found out from its refusals
+        self.counts = {"prompt_tokens": 0, "cached_tokens": 0, "requests": 0, "retries": 0}
+        self.lock = threading.Lock()
+        if self.name is None:
+            models = self.models()
+            self.name = models[0] if models else die(f"{url}: the server names no model; give one with --model-name")
+
+    def models(self):
+        try:
+            answer = self.http("/models", None)
+            return [m["id"] for m in answer["data"]]
+        except (OSError, ValueError, KeyError, TypeError, HTTPException) as e:
+            die(f"{self.url}: no list of models from this server ({first_line(e)}); check the URL, or name the model with --model-name")
+
+    def http(self, path, body):
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self.url + path, data, self.headers)
+        with urllib.request.urlopen(request, timeout=self.args.timeout) as response:
+            return json.loads(response.read())
+
+    async def generate(self, messages, n, seed, temperature, max_tokens, conversation):
+        outputs = []
+        while len(outputs) < n:  # some servers give one choice however many are asked for
+            body = {"messages": messages, "n": n - len(outputs), "seed": (seed + len(outputs)) % (1 << 31),
+                    "temperature": temperature, "max_tokens": max_tokens}
+            outputs += await asyncio.get_running_loop().run_in_executor(self.pool, self.ask, body)
+        return outputs[:n]
+
+    def forget(self, conversation):
+        pass
+
+    def ask(self, body):
+        """One request until it is answered: Outputs, Refused, or Stop."""
+        problem = None
+        for attempt in range(self.args.retries + 1):
+            wait = min(60, 0.5 * 2 ** attempt) * random.uniform(0.5, 1.5)
+            try:
+                return self.read(self.http("/chat/completions", self.translate(body)))
+            except urllib.error.HTTPError as e:
+                text = e.read().decode(errors="replace")[:2000]
+                problem = f"HTTP {e.code}: {message_of(text)}"
+                if e.code in (401, 403):
+                    raise Stop(f"{self.url} refused the key in OPENAI_API_KEY ({problem})", 2)
+                if e.code == 404:
+                    raise Stop(f"{self.url} has no model {self.name!r} ({problem})", 2)
+                if e.code in (400, 413, 422) and not self.learn(text):
+                    raise Refused(problem)
+                if e.code in (400, 413, 422):
+                    wait = 0
+                elif e.headers.get("Retry-After", "").isdigit():
+                    wait = max(wait, min(120, int(e.headers["Retry-After"])))
+            except (OSError, HTTPException) as e:  # refused, reset, timed out, torn
+                problem = first_line(e)
+            except (ValueError, KeyError, TypeError, IndexError, AttributeError) as e:
+                problem = f"a reply that is no chat completion ({type(e).__name__}: {first_line(e)})"
+            with self.lock:
+                self.counts["retries"] += 1
+            if attempt < self.args.retries:
+                time.sleep(wait)
+        raise Stop(f"{self.url} failed {self.args.retries + 1} times, the last time with: {problem}; finished episodes are saved, and the "
+                   "same command continues")
+
+    def translate(self, body):
+        """The request in this server's dialect."""
+        body = {"model": self.name, **body}
+        if body["n"] == 1:
+            del body["n"]
+        if "max_completion_tokens" in self.dialect:
+            body["max_completion_tokens"] = body.pop("max_tokens")
+        if "system" in self.dialect:
+            body["messages"] = merge_system(body["messages"])
+        return {k: v for k, v in body.items() if k not in self.dialect}
+
+    def learn(self, text):
+        """Whether a refusal names something that can be said otherwise: o1-mini wants no system role and no temperature."""
+        message = message_of(text).lower()
+        signs = {"max_completion_tokens": "max_completion_tokens", "temperature": "temperature", "system": "role", "seed": "seed", "n": "'n'"}
+        for word, sign in signs.items():
+            if word not in self.dialect and sign in message and word.strip("'") in message and "context" not in message:
+                self.dialect[word] = True
+                print(f"{self.url}: the server refuses as we ask it ({message_of(text)}); asking without {word}"
+                      if word != "max_completion_tokens" else f"{self.url}: the server wants max_completion_tokens", file=sys.stderr)
+                return True
+        return False
+
+    def read(self, answer):
+        """Outputs of an answer; anything that is not one raises."""
+        outputs = []
+        for choice in answer["choices"]:
+            text = choice["message"]["content"]
+            if text is None and choice.get("finish_reason") in ("length", "content_filter"):
+                text = ""
+            if not isinstance(text, str):
+                raise TypeError("no content")
+            outputs.append(Output(text))
+        if not outputs:
+            raise IndexError("no choices")
+        usage = answer.get("usage") or {}
+        tokens = usage.get("completion_tokens") or sum(len(o.text) // 4 for o in outputs)
+        for o in outputs:
+            o.tokens = tokens / len(outputs)
+        with self.lock:
+            self.counts["requests"] += 1
+            self.counts["prompt_tokens"] += usage.get("prompt_tokens") or 0
+            self.counts["cached_tokens"] += (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+        return outputs
 
 
-def load_tokenizer(path):
-    from transformers import AutoTokenizer
+def message_of(text):
+    """The sentence in a server's error."""
     try:
-        tokenizer = AutoTokenizer.from_pretrained(path)
-    except (ValueError, OSError) as e:
-        die(f"cannot load the tokenizer of {path}: {first_line(e)}")
-    if tokenizer.chat_template is None:
-        die(f"{path}: the model has no chat template; give an instruction-tuned model, or save one with its tokenizer")
-    return tokenizer
+        error = json.loads(text).get("error", text)
+        return str(error.get("message", error) if isinstance(error, dict) else error)[:300]
+    except (ValueError, AttributeError):
+        return text.strip()[:300]
 
 
-def choose_engine(path):
-    """auto: vLLM where it is installed, but our own batching for a tiny model on CPU."""
-    import importlib.util
+def is_url(spec):
+    return str(spec).startswith(("http://", "https://"))
 
-    import torch
+
+def choose_engine(spec, args):
+    """server, vllm or transformers. auto: vLLM where it is installed, but our own batching for a tiny model on CPU."""
+    if is_url(spec):
+        return "server"
     if args.engine != "auto":
         return args.engine
+    import importlib.util
+    prepare_cpu()
+    import torch
     if importlib.util.find_spec("vllm") is None:
         return "transformers"
-    size = sum(f.stat().st_size for f in Path(path).glob("*.safetensors")) if Path(path).is_dir() else 1 << 60
-    return "transformers" if not torch.cuda.is_available() and size < 4 * TINY else "vllm"
+    files = list(Path(spec).glob("*.safetensors")) if Path(spec).is_dir() else []
+    tiny = files and sum(f.stat().st_size for f in files) < 4 * TINY
+    return "transformers" if tiny and not torch.cuda.is_available() else "vllm"
+
+
+def make_engine(spec, name, role, args, limit, made):
+    """The engine for a model; the same model is loaded once (`made`: (spec, name) -> engine)."""
+    if (spec, name) not in made:
+        kind = choose_engine(spec, args)
+        if kind == "server":
+            key = os.environ.get(f"{role.upper()}_API_KEY") or os.environ.get("OPENAI_API_KEY")
+            made[spec, name] = ServerEngine(spec, args, name, key, limit)
+        else:
+            made[spec, name] = {"vllm": VLLMEngine, "transformers": TransformersEngine}[kind](spec, args, limit)
+    return made[spec, name]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Best of N: step rewards
+
+
+def put_c_in_front(messages, ground_truth):
+    """The critic's context: c before the first thing that the user says."""
+    first = next(i for i, m in enumerate(messages) if m["role"] == "user")
+    content = f"In light that the final answer is: {ground_truth}.\n\n{messages[first]['content']}"
+    return messages[:first] + [{**messages[first], "content": content}] + messages[first + 1:]
+
+
+def response_values(model, sequences, head=None):
+    """For each (prompt ids, response ids): log pi(token | what stands before) of the response's tokens, in float32; with a
+    head, the head's value at each of them. Lists of (L,) tensors."""
+    import torch
+    longest = max(len(p) + len(r) for p, r in sequences)
+    ids = torch.zeros(len(sequences), longest, dtype=torch.long)  # right-padded: causal attention never looks there
+    for row, (p, r) in enumerate(sequences):
+        ids[row, :len(p) + len(r)] = torch.tensor([*p, *r])
+    values = []
+    with torch.inference_mode():
+        hidden = model.base_model(input_ids=ids.to(model.device), use_cache=False).last_hidden_state  # (B, T, D)
+        for h, (p, r) in zip(hidden, sequences):
+            if head is not None:
+                values.append(head(h[len(p):len(p) + len(r)].float())[:, 0].cpu())
+                continue
+            logits = model.get_output_embeddings()(h[len(p) - 1:len(p) + len(r) - 1]).float()  # (L, V)
+            cap = getattr(model.config, "final_logit_softcapping", None)
+            logits = cap * torch.tanh(logits / cap) if cap else logits
+            values.append(logits.log_softmax(-1).gather(1, torch.tensor([r], device=logits.device).T)[:, 0].cpu())
+    return values
+
+
+class CriticReward:
+    """The step reward of a trained critic: Eq. 3, A = 1/L sum_l log pi_theta(a^l | ..) - log pi_ref(a^l | ..), or its head's value."""
+
+    def __init__(self, args, agent_tokenizer):
+        prepare_cpu()
+        import torch
+        from transformers import AutoModelForCausalLM
+        try:
+            self.note = json.loads((Path(args.critic) / "critic.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            die(f"{args.critic}: no critic.json in there; train one with train_critic.py, or name another with --critic")
+        head = self.note["head"]
+        if (args.step_reward == "value") != (head == "value"):
+            die(f"--step-reward {args.step_reward} needs another critic: {args.critic} has head {head!r}")
+        if args.step_reward == "critic" and self.note["context"] != "with-c":
+            die(f"{args.critic}: this critic was trained without c; use --step-reward critic-without-c")
+        self.with_c = self.note["context"] == "with-c" and args.step_reward != "critic-without-c"
+        self.tokenizer = load_tokenizer(args.critic)
+        self.same_ids = agent_tokenizer is not None and agent_tokenizer.get_vocab() == self.tokenizer.get_vocab()
+        cuda = torch.cuda.is_available()
+        load = lambda path: AutoModelForCausalLM.from_pretrained(  # noqa: E731
+            path, dtype=torch.bfloat16 if cuda else torch.float32).to("cuda" if cuda else "cpu").eval()
+        self.head = None
+        try:
+            self.critic = load(args.critic)
+            self.reference = load(self.note["reference"]) if head == "log-ratio" else None
+        except (ValueError, OSError) as e:
+            die(f"{args.critic}: the critic or its reference {self.note['reference']} cannot be loaded ({first_line(e)})")
+        if self.note["weights"]:
+            self.head = torch.nn.Linear(len(self.note["weights"]["weight"]), 1).to(self.critic.device)
+            self.head.weight.data.copy_(torch.tensor([self.note["weights"]["weight"]]))
+            self.head.bias.data.copy_(torch.tensor(self.note["weights"]["bias"]))
+        self.pool = ThreadPoolExecutor(1)
+
+    def scores(self, messages, task, outs):
+        if self.with_c:
+            messages = put_c_in_front(messages, task["ground_truth"])
+        prompt = encode_chat(self.tokenizer, messages)
+        texts = self.tokenizer([o.text for o in outs], add_special_tokens=False)["input_ids"]
+        responses = [o.ids if self.same_ids and o.ids else ids + [self.tokenizer.eos_token_id] for o, ids in zip(outs, texts)]
+        values = response_values(self.critic, [(prompt, r) for r in responses], self.head)
+        if self.reference is not None:
+            values = [v - b for v, b in zip(values, response_values(self.reference, [(prompt, r) for r in responses]))]
+        if self.note["head"] == "value":
+            return [float(v[-1]) for v in values]
+        return [float(v.double().sum() if self.note["advantage"] == "sum" else v.double().mean()) for v in values]
+
+    async def best(self, messages, task, outs, key):
+        scores = await asyncio.get_running_loop().run_in_executor(self.pool, self.scores, messages, task, outs)
+        return max(range(len(outs)), key=lambda i: scores[i])
+
+
+class JudgeReward:
+    """The step reward of an LLM that compares two actions with the reference in view: a knock-out among the N."""
+
+    def __init__(self, engine, args):
+        self.engine, self.args = engine, args
+
+    async def better(self, task, dialogue, outs, i, j, key):
+        """The winner of two; which of them stands first is drawn, since judges prefer a place."""
+        seed = derive_seed(self.args.seed, *key, "judge", i, j)
+        first, second = (i, j) if seed % 2 else (j, i)
+        content = [parse_output(outs[k].text, False)[0] for k in (first, second)]
+        prompt = JUDGE.format(reference=task["ground_truth"], a=content[0], b=content[1],
+                              dialogue=as_text(dialogue, {"user": "Human", "assistant": "Assistant", "system": "Instructions"}))
+        conversation = (*key, "judge", i, j)
+        [out] = await self.engine.generate([{"role": "user", "content": prompt}], 1, seed, 0.0, 64, conversation)
+        self.engine.forget(conversation)
+        said = re.findall(r"\b[AB]\b", out.text.rsplit("</think>", 1)[-1])
+        return second if said and said[0] == "B" else first
+
+    async def best(self, messages, task, outs, key):
+        dialogue, left = [m for m in messages if m["role"] != "system"], list(range(len(outs)))
+        while len(left) > 1:
+            pairs = list(zip(left[::2], left[1::2]))
+            winners = await asyncio.gather(*(self.better(task, dialogue, outs, i, j, key) for i, j in pairs))
+            left = list(winners) + (left[-1:] if len(left) % 2 else [])
+        return left[0]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -649,53 +1217,56 @@ class Stats:
     """What the progress bar and the metrics file show."""
     start: float = field(default_factory=time.time)
     episodes: int = 0
-    tokens: int = 0
+    tokens: float = 0
     waited: float = 0.0  # seconds that episodes waited for the simulator, summed over episodes
     lived: float = 0.0  # seconds that episodes took, summed
+    leaks: int = 0  # replies of a model simulator that contain code
+    turns_refused: int = 0  # --candidates: turns that the engine refused
     finish: dict = field(default_factory=dict)
 
 
-async def episode(engine, task, sample, simulate):
-    """One dialogue to its end; the trajectory record."""
+async def episode(args, engine, simulate, reward, system, task, sample, stats):
+    """One dialogue to its end, as a list of its one record."""
     began, waited = time.time(), 0.0
-    system = system_prompt(task["domain"])
     dialogue = [{"role": "user", "content": task["problem_description"]}]
-    answer, finish = None, None
+    answer, finish, leaks = None, None, 0
     key = (task["task_id"], sample)
-    for turn in range(args.max_turns):
-        try:
-            [out] = await engine.generate(messages_before(system, dialogue), 1, derive_seed(args.seed, *key, turn),
-                                          args.temperature, args.max_tokens, key)
-        except Refused as e:
-            finish = f"error: {e}"
-            break
-        content, answer, finish = parse_output(out.text, turn == args.max_turns - 1)
-        dialogue.append({"role": "assistant", "content": content, "output": out.text, "output_ids": out.ids})
-        stats.tokens += len(out.ids)
-        if finish:
-            break
-        asked = time.time()
-        dialogue.append({"role": "user", "content": await simulate(task, dialogue)})
-        waited += time.time() - asked
+    try:
+        for turn in range(args.max_turns):
+            prompt = messages_before(system, dialogue)
+            outs = await engine.generate(prompt, args.best_of_n, derive_seed(args.seed, *key, turn), args.temperature,
+                                         args.max_tokens, key)
+            stats.tokens += sum(o.tokens for o in outs)
+            out = outs[await reward.best(prompt, task, outs, (*key, turn))] if reward else outs[0]
+            content, answer, finish = parse_output(out.text, turn == args.max_turns - 1)
+            dialogue.append({"role": "assistant", "content": content, "output": out.text}
+                            | ({"output_ids": out.ids} if out.ids else {}))
+            if finish:
+                break
+            asked = time.time()
+            reply = await simulate(task, sample, dialogue)
+            waited += time.time() - asked
+            leaks += args.simulator not in ("scripted", "human") and leaks_code(reply, task["ground_truth"])
+            dialogue.append({"role": "user", "content": reply})
+    except Refused as e:
+        answer, finish = None, f"error: {e}"
     engine.forget(key)
     stats.episodes += 1
     stats.waited += waited
     stats.lived += time.time() - began
+    stats.leaks += leaks
     kind = finish.split(":")[0]
     stats.finish[kind] = stats.finish.get(kind, 0) + 1
     return [{"task_id": task["task_id"], "sample": sample, "domain": task["domain"], "task": task, "system": system,
-             "dialogue_history": dialogue, "answer": answer, "finish": finish, "model": str(args.model),
-             "simulator": args.simulator, "seed": args.seed}]
+             "dialogue_history": dialogue, "answer": answer, "finish": finish, "model": args.model_name or args.model,
+             "simulator": args.simulator_name or args.simulator, "seed": args.seed} | ({"leaks": leaks} if leaks else {})]
 
 
-async def candidates(engine, trajectory, done):
-    """--candidates actions at every agent turn of one trajectory; one record a turn.
-
-    Turns are sampled in order, and all of them even if some are done: so the cache grows as it did the first time."""
+async def candidates(args, engine, trajectory, done, stats):
+    """--candidates actions at every agent turn of one trajectory that is not done; one record a turn."""
     key = (trajectory["task_id"], trajectory["sample"])
     dialogue, records = trajectory["dialogue_history"], []
-    turns = [i for i, m in enumerate(dialogue) if m["role"] == "assistant"]
-    for turn, i in enumerate(turns):
+    for turn, i in enumerate(i for i, m in enumerate(dialogue) if m["role"] == "assistant"):
         if (*key, turn) in done:
             continue
         prompt = messages_before(trajectory.get("system", ""), dialogue[:i])
@@ -703,101 +1274,151 @@ async def candidates(engine, trajectory, done):
             outs = await engine.generate(prompt, args.candidates, derive_seed(args.seed, *key, turn, "candidates"),
                                          args.temperature, args.max_tokens, key)
         except Refused as e:
-            stats.finish[f"refused: {e}"] = stats.finish.get(f"refused: {e}", 0) + 1
+            stats.turns_refused += 1
+            print(f"{args.input}: turn {turn} of task {key[0]}, sample {key[1]} is left out: {e}", file=sys.stderr)
             continue
-        stats.tokens += sum(len(o.ids) for o in outs)
-        records.append({**{k: trajectory[k] for k in ("task_id", "sample")}, "turn": turn, "prompt": prompt,
-                        "task": trajectory["task"],
-                        "candidates": [{"output": o.text, "output_ids": o.ids, "logp": sum(o.logps)} for o in outs]})
+        stats.tokens += sum(o.tokens for o in outs)
+        records.append({"task_id": key[0], "sample": key[1], "turn": turn, "prompt": prompt, "task": trajectory["task"],
+                        "candidates": [{"output": o.text} | ({"output_ids": o.ids, "logp": round(sum(o.logps), 5)} if o.ids else {})
+                                       for o in outs]})
     engine.forget(key)
     stats.episodes += 1
     return records
 
 
-async def run(engine, jobs, out, limit):
-    """Every job at its own pace, at most `limit` in flight; records are written as jobs end."""
+async def run(args, jobs, limit, stats, engine):
+    """Every job at its own pace, at most `limit` in flight; records are written as jobs end, each line flushed."""
     from tqdm import tqdm
-    bar = tqdm(total=len(jobs), unit="trajectory" if args.candidates else "episode", smoothing=0.05)
+    human = args.simulator == "human" and not args.candidates
+    bar = tqdm(total=len(jobs), unit="trajectory" if args.candidates else "episode", disable=human, smoothing=0.05,
+               mininterval=0.5 if sys.stderr.isatty() else 30)  # a log file gets a line now and then
     todo = iter(jobs)
+    out = open(args.out, "a", encoding="utf-8")  # noqa: SIM115  closed below, where a full disk is an error of ours
 
     async def worker():
         for job in todo:  # the workers share the iterator
             for record in await job():
-                out.write(json.dumps(record, ensure_ascii=False) + "\n")
-            out.flush()
-            bar.set_postfix_str(f"{stats.tokens / (time.time() - stats.start):.0f} tokens/s", refresh=False)
+                try:
+                    out.write(json.dumps(record, ensure_ascii=False) + "\n")
+                    out.flush()
+                except OSError as e:
+                    raise Stop(f"{args.out}: {e.strerror} while writing; finished episodes are saved, make room and run the same command "
+                               "again") from e
+                if human:
+                    show_score(record)
+            m = metrics_of(stats, engine)
+            bar.set_postfix_str(f"{m['tokens_per_second']:.0f} tokens/s, {m['cache_hits']:.0%} cached" + (
+                "" if args.candidates else f", {m['waiting_on_simulator']:.0%} waiting for the human"), refresh=False)
             bar.update()
 
-    await asyncio.gather(*(worker() for _ in range(min(limit, len(jobs)))))
-    bar.close()
+    try:
+        await asyncio.gather(*(worker() for _ in range(min(limit, len(jobs)))))
+    finally:
+        bar.close()
+    out.close()
+
+
+def metrics_of(stats, engine):
+    seconds = max(1e-9, time.time() - stats.start)
+    return {"seconds": seconds, "episodes": stats.episodes, "tokens": stats.tokens,
+            "episodes_per_second": stats.episodes / seconds, "tokens_per_second": stats.tokens / seconds,
+            "waiting_on_simulator": stats.waited / stats.lived if stats.lived else 0.0,
+            "cache_hits": engine.counts["cached_tokens"] / max(1, engine.counts["prompt_tokens"]),
+            "finish": stats.finish, "leaks": stats.leaks, "turns_refused": stats.turns_refused, **engine.counts}
+
+
+def main(args):
+    # what there is to do, and what is done
+    inputs = read_trajectories(args) if args.candidates else read_tasks(args)
+    tasks = {r["task_id"]: r["task"] if args.candidates else r for r in inputs}
+    engine_name = choose_engine(args.model, args)
+    settings = settings_of(args, engine_name)
+    try:
+        args.out.parent.mkdir(parents=True, exist_ok=True)
+        check_settings(args, settings)
+        if args.overwrite:
+            args.out.unlink(missing_ok=True)
+        done = resume(args.out, tasks, ("task_id", "sample", "turn") if args.candidates else ("task_id", "sample"))
+    except OSError as e:
+        die(f"{args.out}: {e.strerror}")
+    if args.candidates:
+        todo = [r for r in inputs if any((r["task_id"], r["sample"], turn) not in done for turn in range(
+            sum(m["role"] == "assistant" for m in r["dialogue_history"])))]
+    else:
+        todo = [(t, s) for s in range(args.samples) for t in inputs if (t["task_id"], s) not in done]
+    if done:
+        print(f"{args.out}: continuing after {len(done)} records", file=sys.stderr)
+
+    # who plays
+    cuda = engine_name != "server" and __import__("torch").cuda.is_available()
+    limit = args.concurrency or (32 if engine_name == "server" else 256 if cuda else 16 if args.candidates else 128)
+    if args.simulator == "human":
+        limit = 1
+    engine, simulate, reward, pages, made = None, None, None, None, {}
+    if todo:
+        engine = make_engine(args.model, args.model_name, "agent", args, limit, made)
+    if todo and not args.candidates:
+        if args.simulator == "scripted":
+            pages = PagePartner() if any(t["domain"] == "frontend" for t, _ in todo) and args.max_turns > 1 else None
+
+            async def simulate(task, sample, dialogue):
+                return await pages.reply(task, dialogue) if task["domain"] == "frontend" else scripted_reply(
+                    task["facts"], dialogue[-1]["content"])
+        elif args.simulator == "human":
+            async def simulate(task, sample, dialogue):
+                return human_reply(task, dialogue)
+        else:
+            partner = make_engine(args.simulator, args.simulator_name, "simulator", args, limit, made)
+
+            async def simulate(task, sample, dialogue):
+                return await model_reply(partner, args, task, sample, dialogue)
+        if args.best_of_n > 1 and args.step_reward == "judge":
+            reward = JudgeReward(make_engine(args.judge, args.judge_name, "judge", args, limit, made), args)
+        elif args.best_of_n > 1:
+            reward = CriticReward(args, getattr(engine, "tokenizer", None))
+
+    # play
+    stats = Stats()
+    if args.candidates:
+        jobs = [lambda r=r: candidates(args, engine, r, done, stats) for r in todo]
+    else:
+        systems = {domain: system_prompt(args, domain) for domain in {t["domain"] for t, _ in todo}}
+        jobs = [lambda t=t, s=s: episode(args, engine, simulate, reward, systems[t["domain"]], t, s, stats) for t, s in todo]
+    stopped = None
+    if todo:
+        try:
+            asyncio.run(run(args, jobs, limit, stats, engine))
+        except Stop as e:
+            stopped = e
+        except KeyboardInterrupt:
+            stopped = Stop("stopped; finished episodes are saved, and the same command continues", 130)
+        if pages:
+            pages.renderer.close()
+        name = args.out.name.removesuffix(".jsonl").removesuffix(".trajectories") + ".rollout.json"
+        metrics = metrics_of(stats, engine) | {"engine": engine_name, "concurrency": limit, "continued_after": len(done)}
+        try:
+            args.out.with_name(name).write_text(json.dumps(metrics, indent=1))
+        except OSError:
+            pass  # the disk is full, which `stopped` says
+        print(f"{args.out}: {stats.episodes} {'trajectories' if args.candidates else 'episodes'} in {metrics['seconds']:.1f} s, "
+              f"{metrics['tokens_per_second']:.0f} tokens/s" + (f", ended {stats.finish}" if stats.finish else "")
+              + (f", {stats.leaks} replies with code" if stats.leaks else "")
+              + (f", {stats.turns_refused} turns left out" if stats.turns_refused else ""))
+    else:
+        print(f"{args.out}: nothing left to do, {len(done)} records")
+    if stopped:
+        print(f"{Path(sys.argv[0]).name}: {stopped}", file=sys.stderr)
+    else:
+        print("next: " + (f"python train_policy.py --run {args.run}" if args.candidates else
+                          f"python evaluate.py --in {args.out}" if args.out.name != f"{args.split}.trajectories.jsonl" else
+                          f"python evaluate.py --split {args.split} --run {args.run}"))
+    for made_engine in made.values():
+        if hasattr(getattr(made_engine, "engine", None), "shutdown"):
+            made_engine.engine.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(stopped.code if stopped else 0)  # engines and requests under way leave threads that would be waited for
 
 
 if __name__ == "__main__":
-    args = parse_args()
-    runs = Path("runs") / args.run
-    args.model = args.model or str(runs / "base")
-    kind = "candidates" if args.candidates else "trajectories"
-    source = Path(args.input or (runs / f"{args.split}.scored.jsonl" if args.candidates
-                                 else f"data/{args.domain}/{args.split}.jsonl"))
-    out_path = Path(args.out or runs / f"{args.split}.{kind}.jsonl")
-    if not Path(args.model).exists() and args.model == str(runs / "base"):
-        die(f"{args.model}: no such model; make it with: python train_policy.py --method sft --model tiny "
-            f"--in data/{args.domain}/demonstrations.jsonl --out {args.model}")
-    if args.simulator != "scripted":
-        die(f"--simulator {args.simulator} is not available yet")
-
-    # what there is to do, and what is done
-    needs = ("task_id", "sample", "dialogue_history", "task") if args.candidates else ("problem_description",)
-    records = list(read_jsonl(source, needs))
-    if args.candidates:
-        records = records[:max(1, round(args.fraction * len(records)))]
-    records = records[:args.limit or None]
-    if not records:
-        die(f"{source}: no records")
-    engine_name = choose_engine(args.model)
-    out_path.parent.mkdir(parents=True, exist_ok=True)
-    check_settings(out_path, {"model": args.model, "engine": engine_name, "simulator": args.simulator,
-                              "temperature": args.temperature, "max_tokens": args.max_tokens,
-                              "max_turns": args.max_turns, "candidates": args.candidates, "seed": args.seed,
-                              "system": args.system, "dtype": args.dtype})
-    if args.overwrite:
-        out_path.unlink(missing_ok=True)
-    done = {(r["task_id"], r["sample"], *([r["turn"]] if args.candidates else [])) for r in resume(out_path)}
-
-    pages = PagePartner() if not args.candidates and any(r["domain"] == "frontend" for r in records) else None
-
-    async def simulate(task, dialogue):
-        if task["domain"] == "frontend":
-            return await pages.reply(task, dialogue)
-        return scripted_reply(task["facts"], dialogue[-1]["content"])
-
-    limit = args.concurrency or (16 if args.candidates else 128)
-    engine = {"vllm": VLLMEngine, "transformers": TransformersEngine}[engine_name](args.model, limit)
-    stats = Stats()
-    if args.candidates:
-        jobs = [lambda r=r: candidates(engine, r, done) for r in records
-                if any((r["task_id"], r["sample"], t) not in done
-                       for t in range(sum(m["role"] == "assistant" for m in r["dialogue_history"])))]
-    else:
-        for task in records:
-            if "facts" not in task and task["domain"] == "backend":
-                die(f"{source}: task {task['task_id']} has no 'facts' for the scripted simulator")
-        jobs = [lambda t=t, s=s: episode(engine, t, s, simulate) for s in range(args.samples) for t in records
-                if (t["task_id"], s) not in done]
-    with open(out_path, "a", encoding="utf-8") as out:
-        asyncio.run(run(engine, jobs, out, limit))
-    if pages:
-        pages.renderer.close()
-
-    seconds = time.time() - stats.start
-    metrics = {"seconds": seconds, "episodes": stats.episodes, "tokens": stats.tokens,
-               "episodes_per_second": stats.episodes / seconds, "tokens_per_second": stats.tokens / seconds,
-               "waiting_on_simulator": stats.waited / stats.lived if stats.lived else 0.0,
-               "cache_hits": engine.counts["cached_tokens"] / max(1, engine.counts["prompt_tokens"]),
-               "finish": stats.finish, "engine": engine_name, "skipped": len(done), **engine.counts}
-    metrics_path = out_path.parent / f"{args.split}.{'candidates' if args.candidates else 'rollout'}.json"
-    metrics_path.write_text(json.dumps(metrics, indent=1))
-    print(f"{out_path}: {stats.episodes} {'trajectories' if args.candidates else 'episodes'} in {seconds:.1f} s, "
-          f"{metrics['tokens_per_second']:.0f} tokens/s, {stats.finish}")
-    print("next: " + (f"torchrun train_policy.py --run {args.run}" if args.candidates
-                      else f"python evaluate.py --split {args.split} --run {args.run}"))
+    main(parse_args())
