@@ -675,7 +675,8 @@ table.numbers th, table.numbers td { padding: 6px 12px; border: 1px solid var(--
   white-space: nowrap }
 table.numbers th { font-weight: 600; color: var(--dim); font-size: 13px; white-space: normal; max-width: 11em }
 .charts { display: flex; flex-wrap: wrap; gap: 12px }
-.charts figure { margin: 0; background: var(--card); border: 1px solid var(--line); border-radius: 6px; padding: 8px }
+.charts figure { margin: 0; background: var(--card); border: 1px solid var(--line); border-radius: 6px; padding: 8px;
+  max-width: 100%; overflow-x: auto }
 figcaption { font-size: 13px; font-weight: 600 }
 svg text { font: 11px system-ui, sans-serif; fill: var(--dim) }
 svg .axis { stroke: var(--line) } svg .zero { stroke: var(--dim); stroke-dasharray: 2 3 }

@@ -106,6 +106,13 @@ def test_metrics_are_those_computed_by_hand(scored):
     assert "| success" in done.stdout and "33.3%" in done.stdout and "the server is gone" in done.stdout
 
 
+def test_the_share_of_hidden_details_that_the_agent_was_told_is_counted(scored):
+    folder, _ = scored
+    assert json.loads((folder / "runs/default/test.metrics.json").read_text())["details_told"]["value"] == 1.0
+    assert [told for _, told in evaluate.told_facts(trajectory(0, RIGHT, turns=1))] == [False]
+    assert [told for _, told in evaluate.told_facts(trajectory(0, RIGHT, turns=2))] == [True]
+
+
 def test_a_reference_that_fails_its_own_tests_is_counted(tmp_path):
     broken = trajectory(0, RIGHT)
     broken["task"]["ground_truth"] = "def double(x):\n    raise ValueError(x)\n"
@@ -472,8 +479,12 @@ def test_the_report_limit_counts_dialogues_and_keeps_tasks_whole(tmp_path):
 def test_memory_does_not_grow_with_the_number_of_trajectories(tmp_path):
     peaks = []
     for count in (500, 5000):
-        source = write(tmp_path / f"{count}.trajectories.jsonl", (trajectory(n, RIGHT + "#" * 5000) for n in range(count)))
-        done = subprocess.run(["/usr/bin/env", "time", "-f", "%M", sys.executable, ROOT / "evaluate.py", "--in", source],
-                              capture_output=True, text=True, check=True)
-        peaks.append(int(done.stderr.split()[-1]))
+        source = tmp_path / f"{count}.trajectories.jsonl"
+        with open(source, "w") as file:  # record by record: a child inherits the peak of the process that starts it
+            file.writelines(json.dumps(trajectory(n, RIGHT + "#" * 5000)) + "\n" for n in range(count))
+        process = subprocess.Popen([sys.executable, ROOT / "evaluate.py", "--in", source], stdout=subprocess.DEVNULL,
+                                   stderr=subprocess.DEVNULL)
+        _, status, usage = os.wait4(process.pid, 0)
+        assert status == 0
+        peaks.append(usage.ru_maxrss)
     assert peaks[1] < peaks[0] * 1.25, peaks
