@@ -41,6 +41,7 @@ import shutil
 import signal
 import sys
 import time
+import warnings
 import zlib
 from collections import Counter
 from contextlib import contextmanager
@@ -547,7 +548,7 @@ class Attention:
 
             def listed(chosen):  # (count, count) -> how many key blocks each query block has, and which, those first
                 return chosen.sum(1, dtype=torch.int32)[None, None], \
-                    chosen.int().argsort(1, descending=True, stable=True).int()[None, None]
+                    torch.argsort(chosen.int(), 1, descending=True, stable=True).int()[None, None]
             self.masks[window] = BlockMask.from_kv_blocks(*listed(some & ~whole), *listed(whole), BLOCK_SIZE=size, mask_mod=rule)
         return self.masks[window]
 
@@ -748,7 +749,7 @@ def parameters_on_meta():
 
     def on_meta(module, name, parameter):
         register(module, name, parameter)
-        if parameter is not None:
+        if parameter is not None and not parameter.is_meta:  # one that is, is shared: tied to another module's
             module._parameters[name] = nn.Parameter(parameter.to("meta"), requires_grad=parameter.requires_grad)
     nn.Module.register_parameter = on_meta
     try:
@@ -1030,6 +1031,7 @@ def save_checkpoint(args, model, optimizer, step, settings):
     """
     import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.state_dict import get_state_dict
+    warnings.filterwarnings("ignore", "torch.distributed is disabled")  # one process without torchrun: intended
     folder = Path(args.out) / "checkpoints"
     final, part = folder / f"step-{step:06d}", folder / f"step-{step:06d}.part"
     if final.is_dir():
@@ -1058,6 +1060,7 @@ def load_checkpoint(folder, model, optimizer):
     """Continue from the newest complete checkpoint in `folder`; returns its step, or 0 if there is none."""
     import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+    warnings.filterwarnings("ignore", "torch.distributed is disabled")
     for path in sorted(Path(folder).glob("step-??????"), reverse=True):
         try:
             note = json.loads((path / "step.json").read_text())
