@@ -462,6 +462,7 @@ def test_the_report_holds_advantages_and_training_curves(tmp_path):
     assert bars == ["advantage +0.250", "advantage -0.500", "advantage +0.125"]
     sides = [attributes["class"] for tag, attributes in page.tags if tag == "rect"]
     assert sides == ["up", "down", "up"]
+    assert [float(attributes["x"]) < 50 for tag, attributes in page.tags if tag == "rect"] == [False, True, False]
     charts = [attributes["aria-label"] for tag, attributes in page.tags if tag == "svg"]
     assert "loss" in charts and "advantage" in charts
     assert sum(tag == "polyline" for tag, _ in page.tags) == 6, "three lines, each pale with its mean on top"
