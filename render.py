@@ -779,6 +779,12 @@ def compare_pages(agent, reference):
             continue
         found.append((0.03 + 0.5 * box_share(mine_j), len(theirs) + j, f"{sentence_case(describe(mine, j))} should not be there."))
 
+    moved = set()  # containers that stand elsewhere; their texts went with them
+    for i, j in sorted(pairs.items()):
+        have, want = place(mine[j], agent["width"]), place(theirs[i], reference["width"])
+        if not theirs[i]["text"] and have != want and max(theirs[i]["box"][2], mine[j]["box"][2]) < 0.6 * reference["width"] and theirs[i]["parent"] not in moved:
+            moved.add(i)
+            found.append((0.02 + box_share(theirs[i]), i, f"{sentence_case(describe(mine, j))} should be {want}, not {have}."))
     inside = {}  # (container, sentence about its texts) -> [weight, first order, single sentence, count]: said once for all of them
     for i, j in sorted(pairs.items()):
         a, r = mine[j], theirs[i]
@@ -795,7 +801,8 @@ def compare_pages(agent, reference):
         if r["text"] and a["text"] and plain(a["text"]) != plain(r["text"]):
             found.append((0.03 + 2 * share(r), i, f"{sentence_case(name)} should say {quote(r['text'], 80)}."))
         if r["text"] and a["text"]:
-            for weight, sentence in differences_of_texts(a, r, (agent["width"], reference["width"])):
+            carried = any(k in moved for k in ancestors(theirs, i))
+            for weight, sentence in differences_of_texts(a, r, (agent["width"], reference["width"]), carried):
                 key = (r["parent"], sentence)
                 entry = inside.setdefault(key, [0.0, i, f"{sentence_case(name)} {sentence}.", 0])
                 entry[0] += weight * (0.02 + share(r))
@@ -875,8 +882,8 @@ def match_elements(mine, theirs):
     return pairs
 
 
-def differences_of_texts(a, r, widths):
-    """What is different in how a text is set: [(weight, "should be ...")]. widths: of the two pages."""
+def differences_of_texts(a, r, widths, carried):
+    """What is different in how a text is set: [(weight, "should be ...")]. widths: of the two pages; carried: its container moved."""
     found = []
     if colour_name(a["colour"] or "#000000") != colour_name(r["colour"] or "#000000"):
         found.append((0.6, f"should be in {colour_name(r['colour'] or '#000000')} letters, not {colour_name(a['colour'] or '#000000')}"))
@@ -886,7 +893,7 @@ def differences_of_texts(a, r, widths):
     if a["bold"] != r["bold"]:
         found.append((0.3, "should be bold" if r["bold"] else "should not be bold"))
     have, want = place(a, widths[0]), place(r, widths[1])
-    if have != want:
+    if have != want and not carried:
         found.append((1.0, f"should be {want}, not {have}"))
     return found
 

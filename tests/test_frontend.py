@@ -1,0 +1,197 @@
+"""What the frontend's tasks, demonstrations and rollouts claim, from the command line on."""
+
+import asyncio
+import json
+import random
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+import generate_tasks  # noqa: E402
+import render  # noqa: E402
+from test_render import WITHOUT, needs_browser  # noqa: E402, F401
+
+KINDS = list(generate_tasks.PAGES)
+
+
+@pytest.fixture(scope="module")
+def renderer():
+    if WITHOUT:
+        pytest.skip(WITHOUT)
+    with render.Renderer(browsers=2) as r:
+        yield r
+
+
+def run(script, *arguments, cwd):
+    return subprocess.run([sys.executable, str(ROOT / script), *map(str, arguments)], cwd=cwd, capture_output=True, text=True,
+                          env={"PATH": "/usr/bin:/bin:/usr/local/bin", "OMP_NUM_THREADS": "1", "HOME": str(cwd)})
+
+
+def read(path):
+    return [json.loads(line) for line in Path(path).read_text().splitlines()]
+
+
+# ------------------------------------------------------------------------------------------------- tasks
+
+
+def test_there_are_at_least_eight_kinds_and_enough_combinations():
+    assert len(KINDS) >= 8
+    total = 0
+    for kind in KINDS:
+        n = 1
+        for c in generate_tasks.PAGES[kind]["choices"]:
+            n *= len(c["values"])
+        total += n
+    assert total * 0.72 > 10_000 and total * 0.2 > 500
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_wrong_choice_is_told_first_and_by_its_own_sentence(renderer, kind):
+    choices = generate_tasks.PAGES[kind]["choices"]
+    rng = random.Random(kind)
+    right = [rng.choice(list(c["values"])) for c in choices]
+    reference = renderer.layout(generate_tasks.page_source(kind, right))
+    for i, c in enumerate(choices):
+        wrong = right[:i] + [rng.choice([v for v in c["values"] if v != right[i]])] + right[i + 1:]
+        said = render.compare_pages(renderer.layout(generate_tasks.page_source(kind, wrong)), reference)
+        assert said and re.search(c["told"], said[0]), (c["name"], said)
+        assert not [d["name"] for d in choices if d is not c for s in said if re.search(d["told"], s)]
+
+
+def test_no_page_of_one_split_occurs_in_another():
+    splits = {split: set() for split in generate_tasks.SPLITS}
+    for split in splits:
+        for _, page in zip(range(400), generate_tasks.draw_pages(KINDS, split, seed=0)):
+            splits[split].add(page)
+    assert all(len(pages) == 400 for pages in splits.values())
+    assert not splits["train"] & splits["test"] and not splits["train"] & splits["val"]
+
+
+def test_pages_are_drawn_until_they_are_used_up_and_never_twice():
+    pages = list(generate_tasks.draw_pages(["news"], "test", seed=1))
+    assert len(set(pages)) == len(pages) > 200
+
+
+@needs_browser
+def test_tasks_are_written_continued_and_the_same_for_the_same_seed(tmp_path):
+    done = run("generate_tasks.py", "--domain", "frontend", "--train", 12, "--val", 1, "--test", 2, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    path = tmp_path / "data/frontend/train.jsonl"
+    whole = path.read_bytes()
+    tasks = read(path)
+    assert len(tasks) == 12 and len({t["ground_truth"] for t in tasks}) == 12
+    assert all(t["domain"] == "frontend" and t["problem_description"] and "test_cases" not in t for t in tasks)
+    path.write_bytes(whole[:len(whole) // 2])  # cut off in the middle of a line
+    assert run("generate_tasks.py", "--domain", "frontend", "--train", 12, "--val", 1, "--test", 2, cwd=tmp_path).returncode == 0
+    assert path.read_bytes() == whole
+    refused = run("generate_tasks.py", "--domain", "frontend", "--families", "shop,castle", cwd=tmp_path)
+    assert refused.returncode == 2 and "castle" in refused.stderr and len(refused.stderr.strip().splitlines()) == 1
+
+
+@needs_browser
+def test_websight_rows_are_filtered_by_rendering_and_their_pictures_rewritten(tmp_path):
+    page = '<!DOCTYPE html><html><body><h1>{}</h1><img src="https://source.unsplash.com/random/300x200/?cat"></body></html>'
+    rows = [{"llm_generated_idea": f"Idea {n}", "text": page.format(n)} for n in range(40)]
+    rows += [{"llm_generated_idea": f"Blank {n}", "text": "<html><body></body></html>"} for n in range(40)]
+    rows += [{"llm_generated_idea": "Again", "text": page.format(7)}, {"llm_generated_idea": "No page", "text": "just words"}]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    done = run("generate_tasks.py", "--domain", "frontend", "--source", "websight", "--in", "rows.jsonl", "--train", 50, "--val", 50, "--test", 50, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    splits = {s: read(tmp_path / f"data/frontend/{s}.jsonl") for s in generate_tasks.SPLITS}
+    tasks = [t for split in splits.values() for t in split]
+    assert {t["problem_description"] for t in tasks} >= {f"Idea {n}" for n in range(40) if n != 7} and len(tasks) <= 42
+    assert all("https://picsum.photos/id/48/300/200" in t["ground_truth"] and "unsplash" not in t["ground_truth"] for t in tasks)
+    assert "blank" in done.stdout and len(splits["train"]) > len(splits["test"]) > 0
+    missing = run("generate_tasks.py", "--domain", "frontend", "--source", "websight", cwd=tmp_path)
+    assert missing.returncode == 2 and "--in" in missing.stderr
+
+
+# ------------------------------------------------------------------------------------------------- demonstrations and rollouts
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    """Tasks, demonstrations, and a tiny model that has hardly learnt."""
+    if WITHOUT:
+        pytest.skip(WITHOUT)
+    folder = tmp_path_factory.mktemp("pages")
+    done = run("generate_tasks.py", "--domain", "frontend", "--families", "shop,login", "--train", 8, "--val", 0, "--test", 2, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    done = run("generate_tasks.py", "--domain", "frontend", "--demonstrations", 12, "--max-turns", 6, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_a_demonstration_shows_pages_hears_differences_and_answers(world):
+    records = read(world / "data/frontend/demonstrations.jsonl")
+    assert len(records) == 12
+    for r in records:
+        roles = [m["role"] for m in r["dialogue_history"]]
+        assert roles == ["user", "assistant"] * (len(roles) // 2) and len(roles) <= 12
+        *shown, last = [m["content"] for m in r["dialogue_history"] if m["role"] == "assistant"]
+        assert all(render.extract_page(page) == page for page in shown)
+        assert last == f"I WANT TO ANSWER:\n{r['answer']}" and render.extract_page(last) == r["answer"]
+
+
+def test_an_agent_that_does_all_it_is_told_ends_with_the_reference(renderer, world):
+    for n, task in enumerate(read(world / "data/frontend/train.jsonl")[:4]):
+        history, answer = generate_tasks.demonstrate_page(task, renderer.layout, 1.0, 0.0, 10, NoEarlyAnswer(n))
+        assert answer == task["ground_truth"], history
+        assert history[-2]["content"] == render.NO_DIFFERENCE
+
+
+class NoEarlyAnswer(random.Random):
+    """A generator whose probabilities never come to pass, or always where they are 1."""
+
+    def random(self):
+        return 0.999
+
+
+def test_a_tiny_page_is_about_fifty_tokens(world):
+    pytest.importorskip("tokenizers")
+    import train_policy
+
+    records = read(world / "data/frontend/demonstrations.jsonl")
+    tokenizer = train_policy.tiny_tokenizer([m["content"] for r in records for m in r["dialogue_history"]], 2048)
+    assert max(len(tokenizer(r["answer"])["input_ids"]) for r in records) <= 70
+    assert all(tokenizer.decode(tokenizer(r["answer"])["input_ids"]) == r["answer"] for r in records)
+
+
+def test_a_rollout_of_pages_runs_from_the_command_line(world):
+    pytest.importorskip("torch")
+    done = run("train_policy.py", "--method", "sft", "--model", "tiny", "--in", "data/frontend/demonstrations.jsonl", "--out", "runs/default/base",
+               "--epochs", 1, "--max-steps", 3, cwd=world)
+    assert done.returncode == 0, done.stderr
+    done = run("rollout.py", "--domain", "frontend", "--split", "test", "--max-turns", 3, "--max-tokens", 30, "--engine", "transformers", cwd=world)
+    assert done.returncode == 0, done.stderr
+    records = read(world / "runs/default/test.trajectories.jsonl")
+    assert len(records) == 2 and all(r["finish"] in ("answered", "max_turns") for r in records)
+    replies = {m["content"] for r in records for m in r["dialogue_history"][1:] if m["role"] == "user"}
+    assert replies <= {render.NO_PAGE, "Your page is empty."} or any(" should " in reply or " missing" in reply for reply in replies)
+    assert all("Tailwind" in r["system"] and render.TAILWIND_LINK in r["system"] for r in records)
+
+
+@needs_browser
+def test_the_scripted_partner_names_the_largest_differences_and_asks_for_a_page(world):
+    import rollout
+
+    task = read(world / "data/frontend/train.jsonl")[0]
+
+    async def ask():
+        partner = rollout.PagePartner()
+        try:
+            dialogues = [[{"role": "assistant", "content": text}] for text in
+                         ("What colour should it be?", task["ground_truth"], re.sub(r"bg-[a-z]+(-\d+)?", "bg-indigo-900", task["ground_truth"], count=1), "<html></html>")]
+            return await asyncio.gather(*(partner.reply(task, d) for d in dialogues)), len(partner.layouts)
+        finally:
+            partner.renderer.close()
+
+    replies, measured = asyncio.run(ask())
+    assert replies[0] == render.NO_PAGE and replies[1] == render.NO_DIFFERENCE
+    assert replies[3] == "Your page is empty." and measured == 3
+    assert replies[2] not in replies[:2] and len(replies[2]) <= 1000
