@@ -34,6 +34,7 @@ import shutil
 import signal
 import sys
 import time
+import warnings
 from collections import Counter
 from contextlib import contextmanager
 from pathlib import Path
@@ -522,7 +523,7 @@ class Attention:
 
             def listed(chosen):  # (count, count) -> how many key blocks each query block has, and which, those first
                 return chosen.sum(1, dtype=torch.int32)[None, None], \
-                    chosen.int().argsort(1, descending=True, stable=True).int()[None, None]
+                    chosen.int().argsort(dim=1, descending=True, stable=True).int()[None, None]
             self.masks[window] = BlockMask.from_kv_blocks(*listed(some & ~whole), *listed(whole), BLOCK_SIZE=size, mask_mod=rule)
         return self.masks[window]
 
@@ -723,7 +724,7 @@ def parameters_on_meta():
 
     def on_meta(module, name, parameter):
         register(module, name, parameter)
-        if parameter is not None:
+        if parameter is not None and not parameter.is_meta:  # one that is, is shared: tied to another module's
             module._parameters[name] = nn.Parameter(parameter.to("meta"), requires_grad=parameter.requires_grad)
     nn.Module.register_parameter = on_meta
     try:
@@ -802,6 +803,7 @@ def load_model(path, device, args, head=None, train=True):
         shard(model, device, args.cpu_offload)
     home = torch.device("cpu") if args.cpu_offload else device
     model._apply(lambda t: torch.empty_like(t, device=home) if t.is_meta else t.to(device))
+    lm.tie_weights()  # allocating gave a tied weight one copy at each of its places
     missing = read_weights(model, folder)
     if missing:
         die(f"{path}: the safetensors files there do not hold {missing[0]} (and {len(missing) - 1} other weights); save the "
@@ -1005,6 +1007,7 @@ def save_checkpoint(args, model, optimizer, step, settings):
     """
     import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.state_dict import get_state_dict
+    warnings.filterwarnings("ignore", "torch.distributed is disabled")  # one process without torchrun: intended
     folder = Path(args.out) / "checkpoints"
     final, part = folder / f"step-{step:06d}", folder / f"step-{step:06d}.part"
     if final.is_dir():
@@ -1033,6 +1036,7 @@ def load_checkpoint(folder, model, optimizer):
     """Continue from the newest complete checkpoint in `folder`; returns its step, or 0 if there is none."""
     import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+    warnings.filterwarnings("ignore", "torch.distributed is disabled")
     for path in sorted(Path(folder).glob("step-??????"), reverse=True):
         try:
             note = json.loads((path / "step.json").read_text())
