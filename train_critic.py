@@ -257,13 +257,15 @@ def check_lengths(sequences, limit, where, flag="--model"):
 def tiny_tokenizer(texts, vocabulary):
     """A byte-level BPE tokenizer trained on the data, with a chat template of its own.
 
-    One piece is a word with its leading space, a whole number, a line break with its indentation, or a run of
-    punctuation, so that whatever is frequent becomes one token and copying it is one decision.
+    One piece is a word with its leading space, a whole number, a line break with its indentation, a run of
+    punctuation, or in a web page a tag as far as its classes or a class (`bg-blue-500`), so that whatever is frequent
+    becomes one token and copying it is one decision.
     The template leaves system messages out: a model trained from nothing could not follow instructions anyway.
     """
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
-    pieces = r"\n[ \t]*| ?[^\W\d]+| ?\d+(?:\.\d+)?| ?[^\s\w]+|[^\S\n]+"
+    html = r'<[/!]?[A-Za-z][^<>\n]*?(?:>| class=")|">| ?(?:bg|text|p|w|h|flex|grid|gap|justify)(?:-[a-z\d]+)+|'
+    pieces = html + r"\n[ \t]*| ?[^\W\d]+| ?\d+(?:\.\d+)?| ?[^\s\w]+|[^\S\n]+"
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
         pre_tokenizers.Split(Regex(pieces), behavior="isolated"),

@@ -282,13 +282,15 @@ def check_lengths(sequences, limit, where, flag="--model"):
 def tiny_tokenizer(texts, vocabulary):
     """A byte-level BPE tokenizer trained on the data, with a chat template of its own.
 
-    One piece is a word with its leading space, a whole number, a line break with its indentation, or a run of
-    punctuation, so that whatever is frequent becomes one token and copying it is one decision.
+    One piece is a word with its leading space, a whole number, a line break with its indentation, a run of
+    punctuation, or in a web page a tag as far as its classes or a class (`bg-blue-500`), so that whatever is frequent
+    becomes one token and copying it is one decision.
     The template leaves system messages out: a model trained from nothing could not follow instructions anyway.
     """
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
-    pieces = r"\n[ \t]*| ?[^\W\d]+| ?\d+(?:\.\d+)?| ?[^\s\w]+|[^\S\n]+"
+    html = r'<[/!]?[A-Za-z][^<>\n]*?(?:>| class=")|">| ?(?:bg|text|p|w|h|flex|grid|gap|justify)(?:-[a-z\d]+)+|'
+    pieces = html + r"\n[ \t]*| ?[^\W\d]+| ?\d+(?:\.\d+)?| ?[^\s\w]+|[^\S\n]+"
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
         pre_tokenizers.Split(Regex(pieces), behavior="isolated"),
@@ -548,7 +550,7 @@ class Attention:
 
             def listed(chosen):  # (count, count) -> how many key blocks each query block has, and which, those first
                 return chosen.sum(1, dtype=torch.int32)[None, None], \
-                    torch.argsort(chosen.int(), 1, descending=True, stable=True).int()[None, None]
+                    chosen.int().argsort(dim=1, descending=True, stable=True).int()[None, None]
             self.masks[window] = BlockMask.from_kv_blocks(*listed(some & ~whole), *listed(whole), BLOCK_SIZE=size, mask_mod=rule)
         return self.masks[window]
 
@@ -828,6 +830,7 @@ def load_model(path, device, args, head=None, train=True):
         shard(model, device, args.cpu_offload)
     home = torch.device("cpu") if args.cpu_offload else device
     model._apply(lambda t: torch.empty_like(t, device=home) if t.is_meta else t.to(device))
+    lm.tie_weights()  # allocating gave a tied weight one copy at each of its places
     missing = read_weights(model, folder)
     if missing:
         die(f"{path}: the safetensors files there do not hold {missing[0]} (and {len(missing) - 1} other weights); save the "

@@ -1,0 +1,219 @@
+"""Trees are exact: packed log-probabilities and gradients equal those of one sequence at a time, for every family."""
+import copy
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+import train_policy as tp  # noqa: E402
+
+SHAPE = dict(vocab_size=300, hidden_size=64, intermediate_size=96, num_hidden_layers=3, num_attention_heads=4,
+             num_key_value_heads=2, max_position_embeddings=512, pad_token_id=0, bos_token_id=1, eos_token_id=2)
+FAMILIES = {  # grouped heads everywhere; tied embeddings, biases, windows and caps where the family has them
+    "Llama": {}, "Qwen2": dict(tie_word_embeddings=True, use_sliding_window=True, sliding_window=24, max_window_layers=1),
+    "Qwen3": dict(head_dim=32), "Mistral": dict(sliding_window=24), "Gemma": dict(head_dim=16),
+    "Gemma2": dict(head_dim=16, sliding_window=24, query_pre_attn_scalar=16), "Phi": {}, "Phi3": dict(sliding_window=24),
+    "Gemma3": dict(head_dim=16, sliding_window=24), "Granite": dict(logits_scaling=4.0), "Cohere": dict(logit_scale=0.25)}
+CPU = torch.device("cpu")
+
+
+def random_model(family, attention="tree"):
+    import transformers
+    transformers.AttentionInterface.register("tree", tp.tree_attention)
+    kind = "Gemma3Text" if family == "Gemma3" else family
+    config = getattr(transformers, kind + "Config")(**{**SHAPE, **FAMILIES.get(family, {})})
+    torch.manual_seed(1)
+    model = getattr(transformers, family + "ForCausalLM")._from_config(config, attn_implementation=attention, dtype=torch.float32)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.05 * torch.randn_like(parameter))  # biases and norms too
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    return model
+
+
+def sequence(ids, start):
+    ids = np.asarray(ids, np.int32)
+    return tp.Sequence(ids, np.arange(start, len(ids)), np.zeros(len(ids) - start, np.int64))
+
+
+def forest_of_dialogues(rng):
+    """Two dialogues of several turns with candidates at each, one of them twice, one a prefix of another."""
+    result = []
+    for turns in (4, 2):
+        trunk = rng.integers(3, 300, 12)
+        for _ in range(turns):
+            for _ in range(3):
+                result.append(sequence(np.concatenate([trunk, rng.integers(3, 300, rng.integers(3, 9))]), len(trunk)))
+            trunk = np.concatenate([result[-1].ids, rng.integers(3, 300, 7)])
+    return result + [result[2], sequence(result[4].ids[:-1], result[4].scored[0])]
+
+
+def one_at_a_time(model, sequences, weights):
+    """Log-probabilities from the model's own eager attention and whole logits; gradients of their weighted sum are left."""
+    result = []
+    for s, weight in zip(sequences, weights):
+        logits = model(input_ids=torch.tensor(s.ids[None].astype(np.int64))).logits[0].float()
+        logps = torch.log_softmax(logits, -1)[torch.tensor(s.scored - 1), torch.tensor(s.ids[s.scored].astype(np.int64))]
+        (logps * weight).sum().backward()
+        result.append(logps.detach())
+    return torch.cat(result)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_packed_logps_and_gradients_equal_one_sequence_at_a_time(family):
+    model, rng = random_model(family), np.random.default_rng(0)
+    plain = copy.deepcopy(model)
+    plain.set_attn_implementation("eager")
+    sequences = forest_of_dialogues(rng)
+    torch.manual_seed(2)
+    weights = [torch.randn(len(s.scored)) for s in sequences]
+    expected = one_at_a_time(plain, sequences, weights)
+    gradients = {name: p.grad for name, p in plain.named_parameters()}
+    for pack, head_bytes, keep in (("turn", 2 ** 29, True), ("none", 2 ** 29, True), ("turn", 20_000, False)):
+        model.zero_grad()
+        logps = tp.Scorer(model, head_bytes=head_bytes, keep=keep)(tp.collate(sequences, [0] * len(sequences), 1, CPU, pack))
+        (logps * torch.cat(weights)).sum().backward()
+        assert ((logps - expected).norm() / expected.norm()) < 1e-5
+        for name, parameter in model.named_parameters():
+            assert (parameter.grad - gradients[name]).norm() <= 1e-5 * gradients[name].norm(), (pack, name)
+
+
+def test_a_tree_has_the_tokens_of_its_branches_once():
+    sequences = forest_of_dialogues(np.random.default_rng(0))
+    trees = tp.plant(sequences)
+    assert len(trees.ids) == tp.tree_tokens(sequences) < 0.5 * sum(len(s.ids) for s in sequences)
+    assert len(tp.plant(sequences, share=False).ids) == sum(len(s.ids) for s in sequences)
+
+
+few = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=9), min_size=1, max_size=8)
+
+
+@settings(max_examples=150, deadline=None)
+@given(few, st.integers(1, 12), st.sampled_from([None, 1, 3]))
+def test_each_token_sees_its_own_branch_and_nothing_else(lists, block, window):
+    """For any sequences: the mask by `end`, the blocks on a CPU, and the definition (same branch, not later) agree."""
+    sequences = [sequence(ids, 1) for ids in lists]
+    trees = tp.plant(sequences, block=block)
+    total = len(trees.ids)
+    assert total == tp.tree_tokens(sequences)
+    expected = np.zeros((total, total), bool)
+    for s, path in zip(sequences, trees.paths):
+        assert (trees.ids[path] == s.ids).all() and (trees.positions[path] == np.arange(len(path))).all()
+        for q in range(len(path)):
+            expected[path[q], path[max(0, q + 1 - window) if window else 0:q + 1]] = True
+    attention = tp.Attention(trees.end, trees.positions, trees.blocks, CPU)
+    everything = torch.arange(total)
+    assert (attention.allowed(everything, everything, window).numpy() == expected).all()
+    seen = np.zeros((total, total), bool)
+    for start, stop, ranges, mask in attention.block_inputs(window):
+        keys = np.concatenate([np.arange(a, b) for a, b in ranges])
+        mask = np.tril(np.ones((stop - start, len(keys)), bool)) if mask is None else mask.numpy()
+        for q in range(start, stop):
+            seen[q, keys[mask[q - start]]] = True
+    assert (seen == expected).all()
+
+
+@pytest.mark.parametrize("window", [None, 40])
+@pytest.mark.parametrize("softcap", [None, 5.0])
+def test_the_flex_attention_of_cuda_equals_the_blocks_of_the_cpu(window, softcap):
+    """FlexAttention with our block mask, run on a CPU: same forest, grouped heads, windows and caps."""
+    from torch.nn.attention.flex_attention import flex_attention
+    rng = np.random.default_rng(3)
+    trunk = rng.integers(0, 99, 150)
+    sequences = [sequence(np.concatenate([trunk[:n], rng.integers(0, 99, 60)]), n) for n in (40, 40, 90, 90, 150, 150, 150)]
+    trees = tp.plant(sequences)
+    pad = -len(trees.ids) % 128
+    end = np.concatenate([trees.end, np.arange(len(trees.ids), len(trees.ids) + pad) + 1])
+    positions = np.pad(trees.positions, (0, pad))
+    attention, flexible = (tp.Attention(end, positions, trees.blocks, CPU) for _ in range(2))
+    torch.manual_seed(0)
+    query, key, value = (torch.randn(1, heads, len(end), 16) for heads in (4, 2, 2))
+    mask = flexible.block_mask(window)
+    dense = attention.allowed(torch.arange(len(end)), torch.arange(len(end)), window)
+    blocks = dense.view(len(end) // 128, 128, -1, 128).permute(0, 2, 1, 3).flatten(2)
+    listed = mask.to_dense()[0, 0].bool()
+    assert (listed >= blocks.any(-1)).all(), "a block that somebody sees is left out"
+    if window is None:
+        assert (listed == blocks.any(-1)).all() and mask.full_kv_num_blocks.sum() == blocks.all(-1).sum()
+    cap = None if softcap is None else lambda score, b, h, q, k: softcap * torch.tanh(score / softcap)
+    found = flex_attention(query, key, value, score_mod=cap, block_mask=mask, scale=0.25, enable_gqa=True)
+    expected, _ = tp.tree_attention(None, query, key, value, None, layout=attention, scaling=0.25, sliding_window=window,
+                                    softcap=softcap)
+    real = len(trees.ids)
+    torch.testing.assert_close(found[:, :, :real].transpose(1, 2), expected[:, :real], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("bias, scale, cap", [(False, 1.0, None), (True, 0.5, None), (False, 1.0, 3.0), (True, 2.0, 3.0)])
+@pytest.mark.parametrize("keep", [True, False])
+def test_the_chunked_head_and_its_gradient(bias, scale, cap, keep):
+    torch.manual_seed(0)
+    inputs = [torch.randn(7, 5, dtype=torch.double), torch.randn(11, 5, dtype=torch.double)]
+    inputs += [torch.randn(11, dtype=torch.double)] if bias else []
+    inputs = [x.float().requires_grad_() for x in inputs]
+    target, weight = torch.randint(11, (7,)), torch.randn(7)
+    found = tp.TokenLogps.apply(inputs[0], inputs[1], inputs[2] if bias else None, target, scale, cap, 3, keep)
+    (found * weight).sum().backward()
+    mine = [x.grad.clone() for x in inputs]
+    for x in inputs:
+        x.grad = None
+    logits = (inputs[0] @ inputs[1].T + (inputs[2] if bias else 0)) * scale
+    logits = logits if cap is None else cap * torch.tanh(logits / cap)
+    expected = torch.log_softmax(logits, -1).gather(1, target[:, None])[:, 0]
+    (expected * weight).sum().backward()
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+    for x, gradient in zip(inputs, mine):
+        torch.testing.assert_close(gradient, x.grad, rtol=1e-4, atol=1e-6)
+
+
+def test_no_tensor_of_the_vocabulary_times_all_tokens_is_made():
+    """The largest tensor with a vocabulary dimension has one row for each scored token at most; with little memory, a chunk."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+    rows = []
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            out = function(*args, **(kwargs or {}))
+            rows.extend(x.numel() // 300 for x in (out if isinstance(out, (tuple, list)) else [out])
+                        if isinstance(x, torch.Tensor) and x.dim() > 1 and x.shape[-1] == 300)
+            return out
+    model = random_model("Llama")
+    prompt = np.random.default_rng(0).integers(3, 300, 200)
+    sequences = [sequence(np.concatenate([prompt, [5, 6, 7, n]]), 200) for n in range(8, 12)]
+    batch = tp.collate(sequences, [0] * 4, 1, CPU, "turn")
+    for head_bytes, most in ((2 ** 29, 16), (4 * 4 * 300 * 4, 4)):
+        rows.clear()
+        with Watch():
+            tp.Scorer(model, head_bytes=head_bytes)(batch).sum().backward()
+        assert 0 < max(r for r in rows if r != 64) <= most, max(rows)  # 64: the gradient of the head's weight, transposed
+
+
+def test_models_that_take_no_tree_mask_fall_back_and_say_so(tmp_path, capsys):
+    """A state-space model has no attention to mask: padded rows, with a sentence, and the same numbers as one by one."""
+    import transformers
+    config = transformers.MambaConfig(vocab_size=300, hidden_size=32, num_hidden_layers=2, state_size=4, pad_token_id=0)
+    torch.manual_seed(0)
+    transformers.MambaForCausalLM(config).save_pretrained(tmp_path / "mamba")
+
+    class Flags:
+        pack, checkpointing, compile, cpu_offload, micro_tokens = "turn", "none", False, False, 4096
+    sequences = forest_of_dialogues(np.random.default_rng(0))[:6]
+    model = tp.load_model(tmp_path / "mamba", CPU, Flags, train=False)
+    assert Flags.pack == "padded" and "takes no tree mask" in capsys.readouterr().out
+    found = tp.score_all(model, sequences, CPU, Flags, "")
+    plain = transformers.MambaForCausalLM.from_pretrained(tmp_path / "mamba")
+    expected = one_at_a_time(plain, sequences, [torch.ones(len(s.scored)) for s in sequences])
+    torch.testing.assert_close(torch.tensor(np.concatenate(found)), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_model_whose_attention_ignores_the_mask_is_found_out():
+    model = random_model("Llama")
+    assert tp.trees_agree(tp.Scorer(model).eval(), CPU)
+    model.set_attn_implementation("sdpa")
+    assert not tp.trees_agree(tp.Scorer(model).eval(), CPU)

@@ -1,0 +1,608 @@
+"""What the two training scripts promise on one process: their equations, their pairs, their files, and their errors."""
+import contextlib
+import io
+import json
+import math
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+import train_critic  # noqa: E402
+import train_policy  # noqa: E402
+
+FIELDS = ["price", "count", "total", "weight", "score", "height"]
+QUESTIONS = ["Which field is summed?", "What is the threshold?", "Is there anything else?"]
+
+
+def trajectory(task, sample, rng, reward=None):
+    """A small dialogue about a small function: two questions and an answer that is right or wrong."""
+    field, limit = FIELDS[task % len(FIELDS)], 1 + task % 40
+    truth = f"def total(rows):\n    return sum(r['{field}'] for r in rows if r['{field}'] > {limit})"
+    right = rng.random() < 0.5
+    history = [{"role": "user", "content": "Write total(rows). It sums the large values of the rows."},
+               {"role": "assistant", "content": QUESTIONS[0]}, {"role": "user", "content": f"The field is {field}."},
+               {"role": "assistant", "content": QUESTIONS[1]}, {"role": "user", "content": f"The threshold is {limit}."},
+               {"role": "assistant", "content": "I WANT TO ANSWER:\n" + (truth if right else truth.replace(">", "<"))}]
+    if not right and rng.random() < 0.5:
+        history = history[:3] + history[5:]
+    return {"task_id": f"task-{task}", "sample": sample, "domain": "backend", "system": "You are careful.", "finish": "answered",
+            "task": {"task_id": f"task-{task}", "ground_truth": truth}, "dialogue_history": history,
+            "reward": (1.0 if right else 0.3) if reward is None else reward}
+
+
+def candidates(record, rng, count=8):
+    history = record["dialogue_history"]
+    for turn, place in enumerate(i for i, m in enumerate(history) if m["role"] == "assistant"):
+        texts = [history[place]["content"] if rng.random() < 0.3 else QUESTIONS[rng.integers(3)] for _ in range(count)]
+        yield {"task_id": record["task_id"], "sample": record["sample"], "turn": turn, "task": record["task"],
+               "prompt": history[:place], "candidates": [{"output": text} for text in texts]}
+
+
+def write(path, records):
+    path.write_text("".join(json.dumps(r) + "\n" for r in records), encoding="utf-8")
+
+
+def make_data(folder, tasks=12, samples=3):
+    """scored.jsonl and candidates.jsonl in `folder`, and a random tiny model in `folder`/base."""
+    rng = np.random.default_rng(0)
+    records = [trajectory(t, s, rng) for t in range(tasks) for s in range(samples)]
+    write(folder / "scored.jsonl", records)
+    write(folder / "candidates.jsonl", [c for r in records[::samples] for c in candidates(r, rng)])
+    texts = [m["content"] for r in records for m in r["dialogue_history"]] + [r["task"]["ground_truth"] for r in records]
+    train_policy.make_tiny_model(folder / "base", texts, 512, seed=0)
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """An empty folder with data and a model, as the working directory."""
+    make_data(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def call(module, *arguments):
+    """The script's main() with a command line, in this process; returns (exit code, stdout, stderr)."""
+    out, error, code = io.StringIO(), io.StringIO(), 0
+    before, sys.argv = sys.argv, [module.__name__ + ".py", *map(str, arguments)]
+    handlers = [signal.getsignal(s) for s in (signal.SIGTERM, signal.SIGINT)]
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
+            module.main()
+    except SystemExit as stop:
+        code = stop.code or 0
+    finally:
+        sys.argv = before
+        for s, handler in zip((signal.SIGTERM, signal.SIGINT), handlers):
+            signal.signal(s, handler)
+    return code, out.getvalue(), error.getvalue()
+
+
+CRITIC = ["--in", "scored.jsonl", "--model", "base", "--out", "critic", "--lr", "1e-3", "--epochs", "1", "--batch-size", "4"]
+POLICY = ["--in", "candidates.jsonl", "--model", "base", "--out", "policy", "--critic", "critic", "--pairs", "pairs.jsonl",
+          "--lr", "1e-3", "--batch-size", "4"]
+
+
+def metrics(folder):
+    lines = [json.loads(line) for line in (Path(folder) / "metrics.jsonl").read_text().splitlines()]
+    timing = {"seconds", "tokens_per_second", "tflops", "memory_gib"}
+    return [{k: v for k, v in line.items() if k not in timing} for line in lines]
+
+
+# The shared block, and each file alone
+
+
+def test_the_shared_block_is_the_same_in_both_files():
+    blocks = []
+    for name in ("train_critic.py", "train_policy.py"):
+        lines = (ROOT / name).read_text().splitlines()
+        marks = [i for i, line in enumerate(lines) if line.startswith("# ---- ") and "shared block" in line]
+        assert len(marks) == 2, name
+        blocks.append(lines[marks[0]:marks[1] + 1])
+    assert blocks[0] == blocks[1] and len(blocks[0]) > 300
+
+
+def test_each_file_alone_in_an_empty_folder_runs_the_whole_of_training(tmp_path):
+    """sft from nothing, critic, annotation, sweet: by the real command lines, with nothing of ours beside the file."""
+    rng = np.random.default_rng(1)
+    (tmp_path / "one").mkdir(), (tmp_path / "two").mkdir()
+    shutil.copy(ROOT / "train_policy.py", tmp_path / "one")
+    shutil.copy(ROOT / "train_critic.py", tmp_path / "two")
+    records = [trajectory(t, s, rng) for t in range(8) for s in range(3)]
+    run = tmp_path / "runs" / "default"
+    run.mkdir(parents=True)
+    write(tmp_path / "demonstrations.jsonl", [{k: v for k, v in r.items() if k != "reward"} for r in records])
+    write(run / "train.scored.jsonl", records)
+    write(run / "train.candidates.jsonl", [c for r in records[::3] for c in candidates(r, rng)])
+
+    def script(*arguments):
+        done = subprocess.run([sys.executable, *map(str, arguments)], cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr[-2000:]
+        return done.stdout
+
+    policy, critic = tmp_path / "one" / "train_policy.py", tmp_path / "two" / "train_critic.py"
+    script(policy, "--method", "sft", "--model", "tiny", "--in", "demonstrations.jsonl", "--out", "runs/default/base",
+           "--epochs", 4, "--batch-size", 8, "--with-c", 0.5)
+    losses = [m["loss"] for m in metrics(run / "base")]
+    assert losses[-1] < 0.6 * losses[0]
+    said = script(critic, "--lr", "1e-3", "--epochs", 1)
+    assert "pairs from 8 tasks" in said and "next: python rollout.py" in said
+    assert metrics(run / "critic")[0]["preference_loss"] == pytest.approx(math.log(2), abs=1e-6)
+    script(critic, "--annotate", "runs/default/train.scored.jsonl")
+    annotated = [json.loads(line) for line in (run / "train.annotated.jsonl").read_text().splitlines()]
+    assert all("advantage" in m for r in annotated for m in r["dialogue_history"] if m["role"] == "assistant")
+    said = script(policy, "--lr", "1e-3")
+    assert "train.pairs.jsonl" in said and "next: python rollout.py --split test" in said
+    from transformers import AutoModelForCausalLM
+    assert AutoModelForCausalLM.from_pretrained(run / "policy").config.model_type == "llama"
+
+
+# The equations, by hand
+
+
+def test_equation_3_is_the_mean_log_ratio_of_each_turn():
+    logps = torch.tensor([-1.0, -2.0, -3.0, -0.5, -0.5])
+    reference = torch.tensor([-2.0, -2.0, -6.0, -1.5, -2.5])
+    turn = torch.tensor([0, 0, 0, 1, 1])
+    # turn 0: (1 + 0 + 3) / 3; turn 1: (1 + 2) / 2
+    assert train_critic.turn_advantages(logps, reference, turn, 2).tolist() == pytest.approx([4 / 3, 1.5])
+
+
+@pytest.mark.parametrize("kind, expected", [("mean-per-turn", [4 / 3 + 1.5, -1.0]), ("mean-per-trajectory", [7 / 5, -1.0]),
+                                            ("sum", [7.0, -2.0])])
+def test_trajectory_scores_by_hand(kind, expected):
+    logps = torch.tensor([-1.0, -2.0, -3.0, -0.5, -0.5, -4.0, -2.0])
+    reference = torch.tensor([-2.0, -2.0, -6.0, -1.5, -2.5, -2.0, -2.0])
+    turn, side = torch.tensor([0, 0, 0, 1, 1, 2, 2]), torch.tensor([0, 0, 1])
+    assert train_critic.trajectory_scores(logps, reference, turn, side, 2, kind).tolist() == pytest.approx(expected)
+
+
+def test_equations_2_and_4_by_hand():
+    # beta (chosen - rejected) = 0.1 * 10 = 1: -log sigmoid(1) = log(1 + e^-1) = 0.3132617
+    chosen, rejected = torch.tensor([6.0, 0.0]), torch.tensor([-4.0, 0.0])
+    for loss in (train_critic.bradley_terry_loss, train_policy.dpo_loss):
+        assert loss(chosen, rejected, 0.1).tolist() == pytest.approx([0.3132617, math.log(2)], abs=1e-6)
+
+
+def test_value_loss_by_hand():
+    # -log sigmoid(2) = 0.1269280; -log(1 - sigmoid(2)) = 2.1269280
+    logits, success = torch.tensor([2.0, 2.0]), torch.tensor([1.0, 0.0])
+    assert train_critic.value_loss(logits, success).tolist() == pytest.approx([0.1269280, 2.1269280], abs=1e-6)
+    assert train_critic.last_of_turn(torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([0, 0, 1, 1]), 2).tolist() == [2.0, 4.0]
+
+
+def test_learning_rate_warms_up_and_ends_at_a_tenth():
+    rates = [train_policy.learning_rate(s, 100, 1.0) for s in range(100)]
+    assert rates[:3] == pytest.approx([1 / 3, 2 / 3, 1.0])
+    assert rates[3] == pytest.approx(1.0) and rates[99] == pytest.approx(0.1, abs=1e-3)
+    assert rates[3 + 97 // 2] == pytest.approx(0.55, abs=0.02)  # half way down the cosine
+
+
+# The same losses from whole logits, one sequence at a time
+
+
+def plain_logps(model, ids, scored):
+    """Log-probabilities of ids[scored] from the model's own forward pass and logits."""
+    logits = model(input_ids=torch.tensor(ids[None].astype(np.int64))).logits[0].float()
+    logps = torch.log_softmax(logits, -1)
+    return logps[torch.tensor(scored - 1), torch.tensor(ids[scored].astype(np.int64))]
+
+
+def first_gradient(module, command, place):
+    """Loss and gradients of a script's first step, seen just before the optimizer runs."""
+    seen = {}
+    real = module.optimizer_step
+
+    def spy(model, optimizer, rate, clip):
+        seen.update({name: p.grad.clone() for name, p in model.named_parameters()})
+        return real(model, optimizer, rate, clip)
+    module.optimizer_step = spy
+    try:
+        code, _, error = call(module, *command, "--max-steps", 1)
+    finally:
+        module.optimizer_step = real
+    assert code == 0, error
+    return metrics(place / command[command.index("--out") + 1])[0]["loss"], seen
+
+
+def perturbed(source, target):
+    """A copy of the model with other weights, so that it is not its own reference."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    model = AutoModelForCausalLM.from_pretrained(source)
+    torch.manual_seed(5)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(0.02 * torch.randn_like(p))
+    model.save_pretrained(target)
+    AutoTokenizer.from_pretrained(source).save_pretrained(target)
+
+
+@pytest.mark.parametrize("advantage", ["mean-per-turn", "mean-per-trajectory", "sum"])
+@pytest.mark.parametrize("context", ["with-c", "without-c"])
+def test_the_critics_loss_and_gradient_equal_an_independent_formulation(place, advantage, context):
+    """Eq. 2 and 3 computed turn by turn from whole logits, as a loop over dialogues, against the script's first step."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    loss, gradient = first_gradient(train_critic, [*CRITIC, "--batch-size", 1000, "--advantage", advantage, "--context", context],
+                                    place)
+    model, tokenizer = AutoModelForCausalLM.from_pretrained("base"), AutoTokenizer.from_pretrained("base")
+    reference = AutoModelForCausalLM.from_pretrained("base").eval()
+    records = [json.loads(line) for line in open("scored.jsonl")]
+
+    def score(record):
+        history, turns = [dict(m) for m in record["dialogue_history"]], []
+        if context == "with-c":
+            history[0]["content"] = f"In light that the final answer is: {record['task']['ground_truth']}.\n\n" + history[0]["content"]
+        for t, message in enumerate(history):
+            if message["role"] == "assistant":
+                prompt = tokenizer.apply_chat_template(history[:t], add_generation_prompt=True, return_dict=False)
+                reply = tokenizer(message["content"], add_special_tokens=False)["input_ids"] + [tokenizer.eos_token_id]
+                ids, scored = np.array(prompt + reply), np.arange(len(prompt), len(prompt) + len(reply))
+                with torch.no_grad():
+                    base = plain_logps(reference, ids, scored)
+                logps = plain_logps(model, ids, scored)
+                turns.append((logps - base, logps))
+        ratios = [r for r, _ in turns]
+        if advantage == "mean-per-turn":
+            value = sum(r.mean() for r in ratios)
+        else:
+            value = torch.cat(ratios).mean() if advantage == "mean-per-trajectory" else torch.cat(ratios).sum()
+        return value, -torch.cat([logps for _, logps in turns]).mean()
+
+    losses = []
+    for task in dict.fromkeys(r["task_id"] for r in records):
+        group = [r for r in records if r["task_id"] == task]
+        best = next((r for r in group if r["reward"] == 1.0), None)
+        for other in group if best else []:
+            if other["reward"] < 1.0:
+                (chosen, nll), (rejected, _) = score(best), score(other)
+                losses.append(torch.log1p(torch.exp(-0.1 * (chosen - rejected))) + 0.01 * nll)
+    mine = sum(losses) / len(losses)
+    mine.backward()
+    assert loss == pytest.approx(mine.item(), rel=1e-5)
+    for name, parameter in model.named_parameters():
+        error = (gradient["lm." + name] - parameter.grad).norm() / parameter.grad.norm()
+        assert error < 1e-4, (name, error)
+
+
+def test_the_policys_loss_off_its_reference_equals_an_independent_formulation(place):
+    """Eq. 4 with a policy that has moved: the sum over the action's tokens of both log-ratios, from whole logits."""
+    from transformers import AutoModelForCausalLM
+    perturbed("base", "moved")
+    rng = np.random.default_rng(0)
+    make = lambda n: rng.integers(5, 200, n)
+    prompts, replies = [make(9), make(14), make(14)], [(make(5), make(7)), (make(4), make(4)), (make(6), make(3))]
+    device, args = torch.device("cpu"), Flags()
+    sequences = [train_policy.join_turns([(p.astype(np.int32), r.astype(np.int32))])[0]
+                 for p, pair in zip(prompts, replies) for r in pair]
+    items = [train_policy.Item([2 * n], [2 * n + 1], ("", n)) for n in range(3)]
+    reference = train_policy.score_all(train_policy.load_model("base", device, args, train=False), sequences, device, args, "")
+    model = train_policy.load_model("moved", device, args)
+    batch = train_policy.collate_items(items, sequences, reference, device, args)
+    loss, stats = train_policy.preference_loss(model(batch), batch, items, args)
+    base, moved = AutoModelForCausalLM.from_pretrained("base"), AutoModelForCausalLM.from_pretrained("moved")
+    expected = 0
+    for n in range(3):
+        logps = [[plain_logps(m, s.ids, s.scored) for m in (moved, base)] for s in (sequences[2 * n], sequences[2 * n + 1])]
+        margin = 0.1 * ((logps[0][0].sum() - logps[0][1].sum()) - (logps[1][0].sum() - logps[1][1].sum()))
+        expected += -torch.log(torch.sigmoid(margin)) + 0.01 * -logps[0][0].mean()
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
+    assert stats["length_chosen"][0].item() == 15 and abs(loss.item() - 3 * math.log(2)) > 1e-3
+
+
+class Flags:
+    """The flags that the functions above read, at their defaults."""
+    pack, order, checkpointing, compile, cpu_offload = "turn", "turn", "none", False, False
+    micro_tokens, micro_batch, beta, nll, seed, epochs, batch_size, max_steps = 16384, 0, 0.1, 0.01, 0, 1, 4, 0
+
+
+# Pairs
+
+
+def test_trajectories_are_paired_as_the_paper_does():
+    pair = train_critic.pair_trajectories
+    assert pair([0.3, 1.0, 0.3, 1.0, 0.9], "best-vs-lower") == [(1, 0), (1, 2), (1, 4)]
+    assert pair([0.3, 0.9], "best-vs-lower") == []
+    assert pair([0.3, 0.9, 0.35], "all") == [(1, 0), (1, 2), (2, 0)]
+    assert pair([0.3, 0.9, 0.35], "all", min_gap=0.1) == [(1, 0), (1, 2)]
+    assert pair([1.0, 0.95, 0.2], "best-vs-lower", min_gap=0.1) == [(0, 2)]
+    assert pair([0.5, 0.5], "all") == [] and pair([0.5, 0.5], "all", min_gap=0.0) == []
+
+
+def test_candidates_are_paired_across_the_halves_and_never_with_the_same_text():
+    scores, texts = [0.1 * i for i in range(16)], [f"text {i}" for i in range(16)]
+    drawn = {pair for seed in range(400) for pair in train_policy.draw_pairs(scores, texts, 1, np.random.default_rng(seed))}
+    assert {i for i, _ in drawn} == set(range(8, 16)) and {j for _, j in drawn} == set(range(8))
+    four = train_policy.draw_pairs(scores, texts, 4, np.random.default_rng(3))
+    assert len(four) == len({i for i, _ in four}) == len({j for _, j in four}) == 4
+    assert train_policy.draw_pairs(scores, ["same"] * 16, 4, np.random.default_rng(3)) == []
+    odd = {pair for seed in range(100) for pair in train_policy.draw_pairs([3.0, 2.0, 1.0], texts, 1, np.random.default_rng(seed))}
+    assert odd == {(0, 2)}, "the middle one of an odd number is in neither half"
+
+
+def test_sweet_writes_the_pairs_that_it_trains_on_and_scores_candidates_once(place):
+    assert call(train_critic, *CRITIC)[0] == 0
+    code, said, error = call(train_policy, *POLICY, "--pairs-per-turn", 2)
+    assert code == 0, error
+    records = {(r["task_id"], r["turn"]): r for r in map(json.loads, open("candidates.jsonl"))}
+    pairs = [json.loads(line) for line in open("pairs.jsonl")]
+    assert pairs and all(p["advantage_chosen"] >= p["advantage_rejected"] for p in pairs)
+    for p in pairs:
+        texts = [c["output"] for c in records[p["task_id"], p["turn"]]["candidates"]]
+        assert p["prompt"] == records[p["task_id"], p["turn"]]["prompt"]
+        assert p["chosen"][0]["content"] in texts and p["chosen"] != p["rejected"]
+    first = metrics("policy")[0]
+    assert first["preference_loss"] == pytest.approx(math.log(2), abs=1e-6) and first["kl_chosen"] == pytest.approx(0, abs=1e-9)
+    expected = {"length_chosen", "length_rejected", "answers_chosen", "answers_rejected", "kl_rejected", "logps_chosen",
+                "logps_rejected", "accuracy", "gradient_norm", "tokens", "nll"}
+    assert expected <= set(first)
+    code, said, error = call(train_policy, *POLICY[:5], "other", *POLICY[6:], "--pairs-per-turn", 2, "--beta", 0.5)
+    assert code == 0 and f"of {len(records)} turns: taken from" in said, said + error
+    code, said, error = call(train_policy, *POLICY[:5], "third", *POLICY[6:], "--seed", 1, "--pairs-per-turn", 2)
+    assert code == 2 and "other pairs" in error
+    # A file of pairs is trained on as it is, to the same end.
+    pairs_in = ["--in", "pairs.jsonl", "--model", "base", "--out", "again", "--lr", "1e-3", "--batch-size", 4]
+    assert call(train_policy, *pairs_in)[0] == 0
+    assert metrics("again") == metrics("policy")
+
+
+def test_the_advantages_of_candidates_and_of_annotated_turns_are_equation_3(place):
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    assert call(train_critic, *CRITIC)[0] == 0
+    assert call(train_critic, "--annotate", "scored.jsonl", "--critic", "critic", "--model", "base", "--out", "seen.jsonl")[0] == 0
+    assert call(train_policy, *POLICY)[0] == 0
+    tokenizer = AutoTokenizer.from_pretrained("base")
+    critic, base = AutoModelForCausalLM.from_pretrained("critic"), AutoModelForCausalLM.from_pretrained("base")
+
+    def advantage(messages, reply, truth, blind=False):
+        total = []
+        for model in (critic, base):
+            prompt = [dict(m) for m in messages]
+            if not (blind and model is base):
+                prompt[0]["content"] = f"In light that the final answer is: {truth}.\n\n{prompt[0]['content']}"
+            ids = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=False)
+            tail = tokenizer(reply, add_special_tokens=False)["input_ids"] + [tokenizer.eos_token_id]
+            with torch.no_grad():
+                total.append(plain_logps(model, np.array(ids + tail), np.arange(len(ids), len(ids) + len(tail))))
+        return (total[0] - total[1]).mean().item()
+
+    for line in open("seen.jsonl").readlines()[:3]:
+        record = json.loads(line)
+        history = record["dialogue_history"]
+        for t, message in enumerate(history):
+            if message["role"] == "assistant":
+                expected = advantage(history[:t], message["content"], record["task"]["ground_truth"])
+                assert message["advantage"] == pytest.approx(expected, abs=2e-5)
+    record = json.loads(open("candidates.jsonl").readline())
+    for name, blind in (("policy", False), ("blind", True)):
+        if blind:
+            assert call(train_policy, *POLICY[:5], name, *POLICY[6:9], "blind.jsonl", *POLICY[10:],
+                        "--critic-reference", "without-c")[0] == 0
+    found = [json.loads(open(f).readline())["advantages"] for f in sorted(Path("cache").glob("advantages-*"), key=os.path.getmtime)]
+    for values, blind in zip(found, (False, True)):
+        expected = [advantage(record["prompt"], c["output"], record["task"]["ground_truth"], blind) for c in record["candidates"]]
+        assert values == pytest.approx(expected, abs=2e-5)
+
+
+# From messages to tokens
+
+
+class Letters:
+    """A tokenizer of single letters whose template refuses system messages, as Gemma's does."""
+    eos_token_id, chat_template = 0, "yes"
+
+    def apply_chat_template(self, messages, add_generation_prompt, tokenize):
+        from jinja2.exceptions import TemplateError
+        if messages[0]["role"] == "system":
+            raise TemplateError("System role not supported")
+        return "".join(f"<{m['role'][0]}{m['content']}>" for m in messages) + "<a"
+
+    def __call__(self, texts, add_special_tokens):
+        return {"input_ids": [[ord(c) for c in text] for text in texts]}
+
+
+def test_a_template_that_refuses_system_messages_gets_them_in_front_of_the_first_request():
+    messages = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hi"}]
+    assert train_policy.render(Letters(), messages) == "<uBe kind.\n\nHi><a"
+
+
+def test_turns_share_a_sequence_only_where_the_next_prompt_extends_the_last():
+    ids = lambda *numbers: np.array(numbers, np.int32)
+    joined = train_policy.join_turns([(ids(1, 2), ids(3, 9)), (ids(1, 2, 3, 9, 4), ids(5, 9)), (ids(1, 2, 4), ids(6,))])
+    assert [s.ids.tolist() for s in joined] == [[1, 2, 3, 9, 4, 5, 9], [1, 2, 4, 6]]
+    assert [s.scored.tolist() for s in joined] == [[2, 3, 5, 6], [3]]
+    assert [s.turn.tolist() for s in joined] == [[0, 0, 1, 1], [2]]
+
+
+def test_what_was_sampled_is_what_is_scored():
+    record = {"system": "", "dialogue_history": [{"role": "user", "content": "u"}, {
+        "role": "assistant", "content": "b", "output": "a OUTPUT: b", "output_ids": [7, 8]}, {"role": "user", "content": "v"},
+        {"role": "assistant", "content": "d", "output": "c OUTPUT: d"}]}
+    (_, first), (prompt, second) = train_policy.turns_of(record, "here")
+    assert first == [7, 8] and second == "c OUTPUT: d" and [m["content"] for m in prompt] == ["u", "b", "v"]
+    tokens = train_policy.tokenise(Letters(), [(prompt, second)])[0][1]
+    assert tokens.tolist() == [ord(c) for c in "c OUTPUT: d"] + [0]
+    with_c = train_policy.turns_of({**record, "system": "s"}, "here", "truth")
+    assert [m["content"] for m in with_c[0][0]] == ["s", "In light that the final answer is: truth.\n\nu"]
+
+
+def test_the_tiny_tokenizer_gives_back_its_text_and_one_token_to_frequent_words(place):
+    tokenizer = train_policy.load_tokenizer("base")
+    for text in ("def total(rows):\n    return 12.5", "Ünïcode \t and  spaces 123456", "The field is price."):
+        assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
+    assert len(tokenizer("The field is price.")["input_ids"]) == 5
+
+
+# Methods
+
+
+@pytest.mark.parametrize("method, unit", [("multi-turn-dpo", "pairs"), ("rejection-ft", "dialogues"), ("sft", "dialogues")])
+def test_the_baselines_train(place, method, unit):
+    code, said, error = call(train_policy, "--method", method, "--in", "scored.jsonl", "--model", "base", "--out", "out",
+                             "--lr", "1e-3", "--batch-size", 4, "--epochs", 3)
+    assert code == 0, error
+    seen = metrics("out")
+    assert unit in said and seen[-1]["loss"] < seen[0]["loss"]
+    rewards = [json.loads(line)["reward"] for line in open("scored.jsonl")]
+    if method == "rejection-ft":
+        assert f"{sum(r < 1 for r in rewards)} records left out: reward below" in said
+        assert f"{sum(r == 1 for r in rewards)} dialogues" in said
+    if method == "multi-turn-dpo":
+        assert seen[0]["preference_loss"] == pytest.approx(math.log(2), abs=1e-6)
+
+
+@pytest.mark.parametrize("head", ["regression", "value"])
+def test_a_critic_with_a_head_trains_and_ranks(place, head):
+    code, said, error = call(train_critic, *CRITIC, "--head", head, "--epochs", 12, "--pair-rule", "all")
+    assert code == 0, error
+    assert np.mean([m["accuracy"] for m in metrics("critic")[-4:]]) > 0.8
+    note = json.loads(Path("critic/critic.json").read_text())
+    assert note["head"] == head and len(note["weights"]["weight"]) == 128
+    code, said, error = call(train_policy, *POLICY)
+    assert code == 0, error
+
+
+# Stopping and going on
+
+
+@pytest.mark.parametrize("checkpoint", ["whole", "newest truncated"])
+def test_a_killed_run_goes_on_to_the_same_bits(place, checkpoint):
+    """SIGKILL in the middle; the second run continues from a checkpoint and ends where an uninterrupted one does."""
+    pairs = ["--in", "scored.jsonl", "--method", "multi-turn-dpo", "--model", "base", "--lr", "1e-3", "--batch-size", "1",
+             "--pair-rule", "all", "--epochs", "6", "--save-every", "3", "--keep", "3"]
+    assert call(train_policy, *pairs, "--out", "straight")[0] == 0
+    process = subprocess.Popen([sys.executable, str(ROOT / "train_policy.py"), *pairs, "--out", "killed"],
+                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    saved = Path("killed/checkpoints")
+    while process.poll() is None and len(list(saved.glob("step-??????"))) < 2:
+        time.sleep(0.005)
+    process.kill()
+    assert process.wait() == -signal.SIGKILL, "the run ended before it could be killed"
+    newest = sorted(saved.glob("step-??????"))[-1]
+    if checkpoint == "newest truncated":
+        file = max(newest.glob("*.distcp"), key=lambda f: f.stat().st_size)
+        os.truncate(file, file.stat().st_size // 2)
+    code, said, error = call(train_policy, *pairs, "--out", "killed", "--resume")
+    assert code == 0, error
+    assert "continuing" in said and ("damaged" in said) == (checkpoint != "whole")
+    assert Path("killed/model.safetensors").read_bytes() == Path("straight/model.safetensors").read_bytes()
+    assert metrics("killed") == metrics("straight")
+    assert len(list(saved.glob("step-??????"))) == 3
+    assert "finished already" in call(train_policy, *pairs, "--out", "killed")[1]
+
+
+def test_sigterm_saves_and_leaves_and_the_same_command_goes_on(place):
+    pairs = ["--in", "scored.jsonl", "--method", "sft", "--model", "base", "--lr", "1e-3", "--batch-size", "1", "--epochs", "20",
+             "--save-every", "0"]
+    process = subprocess.Popen([sys.executable, str(ROOT / "train_policy.py"), *pairs, "--out", "out"], stdout=subprocess.PIPE,
+                               stderr=subprocess.DEVNULL, text=True)
+    file = Path("out/metrics.jsonl")
+    while process.poll() is None and not (file.is_file() and file.stat().st_size):
+        time.sleep(0.01)
+    process.terminate()
+    said = process.communicate()[0]
+    assert process.returncode == 128 + signal.SIGTERM and "stopped by a signal after step" in said
+    step = int(sorted(Path("out/checkpoints").glob("step-??????"))[-1].name[5:])
+    code, said, error = call(train_policy, *pairs[:-4], "--epochs", "20", "--save-every", "0", "--out", "out")
+    assert code == 0 and f"after step {step} of" in said, error
+    assert [m["step"] for m in metrics("out")] == list(range(1, 36 * 20 + 1))
+
+
+def test_a_loss_that_is_not_a_number_stops_the_run_and_leaves_the_last_checkpoint(place):
+    command = ["--in", "scored.jsonl", "--method", "sft", "--model", "base", "--out", "out", "--lr", "1e38", "--batch-size", "4",
+               "--save-every", "1", "--warmup", "0"]
+    code, said, error = call(train_policy, *command)
+    assert code == 2 and "the last checkpoint is intact" in error and not Path("out/config.json").exists()
+    assert list(Path("out/checkpoints").glob("step-??????"))
+
+
+# Mistakes
+
+
+MISTAKES = [
+    ("a missing file", train_critic, ["--in", "nowhere.jsonl"], "nowhere.jsonl: no such file"),
+    ("a line that is not JSON", train_critic, ["--in", "broken.jsonl"], "broken.jsonl, line 2: expected a JSON object"),
+    ("a torn last line", train_critic, ["--in", "torn.jsonl"], "line 2: expected a JSON object"),
+    ("an empty file", train_critic, ["--in", "empty.jsonl"], "holds no records"),
+    ("a missing key", train_critic, ["--in", "keyless.jsonl"], "keyless.jsonl, line 1: the key 'dialogue_history' is missing"),
+    ("no reward", train_critic, ["--in", "unscored.jsonl"], "line 1: the key 'reward' is missing"),
+    ("a reward out of range", train_critic, ["--in", "outside.jsonl"], "expected a reward between 0 and 1, found 7"),
+    ("no two rewards that differ", train_critic, ["--in", "equal.jsonl"], "no task has two trajectories that can be compared"),
+    ("no c", train_critic, ["--in", "blind.jsonl"], "no task with a ground_truth"),
+    ("no model", train_critic, ["--in", "scored.jsonl", "--model", "nobody/nothing"], "nobody/nothing: "),
+    ("no chat template", train_critic, ["--in", "scored.jsonl", "--model", "plain"], "has no chat template"),
+    ("too long a prompt", train_critic, ["--in", "long.jsonl"], "does not fit into the model's context of 4096"),
+    ("nothing to continue", train_critic, ["--in", "scored.jsonl", "--resume"], "no checkpoint"),
+    ("someone else's folder", train_critic, ["--in", "scored.jsonl", "--out", "theirs"], "was not written by this script"),
+    ("a critic that is none", train_policy, ["--in", "candidates.jsonl", "--critic", "base"], "no critic.json in there"),
+    ("sft without a model", train_policy, ["--method", "sft", "--in", "scored.jsonl"], "needs --model"),
+    ("tiny for another method", train_policy, ["--model", "tiny"], "goes with --method sft only"),
+    ("nothing good enough", train_policy, ["--method", "rejection-ft", "--in", "equal.jsonl"], "no trajectory is left"),
+]
+
+
+@pytest.mark.parametrize("module, arguments, expected", [m[1:] for m in MISTAKES], ids=[m[0] for m in MISTAKES])
+def test_a_mistake_is_one_sentence_and_nothing_is_written(place, module, arguments, expected):
+    rng = np.random.default_rng(0)
+    good, unscored = trajectory(0, 0, rng, 0.5), trajectory(0, 0, rng)
+    del unscored["reward"]
+    long = trajectory(0, 0, rng, 1.0)
+    long["dialogue_history"][0]["content"] = "word " * 6000
+    write(Path("equal.jsonl"), [good, {**good, "sample": 1}])
+    write(Path("unscored.jsonl"), [unscored])
+    write(Path("outside.jsonl"), [{**good, "reward": 7}])
+    write(Path("keyless.jsonl"), [{"reward": 1.0}])
+    write(Path("long.jsonl"), [long, {**good, "reward": 0.2}])
+    write(Path("blind.jsonl"), [{**good, "task": {}, "reward": r} for r in (1.0, 0.2)])
+    Path("broken.jsonl").write_text(json.dumps(good) + "\n{nonsense\n")
+    Path("torn.jsonl").write_text(json.dumps(good) + "\n" + json.dumps(good)[:50])
+    Path("empty.jsonl").write_text("")
+    Path("theirs").mkdir(), Path("theirs/thesis.txt").write_text("precious")
+    shutil.copytree("base", "plain"), Path("plain/chat_template.jinja").unlink()
+    before = {p: p.stat().st_mtime_ns for p in Path().rglob("*") if p.is_file()}
+    extra = [] if "--model" in arguments or "sft" in arguments else ["--model", "base"]
+    extra += [] if "--out" in arguments else ["--out", "out"]
+    code, said, error = call(module, *arguments, *extra)
+    assert code == 2 and expected in error and "Traceback" not in error, error
+    assert len(error.strip().splitlines()) == 1
+    after = {p: p.stat().st_mtime_ns for p in Path().rglob("*") if p.is_file()}
+    assert before == after
+
+
+def test_other_settings_are_an_error_that_names_them_and_overwrite_starts_again(place):
+    assert call(train_critic, *CRITIC)[0] == 0
+    code, _, error = call(train_critic, *CRITIC, "--beta", "0.2")
+    assert code == 2 and "beta was 0.1, now 0.2" in error
+    assert call(train_critic, *CRITIC, "--beta", "0.2", "--overwrite")[0] == 0
+
+
+def test_records_that_cannot_be_used_are_counted(place):
+    records = [json.loads(line) for line in open("scored.jsonl")]
+    records += [{**records[0], "finish": "error: the server went away", "reward": None}] * 2
+    records += [{**records[0], "dialogue_history": records[0]["dialogue_history"][:1]}]
+    request = {"role": "user", "content": "word " * 500}
+    records += [{**records[0], "task_id": "long", "dialogue_history": [request] + records[0]["dialogue_history"][1:], "reward": r}
+                for r in (1.0, 0.5)]
+    write(Path("scored.jsonl"), records)
+    code, said, error = call(train_critic, *CRITIC, "--max-length", 400)
+    assert code == 0, error
+    assert "2 records left out: no reward (the episode failed)" in said and "1 records left out: no assistant turn" in said
+    assert "tasks left out whose rewards do not differ" in said and "1 of" in said and "longer than 400 tokens" in said
+
+
+def test_a_reference_that_is_another_models_is_noticed_at_the_first_step(place):
+    assert call(train_critic, *CRITIC, "--max-steps", 1)[0] == 0
+    file = next(Path("cache").glob("reference-*.npy"))
+    rng = np.random.default_rng(0)
+    values = np.load(file)
+    np.save(file, values + rng.normal(size=values.shape).astype(np.float32))
+    code, _, error = call(train_critic, *CRITIC, "--overwrite")
+    assert code == 2 and "not log 2" in error
