@@ -260,19 +260,26 @@ def enter_namespaces():
 
     As root, without the user's: the root must be built with root's own rights. leave_privileges() adds it.
     """
-    flags = sum(NEW.values()) - NEW["user"]
-    proc_self = os.open("/proc/self", os.O_RDONLY | os.O_DIRECTORY)
-    names = sorted(NEW)
-    try:
+    def enter():
+        proc_self = os.open("/proc/self", os.O_RDONLY | os.O_DIRECTORY)
         if os.getuid() == 0:
-            c("unshare", flags)
-            names.remove("user")
+            c("unshare", sum(NEW.values()) - NEW["user"])
         else:
-            new_user_namespace(flags, proc_self)
-    except OSError:
-        return []
-    finally:
+            new_user_namespace(sum(NEW.values()), proc_self)
         os.close(proc_self)
+
+    attempt = os.fork()    # tried on a copy first: some systems let it begin and then forbid the rest
+    if attempt == 0:
+        code = 1
+        try:
+            enter()
+            code = 0
+        finally:
+            os._exit(code)
+    if os.waitpid(attempt, 0)[1]:
+        return []
+    names = sorted(set(NEW) - {"user"} if os.getuid() == 0 else NEW)
+    enter()
     zygote = os.fork()
     if zygote:    # this process has entered every namespace but the pid's; it stays only to be its parent
         os.waitpid(zygote, 0)
@@ -701,7 +708,7 @@ class Zygote:
         if "error" in reply:
             self.close()
             raise ZygoteDied(reply["error"])
-        self.control.settimeout(10)
+        self.control.settimeout(30)
         return reply
 
     def close(self):
@@ -857,7 +864,9 @@ class Sandbox:
         try:
             for zygote in self.zygotes:
                 zygote.launch()    # all at once
-            self.layers = [zygote.greet() for zygote in self.zygotes][0]
+            self.layers, *others = [zygote.greet() for zygote in self.zygotes]
+            if any(layers != self.layers for layers in others):
+                raise ZygoteDied(f"its workers do not have the same layers: {[self.layers, *others]}")
         except (ZygoteDied, OSError) as error:
             self.close()
             die(f"the sandbox could not start: {error}")
@@ -907,7 +916,8 @@ class Sandbox:
             try:
                 if not zygote.process:
                     zygote.launch()
-                    zygote.greet()
+                    if zygote.greet() != self.layers:
+                        raise ZygoteDied("it has other layers than those that the records name")
                     deadline = None    # the program's time starts again with its zygote
                 deadline = deadline or time.monotonic() + self.program_timeout
                 if time.monotonic() >= deadline:
@@ -1218,11 +1228,13 @@ def self_test(args):
             if not strength[header(source, "needs")]:
                 verdicts.append((name, "not held", header(source, "needs")))
                 continue
-            statuses = set(box.score(task, source).values())
-            honest = set(box.score(task, task["ground_truth"] + f"# after {name}").values())
             expected = {status.strip() for status in header(source, "expect").split("|")}
-            held = statuses & expected and statuses <= expected | {"timeout"}    # a busy machine may be late
-            held = held and honest == {"passed"}
+            for _ in range(3):    # on a busy machine calls may be late; hardly three times
+                statuses = set(box.score(task, source).values())
+                honest = set(box.score(task, task["ground_truth"] + f"# after {name}").values())
+                held = statuses & expected and statuses <= expected | {"timeout"} and honest == {"passed"}
+                if held or "timeout" not in statuses | honest:
+                    break
             verdicts.append((name, "ok" if held else "FAILED", ", ".join(sorted(statuses)) if honest == {"passed"} else
                              f"{sorted(statuses)}, and the honest program after it: {sorted(honest)}"))
 

@@ -234,7 +234,8 @@ NOON = datetime(2020, 1, 1, 12, tzinfo=timezone.utc)
     (1, True, True), (1, 1.0, True), (0.5, Fraction(1, 2), True), (0.1, Fraction(1, 10), False),
     (0.1, Decimal("0.1"), False), (2 ** 53 + 1, float(2 ** 53), False), (0.0, -0.0, True), (1 + 0j, 1, True),
     ([1], (1,), False), ({1, 2}, frozenset([2, 1]), True), ({1: 2, 3: 4}, {3: 4.0, True: 2}, True),
-    (b"a", bytearray(b"a"), True), (b"a", "a", False), ("ab", "ac", False), (b"ab", b"ac", False), ("", None, False), ([], {}, False),
+    (b"a", bytearray(b"a"), True), (b"a", "a", False), ("ab", "ac", False), (b"ab", b"ac", False), ("", None, False),
+    ([], {}, False),
     ([[1], 2], [1, [2]], False), (["ab", "c"], ["a", "bc"], False), ({"a": ["b"]}, {"a": "b"}, False),
     (range(0), range(5, 5), True), (range(0, 3, 2), range(0, 4, 2), True), (range(3), [0, 1, 2], False),
     (date(2020, 1, 1), datetime(2020, 1, 1), False),
@@ -274,13 +275,13 @@ def test_numpy_results_are_compared_where_numpy_is_asked_for():
 
 
 PIECES = """[] | {} | () | x | x.y | x() | lambda: x | [x] * 9 | {x: x} | x + x | x ** x | -x | not x | f(x) | f | ''
- | 'a' * x | 1 / x | next(x) | iter([x]) | type(x) | object() | [*x] | {**x} | x[0] | x[:] | print(x) | range(x) | dir(x)
- | vars() | globals() | __import__('os').getpid() | (yield x) | x if x else f | exec('y = x') | 1_000_000 ** 99 | float(x) | ...
- | NotImplemented | {x} | f.__code__ | x.__class__ | x.__class__.__mro__ | memoryview(b'a') | __builtins__ | b''
- | 1j | (x,) | [i for i in x] | @ | \0 | é""".replace("\n", "").split(" | ")
+ | 'a' * x | 1 / x | next(x) | iter([x]) | type(x) | object() | [*x] | {**x} | x[0] | x[:] | print(x) | range(x)
+ | dir(x) | vars() | globals() | __import__('os').getpid() | (yield x) | x if x else f | exec('y = x') | 1_000_000 ** 99
+ | float(x) | ... | NotImplemented | {x} | f.__code__ | x.__class__ | x.__class__.__mro__ | memoryview(b'a')
+ | __builtins__ | b'' | 1j | (x,) | [i for i in x] | @ | \0 | é""".replace("\n", "").split(" | ")
 LINES = ["return {}", "return [{}, x]", "x = {}", "raise {}", "del {}", "for x in {}: pass", "with {}: pass",
-         "import {}", "try: {}\n finally: x = 1", "global x; x = {}", "assert {}", "def f(x): return {}", "class C({}): pass",
-         "{}", "while {}: break", "async def f(x): {}", "{} = x"]
+         "import {}", "try: {}\n finally: x = 1", "global x; x = {}", "assert {}", "def f(x): return {}",
+         "class C({}): pass", "{}", "while {}: break", "async def f(x): {}", "{} = x"]
 
 
 @settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
