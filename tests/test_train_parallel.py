@@ -1,0 +1,150 @@
+"""The number of processes and of micro-batches changes the speed of training, not its result; kills change nothing."""
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+import test_train
+from test_train import ROOT, call, metrics, train_policy
+
+PAIRS = ["--in", "scored.jsonl", "--method", "multi-turn-dpo", "--pair-rule", "all", "--model", "base", "--lr", "1e-4",
+         "--batch-size", "8"]
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    test_train.make_data(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    return tmp_path
+
+
+def torchrun(processes, *arguments, wait=True):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes),
+               str(ROOT / "train_policy.py"), *map(str, arguments)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
+    if not wait:
+        return process
+    said = process.communicate()[0]
+    assert process.returncode == 0, said[-3000:]
+    return said
+
+
+def weights(folder):
+    from safetensors.torch import load_file
+    return load_file(Path(folder) / "model.safetensors")
+
+
+def furthest(a, b):
+    """The largest relative distance of two models' parameters."""
+    a, b = weights(a), weights(b)
+    assert a.keys() == b.keys()
+    return max(((a[k] - b[k]).norm() / a[k].norm()).item() for k in a)
+
+
+def tie(folder):
+    """Give the model a shared input and output embedding and biases: the shape that is easily sharded wrongly."""
+    from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    torch.manual_seed(0)
+    Qwen2ForCausalLM(Qwen2Config(vocab_size=len(tokenizer), hidden_size=64, intermediate_size=96, num_hidden_layers=2,
+                                 num_attention_heads=4, num_key_value_heads=2, tie_word_embeddings=True, initializer_range=0.08,
+                                 eos_token_id=tokenizer.eos_token_id, bos_token_id=None)).save_pretrained(folder)
+
+
+def test_micro_batches_and_packing_change_nothing(place):
+    for name, extra in (("1", []), ("2", ["--micro-batch", 4]), ("4", ["--micro-batch", 2]), ("none", ["--pack", "none"]),
+                        ("full", ["--checkpointing", "full"]), ("selective", ["--checkpointing", "selective", "--micro-batch", 3])):
+        code, _, error = call(train_policy, *PAIRS, "--max-steps", 3, "--out", name, *extra)
+        assert code == 0, error
+        assert furthest("1", name) < 1e-5, name
+    assert furthest("1", "base") > 1e-3, "training changed nothing"
+
+
+@pytest.mark.parametrize("processes", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_processes_change_nothing(place, processes):
+    """FSDP over several processes, uneven shares and micro-batches, tied embeddings: the parameters of one process."""
+    tie("base")
+    assert call(train_policy, *PAIRS, "--max-steps", 3, "--out", "one")[0] == 0
+    torchrun(processes, *PAIRS, "--max-steps", 3, "--out", "many", "--micro-batch", 1)
+    assert furthest("one", "many") < 1e-5
+    for a, b in zip(metrics("one"), metrics("many")):
+        assert {k: v for k, v in b.items() if k != "tokens"} == pytest.approx({k: v for k, v in a.items() if k != "tokens"}, rel=1e-3,
+                                                                              abs=1e-6)
+
+
+def checkpoints(folder):
+    return sorted(Path(folder, "checkpoints").glob("step-??????"))
+
+
+def test_a_run_killed_on_two_processes_goes_on_with_one(place):
+    long = [*PAIRS, "--batch-size", "2", "--epochs", "4", "--save-every", "2"]
+    assert call(train_policy, *long, "--out", "straight")[0] == 0
+    process = torchrun(2, *long, "--out", "killed", wait=False)
+    while process.poll() is None and len(checkpoints("killed")) < 2:
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGKILL)
+    workers = subprocess.run(["pgrep", "-f", str(place)], capture_output=True, text=True).stdout
+    process.wait()
+    assert process.returncode != 0, f"the run ended before it could be killed {workers}"
+    code, said, error = call(train_policy, *long, "--out", "killed", "--resume")
+    assert code == 0 and "continuing" in said, error
+    assert furthest("straight", "killed") < 1e-6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [1, 2])
+def test_twenty_kills_at_random_moments(place, processes):
+    long = [*PAIRS, "--batch-size", "1", "--epochs", "20", "--save-every", "5"]
+    assert call(train_policy, *long, "--out", "straight")[0] == 0
+    random.seed(0)
+    for kill in range(20):
+        process = torchrun(processes, *long, "--out", "killed", wait=False)
+        before = len(checkpoints("killed")) and int(checkpoints("killed")[-1].name[5:])
+        while process.poll() is None and not (checkpoints("killed") and int(checkpoints("killed")[-1].name[5:]) > before):
+            time.sleep(0.01)
+        time.sleep(random.random() * 0.5)
+        if process.poll() is not None:
+            break
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    assert kill > 5
+    torchrun(processes, *long, "--out", "killed")
+    if processes == 1:
+        assert all(torch.equal(a, b) for a, b in zip(weights("straight").values(), weights("killed").values()))
+    assert furthest("straight", "killed") < (1e-12 if processes == 1 else 1e-5)
+
+
+@pytest.mark.slow
+def test_a_rank_that_dies_ends_the_run_and_leaves_the_checkpoints(place):
+    long = [*PAIRS, "--batch-size", "1", "--epochs", "20", "--save-every", "5"]
+    process = torchrun(2, *long, "--out", "out", wait=False)
+    while process.poll() is None and not checkpoints("out"):
+        time.sleep(0.01)
+    children = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout.split()
+    os.kill(int(children[-1]), signal.SIGKILL)
+    process.communicate(timeout=120)
+    assert process.returncode != 0 and not Path("out/config.json").exists()
+    assert "continuing" in torchrun(2, *long, "--out", "out", "--resume")
+
+
+@pytest.mark.slow
+def test_a_full_disk_while_saving_is_one_sentence_and_leaves_the_checkpoint_before(place):
+    import resource
+    long = [*PAIRS, "--batch-size", "1", "--save-every", "2"]
+    half = max(f.stat().st_size for f in Path("base").iterdir())  # weights and averages are three times as large
+
+    def small_files():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (half, half))
+    done = subprocess.run([sys.executable, str(ROOT / "train_policy.py"), *map(str, long), "--out", "out"], capture_output=True,
+                          text=True, preexec_fn=small_files)
+    assert done.returncode == 2 and "the checkpoint could not be written" in done.stderr and "Traceback" not in done.stderr
+    assert not checkpoints("out")
+    assert call(train_policy, *long, "--out", "out")[0] == 0
