@@ -53,8 +53,6 @@ import json
 import os
 import random
 import re
-import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -810,12 +808,13 @@ class TransformersEngine:
 
     def sample(self, logits, wanted):
         """Inverse-CDF sampling with one uniform number a token, in float64 so that summing V terms adds no noise of its own."""
+        import numpy as np
         torch = self.torch
         drawn = [(i, r, c) for i, (_, r, columns) in enumerate(wanted) for c in columns]
         uniform = []
         for _, r, c in drawn:
             if len(r["ids"][c]) >= len(r["uniform"]):
-                r["uniform"] = __import__("numpy").concatenate([r["uniform"], r["random"].random((64, r["n"]))])
+                r["uniform"] = np.concatenate([r["uniform"], r["random"].random((64, r["n"]))])
             uniform.append(r["uniform"][len(r["ids"][c]), c])
         temperature = torch.tensor([r["temperature"] for _, r, _ in wanted], device=logits.device)
         cdf = (logits / temperature.clamp_min(1e-6)[:, None]).double().softmax(-1).cumsum(-1)  # (wanted, V)
@@ -979,34 +978,37 @@ class ServerEngine:
 
     def ask(self, body):
         """One request until it is answered: Outputs, Refused, or Stop."""
-        problem = None
-        for attempt in range(self.args.retries + 1):
+        problem, attempt = None, 0
+        while attempt <= self.args.retries:
+            sent = self.translate(body)
             wait = min(60, 0.5 * 2 ** attempt) * random.uniform(0.5, 1.5)
             try:
-                return self.read(self.http("/chat/completions", self.translate(body)))
+                return self.read(self.http("/chat/completions", sent))
             except urllib.error.HTTPError as e:
                 text = e.read().decode(errors="replace")[:2000]
                 problem = f"HTTP {e.code}: {message_of(text)}"
                 if e.code in (401, 403):
-                    raise Stop(f"{self.url} refused the key in OPENAI_API_KEY ({problem})", 2)
+                    raise Stop(f"{self.url} refused the key in OPENAI_API_KEY ({problem})", 2) from e
                 if e.code == 404:
-                    raise Stop(f"{self.url} has no model {self.name!r} ({problem})", 2)
-                if e.code in (400, 413, 422) and not self.learn(text):
-                    raise Refused(problem)
+                    raise Stop(f"{self.url} has no model {self.name!r} ({problem})", 2) from e
                 if e.code in (400, 413, 422):
-                    wait = 0
-                elif e.headers.get("Retry-After", "").isdigit():
+                    with self.lock:  # another request may have learnt the same meanwhile
+                        if self.translate(body) == sent and not self.learn(text):
+                            raise Refused(problem) from e
+                    continue
+                if e.headers.get("Retry-After", "").isdigit():
                     wait = max(wait, min(120, int(e.headers["Retry-After"])))
-            except (OSError, HTTPException) as e:  # refused, reset, timed out, torn
+            except (OSError, HTTPException) as e:  # refused, reset, timed out, cut off
                 problem = first_line(e)
             except (ValueError, KeyError, TypeError, IndexError, AttributeError) as e:
                 problem = f"a reply that is no chat completion ({type(e).__name__}: {first_line(e)})"
-            with self.lock:
-                self.counts["retries"] += 1
-            if attempt < self.args.retries:
+            attempt += 1
+            if attempt <= self.args.retries:
+                with self.lock:
+                    self.counts["retries"] += 1
                 time.sleep(wait)
-        raise Stop(f"{self.url} failed {self.args.retries + 1} times, the last time with: {problem}; finished episodes are saved, and the "
-                   "same command continues")
+        raise Stop(f"{self.url} failed {attempt} times, the last time with: {problem}; finished episodes are saved, and "
+                   "the same command continues")
 
     def translate(self, body):
         """The request in this server's dialect."""

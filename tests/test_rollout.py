@@ -1,0 +1,488 @@
+"""What rollout.py claims: same seeds same trajectories, nothing lost or twice, failures said in one sentence."""
+import asyncio
+import json
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+from argparse import Namespace
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+import rollout  # noqa: E402
+from stub_server import Stub  # noqa: E402
+
+NAMES = ["threshold", "rounding", "unit", "field", "order"]
+
+
+def make_tasks(path, count):
+    with open(path, "w") as f:
+        for i in range(count):
+            facts = [{"detail": w, "keywords": [w, w + "s"], "question": f"What is the {w}?", "reply": f"The {w} is {i + j}."}
+                     for j, w in enumerate(NAMES)]
+            f.write(json.dumps({
+                "task_id": f"backend-train-{i:05d}", "domain": "backend", "source": "test", "facts": facts, "note": "kept",
+                "problem_description": f"Write f(x) number {i}: it adds up what counts.", "ground_truth": f"def f(x):\n    return {i}\n",
+                "test_cases": {str(k): f"f({k})" for k in range(10)}}) + "\n")
+    return path
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory):
+    """A folder with a tiny model, tasks, and trajectories of a few turns."""
+    import train_policy
+    folder = tmp_path_factory.mktemp("world")
+    make_tasks(folder / "tasks.jsonl", 12)
+    tasks = [json.loads(line) for line in open(folder / "tasks.jsonl")]
+    texts = [t["problem_description"] + " ".join(f["question"] + " " + f["reply"] for f in t["facts"]) for t in tasks]
+    texts += ["I WANT TO ANSWER:\ndef f(x):\n    return sum(x)"] * 5
+    train_policy.make_tiny_model(folder / "model", texts, 400, 0)
+    with open(folder / "trajectories.jsonl", "w") as f:
+        for t in tasks:
+            dialogue = [{"role": "user", "content": t["problem_description"]}]
+            for fact in t["facts"][:3]:
+                dialogue += [{"role": "assistant", "content": fact["question"]}, {"role": "user", "content": fact["reply"]}]
+            dialogue.append({"role": "assistant", "content": "I WANT TO ANSWER:\ndef f(x):\n    return 1"})
+            f.write(json.dumps({"task_id": t["task_id"], "sample": 0, "domain": "backend", "task": t, "system": "Be brief.",
+                                "dialogue_history": dialogue, "answer": "def f(x):\n    return 1", "finish": "answered",
+                                "reward": 0.5}) + "\n")
+    return folder
+
+
+def command(*arguments):
+    return [sys.executable, str(ROOT / "rollout.py"), *map(str, arguments)]
+
+
+def play(folder, *arguments, code=0, **more):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", **more.pop("environment", {})}
+    done = subprocess.run(command(*arguments), cwd=folder, capture_output=True, text=True, timeout=300, env=environment, **more)
+    assert done.returncode == code, f"exit code {done.returncode}\n{done.stdout}{done.stderr}"
+    assert "Traceback" not in done.stderr, done.stderr
+    return done
+
+
+def records(path):
+    return [json.loads(line) for line in open(path)]
+
+
+def in_order(path):
+    return sorted(open(path).read().splitlines(), key=lambda line: [json.loads(line)[k] for k in ("task_id", "sample")])
+
+
+def local_args(max_model_len=0):
+    return Namespace(dtype="auto", max_model_len=max_model_len, seed=0, gpu_memory_utilization=0.9, tensor_parallel_size=1,
+                     data_parallel_size=1)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The protocol and the scripted human
+
+
+@pytest.mark.parametrize("output, last, expected", [
+    ("What?", False, ("What?", None, None)),
+    ("hm OUTPUT: no OUTPUT: What? ", False, ("What?", None, None)),
+    ("I WANT TO ANSWER: x", False, ("I WANT TO ANSWER: x", "x", "answered")),
+    ("I WANT TO ANSWER: in a thought OUTPUT: What?", False, ("What?", None, None)),
+    ("def f(): pass", True, ("def f(): pass", "def f(): pass", "max_turns")),
+    ("Here: I WANT TO ANSWER:\nx = 1\n", True, ("Here: I WANT TO ANSWER:\nx = 1", "x = 1", "answered"))])
+def test_only_what_follows_output_enters_the_dialogue_and_the_last_turn_answers(output, last, expected):
+    assert rollout.parse_output(output, last) == expected
+
+
+FACTS = [{"keywords": ["threshold", "limit"], "question": "What is the threshold?", "reply": "The threshold is 10."},
+         {"keywords": ["round", "digits", "limit"], "question": "How is it rounded?", "reply": "Round to 2 digits."},
+         {"keywords": ["at least"], "question": "Is it strict?", "reply": "At least, not above."}]
+
+
+@pytest.mark.parametrize("text, reply", [
+    ("What is the threshold?", "The threshold is 10."),
+    ("Tell me the LIMIT.", "The threshold is 10."),  # shared keyword: one fact, the first
+    ("Which digits do you round to, and what threshold?", "Round to 2 digits. The threshold is 10."),
+    ("Is that around thresholds?", "I do not know."),  # whole words only
+    ("above or at least?", "At least, not above."),
+    ("What is the threshold? How is it rounded? Is it strict?", "The threshold is 10. Round to 2 digits."),
+    ("How is it rounded? I mean the limit or threshold", "Round to 2 digits."),  # a fact's own question wins
+    ("", "I do not know.")])
+def test_the_scripted_human_answers_what_was_asked_in_at_most_two_sentences(text, reply):
+    assert rollout.scripted_reply(FACTS, text) == reply
+
+
+def test_a_scripted_reply_is_cut_at_400_characters():
+    assert len(rollout.scripted_reply([{"keywords": ["a"], "question": "?a", "reply": "x" * 900}], "a")) == 400
+
+
+def test_replies_that_leak_code_are_noticed():
+    reference = "def f(x):\n    total = sum(v for v in x if v > 3)\n    return total\n"
+    for leak in ("Use ```x```", "def f(x) it is", "It is total = sum(v for v in x if v > 3) I think", "return total == 3"):
+        assert rollout.leaks_code(leak, reference), leak
+    for fine in ("The total of the values above 3.", "I do not know.", "If it is empty, return zero.", "From 3 to 5, for each item."):
+        assert not rollout.leaks_code(fine, reference), fine
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The transformers engine
+
+
+@pytest.fixture(scope="module")
+def engine(world):
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    return rollout.TransformersEngine(str(world / "model"), local_args(), 8)
+
+
+def ask(engine, prompts, n, width, max_tokens=12, temperature=1.0):
+    """Outputs of each prompt, at most `width` in flight, in a random order."""
+    order = list(range(len(prompts)))
+    random.Random(width).shuffle(order)
+    results = {}
+
+    async def worker(todo):
+        for i in todo:
+            results[i] = await engine.generate(prompts[i], n, i, temperature, max_tokens, i)
+            engine.forget(i)
+
+    async def everything():
+        todo = iter(order)
+        await asyncio.gather(*(worker(todo) for _ in range(width)))
+
+    asyncio.run(everything())
+    return [results[i] for i in range(len(prompts))]
+
+
+def prompts_of(world):
+    found = []
+    for r in records(world / "trajectories.jsonl"):
+        found += [rollout.messages_before("", r["dialogue_history"][:i]) for i in (1, 3, 5)]
+    return found
+
+
+def test_logprobabilities_are_the_trainers_own(world, engine):
+    """Eight rows at once, three turns of a conversation in one slot, four columns: what the cache holds is what a plain pass gives."""
+    assert_logps_equal(world, engine, ask(engine, prompts_of(world), 4, 8), 1e-5)
+
+
+def assert_logps_equal(world, engine, results, tolerance):
+    """Three ways: the engine's while sampling, rollout.py's own function, and the training code's."""
+    import torch
+    import train_policy
+    from transformers import AutoModelForCausalLM
+    sequences, mine, sampled = [], [], []
+    plain = AutoModelForCausalLM.from_pretrained(world / "model").eval()
+    for messages, outs in list(zip(prompts_of(world), results))[::3]:
+        prompt = rollout.encode_chat(engine.tokenizer, messages)
+        [turn] = train_policy.tokenise(engine.tokenizer, [(messages, "x")])
+        assert prompt == turn[0].tolist()
+        mine += rollout.response_values(plain, [(prompt, o.ids) for o in outs])
+        sampled += [o.logps for o in outs]
+        sequences += [train_policy.join_turns([(turn[0], np.array(o.ids, np.int32))])[0] for o in outs]
+    with pytest.MonkeyPatch.context() as patch, torch.no_grad():
+        patch.setattr(sys, "argv", ["train_policy.py"])
+        args = train_policy.parse_args()
+        model = train_policy.load_model(str(world / "model"), torch.device("cpu"), args, train=False)
+        theirs = train_policy.score_all(model, sequences, torch.device("cpu"), args, "test")
+    assert len(theirs) == len(sampled) > 10
+    for a, b, c in zip(sampled, mine, theirs):
+        assert np.abs(np.array(a) - c).max() < tolerance and np.abs(b.numpy() - c).max() < tolerance
+
+
+def test_a_row_does_not_depend_on_what_else_is_in_the_batch(world, engine):
+    """Token ids and log-probabilities to the last bit, at widths 1, 3 and 8."""
+    prompts = prompts_of(world)
+    for n in (1, 5):
+        first = ask(engine, prompts, n, 1)
+        for width in (3, 8):
+            for a, b in zip(first, ask(engine, prompts, n, width)):
+                assert [o.ids for o in a] == [o.ids for o in b]
+                assert [o.logps for o in a] == [o.logps for o in b]
+
+
+def test_tokens_are_sampled_in_proportion_to_their_probabilities(world, engine):
+    import torch
+    messages = prompts_of(world)[0]
+    for temperature in (1.0, 0.5):
+        draws = Counter(o.ids[0] for o in ask(engine, [messages], 4000, 1, 1, temperature)[0])
+        ids = torch.tensor([rollout.encode_chat(engine.tokenizer, messages)])
+        from transformers import AutoModelForCausalLM
+        with torch.inference_mode():
+            logits = AutoModelForCausalLM.from_pretrained(world / "model")(ids).logits[0, -1]
+        p = (logits / temperature).softmax(-1).numpy()
+        likely = np.argsort(-p)[:20]
+        error = np.sqrt(p[likely] * (1 - p[likely]) / 4000)
+        assert (np.abs(np.array([draws[int(t)] / 4000 for t in likely]) - p[likely]) < 4.5 * error + 1e-9).all()
+    greedy = ask(engine, [messages], 3, 1, 1, 0.0)[0]
+    assert {o.ids[0] for o in greedy} == {int(logits.argmax())}
+
+
+def test_columns_end_with_the_end_of_turn_or_at_the_limit(world, engine):
+    end = engine.tokenizer.eos_token_id
+    for o in (o for outs in ask(engine, prompts_of(world), 8, 8, 20) for o in outs):
+        assert len(o.ids) == 20 or o.ids[-1] == end
+        assert end not in o.ids[:-1] and len(o.logps) == len(o.ids)
+
+
+def test_a_prompt_longer_than_the_context_is_refused(world):
+    small = rollout.TransformersEngine(str(world / "model"), local_args(max_model_len=30), 2)
+    with pytest.raises(rollout.Refused, match="does not fit the context of 30 tokens"):
+        asyncio.run(small.generate([{"role": "user", "content": "much too long " * 30}], 1, 0, 1.0, 5, "x"))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The command line
+
+
+def test_the_same_seeds_give_the_same_trajectories_at_any_concurrency_and_a_torn_line_is_repaired(world, tmp_path):
+    common = ["--in", world / "tasks.jsonl", "--model", world / "model", "--engine", "transformers", "--max-tokens", 15,
+              "--max-turns", 4, "--samples", 2]
+    play(tmp_path, *common, "--out", "a.jsonl", "--concurrency", 24)
+    play(tmp_path, *common, "--out", "b.jsonl", "--concurrency", 3)
+    assert in_order(tmp_path / "a.jsonl") == in_order(tmp_path / "b.jsonl")
+    rows = records(tmp_path / "a.jsonl")
+    assert Counter((r["task_id"], r["sample"]) for r in rows) == Counter(
+        (f"backend-train-{i:05d}", s) for i in range(12) for s in range(2))
+    for r in rows:
+        roles = [m["role"] for m in r["dialogue_history"]]
+        assert roles == ["user", "assistant"] * (len(roles) // 2) and len(roles) <= 8 and r["task"]["note"] == "kept"
+        assert r["answer"] is not None and r["finish"] in ("answered", "max_turns")
+    torn = (tmp_path / "b.jsonl").read_bytes()
+    (tmp_path / "b.jsonl").write_bytes(torn[:len(torn) * 2 // 3])
+    play(tmp_path, *common, "--out", "b.jsonl", "--concurrency", 5)
+    assert in_order(tmp_path / "a.jsonl") == in_order(tmp_path / "b.jsonl")
+    metrics = json.loads((tmp_path / "a.rollout.json").read_text())
+    assert metrics["episodes"] == 24 and sum(metrics["finish"].values()) == 24 and metrics["cache_hits"] > 0.3
+    assert metrics["tokens"] == sum(len(m["output_ids"]) for r in rows for m in r["dialogue_history"] if m["role"] == "assistant")
+    # other settings are an error that names the difference, and nothing is written over
+    before = (tmp_path / "b.jsonl").read_bytes()
+    done = play(tmp_path, *common, "--out", "b.jsonl", "--temperature", 0.7, code=2)
+    assert "temperature was 1.0, now 0.7" in done.stderr and (tmp_path / "b.jsonl").read_bytes() == before
+
+
+def test_candidates_are_sampled_at_every_turn_and_continued(world, tmp_path):
+    common = ["--in", world / "trajectories.jsonl", "--model", world / "model", "--engine", "transformers", "--max-tokens", 10,
+              "--candidates", 4]
+    play(tmp_path, *common, "--out", "c.jsonl", "--fraction", 0.5)
+    rows = records(tmp_path / "c.jsonl")
+    assert {(r["task_id"], r["turn"]) for r in rows} == {(f"backend-train-{i:05d}", t) for i in range(6) for t in range(4)}
+    dialogue = records(world / "trajectories.jsonl")[0]["dialogue_history"]
+    for r in rows:
+        assert len(r["candidates"]) == 4 and len({c["output"] for c in r["candidates"]}) > 1
+        assert r["prompt"][0] == {"role": "system", "content": "Be brief."} and len(r["prompt"]) == 2 * r["turn"] + 2
+    assert next(r for r in rows if r["task_id"].endswith("00000") and r["turn"] == 1)["prompt"][1:] == dialogue[:3]
+    whole = {(r["task_id"], r["turn"]): r for r in rows}
+    lines = (tmp_path / "c.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "c.jsonl").write_text("".join(lines[:9]) + lines[9][:50])
+    play(tmp_path, *common, "--out", "c.jsonl", "--fraction", 0.5, "--concurrency", 2)
+    assert {(r["task_id"], r["turn"]): r for r in records(tmp_path / "c.jsonl")} == whole
+    assert len(records(tmp_path / "c.jsonl")) == len(rows)
+
+
+def kills(world, tmp_path, arguments, count, rng, longest):
+    """Kills a job `count` times at random moments, then lets it end; the number of times it was really running."""
+    hit = 0
+    for _ in range(count):
+        process = subprocess.Popen(command(*arguments), cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                                   env={**os.environ, "OMP_NUM_THREADS": "1"})
+        try:
+            process.wait(rng.uniform(0.2, longest))
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            hit += 1
+    play(tmp_path, *arguments)
+    return hit
+
+
+@pytest.mark.parametrize("count", [5, pytest.param(50, marks=pytest.mark.slow)])
+def test_kills_at_random_moments_lose_nothing_and_repeat_nothing(world, tmp_path, count):
+    make_tasks(tmp_path / "tasks.jsonl", 30 * count)
+    with Stub(latency=lambda rng: rng.uniform(0, 0.05)) as stub:
+        common = ["--in", "tasks.jsonl", "--model", stub.url, "--concurrency", 8]
+        play(tmp_path, *common, "--out", "whole.jsonl")
+        whole = in_order(tmp_path / "whole.jsonl")
+        before = len(stub.requests)
+        hit = kills(world, tmp_path, [*common, "--out", "killed.jsonl"], count, random.Random(count), 2.5)
+        assert hit >= count // 2 and len(stub.requests) > before
+    assert in_order(tmp_path / "killed.jsonl") == whole and len(whole) == 30 * count
+
+
+def test_rate_limits_drops_and_rubbish_are_tried_again(world, tmp_path):
+    faults = ["429", "500", "reset", None, "empty choices", None, "no content", "torn", None, "html", None, "429"]
+    with Stub(faults=faults) as stub:
+        play(tmp_path, "--in", world / "tasks.jsonl", "--model", stub.url, "--out", "a.jsonl", "--concurrency", 4)
+        metrics = json.loads((tmp_path / "a.rollout.json").read_text())
+    with Stub() as stub:
+        play(tmp_path, "--in", world / "tasks.jsonl", "--model", stub.url, "--out", "b.jsonl", "--concurrency", 9)
+    differ = [(a, b) for a, b in zip(in_order(tmp_path / "a.jsonl"), in_order(tmp_path / "b.jsonl"))
+              if json.loads(a) | {"model": ""} != json.loads(b) | {"model": ""}]
+    assert not differ and metrics["retries"] == 8 and metrics["episodes"] == 12
+
+
+def test_a_refused_request_ends_its_episode_and_the_run_goes_on(world, tmp_path):
+    with Stub(always="refuse") as stub:
+        play(tmp_path, "--in", world / "tasks.jsonl", "--model", stub.url, "--out", "a.jsonl")
+    rows = records(tmp_path / "a.jsonl")
+    assert len(rows) == 12 and all(r["finish"] == "error: HTTP 400: This model's maximum context length is 10 tokens." for r in rows)
+    assert all(r["answer"] is None for r in rows)
+
+
+@pytest.mark.parametrize("stub, code, words", [
+    ({"key": "secret"}, 2, "refused the key"), ({"always": "unknown model"}, 2, "has no model 'stub-1'"),
+    ({"always": "html"}, 1, "failed 2 times"), ({"always": "empty choices"}, 1, "no choices")])
+def test_what_cannot_be_helped_stops_the_run_in_one_sentence(world, tmp_path, stub, code, words):
+    with Stub(**stub) as server:
+        done = play(tmp_path, "--in", world / "tasks.jsonl", "--model", server.url, "--out", "a.jsonl", "--retries", 1, code=code)
+    assert words in done.stderr
+
+
+def test_the_key_comes_from_the_environment_and_names_from_the_flags(world, tmp_path):
+    with Stub(key="secret", models=["one", "two"]) as stub:
+        play(tmp_path, "--in", world / "tasks.jsonl", "--limit", 2, "--model", stub.url, "--model-name", "two", "--out", "a.jsonl",
+             environment={"OPENAI_API_KEY": "secret"})
+        assert {r["model"] for r in stub.requests} == {"two"} and records(tmp_path / "a.jsonl")[0]["model"] == "two"
+
+
+def test_a_server_that_wants_it_otherwise_is_asked_otherwise(world, tmp_path):
+    with Stub(o1=True) as stub:
+        play(tmp_path, "--in", world / "tasks.jsonl", "--limit", 2, "--model", stub.url, "--out", "a.jsonl", "--temperature", 0.7)
+    said = stub.requests[-1]
+    assert all(r["finish"] == "answered" for r in records(tmp_path / "a.jsonl"))
+    assert said["max_completion_tokens"] == 1024 and "temperature" not in said
+    assert said["messages"][0]["role"] == "user" and "at most 10 turns" in said["messages"][0]["content"]
+
+
+def test_a_server_that_gives_one_choice_is_asked_until_there_are_enough(world, tmp_path):
+    with Stub(one_choice=True) as stub:
+        play(tmp_path, "--in", world / "trajectories.jsonl", "--limit", 2, "--model", stub.url, "--out", "a.jsonl", "--candidates", 3)
+        assert all(len(r["candidates"]) == 3 for r in records(tmp_path / "a.jsonl")) and len(stub.requests) == 2 * 4 * 3
+
+
+def test_a_model_plays_the_human_bound_to_the_reference_and_its_leaks_are_counted(world, tmp_path):
+    human = lambda messages, rng: "It is def f(x): return 3" if rng.random() < 0.5 else "I do not know. " * 60  # noqa: E731
+    with Stub() as agent, Stub(human) as partner:
+        play(tmp_path, "--in", world / "tasks.jsonl", "--model", agent.url, "--simulator", partner.url, "--out", "a.jsonl")
+    rows = records(tmp_path / "a.jsonl")
+    replies = [m["content"] for r in rows for m in r["dialogue_history"][1:] if m["role"] == "user"]
+    leaked = sum("def f" in reply for reply in replies)
+    assert leaked and max(map(len, replies)) == 400
+    assert json.loads((tmp_path / "a.rollout.json").read_text())["leaks"] == leaked == sum(r.get("leaks", 0) for r in rows)
+    said = partner.requests[0]
+    assert said["temperature"] == 0 and "def f(x):\n    return" in said["messages"][0]["content"]
+    assert all("return 3" not in m["content"] for r in agent.requests[:1] for m in r["messages"])
+
+
+def test_single_turn_does_not_invite_questions(world, tmp_path):
+    with Stub() as stub:
+        play(tmp_path, "--in", world / "tasks.jsonl", "--model", stub.url, "--max-turns", 1, "--out", "a.jsonl")
+    rows = records(tmp_path / "a.jsonl")
+    assert all(len(r["dialogue_history"]) == 2 and r["answer"] for r in rows) and "Do not ask questions" in rows[0]["system"]
+
+
+def test_the_judge_knocks_out_all_but_the_best(world, tmp_path):
+    """A judge that prefers the larger number always ends with the largest of the N."""
+    def judge(messages, rng):
+        a, b = (int(part.split("return ")[1].split("\n")[0]) for part in messages[0]["content"].split("\n[")[1:])
+        return "A" if a > b else "B"
+    agent = lambda messages, rng: f"I WANT TO ANSWER:\ndef f(x):\n    return {rng.randrange(1000)}"  # noqa: E731
+    with Stub(agent) as player, Stub(judge) as umpire:
+        play(tmp_path, "--in", world / "tasks.jsonl", "--model", player.url, "--best-of-n", 5, "--step-reward", "judge", "--judge",
+             umpire.url, "--out", "a.jsonl")
+        assert len(umpire.requests) == 12 * 4
+        play(tmp_path, "--in", world / "tasks.jsonl", "--model", player.url, "--candidates", 5, "--out", "c.jsonl", "--in",
+             tmp_path / "a.jsonl")  # the same prompts; other seeds, so only the range is compared
+    best = [int(r["answer"].split("return ")[1]) for r in records(tmp_path / "a.jsonl")]
+    assert np.mean(best) > 700  # the expected largest of five is 833, of one 500
+
+
+@pytest.mark.parametrize("context, head", [("with-c", "log-ratio"), ("without-c", "log-ratio"), ("with-c", "value")])
+def test_best_of_n_plays_the_action_that_the_critic_scores_highest(world, tmp_path, context, head):
+    import torch
+    import train_policy
+    texts = [json.dumps(r) for r in records(world / "tasks.jsonl")]
+    train_policy.make_tiny_model(tmp_path / "critic", texts, 400, 1)
+    weights = {"weight": torch.randn(128, generator=torch.manual_seed(0)).tolist(), "bias": [0.0]} if head == "value" else None
+    (tmp_path / "critic" / "critic.json").write_text(json.dumps(
+        {"head": head, "context": context, "advantage": "mean-per-turn", "reference": str(world / "model"), "weights": weights}))
+    # the critic speaks the agent's language: same tokenizer
+    for file in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        (tmp_path / "critic" / file).write_bytes((world / "model" / file).read_bytes())
+    config = json.loads((tmp_path / "critic/config.json").read_text())
+    from transformers import LlamaConfig, LlamaForCausalLM
+    base = LlamaConfig.from_pretrained(world / "model")
+    torch.manual_seed(5)
+    LlamaForCausalLM(base).save_pretrained(tmp_path / "critic")
+    assert config["hidden_size"] == 128
+    reward = {"value": "value"}.get(head, "critic" if context == "with-c" else "critic-without-c")
+    args = Namespace(critic=str(tmp_path / "critic"), step_reward=reward)
+    engine = rollout.TransformersEngine(str(world / "model"), local_args(), 4)
+    scorer = rollout.CriticReward(args, engine.tokenizer)
+    assert scorer.same_ids
+    task = records(world / "tasks.jsonl")[0]
+    messages = [{"role": "user", "content": task["problem_description"]}]
+    outs = asyncio.run(engine.generate(messages, 6, 0, 1.0, 8, "x"))
+    shown = messages if context == "without-c" else [
+        {"role": "user", "content": f"In light that the final answer is: {task['ground_truth']}.\n\n{task['problem_description']}"}]
+    prompt = rollout.encode_chat(engine.tokenizer, shown)
+    expected = []
+    critic, reference = (LlamaForCausalLM.from_pretrained(p).eval() for p in (tmp_path / "critic", world / "model"))
+    for o in outs:  # one sequence at a time, from the whole model's logits
+        ids = torch.tensor([prompt + o.ids])
+        with torch.no_grad():
+            if head == "value":
+                hidden = critic.model(ids).last_hidden_state[0, -1]
+                expected.append(float(hidden @ torch.tensor(weights["weight"])))
+                continue
+            a, b = (m(ids).logits[0, len(prompt) - 1:-1].log_softmax(-1).gather(1, torch.tensor([o.ids]).T) for m in (critic, reference))
+        expected.append(float((a - b).mean()))
+    assert np.allclose(scorer.scores(messages, task, outs), expected, atol=1e-4)
+    assert asyncio.run(scorer.best(messages, task, outs, ())) == int(np.argmax(expected))
+
+
+def test_a_person_plays_the_human_and_sees_the_score(world, tmp_path):
+    agent = lambda messages, rng: "What is it?" if len(messages) < 4 else "I WANT TO ANSWER:\ndef f(x):\n    return 0"  # noqa: E731
+    with Stub(agent) as stub:
+        done = play(tmp_path, "--in", world / "tasks.jsonl", "--limit", 1, "--model", stub.url, "--simulator", "human", "--out", "a.jsonl",
+                    input="/show\nNothing, really.\n")
+    [row] = records(tmp_path / "a.jsonl")
+    assert row["dialogue_history"][2]["content"] == "Nothing, really." and row["finish"] == "answered"
+    assert "def f(x):\n    return 0" in done.stdout and "agent> What is it?" in done.stdout
+    assert "10 of 10 hidden tests passed" in done.stdout
+
+
+def test_a_full_disk_stops_the_run_and_the_same_command_continues(world, tmp_path):
+    make_tasks(tmp_path / "tasks.jsonl", 60)
+    with Stub() as stub:
+        common = ["--in", "tasks.jsonl", "--model", stub.url, "--out", "a.jsonl"]
+        small = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000))  # noqa: E731
+        done = play(tmp_path, *common, code=1, preexec_fn=small)
+        assert "while writing" in done.stderr
+        assert (tmp_path / "a.jsonl").stat().st_size <= 40_000
+        play(tmp_path, *common)
+    assert Counter(r["task_id"] for r in records(tmp_path / "a.jsonl")) == Counter(f"backend-train-{i:05d}" for i in range(60))
+
+
+@pytest.mark.parametrize("arguments, words", [
+    (["--in", "none.jsonl"], "none.jsonl: no such file"), (["--max-turns", 0], "--max-turns must be at least 1"),
+    (["--model", "no/such/model"], "no/such/model"), (["--in", "twice.jsonl"], "line 2: task_id 'a' stands in line 1 already"),
+    (["--in", "factless.jsonl"], "line 1: found no 'facts'"), (["--in", "torn.jsonl"], "torn.jsonl, line 2")])
+def test_bad_input_is_one_sentence(world, tmp_path, arguments, words):
+    task = {"task_id": "a", "domain": "backend", "problem_description": "p", "ground_truth": "g", "facts": []}
+    (tmp_path / "twice.jsonl").write_text((json.dumps(task) + "\n") * 2)
+    (tmp_path / "factless.jsonl").write_text(json.dumps({k: task[k] for k in task if k != "facts"}) + "\n")
+    (tmp_path / "torn.jsonl").write_text(json.dumps(task) + "\n" + json.dumps(task)[:30])
+    done = play(tmp_path, "--in", world / "tasks.jsonl", "--model", world / "model", "--out", "a.jsonl", *arguments, code=2)
+    assert words in done.stderr.splitlines()[-1] and not (tmp_path / "a.jsonl").exists()
+
+
+def test_a_lone_copy_of_the_file_runs(world, tmp_path):
+    (tmp_path / "rollout.py").write_bytes((ROOT / "rollout.py").read_bytes())
+    with Stub() as stub:
+        done = subprocess.run([sys.executable, "rollout.py", "--in", world / "tasks.jsonl", "--model", stub.url, "--out", "a.jsonl"],
+                              cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    assert len(records(tmp_path / "a.jsonl")) == 12 and time.time()
