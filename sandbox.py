@@ -813,19 +813,18 @@ def outcome_of(kind, payload):
 
 
 def digest(value):
-    return None if value is None else hashlib.sha256(value).digest()
+    return hashlib.sha256(value).digest()
 
 
 def verdict(reference, outcome, mode):
-    """The status of one test, from the reference's (status, digest) and the candidate's outcome."""
-    status, expected = reference
-    if status != "ok":
-        return f"reference {status}"
+    """The status of one test, from the reference's digest (or its status, if not ok) and the candidate's outcome."""
+    if isinstance(reference, str):
+        return f"reference {reference}"
     if outcome.status != "ok":
         return outcome.status
-    if mode == "released" and expected == digest(NONE):
+    if mode == "released" and reference == digest(NONE):
         return "wrong"
-    return "passed" if digest(outcome.value) == expected else "wrong"
+    return "passed" if digest(outcome.value) == reference else "wrong"
 
 
 class Sandbox:
@@ -943,22 +942,27 @@ class Sandbox:
                 for label, reference, outcome in zip(task["test_cases"], references, outcomes)}
 
     def _reference(self, program, calls, mode):
-        """[(status, digest)] of the reference's calls, run once per task whatever the number of threads that ask."""
+        """The reference's results, as verdict() takes them; run once per task, however many threads ask."""
         key = digest(json.dumps([program, calls, mode]).encode())
         with self.lock:
-            future = self.references.get(key)
-            first = future is None
-            if first:
-                future = self.references[key] = Future()
+            known = self.references.get(key)
+            if known is None:
+                mine = self.references[key] = Future()    # whoever asks from here on waits for it
                 if len(self.references) > KEPT_REFERENCES:
                     self.references.popitem(last=False)
-        if first:
+        if isinstance(known, Future):
+            return known.result()
+        if known is None:
             try:
-                future.set_result([(o.status, digest(o.value)) for o in self.run(program, calls, mode=mode)])
+                outcomes = self.run(program, calls, mode=mode)
+                known = [digest(outcome.value) if outcome.status == "ok" else outcome.status for outcome in outcomes]
+                mine.set_result(known)
             except BaseException as error:
-                future.set_exception(error)
+                mine.set_exception(error)
                 raise
-        return future.result()
+            with self.lock:
+                self.references[key] = known    # smaller than the Future
+        return known
 
     def score_many(self, items, mode=None):
         """Yield (key, statuses) for each (key, task, code) of an iterable, in order, reading only a little ahead."""
