@@ -149,6 +149,7 @@ def test_both_modes_are_printed_side_by_side(tmp_path):
     done = run(tmp_path, "--in", source, "--mode", "both")
     first, second = read(tmp_path / "a.scored.jsonl")
     assert first["reward"] == 1.0 and first["reward_released"] == 0.0
+    assert set(first["tests"].values()) == {"passed"} and set(first["tests_released"].values()) == {"error: NameError"}
     assert second["reward"] == second["reward_released"] == 1.0
     assert re.search(r"success +\| 100.0%", done.stdout) and re.search(r"success \(released evaluator\) +\| 50.0%", done.stdout)
 
@@ -171,7 +172,8 @@ def test_released_trajectories_are_read_as_they_are(tmp_path):
 
 # ------------------------------------------------------------------------------------------------------- pages
 
-RED, BLUE = (f'<html><body style="margin:0"><div style="background:{colour};width:100%;height:500px"></div><h1>Shop</h1></body></html>'
+RED, BLUE = (f'<html><body style="margin:0"><div style="background:{colour};width:100%;height:500px"></div><h1>Shop</h1>'
+             '<div style="background:#0a0;width:200px;height:90px"></div></body></html>'  # left of the centre square
              for colour in ("#c00", "#00c"))
 
 
@@ -204,6 +206,7 @@ def test_the_reward_of_a_page_is_its_cosine_with_the_reference(designs):
     same, other, none = read(folder / "a.scored.jsonl")
     assert same["reward"] == pytest.approx(1.0) and same["page"] == "ok" and set(same["cosine"]) == {"page", "centre"}
     assert other["reward"] == other["cosine"]["page"] < 0.99 and other["encoder"] == "layout" and other["view"] == "page"
+    assert abs(other["cosine"]["page"] - other["cosine"]["centre"]) > 0.01, "the centre does not see what stands at the left"
     assert none["reward"] == 0 and none["page"] == "no page"
     blank = read(folder / "b.scored.jsonl")[2]
     assert blank["page"] == "blank" and blank["reward"] == 0
