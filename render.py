@@ -398,6 +398,7 @@ class Slot:
     cdp: object = None
     html: str = ""
     renders: int = 0
+    starved: bool = False  # when last stopped for taking too long, the browser had had little of a processor
 
 
 class Renderer:
@@ -531,22 +532,40 @@ class Renderer:
             viewport={"width": self.viewport[0], "height": self.viewport[1]}, java_script_enabled=False, accept_downloads=False,
             service_workers="block", locale="en-US", timezone_id="UTC", reduced_motion="reduce", color_scheme="light")
 
+        page = await context.new_page()
+
         async def route(request_route):
-            request, address = request_route.request, request_route.request.url
-            if address == PAGE_ADDRESS and request.is_navigation_request() and request.frame == slot.page.main_frame:
-                await request_route.fulfill(status=200, body=slot.html.encode("utf-8", "replace"), headers={
-                    "Content-Type": "text/html; charset=utf-8", "Content-Security-Policy": CONTENT_POLICY,
-                    "Referrer-Policy": "no-referrer", "X-DNS-Prefetch-Control": "off"})
-                return
-            answer = answer_request(address, self.stylesheet, slot.html)
-            if answer:
-                await request_route.fulfill(status=200, content_type=answer[0], body=answer[1])
-            else:
-                await request_route.abort("aborted" if request.is_navigation_request() else "blockedbyclient")
+            request = request_route.request
+            headers = {"Content-Type": "text/html; charset=utf-8", "Content-Security-Policy": CONTENT_POLICY,
+                       "Referrer-Policy": "no-referrer", "X-DNS-Prefetch-Control": "off"}
+            the_page_itself = request.url == PAGE_ADDRESS and request.is_navigation_request() and request.frame == page.main_frame
+            answer = None if the_page_itself else answer_request(request.url, self.stylesheet, slot.html)
+            try:
+                if the_page_itself:
+                    await request_route.fulfill(status=200, body=slot.html.encode("utf-8", "replace"), headers=headers)
+                elif answer:
+                    await request_route.fulfill(status=200, content_type=answer[0], body=answer[1])
+                else:
+                    await request_route.abort("aborted" if request.is_navigation_request() else "blockedbyclient")
+            except Exception:
+                if slot.page is page:  # else the browser was ended meanwhile, and nobody waits for the answer
+                    raise
 
         await context.route("**/*", route)
-        slot.page = await context.new_page()
-        slot.cdp = await context.new_cdp_session(slot.page)
+        slot.page, slot.cdp = page, await context.new_cdp_session(page)
+
+    def _cpu_seconds(self, slot):
+        """Processor time of the slot's browser so far, all its processes together; infinite where this cannot be told."""
+        total = 0.0 if Path("/proc/self/stat").exists() else float("inf")
+        group = (slot.folder / "pid").read_text().strip()
+        for path in Path("/proc").glob("[0-9]*/stat"):
+            try:
+                fields = path.read_text().rsplit(")", 1)[1].split()
+            except OSError:  # it has just ended
+                continue
+            if fields[2] == group:
+                total += sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+        return total
 
     def _kill(self, slot):
         """End the browser and its children at once, without asking it: it may be the one that does not answer."""
@@ -562,15 +581,18 @@ class Renderer:
             return Picture("too large")
         slot = await self.idle.get()
         try:
-            result = await self._try(slot, page, layout, picture)
-            if result.status.startswith("error"):  # a browser can die for reasons of its own: a second chance on a fresh one
+            for _ in range(3):
                 result = await self._try(slot, page, layout, picture)
+                # A browser can die for reasons of its own, and on a busy machine time can pass without its having had any:
+                # then the page has another chance, on a fresh browser.
+                if not result.status.startswith("error") and not (result.status == "timeout" and slot.starved):
+                    break
             return result
         finally:
             self.idle.put_nowait(slot)
 
     async def _try(self, slot, page, layout, picture):
-        started = time.monotonic()
+        started, slot.starved = time.monotonic(), True  # what goes wrong before the page is served is not its fault
         try:
             if slot.browser is None:
                 await self._open(slot)
@@ -578,20 +600,26 @@ class Renderer:
                 old, slot.renders = slot.page.context, 0
                 await asyncio.wait_for(old.close(), self.timeout)
                 await self._open_page(slot)
-            result = await asyncio.wait_for(self._photograph(slot, page, layout, picture), self.timeout)
+            work = asyncio.ensure_future(self._photograph(slot, page, layout, picture))
+            if not (await asyncio.wait({work}, timeout=self.timeout / 2))[0]:
+                before = self._cpu_seconds(slot)
+                if not (await asyncio.wait({work}, timeout=self.timeout / 2))[0]:
+                    slot.starved = self._cpu_seconds(slot) - before < self.timeout / 4
+                    work.cancel()
+                    raise TimeoutError
+            result = work.result()
         except (TimeoutError, asyncio.TimeoutError):
             self._kill(slot)
             result = Picture("timeout")
         except Exception as problem:
             self._kill(slot)
-            first = (str(problem).splitlines() or [type(problem).__name__])[0]
-            result = Picture("timeout" if "Timeout" in first and "exceeded" in first else f"error: {first[:200]}")
+            result = Picture(f"error: {(str(problem).splitlines() or [type(problem).__name__])[0][:200]}")
         result.seconds = time.monotonic() - started
         return result
 
     async def _photograph(self, slot, page, layout, picture):
         slot.html, slot.renders = page, slot.renders + 1
-        await slot.page.goto(PAGE_ADDRESS, wait_until="load", timeout=self.timeout * 1000)
+        await slot.page.goto(PAGE_ADDRESS, wait_until="load", timeout=0)  # _try keeps the time
         script = PREPARE.replace("WANT_LAYOUT", "true" if layout else "false")
         answer = await slot.cdp.send("Runtime.evaluate", {"expression": script, "returnByValue": True})
         if "exceptionDetails" in answer:
