@@ -18,7 +18,8 @@ one coroutine that awaits it: no episode waits for another, the engine batches w
   http(s)://...   any OpenAI-compatible server; the key comes from the environment variable OPENAI_API_KEY.
 
 Simulators (--simulator): scripted answers from the task's facts (or, for pages, by comparing the two layouts); a folder,
-hub name or URL plays the human with the reference in its prompt, at temperature 0; human is you, at the terminal.
+hub name or URL plays the human with the reference in its prompt, at temperature 0; human is you, at the terminal. For pages a
+model behind a URL must be a vision model: it gets the pictures of both pages (a local model gets the sources instead).
 
 Best-of-N (--best-of-n, Fig. 3a of the paper): at each turn N actions are sampled and a step reward picks one: the critic's
 advantage A(o_t, a_t, c) (Eq. 3) with or without c, a value head, or an LLM judge in a knock-out of pairs.
@@ -48,6 +49,7 @@ A file that exists is continued: finished records are skipped, a torn last line 
 """
 import argparse
 import asyncio
+import base64
 import hashlib
 import json
 import os
@@ -131,6 +133,11 @@ differences (layout, colours, texts, sizes, pictures), in plain words, in at mos
 assistant showed no page, ask for one.
 
 Reply:"""}
+
+VISION = """You play a human who has a web page in mind and cannot read code. You asked an assistant: "{request}" \
+Here are two pictures: the assistant's page, and the page that you have in mind, which the assistant cannot see. Tell the assistant the \
+one or two most outstanding visual differences (layout, colours, texts, sizes, pictures) and what you want instead, in plain words, in at \
+most four sentences. Never write code. If there is no difference worth naming, say so."""
 
 JUDGE = """A human wants what is described here, and has exactly this in mind:
 
@@ -467,9 +474,10 @@ def scripted_reply(facts, text):
 
 
 class PagePartner:
-    """The scripted human of the frontend: sees the agent's page beside the reference and names the largest differences.
+    """The human of the frontend sees the agent's page beside the reference. Scripted, it names the largest differences of the two
+    layouts; a vision model behind a URL gets both pictures and names what it finds most outstanding.
 
-    Two browsers at work, each page measured once: candidates and samples of a task show the same pages again."""
+    Two browsers at work, each page measured once: samples of a task show the same pages again."""
 
     def __init__(self):
         from render import Renderer
@@ -493,6 +501,30 @@ class PagePartner:
             return NO_PAGE
         mine, reference = await asyncio.gather(self.layout(page), self.layout(task["ground_truth"]))
         return page_reply(mine, reference, limit=REPLY_LIMIT["frontend"])
+
+    async def picture(self, page):
+        """A page as a part of a message; None if it cannot be rendered."""
+        picture = await asyncio.wrap_future(self.renderer.submit(page))
+        address = "data:image/png;base64," + base64.b64encode(picture.png).decode()
+        return {"type": "image_url", "image_url": {"url": address}} if picture.png else None
+
+    async def vision_reply(self, engine, args, task, sample, dialogue):
+        """The model sees the two pictures, not the sources."""
+        from render import NO_PAGE, extract_page
+        page = extract_page(dialogue[-1]["content"])
+        if page is None:
+            return NO_PAGE
+        mine, reference = await asyncio.gather(self.picture(page), self.picture(task["ground_truth"]))
+        if reference is None:
+            raise Refused("the reference page cannot be rendered")
+        if mine is None:
+            return "Your page could not be shown."
+        parts = [{"type": "text", "text": VISION.format(request=task["problem_description"])}, {"type": "text", "text": "The assistant's page:"},
+                 mine, {"type": "text", "text": "The page that you have in mind:"}, reference]
+        key = (task["task_id"], sample, "simulator")
+        [out] = await engine.generate([{"role": "user", "content": parts}], 1, derive_seed(args.seed, *key, len(dialogue)),
+                                      args.simulator_temperature, args.simulator_max_tokens, key)
+        return out.text.rsplit("</think>", 1)[-1].strip()[:REPLY_LIMIT["frontend"]]
 
 
 def leaks_code(reply, reference):
@@ -1372,7 +1404,12 @@ def main(args):
         else:
             partner = make_engine(args.simulator, args.simulator_name, "simulator", args, limit, made)
 
+            if isinstance(partner, ServerEngine) and any(t["domain"] == "frontend" for t, _ in todo) and args.max_turns > 1:
+                pages = PagePartner()
+
             async def simulate(task, sample, dialogue):
+                if pages and task["domain"] == "frontend":
+                    return await pages.vision_reply(partner, args, task, sample, dialogue)
                 return await model_reply(partner, args, task, sample, dialogue)
         if args.best_of_n > 1 and args.step_reward == "judge":
             reward = JudgeReward(make_engine(args.judge, args.judge_name, "judge", args, limit, made), args)

@@ -195,3 +195,37 @@ def test_the_scripted_partner_names_the_largest_differences_and_asks_for_a_page(
     assert replies[0] == render.NO_PAGE and replies[1] == render.NO_DIFFERENCE
     assert replies[3] == "Your page is empty." and measured == 3
     assert replies[2] not in replies[:2] and len(replies[2]) <= 1000
+
+
+@needs_browser
+def test_a_vision_model_gets_both_pictures_and_no_source(world):
+    import base64
+    import io
+
+    from PIL import Image
+    from stub_server import Stub
+
+    page = f'<html><head><link href="{render.TAILWIND_LINK}" rel="stylesheet"></head><body class="bg-red-500"><h1>Mine</h1></body></html>'
+
+    def designer(messages, rng):
+        turn = sum(m["role"] == "assistant" for m in messages)
+        return ["Which colour?", page, f"Now I know.\nOUTPUT: I WANT TO ANSWER:\n{page}"][turn]
+
+    with Stub(answer=designer) as agent, Stub(answer=lambda messages, rng: "Make it blue. " * 100) as human:
+        done = run("rollout.py", "--domain", "frontend", "--in", "data/frontend/test.jsonl", "--out", "seen.jsonl", "--model", agent.url,
+                   "--simulator", human.url, "--max-turns", 4, cwd=world)
+        assert done.returncode == 0, done.stderr
+        requests = human.requests
+    records = read(world / "seen.jsonl")
+    assert len(records) == len(requests) == 2
+    for record in records:
+        replies = [m["content"] for m in record["dialogue_history"] if m["role"] == "user"]
+        assert replies[1] == render.NO_PAGE and replies[2].startswith("Make it blue.") and len(replies[2]) == 1000
+        assert record["answer"] == page and record["finish"] == "answered"
+    for request in requests:
+        parts = request["messages"][0]["content"]
+        pictures = [Image.open(io.BytesIO(base64.b64decode(p["image_url"]["url"].split(",")[1]))) for p in parts if p["type"] == "image_url"]
+        assert len(pictures) == 2 and all(p.width == 1280 for p in pictures)
+        assert pictures[0].convert("RGB").getpixel((640, 600)) == (239, 68, 68) != pictures[1].convert("RGB").getpixel((640, 600))
+        assert "<html" not in " ".join(p.get("text", "") for p in parts)
+        assert request["temperature"] == 0
