@@ -7,23 +7,24 @@
 
 and a random one of the upper half is preferred to a random one of the lower half by the policy, which never sees c:
 
-    J = -log sigmoid( beta' [log pi_phi(a+|o_t) - log pi_ref(a+|o_t)] - beta' [log pi_phi(a-|o_t) - log pi_ref(a-|o_t)] )   (Eq. 4)
+    J = -log sigmoid( beta' [log pi_phi(a+|o_t) - log pi_ref(a+|o_t)]
+                    - beta' [log pi_phi(a-|o_t) - log pi_ref(a-|o_t)] )                                          (Eq. 4)
 
 Log-probabilities in Eq. 4 are sums over the action's tokens; the advantages of Eq. 3 are means. To this comes a small
 NLL term on the chosen action (--nll, the paper's Table 5).
 
---method multi-turn-dpo   DPO on pairs of whole trajectories of one task, ordered by reward: log-probabilities are summed
-                          over all assistant tokens.
+--method multi-turn-dpo   DPO on pairs of whole trajectories of one task, ordered by reward: log-probabilities are
+                          summed over all assistant tokens.
 --method rejection-ft     Fine-tuning on the trajectories whose reward is at least --min-reward.
---method sft              Fine-tuning on all dialogues of --in (demonstrations); with --model tiny it starts from a small
-                          random model and a tokenizer trained on the data. --with-c shows part of them with c in front,
-                          so that a model learnt from nothing can also be the critic's seed.
+--method sft              Fine-tuning on all dialogues of --in (demonstrations); with --model tiny it starts from a
+                          small random model and a tokenizer trained on the data. --with-c shows part of them with c
+                          in front, so that a model learnt from nothing can also be the critic's seed.
 
 Where it departs from the released code: the critic's reference sees c as the critic does (--critic-reference without-c
 is theirs), and one pair a turn is drawn (--pairs-per-turn 4 is theirs).
 
-Reads   runs/{run}/train.candidates.jsonl and runs/{run}/critic/ (sweet), runs/{run}/train.scored.jsonl (baselines), or a
-        file of demonstrations (sft); the seed model. --in may also be a file of pairs, which is trained on as it is.
+Reads   runs/{run}/train.candidates.jsonl and runs/{run}/critic/ (sweet), runs/{run}/train.scored.jsonl (baselines),
+        or demonstrations (sft); the seed model. --in may also be a file of pairs, which is trained on as it is.
 Writes  runs/{run}/train.pairs.jsonl (sweet) and runs/{run}/policy/: the model in Hugging Face format, metrics.jsonl,
         checkpoints/. The critic's scores are kept in runs/{run}/cache/, so other DPO settings do not score again.
 
@@ -32,6 +33,7 @@ Writes  runs/{run}/train.pairs.jsonl (sweet) and runs/{run}/policy/: the model i
     python train_policy.py --method sft --model tiny --in data/backend/demonstrations.jsonl --out runs/default/base
 """
 import argparse
+import functools
 import hashlib
 import json
 import math
@@ -66,31 +68,43 @@ METHODS = {  # the settings of the paper's Table 5 (backend): what a method's fl
 def parse_args():
     parser = argparse.ArgumentParser(description="Train the policy (SWEET-RL, stage 2), or a baseline.")
     # paths
-    parser.add_argument("--run", default="default", help="name of the run: the defaults below lie in runs/RUN (default default)")
+    parser.add_argument("--run", default="default",
+                        help="name of the run: the defaults below lie in runs/RUN (default default)")
     parser.add_argument("--method", choices=list(METHODS), default="sweet", help="how to train (default sweet)")
-    parser.add_argument("--in", dest="input", help="candidates, scored trajectories, demonstrations or pairs (default: the "
-                                                   "method's file in runs/RUN)")
-    parser.add_argument("--model", help="seed model, also the reference: folder or hub name, or (sft) tiny (default runs/RUN/base)")
+    parser.add_argument("--in", dest="input",
+                        help="candidates, scored trajectories, demonstrations or pairs (default: the method's file in "
+                             "runs/RUN)")
+    parser.add_argument("--model",
+                        help="seed model, also the reference: folder or hub name, or (sft) tiny (default "
+                             "runs/RUN/base)")
     parser.add_argument("--critic", help="the critic that ranks the candidates (default runs/RUN/critic)")
     parser.add_argument("--pairs", help="where sweet writes its pairs (default runs/RUN/train.pairs.jsonl)")
-    parser.add_argument("--out", help="folder of the policy (default runs/RUN/ policy, multi-turn-dpo, rejection-ft or base)")
+    parser.add_argument("--out",
+                        help="folder of the policy (default runs/RUN/ policy, multi-turn-dpo, rejection-ft or base)")
     # preference optimisation
     parser.add_argument("--beta", type=float, default=0.1, help="inverse temperature of Eq. 4 (default 0.1)")
-    parser.add_argument("--nll", type=float, default=0.01, help="weight of the chosen side's mean NLL per token (default 0.01)")
+    parser.add_argument("--nll", type=float, default=0.01,
+                        help="weight of the chosen side's mean NLL per token (default 0.01)")
     # sweet
-    parser.add_argument("--pairs-per-turn", type=int, default=1, help="pairs drawn at each turn (default 1; released code 4)")
+    parser.add_argument("--pairs-per-turn", type=int, default=1,
+                        help="pairs drawn at each turn (default 1; released code 4)")
     parser.add_argument("--critic-reference", choices=["with-c", "without-c"], default="with-c",
                         help="whether Eq. 3's reference sees c (default with-c; released code without-c)")
     # multi-turn-dpo and rejection-ft
     parser.add_argument("--pair-rule", choices=["best-vs-lower", "all"], default="best-vs-lower",
-                        help="multi-turn-dpo: a task's first fully passing trajectory against each that scores lower, or every "
-                             "two whose rewards differ (default best-vs-lower)")
-    parser.add_argument("--min-gap", type=float, default=0.0, help="smallest difference of rewards in a pair (default 0)")
-    parser.add_argument("--pairs-per-task", type=int, default=0, help="most pairs of one task, a random choice; 0: all (default 0)")
-    parser.add_argument("--min-reward", type=float, default=1.0, help="rejection-ft: the reward to keep from (default 1.0)")
+                        help="multi-turn-dpo: a task's first fully passing trajectory against each that scores lower, "
+                             "or every two whose rewards differ (default best-vs-lower)")
+    parser.add_argument("--min-gap", type=float, default=0.0,
+                        help="smallest difference of rewards in a pair (default 0)")
+    parser.add_argument("--pairs-per-task", type=int, default=0,
+                        help="most pairs of one task, a random choice; 0: all (default 0)")
+    parser.add_argument("--min-reward", type=float, default=1.0,
+                        help="rejection-ft: the reward to keep from (default 1.0)")
     # sft
-    parser.add_argument("--with-c", type=float, default=0.0, help="sft: share of dialogues shown with c in front (default 0)")
-    parser.add_argument("--tiny-vocabulary", type=int, default=2048, help="tokens of the tiny model's tokenizer (default 2048)")
+    parser.add_argument("--with-c", type=float, default=0.0,
+                        help="sft: share of dialogues shown with c in front (default 0)")
+    parser.add_argument("--tiny-vocabulary", type=int, default=2048,
+                        help="tokens of the tiny model's tokenizer (default 2048)")
     training_flags(parser, lr=None, epochs=None, batch_size=None)
     args = parser.parse_args()
     run = Path("runs") / args.run
@@ -105,7 +119,7 @@ def parse_args():
     if args.model is None and args.method == "sft":
         die("--method sft needs --model: a folder or hub name, or tiny to start from a small random model")
     if args.model == "tiny" and args.method != "sft":
-        die(f"--model tiny starts from nothing and goes with --method sft only; --method {args.method} needs a trained model")
+        die(f"--model tiny starts from nothing and goes with --method sft only; {args.method} needs a trained model")
     args.model = args.model or str(run / "base")
     return args
 
@@ -114,7 +128,7 @@ def parse_args():
 BAR_SECONDS = 0.5 if sys.stderr.isatty() else 30  # a log file gets a line now and then
 TABLE_5 = "the method's in the paper's Table 5"
 ANSWER_MARK = "I WANT TO ANSWER:"
-OUTPUT_MARK = "OUTPUT:"
+signals = []  # the signals that asked the run to stop
 
 
 def rank():
@@ -154,7 +168,7 @@ def read_jsonl(path, required=(), maker="the stage that writes it"):
             try:
                 record = json.loads(line)
             except ValueError:
-                torn = "" if line.endswith("\n") else " (the line is torn: the run that wrote it was killed; run it again)"
+                torn = "" if line.endswith("\n") else " (the line is torn: the run that wrote it was killed; repeat it)"
                 die(f"{path}, line {number}: expected a JSON object, found {line.strip()[:60]!r}{torn}")
             if not isinstance(record, dict):
                 die(f"{path}, line {number}: expected a JSON object, found {type(record).__name__}")
@@ -188,7 +202,8 @@ def turns_of(record, where, ground_truth=None):
     The response is the sampled token ids where the record has them, else text. With `ground_truth`, c stands in front.
     """
     history = record["dialogue_history"]
-    if not isinstance(history, list) or not all(isinstance(m, dict) and "role" in m and "content" in m for m in history):
+    whole = lambda message: isinstance(message, dict) and "role" in message and "content" in message
+    if not isinstance(history, list) or not all(whole(message) for message in history):
         die(f"{where}: dialogue_history should be a list of messages with role and content")
     if not any(m["role"] == "user" for m in history) or history[0]["role"] == "assistant":
         die(f"{where}: the dialogue should begin with what the user asks")
@@ -212,7 +227,7 @@ def load_tokenizer(path):
     except (OSError, ValueError) as error:
         die(f"{path}: no tokenizer could be loaded from there ({str(error).splitlines()[0]})")
     if not tokenizer.chat_template:
-        die(f"{path}: the tokenizer has no chat template; use an instruction-tuned model, or add chat_template.jinja to it")
+        die(f"{path}: the tokenizer has no chat template; take an instruction-tuned model, or add chat_template.jinja")
     return tokenizer
 
 
@@ -234,7 +249,8 @@ def tokenise(tokenizer, turns):
     result = []
     for start in range(0, len(turns), 1024):
         part = turns[start:start + 1024]
-        prompts = tokenizer([render(tokenizer, messages) for messages, _ in part], add_special_tokens=False)["input_ids"]
+        prompts = [render(tokenizer, messages) for messages, _ in part]
+        prompts = tokenizer(prompts, add_special_tokens=False)["input_ids"]
         texts = [response if isinstance(response, str) else "" for _, response in part]
         spoken = tokenizer(texts, add_special_tokens=False)["input_ids"]
         for prompt, text_ids, (_, response) in zip(prompts, spoken, part):
@@ -267,6 +283,14 @@ def join_turns(turns):
             sequences.pop()
         sequences.append(Sequence(ids, scored, turn))
     return sequences
+
+
+def context_of(lm_path):
+    from transformers import AutoConfig
+    try:
+        return getattr(AutoConfig.from_pretrained(lm_path), "max_position_embeddings", 0) or 0
+    except (OSError, ValueError) as error:
+        die(f"{lm_path}: no model could be loaded from there ({str(error).splitlines()[0]})")
 
 
 def check_lengths(sequences, limit, where, flag="--model"):
@@ -324,7 +348,7 @@ def make_tiny_model(path, texts, vocabulary, seed):
     tokenizer.save_pretrained(path)
 
 
-# Batches
+# Trees: what sequences share at their beginning is computed once
 
 
 class Forest(NamedTuple):
@@ -354,6 +378,10 @@ def tree_tokens(sequences):
     return sum(map(len, ids)) - sum(common_prefix(a, b) for a, b in zip(ids, ids[1:]))
 
 
+def padded_tokens(sequences):
+    return len(sequences) * max(len(s.ids) for s in sequences)
+
+
 def plant(sequences, share=True, block=256):
     """Lay sequences out as a forest; with share=False each is a tree of its own (sequences packed side by side).
 
@@ -366,7 +394,7 @@ def plant(sequences, share=True, block=256):
     length = 0
 
     def grow(members, depth, chain, prefix):
-        """Append the subtree of `members`, which share `depth` tokens and come sorted; extend chain or begin a new one."""
+        """Append the subtree of `members`, which share `depth` tokens and come sorted; extend chain."""
         nonlocal length
         first, last = sequences[members[0]].ids, sequences[members[-1]].ids
         stop = common_prefix(first, last) if len(members) > 1 else len(first)
@@ -432,7 +460,8 @@ def collate(sequences, side_of, sides, device, pack, reference=None):
         for row, s in enumerate(sequences):
             ids[row, :len(s.ids)] = s.ids
         paths = [row * length + np.arange(len(s.ids)) for row, s in enumerate(sequences)]
-        positions, forest, tokens = np.broadcast_to(np.arange(length), ids.shape), None, sum(len(s.ids) for s in sequences)
+        positions, forest = np.broadcast_to(np.arange(length), ids.shape), None
+        tokens = sum(len(s.ids) for s in sequences)
         attended = sum(len(s.ids) * (len(s.ids) + 1) // 2 for s in sequences)
     else:
         trees = plant(sequences, share=pack != "none")
@@ -450,7 +479,8 @@ def collate(sequences, side_of, sides, device, pack, reference=None):
     cached = np.zeros(len(own), np.float32) if reference is None else np.concatenate(reference)
     to = lambda array: torch.from_numpy(np.ascontiguousarray(array)).to(device, non_blocking=True)
     return Batch(ids=to(ids), positions=to(positions), forest=forest, source=to(source), own=to(own), target=to(target),
-                 turn=to(turn), side=to(turns // 100_000), sides=sides, reference=to(cached), tokens=tokens, attended=attended)
+                 turn=to(turn), side=to(turns // 100_000), sides=sides, reference=to(cached), tokens=tokens,
+                 attended=attended)
 
 
 def empty_batch(device, pack):
@@ -458,61 +488,7 @@ def empty_batch(device, pack):
     return collate([Sequence(np.zeros(2, np.int32), np.array([1]), np.array([0]))], [0], 1, device, pack)
 
 
-# Log-probabilities
-
-
-class TokenLogps(torch.autograd.Function):
-    """Log-probability of each target from its hidden state, through the output head in chunks.
-
-    The (N, V) logits exist for one chunk at a time, in float32; with `keep` they stay for the backward pass, otherwise
-    they are computed again there.  logits = cap * tanh(scale * (h W^T + b) / cap), where cap and scale are given.
-    """
-
-    @staticmethod
-    def logits_of(hidden, weight, bias, scale, cap):
-        logits = (hidden @ weight.T).float()  # (n, V)
-        if bias is not None:
-            logits += bias.float()
-        if scale != 1.0:
-            logits *= scale
-        return logits if cap is None else logits.div_(cap).tanh_().mul_(cap)
-
-    @staticmethod
-    def forward(ctx, hidden, weight, bias, target, scale, cap, chunk, keep):
-        logps, kept, normalisers = [], [], []
-        for h, t in zip(hidden.split(chunk), target.split(chunk)):
-            logits = TokenLogps.logits_of(h, weight, bias, scale, cap)
-            normaliser = torch.logsumexp(logits, -1)  # (n,)
-            logps.append(logits.gather(1, t[:, None])[:, 0] - normaliser)
-            normalisers.append(normaliser)
-            if keep:
-                kept.append(logits)
-        ctx.save_for_backward(hidden, weight, bias, target, *normalisers, *kept)
-        ctx.settings = scale, cap, chunk, len(normalisers)
-        return torch.cat(logps)  # (N,)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        scale, cap, chunk, count = ctx.settings
-        hidden, weight, bias, target, *rest = ctx.saved_tensors
-        normalisers, kept = rest[:count], rest[count:]
-        d_hidden, d_weight, d_bias = [], None, None
-        for i, (h, t, g) in enumerate(zip(hidden.split(chunk), target.split(chunk), gradient.split(chunk))):
-            logits = kept[i].clone() if kept else TokenLogps.logits_of(h, weight, bias, scale, cap)
-            slope = None if cap is None else 1 - (logits / cap) ** 2
-            d = logits.sub_(normalisers[i][:, None]).exp_().mul_(-g[:, None])  # -g * softmax
-            d.scatter_add_(1, t[:, None], g[:, None])                          # + g at the target
-            if slope is not None:
-                d.mul_(slope)
-            if scale != 1.0:
-                d.mul_(scale)
-            if bias is not None:
-                d_bias = d.sum(0) if d_bias is None else d_bias + d.sum(0)
-            d = d.to(weight.dtype)
-            d_hidden.append(d @ weight)
-            if ctx.needs_input_grad[1]:
-                d_weight = d.T @ h if d_weight is None else d_weight.addmm_(d.T, h)
-        return torch.cat(d_hidden), d_weight, None if d_bias is None else d_bias.to(bias.dtype), *[None] * 5
+# Attention over a forest
 
 
 class Attention:
@@ -521,7 +497,7 @@ class Attention:
     def __init__(self, end, positions, blocks, device):
         self.end, self.positions = torch.from_numpy(end).to(device), torch.from_numpy(positions.copy()).to(device)
         self.blocks, self.device, self.masks = blocks, device, {}
-        self.keep = True  # whether the forward pass keeps what the backward pass needs; not under activation checkpointing
+        self.keep = True  # whether the forward pass keeps what the backward pass needs: not when checkpointing
 
     def allowed(self, query, key, window):
         """(n,), (m,) places in the row -> (n, m): does the query see the key?"""
@@ -537,7 +513,7 @@ class Attention:
             count = len(end) // size
             ends, places = end.view(count, size), positions.view(count, size)
             first = torch.arange(count, device=end.device) * size
-            below = first[:, None] > first[None, :]                                          # key block before query block
+            below = first[:, None] > first[None, :]  # the key block comes before the query block
             some = (below & (ends.amax(1)[None, :] > first[:, None])) | (first[:, None] == first[None, :])
             whole = below & (ends.amin(1)[None, :] >= first[:, None] + size)
             if window is not None:
@@ -551,7 +527,8 @@ class Attention:
             def listed(chosen):  # (count, count) -> how many key blocks each query block has, and which, those first
                 return chosen.sum(1, dtype=torch.int32)[None, None], \
                     chosen.int().argsort(dim=1, descending=True, stable=True).int()[None, None]
-            self.masks[window] = BlockMask.from_kv_blocks(*listed(some & ~whole), *listed(whole), BLOCK_SIZE=size, mask_mod=rule)
+            self.masks[window] = BlockMask.from_kv_blocks(*listed(some & ~whole), *listed(whole), BLOCK_SIZE=size,
+                                                          mask_mod=rule)
         return self.masks[window]
 
     def block_inputs(self, window):
@@ -579,7 +556,7 @@ def attend(query, key, value, mask, scale, softcap):
 
 
 class BlockAttention(torch.autograd.Function):
-    """Attention over a forest on a CPU: each block of queries attends only to the stretches of the row it descends from.
+    """Attention over a forest on a CPU: each block of queries attends to the stretches of the row it descends from.
 
     The blocks' own small graphs are kept for the backward pass (with activation checkpointing: made again), which adds
     their gradients up in place; slicing the row with autograd would write a gradient as long as the row every time.
@@ -631,11 +608,8 @@ def block_attention(*inputs):
     return BlockAttention.apply(*inputs)
 
 
-flex = None  # FlexAttention, compiled at first use
-
-
-def tree_attention(module, query, key, value, attention_mask, layout=None, scaling=None, sliding_window=None, softcap=None,
-                   **kwargs):
+def tree_attention(module, query, key, value, attention_mask, layout=None, scaling=None, sliding_window=None,
+                   softcap=None, **kwargs):
     """The attention of every layer, called by transformers: query (R, H, T, D), key and value (R, K, T, D)."""
     if kwargs.get("s_aux") is not None or kwargs.get("position_bias") is not None:
         raise NotImplementedError("attention with sinks or position biases")
@@ -656,14 +630,77 @@ def tree_attention(module, query, key, value, attention_mask, layout=None, scali
     return out.transpose(1, 2), None
 
 
+@functools.cache
+def compiled_flex():
+    from torch.nn.attention.flex_attention import flex_attention
+    return torch.compile(flex_attention, dynamic=True)
+
+
 def flex_tree(query, key, value, block_mask, scaling, softcap=None):
     """FlexAttention over a forest (R, H, T, D): what is computed on CUDA."""
-    global flex
-    from torch.nn.attention.flex_attention import flex_attention
-    if flex is None:
-        flex = torch.compile(flex_attention, dynamic=True)
     cap = None if softcap is None else lambda score, batch, head, q, k: softcap * torch.tanh(score / softcap)
-    return flex(query, key, value, score_mod=cap, block_mask=block_mask, scale=scaling, enable_gqa=query.shape[1] != key.shape[1])
+    return compiled_flex()(query, key, value, score_mod=cap, block_mask=block_mask, scale=scaling,
+                           enable_gqa=query.shape[1] != key.shape[1])
+
+
+# Log-probabilities
+
+
+class TokenLogps(torch.autograd.Function):
+    """Log-probability of each target from its hidden state, through the output head in chunks.
+
+    The (N, V) logits exist for one chunk at a time, in float32; with `keep` they stay for the backward pass, otherwise
+    they are computed again there.  logits = cap * tanh(scale * (h W^T + b) / cap), where cap and scale are given.
+    """
+
+    @staticmethod
+    def logits_of(hidden, weight, bias, scale, cap):
+        if hidden.is_cuda and hidden.dtype != torch.float32:
+            logits = torch.mm(hidden, weight.T, out_dtype=torch.float32)  # (n, V), not rounded to bf16 in between
+        else:
+            logits = (hidden @ weight.T).float()
+        if bias is not None:
+            logits += bias.float()
+        if scale != 1.0:
+            logits *= scale
+        return logits if cap is None else logits.div_(cap).tanh_().mul_(cap)
+
+    @staticmethod
+    def forward(ctx, hidden, weight, bias, target, scale, cap, chunk, keep):
+        logps, kept, normalisers = [], [], []
+        for h, t in zip(hidden.split(chunk), target.split(chunk)):
+            logits = TokenLogps.logits_of(h, weight, bias, scale, cap)
+            normaliser = torch.logsumexp(logits, -1)  # (n,)
+            logps.append(logits.gather(1, t[:, None])[:, 0] - normaliser)
+            normalisers.append(normaliser)
+            if keep:
+                kept.append(logits)
+        ctx.save_for_backward(hidden, weight, bias, target, *normalisers, *kept)
+        ctx.settings = scale, cap, chunk, len(normalisers)
+        return torch.cat(logps)  # (N,)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        scale, cap, chunk, count = ctx.settings
+        hidden, weight, bias, target, *rest = ctx.saved_tensors
+        normalisers, kept = rest[:count], rest[count:]
+        d_hidden, d_weight, d_bias = [], None, None
+        for i, (h, t, g) in enumerate(zip(hidden.split(chunk), target.split(chunk), gradient.split(chunk))):
+            logits = kept[i].clone() if kept else TokenLogps.logits_of(h, weight, bias, scale, cap)
+            slope = None if cap is None else 1 - (logits / cap) ** 2
+            d = logits.sub_(normalisers[i][:, None]).exp_().mul_(-g[:, None])  # -g * softmax
+            d.scatter_add_(1, t[:, None], g[:, None])                          # + g at the target
+            if slope is not None:
+                d.mul_(slope)
+            if scale != 1.0:
+                d.mul_(scale)
+            if bias is not None:
+                d_bias = d.sum(0) if d_bias is None else d_bias + d.sum(0)
+            d = d.to(weight.dtype)
+            d_hidden.append(d @ weight)
+            if ctx.needs_input_grad[1]:
+                d_weight = d.T @ h if d_weight is None else d_weight.addmm_(d.T, h)
+        return torch.cat(d_hidden), d_weight, None if d_bias is None else d_bias.to(bias.dtype), *[None] * 5
 
 
 class Scorer(nn.Module):
@@ -683,8 +720,8 @@ class Scorer(nn.Module):
         if batch.forest is not None:
             batch.forest.keep = self.keep
             layout = {"layout": batch.forest}
-        hidden = self.lm.base_model(input_ids=batch.ids, position_ids=batch.positions, attention_mask=None, use_cache=False,
-                                    **layout).last_hidden_state.flatten(0, 1)  # (R * T, D)
+        hidden = self.lm.base_model(input_ids=batch.ids, position_ids=batch.positions, attention_mask=None,
+                                    use_cache=False, **layout).last_hidden_state.flatten(0, 1)  # (R * T, D)
         if self.head is not None:
             return self.head(hidden[batch.own].to(self.head.weight.dtype)).float()[:, 0]  # (N,)
         config, output = self.lm.config, self.lm.get_output_embeddings()
@@ -696,15 +733,33 @@ class Scorer(nn.Module):
                                 getattr(config, "final_logit_softcapping", None), chunk, keep)
 
     def flops(self, batch):
-        """Floating-point operations of a forward and backward pass: 6 per weight and token, 12 per attended pair and layer."""
+        """Floating-point operations forward and backward: 6 per weight and token, 12 per attended pair and layer."""
         config = self.lm.config
         output = self.lm.get_output_embeddings().weight.numel()
         body = sum(p.numel() for p in self.lm.base_model.parameters()) - self.lm.get_input_embeddings().weight.numel()
-        width = config.num_attention_heads * (getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
-        return 6 * body * batch.tokens + 6 * output * len(batch.source) + 12 * config.num_hidden_layers * width * batch.attended
+        heads = getattr(config, "num_attention_heads", 0)
+        width = heads * (getattr(config, "head_dim", None) or config.hidden_size // max(heads, 1))
+        attention = 12 * config.num_hidden_layers * width * batch.attended
+        return 6 * body * batch.tokens + 6 * output * len(batch.source) + attention
 
 
-# Process group, model, saving
+def segment_sum(values, index, count):
+    """Sum the values that have the same index: (N,), (N,) -> (count,)."""
+    return torch.zeros(count, dtype=values.dtype, device=values.device).index_add_(0, index, values)
+
+
+def drift(ratio, on_chosen):
+    """How far the model is from the reference, in nats per token: half the squared log-ratio, which estimates their KL
+    divergence without ever being negative.
+
+    ratio: (N,) log pi_theta - log pi_ref of tokens that the reference sampled; on_chosen: (N,) bool.
+    """
+    kl = 0.5 * ratio ** 2
+    return {"kl_chosen": (kl[on_chosen].sum(), on_chosen.sum()),
+            "kl_rejected": (kl[~on_chosen].sum(), (~on_chosen).sum())}
+
+
+# The process group, and the model on it
 
 
 def start_process_group():
@@ -731,6 +786,12 @@ def add_up(numbers, device):
     total = torch.tensor(numbers, dtype=torch.float64, device=device)
     dist.all_reduce(total)
     return total.tolist()
+
+
+def finish():
+    if dist.is_initialized():
+        dist.barrier()
+        dist.destroy_process_group()
 
 
 def local_folder(path):
@@ -779,6 +840,10 @@ def read_weights(model, folder):
     return sorted(waiting)
 
 
+def decoder_layers(lm):
+    return [module for module in lm.modules() if type(module).__name__ in (lm._no_split_modules or ())]
+
+
 def shard(model, device, offload):
     """FSDP2: each decoder layer a group, the rest one; bf16 in compute on CUDA, float32 masters and reductions."""
     from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
@@ -788,10 +853,6 @@ def shard(model, device, offload):
     for layer in decoder_layers(model.lm):
         fully_shard(layer, **options)
     fully_shard(model, **options)
-
-
-def decoder_layers(lm):
-    return [module for module in lm.modules() if type(module).__name__ in (lm._no_split_modules or ())]
 
 
 def load_model(path, device, args, head=None, train=True):
@@ -825,7 +886,7 @@ def load_model(path, device, args, head=None, train=True):
     if args.compile:
         for layer in decoder_layers(lm):
             layer.compile(dynamic=True)
-    model = Scorer(lm, head, keep=args.checkpointing == "none")
+    model = Scorer(lm, head, head_bytes=2 ** (32 if device.type == "cuda" else 29), keep=args.checkpointing == "none")
     if dist.is_initialized():
         shard(model, device, args.cpu_offload)
     home = torch.device("cpu") if args.cpu_offload else device
@@ -833,8 +894,8 @@ def load_model(path, device, args, head=None, train=True):
     lm.tie_weights()  # allocating gave a tied weight one copy at each of its places
     missing = read_weights(model, folder)
     if missing:
-        die(f"{path}: the safetensors files there do not hold {missing[0]} (and {len(missing) - 1} other weights); save the "
-            f"model again with save_pretrained")
+        die(f"{path}: the safetensors files there do not hold {missing[0]} ({len(missing)} are missing); save "
+            f"the model again with save_pretrained")
     if trees and not trees_agree(model.eval(), device):
         trees = False
     if not trees and args.pack != "padded":
@@ -877,7 +938,8 @@ def save_model(model, tokenizer, path, args, extra=None):
             tokenizer.save_pretrained(part)
             if extra:
                 (part / "critic.json").write_text(json.dumps(extra, indent=1))
-            for file in sorted(part.iterdir(), key=lambda f: (f.name == "config.json", f.name)):  # its presence says: complete
+            # config.json comes last: its presence says that the output is complete
+            for file in sorted(part.iterdir(), key=lambda f: (f.name == "config.json", f.name)):
                 os.replace(file, Path(path) / file.name)
             part.rmdir()
         except OSError as error:
@@ -885,23 +947,7 @@ def save_model(model, tokenizer, path, args, extra=None):
     barrier()
 
 
-def fingerprint(*parts):
-    """A short name for settings, arrays of data and model folders: what a cache of them is filed under."""
-    digest = hashlib.sha256()
-    for part in parts:
-        if isinstance(part, Path):
-            files = sorted(f for f in part.iterdir() if f.suffix in (".safetensors", ".json", ".bin")) if part.is_dir() else []
-            part = [str(part.resolve())] + [(f.name, f.stat().st_size, f.stat().st_mtime_ns) for f in files
-                                            if "settings" not in f.name]
-        digest.update(part.tobytes() if isinstance(part, np.ndarray) else repr(part).encode())
-    return digest.hexdigest()[:16]
-
-
-# Passes without gradients
-
-
-def padded_tokens(sequences):
-    return len(sequences) * max(len(s.ids) for s in sequences)
+# Passes without gradients: the reference and the critic
 
 
 def cut(things, fits):
@@ -921,9 +967,12 @@ def score_all(model, sequences, device, args, title):
     rows = cut(order, lambda part: cost([sequences[i] for i in part]) <= args.micro_tokens)
     mine = rows[rank()::world()]
     result = {}
-    for n in tqdm(range(-(-len(rows) // world())), desc=title, disable=rank() > 0, mininterval=BAR_SECONDS, unit="batch"):
+    rounds = range(-(-len(rows) // world()))
+    for n in tqdm(rounds, desc=title, disable=rank() > 0, mininterval=BAR_SECONDS, unit="batch"):
         part = mine[n] if n < len(mine) else []
-        batch = collate([sequences[i] for i in part], [0] * len(part), 1, device, args.pack) if part else empty_batch(device, args.pack)
+        batch = empty_batch(device, args.pack)
+        if part:
+            batch = collate([sequences[i] for i in part], [0] * len(part), 1, device, args.pack)
         values = model(batch).float().cpu().numpy()
         ends = np.cumsum([len(sequences[i].scored) for i in part])
         result.update(zip(part, np.split(values, ends[:-1]) if part else []))
@@ -934,8 +983,20 @@ def score_all(model, sequences, device, args, title):
     return [result[i] for i in range(len(sequences))]
 
 
+def fingerprint(*parts):
+    """A short name for settings, arrays of data and model folders: what a cache of them is filed under."""
+    digest = hashlib.sha256()
+    for part in parts:
+        if isinstance(part, Path):
+            kinds = (".safetensors", ".json")
+            files = sorted(f for f in part.glob("*.*") if f.suffix in kinds and f.stem != "settings")
+            part = [str(part)] + [(f.name, f.stat().st_size, f.stat().st_mtime_ns) for f in files]
+        digest.update(part.tobytes() if isinstance(part, np.ndarray) else repr(part).encode())
+    return digest.hexdigest()[:16]
+
+
 def reference_logps(path, sequences, device, args, cache):
-    """Log-probabilities under the reference, once: from the cache, or one pass that fills it. No model stays in memory."""
+    """Log-probabilities under the reference, once: from the cache, or one pass that fills it. No model stays."""
     key = fingerprint(Path(path), *[a for s in sequences for a in (s.ids, s.scored)])
     file = Path(cache) / f"reference-{key}.npy"
     ends = np.cumsum([len(s.scored) for s in sequences])
@@ -956,7 +1017,60 @@ def reference_logps(path, sequences, device, args, cache):
     return values
 
 
-# The parts of the training loop
+def new_head(path):
+    """A linear head that starts at zero, so that every trajectory starts with the same score."""
+    from transformers import AutoConfig
+    head = nn.Linear(AutoConfig.from_pretrained(path).hidden_size, 1)
+    nn.init.zeros_(head.weight), nn.init.zeros_(head.bias)
+    return head
+
+
+def head_weights(model):
+    """The head as lists of numbers for critic.json, or None. Every rank takes part."""
+    if model.head is None:
+        return None
+    whole = lambda p: (p.full_tensor() if hasattr(p, "full_tensor") else p).detach().float().flatten().tolist()
+    return {"weight": whole(model.head.weight), "bias": whole(model.head.bias)}
+
+
+def read_critic(path):
+    """critic.json, which says how the critic was trained, and the head if it has one."""
+    try:
+        note = json.loads((Path(path) / "critic.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        die(f"{path}: no critic.json in there; train one first with train_critic.py, or name another with --critic")
+    head = None
+    if note["weights"]:
+        head = nn.Linear(len(note["weights"]["weight"]), 1)
+        with torch.no_grad():
+            head.weight.copy_(torch.tensor([note["weights"]["weight"]]))
+            head.bias.copy_(torch.tensor(note["weights"]["bias"]))
+    return note, head
+
+
+def critic_advantages(sequences, critic, reference, note, head, device, args, reference_sequences=None):
+    """Each turn's advantage (Eq. 3), one list for each sequence. The critic, then the reference: never both in memory.
+
+    `reference_sequences`: the same responses after another prompt, for a reference that does not see c.
+    """
+    values = score_all(load_model(critic, device, args, head, train=False), sequences, device, args, "critic")
+    if note["head"] == "log-ratio":
+        model = load_model(reference, device, args, train=False)
+        base = score_all(model, reference_sequences or sequences, device, args, "reference")
+        values = [v - b for v, b in zip(values, base)]
+    result = []
+    for value, sequence in zip(values, sequences):
+        parts = np.split(value, np.flatnonzero(np.diff(sequence.turn)) + 1)
+        if note["head"] == "value":
+            result.append([float(part[-1]) for part in parts])
+        elif note["advantage"] == "sum":
+            result.append([float(part.sum(dtype=np.float64)) for part in parts])
+        else:
+            result.append([float(part.mean(dtype=np.float64)) for part in parts])
+    return result
+
+
+# What a step is made of
 
 
 class Item(NamedTuple):
@@ -966,6 +1080,23 @@ class Item(NamedTuple):
     group: tuple    # (trajectory, turn): items of one group share most of their prompt
     label: float = 1.0
     answers: tuple = (False, False)  # whether chosen and rejected give the final answer
+
+
+def leave_out_long(items, sequences, args, where):
+    """Without the items that --max-length leaves out."""
+    if not args.max_length:
+        return items, sequences
+    short = [item for item in items
+             if all(len(sequences[i].ids) <= args.max_length for i in item.chosen + item.rejected)]
+    if len(short) < len(items):
+        say(f"{where}: {len(items) - len(short)} of {len(items)} left out: longer than {args.max_length} tokens")
+    if not short:
+        die(f"{where}: --max-length {args.max_length} leaves nothing to train on")
+    used = sorted({i for item in short for i in item.chosen + item.rejected})
+    place = {i: n for n, i in enumerate(used)}
+    move = lambda side: [place[i] for i in side]
+    items = [item._replace(chosen=move(item.chosen), rejected=move(item.rejected)) for item in short]
+    return items, [sequences[i] for i in used]
 
 
 def step_items(items, args):
@@ -1007,78 +1138,71 @@ def collate_items(items, sequences, reference, device, args):
     """Items as one batch: side 2i is item i's chosen, 2i + 1 its rejected."""
     if not items:
         return empty_batch(device, args.pack)
-    index = [(i, 2 * n + s) for n, item in enumerate(items) for s, side in enumerate((item.chosen, item.rejected)) for i in side]
+    index = [(i, 2 * n + s) for n, item in enumerate(items)
+             for s, side in enumerate((item.chosen, item.rejected)) for i in side]
     return collate([sequences[i] for i, _ in index], [side for _, side in index], 2 * len(items), device,
                    args.pack, [reference[i] for i, _ in index] if reference is not None else None)
 
 
-def learning_rate(step, steps, peak, warmup=0.03, final=0.1):
-    """Linear warm-up over the first 3% of the steps, then a cosine down to a tenth (both flags)."""
-    warm = max(1, round(warmup * steps))
-    if step < warm:
-        return peak * (step + 1) / warm
-    progress = (step - warm) / max(1, steps - warm)
-    return peak * (final + (1 - final) * 0.5 * (1 + math.cos(math.pi * progress)))
+# Flags, settings, and the output folder
 
 
-def segment_sum(values, index, count):
-    """Sum the values that have the same index: (N,), (N,) -> (count,)."""
-    return torch.zeros(count, dtype=values.dtype, device=values.device).index_add_(0, index, values)
+def training_flags(parser, lr, epochs, batch_size):
+    """The flags that both training scripts have."""
+    # optimisation
+    parser.add_argument("--lr", type=float, default=lr, help=f"peak learning rate of AdamW (default {lr or TABLE_5})")
+    parser.add_argument("--epochs", type=int, default=epochs,
+                        help=f"passes over the data (default {epochs or TABLE_5})")
+    parser.add_argument("--batch-size", type=int, default=batch_size,
+                        help=f"pairs (or dialogues) a step, over all ranks (default {batch_size or TABLE_5})")
+    parser.add_argument("--max-steps", type=int, default=0, help="stop after so many steps; 0: all (default 0)")
+    parser.add_argument("--warmup", type=float, default=0.03, help="share of the steps with rising rate (default 0.03)")
+    parser.add_argument("--final-lr", type=float, default=0.1, help="where the cosine ends, times --lr (default 0.1)")
+    parser.add_argument("--betas", type=float, nargs=2, default=[0.9, 0.95], help="AdamW's averages (default 0.9 0.95)")
+    parser.add_argument("--weight-decay", type=float, default=0.0, help="AdamW's weight decay (default 0)")
+    parser.add_argument("--clip", type=float, default=1.0, help="largest norm of the gradient (default 1.0)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of every random choice (default 0)")
+    # memory and speed
+    parser.add_argument("--pack", choices=["none", "turn", "trajectory"], default="turn",
+                        help="compute what sequences share at their beginning once: none; turn: among a step's pairs, "
+                             "which are of random turns; trajectory: a step's pairs follow each other in whole "
+                             "trajectories, which shares most, but the pairs of a step are then alike (default turn)")
+    parser.add_argument("--micro-tokens", type=int, default=8192,
+                        help="most tokens in one forward pass; the rest of a step is accumulated (default 8192)")
+    parser.add_argument("--micro-batch", type=int, default=0,
+                        help="most pairs in one forward pass; 0: as many as --micro-tokens allow (default 0)")
+    parser.add_argument("--max-length", type=int, default=0,
+                        help="leave out, and count, dialogues of more tokens; 0: none, and one that does not fit into "
+                             "the model's context is an error (default 0)")
+    parser.add_argument("--checkpointing", choices=["none", "selective", "full"], default="none",
+                        help="compute activations again in the backward pass instead of keeping them: of no layer, of "
+                             "every second, of all; none is fastest where it fits (default none)")
+    parser.add_argument("--cpu-offload", action="store_true",
+                        help="keep parameters and AdamW's averages in CPU memory (CUDA)")
+    parser.add_argument("--compile", action="store_true",
+                        help="torch.compile each decoder layer; the first steps are slow")
+    # watching it
+    parser.add_argument("--tracker", choices=["none", "tensorboard", "wandb"], default="none",
+                        help="send the metrics there as well (default none)")
+    # checkpoints
+    parser.add_argument("--save-dtype", choices=["float32", "bfloat16", "float16"], default="float32",
+                        help="precision of the written model; at a learning rate of 2e-7 most updates are smaller "
+                             "than what bfloat16 can hold (default float32)")
+    parser.add_argument("--save-every", type=int, default=200, help="steps between checkpoints; 0: none (default 200)")
+    parser.add_argument("--keep", type=int, default=2, help="checkpoints to keep (default 2)")
+    parser.add_argument("--resume", action="store_true",
+                        help="insist on a checkpoint to continue from (without it: continue if there is one, else "
+                             "start)")
+    parser.add_argument("--overwrite", action="store_true", help="start again and replace the output")
 
 
-def save_checkpoint(args, model, optimizer, step, settings):
-    """Everything that the next step depends on, into a folder of its own that appears only once it is complete.
-
-    Weights and AdamW's averages, each rank its shards; the learning rate, the order of the data and the random state all
-    follow from the step and the seed. Onto another number of ranks it loads as well.
-    """
-    import torch.distributed.checkpoint as dcp
-    from torch.distributed.checkpoint.state_dict import get_state_dict
-    warnings.filterwarnings("ignore", "torch.distributed is disabled")  # one process without torchrun: intended
-    folder = Path(args.out) / "checkpoints"
-    final, part = folder / f"step-{step:06d}", folder / f"step-{step:06d}.part"
-    if final.is_dir():
-        return
-    weights, moments = get_state_dict(model, optimizer)
-    try:
-        if rank() == 0:
-            shutil.rmtree(part, ignore_errors=True)
-            part.mkdir(parents=True)
-        barrier()
-        dcp.save({"model": weights, "optimizer": moments}, checkpoint_id=str(part), no_dist=not dist.is_initialized())
-        if rank() == 0:
-            sizes = {f.name: f.stat().st_size for f in sorted(part.iterdir())}
-            (part / "step.json").write_text(json.dumps({"step": step, "settings": settings, "sizes": sizes}))
-            os.replace(part, final)
-            for old in sorted(folder.glob("step-??????"))[:-args.keep]:
-                shutil.rmtree(old)
-    except (OSError, RuntimeError, dcp.api.CheckpointException) as error:
-        reason = str(error).strip().splitlines()[-1]
-        die(f"{final}: the checkpoint could not be written ({reason}); the one before it is intact, and the same command "
-            f"continues from it")
-    barrier()
-
-
-def load_checkpoint(folder, model, optimizer):
-    """Continue from the newest complete checkpoint in `folder`; returns its step, or 0 if there is none."""
-    import torch.distributed.checkpoint as dcp
-    from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
-    warnings.filterwarnings("ignore", "torch.distributed is disabled")
-    for path in sorted(Path(folder).glob("step-??????"), reverse=True):
-        try:
-            note = json.loads((path / "step.json").read_text())
-            whole = all((path / name).stat().st_size == size for name, size in note["sizes"].items())
-        except (OSError, ValueError, KeyError):
-            whole = False
-        if not whole:
-            say(f"{path} is damaged and is left out; continuing from the one before it")
-            continue
-        weights, moments = get_state_dict(model, optimizer)
-        state = {"model": weights, "optimizer": moments}
-        dcp.load(state, checkpoint_id=str(path), no_dist=not dist.is_initialized())
-        set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
-        return note["step"]
-    return 0
+def settings_of(args, names):
+    """The flags that decide the result: what a continued run must share with the run it continues."""
+    names = (*names, "order", "lr", "epochs", "batch_size", "max_steps", "warmup", "final_lr", "betas", "weight_decay",
+             "clip", "seed", "max_length")
+    # --pack changes the result only where it changes the order of the data
+    args.order = "trajectory" if args.pack == "trajectory" else "turn"
+    return {name: getattr(args, name) for name in names}
 
 
 def finished_already(args, settings):
@@ -1110,137 +1234,98 @@ def begin_output(args, settings):
     barrier()
 
 
-def training_flags(parser, lr, epochs, batch_size):
-    """The flags that both training scripts have."""
-    # optimisation
-    parser.add_argument("--lr", type=float, default=lr, help=f"peak learning rate of AdamW (default {lr or TABLE_5})")
-    parser.add_argument("--epochs", type=int, default=epochs, help=f"passes over the data (default {epochs or TABLE_5})")
-    parser.add_argument("--batch-size", type=int, default=batch_size,
-                        help=f"pairs (or dialogues) per optimizer step, over all ranks (default {batch_size or TABLE_5})")
-    parser.add_argument("--max-steps", type=int, default=0, help="stop after so many steps; 0: all (default 0)")
-    parser.add_argument("--warmup", type=float, default=0.03, help="share of the steps with rising rate (default 0.03)")
-    parser.add_argument("--final-lr", type=float, default=0.1, help="where the cosine ends, times --lr (default 0.1)")
-    parser.add_argument("--betas", type=float, nargs=2, default=[0.9, 0.95], help="AdamW's averages (default 0.9 0.95)")
-    parser.add_argument("--weight-decay", type=float, default=0.0, help="AdamW's weight decay (default 0)")
-    parser.add_argument("--clip", type=float, default=1.0, help="largest norm of the gradient (default 1.0)")
-    parser.add_argument("--seed", type=int, default=0, help="seed of every random choice (default 0)")
-    # memory and speed
-    parser.add_argument("--pack", choices=["none", "turn", "trajectory"], default="turn",
-                        help="compute what sequences share at their beginning once: none; turn: among a step's pairs, which "
-                             "are of random turns; trajectory: a step's pairs follow each other in whole trajectories, which "
-                             "shares most, but the pairs of a step are then alike (default turn)")
-    parser.add_argument("--micro-tokens", type=int, default=16384,
-                        help="most tokens in one forward pass; the rest of a step is accumulated (default 16384)")
-    parser.add_argument("--micro-batch", type=int, default=0,
-                        help="most pairs in one forward pass; 0: as many as --micro-tokens allow (default 0)")
-    parser.add_argument("--max-length", type=int, default=0,
-                        help="leave out, and count, dialogues of more tokens; 0: none, and one that does not fit into the "
-                             "model's context is an error (default 0)")
-    parser.add_argument("--checkpointing", choices=["none", "selective", "full"], default="none",
-                        help="compute activations again in the backward pass instead of keeping them: of no layer, of every "
-                             "second, of all; none is fastest where it fits (default none)")
-    parser.add_argument("--cpu-offload", action="store_true", help="keep parameters and AdamW's averages in CPU memory (CUDA)")
-    parser.add_argument("--compile", action="store_true", help="torch.compile each decoder layer; the first steps are slow")
-    # watching it
-    parser.add_argument("--tracker", choices=["none", "tensorboard", "wandb"], default="none",
-                        help="send the metrics there as well (default none)")
-    # checkpoints
-    parser.add_argument("--save-dtype", choices=["float32", "bfloat16", "float16"], default="float32",
-                        help="precision of the written model; at a learning rate of 2e-7 most updates are smaller than what "
-                             "bfloat16 can hold (default float32)")
-    parser.add_argument("--save-every", type=int, default=200, help="steps between checkpoints; 0: none (default 200)")
-    parser.add_argument("--keep", type=int, default=2, help="checkpoints to keep (default 2)")
-    parser.add_argument("--resume", action="store_true",
-                        help="insist on a checkpoint to continue from (without it: continue if there is one, else start)")
-    parser.add_argument("--overwrite", action="store_true", help="start again and replace the output")
+# Checkpoints
 
 
-def settings_of(args, names):
-    """The flags that decide the result: what a continued run must share with the run it continues."""
-    names = (*names, "order", "lr", "epochs", "batch_size", "max_steps", "warmup", "final_lr", "betas", "weight_decay", "clip", "seed",
-             "max_length")
-    # --pack changes the result only where it changes the order of the data
-    args.order = "trajectory" if args.pack == "trajectory" else "turn"
-    return {name: getattr(args, name) for name in names}
+def save_checkpoint(args, model, optimizer, step, settings):
+    """Everything that the next step depends on, into a folder of its own that appears only once it is complete.
 
-
-def leave_out_long(items, sequences, args, where):
-    """Without the items that --max-length leaves out."""
-    if not args.max_length:
-        return items, sequences
-    short = [item for item in items
-             if all(len(sequences[i].ids) <= args.max_length for i in item.chosen + item.rejected)]
-    if len(short) < len(items):
-        say(f"{where}: {len(items) - len(short)} of {len(items)} left out: longer than {args.max_length} tokens")
-    if not short:
-        die(f"{where}: --max-length {args.max_length} leaves nothing to train on")
-    used = sorted({i for item in short for i in item.chosen + item.rejected})
-    place = {i: n for n, i in enumerate(used)}
-    move = lambda side: [place[i] for i in side]
-    return [item._replace(chosen=move(item.chosen), rejected=move(item.rejected)) for item in short], [sequences[i] for i in used]
-
-
-def new_head(path):
-    """A linear head that starts at zero, so that every trajectory starts with the same score."""
-    from transformers import AutoConfig
-    head = nn.Linear(AutoConfig.from_pretrained(path).hidden_size, 1)
-    nn.init.zeros_(head.weight), nn.init.zeros_(head.bias)
-    return head
-
-
-def head_weights(model):
-    """The head as lists of numbers for critic.json, or None. Every rank takes part."""
-    if model.head is None:
-        return None
-    whole = lambda p: (p.full_tensor() if hasattr(p, "full_tensor") else p).detach().float().flatten().tolist()
-    return {"weight": whole(model.head.weight), "bias": whole(model.head.bias)}
-
-
-def read_critic(path):
-    """critic.json, which says how the critic was trained, and the head if it has one."""
+    Weights and AdamW's averages, each rank its shards; the learning rate, the order of the data and every random choice
+    follow from the step and the seed. It loads onto another number of ranks as well.
+    """
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.state_dict import get_state_dict
+    warnings.filterwarnings("ignore", "torch.distributed is disabled")  # one process without torchrun: intended
+    folder = Path(args.out) / "checkpoints"
+    final, part = folder / f"step-{step:06d}", folder / f"step-{step:06d}.part"
+    if final.is_dir():
+        return
+    weights, moments = get_state_dict(model, optimizer)
     try:
-        note = json.loads((Path(path) / "critic.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        die(f"{path}: no critic.json in there; train one first with train_critic.py, or name another with --critic")
-    head = None
-    if note["weights"]:
-        head = nn.Linear(len(note["weights"]["weight"]), 1)
-        with torch.no_grad():
-            head.weight.copy_(torch.tensor([note["weights"]["weight"]]))
-            head.bias.copy_(torch.tensor(note["weights"]["bias"]))
-    return note, head
+        if rank() == 0:
+            shutil.rmtree(part, ignore_errors=True)
+            part.mkdir(parents=True)
+        barrier()
+        dcp.save({"model": weights, "optimizer": moments}, checkpoint_id=str(part), no_dist=not dist.is_initialized())
+        if rank() == 0:
+            sizes = {f.name: f.stat().st_size for f in sorted(part.iterdir())}
+            (part / "step.json").write_text(json.dumps({"step": step, "settings": settings, "sizes": sizes}))
+            os.replace(part, final)
+            for old in sorted(folder.glob("step-??????"))[:-args.keep]:
+                shutil.rmtree(old)
+    except (OSError, RuntimeError, dcp.api.CheckpointException) as error:
+        reason = str(error).strip().splitlines()[-1]
+        die(f"{final}: the checkpoint could not be written ({reason}); the one before it is intact, and the same "
+            f"command continues from it")
+    barrier()
 
 
-def critic_advantages(sequences, critic, reference, note, head, device, args, reference_sequences=None):
-    """Each turn's advantage (Eq. 3), one list for each sequence. First the reference, then the critic: never both in memory.
+def load_checkpoint(folder, model, optimizer):
+    """Continue from the newest complete checkpoint in `folder`; returns its step, or 0 if there is none."""
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+    warnings.filterwarnings("ignore", "torch.distributed is disabled")
+    for path in sorted(Path(folder).glob("step-??????"), reverse=True):
+        try:
+            note = json.loads((path / "step.json").read_text())
+            whole = all((path / name).stat().st_size == size for name, size in note["sizes"].items())
+        except (OSError, ValueError, KeyError):
+            whole = False
+        if not whole:
+            say(f"{path} is damaged and is left out; continuing from the one before it")
+            continue
+        weights, moments = get_state_dict(model, optimizer)
+        state = {"model": weights, "optimizer": moments}
+        dcp.load(state, checkpoint_id=str(path), no_dist=not dist.is_initialized())
+        set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+        return note["step"]
+    return 0
 
-    `reference_sequences`: the same responses after another prompt, for a reference that does not see c.
-    """
-    values = score_all(load_model(critic, device, args, head, train=False), sequences, device, args, "critic")
-    if note["head"] == "log-ratio":
-        model = load_model(reference, device, args, train=False)
-        base = score_all(model, reference_sequences or sequences, device, args, "reference")
-        values = [v - b for v, b in zip(values, base)]
-    result = []
-    for value, sequence in zip(values, sequences):
-        parts = np.split(value, np.flatnonzero(np.diff(sequence.turn)) + 1)
-        if note["head"] == "value":
-            result.append([float(part[-1]) for part in parts])
-        elif note["advantage"] == "sum":
-            result.append([float(part.sum(dtype=np.float64)) for part in parts])
-        else:
-            result.append([float(part.mean(dtype=np.float64)) for part in parts])
-    return result
+
+def stop_asked(device):
+    """Whether a rank got SIGTERM (a scheduler's warning) or SIGINT: then every rank saves and leaves."""
+    return add_up([len(signals)], device)[0] > 0
 
 
-def drift(ratio, on_chosen):
-    """How far the model is from the reference, in nats per token: half the squared log-ratio, which estimates their KL
-    divergence without ever being negative.
+def leave(args, model, optimizer, step, settings):
+    save_checkpoint(args, model, optimizer, step, settings)
+    say(f"stopped by a signal after step {step}, which is saved; the same command continues")
+    finish()
+    sys.exit(128 + (signals[0] if signals else signal.SIGTERM))
 
-    ratio: (N,) log pi_theta - log pi_ref of tokens that the reference sampled; on_chosen: (N,) bool.
-    """
-    kl = 0.5 * ratio ** 2
-    return {"kl_chosen": (kl[on_chosen].sum(), on_chosen.sum()), "kl_rejected": (kl[~on_chosen].sum(), (~on_chosen).sum())}
+
+# The parts of the training loop
+
+
+def continue_training(model, args, device, steps):
+    """The optimizer, the step to go on from, and the log cut back to that step."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, betas=tuple(args.betas),
+                                  weight_decay=args.weight_decay, fused=True)
+    first = load_checkpoint(Path(args.out) / "checkpoints", model, optimizer)
+    if first:
+        say(f"continuing {args.out} after step {first} of {steps}")
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda number, frame: signals.append(number))
+    return optimizer, first, open_log(args, first)
+
+
+def learning_rate(step, steps, peak, warmup=0.03, final=0.1):
+    """Linear warm-up over the first 3% of the steps, then a cosine down to a tenth (both flags)."""
+    warm = max(1, round(warmup * steps))
+    if step < warm:
+        return peak * (step + 1) / warm
+    progress = (step - warm) / max(1, steps - warm)
+    return peak * (final + (1 - final) * 0.5 * (1 + math.cos(math.pi * progress)))
 
 
 def reduce_at_the_end(model, last):
@@ -1249,35 +1334,32 @@ def reduce_at_the_end(model, last):
         model.set_requires_gradient_sync(last)
 
 
-def progress(args, first, steps):
-    return tqdm(total=steps, initial=first, desc=Path(args.out).name, disable=rank() > 0, mininterval=BAR_SECONDS, unit="step")
+def accumulate(total, stats):
+    """Add a micro-batch's {name: (sum, count)} to the step's."""
+    for name, (value, count) in stats.items():
+        old = total.get(name, (0.0, 0.0))
+        total[name] = (old[0] + value.detach(), old[1] + count)
 
 
-def step_metrics(step, rate, norm, total, tokens, flops, begun):
-    """One step's line of metrics.jsonl: what is logged of the loss, and what it cost."""
-    values = means({**total, "tokens": (torch.tensor(float(tokens)), 1 / world()),
-                    "flops": (torch.tensor(float(flops)), 1 / world())})
-    seconds = time.perf_counter() - begun
-    tokens, flops = values.pop("tokens"), values.pop("flops")
-    memory = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else \
-        resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return {"step": step + 1, "lr": rate, "gradient_norm": norm, **values, "tokens": int(tokens), "seconds": round(seconds, 4),
-            "tokens_per_second": round(tokens / seconds, 1), "tflops": round(flops / seconds / 1e12, 4),
-            "memory_gib": round(memory / 2 ** 30, 3)}
+def optimizer_step(model, optimizer, rate, clip):
+    """Clip the gradient to the norm `clip`, update, clear; returns the norm before clipping."""
+    norm = nn.utils.clip_grad_norm_(model.parameters(), clip)
+    norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    return norm.item()
 
 
-def write_metrics(log, bar, metrics):
-    """A line for metrics.jsonl, the tracker and the progress bar; a loss that is not a number stops the run."""
-    if not math.isfinite(metrics["loss"]) or not math.isfinite(metrics["gradient_norm"]):
-        die(f"step {metrics['step']}: the loss is {metrics['loss']} and the gradient's norm {metrics['gradient_norm']}; nothing "
-            f"of this step was saved, the last checkpoint is intact; try a smaller --lr")
-    if rank() == 0:
-        log["file"].write(json.dumps(metrics) + "\n")
-        log["file"].flush()
-        log["send"](metrics)
-        shown = {k: f"{metrics[k]:.4g}" for k in ("loss", "accuracy", "tokens_per_second", "tflops", "memory_gib") if k in metrics}
-        bar.set_postfix(shown, refresh=False)
-        bar.update()
+def check_first_loss(loss, device):
+    """Before the first update the model is the reference and the loss log 2; else a cache or a mask is wrong."""
+    if abs(loss - math.log(2)) > (0.02 if device.type == "cuda" else 1e-4):
+        die(f"the first step's preference loss is {loss:.6f}, not log 2: the cached reference is not this model's; "
+            f"delete the folder cache beside --out and start again")
+
+
+# Metrics
 
 
 def open_log(args, first):
@@ -1306,77 +1388,16 @@ def open_log(args, first):
     return {"file": file, "send": send}
 
 
-signals = []  # the signals that asked the run to stop
-
-
-def stop_asked(device):
-    """Whether a rank got SIGTERM (a scheduler's warning) or SIGINT: then every rank saves and leaves."""
-    return add_up([len(signals)], device)[0] > 0
-
-
-def leave(args, model, optimizer, step, settings):
-    save_checkpoint(args, model, optimizer, step, settings)
-    say(f"stopped by a signal after step {step}, which is saved; the same command continues")
-    finish()
-    sys.exit(128 + (signals[0] if signals else signal.SIGTERM))
-
-
-def check_first_loss(loss, device):
-    """Before the first update the model is the reference, so the loss is log 2: anything else is a wrong cache or mask."""
-    if abs(loss - math.log(2)) > (0.02 if device.type == "cuda" else 1e-4):
-        die(f"the first step's preference loss is {loss:.6f}, not log 2: the cached reference is not this model's; "
-            f"delete the folder cache beside --out and start again")
-
-
-def finish():
-    if dist.is_initialized():
-        dist.barrier()
-        dist.destroy_process_group()
-
-
-def context_of(lm_path):
-    from transformers import AutoConfig
-    try:
-        return getattr(AutoConfig.from_pretrained(lm_path), "max_position_embeddings", 0) or 0
-    except (OSError, ValueError) as error:
-        die(f"{lm_path}: no model could be loaded from there ({str(error).splitlines()[0]})")
-
-
-def continue_training(model, args, device, steps):
-    """The optimizer, the step to go on from, and the log cut back to that step."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, betas=tuple(args.betas), weight_decay=args.weight_decay,
-                                  fused=True)
-    first = load_checkpoint(Path(args.out) / "checkpoints", model, optimizer)
-    if first:
-        say(f"continuing {args.out} after step {first} of {steps}")
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda number, frame: signals.append(number))
-    return optimizer, first, open_log(args, first)
-
-
-def optimizer_step(model, optimizer, rate, clip):
-    """Clip the gradient to the norm `clip`, update, clear; returns the norm before clipping."""
-    norm = nn.utils.clip_grad_norm_(model.parameters(), clip)
-    norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
-    for group in optimizer.param_groups:
-        group["lr"] = rate
-    optimizer.step()
-    optimizer.zero_grad(set_to_none=True)
-    return norm.item()
-
-
-def accumulate(total, stats):
-    """Add a micro-batch's {name: (sum, count)} to the step's."""
-    for name, (value, count) in stats.items():
-        old = total.get(name, (0.0, 0.0))
-        total[name] = (old[0] + value.detach(), old[1] + count)
+def progress(args, first, steps):
+    return tqdm(total=steps, initial=first, desc=Path(args.out).name, disable=rank() > 0, mininterval=BAR_SECONDS,
+                unit="step")
 
 
 def means(total):
     """{name: (sum, count)} of this rank to {name: mean over all ranks}; one wait for the device."""
     names = list(total)
-    flat = torch.stack([torch.as_tensor(x, dtype=torch.float64).cpu() for name in names for x in total[name]]).tolist() \
-        if names else []
+    flat = [torch.as_tensor(x, dtype=torch.float64).cpu() for name in names for x in total[name]]
+    flat = torch.stack(flat).tolist() if flat else []
     total = {name: (flat[2 * i], flat[2 * i + 1]) for i, name in enumerate(names)}
     if world() > 1:
         everyone = [None] * world()
@@ -1386,6 +1407,33 @@ def means(total):
             old = total.get(name, (0.0, 0.0))
             total[name] = (old[0] + value, old[1] + count)
     return {name: value / count for name, (value, count) in total.items() if count}
+
+
+def step_metrics(step, rate, norm, total, tokens, flops, begun):
+    """One step's line of metrics.jsonl: what is logged of the loss, and what it cost."""
+    values = means({**total, "tokens": (torch.tensor(float(tokens)), 1 / world()),
+                    "flops": (torch.tensor(float(flops)), 1 / world())})
+    seconds = time.perf_counter() - begun
+    tokens, flops = values.pop("tokens"), values.pop("flops")
+    memory = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else \
+        resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return {"step": step + 1, "lr": rate, "gradient_norm": norm, **values, "tokens": int(tokens),
+            "seconds": round(seconds, 4), "tokens_per_second": round(tokens / seconds, 1),
+            "tflops": round(flops / seconds / 1e12, 4), "memory_gib": round(memory / 2 ** 30, 3)}
+
+
+def write_metrics(log, bar, metrics):
+    """A line for metrics.jsonl, the tracker and the progress bar; a loss that is not a number stops the run."""
+    if not math.isfinite(metrics["loss"]) or not math.isfinite(metrics["gradient_norm"]):
+        die(f"step {metrics['step']}: the loss is {metrics['loss']}, the gradient's norm {metrics['gradient_norm']}; "
+            f"nothing of this step was saved, the last checkpoint is intact; try a smaller --lr")
+    if rank() == 0:
+        log["file"].write(json.dumps(metrics) + "\n")
+        log["file"].flush()
+        log["send"](metrics)
+        shown = ("loss", "accuracy", "tokens_per_second", "tflops", "memory_gib")
+        bar.set_postfix({k: f"{metrics[k]:.4g}" for k in shown if k in metrics}, refresh=False)
+        bar.update()
 
 
 # ---- end of the shared block ----
@@ -1549,9 +1597,12 @@ def pair_items(path, tokenizer):
     turns = [(record["prompt"], record.get(f"{side}_ids") or record[side][-1]["content"])
              for _, record in records for side in ("chosen", "rejected")]
     sequences = [join_turns([turn])[0] for turn in tokenise(tokenizer, turns)]
-    answers = [tuple(ANSWER_MARK in record[side][-1]["content"] for side in ("chosen", "rejected")) for _, record in records]
-    groups = [(f"{r.get('task_id')} {r.get('sample')}", r["turn"]) if "turn" in r else (n, n) for n, (_, r) in enumerate(records)]
-    return [Item([2 * n], [2 * n + 1], groups[n], 1.0, answers[n]) for n in range(len(records))], sequences
+    items = []
+    for n, (_, record) in enumerate(records):
+        group = (f"{record.get('task_id')} {record.get('sample')}", record["turn"]) if "turn" in record else (n, n)
+        answers = tuple(ANSWER_MARK in record[side][-1]["content"] for side in ("chosen", "rejected"))
+        items.append(Item([2 * n], [2 * n + 1], group, 1.0, answers))
+    return items, sequences
 
 
 # From trajectories to items: the baselines
@@ -1584,11 +1635,12 @@ def read_trajectories(args):
             unusable[f"reward below --min-reward {args.min_reward:g}"] += 1
         else:
             task = record.get("task") or {}
-            usable.append((where, record, record.get("task_id") or task.get("task_id") or task.get("problem_description")))
+            key = record.get("task_id") or task.get("task_id") or task.get("problem_description")
+            usable.append((where, record, key))
     for reason, count in unusable.items():
         say(f"{args.input}: {count} records left out: {reason}")
     if not usable:
-        die(f"{args.input}: no trajectory is left to train on; sample more (rollout.py --samples), or lower --min-reward")
+        die(f"{args.input}: no trajectory is left to train on; sample more trajectories, or lower --min-reward")
     return usable
 
 
@@ -1682,7 +1734,9 @@ def main():
         begun, total, tokens, flops = time.perf_counter(), {}, 0, 0
         parts, most = micro_batches(steps[step], sequences, args)
         # Preferences weigh every pair alike; imitation weighs every token alike.
-        weight = sum(len(sequences[i].scored) for item in steps[step] for i in item.chosen) if imitation else len(steps[step])
+        weight = len(steps[step])
+        if imitation:
+            weight = sum(len(sequences[i].scored) for item in steps[step] for i in item.chosen)
         for n, part in enumerate(parts):
             reduce_at_the_end(model, n == most - 1)
             batch = collate_items(part, sequences, reference, device, args)
