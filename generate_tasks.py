@@ -19,6 +19,11 @@ many references fail their own tests.
 probability `--ask`, in random order, wastes turns with probability `--waste`, guesses what it did not ask, and
 answers.
 
+`--domain frontend` draws pages instead, from PAGES: kinds of pages with hidden choices (palette, order, layout, texts,
+alignment, sizes), each reference rendered and kept if there is something to see. The scripted agent of the
+demonstrations shows a page, hears the largest differences from the reference, puts right what it heard with probability
+`--ask`, and answers when nothing is left or, at times, too early. `--source websight` reads rows of WebSight v0.2.
+
 Departure from the paper: its 10k + 1k backend tasks come from a 70B model; these need no model, and a transformer
 trained from nothing can learn them. `total`, `average`, `best`, `fee`, `score`, `code` are the simple families: few
 words, short answers.
@@ -32,6 +37,9 @@ Writes: data/{domain}/{train,val,test}.jsonl; for demonstrations data/{domain}/d
     python generate_tasks.py --demonstrations 8000 --ask 0.6
     python generate_tasks.py --source llm --in excerpts.jsonl --model http://localhost:8000/v1
     python generate_tasks.py --source colbench --split test --in released_test.jsonl
+    python generate_tasks.py --domain frontend --families shop,event,login,profile --train 1000 --val 0 --test 200
+    python generate_tasks.py --domain frontend --demonstrations 3000 --max-turns 6
+    python generate_tasks.py --domain frontend --source websight --in websight.parquet
 """
 import argparse
 import ast
@@ -79,7 +87,7 @@ def parse_args():
     p.add_argument("--families", default="", help="procedural: comma-separated families to draw from (default: all)")
     p.add_argument("--train", type=int, default=10000, help="number of training tasks (default 10000)")
     p.add_argument("--val", type=int, default=500, help="number of validation tasks (default 500)")
-    p.add_argument("--test", type=int, default=1000, help="number of test tasks (default 1000)")
+    p.add_argument("--test", type=int, default=None, help="number of test tasks (default 1000, frontend 500, as in the paper)")
     # demonstrations
     p.add_argument("--demonstrations", type=int, default=0, metavar="N",
                    help="write N dialogues of the scripted agent instead of tasks (default 0: write tasks)")
@@ -88,7 +96,7 @@ def parse_args():
     p.add_argument("--ask", type=float, default=0.6,
                    help="demonstrations: probability that a hidden detail is asked (default 0.6)")
     p.add_argument("--waste", type=float, default=0.2,
-                   help="demonstrations: probability, before each turn, of a wasted turn (default 0.2)")
+                   help="demonstrations: probability, before each turn, of a wasted turn, again and again (default 0.2)")
     p.add_argument("--max-turns", type=int, default=10,
                    help="demonstrations: longest dialogue, in agent turns (default 10)")
     # tasks from a language model
@@ -1059,7 +1067,7 @@ def demonstrate(task, elsewhere, ask, waste, max_turns, rng):
     foreign = [q for q in elsewhere if q not in {f["question"] for f in task["facts"]}]
     exchanges, spare = [], max_turns - 1 - len(asked)
     for d in [*asked, None]:  # None: the turn that answers
-        if spare and (foreign or exchanges) and rng.random() < waste:
+        while spare and (foreign or exchanges) and rng.random() < waste:
             spare -= 1
             repeat = exchanges and (not foreign or rng.random() < 0.5)
             exchanges.append(rng.choice(exchanges) if repeat else (rng.choice(foreign), DO_NOT_KNOW))
@@ -1793,6 +1801,7 @@ def write_llm(args):
 
 def main():
     args = parse_args()
+    args.test = {"backend": 1000, "frontend": 500}[args.domain] if args.test is None else args.test
     for flag in ("train", "val", "test", "demonstrations"):
         if getattr(args, flag) < 0:
             die(f"--{flag} is a number of records, found {getattr(args, flag)}")
