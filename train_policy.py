@@ -675,18 +675,18 @@ class TokenLogps(torch.autograd.Function):
             normalisers.append(normaliser)
             if keep:
                 kept.append(logits)
-        ctx.save_for_backward(hidden, weight, bias, target, *normalisers, *kept)
-        ctx.settings = scale, cap, chunk, len(normalisers)
+        ctx.save_for_backward(hidden, weight, bias, target, *normalisers)
+        ctx.settings, ctx.kept = (scale, cap, chunk), kept
         return torch.cat(logps)  # (N,)
 
     @staticmethod
     def backward(ctx, gradient):
-        scale, cap, chunk, count = ctx.settings
-        hidden, weight, bias, target, *rest = ctx.saved_tensors
-        normalisers, kept = rest[:count], rest[count:]
+        scale, cap, chunk = ctx.settings
+        hidden, weight, bias, target, *normalisers = ctx.saved_tensors
         d_hidden, d_weight, d_bias = [], None, None
         for i, (h, t, g) in enumerate(zip(hidden.split(chunk), target.split(chunk), gradient.split(chunk))):
-            logits = kept[i].clone() if kept else TokenLogps.logits_of(h, weight, bias, scale, cap)
+            # A kept chunk is used up: changed in place, and its memory is free for the layers' backward passes.
+            logits = ctx.kept.pop(0) if ctx.kept else TokenLogps.logits_of(h, weight, bias, scale, cap)
             slope = None if cap is None else 1 - (logits / cap) ** 2
             d = logits.sub_(normalisers[i][:, None]).exp_().mul_(-g[:, None])  # -g * softmax
             d.scatter_add_(1, t[:, None], g[:, None])                          # + g at the target

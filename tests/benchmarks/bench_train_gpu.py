@@ -1,0 +1,166 @@
+"""Training on one CUDA GPU: model FLOP utilisation, memory, and the largest context. Prints the README's GPU rows.
+
+    python tests/benchmarks/bench_train_gpu.py                      # 1B and 8B Llama shapes with random weights, bf16 compute
+
+Pairs as stage 2 makes them (8 turns, prompts from 250 to 1500 tokens, actions of 60 tokens, 4 pairs a turn), 128k vocabulary,
+full fine-tuning with float32 masters; a row is --pack none, turn or trajectory, or a straightforward loop with whole logits.
+8B needs about 16 bytes a parameter (128 GB) and is left out where that is not there. Peak is the card's dense bf16 rate
+(--peak, in TFLOP/s), since no card says it of itself.
+"""
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+SHAPES = {"tiny": dict(hidden_size=256, intermediate_size=512, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2),
+          "1B": dict(hidden_size=2048, intermediate_size=8192, num_hidden_layers=16, num_attention_heads=32, num_key_value_heads=8),
+          "8B": dict(hidden_size=4096, intermediate_size=14336, num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=8)}
+
+
+class Flags:
+    """The trainers' flags that a step reads."""
+    pack, order, checkpointing, compile, cpu_offload, micro_tokens, micro_batch = "turn", "turn", "none", False, False, 16384, 0
+    beta, nll, lr = 0.1, 0.01, 2e-7
+
+
+def pairs(tp, turns=8, first=250, last=1500, action=60, seed=0):
+    """The sequences and items of one dialogue: 4 pairs at each turn."""
+    rng, items, sequences = np.random.default_rng(seed), [], []
+    words = lambda n: rng.integers(10, 120_000, n).astype(np.int32)
+    prompt = words(first)
+    for turn in range(turns):
+        for _ in range(4):
+            for _ in range(2):
+                sequences.append(tp.join_turns([(prompt, words(action))])[0])
+            items.append(tp.Item([len(sequences) - 2], [len(sequences) - 1], ("d", turn)))
+        prompt = np.concatenate([sequences[-1].ids, words(max((last - first) // max(turns - 1, 1) - action, 1))])
+    return items, sequences
+
+
+def make_model(shape, folder):
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+    torch.manual_seed(0)
+    config = LlamaConfig(vocab_size=128_256, max_position_embeddings=131_072, rope_theta=5e5, tie_word_embeddings=shape == "1B",
+                         **SHAPES[shape])
+    with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
+        LlamaForCausalLM._from_config(config, dtype=torch.bfloat16).save_pretrained(folder)
+
+
+def run_row(shape, row, folder, steps):
+    import torch
+    import train_policy as tp
+    device, args = tp.start_process_group(), Flags()
+    cuda = device.type == "cuda"
+    wait = torch.cuda.synchronize if cuda else lambda: None
+    kind, _, extra = row.partition("+")
+    args.pack = "none" if kind == "loop" else kind
+    args.compile, args.checkpointing = "compile" in extra, "full" if "checkpointing" in extra else "none"
+    items, sequences = pairs(tp)
+    reference = [np.zeros(len(s.scored), np.float32) for s in sequences]
+    model = tp.load_model(str(folder), device, args)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
+    # One turn a forward pass for `turn`, whose steps mix dialogues.
+    args.micro_batch = {"turn": 4, "loop": 4}.get(args.pack if kind != "loop" else "loop", 0)
+    seconds, flops, computed, scored, loss = [], 0, 0, 0, 0.0
+    for step in range(steps + 2):  # two to warm up and compile
+        wait()
+        start, flops, computed, scored, loss = time.perf_counter(), 0, 0, 0, 0.0
+        parts, most = tp.micro_batches(items, sequences, args)
+        for n, part in enumerate(parts):
+            tp.reduce_at_the_end(model, n == most - 1)
+            if kind == "loop":  # padded rows, whole logits in float32
+                of = [i for item in part for i in item.chosen + item.rejected]
+                batch = tp.collate([sequences[i] for i in of], list(range(len(of))), len(of), device, "padded",
+                                   [reference[i] for i in of])
+                model.forward = lambda b: torch.log_softmax(
+                    model.lm(input_ids=b.ids, position_ids=b.positions, use_cache=False).logits.float(), -1).flatten(0, 1)[
+                        b.source].gather(1, b.target[:, None])[:, 0]
+            else:
+                batch = tp.collate_items(part, sequences, reference, device, args)
+            value, _ = tp.preference_loss(model(batch), batch, part, args)
+            (value / len(items)).backward()
+            flops, computed, scored = flops + model.flops(batch), computed + batch.tokens, scored + len(batch.source)
+            loss += value.item() / len(items)
+        norm = tp.optimizer_step(model, optimizer, args.lr, 1.0)
+        wait()
+        seconds.append(time.perf_counter() - start)
+    memory = torch.cuda.max_memory_allocated() / 2 ** 30 if cuda else 0.0
+    best = min(seconds[2:])
+    print("RESULT " + json.dumps(dict(seconds=best, flops=flops, computed=computed, scored=scored, pairs=len(items), loss=loss,
+                                      norm=norm, memory=memory)), flush=True)
+    tp.finish()
+
+
+def run_longest(shape, folder):
+    """Double the prompt of one pair until memory runs out."""
+    import torch
+    import train_policy as tp
+    device, args = tp.start_process_group(), Flags()
+    args.checkpointing = "full"
+    model = tp.load_model(str(folder), device, args)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, fused=True)
+    longest = 0
+    for length in (2 ** n for n in range(12, 18)):
+        try:
+            items, sequences = pairs(tp, turns=1, first=length - 60)
+            batch = tp.collate_items(items[:1], sequences, [np.zeros(len(s.scored), np.float32) for s in sequences], device, args)
+            value, _ = tp.preference_loss(model(batch), batch, items[:1], args)
+            value.backward()
+            tp.optimizer_step(model, optimizer, args.lr, 1.0)
+            longest = length
+        except torch.cuda.OutOfMemoryError:
+            break
+        if device.type != "cuda":
+            break
+    print("RESULT " + json.dumps({"longest": longest}), flush=True)
+    tp.finish()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shapes", nargs="*", default=["1B", "8B"], choices=list(SHAPES), help="model shapes (default 1B 8B)")
+    parser.add_argument("--rows", nargs="*", default=["loop", "none", "turn", "turn+compile", "trajectory", "trajectory+compile",
+                                                      "trajectory+checkpointing", "longest"], help="rows to run (default all)")
+    parser.add_argument("--steps", type=int, default=3, help="timed steps; the best counts (default 3)")
+    parser.add_argument("--peak", type=float, default=989.0, help="dense bf16 TFLOP/s of the card (default 989: H100, H200)")
+    parser.add_argument("--row", nargs=3, metavar=("SHAPE", "ROW", "FOLDER"), help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.row:
+        shape, row, folder = args.row
+        return run_longest(shape, Path(folder)) if row == "longest" else run_row(shape, row, Path(folder), args.steps)
+    import torch
+    name = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU: a trial of the command, not a measurement"
+    print(f"{name}, torch {torch.__version__}\n")
+    print("| shape | row | pairs/s | tokens computed/s | response tokens/s | TFLOP/s | utilisation | memory GiB | loss | norm |")
+    print("|---|---|---|---|---|---|---|---|---|---|")
+    for shape in args.shapes:
+        with tempfile.TemporaryDirectory() as folder:
+            make_model(shape, folder)
+            for row in args.rows:
+                done = subprocess.run([sys.executable, __file__, "--row", shape, row, folder, "--steps", str(args.steps)],
+                                      capture_output=True, text=True)
+                found = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
+                if not found:
+                    memory = "out of memory" if "OutOfMemory" in done.stderr else (done.stderr.strip().splitlines() or ["?"])[-1][:90]
+                    print(f"| {shape} | {row} | {memory} |", flush=True)
+                    continue
+                r = json.loads(found[0][7:])
+                if "longest" in r:
+                    print(f"| {shape} | largest context tried that fits, full checkpointing: {r['longest']} tokens |", flush=True)
+                    continue
+                rate = r["flops"] / r["seconds"] / 1e12
+                print(f"| {shape} | {row} | {r['pairs'] / r['seconds']:.2f} | {r['computed'] / r['seconds']:.0f} "
+                      f"| {r['scored'] / r['seconds']:.0f} | {rate:.1f} | {rate / args.peak:.0%} | {r['memory']:.1f} "
+                      f"| {r['loss']:.5f} | {r['norm']:.4f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
