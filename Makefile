@@ -74,12 +74,19 @@ demo-backend: .venv
 
 # ------------------------------------------------------------------------------------------------ tests
 test: .venv
-	$(PY) -m pytest
+	OMP_NUM_THREADS=1 $(PY) -m pytest
 
 stress: .venv                   # the long versions: 50 kills, thousands of fuzzed programs, ...
-	$(PY) -m pytest -m slow
+	OMP_NUM_THREADS=1 $(PY) -m pytest -m slow
+
+test-trl: .venv                 # the DPO loss beside TRL's trainer, which lives in an environment of its own
+	$(PYTHON) -m venv .venv-trl
+	$(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > \
+	  $$(.venv-trl/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/base.pth
+	.venv-trl/bin/python -m pip install --quiet --disable-pip-version-check trl==1.16.0
+	OMP_NUM_THREADS=1 .venv-trl/bin/python -m pytest -m trl
 
 clean:
 	rm -rf data runs
 
-.PHONY: .venv test stress clean demo demo-backend
+.PHONY: .venv test stress test-trl clean demo demo-backend
