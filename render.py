@@ -853,9 +853,9 @@ def compare_pages(agent, reference):
 
 
 def page_reply(agent, reference, most=2, limit=1000):
-    """What the scripted partner says to a page: its `most` largest differences, in at most `limit` characters."""
+    """What the scripted partner says to a page: its `most` largest differences, one a line, in at most `limit` characters."""
     found = compare_pages(agent, reference)
-    return " ".join(found[:most])[:limit] or NO_DIFFERENCE
+    return "\n".join(found[:most])[:limit] or NO_DIFFERENCE
 
 
 def match_elements(mine, theirs):

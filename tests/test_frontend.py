@@ -138,9 +138,10 @@ def test_a_demonstration_shows_pages_hears_differences_and_answers(world):
         assert last == f"I WANT TO ANSWER:\n{r['answer']}" and render.extract_page(last) == r["answer"]
 
 
-def test_an_agent_that_does_all_it_is_told_ends_with_the_reference(renderer, world):
+def test_an_agent_that_does_all_it_is_told_ends_with_the_reference_two_choices_a_turn(renderer, world):
     for n, task in enumerate(read(world / "data/frontend/train.jsonl")[:4]):
         history, answer = generate_tasks.demonstrate_page(task, renderer.layout, 1.0, 0.0, 10, NoEarlyAnswer(n))
+        assert len(history) // 2 <= 2 + (len(task["details"]) + 1) // 2
         assert answer == task["ground_truth"], history
         assert history[-2]["content"] == render.NO_DIFFERENCE
 
