@@ -17,11 +17,18 @@ in the authors' released code) or none (sum); no c (--context without-c); a line
 of the log-ratio (--head regression), or a value head trained with binary cross-entropy on success (--head value); which
 trajectories are paired (--pair-rule). The paper's NLL term on the chosen side is there with its coefficient (--nll).
 
+Whatever sequences share at their beginning (c and the request; the dialogue up to a turn) is computed once, as a tree,
+exactly: --pack. `none` and `turn` take the same steps, of pairs from random tasks; `trajectory` shares more by taking
+a step's pairs from few tasks, one after the other, so that the pairs of a step are alike: fewer independent
+examples a step, another order of the data. Models whose attention takes no such mask (state-space and other recurrent
+models, chunked or sink attention) are computed one sequence at a time, and a sentence says so.
+
 Reads   runs/{run}/train.scored.jsonl, the seed model
 Writes  runs/{run}/critic/: the model in Hugging Face format, critic.json (how to read it), metrics.jsonl, checkpoints/
 
     python train_critic.py                                              # one process, CPU or one GPU
     torchrun --nproc-per-node 8 train_critic.py --model meta-llama/Llama-3.1-8B-Instruct
+    torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint HOST:29500 train_critic.py   # each node
     python train_critic.py --annotate runs/default/train.scored.jsonl --out runs/default/train.annotated.jsonl
 """
 import argparse

@@ -23,6 +23,12 @@ NLL term on the chosen action (--nll, the paper's Table 5).
 Where it departs from the released code: the critic's reference sees c as the critic does (--critic-reference without-c
 is theirs), and one pair a turn is drawn (--pairs-per-turn 4 is theirs).
 
+Whatever sequences share at their beginning (c and the request; the dialogue up to a turn) is computed once, as a tree,
+exactly: --pack. `none` and `turn` take the same steps, of pairs from random turns; `trajectory` shares more by taking
+a step's pairs from few trajectories, one after the other, so that the pairs of a step are alike: fewer independent
+examples a step, another order of the data. Models whose attention takes no such mask (state-space and other recurrent
+models, chunked or sink attention) are computed one sequence at a time, and a sentence says so.
+
 Reads   runs/{run}/train.candidates.jsonl and runs/{run}/critic/ (sweet), runs/{run}/train.scored.jsonl (baselines),
         or demonstrations (sft); the seed model. --in may also be a file of pairs, which is trained on as it is.
 Writes  runs/{run}/train.pairs.jsonl (sweet) and runs/{run}/policy/: the model in Hugging Face format, metrics.jsonl,
@@ -30,6 +36,7 @@ Writes  runs/{run}/train.pairs.jsonl (sweet) and runs/{run}/policy/: the model i
 
     python train_policy.py                                              # one process, CPU or one GPU
     torchrun --nproc-per-node 8 train_policy.py --model meta-llama/Llama-3.1-8B-Instruct
+    torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint HOST:29500 train_policy.py   # each node
     python train_policy.py --method sft --model tiny --in data/backend/demonstrations.jsonl --out runs/default/base
 """
 import argparse
@@ -101,8 +108,8 @@ def parse_args():
     parser.add_argument("--min-reward", type=float, default=1.0,
                         help="rejection-ft: the reward to keep from (default 1.0)")
     # sft
-    parser.add_argument("--with-c", type=float, default=0.0,
-                        help="sft: share of dialogues shown with c in front (default 0)")
+    parser.add_argument("--with-c", type=float,
+                        help="sft: share of dialogues shown with c in front (default 0.33 for --model tiny, else 0)")
     parser.add_argument("--tiny-vocabulary", type=int, default=2048,
                         help="tokens of the tiny model's tokenizer (default 2048)")
     training_flags(parser, lr=None, epochs=None, batch_size=None)
@@ -111,6 +118,7 @@ def parse_args():
     defaults = METHODS[args.method]
     args.lr = args.lr or (1e-3 if args.model == "tiny" else defaults["lr"])  # a random model needs thousandths
     args.epochs = args.epochs or defaults["epochs"]
+    args.with_c = (0.33 if args.model == "tiny" else 0.0) if args.with_c is None else args.with_c
     args.batch_size = args.batch_size or defaults["batch_size"]
     args.input = args.input or str(run / defaults["input"])
     args.out = args.out or str(run / defaults["out"])
