@@ -629,10 +629,10 @@ class TransformersEngine:
     A later turn of a conversation finds its earlier turns in its slot and feeds only what is new.
 
     On CPU in float32 a token's numbers do not depend, to the last bit, on what else is in the batch. MKL treats rows alike if
-    there are enough of them, and torch's attention works in blocks of 512 keys: so steps are padded to 16 tokens,
-    attention to 4 queries and 512 keys, and long prompts are cut into 64 queries (found by experiment, held by a test)."""
+    there are enough of them, and adds up as many terms as there are in an order of its own: so steps are padded to 16
+    tokens, attention to 4 queries, and its keys come in blocks of 64 (found by experiment, held by a test)."""
 
-    STEP, QUERIES, CHUNK, KEYS = 16, 4, 64, 512
+    STEP, QUERIES, CHUNK = 16, 4, 64
     PREFILL = 4096  # prompt tokens that one step takes in
 
     def __init__(self, path, args, slots):
@@ -661,8 +661,9 @@ class TransformersEngine:
             * (getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads) * self.model.dtype.itemsize
         memory = torch.cuda.mem_get_info()[0] // 2 if self.device == "cuda" else 2 << 30
         self.slots = max(1, min(slots, memory // (token * min(self.context, 2048))))
-        self.capacity, self.mask = 0, torch.zeros(self.slots, self.QUERIES, 0, dtype=torch.bool, device=self.device)
-        self.keys, self.values = {}, {}  # layer -> (slots + 1, kv heads, capacity, head width); the last row is scrap
+        self.block = 64 if self.device == "cpu" else 1024
+        self.mask = torch.zeros(self.slots, self.QUERIES, 0, dtype=torch.bool, device=self.device)  # (slots, columns, cells)
+        self.keys, self.values = {}, {}  # layer -> blocks of cells, each (slots + 1, kv heads, block, head width); last row: scrap
         self.held = [[] for _ in range(self.slots)]  # token ids whose keys and values lie in the slot's first cells
         self.owner = {}  # conversation -> slot, least recently used first
         self.free = list(range(self.slots - 1, -1, -1))
@@ -754,17 +755,11 @@ class TransformersEngine:
         return new
 
     def grow(self, cells, columns):
-        """Room for `cells` cells per slot, and `columns` columns in the mask."""
-        if cells <= self.capacity and columns <= self.mask.shape[1]:
-            return
-        old, before = self.capacity, self.mask
-        self.capacity = max(cells, old)
-        self.mask = before.new_zeros(self.slots, max(columns, before.shape[1]), self.capacity)
-        self.mask[:, :before.shape[1], :old] = before
-        for cache in (self.keys, self.values):
-            for layer, c in cache.items():
-                cache[layer] = c.new_zeros(*c.shape[:2], self.capacity, c.shape[3])
-                cache[layer][:, :, :old] = c
+        """Room in the mask for `cells` cells per slot and `columns` columns; the blocks of keys grow when they are written."""
+        old = self.mask
+        if cells > old.shape[2] or columns > old.shape[1]:
+            self.mask = old.new_zeros(self.slots, max(columns, old.shape[1]), max(cells, old.shape[2]))
+            self.mask[:, :old.shape[1], :old.shape[2]] = old
 
     def step(self):
         """One forward pass; returns the requests that are finished."""
@@ -786,16 +781,16 @@ class TransformersEngine:
                     cells.append(r["cells"])
                     column.append(c)
                     r["cells"] += 1
-            length, rows = up(max(cells) + 1, self.KEYS), max(slots) + 1
+            length, rows = up(max(cells) + 1, self.block), max(slots) + 1
             width = up(max(r["n"] for r in decoding), self.QUERIES)
             self.grow(length, width)
             self.mask[slots, column, cells] = True
             parts.append({"tokens": slice(0, len(ids)), "rows": rows, "width": width, "row": torch.tensor(slots),
-                          "column": torch.tensor(column), "slots": slice(0, rows), "cells": length,
+                          "column": torch.tensor(column), "slots": slice(0, rows),
                           "mask": self.mask[:rows, None, :width, :length]})
         # 2. the prompts of new requests, without what lies in their slots already, as rows of at most CHUNK queries
         if new:
-            length = up(max(len(r["prompt"]) for r in new), self.KEYS)
+            length = up(max(len(r["prompt"]) for r in new), self.block)
             self.grow(length, up(max(r["n"] for r in new), self.QUERIES))
             first, row, column, begin, of = len(ids), [], [], [], []
             for r in new:
@@ -814,14 +809,14 @@ class TransformersEngine:
             width = up(max(column) + 1, self.QUERIES)
             last = torch.tensor(begin)[:, None] + torch.arange(width)  # (rows, T): the last cell that each query sees
             parts.append({"tokens": slice(first, len(ids)), "rows": len(begin), "width": width, "row": torch.tensor(row),
-                          "column": torch.tensor(column), "slots": torch.tensor(of), "cells": length,
+                          "column": torch.tensor(column), "slots": torch.tensor(of),
                           "mask": (torch.arange(length) <= last[:, :, None])[:, None].to(self.device)})
         # 3. forward, padded with tokens of the scrap slot
         at = [token for token, _, _ in wanted]
         at += [0] * (max(self.STEP, up(len(at), 4)) - len(at))
         pad = [0] * (max(self.STEP, up(len(ids), 4)) - len(ids))
         plan = {"engine": self, "slot": torch.tensor(slots + [self.slots] * len(pad)), "cell": torch.tensor(cells + pad),
-                "parts": parts}
+                "written": sorted({cell // self.block for cell in cells + pad}), "parts": parts}
         with torch.inference_mode():
             logits = self.model(input_ids=torch.tensor([ids + pad], device=self.device), use_cache=False,
                                 position_ids=torch.tensor([positions + pad], device=self.device), plan=plan,
@@ -860,25 +855,36 @@ class TransformersEngine:
             r["logps"][c].append(logp)
 
 
-def attend(module, query, key, value, attention_mask=None, scaling=None, plan=None, **kwargs):
-    """The attention of every layer, called by transformers. query (1, H, N, D), key and value (1, Hkv, N, D) of N tokens."""
+def attend(module, query, key, value, attention_mask=None, scaling=None, softcap=None, plan=None, **kwargs):
+    """The attention of every layer, called by transformers. query (1, H, N, D), key and value (1, K, N, D) of N tokens.
+
+    Block by block in a fixed order, so that no sum depends on how long the longest row of the batch is."""
     import torch
-    engine, layer = plan["engine"], module.layer_idx
-    if layer not in engine.keys:
-        for cache, x in ((engine.keys, key), (engine.values, value)):
-            cache[layer] = x.new_zeros(engine.slots + 1, x.shape[1], engine.capacity, x.shape[3])
-    keys, values = engine.keys[layer], engine.values[layer]
-    keys[plan["slot"], :, plan["cell"]] = key[0].transpose(0, 1)
-    values[plan["slot"], :, plan["cell"]] = value[0].transpose(0, 1)
+    engine, size = plan["engine"], plan["engine"].block
+    stores = [cache.setdefault(module.layer_idx, []) for cache in (engine.keys, engine.values)]
+    for blocks, x in zip(stores, (key, value)):
+        while len(blocks) * size < engine.mask.shape[2]:
+            blocks.append(x.new_zeros(engine.slots + 1, x.shape[1], size, x.shape[3]))
+        for number in plan["written"]:
+            here = plan["cell"] // size == number
+            blocks[number][plan["slot"][here], :, plan["cell"][here] % size] = x[0, :, here].transpose(0, 1)
     q = query[0].transpose(0, 1)  # (N, H, D)
+    heads, groups = key.shape[1], query.shape[1] // key.shape[1]
     out = q.new_zeros(*q.shape[:2], value.shape[3])
     for part in plan["parts"]:
-        grid = q.new_zeros(part["rows"], part["width"], *q.shape[1:])  # (rows, T, H, D)
+        rows, width = part["rows"], part["width"]
+        grid = q.new_zeros(rows, width, *q.shape[1:])  # (R, T, H, D)
         grid[part["row"], part["column"]] = q[part["tokens"]]
-        k, v = keys[part["slots"], :, :part["cells"]], values[part["slots"], :, :part["cells"]]  # (rows, Hkv, cells, D)
-        seen = torch.nn.functional.scaled_dot_product_attention(
-            grid.transpose(1, 2), k, v, attn_mask=part["mask"], scale=scaling, enable_gqa=k.shape[1] != q.shape[1])
-        out[part["tokens"]] = seen.transpose(1, 2)[part["row"], part["column"]]
+        grid = grid.transpose(1, 2).reshape(rows, heads, groups * width, -1)  # (R, K, G * T, D)
+        keys, values = ([b[part["slots"]] for b in blocks[:part["mask"].shape[3] // size]] for blocks in stores)
+        scores = torch.cat([grid @ k.transpose(2, 3) for k in keys], 3).mul_(scaling).view(rows, heads * groups, width, -1)
+        if softcap is not None:
+            scores = softcap * torch.tanh(scores / softcap)
+        weights = scores.masked_fill_(~part["mask"], torch.finfo(scores.dtype).min).softmax(-1).view(rows, heads, groups * width, -1)
+        seen = weights[..., :size] @ values[0]
+        for number, v in enumerate(values[1:], 1):
+            seen += weights[..., number * size:(number + 1) * size] @ v
+        out[part["tokens"]] = seen.view(rows, heads * groups, width, -1)[part["row"], :, part["column"]]
     return out[None], None  # (1, N, H, D)
 
 
@@ -977,7 +983,7 @@ class ServerEngine:
         self.url, self.args, self.name = url.rstrip("/"), args, name
         self.headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
         self.pool = ThreadPoolExecutor(limit)
-        self.dialect = {}  # what this server wants otherwise: found out from its refusals
+        self.dialect = set()  # what this server wants otherwise: found out from its refusals
         self.counts = {"prompt_tokens": 0, "cached_tokens": 0, "requests": 0, "retries": 0}
         self.lock = threading.Lock()
         if self.name is None:
@@ -1047,21 +1053,20 @@ class ServerEngine:
         body = {"model": self.name, **body}
         if body["n"] == 1:
             del body["n"]
-        if "max_completion_tokens" in self.dialect:
-            body["max_completion_tokens"] = body.pop("max_tokens")
+        if "max_tokens" in self.dialect:
+            body["max_completion_tokens"] = body["max_tokens"]
         if "system" in self.dialect:
             body["messages"] = merge_system(body["messages"])
         return {k: v for k, v in body.items() if k not in self.dialect}
 
     def learn(self, text):
         """Whether a refusal names something that can be said otherwise: o1-mini wants no system role and no temperature."""
-        message = message_of(text).lower()
-        signs = {"max_completion_tokens": "max_completion_tokens", "temperature": "temperature", "system": "role", "seed": "seed", "n": "'n'"}
+        message = message_of(text)
+        signs = {"max_tokens": "max_completion_tokens", "temperature": "temperature", "system": "role", "seed": "seed", "n": "'n'"}
         for word, sign in signs.items():
-            if word not in self.dialect and sign in message and word.strip("'") in message and "context" not in message:
-                self.dialect[word] = True
-                print(f"{self.url}: the server refuses as we ask it ({message_of(text)}); asking without {word}"
-                      if word != "max_completion_tokens" else f"{self.url}: the server wants max_completion_tokens", file=sys.stderr)
+            if word not in self.dialect and sign in message.lower() and word in message.lower() and "context" not in message.lower():
+                self.dialect.add(word)
+                print(f"{self.url}: the server wants it without {word} ({message})", file=sys.stderr)
                 return True
         return False
 

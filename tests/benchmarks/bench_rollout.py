@@ -1,0 +1,122 @@
+"""Rollouts: asynchronous episodes against lock step, and the engines against each other. Ratios within one run.
+
+    python tests/benchmarks/bench_rollout.py                      # lock step, with a stub server of long-tailed latency
+    python tests/benchmarks/bench_rollout.py --engines runs/default/base --tasks data/backend/train.jsonl   # CPU engines
+
+Lock step: all episodes of a batch take turn t together, and the next turn begins when the slowest has answered; a batch
+is as large as --concurrency. Same server, same episodes, same number of threads; only the scheduling differs."""
+import argparse
+import asyncio
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from argparse import Namespace
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+import rollout  # noqa: E402
+from stub_server import Stub, long_tailed  # noqa: E402
+
+
+def tasks_for(count):
+    return [{"task_id": f"t{i}", "domain": "backend", "problem_description": f"Write f, number {i}.", "ground_truth": "x",
+             "facts": [{"keywords": ["threshold"], "question": "?", "reply": "The threshold is 3."}]} for i in range(count)]
+
+
+def settings(**more):
+    return Namespace(**{**dict(seed=0, temperature=1.0, max_tokens=64, max_turns=10, best_of_n=1, simulator="scripted", simulator_name=None,
+                               model="stub", model_name=None, timeout=60, retries=2, candidates=0), **more})
+
+
+async def scripted(task, sample, dialogue):
+    return rollout.scripted_reply(task["facts"], dialogue[-1]["content"])
+
+
+async def asynchronous(engine, args, tasks, concurrency):
+    """As rollout.py does it: workers that share the episodes."""
+    stats, todo, ended = rollout.Stats(), iter(tasks), []
+
+    async def worker():
+        for task in todo:
+            ended.extend(await rollout.episode(args, engine, scripted, None, "", task, 0, stats))
+    await asyncio.gather(*(worker() for _ in range(concurrency)))
+    return ended
+
+
+async def lock_step(engine, args, tasks, concurrency):
+    """A batch takes each turn together; its next turn begins when all have answered."""
+    ended = []
+    for begin in range(0, len(tasks), concurrency):
+        playing = [(t, [{"role": "user", "content": t["problem_description"]}]) for t in tasks[begin:begin + concurrency]]
+        for turn in range(args.max_turns):
+            answers = await asyncio.gather(*(engine.generate(
+                rollout.messages_before("", d), 1, rollout.derive_seed(args.seed, t["task_id"], 0, turn), args.temperature, args.max_tokens,
+                (t["task_id"], 0)) for t, d in playing))
+            still = []
+            for (t, d), [out] in zip(playing, answers):
+                content, _, finish = rollout.parse_output(out.text, turn == args.max_turns - 1)
+                d.append({"role": "assistant", "content": content})
+                if finish:
+                    ended.append({"task_id": t["task_id"], "dialogue_history": d})
+                    continue
+                d.append({"role": "user", "content": await scripted(t, 0, d)})
+                still.append((t, d))
+            playing = still
+    return ended
+
+
+def bench_lock_step(episodes, concurrency):
+    print(f"{episodes} episodes, {concurrency} in flight, latency log-normal: median 50 ms, sigma 1, at most 3 s\n")
+    print(f"{'':14}{'seconds':>9}{'episodes/s':>12}")
+    rate, said = {}, {}
+    for name, way in (("lock step", lock_step), ("asynchronous", asynchronous)):
+        with Stub(latency=long_tailed) as stub:
+            args, tasks = settings(), tasks_for(episodes)
+            engine = rollout.ServerEngine(stub.url, args, None, None, concurrency)
+            began = time.time()
+            ended = asyncio.run(way(engine, args, tasks, concurrency))
+            seconds = time.time() - began
+        rate[name] = episodes / seconds
+        said[name] = sorted((e["task_id"], [m["content"] for m in e["dialogue_history"]]) for e in ended)
+        print(f"{name:14}{seconds:9.2f}{rate[name]:12.1f}")
+    assert said["lock step"] == said["asynchronous"], "both must play the same episodes"
+    print(f"\nasynchronous / lock step: {rate['asynchronous'] / rate['lock step']:.2f}")
+
+
+def bench_engines(model, tasks, count):
+    """The real command line, each engine; seconds of play without start-up, and processor seconds with it."""
+    print(f"{'':32}{'seconds':>9}{'tokens':>9}{'tokens/s':>10}{'episodes/s':>12}{'start s':>9}")
+    with tempfile.TemporaryDirectory() as folder:
+        folder = Path(folder)
+        with open(tasks) as f:
+            lines = [line for line, _ in zip(f, range(count))]
+        (folder / "tasks.jsonl").write_text("".join(lines))
+        for engine in ("transformers", "vllm"):
+            for kind in ("episodes", "candidates"):
+                out = folder / f"{engine}.{kind}.jsonl"
+                flags = ["--in", folder / "tasks.jsonl"] if kind == "episodes" else [
+                    "--in", folder / "transformers.episodes.jsonl", "--candidates", "16"]
+                began = time.time()
+                subprocess.run([sys.executable, ROOT / "rollout.py", "--model", Path(model).resolve(), "--engine", engine, "--out", out,
+                                "--max-tokens", "128", *flags], check=True, cwd=folder, capture_output=True,
+                               env={**os.environ, "OMP_NUM_THREADS": "1"})
+                m = json.loads(out.with_name(f"{engine}.{kind}.rollout.json").read_text())
+                print(f"{engine + ', ' + kind:32}{m['seconds']:9.1f}{m['tokens']:9.0f}{m['tokens_per_second']:10.0f}"
+                      f"{m['episodes_per_second']:12.1f}{time.time() - began - m['seconds']:9.1f}", flush=True)
+
+
+if __name__ == "__main__":
+    p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    p.add_argument("--episodes", type=int, default=256, help="episodes against the stub server (default 256)")
+    p.add_argument("--concurrency", type=int, default=64, help="episodes in flight there (default 64)")
+    p.add_argument("--engines", metavar="MODEL", help="compare the engines with this model instead")
+    p.add_argument("--tasks", default="data/backend/train.jsonl", help="tasks for --engines")
+    p.add_argument("--count", type=int, default=200, help="tasks of them to play (default 200)")
+    a = p.parse_args()
+    random.seed(0)
+    bench_engines(a.engines, a.tasks, a.count) if a.engines else bench_lock_step(a.episodes, a.concurrency)
