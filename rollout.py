@@ -17,22 +17,23 @@ one coroutine that awaits it: no episode waits for another, the engine batches w
                   what the model does (candidates of a 1M-parameter model: 18,800 against 6,000 tokens/s on one core).
   http(s)://...   any OpenAI-compatible server; the key comes from the environment variable OPENAI_API_KEY.
 
-Simulators (--simulator): scripted answers from the task's facts (or, for pages, by comparing the two layouts); a folder,
-hub name or URL plays the human with the reference in its prompt, at temperature 0; human is you, at the terminal. For pages a
-model behind a URL must be a vision model: it gets the pictures of both pages (a local model gets the sources instead).
+Simulators (--simulator): scripted answers from the task's facts (or, for pages, by comparing the two layouts); a
+folder, hub name or URL plays the human with the reference in its prompt, at temperature 0; human is you, at the
+terminal. For pages a model behind a URL must be a vision model: it gets the pictures of both pages (a local model gets
+the sources instead).
 
-Best-of-N (--best-of-n, Fig. 3a of the paper): at each turn N actions are sampled and a step reward picks one: the critic's
-advantage A(o_t, a_t, c) (Eq. 3) with or without c, a value head, or an LLM judge in a knock-out of pairs.
+Best-of-N (--best-of-n, Fig. 3a of the paper): at each turn N actions are sampled and a step reward picks one: the
+critic's advantage A(o_t, a_t, c) (Eq. 3) with or without c, a value head, or an LLM judge in a knock-out of pairs.
 
 The same seeds give the same trajectories, whatever runs beside an episode: each request draws from a generator of its
 own, seeded by a hash of (--seed, task, sample, turn). On CPU in float32 both engines compute a token's numbers to the
-last bit alike in any batch, so this is exact there, at any --concurrency and after a kill. On CUDA the seeds are the same, but
-the kernels round differently in different batches, and a server may ignore seeds.
+last bit alike in any batch, so this is exact there, at any --concurrency and after a kill. On CUDA the seeds are the
+same, but the kernels round differently in different batches, and a server may ignore seeds.
 
-When something fails. Rate limits, dropped connections, server errors and rubbish (no choices, no content, torn JSON) are
-tried again with back-off and jitter; if that does not help the run stops with exit code 1. A refused request (prompt
-too long, content policy) ends its episode with finish "error: ...". A refused key or an unknown model stops the run, as
-do a full disk and a dead engine. Every finished episode is on disk then, and the same command continues.
+When something fails. Rate limits, dropped connections, server errors and rubbish (no choices, no content, torn JSON)
+are tried again with back-off and jitter; if that does not help the run stops with exit code 1. A refused request
+(prompt too long, content policy) ends its episode with finish "error: ...". A refused key or an unknown model stops
+the run, as do a full disk and a dead engine. Every finished episode is on disk then, and the same command continues.
 
 Reads   data/{domain}/{split}.jsonl (tasks), or with --candidates runs/{run}/{split}.scored.jsonl (trajectories)
 Writes  runs/{run}/{split}.trajectories.jsonl or .candidates.jsonl, one record a line, flushed as it is made;
@@ -72,42 +73,44 @@ OUTPUT_MARK = "OUTPUT:"
 REPLY_LIMIT = {"backend": 400, "frontend": 1000}  # characters of a simulator's reply (paper, section 3)
 TINY = 50_000_000  # parameters; below, on CPU, a step of vLLM costs several times what the model does
 REFERENCE_QUOTE = 25  # characters of a line of the reference that, repeated in a reply, count as a leak
-PREFILL_TOKENS = 4096  # prompt tokens that the transformers engine takes into one step
-CHUNK = 64  # queries per row of its attention
-KEYS = 512  # keys per block of its attention: the size of torch's own blocks on CPU
 
-AGENT_MULTI_TURN = """You are a helpful programming assistant. A human wants a Python function and has described it only vaguely. \
-Find out what is missing before you write it: ask the human ONE short question at a time about a detail that decides \
-how the function behaves (names of fields, thresholds, rounding, ties, empty or bad input, ...). The human cannot read code.
+AGENT_MULTI_TURN = """You are a helpful programming assistant. A human wants a Python function and has described it \
+only vaguely. Find out what is missing before you write it: ask the human ONE short question at a time about a detail \
+that decides how the function behaves (names of fields, thresholds, rounding, ties, empty or bad input, ...). The \
+human cannot read code.
 When you know enough, or at your last turn, give the final answer: one line "I WANT TO ANSWER:" and after it only the \
 Python code of the whole function, at most 50 lines, with the name and the signature that were asked for.
-You have at most {max_turns} turns. You may think first; if you do, write "OUTPUT:" after your thoughts: the human sees \
-only what follows it."""
+You have at most {max_turns} turns. You may think first; if you do, write "OUTPUT:" after your thoughts: the human \
+sees only what follows it."""
 
-AGENT_SINGLE_TURN = """You are a helpful programming assistant. A human wants a Python function. Do not ask questions: nobody can \
-answer them. Decide what the description leaves open in the most likely way and write the function now.
-Reply with one line "I WANT TO ANSWER:" and after it only the Python code of the whole function, at most 50 lines, with \
-the name and the signature that were asked for. You may think first; if you do, write "OUTPUT:" after your thoughts."""
+AGENT_SINGLE_TURN = """You are a helpful programming assistant. A human wants a Python function. Do not ask \
+questions: nobody can answer them. Decide what the description leaves open in the most likely way and write the \
+function now.
+Reply with one line "I WANT TO ANSWER:" and after it only the Python code of the whole function, at most 50 lines, \
+with the name and the signature that were asked for. You may think first; if you do, write "OUTPUT:" after your \
+thoughts."""
 
-AGENT_PAGES_MULTI_TURN = """You are a helpful web designer. A human wants a web page and has described it only vaguely. In each turn \
-show ONE complete page, at most about 100 lines: HTML in <html> ... </html>, styled with Tailwind CSS classes alone, linked as
+AGENT_PAGES_MULTI_TURN = """You are a helpful web designer. A human wants a web page and has described it only \
+vaguely. In each turn show ONE complete page, at most about 100 lines: HTML in <html> ... </html>, styled with \
+Tailwind CSS classes alone, linked as
 {stylesheet}
-No JavaScript. The only pictures are those at https://picsum.photos/id/48/W/H, in any width W and height H. The human sees the \
-page as a picture, beside the page that they have in mind, and tells you the most outstanding differences. Improve the page accordingly.
+No JavaScript. The only pictures are those at https://picsum.photos/id/48/W/H, in any width W and height H. The human \
+sees the page as a picture, beside the page that they have in mind, and tells you the most outstanding differences. \
+Improve the page accordingly.
 When nothing is left to improve, or at your last turn, give the final page after a line "I WANT TO ANSWER:".
-You have at most {max_turns} turns. You may think first; if you do, write "OUTPUT:" after your thoughts: the human sees \
-only what follows it."""
+You have at most {max_turns} turns. You may think first; if you do, write "OUTPUT:" after your thoughts: the human \
+sees only what follows it."""
 
-AGENT_PAGES_SINGLE_TURN = """You are a helpful web designer. A human wants a web page. Do not ask questions: nobody can answer them. \
-Reply with one line "I WANT TO ANSWER:" and after it ONE complete page, at most about 100 lines: HTML in <html> ... </html>, styled \
-with Tailwind CSS classes alone, linked as
+AGENT_PAGES_SINGLE_TURN = """You are a helpful web designer. A human wants a web page. Do not ask questions: nobody \
+can answer them. Reply with one line "I WANT TO ANSWER:" and after it ONE complete page, at most about 100 lines: \
+HTML in <html> ... </html>, styled with Tailwind CSS classes alone, linked as
 {stylesheet}
-No JavaScript. The only pictures are those at https://picsum.photos/id/48/W/H, in any width W and height H. \
-You may think first; if you do, write "OUTPUT:" after your thoughts."""
+No JavaScript. The only pictures are those at https://picsum.photos/id/48/W/H, in any width W and height H. You may \
+think first; if you do, write "OUTPUT:" after your thoughts."""
 
 
-SIMULATOR = {"backend": """You play a human who wants help with a Python function. You cannot read or write code, but you know \
-exactly how the function must behave: just like this reference, which the assistant cannot see.
+SIMULATOR = {"backend": """You play a human who wants help with a Python function. You cannot read or write code, but \
+you know exactly how the function must behave: just like this reference, which the assistant cannot see.
 
 {reference}
 
@@ -128,16 +131,18 @@ The assistant cannot see it. The dialogue so far:
 
 {dialogue}
 
-Imagine the assistant's last page and yours as pictures, side by side. Write the human's reply: the one or two most outstanding visual \
-differences (layout, colours, texts, sizes, pictures), in plain words, in at most four sentences. Never write or quote code. If the \
-assistant showed no page, ask for one.
+Imagine the assistant's last page and yours as pictures, side by side. Write the human's reply: the one or two most \
+outstanding visual \
+differences (layout, colours, texts, sizes, pictures), in plain words, in at most four sentences. Never write or \
+quote code. If the assistant showed no page, ask for one.
 
 Reply:"""}
 
 VISION = """You play a human who has a web page in mind and cannot read code. You asked an assistant: "{request}" \
-Here are two pictures: the assistant's page, and the page that you have in mind, which the assistant cannot see. Tell the assistant the \
-one or two most outstanding visual differences (layout, colours, texts, sizes, pictures) and what you want instead, in plain words, in at \
-most four sentences. Never write code. If there is no difference worth naming, say so."""
+Here are two pictures: the assistant's page, and the page that you have in mind, which the assistant cannot see. Tell \
+the assistant the one or two most outstanding visual differences (layout, colours, texts, sizes, pictures) and what \
+you want instead, in plain words, in at most four sentences. Never write code. If there is no difference worth \
+naming, say so."""
 
 JUDGE = """A human wants what is described here, and has exactly this in mind:
 
@@ -157,7 +162,8 @@ Two possible next messages of the assistant:
 
 Which message brings the assistant closer to the right final answer? Reply with one letter, A or B."""
 
-CODE_SIGNS = re.compile(r"```|\bdef \w+\(|\blambda\b[^.]*:|^\s*(import|from|return|for|if|while) .*[:=(]|==|</?\w+[^>]*>", re.M)
+CODE_SIGNS = re.compile(
+    r"```|\bdef \w+\(|\blambda\b[^.]*:|^\s*(import|from|return|for|if|while) .*[:=(]|==|</?\w+[^>]*>", re.M)
 
 
 def parse_args():
@@ -176,7 +182,8 @@ def parse_args():
     p.add_argument("--limit", type=int, default=0, help="use the first LIMIT tasks or trajectories; 0 = all")
     # episodes
     p.add_argument("--samples", type=int, default=1, help="episodes per task (k)")
-    p.add_argument("--max-turns", type=int, default=10, help="agent turns per episode; 1 = answer at once, no questions")
+    p.add_argument("--max-turns", type=int, default=10,
+                   help="agent turns per episode; 1 = answer at once, no questions")
     p.add_argument("--seed", type=int, default=0, help="seed of all sampling")
     p.add_argument("--system", default=None, metavar="FILE", help="file with the agent's instructions instead of ours")
     # candidate actions
@@ -185,7 +192,8 @@ def parse_args():
     p.add_argument("--fraction", type=float, default=1.0,
                    help="with --candidates: use this share of the trajectories, the first ones (released code: 0.1)")
     # best of N
-    p.add_argument("--best-of-n", type=int, default=1, metavar="N", help="sample N actions at each turn and play the best")
+    p.add_argument("--best-of-n", type=int, default=1, metavar="N",
+                   help="sample N actions at each turn and play the best")
     p.add_argument("--step-reward", default="critic", choices=["critic", "critic-without-c", "judge", "value"],
                    help="what picks the best: the critic's advantage with or without c, an LLM, or a value head")
     p.add_argument("--critic", default=None, help="folder of the critic or value model (default runs/{run}/critic)")
@@ -193,8 +201,8 @@ def parse_args():
     p.add_argument("--judge-name", default=None, help="model to name to the judge's server (default: its first)")
     # the agent
     p.add_argument("--model", default=None,
-                   help="agent: folder, hub name, or URL of an OpenAI-compatible server, such as http://localhost:8000/v1, "
-                        "with its key in OPENAI_API_KEY (default runs/{run}/base)")
+                   help="agent: folder, hub name, or URL of an OpenAI-compatible server, such as "
+                        "http://localhost:8000/v1, with its key in OPENAI_API_KEY (default runs/{run}/base)")
     p.add_argument("--model-name", default=None, help="model to name to the agent's server (default: its first)")
     p.add_argument("--temperature", type=float, default=1.0, help="of the agent's sampling; 0 = greedy")
     p.add_argument("--max-tokens", type=int, default=1024, help="new tokens per response of the agent")
@@ -202,7 +210,8 @@ def parse_args():
     p.add_argument("--simulator", default="scripted",
                    help="scripted, human, or the model that plays the human: folder, hub name or URL (key in "
                         "SIMULATOR_API_KEY, else OPENAI_API_KEY); the agent's own name shares its engine")
-    p.add_argument("--simulator-name", default=None, help="model to name to the simulator's server (default: its first)")
+    p.add_argument("--simulator-name", default=None,
+                   help="model to name to the simulator's server (default: its first)")
     p.add_argument("--simulator-temperature", type=float, default=0.0, help="of the simulator's sampling")
     p.add_argument("--simulator-max-tokens", type=int, default=256, help="new tokens per reply of a simulator model")
     # the engine
@@ -210,9 +219,10 @@ def parse_args():
     p.add_argument("--dtype", default="auto", choices=["auto", "float32", "bfloat16", "float16"],
                    help="auto = float32 on CPU, bfloat16 on CUDA")
     p.add_argument("--concurrency", type=int, default=0,
-                   help="episodes (or trajectories) in flight; 0 = 256 on CUDA, 32 with a server as the agent; on CPU 128, "
-                        "with --candidates 16")
-    p.add_argument("--max-model-len", type=int, default=0, help="tokens of context; 0 = the model's own (CPU: at most 8192)")
+                   help="episodes (or trajectories) in flight; 0 = 256 on CUDA, 32 with a server as the agent; on "
+                        "CPU 128, with --candidates 16")
+    p.add_argument("--max-model-len", type=int, default=0,
+                   help="tokens of context; 0 = the model's own (CPU: at most 8192)")
     p.add_argument("--gpu-memory-utilization", type=float, default=0.9, help="vLLM: share of each GPU's memory")
     p.add_argument("--tensor-parallel-size", type=int, default=1, help="vLLM: GPUs per copy of the model")
     p.add_argument("--data-parallel-size", type=int, default=1, help="vLLM: copies of the model")
@@ -236,8 +246,8 @@ def parse_args():
                                      else f"data/{args.domain}/{args.split}.jsonl"))
     args.out = Path(args.out or runs / f"{args.split}.{'candidates' if args.candidates else 'trajectories'}.jsonl")
     if args.model == str(runs / "base") and not Path(args.model).exists():
-        die(f"{args.model}: no such model; name one with --model, or make the tiny one with: python train_policy.py --method "
-            f"sft --model tiny --in data/{args.domain}/demonstrations.jsonl --out {args.model}")
+        die(f"{args.model}: no such model; name one with --model, or make the tiny one with: python train_policy.py "
+            f"--method sft --model tiny --in data/{args.domain}/demonstrations.jsonl --out {args.model}")
     return args
 
 
@@ -266,8 +276,8 @@ class Refused(Exception):
 def read_jsonl(path, domain, required=()):
     """Records of a JSON lines file. Stops with one sentence that names file, line, found and expected."""
     if not Path(path).is_file():
-        die(f"{path}: no such file; " + ("run generate_tasks.py first, or name another with --in" if "facts" not in required
-                                         and "task" not in required else "run rollout.py and evaluate.py first, or name another with --in"))
+        before = "rollout.py and evaluate.py" if "task" in required else "generate_tasks.py"
+        die(f"{path}: no such file; run {before} first, or name another with --in")
     with open(path, encoding="utf-8", errors="replace") as f:
         for number, line in enumerate(f, 1):
             if not line.strip():
@@ -281,7 +291,8 @@ def read_jsonl(path, domain, required=()):
                 die(f"{path}, line {number}: found {type(record).__name__}, expected a JSON object")
             missing = [key for key in required if key not in record]
             if missing:
-                die(f"{path}, line {number}: key {missing[0]!r} is missing, found {', '.join(sorted(record)) or 'none'}")
+                found = ", ".join(sorted(record)) or "none"
+                die(f"{path}, line {number}: key {missing[0]!r} is missing, found {found}")
             record.setdefault("task_id", f"{Path(path).stem}-{number:05d}")  # released ColBench lines have none
             record.setdefault("domain", domain)
             yield number, record
@@ -293,13 +304,14 @@ def read_tasks(args):
     for number, task in read_jsonl(args.input, args.domain, ("problem_description", "ground_truth")):
         where = f"{args.input}, line {number}"
         if task["task_id"] in lines:
-            die(f"{where}: task_id {task['task_id']!r} stands in line {lines[task['task_id']]} already; each must be unique")
+            die(f"{where}: task_id {task['task_id']!r} stands in line {lines[task['task_id']]} already; each must be "
+                "unique")
         lines[task["task_id"]] = number
         if args.simulator == "scripted" and task["domain"] == "backend" and args.max_turns > 1:
             facts = task.get("facts")
             if not isinstance(facts, list) or any(not {"keywords", "question", "reply"} <= set(f) for f in facts):
-                die(f"{where}: found no 'facts' with keywords, question and reply, from which the scripted simulator answers; "
-                    "give a model or URL with --simulator")
+                die(f"{where}: found no 'facts' with keywords, question and reply, from which the scripted simulator "
+                    "answers; give a model or URL with --simulator")
         tasks.append(task)
         if len(tasks) == args.limit:
             break
@@ -311,7 +323,8 @@ def read_trajectories(args):
     records, lines = [], {}
     for number, record in read_jsonl(args.input, args.domain, ("sample", "dialogue_history", "task")):
         where, history = f"{args.input}, line {number}", record["dialogue_history"]
-        if not isinstance(history, list) or not all(isinstance(m, dict) and {"role", "content"} <= set(m) for m in history):
+        if not isinstance(history, list) or any(not isinstance(m, dict) or "role" not in m or "content" not in m
+                                                for m in history):
             die(f"{where}: 'dialogue_history' should be a list of messages with role and content")
         key = (record["task_id"], record["sample"])
         if key in lines:
@@ -325,7 +338,8 @@ def read_trajectories(args):
 def resume(path, inputs, key):
     """Keys of the records in the output; a torn last line is cut off the file.
 
-    A record must be about the task as the input has it now: files that were made again under the same names are an error."""
+    A record must be about the task as the input has it now: files that were made again under the same names are an
+    error."""
     done, good = set(), 0
     if not path.exists():
         return done
@@ -339,11 +353,11 @@ def resume(path, inputs, key):
                 task = inputs.get(record["task_id"], record["task"])
                 if task["problem_description"] != record["task"]["problem_description"] \
                         or task["ground_truth"] != record["task"]["ground_truth"]:
-                    die(f"{path}, line {number}: task {record['task_id']} reads differently in the input now; use --overwrite or "
-                        "another --out")
+                    die(f"{path}, line {number}: task {record['task_id']} reads differently in the input now; use "
+                        "--overwrite or another --out")
             except (ValueError, KeyError, TypeError):
-                die(f"{path}, line {number}: found {line[:60]!r}, expected a record with {', '.join(key)}; use --overwrite or "
-                    "another --out")
+                die(f"{path}, line {number}: found {line[:60]!r}, expected a record with {', '.join(key)}; use "
+                    "--overwrite or another --out")
             good += len(line)
     if good < path.stat().st_size:
         os.truncate(path, good)
@@ -356,7 +370,8 @@ def settings_of(args, engine_name):
     if args.candidates:
         names += ["candidates"]
     else:
-        names += ["domain", "simulator", "simulator_name", "simulator_temperature", "simulator_max_tokens", "max_turns", "best_of_n"]
+        names += ["domain", "simulator", "simulator_name", "simulator_temperature", "simulator_max_tokens", "max_turns",
+                  "best_of_n"]
     if args.best_of_n > 1:
         names += ["step_reward", "judge", "judge_name"] if args.step_reward == "judge" else ["step_reward", "critic"]
     settings = {name: getattr(args, name) for name in names}
@@ -461,12 +476,13 @@ def derive_seed(*key):
 def scripted_reply(facts, text):
     """The scripted human: at most two sentences from `facts`, by the words of the agent's `text`.
 
-    Facts whose own question stands in the text win. Otherwise a fact scores the number of its keywords in the text (whole
-    words, any case); the best answers, and a second one if it is asked about with words of its own."""
+    Facts whose own question stands in the text win. Otherwise a fact scores the number of its keywords in the text
+    (whole words, any case); the best answers, and a second one if it is asked about with words of its own."""
     text = text.lower()
     chosen = [f for f in facts if f["question"].lower() in text]
     if not chosen:
-        hits = [{k.lower() for k in f["keywords"] if re.search(rf"(?<!\w){re.escape(k.lower())}(?!\w)", text)} for f in facts]
+        said = lambda k: re.search(rf"(?<!\w){re.escape(k.lower())}(?!\w)", text)  # noqa: E731
+        hits = [{k.lower() for k in f["keywords"] if said(k)} for f in facts]
         order = sorted((i for i in range(len(facts)) if hits[i]), key=lambda i: -len(hits[i]))
         chosen = [facts[i] for i in order if i == order[0] or hits[i] - hits[order[0]]]
     reply = " ".join(f["reply"] for f in chosen[:2]) or "I do not know."
@@ -474,8 +490,8 @@ def scripted_reply(facts, text):
 
 
 class PagePartner:
-    """The human of the frontend sees the agent's page beside the reference. Scripted, it names the largest differences of the two
-    layouts; a vision model behind a URL gets both pictures and names what it finds most outstanding.
+    """The human of the frontend sees the agent's page beside the reference. Scripted, it names the largest differences
+    of the two layouts; a vision model behind a URL gets both pictures and names what it finds most outstanding.
 
     Two browsers at work, each page measured once: samples of a task show the same pages again."""
 
@@ -491,7 +507,8 @@ class PagePartner:
         if page not in self.layouts:
             if len(self.layouts) >= 20000:
                 self.layouts.pop(next(iter(self.layouts)))
-            self.layouts[page] = asyncio.ensure_future(asyncio.wrap_future(self.renderer.submit(page, layout=True, picture=False)))
+            rendering = self.renderer.submit(page, layout=True, picture=False)
+            self.layouts[page] = asyncio.ensure_future(asyncio.wrap_future(rendering))
         return (await self.layouts[page]).layout
 
     async def reply(self, task, dialogue):
@@ -519,11 +536,13 @@ class PagePartner:
             raise Refused("the reference page cannot be rendered")
         if mine is None:
             return "Your page could not be shown."
-        parts = [{"type": "text", "text": VISION.format(request=task["problem_description"])}, {"type": "text", "text": "The assistant's page:"},
-                 mine, {"type": "text", "text": "The page that you have in mind:"}, reference]
+        parts = [{"type": "text", "text": VISION.format(request=task["problem_description"])},
+                 {"type": "text", "text": "The assistant's page:"}, mine,
+                 {"type": "text", "text": "The page that you have in mind:"}, reference]
         key = (task["task_id"], sample, "simulator")
-        [out] = await engine.generate([{"role": "user", "content": parts}], 1, derive_seed(args.seed, *key, len(dialogue)),
-                                      args.simulator_temperature, args.simulator_max_tokens, key)
+        seed = derive_seed(args.seed, *key, len(dialogue))
+        [out] = await engine.generate([{"role": "user", "content": parts}], 1, seed, args.simulator_temperature,
+                                      args.simulator_max_tokens, key)
         return out.text.rsplit("</think>", 1)[-1].strip()[:REPLY_LIMIT["frontend"]]
 
 
@@ -567,7 +586,8 @@ def show_score(record):
     print(f"\nagent> {record['dialogue_history'][-1]['content']}\n")
     evaluate = Path(__file__).with_name("evaluate.py")
     if record["answer"] is None or not evaluate.exists():
-        return print(f"The episode ended: {record['finish']}." + ("" if evaluate.exists() else " (No evaluate.py here to score it.)"))
+        why = "" if evaluate.exists() else " (No evaluate.py here to score it.)"
+        return print(f"The episode ended: {record['finish']}.{why}")
     with tempfile.TemporaryDirectory() as folder:
         source, scored = Path(folder) / "talk.jsonl", Path(folder) / "scored.jsonl"
         source.write_text(json.dumps(record) + "\n", encoding="utf-8")
@@ -606,12 +626,14 @@ def load_tokenizer(path):
     except (ValueError, OSError) as e:
         die(f"{path}: no tokenizer could be loaded from there ({first_line(e)})")
     if tokenizer.chat_template is None:
-        die(f"{path}: the model has no chat template; give an instruction-tuned model, or add chat_template.jinja to its folder")
+        die(f"{path}: the model has no chat template; give an instruction-tuned model, or add chat_template.jinja to "
+            "its folder")
     return tokenizer
 
 
 def prepare_cpu():
-    """Before torch is loaded: idle threads of OpenMP sleep instead of spinning, which costs seconds where cores are shared."""
+    """Before torch is loaded: idle threads of OpenMP sleep instead of spinning, which costs seconds where cores are
+    shared."""
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 
@@ -623,14 +645,15 @@ def context_of(args, config):
 class TransformersEngine:
     """Continuous batching over any Hugging Face causal LM that uses the library's attention interface.
 
-    A conversation owns a row ("slot") of the key/value cache. Each step runs ONE forward pass over a flat list of tokens:
-    the prompt suffixes of new requests and the last token of every column (a column = one of a request's n samples).
-    The n columns of a request share its prompt: their tokens lie in the same slot, and `mask` says who sees which.
-    A later turn of a conversation finds its earlier turns in its slot and feeds only what is new.
+    A conversation owns a row ("slot") of the key/value cache. Each step runs ONE forward pass over a flat list of
+    tokens: the prompt suffixes of new requests and the last token of every column (a column = one of a request's n
+    samples). The n columns of a request share its prompt: their tokens lie in the same slot, and `mask` says who sees
+    which. A later turn of a conversation finds its earlier turns in its slot and feeds only what is new.
 
-    On CPU in float32 a token's numbers do not depend, to the last bit, on what else is in the batch. MKL treats rows alike if
-    there are enough of them, and adds up as many terms as there are in an order of its own: so steps are padded to 16
-    tokens, attention to 4 queries, and its keys come in blocks of 64 (found by experiment, held by a test)."""
+    On CPU in float32 a token's numbers do not depend, to the last bit, on what else is in the batch. MKL treats rows
+    alike if there are enough of them, and adds up as many terms as there are in an order of its own: so steps are
+    padded to 16 tokens, attention to 4 queries, and its keys come in blocks of 64 (found by experiment, held by a
+    test)."""
 
     STEP, QUERIES, CHUNK = 16, 4, 64
     PREFILL = 4096  # prompt tokens that one step takes in
@@ -657,13 +680,16 @@ class TransformersEngine:
         self.context = context_of(args, config)
         if getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True):
             self.context = min(self.context, config.sliding_window)  # up to there, a window is plain attention
-        token = 2 * config.num_hidden_layers * (getattr(config, "num_key_value_heads", None) or config.num_attention_heads) \
-            * (getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads) * self.model.dtype.itemsize
+        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+        width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        token = 2 * config.num_hidden_layers * heads * width * self.model.dtype.itemsize  # bytes of keys and values
         memory = torch.cuda.mem_get_info()[0] // 2 if self.device == "cuda" else 2 << 30
         self.slots = max(1, min(slots, memory // (token * min(self.context, 2048))))
         self.block = 64 if self.device == "cpu" else 1024
-        self.mask = torch.zeros(self.slots, self.QUERIES, 0, dtype=torch.bool, device=self.device)  # (slots, columns, cells)
-        self.keys, self.values = {}, {}  # layer -> blocks of cells, each (slots + 1, kv heads, block, head width); last row: scrap
+        # (slots, columns, cells): who sees which
+        self.mask = torch.zeros(self.slots, self.QUERIES, 0, dtype=torch.bool, device=self.device)
+        # layer -> blocks of cells, each (slots + 1, kv heads, block, head width); the last row is scrap
+        self.keys, self.values = {}, {}
         self.held = [[] for _ in range(self.slots)]  # token ids whose keys and values lie in the slot's first cells
         self.owner = {}  # conversation -> slot, least recently used first
         self.free = list(range(self.slots - 1, -1, -1))
@@ -673,20 +699,23 @@ class TransformersEngine:
         self.check()
 
     def check(self):
-        """One prompt through the model as it is and through ours: models whose attention we cannot replace are refused."""
+        """One prompt through the model as it is and through ours: models whose attention we cannot replace are
+        refused."""
         torch = self.torch
         prompt = encode_chat(self.tokenizer, [{"role": "user", "content": "Hello"}])[:self.context - 1]
         with torch.inference_mode():
-            expected = self.model(input_ids=torch.tensor([prompt], device=self.device)).logits[0, -1].float().log_softmax(-1)
+            logits = self.model(input_ids=torch.tensor([prompt], device=self.device)).logits[0, -1]
+            expected = logits.float().log_softmax(-1).max().item()
         try:
             self.model.set_attn_implementation("slots")
             self.new_request(prompt, 1, 0, 0.0, 1, "check")
             [request] = self.step()
-            close = abs(request["logps"][0][0] - expected.max().item()) < (1e-3 if self.model.dtype == torch.float32 else 0.3)
+            close = abs(request["logps"][0][0] - expected) < (1e-3 if self.model.dtype == torch.float32 else 0.3)
         except Exception as e:  # whatever a foreign model does with an attention that is not its own
             close = print(f"{self.path}: {first_line(e)}", file=sys.stderr)
         if not close:
-            die(f"{self.path}: the transformers engine cannot run this model's attention; install vllm and use --engine vllm")
+            die(f"{self.path}: the transformers engine cannot run this model's attention; install vllm and use "
+                "--engine vllm")
         self.forget("check")
         self.counts = dict.fromkeys(self.counts, 0)
 
@@ -696,15 +725,15 @@ class TransformersEngine:
             raise Refused(f"prompt of {len(prompt)} tokens does not fit the context of {self.context} tokens")
         import numpy as np
         self.waiting.append({
-            "prompt": prompt, "n": n, "room": room, "temperature": temperature, "conversation": conversation, "future": future,
-            "random": np.random.default_rng(seed), "uniform": np.zeros((0, n)), "ids": [[] for _ in range(n)],
-            "logps": [[] for _ in range(n)], "alive": list(range(n))})
+            "prompt": prompt, "n": n, "room": room, "temperature": temperature, "conversation": conversation,
+            "future": future, "random": np.random.default_rng(seed), "uniform": np.zeros((0, n)),
+            "ids": [[] for _ in range(n)], "logps": [[] for _ in range(n)], "alive": list(range(n))})
         return self.waiting[-1]
 
     async def generate(self, messages, n, seed, temperature, max_tokens, conversation):
         """n Outputs. `conversation`: any hashable key; its earlier turns stay in the cache until `forget`."""
-        request = self.new_request(encode_chat(self.tokenizer, messages), n, seed, temperature, max_tokens, conversation,
-                                   asyncio.get_running_loop().create_future())
+        request = self.new_request(encode_chat(self.tokenizer, messages), n, seed, temperature, max_tokens,
+                                   conversation, asyncio.get_running_loop().create_future())
         if self.driver is None or self.driver.done():
             self.driver = asyncio.create_task(self.drive())
         await request["future"]
@@ -755,7 +784,8 @@ class TransformersEngine:
         return new
 
     def grow(self, cells, columns):
-        """Room in the mask for `cells` cells per slot and `columns` columns; the blocks of keys grow when they are written."""
+        """Room in the mask for `cells` cells per slot and `columns` columns; the blocks of keys grow when they are
+        written."""
         old = self.mask
         if cells > old.shape[2] or columns > old.shape[1]:
             self.mask = old.new_zeros(self.slots, max(columns, old.shape[1]), max(cells, old.shape[2]))
@@ -808,15 +838,16 @@ class TransformersEngine:
                 self.mask[r["slot"], :, :end] = True
             width = up(max(column) + 1, self.QUERIES)
             last = torch.tensor(begin)[:, None] + torch.arange(width)  # (rows, T): the last cell that each query sees
-            parts.append({"tokens": slice(first, len(ids)), "rows": len(begin), "width": width, "row": torch.tensor(row),
-                          "column": torch.tensor(column), "slots": torch.tensor(of),
+            parts.append({"tokens": slice(first, len(ids)), "rows": len(begin), "width": width,
+                          "row": torch.tensor(row), "column": torch.tensor(column), "slots": torch.tensor(of),
                           "mask": (torch.arange(length) <= last[:, :, None])[:, None].to(self.device)})
         # 3. forward, padded with tokens of the scrap slot
         at = [token for token, _, _ in wanted]
         at += [0] * (max(self.STEP, up(len(at), 4)) - len(at))
         pad = [0] * (max(self.STEP, up(len(ids), 4)) - len(ids))
-        plan = {"engine": self, "slot": torch.tensor(slots + [self.slots] * len(pad)), "cell": torch.tensor(cells + pad),
-                "written": sorted({cell // self.block for cell in cells + pad}), "parts": parts}
+        plan = {"engine": self, "slot": torch.tensor(slots + [self.slots] * len(pad)),
+                "cell": torch.tensor(cells + pad), "parts": parts,
+                "written": sorted({cell // self.block for cell in cells + pad})}
         with torch.inference_mode():
             logits = self.model(input_ids=torch.tensor([ids + pad], device=self.device), use_cache=False,
                                 position_ids=torch.tensor([positions + pad], device=self.device), plan=plan,
@@ -834,7 +865,8 @@ class TransformersEngine:
         return finished
 
     def sample(self, logits, wanted):
-        """Inverse-CDF sampling with one uniform number a token, in float64 so that summing V terms adds no noise of its own."""
+        """Inverse-CDF sampling with one uniform number a token, in float64 so that summing V terms adds no noise of
+        its own."""
         import numpy as np
         torch = self.torch
         drawn = [(i, r, c) for i, (_, r, columns) in enumerate(wanted) for c in columns]
@@ -877,10 +909,12 @@ def attend(module, query, key, value, attention_mask=None, scaling=None, softcap
         grid[part["row"], part["column"]] = q[part["tokens"]]
         grid = grid.transpose(1, 2).reshape(rows, heads, groups * width, -1)  # (R, K, G * T, D)
         keys, values = ([b[part["slots"]] for b in blocks[:part["mask"].shape[3] // size]] for blocks in stores)
-        scores = torch.cat([grid @ k.transpose(2, 3) for k in keys], 3).mul_(scaling).view(rows, heads * groups, width, -1)
+        scores = torch.cat([grid @ k.transpose(2, 3) for k in keys], 3).mul_(scaling)
+        scores = scores.view(rows, heads * groups, width, -1)  # (R, H, T, cells)
         if softcap is not None:
             scores = softcap * torch.tanh(scores / softcap)
-        weights = scores.masked_fill_(~part["mask"], torch.finfo(scores.dtype).min).softmax(-1).view(rows, heads, groups * width, -1)
+        weights = scores.masked_fill_(~part["mask"], torch.finfo(scores.dtype).min).softmax(-1)
+        weights = weights.view(rows, heads, groups * width, -1)
         seen = weights[..., :size] @ values[0]
         for number, v in enumerate(values[1:], 1):
             seen += weights[..., number * size:(number + 1) * size] @ v
@@ -889,7 +923,8 @@ def attend(module, query, key, value, attention_mask=None, scaling=None, softcap
 
 
 class VLLMEngine:
-    """vLLM. On CUDA its asynchronous engine with processes of its own; on CPU its engine in this process, stepped in a thread."""
+    """vLLM. On CUDA its asynchronous engine with processes of its own; on CPU its engine in this process, stepped in a
+    thread."""
 
     def __init__(self, path, args, slots):
         prepare_cpu()
@@ -906,8 +941,8 @@ class VLLMEngine:
             from vllm.v1.engine.async_llm import AsyncLLM
             from vllm.v1.engine.llm_engine import LLMEngine
         except ImportError as e:
-            die(f"--engine vllm needs vllm, which cannot be imported here ({first_line(e)}): pip install -r requirements.txt, or use "
-                "--engine transformers")
+            die(f"--engine vllm needs vllm, which cannot be imported here ({first_line(e)}): pip install -r "
+                "requirements.txt, or use --engine transformers")
         from transformers import AutoConfig
         self.tokenizer = load_tokenizer(path)
         self.params = lambda **kw: SamplingParams(logprobs=0, output_kind=RequestOutputKind.FINAL_ONLY, **kw)
@@ -917,14 +952,15 @@ class VLLMEngine:
             self.context = context_of(args, AutoConfig.from_pretrained(path).get_text_config())
             if not cuda and not args.max_model_len:
                 self.context = min(self.context, 8192)
-            # On CPU a prompt must not be cut into chunks: vLLM 0.32 rewinds the seeded generator of a request after a chunk, which a
-            # CPU generator cannot do (RuntimeError: CPU Generator does not use offset).
+            # On CPU a prompt must not be cut into chunks: vLLM 0.32 rewinds the seeded generator of a request after a
+            # chunk, which a CPU generator cannot do (RuntimeError: CPU Generator does not use offset).
             cpu = {} if cuda else {"enforce_eager": True, "enable_chunked_prefill": False,
                                    "max_num_batched_tokens": max(16384, self.context)}
             self.engine = (LLMEngine if self.here else AsyncLLM).from_engine_args(AsyncEngineArgs(
-                model=str(path), dtype=dtype, max_model_len=self.context, max_num_seqs=256, enable_prefix_caching=True, seed=args.seed,
-                gpu_memory_utilization=args.gpu_memory_utilization, tensor_parallel_size=args.tensor_parallel_size,
-                data_parallel_size=args.data_parallel_size, disable_log_stats=True, **cpu))
+                model=str(path), dtype=dtype, max_model_len=self.context, max_num_seqs=256,
+                enable_prefix_caching=True, seed=args.seed, gpu_memory_utilization=args.gpu_memory_utilization,
+                tensor_parallel_size=args.tensor_parallel_size, data_parallel_size=args.data_parallel_size,
+                disable_log_stats=True, **cpu))
         except Exception as e:  # vLLM refuses models, flags and too little memory with many kinds of errors
             die(f"{path}: vLLM cannot load it ({first_line(e)})")
         self.waiting, self.futures, self.number = [], {}, 0
@@ -995,7 +1031,8 @@ class ServerEngine:
             answer = self.http("/models", None)
             return [m["id"] for m in answer["data"]]
         except (OSError, ValueError, KeyError, TypeError, HTTPException) as e:
-            die(f"{self.url}: no list of models from this server ({first_line(e)}); check the URL, or name the model with --model-name")
+            die(f"{self.url}: no list of models from this server ({first_line(e)}); check the URL, or name the model "
+                "with --model-name")
 
     def http(self, path, body):
         data = None if body is None else json.dumps(body).encode()
@@ -1045,8 +1082,8 @@ class ServerEngine:
                 with self.lock:
                     self.counts["retries"] += 1
                 time.sleep(wait)
-        raise Stop(f"{self.url} failed {attempt} times, the last time with: {problem}; finished episodes are saved, and "
-                   "the same command continues")
+        raise Stop(f"{self.url} failed {attempt} times, the last time with: {problem}; finished episodes are saved, "
+                   "and the same command continues")
 
     def translate(self, body):
         """The request in this server's dialect."""
@@ -1060,13 +1097,15 @@ class ServerEngine:
         return {k: v for k, v in body.items() if k not in self.dialect}
 
     def learn(self, text):
-        """Whether a refusal names something that can be said otherwise: o1-mini wants no system role and no temperature."""
-        message = message_of(text)
-        signs = {"max_tokens": "max_completion_tokens", "temperature": "temperature", "system": "role", "seed": "seed", "n": "'n'"}
+        """Whether a refusal names something that can be said otherwise: o1-mini wants no system role and no
+        temperature."""
+        message = message_of(text).lower()
+        signs = {"max_tokens": "max_completion_tokens", "temperature": "temperature", "system": "role", "seed": "seed",
+                 "n": "'n'"}
         for word, sign in signs.items():
-            if word not in self.dialect and sign in message.lower() and word in message.lower() and "context" not in message.lower():
+            if word not in self.dialect and sign in message and word in message and "context" not in message:
                 self.dialect.add(word)
-                print(f"{self.url}: the server wants it without {word} ({message})", file=sys.stderr)
+                print(f"{self.url}: the server wants it without {word} ({message_of(text)})", file=sys.stderr)
                 return True
         return False
 
@@ -1146,8 +1185,8 @@ def put_c_in_front(messages, ground_truth):
 
 
 def response_values(model, sequences, head=None):
-    """For each (prompt ids, response ids): log pi(token | what stands before) of the response's tokens, in float32; with a
-    head, the head's value at each of them. Lists of (L,) tensors."""
+    """For each (prompt ids, response ids): log pi(token | what stands before) of the response's tokens, in float32;
+    with a head, the head's value at each of them. Lists of (L,) tensors."""
     import torch
     longest = max(len(p) + len(r) for p, r in sequences)
     ids = torch.zeros(len(sequences), longest, dtype=torch.long)  # right-padded: causal attention never looks there
@@ -1168,7 +1207,8 @@ def response_values(model, sequences, head=None):
 
 
 class CriticReward:
-    """The step reward of a trained critic: Eq. 3, A = 1/L sum_l log pi_theta(a^l | ..) - log pi_ref(a^l | ..), or its head's value."""
+    """The step reward of a trained critic: Eq. 3, A = 1/L sum_l log pi_theta(a^l | ..) - log pi_ref(a^l | ..), or its
+    head's value."""
 
     def __init__(self, args, agent_tokenizer):
         prepare_cpu()
@@ -1177,7 +1217,8 @@ class CriticReward:
         try:
             self.note = json.loads((Path(args.critic) / "critic.json").read_text(encoding="utf-8"))
         except (OSError, ValueError):
-            die(f"{args.critic}: no critic.json in there; train one with train_critic.py, or name another with --critic")
+            die(f"{args.critic}: no critic.json in there; train one with train_critic.py, or name another with "
+                "--critic")
         head = self.note["head"]
         if (args.step_reward == "value") != (head == "value"):
             die(f"--step-reward {args.step_reward} needs another critic: {args.critic} has head {head!r}")
@@ -1194,7 +1235,8 @@ class CriticReward:
             self.critic = load(args.critic)
             self.reference = load(self.note["reference"]) if head == "log-ratio" else None
         except (ValueError, OSError) as e:
-            die(f"{args.critic}: the critic or its reference {self.note['reference']} cannot be loaded ({first_line(e)})")
+            die(f"{args.critic}: the critic or its reference {self.note['reference']} cannot be loaded "
+                f"({first_line(e)})")
         if self.note["weights"]:
             self.head = torch.nn.Linear(len(self.note["weights"]["weight"]), 1).to(self.critic.device)
             self.head.weight.data.copy_(torch.tensor([self.note["weights"]["weight"]]))
@@ -1206,7 +1248,8 @@ class CriticReward:
             messages = put_c_in_front(messages, task["ground_truth"])
         prompt = encode_chat(self.tokenizer, messages)
         texts = self.tokenizer([o.text for o in outs], add_special_tokens=False)["input_ids"]
-        responses = [o.ids if self.same_ids and o.ids else ids + [self.tokenizer.eos_token_id] for o, ids in zip(outs, texts)]
+        responses = [o.ids if self.same_ids and o.ids else ids + [self.tokenizer.eos_token_id]
+                     for o, ids in zip(outs, texts)]
         values = response_values(self.critic, [(prompt, r) for r in responses], self.head)
         if self.reference is not None:
             values = [v - b for v, b in zip(values, response_values(self.reference, [(prompt, r) for r in responses]))]
@@ -1231,7 +1274,7 @@ class JudgeReward:
         first, second = (i, j) if seed % 2 else (j, i)
         content = [parse_output(outs[k].text, False)[0] for k in (first, second)]
         prompt = JUDGE.format(reference=task["ground_truth"], a=content[0], b=content[1],
-                              dialogue=as_text(dialogue, {"user": "Human", "assistant": "Assistant", "system": "Instructions"}))
+                              dialogue=as_text(dialogue, {"user": "Human", "assistant": "Assistant"}))
         conversation = (*key, "judge", i, j)
         [out] = await self.engine.generate([{"role": "user", "content": prompt}], 1, seed, 0.0, 64, conversation)
         self.engine.forget(conversation)
@@ -1298,7 +1341,8 @@ async def episode(args, engine, simulate, reward, system, task, sample, stats):
     stats.finish[kind] = stats.finish.get(kind, 0) + 1
     return [{"task_id": task["task_id"], "sample": sample, "domain": task["domain"], "task": task, "system": system,
              "dialogue_history": dialogue, "answer": answer, "finish": finish, "model": args.model_name or args.model,
-             "simulator": args.simulator_name or args.simulator, "seed": args.seed} | ({"leaks": leaks} if leaks else {})]
+             "simulator": args.simulator_name or args.simulator, "seed": args.seed}
+            | ({"leaks": leaks} if leaks else {})]
 
 
 async def candidates(args, engine, trajectory, done, stats):
@@ -1317,9 +1361,10 @@ async def candidates(args, engine, trajectory, done, stats):
             print(f"{args.input}: turn {turn} of task {key[0]}, sample {key[1]} is left out: {e}", file=sys.stderr)
             continue
         stats.tokens += sum(o.tokens for o in outs)
+        actions = [{"output": o.text} | ({"output_ids": o.ids, "logp": round(sum(o.logps), 5)} if o.ids else {})
+                   for o in outs]
         records.append({"task_id": key[0], "sample": key[1], "turn": turn, "prompt": prompt, "task": trajectory["task"],
-                        "candidates": [{"output": o.text} | ({"output_ids": o.ids, "logp": round(sum(o.logps), 5)} if o.ids else {})
-                                       for o in outs]})
+                        "candidates": actions})
     engine.forget(key)
     stats.episodes += 1
     return records
@@ -1341,8 +1386,8 @@ async def run(args, jobs, limit, stats, engine):
                     out.write(json.dumps(record, ensure_ascii=False) + "\n")
                     out.flush()
                 except OSError as e:
-                    raise Stop(f"{args.out}: {e.strerror} while writing; finished episodes are saved, make room and run the same command "
-                               "again") from e
+                    raise Stop(f"{args.out}: {e.strerror} while writing; finished episodes are saved, make room and "
+                               "run the same command again") from e
                 if human:
                     show_score(record)
             m = metrics_of(stats, engine)
@@ -1409,7 +1454,8 @@ def main(args):
         else:
             partner = make_engine(args.simulator, args.simulator_name, "simulator", args, limit, made)
 
-            if isinstance(partner, ServerEngine) and any(t["domain"] == "frontend" for t, _ in todo) and args.max_turns > 1:
+            frontend = any(t["domain"] == "frontend" for t, _ in todo)
+            if isinstance(partner, ServerEngine) and frontend and args.max_turns > 1:
                 pages = PagePartner()
 
             async def simulate(task, sample, dialogue):
@@ -1427,7 +1473,8 @@ def main(args):
         jobs = [lambda r=r: candidates(args, engine, r, done, stats) for r in todo]
     else:
         systems = {domain: system_prompt(args, domain) for domain in {t["domain"] for t, _ in todo}}
-        jobs = [lambda t=t, s=s: episode(args, engine, simulate, reward, systems[t["domain"]], t, s, stats) for t, s in todo]
+        jobs = [lambda t=t, s=s: episode(args, engine, simulate, reward, systems[t["domain"]], t, s, stats)
+                for t, s in todo]
     stopped = None
     if todo:
         try:
@@ -1439,12 +1486,14 @@ def main(args):
         if pages:
             pages.renderer.close()
         name = args.out.name.removesuffix(".jsonl").removesuffix(".trajectories") + ".rollout.json"
-        metrics = metrics_of(stats, engine) | {"engine": engine_name, "concurrency": limit, "continued_after": len(done)}
+        metrics = metrics_of(stats, engine) | {"engine": engine_name, "concurrency": limit,
+                                               "continued_after": len(done)}
         try:
             args.out.with_name(name).write_text(json.dumps(metrics, indent=1))
         except OSError:
             pass  # the disk is full, which `stopped` says
-        print(f"{args.out}: {stats.episodes} {'trajectories' if args.candidates else 'episodes'} in {metrics['seconds']:.1f} s, "
+        unit = "trajectories" if args.candidates else "episodes"
+        print(f"{args.out}: {stats.episodes} {unit} in {metrics['seconds']:.1f} s, "
               f"{metrics['tokens_per_second']:.0f} tokens/s" + (f", ended {stats.finish}" if stats.finish else "")
               + (f", {stats.leaks} replies with code" if stats.leaks else "")
               + (f", {stats.turns_refused} turns left out" if stats.turns_refused else ""))
@@ -1453,9 +1502,10 @@ def main(args):
     if stopped:
         print(f"{Path(sys.argv[0]).name}: {stopped}", file=sys.stderr)
     else:
+        default = args.out == Path("runs") / args.run / f"{args.split}.trajectories.jsonl"
         print("next: " + (f"python train_policy.py --run {args.run}" if args.candidates else
-                          f"python evaluate.py --in {args.out}" if args.out.name != f"{args.split}.trajectories.jsonl" else
-                          f"python evaluate.py --split {args.split} --run {args.run}"))
+                          f"python evaluate.py --split {args.split} --run {args.run}" if default else
+                          f"python evaluate.py --in {args.out}"))
     for made_engine in made.values():
         if hasattr(getattr(made_engine, "engine", None), "shutdown"):
             made_engine.engine.shutdown()
