@@ -1122,7 +1122,6 @@ def write_demonstrations(args):
 # shop, event, login, profile and news are the simple kinds: few words, about fifty tokens of the tiny model.
 # ---------------------------------------------------------------------------------------------------------------------
 
-EARLY = 0.15  # probability, at each turn but the first, that the scripted agent of a demonstration answers before all is right
 TAILWIND = '<link href="https://cdn.jsdelivr.net/npm/tailwindcss@2.2.19/dist/tailwind.min.css" rel="stylesheet">'
 BRIGHT = {"red": "bg-red-500", "yellow": "bg-yellow-500", "green": "bg-green-500", "blue": "bg-blue-500", "purple": "bg-purple-500",
           "pink": "bg-pink-500", "dark gray": "bg-gray-800", "dark blue": "bg-blue-900"}
@@ -1367,8 +1366,8 @@ def write_websight(args):
 
 def demonstrate_page(task, layout, ask, waste, max_turns, rng):
     """One dialogue of the scripted agent: a page at random, then what the partner names is put right with probability `ask`
-    each (or set to something else), a page now and then shown again unchanged; the answer when nothing is left to name, or
-    too early. Returns (dialogue_history, answer). layout: a page -> its layout."""
+    each (or set to something else); with probability `waste` a page is shown again unchanged, with half of that the answer comes too
+    early, else when nothing is left to name. Returns (dialogue_history, answer). layout: a page -> its layout."""
     from render import page_reply
     kind = task["source"].partition(":")[2]
     choices, right = PAGES[kind]["choices"], list(task["details"].values())
@@ -1377,7 +1376,7 @@ def demonstrate_page(task, layout, ask, waste, max_turns, rng):
     done = False
     for turn in range(max_turns):
         page = page_source(kind, values)
-        if done or turn == max_turns - 1 or (turn and rng.random() < EARLY):
+        if done or turn == max_turns - 1 or (turn and rng.random() < waste / 2):
             history.append({"role": "assistant", "content": f"{ANSWER_MARK}\n{page}"})
             return history, page
         reply = page_reply(layout(page), layout(task["ground_truth"]))
