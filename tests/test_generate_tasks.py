@@ -218,7 +218,7 @@ def test_demonstrations_ask_waste_and_guess_as_often_as_told(folder):
         assert all(reply == facts.get(q, "I do not know.") for q, reply in said)
         known = {q for q, _ in said} & set(facts)
         asked, needed = asked + len(known), needed + len(facts)
-        wasted, chances = wasted + len(said) - len(known), chances + len(known) + 1
+        wasted, chances = wasted + len(said) - len(known), chances + len(said) + 1
         correct = r["answer"] == r["task"]["ground_truth"].strip()
         full += len(known) == len(facts)
         right += correct and len(known) == len(facts)

@@ -15,7 +15,9 @@ from test_rollout import (ROOT, ask, assert_logps_equal, in_order, local_args, p
 @pytest.fixture(scope="module")
 def engine(world):
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    return rollout.VLLMEngine(str(world / "model"), local_args(max_model_len=1024), 8)
+    made = rollout.VLLMEngine(str(world / "model"), local_args(max_model_len=1024), 8)
+    yield made
+    made.engine.engine_core.shutdown()  # with it goes torch's process group, which the trainers' tests must not find
 
 
 def test_logprobabilities_from_vllm_are_the_trainers_own(world, engine):
