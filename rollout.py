@@ -651,9 +651,9 @@ class TransformersEngine:
     which. A later turn of a conversation finds its earlier turns in its slot and feeds only what is new.
 
     On CPU in float32 a token's numbers do not depend, to the last bit, on what else is in the batch. MKL treats rows
-    alike if there are enough of them, and adds up as many terms as there are in an order of its own: so steps are
-    padded to 16 tokens, attention to 4 queries, and its keys come in blocks of 64 (found by experiment, held by a
-    test)."""
+    alike if there are enough of them (4; 12 with two threads), and adds up as many terms as there are in an order of
+    its own: so steps are padded to 16 tokens, attention to 4 queries, and its keys come in blocks of 64 (found by
+    experiment, held by a test)."""
 
     STEP, QUERIES, CHUNK = 16, 4, 64
     PREFILL = 4096  # prompt tokens that one step takes in
@@ -1492,7 +1492,8 @@ def main(args):
             args.out.with_name(name).write_text(json.dumps(metrics, indent=1))
         except OSError:
             pass  # the disk is full, which `stopped` says
-        unit = "trajectories" if args.candidates else "episodes"
+        unit = ("trajectory" if stats.episodes == 1 else "trajectories") if args.candidates else (
+            "episode" if stats.episodes == 1 else "episodes")
         print(f"{args.out}: {stats.episodes} {unit} in {metrics['seconds']:.1f} s, "
               f"{metrics['tokens_per_second']:.0f} tokens/s" + (f", ended {stats.finish}" if stats.finish else "")
               + (f", {stats.leaks} replies with code" if stats.leaks else "")

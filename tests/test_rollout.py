@@ -318,6 +318,16 @@ def test_rate_limits_drops_and_rubbish_are_tried_again(world, tmp_path):
     assert not differ and metrics["retries"] == 8 and metrics["episodes"] == 12
 
 
+def test_every_request_has_a_seed_of_its_own_that_does_not_change(world, tmp_path):
+    seeds = []
+    for run, concurrency in (("a", 1), ("b", 7)):
+        with Stub() as stub:
+            play(tmp_path, "--in", world / "tasks.jsonl", "--model", stub.url, "--model-name", "stub-1", "--samples", 2,
+                 "--out", f"{run}.jsonl", "--concurrency", concurrency)
+            seeds.append(sorted(r["seed"] for r in stub.requests))
+    assert seeds[0] == seeds[1] and len(set(seeds[0])) == len(seeds[0]) > 24
+
+
 def test_a_refused_request_ends_its_episode_and_the_run_goes_on(world, tmp_path):
     with Stub(always="refuse") as stub:
         play(tmp_path, "--in", world / "tasks.jsonl", "--model", stub.url, "--out", "a.jsonl")
