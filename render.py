@@ -306,6 +306,8 @@ PREPARE = r"""
     Node.prototype.replaceChild.call(parentOf.call(old), still, old);
   }
   for (const bar of all('progress:indeterminate')) Element.prototype.setAttribute.call(bar, 'value', 0);   // swings by a timer of its own
+  // The icons of a player's controls arrive by themselves, on a busy machine too late.
+  for (const player of all('video, audio')) Element.prototype.removeAttribute.call(player, 'controls');
   for (const animation of Document.prototype.getAnimations.call(document)) {   // the end of what ends, the start of what does not
     try { isFinite(animation.effect.getComputedTiming().endTime) ? animation.finish() : animation.cancel(); } catch { animation.cancel(); }
   }
