@@ -1,9 +1,8 @@
-# make demo              the whole pipeline on this machine, from tasks to the table (backend; DOMAIN=frontend: pages)
+# make demo              the whole pipeline on this machine, from tasks to the table
 # make test              every test that needs no GPU
 # Both set up .venv first. Nothing else has to be installed, and nothing is written outside this folder.
 
 PYTHON  ?= python3
-DOMAIN  ?= backend
 PY      := .venv/bin/python
 PIP     := $(PY) -m pip install --quiet --disable-pip-version-check
 
@@ -34,14 +33,12 @@ endif
 # ------------------------------------------------------------------------------------------------ demo
 # Every stage continues what it finds, so a demo that was stopped goes on where it was: make demo again.
 # The sizes and settings below were chosen on the validation split (README, "How the demo was tuned").
-demo: demo-$(DOMAIN)
-
 RUN   := runs/demo
 TASKS := $(RUN)/tasks
 SHORT := --max-tokens 128       # an answer of these families has at most 70 tokens
 CPU   := OMP_WAIT_POLICY=passive $(PY)
 
-demo-backend: .venv
+demo: .venv
 	@echo '--- tasks, and dialogues of a scripted agent: first with every detail asked, then as imperfect as people are'
 	$(PY) generate_tasks.py --families total,fee,best,code --train 1600 --val 200 --test 500 --out $(TASKS)
 	$(PY) generate_tasks.py --in $(TASKS)/train.jsonl --demonstrations 8000 --ask 1 --waste 0 --out $(RUN)/complete.jsonl
@@ -89,4 +86,4 @@ test-trl: .venv                 # the DPO loss beside TRL's trainer, which lives
 clean:
 	rm -rf data runs
 
-.PHONY: .venv test stress test-trl clean demo demo-backend
+.PHONY: .venv test stress test-trl clean demo
