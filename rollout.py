@@ -13,8 +13,8 @@ one coroutine that awaits it: no episode waits for another, the engine batches w
   a folder or hub name through
     vllm          in-process vLLM with prefix caching: on CUDA its asynchronous engine, on CPU one stepped in a thread;
     transformers  our own continuous batching over a Hugging Face model;
-    auto          vllm where it is installed, except for tiny models on CPU, where a step of vLLM costs several times
-                  what the model does (candidates of a 1M-parameter model: 18,800 against 6,000 tokens/s on one core).
+    auto          vllm where it is installed, except for tiny models on CPU, where it takes longer to start and a step
+                  costs more than the model (a 1M-parameter model's candidates on one core: 1.3 to 3 times).
   http(s)://...   any OpenAI-compatible server; the key comes from the environment variable OPENAI_API_KEY.
 
 Simulators (--simulator): scripted answers from the task's facts (or, for pages, by comparing the two layouts); a
