@@ -14,7 +14,8 @@ one coroutine that awaits it: no episode waits for another, the engine batches w
     vllm          in-process vLLM with prefix caching: on CUDA its asynchronous engine, on CPU one stepped in a thread;
     transformers  our own continuous batching over a Hugging Face model;
     auto          vllm where it is installed, except for tiny models on CPU, where it takes longer to start and a step
-                  costs more than the model (a 1M-parameter model's candidates on one core: 1.3 to 3 times).
+                  costs more than the model (1M parameters, one core: episodes 2,100 against 5,700 tokens/s,
+                  candidates 4,100 against 7,400).
   http(s)://...   any OpenAI-compatible server; the key comes from the environment variable OPENAI_API_KEY.
 
 Simulators (--simulator): scripted answers from the task's facts (or, for pages, by comparing the two layouts); a
