@@ -8,6 +8,7 @@ import argparse
 import itertools
 import json
 import multiprocessing
+import multiprocessing.forkserver
 import os
 import re
 import resource
@@ -18,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from sandbox import Sandbox, canonical
+from sandbox import Sandbox, canonical  # noqa: E402
 
 PROGRAM = '''
 def solve(items, threshold=10):
@@ -55,6 +56,20 @@ def a_process(context, program, calls):
     results = ours.recv() if ours.poll(10) else None
     process.join()
     return results
+
+
+def a_bare_fork(program, calls):
+    """os.fork and nothing else: no wall, no limits, no clock. The results come back as canonical bytes."""
+    ours, theirs = os.pipe()
+    child = os.fork()
+    if not child:
+        os.write(theirs, b"".join(map(canonical, in_process(program, calls))))
+        os._exit(0)
+    os.close(theirs)
+    with open(ours, "rb") as results:
+        data = results.read()
+    os.waitpid(child, 0)
+    return data
 
 
 def to_list(shared, program, calls):
@@ -156,11 +171,17 @@ if __name__ == "__main__":
     sandbox_row("sandbox.py without namespaces", without=["namespaces"])
     sandbox_row("sandbox.py without seccomp", without=["seccomp"], unsafe=True)
     sandbox_row("sandbox.py without namespaces and seccomp", without=["namespaces", "seccomp"], unsafe=True)
+    row("os.fork per program, no isolation", a_bare_fork)()
     row("multiprocessing.Process (fork) per program", lambda *job: a_process(fork, *job))()
     ballast = bytearray(b"x") * (1 << 30)    # as a parent has that holds a data set or a model
     row("the same, from a parent that holds 1 GiB", lambda *job: a_process(fork, *job))()
     del ballast
     row("multiprocessing.Process (spawn) per program", lambda *job: a_process(spawn, *job))()
+    server = multiprocessing.get_context("forkserver")    # Python's default from 3.14 on
+    a_process(server, PROGRAM, CALLS)
+    finish = row("multiprocessing.Process (forkserver) per program", lambda *job: a_process(server, *job))
+    multiprocessing.forkserver._forkserver._stop()    # its children's time is known when it has ended
+    finish()
     managed = lambda *job: a_process_and_manager(fork, *job)
     row("Process and Manager per program (human-eval's way)", managed)()
     row("python -I per program", an_interpreter)()
