@@ -823,7 +823,7 @@ def decoder_layers(lm):
 def shard(model, device, offload):
     """FSDP2: each decoder layer a group, the rest one; bf16 in compute on CUDA, float32 masters and reductions."""
     from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
-    options = {"offload_policy": CPUOffloadPolicy() if offload else OffloadPolicy()}
+    options = {"offload_policy": CPUOffloadPolicy(pin_memory=device.type == "cuda") if offload else OffloadPolicy()}
     if device.type == "cuda":
         options["mp_policy"] = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     for layer in decoder_layers(model.lm):

@@ -2,6 +2,7 @@
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -67,16 +68,34 @@ def test_micro_batches_and_packing_change_nothing(place):
     assert furthest("1", "base") > 1e-3, "training changed nothing"
 
 
-@pytest.mark.parametrize("processes", [2, pytest.param(4, marks=pytest.mark.slow)])
-def test_processes_change_nothing(place, processes):
+@pytest.mark.parametrize("processes, extra", [
+    (2, []), pytest.param(2, ["--cpu-offload"], marks=pytest.mark.slow), pytest.param(4, [], marks=pytest.mark.slow),
+    pytest.param(4, ["--micro-batch", 4], marks=pytest.mark.slow)])
+def test_processes_change_nothing(place, processes, extra):
     """FSDP over several processes, uneven shares and micro-batches, tied embeddings: the parameters of one process."""
     tie("base")
     assert call(train_policy, *PAIRS, "--max-steps", 3, "--out", "one")[0] == 0
-    torchrun(processes, *PAIRS, "--max-steps", 3, "--out", "many", "--micro-batch", 1)
+    torchrun(processes, *PAIRS, "--max-steps", 3, "--out", "many", "--micro-batch", 1, *extra)
     assert furthest("one", "many") < 1e-5
     for a, b in zip(metrics("one"), metrics("many")):
         assert {k: v for k, v in b.items() if k != "tokens"} == pytest.approx({k: v for k, v in a.items() if k != "tokens"}, rel=1e-3,
                                                                               abs=1e-6)
+
+
+@pytest.mark.slow
+def test_two_nodes_meet_by_rendezvous(place):
+    """Two torchrun agents, as on two machines, find each other by the command that the README gives."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1", "--rdzv-backend", "c10d",
+               "--rdzv-endpoint", f"127.0.0.1:{port}", str(ROOT / "train_policy.py"), *PAIRS, "--max-steps", "3", "--out", "many"]
+    nodes = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for _ in range(2)]
+    for node in nodes:
+        said = node.communicate(timeout=300)[0]
+        assert node.returncode == 0, said[-3000:]
+    assert call(train_policy, *PAIRS, "--max-steps", 3, "--out", "one")[0] == 0
+    assert furthest("one", "many") < 1e-5
 
 
 def checkpoints(folder):
@@ -118,7 +137,7 @@ def test_twenty_kills_at_random_moments(place, processes):
     torchrun(processes, *long, "--out", "killed")
     if processes == 1:
         assert all(torch.equal(a, b) for a, b in zip(weights("straight").values(), weights("killed").values()))
-    assert furthest("straight", "killed") < (1e-12 if processes == 1 else 1e-5)
+    assert furthest("straight", "killed") < (1e-12 if processes == 1 else 1e-6)
 
 
 @pytest.mark.slow
