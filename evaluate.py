@@ -35,12 +35,16 @@ goes on where it stopped; records that changed since they were scored are an err
     python evaluate.py --split train
     python evaluate.py --in runs/default/test.trajectories.jsonl --report report.html
     python evaluate.py --compare base=runs/a/test.scored.jsonl sweet=runs/b/test.scored.jsonl --report report.html
+    python evaluate.py --compare base='runs/seed-*/base.test.scored.jsonl' sweet='runs/seed-*/policy.test.scored.jsonl'
+Where a name stands for several files, each is a training run of its own (a seed): means over the runs, intervals by Student's
+t over the runs, differences taken run by run.
 """
 
 import argparse
 import base64
 import collections
 import difflib
+import glob
 import hashlib
 import html
 import io
@@ -125,7 +129,8 @@ def parse_args():
     parser.add_argument("--seed", type=int, default=0, help="seed of the bootstrap (default: 0)")
     # compare runs that are scored already
     parser.add_argument("--compare", nargs="+", metavar="NAME=FILE",
-                        help="scored files to put side by side; differences are against the first one")
+                        help="scored files to put side by side; differences are against the first one. A pattern in quotes "
+                             "(sweet='runs/seed-*/policy.test.scored.jsonl') stands for the same run with several seeds")
     parser.add_argument("--json", type=Path, help="with --compare: write the table's numbers here as well")
     # the report
     parser.add_argument("--report", type=Path, help="write one self-contained HTML file with the dialogues here")
@@ -619,6 +624,40 @@ def compare(summaries, args):
         if name != base_name:
             difference = paired_difference(summary, base, args.resamples, args.seed)
             result[name] |= {"against": base_name, "difference": difference}
+    return result
+
+
+# Student's t, 97.5%, by degrees of freedom; beyond these by its expansion around the normal distribution
+T_975 = (math.nan, 12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
+
+
+def over_seeds(values):
+    """{"value", "low", "high"}: the mean of independent training runs and its 95% t interval; values (S,), S > 1."""
+    freedom = len(values) - 1
+    t = T_975[freedom] if freedom < len(T_975) else 1.96 + 2.372 / freedom + 2.822 / freedom ** 2
+    mean, half = float(np.mean(values)), float(t * np.std(values, ddof=1) / math.sqrt(len(values)))
+    return {"value": mean, "low": mean - half, "high": mean + half}
+
+
+def compare_seeds(groups, args):
+    """compare() for several files a name, one for each seed: {name: {"metrics", "against", "difference", "seeds"}}."""
+    counts = {name: len(files) for name, files in groups.items()}
+    if len(set(counts.values())) > 1:
+        die("every name of --compare needs as many files as the others, one for each seed: "
+            + ", ".join(f"{name} has {count}" for name, count in counts.items()))
+    one_file = argparse.Namespace(**vars(args) | {"resamples": 1})    # their own intervals are not shown
+    by_seed = [compare({name: summarise(files[n], args.domain) for name, files in groups.items()}, one_file)
+               for n in range(next(iter(counts.values())))]
+    result = {}
+    for name in groups:
+        runs = [seed[name] for seed in by_seed]
+        first = runs[0]["metrics"]
+        result[name] = {"against": runs[0]["against"], "seeds": runs, "metrics": {
+            "domain": first["domain"], "tasks": first["tasks"], "samples": sum(run["metrics"]["samples"] for run in runs)}}
+        for part in ("metrics", "difference"):
+            shared = [m for m in (*METRICS, "win_rate") if all(m in (run[part] or ()) for run in runs)]
+            result[name][part] = result[name].get(part, {}) | {
+                metric: over_seeds([run[part][metric]["value"] for run in runs]) for metric in shared}
     return result
 
 
@@ -1140,7 +1179,7 @@ def write_report(path, named, result, summaries, args, pages=None):
 
 
 def named_files(pairs):
-    """{name: path} of --compare."""
+    """{name: [paths]} of --compare; several paths where a pattern names the seeds of one run."""
     named = {}
     for pair in pairs:
         name, equals, path = pair.partition("=")
@@ -1148,9 +1187,9 @@ def named_files(pairs):
             die(f"--compare takes NAME=FILE, such as base=runs/base/test.scored.jsonl, not {pair!r}")
         if name in named:
             die(f"--compare has the name {name!r} twice; each run needs its own")
-        if not Path(path).is_file():
+        named[name] = [Path(path)] if Path(path).is_file() else sorted(map(Path, glob.glob(path)))
+        if not named[name]:
             die(f"{path} (run {name!r} of --compare) is not there; evaluate.py --in ...trajectories.jsonl writes scored files")
-        named[name] = Path(path)
     return named
 
 
@@ -1166,6 +1205,19 @@ def main():
     args = parse_args()
     if args.compare:
         named = named_files(args.compare)
+        if any(len(files) > 1 for files in named.values()):
+            if args.report:
+                die("--report shows one run a name: give it one file for each")
+            result = compare_seeds(named, args)
+            print(markdown(comparison_rows(result)))
+            for metric in (metric for metric in HEADLINES if metric in next(iter(result.values()))["metrics"]):
+                for name, run in result.items():
+                    values = [show(seed["metrics"][metric]["value"], METRICS[metric][3]) for seed in run["seeds"]]
+                    print(f"{METRICS[metric][2]}, {plain(name)}, seed by seed: {', '.join(values)}")
+            if args.json:
+                write_json(args.json, result)
+            return
+        named = {name: files[0] for name, files in named.items()}
         summaries = {name: summarise(path, args.domain) for name, path in named.items()}
         result = compare(summaries, args)
         print(markdown(comparison_rows(result)))

@@ -297,6 +297,24 @@ def test_the_difference_uses_the_common_tasks_in_whatever_order():
     assert difference["tasks"] == 2 and difference["success"]["value"] == 0 == width(difference["success"])
 
 
+def test_several_files_a_name_are_seeds_with_a_t_interval_over_them(tmp_path):
+    """Success 0, 1/2, 1 against 0, 0, 1/2 over three seeds of two tasks; t(2) = 4.303, computed by hand."""
+    for name, rights in {"base": (0, 0, 1), "sweet": (0, 1, 2)}.items():
+        for seed, right in enumerate(rights):
+            records = [trajectory(n, RIGHT if n < right else HALF) for n in range(2)]
+            write(tmp_path / f"{name}.{seed}.trajectories.jsonl", records)
+            run(tmp_path, "--in", f"{name}.{seed}.trajectories.jsonl")
+    command = ["--compare", "base=base.*.scored.jsonl", "sweet=sweet.*.scored.jsonl", "--json", "c.json"]
+    assert "success, sweet, seed by seed: 0.0, 50.0, 100.0" in run(tmp_path, *command).stdout
+    found = json.loads((tmp_path / "c.json").read_text())["sweet"]
+    half = 4.303 * 0.5 / 3 ** 0.5
+    assert found["metrics"]["success"] == pytest.approx({"value": 0.5, "low": 0.5 - half, "high": 0.5 + half})
+    differences, half = (0, 0.5, 0.5), 4.303 * (1 / 12) ** 0.5 / 3 ** 0.5    # run by run, not of the means
+    assert found["difference"]["success"] == pytest.approx({"value": sum(differences) / 3, "low": 1 / 3 - half, "high": 1 / 3 + half})
+    assert "as many files" in run(tmp_path, *command[:2], "sweet=sweet.0.scored.jsonl", code=2).stderr
+    assert "one file" in run(tmp_path, *command[:3], "--report", "r.html", code=2).stderr
+
+
 def test_compare_prints_a_markdown_table_with_differences(tmp_path):
     files = {}
     for name, share in (("base", 3), ("sweet", 7)):
