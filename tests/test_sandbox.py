@@ -6,6 +6,7 @@ import random
 import re
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import threading
@@ -114,6 +115,47 @@ def through(first, last):
 """
     with Sandbox(workers=1, without=["landlock"]) as box:
         assert box.run(program, ["through(0, 512)"])[0] == ("ok", canonical([]))
+
+
+def filter_says(program, number, arch, arguments=(0,) * 6):
+    """What the kernel would: run the filter's instructions on a call's struct seccomp_data."""
+    data, at, value = struct.pack("<IIQ6Q", number, arch, 0, *arguments), 0, 0
+    while True:
+        code, holds, fails, constant = program[at]
+        if code == 0x06:
+            return {0x7FFF0000: "allow", 0x00050001: "EPERM", 0x80000000: "kill"}[constant]
+        if code == 0x20:
+            value, jump = struct.unpack_from("<I", data, constant)[0], 0
+        else:
+            jump = holds if {0x15: value == constant, 0x35: value >= constant, 0x45: bool(value & constant)}[code] else fails
+        at += 1 + jump
+
+
+@pytest.mark.parametrize("x86, header, arch", [(True, "x86_64-linux-gnu/asm/unistd_64.h", 0xC000003E),
+                                               (False, "asm-generic/unistd.h", 0xC00000B7)])
+def test_the_filter_allows_what_it_names_on_both_architectures(x86, header, arch, monkeypatch):
+    """The numbers are those of the kernel's headers, and every other call of that architecture ends in EPERM."""
+    header = Path("/usr/include") / header
+    if not header.is_file():
+        pytest.skip(f"{header} is not here (linux-libc-dev)")
+    numbers = {name: int(number) for name, number in re.findall(r"#define __NR_?(?:3264_)?(\w+) (\d+)", header.read_text())}
+    if not x86:
+        numbers["newfstatat"] = numbers.pop("fstatat")    # its other name in the generic table
+    monkeypatch.setattr(sandbox, "X86", x86)
+    fprog = sandbox.seccomp_filter()
+    program = [struct.unpack_from("HBBI", fprog.code.raw, 8 * n) for n in range(struct.unpack_from("H", fprog)[0])]
+    named = {name for name, pair in sandbox.ALLOWED.items() if pair[0 if x86 else 1] is not None}
+    assert len(named) > 45 and named <= numbers.keys()
+    asking = {"openat", "fcntl", "prlimit64"} | ({"open"} if x86 else set())    # allowed by their arguments
+    for name, number in numbers.items():
+        expected = "allow" if name in named | asking else "EPERM"
+        assert filter_says(program, number, arch) == expected, name
+    assert filter_says(program, numbers["read"], 0x40000003) == "kill", "a foreign architecture"
+    assert filter_says(program, numbers["openat"], arch, (0, 0, os.O_WRONLY, 0, 0, 0)) == "EPERM"
+    assert filter_says(program, numbers["openat"], arch, (0, 0, os.O_CREAT, 0, 0, 0)) == "EPERM"
+    assert filter_says(program, numbers["prlimit64"], arch, (1, 0, 0, 0, 0, 0)) == "EPERM", "another process"
+    assert filter_says(program, numbers["prlimit64"], arch, (0, 0, 1 << 40, 0, 0, 0)) == "EPERM", "a new limit"
+    assert filter_says(program, numbers["fcntl"], arch, (0, 8, 0, 0, 0, 0)) == "EPERM", "F_SETOWN"
 
 
 def test_opens_are_read_only_whatever_the_flags(box):
