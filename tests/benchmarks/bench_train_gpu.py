@@ -3,7 +3,8 @@
     python tests/benchmarks/bench_train_gpu.py                      # 1B and 8B Llama shapes with random weights, bf16 compute
 
 Pairs as stage 2 makes them (8 turns, prompts from 250 to 1500 tokens, actions of 60 tokens, 4 pairs a turn), 128k vocabulary,
-full fine-tuning with float32 masters; a row is --pack none, turn or trajectory, or a straightforward loop with whole logits.
+full fine-tuning with float32 masters; a row is --pack none, turn or trajectory, a straightforward loop with whole logits, or
+TRL's DPOTrainer at its best (reference computed before, no checkpointing; needs trl, see make test-trl).
 8B needs about 16 bytes a parameter (128 GB) and is left out where that is not there. Peak is the card's dense bf16 rate
 (--peak, in TFLOP/s), since no card says it of itself.
 """
@@ -99,6 +100,59 @@ def run_row(shape, row, folder, steps):
     tp.finish()
 
 
+def run_trl(folder, steps):
+    """TRL on pairs of the same lengths, 4 a forward pass, 32 a step; the words are one token each."""
+    import torch
+    import trl
+    from datasets import Dataset
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from torch.utils.data import SequentialSampler
+    from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, TrainerCallback
+    cuda = torch.cuda.is_available()
+    words = ["<|pad|>", "<|user|>", "<|assistant|>", "<|end|>"] + [f"w{i}" for i in range(128_252)]
+    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="w0"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|end|>", pad_token="<|pad|>", unk_token="w0")
+    tokenizer.chat_template = (
+        "{% for m in messages %}{{ '<|' + m['role'] + '|> ' + m['content'] + ' <|end|> ' }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<|assistant|> ' }}{% endif %}")
+    import train_policy as tp
+    items, sequences = pairs(tp)
+    text = lambda ids: " ".join(f"w{i}" for i in ids)
+    rows = []
+    for item in items:
+        one, two = (sequences[i[0]].ids for i in (item.chosen, item.rejected))
+        rows.append({"prompt": [{"role": "user", "content": text(one[:-63])}],    # the template adds three tokens
+                     "chosen": [{"role": "assistant", "content": text(one[-59:])}],
+                     "rejected": [{"role": "assistant", "content": text(two[-59:])}]})
+    seconds = []
+
+    class Clock(TrainerCallback):
+        def on_step_begin(self, *args, **kwargs):
+            cuda and torch.cuda.synchronize()
+            seconds.append(-time.perf_counter())
+
+        def on_step_end(self, *args, **kwargs):
+            cuda and torch.cuda.synchronize()
+            seconds[-1] += time.perf_counter()
+
+    class InOrder(trl.DPOTrainer):
+        def _get_train_sampler(self, *args):
+            return SequentialSampler(self.train_dataset)
+    config = trl.DPOConfig(
+        output_dir=str(folder / "trl"), per_device_train_batch_size=4, gradient_accumulation_steps=len(rows) // 4,
+        max_steps=steps + 2, num_train_epochs=steps + 2, learning_rate=2e-7, max_length=None, gradient_checkpointing=False,
+        precompute_ref_log_probs=True, use_cpu=not cuda, bf16=cuda, logging_steps=1, report_to=[], save_strategy="no",
+        disable_tqdm=True)
+    trainer = InOrder(AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32), args=config, processing_class=tokenizer,
+                      train_dataset=Dataset.from_list(rows), callbacks=[Clock()])
+    trainer.train()
+    log = [line for line in trainer.state.log_history if "loss" in line][0]
+    memory = torch.cuda.max_memory_allocated() / 2 ** 30 if cuda else 0.0
+    print("RESULT " + json.dumps(dict(seconds=min(seconds[2:]), flops=0, computed=0, scored=120 * len(rows), pairs=len(rows),
+                                      loss=log["loss"], norm=log["grad_norm"], memory=memory)), flush=True)
+
+
 def run_longest(shape, folder):
     """Double the prompt of one pair until memory runs out."""
     import torch
@@ -127,7 +181,7 @@ def run_longest(shape, folder):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shapes", nargs="*", default=["1B", "8B"], choices=list(SHAPES), help="model shapes (default 1B 8B)")
-    parser.add_argument("--rows", nargs="*", default=["loop", "none", "turn", "turn+compile", "trajectory", "trajectory+compile",
+    parser.add_argument("--rows", nargs="*", default=["trl", "loop", "none", "turn", "turn+compile", "trajectory", "trajectory+compile",
                                                       "trajectory+checkpointing", "longest"], help="rows to run (default all)")
     parser.add_argument("--steps", type=int, default=3, help="timed steps; the best counts (default 3)")
     parser.add_argument("--peak", type=float, default=989.0, help="dense bf16 TFLOP/s of the card (default 989: H100, H200)")
@@ -135,7 +189,9 @@ def main():
     args = parser.parse_args()
     if args.row:
         shape, row, folder = args.row
-        return run_longest(shape, Path(folder)) if row == "longest" else run_row(shape, row, Path(folder), args.steps)
+        if row == "longest":
+            return run_longest(shape, Path(folder))
+        return run_trl(Path(folder), args.steps) if row == "trl" else run_row(shape, row, Path(folder), args.steps)
     import torch
     name = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU: a trial of the command, not a measurement"
     print(f"{name}, torch {torch.__version__}\n")
