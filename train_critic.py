@@ -17,6 +17,13 @@ in the authors' released code) or none (sum); no c (--context without-c); a line
 of the log-ratio (--head regression), or a value head trained with binary cross-entropy on success (--head value); which
 trajectories are paired (--pair-rule). The paper's NLL term on the chosen side is there with its coefficient (--nll).
 
+--domain frontend --head regression is the paper's critic of web pages: an image-text model (any that transformers
+loads with a processor and a chat template; the paper has Qwen2-VL-7B) that sees c as the picture of the reference page,
+beside it the picture of the page shown at the turn, and the dialogue. A turn's value is the head on the mean hidden
+state of all of it. The pictures are render.py's, which has to lie beside this file then: 512 pixels wide, cut at 1024,
+white for a reply without a page or with one that cannot be rendered. In the dialogue [page] stands for a page's source.
+Nothing is shared between turns there: each is a padded row of its own.
+
 Whatever sequences share at their beginning (c and the request; the dialogue up to a turn) is computed once, as a tree,
 exactly: --pack. `none` and `turn` take the same steps, of pairs from random tasks; `trajectory` shares more by taking
 a step's pairs from few tasks, one after the other, so that the pairs of a step are alike: fewer independent
@@ -24,11 +31,13 @@ examples a step, another order of the data. Models whose attention takes no such
 models, chunked or sink attention) are computed one sequence at a time, and a sentence says so.
 
 Reads   runs/{run}/train.scored.jsonl, the seed model
-Writes  runs/{run}/critic/: the model in Hugging Face format, critic.json (how to read it), metrics.jsonl, checkpoints/
+Writes  runs/{run}/critic/: the model in Hugging Face format, critic.json (how to read it), metrics.jsonl, checkpoints/;
+        runs/{run}/cache/: the reference's log-probabilities, pictures/
 
     python train_critic.py                                              # one process, CPU or one GPU
     torchrun --nproc-per-node 8 train_critic.py --model meta-llama/Llama-3.1-8B-Instruct
     torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint HOST:29500 train_critic.py   # each node
+    python train_critic.py --domain frontend --head regression --model Qwen/Qwen2-VL-7B-Instruct --checkpointing full
     python train_critic.py --annotate runs/default/train.scored.jsonl --out runs/default/train.annotated.jsonl
 """
 import argparse
@@ -696,8 +705,8 @@ class TokenLogps(torch.autograd.Function):
 class Scorer(nn.Module):
     """A causal language model that gives one number for each scored token, and never a (B, T, V) tensor.
 
-    Without a head: its log-probability. With one: the head's value at the token (regression and value critics).
-    With a processor the model is one that sees, and reads the views: a value for each token, the pictures' included.
+    Without a head: its log-probability. With one: the head's value at the token (regression and value critics). With
+    a processor the model is an image-text one, and reads the views: a value at each token, the pictures' included.
     """
 
     def __init__(self, lm, head=None, head_bytes=2 ** 29, keep=True, processor=None):
@@ -710,7 +719,8 @@ class Scorer(nn.Module):
         if self.processor is not None:
             inputs = read_views(self.processor, batch.views).to(batch.ids.device, self.head.weight.dtype)
             hidden = self.lm.base_model(**inputs, use_cache=False).last_hidden_state              # (R, T, D)
-            return self.head(hidden[inputs["attention_mask"].bool()]).float()[:, 0]               # (N,)
+            hidden = hidden[inputs["attention_mask"].bool()].to(self.head.weight.dtype)           # (N, D)
+            return self.head(hidden).float()[:, 0]                                                # (N,)
         layout = {}
         if batch.forest is not None:
             batch.forest.keep = self.keep
@@ -1176,7 +1186,8 @@ def load_processor(path):
     try:
         processor = AutoProcessor.from_pretrained(path)
     except ImportError as error:
-        die(f"{path}: its processor needs a package that is not installed ({' '.join(str(error).split())[:200]})")
+        die(f"{path}: its processor cannot be loaded without another package "
+            f"({' '.join(str(error).split()).split('. ')[0]})")
     except (OSError, ValueError, TypeError, KeyError) as error:
         die(f"{path}: no processor for pictures could be loaded from there ({str(error).splitlines()[0]})")
     if not hasattr(processor, "image_processor"):
@@ -1226,7 +1237,7 @@ def view_turns(turns, processor, folder):
     """Turns [(prompt messages, reply, the reference page or None)] as sequences of which every token is scored.
 
     The critic sees the reference's picture (c), the picture of the reply's page (white where it has none), and the
-    dialogue, where each page's source is left out. The pictures lie in `folder`.
+    dialogue, where [page] stands for a page's source. The pictures lie in `folder`.
     """
     try:
         import PIL  # noqa: F401

@@ -23,6 +23,9 @@ NLL term on the chosen action (--nll, the paper's Table 5).
 Where it departs from the released code: the critic's reference sees c as the critic does (--critic-reference without-c
 is theirs), and one pair a turn is drawn (--pairs-per-turn 4 is theirs).
 
+A critic that sees pages (train_critic.py --domain frontend --head regression) gets each candidate's page as a picture.
+render.py, which makes the pictures, has to lie beside this file then.
+
 Whatever sequences share at their beginning (c and the request; the dialogue up to a turn) is computed once, as a tree,
 exactly: --pack. `none` and `turn` take the same steps, of pairs from random turns; `trajectory` shares more by taking
 a step's pairs from few trajectories, one after the other, so that the pairs of a step are alike: fewer independent
@@ -719,8 +722,8 @@ class TokenLogps(torch.autograd.Function):
 class Scorer(nn.Module):
     """A causal language model that gives one number for each scored token, and never a (B, T, V) tensor.
 
-    Without a head: its log-probability. With one: the head's value at the token (regression and value critics).
-    With a processor the model is one that sees, and reads the views: a value for each token, the pictures' included.
+    Without a head: its log-probability. With one: the head's value at the token (regression and value critics). With
+    a processor the model is an image-text one, and reads the views: a value at each token, the pictures' included.
     """
 
     def __init__(self, lm, head=None, head_bytes=2 ** 29, keep=True, processor=None):
@@ -733,7 +736,8 @@ class Scorer(nn.Module):
         if self.processor is not None:
             inputs = read_views(self.processor, batch.views).to(batch.ids.device, self.head.weight.dtype)
             hidden = self.lm.base_model(**inputs, use_cache=False).last_hidden_state              # (R, T, D)
-            return self.head(hidden[inputs["attention_mask"].bool()]).float()[:, 0]               # (N,)
+            hidden = hidden[inputs["attention_mask"].bool()].to(self.head.weight.dtype)           # (N, D)
+            return self.head(hidden).float()[:, 0]                                                # (N,)
         layout = {}
         if batch.forest is not None:
             batch.forest.keep = self.keep
@@ -1199,7 +1203,8 @@ def load_processor(path):
     try:
         processor = AutoProcessor.from_pretrained(path)
     except ImportError as error:
-        die(f"{path}: its processor needs a package that is not installed ({' '.join(str(error).split())[:200]})")
+        die(f"{path}: its processor cannot be loaded without another package "
+            f"({' '.join(str(error).split()).split('. ')[0]})")
     except (OSError, ValueError, TypeError, KeyError) as error:
         die(f"{path}: no processor for pictures could be loaded from there ({str(error).splitlines()[0]})")
     if not hasattr(processor, "image_processor"):
@@ -1249,7 +1254,7 @@ def view_turns(turns, processor, folder):
     """Turns [(prompt messages, reply, the reference page or None)] as sequences of which every token is scored.
 
     The critic sees the reference's picture (c), the picture of the reply's page (white where it has none), and the
-    dialogue, where each page's source is left out. The pictures lie in `folder`.
+    dialogue, where [page] stands for a page's source. The pictures lie in `folder`.
     """
     try:
         import PIL  # noqa: F401
