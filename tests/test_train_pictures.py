@@ -257,6 +257,11 @@ def test_what_the_critic_sees_of_a_turn(place):
         assert len(sequence.scored) == len(sequence.ids)
     assert "assistant: A thought. OUTPUT: [page]" in sequences[0].view[0]
     assert "assistant: Which colour?" in sequences[1].view[0]
+    record = {**trajectory(0, 0, SHADES[0], SHADES[1][0], 0.5), "system": "Be kind."}
+    (first, second), = train_critic.sequences_of([("here", record)], "with-c", None, processor, PICTURES)
+    assert set(first.turn) == {0} and set(second.turn) == {1}, "Eq. 2 adds up the turns"
+    files = train_critic.photograph([page(SHADES[1][0]), *map(page, SHADES[0])], PICTURES)
+    assert first.view[1] + second.view[1][1:] == [str(file) for file in files.values()]
     alone, = train_critic.view_turns([(prompt, light, None)], processor, PICTURES)
     assert len(alone.view[1]) == 1 and alone.view[0].count("<image>") == 1, "without c: the agent's page only"
 
