@@ -1212,7 +1212,7 @@ def photograph(pages, folder):
             renderer = Renderer(browsers=2 if world() == 1 else 1)
         except RuntimeError as error:
             die(str(error))
-        bar = tqdm(missing, desc="pages", disable=rank() > 0, mininterval=BAR_SECONDS, unit="page")
+        bar, failed = tqdm(missing, desc="pages", disable=rank() > 0, mininterval=BAR_SECONDS, unit="page"), 0
         with renderer:
             for page, picture in zip(bar, renderer.render_many(missing)):
                 pixels = picture.rgb                                                               # (H, W, 3)
@@ -1221,6 +1221,9 @@ def photograph(pages, folder):
                 part = files[page].with_suffix(".part")
                 image.resize((PICTURE[0], height), Image.Resampling.BOX).save(part, "PNG")
                 os.replace(part, files[page])
+                failed += picture.status != "ok"
+        if failed:
+            say(f"{failed} of {len(missing)} pages could not be rendered: their pictures are white")
     barrier()
     return files
 
@@ -1815,7 +1818,8 @@ def main():
     extra = {"head": args.head, "pictures": args.pictures, "context": args.context, "advantage": args.advantage,
              "beta": args.beta, "reference": args.model, "weights": head_weights(model)}
     save_model(model, processor or tokenizer, args.out, args, extra)
-    say(f"wrote the critic to {args.out}; next: python rollout.py --split train --candidates 16 --run {args.run}")
+    say(f"wrote the critic to {args.out}; next: python rollout.py --split train --candidates 16 --run {args.run}"
+        + " --domain frontend" * (args.domain == "frontend"))
     finish()
 
 

@@ -1229,7 +1229,7 @@ def photograph(pages, folder):
             renderer = Renderer(browsers=2 if world() == 1 else 1)
         except RuntimeError as error:
             die(str(error))
-        bar = tqdm(missing, desc="pages", disable=rank() > 0, mininterval=BAR_SECONDS, unit="page")
+        bar, failed = tqdm(missing, desc="pages", disable=rank() > 0, mininterval=BAR_SECONDS, unit="page"), 0
         with renderer:
             for page, picture in zip(bar, renderer.render_many(missing)):
                 pixels = picture.rgb                                                               # (H, W, 3)
@@ -1238,6 +1238,9 @@ def photograph(pages, folder):
                 part = files[page].with_suffix(".part")
                 image.resize((PICTURE[0], height), Image.Resampling.BOX).save(part, "PNG")
                 os.replace(part, files[page])
+                failed += picture.status != "ok"
+        if failed:
+            say(f"{failed} of {len(missing)} pages could not be rendered: their pictures are white")
     barrier()
     return files
 
