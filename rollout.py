@@ -1221,6 +1221,8 @@ class CriticReward:
             die(f"{args.critic}: no critic.json in there; train one with train_critic.py, or name another with "
                 "--critic")
         head = self.note["head"]
+        if self.note.get("pictures"):
+            die(f"{args.critic}: this critic sees pages, which --step-reward does not show it; use another critic")
         if (args.step_reward == "value") != (head == "value"):
             die(f"--step-reward {args.step_reward} needs another critic: {args.critic} has head {head!r}")
         if args.step_reward == "critic" and self.note["context"] != "with-c":

@@ -17,6 +17,13 @@ in the authors' released code) or none (sum); no c (--context without-c); a line
 of the log-ratio (--head regression), or a value head trained with binary cross-entropy on success (--head value); which
 trajectories are paired (--pair-rule). The paper's NLL term on the chosen side is there with its coefficient (--nll).
 
+--domain frontend --head regression is the paper's critic of web pages: an image-text model (any that transformers
+loads with a processor and a chat template; the paper has Qwen2-VL-7B) that sees c as the picture of the reference page,
+beside it the picture of the page shown at the turn, and the dialogue. A turn's value is the head on the mean hidden
+state of all of it. The pictures are render.py's, which has to lie beside this file then: 512 pixels wide, cut at 1024,
+white for a reply without a page or with one that cannot be rendered. In the dialogue [page] stands for a page's source.
+Nothing is shared between turns there: each is a padded row of its own.
+
 Whatever sequences share at their beginning (c and the request; the dialogue up to a turn) is computed once, as a tree,
 exactly: --pack. `none` and `turn` take the same steps, of pairs from random tasks; `trajectory` shares more by taking
 a step's pairs from few tasks, one after the other, so that the pairs of a step are alike: fewer independent
@@ -24,14 +31,17 @@ examples a step, another order of the data. Models whose attention takes no such
 models, chunked or sink attention) are computed one sequence at a time, and a sentence says so.
 
 Reads   runs/{run}/train.scored.jsonl, the seed model
-Writes  runs/{run}/critic/: the model in Hugging Face format, critic.json (how to read it), metrics.jsonl, checkpoints/
+Writes  runs/{run}/critic/: the model in Hugging Face format, critic.json (how to read it), metrics.jsonl, checkpoints/;
+        runs/{run}/cache/: the reference's log-probabilities, pictures/
 
     python train_critic.py                                              # one process, CPU or one GPU
     torchrun --nproc-per-node 8 train_critic.py --model meta-llama/Llama-3.1-8B-Instruct
     torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint HOST:29500 train_critic.py   # each node
+    python train_critic.py --domain frontend --head regression --model Qwen/Qwen2-VL-7B-Instruct --checkpointing full
     python train_critic.py --annotate runs/default/train.scored.jsonl --out runs/default/train.annotated.jsonl
 """
 import argparse
+import copy
 import functools
 import hashlib
 import json
@@ -61,6 +71,9 @@ def parse_args():
     # paths
     parser.add_argument("--run", default="default",
                         help="name of the run: the defaults below lie in runs/RUN (default default)")
+    parser.add_argument("--domain", choices=["backend", "frontend"], default="backend",
+                        help="frontend: pairs, gap and epochs default to the paper's for pages, and --head regression "
+                             "sees their pictures (default backend)")
     parser.add_argument("--in", dest="input", help="scored trajectories (default runs/RUN/train.scored.jsonl)")
     parser.add_argument("--model", help="seed model, also the reference: folder or hub name (default runs/RUN/base)")
     parser.add_argument("--out",
@@ -78,21 +91,27 @@ def parse_args():
     parser.add_argument("--context", choices=["with-c", "without-c"], default="with-c",
                         help="whether the critic sees the reference solution (default with-c)")
     parser.add_argument("--head", choices=["log-ratio", "regression", "value"], default="log-ratio",
-                        help="log-ratio (Eq. 3), a linear head on a turn's mean hidden state, or a value head trained "
-                             "with binary cross-entropy on success (default log-ratio)")
+                        help="log-ratio (Eq. 3), a linear head on a turn's mean hidden state (with --domain frontend: "
+                             "of an image-text model that sees both pages), or a value head trained with binary "
+                             "cross-entropy on success (default log-ratio)")
     parser.add_argument("--nll", type=float, default=0.01,
                         help="weight of the chosen side's mean NLL per token (default 0.01)")
     # pairs
-    parser.add_argument("--pair-rule", choices=["best-vs-lower", "all"], default="best-vs-lower",
+    parser.add_argument("--pair-rule", choices=["best-vs-lower", "all"],
                         help="best-vs-lower: tasks with a fully passing trajectory, the first such against each that "
-                             "scores lower; all: every two trajectories whose rewards differ (default best-vs-lower)")
-    parser.add_argument("--min-gap", type=float, default=0.0,
-                        help="smallest difference of rewards in a pair (default 0)")
+                             "scores lower; all: every two trajectories whose rewards differ (default best-vs-lower; "
+                             "frontend all)")
+    parser.add_argument("--min-gap", type=float,
+                        help="smallest difference of rewards in a pair (default 0; frontend 0.1)")
     parser.add_argument("--pairs-per-task", type=int, default=0,
                         help="most pairs of one task, a random choice; 0: all (default 0)")
-    training_flags(parser, lr=2e-7, epochs=4, batch_size=8)
+    training_flags(parser, lr=2e-7, epochs=None, batch_size=8)
     args = parser.parse_args()
-    run = Path("runs") / args.run
+    run, pages = Path("runs") / args.run, args.domain == "frontend"
+    args.pictures = pages and args.head == "regression"
+    args.pair_rule = args.pair_rule or ("all" if pages else "best-vs-lower")
+    args.min_gap = (0.1 if pages else 0.0) if args.min_gap is None else args.min_gap
+    args.epochs = args.epochs or (8 if pages else 4)
     args.input = args.input or str(run / "train.scored.jsonl")
     args.model = args.model or str(run / "base")
     args.critic = args.critic or str(run / "critic")
@@ -240,6 +259,7 @@ class Sequence(NamedTuple):
     ids: np.ndarray     # (T,) int32
     scored: np.ndarray  # (N,) indices into ids of the tokens whose log-probability counts: the responses
     turn: np.ndarray    # (N,) index of the assistant turn that each scored token belongs to
+    view: tuple = ()    # what a critic that sees pages reads: (text, the pictures' files)
 
 
 def join_turns(turns):
@@ -264,7 +284,7 @@ def join_turns(turns):
 def context_of(lm_path):
     from transformers import AutoConfig
     try:
-        return getattr(AutoConfig.from_pretrained(lm_path), "max_position_embeddings", 0) or 0
+        return getattr(AutoConfig.from_pretrained(lm_path).get_text_config(), "max_position_embeddings", 0) or 0
     except (OSError, ValueError) as error:
         die(f"{lm_path}: no model could be loaded from there ({str(error).splitlines()[0]})")
 
@@ -422,6 +442,7 @@ class Batch(NamedTuple):
     reference: torch.Tensor     # (N,) cached log-probability under the reference (zeros where there is none)
     tokens: int                 # tokens computed, without padding
     attended: int               # sum over them of how many tokens each attends to
+    views: tuple = ()           # of each row, what a critic that sees pages reads
 
 
 def collate(sequences, side_of, sides, device, pack, reference=None):
@@ -456,11 +477,13 @@ def collate(sequences, side_of, sides, device, pack, reference=None):
     to = lambda array: torch.from_numpy(np.ascontiguousarray(array)).to(device, non_blocking=True)
     return Batch(ids=to(ids), positions=to(positions), forest=forest, source=to(source), own=to(own), target=to(target),
                  turn=to(turn), side=to(turns // 100_000), sides=sides, reference=to(cached), tokens=tokens,
-                 attended=attended)
+                 attended=attended, views=tuple(s.view for s in sequences))
 
 
-def empty_batch(device, pack):
+def empty_batch(device, pack, example):
     """A forward pass that counts for nothing: keeps ranks in step when one has fewer micro-batches."""
+    if example.view:  # the picture's layers have to run on every rank too
+        return collate([example], [0], 1, device, pack)
     return collate([Sequence(np.zeros(2, np.int32), np.array([1]), np.array([0]))], [0], 1, device, pack)
 
 
@@ -682,16 +705,22 @@ class TokenLogps(torch.autograd.Function):
 class Scorer(nn.Module):
     """A causal language model that gives one number for each scored token, and never a (B, T, V) tensor.
 
-    Without a head: its log-probability. With one: the head's value at the token (regression and value critics).
+    Without a head: its log-probability. With one: the head's value at the token (regression and value critics). With
+    a processor the model is an image-text one, and reads the views: a value at each token, the pictures' included.
     """
 
-    def __init__(self, lm, head=None, head_bytes=2 ** 29, keep=True):
+    def __init__(self, lm, head=None, head_bytes=2 ** 29, keep=True, processor=None):
         super().__init__()
-        self.lm, self.head = lm, head
+        self.lm, self.head, self.processor = lm, head, processor
         self.head_bytes = head_bytes  # logits beyond so many bytes are computed again in the backward pass
         self.keep = keep
 
     def forward(self, batch):
+        if self.processor is not None:
+            inputs = read_views(self.processor, batch.views).to(batch.ids.device, self.head.weight.dtype)
+            hidden = self.lm.base_model(**inputs, use_cache=False).last_hidden_state              # (R, T, D)
+            hidden = hidden[inputs["attention_mask"].bool()].to(self.head.weight.dtype)           # (N, D)
+            return self.head(hidden).float()[:, 0]                                                # (N,)
         layout = {}
         if batch.forest is not None:
             batch.forest.keep = self.keep
@@ -710,7 +739,7 @@ class Scorer(nn.Module):
 
     def flops(self, batch):
         """Floating-point operations forward and backward: 6 per weight and token, 12 per attended pair and layer."""
-        config = self.lm.config
+        config = self.lm.config.get_text_config()
         output = self.lm.get_output_embeddings().weight.numel()
         body = sum(p.numel() for p in self.lm.base_model.parameters()) - self.lm.get_input_embeddings().weight.numel()
         heads = getattr(config, "num_attention_heads", 0)
@@ -831,9 +860,13 @@ def shard(model, device, offload):
     fully_shard(model, **options)
 
 
-def load_model(path, device, args, head=None, train=True):
-    """A Scorer around the causal language model at `path`, float32, sharded over the ranks, in train or eval mode."""
-    from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM
+def load_model(path, device, args, head=None, train=True, processor=None):
+    """A Scorer around the causal language model at `path`, float32, sharded over the ranks, in train or eval mode.
+
+    With a processor: around the image-text model there. Its weights have other names in the file than in the model, so
+    transformers reads them, all of them on every rank; and its rows are padded, since no tree mask fits its attention.
+    """
+    from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
     from transformers.utils import logging
     logging.disable_progress_bar()
     AttentionInterface.register("tree", tree_attention)
@@ -847,11 +880,19 @@ def load_model(path, device, args, head=None, train=True):
                 return None
             die(f"{path}: no causal language model could be loaded from there ({str(error).splitlines()[0]})")
 
-    with parameters_on_meta():
-        lm = build(attn_implementation="tree")
-        kinds = set(getattr(lm.config, "layer_types", None) or ()) if lm else {"unknown"}
-        trees = kinds <= {"full_attention", "sliding_attention"} and lm._supports_attention_backend
-        lm = lm if trees else build()
+    if processor is None:
+        with parameters_on_meta():
+            lm = build(attn_implementation="tree")
+            kinds = set(getattr(lm.config, "layer_types", None) or ()) if lm else {"unknown"}
+            trees = kinds <= {"full_attention", "sliding_attention"} and lm._supports_attention_backend
+            lm = lm if trees else build()
+    else:
+        trees, args.pack = False, "padded"
+        try:
+            lm, info = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32,
+                                                                   output_loading_info=True)
+        except (OSError, ValueError, KeyError) as error:
+            die(f"{path}: no image-text-to-text model could be loaded from there ({str(error).splitlines()[0]})")
     for module in lm.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
@@ -862,13 +903,19 @@ def load_model(path, device, args, head=None, train=True):
     if args.compile:
         for layer in decoder_layers(lm):
             layer.compile(dynamic=True)
-    model = Scorer(lm, head, head_bytes=2 ** (32 if device.type == "cuda" else 29), keep=args.checkpointing == "none")
+    model = Scorer(lm, head, head_bytes=2 ** (32 if device.type == "cuda" else 29), keep=args.checkpointing == "none",
+                   processor=processor)
     if dist.is_initialized():
         shard(model, device, args.cpu_offload)
     home = torch.device("cpu") if args.cpu_offload else device
-    model._apply(lambda t: torch.empty_like(t, device=home) if t.is_meta else t.to(device))
-    lm.tie_weights()  # allocating gave a tied weight one copy at each of its places
-    missing = read_weights(model, folder)
+
+    def settle(tensor):
+        where = home if isinstance(tensor, nn.Parameter) else device
+        return torch.empty_like(tensor, device=where) if tensor.is_meta else tensor.to(where)
+    model._apply(settle)
+    if processor is None:
+        lm.tie_weights()  # allocating gave a tied weight one copy at each of its places
+    missing = read_weights(model, folder) if processor is None else sorted(info["missing_keys"])
     if missing:
         die(f"{path}: the safetensors files there do not hold {missing[0]} ({len(missing)} are missing); save "
             f"the model again with save_pretrained")
@@ -936,7 +983,7 @@ def cut(things, fits):
 @torch.no_grad()
 def score_all(model, sequences, device, args, title):
     """One number for each scored token of each sequence: a list of float32 arrays. Ranks share the work."""
-    if args.pack == "none":
+    if args.pack in ("none", "padded"):
         order, cost = sorted(range(len(sequences)), key=lambda i: len(sequences[i].ids)), padded_tokens
     else:
         order, cost = sorted(range(len(sequences)), key=lambda i: sequences[i].ids.astype(">i4").tobytes()), tree_tokens
@@ -946,17 +993,23 @@ def score_all(model, sequences, device, args, title):
     rounds = range(-(-len(rows) // world()))
     for n in tqdm(rounds, desc=title, disable=rank() > 0, mininterval=BAR_SECONDS, unit="batch"):
         part = mine[n] if n < len(mine) else []
-        batch = empty_batch(device, args.pack)
+        batch = empty_batch(device, args.pack, sequences[0])
         if part:
             batch = collate([sequences[i] for i in part], [0] * len(part), 1, device, args.pack)
         values = model(batch).float().cpu().numpy()
         ends = np.cumsum([len(sequences[i].scored) for i in part])
         result.update(zip(part, np.split(values, ends[:-1]) if part else []))
-    if world() > 1:
-        gathered = [None] * world()
-        dist.all_gather_object(gathered, result)
-        result = {i: v for part in gathered for i, v in part.items()}
+    result = everyones(result)
     return [result[i] for i in range(len(sequences))]
+
+
+def everyones(mine):
+    """The union of every rank's dictionary."""
+    if world() == 1:
+        return mine
+    gathered = [None] * world()
+    dist.all_gather_object(gathered, mine)
+    return {key: value for part in gathered for key, value in part.items()}
 
 
 def fingerprint(*parts):
@@ -996,7 +1049,7 @@ def reference_logps(path, sequences, device, args, cache):
 def new_head(path):
     """A linear head that starts at zero, so that every trajectory starts with the same score."""
     from transformers import AutoConfig
-    head = nn.Linear(AutoConfig.from_pretrained(path).hidden_size, 1)
+    head = nn.Linear(AutoConfig.from_pretrained(path).get_text_config().hidden_size, 1)
     nn.init.zeros_(head.weight), nn.init.zeros_(head.bias)
     return head
 
@@ -1024,12 +1077,14 @@ def read_critic(path):
     return note, head
 
 
-def critic_advantages(sequences, critic, reference, note, head, device, args, reference_sequences=None):
+def critic_advantages(sequences, critic, reference, note, head, device, args, reference_sequences=None, processor=None):
     """Each turn's advantage (Eq. 3), one list for each sequence. The critic, then the reference: never both in memory.
 
     `reference_sequences`: the same responses after another prompt, for a reference that does not see c.
     """
-    values = score_all(load_model(critic, device, args, head, train=False), sequences, device, args, "critic")
+    args = copy.copy(args)  # how the critic has to be packed says nothing about the policy
+    model = load_model(critic, device, args, head, train=False, processor=processor)
+    values = score_all(model, sequences, device, args, "critic")
     if note["head"] == "log-ratio":
         model = load_model(reference, device, args, train=False)
         base = score_all(model, reference_sequences or sequences, device, args, "reference")
@@ -1096,7 +1151,7 @@ def micro_batches(items, sequences, args):
     """This rank's micro-batches of a step, and how many every rank runs (the most that any rank needs)."""
     of = lambda part: [sequences[i] for item in part for i in item.chosen + item.rejected]
     longest = lambda item: max(len(sequences[i].ids) for i in item.chosen + item.rejected)
-    if args.pack == "none":
+    if args.pack in ("none", "padded"):
         ordered, cost = sorted(items, key=longest), padded_tokens
         shares = [ordered[r::world()] for r in range(world())]
     else:  # neighbours share most: each rank takes a stretch of about the same length
@@ -1113,11 +1168,107 @@ def micro_batches(items, sequences, args):
 def collate_items(items, sequences, reference, device, args):
     """Items as one batch: side 2i is item i's chosen, 2i + 1 its rejected."""
     if not items:
-        return empty_batch(device, args.pack)
+        return empty_batch(device, args.pack, sequences[0])
     index = [(i, 2 * n + s) for n, item in enumerate(items)
              for s, side in enumerate((item.chosen, item.rejected)) for i in side]
     return collate([sequences[i] for i, _ in index], [side for _, side in index], 2 * len(items), device,
                    args.pack, [reference[i] for i, _ in index] if reference is not None else None)
+
+
+# Pages as pictures: what a critic with a regression head sees in the frontend domain
+
+PICTURE = 512, 1024  # pixels: a page's picture is scaled to this width, and cut at this height
+
+
+def load_processor(path):
+    """The processor of an image-text model: its tokenizer and chat template, and how it cuts pictures into patches."""
+    from transformers import AutoProcessor
+    try:
+        processor = AutoProcessor.from_pretrained(path)
+    except ImportError as error:
+        die(f"{path}: its processor cannot be loaded without another package "
+            f"({' '.join(str(error).split()).split('. ')[0]})")
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        die(f"{path}: no processor for pictures could be loaded from there ({str(error).splitlines()[0]})")
+    if not hasattr(processor, "image_processor"):
+        die(f"{path}: this model reads text only; a critic that sees pages needs an image-text-to-text model")
+    if not processor.chat_template:
+        die(f"{path}: the processor has no chat template; take an instruction-tuned model, or add chat_template.jinja")
+    processor.tokenizer.pad_token = processor.tokenizer.pad_token or processor.tokenizer.eos_token
+    return processor
+
+
+def photograph(pages, folder):
+    """{page: file of its picture}. Each page is rendered once, by one of the ranks; what fails to render is white."""
+    from PIL import Image
+    from render import Renderer
+    name = lambda page: hashlib.sha256(page.encode("utf-8", "replace")).hexdigest()[:24]
+    files = {page: folder / f"{name(page)}.png" for page in pages}
+    missing = sorted(page for page, file in files.items() if not file.is_file())[rank()::world()]
+    barrier()  # every rank has looked before any writes
+    if missing:
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            renderer = Renderer(browsers=2 if world() == 1 else 1)
+        except RuntimeError as error:
+            die(str(error))
+        bar, failed = tqdm(missing, desc="pages", disable=rank() > 0, mininterval=BAR_SECONDS, unit="page"), 0
+        with renderer:
+            for page, picture in zip(bar, renderer.render_many(missing)):
+                pixels = picture.rgb                                                               # (H, W, 3)
+                image = Image.fromarray(pixels[:pixels.shape[1] * PICTURE[1] // PICTURE[0]])
+                height = max(1, round(image.height * PICTURE[0] / image.width))
+                part = files[page].with_suffix(".part")
+                image.resize((PICTURE[0], height), Image.Resampling.BOX).save(part, "PNG")
+                os.replace(part, files[page])
+                failed += picture.status != "ok"
+        if failed:
+            say(f"{failed} of {len(missing)} pages could not be rendered: their pictures are white")
+    barrier()
+    return files
+
+
+def read_views(processor, views):
+    """[(text, the pictures' files)] as an image-text model's inputs, in padded rows."""
+    from PIL import Image
+    pictures = [[Image.open(file).convert("RGB") for file in files] for _, files in views]
+    return processor(text=[text for text, _ in views], images=pictures, padding=True, add_special_tokens=False,
+                     return_tensors="pt")
+
+
+def view_turns(turns, processor, folder):
+    """Turns [(prompt messages, reply, the reference page or None)] as sequences of which every token is scored.
+
+    The critic sees the reference's picture (c), the picture of the reply's page (white where it has none), and the
+    dialogue, where [page] stands for a page's source. The pictures lie in `folder`.
+    """
+    try:
+        import PIL  # noqa: F401
+        from render import extract_page
+    except ImportError as error:
+        die(f"a critic that sees pages needs pillow, and render.py beside this file ({error})")
+    shown, texts = [], []
+    for messages, reply, reference in turns:
+        said = [(m["role"], str(m["content"])) for m in messages if m["role"] != "system"] + [("assistant", reply)]
+        found = [extract_page(text) for _, text in said]
+        shown.append([page for page in (reference, found[-1] or "") if page is not None])
+        text = "\n\n".join(f"{role}: {text.replace(page, '[page]') if page else text}"
+                           for (role, text), page in zip(said, found))
+        for token in {*processor.tokenizer.all_special_tokens, getattr(processor, "image_token", None)} - {None}:
+            text = text.replace(token, " ")  # what a stranger wrote must not stand for a picture
+        lead = "The picture shows" if reference is None else \
+            "The first picture shows the page that is wanted, the second"
+        texts.append(f"{lead} the page of the last reply.\n\n{text}")
+    files = photograph({page for pages in shown for page in pages}, folder)
+    views = []
+    for pages, text in zip(shown, texts):
+        content = [{"type": "image"}] * len(pages) + [{"type": "text", "text": text}]
+        prompt = processor.apply_chat_template([{"role": "user", "content": content}], tokenize=False)
+        views.append((prompt, [str(files[page]) for page in pages]))
+    bar = tqdm(range(rank(), len(views), world()), desc="pictures", disable=rank() > 0, mininterval=BAR_SECONDS)
+    ids = everyones({n: read_views(processor, [views[n]])["input_ids"][0].numpy().astype(np.int32) for n in bar})
+    return [Sequence(ids[n], np.arange(len(ids[n])), np.zeros(len(ids[n]), np.int64), view)
+            for n, view in enumerate(views)]
 
 
 # Flags, settings, and the output folder
@@ -1262,7 +1413,9 @@ def load_checkpoint(folder, model, optimizer):
             continue
         weights, moments = get_state_dict(model, optimizer)
         state = {"model": weights, "optimizer": moments}
-        dcp.load(state, checkpoint_id=str(path), no_dist=not dist.is_initialized())
+        # What a head leaves unused (the output embedding) never had a gradient, and AdamW no averages of it to save.
+        planner = dcp.DefaultLoadPlanner(allow_partial_load=model.head is not None)
+        dcp.load(state, checkpoint_id=str(path), planner=planner, no_dist=not dist.is_initialized())
         set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
         return note["step"]
     return 0
@@ -1523,7 +1676,25 @@ def read_trajectories(path, maker="evaluate.py"):
     return tasks
 
 
-def make_items(args, tokenizer):
+def sequences_of(records, context, tokenizer, processor, folder):
+    """[(where, record)] to a list for each: its turns as few sequences as possible; with a processor each its own."""
+    turns, counts = [], []
+    for where, record in records:
+        c = ground_truth_of(record, where) if context == "with-c" else None
+        part = turns_of(record, where, None if processor else c)
+        if processor:
+            replies = [m.get("output") or m["content"] for m in record["dialogue_history"] if m["role"] == "assistant"]
+            part = [(messages, reply, c) for (messages, _), reply in zip(part, replies)]
+        turns += part
+        counts.append(len(part))
+    if processor:
+        seen = iter(view_turns(turns, processor, folder))
+        return [[s._replace(turn=s.turn + n) for n, s in zip(range(count), seen)] for count in counts]
+    ids = iter(tokenise(tokenizer, turns))
+    return [join_turns([next(ids) for _ in range(count)]) for count in counts]
+
+
+def make_items(args, tokenizer, processor):
     """The pairs of --in (for --head value: the trajectories) as items over a list of sequences."""
     tasks = read_trajectories(args.input)
     chosen_records, links, skipped = [], [], Counter()
@@ -1548,17 +1719,9 @@ def make_items(args, tokenizer):
         die(f"{args.input}: no task has two trajectories that can be compared ({len(tasks)} tasks); sample more "
             f"trajectories per task (rollout.py --samples), or try --pair-rule all")
     used = sorted({i for link in links for i in link[:2] if i is not None})
-    turns, counts = [], []
-    for i in used:
-        where, record = chosen_records[i]
-        c = ground_truth_of(record, where) if args.context == "with-c" else None
-        part = turns_of(record, where, c)
-        turns += part
-        counts.append(len(part))
-    ids = iter(tokenise(tokenizer, turns))
     sequences, of_record = [], {}
-    for i, count in zip(used, counts):
-        joined = join_turns([next(ids) for _ in range(count)])
+    joined_of = sequences_of([chosen_records[i] for i in used], args.context, tokenizer, processor, pictures_of(args))
+    for i, joined in zip(used, joined_of):
         of_record[i] = list(range(len(sequences), len(sequences) + len(joined)))
         sequences += joined
     items = [Item(of_record[i], [] if j is None else of_record[j], (str(task), n), label)
@@ -1566,53 +1729,53 @@ def make_items(args, tokenizer):
     return *leave_out_long(items, sequences, args, args.input), len(tasks)
 
 
-def annotate(args, tokenizer, device):
+def pictures_of(args):
+    return Path(args.out).parent / "cache" / "pictures"
+
+
+def annotate(args, device):
     """Write the trajectories of --annotate with the critic's advantage at each assistant turn."""
     note, head = read_critic(args.critic)
+    processor = load_processor(args.critic) if note.get("pictures") else None
+    tokenizer = None if processor else load_tokenizer(args.critic)
     out = Path(args.out)
     if out.suffix != ".jsonl":
         die(f"--annotate writes JSON lines: --out should end in .jsonl, found {out}")
     if out.exists() and not args.overwrite:
         die(f"{out} exists; use --overwrite, or another --out")
     records = read_jsonl(args.annotate, ("dialogue_history",), "evaluate.py")
-    turns, counts = [], []
-    for number, record in records:
-        where = f"{args.annotate}, line {number}"
-        c = ground_truth_of(record, where) if note["context"] == "with-c" else None
-        part = turns_of(record, where, c)
-        turns += part
-        counts.append(len(part))
-    ids = iter(tokenise(tokenizer, turns))
-    joined = [join_turns([next(ids) for _ in range(count)]) for count in counts]
+    places = [(f"{args.annotate}, line {number}", record) for number, record in records]
+    joined = sequences_of(places, note["context"], tokenizer, processor, pictures_of(args))
     flat = [s for part in joined for s in part]
     check_lengths(flat, context_of(args.critic), args.annotate, "--critic")
-    advantages = iter(critic_advantages(flat, args.critic, args.model, note, head, device, args))
+    advantages = iter(critic_advantages(flat, args.critic, args.model, note, head, device, args, None, processor))
     if rank() == 0:
-        part = out.with_suffix(".part")
+        turns, part = 0, out.with_suffix(".part")
         with open(part, "w", encoding="utf-8") as file:
             for (_, record), sequences in zip(records, joined):
                 values = [a for _ in sequences for a in next(advantages)]
-                spoken = iter(values)
+                spoken, turns = iter(values), turns + len(values)
                 history = [{**m, "advantage": round(next(spoken), 6)} if m["role"] == "assistant" else m
                            for m in record["dialogue_history"]]
                 file.write(json.dumps({**record, "dialogue_history": history}, ensure_ascii=False) + "\n")
         os.replace(part, out)
-    say(f"wrote {len(records)} trajectories with {len(turns)} advantages to {out}")
+        say(f"wrote {len(records)} trajectories with {turns} advantages to {out}")
 
 
 def main():
     args = parse_args()
     device = start_process_group()
-    tokenizer = load_tokenizer(args.critic if args.annotate else args.model)
     if args.annotate:
-        annotate(args, tokenizer, device)
+        annotate(args, device)
         return finish()
+    processor = load_processor(args.model) if args.pictures else None
+    tokenizer = None if processor else load_tokenizer(args.model)
     settings = settings_of(args, ("input", "model", "beta", "advantage", "context", "head", "nll", "pair_rule",
-                                  "min_gap", "pairs_per_task"))
+                                  "min_gap", "pairs_per_task", *(["pictures"] if processor else [])))
     if finished_already(args, settings):
         say(f"{args.out} is finished already (--overwrite trains it again)")
         return finish()
-    items, sequences, tasks = make_items(args, tokenizer)
+    items, sequences, tasks = make_items(args, tokenizer, processor)
     check_lengths(sequences, context_of(args.model), args.input)
     say(f"{len(items)} {'trajectories' if args.head == 'value' else 'pairs'} from {tasks} tasks, "
         f"{sum(len(s.ids) for s in sequences)} tokens")
@@ -1623,7 +1786,7 @@ def main():
     head = None
     if args.head != "log-ratio":
         head = new_head(args.model)
-    model = load_model(args.model, device, args, head)
+    model = load_model(args.model, device, args, head, processor=processor)
     steps = step_items(items, args)
     optimizer, first, log = continue_training(model, args, device, len(steps))
 
@@ -1652,10 +1815,11 @@ def main():
         if args.save_every and (step + 1) % args.save_every == 0 and step + 1 < len(steps):
             save_checkpoint(args, model, optimizer, step + 1, settings)
 
-    extra = {"head": args.head, "context": args.context, "advantage": args.advantage, "beta": args.beta,
-             "reference": args.model, "weights": head_weights(model)}
-    save_model(model, tokenizer, args.out, args, extra)
-    say(f"wrote the critic to {args.out}; next: python rollout.py --split train --candidates 16 --run {args.run}")
+    extra = {"head": args.head, "pictures": args.pictures, "context": args.context, "advantage": args.advantage,
+             "beta": args.beta, "reference": args.model, "weights": head_weights(model)}
+    save_model(model, processor or tokenizer, args.out, args, extra)
+    say(f"wrote the critic to {args.out}; next: python rollout.py --split train --candidates 16 --run {args.run}"
+        + " --domain frontend" * (args.domain == "frontend"))
     finish()
 
 

@@ -23,6 +23,9 @@ NLL term on the chosen action (--nll, the paper's Table 5).
 Where it departs from the released code: the critic's reference sees c as the critic does (--critic-reference without-c
 is theirs), and one pair a turn is drawn (--pairs-per-turn 4 is theirs).
 
+A critic that sees pages (train_critic.py --domain frontend --head regression) gets each candidate's page as a picture.
+render.py, which makes the pictures, has to lie beside this file then.
+
 Whatever sequences share at their beginning (c and the request; the dialogue up to a turn) is computed once, as a tree,
 exactly: --pack. `none` and `turn` take the same steps, of pairs from random turns; `trajectory` shares more by taking
 a step's pairs from few trajectories, one after the other, so that the pairs of a step are alike: fewer independent
@@ -40,6 +43,7 @@ Writes  runs/{run}/train.pairs.jsonl (sweet) and runs/{run}/policy/: the model i
     python train_policy.py --method sft --model tiny --in data/backend/demonstrations.jsonl --out runs/default/base
 """
 import argparse
+import copy
 import functools
 import hashlib
 import json
@@ -272,6 +276,7 @@ class Sequence(NamedTuple):
     ids: np.ndarray     # (T,) int32
     scored: np.ndarray  # (N,) indices into ids of the tokens whose log-probability counts: the responses
     turn: np.ndarray    # (N,) index of the assistant turn that each scored token belongs to
+    view: tuple = ()    # what a critic that sees pages reads: (text, the pictures' files)
 
 
 def join_turns(turns):
@@ -296,7 +301,7 @@ def join_turns(turns):
 def context_of(lm_path):
     from transformers import AutoConfig
     try:
-        return getattr(AutoConfig.from_pretrained(lm_path), "max_position_embeddings", 0) or 0
+        return getattr(AutoConfig.from_pretrained(lm_path).get_text_config(), "max_position_embeddings", 0) or 0
     except (OSError, ValueError) as error:
         die(f"{lm_path}: no model could be loaded from there ({str(error).splitlines()[0]})")
 
@@ -454,6 +459,7 @@ class Batch(NamedTuple):
     reference: torch.Tensor     # (N,) cached log-probability under the reference (zeros where there is none)
     tokens: int                 # tokens computed, without padding
     attended: int               # sum over them of how many tokens each attends to
+    views: tuple = ()           # of each row, what a critic that sees pages reads
 
 
 def collate(sequences, side_of, sides, device, pack, reference=None):
@@ -488,11 +494,13 @@ def collate(sequences, side_of, sides, device, pack, reference=None):
     to = lambda array: torch.from_numpy(np.ascontiguousarray(array)).to(device, non_blocking=True)
     return Batch(ids=to(ids), positions=to(positions), forest=forest, source=to(source), own=to(own), target=to(target),
                  turn=to(turn), side=to(turns // 100_000), sides=sides, reference=to(cached), tokens=tokens,
-                 attended=attended)
+                 attended=attended, views=tuple(s.view for s in sequences))
 
 
-def empty_batch(device, pack):
+def empty_batch(device, pack, example):
     """A forward pass that counts for nothing: keeps ranks in step when one has fewer micro-batches."""
+    if example.view:  # the picture's layers have to run on every rank too
+        return collate([example], [0], 1, device, pack)
     return collate([Sequence(np.zeros(2, np.int32), np.array([1]), np.array([0]))], [0], 1, device, pack)
 
 
@@ -714,16 +722,22 @@ class TokenLogps(torch.autograd.Function):
 class Scorer(nn.Module):
     """A causal language model that gives one number for each scored token, and never a (B, T, V) tensor.
 
-    Without a head: its log-probability. With one: the head's value at the token (regression and value critics).
+    Without a head: its log-probability. With one: the head's value at the token (regression and value critics). With
+    a processor the model is an image-text one, and reads the views: a value at each token, the pictures' included.
     """
 
-    def __init__(self, lm, head=None, head_bytes=2 ** 29, keep=True):
+    def __init__(self, lm, head=None, head_bytes=2 ** 29, keep=True, processor=None):
         super().__init__()
-        self.lm, self.head = lm, head
+        self.lm, self.head, self.processor = lm, head, processor
         self.head_bytes = head_bytes  # logits beyond so many bytes are computed again in the backward pass
         self.keep = keep
 
     def forward(self, batch):
+        if self.processor is not None:
+            inputs = read_views(self.processor, batch.views).to(batch.ids.device, self.head.weight.dtype)
+            hidden = self.lm.base_model(**inputs, use_cache=False).last_hidden_state              # (R, T, D)
+            hidden = hidden[inputs["attention_mask"].bool()].to(self.head.weight.dtype)           # (N, D)
+            return self.head(hidden).float()[:, 0]                                                # (N,)
         layout = {}
         if batch.forest is not None:
             batch.forest.keep = self.keep
@@ -742,7 +756,7 @@ class Scorer(nn.Module):
 
     def flops(self, batch):
         """Floating-point operations forward and backward: 6 per weight and token, 12 per attended pair and layer."""
-        config = self.lm.config
+        config = self.lm.config.get_text_config()
         output = self.lm.get_output_embeddings().weight.numel()
         body = sum(p.numel() for p in self.lm.base_model.parameters()) - self.lm.get_input_embeddings().weight.numel()
         heads = getattr(config, "num_attention_heads", 0)
@@ -863,9 +877,13 @@ def shard(model, device, offload):
     fully_shard(model, **options)
 
 
-def load_model(path, device, args, head=None, train=True):
-    """A Scorer around the causal language model at `path`, float32, sharded over the ranks, in train or eval mode."""
-    from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM
+def load_model(path, device, args, head=None, train=True, processor=None):
+    """A Scorer around the causal language model at `path`, float32, sharded over the ranks, in train or eval mode.
+
+    With a processor: around the image-text model there. Its weights have other names in the file than in the model, so
+    transformers reads them, all of them on every rank; and its rows are padded, since no tree mask fits its attention.
+    """
+    from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
     from transformers.utils import logging
     logging.disable_progress_bar()
     AttentionInterface.register("tree", tree_attention)
@@ -879,11 +897,19 @@ def load_model(path, device, args, head=None, train=True):
                 return None
             die(f"{path}: no causal language model could be loaded from there ({str(error).splitlines()[0]})")
 
-    with parameters_on_meta():
-        lm = build(attn_implementation="tree")
-        kinds = set(getattr(lm.config, "layer_types", None) or ()) if lm else {"unknown"}
-        trees = kinds <= {"full_attention", "sliding_attention"} and lm._supports_attention_backend
-        lm = lm if trees else build()
+    if processor is None:
+        with parameters_on_meta():
+            lm = build(attn_implementation="tree")
+            kinds = set(getattr(lm.config, "layer_types", None) or ()) if lm else {"unknown"}
+            trees = kinds <= {"full_attention", "sliding_attention"} and lm._supports_attention_backend
+            lm = lm if trees else build()
+    else:
+        trees, args.pack = False, "padded"
+        try:
+            lm, info = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32,
+                                                                   output_loading_info=True)
+        except (OSError, ValueError, KeyError) as error:
+            die(f"{path}: no image-text-to-text model could be loaded from there ({str(error).splitlines()[0]})")
     for module in lm.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
@@ -894,13 +920,19 @@ def load_model(path, device, args, head=None, train=True):
     if args.compile:
         for layer in decoder_layers(lm):
             layer.compile(dynamic=True)
-    model = Scorer(lm, head, head_bytes=2 ** (32 if device.type == "cuda" else 29), keep=args.checkpointing == "none")
+    model = Scorer(lm, head, head_bytes=2 ** (32 if device.type == "cuda" else 29), keep=args.checkpointing == "none",
+                   processor=processor)
     if dist.is_initialized():
         shard(model, device, args.cpu_offload)
     home = torch.device("cpu") if args.cpu_offload else device
-    model._apply(lambda t: torch.empty_like(t, device=home) if t.is_meta else t.to(device))
-    lm.tie_weights()  # allocating gave a tied weight one copy at each of its places
-    missing = read_weights(model, folder)
+
+    def settle(tensor):
+        where = home if isinstance(tensor, nn.Parameter) else device
+        return torch.empty_like(tensor, device=where) if tensor.is_meta else tensor.to(where)
+    model._apply(settle)
+    if processor is None:
+        lm.tie_weights()  # allocating gave a tied weight one copy at each of its places
+    missing = read_weights(model, folder) if processor is None else sorted(info["missing_keys"])
     if missing:
         die(f"{path}: the safetensors files there do not hold {missing[0]} ({len(missing)} are missing); save "
             f"the model again with save_pretrained")
@@ -968,7 +1000,7 @@ def cut(things, fits):
 @torch.no_grad()
 def score_all(model, sequences, device, args, title):
     """One number for each scored token of each sequence: a list of float32 arrays. Ranks share the work."""
-    if args.pack == "none":
+    if args.pack in ("none", "padded"):
         order, cost = sorted(range(len(sequences)), key=lambda i: len(sequences[i].ids)), padded_tokens
     else:
         order, cost = sorted(range(len(sequences)), key=lambda i: sequences[i].ids.astype(">i4").tobytes()), tree_tokens
@@ -978,17 +1010,23 @@ def score_all(model, sequences, device, args, title):
     rounds = range(-(-len(rows) // world()))
     for n in tqdm(rounds, desc=title, disable=rank() > 0, mininterval=BAR_SECONDS, unit="batch"):
         part = mine[n] if n < len(mine) else []
-        batch = empty_batch(device, args.pack)
+        batch = empty_batch(device, args.pack, sequences[0])
         if part:
             batch = collate([sequences[i] for i in part], [0] * len(part), 1, device, args.pack)
         values = model(batch).float().cpu().numpy()
         ends = np.cumsum([len(sequences[i].scored) for i in part])
         result.update(zip(part, np.split(values, ends[:-1]) if part else []))
-    if world() > 1:
-        gathered = [None] * world()
-        dist.all_gather_object(gathered, result)
-        result = {i: v for part in gathered for i, v in part.items()}
+    result = everyones(result)
     return [result[i] for i in range(len(sequences))]
+
+
+def everyones(mine):
+    """The union of every rank's dictionary."""
+    if world() == 1:
+        return mine
+    gathered = [None] * world()
+    dist.all_gather_object(gathered, mine)
+    return {key: value for part in gathered for key, value in part.items()}
 
 
 def fingerprint(*parts):
@@ -1028,7 +1066,7 @@ def reference_logps(path, sequences, device, args, cache):
 def new_head(path):
     """A linear head that starts at zero, so that every trajectory starts with the same score."""
     from transformers import AutoConfig
-    head = nn.Linear(AutoConfig.from_pretrained(path).hidden_size, 1)
+    head = nn.Linear(AutoConfig.from_pretrained(path).get_text_config().hidden_size, 1)
     nn.init.zeros_(head.weight), nn.init.zeros_(head.bias)
     return head
 
@@ -1056,12 +1094,14 @@ def read_critic(path):
     return note, head
 
 
-def critic_advantages(sequences, critic, reference, note, head, device, args, reference_sequences=None):
+def critic_advantages(sequences, critic, reference, note, head, device, args, reference_sequences=None, processor=None):
     """Each turn's advantage (Eq. 3), one list for each sequence. The critic, then the reference: never both in memory.
 
     `reference_sequences`: the same responses after another prompt, for a reference that does not see c.
     """
-    values = score_all(load_model(critic, device, args, head, train=False), sequences, device, args, "critic")
+    args = copy.copy(args)  # how the critic has to be packed says nothing about the policy
+    model = load_model(critic, device, args, head, train=False, processor=processor)
+    values = score_all(model, sequences, device, args, "critic")
     if note["head"] == "log-ratio":
         model = load_model(reference, device, args, train=False)
         base = score_all(model, reference_sequences or sequences, device, args, "reference")
@@ -1128,7 +1168,7 @@ def micro_batches(items, sequences, args):
     """This rank's micro-batches of a step, and how many every rank runs (the most that any rank needs)."""
     of = lambda part: [sequences[i] for item in part for i in item.chosen + item.rejected]
     longest = lambda item: max(len(sequences[i].ids) for i in item.chosen + item.rejected)
-    if args.pack == "none":
+    if args.pack in ("none", "padded"):
         ordered, cost = sorted(items, key=longest), padded_tokens
         shares = [ordered[r::world()] for r in range(world())]
     else:  # neighbours share most: each rank takes a stretch of about the same length
@@ -1145,11 +1185,107 @@ def micro_batches(items, sequences, args):
 def collate_items(items, sequences, reference, device, args):
     """Items as one batch: side 2i is item i's chosen, 2i + 1 its rejected."""
     if not items:
-        return empty_batch(device, args.pack)
+        return empty_batch(device, args.pack, sequences[0])
     index = [(i, 2 * n + s) for n, item in enumerate(items)
              for s, side in enumerate((item.chosen, item.rejected)) for i in side]
     return collate([sequences[i] for i, _ in index], [side for _, side in index], 2 * len(items), device,
                    args.pack, [reference[i] for i, _ in index] if reference is not None else None)
+
+
+# Pages as pictures: what a critic with a regression head sees in the frontend domain
+
+PICTURE = 512, 1024  # pixels: a page's picture is scaled to this width, and cut at this height
+
+
+def load_processor(path):
+    """The processor of an image-text model: its tokenizer and chat template, and how it cuts pictures into patches."""
+    from transformers import AutoProcessor
+    try:
+        processor = AutoProcessor.from_pretrained(path)
+    except ImportError as error:
+        die(f"{path}: its processor cannot be loaded without another package "
+            f"({' '.join(str(error).split()).split('. ')[0]})")
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        die(f"{path}: no processor for pictures could be loaded from there ({str(error).splitlines()[0]})")
+    if not hasattr(processor, "image_processor"):
+        die(f"{path}: this model reads text only; a critic that sees pages needs an image-text-to-text model")
+    if not processor.chat_template:
+        die(f"{path}: the processor has no chat template; take an instruction-tuned model, or add chat_template.jinja")
+    processor.tokenizer.pad_token = processor.tokenizer.pad_token or processor.tokenizer.eos_token
+    return processor
+
+
+def photograph(pages, folder):
+    """{page: file of its picture}. Each page is rendered once, by one of the ranks; what fails to render is white."""
+    from PIL import Image
+    from render import Renderer
+    name = lambda page: hashlib.sha256(page.encode("utf-8", "replace")).hexdigest()[:24]
+    files = {page: folder / f"{name(page)}.png" for page in pages}
+    missing = sorted(page for page, file in files.items() if not file.is_file())[rank()::world()]
+    barrier()  # every rank has looked before any writes
+    if missing:
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            renderer = Renderer(browsers=2 if world() == 1 else 1)
+        except RuntimeError as error:
+            die(str(error))
+        bar, failed = tqdm(missing, desc="pages", disable=rank() > 0, mininterval=BAR_SECONDS, unit="page"), 0
+        with renderer:
+            for page, picture in zip(bar, renderer.render_many(missing)):
+                pixels = picture.rgb                                                               # (H, W, 3)
+                image = Image.fromarray(pixels[:pixels.shape[1] * PICTURE[1] // PICTURE[0]])
+                height = max(1, round(image.height * PICTURE[0] / image.width))
+                part = files[page].with_suffix(".part")
+                image.resize((PICTURE[0], height), Image.Resampling.BOX).save(part, "PNG")
+                os.replace(part, files[page])
+                failed += picture.status != "ok"
+        if failed:
+            say(f"{failed} of {len(missing)} pages could not be rendered: their pictures are white")
+    barrier()
+    return files
+
+
+def read_views(processor, views):
+    """[(text, the pictures' files)] as an image-text model's inputs, in padded rows."""
+    from PIL import Image
+    pictures = [[Image.open(file).convert("RGB") for file in files] for _, files in views]
+    return processor(text=[text for text, _ in views], images=pictures, padding=True, add_special_tokens=False,
+                     return_tensors="pt")
+
+
+def view_turns(turns, processor, folder):
+    """Turns [(prompt messages, reply, the reference page or None)] as sequences of which every token is scored.
+
+    The critic sees the reference's picture (c), the picture of the reply's page (white where it has none), and the
+    dialogue, where [page] stands for a page's source. The pictures lie in `folder`.
+    """
+    try:
+        import PIL  # noqa: F401
+        from render import extract_page
+    except ImportError as error:
+        die(f"a critic that sees pages needs pillow, and render.py beside this file ({error})")
+    shown, texts = [], []
+    for messages, reply, reference in turns:
+        said = [(m["role"], str(m["content"])) for m in messages if m["role"] != "system"] + [("assistant", reply)]
+        found = [extract_page(text) for _, text in said]
+        shown.append([page for page in (reference, found[-1] or "") if page is not None])
+        text = "\n\n".join(f"{role}: {text.replace(page, '[page]') if page else text}"
+                           for (role, text), page in zip(said, found))
+        for token in {*processor.tokenizer.all_special_tokens, getattr(processor, "image_token", None)} - {None}:
+            text = text.replace(token, " ")  # what a stranger wrote must not stand for a picture
+        lead = "The picture shows" if reference is None else \
+            "The first picture shows the page that is wanted, the second"
+        texts.append(f"{lead} the page of the last reply.\n\n{text}")
+    files = photograph({page for pages in shown for page in pages}, folder)
+    views = []
+    for pages, text in zip(shown, texts):
+        content = [{"type": "image"}] * len(pages) + [{"type": "text", "text": text}]
+        prompt = processor.apply_chat_template([{"role": "user", "content": content}], tokenize=False)
+        views.append((prompt, [str(files[page]) for page in pages]))
+    bar = tqdm(range(rank(), len(views), world()), desc="pictures", disable=rank() > 0, mininterval=BAR_SECONDS)
+    ids = everyones({n: read_views(processor, [views[n]])["input_ids"][0].numpy().astype(np.int32) for n in bar})
+    return [Sequence(ids[n], np.arange(len(ids[n])), np.zeros(len(ids[n]), np.int64), view)
+            for n, view in enumerate(views)]
 
 
 # Flags, settings, and the output folder
@@ -1294,7 +1430,9 @@ def load_checkpoint(folder, model, optimizer):
             continue
         weights, moments = get_state_dict(model, optimizer)
         state = {"model": weights, "optimizer": moments}
-        dcp.load(state, checkpoint_id=str(path), no_dist=not dist.is_initialized())
+        # What a head leaves unused (the output embedding) never had a gradient, and AdamW no averages of it to save.
+        planner = dcp.DefaultLoadPlanner(allow_partial_load=model.head is not None)
+        dcp.load(state, checkpoint_id=str(path), planner=planner, no_dist=not dist.is_initialized())
         set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
         return note["step"]
     return 0
@@ -1535,20 +1673,29 @@ def score_candidates(records, args, device, portion=2000):
         result = [json.loads(line)["advantages"] for line in file.read_text(encoding="utf-8").splitlines()]
         say(f"advantages of {len(result)} of {len(records)} turns: taken from {file}")
     barrier()
-    tokenizer, with_c = load_tokenizer(args.critic), note["context"] == "with-c"
+    with_c, pictures = note["context"] == "with-c", file.parent / "pictures"
+    processor = load_processor(args.critic) if note.get("pictures") else None
+    tokenizer = None if processor else load_tokenizer(args.critic)
     tokenised = lambda turns: [join_turns([turn])[0] for turn in tokenise(tokenizer, turns)]
     while len(result) < len(records):
         turns, blind = [], []
         part = records[len(result):len(result) + portion]
         for where, record in part:
-            prompt = put_c_in_front(record["prompt"], ground_truth_of(record, where)) if with_c else record["prompt"]
+            truth = ground_truth_of(record, where) if with_c else None
+            if processor:  # c is a picture, and so is what a candidate shows
+                if not all("output" in c for c in record["candidates"]):
+                    die(f"{where}: a critic that sees pages needs the text of every candidate (output)")
+                turns += [(record["prompt"], c["output"], truth) for c in record["candidates"]]
+                continue
+            prompt = put_c_in_front(record["prompt"], truth) if with_c else record["prompt"]
             responses = [c.get("output_ids") or c["output"] for c in record["candidates"]]
             turns += [(prompt, response) for response in responses]
             blind += [(record["prompt"], response) for response in responses]
-        sequences = tokenised(turns)
+        sequences = view_turns(turns, processor, pictures) if processor else tokenised(turns)
         check_lengths(sequences, context_of(args.critic), args.input, "--critic")
-        other = tokenised(blind) if with_c and args.critic_reference == "without-c" else None
-        advantages = iter(critic_advantages(sequences, args.critic, args.model, note, head, device, args, other))
+        other = tokenised(blind) if blind and with_c and args.critic_reference == "without-c" else None
+        advantages = iter(critic_advantages(sequences, args.critic, args.model, note, head, device, args, other,
+                                            processor))
         fresh = [[round(next(advantages)[0], 7) for _ in record["candidates"]] for _, record in part]
         if rank() == 0:
             file.parent.mkdir(parents=True, exist_ok=True)
