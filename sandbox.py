@@ -40,7 +40,7 @@ What holds a program in. Each layer is tried at the start; `box.layers`, kept in
     limits      address space, CPU, file size, open files, core; other descriptors closed, standard streams on /dev/null
     time        the parent waits and sends SIGKILL; nothing is raised inside the program
 Without user namespaces or Landlock the other layers stay. Without seccomp it refuses to start unless unsafe=True
-(--unsafe). Linux only, on x86-64 or arm64 (the arm64 filter is checked against the kernel's table, but has not been run).
+(--unsafe). Linux only, on x86-64 or arm64 (whose filter is checked against the kernel's table, but has not been run).
 
 What is shared. Namespaces, root and Landlock domain belong to the zygote: its children run in them one after another,
 never two at once, with nothing writable and no IPC in them. The calls of one program share a process: a module's

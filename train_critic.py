@@ -30,6 +30,9 @@ a step's pairs from few tasks, one after the other, so that the pairs of a step 
 examples a step, another order of the data. Models whose attention takes no such mask (state-space and other recurrent
 models, chunked or sink attention) are computed one sequence at a time, and a sentence says so.
 
+In this file: the mathematics; the flags; what both trainers share (records, trees, attention, sharding, checkpoints);
+last, which trajectories are paired, and the training loop.
+
 Reads   runs/{run}/train.scored.jsonl, the seed model
 Writes  runs/{run}/critic/: the model in Hugging Face format, critic.json (how to read it), metrics.jsonl, checkpoints/;
         runs/{run}/cache/: the reference's log-probabilities, pictures/
@@ -64,6 +67,92 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 from tqdm import tqdm
+
+
+# The mathematics of stage 1
+
+
+def turn_advantages(logps, reference, turn, turns):
+    """Eq. 3: the mean log-ratio of each turn's tokens.
+
+    logps, reference: (N,) log-probabilities of the scored tokens, in nats; turn: (N,) which turn each belongs to.
+    Returns (turns,). The reference is subtracted token by token, before anything is summed: two long sums that nearly
+    cancel would lose digits.
+    """
+    lengths = segment_sum(torch.ones_like(logps), turn, turns)
+    return segment_sum(logps - reference, turn, turns) / lengths
+
+
+def trajectory_scores(logps, reference, turn, side, sides, advantage="mean-per-turn"):
+    """What Eq. 2 compares: a number for each trajectory, (sides,). side: (M,) which trajectory each turn belongs to."""
+    if advantage == "mean-per-turn":
+        return segment_sum(turn_advantages(logps, reference, turn, len(side)), side, sides)
+    of_token = side[turn]
+    total = segment_sum(logps - reference, of_token, sides)
+    return total if advantage == "sum" else total / segment_sum(torch.ones_like(logps), of_token, sides)
+
+
+def bradley_terry_loss(chosen, rejected, beta):
+    """Eq. 2, per pair: chosen and rejected are the trajectories' sums of advantages, (B,)."""
+    return -F.logsigmoid(beta * (chosen - rejected))
+
+
+def value_loss(logits, success):
+    """Binary cross-entropy of each turn's predicted success: logits (M,), success (M,) in {0, 1}."""
+    return F.binary_cross_entropy_with_logits(logits, success, reduction="none")
+
+
+def last_of_turn(values, turn, turns):
+    """The value at each turn's last token: (N,), (N,) -> (turns,)."""
+    last = torch.zeros(turns, dtype=torch.long, device=turn.device)
+    last.scatter_reduce_(0, turn, torch.arange(len(turn), device=turn.device), "amax", include_self=False)
+    return values[last]
+
+
+def critic_loss(values, batch, items, args):
+    """The loss summed over a micro-batch's items, and what is logged: {name: (sum, count)}.
+
+    values: (N,) log-probabilities, or the head's outputs (whose reference is zero).
+    """
+    if args.head == "value":
+        logits = last_of_turn(values, batch.turn, len(batch.side))                               # (M,)
+        success = torch.tensor([item.label for item in items], device=values.device)[batch.side // 2]
+        per_turn = value_loss(logits, success)
+        counts = segment_sum(torch.ones_like(per_turn), batch.side // 2, len(items))
+        losses = segment_sum(per_turn, batch.side // 2, len(items)) / counts                     # (B,)
+        right = ((logits > 0) == (success > 0.5)).double()
+        return losses.sum(), {"loss": (losses.sum(), len(items)), "accuracy": (right.sum(), len(right)),
+                              "success": (success.double().sum(), len(success))}
+    scores = trajectory_scores(values, batch.reference, batch.turn, batch.side, batch.sides, args.advantage)
+    chosen, rejected = scores[0::2], scores[1::2]                                                # (B,) each
+    preference = bradley_terry_loss(chosen, rejected, args.beta)
+    losses = preference
+    of_token = batch.side[batch.turn]
+    stats = {}
+    if args.head == "log-ratio":
+        lengths = segment_sum(torch.ones_like(values), of_token, batch.sides)
+        nll = -(segment_sum(values, of_token, batch.sides) / lengths)[0::2]                      # (B,)
+        losses = preference + args.nll * nll
+        on_chosen = of_token % 2 == 0
+        ratio = (values - batch.reference).detach()
+        stats = {"nll": (nll.sum(), len(items)), **drift(ratio, on_chosen)}
+    stats |= {"loss": (losses.sum(), len(items)), "preference_loss": (preference.sum(), len(items)),
+              "accuracy": ((chosen > rejected).double().sum() + 0.5 * (chosen == rejected).double().sum(), len(items)),
+              "advantage_chosen": (chosen.sum(), len(items)), "advantage_rejected": (rejected.sum(), len(items))}
+    return losses.sum(), stats
+
+
+def pair_trajectories(rewards, rule, min_gap=0.0):
+    """Indices (chosen, rejected) of one task's trajectories, from their rewards."""
+    if rule == "best-vs-lower":
+        best = next((i for i, reward in enumerate(rewards) if reward >= 1.0), None)
+        candidates = [] if best is None else [(best, j) for j in range(len(rewards))]
+    else:
+        candidates = [(i, j) for i in range(len(rewards)) for j in range(len(rewards))]
+    return [(i, j) for i, j in candidates if rewards[i] > rewards[j] and rewards[i] - rewards[j] >= min_gap]
+
+
+# Flags of this stage
 
 
 def parse_args():
@@ -1568,90 +1657,7 @@ def write_metrics(log, bar, metrics):
 # ---- end of the shared block ----
 
 
-# The mathematics of stage 1
-
-
-def turn_advantages(logps, reference, turn, turns):
-    """Eq. 3: the mean log-ratio of each turn's tokens.
-
-    logps, reference: (N,) log-probabilities of the scored tokens, in nats; turn: (N,) which turn each belongs to.
-    Returns (turns,). The reference is subtracted token by token, before anything is summed: two long sums that nearly
-    cancel would lose digits.
-    """
-    lengths = segment_sum(torch.ones_like(logps), turn, turns)
-    return segment_sum(logps - reference, turn, turns) / lengths
-
-
-def trajectory_scores(logps, reference, turn, side, sides, advantage="mean-per-turn"):
-    """What Eq. 2 compares: a number for each trajectory, (sides,). side: (M,) which trajectory each turn belongs to."""
-    if advantage == "mean-per-turn":
-        return segment_sum(turn_advantages(logps, reference, turn, len(side)), side, sides)
-    of_token = side[turn]
-    total = segment_sum(logps - reference, of_token, sides)
-    return total if advantage == "sum" else total / segment_sum(torch.ones_like(logps), of_token, sides)
-
-
-def bradley_terry_loss(chosen, rejected, beta):
-    """Eq. 2, per pair: chosen and rejected are the trajectories' sums of advantages, (B,)."""
-    return -F.logsigmoid(beta * (chosen - rejected))
-
-
-def value_loss(logits, success):
-    """Binary cross-entropy of each turn's predicted success: logits (M,), success (M,) in {0, 1}."""
-    return F.binary_cross_entropy_with_logits(logits, success, reduction="none")
-
-
-def last_of_turn(values, turn, turns):
-    """The value at each turn's last token: (N,), (N,) -> (turns,)."""
-    last = torch.zeros(turns, dtype=torch.long, device=turn.device)
-    last.scatter_reduce_(0, turn, torch.arange(len(turn), device=turn.device), "amax", include_self=False)
-    return values[last]
-
-
-def critic_loss(values, batch, items, args):
-    """The loss summed over a micro-batch's items, and what is logged: {name: (sum, count)}.
-
-    values: (N,) log-probabilities, or the head's outputs (whose reference is zero).
-    """
-    if args.head == "value":
-        logits = last_of_turn(values, batch.turn, len(batch.side))                               # (M,)
-        success = torch.tensor([item.label for item in items], device=values.device)[batch.side // 2]
-        per_turn = value_loss(logits, success)
-        counts = segment_sum(torch.ones_like(per_turn), batch.side // 2, len(items))
-        losses = segment_sum(per_turn, batch.side // 2, len(items)) / counts                     # (B,)
-        right = ((logits > 0) == (success > 0.5)).double()
-        return losses.sum(), {"loss": (losses.sum(), len(items)), "accuracy": (right.sum(), len(right)),
-                              "success": (success.double().sum(), len(success))}
-    scores = trajectory_scores(values, batch.reference, batch.turn, batch.side, batch.sides, args.advantage)
-    chosen, rejected = scores[0::2], scores[1::2]                                                # (B,) each
-    preference = bradley_terry_loss(chosen, rejected, args.beta)
-    losses = preference
-    of_token = batch.side[batch.turn]
-    stats = {}
-    if args.head == "log-ratio":
-        lengths = segment_sum(torch.ones_like(values), of_token, batch.sides)
-        nll = -(segment_sum(values, of_token, batch.sides) / lengths)[0::2]                      # (B,)
-        losses = preference + args.nll * nll
-        on_chosen = of_token % 2 == 0
-        ratio = (values - batch.reference).detach()
-        stats = {"nll": (nll.sum(), len(items)), **drift(ratio, on_chosen)}
-    stats |= {"loss": (losses.sum(), len(items)), "preference_loss": (preference.sum(), len(items)),
-              "accuracy": ((chosen > rejected).double().sum() + 0.5 * (chosen == rejected).double().sum(), len(items)),
-              "advantage_chosen": (chosen.sum(), len(items)), "advantage_rejected": (rejected.sum(), len(items))}
-    return losses.sum(), stats
-
-
 # Pairs
-
-
-def pair_trajectories(rewards, rule, min_gap=0.0):
-    """Indices (chosen, rejected) of one task's trajectories, from their rewards."""
-    if rule == "best-vs-lower":
-        best = next((i for i, reward in enumerate(rewards) if reward >= 1.0), None)
-        candidates = [] if best is None else [(best, j) for j in range(len(rewards))]
-    else:
-        candidates = [(i, j) for i in range(len(rewards)) for j in range(len(rewards))]
-    return [(i, j) for i, j in candidates if rewards[i] > rewards[j] and rewards[i] - rewards[j] >= min_gap]
 
 
 def read_trajectories(path, maker="evaluate.py"):

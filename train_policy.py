@@ -32,6 +32,9 @@ a step's pairs from few trajectories, one after the other, so that the pairs of 
 examples a step, another order of the data. Models whose attention takes no such mask (state-space and other recurrent
 models, chunked or sink attention) are computed one sequence at a time, and a sentence says so.
 
+In this file: the mathematics; the flags; what both trainers share (records, trees, attention, sharding, checkpoints);
+last, candidates and baselines made pairs, and the training loop.
+
 Reads   runs/{run}/train.candidates.jsonl and runs/{run}/critic/ (sweet), runs/{run}/train.scored.jsonl (baselines),
         or demonstrations (sft); the seed model. --in may also be a file of pairs, which is trained on as it is.
 Writes  runs/{run}/train.pairs.jsonl (sweet) and runs/{run}/policy/: the model in Hugging Face format, metrics.jsonl,
@@ -74,6 +77,59 @@ METHODS = {  # the settings of the paper's Table 5 (backend): what a method's fl
     "rejection-ft": dict(input="train.scored.jsonl", out="rejection-ft", lr=2e-7, epochs=4, batch_size=32),
     "sft": dict(input="demonstrations.jsonl", out="base", lr=2e-7, epochs=1, batch_size=32),
 }
+
+
+# The mathematics of stage 2
+
+
+def dpo_loss(chosen, rejected, beta):
+    """Eq. 4, per pair. chosen, rejected: (B,) log pi_phi - log pi_ref, summed over the action's tokens, in nats."""
+    return -F.logsigmoid(beta * (chosen - rejected))
+
+
+def preference_loss(logps, batch, items, args):
+    """Eq. 4 with the NLL term, summed over a micro-batch's pairs, and what is logged: {name: (sum, count)}."""
+    of_token = batch.side[batch.turn]                                                            # (N,)
+    # The reference is subtracted token by token, before anything is summed: two long sums would lose digits.
+    ratio = logps - batch.reference
+    ratios = segment_sum(ratio, of_token, batch.sides)                                           # (2B,)
+    sums = segment_sum(logps, of_token, batch.sides)
+    lengths = segment_sum(torch.ones_like(logps), of_token, batch.sides)
+    chosen, rejected = ratios[0::2], ratios[1::2]                                                # (B,) each
+    preference = dpo_loss(chosen, rejected, args.beta)
+    nll = -(sums / lengths)[0::2]
+    losses = preference + args.nll * nll
+    count = len(items)
+    stats = {"loss": losses, "preference_loss": preference, "nll": nll,
+             "accuracy": (chosen > rejected).float() + 0.5 * (chosen == rejected).float(),
+             "reward_chosen": args.beta * chosen, "reward_rejected": args.beta * rejected,
+             "logps_chosen": sums[0::2], "logps_rejected": sums[1::2],
+             "length_chosen": lengths[0::2], "length_rejected": lengths[1::2]}
+    stats = {name: (value.sum(), count) for name, value in stats.items()} | drift(ratio.detach(), of_token % 2 == 0)
+    for n, name in enumerate(("answers_chosen", "answers_rejected")):
+        stats[name] = (torch.tensor(float(sum(item.answers[n] for item in items))), count)
+    return losses.sum(), stats
+
+
+def imitation_loss(logps, batch, items, args):
+    """Negative log-likelihood of every assistant token, summed; the step divides by its tokens."""
+    return -logps.sum(), {"loss": (-logps.sum(), len(logps)), "length": (torch.tensor(float(len(logps))), len(items))}
+
+
+def draw_pairs(advantages, texts, count, rng):
+    """`count` pairs (chosen, rejected) of one turn's candidates: a random one of the upper half, one of the lower half.
+
+    The halves are by advantage, ties in the order sampled. Pairs of identical text teach nothing and are left out.
+    """
+    order = sorted(range(len(advantages)), key=lambda i: -advantages[i])
+    half = len(order) // 2
+    upper, lower = order[:half], order[len(order) - half:]
+    upper, lower = rng.permutation(upper), rng.permutation(lower)
+    pairs = [(int(upper[k % half]), int(lower[k % half])) for k in range(min(count, half))] if half else []
+    return [(i, j) for i, j in pairs if texts[i] != texts[j]]
+
+
+# Flags of this stage
 
 
 def parse_args():
@@ -1585,57 +1641,7 @@ def write_metrics(log, bar, metrics):
 # ---- end of the shared block ----
 
 
-# The mathematics of stage 2
-
-
-def dpo_loss(chosen, rejected, beta):
-    """Eq. 4, per pair. chosen, rejected: (B,) log pi_phi - log pi_ref, summed over the action's tokens, in nats."""
-    return -F.logsigmoid(beta * (chosen - rejected))
-
-
-def preference_loss(logps, batch, items, args):
-    """Eq. 4 with the NLL term, summed over a micro-batch's pairs, and what is logged: {name: (sum, count)}."""
-    of_token = batch.side[batch.turn]                                                            # (N,)
-    # The reference is subtracted token by token, before anything is summed: two long sums would lose digits.
-    ratio = logps - batch.reference
-    ratios = segment_sum(ratio, of_token, batch.sides)                                           # (2B,)
-    sums = segment_sum(logps, of_token, batch.sides)
-    lengths = segment_sum(torch.ones_like(logps), of_token, batch.sides)
-    chosen, rejected = ratios[0::2], ratios[1::2]                                                # (B,) each
-    preference = dpo_loss(chosen, rejected, args.beta)
-    nll = -(sums / lengths)[0::2]
-    losses = preference + args.nll * nll
-    count = len(items)
-    stats = {"loss": losses, "preference_loss": preference, "nll": nll,
-             "accuracy": (chosen > rejected).float() + 0.5 * (chosen == rejected).float(),
-             "reward_chosen": args.beta * chosen, "reward_rejected": args.beta * rejected,
-             "logps_chosen": sums[0::2], "logps_rejected": sums[1::2],
-             "length_chosen": lengths[0::2], "length_rejected": lengths[1::2]}
-    stats = {name: (value.sum(), count) for name, value in stats.items()} | drift(ratio.detach(), of_token % 2 == 0)
-    for n, name in enumerate(("answers_chosen", "answers_rejected")):
-        stats[name] = (torch.tensor(float(sum(item.answers[n] for item in items))), count)
-    return losses.sum(), stats
-
-
-def imitation_loss(logps, batch, items, args):
-    """Negative log-likelihood of every assistant token, summed; the step divides by its tokens."""
-    return -logps.sum(), {"loss": (-logps.sum(), len(logps)), "length": (torch.tensor(float(len(logps))), len(items))}
-
-
 # From candidates to pairs
-
-
-def draw_pairs(advantages, texts, count, rng):
-    """`count` pairs (chosen, rejected) of one turn's candidates: a random one of the upper half, one of the lower half.
-
-    The halves are by advantage, ties in the order sampled. Pairs of identical text teach nothing and are left out.
-    """
-    order = sorted(range(len(advantages)), key=lambda i: -advantages[i])
-    half = len(order) // 2
-    upper, lower = order[:half], order[len(order) - half:]
-    upper, lower = rng.permutation(upper), rng.permutation(lower)
-    pairs = [(int(upper[k % half]), int(lower[k % half])) for k in range(min(count, half))] if half else []
-    return [(i, j) for i, j in pairs if texts[i] != texts[j]]
 
 
 def read_turns(args):

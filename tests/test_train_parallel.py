@@ -37,6 +37,17 @@ def torchrun(processes, *arguments, wait=True):
     return said
 
 
+def kill(process):
+    """SIGKILL to torchrun and its workers at once; these have sessions of their own, so a process group is not enough."""
+    workers = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout.split()
+    for pid in (process.pid, *map(int, workers)):
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+    process.wait()
+
+
 def weights(folder):
     from safetensors.torch import load_file
     return load_file(Path(folder) / "model.safetensors")
@@ -123,10 +134,8 @@ def test_a_run_killed_on_two_processes_goes_on_with_one(place):
     process = torchrun(2, *long, "--out", "killed", wait=False)
     while process.poll() is None and len(checkpoints("killed")) < 2:
         time.sleep(0.01)
-    os.killpg(process.pid, signal.SIGKILL)
-    workers = subprocess.run(["pgrep", "-f", str(place)], capture_output=True, text=True).stdout
-    process.wait()
-    assert process.returncode != 0, f"the run ended before it could be killed {workers}"
+    kill(process)
+    assert process.returncode != 0, "the run ended before it could be killed"
     code, said, error = call(train_policy, *long, "--out", "killed", "--resume")
     assert code == 0 and "continuing" in said, error
     assert furthest("straight", "killed") < 1e-6
@@ -146,8 +155,7 @@ def test_twenty_kills_at_random_moments(place, processes):
         time.sleep(random.random() * 0.5)
         if process.poll() is not None:
             break
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        kill(process)
     assert kill > 5
     torchrun(processes, *long, "--out", "killed")
     if processes == 1:
