@@ -337,22 +337,26 @@ def score_frontend(records, args):
         renderer = Renderer(args.workers)
     except RuntimeError as problem:
         die(str(problem))
-    references = collections.OrderedDict()  # page -> (status, {view: embedding}); the samples of a task share theirs
-    underway = collections.deque()  # (record, future of the answer's picture or None, reference page, future or None)
+    pages = collections.OrderedDict()  # page -> future of its picture, then (status, {view: embedding}); each is rendered once:
+    underway = collections.deque()  # samples of a task share its reference, and a right answer is the reference itself
 
-    def embedded(future):
-        picture = future.result()
-        status = "blank" if picture.status == "ok" and picture.blank else picture.status
-        return status, {view: embed(picture, view) for view in VIEWS} if picture.status == "ok" else None
+    def start(page):
+        if page not in pages:
+            pages[page] = renderer.submit(page)
+            if len(pages) > 4096:
+                pages.popitem(last=False)
+
+    def embedded(page):
+        found = pages.get(page) or renderer.submit(page)  # it may have been forgotten since
+        if not isinstance(found, tuple):
+            picture = found.result()
+            status = "blank" if picture.status == "ok" and picture.blank else picture.status
+            found = pages[page] = status, {view: embed(picture, view) for view in VIEWS} if picture.status == "ok" else None
+        return found
 
     def finish():
-        record, answer, page, reference = underway.popleft()
-        if page not in references:  # rendered with this record, or forgotten since
-            references[page] = embedded(reference or renderer.submit(page))
-            if len(references) > 4096:
-                references.popitem(last=False)
-        wanted, there = references[page]
-        status, here = embedded(answer) if answer is not None else ("no page", None)
+        record, answer, reference = underway.popleft()
+        (wanted, there), (status, here) = embedded(reference), embedded(answer) if answer else ("no page", None)
         values = {view: cosine(here[view], there[view]) if here and there else 0.0 for view in VIEWS}
         return record | {"reward": min(1.0, max(0.0, values[args.view])), "cosine": values, "view": args.view,
                          "encoder": embed.name, "page": status if there else f"reference {wanted}",
@@ -360,10 +364,9 @@ def score_frontend(records, args):
 
     with renderer:
         for record in records:
-            page, reference = page_of(record, extract_page), record["task"]["ground_truth"]
-            known = reference in references or any(waiting[2] == reference for waiting in underway)
-            answer = renderer.submit(page) if page else None
-            underway.append((record, answer, reference, None if known else renderer.submit(reference)))
+            underway.append((record, page_of(record, extract_page), record["task"]["ground_truth"]))
+            for page in filter(None, underway[-1][1:]):
+                start(page)
             if len(underway) > 2 * args.workers:
                 yield finish()
         while underway:

@@ -27,8 +27,8 @@ def renderer():
         yield r
 
 
-def run(script, *arguments, cwd):
-    return subprocess.run([sys.executable, str(ROOT / script), *map(str, arguments)], cwd=cwd, capture_output=True, text=True,
+def run(script, *arguments, cwd, input=None):
+    return subprocess.run([sys.executable, str(ROOT / script), *map(str, arguments)], cwd=cwd, capture_output=True, text=True, input=input,
                           env={"PATH": "/usr/bin:/bin:/usr/local/bin", "OMP_NUM_THREADS": "1", "HOME": str(cwd)})
 
 
@@ -109,6 +109,28 @@ def test_websight_rows_are_filtered_by_rendering_and_their_pictures_rewritten(tm
     assert "blank" in done.stdout and len(splits["train"]) > len(splits["test"]) > 0
     missing = run("generate_tasks.py", "--domain", "frontend", "--source", "websight", cwd=tmp_path)
     assert missing.returncode == 2 and "--in" in missing.stderr
+
+
+def test_websight_rows_are_the_same_from_parquet_and_from_json_lines(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    import pyarrow.parquet
+
+    rows = [{"llm_generated_idea": f" Idea {n} ", "text": f'<html><img src="https://source.unsplash.com/random/{n}x200/?a"></html>'} for n in range(1, 2500)]
+    table = pyarrow.Table.from_pylist([row | {"image": b"not read"} for row in rows])
+    pyarrow.parquet.write_table(table, tmp_path / "rows.parquet", row_group_size=700)
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = list(generate_tasks.read_websight(tmp_path / "rows.parquet"))
+    assert found == list(generate_tasks.read_websight(tmp_path / "rows.jsonl")) and len(found) == 2499
+    assert found[6] == ("Idea 7", '<html><img src="https://picsum.photos/id/48/7/200"></html>')
+
+
+def test_a_parquet_file_that_is_none_or_cannot_be_read_here_is_one_sentence(tmp_path):
+    (tmp_path / "rows.parquet").write_bytes(b"PAR1 not really")
+    done = run("generate_tasks.py", "--domain", "frontend", "--source", "websight", "--in", "rows.parquet", cwd=tmp_path)
+    if "Chromium" in done.stderr or "Tailwind" in done.stderr:
+        pytest.skip(done.stderr)
+    assert done.returncode == 2 and len(done.stderr.strip().splitlines()) == 1, done.stderr
+    assert "rows.parquet" in done.stderr and ("pip install pyarrow" in done.stderr or "not a parquet file" in done.stderr)
 
 
 # ------------------------------------------------------------------------------------------------- demonstrations and rollouts
@@ -230,3 +252,20 @@ def test_a_vision_model_gets_both_pictures_and_no_source(world):
         assert pictures[0].convert("RGB").getpixel((640, 600)) == (239, 68, 68) != pictures[1].convert("RGB").getpixel((640, 600))
         assert "<html" not in " ".join(p.get("text", "") for p in parts)
         assert request["temperature"] == 0
+
+
+@needs_browser
+def test_a_person_gets_files_of_both_pages_to_open(world):
+    from stub_server import Stub
+
+    page = "<html><body><h1>Mine</h1></body></html>"
+    agent = lambda messages, rng: f"Here it is:\n{page}" if len(messages) < 4 else f"I WANT TO ANSWER:\n{page}"  # noqa: E731
+    with Stub(answer=agent) as stub:
+        done = run("rollout.py", "--domain", "frontend", "--in", "data/frontend/test.jsonl", "--limit", 1, "--model", stub.url,
+                   "--simulator", "human", "--out", "talk.jsonl", cwd=world, input="Make it blue.\n")
+    assert done.returncode == 0, done.stderr
+    [record] = read(world / "talk.jsonl")
+    assert record["dialogue_history"][2]["content"] == "Make it blue." and record["finish"] == "answered"
+    names = [f"talk/{record['task_id']}-0-turn-1.png", f"talk/{record['task_id']}-reference.png"]
+    assert all((world / name).read_bytes().startswith(b"\x89PNG") and name in done.stdout for name in names)
+    assert "agent> Here it is:\n(a page: " in done.stdout and "Reward 0." in done.stdout
