@@ -89,7 +89,7 @@ demo-frontend: .venv
 	  --max-turns 5 --out $(FRUN)/demonstrations.jsonl
 	@echo '--- base: a transformer from nothing, which learns to do what it is told and then to be an imperfect agent'
 	$(CPU) train_policy.py --method sft --model tiny --in $(FRUN)/complete.jsonl --with-c 0.33 \
-	  --lr 2e-3 --batch-size 8 --epochs 1 --out $(FRUN)/copyist
+	  --lr 2e-3 --batch-size 8 --epochs 3 --out $(FRUN)/copyist
 	$(CPU) train_policy.py --method sft --model $(FRUN)/copyist --in $(FRUN)/demonstrations.jsonl --with-c 0.33 \
 	  --lr 1e-3 --batch-size 8 --epochs 1 --out $(FRUN)/base
 	@echo '--- offline trajectories of the base agent, and their rewards'
@@ -98,10 +98,10 @@ demo-frontend: .venv
 	@echo '--- SWEET-RL: the critic (Eq. 2, 3), candidates at every turn, the policy (Eq. 4)'
 	$(CPU) train_critic.py --run demo-frontend $(PAIRS) --beta 5 --nll 2 --lr 3e-4 --epochs 3
 	$(CPU) rollout.py --run demo-frontend --domain frontend --split train --candidates 16 --fraction 0.25 --max-tokens 96
-	$(CPU) train_policy.py --run demo-frontend --method sweet --beta 2 --nll 1 --lr 1e-4 --epochs 1 --pairs-per-turn 4
+	$(CPU) train_policy.py --run demo-frontend --method sweet --beta 2 --nll 1 --lr 2e-4 --epochs 1 --pairs-per-turn 4
 	@echo '--- the baselines, from the same trajectories'
 	$(CPU) train_policy.py --run demo-frontend --method rejection-ft --min-reward 0.95 --lr 1e-3 --epochs 4 --batch-size 16
-	$(CPU) train_policy.py --run demo-frontend --method multi-turn-dpo $(PAIRS) --beta 2 --nll 1 --lr 2e-4 --epochs 3
+	$(CPU) train_policy.py --run demo-frontend --method multi-turn-dpo $(PAIRS) --beta 2 --nll 1 --lr 4e-4 --epochs 2
 	@echo '--- held-out tasks'
 	for agent in base rejection-ft multi-turn-dpo policy; do \
 	  $(CPU) rollout.py --run demo-frontend --domain frontend --split test --in $(FTASKS)/test.jsonl --model $(FRUN)/$$agent \

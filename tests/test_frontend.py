@@ -269,3 +269,40 @@ def test_a_person_gets_files_of_both_pages_to_open(world):
     names = [f"talk/{record['task_id']}-0-turn-1.png", f"talk/{record['task_id']}-reference.png"]
     assert all((world / name).read_bytes().startswith(b"\x89PNG") and name in done.stdout for name in names)
     assert "agent> Here it is:\n(a page: " in done.stdout and "Reward 0." in done.stdout
+
+
+@needs_browser
+def test_an_evaluation_renders_each_page_once(monkeypatch):
+    import types
+
+    import evaluate
+
+    rendered = []
+    submit = render.Renderer.submit
+    monkeypatch.setattr(render.Renderer, "submit", lambda self, page, *rest, **named: rendered.append(page) or submit(self, page, *rest, **named))
+    pages = [f'<html><body><h1 style="color: {colour}">A</h1></body></html>' for colour in ("red", "green", "blue")]
+    records = [{"answer": answer, "dialogue_history": [], "task": {"ground_truth": truth}} for truth in pages for answer in [*pages, None, *pages]]
+    scored = list(evaluate.score_frontend(iter(records), types.SimpleNamespace(encoder="layout", workers=2, view="page")))
+    assert sorted(rendered) == sorted(pages) and len(scored) == len(records)
+    for record in scored:
+        truth, answer = record["task"]["ground_truth"], record["answer"]
+        assert record["reward"] == pytest.approx(1.0) if answer == truth else record["reward"] < 0.9999
+        assert record["page"] == ("ok" if answer else "no page")
+
+
+def test_pages_go_through_critic_candidates_policy_and_picture(world):
+    pytest.importorskip("torch")
+    from PIL import Image
+
+    for script, *arguments in (
+            ("train_policy.py", "--method", "sft", "--model", "tiny", "--in", "data/frontend/demonstrations.jsonl", "--max-steps", 1, "--run", "smoke"),
+            ("evaluate.py", "--in", "data/frontend/demonstrations.jsonl", "--out", "runs/smoke/train.scored.jsonl"),
+            ("train_critic.py", "--run", "smoke", "--pair-rule", "all", "--max-steps", 1),
+            ("rollout.py", "--run", "smoke", "--domain", "frontend", "--candidates", 4, "--max-tokens", 20, "--limit", 3, "--engine", "transformers"),
+            ("train_policy.py", "--run", "smoke", "--max-steps", 1),
+            ("evaluate.py", "--compare", "a=runs/smoke/train.scored.jsonl", "b=runs/smoke/train.scored.jsonl", "--picture", "pages.png", "--picture-tasks", 3)):
+        done = run(script, *arguments, cwd=world)
+        assert done.returncode == 0, (script, done.stderr)
+    assert (world / "runs/smoke/policy/model.safetensors").exists() and "50.0% [50.0, 50.0]" in done.stdout  # a run ties with itself
+    with Image.open(world / "pages.png") as picture:
+        assert picture.width == 3 * 370 + 10 and picture.height > 3 * 200
