@@ -73,7 +73,8 @@ demo-backend: .venv
 	  multi-turn-dpo=$(RUN)/multi-turn-dpo.test.scored.jsonl sweet-rl=$(RUN)/policy.test.annotated.jsonl \
 	  --report $(RUN)/report.html
 
-# The same on web pages. A page of these kinds has at most 70 tokens and six hidden choices, of which the partner names two a turn.
+# The same on web pages. A page of these kinds has about forty tokens and five or six hidden choices; the partner names
+# the two largest differences a turn, so that an agent which puts everything right needs four or five turns.
 FRUN   := runs/demo-frontend
 FTASKS := $(FRUN)/tasks
 PAGES  := --max-turns 5 --max-tokens 96
@@ -93,7 +94,8 @@ demo-frontend: .venv
 	$(CPU) train_policy.py --method sft --model $(FRUN)/copyist --in $(FRUN)/demonstrations.jsonl --with-c 0.33 \
 	  --lr 1e-3 --batch-size 8 --epochs 1 --out $(FRUN)/base
 	@echo '--- offline trajectories of the base agent, and their rewards'
-	$(CPU) rollout.py --run demo-frontend --domain frontend --split train --in $(FTASKS)/train.jsonl --limit 300 --samples 4 $(PAGES)
+	$(CPU) rollout.py --run demo-frontend --domain frontend --split train --in $(FTASKS)/train.jsonl \
+	  --limit 300 --samples 4 $(PAGES)
 	$(CPU) evaluate.py --run demo-frontend --split train
 	@echo '--- SWEET-RL: the critic (Eq. 2, 3), candidates at every turn, the policy (Eq. 4)'
 	$(CPU) train_critic.py --run demo-frontend $(PAIRS) --beta 5 --nll 2 --lr 3e-4 --epochs 3
@@ -104,14 +106,15 @@ demo-frontend: .venv
 	$(CPU) train_policy.py --run demo-frontend --method multi-turn-dpo $(PAIRS) --beta 2 --nll 1 --lr 4e-4 --epochs 2
 	@echo '--- held-out tasks'
 	for agent in base rejection-ft multi-turn-dpo policy; do \
-	  $(CPU) rollout.py --run demo-frontend --domain frontend --split test --in $(FTASKS)/test.jsonl --model $(FRUN)/$$agent \
-	    $(PAGES) --out $(FRUN)/$$agent.test.trajectories.jsonl && \
+	  $(CPU) rollout.py --run demo-frontend --domain frontend --split test --in $(FTASKS)/test.jsonl $(PAGES) \
+	    --model $(FRUN)/$$agent --out $(FRUN)/$$agent.test.trajectories.jsonl && \
 	  $(CPU) evaluate.py --in $(FRUN)/$$agent.test.trajectories.jsonl || exit; \
 	done
-	$(CPU) train_critic.py --run demo-frontend --annotate $(FRUN)/policy.test.scored.jsonl --out $(FRUN)/policy.test.annotated.jsonl
+	$(CPU) train_critic.py --run demo-frontend --annotate $(FRUN)/policy.test.scored.jsonl \
+	  --out $(FRUN)/policy.test.annotated.jsonl
 	$(CPU) evaluate.py --compare base=$(FRUN)/base.test.scored.jsonl rejection-ft=$(FRUN)/rejection-ft.test.scored.jsonl \
 	  multi-turn-dpo=$(FRUN)/multi-turn-dpo.test.scored.jsonl sweet-rl=$(FRUN)/policy.test.annotated.jsonl \
-	  --report $(FRUN)/report.html
+	  --report $(FRUN)/report.html --picture $(FRUN)/pages.png
 
 # ------------------------------------------------------------------------------------------------ tests
 test: .venv

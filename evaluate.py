@@ -132,7 +132,8 @@ def parse_args():
     parser.add_argument("--report-limit", type=int, default=200,
                         help="most dialogues in the report, all samples and runs of a task together (default: 200)")
     parser.add_argument("--picture", type=Path, metavar="FILE.png",
-                        help="pages: write one picture of the first tasks (by name) here, a row each: every run's page, then the reference")
+                        help="pages: write a picture of the first tasks (by name) here, a row each: every run's page, "
+                             "then the reference")
     parser.add_argument("--picture-tasks", type=int, default=4, help="rows of --picture (default: 4)")
     parser.add_argument("--runs-dir", type=Path, nargs="+",
                         help="folders searched for metrics.jsonl of training runs, whose curves go into the report "
@@ -340,8 +341,9 @@ def score_frontend(records, args):
         renderer = Renderer(args.workers)
     except RuntimeError as problem:
         die(str(problem))
-    pages = collections.OrderedDict()  # page -> future of its picture, then (status, {view: embedding}); each is rendered once:
-    underway = collections.deque()  # samples of a task share its reference, and a right answer is the reference itself
+    # Each page is rendered once: samples of a task share its reference, and a right answer is the reference itself.
+    pages = collections.OrderedDict()  # page -> future of its picture, then (status, {view: embedding})
+    underway = collections.deque()  # (record, answer's page or None, reference page)
 
     def start(page):
         if page not in pages:
@@ -354,7 +356,8 @@ def score_frontend(records, args):
         if not isinstance(found, tuple):
             picture = found.result()
             status = "blank" if picture.status == "ok" and picture.blank else picture.status
-            found = pages[page] = status, {view: embed(picture, view) for view in VIEWS} if picture.status == "ok" else None
+            embedding = {view: embed(picture, view) for view in VIEWS} if picture.status == "ok" else None
+            found = pages[page] = status, embedding
         return found
 
     def finish():
@@ -1149,7 +1152,7 @@ def write_report(path, named, result, summaries, args, pages=None):
 
 
 def write_picture(path, named, tasks, pages):
-    """One picture: a row for each of `tasks`, with the page of each run's first sample, its cosine, and the reference."""
+    """One picture: a row for each of `tasks`, with each run's page (first sample), its cosine, and the reference."""
     from PIL import Image, ImageDraw, ImageFont
 
     rows = {task: [] for task in tasks}  # task -> [(caption, page)]
@@ -1245,7 +1248,8 @@ def main():
             if args.report:
                 write_report(args.report, named, result, summaries, args, pages)
             if args.picture:
-                write_picture(args.picture, named, sorted(next(iter(summaries.values()))["tasks"])[:args.picture_tasks], pages)
+                tasks = sorted(next(iter(summaries.values()))["tasks"])
+                write_picture(args.picture, named, tasks[:args.picture_tasks], pages)
     elif args.report:
         write_report(args.report, named, result, summaries, args)
     if not args.compare and "train" in args.out.name:

@@ -527,7 +527,7 @@ class PagePartner:
         return {"type": "image_url", "image_url": {"url": address}} if picture.png else None
 
     async def as_files(self, task, sample, dialogue, folder):
-        """For a person: the agent's last message with a PNG file's path in place of its page, and the reference's PNG."""
+        """For a person: the agent's last message with a PNG file's path for its page, and the reference's PNG."""
         from render import extract_page
         said = dialogue[-1]["content"]
         page, name = extract_page(said), re.sub(r"[^\w.-]", "_", task["task_id"])
@@ -1468,7 +1468,8 @@ def main(args):
 
             async def simulate(task, sample, dialogue):
                 if task["domain"] == "frontend":
-                    return human_reply(task, dialogue, *await pages.as_files(task, sample, dialogue, args.out.parent / "talk"))
+                    said, reference = await pages.as_files(task, sample, dialogue, args.out.parent / "talk")
+                    return human_reply(task, dialogue, said, reference)
                 return human_reply(task, dialogue, dialogue[-1]["content"])
         else:
             partner = make_engine(args.simulator, args.simulator_name, "simulator", args, limit, made)
