@@ -1,4 +1,5 @@
 # make demo              the whole pipeline on this machine, from tasks to the table
+# make demo DOMAIN=frontend    the same with web pages; needs a Chromium
 # make test              every test that needs no GPU
 # Both set up .venv first. Nothing else has to be installed, and nothing is written outside this folder.
 
@@ -33,12 +34,15 @@ endif
 # ------------------------------------------------------------------------------------------------ demo
 # Every stage continues what it finds, so a demo that was stopped goes on where it was: make demo again.
 # The sizes and settings below were chosen on the validation split (README, "How the demo was tuned").
+DOMAIN ?= backend
+demo: demo-$(DOMAIN)
+
 RUN   := runs/demo
 TASKS := $(RUN)/tasks
 SHORT := --max-tokens 128       # an answer of these families has at most 70 tokens
 CPU   := OMP_WAIT_POLICY=passive $(PY)
 
-demo: .venv
+demo-backend: .venv
 	@echo '--- tasks, and dialogues of a scripted agent: first with every detail asked, then as imperfect as people are'
 	$(PY) generate_tasks.py --families total,fee,best,code --train 1600 --val 200 --test 500 --out $(TASKS)
 	$(PY) generate_tasks.py --in $(TASKS)/train.jsonl --demonstrations 8000 --ask 1 --waste 0 --out $(RUN)/complete.jsonl
@@ -69,6 +73,49 @@ demo: .venv
 	  multi-turn-dpo=$(RUN)/multi-turn-dpo.test.scored.jsonl sweet-rl=$(RUN)/policy.test.annotated.jsonl \
 	  --report $(RUN)/report.html
 
+# The same on web pages. A page of these kinds has about forty tokens and five or six hidden choices; the partner names
+# the two largest differences a turn, so that an agent which puts everything right needs four or five turns.
+FRUN   := runs/demo-frontend
+FTASKS := $(FRUN)/tasks
+PAGES  := --max-turns 5 --max-tokens 96
+PAIRS  := --pair-rule all --min-gap 0.05 --pairs-per-task 3
+
+demo-frontend: .venv
+	$(PY) render.py --setup
+	@echo '--- tasks, and dialogues of a scripted agent: first one that does all it is told, then an imperfect one'
+	$(PY) generate_tasks.py --domain frontend --families event,news --train 800 --val 200 --test 300 --out $(FTASKS)
+	$(PY) generate_tasks.py --domain frontend --in $(FTASKS)/train.jsonl --demonstrations 4000 --ask 1 --waste 0 \
+	  --max-turns 5 --out $(FRUN)/complete.jsonl
+	$(PY) generate_tasks.py --domain frontend --in $(FTASKS)/train.jsonl --demonstrations 2400 --ask 0.5 --waste 0.3 \
+	  --max-turns 5 --out $(FRUN)/demonstrations.jsonl
+	@echo '--- base: a transformer from nothing, which learns to do what it is told and then to be an imperfect agent'
+	$(CPU) train_policy.py --method sft --model tiny --in $(FRUN)/complete.jsonl --with-c 0.33 \
+	  --lr 2e-3 --batch-size 8 --epochs 3 --out $(FRUN)/copyist
+	$(CPU) train_policy.py --method sft --model $(FRUN)/copyist --in $(FRUN)/demonstrations.jsonl --with-c 0.33 \
+	  --lr 1e-3 --batch-size 8 --epochs 1 --out $(FRUN)/base
+	@echo '--- offline trajectories of the base agent, and their rewards'
+	$(CPU) rollout.py --run demo-frontend --domain frontend --split train --in $(FTASKS)/train.jsonl \
+	  --limit 300 --samples 4 $(PAGES)
+	$(CPU) evaluate.py --run demo-frontend --split train
+	@echo '--- SWEET-RL: the critic (Eq. 2, 3), candidates at every turn, the policy (Eq. 4)'
+	$(CPU) train_critic.py --run demo-frontend $(PAIRS) --beta 5 --nll 2 --lr 3e-4 --epochs 3
+	$(CPU) rollout.py --run demo-frontend --domain frontend --split train --candidates 16 --fraction 0.25 --max-tokens 96
+	$(CPU) train_policy.py --run demo-frontend --method sweet --beta 2 --nll 1 --lr 2e-4 --epochs 1 --pairs-per-turn 4
+	@echo '--- the baselines, from the same trajectories'
+	$(CPU) train_policy.py --run demo-frontend --method rejection-ft --min-reward 0.95 --lr 1e-3 --epochs 4 --batch-size 16
+	$(CPU) train_policy.py --run demo-frontend --method multi-turn-dpo $(PAIRS) --beta 2 --nll 1 --lr 4e-4 --epochs 2
+	@echo '--- held-out tasks'
+	for agent in base rejection-ft multi-turn-dpo policy; do \
+	  $(CPU) rollout.py --run demo-frontend --domain frontend --split test --in $(FTASKS)/test.jsonl $(PAGES) \
+	    --model $(FRUN)/$$agent --out $(FRUN)/$$agent.test.trajectories.jsonl && \
+	  $(CPU) evaluate.py --in $(FRUN)/$$agent.test.trajectories.jsonl || exit; \
+	done
+	$(CPU) train_critic.py --run demo-frontend --annotate $(FRUN)/policy.test.scored.jsonl \
+	  --out $(FRUN)/policy.test.annotated.jsonl
+	$(CPU) evaluate.py --compare base=$(FRUN)/base.test.scored.jsonl rejection-ft=$(FRUN)/rejection-ft.test.scored.jsonl \
+	  multi-turn-dpo=$(FRUN)/multi-turn-dpo.test.scored.jsonl sweet-rl=$(FRUN)/policy.test.annotated.jsonl \
+	  --report $(FRUN)/report.html --picture $(FRUN)/pages.png
+
 # ------------------------------------------------------------------------------------------------ tests
 test: .venv
 	OMP_NUM_THREADS=1 $(PY) -m pytest
@@ -86,4 +133,4 @@ test-trl: .venv                 # the DPO loss beside TRL's trainer, which lives
 clean:
 	rm -rf data runs
 
-.PHONY: .venv test stress test-trl clean demo
+.PHONY: .venv test stress test-trl clean demo demo-backend demo-frontend

@@ -136,12 +136,16 @@ def parse_args():
     parser.add_argument("--report", type=Path, help="write one self-contained HTML file with the dialogues here")
     parser.add_argument("--report-limit", type=int, default=200,
                         help="most dialogues in the report, all samples and runs of a task together (default: 200)")
+    parser.add_argument("--picture", type=Path, metavar="FILE.png",
+                        help="pages: write a picture of the first tasks (by name) here, a row each: every run's page, "
+                             "then the reference")
+    parser.add_argument("--picture-tasks", type=int, default=4, help="rows of --picture (default: 4)")
     parser.add_argument("--runs-dir", type=Path, nargs="+",
                         help="folders searched for metrics.jsonl of training runs, whose curves go into the report "
                              "(default: the folders of the scored files)")
     args = parser.parse_args()
-    if args.workers < 1 or args.resamples < 1 or args.report_limit < 1:
-        die("--workers, --resamples and --report-limit must be at least 1")
+    if min(args.workers, args.resamples, args.report_limit, args.picture_tasks) < 1:
+        die("--workers, --resamples, --report-limit and --picture-tasks must be at least 1")
     if args.compare and (args.input or args.out):
         die("--compare reads files that are scored already: give it without --in and --out")
     if args.json and not args.compare:
@@ -342,22 +346,28 @@ def score_frontend(records, args):
         renderer = Renderer(args.workers)
     except RuntimeError as problem:
         die(str(problem))
-    references = collections.OrderedDict()  # page -> (status, {view: embedding}); the samples of a task share theirs
-    underway = collections.deque()  # (record, future of the answer's picture or None, reference page, future or None)
+    # Each page is rendered once: samples of a task share its reference, and a right answer is the reference itself.
+    pages = collections.OrderedDict()  # page -> future of its picture, then (status, {view: embedding})
+    underway = collections.deque()  # (record, answer's page or None, reference page)
 
-    def embedded(future):
-        picture = future.result()
-        status = "blank" if picture.status == "ok" and picture.blank else picture.status
-        return status, {view: embed(picture, view) for view in VIEWS} if picture.status == "ok" else None
+    def start(page):
+        if page not in pages:
+            pages[page] = renderer.submit(page)
+            if len(pages) > 4096:
+                pages.popitem(last=False)
+
+    def embedded(page):
+        found = pages.get(page) or renderer.submit(page)  # it may have been forgotten since
+        if not isinstance(found, tuple):
+            picture = found.result()
+            status = "blank" if picture.status == "ok" and picture.blank else picture.status
+            embedding = {view: embed(picture, view) for view in VIEWS} if picture.status == "ok" else None
+            found = pages[page] = status, embedding
+        return found
 
     def finish():
-        record, answer, page, reference = underway.popleft()
-        if page not in references:  # rendered with this record, or forgotten since
-            references[page] = embedded(reference or renderer.submit(page))
-            if len(references) > 4096:
-                references.popitem(last=False)
-        wanted, there = references[page]
-        status, here = embedded(answer) if answer is not None else ("no page", None)
+        record, answer, reference = underway.popleft()
+        (wanted, there), (status, here) = embedded(reference), embedded(answer) if answer else ("no page", None)
         values = {view: cosine(here[view], there[view]) if here and there else 0.0 for view in VIEWS}
         return record | {"reward": min(1.0, max(0.0, values[args.view])), "cosine": values, "view": args.view,
                          "encoder": embed.name, "page": status if there else f"reference {wanted}",
@@ -365,10 +375,9 @@ def score_frontend(records, args):
 
     with renderer:
         for record in records:
-            page, reference = page_of(record, extract_page), record["task"]["ground_truth"]
-            known = reference in references or any(waiting[2] == reference for waiting in underway)
-            answer = renderer.submit(page) if page else None
-            underway.append((record, answer, reference, None if known else renderer.submit(reference)))
+            underway.append((record, page_of(record, extract_page), record["task"]["ground_truth"]))
+            for page in filter(None, underway[-1][1:]):
+                start(page)
             if len(underway) > 2 * args.workers:
                 yield finish()
         while underway:
@@ -1075,15 +1084,21 @@ class PagePictures:
     def __exit__(self, *_):
         self.renderer.close()
 
-    def small(self, page):
-        """(data address, width, height) of a page's picture, 360 pixels wide, cut at three screens; None if broken."""
+    def image(self, page):
+        """A page's picture, 360 pixels wide, cut at three screens; None if broken."""
         from PIL import Image
 
         picture = self.renderer.render(page)
         if picture.status != "ok":
             return None
         image = Image.fromarray(picture.rgb[:3 * 1280])
-        image = image.resize((360, max(1, round(image.height * 360 / image.width))), Image.Resampling.BOX)
+        return image.resize((360, max(1, round(image.height * 360 / image.width))), Image.Resampling.BOX)
+
+    def small(self, page):
+        """(data address, width, height) of a page's picture; None if broken."""
+        image = self.image(page)
+        if image is None:
+            return None
         data = io.BytesIO()
         image.save(data, "WEBP", quality=55, method=4)
         return "data:image/webp;base64," + base64.b64encode(data.getvalue()).decode(), *image.size
@@ -1175,6 +1190,37 @@ def write_report(path, named, result, summaries, args, pages=None):
     print(f"wrote {path}: {shown:,} of {total:,} dialogues, {path.stat().st_size / 1e6:.1f} MB; open it in a browser")
 
 
+def write_picture(path, named, tasks, pages):
+    """One picture: a row for each of `tasks`, with each run's page (first sample), its cosine, and the reference."""
+    from PIL import Image, ImageDraw, ImageFont
+
+    rows = {task: [] for task in tasks}  # task -> [(caption, page)]
+    for name, file in named.items():
+        seen, references = set(), {}
+        for record in read_jsonl(file):
+            task = record["task_id"]
+            if task in rows and task not in seen:
+                seen.add(task)
+                page = page_of(record, pages.extract_page)
+                rows[task].append((f"{name}: cosine {record['reward']:.3f}" if page else f"{name}: no page", page))
+                references[task] = record["task"]["ground_truth"]
+    for task, reference in references.items():
+        rows[task].append(("reference", reference))
+    known = {page: pages.image(page) for row in rows.values() for _, page in row if page}
+    heights = [24 + max((known[page].height for _, page in row if known.get(page)), default=0) for row in rows.values()]
+    sheet = Image.new("RGB", (370 * max(map(len, rows.values())) + 10, sum(heights) + 10), "#d6d9dc")
+    pen, top = ImageDraw.Draw(sheet), 0
+    for row, height in zip(rows.values(), heights):
+        for column, (caption, page) in enumerate(row):
+            pen.text((370 * column + 10, top + 6), caption, fill="black", font=ImageFont.load_default(14))
+            if known.get(page):
+                sheet.paste(known[page], (370 * column + 10, top + 24))
+        top += height
+    path.parent.mkdir(parents=True, exist_ok=True)
+    sheet.quantize(256).save(path, "PNG", optimize=True)  # pages have few colours
+    print(f"wrote {path}: {len(rows)} tasks, {path.stat().st_size / 1e3:.0f} kB")
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 
 
@@ -1242,13 +1288,20 @@ def main():
         stem = args.out.name.removesuffix(".jsonl").removesuffix(".scored")
         write_json(args.out.with_name(f"{stem}.metrics.json"), metrics)
         result = {name: {"metrics": metrics, "against": None, "difference": None}}
-    if args.report and any(summary["domain"] == "frontend" for summary in summaries.values()):
+    frontend = any(summary["domain"] == "frontend" for summary in summaries.values())
+    if args.picture and not frontend:
+        die("--picture shows pages; these are backend episodes")
+    if frontend and (args.report or args.picture):
         try:
             pages = PagePictures(args.workers)
         except RuntimeError as problem:
-            die(f"the report needs pictures of the pages: {problem}")
+            die(f"pictures of the pages are needed: {problem}")
         with pages:
-            write_report(args.report, named, result, summaries, args, pages)
+            if args.report:
+                write_report(args.report, named, result, summaries, args, pages)
+            if args.picture:
+                tasks = sorted(next(iter(summaries.values()))["tasks"])
+                write_picture(args.picture, named, tasks[:args.picture_tasks], pages)
     elif args.report:
         write_report(args.report, named, result, summaries, args)
     if not args.compare and "train" in args.out.name:

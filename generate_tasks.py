@@ -1356,6 +1356,7 @@ def write_websight(args):
     path = args.input or die("--source websight needs --in FILE, rows of WebSight v0.2 as JSON lines or parquet")
     if not Path(path).is_file():
         die(f"{path}: no such file")
+    next(read_websight(path), None)  # what is wrong with the file is said before browsers and bars start
     with open_renderer(args) as renderer:
         for split in SPLITS:
             rows = ((idea, page, "websight", None) for idea, page in read_websight(path)

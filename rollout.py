@@ -20,8 +20,8 @@ one coroutine that awaits it: no episode waits for another, the engine batches w
 
 Simulators (--simulator): scripted answers from the task's facts (or, for pages, by comparing the two layouts); a
 folder, hub name or URL plays the human with the reference in its prompt, at temperature 0; human is you, at the
-terminal. For pages a model behind a URL must be a vision model: it gets the pictures of both pages (a local model gets
-the sources instead).
+terminal (pages are PNG files for you to open, in a folder talk/ beside the output). For pages a model behind a URL must
+be a vision model: it gets the pictures of both pages (a local model gets the sources instead).
 
 Best-of-N (--best-of-n, Fig. 3a of the paper): at each turn N actions are sampled and a step reward picks one: the
 critic's advantage A(o_t, a_t, c) (Eq. 3) with or without c, a value head, or an LLM judge in a knock-out of pairs.
@@ -526,6 +526,19 @@ class PagePartner:
         address = "data:image/png;base64," + base64.b64encode(picture.png).decode()
         return {"type": "image_url", "image_url": {"url": address}} if picture.png else None
 
+    async def as_files(self, task, sample, dialogue, folder):
+        """For a person: the agent's last message with a PNG file's path for its page, and the reference's PNG."""
+        from render import extract_page
+        said = dialogue[-1]["content"]
+        page, name = extract_page(said), re.sub(r"[^\w.-]", "_", task["task_id"])
+        path, reference = folder / f"{name}-{sample}-turn-{len(dialogue) // 2}.png", folder / f"{name}-reference.png"
+        folder.mkdir(parents=True, exist_ok=True)
+        for source, file in ((page, path), (task["ground_truth"], reference)):
+            if source:
+                picture = await asyncio.wrap_future(self.renderer.submit(source))
+                file.write_bytes(picture.png)  # empty where it cannot be rendered
+        return said.replace(page, f"(a page: {path})") if page else said, reference
+
     async def vision_reply(self, engine, args, task, sample, dialogue):
         """The model sees the two pictures, not the sources."""
         from render import NO_PAGE, extract_page
@@ -563,12 +576,13 @@ async def model_reply(engine, args, task, sample, dialogue):
     return out.text.rsplit("</think>", 1)[-1].strip()[:REPLY_LIMIT[task["domain"]]]
 
 
-def human_reply(task, dialogue):
-    """A person at the terminal."""
+def human_reply(task, dialogue, said, picture=None):
+    """A person at the terminal. said: the agent's last message; picture: a file that shows the reference page."""
     if len(dialogue) == 2:
         print("\n" + "=" * 100 + f"\nThe agent was told: {task['problem_description']}\n"
-              "You are the human. Answer it; /show prints the hidden reference, /quit stops.")
-    print(f"\nagent> {dialogue[-1]['content']}")
+              "You are the human. Answer it; /show prints the hidden reference, /quit stops."
+              + (f"\nThe page that you have in mind: {picture}" if picture else ""))
+    print(f"\nagent> {said}")
     while True:
         try:
             line = input("you> ").strip()
@@ -1452,8 +1466,13 @@ def main(args):
                 return await pages.reply(task, dialogue) if task["domain"] == "frontend" else scripted_reply(
                     task["facts"], dialogue[-1]["content"])
         elif args.simulator == "human":
+            pages = PagePartner() if any(t["domain"] == "frontend" for t, _ in todo) and args.max_turns > 1 else None
+
             async def simulate(task, sample, dialogue):
-                return human_reply(task, dialogue)
+                if task["domain"] == "frontend":
+                    said, reference = await pages.as_files(task, sample, dialogue, args.out.parent / "talk")
+                    return human_reply(task, dialogue, said, reference)
+                return human_reply(task, dialogue, dialogue[-1]["content"])
         else:
             partner = make_engine(args.simulator, args.simulator_name, "simulator", args, limit, made)
 

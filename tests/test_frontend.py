@@ -27,8 +27,9 @@ def renderer():
         yield r
 
 
-def run(script, *arguments, cwd):
+def run(script, *arguments, cwd, input=None):
     return subprocess.run([sys.executable, str(ROOT / script), *map(str, arguments)], cwd=cwd, capture_output=True, text=True,
+                          input=input,
                           env={"PATH": "/usr/bin:/bin:/usr/local/bin", "OMP_NUM_THREADS": "1", "HOME": str(cwd)})
 
 
@@ -61,6 +62,22 @@ def test_a_wrong_choice_is_told_first_and_by_its_own_sentence(renderer, kind):
         said = render.compare_pages(renderer.layout(generate_tasks.page_source(kind, wrong)), reference)
         assert said and re.search(c["told"], said[0]), (c["name"], said)
         assert not [d["name"] for d in choices if d is not c for s in said if re.search(d["told"], s)]
+
+
+@pytest.mark.parametrize("kind", ["event", "news"])
+def test_the_reward_falls_with_the_number_of_wrong_choices(renderer, kind):
+    choices, rng, embed = generate_tasks.PAGES[kind]["choices"], random.Random(kind), render.load_encoder("layout")
+    totals = [0.0] * (len(choices) + 1)
+    for _ in range(5):
+        right = [rng.choice(list(c["values"])) for c in choices]
+        versions, order = [list(right)], rng.sample(range(len(choices)), len(choices))
+        for i in order:
+            versions.append(list(versions[-1]))
+            versions[-1][i] = rng.choice([v for v in choices[i]["values"] if v != right[i]])
+        pictures = renderer.render_many(generate_tasks.page_source(kind, values) for values in versions)
+        vectors = [embed(picture) for picture in pictures]
+        totals = [total + render.cosine(vector, vectors[0]) / 5 for total, vector in zip(totals, vectors)]
+    assert totals[0] > 0.9999 and all(a > b for a, b in zip(totals, totals[1:])) and totals[-1] < 0.75, totals
 
 
 def test_no_page_of_one_split_occurs_in_another():
@@ -109,6 +126,31 @@ def test_websight_rows_are_filtered_by_rendering_and_their_pictures_rewritten(tm
     assert "blank" in done.stdout and len(splits["train"]) > len(splits["test"]) > 0
     missing = run("generate_tasks.py", "--domain", "frontend", "--source", "websight", cwd=tmp_path)
     assert missing.returncode == 2 and "--in" in missing.stderr
+
+
+def test_websight_rows_are_the_same_from_parquet_and_from_json_lines(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    import pyarrow.parquet
+
+    page = '<html><img src="https://source.unsplash.com/random/{}x200/?a"></html>'
+    rows = [{"llm_generated_idea": f" Idea {n} ", "text": page.format(n)} for n in range(1, 2500)]
+    table = pyarrow.Table.from_pylist([row | {"image": b"not read"} for row in rows])
+    pyarrow.parquet.write_table(table, tmp_path / "rows.parquet", row_group_size=700)
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = list(generate_tasks.read_websight(tmp_path / "rows.parquet"))
+    assert found == list(generate_tasks.read_websight(tmp_path / "rows.jsonl")) and len(found) == 2499
+    assert found[6] == ("Idea 7", '<html><img src="https://picsum.photos/id/48/7/200"></html>')
+
+
+def test_a_parquet_file_that_is_none_or_cannot_be_read_here_is_one_sentence(tmp_path):
+    (tmp_path / "rows.parquet").write_bytes(b"PAR1 not really")
+    done = run("generate_tasks.py", "--domain", "frontend", "--source", "websight", "--in", "rows.parquet",
+               cwd=tmp_path)
+    if "Chromium" in done.stderr or "Tailwind" in done.stderr:
+        pytest.skip(done.stderr)
+    assert done.returncode == 2 and len(done.stderr.strip().splitlines()) == 1, done.stderr
+    assert "rows.parquet" in done.stderr
+    assert "pip install pyarrow" in done.stderr or "not a parquet file" in done.stderr
 
 
 # ------------------------------------------------------------------------------------------------- demonstrations and rollouts
@@ -230,3 +272,65 @@ def test_a_vision_model_gets_both_pictures_and_no_source(world):
         assert pictures[0].convert("RGB").getpixel((640, 600)) == (239, 68, 68) != pictures[1].convert("RGB").getpixel((640, 600))
         assert "<html" not in " ".join(p.get("text", "") for p in parts)
         assert request["temperature"] == 0
+
+
+@needs_browser
+def test_a_person_gets_files_of_both_pages_to_open(world):
+    from stub_server import Stub
+
+    page = "<html><body><h1>Mine</h1></body></html>"
+
+    def agent(messages, rng):
+        return f"Here it is:\n{page}" if len(messages) < 4 else f"I WANT TO ANSWER:\n{page}"
+
+    with Stub(answer=agent) as stub:
+        done = run("rollout.py", "--domain", "frontend", "--in", "data/frontend/test.jsonl", "--limit", 1, "--out",
+                   "talk.jsonl", "--model", stub.url, "--simulator", "human", cwd=world, input="Make it blue.\n")
+    assert done.returncode == 0, done.stderr
+    [record] = read(world / "talk.jsonl")
+    assert record["dialogue_history"][2]["content"] == "Make it blue." and record["finish"] == "answered"
+    names = [f"talk/{record['task_id']}-0-turn-1.png", f"talk/{record['task_id']}-reference.png"]
+    assert all((world / name).read_bytes().startswith(b"\x89PNG") and name in done.stdout for name in names)
+    assert "agent> Here it is:\n(a page: " in done.stdout and "Reward 0." in done.stdout
+
+
+@needs_browser
+def test_an_evaluation_renders_each_page_once(monkeypatch):
+    import types
+
+    import evaluate
+
+    rendered, submit = [], render.Renderer.submit
+    monkeypatch.setattr(render.Renderer, "submit", lambda self, page: rendered.append(page) or submit(self, page))
+    pages = [f'<html><body><h1 style="color: {colour}">A</h1></body></html>' for colour in ("red", "green", "blue")]
+    records = [{"answer": answer, "dialogue_history": [], "task": {"ground_truth": truth}}
+               for truth in pages for answer in [*pages, None, *pages]]
+    args = types.SimpleNamespace(encoder="layout", workers=2, view="page")
+    scored = list(evaluate.score_frontend(iter(records), args))
+    assert sorted(rendered) == sorted(pages) and len(scored) == len(records)
+    for record in scored:
+        truth, answer = record["task"]["ground_truth"], record["answer"]
+        assert record["reward"] == pytest.approx(1.0) if answer == truth else record["reward"] < 0.9999
+        assert record["page"] == ("ok" if answer else "no page")
+
+
+def test_pages_go_through_critic_candidates_policy_and_picture(world):
+    pytest.importorskip("torch")
+    from PIL import Image
+
+    demonstrations, scored = "data/frontend/demonstrations.jsonl", "runs/smoke/train.scored.jsonl"
+    for script, *arguments in (
+            ("train_policy.py", "--run", "smoke", "--method", "sft", "--model", "tiny", "--in", demonstrations,
+             "--max-steps", 1),
+            ("evaluate.py", "--in", demonstrations, "--out", scored),
+            ("train_critic.py", "--run", "smoke", "--pair-rule", "all", "--max-steps", 1),
+            ("rollout.py", "--run", "smoke", "--domain", "frontend", "--candidates", 4, "--limit", 3,
+             "--max-tokens", 20, "--engine", "transformers"),
+            ("train_policy.py", "--run", "smoke", "--max-steps", 1),
+            ("evaluate.py", "--compare", f"a={scored}", f"b={scored}", "--picture", "pages.png", "--picture-tasks", 3)):
+        done = run(script, *arguments, cwd=world)
+        assert done.returncode == 0, (script, done.stderr)
+    assert (world / "runs/smoke/policy/model.safetensors").exists()
+    assert "50.0% [50.0, 50.0]" in done.stdout  # a run ties with itself
+    with Image.open(world / "pages.png") as picture:
+        assert picture.width == 3 * 370 + 10 and picture.height > 3 * 200
