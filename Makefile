@@ -1,5 +1,6 @@
 # make demo              the whole pipeline on this machine, from tasks to the table
 # make demo DOMAIN=frontend    the same with web pages; needs a Chromium
+# make demo-seeds        the demo with five seeds, and the means over them
 # make test              every test that needs no GPU
 # Both set up .venv first. Nothing else has to be installed, and nothing is written outside this folder.
 
@@ -35,86 +36,111 @@ endif
 # Every stage continues what it finds, so a demo that was stopped goes on where it was: make demo again.
 # The sizes and settings below were chosen on the validation split (README, "How the demo was tuned").
 DOMAIN ?= backend
+SEED   ?= 0
+NAME   ?= $(if $(filter frontend,$(DOMAIN)),demo-frontend,demo)
+RUN    := runs/$(NAME)
+TASKS  := $(RUN)/tasks
 demo: demo-$(DOMAIN)
 
-RUN   := runs/demo
-TASKS := $(RUN)/tasks
-SHORT := --max-tokens 128       # an answer of these families has at most 70 tokens
-CPU   := OMP_WAIT_POLICY=passive $(PY)
+SHORT  := --max-tokens 128       # an answer of these families has at most 70 tokens
+CPU    := OMP_WAIT_POLICY=passive $(PY)
 
 demo-backend: .venv
 	@echo '--- tasks, and dialogues of a scripted agent: first with every detail asked, then as imperfect as people are'
-	$(PY) generate_tasks.py --families total,fee,best,code --train 1600 --val 200 --test 500 --out $(TASKS)
-	$(PY) generate_tasks.py --in $(TASKS)/train.jsonl --demonstrations 8000 --ask 1 --waste 0 --out $(RUN)/complete.jsonl
-	$(PY) generate_tasks.py --in $(TASKS)/train.jsonl --demonstrations 4000 --ask 0.75 --waste 0.4 --out $(RUN)/demonstrations.jsonl
+	$(PY) generate_tasks.py --seed $(SEED) --families total,fee,best,code --train 1600 --val 200 --test 500 \
+	  --out $(TASKS)
+	$(PY) generate_tasks.py --seed $(SEED) --in $(TASKS)/train.jsonl --demonstrations 8000 --ask 1 --waste 0 \
+	  --out $(RUN)/complete.jsonl
+	$(PY) generate_tasks.py --seed $(SEED) --in $(TASKS)/train.jsonl --demonstrations 4000 --ask 0.75 --waste 0.4 \
+	  --out $(RUN)/demonstrations.jsonl
 	@echo '--- base: a transformer from nothing, which learns to copy details and then to be an imperfect agent'
-	$(CPU) train_policy.py --method sft --model tiny --in $(RUN)/complete.jsonl --with-c 0.33 \
+	$(CPU) train_policy.py --seed $(SEED) --method sft --model tiny --in $(RUN)/complete.jsonl --with-c 0.33 \
 	  --lr 2e-3 --batch-size 8 --epochs 2 --out $(RUN)/copyist
-	$(CPU) train_policy.py --method sft --model $(RUN)/copyist --in $(RUN)/demonstrations.jsonl --with-c 0.33 \
+	$(CPU) train_policy.py --seed $(SEED) --method sft --model $(RUN)/copyist --in $(RUN)/demonstrations.jsonl \
+	  --with-c 0.33 \
 	  --lr 1e-3 --batch-size 8 --epochs 1 --out $(RUN)/base
 	@echo '--- offline trajectories of the base agent, and their rewards'
-	$(CPU) rollout.py --run demo --split train --in $(TASKS)/train.jsonl --limit 400 --samples 6 $(SHORT)
-	$(CPU) evaluate.py --run demo --split train
+	$(CPU) rollout.py --seed $(SEED) --run $(NAME) --split train --in $(TASKS)/train.jsonl --limit 400 \
+	  --samples 6 $(SHORT)
+	$(CPU) evaluate.py --run $(NAME) --split train
 	@echo '--- SWEET-RL: the critic (Eq. 2, 3), candidates at every turn, the policy (Eq. 4)'
-	$(CPU) train_critic.py --run demo --beta 5 --nll 2 --lr 3e-4 --epochs 3
-	$(CPU) rollout.py --run demo --split train --candidates 16 --fraction 0.25 $(SHORT)
-	$(CPU) train_policy.py --run demo --method sweet --beta 2 --nll 1 --lr 2e-4 --epochs 1 --pairs-per-turn 4
+	$(CPU) train_critic.py --seed $(SEED) --run $(NAME) --beta 5 --nll 2 --lr 3e-4 --epochs 3
+	$(CPU) rollout.py --seed $(SEED) --run $(NAME) --split train --candidates 16 --fraction 0.25 $(SHORT)
+	$(CPU) train_policy.py --seed $(SEED) --run $(NAME) --method sweet --beta 2 --nll 1 --lr 2e-4 --epochs 1 \
+	  --pairs-per-turn 4
 	@echo '--- the baselines, from the same trajectories'
-	$(CPU) train_policy.py --run demo --method rejection-ft --lr 1e-3 --epochs 8 --batch-size 16
-	$(CPU) train_policy.py --run demo --method multi-turn-dpo --beta 2 --nll 1 --lr 4e-4 --epochs 3
+	$(CPU) train_policy.py --seed $(SEED) --run $(NAME) --method rejection-ft --lr 1e-3 --epochs 8 --batch-size 16
+	$(CPU) train_policy.py --seed $(SEED) --run $(NAME) --method multi-turn-dpo --beta 2 --nll 1 --lr 4e-4 --epochs 3
 	@echo '--- held-out tasks'
 	for agent in base rejection-ft multi-turn-dpo policy; do \
-	  $(CPU) rollout.py --run demo --split test --in $(TASKS)/test.jsonl --model $(RUN)/$$agent $(SHORT) \
+	  $(CPU) rollout.py --seed $(SEED) --run $(NAME) --split test --in $(TASKS)/test.jsonl \
+	    --model $(RUN)/$$agent $(SHORT) \
 	    --out $(RUN)/$$agent.test.trajectories.jsonl && \
 	  $(CPU) evaluate.py --in $(RUN)/$$agent.test.trajectories.jsonl || exit; \
 	done
-	$(CPU) train_critic.py --run demo --annotate $(RUN)/policy.test.scored.jsonl --out $(RUN)/policy.test.annotated.jsonl
+	$(CPU) train_critic.py --seed $(SEED) --run $(NAME) --annotate $(RUN)/policy.test.scored.jsonl \
+	  --out $(RUN)/policy.test.annotated.jsonl
 	$(CPU) evaluate.py --compare base=$(RUN)/base.test.scored.jsonl rejection-ft=$(RUN)/rejection-ft.test.scored.jsonl \
 	  multi-turn-dpo=$(RUN)/multi-turn-dpo.test.scored.jsonl sweet-rl=$(RUN)/policy.test.annotated.jsonl \
 	  --report $(RUN)/report.html
 
+# Is it the seed? The whole demo with several, tasks and base agents included; means and intervals over the seeds.
+SEEDS  ?= 0 1 2 3 4
+demo-seeds: .venv
+	for seed in $(SEEDS); do $(MAKE) demo SEED=$$seed NAME=seeds-$(DOMAIN)/$$seed || exit; done
+	$(PY) evaluate.py --compare base='runs/seeds-$(DOMAIN)/*/base.test.scored.jsonl' \
+	  rejection-ft='runs/seeds-$(DOMAIN)/*/rejection-ft.test.scored.jsonl' \
+	  multi-turn-dpo='runs/seeds-$(DOMAIN)/*/multi-turn-dpo.test.scored.jsonl' \
+	  sweet-rl='runs/seeds-$(DOMAIN)/*/policy.test.scored.jsonl'
+
 # The same on web pages. A page of these kinds has about forty tokens and five or six hidden choices; the partner names
 # the two largest differences a turn, so that an agent which puts everything right needs four or five turns.
-FRUN   := runs/demo-frontend
-FTASKS := $(FRUN)/tasks
 PAGES  := --max-turns 5 --max-tokens 96
 PAIRS  := --pair-rule all --min-gap 0.05 --pairs-per-task 3
 
 demo-frontend: .venv
 	$(PY) render.py --setup
 	@echo '--- tasks, and dialogues of a scripted agent: first one that does all it is told, then an imperfect one'
-	$(PY) generate_tasks.py --domain frontend --families event,news --train 800 --val 200 --test 300 --out $(FTASKS)
-	$(PY) generate_tasks.py --domain frontend --in $(FTASKS)/train.jsonl --demonstrations 4000 --ask 1 --waste 0 \
-	  --max-turns 5 --out $(FRUN)/complete.jsonl
-	$(PY) generate_tasks.py --domain frontend --in $(FTASKS)/train.jsonl --demonstrations 2400 --ask 0.5 --waste 0.3 \
-	  --max-turns 5 --out $(FRUN)/demonstrations.jsonl
+	$(PY) generate_tasks.py --seed $(SEED) --domain frontend --families event,news --train 800 --val 200 \
+	  --test 300 --out $(TASKS)
+	$(PY) generate_tasks.py --seed $(SEED) --domain frontend --in $(TASKS)/train.jsonl --demonstrations 4000 \
+	  --ask 1 --waste 0 \
+	  --max-turns 5 --out $(RUN)/complete.jsonl
+	$(PY) generate_tasks.py --seed $(SEED) --domain frontend --in $(TASKS)/train.jsonl --demonstrations 2400 \
+	  --ask 0.5 --waste 0.3 \
+	  --max-turns 5 --out $(RUN)/demonstrations.jsonl
 	@echo '--- base: a transformer from nothing, which learns to do what it is told and then to be an imperfect agent'
-	$(CPU) train_policy.py --method sft --model tiny --in $(FRUN)/complete.jsonl --with-c 0.33 \
-	  --lr 2e-3 --batch-size 8 --epochs 3 --out $(FRUN)/copyist
-	$(CPU) train_policy.py --method sft --model $(FRUN)/copyist --in $(FRUN)/demonstrations.jsonl --with-c 0.33 \
-	  --lr 1e-3 --batch-size 8 --epochs 1 --out $(FRUN)/base
+	$(CPU) train_policy.py --seed $(SEED) --method sft --model tiny --in $(RUN)/complete.jsonl --with-c 0.33 \
+	  --lr 2e-3 --batch-size 8 --epochs 3 --out $(RUN)/copyist
+	$(CPU) train_policy.py --seed $(SEED) --method sft --model $(RUN)/copyist --in $(RUN)/demonstrations.jsonl \
+	  --with-c 0.33 \
+	  --lr 1e-3 --batch-size 8 --epochs 1 --out $(RUN)/base
 	@echo '--- offline trajectories of the base agent, and their rewards'
-	$(CPU) rollout.py --run demo-frontend --domain frontend --split train --in $(FTASKS)/train.jsonl \
+	$(CPU) rollout.py --seed $(SEED) --run $(NAME) --domain frontend --split train --in $(TASKS)/train.jsonl \
 	  --limit 300 --samples 4 $(PAGES)
-	$(CPU) evaluate.py --run demo-frontend --split train
+	$(CPU) evaluate.py --run $(NAME) --split train
 	@echo '--- SWEET-RL: the critic (Eq. 2, 3), candidates at every turn, the policy (Eq. 4)'
-	$(CPU) train_critic.py --run demo-frontend $(PAIRS) --beta 5 --nll 2 --lr 3e-4 --epochs 3
-	$(CPU) rollout.py --run demo-frontend --domain frontend --split train --candidates 16 --fraction 0.25 --max-tokens 96
-	$(CPU) train_policy.py --run demo-frontend --method sweet --beta 2 --nll 1 --lr 2e-4 --epochs 1 --pairs-per-turn 4
+	$(CPU) train_critic.py --seed $(SEED) --run $(NAME) $(PAIRS) --beta 5 --nll 2 --lr 3e-4 --epochs 3
+	$(CPU) rollout.py --seed $(SEED) --run $(NAME) --domain frontend --split train --candidates 16 --fraction 0.25 \
+	  --max-tokens 96
+	$(CPU) train_policy.py --seed $(SEED) --run $(NAME) --method sweet --beta 2 --nll 1 --lr 2e-4 --epochs 1 \
+	  --pairs-per-turn 4
 	@echo '--- the baselines, from the same trajectories'
-	$(CPU) train_policy.py --run demo-frontend --method rejection-ft --min-reward 0.95 --lr 1e-3 --epochs 4 --batch-size 16
-	$(CPU) train_policy.py --run demo-frontend --method multi-turn-dpo $(PAIRS) --beta 2 --nll 1 --lr 4e-4 --epochs 2
+	$(CPU) train_policy.py --seed $(SEED) --run $(NAME) --method rejection-ft --min-reward 0.95 --lr 1e-3 \
+	  --epochs 4 --batch-size 16
+	$(CPU) train_policy.py --seed $(SEED) --run $(NAME) --method multi-turn-dpo $(PAIRS) --beta 2 --nll 1 \
+	  --lr 4e-4 --epochs 2
 	@echo '--- held-out tasks'
 	for agent in base rejection-ft multi-turn-dpo policy; do \
-	  $(CPU) rollout.py --run demo-frontend --domain frontend --split test --in $(FTASKS)/test.jsonl $(PAGES) \
-	    --model $(FRUN)/$$agent --out $(FRUN)/$$agent.test.trajectories.jsonl && \
-	  $(CPU) evaluate.py --in $(FRUN)/$$agent.test.trajectories.jsonl || exit; \
+	  $(CPU) rollout.py --seed $(SEED) --run $(NAME) --domain frontend --split test --in $(TASKS)/test.jsonl $(PAGES) \
+	    --model $(RUN)/$$agent --out $(RUN)/$$agent.test.trajectories.jsonl && \
+	  $(CPU) evaluate.py --in $(RUN)/$$agent.test.trajectories.jsonl || exit; \
 	done
-	$(CPU) train_critic.py --run demo-frontend --annotate $(FRUN)/policy.test.scored.jsonl \
-	  --out $(FRUN)/policy.test.annotated.jsonl
-	$(CPU) evaluate.py --compare base=$(FRUN)/base.test.scored.jsonl rejection-ft=$(FRUN)/rejection-ft.test.scored.jsonl \
-	  multi-turn-dpo=$(FRUN)/multi-turn-dpo.test.scored.jsonl sweet-rl=$(FRUN)/policy.test.annotated.jsonl \
-	  --report $(FRUN)/report.html --picture $(FRUN)/pages.png
+	$(CPU) train_critic.py --seed $(SEED) --run $(NAME) --annotate $(RUN)/policy.test.scored.jsonl \
+	  --out $(RUN)/policy.test.annotated.jsonl
+	$(CPU) evaluate.py --compare base=$(RUN)/base.test.scored.jsonl rejection-ft=$(RUN)/rejection-ft.test.scored.jsonl \
+	  multi-turn-dpo=$(RUN)/multi-turn-dpo.test.scored.jsonl sweet-rl=$(RUN)/policy.test.annotated.jsonl \
+	  --report $(RUN)/report.html --picture $(RUN)/pages.png
 
 # ------------------------------------------------------------------------------------------------ tests
 test: .venv
@@ -133,4 +159,4 @@ test-trl: .venv                 # the DPO loss beside TRL's trainer, which lives
 clean:
 	rm -rf data runs
 
-.PHONY: .venv test stress test-trl clean demo demo-backend demo-frontend
+.PHONY: .venv test stress test-trl clean demo demo-backend demo-frontend demo-seeds
