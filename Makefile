@@ -57,8 +57,7 @@ demo-backend: .venv
 	$(CPU) train_policy.py --seed $(SEED) --method sft --model tiny --in $(RUN)/complete.jsonl --with-c 0.33 \
 	  --lr 2e-3 --batch-size 8 --epochs 2 --out $(RUN)/copyist
 	$(CPU) train_policy.py --seed $(SEED) --method sft --model $(RUN)/copyist --in $(RUN)/demonstrations.jsonl \
-	  --with-c 0.33 \
-	  --lr 1e-3 --batch-size 8 --epochs 1 --out $(RUN)/base
+	  --with-c 0.33 --lr 1e-3 --batch-size 8 --epochs 1 --out $(RUN)/base
 	@echo '--- offline trajectories of the base agent, and their rewards'
 	$(CPU) rollout.py --seed $(SEED) --run $(NAME) --split train --in $(TASKS)/train.jsonl --limit 400 \
 	  --samples 6 $(SHORT)
@@ -74,8 +73,7 @@ demo-backend: .venv
 	@echo '--- held-out tasks'
 	for agent in base rejection-ft multi-turn-dpo policy; do \
 	  $(CPU) rollout.py --seed $(SEED) --run $(NAME) --split test --in $(TASKS)/test.jsonl \
-	    --model $(RUN)/$$agent $(SHORT) \
-	    --out $(RUN)/$$agent.test.trajectories.jsonl && \
+	    --model $(RUN)/$$agent $(SHORT) --out $(RUN)/$$agent.test.trajectories.jsonl && \
 	  $(CPU) evaluate.py --in $(RUN)/$$agent.test.trajectories.jsonl || exit; \
 	done
 	$(CPU) train_critic.py --seed $(SEED) --run $(NAME) --annotate $(RUN)/policy.test.scored.jsonl \
@@ -113,8 +111,7 @@ demo-frontend: .venv
 	$(CPU) train_policy.py --seed $(SEED) --method sft --model tiny --in $(RUN)/complete.jsonl --with-c 0.33 \
 	  --lr 2e-3 --batch-size 8 --epochs 3 --out $(RUN)/copyist
 	$(CPU) train_policy.py --seed $(SEED) --method sft --model $(RUN)/copyist --in $(RUN)/demonstrations.jsonl \
-	  --with-c 0.33 \
-	  --lr 1e-3 --batch-size 8 --epochs 1 --out $(RUN)/base
+	  --with-c 0.33 --lr 1e-3 --batch-size 8 --epochs 1 --out $(RUN)/base
 	@echo '--- offline trajectories of the base agent, and their rewards'
 	$(CPU) rollout.py --seed $(SEED) --run $(NAME) --domain frontend --split train --in $(TASKS)/train.jsonl \
 	  --limit 300 --samples 4 $(PAGES)

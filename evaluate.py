@@ -1305,7 +1305,8 @@ def main():
     elif args.report:
         write_report(args.report, named, result, summaries, args)
     if not args.compare and "train" in args.out.name:
-        print(f"next: torchrun train_critic.py --in {args.out}")
+        pages = "--domain frontend " if summaries[name]["domain"] == "frontend" else ""
+        print(f"next: torchrun train_critic.py {pages}--in {args.out}")
     elif not args.compare:
         print(f"next: python evaluate.py --compare NAME={args.out} NAME=... puts runs side by side; "
               "--report FILE.html shows the dialogues")

@@ -1418,7 +1418,7 @@ def write_page_demonstrations(args):
                               "dialogue_history": history, "answer": answer, "finish": "answered", "model": "scripted",
                               "simulator": "scripted", "seed": args.seed})
     print(f"wrote {max(len(done), args.demonstrations)} demonstrations on {len(tasks)} tasks to {out}")
-    print(f"next: python train_policy.py --domain frontend --method sft --model tiny --in {out}")
+    print(f"next: python train_policy.py --method sft --model tiny --in {out}")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
