@@ -114,7 +114,7 @@ demo-frontend: .venv
 	  --out $(FRUN)/policy.test.annotated.jsonl
 	$(CPU) evaluate.py --compare base=$(FRUN)/base.test.scored.jsonl rejection-ft=$(FRUN)/rejection-ft.test.scored.jsonl \
 	  multi-turn-dpo=$(FRUN)/multi-turn-dpo.test.scored.jsonl sweet-rl=$(FRUN)/policy.test.annotated.jsonl \
-	  --report $(FRUN)/report.html --picture $(FRUN)/pages.png
+	  --report $(FRUN)/report.html --report-limit 60 --picture $(FRUN)/pages.png
 
 # ------------------------------------------------------------------------------------------------ tests
 test: .venv
