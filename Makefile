@@ -68,7 +68,8 @@ demo-backend: .venv
 	    --out $(RUN)/$$agent.test.trajectories.jsonl && \
 	  $(CPU) evaluate.py --in $(RUN)/$$agent.test.trajectories.jsonl || exit; \
 	done
-	$(CPU) train_critic.py --run demo --annotate $(RUN)/policy.test.scored.jsonl --out $(RUN)/policy.test.annotated.jsonl
+	$(CPU) train_critic.py --run demo --overwrite --annotate $(RUN)/policy.test.scored.jsonl \
+	  --out $(RUN)/policy.test.annotated.jsonl
 	$(CPU) evaluate.py --compare base=$(RUN)/base.test.scored.jsonl rejection-ft=$(RUN)/rejection-ft.test.scored.jsonl \
 	  multi-turn-dpo=$(RUN)/multi-turn-dpo.test.scored.jsonl sweet-rl=$(RUN)/policy.test.annotated.jsonl \
 	  --report $(RUN)/report.html
@@ -110,7 +111,7 @@ demo-frontend: .venv
 	    --model $(FRUN)/$$agent --out $(FRUN)/$$agent.test.trajectories.jsonl && \
 	  $(CPU) evaluate.py --in $(FRUN)/$$agent.test.trajectories.jsonl || exit; \
 	done
-	$(CPU) train_critic.py --run demo-frontend --annotate $(FRUN)/policy.test.scored.jsonl \
+	$(CPU) train_critic.py --run demo-frontend --overwrite --annotate $(FRUN)/policy.test.scored.jsonl \
 	  --out $(FRUN)/policy.test.annotated.jsonl
 	$(CPU) evaluate.py --compare base=$(FRUN)/base.test.scored.jsonl rejection-ft=$(FRUN)/rejection-ft.test.scored.jsonl \
 	  multi-turn-dpo=$(FRUN)/multi-turn-dpo.test.scored.jsonl sweet-rl=$(FRUN)/policy.test.annotated.jsonl \
