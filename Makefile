@@ -76,7 +76,7 @@ demo-backend: .venv
 	    --model $(RUN)/$$agent $(SHORT) --out $(RUN)/$$agent.test.trajectories.jsonl && \
 	  $(CPU) evaluate.py --in $(RUN)/$$agent.test.trajectories.jsonl || exit; \
 	done
-	$(CPU) train_critic.py --seed $(SEED) --run $(NAME) --annotate $(RUN)/policy.test.scored.jsonl \
+	$(CPU) train_critic.py --seed $(SEED) --run $(NAME) --overwrite --annotate $(RUN)/policy.test.scored.jsonl \
 	  --out $(RUN)/policy.test.annotated.jsonl
 	$(CPU) evaluate.py --compare base=$(RUN)/base.test.scored.jsonl rejection-ft=$(RUN)/rejection-ft.test.scored.jsonl \
 	  multi-turn-dpo=$(RUN)/multi-turn-dpo.test.scored.jsonl sweet-rl=$(RUN)/policy.test.annotated.jsonl \
@@ -133,11 +133,11 @@ demo-frontend: .venv
 	    --model $(RUN)/$$agent --out $(RUN)/$$agent.test.trajectories.jsonl && \
 	  $(CPU) evaluate.py --in $(RUN)/$$agent.test.trajectories.jsonl || exit; \
 	done
-	$(CPU) train_critic.py --seed $(SEED) --run $(NAME) --annotate $(RUN)/policy.test.scored.jsonl \
+	$(CPU) train_critic.py --seed $(SEED) --run $(NAME) --overwrite --annotate $(RUN)/policy.test.scored.jsonl \
 	  --out $(RUN)/policy.test.annotated.jsonl
 	$(CPU) evaluate.py --compare base=$(RUN)/base.test.scored.jsonl rejection-ft=$(RUN)/rejection-ft.test.scored.jsonl \
 	  multi-turn-dpo=$(RUN)/multi-turn-dpo.test.scored.jsonl sweet-rl=$(RUN)/policy.test.annotated.jsonl \
-	  --report $(RUN)/report.html --picture $(RUN)/pages.png
+	  --report $(RUN)/report.html --report-limit 60 --picture $(RUN)/pages.png
 
 # ------------------------------------------------------------------------------------------------ tests
 test: .venv

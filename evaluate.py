@@ -28,13 +28,15 @@ Departures
 Reads   runs/{run}/{split}.trajectories.jsonl
 Writes  runs/{run}/{split}.scored.jsonl, the records plus `reward`, `tests` (one status per test) and `sandbox` (its
         layers); frontend: `reward`, `cosine` (both views), `view`, `page` (ok, blank, ...), `encoder`, `sandbox`
-        runs/{run}/{split}.scored.settings.json, runs/{run}/{split}.metrics.json, and with --report one HTML file
+        runs/{run}/{split}.scored.settings.json, runs/{run}/{split}.metrics.json, with --report one HTML file, and
+        with --picture one PNG of pages
 Memory does not grow with the dialogues: each record is written as it is scored, in the order of the input. Killed, it
 goes on where it stopped; records that changed since they were scored are an error, not stale rewards.
 
     python evaluate.py --split train
     python evaluate.py --in runs/default/test.trajectories.jsonl --report report.html
     python evaluate.py --compare base=runs/a/test.scored.jsonl sweet=runs/b/test.scored.jsonl --report report.html
+    python evaluate.py --compare base=runs/a/test.scored.jsonl sweet=runs/b/test.scored.jsonl --picture pages.png
     python evaluate.py --compare base='runs/seed-*/base.test.scored.jsonl' sweet='runs/seed-*/policy.test.scored.jsonl'
 Where a name stands for several files, each is a training run of its own (a seed): means over the runs, intervals by Student's
 t over the runs, differences taken run by run.
@@ -1252,8 +1254,8 @@ def main():
     if args.compare:
         named = named_files(args.compare)
         if any(len(files) > 1 for files in named.values()):
-            if args.report:
-                die("--report shows one run a name: give it one file for each")
+            if args.report or args.picture:
+                die("--report and --picture show one run a name: give them one file for each")
             result = compare_seeds(named, args)
             print(markdown(comparison_rows(result)))
             for metric in (metric for metric in HEADLINES if metric in next(iter(result.values()))["metrics"]):
