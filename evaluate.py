@@ -38,8 +38,8 @@ goes on where it stopped; records that changed since they were scored are an err
     python evaluate.py --compare base=runs/a/test.scored.jsonl sweet=runs/b/test.scored.jsonl --report report.html
     python evaluate.py --compare base=runs/a/test.scored.jsonl sweet=runs/b/test.scored.jsonl --picture pages.png
     python evaluate.py --compare base='runs/seed-*/base.test.scored.jsonl' sweet='runs/seed-*/policy.test.scored.jsonl'
-Where a name stands for several files, each is a training run of its own (a seed): means over the runs, intervals by Student's
-t over the runs, differences taken run by run.
+Where a name stands for several files, each is a training run of its own (a seed): means over the runs, intervals by
+Student's t over the runs, differences taken run by run.
 """
 
 import argparse
@@ -99,19 +99,23 @@ def parse_args():
         epilog="See the top of this file for the definitions.",
     )
     # what to score
-    parser.add_argument("--run", default="default", help="name of the run: its files are in runs/{run} (default: default)")
-    parser.add_argument("--split", default="test", help="which of the run's trajectories: train, val, test (default: test)")
+    parser.add_argument("--run", default="default",
+                        help="name of the run: its files are in runs/{run} (default: default)")
+    parser.add_argument("--split", default="test",
+                        help="which of the run's trajectories: train, val, test (default: test)")
     parser.add_argument("--in", dest="input", type=Path,
                         help="trajectories (default: runs/{run}/{split}.trajectories.jsonl)")
     parser.add_argument("--out", type=Path, help="scored trajectories (default: the input's name with .scored.jsonl)")
     parser.add_argument("--domain", choices=["backend", "frontend"], default="backend",
                         help="domain of records that do not name theirs (default: backend)")
-    parser.add_argument("--overwrite", action="store_true", help="score everything again, even what --out holds already")
+    parser.add_argument("--overwrite", action="store_true",
+                        help="score everything again, even what --out holds already")
     # how to score programs
     parser.add_argument("--mode", choices=["module", "released", "both"], default="module",
-                        help="module: the program runs as a module, which is right; released: in a split namespace, like "
-                             "the evaluator released with the paper; both: the two side by side (default: module)")
-    parser.add_argument("--workers", type=int, help="programs, or browsers, at work at the same time (default: one per core)",
+                        help="module: the program runs as a module, which is right; released: in a split namespace, "
+                             "like the evaluator released with the paper; both: the two side by side (default: module)")
+    parser.add_argument("--workers", type=int,
+                        help="programs, or browsers, at work at the same time (default: one per core)",
                         default=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count())
     parser.add_argument("--call-timeout", type=float, default=1.0, help="seconds that one call may take (default: 1.0)")
     parser.add_argument("--program-timeout", type=float, default=5.0,
@@ -121,18 +125,19 @@ def parse_args():
     parser.add_argument("--unsafe", action="store_true", help="run programs even where the sandbox cannot shut them in")
     # how to score pages
     parser.add_argument("--encoder", default="layout",
-                        help="what embeds the pictures: layout (colours and edges, no weights), or the folder or hub name of "
-                             "a CLIP or SigLIP; the paper's is openai/clip-vit-base-patch32 (default: layout)")
+                        help="what embeds the pictures: layout (colours and edges, no weights), or the folder or hub "
+                             "name of a CLIP or SigLIP; the paper's is openai/clip-vit-base-patch32 (default: layout)")
     parser.add_argument("--view", choices=VIEWS, default="page",
-                        help="which cosine is the reward: of the whole page, or of the centre that CLIP's processor keeps, "
-                             "as in the paper; both are recorded (default: page)")
+                        help="which cosine is the reward: of the whole page, or of the centre that CLIP's processor "
+                             "keeps, as in the paper; both are recorded (default: page)")
     # intervals
     parser.add_argument("--resamples", type=int, default=10_000, help="bootstrap draws of the tasks (default: 10000)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the bootstrap (default: 0)")
     # compare runs that are scored already
     parser.add_argument("--compare", nargs="+", metavar="NAME=FILE",
-                        help="scored files to put side by side; differences are against the first one. A pattern in quotes "
-                             "(sweet='runs/seed-*/policy.test.scored.jsonl') stands for the same run with several seeds")
+                        help="scored files to put side by side; differences are against the first one. A pattern in "
+                             "quotes (sweet='runs/seed-*/policy.test.scored.jsonl') stands for the same run with "
+                             "several seeds")
     parser.add_argument("--json", type=Path, help="with --compare: write the table's numbers here as well")
     # the report
     parser.add_argument("--report", type=Path, help="write one self-contained HTML file with the dialogues here")
@@ -180,7 +185,8 @@ def key_of(record):
 
 
 def complete(record, number, path, domain, seen):
-    """Fill in what released trajectories lack, and check what scoring needs. `seen`: samples so far per nameless task."""
+    """Fill in what released trajectories lack, and check what scoring needs.
+    `seen`: samples so far per nameless task."""
     where = f"{path}, line {number}"
     task = record.get("task")
     if not isinstance(task, dict):
@@ -190,9 +196,11 @@ def complete(record, number, path, domain, seen):
     messages = [turn for turn in history if isinstance(turn, dict)] if isinstance(history, list) else []
     good = [turn for turn in messages if isinstance(turn.get("role"), str) and isinstance(turn.get("content"), str)]
     if not good or len(good) < len(history):
-        die(f'{where}: "dialogue_history" must be a list of messages with the texts "role" and "content"; rollout.py writes them')
+        die(f'{where}: "dialogue_history" must be a list of messages with the texts "role" and "content"; '
+            'rollout.py writes them')
     if "answer" not in record or not isinstance(record["answer"], (str, type(None))):
-        die(f'{where}: "answer" must be a text, or null for an episode that failed; run rollout.py again for this record')
+        die(f'{where}: "answer" must be a text, or null for an episode that failed; run rollout.py again for '
+            'this record')
     if "task_id" not in record:  # released: the k samples of a task lie far apart and carry no key
         content = json.dumps([task.get("problem_description"), task.get("ground_truth")])
         record["task_id"] = task.get("task_id") or "task-" + hashlib.sha256(content.encode()).hexdigest()[:12]
@@ -259,7 +267,8 @@ def check_settings(path, settings):
 
 
 def score_in_order(box, records, mode):
-    """Yield (record, statuses) in the order of `records`. An episode without an answer does not run, and passes no test."""
+    """Yield (record, statuses) in the order of `records`.
+    An episode without an answer does not run, and passes no test."""
     held = collections.deque()  # what the sandbox is working on: some records, however long the file is
 
     def jobs():
@@ -340,7 +349,8 @@ def score_backend(records, args):
 
 
 def score_frontend(records, args):
-    """Add reward, cosine, page and the encoder's name to each record. Two pages are rendered while a third is compared."""
+    """Add reward, cosine, page and the encoder's name to each record.
+    Two pages are rendered while a third is compared."""
     from render import Renderer, cosine, extract_page, load_encoder
 
     try:
@@ -441,8 +451,8 @@ def summarise(path, domain="backend"):
     for number, record in enumerate(read_jsonl(path), start=1):
         complete(record, number, path, domain, seen)
         if not isinstance(record.get("reward"), (int, float)) or not 0 <= record["reward"] <= 1:
-            die(f'{path}, line {number}: no "reward" between 0 and 1, so this is not a scored file: run python evaluate.py '
-                f"--in {path} first and give its output here")
+            die(f'{path}, line {number}: no "reward" between 0 and 1, so this is not a scored file: '
+                f"run python evaluate.py --in {path} first and give its output here")
         row = rows.setdefault(record["task_id"], np.zeros(len(SUMS)))
         for name, value in measure(record).items():
             row[COLUMN[name]] += value
@@ -460,8 +470,8 @@ def summarise(path, domain="backend"):
             encoders[f"{record.get('encoder', 'an encoder without a name')}, {record.get('view', 'centre')}"] = number
             if len(encoders) > 1:
                 first, second = encoders
-                die(f"{path}, line {number}: scored with {second}, the lines before with {first}; score the whole file with "
-                    "one encoder (--overwrite)")
+                die(f"{path}, line {number}: scored with {second}, the lines before with {first}; score the whole file "
+                    "with one encoder (--overwrite)")
     if not rows:
         die(f"{path} is empty: nothing to evaluate")
     return {"path": str(path), "domain": domain, "tasks": list(rows), "sums": np.array(list(rows.values())),
@@ -472,8 +482,8 @@ def summarise(path, domain="backend"):
 def bootstrap_sums(sums, resamples, seed):
     """Draw T tasks out of T with replacement, `resamples` times, and add up their rows.
 
-    sums (T, C): one row per task. Returns (resamples, C). A draw is a count per task, so that the sums of a block of draws
-    are one matrix product; blocks keep the memory at a few megabytes.
+    sums (T, C): one row per task. Returns (resamples, C). A draw is a count per task, so that the sums of a block of
+    draws are one matrix product; blocks keep the memory at a few megabytes.
     """
     rng, tasks = np.random.default_rng(seed), len(sums)
     block = max(1, 500_000 // tasks)
@@ -500,7 +510,8 @@ def interval(draws):
 
 
 def intervals(sums, resamples, seed):
-    """{metric: {"value", "low", "high"}} for the sums (T, C) of one run; a metric that nothing was counted for is left out."""
+    """{metric: {"value", "low", "high"}} for the sums (T, C) of one run;
+    a metric that nothing was counted for is left out."""
     totals = bootstrap_sums(sums, resamples, seed)
     result = {}
     for metric in METRICS:
@@ -527,7 +538,8 @@ def paired_difference(run, base, resamples, seed):
     ours, theirs = (summary["sums"][list(index)] for summary, index in zip((run, base), zip(*common)))
     names = [run["tasks"][number] for number, _ in common]
     pages = bool(run.get("rewards"))
-    wins = np.array([[win_share(run["rewards"][name], base["rewards"][name]) if pages else 0.0] for name in names])  # (T, 1)
+    wins = np.array([[win_share(run["rewards"][name], base["rewards"][name]) if pages else 0.0]
+                     for name in names])  # (T, 1)
     both = bootstrap_sums(np.hstack([ours, theirs, wins]), resamples, seed)  # (R, 2 C + 1)
     width = len(SUMS)
     result = {"tasks": len(common)}
@@ -629,8 +641,8 @@ def compare(summaries, args):
             die(f"{summary['path']} holds {summary['domain']} episodes and {base['path']} {base['domain']} ones; "
                 "compare like with like")
         if summary["encoder"] != base["encoder"]:
-            die(f"{summary['path']} was scored with {summary['encoder']} and {base['path']} with {base['encoder']}; their "
-                "cosines cannot be compared: score both with the same --encoder and --view")
+            die(f"{summary['path']} was scored with {summary['encoder']} and {base['path']} with {base['encoder']}; "
+                "their cosines cannot be compared: score both with the same --encoder and --view")
         result[name] = {"metrics": metrics_of(summary, args), "against": None, "difference": None}
         if name != base_name:
             difference = paired_difference(summary, base, args.resamples, args.seed)
@@ -664,7 +676,8 @@ def compare_seeds(groups, args):
         runs = [seed[name] for seed in by_seed]
         first = runs[0]["metrics"]
         result[name] = {"against": runs[0]["against"], "seeds": runs, "metrics": {
-            "domain": first["domain"], "tasks": first["tasks"], "samples": sum(run["metrics"]["samples"] for run in runs)}}
+            "domain": first["domain"], "tasks": first["tasks"],
+            "samples": sum(run["metrics"]["samples"] for run in runs)}}
         for part in ("metrics", "difference"):
             shared = [m for m in (*METRICS, "win_rate") if all(m in (run[part] or ()) for run in runs)]
             result[name][part] = result[name].get(part, {}) | {
@@ -678,11 +691,13 @@ def comparison_rows(result):
     compared = [name for name in HEADLINES if name in base["metrics"]]
     released = [name for name in METRICS if name.endswith("_released")
                 and any(name in run["metrics"] for run in result.values())]
-    others = [name for name in ("broken", "details_told", "answered", "turns", "words_per_reply") if name in base["metrics"]]
+    others = [name for name in ("broken", "details_told", "answered", "turns", "words_per_reply")
+              if name in base["metrics"]]
     wins = ["win_rate"] if base["metrics"]["domain"] == "frontend" else []
     title = {name: metric[2] for name, metric in METRICS.items()}
     kind = {name: metric[3] for name, metric in METRICS.items()} | {"win_rate": "percent"}
-    rows = [("run", "tasks", *(title[name] for name in compared), *(f"{title[name]}, vs {base_name}" for name in compared),
+    rows = [("run", "tasks", *(title[name] for name in compared),
+             *(f"{title[name]}, vs {base_name}" for name in compared),
              *(f"win rate vs {base_name}" for _ in wins), *(title[name] for name in released + others))]
     for name, run in result.items():
         metrics, difference = run["metrics"], run["difference"] or {}
@@ -868,7 +883,8 @@ def short(value):
 
 
 def curve(title, lines):
-    """A small line chart. lines: {label: [(step, value)]}, at most two; many steps are drawn pale, their mean on top."""
+    """A small line chart. lines: {label: [(step, value)]}, at most two;
+    many steps are drawn pale, their mean on top."""
     width, height, left, base = 330, 150, 56, 20
     points = [point for line in lines.values() for point in line]
     (x0, x1), (y0, y1) = ((min(values), max(values)) for values in zip(*points))
@@ -901,15 +917,18 @@ def curve(title, lines):
 
 
 def training_curves(folders):
-    """Charts of every metrics.jsonl in the folders and one below: each number against its step, chosen beside rejected."""
-    for path in sorted({path for folder in folders for name in ("metrics.jsonl", "*/metrics.jsonl") for path in folder.glob(name)}):
+    """Charts of every metrics.jsonl in the folders and one below:
+    each number against its step, chosen beside rejected."""
+    for path in sorted({path for folder in folders
+                        for name in ("metrics.jsonl", "*/metrics.jsonl") for path in folder.glob(name)}):
         values = {}
         for number, row in enumerate(read_jsonl(path)):
             for name, value in row.items():
                 if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
                     values.setdefault(name, []).append((row.get("step", number), value))
         charts = {}
-        for name in sorted(values.keys() - {"step", "epoch"}, key=lambda name: (name != "loss", "accuracy" not in name, name)):
+        for name in sorted(values.keys() - {"step", "epoch"},
+                           key=lambda name: (name != "loss", "accuracy" not in name, name)):
             title, _, side = name.rpartition("_")
             title, line = (title, side) if side in ("chosen", "rejected") and title else (name, name)
             charts.setdefault(title.replace("_", " "), {})[line] = values[name]
@@ -987,9 +1006,11 @@ def dialogue(record, pages):
         said, mark, code = turn["content"].partition(ANSWER_MARK)
         body = folded("thought", f'<div class="text">{e(thought)}</div>') if thought else ""
         if pictures:
-            body += (f"<b>{e(mark)}</b>" if mark else "") + pictures + folded("source", f'<pre>{e(turn["content"])}</pre>')
+            body += ((f"<b>{e(mark)}</b>" if mark else "") + pictures
+                     + folded("source", f'<pre>{e(turn["content"])}</pre>'))
         else:
-            body += f'<div class="text">{e(said)}</div>' + (f"<b>{e(mark)}</b><pre>{e(code.strip())}</pre>" if mark else "")
+            body += (f'<div class="text">{e(said)}</div>'
+                     + (f"<b>{e(mark)}</b><pre>{e(code.strip())}</pre>" if mark else ""))
         bar = advantage_bar(value, scale) if value is not None else ""
         parts.append(bubble(f"agent, turn {reply} {bar}", " assistant", body, " wide" if pictures else ""))
     return f'<div class="chat">{"".join(parts)}</div>'
@@ -1025,7 +1046,8 @@ def result_of(record):
     """What the reward amounts to, in words that the report filters by, and the colour of it."""
     reward = record["reward"]
     if record["domain"] == "backend":
-        return ("all tests pass", "good") if reward >= 1 else ("some tests pass", "some") if reward else ("no test passes", "bad")
+        return (("all tests pass", "good") if reward >= 1
+                else ("some tests pass", "some") if reward else ("no test passes", "bad"))
     if record.get("page", "ok") != "ok":
         return "blank or broken page", "bad"
     return ("cosine from 0.9", "good") if reward >= 0.9 else ("cosine from 0.7", "some") if reward >= 0.7 else (
@@ -1072,7 +1094,8 @@ def chosen_tasks(summaries, limit):
 
 
 class PagePictures:
-    """Small pictures of pages for the report, each page rendered once; a task's reference is stored once, used often."""
+    """Small pictures of pages for the report, each page rendered once;
+    a task's reference is stored once, used often."""
 
     def __init__(self, workers):
         from render import Renderer, extract_page
@@ -1158,12 +1181,15 @@ def write_report(path, named, result, summaries, args, pages=None):
     partial = path.with_name(path.name + ".part")
     with open(partial, "w", encoding="utf-8") as out:
         out.write(
-            '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">\n'
+            '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+            '<meta name="viewport" content="width=device-width">\n'
             f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
             f"<title>{e(', '.join(named))}</title><style>{STYLE}</style></head><body><header>"
-            f"<h1>{e(' / '.join(named))}</h1><p class=\"dim\">{e(', '.join(map(str, named.values())))}</p>{html_table(rows)}"
+            f"<h1>{e(' / '.join(named))}</h1>"
+            f"<p class=\"dim\">{e(', '.join(map(str, named.values())))}</p>{html_table(rows)}"
             '<p class="small dim">95% intervals: bootstrap over tasks. '
-            + (f"Differences are paired: the same tasks, in points, against {e(next(iter(result)))}." if several else "") + "</p>")
+            + (f"Differences are paired: the same tasks, in points, against {e(next(iter(result)))}."
+               if several else "") + "</p>")
         if several:
             shown_metrics = [metric for metric in HEADLINES if metric in next(iter(result.values()))["metrics"]]
             out.write('<div class="charts">' + "".join(whiskers(result, metric) for metric in shown_metrics) + "</div>")
@@ -1176,9 +1202,11 @@ def write_report(path, named, result, summaries, args, pages=None):
         if curves:
             out.write("<h2>Training</h2>" + "".join(curves))
         out.write(
-            f'</header><main><h2>Dialogues</h2><p class="dim small">{shown:,} of {total:,}: the first {len(chosen):,} tasks, '
+            '</header><main><h2>Dialogues</h2><p class="dim small">'
+            f'{shown:,} of {total:,}: the first {len(chosen):,} tasks, '
             f'every sample{" and run" if several else ""} of each. --report-limit shows more.</p><nav>'
-            f'<select id="run"{"" if several else " hidden"}><option value="">every run</option>{options(named)}</select>'
+            f'<select id="run"{"" if several else " hidden"}>'
+            f'<option value="">every run</option>{options(named)}</select>'
             f'<select id="result"><option value="">every result</option>{options(sorted(results))}</select>'
             f'<select id="finish"><option value="">every end</option>{options(sorted(ends))}</select>'
             '<input id="words" type="search" placeholder="find in requests, dialogues and code">'
@@ -1237,7 +1265,8 @@ def named_files(pairs):
             die(f"--compare has the name {name!r} twice; each run needs its own")
         named[name] = [Path(path)] if Path(path).is_file() else sorted(map(Path, glob.glob(path)))
         if not named[name]:
-            die(f"{path} (run {name!r} of --compare) is not there; evaluate.py --in ...trajectories.jsonl writes scored files")
+            die(f"{path} (run {name!r} of --compare) is not there; "
+                "evaluate.py --in ...trajectories.jsonl writes scored files")
     return named
 
 

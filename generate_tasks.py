@@ -82,12 +82,13 @@ def parse_args():
                    help="kind of task (default backend)")
     p.add_argument("--source", choices=["procedural", "llm", "colbench", "websight"], default="procedural",
                    help="procedural: from the families in this file; llm: written by a model from web excerpts; "
-                        "colbench: released task or trajectory files; websight: rows of WebSight v0.2, frontend (default "
-                        "procedural)")
+                        "colbench: released task or trajectory files; websight: rows of WebSight v0.2, frontend "
+                        "(default procedural)")
     p.add_argument("--families", default="", help="procedural: comma-separated families to draw from (default: all)")
     p.add_argument("--train", type=int, default=10000, help="number of training tasks (default 10000)")
     p.add_argument("--val", type=int, default=500, help="number of validation tasks (default 500)")
-    p.add_argument("--test", type=int, default=None, help="number of test tasks (default 1000, frontend 500, as in the paper)")
+    p.add_argument("--test", type=int, default=None,
+                   help="number of test tasks (default 1000, frontend 500, as in the paper)")
     # demonstrations
     p.add_argument("--demonstrations", type=int, default=0, metavar="N",
                    help="write N dialogues of the scripted agent instead of tasks (default 0: write tasks)")
@@ -96,7 +97,8 @@ def parse_args():
     p.add_argument("--ask", type=float, default=0.6,
                    help="demonstrations: probability that a hidden detail is asked (default 0.6)")
     p.add_argument("--waste", type=float, default=0.2,
-                   help="demonstrations: probability, before each turn, of a wasted turn, again and again (default 0.2)")
+                   help="demonstrations: probability, before each turn, of a wasted turn, "
+                        "again and again (default 0.2)")
     p.add_argument("--max-turns", type=int, default=10,
                    help="demonstrations: longest dialogue, in agent turns (default 10)")
     # tasks from a language model
@@ -1116,28 +1118,31 @@ def write_demonstrations(args):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The page kinds of the frontend domain: a request, a page with a slot for each hidden choice, and the choices. A partner
-# who sees both pages names the differences (render.compare_pages). `told` recognises the sentences about a choice, for
-# the scripted agent of the demonstrations; a test holds that a wrong choice is told, and told by its own sentence.
-# shop, event, login, profile and news are the simple kinds: few words, about fifty tokens of the tiny model.
+# The page kinds of the frontend domain: a request, a page with a slot for each hidden choice, and the choices. A
+# partner who sees both pages names the differences (render.compare_pages). `told` recognises the sentences about a
+# choice, for the scripted agent of the demonstrations; a test holds that a wrong choice is told, and told by its own
+# sentence. shop, event, login, profile and news are the simple kinds: few words, about fifty tokens of the tiny model.
 # ---------------------------------------------------------------------------------------------------------------------
 
 TAILWIND = '<link href="https://cdn.jsdelivr.net/npm/tailwindcss@2.2.19/dist/tailwind.min.css" rel="stylesheet">'
-BRIGHT = {"red": "bg-red-500", "yellow": "bg-yellow-500", "green": "bg-green-500", "blue": "bg-blue-500", "purple": "bg-purple-500",
-          "pink": "bg-pink-500", "dark gray": "bg-gray-800", "dark blue": "bg-blue-900"}
-PALE = {"white": "bg-white", "light gray": "bg-gray-200", "light yellow": "bg-yellow-200", "light green": "bg-green-200",
-        "light blue": "bg-blue-200", "light pink": "bg-pink-200"}
-INK = {"black": "text-black", "red": "text-red-600", "green": "text-green-600", "blue": "text-blue-600", "purple": "text-purple-600"}
+BRIGHT = {"red": "bg-red-500", "yellow": "bg-yellow-500", "green": "bg-green-500", "blue": "bg-blue-500",
+          "purple": "bg-purple-500", "pink": "bg-pink-500", "dark gray": "bg-gray-800", "dark blue": "bg-blue-900"}
+PALE = {"white": "bg-white", "light gray": "bg-gray-200", "light yellow": "bg-yellow-200",
+        "light green": "bg-green-200", "light blue": "bg-blue-200", "light pink": "bg-pink-200"}
+INK = {"black": "text-black", "red": "text-red-600", "green": "text-green-600", "blue": "text-blue-600",
+       "purple": "text-purple-600"}
 PLACE = {"left": "text-left", "centre": "text-center", "right": "text-right"}
 SIZE = {"small": "text-3xl", "large": "text-7xl"}
 
 
 def choice(name, told, values):
-    return {"name": name, "told": told, "usual": None, "values": values if isinstance(values, dict) else {v: v for v in values}}
+    return {"name": name, "told": told, "usual": None,
+            "values": values if isinstance(values, dict) else {v: v for v in values}}
 
 
 def colour_of(name, what, values=BRIGHT):
-    return choice(name, rf"^The {what} should (be (?!taller|less tall|wider|narrower|larger|smaller|bold|in |on )|have no)", values)
+    return choice(name, rf"^The {what} should "
+                        r"(be (?!taller|less tall|wider|narrower|larger|smaller|bold|in |on )|have no)", values)
 
 
 def letters_of(name, what, values=INK):
@@ -1180,72 +1185,106 @@ PAGES = {
     "shop": {
         "about": "Make a page for my shop.",
         "choices": [colour_of("bar", "header"), place_of("place", TITLE), colour_of("part", "main part", PALE),
-                    colour_of("button", 'button "[^"]*"'), words_of("verb", 'button "[^"]*"', ["Buy", "Order", "Reserve", "Browse"]),
+                    colour_of("button", 'button "[^"]*"'),
+                    words_of("verb", 'button "[^"]*"', ["Buy", "Order", "Reserve", "Browse"]),
                     colour_of("foot", 'footer "[^"]*"')],
-        "code": '<body><header class="$bar p-12 text-white"><h1 class="text-6xl $place">Shop</h1></header><main class="$part p-24">'
-                '<button class="$button p-12 text-4xl text-white">$verb</button></main><footer class="$foot p-16 text-white">Contact</footer></body>'},
+        "code": '<body><header class="$bar p-12 text-white"><h1 class="text-6xl $place">Shop</h1></header>'
+                '<main class="$part p-24"><button class="$button p-12 text-4xl text-white">$verb</button></main>'
+                '<footer class="$foot p-16 text-white">Contact</footer></body>'},
     "event": {
         "about": "Make a page for my concert.",
-        "choices": [PAGE_COLOUR, letters_of("ink", TITLE), place_of("place", TITLE), size_of("size", TITLE), colour_of("box", "main part"),
+        "choices": [PAGE_COLOUR, letters_of("ink", TITLE), place_of("place", TITLE), size_of("size", TITLE),
+                    colour_of("box", "main part"),
                     words_of("day", 'text "[^"]*"', ["Friday", "Saturday", "Sunday", "Monday"])],
-        "code": '<body class="$page"><header class="p-16"><h1 class="$ink $size $place">Concert</h1></header><main class="$box p-24 text-white">'
-                '<p class="text-5xl">$day</p></main></body>'},
+        "code": '<body class="$page"><header class="p-16"><h1 class="$ink $size $place">Concert</h1></header>'
+                '<main class="$box p-24 text-white"><p class="text-5xl">$day</p></main></body>'},
     "login": {
         "about": "Make a page where people log in.",
-        "choices": [PAGE_COLOUR, colour_of("card", "form", {**BRIGHT, **PALE}), place_of("place", TITLE), colour_of("button", 'button "[^"]*"'),
+        "choices": [PAGE_COLOUR, colour_of("card", "form", {**BRIGHT, **PALE}), place_of("place", TITLE),
+                    colour_of("button", 'button "[^"]*"'),
                     words_of("verb", 'button "[^"]*"', ["Enter", "Continue", "Submit", "Start"])],
-        "code": '<body class="$page p-24"><form class="$card p-16"><h1 class="text-6xl $place">Login</h1><input class="p-8" placeholder="Name">'
-                '<button class="$button p-12 text-4xl text-white">$verb</button></form></body>'},
+        "code": '<body class="$page p-24"><form class="$card p-16"><h1 class="text-6xl $place">Login</h1>'
+                '<input class="p-8" placeholder="Name"><button class="$button p-12 text-4xl text-white">$verb</button>'
+                '</form></body>'},
     "profile": {
         "about": "Make a page about me.",
-        "choices": [PAGE_COLOUR, choice("layout", "^The picture should stand", {"row": "flex", "column": "block"}), colour_of("box", "main part"),
-                    words_of("job", 'text "[^"]*"', ["Painter", "Teacher", "Doctor", "Writer"]), colour_of("foot", 'footer "[^"]*"')],
-        "code": '<body class="$page"><div class="p-16 $layout"><img src="https://picsum.photos/id/48/400/300"><main class="$box p-20 text-white">'
-                '<h1 class="text-6xl">Robin</h1><p class="text-4xl">$job</p></main></div><footer class="$foot p-12">Contact</footer></body>'},
+        "choices": [PAGE_COLOUR, choice("layout", "^The picture should stand", {"row": "flex", "column": "block"}),
+                    colour_of("box", "main part"),
+                    words_of("job", 'text "[^"]*"', ["Painter", "Teacher", "Doctor", "Writer"]),
+                    colour_of("foot", 'footer "[^"]*"')],
+        "code": '<body class="$page"><div class="p-16 $layout"><img src="https://picsum.photos/id/48/400/300">'
+                '<main class="$box p-20 text-white"><h1 class="text-6xl">Robin</h1><p class="text-4xl">$job</p></main>'
+                '</div><footer class="$foot p-12">Contact</footer></body>'},
     "news": {
         "about": "Make a page with the news.",
         "choices": [colour_of("bar", "header"), place_of("place", TITLE), colour_of("first", 'section "Sports"', PALE),
                     colour_of("second", 'section "Weather"', PALE), order_of("order", SPORTS, WEATHER)],
-        "code": '<body><header class="$bar p-12 text-white"><h1 class="text-6xl $place">News</h1></header>$order</body>'},
+        "code": '<body><header class="$bar p-12 text-white"><h1 class="text-6xl $place">News</h1></header>'
+                '$order</body>'},
     "prices": {
         "about": "We need a page that shows what our three plans cost.",
-        "choices": [PAGE_COLOUR, colour_of("bar", "header"), letters_of("ink", TITLE, {"white": "text-white", "black": "text-black", "light yellow": "text-yellow-200"}),
+        "choices": [PAGE_COLOUR, colour_of("bar", "header"),
+                    letters_of("ink", TITLE,
+                               {"white": "text-white", "black": "text-black", "light yellow": "text-yellow-200"}),
                     place_of("place", TITLE),
-                    choice("layout", r'^The block "[^"]*" should stand', {"row": "flex justify-around", "column": "block"}), colour_of("basic", 'block "Basic"', PALE),
-                    colour_of("team", 'block "Team"', PALE), colour_of("firm", 'block "Firm"', PALE), words_of("cost", r'text "\$[^"]*"', ["$$20", "$$35", "$$49", "$$80"])],
-        "code": '<body class="$page"><header class="$bar p-8"><h1 class="text-5xl $ink $place">Plans</h1></header><main class="$layout">'
-                '<div class="$basic p-16"><h2 class="text-3xl">Basic</h2><p>Free</p></div><div class="$team p-16"><h2 class="text-3xl">Team</h2><p>$cost</p></div>'
+                    choice("layout", r'^The block "[^"]*" should stand',
+                           {"row": "flex justify-around", "column": "block"}),
+                    colour_of("basic", 'block "Basic"', PALE), colour_of("team", 'block "Team"', PALE),
+                    colour_of("firm", 'block "Firm"', PALE),
+                    words_of("cost", r'text "\$[^"]*"', ["$$20", "$$35", "$$49", "$$80"])],
+        "code": '<body class="$page"><header class="$bar p-8"><h1 class="text-5xl $ink $place">Plans</h1></header>'
+                '<main class="$layout"><div class="$basic p-16"><h2 class="text-3xl">Basic</h2><p>Free</p></div>'
+                '<div class="$team p-16"><h2 class="text-3xl">Team</h2><p>$cost</p></div>'
                 '<div class="$firm p-16"><h2 class="text-3xl">Firm</h2><p>Ask us</p></div></main></body>'},
     "menu": {
         "about": "We would like a page with the menu of our restaurant.",
-        "choices": [PAGE_COLOUR, colour_of("bar", "header"), place_of("place", TITLE), letters_of("ink", r'heading "(Starters|Mains|Desserts)"'),
+        "choices": [PAGE_COLOUR, colour_of("bar", "header"), place_of("place", TITLE),
+                    letters_of("ink", r'heading "(Starters|Mains|Desserts)"'),
                     size_of("size", r'heading "(Starters|Mains|Desserts)"', {"small": "text-xl", "large": "text-5xl"}),
-                    words_of("dish", 'list item "[^"]*"', ["Grilled fish with rice", "Roast chicken with beans", "Mushroom pie with salad"]),
-                    order_of("order", *DISHES), presence_of("foot", 'footer( "[^"]*")?', '<footer class="bg-gray-800 text-white p-10">Open daily from noon</footer>')],
-        "code": '<body class="$page"><header class="$bar p-10 text-white"><h1 class="text-5xl $place">The Green Table</h1></header>'
-                '<main class="p-12"><h2 class="$ink $size">Mains</h2><ul class="p-6 text-xl"><li>$dish</li><li>Noodles with vegetables</li></ul>$order</main>$foot</body>'},
+                    words_of("dish", 'list item "[^"]*"',
+                             ["Grilled fish with rice", "Roast chicken with beans", "Mushroom pie with salad"]),
+                    order_of("order", *DISHES),
+                    presence_of("foot", 'footer( "[^"]*")?',
+                                '<footer class="bg-gray-800 text-white p-10">Open daily from noon</footer>')],
+        "code": '<body class="$page"><header class="$bar p-10 text-white">'
+                '<h1 class="text-5xl $place">The Green Table</h1></header>'
+                '<main class="p-12"><h2 class="$ink $size">Mains</h2>'
+                '<ul class="p-6 text-xl"><li>$dish</li><li>Noodles with vegetables</li></ul>$order</main>$foot</body>'},
     "gallery": {
         "about": "I want a page that shows my photographs.",
         "choices": [PAGE_COLOUR, colour_of("bar", 'navigation bar "[^"]*"'), place_of("side", 'navigation bar "[^"]*"'),
-                    choice("columns", "^The picture should (stand|be)", {"two": "grid grid-cols-2 gap-8", "four": "grid grid-cols-4 gap-8"}),
-                    words_of("label", 'button "[^"]*"', ["See more", "Hire me", "Write to me"]), colour_of("button", 'button "[^"]*"'), place_of("where", 'button "[^"]*"')],
-        "code": '<body class="$page"><nav class="$bar p-8 text-white text-4xl $side">My photographs</nav><main class="p-12 $columns">' + 4 * PHOTO +
-                '</main><footer class="p-8 $where"><button class="$button p-6 text-2xl text-white">$label</button></footer></body>'},
+                    choice("columns", "^The picture should (stand|be)",
+                           {"two": "grid grid-cols-2 gap-8", "four": "grid grid-cols-4 gap-8"}),
+                    words_of("label", 'button "[^"]*"', ["See more", "Hire me", "Write to me"]),
+                    colour_of("button", 'button "[^"]*"'), place_of("where", 'button "[^"]*"')],
+        "code": '<body class="$page"><nav class="$bar p-8 text-white text-4xl $side">My photographs</nav>'
+                '<main class="p-12 $columns">' + 4 * PHOTO +
+                '</main><footer class="p-8 $where">'
+                '<button class="$button p-6 text-2xl text-white">$label</button></footer></body>'},
     "dashboard": {
         "about": "Build a page on which our team sees this week's numbers.",
-        "choices": [PAGE_COLOUR, colour_of("bar", "sidebar"), choice("side", "^The sidebar should be on the", {"left": "flex", "right": "flex flex-row-reverse"}),
-                    letters_of("ink", TITLE), colour_of("sales", 'block "Sales"'), colour_of("visits", 'block "Visits"'),
-                    choice("layout", r'^The block "[^"]*" should stand', {"row": "flex", "column": "block"}), size_of("size", TITLE)],
-        "code": '<body class="$page"><div class="$side"><aside class="$bar w-64 h-screen p-8 text-white text-2xl"><p>Overview</p><p>Reports</p></aside><main class="p-8 w-full">'
-                '<h1 class="$ink $size">This week</h1><div class="$layout"><div class="$sales p-20 text-white"><h2 class="text-3xl">Sales</h2></div>'
-                '<div class="$visits p-20 text-white"><h2 class="text-3xl">Visits</h2></div></div></main></div></body>'},
+        "choices": [PAGE_COLOUR, colour_of("bar", "sidebar"),
+                    choice("side", "^The sidebar should be on the", {"left": "flex", "right": "flex flex-row-reverse"}),
+                    letters_of("ink", TITLE), colour_of("sales", 'block "Sales"'),
+                    colour_of("visits", 'block "Visits"'),
+                    choice("layout", r'^The block "[^"]*" should stand', {"row": "flex", "column": "block"}),
+                    size_of("size", TITLE)],
+        "code": '<body class="$page"><div class="$side"><aside class="$bar w-64 h-screen p-8 text-white text-2xl">'
+                '<p>Overview</p><p>Reports</p></aside><main class="p-8 w-full">'
+                '<h1 class="$ink $size">This week</h1><div class="$layout">'
+                '<div class="$sales p-20 text-white"><h2 class="text-3xl">Sales</h2></div>'
+                '<div class="$visits p-20 text-white"><h2 class="text-3xl">Visits</h2></div>'
+                '</div></main></div></body>'},
     "travel": {
         "about": "Please design a page for our travel agency.",
-        "choices": [colour_of("bar", "header"), place_of("place", TITLE), size_of("size", TITLE), order_of("order", *TRIPS), colour_of("sea", 'section "By the sea"', PALE),
-                    colour_of("hills", 'section "In the hills"', PALE), words_of("verb", 'button "[^"]*"', ["Book now", "Ask for dates", "Plan a trip"]),
+        "choices": [colour_of("bar", "header"), place_of("place", TITLE), size_of("size", TITLE),
+                    order_of("order", *TRIPS), colour_of("sea", 'section "By the sea"', PALE),
+                    colour_of("hills", 'section "In the hills"', PALE),
+                    words_of("verb", 'button "[^"]*"', ["Book now", "Ask for dates", "Plan a trip"]),
                     colour_of("button", 'button "[^"]*"'), presence_of("picture", "picture", PHOTO)],
-        "code": '<body><header class="$bar p-16 text-white"><h1 class="$size $place">Far and Away</h1></header>$picture$order'
-                '<div class="p-12"><button class="$button text-white p-8 text-2xl">$verb</button></div></body>'},
+        "code": '<body><header class="$bar p-16 text-white"><h1 class="$size $place">Far and Away</h1>'
+                '</header>$picture$order<div class="p-12">'
+                '<button class="$button text-white p-8 text-2xl">$verb</button></div></body>'},
 }
 
 
@@ -1258,7 +1297,8 @@ def page_source(kind, values):
 
 
 def draw_pages(kinds, split, seed):
-    """(kind, values), one of each kind in turn, each combination once, of one split only; without end until all are used up."""
+    """(kind, values), one of each kind in turn, each combination once, of one split only;
+    without end until all are used up."""
     rng, seen, spent = random.Random(f"{seed} {split} pages"), set(), Counter()
     while kinds := [k for k in kinds if spent[k] < 2000]:  # draws in a row without a new combination
         for kind in kinds:
@@ -1300,18 +1340,21 @@ def write_pages(args):
     with open_renderer(args) as renderer:
         for split in SPLITS:
             rows = ((PAGES[kind]["about"], page_source(kind, values), f"procedural:{kind}",
-                     {c["name"]: v for c, v in zip(PAGES[kind]["choices"], values)}) for kind, values in draw_pages(kinds, split, args.seed))
+                     {c["name"]: v for c, v in zip(PAGES[kind]["choices"], values)})
+                    for kind, values in draw_pages(kinds, split, args.seed))
             write_page_split(renderer, split, rows, {"source": args.source, "families": kinds, "seed": args.seed}, args)
     print("next: python generate_tasks.py --domain frontend --demonstrations 3000    or    "
           "python rollout.py --domain frontend --split train --model MODEL")
 
 
 def write_page_split(renderer, split, rows, settings, args):
-    """Render the references (description, page, source, details or None) of one split and keep the good ones, --train (...) of them."""
+    """Render the references (description, page, source, details or None) of one split and keep the good ones,
+    --train (...) of them."""
     wanted, out = getattr(args, split), Path(args.out or f"data/{args.domain}") / f"{split}.jsonl"
     done, file = open_output(out, settings, args.overwrite)
     if len(done) > wanted:
-        die(f"{out} already holds {len(done)} tasks, more than the {wanted} asked for; use --overwrite or another --out")
+        die(f"{out} already holds {len(done)} tasks, more than the {wanted} asked for; "
+            "use --overwrite or another --out")
     have, rejects, count = {t["ground_truth"] for t in done}, Counter(), len(done)
     rows = (row for row in rows if row[1] not in have)
     with file, tqdm(total=wanted, initial=count, desc=out.name, unit="page", mininterval=1) as bar:
@@ -1322,17 +1365,20 @@ def write_page_split(renderer, split, rows, settings, args):
                     rejects[reason or "a page that was there before"] += 1
                     continue
                 have.add(page)
-                write_line(file, {"task_id": f"{args.domain}-{split}-{count:05d}", "domain": args.domain, "problem_description": about,
-                                  "ground_truth": page, "source": source, **({"details": details} if details else {})})
+                write_line(file, {"task_id": f"{args.domain}-{split}-{count:05d}", "domain": args.domain,
+                                  "problem_description": about, "ground_truth": page, "source": source,
+                                  **({"details": details} if details else {})})
                 count += 1
                 bar.update()
-    print(f"wrote {count} tasks to {out}; rejected {rejects.total()}" + "".join(f"\n  {n} x {reason}" for reason, n in rejects.most_common()))
+    print(f"wrote {count} tasks to {out}; rejected {rejects.total()}"
+          + "".join(f"\n  {n} x {reason}" for reason, n in rejects.most_common()))
     if count < wanted:
         print(f"  only {count} of the {wanted} asked for: there are no more pages of this split", file=sys.stderr)
 
 
 def read_websight(path):
-    """(idea, page) of WebSight rows, from JSON lines or parquet; pictures at addresses that are gone become picsum's."""
+    """(idea, page) of WebSight rows, from JSON lines or parquet;
+    pictures at addresses that are gone become picsum's."""
     from render import rewrite_images
     if Path(path).suffix == ".parquet":
         try:
@@ -1341,7 +1387,8 @@ def read_websight(path):
             die(f"{path}: reading parquet needs pyarrow (pip install pyarrow); JSON lines need nothing")
         try:
             file = pyarrow.parquet.ParquetFile(path)
-            rows = (row for batch in file.iter_batches(1000, columns=["llm_generated_idea", "text"]) for row in batch.to_pylist())
+            rows = (row for batch in file.iter_batches(1000, columns=["llm_generated_idea", "text"])
+                    for row in batch.to_pylist())
             rows = itertools.chain([next(rows)], rows)
         except (OSError, ValueError, KeyError, StopIteration) as problem:
             die(f"{path}: not a parquet file with llm_generated_idea and text ({problem})")
@@ -1352,7 +1399,8 @@ def read_websight(path):
 
 
 def write_websight(args):
-    """Tasks from WebSight v0.2: the idea is the request, the page the reference. The split follows from the idea alone."""
+    """Tasks from WebSight v0.2: the idea is the request, the page the reference.
+    The split follows from the idea alone."""
     path = args.input or die("--source websight needs --in FILE, rows of WebSight v0.2 as JSON lines or parquet")
     if not Path(path).is_file():
         die(f"{path}: no such file")
@@ -1361,14 +1409,16 @@ def write_websight(args):
         for split in SPLITS:
             rows = ((idea, page, "websight", None) for idea, page in read_websight(path)
                     if "<html" in page.lower() and idea and split_of("websight", [idea]) == split)
-            write_page_split(renderer, split, rows, {"source": args.source, "in": Path(path).name, "bytes": Path(path).stat().st_size}, args)
+            write_page_split(renderer, split, rows,
+                             {"source": args.source, "in": Path(path).name, "bytes": Path(path).stat().st_size}, args)
     print("next: python rollout.py --domain frontend --split train --model MODEL --simulator MODEL")
 
 
 def demonstrate_page(task, layout, ask, waste, max_turns, rng):
-    """One dialogue of the scripted agent: a page at random, then what the partner names is put right with probability `ask`
-    each (or set to something else); with probability `waste` a page is shown again unchanged, with half of that the answer comes too
-    early, else when nothing is left to name. Returns (dialogue_history, answer). layout: a page -> its layout."""
+    """One dialogue of the scripted agent: a page at random, then what the partner names is put right with probability
+    `ask` each (or set to something else); with probability `waste` a page is shown again unchanged, with half of that
+    the answer comes too early, else when nothing is left to name. Returns (dialogue_history, answer).
+    layout: a page -> its layout."""
     from render import page_reply
     kind = task["source"].partition(":")[2]
     choices, right = PAGES[kind]["choices"], list(task["details"].values())
@@ -1396,12 +1446,13 @@ def write_page_demonstrations(args):
     tasks = list(read_jsonl(tasks_path, required=("task_id", "problem_description", "ground_truth", "source")))
     for number, task in enumerate(tasks, 1):
         if str(task["source"]).partition(":")[2] not in PAGES or "details" not in task:
-            die(f"{tasks_path} line {number}: demonstrations need a procedural page with details, found source {task['source']!r}; "
-                f"write one with generate_tasks.py --domain frontend --source procedural")
+            die(f"{tasks_path} line {number}: demonstrations need a procedural page with details, found source "
+                f"{task['source']!r}; write one with generate_tasks.py --domain frontend --source procedural")
     if not tasks:
         die(f"{tasks_path}: no tasks; write some with generate_tasks.py --domain frontend")
     digest = hashlib.sha256("".join(t["task_id"] + t["ground_truth"] for t in tasks).encode()).hexdigest()[:16]
-    settings = {"demonstrations_of": digest, "ask": args.ask, "waste": args.waste, "max_turns": args.max_turns, "seed": args.seed}
+    settings = {"demonstrations_of": digest, "ask": args.ask, "waste": args.waste, "max_turns": args.max_turns,
+                "seed": args.seed}
     done, file = open_output(out, settings, args.overwrite)
     with file, open_renderer(args) as renderer, ThreadPoolExecutor(4 * args.workers) as threads:
         layout = lru_cache(maxsize=20000)(renderer.layout)
@@ -1412,11 +1463,12 @@ def write_page_demonstrations(args):
             return task, sample, *demonstrate_page(task, layout, args.ask, args.waste, args.max_turns, rng)
 
         numbers = range(len(done), args.demonstrations)
-        for task, sample, history, answer in tqdm(threads.map(one, numbers), initial=len(done), total=args.demonstrations, desc=out.name,
-                                                  unit="dialogue", mininterval=1):
-            write_line(file, {"task_id": task["task_id"], "sample": sample, "domain": task["domain"], "task": task, "system": "",
-                              "dialogue_history": history, "answer": answer, "finish": "answered", "model": "scripted",
-                              "simulator": "scripted", "seed": args.seed})
+        for task, sample, history, answer in tqdm(threads.map(one, numbers), initial=len(done),
+                                                  total=args.demonstrations, desc=out.name, unit="dialogue",
+                                                  mininterval=1):
+            write_line(file, {"task_id": task["task_id"], "sample": sample, "domain": task["domain"], "task": task,
+                              "system": "", "dialogue_history": history, "answer": answer, "finish": "answered",
+                              "model": "scripted", "simulator": "scripted", "seed": args.seed})
     print(f"wrote {max(len(done), args.demonstrations)} demonstrations on {len(tasks)} tasks to {out}")
     print(f"next: python train_policy.py --method sft --model tiny --in {out}")
 

@@ -1,31 +1,37 @@
 """Untrusted HTML to pictures, pictures to a similarity, and two pages to the differences between them in words.
 
-Rendering. A page is served to a headless Chromium, driven by Playwright, at a stated viewport (1280 x 720), and photographed
-over its full height. A page is a stranger's text, so nothing it names is fetched: six layers stand one inside the other.
+Rendering. A page is served to a headless Chromium, driven by Playwright, at a stated viewport (1280 x 720), and
+photographed over its full height. A page is a stranger's text, so nothing it names is fetched: six layers stand one
+inside the other.
   1. JavaScript is off.
   2. The page arrives with a Content-Security-Policy header: `sandbox` (no scripts, forms, pop-ups, plugins, automatic
      refresh or autoplay) and `default-src 'none'` but for inline styles, Tailwind's hosts, data: images and picsum.
-  3. Every request is intercepted. Tailwind 2.2.19 is answered from a local copy (only the rules that the page can use, which
-     makes a page about twice as fast); picsum.photos/id/48/W/H and source.unsplash.com/random/WxH with a generated picture of
-     that size; everything else is refused.
+  3. Every request is intercepted. Tailwind 2.2.19 is answered from a local copy (only the rules that the page can use,
+     which makes a page about twice as fast); picsum.photos/id/48/W/H and source.unsplash.com/random/WxH with a
+     generated picture of that size; everything else is refused.
   4. The browser has a dead proxy and a resolver that knows no host.
-  5. Where the system allows it, the browser process lives in a network namespace without any interface and, when started by
-     root, as an unprivileged user with Chromium's own sandbox on. `Renderer.isolation` records "network namespace" or "dead proxy".
-  6. Height is capped at 20,000 pixels, HTML at 1 MB, time at 10 s. A page that takes longer loses its browser, not the run.
+  5. Where the system allows it, the browser process lives in a network namespace without any interface and, when
+     started by root, as an unprivileged user with Chromium's own sandbox on. `Renderer.isolation` records "network
+     namespace" or "dead proxy".
+  6. Height is capped at 20,000 pixels, HTML at 1 MB, time at 10 s. A page that takes longer loses its browser, not the
+     run.
 Same bytes in, same pixels out: animations are finished, marquees are stilled, fonts come from one pinned list.
 
-Similarity. cosine(a, b) of the embeddings of two pictures. Encoders: any CLIP or SigLIP through transformers (the paper has CLIP
-ViT-B/32), or "layout", a small embedding of colour and edges on grids that needs no weights and is never to be mixed with CLIP
-numbers. Two views, both worth reporting: "centre" is the paper's (the encoder's own processor scales the short side and crops
-the centre, so that it never sees a long page's navigation bar and footer); "page" scales the whole page onto the encoder's square.
+Similarity. cosine(a, b) of the embeddings of two pictures. Encoders: any CLIP or SigLIP through transformers (the paper
+has CLIP ViT-B/32), or "layout", a small embedding of colour and edges on grids that needs no weights and is never to be
+mixed with CLIP numbers. Two views, both worth reporting: "centre" is the paper's (the encoder's own processor scales
+the short side and crops the centre, so that it never sees a long page's navigation bar and footer); "page" scales the
+whole page onto the encoder's square.
 
 Reads HTML or JSON lines; writes PNG. Imports nothing else of this repository.
 
-  python render.py --setup                                    # once: Tailwind's stylesheet into cache/, Chromium looked for
+  python render.py --setup                                    # once: Tailwind's stylesheet into cache/,
+                                                              # Chromium looked for
   python render.py --self-test                                # is this machine's set-up sound?
   python render.py --in page.html --out page.png
   python render.py --in page.html --compare reference.html    # cosine in both views, and the differences in words
-  python render.py --in runs/default/test.trajectories.jsonl --out pictures/   # each answer (or, for tasks, each reference)
+  python render.py --in runs/default/test.trajectories.jsonl --out pictures/
+                                                              # each answer (or, for tasks, each reference)
 """
 
 import argparse
@@ -58,7 +64,8 @@ CACHE = Path(__file__).resolve().parent / "cache"
 TAILWIND_FILE = "tailwind-2.2.19.min.css"
 TAILWIND_SHA256 = "b6ad97402eddb903e7a5d7a73ee47a679204efbdda4521a391cbad9df509b932"
 TAILWIND_LINK = "https://cdn.jsdelivr.net/npm/tailwindcss@2.2.19/dist/tailwind.min.css"
-PAGE_ADDRESS = "https://page.invalid/"  # .invalid never resolves (RFC 2606): the page lives only in the interception below
+# .invalid never resolves (RFC 2606): the page lives only in the interception below
+PAGE_ADDRESS = "https://page.invalid/"
 CONTENT_POLICY = (
     "sandbox; default-src 'none'; style-src 'unsafe-inline' https://cdn.jsdelivr.net https://unpkg.com "
     "https://cdnjs.cloudflare.com; img-src data: https://picsum.photos https://source.unsplash.com; "
@@ -75,11 +82,12 @@ def die(message):
     sys.exit(2)
 
 
-# ------------------------------------------------------------------------------------------------- Tailwind's stylesheet
+# ------------------------------------------------------------------------------------------------ Tailwind's stylesheet
 
 
 def fetch_tailwind(cache=CACHE):
-    """Get the stylesheet once, from npm or else from the address that pages name; keep it only if its checksum is right."""
+    """Get the stylesheet once, from npm or else from the address that pages name;
+    keep it only if its checksum is right."""
     target = Path(cache) / TAILWIND_FILE
     if target.exists() and hashlib.sha256(target.read_bytes()).hexdigest() == TAILWIND_SHA256:
         return target
@@ -88,7 +96,8 @@ def fetch_tailwind(cache=CACHE):
         with tempfile.TemporaryDirectory() as folder:
             pack = subprocess.run(["npm", "pack", "tailwindcss@2.2.19"], cwd=folder, capture_output=True, text=True)
             for archive in Path(folder).glob("*.tgz"):
-                found = subprocess.run(["tar", "xzOf", archive, "package/dist/tailwind.min.css"], capture_output=True).stdout
+                found = subprocess.run(["tar", "xzOf", archive, "package/dist/tailwind.min.css"],
+                                       capture_output=True).stdout
             if not found:
                 failures.append(f"npm pack: {(pack.stderr.strip().splitlines() or ['no archive'])[-1]}")
     if not found:
@@ -97,8 +106,8 @@ def fetch_tailwind(cache=CACHE):
         except OSError as problem:
             failures.append(f"{TAILWIND_LINK}: {problem}")
     if not found:
-        raise RuntimeError(f"Tailwind 2.2.19 could not be fetched ({'; '.join(failures)}); put dist/tailwind.min.css of the "
-                           f"npm package tailwindcss@2.2.19 at {target}.")
+        raise RuntimeError(f"Tailwind 2.2.19 could not be fetched ({'; '.join(failures)}); put dist/tailwind.min.css "
+                           f"of the npm package tailwindcss@2.2.19 at {target}.")
     checksum = hashlib.sha256(found).hexdigest()
     if checksum != TAILWIND_SHA256:
         raise RuntimeError(f"Tailwind arrived with checksum {checksum}, expected {TAILWIND_SHA256}; nothing was kept.")
@@ -122,7 +131,8 @@ def split_rules(css):
             if depth == (1 if at_rule else 0):
                 text = css[start:position].strip()
                 selector = "" if text.startswith("@") else text.split("{", 1)[0]
-                rules.append((at_rule, text, frozenset(map(unescape_css, re.findall(r"\.((?:\\[0-9a-f]{1,6} ?|\\.|[\w-])+)", selector)))))
+                rules.append((at_rule, text, frozenset(map(
+                    unescape_css, re.findall(r"\.((?:\\[0-9a-f]{1,6} ?|\\.|[\w-])+)", selector)))))
                 start = position
             elif depth == 0:
                 at_rule, start = "", position
@@ -146,7 +156,8 @@ class Stylesheet:
                 self.by_class.setdefault(name, []).append(i)
 
     def for_page(self, page):
-        # lower case, because class names ignore case in quirks mode; every word of the page counts, which can only keep more
+        # lower case, because class names ignore case in quirks mode; every word of the page counts, which can only
+        # keep more
         words = set(re.findall(r"[^\s\"'<>=]+", html_entities.unescape(page).lower()))
         wanted = sorted(set(self.always).union(*(self.by_class[w] for w in words & self.by_class.keys())))
         pieces, inside = [], ""
@@ -166,15 +177,17 @@ def load_stylesheet(cache=CACHE):
         raise RuntimeError(f"Tailwind's stylesheet is not at {path}; run: python render.py --setup")
     css = path.read_bytes()
     if hashlib.sha256(css).hexdigest() != TAILWIND_SHA256:
-        raise RuntimeError(f"{path} is not Tailwind 2.2.19 (checksum differs); delete it and run: python render.py --setup")
+        raise RuntimeError(f"{path} is not Tailwind 2.2.19 (checksum differs); delete it and run: "
+                           "python render.py --setup")
     return Stylesheet(css.decode())
 
 
-# ------------------------------------------------------------------------------------------------- pages as text
+# ------------------------------------------------------------------------------------------------ pages as text
 
 
 def extract_page(text):
-    """The page in an agent's text: its last <html> ... </html>, or from the last <html> on when it was cut off; None without one."""
+    """The page in an agent's text: its last <html> ... </html>, or from the last <html> on when it was cut off;
+    None without one."""
     starts = [m.start() for m in re.finditer(r"(?:<!doctype[^>]*>\s*)?<html\b", text or "", flags=re.I)]
     if not starts:
         return None
@@ -184,7 +197,8 @@ def extract_page(text):
 
 
 def rewrite_images(page):
-    """source.unsplash.com/random/WxH/?... (gone since 2024) -> the one picture that pages here may show, at the same size."""
+    """source.unsplash.com/random/WxH/?... (gone since 2024) -> the one picture that pages here may show,
+    at the same size."""
     address = r"https?://source\.unsplash\.com/(?:random|featured)/?(\d{1,4})x(\d{1,4})/?(?:\?[^\s\"')>]*)?"
     page = re.sub(address, r"https://picsum.photos/id/48/\1/\2", page)
     return re.sub(r"https?://source\.unsplash\.com/[^\s\"')>]*", "https://picsum.photos/id/48/640/480", page)
@@ -193,16 +207,20 @@ def rewrite_images(page):
 def placeholder_picture(width, height):
     """What picsum's picture 48 stands for here: a desk in browns and greys, drawn, the same at every size."""
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 16 9" preserveAspectRatio="none">'
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 16 9" '
+        'preserveAspectRatio="none">'
         '<rect width="16" height="9" fill="#8d99a6"/><rect y="5.5" width="16" height="3.5" fill="#6b4f3a"/>'
-        '<rect x="4" y="1.5" width="7" height="4.5" fill="#2f3640"/><rect x="4.3" y="1.8" width="6.4" height="3.8" fill="#c9d6df"/>'
-        '<rect x="3.2" y="6" width="8.6" height=".6" fill="#4a5560"/><circle cx="13.2" cy="6.2" r=".9" fill="#e0d6c8"/></svg>'
+        '<rect x="4" y="1.5" width="7" height="4.5" fill="#2f3640"/>'
+        '<rect x="4.3" y="1.8" width="6.4" height="3.8" fill="#c9d6df"/>'
+        '<rect x="3.2" y="6" width="8.6" height=".6" fill="#4a5560"/>'
+        '<circle cx="13.2" cy="6.2" r=".9" fill="#e0d6c8"/></svg>'
     ).encode()
 
 
 def answer_request(address, stylesheet, page):
     """What a page's request gets: (content type, body), or None for refused."""
-    if re.fullmatch(r"https://(cdn\.jsdelivr\.net|unpkg\.com|cdnjs\.cloudflare\.com)/\S*tailwind(css)?\S*/tailwind(\.min)?\.css", address):
+    if re.fullmatch(r"https://(cdn\.jsdelivr\.net|unpkg\.com|cdnjs\.cloudflare\.com)/"
+                    r"\S*tailwind(css)?\S*/tailwind(\.min)?\.css", address):
         return "text/css", stylesheet.for_page(page).encode()
     size = re.fullmatch(r"https://picsum\.photos/id/48/(\d{1,4})(?:/(\d{1,4}))?/?", address) or re.match(
         r"https://source\.unsplash\.com/(?:random|featured)/?(\d{1,4})x(\d{1,4})\b", address)
@@ -213,7 +231,7 @@ def answer_request(address, stylesheet, page):
     return None
 
 
-# ------------------------------------------------------------------------------------------------- the browser, shut in
+# ------------------------------------------------------------------------------------------------ the browser, shut in
 
 
 def find_chromium():
@@ -230,26 +248,30 @@ def find_chromium():
     for pattern in ("chromium_headless_shell-*/*/*headless?shell", "chromium-*/*/chrome"):
         for path in sorted(folder.glob(pattern), reverse=True):
             return str(path)
-    raise RuntimeError("no Chromium was found: apt-get install chromium-headless-shell, or playwright install chromium, "
-                       "or set CHROMIUM_PATH.")
+    raise RuntimeError("no Chromium was found: apt-get install chromium-headless-shell, "
+                       "or playwright install chromium, or set CHROMIUM_PATH.")
 
 
 # Rendering must not depend on the clock, the display or the machine's taste; and nothing may phone home.
 BROWSER_FLAGS = [
     "--disable-gpu", "--hide-scrollbars", "--mute-audio", "--force-color-profile=srgb", "--force-device-scale-factor=1",
-    "--font-render-hinting=none", "--disable-font-subpixel-positioning", "--disable-lcd-text", "--disable-checker-imaging",
-    "--disable-image-animation-resync", "--disable-threaded-animation", "--disable-threaded-scrolling",
-    "--disable-new-content-rendering-timeout", "--disable-partial-raster", "--disable-skia-runtime-opts",
-    "--blink-settings=imagesLazyLoadingEnabled=false,imageAnimationPolicy=2",  # lazy pictures load; moving ones show frame one
+    "--font-render-hinting=none", "--disable-font-subpixel-positioning", "--disable-lcd-text",
+    "--disable-checker-imaging", "--disable-image-animation-resync", "--disable-threaded-animation",
+    "--disable-threaded-scrolling", "--disable-new-content-rendering-timeout", "--disable-partial-raster",
+    "--disable-skia-runtime-opts",
+    # lazy pictures load; moving ones show frame one
+    "--blink-settings=imagesLazyLoadingEnabled=false,imageAnimationPolicy=2",
     "--disable-remote-fonts", "--disable-extensions", "--disable-sync", "--no-pings", "--dns-prefetch-disable",
     "--proxy-server=http://127.0.0.1:9", "--proxy-bypass-list=<-loopback>", "--host-resolver-rules=MAP * ~NOTFOUND",
-    "--disable-features=Translate,BackForwardCache,Prerender2,SpeculationRulesPrefetchProxy,WebRtc,InterestFeedContentSuggestions",
+    "--disable-features=Translate,BackForwardCache,Prerender2,SpeculationRulesPrefetchProxy,WebRtc,"
+    "InterestFeedContentSuggestions",
 ]
 
 FONTS = """<?xml version="1.0"?><!DOCTYPE fontconfig SYSTEM "fonts.dtd"><fontconfig>
 <dir>/usr/share/fonts</dir><dir>/usr/local/share/fonts</dir><dir>/System/Library/Fonts</dir><cachedir>{cache}</cachedir>
 <selectfont><rejectfont><pattern><patelt name="scalable"><bool>true</bool></patelt></pattern>
-<pattern><patelt name="scalable"><bool>false</bool></patelt></pattern></rejectfont><acceptfont>{accepted}</acceptfont></selectfont>
+<pattern><patelt name="scalable"><bool>false</bool></patelt></pattern></rejectfont>\
+<acceptfont>{accepted}</acceptfont></selectfont>
 <alias binding="same"><family>system-ui</family><prefer>{sans}</prefer></alias>
 <alias binding="same"><family>sans-serif</family><prefer>{sans}</prefer></alias>
 <alias binding="same"><family>serif</family><prefer>{serif}</prefer></alias>
@@ -257,31 +279,39 @@ FONTS = """<?xml version="1.0"?><!DOCTYPE fontconfig SYSTEM "fonts.dtd"><fontcon
 
 
 def pinned_fonts(folder):
-    """A font list of our own, so that what else is installed does not change a page: Liberation, then DejaVu, else the system's."""
-    listed = subprocess.run(["fc-list", ":", "family"], capture_output=True, text=True).stdout if shutil.which("fc-list") else ""
+    """A font list of our own, so that what else is installed does not change a page: Liberation, then DejaVu,
+    else the system's."""
+    listed = (subprocess.run(["fc-list", ":", "family"], capture_output=True, text=True).stdout
+              if shutil.which("fc-list") else "")
     families = [name for name in ("Liberation", "DejaVu") if f"{name} Sans" in listed]
     if not families:
         return None, "the system's"
     ways = [[f"{f} {kind}" for f in families] for kind in ("Sans", "Serif", "Sans Mono")]
     ways[2] = ["Liberation Mono" if f == "Liberation Sans Mono" else f for f in ways[2]]
-    accepted = "".join(f"<pattern><patelt name='family'><string>{f}</string></patelt></pattern>" for way in ways for f in way)
+    accepted = "".join(f"<pattern><patelt name='family'><string>{f}</string></patelt></pattern>"
+                       for way in ways for f in way)
     sans, serif, mono = ("".join(f"<family>{f}</family>" for f in way) for way in ways)
     path = Path(folder) / "fonts.conf"
-    path.write_text(FONTS.format(cache=Path(folder) / "fontcache", accepted=accepted, sans=sans, serif=serif, mono=mono))
+    path.write_text(FONTS.format(cache=Path(folder) / "fontcache", accepted=accepted,
+                                 sans=sans, serif=serif, mono=mono))
     return path, " + ".join(families)
 
 
 def isolation_ladder(wish="auto"):
-    """Ways to start the browser, best first: (what is recorded, command put before it, unprivileged user?, Chromium's sandbox?)."""
+    """Ways to start the browser, best first: (what is recorded, command put before it, unprivileged user?,
+    Chromium's sandbox?)."""
     root = hasattr(os, "geteuid") and os.geteuid() == 0
     as_nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--no-new-privs", "--"]
     namespace = ["unshare", "--net", "--"] if root else ["unshare", "--user", "--map-current-user", "--net", "--"]
-    works = lambda command: shutil.which(command[0]) and subprocess.run(command + ["true"], capture_output=True).returncode == 0
+    works = lambda command: (shutil.which(command[0])
+                             and subprocess.run(command + ["true"], capture_output=True).returncode == 0)
     ladder = []
     if wish != "dead proxy" and works(namespace):
         if root and works(as_nobody):
-            ladder += [("network namespace", namespace + as_nobody, True, True), ("network namespace", namespace + as_nobody, True, False)]
-        ladder += [("network namespace", namespace, False, True)] * (not root) + [("network namespace", namespace, False, False)]
+            ladder += [("network namespace", namespace + as_nobody, True, True),
+                       ("network namespace", namespace + as_nobody, True, False)]
+        ladder += ([("network namespace", namespace, False, True)] * (not root)
+                   + [("network namespace", namespace, False, False)])
     if wish != "network namespace":
         if root and works(as_nobody):
             ladder += [("dead proxy", as_nobody, True, True), ("dead proxy", as_nobody, True, False)]
@@ -406,11 +436,12 @@ class Slot:
 class Renderer:
     """A few browsers in the background, each with one page that is used again and again.
 
-    The browsers live in one thread with an event loop of its own, so render() may be called from any thread, and submit()
-    gives a future that asyncio.wrap_future() turns into something to await.
+    The browsers live in one thread with an event loop of its own, so render() may be called from any thread, and
+    submit() gives a future that asyncio.wrap_future() turns into something to await.
     """
 
-    def __init__(self, browsers=2, viewport=(1280, 720), timeout=10.0, isolation="auto", cache=CACHE, pages_per_tab=200):
+    def __init__(self, browsers=2, viewport=(1280, 720), timeout=10.0, isolation="auto", cache=CACHE,
+                 pages_per_tab=200):
         if isolation not in ("auto", "network namespace", "dead proxy"):
             raise ValueError(f'isolation is "auto", "network namespace" or "dead proxy", not {isolation!r}')
         self.stylesheet, self.executable = load_stylesheet(cache), find_chromium()
@@ -445,7 +476,8 @@ class Renderer:
         return self.submit(page, layout).result()
 
     def layout(self, page):
-        """HTML -> {"width", "height", "background", "elements": [{tag, box, text, ...}]}, or None where it cannot be rendered."""
+        """HTML -> {"width", "height", "background", "elements": [{tag, box, text, ...}]},
+        or None where it cannot be rendered."""
         return self.submit(page, layout=True, picture=False).result().layout
 
     def submit(self, page, layout=False, picture=True):
@@ -518,12 +550,15 @@ class Renderer:
         profile.mkdir(parents=True)
         if unprivileged:
             os.chown(profile, 65534, 65534)
-        # Playwright starts a program, not a command line: this script is the program. It keeps its process id through exec.
+        # Playwright starts a program, not a command line: this script is the program.
+        # It keeps its process id through exec.
         quoted = " ".join("'" + part.replace("'", "'\\''") + "'" for part in [*before, self.executable])
         script = slot.folder / "start.sh"
-        script.write_text(f"#!/bin/sh\necho $$ > '{slot.folder}/pid'\nexec {quoted} \"$@\" '--user-data-dir={profile}'\n")
+        script.write_text(f"#!/bin/sh\necho $$ > '{slot.folder}/pid'\nexec {quoted} \"$@\" "
+                          f"'--user-data-dir={profile}'\n")
         script.chmod(0o755)
-        environment = {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "HOME": str(profile), "TMPDIR": str(profile), "LANG": "C.UTF-8", "TZ": "UTC"}
+        environment = {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "HOME": str(profile), "TMPDIR": str(profile),
+                       "LANG": "C.UTF-8", "TZ": "UTC"}
         if self.fonts_file:
             environment["FONTCONFIG_FILE"] = str(self.fonts_file)
         return await self.playwright.chromium.launch(executable_path=str(script), args=BROWSER_FLAGS, env=environment,
@@ -531,8 +566,9 @@ class Renderer:
 
     async def _open_page(self, slot):
         context = await slot.browser.new_context(
-            viewport={"width": self.viewport[0], "height": self.viewport[1]}, java_script_enabled=False, accept_downloads=False,
-            service_workers="block", locale="en-US", timezone_id="UTC", reduced_motion="reduce", color_scheme="light")
+            viewport={"width": self.viewport[0], "height": self.viewport[1]}, java_script_enabled=False,
+            accept_downloads=False, service_workers="block", locale="en-US", timezone_id="UTC",
+            reduced_motion="reduce", color_scheme="light")
 
         page = await context.new_page()
 
@@ -540,7 +576,8 @@ class Renderer:
             request = request_route.request
             headers = {"Content-Type": "text/html; charset=utf-8", "Content-Security-Policy": CONTENT_POLICY,
                        "Referrer-Policy": "no-referrer", "X-DNS-Prefetch-Control": "off"}
-            the_page_itself = request.url == PAGE_ADDRESS and request.is_navigation_request() and request.frame == page.main_frame
+            the_page_itself = (request.url == PAGE_ADDRESS and request.is_navigation_request()
+                               and request.frame == page.main_frame)
             answer = None if the_page_itself else answer_request(request.url, self.stylesheet, slot.html)
             try:
                 if the_page_itself:
@@ -557,7 +594,8 @@ class Renderer:
         slot.page, slot.cdp = page, await context.new_cdp_session(page)
 
     def _cpu_seconds(self, slot):
-        """Processor time of the slot's browser so far, all its processes together; infinite where this cannot be told."""
+        """Processor time of the slot's browser so far, all its processes together;
+        infinite where this cannot be told."""
         total = 0.0 if Path("/proc/self/stat").exists() else float("inf")
         group = (slot.folder / "pid").read_text().strip()
         for path in Path("/proc").glob("[0-9]*/stat"):
@@ -585,8 +623,8 @@ class Renderer:
         try:
             for _ in range(3):
                 result = await self._try(slot, page, layout, picture)
-                # A browser can die for reasons of its own, and on a busy machine time can pass without its having had any:
-                # then the page has another chance, on a fresh browser.
+                # A browser can die for reasons of its own, and on a busy machine time can pass without its having had
+                # any: then the page has another chance, on a fresh browser.
                 if not result.status.startswith("error") and not (result.status == "timeout" and slot.starved):
                     break
             return result
@@ -637,11 +675,12 @@ class Renderer:
         return result
 
 
-# ------------------------------------------------------------------------------------------------- similarity
+# ------------------------------------------------------------------------------------------------ similarity
 
 
 def cosine(a, b):
-    """Cosine of two embeddings. A blank page embeds to zero: it is like another blank page (1) and like nothing else (0)."""
+    """Cosine of two embeddings. A blank page embeds to zero: it is like another blank page (1)
+    and like nothing else (0)."""
     lengths = float(np.linalg.norm(a)), float(np.linalg.norm(b))
     if min(lengths) == 0.0:
         return float(lengths[0] == lengths[1])
@@ -657,10 +696,11 @@ def pool(picture, cells):
 def layout_embedding(rgb, view="page"):
     """A picture -> a unit vector of colours and edges on grids, without any learned weight.
 
-    The view (whole page, or its centre square) is scaled to 128 x 128. Five parts, each of unit length, so that the cosine of two
-    pages is the mean of the parts' cosines: ink (white minus colour, three channels) on grids of 4, 8 and 16 cells a side, which
-    see where which colour lies, coarsely and finely; edges (absolute differences of brightness across and down) on grids of 8
-    and 16, which see text, borders and order. White is zero, so that two pages are not alike for being mostly white.
+    The view (whole page, or its centre square) is scaled to 128 x 128. Five parts, each of unit length, so that the
+    cosine of two pages is the mean of the parts' cosines: ink (white minus colour, three channels) on grids of 4, 8 and
+    16 cells a side, which see where which colour lies, coarsely and finely; edges (absolute differences of brightness
+    across and down) on grids of 8 and 16, which see text, borders and order. White is zero, so that two pages are not
+    alike for being mostly white.
     """
     from PIL import Image
 
@@ -698,14 +738,17 @@ def load_encoder(name="layout", device=None):
             import torch
             from transformers import AutoImageProcessor, AutoModel
         except ImportError:
-            raise RuntimeError("image encoders other than `layout` need transformers and torch: pip install transformers torch") from None
+            raise RuntimeError("image encoders other than `layout` need transformers and torch: "
+                               "pip install transformers torch") from None
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         try:
-            model, processor = AutoModel.from_pretrained(name).to(device).eval(), AutoImageProcessor.from_pretrained(name)
+            model, processor = (AutoModel.from_pretrained(name).to(device).eval(),
+                                AutoImageProcessor.from_pretrained(name))
         except (OSError, ValueError) as problem:
             raise RuntimeError(f"the image encoder {name!r} cannot be loaded: {str(problem).splitlines()[0]}") from None
         if not hasattr(model, "get_image_features"):
-            raise RuntimeError(f"{name!r} is a {type(model).__name__}, which has no get_image_features; a CLIP or SigLIP is expected.")
+            raise RuntimeError(f"{name!r} is a {type(model).__name__}, which has no get_image_features; a CLIP or "
+                               "SigLIP is expected.")
         side = model.config.vision_config.image_size
 
         def embed(picture, view="page"):
@@ -728,7 +771,7 @@ def as_rgb(picture):
     return picture.rgb if isinstance(picture, Picture) else np.ascontiguousarray(picture)
 
 
-# ------------------------------------------------------------------------------------------------- differences in words
+# ------------------------------------------------------------------------------------------------ differences in words
 
 PALETTE = {  # Tailwind's, shades 100 to 900
     "red": "fee2e2 fecaca fca5a5 f87171 ef4444 dc2626 b91c1c 991b1b 7f1d1d",
@@ -742,15 +785,17 @@ PALETTE = {  # Tailwind's, shades 100 to 900
 NO_DIFFERENCE = "I see no difference."
 NO_PAGE = "I see no page. Please show me one."
 COLOURS = {  # what people call them: three light, three middle and three dark shades of each
-    "white": ["#ffffff"], "black": ["#000000"], "light gray": ["#f3f4f6", "#e5e7eb", "#d1d5db"], "gray": ["#9ca3af", "#6b7280"],
+    "white": ["#ffffff"], "black": ["#000000"],
+    "light gray": ["#f3f4f6", "#e5e7eb", "#d1d5db"], "gray": ["#9ca3af", "#6b7280"],
     "dark gray": ["#4b5563", "#374151", "#1f2937", "#111827"],
     **{f"{shade}{hue}": [f"#{s}" for s in shades.split()[first:first + 3]]
        for hue, shades in PALETTE.items() for first, shade in ((0, "light "), (3, ""), (6, "dark "))},
 }
-KINDS = {"header": "header", "nav": "navigation bar", "footer": "footer", "aside": "sidebar", "form": "form", "section": "section",
-         "article": "section", "main": "main part", "h1": "main heading", "h2": "heading", "h3": "heading", "h4": "heading", "a": "link",
-         "button": "button", "img": "picture", "svg": "picture", "video": "picture", "input": "field", "textarea": "field",
-         "select": "field", "li": "list item", "hr": "line", "label": "label"}
+KINDS = {"header": "header", "nav": "navigation bar", "footer": "footer", "aside": "sidebar", "form": "form",
+         "section": "section", "article": "section", "main": "main part", "h1": "main heading", "h2": "heading",
+         "h3": "heading", "h4": "heading", "a": "link", "button": "button", "img": "picture", "svg": "picture",
+         "video": "picture", "input": "field", "textarea": "field", "select": "field", "li": "list item",
+         "hr": "line", "label": "label"}
 LANDMARKS = ("header", "nav", "footer", "main", "aside", "form")
 
 
@@ -766,7 +811,8 @@ def colour_distance(a, b):
 
 @functools.lru_cache(maxsize=4096)
 def colour_name(colour):
-    """"#3b82f6" -> "blue". Tints first part from greys by saturation (a grey of Tailwind's is a little blue), then the nearest shade."""
+    """"#3b82f6" -> "blue". Tints first part from greys by saturation (a grey of Tailwind's is a little blue), then the
+    nearest shade."""
     high, low = max(channels(colour)) / 255, min(channels(colour)) / 255
     saturation = 0 if high == low else (high - low) / (1 - abs(high + low - 1))
     grey = saturation < 0.25 or (high + low < 0.4 and saturation < 0.45)
@@ -777,9 +823,10 @@ def colour_name(colour):
 def compare_pages(agent, reference):
     """Two layouts (Renderer.layout) -> what is different in the agent's page, in words, the largest difference first.
 
-    Elements are matched by what they say (the same text, then a similar one, then the same kind in the same order), containers by
-    kind and by what they contain. A difference weighs about as much as the share of the reference page that it touches.
-    Pure and deterministic: the same two layouts always give the same list; equal layouts give an empty one.
+    Elements are matched by what they say (the same text, then a similar one, then the same kind in the same order),
+    containers by kind and by what they contain. A difference weighs about as much as the share of the reference page
+    that it touches. Pure and deterministic: the same two layouts always give the same list; equal layouts give an empty
+    one.
     """
     if agent is None:
         return ["Your page could not be shown."]
@@ -794,28 +841,37 @@ def compare_pages(agent, reference):
 
     if colour_name(agent["background"]) != colour_name(reference["background"]):
         weight = 0.3 + 0.3 * colour_distance(agent["background"], reference["background"])
-        found.append((weight, -1, f"The page's background should be {colour_name(reference['background'])}, not {colour_name(agent['background'])}."))
+        found.append((weight, -1, f"The page's background should be {colour_name(reference['background'])}, "
+                                  f"not {colour_name(agent['background'])}."))
 
     for i, theirs_i in enumerate(theirs):  # what is missing; what is inside something missing goes without saying
-        if i in pairs or (theirs_i["parent"] is not None and theirs_i["parent"] not in pairs and "text" not in KINDS.get(theirs_i["tag"], "")):
+        if i in pairs or (theirs_i["parent"] is not None and theirs_i["parent"] not in pairs
+                          and "text" not in KINDS.get(theirs_i["tag"], "")):
             continue
-        where = next((f", after {describe(theirs, j)}" for j in range(i - 1, -1, -1) if j in pairs and j != theirs_i["parent"]), ", at the top")
+        where = next((f", after {describe(theirs, j)}" for j in range(i - 1, -1, -1)
+                      if j in pairs and j != theirs_i["parent"]), ", at the top")
         colour = f" It is {colour_name(theirs_i['background'])}." if theirs_i["background"] else ""
-        found.append((0.05 + 1.5 * box_share(theirs_i), i, f"{sentence_case(describe(theirs, i))} is missing{where}.{colour}"))
+        found.append((0.05 + 1.5 * box_share(theirs_i), i,
+                      f"{sentence_case(describe(theirs, i))} is missing{where}.{colour}"))
 
     taken = set(pairs.values())
     for j, mine_j in enumerate(mine):
         if j in taken or (mine_j["parent"] is not None and mine_j["parent"] not in taken):
             continue
-        found.append((0.03 + 0.5 * box_share(mine_j), len(theirs) + j, f"{sentence_case(describe(mine, j))} should not be there."))
+        found.append((0.03 + 0.5 * box_share(mine_j), len(theirs) + j,
+                      f"{sentence_case(describe(mine, j))} should not be there."))
 
     moved = set()  # containers that stand elsewhere; their texts went with them
     for i, j in sorted(pairs.items()):
         have, want = place(mine[j], agent["width"]), place(theirs[i], reference["width"])
-        if not theirs[i]["text"] and have != want and max(theirs[i]["box"][2], mine[j]["box"][2]) < 0.6 * reference["width"] and theirs[i]["parent"] not in moved:
+        if (not theirs[i]["text"] and have != want
+                and max(theirs[i]["box"][2], mine[j]["box"][2]) < 0.6 * reference["width"]
+                and theirs[i]["parent"] not in moved):
             moved.add(i)
-            found.append((0.02 + box_share(theirs[i]), i, f"{sentence_case(describe(mine, j))} should be {want}, not {have}."))
-    inside = {}  # (container, sentence about its texts) -> [weight, first order, single sentence, count]: said once for all of them
+            found.append((0.02 + box_share(theirs[i]), i,
+                          f"{sentence_case(describe(mine, j))} should be {want}, not {have}."))
+    # (container, sentence about its texts) -> [weight, first order, single sentence, count]: said once for all of them
+    inside = {}
     for i, j in sorted(pairs.items()):
         a, r = mine[j], theirs[i]
         name = describe(mine, j)  # by the words that the agent knows
@@ -823,11 +879,15 @@ def compare_pages(agent, reference):
             have = colour_name(a["background"]) if a["background"] else "transparent"
             want = colour_name(r["background"]) if r["background"] else "transparent"
             if have != want:
-                distance = colour_distance(a["background"] or agent["background"], r["background"] or reference["background"])
-                rest = "should have no background colour" if want == "transparent" else f"should be {want}" + (f", not {have}" if have != "transparent" else "")
+                distance = colour_distance(a["background"] or agent["background"],
+                                           r["background"] or reference["background"])
+                rest = ("should have no background colour" if want == "transparent"
+                        else f"should be {want}" + (f", not {have}" if have != "transparent" else ""))
                 found.append((0.01 + box_share(r) * (0.4 + distance), i, f"{sentence_case(name)} {rest}."))
             elif a["gradient"] != r["gradient"]:
-                found.append((0.01 + 0.3 * box_share(r), i, f"{sentence_case(name)} should {'' if r['gradient'] else 'not '}have a gradient or a picture behind it."))
+                found.append((0.01 + 0.3 * box_share(r), i,
+                              f"{sentence_case(name)} should {'' if r['gradient'] else 'not '}have "
+                              "a gradient or a picture behind it."))
         if r["text"] and a["text"] and plain(a["text"]) != plain(r["text"]):
             found.append((0.03 + 2 * share(r), i, f"{sentence_case(name)} should say {quote(r['text'], 80)}."))
         if r["text"] and a["text"]:
@@ -846,7 +906,8 @@ def compare_pages(agent, reference):
                                   f"{sentence_case(name)} should be {more if ratio > 1 else less}."))
     for (container, sentence), (weight, order, single, count) in inside.items():
         if count > 1:
-            single = f"The texts in {describe(theirs, container)} {sentence}." if container is not None else f"The texts of the page {sentence}."
+            single = (f"The texts in {describe(theirs, container)} {sentence}." if container is not None
+                      else f"The texts of the page {sentence}.")
         found.append((weight, order, single))
 
     found += differences_of_order(mine, theirs, pairs, box_share)
@@ -855,7 +916,8 @@ def compare_pages(agent, reference):
 
 
 def page_reply(agent, reference, most=2, limit=1000):
-    """What the scripted partner says to a page: its `most` largest differences, one a line, in at most `limit` characters."""
+    """What the scripted partner says to a page: its `most` largest differences, one a line,
+    in at most `limit` characters."""
     found = compare_pages(agent, reference)
     return "\n".join(found[:most])[:limit] or NO_DIFFERENCE
 
@@ -871,7 +933,8 @@ def match_elements(mine, theirs):
     with_text = [i for i, e in enumerate(theirs) if e["text"]]
     for same_tag in (True, False):  # the same words, best in the same kind of element
         for i in with_text:
-            options = [j for j in sorted(free) if plain(mine[j]["text"]) == plain(theirs[i]["text"]) and (mine[j]["tag"] == theirs[i]["tag"] or not same_tag)]
+            options = [j for j in sorted(free) if plain(mine[j]["text"]) == plain(theirs[i]["text"])
+                       and (mine[j]["tag"] == theirs[i]["tag"] or not same_tag)]
             if i not in pairs and options:
                 pair(i, options[0])
     close = []  # similar words
@@ -895,15 +958,19 @@ def match_elements(mine, theirs):
     partner, group = {}, lambda e: KINDS.get(e["tag"], "block") if e["tag"] not in ("section", "article") else "block"
     inside_mine, inside_theirs = descendants(mine), descendants(theirs)
     partner.update(pairs)
-    places = lambda elements: {k: (sum(group(e) == group(elements[k]) and not e["text"] for e in elements[:k])) for k in range(len(elements)) if not elements[k]["text"]}
+    places = lambda elements: {k: (sum(group(e) == group(elements[k]) and not e["text"] for e in elements[:k]))
+                               for k in range(len(elements)) if not elements[k]["text"]}
     place_mine, place_theirs = places(mine), places(theirs)
     for i in place_theirs:
         for j in place_mine:
             if group(mine[j]) != group(theirs[i]):
                 continue
             common = sum(partner.get(k) in inside_mine[j] for k in inside_theirs[i] if k in partner)
-            most = max(1, sum(theirs[k]["text"] != "" for k in inside_theirs[i]), sum(mine[k]["text"] != "" for k in inside_mine[j]))
-            if common == 0 and (any(theirs[k]["text"] for k in inside_theirs[i]) and any(mine[k]["text"] for k in inside_mine[j])) and theirs[i]["tag"] not in LANDMARKS:
+            most = max(1, sum(theirs[k]["text"] != "" for k in inside_theirs[i]),
+                       sum(mine[k]["text"] != "" for k in inside_mine[j]))
+            if (common == 0 and (any(theirs[k]["text"] for k in inside_theirs[i])
+                                 and any(mine[k]["text"] for k in inside_mine[j]))
+                    and theirs[i]["tag"] not in LANDMARKS):
                 continue  # two blocks that share no word are two different blocks
             boxes.append((-common / most, abs(place_mine[j] - place_theirs[i]), i, j))
     for _, _, i, j in sorted(boxes):
@@ -913,10 +980,12 @@ def match_elements(mine, theirs):
 
 
 def differences_of_texts(a, r, widths, carried):
-    """What is different in how a text is set: [(weight, "should be ...")]. widths: of the two pages; carried: its container moved."""
+    """What is different in how a text is set: [(weight, "should be ...")].
+    widths: of the two pages; carried: its container moved."""
     found = []
     if colour_name(a["colour"] or "#000000") != colour_name(r["colour"] or "#000000"):
-        found.append((0.6, f"should be in {colour_name(r['colour'] or '#000000')} letters, not {colour_name(a['colour'] or '#000000')}"))
+        found.append((0.6, f"should be in {colour_name(r['colour'] or '#000000')} letters, "
+                           f"not {colour_name(a['colour'] or '#000000')}"))
     ratio = r["font_size"] / max(1, a["font_size"])
     if max(ratio, 1 / ratio) > 1.15:
         found.append((abs(1 - ratio), f"should be {'larger' if ratio > 1 else 'smaller'}"))
@@ -939,15 +1008,18 @@ def differences_of_order(mine, theirs, pairs, box_share):
             r, s = theirs[first], theirs[second]
             weight = 0.02 + min(box_share(r), box_share(s))
             if mine[pairs[first]]["order"] > mine[pairs[second]]["order"]:
-                found.append((weight, first, f"{sentence_case(describe(theirs, first))} should come before {describe(theirs, second)}."))
+                found.append((weight, first, f"{sentence_case(describe(theirs, first))} should come before "
+                                             f"{describe(theirs, second)}."))
             elif beside(r, s) != beside(a, b) and below(r, s) != below(a, b):
                 how = "beside" if beside(r, s) else "above"
-                found.append((weight, first, f"{sentence_case(describe(theirs, first))} should stand {how} {describe(theirs, second)}."))
+                found.append((weight, first, f"{sentence_case(describe(theirs, first))} should stand {how} "
+                                             f"{describe(theirs, second)}."))
     return found
 
 
 def beside(a, b):
-    return a["box"][0] + a["box"][2] <= b["box"][0] + 1 and a["box"][1] < b["box"][1] + b["box"][3] and b["box"][1] < a["box"][1] + a["box"][3]
+    return (a["box"][0] + a["box"][2] <= b["box"][0] + 1
+            and a["box"][1] < b["box"][1] + b["box"][3] and b["box"][1] < a["box"][1] + a["box"][3])
 
 
 def below(a, b):
@@ -1007,7 +1079,7 @@ def sentence_case(text):
     return text[:1].upper() + text[1:]
 
 
-# ------------------------------------------------------------------------------------------------- command line
+# ------------------------------------------------------------------------------------------------ command line
 
 
 def self_test(renderer):
@@ -1025,11 +1097,14 @@ def self_test(renderer):
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Counter)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     here = f"http://127.0.0.1:{server.server_port}"
-    good = f'<!DOCTYPE html><html><head><link href="{TAILWIND_LINK}" rel="stylesheet"></head><body class="bg-blue-500"><h1 class="text-white">A</h1></body></html>'
-    nosy = f'<html><head><link rel="prefetch" href="{here}/p"><link rel="preconnect" href="{here}"></head><body>A<img src="{here}/i"><iframe src="{here}/f"></iframe></body></html>'
+    good = (f'<!DOCTYPE html><html><head><link href="{TAILWIND_LINK}" rel="stylesheet"></head>'
+            '<body class="bg-blue-500"><h1 class="text-white">A</h1></body></html>')
+    nosy = (f'<html><head><link rel="prefetch" href="{here}/p"><link rel="preconnect" href="{here}"></head>'
+            f'<body>A<img src="{here}/i"><iframe src="{here}/f"></iframe></body></html>')
     pictures = [renderer.render(good) for _ in range(3)]
     checks = [
-        ("a page with Tailwind's colours", pictures[0].status == "ok" and tuple(pictures[0].rgb[700, 1200]) == (59, 130, 246)),
+        ("a page with Tailwind's colours",
+         pictures[0].status == "ok" and tuple(pictures[0].rgb[700, 1200]) == (59, 130, 246)),
         ("the same pixels each time", len({p.png for p in pictures}) == 1),
         ("an empty page is called blank", renderer.render("<html><body></body></html>").blank),
         ("nothing leaves", renderer.render(nosy).status == "ok" and not hits),
@@ -1053,22 +1128,30 @@ def pages_of(record):
 def parse_args():
     parser = argparse.ArgumentParser(description="HTML to pictures in a shut-in Chromium, and how alike two pages are.")
     # what to do
-    parser.add_argument("--setup", action="store_true", help="fetch Tailwind's stylesheet into --cache and look for Chromium")
-    parser.add_argument("--self-test", action="store_true", help="render a few pages and check isolation and determinism; exit code 1 on failure")
+    parser.add_argument("--setup", action="store_true",
+                        help="fetch Tailwind's stylesheet into --cache and look for Chromium")
+    parser.add_argument("--self-test", action="store_true",
+                        help="render a few pages and check isolation and determinism; exit code 1 on failure")
     # in and out
-    parser.add_argument("--in", dest="source", metavar="FILE", help="an .html file, or a .jsonl file of tasks, trajectories or scored records")
-    parser.add_argument("--out", metavar="PATH", help="the PNG to write (for .html), or a folder of PNGs with index.jsonl (for .jsonl)")
-    parser.add_argument("--compare", metavar="FILE", help="another .html file: print the cosine in both views and the differences in words")
+    parser.add_argument("--in", dest="source", metavar="FILE",
+                        help="an .html file, or a .jsonl file of tasks, trajectories or scored records")
+    parser.add_argument("--out", metavar="PATH",
+                        help="the PNG to write (for .html), or a folder of PNGs with index.jsonl (for .jsonl)")
+    parser.add_argument("--compare", metavar="FILE",
+                        help="another .html file: print the cosine in both views and the differences in words")
     parser.add_argument("--overwrite", action="store_true", help="replace what is at --out")
     # how
-    parser.add_argument("--encoder", default="layout", help='"layout", or a CLIP or SigLIP folder or hub name (default: layout)')
+    parser.add_argument("--encoder", default="layout",
+                        help='"layout", or a CLIP or SigLIP folder or hub name (default: layout)')
     parser.add_argument("--width", type=int, default=1280, help="viewport width in pixels (default: 1280)")
     parser.add_argument("--height", type=int, default=720, help="viewport height in pixels (default: 720)")
-    parser.add_argument("--timeout", type=float, default=10.0, help="seconds a page may take before its browser is ended (default: 10)")
+    parser.add_argument("--timeout", type=float, default=10.0,
+                        help="seconds a page may take before its browser is ended (default: 10)")
     parser.add_argument("--browsers", type=int, default=2, help="browsers at work at once (default: 2)")
     parser.add_argument("--isolation", choices=["auto", "network namespace", "dead proxy"], default="auto",
                         help="how the browser is kept off the network (default: auto, the stronger that works)")
-    parser.add_argument("--cache", type=Path, default=CACHE, help="folder of Tailwind's stylesheet (default: cache beside this file)")
+    parser.add_argument("--cache", type=Path, default=CACHE,
+                        help="folder of Tailwind's stylesheet (default: cache beside this file)")
     return parser.parse_args()
 
 
@@ -1088,7 +1171,8 @@ def main():
         if args.setup:
             print(f"Tailwind 2.2.19 is at {fetch_tailwind(args.cache)}, checksum right; Chromium is {find_chromium()}.")
         if args.self_test or args.source:
-            with Renderer(args.browsers, (args.width, args.height), args.timeout, args.isolation, args.cache) as renderer:
+            with Renderer(args.browsers, (args.width, args.height), args.timeout, args.isolation,
+                          args.cache) as renderer:
                 print(f"Chromium {renderer.version}, isolation: {renderer.isolation}, Chromium's sandbox: "
                       f"{'on' if renderer.chromium_sandbox else 'off'}, fonts: {renderer.fonts}")
                 if args.self_test and not self_test(renderer):
@@ -1109,18 +1193,21 @@ def work(renderer, args):
             try:
                 records.append(pages_of(json.loads(line)))
             except (ValueError, KeyError, AttributeError) as problem:
-                die(f"{args.source}, line {number}: expected a JSON object with `answer` or `ground_truth`, found {line[:60]!r} ({problem}).")
+                die(f"{args.source}, line {number}: expected a JSON object with `answer` or `ground_truth`, found "
+                    f"{line[:60]!r} ({problem}).")
         with open(Path(args.out) / "index.jsonl", "w", encoding="utf-8") as index:
             for (name, _), picture in zip(records, renderer.render_many(page or "" for _, page in records)):
                 file = re.sub(r"[^\w.-]", "_", name) + ".png"
                 if picture.png:
                     (Path(args.out) / file).write_bytes(picture.png)
-                index.write(json.dumps({"name": name, "file": file if picture.png else None, "status": picture.status, "blank": picture.blank,
-                                        "height": picture.height, "seconds": round(picture.seconds, 3)}) + "\n")
+                index.write(json.dumps({"name": name, "file": file if picture.png else None, "status": picture.status,
+                                        "blank": picture.blank, "height": picture.height,
+                                        "seconds": round(picture.seconds, 3)}) + "\n")
         print(f"wrote {len(records)} pictures and index.jsonl to {args.out}")
         return
     picture = renderer.render(Path(args.source).read_text(encoding="utf-8", errors="replace"), layout=True)
-    print(f"{args.source}: {picture.status}, {picture.width} x {picture.height}{', blank' if picture.blank else ''}, {picture.seconds:.2f} s")
+    print(f"{args.source}: {picture.status}, {picture.width} x {picture.height}"
+          f"{', blank' if picture.blank else ''}, {picture.seconds:.2f} s")
     if args.out:
         if not picture.png:
             sys.exit(1)

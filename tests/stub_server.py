@@ -29,9 +29,11 @@ def agent(messages, rng):
 
 class Stub:
     """`faults`: list of what the first requests meet instead of an answer (None = an answer): "429", "500", "reset",
-    "empty choices", "no content", "torn", "html"; `always`: a fault of every request, also "refuse" and "unknown model"."""
+    "empty choices", "no content", "torn", "html"; `always`: a fault of every request, also "refuse" and
+    "unknown model"."""
 
-    def __init__(self, answer=agent, latency=None, faults=(), always=None, key=None, one_choice=False, o1=False, models=("stub-1",)):
+    def __init__(self, answer=agent, latency=None, faults=(), always=None, key=None, one_choice=False, o1=False,
+                 models=("stub-1",)):
         self.answer, self.latency, self.faults, self.always = answer, latency, list(faults), always
         self.key, self.one_choice, self.o1, self.models = key, one_choice, o1, models
         self.requests, self.lock = [], threading.Lock()
@@ -76,13 +78,14 @@ class Stub:
         if self.key and handler.headers.get("Authorization") != f"Bearer {self.key}":
             return handler.send(401, {"error": {"message": "Incorrect API key provided."}})
         if self.o1 and "max_tokens" in body:
-            return handler.send(400, {"error": {"message": "Unsupported parameter: 'max_tokens' is not supported with this model. "
-                                                           "Use 'max_completion_tokens' instead."}})
+            return handler.send(400, {"error": {"message": "Unsupported parameter: 'max_tokens' is not supported with "
+                                                           "this model. Use 'max_completion_tokens' instead."}})
         if self.o1 and "temperature" in body:
-            return handler.send(400, {"error": {"message": "Unsupported value: 'temperature' does not support 0.7 with this model."}})
+            return handler.send(400, {"error": {"message": "Unsupported value: 'temperature' does not support "
+                                                           "0.7 with this model."}})
         if self.o1 and body["messages"][0]["role"] == "system":
-            return handler.send(400, {"error": {"message": "Unsupported value: 'messages[0].role' does not support 'system' with this "
-                                                           "model."}})
+            return handler.send(400, {"error": {"message": "Unsupported value: 'messages[0].role' does not support "
+                                                           "'system' with this model."}})
         if fault == "unknown model" or body["model"] not in self.models:
             return handler.send(404, {"error": {"message": f"The model `{body['model']}` does not exist."}})
         if fault == "refuse":

@@ -1,4 +1,5 @@
-"""Bad input to any script: one sentence that names file, line and remedy, exit code 2, no stack trace, nothing written over."""
+"""Bad input to any script: one sentence that names file, line and remedy, exit code 2, no stack trace,
+nothing written over."""
 
 import hashlib
 import json
@@ -13,7 +14,8 @@ ROOT = Path(__file__).resolve().parent.parent
 
 TASK = {"task_id": "t-0", "domain": "backend", "problem_description": "Double it. Signature: def double(x)",
         "ground_truth": "def double(x):\n    return 2 * x\n", "test_cases": {str(x): f"double({x})" for x in range(10)},
-        "source": "procedural:x", "facts": [{"detail": "f", "keywords": ["f"], "question": "What is f?", "reply": "f is 2."}]}
+        "source": "procedural:x",
+        "facts": [{"detail": "f", "keywords": ["f"], "question": "What is f?", "reply": "f is 2."}]}
 SAID = [{"role": "user", "content": "Double it."}, {"role": "assistant", "content": "I WANT TO ANSWER: double = None"}]
 TRAJECTORY = {"task_id": "t-0", "sample": 0, "domain": "backend", "task": TASK, "dialogue_history": SAID,
               "answer": "double = None", "finish": "answered"}
@@ -32,14 +34,15 @@ def lines(*records):
 
 def snapshot(folder):
     """What is in a folder: {file: digest of its content}."""
-    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.rglob("*") if path.is_file()}
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+            for path in folder.rglob("*") if path.is_file()}
 
 
 def refuse(folder, script, arguments, words, empty_output=True):
     """Run a real command line that must be refused; returns what it said."""
     before = snapshot(folder)
-    done = subprocess.run([sys.executable, ROOT / script, *map(str, arguments)], cwd=folder, capture_output=True, text=True, timeout=120,
-                          env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"})
+    done = subprocess.run([sys.executable, ROOT / script, *map(str, arguments)], cwd=folder, capture_output=True,
+                          text=True, timeout=120, env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"})
     said = done.stderr.strip()
     assert done.returncode == 2, f"exit code {done.returncode}\n{done.stdout}{done.stderr}"
     assert "Traceback" not in said, said
@@ -58,13 +61,17 @@ READERS = {
     "evaluate": ("evaluate.py", ["--in"], TRAJECTORY, "answer"),
     "evaluate --compare": ("evaluate.py", ["--compare"], SCORED, "reward"),
     "rollout": ("rollout.py", ["--out", "out.jsonl", "--model", "{model}", "--in"], TASK, "problem_description"),
-    "rollout --candidates": ("rollout.py", ["--candidates", "4", "--out", "out.jsonl", "--model", "{model}", "--in"], SCORED,
-                             "dialogue_history"),
+    "rollout --candidates": ("rollout.py", ["--candidates", "4", "--out", "out.jsonl", "--model", "{model}", "--in"],
+                             SCORED, "dialogue_history"),
     "train_critic": ("train_critic.py", ["--out", "out", "--model", "{model}", "--in"], SCORED, "reward"),
     "train_policy sweet": ("train_policy.py", ["--out", "out", "--model", "{model}", "--in"], CANDIDATES, "candidates"),
-    "train_policy dpo": ("train_policy.py", ["--method", "multi-turn-dpo", "--out", "out", "--model", "{model}", "--in"], SCORED, "reward"),
-    "train_policy sft": ("train_policy.py", ["--method", "sft", "--out", "out", "--model", "tiny", "--in"], TRAJECTORY, "dialogue_history"),
-    "generate_tasks": ("generate_tasks.py", ["--demonstrations", "2", "--out", "out.jsonl", "--in"], TASK, "problem_description"),
+    "train_policy dpo": ("train_policy.py",
+                         ["--method", "multi-turn-dpo", "--out", "out", "--model", "{model}", "--in"],
+                         SCORED, "reward"),
+    "train_policy sft": ("train_policy.py", ["--method", "sft", "--out", "out", "--model", "tiny", "--in"],
+                         TRAJECTORY, "dialogue_history"),
+    "generate_tasks": ("generate_tasks.py", ["--demonstrations", "2", "--out", "out.jsonl", "--in"],
+                       TASK, "problem_description"),
 }
 FAULTS = ["missing", "torn", "not json", "not an object", "missing key", "empty", "binary"]
 
@@ -74,8 +81,9 @@ def model(tmp_path_factory):
     """A tiny model, so that a script can get as far as its input."""
     folder = tmp_path_factory.mktemp("model")
     (folder / "demonstrations.jsonl").write_text(lines(*[TRAJECTORY | {"sample": sample} for sample in range(4)]))
-    done = subprocess.run([sys.executable, ROOT / "train_policy.py", "--method", "sft", "--model", "tiny", "--in", "demonstrations.jsonl",
-                           "--out", "base", "--max-steps", "1", "--batch-size", "2"], cwd=folder, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, ROOT / "train_policy.py", "--method", "sft", "--model", "tiny",
+                           "--in", "demonstrations.jsonl", "--out", "base", "--max-steps", "1", "--batch-size", "2"],
+                          cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder / "base"
 
@@ -99,13 +107,15 @@ def broken_file(folder, fault, record, key):
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("reader", [name for name in READERS if not name.startswith("train") and name != "rollout --candidates"])
+@pytest.mark.parametrize("reader",
+                         [name for name in READERS if not name.startswith("train") and name != "rollout --candidates"])
 def test_a_bad_file_is_refused_in_one_sentence(tmp_path, reader, fault, request):
     check_reader(tmp_path, reader, fault, request)
 
 
-@pytest.mark.parametrize("reader, fault", [("train_critic", "missing"), ("train_critic", "missing key"), ("train_policy sweet", "torn"),
-                                           ("train_policy dpo", "not json"), ("train_policy sft", "missing key"),
+@pytest.mark.parametrize("reader, fault", [("train_critic", "missing"), ("train_critic", "missing key"),
+                                           ("train_policy sweet", "torn"), ("train_policy dpo", "not json"),
+                                           ("train_policy sft", "missing key"),
                                            ("rollout --candidates", "missing key")])
 def test_the_trainers_refuse_a_bad_file_in_one_sentence(tmp_path, reader, fault, request):
     check_reader(tmp_path, reader, fault, request)
@@ -113,7 +123,8 @@ def test_the_trainers_refuse_a_bad_file_in_one_sentence(tmp_path, reader, fault,
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("reader", [name for name in READERS if name.startswith("train") or name == "rollout --candidates"])
+@pytest.mark.parametrize("reader",
+                         [name for name in READERS if name.startswith("train") or name == "rollout --candidates"])
 def test_the_trainers_refuse_every_bad_file(tmp_path, reader, fault, request):
     check_reader(tmp_path, reader, fault, request)
 
@@ -124,54 +135,72 @@ def check_reader(folder, reader, fault, request):
     path, words = broken_file(folder, fault, record, key)
     said = refuse(folder, script, [*arguments, f"a={path}" if reader == "evaluate --compare" else path], words)
     if fault in ("missing", "empty", "missing key", "torn"):
-        assert any(remedy in said for remedy in (".py", "rerun", "again", "the stage that", "--in", "write some")), f"no remedy in: {said}"
+        assert any(remedy in said for remedy in (".py", "rerun", "again", "the stage that", "--in",
+                                                 "write some")), f"no remedy in: {said}"
 
 
-# ------------------------------------------------------------------------------------------------------- each script's own mistakes
+# ------------------------------------------------------------------------------------------- each script's own mistakes
 
 OWN = [
     # script, arguments, files, words of the refusal
     ("evaluate.py", ["--in", "a.jsonl"], {"a.jsonl": lines(TRAJECTORY, TRAJECTORY)}, ["line 2", "t-0", "twice"]),
-    ("evaluate.py", ["--in", "a.jsonl"], {"a.jsonl": lines(TRAJECTORY | {"task": without(TASK, "test_cases")})}, ["line 1", "test_cases"]),
-    ("evaluate.py", ["--in", "a.jsonl"], {"a.jsonl": lines(TRAJECTORY | {"task": without(TASK, "ground_truth")})}, ["line 1", "ground_truth"]),
+    ("evaluate.py", ["--in", "a.jsonl"], {"a.jsonl": lines(TRAJECTORY | {"task": without(TASK, "test_cases")})},
+     ["line 1", "test_cases"]),
+    ("evaluate.py", ["--in", "a.jsonl"], {"a.jsonl": lines(TRAJECTORY | {"task": without(TASK, "ground_truth")})},
+     ["line 1", "ground_truth"]),
     ("evaluate.py", ["--in", "a.jsonl"], {"a.jsonl": lines(TRAJECTORY | {"answer": 7})}, ["line 1", "answer"]),
     ("evaluate.py", ["--in", "a.jsonl"], {"a.jsonl": lines(TRAJECTORY | {"task_id": ["t"]})}, ["line 1", "task_id"]),
     ("evaluate.py", ["--in", "a.jsonl"], {"a.jsonl": lines(TRAJECTORY | {"finish": None})}, ["line 1", "finish"]),
-    ("evaluate.py", ["--in", "a.jsonl"], {"a.jsonl": lines(TRAJECTORY | {"dialogue_history": [{"role": "user", "content": None}]})},
+    ("evaluate.py", ["--in", "a.jsonl"],
+     {"a.jsonl": lines(TRAJECTORY | {"dialogue_history": [{"role": "user", "content": None}]})},
      ["line 1", "dialogue_history"]),
-    ("evaluate.py", ["--in", "a.jsonl"], {"a.jsonl": lines(TRAJECTORY | {"task": TASK | {"test_cases": {"1": 3}}})}, ["line 1", "test_cases"]),
-    ("evaluate.py", ["--in", "a.jsonl"], {"a.jsonl": lines(TRAJECTORY, TRAJECTORY | {"sample": 1, "domain": "frontend"})}, ["line 2", "frontend"]),
-    ("evaluate.py", ["--in", "a.jsonl", "--out", "a.jsonl"], {"a.jsonl": lines(TRAJECTORY)}, ["--out a.jsonl is the input"]),
+    ("evaluate.py", ["--in", "a.jsonl"], {"a.jsonl": lines(TRAJECTORY | {"task": TASK | {"test_cases": {"1": 3}}})},
+     ["line 1", "test_cases"]),
+    ("evaluate.py", ["--in", "a.jsonl"],
+     {"a.jsonl": lines(TRAJECTORY, TRAJECTORY | {"sample": 1, "domain": "frontend"})}, ["line 2", "frontend"]),
+    ("evaluate.py", ["--in", "a.jsonl", "--out", "a.jsonl"], {"a.jsonl": lines(TRAJECTORY)},
+     ["--out a.jsonl is the input"]),
     ("evaluate.py", ["--in", "a.jsonl", "--out", "b.txt"], {"a.jsonl": lines(TRAJECTORY)}, [".jsonl"]),
-    ("evaluate.py", ["--in", "a.jsonl", "--out", "b.jsonl"], {"a.jsonl": lines(TRAJECTORY), "b.jsonl": lines(SCORED)}, ["b.settings.json", "--overwrite"]),
-    ("evaluate.py", ["--in", "a.jsonl", "--out", "b.jsonl"], {"a.jsonl": lines(TRAJECTORY), "b.jsonl": "what is this\n"}, ["b.jsonl", "line 1"]),
-    ("evaluate.py", ["--in", "a.jsonl", "--overwrite"], {"a.jsonl": "no\n", "a.scored.jsonl": lines(SCORED)}, ["a.jsonl", "line 1"]),
+    ("evaluate.py", ["--in", "a.jsonl", "--out", "b.jsonl"], {"a.jsonl": lines(TRAJECTORY), "b.jsonl": lines(SCORED)},
+     ["b.settings.json", "--overwrite"]),
+    ("evaluate.py", ["--in", "a.jsonl", "--out", "b.jsonl"],
+     {"a.jsonl": lines(TRAJECTORY), "b.jsonl": "what is this\n"}, ["b.jsonl", "line 1"]),
+    ("evaluate.py", ["--in", "a.jsonl", "--overwrite"], {"a.jsonl": "no\n", "a.scored.jsonl": lines(SCORED)},
+     ["a.jsonl", "line 1"]),
     ("evaluate.py", ["--in", "."], {}, ["."]),
-    ("evaluate.py", ["--in", "a.jsonl", "--out", "no/such/folder/b.jsonl"], {"a.jsonl": lines(TRAJECTORY), "no": "a file"}, ["no/such/folder"]),
+    ("evaluate.py", ["--in", "a.jsonl", "--out", "no/such/folder/b.jsonl"],
+     {"a.jsonl": lines(TRAJECTORY), "no": "a file"}, ["no/such/folder"]),
     ("evaluate.py", ["--workers", "0"], {}, ["--workers"]),
     ("evaluate.py", ["--no-such-flag"], {}, ["--no-such-flag"]),
     ("evaluate.py", ["--compare", "a.jsonl"], {"a.jsonl": lines(SCORED)}, ["NAME=FILE"]),
     ("evaluate.py", ["--compare", "x=a.jsonl", "x=a.jsonl"], {"a.jsonl": lines(SCORED)}, ["'x' twice"]),
-    ("evaluate.py", ["--compare", "x=a.jsonl"], {"a.jsonl": lines(TRAJECTORY)}, ["line 1", "reward", "evaluate.py --in"]),
-    ("evaluate.py", ["--compare", "x=a.jsonl"], {"a.jsonl": lines(SCORED | {"reward": float("nan")})}, ["line 1", "reward"]),
-    ("evaluate.py", ["--compare", "x=a.jsonl", "y=b.jsonl"], {"a.jsonl": lines(SCORED), "b.jsonl": lines(SCORED | {"task_id": "t-1"})},
-     ["no task in common"]),
-    ("evaluate.py", ["--compare", "x=a.jsonl", "y=b.jsonl"], {"a.jsonl": lines(SCORED), "b.jsonl": lines(SCORED | {"domain": "frontend"})}, ["b.jsonl", "frontend"]),
+    ("evaluate.py", ["--compare", "x=a.jsonl"], {"a.jsonl": lines(TRAJECTORY)},
+     ["line 1", "reward", "evaluate.py --in"]),
+    ("evaluate.py", ["--compare", "x=a.jsonl"], {"a.jsonl": lines(SCORED | {"reward": float("nan")})},
+     ["line 1", "reward"]),
+    ("evaluate.py", ["--compare", "x=a.jsonl", "y=b.jsonl"],
+     {"a.jsonl": lines(SCORED), "b.jsonl": lines(SCORED | {"task_id": "t-1"})}, ["no task in common"]),
+    ("evaluate.py", ["--compare", "x=a.jsonl", "y=b.jsonl"],
+     {"a.jsonl": lines(SCORED), "b.jsonl": lines(SCORED | {"domain": "frontend"})}, ["b.jsonl", "frontend"]),
     ("evaluate.py", ["--compare", "x=a.jsonl", "--in", "a.jsonl"], {"a.jsonl": lines(SCORED)}, ["--compare"]),
-    ("evaluate.py", ["--compare", "x=a.jsonl", "--report", "r.html"], {"a.jsonl": lines(SCORED), "critic/metrics.jsonl": "{\n"}, ["metrics.jsonl", "line 1"]),
+    ("evaluate.py", ["--compare", "x=a.jsonl", "--report", "r.html"],
+     {"a.jsonl": lines(SCORED), "critic/metrics.jsonl": "{\n"}, ["metrics.jsonl", "line 1"]),
     ("generate_tasks.py", ["--families", "no_such_family"], {}, ["no_such_family"]),
     ("generate_tasks.py", ["--train", "-1"], {}, ["--train"]),
     ("generate_tasks.py", ["--demonstrations", "2", "--ask", "2"], {}, ["--ask"]),
-    ("rollout.py", ["--split", "test"], {"data/backend/test.jsonl": lines(TASK)}, ["runs/default/base", "train_policy.py"]),
+    ("rollout.py", ["--split", "test"], {"data/backend/test.jsonl": lines(TASK)},
+     ["runs/default/base", "train_policy.py"]),
     ("rollout.py", ["--no-such-flag"], {}, ["--no-such-flag"]),
     ("render.py", ["--in", "a.html"], {"a.html": "<html></html>"}, ["--out"]),
     ("render.py", ["--in", "a.html", "--out", "a.png"], {}, ["a.html"]),
-    ("render.py", ["--in", "a.html", "--out", "a.png"], {"a.html": "<html></html>", "a.png": "mine"}, ["a.png", "--overwrite"]),
+    ("render.py", ["--in", "a.html", "--out", "a.png"], {"a.html": "<html></html>", "a.png": "mine"},
+     ["a.png", "--overwrite"]),
     ("render.py", ["--in", "a.jsonl", "--out", "pictures"], {"a.jsonl": "no\n"}, ["a.jsonl", "line 1"]),
 ]
 
 
-@pytest.mark.parametrize("script, arguments, files, words", OWN, ids=[f"{case[0]} {' '.join(case[1])} {case[3][-1]}" for case in OWN])
+@pytest.mark.parametrize("script, arguments, files, words", OWN,
+                         ids=[f"{case[0]} {' '.join(case[1])} {case[3][-1]}" for case in OWN])
 def test_a_mistake_is_refused_in_one_sentence(tmp_path, script, arguments, files, words):
     for name, content in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

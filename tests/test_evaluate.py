@@ -25,19 +25,22 @@ BROKEN = "def double(x:\n"
 
 def task(number, reference=RIGHT):
     return {"task_id": f"t-{number:03d}", "domain": "backend", "problem_description": f"Double it, {number}.",
-            "ground_truth": reference + f"\nNUMBER = {number}\n", "test_cases": {f"case {x}": f"double({x})" for x in range(10)},
+            "ground_truth": reference + f"\nNUMBER = {number}\n",
+            "test_cases": {f"case {x}": f"double({x})" for x in range(10)},
             "source": "hand", "facts": [{"detail": "factor", "keywords": ["factor"], "reply": "The factor is 2."}]}
 
 
 def trajectory(number, answer, sample=0, turns=2, finish="answered", **more):
     history = [{"role": "user", "content": f"Double it, {number}."}]
     for turn in range(turns - 1):
-        history += [{"role": "assistant", "content": "What is the factor?", "output": "I wonder. OUTPUT: What is the factor?",
-                     "output_ids": [5, 6, 7]}, {"role": "user", "content": "The factor is 2."}]
-    history.append({"role": "assistant", "content": f"I WANT TO ANSWER: {answer}", "output": f"I WANT TO ANSWER: {answer}",
-                    "output_ids": [1] * 9})
+        history += [{"role": "assistant", "content": "What is the factor?",
+                     "output": "I wonder. OUTPUT: What is the factor?", "output_ids": [5, 6, 7]},
+                    {"role": "user", "content": "The factor is 2."}]
+    history.append({"role": "assistant", "content": f"I WANT TO ANSWER: {answer}",
+                    "output": f"I WANT TO ANSWER: {answer}", "output_ids": [1] * 9})
     return {"task_id": f"t-{number:03d}", "sample": sample, "domain": "backend", "task": task(number), "system": "",
-            "dialogue_history": history, "answer": answer, "finish": finish, "model": "m", "simulator": "scripted", "seed": 0, **more}
+            "dialogue_history": history, "answer": answer, "finish": finish, "model": "m", "simulator": "scripted",
+            "seed": 0, **more}
 
 
 def write(path, records):
@@ -51,8 +54,8 @@ def read(path):
 
 
 def run(folder, *arguments, code=0):
-    done = subprocess.run([sys.executable, ROOT / "evaluate.py", *map(str, arguments)], cwd=folder, capture_output=True, text=True,
-                          env={**os.environ, "OMP_NUM_THREADS": "1"})
+    done = subprocess.run([sys.executable, ROOT / "evaluate.py", *map(str, arguments)], cwd=folder,
+                          capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
     assert done.returncode == code, done.stdout + done.stderr
     return done
 
@@ -63,7 +66,8 @@ def scored(tmp_path_factory):
     folder = tmp_path_factory.mktemp("scored")
     write(folder / "runs/default/test.trajectories.jsonl", [
         trajectory(0, RIGHT), trajectory(1, HALF, extra={"kept": [1, "ü"]}), trajectory(2, BROKEN),
-        trajectory(3, None, finish="error: the server is gone"), trajectory(4, f"Here:\n```python\n{RIGHT}```\nDone.", turns=4),
+        trajectory(3, None, finish="error: the server is gone"),
+        trajectory(4, f"Here:\n```python\n{RIGHT}```\nDone.", turns=4),
         trajectory(5, "def double(x):\n    return None\n", turns=10, finish="max_turns")])
     return folder, run(folder, "--split", "test", "--report", "report.html")
 
@@ -132,7 +136,8 @@ def test_a_reference_that_fails_its_own_tests_is_counted(tmp_path):
     ("1. code:\n   ```py\n   def f():\n       return 1\n   ```", "def f():\n    return 1"),
     ("```python\ndef f():\n    return 1", "def f():\n    return 1"),  # cut off before the closing fence
     ("I WANT TO ANSWER: ```python\ndef f():\n    return 1\n```", "def f():\n    return 1"),
-    ("```python\ndef f():\n    return g()\n```\nwith\n```python\ndef g():\n    return 1\n```\nUse:\n```\nprint(f())\n```",
+    ("```python\ndef f():\n    return g()\n```\nwith\n```python\ndef g():\n    return 1\n```\n"
+     "Use:\n```\nprint(f())\n```",
      "def f():\n    return g()\n\ndef g():\n    return 1"),
     ("```python f = len```", "f = len"),
     ("```python\nf = len\n```", "f = len"),
@@ -144,24 +149,28 @@ def test_code_is_taken_out_of_markdown(answer, code):
 
 
 def test_both_modes_are_printed_side_by_side(tmp_path):
-    helper = "def twice(x):\n    return 2 * x\n\ndef double(x):\n    return twice(x)\n"  # the released evaluator: NameError
+    # the released evaluator: NameError
+    helper = "def twice(x):\n    return 2 * x\n\ndef double(x):\n    return twice(x)\n"
     source = write(tmp_path / "a.trajectories.jsonl", [trajectory(0, helper), trajectory(1, RIGHT)])
     done = run(tmp_path, "--in", source, "--mode", "both")
     first, second = read(tmp_path / "a.scored.jsonl")
     assert first["reward"] == 1.0 and first["reward_released"] == 0.0
     assert set(first["tests"].values()) == {"passed"} and set(first["tests_released"].values()) == {"error: NameError"}
     assert second["reward"] == second["reward_released"] == 1.0
-    assert re.search(r"success +\| 100.0%", done.stdout) and re.search(r"success \(released evaluator\) +\| 50.0%", done.stdout)
+    assert (re.search(r"success +\| 100.0%", done.stdout)
+            and re.search(r"success \(released evaluator\) +\| 50.0%", done.stdout))
 
 
 def test_released_trajectories_are_read_as_they_are(tmp_path):
     def released(number, answer):
         record = trajectory(number, answer)
         bare = {key: record["task"][key] for key in ("problem_description", "ground_truth", "test_cases")}
-        turns = [{**turn, "input": "<prompt>"} if turn["role"] == "assistant" else turn for turn in record["dialogue_history"]]
+        turns = [{**turn, "input": "<prompt>"} if turn["role"] == "assistant" else turn
+                 for turn in record["dialogue_history"]]
         return {"task": bare, "dialogue_history": turns, "answer": answer, "reward": 0.123}
 
-    source = write(tmp_path / "offline.jsonl", [released(0, RIGHT), released(1, HALF), released(0, HALF), released(1, HALF)])
+    source = write(tmp_path / "offline.jsonl",
+                   [released(0, RIGHT), released(1, HALF), released(0, HALF), released(1, HALF)])
     run(tmp_path, "--in", source)
     records = read(tmp_path / "offline.scored.jsonl")
     assert [record["reward"] for record in records] == [1.0, 0.5, 0.5, 0.5]
@@ -172,7 +181,8 @@ def test_released_trajectories_are_read_as_they_are(tmp_path):
 
 # ------------------------------------------------------------------------------------------------------- pages
 
-RED, BLUE = (f'<html><body style="margin:0"><div style="background:{colour};width:100%;height:500px"></div><h1>Shop</h1>'
+RED, BLUE = (f'<html><body style="margin:0"><div style="background:{colour};width:100%;height:500px"></div>'
+             '<h1>Shop</h1>'
              '<div style="background:#0a0;width:200px;height:90px"></div></body></html>'  # left of the centre square
              for colour in ("#c00", "#00c"))
 
@@ -180,7 +190,8 @@ RED, BLUE = (f'<html><body style="margin:0"><div style="background:{colour};widt
 def design(number, answer, reference=RED, sample=0):
     record = trajectory(number, answer or "", sample=sample)
     record |= {"domain": "frontend", "answer": answer,
-               "task": {"task_id": record["task_id"], "domain": "frontend", "problem_description": "A shop.", "ground_truth": reference}}
+               "task": {"task_id": record["task_id"], "domain": "frontend", "problem_description": "A shop.",
+                        "ground_truth": reference}}
     record["dialogue_history"][1] |= {"content": BLUE, "output": f"A first try. OUTPUT: {BLUE}"}
     return record
 
@@ -197,30 +208,37 @@ def designs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("designs")
     answers = {"a": [RED, f"```html\n{BLUE}\n```", "I cannot."], "b": [RED, RED, "<html><body></body></html>"]}
     for name, pages in answers.items():
-        run(folder, "--in", write(folder / f"{name}.trajectories.jsonl", [design(n, page) for n, page in enumerate(pages)]))
-    return folder, run(folder, "--compare", "a=a.scored.jsonl", "b=b.scored.jsonl", "--json", "c.json", "--report", "c.html").stdout
+        run(folder, "--in", write(folder / f"{name}.trajectories.jsonl",
+                                  [design(n, page) for n, page in enumerate(pages)]))
+    return folder, run(folder, "--compare", "a=a.scored.jsonl", "b=b.scored.jsonl", "--json", "c.json",
+                       "--report", "c.html").stdout
 
 
 def test_the_reward_of_a_page_is_its_cosine_with_the_reference(designs):
     folder, _ = designs
     same, other, none = read(folder / "a.scored.jsonl")
     assert same["reward"] == pytest.approx(1.0) and same["page"] == "ok" and set(same["cosine"]) == {"page", "centre"}
-    assert other["reward"] == other["cosine"]["page"] < 0.99 and other["encoder"] == "layout" and other["view"] == "page"
-    assert abs(other["cosine"]["page"] - other["cosine"]["centre"]) > 0.001, "the centre does not see what stands at the left"
+    assert (other["reward"] == other["cosine"]["page"] < 0.99
+            and other["encoder"] == "layout" and other["view"] == "page")
+    assert abs(other["cosine"]["page"] - other["cosine"]["centre"]) > 0.001, \
+        "the centre does not see what stands at the left"
     assert none["reward"] == 0 and none["page"] == "no page"
     blank = read(folder / "b.scored.jsonl")[2]
     assert blank["page"] == "blank" and blank["reward"] == 0
     metrics = json.loads((folder / "b.metrics.json").read_text())
-    assert metrics["blank"]["value"] == pytest.approx(1 / 3) and metrics["broken"]["value"] == 0 and "success" not in metrics
+    assert (metrics["blank"]["value"] == pytest.approx(1 / 3) and metrics["broken"]["value"] == 0
+            and "success" not in metrics)
     assert metrics["encoder"] == "layout"
 
 
 def test_a_win_is_the_higher_cosine_and_a_tie_is_half(designs):
     folder, printed = designs
     # page 0: both are the reference, a tie; page 1: b is better; page 2: nothing against a blank page, both 0, a tie
-    assert json.loads((folder / "c.json").read_text())["b"]["difference"]["win_rate"]["value"] == pytest.approx((0.5 + 1 + 0.5) / 3)
+    assert (json.loads((folder / "c.json").read_text())["b"]["difference"]["win_rate"]["value"]
+            == pytest.approx((0.5 + 1 + 0.5) / 3))
     assert "win rate vs a" in printed and "66.7%" in printed
-    assert evaluate.win_share([0.2, 0.8], [0.5]) == 0.5 and evaluate.win_share([0.5], [0.5]) == 0.5 and evaluate.win_share([0.1], [0.5]) == 0
+    assert (evaluate.win_share([0.2, 0.8], [0.5]) == 0.5 and evaluate.win_share([0.5], [0.5]) == 0.5
+            and evaluate.win_share([0.1], [0.5]) == 0)
 
 
 def test_the_report_shows_every_page_beside_its_reference(designs):
@@ -230,7 +248,8 @@ def test_the_report_shows_every_page_beside_its_reference(designs):
     pictures = [attributes["src"] for tag, attributes in page.tags if tag == "img"]
     assert len(pictures) == 6 + 5, "each of six dialogues shows a first page, five an answer"
     assert all(source.startswith("data:image/webp;base64,") for source in pictures) and len(set(pictures)) == 3
-    assert sum(tag == "use" for tag, _ in page.tags) == len(pictures) and sum(tag == "image" for tag, _ in page.tags) == 1
+    assert (sum(tag == "use" for tag, _ in page.tags) == len(pictures)
+            and sum(tag == "image" for tag, _ in page.tags) == 1)
     assert len(raw) < 300_000
 
 
@@ -262,7 +281,8 @@ def test_the_bootstrap_agrees_with_a_plain_loop():
     rng = np.random.default_rng(7)
     slow = np.array([values[rng.choice(40, size=40)].sum(axis=0) for _ in range(20_000)])
     assert np.abs(fast.mean(axis=0) - slow.mean(axis=0)).max() < 0.05
-    assert np.abs(np.percentile(fast, [2.5, 50, 97.5], axis=0) - np.percentile(slow, [2.5, 50, 97.5], axis=0)).max() < 0.15
+    assert np.abs(np.percentile(fast, [2.5, 50, 97.5], axis=0)
+                  - np.percentile(slow, [2.5, 50, 97.5], axis=0)).max() < 0.15
 
 
 def test_the_interval_of_a_thousand_tasks_has_the_width_of_the_binomial():
@@ -275,7 +295,8 @@ def test_the_interval_of_a_thousand_tasks_has_the_width_of_the_binomial():
 def test_samples_of_one_task_are_drawn_together():
     values = (np.arange(200) < 80).astype(float)
     once = evaluate.intervals(summary(values)["sums"], 5000, seed=0)["success"]
-    five = evaluate.intervals(summary(values * 5, samples=5)["sums"], 5000, seed=0)["success"]  # five equal samples a task
+    # five equal samples a task
+    five = evaluate.intervals(summary(values * 5, samples=5)["sums"], 5000, seed=0)["success"]
     assert width(five) == pytest.approx(width(once)), "equal samples carry no information: the interval must not shrink"
 
 
@@ -310,7 +331,8 @@ def test_several_files_a_name_are_seeds_with_a_t_interval_over_them(tmp_path):
     half = 4.303 * 0.5 / 3 ** 0.5
     assert found["metrics"]["success"] == pytest.approx({"value": 0.5, "low": 0.5 - half, "high": 0.5 + half})
     differences, half = (0, 0.5, 0.5), 4.303 * (1 / 12) ** 0.5 / 3 ** 0.5    # run by run, not of the means
-    assert found["difference"]["success"] == pytest.approx({"value": sum(differences) / 3, "low": 1 / 3 - half, "high": 1 / 3 + half})
+    assert found["difference"]["success"] == pytest.approx(
+        {"value": sum(differences) / 3, "low": 1 / 3 - half, "high": 1 / 3 + half})
     assert "as many files" in run(tmp_path, *command[:2], "sweet=sweet.0.scored.jsonl", code=2).stderr
     assert "one file" in run(tmp_path, *command[:3], "--report", "r.html", code=2).stderr
 
@@ -318,10 +340,12 @@ def test_several_files_a_name_are_seeds_with_a_t_interval_over_them(tmp_path):
 def test_compare_prints_a_markdown_table_with_differences(tmp_path):
     files = {}
     for name, share in (("base", 3), ("sweet", 7)):
-        source = write(tmp_path / f"{name}.trajectories.jsonl", [trajectory(n, RIGHT if n < share else HALF) for n in range(10)])
+        source = write(tmp_path / f"{name}.trajectories.jsonl",
+                       [trajectory(n, RIGHT if n < share else HALF) for n in range(10)])
         run(tmp_path, "--in", source)
         files[name] = tmp_path / f"{name}.scored.jsonl"
-    done = run(tmp_path, "--compare", *(f"{name}={path}" for name, path in files.items()), "--json", "c.json", "--report", "c.html")
+    done = run(tmp_path, "--compare", *(f"{name}={path}" for name, path in files.items()), "--json", "c.json",
+               "--report", "c.html")
     lines = [line for line in done.stdout.splitlines() if line.startswith("|")]
     assert len(lines) == 4 and len({line.count("|") for line in lines}) == 1, "one Markdown table"
     assert "30.0%" in lines[2] and "70.0%" in lines[3] and "+40.0 [+" in lines[3]
@@ -329,7 +353,8 @@ def test_compare_prints_a_markdown_table_with_differences(tmp_path):
     assert result["sweet"]["difference"]["success"]["value"] == pytest.approx(0.4)
     assert result["sweet"]["against"] == "base" and result["base"]["difference"] is None
     page = (tmp_path / "c.html").read_text()
-    assert "+40.0 [+" in page and page.count('<details class="episode"') == 20 and page.count('<section class="task"') == 10
+    assert ("+40.0 [+" in page and page.count('<details class="episode"') == 20
+            and page.count('<section class="task"') == 10)
 
 
 def test_the_same_seed_gives_the_same_intervals(scored):
@@ -349,8 +374,8 @@ def test_a_killed_scoring_goes_on_and_gives_the_same_file(tmp_path):
     run(tmp_path, "--in", whole)
     parts = write(tmp_path / "parts.trajectories.jsonl", records)
     out = tmp_path / "parts.scored.jsonl"
-    process = subprocess.Popen([sys.executable, ROOT / "evaluate.py", "--in", parts], cwd=tmp_path, stdout=subprocess.DEVNULL,
-                               stderr=subprocess.DEVNULL)
+    process = subprocess.Popen([sys.executable, ROOT / "evaluate.py", "--in", parts], cwd=tmp_path,
+                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline and (not out.exists() or out.read_bytes().count(b"\n") < 5):
         time.sleep(0.01)
@@ -361,7 +386,8 @@ def test_a_killed_scoring_goes_on_and_gives_the_same_file(tmp_path):
     out.write_bytes(held + b'{"task_id": "t-0')  # as a kill within a line leaves it
     run(tmp_path, "--in", parts)
     assert out.read_bytes().startswith(held[:held.rindex(b"\n") + 1])
-    assert [line for line in out.read_bytes().splitlines()] == (tmp_path / "whole.scored.jsonl").read_bytes().splitlines()
+    assert ([line for line in out.read_bytes().splitlines()]
+            == (tmp_path / "whole.scored.jsonl").read_bytes().splitlines())
 
 
 def test_resuming_a_finished_file_changes_nothing(scored):
@@ -377,7 +403,8 @@ def test_a_reward_is_never_kept_for_an_episode_that_changed(tmp_path, change):
     source = write(tmp_path / "a.trajectories.jsonl", [trajectory(0, RIGHT), trajectory(1, RIGHT)])
     run(tmp_path, "--in", source)
     before = (tmp_path / "a.scored.jsonl").read_bytes()
-    new = [trajectory(0, RIGHT), trajectory(1, BROKEN if change == "answer" else RIGHT, turns=3 if change == "dialogue" else 2)]
+    new = [trajectory(0, RIGHT),
+           trajectory(1, BROKEN if change == "answer" else RIGHT, turns=3 if change == "dialogue" else 2)]
     write(source, new[:1] if change == "gone" else new)
     done = run(tmp_path, "--in", source, *(["--mode", "released"] if change == "settings" else []), code=2)
     assert "--overwrite" in done.stderr and done.stderr.count("\n") == 1
@@ -416,25 +443,28 @@ def test_the_report_shows_dialogue_answer_reference_and_tests(scored):
     page = Page((folder / "report.html").read_text())
     text = "\n".join(page.text)
     assert sum(tag == "details" and "episode" in attributes.get("class", "") for tag, attributes in page.tags) == 6
-    for expected in ("What is the factor?", "The factor is 2.", "I wonder.", "double(9)", "error: SyntaxError", "told: factor",
-                     "error: the server is gone", "0.50 some tests pass", "(no answer)"):
+    for expected in ("What is the factor?", "The factor is 2.", "I wonder.", "double(9)", "error: SyntaxError",
+                     "told: factor", "error: the server is gone", "0.50 some tests pass", "(no answer)"):
         assert expected in text, expected
     marks = [tag for tag, _ in page.tags]
     assert "ins" in marks and "del" in marks, "differences within a line are marked"
 
 
-HOSTILE = ["<script>alert(1)</script>", "</script><script>alert(2)</script>", "\"><img src=x onerror=alert(3)>", "' onload='alert(4)",
-           "</style><svg onload=alert(5)>", "<!-- -->]]>&lt;b&gt;&amp;", "</pre></details><iframe src=javascript:alert(6)>",
+HOSTILE = ["<script>alert(1)</script>", "</script><script>alert(2)</script>", "\"><img src=x onerror=alert(3)>",
+           "' onload='alert(4)", "</style><svg onload=alert(5)>", "<!-- -->]]>&lt;b&gt;&amp;",
+           "</pre></details><iframe src=javascript:alert(6)>",
            "<meta http-equiv=refresh content='0;url=http://a.invalid/'>", "\u2028\u202e\x00\x1b[31m\ud83d"]
 
 
 def test_nothing_from_a_record_becomes_markup_in_the_report(tmp_path):
     records = []
     for number, text in enumerate(HOSTILE):
-        record = trajectory(number, f"{text}\n{RIGHT}", finish=f"error: {text}", model=text, advantages=[float("nan"), 0.5])
+        record = trajectory(number, f"{text}\n{RIGHT}", finish=f"error: {text}", model=text,
+                            advantages=[float("nan"), 0.5])
         record["task_id"] = f"{text} {number}"
-        record["task"] |= {"task_id": record["task_id"], "problem_description": text, "ground_truth": f"X = {text!r}\n" + RIGHT,
-                           "test_cases": {text: f"double({text!r})"}, "facts": [{"detail": text, "reply": text, "keywords": []}]}
+        record["task"] |= {"task_id": record["task_id"], "problem_description": text,
+                           "ground_truth": f"X = {text!r}\n" + RIGHT, "test_cases": {text: f"double({text!r})"},
+                           "facts": [{"detail": text, "reply": text, "keywords": []}]}
         for turn in record["dialogue_history"]:
             turn["content"] = text + turn["content"]
             turn["output"] = f"{text} OUTPUT: {text}"
@@ -445,13 +475,16 @@ def test_nothing_from_a_record_becomes_markup_in_the_report(tmp_path):
     run(tmp_path, "--compare", "<i onclick>alert(7)</i>=a.scored.jsonl", "--report", "a.html")
     raw = (tmp_path / "a.html").read_text()
     page = Page(raw)
-    allowed = set("html head meta title style body header main h1 h2 h3 h4 p table tr th td div span b i ul li nav select option input "
-                  "button section details summary pre code del ins svg line text circle rect polyline figure figcaption script".split())
+    allowed = set("html head meta title style body header main h1 h2 h3 h4 p table tr th td div span b i ul li nav "
+                  "select option input button section details summary pre code del ins svg line text circle rect "
+                  "polyline figure figcaption script".split())
     assert {tag for tag, _ in page.tags} <= allowed
     assert page.scripts == [evaluate.SCRIPT], "the only script is the report's own"
-    assert not [attribute for _, attributes in page.tags for attribute in attributes if attribute.startswith("on") or attribute == "style"]
+    assert not [attribute for _, attributes in page.tags for attribute in attributes
+                if attribute.startswith("on") or attribute == "style"]
     assert sum(tag == "i" for tag, _ in page.tags) == 0 and sum(tag == "meta" for tag, _ in page.tags) == 3
-    policy = next(attributes["content"] for tag, attributes in page.tags if attributes.get("http-equiv") == "Content-Security-Policy")
+    policy = next(attributes["content"] for tag, attributes in page.tags
+                  if attributes.get("http-equiv") == "Content-Security-Policy")
     assert "default-src 'none'" in policy and evaluate.hash_of(evaluate.SCRIPT) in policy and "unsafe" not in policy
     assert not re.search(r"https?://(?!a\.invalid)", raw), "self-contained: it loads nothing"
     assert "<script>alert(1)</script>" in "".join(page.text), "and a person still reads the text as it was"
@@ -475,11 +508,14 @@ def test_the_report_holds_advantages_and_training_curves(tmp_path):
     replies[0]["advantage"], replies[2]["advantage"] = 0.25, -0.5
     listed = trajectory(1, RIGHT, advantages=[0.125, None])
     write(tmp_path / "runs/r/critic/metrics.jsonl",
-          [{"step": step, "loss": 1 / (step + 1), "advantage_chosen": step, "advantage_rejected": -step} for step in range(200)])
+          [{"step": step, "loss": 1 / (step + 1), "advantage_chosen": step, "advantage_rejected": -step}
+           for step in range(200)])
     source = write(tmp_path / "runs/r/test.trajectories.jsonl", [record, listed])
-    run(tmp_path, "--in", source, "--out", "new/r/test.scored.jsonl", "--report", "new/er/a.html", "--runs-dir", "runs/r")
+    run(tmp_path, "--in", source, "--out", "new/r/test.scored.jsonl", "--report", "new/er/a.html",
+        "--runs-dir", "runs/r")
     page = Page((tmp_path / "new/er/a.html").read_text())
-    bars = [attributes["aria-label"] for tag, attributes in page.tags if tag == "svg" and "advantage " in attributes.get("aria-label", "")]
+    bars = [attributes["aria-label"] for tag, attributes in page.tags
+            if tag == "svg" and "advantage " in attributes.get("aria-label", "")]
     assert bars == ["advantage +0.250", "advantage -0.500", "advantage +0.125"]
     sides = [attributes["class"] for tag, attributes in page.tags if tag == "rect"]
     assert sides == ["up", "down", "up"]

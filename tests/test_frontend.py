@@ -28,8 +28,8 @@ def renderer():
 
 
 def run(script, *arguments, cwd, input=None):
-    return subprocess.run([sys.executable, str(ROOT / script), *map(str, arguments)], cwd=cwd, capture_output=True, text=True,
-                          input=input,
+    return subprocess.run([sys.executable, str(ROOT / script), *map(str, arguments)], cwd=cwd,
+                          capture_output=True, text=True, input=input,
                           env={"PATH": "/usr/bin:/bin:/usr/local/bin", "OMP_NUM_THREADS": "1", "HOME": str(cwd)})
 
 
@@ -37,7 +37,7 @@ def read(path):
     return [json.loads(line) for line in Path(path).read_text().splitlines()]
 
 
-# ------------------------------------------------------------------------------------------------- tasks
+# ------------------------------------------------------------------------------------------ tasks
 
 
 def test_there_are_at_least_eight_kinds_and_enough_combinations():
@@ -104,7 +104,8 @@ def test_tasks_are_written_continued_and_the_same_for_the_same_seed(tmp_path):
     assert len(tasks) == 12 and len({t["ground_truth"] for t in tasks}) == 12
     assert all(t["domain"] == "frontend" and t["problem_description"] and "test_cases" not in t for t in tasks)
     path.write_bytes(whole[:len(whole) // 2])  # cut off in the middle of a line
-    assert run("generate_tasks.py", "--domain", "frontend", "--train", 12, "--val", 1, "--test", 2, cwd=tmp_path).returncode == 0
+    assert run("generate_tasks.py", "--domain", "frontend", "--train", 12, "--val", 1, "--test", 2,
+               cwd=tmp_path).returncode == 0
     assert path.read_bytes() == whole
     refused = run("generate_tasks.py", "--domain", "frontend", "--families", "shop,castle", cwd=tmp_path)
     assert refused.returncode == 2 and "castle" in refused.stderr and len(refused.stderr.strip().splitlines()) == 1
@@ -112,17 +113,21 @@ def test_tasks_are_written_continued_and_the_same_for_the_same_seed(tmp_path):
 
 @needs_browser
 def test_websight_rows_are_filtered_by_rendering_and_their_pictures_rewritten(tmp_path):
-    page = '<!DOCTYPE html><html><body><h1>{}</h1><img src="https://source.unsplash.com/random/300x200/?cat"></body></html>'
+    page = ('<!DOCTYPE html><html><body><h1>{}</h1>'
+            '<img src="https://source.unsplash.com/random/300x200/?cat"></body></html>')
     rows = [{"llm_generated_idea": f"Idea {n}", "text": page.format(n)} for n in range(40)]
     rows += [{"llm_generated_idea": f"Blank {n}", "text": "<html><body></body></html>"} for n in range(40)]
-    rows += [{"llm_generated_idea": "Again", "text": page.format(7)}, {"llm_generated_idea": "No page", "text": "just words"}]
+    rows += [{"llm_generated_idea": "Again", "text": page.format(7)},
+             {"llm_generated_idea": "No page", "text": "just words"}]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
-    done = run("generate_tasks.py", "--domain", "frontend", "--source", "websight", "--in", "rows.jsonl", "--train", 50, "--val", 50, "--test", 50, cwd=tmp_path)
+    done = run("generate_tasks.py", "--domain", "frontend", "--source", "websight", "--in", "rows.jsonl", "--train", 50,
+               "--val", 50, "--test", 50, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     splits = {s: read(tmp_path / f"data/frontend/{s}.jsonl") for s in generate_tasks.SPLITS}
     tasks = [t for split in splits.values() for t in split]
     assert {t["problem_description"] for t in tasks} >= {f"Idea {n}" for n in range(40) if n != 7} and len(tasks) <= 42
-    assert all("https://picsum.photos/id/48/300/200" in t["ground_truth"] and "unsplash" not in t["ground_truth"] for t in tasks)
+    assert all("https://picsum.photos/id/48/300/200" in t["ground_truth"] and "unsplash" not in t["ground_truth"]
+               for t in tasks)
     assert "blank" in done.stdout and len(splits["train"]) > len(splits["test"]) > 0
     missing = run("generate_tasks.py", "--domain", "frontend", "--source", "websight", cwd=tmp_path)
     assert missing.returncode == 2 and "--in" in missing.stderr
@@ -153,7 +158,7 @@ def test_a_parquet_file_that_is_none_or_cannot_be_read_here_is_one_sentence(tmp_
     assert "pip install pyarrow" in done.stderr or "not a parquet file" in done.stderr
 
 
-# ------------------------------------------------------------------------------------------------- demonstrations and rollouts
+# ------------------------------------------------------------------------------------------ demonstrations and rollouts
 
 
 @pytest.fixture(scope="module")
@@ -162,7 +167,8 @@ def world(tmp_path_factory):
     if WITHOUT:
         pytest.skip(WITHOUT)
     folder = tmp_path_factory.mktemp("pages")
-    done = run("generate_tasks.py", "--domain", "frontend", "--families", "shop,login", "--train", 8, "--val", 0, "--test", 2, cwd=folder)
+    done = run("generate_tasks.py", "--domain", "frontend", "--families", "shop,login", "--train", 8, "--val", 0,
+               "--test", 2, cwd=folder)
     assert done.returncode == 0, done.stderr
     done = run("generate_tasks.py", "--domain", "frontend", "--demonstrations", 12, "--max-turns", 6, cwd=folder)
     assert done.returncode == 0, done.stderr
@@ -207,15 +213,17 @@ def test_a_tiny_page_is_about_fifty_tokens(world):
 
 def test_a_rollout_of_pages_runs_from_the_command_line(world):
     pytest.importorskip("torch")
-    done = run("train_policy.py", "--method", "sft", "--model", "tiny", "--in", "data/frontend/demonstrations.jsonl", "--out", "runs/default/base",
-               "--epochs", 1, "--max-steps", 3, cwd=world)
+    done = run("train_policy.py", "--method", "sft", "--model", "tiny", "--in", "data/frontend/demonstrations.jsonl",
+               "--out", "runs/default/base", "--epochs", 1, "--max-steps", 3, cwd=world)
     assert done.returncode == 0, done.stderr
-    done = run("rollout.py", "--domain", "frontend", "--split", "test", "--max-turns", 3, "--max-tokens", 30, "--engine", "transformers", cwd=world)
+    done = run("rollout.py", "--domain", "frontend", "--split", "test", "--max-turns", 3, "--max-tokens", 30,
+               "--engine", "transformers", cwd=world)
     assert done.returncode == 0, done.stderr
     records = read(world / "runs/default/test.trajectories.jsonl")
     assert len(records) == 2 and all(r["finish"] in ("answered", "max_turns") for r in records)
     replies = {m["content"] for r in records for m in r["dialogue_history"][1:] if m["role"] == "user"}
-    assert replies <= {render.NO_PAGE, "Your page is empty."} or any(" should " in reply or " missing" in reply for reply in replies)
+    assert (replies <= {render.NO_PAGE, "Your page is empty."}
+            or any(" should " in reply or " missing" in reply for reply in replies))
     assert all("Tailwind" in r["system"] and render.TAILWIND_LINK in r["system"] for r in records)
 
 
@@ -229,7 +237,8 @@ def test_the_scripted_partner_names_the_largest_differences_and_asks_for_a_page(
         partner = rollout.PagePartner()
         try:
             dialogues = [[{"role": "assistant", "content": text}] for text in
-                         ("What colour should it be?", task["ground_truth"], re.sub(r"bg-[a-z]+(-\d+)?", "bg-indigo-900", task["ground_truth"], count=1), "<html></html>")]
+                         ("What colour should it be?", task["ground_truth"],
+                          re.sub(r"bg-[a-z]+(-\d+)?", "bg-indigo-900", task["ground_truth"], count=1), "<html></html>")]
             return await asyncio.gather(*(partner.reply(task, d) for d in dialogues)), len(partner.layouts)
         finally:
             partner.renderer.close()
@@ -248,15 +257,16 @@ def test_a_vision_model_gets_both_pictures_and_no_source(world):
     from PIL import Image
     from stub_server import Stub
 
-    page = f'<html><head><link href="{render.TAILWIND_LINK}" rel="stylesheet"></head><body class="bg-red-500"><h1>Mine</h1></body></html>'
+    page = (f'<html><head><link href="{render.TAILWIND_LINK}" rel="stylesheet"></head>'
+            '<body class="bg-red-500"><h1>Mine</h1></body></html>')
 
     def designer(messages, rng):
         turn = sum(m["role"] == "assistant" for m in messages)
         return ["Which colour?", page, f"Now I know.\nOUTPUT: I WANT TO ANSWER:\n{page}"][turn]
 
     with Stub(answer=designer) as agent, Stub(answer=lambda messages, rng: "Make it blue. " * 100) as human:
-        done = run("rollout.py", "--domain", "frontend", "--in", "data/frontend/test.jsonl", "--out", "seen.jsonl", "--model", agent.url,
-                   "--simulator", human.url, "--max-turns", 4, cwd=world)
+        done = run("rollout.py", "--domain", "frontend", "--in", "data/frontend/test.jsonl", "--out", "seen.jsonl",
+                   "--model", agent.url, "--simulator", human.url, "--max-turns", 4, cwd=world)
         assert done.returncode == 0, done.stderr
         requests = human.requests
     records = read(world / "seen.jsonl")
@@ -267,9 +277,11 @@ def test_a_vision_model_gets_both_pictures_and_no_source(world):
         assert record["answer"] == page and record["finish"] == "answered"
     for request in requests:
         parts = request["messages"][0]["content"]
-        pictures = [Image.open(io.BytesIO(base64.b64decode(p["image_url"]["url"].split(",")[1]))) for p in parts if p["type"] == "image_url"]
+        pictures = [Image.open(io.BytesIO(base64.b64decode(p["image_url"]["url"].split(",")[1])))
+                    for p in parts if p["type"] == "image_url"]
         assert len(pictures) == 2 and all(p.width == 1280 for p in pictures)
-        assert pictures[0].convert("RGB").getpixel((640, 600)) == (239, 68, 68) != pictures[1].convert("RGB").getpixel((640, 600))
+        assert (pictures[0].convert("RGB").getpixel((640, 600)) == (239, 68, 68)
+                != pictures[1].convert("RGB").getpixel((640, 600)))
         assert "<html" not in " ".join(p.get("text", "") for p in parts)
         assert request["temperature"] == 0
 

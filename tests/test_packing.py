@@ -15,10 +15,12 @@ import train_policy as tp  # noqa: E402
 SHAPE = dict(vocab_size=300, hidden_size=64, intermediate_size=96, num_hidden_layers=3, num_attention_heads=4,
              num_key_value_heads=2, max_position_embeddings=512, pad_token_id=0, bos_token_id=1, eos_token_id=2)
 FAMILIES = {  # grouped heads everywhere; tied embeddings, biases, windows and caps where the family has them
-    "Llama": {}, "Qwen2": dict(tie_word_embeddings=True, use_sliding_window=True, sliding_window=24, max_window_layers=1),
+    "Llama": {},
+    "Qwen2": dict(tie_word_embeddings=True, use_sliding_window=True, sliding_window=24, max_window_layers=1),
     "Qwen3": dict(head_dim=32), "Mistral": dict(sliding_window=24), "Gemma": dict(head_dim=16),
-    "Gemma2": dict(head_dim=16, sliding_window=24, query_pre_attn_scalar=16), "Phi": {}, "Phi3": dict(sliding_window=24),
-    "Gemma3": dict(head_dim=16, sliding_window=24), "Granite": dict(logits_scaling=4.0), "Cohere": dict(logit_scale=0.25)}
+    "Gemma2": dict(head_dim=16, sliding_window=24, query_pre_attn_scalar=16), "Phi": {},
+    "Phi3": dict(sliding_window=24), "Gemma3": dict(head_dim=16, sliding_window=24),
+    "Granite": dict(logits_scaling=4.0), "Cohere": dict(logit_scale=0.25)}
 CPU = torch.device("cpu")
 
 
@@ -28,7 +30,8 @@ def random_model(family, attention="tree"):
     kind = "Gemma3Text" if family == "Gemma3" else family
     config = getattr(transformers, kind + "Config")(**{**SHAPE, **FAMILIES.get(family, {})})
     torch.manual_seed(1)
-    model = getattr(transformers, family + "ForCausalLM")._from_config(config, attn_implementation=attention, dtype=torch.float32)
+    model = getattr(transformers, family + "ForCausalLM")._from_config(config, attn_implementation=attention,
+                                                                       dtype=torch.float32)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.05 * torch.randn_like(parameter))  # biases and norms too
@@ -56,11 +59,13 @@ def forest_of_dialogues(rng):
 
 
 def one_at_a_time(model, sequences, weights):
-    """Log-probabilities from the model's own eager attention and whole logits; gradients of their weighted sum are left."""
+    """Log-probabilities from the model's own eager attention and whole logits;
+    gradients of their weighted sum are left."""
     result = []
     for s, weight in zip(sequences, weights):
         logits = model(input_ids=torch.tensor(s.ids[None].astype(np.int64))).logits[0].float()
-        logps = torch.log_softmax(logits, -1)[torch.tensor(s.scored - 1), torch.tensor(s.ids[s.scored].astype(np.int64))]
+        logps = torch.log_softmax(logits, -1)[torch.tensor(s.scored - 1),
+                                              torch.tensor(s.ids[s.scored].astype(np.int64))]
         (logps * weight).sum().backward()
         result.append(logps.detach())
     return torch.cat(result)
@@ -78,7 +83,8 @@ def test_packed_logps_and_gradients_equal_one_sequence_at_a_time(family):
     gradients = {name: p.grad for name, p in plain.named_parameters()}
     for pack, head_bytes, keep in (("turn", 2 ** 29, True), ("none", 2 ** 29, True), ("turn", 20_000, False)):
         model.zero_grad()
-        logps = tp.Scorer(model, head_bytes=head_bytes, keep=keep)(tp.collate(sequences, [0] * len(sequences), 1, CPU, pack))
+        logps = tp.Scorer(model, head_bytes=head_bytes, keep=keep)(
+            tp.collate(sequences, [0] * len(sequences), 1, CPU, pack))
         (logps * torch.cat(weights)).sum().backward()
         assert ((logps - expected).norm() / expected.norm()) < 1e-5
         for name, parameter in model.named_parameters():
@@ -127,7 +133,8 @@ def test_the_flex_attention_of_cuda_equals_the_blocks_of_the_cpu(window, softcap
     from torch.nn.attention.flex_attention import flex_attention
     rng = np.random.default_rng(3)
     trunk = rng.integers(0, 99, 150)
-    sequences = [sequence(np.concatenate([trunk[:n], rng.integers(0, 99, 60)]), n) for n in (40, 40, 90, 90, 150, 150, 150)]
+    sequences = [sequence(np.concatenate([trunk[:n], rng.integers(0, 99, 60)]), n)
+                 for n in (40, 40, 90, 90, 150, 150, 150)]
     trees = tp.plant(sequences)
     pad = -len(trees.ids) % 128
     end = np.concatenate([trees.end, np.arange(len(trees.ids), len(trees.ids) + pad) + 1])
@@ -144,13 +151,14 @@ def test_the_flex_attention_of_cuda_equals_the_blocks_of_the_cpu(window, softcap
         assert (listed == blocks.any(-1)).all() and mask.full_kv_num_blocks.sum() == blocks.all(-1).sum()
     cap = None if softcap is None else lambda score, b, h, q, k: softcap * torch.tanh(score / softcap)
     found = flex_attention(query, key, value, score_mod=cap, block_mask=mask, scale=0.25, enable_gqa=True)
-    expected, _ = tp.tree_attention(None, query, key, value, None, layout=attention, scaling=0.25, sliding_window=window,
-                                    softcap=softcap)
+    expected, _ = tp.tree_attention(None, query, key, value, None, layout=attention, scaling=0.25,
+                                    sliding_window=window, softcap=softcap)
     real = len(trees.ids)
     torch.testing.assert_close(found[:, :, :real].transpose(1, 2), expected[:, :real], rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("bias, scale, cap", [(False, 1.0, None), (True, 0.5, None), (False, 1.0, 3.0), (True, 2.0, 3.0)])
+@pytest.mark.parametrize("bias, scale, cap",
+                         [(False, 1.0, None), (True, 0.5, None), (False, 1.0, 3.0), (True, 2.0, 3.0)])
 @pytest.mark.parametrize("keep", [True, False])
 def test_the_chunked_head_and_its_gradient(bias, scale, cap, keep):
     torch.manual_seed(0)
@@ -173,7 +181,8 @@ def test_the_chunked_head_and_its_gradient(bias, scale, cap, keep):
 
 
 def test_no_tensor_of_the_vocabulary_times_all_tokens_is_made():
-    """The largest tensor with a vocabulary dimension has one row for each scored token at most; with little memory, a chunk."""
+    """The largest tensor with a vocabulary dimension has one row for each scored token at most;
+    with little memory, a chunk."""
     from torch.utils._python_dispatch import TorchDispatchMode
     rows = []
 
@@ -191,11 +200,13 @@ def test_no_tensor_of_the_vocabulary_times_all_tokens_is_made():
         rows.clear()
         with Watch():
             tp.Scorer(model, head_bytes=head_bytes)(batch).sum().backward()
-        assert 0 < max(r for r in rows if r != 64) <= most, max(rows)  # 64: the gradient of the head's weight, transposed
+        # 64: the gradient of the head's weight, transposed
+        assert 0 < max(r for r in rows if r != 64) <= most, max(rows)
 
 
 def test_models_that_take_no_tree_mask_fall_back_and_say_so(tmp_path, capsys):
-    """A state-space model has no attention to mask: padded rows, with a sentence, and the same numbers as one by one."""
+    """A state-space model has no attention to mask: padded rows, with a sentence,
+    and the same numbers as one by one."""
     import transformers
     config = transformers.MambaConfig(vocab_size=300, hidden_size=32, num_hidden_layers=2, state_size=4, pad_token_id=0)
     torch.manual_seed(0)

@@ -1,5 +1,5 @@
-"""What render.py claims: nothing leaves, nothing is read, one page cannot harm the next, the same page gives the same pixels,
-and the similarity and the differences in words say what they should."""
+"""What render.py claims: nothing leaves, nothing is read, one page cannot harm the next, the same page gives the same
+pixels, and the similarity and the differences in words say what they should."""
 
 import asyncio
 import concurrent.futures
@@ -41,13 +41,17 @@ needs_browser = pytest.mark.skipif(WITHOUT is not None, reason=f"no page can be 
 
 
 def page(body, head=""):
-    return f"<!DOCTYPE html><html><head>{LINK}{head}</head>{body if body.startswith('<body') else f'<body>{body}</body>'}</html>"
+    return (f"<!DOCTYPE html><html><head>{LINK}{head}</head>"
+            f"{body if body.startswith('<body') else f'<body>{body}</body>'}</html>")
 
 
-SHOP = page("""<body class="bg-gray-100"><header class="bg-blue-500 p-6 text-white flex justify-between"><h1 class="text-3xl">Lamp shop</h1>
+SHOP = page("""<body class="bg-gray-100"><header class="bg-blue-500 p-6 text-white flex justify-between">\
+<h1 class="text-3xl">Lamp shop</h1>
 <nav><a class="px-2" href="#">Home</a><a class="px-2">About</a></nav></header>
-<section class="p-8 bg-white"><h2 class="text-2xl text-center">Lamps</h2><p>We sell lamps of all sizes</p><button class="bg-red-500 text-white p-4">Buy</button></section>
-<section class="p-8 bg-gray-100"><h2 class="text-2xl">Prices</h2><p>Each costs $5</p><img src="https://picsum.photos/id/48/300/200"></section>
+<section class="p-8 bg-white"><h2 class="text-2xl text-center">Lamps</h2><p>We sell lamps of all sizes</p>\
+<button class="bg-red-500 text-white p-4">Buy</button></section>
+<section class="p-8 bg-gray-100"><h2 class="text-2xl">Prices</h2><p>Each costs $5</p>\
+<img src="https://picsum.photos/id/48/300/200"></section>
 <footer class="bg-gray-800 text-white p-4"><p>Call us</p></footer></body>""")
 
 
@@ -78,7 +82,8 @@ def counter():
             connection.settimeout(0.2)
             try:
                 seen.append(connection.recv(200).decode("latin-1").split("\r\n")[0])
-                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\nAccess-Control-Allow-Origin: *\r\n\r\nok")
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n"
+                                   b"Access-Control-Allow-Origin: *\r\n\r\nok")
             except OSError:
                 pass
             connection.close()
@@ -90,7 +95,8 @@ def counter():
 
 def armed(path, port, file="file:///etc/hostname"):
     text = path.read_text()
-    return text.replace("HTTP_HERE", f"http://127.0.0.1:{port}").replace("WS_HERE", f"ws://127.0.0.1:{port}").replace("FILE_HERE", file)
+    return (text.replace("HTTP_HERE", f"http://127.0.0.1:{port}").replace("WS_HERE", f"ws://127.0.0.1:{port}")
+            .replace("FILE_HERE", file))
 
 
 def pixels(picture):
@@ -98,7 +104,7 @@ def pixels(picture):
     return hashlib.sha256(picture.rgb.tobytes()).hexdigest()
 
 
-# ------------------------------------------------------------------------------------------------- nothing leaves, nothing is read
+# -------------------------------------------------------------------------------------- nothing leaves, nothing is read
 
 
 @needs_browser
@@ -147,11 +153,13 @@ def test_the_same_pages_do_reach_the_counter_in_an_unprotected_browser(counter, 
 @needs_browser
 def test_no_file_is_read(renderer, tmp_path):
     tmp_path.chmod(0o755)
-    for parent in tmp_path.parents:  # pytest's folders are closed to others; the browser may be another user, and is to be tempted
+    # pytest's folders are closed to others; the browser may be another user, and is to be tempted
+    for parent in tmp_path.parents:
         if parent.stat().st_uid == os.geteuid() and parent != Path("/"):
             parent.chmod(parent.stat().st_mode | 0o055)
     secret = tmp_path / "secret.svg"
-    secret.write_text('<svg xmlns="http://www.w3.org/2000/svg" width="600" height="300"><rect width="600" height="300" fill="#ff00ff"/></svg>')
+    secret.write_text('<svg xmlns="http://www.w3.org/2000/svg" width="600" height="300">'
+                      '<rect width="600" height="300" fill="#ff00ff"/></svg>')
     os.utime(secret, (1, 1_000_000_000))  # last read in 1970
     picture = renderer.render(armed(next(p for p in HOSTILE if p.stem == "files"), 9, secret.as_uri()))
     assert picture.status == "ok"
@@ -169,19 +177,21 @@ def test_isolation_is_recorded_and_true(renderer):
     pid = int((renderer.slots[0].folder / "pid").read_text())
     if renderer.isolation == "network namespace":
         assert os.readlink(f"/proc/{pid}/ns/net") != os.readlink("/proc/self/ns/net")
-        assert [line.split(":")[0].strip() for line in Path(f"/proc/{pid}/net/dev").read_text().splitlines()[2:]] == ["lo"]
+        assert ([line.split(":")[0].strip() for line in Path(f"/proc/{pid}/net/dev").read_text().splitlines()[2:]]
+                == ["lo"])
         if os.geteuid() == 0:
             assert re.search(r"Uid:\s+65534", Path(f"/proc/{pid}/status").read_text())
 
 
-# ------------------------------------------------------------------------------------------------- one page cannot harm the next
+# -------------------------------------------------------------------------------------- one page cannot harm the next
 
 
 @needs_browser
 @pytest.mark.parametrize("name, text, expected", [
     ("200,000 elements", "<html><body>" + "<p>x" * 200_000, ("ok", "timeout")),
     ("100 MB of text", "<html><body>" + "x " * 50_000_000, ("too large",)),
-    ("1,000,000 pixels high", '<html><body><div style="height:1000000px;background:linear-gradient(red,blue)">x</div>', ("ok",)),
+    ("1,000,000 pixels high", '<html><body><div style="height:1000000px;background:linear-gradient(red,blue)">x</div>',
+     ("ok",)),
     ("10,000 deep", "<html><body>" + "<div>" * 10_000 + "x", ("ok",)),
     ("not HTML", "\x00\ud800\uffff & < > \" ' ]]>", ("ok",)),
     ("empty", "", ("ok",)),
@@ -197,8 +207,13 @@ def test_heavy_and_odd_pages_end_in_a_status_and_the_next_page_renders(impatient
 
 @needs_browser
 def test_a_page_that_takes_too_long_loses_its_browser_and_not_the_run():
-    nested = "<html><body>" + '<div style="display:grid;grid-template-columns:auto minmax(min-content,1fr);writing-mode:vertical-lr"><div style="display:flex;flex-wrap:wrap">' * 60 + "x y" + "</div></div>" * 60
-    heavy = "<html><body>" + '<div style="filter:blur(90px) drop-shadow(0 0 80px red);backdrop-filter:blur(90px);height:19000px">' * 20 + "x"
+    nested = ("<html><body>"
+              + ('<div style="display:grid;grid-template-columns:auto minmax(min-content,1fr);'
+                 'writing-mode:vertical-lr">'
+                 '<div style="display:flex;flex-wrap:wrap">') * 60 + "x y" + "</div></div>" * 60)
+    heavy = ("<html><body>"
+             + ('<div style="filter:blur(90px) drop-shadow(0 0 80px red);backdrop-filter:blur(90px);'
+                'height:19000px">') * 20 + "x")
     with render.Renderer(browsers=1, timeout=1.5) as r:
         before, first = pixels(r.render(SHOP)), (r.slots[0].folder / "pid").read_text().strip()
         statuses = [r.render(text).status for text in (nested, heavy)]
@@ -246,7 +261,7 @@ def test_render_may_be_called_from_many_threads(renderer):
     assert len(set(alone)) == 12
 
 
-# ------------------------------------------------------------------------------------------------- the same bytes, the same pixels
+# -------------------------------------------------------------------------------------- the same bytes, the same pixels
 
 
 def assert_the_same_pixels(renderer, text, count):
@@ -289,8 +304,10 @@ def test_the_rules_a_page_uses_give_the_same_picture_as_the_whole_stylesheet(ren
     sheet = render.load_stylesheet()
     names = sorted(n for n in sheet.by_class if ":" not in n)
     rng = np.random.default_rng(0)
-    pages = [SHOP] + [page("".join(f'<div class="{" ".join(rng.choice(names, 12))}">Text <a href="#">{n}</a><ul><li>x</li></ul><input></div>' for n in range(15))) for _ in range(3)]
-    pages += [page(f'<div class="{" ".join(rng.choice(sorted(sheet.by_class), 60))} MD&colon;Flex">Text</div>').replace("<!DOCTYPE html>", "") for _ in range(2)]
+    pages = [SHOP] + [page("".join(f'<div class="{" ".join(rng.choice(names, 12))}">Text <a href="#">{n}</a>'
+                                   '<ul><li>x</li></ul><input></div>' for n in range(15))) for _ in range(3)]
+    pages += [page(f'<div class="{" ".join(rng.choice(sorted(sheet.by_class), 60))} MD&colon;Flex">'
+                   'Text</div>').replace("<!DOCTYPE html>", "") for _ in range(2)]
     cut = [pixels(renderer.render(p)) for p in pages]
     whole = type("Whole", (), {"for_page": lambda self, page: (render.CACHE / render.TAILWIND_FILE).read_text()})()
     renderer.stylesheet, kept = whole, renderer.stylesheet
@@ -304,26 +321,30 @@ def test_the_rules_a_page_uses_give_the_same_picture_as_the_whole_stylesheet(ren
 @needs_browser
 def test_pictures_have_the_size_asked_for_and_only_picsum_48_is_answered(renderer):
     boxes = {e["order"]: e["box"] for e in renderer.layout(page(
-        '<img src="https://picsum.photos/id/48/320/200"><br><img src="https://source.unsplash.com/random/300x150/?cat"><br>'
-        '<img src="https://picsum.photos/id/49/321/201"><br><img loading="lazy" style="margin-top:3000px" src="https://picsum.photos/id/48/64">'))["elements"]}
+        '<img src="https://picsum.photos/id/48/320/200"><br>'
+        '<img src="https://source.unsplash.com/random/300x150/?cat"><br>'
+        '<img src="https://picsum.photos/id/49/321/201"><br>'
+        '<img loading="lazy" style="margin-top:3000px" src="https://picsum.photos/id/48/64">'))["elements"]}
     assert [box[2:] for box in boxes.values()][:2] == [[320, 200], [300, 150]]
     assert [321, 201] not in [box[2:] for box in boxes.values()]
     assert [64, 64] in [box[2:] for box in boxes.values()]
 
 
-# ------------------------------------------------------------------------------------------------- blank and broken
+# -------------------------------------------------------------------------------------- blank and broken
 
 
 @needs_browser
 def test_blank_pages_are_called_blank_and_others_are_not(renderer):
-    assert all(renderer.render(p).blank for p in ("", "<html></html>", page('<div class="hidden">x</div>'), page('<body class="bg-red-500"></body>')))
+    assert all(renderer.render(p).blank for p in ("", "<html></html>", page('<div class="hidden">x</div>'),
+                                                  page('<body class="bg-red-500"></body>')))
     assert not renderer.render(page("x")).blank
     assert not renderer.render(SHOP).blank
     assert render.Picture("timeout").blank
 
 
 def test_a_page_is_found_in_what_an_agent_wrote():
-    assert render.extract_page("Here:\n```html\n<!DOCTYPE html>\n<html><body>1</body></html>\n```\nDone.") == "<!DOCTYPE html>\n<html><body>1</body></html>"
+    assert (render.extract_page("Here:\n```html\n<!DOCTYPE html>\n<html><body>1</body></html>\n```\nDone.")
+            == "<!DOCTYPE html>\n<html><body>1</body></html>")
     assert render.extract_page("<html>1</html> or rather <HTML lang='en'>2</HTML>") == "<HTML lang='en'>2</HTML>"
     assert render.extract_page("```<html><body><p>cut off here\n```") == "<html><body><p>cut off here"
     assert render.extract_page("What colour should it be?") is None
@@ -331,11 +352,13 @@ def test_a_page_is_found_in_what_an_agent_wrote():
 
 
 def test_unsplash_addresses_become_picsum():
-    text = "<img src='https://source.unsplash.com/random/300x200/?dog,cat'> <div style=\"background:url(https://source.unsplash.com/featured/?x)\">"
-    assert render.rewrite_images(text) == "<img src='https://picsum.photos/id/48/300/200'> <div style=\"background:url(https://picsum.photos/id/48/640/480)\">"
+    text = ("<img src='https://source.unsplash.com/random/300x200/?dog,cat'> "
+            "<div style=\"background:url(https://source.unsplash.com/featured/?x)\">")
+    assert render.rewrite_images(text) == ("<img src='https://picsum.photos/id/48/300/200'> "
+                                           "<div style=\"background:url(https://picsum.photos/id/48/640/480)\">")
 
 
-# ------------------------------------------------------------------------------------------------- similarity
+# -------------------------------------------------------------------------------------- similarity
 
 
 def test_cosine_of_the_same_is_one_of_opposites_minus_one_and_blank_is_like_blank_only():
@@ -350,7 +373,8 @@ def test_cosine_of_the_same_is_one_of_opposites_minus_one_and_blank_is_like_blan
 def test_layout_similarity_falls_with_each_change_and_only_the_page_view_sees_the_navigation_bar(renderer):
     embed = render.load_encoder("layout")
     tall = SHOP.replace("<footer", '<div style="height:2500px"></div><footer')
-    versions = [tall, tall.replace("bg-blue-500", "bg-green-500"), tall.replace("bg-blue-500", "bg-green-500").replace("bg-gray-800", "bg-yellow-200")]
+    versions = [tall, tall.replace("bg-blue-500", "bg-green-500"),
+                tall.replace("bg-blue-500", "bg-green-500").replace("bg-gray-800", "bg-yellow-200")]
     pictures = [renderer.render(v) for v in versions]
     whole = [render.cosine(embed(pictures[0]), embed(p)) for p in pictures]
     assert whole[0] == pytest.approx(1) and whole[0] > whole[1] > whole[2]
@@ -368,9 +392,11 @@ def small_clip(tmp_path_factory):
     folder = tmp_path_factory.mktemp("clip")
     torch.manual_seed(0)
     part = dict(hidden_size=32, intermediate_size=37, num_hidden_layers=2, num_attention_heads=4, projection_dim=16)
-    config = transformers.CLIPConfig(text_config={**part, "vocab_size": 99}, vision_config={**part, "image_size": 64, "patch_size": 16}, projection_dim=16)
+    config = transformers.CLIPConfig(text_config={**part, "vocab_size": 99},
+                                     vision_config={**part, "image_size": 64, "patch_size": 16}, projection_dim=16)
     transformers.CLIPModel(config).save_pretrained(folder)
-    transformers.CLIPImageProcessor(size={"shortest_edge": 64}, crop_size={"height": 64, "width": 64}).save_pretrained(folder)
+    transformers.CLIPImageProcessor(size={"shortest_edge": 64},
+                                    crop_size={"height": 64, "width": 64}).save_pretrained(folder)
     return folder
 
 
@@ -382,7 +408,8 @@ def test_clip_views_are_the_processor_s_own_crop_and_the_whole_page(small_clip):
     embed = render.load_encoder(str(small_clip), device="cpu")
     rng = np.random.default_rng(0)
     rgb = rng.integers(0, 255, (900, 400, 3), dtype=np.uint8)
-    model, processor = transformers.CLIPModel.from_pretrained(small_clip), transformers.CLIPImageProcessor.from_pretrained(small_clip)
+    model, processor = (transformers.CLIPModel.from_pretrained(small_clip),
+                        transformers.CLIPImageProcessor.from_pretrained(small_clip))
     features = model.get_image_features(**processor(images=Image.fromarray(rgb), return_tensors="pt"))
     features = getattr(features, "pooler_output", features)[0].detach().numpy()
     assert render.cosine(embed(rgb, "centre"), features) == pytest.approx(1, abs=1e-5)
@@ -399,7 +426,7 @@ def test_an_encoder_that_is_not_there_is_one_sentence(tmp_path):
         render.load_encoder(str(tmp_path))
 
 
-# ------------------------------------------------------------------------------------------------- differences in words
+# -------------------------------------------------------------------------------------- differences in words
 
 
 @needs_browser
@@ -410,10 +437,12 @@ def test_an_encoder_that_is_not_there_is_one_sentence(tmp_path):
     ("text-3xl", "text-lg", 'The main heading "Lamp shop" should be larger.'),
     ("text-2xl text-center", "text-2xl", 'The heading "Lamps" should be in the centre, not on the left.'),
     ('<img src="https://picsum.photos/id/48/300/200">', "", 'The picture is missing, after the text "Each costs $5".'),
-    ('<footer class="bg-gray-800 text-white p-4"><p>Call us</p></footer>', "", 'The footer is missing, after the picture. It is dark gray.'),
+    ('<footer class="bg-gray-800 text-white p-4"><p>Call us</p></footer>', "",
+     'The footer is missing, after the picture. It is dark gray.'),
     ("Call us</p>", "Call us</p><button>Now</button>", 'The button "Now" should not be there.'),
     ("bg-gray-800 text-white", "bg-gray-800 text-red-500", 'The text "Call us" should be in white letters, not red.'),
-    ('<body class="bg-gray-100">', '<body class="bg-gray-900">', "The page's background should be light gray, not dark gray."),
+    ('<body class="bg-gray-100">', '<body class="bg-gray-900">',
+     "The page's background should be light gray, not dark gray."),
 ])
 def test_one_change_is_named(renderer, old, new, expected):
     assert old in SHOP
@@ -426,7 +455,8 @@ def test_one_change_is_named(renderer, old, new, expected):
 @needs_browser
 def test_order_and_place_beside_each_other_are_named(renderer):
     cards = ['<div class="bg-red-500 p-4"><h2>One</h2></div>', '<div class="bg-blue-500 p-4"><h2>Two</h2></div>']
-    row, column, swapped = (renderer.layout(page(f'<div class="{c}">{"".join(b)}</div>')) for c, b in (("flex", cards), ("", cards), ("flex", cards[::-1])))
+    row, column, swapped = (renderer.layout(page(f'<div class="{c}">{"".join(b)}</div>'))
+                            for c, b in (("flex", cards), ("", cards), ("flex", cards[::-1])))
     assert 'The block "One" should stand beside the block "Two".' in render.compare_pages(column, row)
     assert 'The block "One" should stand above the block "Two".' in render.compare_pages(row, column)
     assert 'The block "One" should come before the block "Two".' in render.compare_pages(swapped, row)
@@ -440,20 +470,24 @@ def test_equal_pages_have_no_difference_and_the_largest_comes_first(renderer):
     assert render.compare_pages(renderer.layout("<html></html>"), reference) == ["Your page is empty."]
     two = SHOP.replace("bg-gray-800", "bg-red-500").replace("Buy", "Sell").replace('p-8 bg-white', 'p-8 bg-gray-900')
     said = render.compare_pages(renderer.layout(two), reference)
-    assert said[0].startswith('The section "Lamps" should be white') and said.index("The footer should be dark gray, not red.") == 1 and len(said) >= 3
+    assert (said[0].startswith('The section "Lamps" should be white')
+            and said.index("The footer should be dark gray, not red.") == 1 and len(said) >= 3)
 
 
 def test_colours_have_the_names_people_use():
-    names = {"#3b82f6": "blue", "#1e3a8a": "dark blue", "#ef4444": "red", "#10b981": "green", "#ffffff": "white", "#f9fafb": "white",
-             "#111827": "dark gray", "#d1d5db": "light gray", "#c7d2fe": "light indigo", "#10b981": "green", "#6b7280": "gray", "#374151": "dark gray", "#fde68a": "light yellow", "#8b5cf6": "purple", "#ec4899": "pink", "#000000": "black"}
+    names = {"#3b82f6": "blue", "#1e3a8a": "dark blue", "#ef4444": "red", "#10b981": "green", "#ffffff": "white",
+             "#f9fafb": "white", "#111827": "dark gray", "#d1d5db": "light gray", "#c7d2fe": "light indigo",
+             "#10b981": "green", "#6b7280": "gray", "#374151": "dark gray", "#fde68a": "light yellow",
+             "#8b5cf6": "purple", "#ec4899": "pink", "#000000": "black"}
     assert {colour: render.colour_name(colour) for colour in names} == names
 
 
-# ------------------------------------------------------------------------------------------------- command line
+# -------------------------------------------------------------------------------------- command line
 
 
 def command(*arguments, cwd=None):
-    return subprocess.run([sys.executable, str(ROOT / "render.py"), *map(str, arguments)], capture_output=True, text=True, cwd=cwd)
+    return subprocess.run([sys.executable, str(ROOT / "render.py"), *map(str, arguments)], capture_output=True,
+                          text=True, cwd=cwd)
 
 
 @needs_browser
@@ -462,16 +496,20 @@ def test_the_command_line_renders_compares_and_refuses_to_overwrite(tmp_path):
     (tmp_path / "b.html").write_text(SHOP.replace("bg-blue-500", "bg-green-500"))
     done = command("--in", "b.html", "--out", "b.png", "--compare", "a.html", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "b.png").read_bytes().startswith(b"\x89PNG") and "The header should be blue, not green." in done.stdout
+    assert ((tmp_path / "b.png").read_bytes().startswith(b"\x89PNG")
+            and "The header should be blue, not green." in done.stdout)
     again = command("--in", "b.html", "--out", "b.png", cwd=tmp_path)
-    assert again.returncode == 2 and again.stderr.strip() == "render.py: b.png exists; give --overwrite or another --out."
-    records = [{"task_id": "t-1", "sample": 0, "answer": f"I WANT TO ANSWER:\n{SHOP}", "task": {}}, {"task_id": "t-2", "ground_truth": "<html></html>"},
+    assert (again.returncode == 2
+            and again.stderr.strip() == "render.py: b.png exists; give --overwrite or another --out.")
+    records = [{"task_id": "t-1", "sample": 0, "answer": f"I WANT TO ANSWER:\n{SHOP}", "task": {}},
+               {"task_id": "t-2", "ground_truth": "<html></html>"},
                {"task_id": "t-3", "sample": 1, "answer": None, "task": {"ground_truth": SHOP}}]
     (tmp_path / "r.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
     done = command("--in", "r.jsonl", "--out", "pictures", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     index = [json.loads(line) for line in (tmp_path / "pictures/index.jsonl").read_text().splitlines()]
-    assert [(r["name"], r["status"], r["blank"]) for r in index] == [("t-1-0", "ok", False), ("t-2", "ok", True), ("t-3-1", "ok", True)]
+    assert ([(r["name"], r["status"], r["blank"]) for r in index]
+            == [("t-1-0", "ok", False), ("t-2", "ok", True), ("t-3-1", "ok", True)])
 
 
 @needs_browser
@@ -481,7 +519,8 @@ def test_the_self_test_passes():
 
 
 @pytest.mark.parametrize("arguments, message", [
-    ((), "nothing to do"), (("--in", "none.html", "--out", "x.png"), "none.html does not exist"), (("--in", str(__file__)), "--in needs --out"),
+    ((), "nothing to do"), (("--in", "none.html", "--out", "x.png"), "none.html does not exist"),
+    (("--in", str(__file__)), "--in needs --out"),
 ])
 def test_a_mistake_is_one_sentence_and_exit_code_2(arguments, message):
     done = command(*arguments)

@@ -26,11 +26,13 @@ NAMES = ["threshold", "rounding", "unit", "field", "order"]
 def make_tasks(path, count):
     with open(path, "w") as f:
         for i in range(count):
-            facts = [{"detail": w, "keywords": [w, w + "s"], "question": f"What is the {w}?", "reply": f"The {w} is {i + j}."}
+            facts = [{"detail": w, "keywords": [w, w + "s"], "question": f"What is the {w}?",
+                      "reply": f"The {w} is {i + j}."}
                      for j, w in enumerate(NAMES)]
             f.write(json.dumps({
-                "task_id": f"backend-train-{i:05d}", "domain": "backend", "source": "test", "facts": facts, "note": "kept",
-                "problem_description": f"Write f(x) number {i}: it adds up what counts.", "ground_truth": f"def f(x):\n    return {i}\n",
+                "task_id": f"backend-train-{i:05d}", "domain": "backend", "source": "test", "facts": facts,
+                "note": "kept", "problem_description": f"Write f(x) number {i}: it adds up what counts.",
+                "ground_truth": f"def f(x):\n    return {i}\n",
                 "test_cases": {str(k): f"f({k})" for k in range(10)}}) + "\n")
     return path
 
@@ -49,11 +51,12 @@ def world(tmp_path_factory):
         for t in tasks:
             dialogue = [{"role": "user", "content": t["problem_description"]}]
             for fact in t["facts"][:3]:
-                dialogue += [{"role": "assistant", "content": fact["question"]}, {"role": "user", "content": fact["reply"]}]
+                dialogue += [{"role": "assistant", "content": fact["question"]},
+                             {"role": "user", "content": fact["reply"]}]
             dialogue.append({"role": "assistant", "content": "I WANT TO ANSWER:\ndef f(x):\n    return 1"})
-            f.write(json.dumps({"task_id": t["task_id"], "sample": 0, "domain": "backend", "task": t, "system": "Be brief.",
-                                "dialogue_history": dialogue, "answer": "def f(x):\n    return 1", "finish": "answered",
-                                "reward": 0.5}) + "\n")
+            f.write(json.dumps({"task_id": t["task_id"], "sample": 0, "domain": "backend", "task": t,
+                                "system": "Be brief.", "dialogue_history": dialogue,
+                                "answer": "def f(x):\n    return 1", "finish": "answered", "reward": 0.5}) + "\n")
     return folder
 
 
@@ -63,7 +66,8 @@ def command(*arguments):
 
 def play(folder, *arguments, code=0, **more):
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", **more.pop("environment", {})}
-    done = subprocess.run(command(*arguments), cwd=folder, capture_output=True, text=True, timeout=300, env=environment, **more)
+    done = subprocess.run(command(*arguments), cwd=folder, capture_output=True, text=True, timeout=300,
+                          env=environment, **more)
     assert done.returncode == code, f"exit code {done.returncode}\n{done.stdout}{done.stderr}"
     assert "Traceback" not in done.stderr, done.stderr
     return done
@@ -78,8 +82,8 @@ def in_order(path):
 
 
 def local_args(max_model_len=0):
-    return Namespace(dtype="auto", max_model_len=max_model_len, seed=0, gpu_memory_utilization=0.9, tensor_parallel_size=1,
-                     data_parallel_size=1)
+    return Namespace(dtype="auto", max_model_len=max_model_len, seed=0, gpu_memory_utilization=0.9,
+                     tensor_parallel_size=1, data_parallel_size=1)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -121,9 +125,11 @@ def test_a_scripted_reply_is_cut_at_400_characters():
 
 def test_replies_that_leak_code_are_noticed():
     reference = "def f(x):\n    total = sum(v for v in x if v > 3)\n    return total\n"
-    for leak in ("Use ```x```", "def f(x) it is", "It is total = sum(v for v in x if v > 3) I think", "return total == 3"):
+    for leak in ("Use ```x```", "def f(x) it is", "It is total = sum(v for v in x if v > 3) I think",
+                 "return total == 3"):
         assert rollout.leaks_code(leak, reference), leak
-    for fine in ("The total of the values above 3.", "I do not know.", "If it is empty, return zero.", "From 3 to 5, for each item."):
+    for fine in ("The total of the values above 3.", "I do not know.", "If it is empty, return zero.",
+                 "From 3 to 5, for each item."):
         assert not rollout.leaks_code(fine, reference), fine
 
 
@@ -164,7 +170,8 @@ def prompts_of(world):
 
 
 def test_logprobabilities_are_the_trainers_own(world, engine):
-    """Eight rows at once, three turns of a conversation in one slot, four columns: what the cache holds is what a plain pass gives."""
+    """Eight rows at once, three turns of a conversation in one slot, four columns:
+    what the cache holds is what a plain pass gives."""
     assert_logps_equal(world, engine, ask(engine, prompts_of(world), 4, 8), 1e-5)
 
 
@@ -256,7 +263,8 @@ def test_the_same_seeds_give_the_same_trajectories_at_any_concurrency_and_a_torn
     assert in_order(tmp_path / "a.jsonl") == in_order(tmp_path / "b.jsonl")
     metrics = json.loads((tmp_path / "a.rollout.json").read_text())
     assert metrics["episodes"] == 24 and sum(metrics["finish"].values()) == 24 and metrics["cache_hits"] > 0.3
-    assert metrics["tokens"] == sum(len(m["output_ids"]) for r in rows for m in r["dialogue_history"] if m["role"] == "assistant")
+    assert metrics["tokens"] == sum(len(m["output_ids"]) for r in rows for m in r["dialogue_history"]
+                                    if m["role"] == "assistant")
     # other settings are an error that names the difference, and nothing is written over
     before = (tmp_path / "b.jsonl").read_bytes()
     done = play(tmp_path, *common, "--out", "b.jsonl", "--temperature", 0.7, code=2)
@@ -264,11 +272,12 @@ def test_the_same_seeds_give_the_same_trajectories_at_any_concurrency_and_a_torn
 
 
 def test_candidates_are_sampled_at_every_turn_and_continued(world, tmp_path):
-    common = ["--in", world / "trajectories.jsonl", "--model", world / "model", "--engine", "transformers", "--max-tokens", 10,
-              "--candidates", 4]
+    common = ["--in", world / "trajectories.jsonl", "--model", world / "model", "--engine", "transformers",
+              "--max-tokens", 10, "--candidates", 4]
     play(tmp_path, *common, "--out", "c.jsonl", "--fraction", 0.5)
     rows = records(tmp_path / "c.jsonl")
-    assert {(r["task_id"], r["turn"]) for r in rows} == {(f"backend-train-{i:05d}", t) for i in range(6) for t in range(4)}
+    assert ({(r["task_id"], r["turn"]) for r in rows}
+            == {(f"backend-train-{i:05d}", t) for i in range(6) for t in range(4)})
     dialogue = records(world / "trajectories.jsonl")[0]["dialogue_history"]
     for r in rows:
         assert len(r["candidates"]) == 4 and len({c["output"] for c in r["candidates"]}) > 1
@@ -292,8 +301,8 @@ def test_kills_at_random_moments_lose_nothing_and_repeat_nothing(tmp_path, count
         hit = 0
         for _ in range(count):
             seen = len(stub.requests)
-            process = subprocess.Popen(command(*common, "--out", "killed.jsonl"), cwd=tmp_path, stdout=subprocess.DEVNULL,
-                                       stderr=subprocess.DEVNULL)
+            process = subprocess.Popen(command(*common, "--out", "killed.jsonl"), cwd=tmp_path,
+                                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             while rng.random() > 0.02 and len(stub.requests) == seen and process.poll() is None:
                 time.sleep(0.02)  # until it plays, but sometimes earlier
             time.sleep(rng.uniform(0, 0.5))
@@ -332,7 +341,8 @@ def test_a_refused_request_ends_its_episode_and_the_run_goes_on(world, tmp_path)
     with Stub(always="refuse") as stub:
         play(tmp_path, "--in", world / "tasks.jsonl", "--model", stub.url, "--out", "a.jsonl")
     rows = records(tmp_path / "a.jsonl")
-    assert len(rows) == 12 and all(r["finish"] == "error: HTTP 400: This model's maximum context length is 10 tokens." for r in rows)
+    assert len(rows) == 12 and all(r["finish"] == "error: HTTP 400: This model's maximum context length is 10 tokens."
+                                   for r in rows)
     assert all(r["answer"] is None for r in rows)
 
 
@@ -341,20 +351,22 @@ def test_a_refused_request_ends_its_episode_and_the_run_goes_on(world, tmp_path)
     ({"always": "html"}, 1, "failed 2 times"), ({"always": "empty choices"}, 1, "no choices")])
 def test_what_cannot_be_helped_stops_the_run_in_one_sentence(world, tmp_path, stub, code, words):
     with Stub(**stub) as server:
-        done = play(tmp_path, "--in", world / "tasks.jsonl", "--model", server.url, "--out", "a.jsonl", "--retries", 1, code=code)
+        done = play(tmp_path, "--in", world / "tasks.jsonl", "--model", server.url, "--out", "a.jsonl",
+                    "--retries", 1, code=code)
     assert words in done.stderr
 
 
 def test_the_key_comes_from_the_environment_and_names_from_the_flags(world, tmp_path):
     with Stub(key="secret", models=["one", "two"]) as stub:
-        play(tmp_path, "--in", world / "tasks.jsonl", "--limit", 2, "--model", stub.url, "--model-name", "two", "--out", "a.jsonl",
-             environment={"OPENAI_API_KEY": "secret"})
+        play(tmp_path, "--in", world / "tasks.jsonl", "--limit", 2, "--model", stub.url, "--model-name", "two",
+             "--out", "a.jsonl", environment={"OPENAI_API_KEY": "secret"})
         assert {r["model"] for r in stub.requests} == {"two"} and records(tmp_path / "a.jsonl")[0]["model"] == "two"
 
 
 def test_a_server_that_wants_it_otherwise_is_asked_otherwise(world, tmp_path):
     with Stub(o1=True) as stub:
-        play(tmp_path, "--in", world / "tasks.jsonl", "--limit", 2, "--model", stub.url, "--out", "a.jsonl", "--temperature", 0.7)
+        play(tmp_path, "--in", world / "tasks.jsonl", "--limit", 2, "--model", stub.url, "--out", "a.jsonl",
+             "--temperature", 0.7)
     said = stub.requests[-1]
     assert all(r["finish"] == "answered" for r in records(tmp_path / "a.jsonl"))
     assert said["max_completion_tokens"] == 1024 and "temperature" not in said
@@ -363,19 +375,23 @@ def test_a_server_that_wants_it_otherwise_is_asked_otherwise(world, tmp_path):
 
 def test_a_server_that_gives_one_choice_is_asked_until_there_are_enough(world, tmp_path):
     with Stub(one_choice=True) as stub:
-        play(tmp_path, "--in", world / "trajectories.jsonl", "--limit", 2, "--model", stub.url, "--out", "a.jsonl", "--candidates", 3)
+        play(tmp_path, "--in", world / "trajectories.jsonl", "--limit", 2, "--model", stub.url, "--out", "a.jsonl",
+             "--candidates", 3)
         assert all(len(r["candidates"]) == 3 for r in records(tmp_path / "a.jsonl")) and len(stub.requests) == 2 * 4 * 3
 
 
 def test_a_model_plays_the_human_bound_to_the_reference_and_its_leaks_are_counted(world, tmp_path):
-    human = lambda messages, rng: "It is def f(x): return 3" if rng.random() < 0.5 else "I do not know. " * 60  # noqa: E731
+    human = lambda messages, rng: (  # noqa: E731
+        "It is def f(x): return 3" if rng.random() < 0.5 else "I do not know. " * 60)
     with Stub() as agent, Stub(human) as partner:
-        play(tmp_path, "--in", world / "tasks.jsonl", "--model", agent.url, "--simulator", partner.url, "--out", "a.jsonl")
+        play(tmp_path, "--in", world / "tasks.jsonl", "--model", agent.url, "--simulator", partner.url,
+             "--out", "a.jsonl")
     rows = records(tmp_path / "a.jsonl")
     replies = [m["content"] for r in rows for m in r["dialogue_history"][1:] if m["role"] == "user"]
     leaked = sum("def f" in reply for reply in replies)
     assert leaked and max(map(len, replies)) == 400
-    assert json.loads((tmp_path / "a.rollout.json").read_text())["leaks"] == leaked == sum(r.get("leaks", 0) for r in rows)
+    assert (json.loads((tmp_path / "a.rollout.json").read_text())["leaks"] == leaked
+            == sum(r.get("leaks", 0) for r in rows))
     said = partner.requests[0]
     assert said["temperature"] == 0 and "def f(x):\n    return" in said["messages"][0]["content"]
     assert all("return 3" not in m["content"] for r in agent.requests[:1] for m in r["messages"])
@@ -385,7 +401,8 @@ def test_single_turn_does_not_invite_questions(world, tmp_path):
     with Stub() as stub:
         play(tmp_path, "--in", world / "tasks.jsonl", "--model", stub.url, "--max-turns", 1, "--out", "a.jsonl")
     rows = records(tmp_path / "a.jsonl")
-    assert all(len(r["dialogue_history"]) == 2 and r["answer"] for r in rows) and "Do not ask questions" in rows[0]["system"]
+    assert (all(len(r["dialogue_history"]) == 2 and r["answer"] for r in rows)
+            and "Do not ask questions" in rows[0]["system"])
 
 
 def test_the_judge_knocks_out_all_but_the_best(world, tmp_path):
@@ -395,11 +412,12 @@ def test_the_judge_knocks_out_all_but_the_best(world, tmp_path):
         return "A" if a > b else "B"
     agent = lambda messages, rng: f"I WANT TO ANSWER:\ndef f(x):\n    return {rng.randrange(1000)}"  # noqa: E731
     with Stub(agent) as player, Stub(judge) as umpire:
-        play(tmp_path, "--in", world / "tasks.jsonl", "--model", player.url, "--best-of-n", 5, "--step-reward", "judge", "--judge",
-             umpire.url, "--out", "a.jsonl")
+        play(tmp_path, "--in", world / "tasks.jsonl", "--model", player.url, "--best-of-n", 5,
+             "--step-reward", "judge", "--judge", umpire.url, "--out", "a.jsonl")
         assert len(umpire.requests) == 12 * 4
-        play(tmp_path, "--in", world / "tasks.jsonl", "--model", player.url, "--candidates", 5, "--out", "c.jsonl", "--in",
-             tmp_path / "a.jsonl")  # the same prompts; other seeds, so only the range is compared
+        # the same prompts; other seeds, so only the range is compared
+        play(tmp_path, "--in", world / "tasks.jsonl", "--model", player.url, "--candidates", 5,
+             "--out", "c.jsonl", "--in", tmp_path / "a.jsonl")
     best = [int(r["answer"].split("return ")[1]) for r in records(tmp_path / "a.jsonl")]
     assert np.mean(best) > 700  # the expected largest of five is 833, of one 500
 
@@ -410,9 +428,11 @@ def test_best_of_n_plays_the_action_that_the_critic_scores_highest(world, tmp_pa
     import train_policy
     texts = [json.dumps(r) for r in records(world / "tasks.jsonl")]
     train_policy.make_tiny_model(tmp_path / "critic", texts, 400, 1)
-    weights = {"weight": torch.randn(128, generator=torch.manual_seed(0)).tolist(), "bias": [0.0]} if head == "value" else None
+    weights = ({"weight": torch.randn(128, generator=torch.manual_seed(0)).tolist(), "bias": [0.0]}
+               if head == "value" else None)
     (tmp_path / "critic" / "critic.json").write_text(json.dumps(
-        {"head": head, "context": context, "advantage": "mean-per-turn", "reference": str(world / "model"), "weights": weights}))
+        {"head": head, "context": context, "advantage": "mean-per-turn", "reference": str(world / "model"),
+         "weights": weights}))
     # the critic speaks the agent's language: same tokenizer
     for file in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
         (tmp_path / "critic" / file).write_bytes((world / "model" / file).read_bytes())
@@ -431,7 +451,8 @@ def test_best_of_n_plays_the_action_that_the_critic_scores_highest(world, tmp_pa
     messages = [{"role": "user", "content": task["problem_description"]}]
     outs = asyncio.run(engine.generate(messages, 6, 0, 1.0, 8, "x"))
     shown = messages if context == "without-c" else [
-        {"role": "user", "content": f"In light that the final answer is: {task['ground_truth']}.\n\n{task['problem_description']}"}]
+        {"role": "user", "content": f"In light that the final answer is: {task['ground_truth']}.\n\n"
+                                    f"{task['problem_description']}"}]
     prompt = rollout.encode_chat(engine.tokenizer, shown)
     expected = []
     critic, reference = (LlamaForCausalLM.from_pretrained(p).eval() for p in (tmp_path / "critic", world / "model"))
@@ -442,17 +463,19 @@ def test_best_of_n_plays_the_action_that_the_critic_scores_highest(world, tmp_pa
                 hidden = critic.model(ids).last_hidden_state[0, -1]
                 expected.append(float(hidden @ torch.tensor(weights["weight"])))
                 continue
-            a, b = (m(ids).logits[0, len(prompt) - 1:-1].log_softmax(-1).gather(1, torch.tensor([o.ids]).T) for m in (critic, reference))
+            a, b = (m(ids).logits[0, len(prompt) - 1:-1].log_softmax(-1).gather(1, torch.tensor([o.ids]).T)
+                    for m in (critic, reference))
         expected.append(float((a - b).mean()))
     assert np.allclose(scorer.scores(messages, task, outs), expected, atol=1e-4)
     assert asyncio.run(scorer.best(messages, task, outs, ())) == int(np.argmax(expected))
 
 
 def test_a_person_plays_the_human_and_sees_the_score(world, tmp_path):
-    agent = lambda messages, rng: "What is it?" if len(messages) < 4 else "I WANT TO ANSWER:\ndef f(x):\n    return 0"  # noqa: E731
+    agent = lambda messages, rng: (  # noqa: E731
+        "What is it?" if len(messages) < 4 else "I WANT TO ANSWER:\ndef f(x):\n    return 0")
     with Stub(agent) as stub:
-        done = play(tmp_path, "--in", world / "tasks.jsonl", "--limit", 1, "--model", stub.url, "--simulator", "human", "--out", "a.jsonl",
-                    input="/show\nNothing, really.\n")
+        done = play(tmp_path, "--in", world / "tasks.jsonl", "--limit", 1, "--model", stub.url, "--simulator", "human",
+                    "--out", "a.jsonl", input="/show\nNothing, really.\n")
     [row] = records(tmp_path / "a.jsonl")
     assert row["dialogue_history"][2]["content"] == "Nothing, really." and row["finish"] == "answered"
     assert "def f(x):\n    return 0" in done.stdout and "agent> What is it?" in done.stdout
@@ -468,26 +491,29 @@ def test_a_full_disk_stops_the_run_and_the_same_command_continues(world, tmp_pat
         assert "while writing" in done.stderr
         assert (tmp_path / "a.jsonl").stat().st_size <= 40_000
         play(tmp_path, *common)
-    assert Counter(r["task_id"] for r in records(tmp_path / "a.jsonl")) == Counter(f"backend-train-{i:05d}" for i in range(60))
+    assert (Counter(r["task_id"] for r in records(tmp_path / "a.jsonl"))
+            == Counter(f"backend-train-{i:05d}" for i in range(60)))
 
 
 @pytest.mark.parametrize("arguments, words", [
     (["--in", "none.jsonl"], "none.jsonl: no such file"), (["--max-turns", 0], "--max-turns must be at least 1"),
-    (["--model", "no/such/model"], "no/such/model"), (["--in", "twice.jsonl"], "line 2: task_id 'a' stands in line 1 already"),
+    (["--model", "no/such/model"], "no/such/model"),
+    (["--in", "twice.jsonl"], "line 2: task_id 'a' stands in line 1 already"),
     (["--in", "factless.jsonl"], "line 1: found no 'facts'"), (["--in", "torn.jsonl"], "torn.jsonl, line 2")])
 def test_bad_input_is_one_sentence(world, tmp_path, arguments, words):
     task = {"task_id": "a", "domain": "backend", "problem_description": "p", "ground_truth": "g", "facts": []}
     (tmp_path / "twice.jsonl").write_text((json.dumps(task) + "\n") * 2)
     (tmp_path / "factless.jsonl").write_text(json.dumps({k: task[k] for k in task if k != "facts"}) + "\n")
     (tmp_path / "torn.jsonl").write_text(json.dumps(task) + "\n" + json.dumps(task)[:30])
-    done = play(tmp_path, "--in", world / "tasks.jsonl", "--model", world / "model", "--out", "a.jsonl", *arguments, code=2)
+    done = play(tmp_path, "--in", world / "tasks.jsonl", "--model", world / "model", "--out", "a.jsonl",
+                *arguments, code=2)
     assert words in done.stderr.splitlines()[-1] and not (tmp_path / "a.jsonl").exists()
 
 
 def test_a_lone_copy_of_the_file_runs(world, tmp_path):
     (tmp_path / "rollout.py").write_bytes((ROOT / "rollout.py").read_bytes())
     with Stub() as stub:
-        done = subprocess.run([sys.executable, "rollout.py", "--in", world / "tasks.jsonl", "--model", stub.url, "--out", "a.jsonl"],
-                              cwd=tmp_path, capture_output=True, text=True, timeout=100)
+        done = subprocess.run([sys.executable, "rollout.py", "--in", world / "tasks.jsonl", "--model", stub.url,
+                               "--out", "a.jsonl"], cwd=tmp_path, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
     assert len(records(tmp_path / "a.jsonl")) == 12 and time.time()

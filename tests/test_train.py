@@ -31,13 +31,14 @@ def trajectory(task, sample, rng, reward=None):
     right = rng.random() < 0.5
     history = [{"role": "user", "content": "Write total(rows). It sums the large values of the rows."},
                {"role": "assistant", "content": QUESTIONS[0]}, {"role": "user", "content": f"The field is {field}."},
-               {"role": "assistant", "content": QUESTIONS[1]}, {"role": "user", "content": f"The threshold is {limit}."},
+               {"role": "assistant", "content": QUESTIONS[1]},
+               {"role": "user", "content": f"The threshold is {limit}."},
                {"role": "assistant", "content": "I WANT TO ANSWER:\n" + (truth if right else truth.replace(">", "<"))}]
     if not right and rng.random() < 0.5:
         history = history[:3] + history[5:]
-    return {"task_id": f"task-{task}", "sample": sample, "domain": "backend", "system": "You are careful.", "finish": "answered",
-            "task": {"task_id": f"task-{task}", "ground_truth": truth}, "dialogue_history": history,
-            "reward": (1.0 if right else 0.3) if reward is None else reward}
+    return {"task_id": f"task-{task}", "sample": sample, "domain": "backend", "system": "You are careful.",
+            "finish": "answered", "task": {"task_id": f"task-{task}", "ground_truth": truth},
+            "dialogue_history": history, "reward": (1.0 if right else 0.3) if reward is None else reward}
 
 
 def candidates(record, rng, count=8):
@@ -58,7 +59,8 @@ def make_data(folder, tasks=12, samples=3):
     records = [trajectory(t, s, rng) for t in range(tasks) for s in range(samples)]
     write(folder / "scored.jsonl", records)
     write(folder / "candidates.jsonl", [c for r in records[::samples] for c in candidates(r, rng)])
-    texts = [m["content"] for r in records for m in r["dialogue_history"]] + [r["task"]["ground_truth"] for r in records]
+    texts = ([m["content"] for r in records for m in r["dialogue_history"]]
+             + [r["task"]["ground_truth"] for r in records])
     train_policy.make_tiny_model(folder / "base", texts, 512, seed=0)
 
 
@@ -87,9 +89,10 @@ def call(module, *arguments):
     return code, out.getvalue(), error.getvalue()
 
 
-CRITIC = ["--in", "scored.jsonl", "--model", "base", "--out", "critic", "--lr", "1e-3", "--epochs", "1", "--batch-size", "4"]
-POLICY = ["--in", "candidates.jsonl", "--model", "base", "--out", "policy", "--critic", "critic", "--pairs", "pairs.jsonl",
-          "--lr", "1e-3", "--batch-size", "4"]
+CRITIC = ["--in", "scored.jsonl", "--model", "base", "--out", "critic", "--lr", "1e-3", "--epochs", "1",
+          "--batch-size", "4"]
+POLICY = ["--in", "candidates.jsonl", "--model", "base", "--out", "policy", "--critic", "critic",
+          "--pairs", "pairs.jsonl", "--lr", "1e-3", "--batch-size", "4"]
 
 
 def metrics(folder):
@@ -157,8 +160,8 @@ def test_equation_3_is_the_mean_log_ratio_of_each_turn():
     assert train_critic.turn_advantages(logps, reference, turn, 2).tolist() == pytest.approx([4 / 3, 1.5])
 
 
-@pytest.mark.parametrize("kind, expected", [("mean-per-turn", [4 / 3 + 1.5, -1.0]), ("mean-per-trajectory", [7 / 5, -1.0]),
-                                            ("sum", [7.0, -2.0])])
+@pytest.mark.parametrize("kind, expected", [("mean-per-turn", [4 / 3 + 1.5, -1.0]),
+                                            ("mean-per-trajectory", [7 / 5, -1.0]), ("sum", [7.0, -2.0])])
 def test_trajectory_scores_by_hand(kind, expected):
     logps = torch.tensor([-1.0, -2.0, -3.0, -0.5, -0.5, -4.0, -2.0])
     reference = torch.tensor([-2.0, -2.0, -6.0, -1.5, -2.5, -2.0, -2.0])
@@ -177,7 +180,8 @@ def test_value_loss_by_hand():
     # -log sigmoid(2) = 0.1269280; -log(1 - sigmoid(2)) = 2.1269280
     logits, success = torch.tensor([2.0, 2.0]), torch.tensor([1.0, 0.0])
     assert train_critic.value_loss(logits, success).tolist() == pytest.approx([0.1269280, 2.1269280], abs=1e-6)
-    assert train_critic.last_of_turn(torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([0, 0, 1, 1]), 2).tolist() == [2.0, 4.0]
+    assert train_critic.last_of_turn(
+        torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([0, 0, 1, 1]), 2).tolist() == [2.0, 4.0]
 
 
 def test_learning_rate_warms_up_and_ends_at_a_tenth():
@@ -229,10 +233,11 @@ def perturbed(source, target):
 @pytest.mark.parametrize("advantage", ["mean-per-turn", "mean-per-trajectory", "sum"])
 @pytest.mark.parametrize("context", ["with-c", "without-c"])
 def test_the_critics_loss_and_gradient_equal_an_independent_formulation(place, advantage, context):
-    """Eq. 2 and 3 computed turn by turn from whole logits, as a loop over dialogues, against the script's first step."""
+    """Eq. 2 and 3 computed turn by turn from whole logits, as a loop over dialogues,
+    against the script's first step."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
-    loss, gradient = first_gradient(train_critic, [*CRITIC, "--batch-size", 1000, "--advantage", advantage, "--context", context],
-                                    place)
+    loss, gradient = first_gradient(
+        train_critic, [*CRITIC, "--batch-size", 1000, "--advantage", advantage, "--context", context], place)
     model, tokenizer = AutoModelForCausalLM.from_pretrained("base"), AutoTokenizer.from_pretrained("base")
     reference = AutoModelForCausalLM.from_pretrained("base").eval()
     records = [json.loads(line) for line in open("scored.jsonl")]
@@ -240,7 +245,8 @@ def test_the_critics_loss_and_gradient_equal_an_independent_formulation(place, a
     def score(record):
         history, turns = [dict(m) for m in record["dialogue_history"]], []
         if context == "with-c":
-            history[0]["content"] = f"In light that the final answer is: {record['task']['ground_truth']}.\n\n" + history[0]["content"]
+            history[0]["content"] = (f"In light that the final answer is: {record['task']['ground_truth']}.\n\n"
+                                     + history[0]["content"])
         for t, message in enumerate(history):
             if message["role"] == "assistant":
                 prompt = tokenizer.apply_chat_template(history[:t], add_generation_prompt=True, return_dict=False)
@@ -284,14 +290,16 @@ def test_the_policys_loss_off_its_reference_equals_an_independent_formulation(pl
     sequences = [train_policy.join_turns([(p.astype(np.int32), r.astype(np.int32))])[0]
                  for p, pair in zip(prompts, replies) for r in pair]
     items = [train_policy.Item([2 * n], [2 * n + 1], ("", n)) for n in range(3)]
-    reference = train_policy.score_all(train_policy.load_model("base", device, args, train=False), sequences, device, args, "")
+    reference = train_policy.score_all(train_policy.load_model("base", device, args, train=False), sequences,
+                                       device, args, "")
     model = train_policy.load_model("moved", device, args)
     batch = train_policy.collate_items(items, sequences, reference, device, args)
     loss, stats = train_policy.preference_loss(model(batch), batch, items, args)
     base, moved = AutoModelForCausalLM.from_pretrained("base"), AutoModelForCausalLM.from_pretrained("moved")
     expected = 0
     for n in range(3):
-        logps = [[plain_logps(m, s.ids, s.scored) for m in (moved, base)] for s in (sequences[2 * n], sequences[2 * n + 1])]
+        logps = [[plain_logps(m, s.ids, s.scored) for m in (moved, base)]
+                 for s in (sequences[2 * n], sequences[2 * n + 1])]
         margin = 0.1 * ((logps[0][0].sum() - logps[0][1].sum()) - (logps[1][0].sum() - logps[1][1].sum()))
         expected += -torch.log(torch.sigmoid(margin)) + 0.01 * -logps[0][0].mean()
     assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
@@ -319,12 +327,14 @@ def test_trajectories_are_paired_as_the_paper_does():
 
 def test_candidates_are_paired_across_the_halves_and_never_with_the_same_text():
     scores, texts = [0.1 * i for i in range(16)], [f"text {i}" for i in range(16)]
-    drawn = {pair for seed in range(400) for pair in train_policy.draw_pairs(scores, texts, 1, np.random.default_rng(seed))}
+    drawn = {pair for seed in range(400)
+             for pair in train_policy.draw_pairs(scores, texts, 1, np.random.default_rng(seed))}
     assert {i for i, _ in drawn} == set(range(8, 16)) and {j for _, j in drawn} == set(range(8))
     four = train_policy.draw_pairs(scores, texts, 4, np.random.default_rng(3))
     assert len(four) == len({i for i, _ in four}) == len({j for _, j in four}) == 4
     assert train_policy.draw_pairs(scores, ["same"] * 16, 4, np.random.default_rng(3)) == []
-    odd = {pair for seed in range(100) for pair in train_policy.draw_pairs([3.0, 2.0, 1.0], texts, 1, np.random.default_rng(seed))}
+    odd = {pair for seed in range(100)
+           for pair in train_policy.draw_pairs([3.0, 2.0, 1.0], texts, 1, np.random.default_rng(seed))}
     assert odd == {(0, 2)}, "the middle one of an odd number is in neither half"
 
 
@@ -340,7 +350,8 @@ def test_sweet_writes_the_pairs_that_it_trains_on_and_scores_candidates_once(pla
         assert p["prompt"] == records[p["task_id"], p["turn"]]["prompt"]
         assert p["chosen"][0]["content"] in texts and p["chosen"] != p["rejected"]
     first = metrics("policy")[0]
-    assert first["preference_loss"] == pytest.approx(math.log(2), abs=1e-6) and first["kl_chosen"] == pytest.approx(0, abs=1e-9)
+    assert (first["preference_loss"] == pytest.approx(math.log(2), abs=1e-6)
+            and first["kl_chosen"] == pytest.approx(0, abs=1e-9))
     expected = {"length_chosen", "length_rejected", "answers_chosen", "answers_rejected", "kl_rejected", "logps_chosen",
                 "logps_rejected", "accuracy", "gradient_norm", "tokens", "nll"}
     assert expected <= set(first)
@@ -357,7 +368,8 @@ def test_sweet_writes_the_pairs_that_it_trains_on_and_scores_candidates_once(pla
 def test_the_advantages_of_candidates_and_of_annotated_turns_are_equation_3(place):
     from transformers import AutoModelForCausalLM, AutoTokenizer
     assert call(train_critic, *CRITIC)[0] == 0
-    assert call(train_critic, "--annotate", "scored.jsonl", "--critic", "critic", "--model", "base", "--out", "seen.jsonl")[0] == 0
+    assert call(train_critic, "--annotate", "scored.jsonl", "--critic", "critic", "--model", "base",
+                "--out", "seen.jsonl")[0] == 0
     assert call(train_policy, *POLICY)[0] == 0
     tokenizer = AutoTokenizer.from_pretrained("base")
     critic, base = AutoModelForCausalLM.from_pretrained("critic"), AutoModelForCausalLM.from_pretrained("base")
@@ -386,9 +398,11 @@ def test_the_advantages_of_candidates_and_of_annotated_turns_are_equation_3(plac
         if blind:
             assert call(train_policy, *POLICY[:5], name, *POLICY[6:9], "blind.jsonl", *POLICY[10:],
                         "--critic-reference", "without-c")[0] == 0
-    found = [json.loads(open(f).readline())["advantages"] for f in sorted(Path("cache").glob("advantages-*"), key=os.path.getmtime)]
+    found = [json.loads(open(f).readline())["advantages"]
+             for f in sorted(Path("cache").glob("advantages-*"), key=os.path.getmtime)]
     for values, blind in zip(found, (False, True)):
-        expected = [advantage(record["prompt"], c["output"], record["task"]["ground_truth"], blind) for c in record["candidates"]]
+        expected = [advantage(record["prompt"], c["output"], record["task"]["ground_truth"], blind)
+                    for c in record["candidates"]]
         assert values == pytest.approx(expected, abs=2e-5)
 
 
@@ -424,8 +438,8 @@ def test_turns_share_a_sequence_only_where_the_next_prompt_extends_the_last():
 
 def test_what_was_sampled_is_what_is_scored():
     record = {"system": "", "dialogue_history": [{"role": "user", "content": "u"}, {
-        "role": "assistant", "content": "b", "output": "a OUTPUT: b", "output_ids": [7, 8]}, {"role": "user", "content": "v"},
-        {"role": "assistant", "content": "d", "output": "c OUTPUT: d"}]}
+        "role": "assistant", "content": "b", "output": "a OUTPUT: b", "output_ids": [7, 8]},
+        {"role": "user", "content": "v"}, {"role": "assistant", "content": "d", "output": "c OUTPUT: d"}]}
     (_, first), (prompt, second) = train_policy.turns_of(record, "here")
     assert first == [7, 8] and second == "c OUTPUT: d" and [m["content"] for m in prompt] == ["u", "b", "v"]
     tokens = train_policy.tokenise(Letters(), [(prompt, second)])[0][1]
@@ -444,10 +458,11 @@ def test_the_tiny_tokenizer_gives_back_its_text_and_one_token_to_frequent_words(
 # Methods
 
 
-@pytest.mark.parametrize("method, unit", [("multi-turn-dpo", "pairs"), ("rejection-ft", "dialogues"), ("sft", "dialogues")])
+@pytest.mark.parametrize("method, unit", [("multi-turn-dpo", "pairs"), ("rejection-ft", "dialogues"),
+                                          ("sft", "dialogues")])
 def test_the_baselines_train(place, method, unit):
-    code, said, error = call(train_policy, "--method", method, "--in", "scored.jsonl", "--model", "base", "--out", "out",
-                             "--lr", "1e-3", "--batch-size", 4, "--epochs", 3)
+    code, said, error = call(train_policy, "--method", method, "--in", "scored.jsonl", "--model", "base",
+                             "--out", "out", "--lr", "1e-3", "--batch-size", 4, "--epochs", 3)
     assert code == 0, error
     seen = metrics("out")
     assert unit in said and seen[-1]["loss"] < seen[0]["loss"]
@@ -476,8 +491,8 @@ def test_a_critic_with_a_head_trains_and_ranks(place, head):
 @pytest.mark.parametrize("checkpoint", ["whole", "newest truncated"])
 def test_a_killed_run_goes_on_to_the_same_bits(place, checkpoint):
     """SIGKILL in the middle; the second run continues from a checkpoint and ends where an uninterrupted one does."""
-    pairs = ["--in", "scored.jsonl", "--method", "multi-turn-dpo", "--model", "base", "--lr", "1e-3", "--batch-size", "1",
-             "--pair-rule", "all", "--epochs", "6", "--save-every", "3", "--keep", "3"]
+    pairs = ["--in", "scored.jsonl", "--method", "multi-turn-dpo", "--model", "base", "--lr", "1e-3",
+             "--batch-size", "1", "--pair-rule", "all", "--epochs", "6", "--save-every", "3", "--keep", "3"]
     assert call(train_policy, *pairs, "--out", "straight")[0] == 0
     process = subprocess.Popen([sys.executable, str(ROOT / "train_policy.py"), *pairs, "--out", "killed"],
                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -500,10 +515,10 @@ def test_a_killed_run_goes_on_to_the_same_bits(place, checkpoint):
 
 
 def test_sigterm_saves_and_leaves_and_the_same_command_goes_on(place):
-    pairs = ["--in", "scored.jsonl", "--method", "sft", "--model", "base", "--lr", "1e-3", "--batch-size", "1", "--epochs", "20",
-             "--save-every", "0"]
-    process = subprocess.Popen([sys.executable, str(ROOT / "train_policy.py"), *pairs, "--out", "out"], stdout=subprocess.PIPE,
-                               stderr=subprocess.DEVNULL, text=True)
+    pairs = ["--in", "scored.jsonl", "--method", "sft", "--model", "base", "--lr", "1e-3", "--batch-size", "1",
+             "--epochs", "20", "--save-every", "0"]
+    process = subprocess.Popen([sys.executable, str(ROOT / "train_policy.py"), *pairs, "--out", "out"],
+                               stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     file = Path("out/metrics.jsonl")
     while process.poll() is None and not (file.is_file() and file.stat().st_size):
         time.sleep(0.01)
@@ -517,8 +532,8 @@ def test_sigterm_saves_and_leaves_and_the_same_command_goes_on(place):
 
 
 def test_a_loss_that_is_not_a_number_stops_the_run_and_leaves_the_last_checkpoint(place):
-    command = ["--in", "scored.jsonl", "--method", "sft", "--model", "base", "--out", "out", "--lr", "1e38", "--batch-size", "4",
-               "--save-every", "1", "--warmup", "0"]
+    command = ["--in", "scored.jsonl", "--method", "sft", "--model", "base", "--out", "out", "--lr", "1e38",
+               "--batch-size", "4", "--save-every", "1", "--warmup", "0"]
     code, said, error = call(train_policy, *command)
     assert code == 2 and "the last checkpoint is intact" in error and not Path("out/config.json").exists()
     assert list(Path("out/checkpoints").glob("step-??????"))
@@ -532,17 +547,21 @@ MISTAKES = [
     ("a line that is not JSON", train_critic, ["--in", "broken.jsonl"], "broken.jsonl, line 2: expected a JSON object"),
     ("a torn last line", train_critic, ["--in", "torn.jsonl"], "line 2: expected a JSON object"),
     ("an empty file", train_critic, ["--in", "empty.jsonl"], "holds no records"),
-    ("a missing key", train_critic, ["--in", "keyless.jsonl"], "keyless.jsonl, line 1: the key 'dialogue_history' is missing"),
+    ("a missing key", train_critic, ["--in", "keyless.jsonl"],
+     "keyless.jsonl, line 1: the key 'dialogue_history' is missing"),
     ("no reward", train_critic, ["--in", "unscored.jsonl"], "line 1: the key 'reward' is missing"),
     ("a reward out of range", train_critic, ["--in", "outside.jsonl"], "expected a reward between 0 and 1, found 7"),
-    ("no two rewards that differ", train_critic, ["--in", "equal.jsonl"], "no task has two trajectories that can be compared"),
+    ("no two rewards that differ", train_critic, ["--in", "equal.jsonl"],
+     "no task has two trajectories that can be compared"),
     ("no c", train_critic, ["--in", "blind.jsonl"], "no task with a ground_truth"),
     ("no model", train_critic, ["--in", "scored.jsonl", "--model", "nobody/nothing"], "nobody/nothing: "),
     ("no chat template", train_critic, ["--in", "scored.jsonl", "--model", "plain"], "has no chat template"),
     ("too long a prompt", train_critic, ["--in", "long.jsonl"], "does not fit into the model's context of 4096"),
     ("nothing to continue", train_critic, ["--in", "scored.jsonl", "--resume"], "no checkpoint"),
-    ("someone else's folder", train_critic, ["--in", "scored.jsonl", "--out", "theirs"], "was not written by this script"),
-    ("a critic that is none", train_policy, ["--in", "candidates.jsonl", "--critic", "base"], "no critic.json in there"),
+    ("someone else's folder", train_critic, ["--in", "scored.jsonl", "--out", "theirs"],
+     "was not written by this script"),
+    ("a critic that is none", train_policy, ["--in", "candidates.jsonl", "--critic", "base"],
+     "no critic.json in there"),
     ("sft without a model", train_policy, ["--method", "sft", "--in", "scored.jsonl"], "needs --model"),
     ("tiny for another method", train_policy, ["--model", "tiny"], "goes with --method sft only"),
     ("nothing good enough", train_policy, ["--method", "rejection-ft", "--in", "equal.jsonl"], "no trajectory is left"),
@@ -589,12 +608,13 @@ def test_records_that_cannot_be_used_are_counted(place):
     records += [{**records[0], "finish": "error: the server went away", "reward": None}] * 2
     records += [{**records[0], "dialogue_history": records[0]["dialogue_history"][:1]}]
     request = {"role": "user", "content": "word " * 500}
-    records += [{**records[0], "task_id": "long", "dialogue_history": [request] + records[0]["dialogue_history"][1:], "reward": r}
-                for r in (1.0, 0.5)]
+    records += [{**records[0], "task_id": "long", "dialogue_history": [request] + records[0]["dialogue_history"][1:],
+                 "reward": r} for r in (1.0, 0.5)]
     write(Path("scored.jsonl"), records)
     code, said, error = call(train_critic, *CRITIC, "--max-length", 400)
     assert code == 0, error
-    assert "2 records left out: no reward (the episode failed)" in said and "1 records left out: no assistant turn" in said
+    assert ("2 records left out: no reward (the episode failed)" in said
+            and "1 records left out: no assistant turn" in said)
     assert "tasks left out whose rewards do not differ" in said and "1 of" in said and "longer than 400 tokens" in said
 
 

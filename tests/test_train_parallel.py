@@ -29,7 +29,8 @@ def place(tmp_path, monkeypatch):
 def torchrun(processes, *arguments, wait=True):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes),
                str(ROOT / "train_policy.py"), *map(str, arguments)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                               start_new_session=True)
     if not wait:
         return process
     said = process.communicate()[0]
@@ -38,7 +39,8 @@ def torchrun(processes, *arguments, wait=True):
 
 
 def kill(process):
-    """SIGKILL to torchrun and its workers at once; these have sessions of their own, so a process group is not enough."""
+    """SIGKILL to torchrun and its workers at once; these have sessions of their own,
+    so a process group is not enough."""
     workers = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout.split()
     for pid in (process.pid, *map(int, workers)):
         try:
@@ -66,13 +68,15 @@ def tie(folder):
     tokenizer = AutoTokenizer.from_pretrained(folder)
     torch.manual_seed(0)
     Qwen2ForCausalLM(Qwen2Config(vocab_size=len(tokenizer), hidden_size=64, intermediate_size=96, num_hidden_layers=2,
-                                 num_attention_heads=4, num_key_value_heads=2, tie_word_embeddings=True, initializer_range=0.08,
-                                 eos_token_id=tokenizer.eos_token_id, bos_token_id=None)).save_pretrained(folder)
+                                 num_attention_heads=4, num_key_value_heads=2, tie_word_embeddings=True,
+                                 initializer_range=0.08, eos_token_id=tokenizer.eos_token_id,
+                                 bos_token_id=None)).save_pretrained(folder)
 
 
 def test_micro_batches_and_packing_change_nothing(place):
-    for name, extra in (("1", []), ("2", ["--micro-batch", 4]), ("4", ["--micro-batch", 2]), ("none", ["--pack", "none"]),
-                        ("full", ["--checkpointing", "full"]), ("selective", ["--checkpointing", "selective", "--micro-batch", 3])):
+    for name, extra in (("1", []), ("2", ["--micro-batch", 4]), ("4", ["--micro-batch", 2]),
+                        ("none", ["--pack", "none"]), ("full", ["--checkpointing", "full"]),
+                        ("selective", ["--checkpointing", "selective", "--micro-batch", 3])):
         code, _, error = call(train_policy, *PAIRS, "--max-steps", 3, "--out", name, *extra)
         assert code == 0, error
         assert furthest("1", name) < 1e-5, name
@@ -104,8 +108,8 @@ def test_processes_change_nothing(place, processes, extra):
     torchrun(processes, *PAIRS, "--max-steps", 3, "--out", "many", "--micro-batch", 1, *extra)
     assert furthest("one", "many") < 1e-5
     for a, b in zip(metrics("one"), metrics("many")):
-        assert {k: v for k, v in b.items() if k != "tokens"} == pytest.approx({k: v for k, v in a.items() if k != "tokens"}, rel=1e-3,
-                                                                              abs=1e-6)
+        assert ({k: v for k, v in b.items() if k != "tokens"}
+                == pytest.approx({k: v for k, v in a.items() if k != "tokens"}, rel=1e-3, abs=1e-6))
 
 
 @pytest.mark.slow
@@ -114,8 +118,9 @@ def test_two_nodes_meet_by_rendezvous(place):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1", "--rdzv-backend", "c10d",
-               "--rdzv-endpoint", f"127.0.0.1:{port}", str(ROOT / "train_policy.py"), *PAIRS, "--max-steps", "3", "--out", "many"]
+    command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1",
+               "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}", str(ROOT / "train_policy.py"), *PAIRS,
+               "--max-steps", "3", "--out", "many"]
     nodes = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for _ in range(2)]
     for node in nodes:
         said = node.communicate(timeout=300)[0]
@@ -150,7 +155,8 @@ def test_twenty_kills_at_random_moments(place, processes):
     for kill in range(20):
         process = torchrun(processes, *long, "--out", "killed", wait=False)
         before = len(checkpoints("killed")) and int(checkpoints("killed")[-1].name[5:])
-        while process.poll() is None and not (checkpoints("killed") and int(checkpoints("killed")[-1].name[5:]) > before):
+        while process.poll() is None and not (checkpoints("killed")
+                                              and int(checkpoints("killed")[-1].name[5:]) > before):
             time.sleep(0.01)
         time.sleep(random.random() * 0.5)
         if process.poll() is not None:
@@ -185,8 +191,9 @@ def test_a_full_disk_while_saving_is_one_sentence_and_leaves_the_checkpoint_befo
     def small_files():
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (half, half))
-    done = subprocess.run([sys.executable, str(ROOT / "train_policy.py"), *map(str, long), "--out", "out"], capture_output=True,
-                          text=True, preexec_fn=small_files)
-    assert done.returncode == 2 and "the checkpoint could not be written" in done.stderr and "Traceback" not in done.stderr
+    done = subprocess.run([sys.executable, str(ROOT / "train_policy.py"), *map(str, long), "--out", "out"],
+                          capture_output=True, text=True, preexec_fn=small_files)
+    assert (done.returncode == 2 and "the checkpoint could not be written" in done.stderr
+            and "Traceback" not in done.stderr)
     assert not checkpoints("out")
     assert call(train_policy, *long, "--out", "out")[0] == 0

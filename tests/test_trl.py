@@ -25,8 +25,8 @@ def test_our_pairs_load_in_trl_and_five_steps_have_the_same_loss(place):
     assert call(train_critic, *CRITIC)[0] == 0
     assert call(train_policy, *POLICY, "--pairs-per-turn", 2, "--max-steps", 1)[0] == 0
     pairs = load_dataset("json", data_files="pairs.jsonl", split="train")
-    settings = ["--in", "pairs.jsonl", "--model", "base", "--out", "ours", "--lr", "1e-3", "--batch-size", 4, "--max-steps", 5,
-                "--nll", 0]
+    settings = ["--in", "pairs.jsonl", "--model", "base", "--out", "ours", "--lr", "1e-3", "--batch-size", 4,
+                "--max-steps", 5, "--nll", 0]
     code, _, error = call(train_policy, *settings)
     assert code == 0, error
     # The same pairs in the order in which our steps take them.
@@ -41,9 +41,10 @@ def test_our_pairs_load_in_trl_and_five_steps_have_the_same_loss(place):
         def _get_train_sampler(self, *args):
             return SequentialSampler(self.train_dataset)
     config = trl.DPOConfig(
-        output_dir="theirs", per_device_train_batch_size=4, learning_rate=1e-3, max_steps=5, beta=0.1, max_length=None, logging_steps=1,
-        lr_scheduler_type="cosine_with_min_lr", lr_scheduler_kwargs={"min_lr_rate": 0.1}, warmup_steps=0, adam_beta2=0.95,
-        max_grad_norm=1.0, use_cpu=True, bf16=False, report_to=[], save_strategy="no", seed=0)
+        output_dir="theirs", per_device_train_batch_size=4, learning_rate=1e-3, max_steps=5, beta=0.1, max_length=None,
+        logging_steps=1, lr_scheduler_type="cosine_with_min_lr", lr_scheduler_kwargs={"min_lr_rate": 0.1},
+        warmup_steps=0, adam_beta2=0.95, max_grad_norm=1.0, use_cpu=True, bf16=False, report_to=[],
+        save_strategy="no", seed=0)
     trainer = InOrder(AutoModelForCausalLM.from_pretrained("base"), args=config, train_dataset=pairs,
                       processing_class=AutoTokenizer.from_pretrained("base"))
     # Our warm-up of one step starts at the full rate; theirs is given the same rates.

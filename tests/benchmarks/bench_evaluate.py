@@ -2,9 +2,10 @@
 
     python tests/benchmarks/bench_evaluate.py [--trajectories 10000] [--samples 3] [--workers 2]
 
-Prints one table: the whole command at a tenth of the size and at full size (so that growth of memory shows), the same again
-when everything is scored already (what the passes over the files and the bootstrap cost), and the report. Peak memory is that of
-evaluate.py itself, without the sandbox's children. The answers are a mixture: right, wrong in one place, raising, not a program.
+Prints one table: the whole command at a tenth of the size and at full size (so that growth of memory shows), the same
+again when everything is scored already (what the passes over the files and the bootstrap cost), and the report. Peak
+memory is that of evaluate.py itself, without the sandbox's children. The answers are a mixture: right, wrong in one
+place, raising, not a program.
 """
 
 import argparse
@@ -30,23 +31,29 @@ REFERENCE = '''def total(items):
 
 def trajectory(number, sample):
     rng = random.Random(number)  # the task's own draws, the same for its samples
-    details = {"field": rng.choice(["price", "weight", "hours"]), "limit": rng.randint(1, 50), "digits": rng.randint(0, 3)}
+    details = {"field": rng.choice(["price", "weight", "hours"]), "limit": rng.randint(1, 50),
+               "digits": rng.randint(0, 3)}
     reference = REFERENCE.format(**details)
-    calls = {str(k): f"total({[{details['field']: rng.randint(0, 60) + 0.125 * k} for _ in range(k)]})" for k in range(10)}
+    calls = {str(k): f"total({[{details['field']: rng.randint(0, 60) + 0.125 * k} for _ in range(k)]})"
+             for k in range(10)}
     rng = random.Random(f"{number} {sample}")
-    answer = rng.choice([reference, reference, reference.replace(" > ", " >= "), reference.replace("item.get", "item.got"),
-                         reference.replace("def", "fed", 1)])
-    task = {"task_id": f"bench-{number:05d}", "domain": "backend", "problem_description": "Add up. Signature: def total(items)",
+    answer = rng.choice([reference, reference, reference.replace(" > ", " >= "),
+                         reference.replace("item.get", "item.got"), reference.replace("def", "fed", 1)])
+    task = {"task_id": f"bench-{number:05d}", "domain": "backend",
+            "problem_description": "Add up. Signature: def total(items)",
             "ground_truth": reference, "test_cases": calls, "source": "bench"}
     history = [{"role": "user", "content": task["problem_description"]}]
     for turn in range(rng.randint(1, 6)):
         words = " ".join(rng.choice(["what", "is", "the", "limit", "field", "of", "digits"]) for _ in range(40))
-        history += [{"role": "assistant", "content": words, "output": words, "output_ids": [rng.randint(0, 128_000) for _ in range(50)]},
+        history += [{"role": "assistant", "content": words, "output": words,
+                     "output_ids": [rng.randint(0, 128_000) for _ in range(50)]},
                     {"role": "user", "content": f"The limit is {details['limit']}."}]
-    history.append({"role": "assistant", "content": f"I WANT TO ANSWER: {answer}", "output": f"I WANT TO ANSWER: {answer}",
+    history.append({"role": "assistant", "content": f"I WANT TO ANSWER: {answer}",
+                    "output": f"I WANT TO ANSWER: {answer}",
                     "output_ids": [rng.randint(0, 128_000) for _ in range(120)]})
-    return {"task_id": task["task_id"], "sample": sample, "domain": "backend", "task": task, "system": "", "dialogue_history": history,
-            "answer": answer, "finish": "answered", "model": "bench", "simulator": "scripted", "seed": 0}
+    return {"task_id": task["task_id"], "sample": sample, "domain": "backend", "task": task, "system": "",
+            "dialogue_history": history, "answer": answer, "finish": "answered", "model": "bench",
+            "simulator": "scripted", "seed": 0}
 
 
 def measure(*arguments):
@@ -76,8 +83,10 @@ def main():
                     record = trajectory(number // args.samples, number % args.samples)
                     out.write(json.dumps(record) + "\n")
             size = path.stat().st_size / 1e6
-            rows.append((f"score {count:,} trajectories ({size:.0f} MB)", count, *measure("--in", path, "--workers", args.workers)))
-            rows.append((f"again, all {count:,} scored already", count, *measure("--in", path, "--workers", args.workers)))
+            rows.append((f"score {count:,} trajectories ({size:.0f} MB)", count,
+                         *measure("--in", path, "--workers", args.workers)))
+            rows.append((f"again, all {count:,} scored already", count,
+                         *measure("--in", path, "--workers", args.workers)))
         scored = Path(folder) / f"{args.trajectories}.scored.jsonl"
         rows.append(("compare with itself, report of 200", args.trajectories,
                      *measure("--compare", f"a={scored}", f"b={scored}", "--report", Path(folder) / "report.html")))

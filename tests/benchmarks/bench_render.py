@@ -1,7 +1,8 @@
-"""How many pages a minute: this renderer beside a browser launch for each page and beside a command-line screenshot for each.
+"""How many pages a minute: this renderer beside a browser launch for each page and beside a command-line screenshot \
+for each.
 
-All in one run on one machine, page after page of the same set (1280 x about 1700 pixels, Tailwind, a picture, text), so that the
-ratios mean something where the numbers depend on the machine. With --memory also whether memory stays flat.
+All in one run on one machine, page after page of the same set (1280 x about 1700 pixels, Tailwind, a picture, text), so
+that the ratios mean something where the numbers depend on the machine. With --memory also whether memory stays flat.
 
   python tests/benchmarks/bench_render.py                    # about a minute
   python tests/benchmarks/bench_render.py --memory 2000      # and 2,000 pages while watching memory
@@ -24,12 +25,16 @@ def a_page(number):
     """A page of about 1700 pixels, each with its own words and colours."""
     rng = random.Random(number)
     hue = lambda: rng.choice(["red", "green", "blue", "indigo", "purple", "pink", "yellow"])
-    words = lambda n: " ".join(rng.choice("amber birch cedar delta ember fern grove hazel iris jade kelp lotus".split()) for _ in range(n))
-    parts = "".join(f'<section class="p-8 m-4 bg-{hue()}-100 rounded-lg shadow-lg"><h2 class="text-2xl font-bold">{words(3)}</h2>'
+    words = lambda n: " ".join(rng.choice("amber birch cedar delta ember fern grove hazel iris jade kelp lotus".split())
+                               for _ in range(n))
+    parts = "".join(f'<section class="p-8 m-4 bg-{hue()}-100 rounded-lg shadow-lg">'
+                    f'<h2 class="text-2xl font-bold">{words(3)}</h2>'
                     f'<p class="text-gray-700">{words(40)}</p></section>' for _ in range(7))
-    return (f'<!DOCTYPE html><html><head><link href="{render.TAILWIND_LINK}" rel="stylesheet"></head><body class="bg-gray-100"><header class='
-            f'"bg-{hue()}-500 p-6 text-white flex justify-between"><h1 class="text-3xl">{words(2)}</h1><nav>{words(4)}</nav></header>{parts}'
-            f'<img class="m-4" src="https://picsum.photos/id/48/600/300"><footer class="bg-gray-800 text-white p-8">{words(9)}</footer></body></html>')
+    return (f'<!DOCTYPE html><html><head><link href="{render.TAILWIND_LINK}" rel="stylesheet"></head>'
+            f'<body class="bg-gray-100"><header class="bg-{hue()}-500 p-6 text-white flex justify-between">'
+            f'<h1 class="text-3xl">{words(2)}</h1><nav>{words(4)}</nav></header>{parts}'
+            '<img class="m-4" src="https://picsum.photos/id/48/600/300">'
+            f'<footer class="bg-gray-800 text-white p-8">{words(9)}</footer></body></html>')
 
 
 def family():
@@ -46,7 +51,8 @@ def family():
 
 
 def cpu_seconds():
-    """Processor time of the family so far, with that of its ended and waited-for members: what does not depend on the load."""
+    """Processor time of the family so far, with that of its ended and waited-for members:
+    what does not depend on the load."""
     total = 0
     for pid in family():
         try:
@@ -96,13 +102,15 @@ def command_line_each(pages):
             local = local.replace("https://picsum.photos/id/48/600/300", "picture.svg")
             (Path(folder) / "page.html").write_text(local)
             (Path(folder) / "picture.svg").write_bytes(render.placeholder_picture(600, 300))
-            subprocess.run([render.find_chromium(), "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--window-size=1280,1700",
-                            f"--user-data-dir={folder}/profile", f"--screenshot={folder}/page.png", f"{folder}/page.html"], capture_output=True, check=True)
+            subprocess.run([render.find_chromium(), "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
+                            "--window-size=1280,1700", f"--user-data-dir={folder}/profile",
+                            f"--screenshot={folder}/page.png", f"{folder}/page.html"], capture_output=True, check=True)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--pages", type=int, default=200, help="pages through the renderer (default 200; a tenth through the others)")
+    parser.add_argument("--pages", type=int, default=200,
+                        help="pages through the renderer (default 200; a tenth through the others)")
     parser.add_argument("--browsers", type=int, default=2, help="browsers of the renderer (default 2)")
     parser.add_argument("--memory", type=int, default=0, help="pages to render while watching memory (default 0: none)")
     args = parser.parse_args()
@@ -110,15 +118,18 @@ def main():
     rows = []
     with render.Renderer(browsers=args.browsers) as renderer:
         heights = [p.height for p in renderer.render_many(pages[:20])]
-        for what, count, arguments in (("picture", len(pages), {}), ("picture and layout", len(pages), {"layout": True}),
+        for what, count, arguments in (("picture", len(pages), {}),
+                                       ("picture and layout", len(pages), {"layout": True}),
                                        ("layout alone", len(pages), {"layout": True, "picture": False})):
             started, before = time.monotonic(), cpu_seconds()
             for future in [renderer.submit(page, **arguments) for page in pages]:
                 assert future.result().status == "ok"
-            rows.append((f"{args.browsers} browsers kept open, {what}", 60 * count / (time.monotonic() - started), 1000 * (cpu_seconds() - before) / count))
-        print(f"Chromium {renderer.version}, {renderer.isolation}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, "
-              f"pages of {min(heights)} to {max(heights)} pixels")
-    for what, work in (("one browser launch per page", one_launch_each), ("one command-line screenshot per page", command_line_each)):
+            rows.append((f"{args.browsers} browsers kept open, {what}", 60 * count / (time.monotonic() - started),
+                         1000 * (cpu_seconds() - before) / count))
+        print(f"Chromium {renderer.version}, {renderer.isolation}, {os.cpu_count()} cores, "
+              f"load {os.getloadavg()[0]:.1f}, pages of {min(heights)} to {max(heights)} pixels")
+    for what, work in (("one browser launch per page", one_launch_each),
+                       ("one command-line screenshot per page", command_line_each)):
         started, before = time.monotonic(), cpu_seconds()
         work(few)
         rows.append((what, 60 * len(few) / (time.monotonic() - started), 1000 * (cpu_seconds() - before) / len(few)))
@@ -132,7 +143,8 @@ def main():
             for first in range(0, args.memory, step):
                 for _ in renderer.render_many(a_page(n) for n in range(first, min(first + step, args.memory))):
                     pass
-                print(f"after {min(first + step, args.memory):6} pages: {resident():7.0f} MiB (this process, driver and browsers)")
+                print(f"after {min(first + step, args.memory):6} pages: {resident():7.0f} MiB "
+                      "(this process, driver and browsers)")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Rollouts: asynchronous episodes against lock step, and the engines against each other. Ratios within one run.
 
     python tests/benchmarks/bench_rollout.py                      # lock step, with a stub server of long-tailed latency
-    python tests/benchmarks/bench_rollout.py --engines runs/default/base --tasks data/backend/train.jsonl   # CPU engines
+    python tests/benchmarks/bench_rollout.py --engines runs/default/base --tasks data/backend/train.jsonl
+                                                                  # CPU engines
 
 Lock step: all episodes of a batch take turn t together, and the next turn begins when the slowest has answered; a batch
 is as large as --concurrency. Same server, same episodes, same number of threads; only the scheduling differs."""
@@ -25,13 +26,16 @@ from stub_server import Stub, long_tailed  # noqa: E402
 
 
 def tasks_for(count):
-    return [{"task_id": f"t{i}", "domain": "backend", "problem_description": f"Write f, number {i}.", "ground_truth": "x",
-             "facts": [{"keywords": ["threshold"], "question": "?", "reply": "The threshold is 3."}]} for i in range(count)]
+    return [{"task_id": f"t{i}", "domain": "backend", "problem_description": f"Write f, number {i}.",
+             "ground_truth": "x",
+             "facts": [{"keywords": ["threshold"], "question": "?", "reply": "The threshold is 3."}]}
+            for i in range(count)]
 
 
 def settings(**more):
-    return Namespace(**{**dict(seed=0, temperature=1.0, max_tokens=64, max_turns=10, best_of_n=1, simulator="scripted", simulator_name=None,
-                               model="stub", model_name=None, timeout=60, retries=2, candidates=0), **more})
+    return Namespace(**{**dict(seed=0, temperature=1.0, max_tokens=64, max_turns=10, best_of_n=1, simulator="scripted",
+                               simulator_name=None, model="stub", model_name=None, timeout=60, retries=2, candidates=0),
+                        **more})
 
 
 async def scripted(task, sample, dialogue):
@@ -53,11 +57,12 @@ async def lock_step(engine, args, tasks, concurrency):
     """A batch takes each turn together; its next turn begins when all have answered."""
     ended = []
     for begin in range(0, len(tasks), concurrency):
-        playing = [(t, [{"role": "user", "content": t["problem_description"]}]) for t in tasks[begin:begin + concurrency]]
+        playing = [(t, [{"role": "user", "content": t["problem_description"]}])
+                   for t in tasks[begin:begin + concurrency]]
         for turn in range(args.max_turns):
             answers = await asyncio.gather(*(engine.generate(
-                rollout.messages_before("", d), 1, rollout.derive_seed(args.seed, t["task_id"], 0, turn), args.temperature, args.max_tokens,
-                (t["task_id"], 0)) for t, d in playing))
+                rollout.messages_before("", d), 1, rollout.derive_seed(args.seed, t["task_id"], 0, turn),
+                args.temperature, args.max_tokens, (t["task_id"], 0)) for t, d in playing))
             still = []
             for (t, d), [out] in zip(playing, answers):
                 content, _, finish = rollout.parse_output(out.text, turn == args.max_turns - 1)
@@ -104,9 +109,9 @@ def bench_engines(model, tasks, count):
                 flags = ["--in", folder / "tasks.jsonl"] if kind == "episodes" else [
                     "--in", folder / "transformers.episodes.jsonl", "--candidates", "16"]
                 began, busy = time.time(), processor_seconds()
-                subprocess.run([sys.executable, ROOT / "rollout.py", "--model", Path(model).resolve(), "--engine", engine,
-                                "--out", out, "--max-tokens", "128", *flags], check=True, cwd=folder,
-                               capture_output=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+                subprocess.run([sys.executable, ROOT / "rollout.py", "--model", Path(model).resolve(),
+                                "--engine", engine, "--out", out, "--max-tokens", "128", *flags],
+                               check=True, cwd=folder, capture_output=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
                 m = json.loads(out.with_name(f"{engine}.{kind}.rollout.json").read_text())
                 busy = processor_seconds() - busy
                 print(f"{engine + ', ' + kind:28}{m['seconds']:9.1f}{m['tokens']:9.0f}{m['tokens_per_second']:10.0f}"

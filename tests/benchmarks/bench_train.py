@@ -1,14 +1,20 @@
-"""Training speed: TRL's DPOTrainer, and ours with --pack none, turn and trajectory, on the same pairs in the same steps.
+"""Training speed: TRL's DPOTrainer, and ours with --pack none, turn and trajectory, on the same pairs in the same \
+steps.
 
-    OMP_NUM_THREADS=1 python tests/benchmarks/bench_train.py                 # needs trl for its two rows (make test-trl)
+    OMP_NUM_THREADS=1 python tests/benchmarks/bench_train.py                 # needs trl for its two rows \
+(make test-trl)
     OMP_NUM_THREADS=1 python tests/benchmarks/bench_train.py --turns 4       # half as many pairs, for a busy machine
 
-The pairs are as stage 2 makes them: a dialogue of 8 turns, prompts from 250 to 1500 tokens, actions of 60 tokens, 4 pairs a
-turn, all 32 in one step, so that every row takes the same step (for `turn`, whose steps mix dialogues, a turn at a time). The critic's row: pairs of
+The pairs are as stage 2 makes them: a dialogue of 8 turns, prompts from 250 to 1500 tokens, actions of 60 tokens, 4 \
+pairs a
+turn, all 32 in one step, so that every row takes the same step (for `turn`, whose steps mix dialogues, a turn at a \
+time). The critic's row: pairs of
 whole trajectories of about 2000 tokens. Llama shape, width 384, 6 layers, vocabulary 32,000, float32, one thread.
 
-Every row is a process of its own and counts CPU seconds, so that a busy machine does not decide. A row stands only if its
-loss and gradient norm are those of the others (1e-4). "with reference" counts the one reference pass (one epoch) as well.
+Every row is a process of its own and counts CPU seconds, so that a busy machine does not decide. A row stands only \
+if its
+loss and gradient norm are those of the others (1e-4). "with reference" counts the one reference pass (one epoch) as \
+well.
 Memory is the peak beyond what was there once the libraries were imported.
 TRL runs on its CUDA code path, which scores completion tokens only; on a CPU it would score every position, and a ratio
 against that would flatter. Its batch is 4 pairs with gradient accumulation.
@@ -27,8 +33,8 @@ import numpy as np
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
-ROWS = {"trajectory": ("ours", "trajectory", "none"), "turn": ("ours", "turn", "none"), "none": ("ours", "none", "none"),
-        "trl at its best": ("trl", False, True), "trl defaults": ("trl", True, False),
+ROWS = {"trajectory": ("ours", "trajectory", "none"), "turn": ("ours", "turn", "none"),
+        "none": ("ours", "none", "none"), "trl at its best": ("trl", False, True), "trl defaults": ("trl", True, False),
         "turn, checkpointing": ("ours", "turn", "full"), "trajectory, checkpointing": ("ours", "trajectory", "full"),
         "critic, per-turn loop": ("loop",), "critic, ours": ("critic",)}
 
@@ -38,11 +44,13 @@ def make_data(folder, turns, seed=0):
     import torch
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-    vocabulary = {w: i for i, w in enumerate(["<|pad|>", "<|user|>", "<|assistant|>", "<|end|>"] + [f"w{i}" for i in range(31996)])}
+    vocabulary = {w: i for i, w in enumerate(
+        ["<|pad|>", "<|user|>", "<|assistant|>", "<|end|>"] + [f"w{i}" for i in range(31996)])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="w0"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|end|>", pad_token="<|pad|>", unk_token="w0")
-    fast.chat_template = ("{% for m in messages %}{{ '<|' + m['role'] + '|> ' + m['content'] + ' <|end|> ' }}{% endfor %}"
+    fast.chat_template = ("{% for m in messages %}{{ '<|' + m['role'] + '|> ' + m['content'] + ' <|end|> ' }}"
+                          "{% endfor %}"
                           "{% if add_generation_prompt %}{{ '<|assistant|> ' }}{% endif %}")
     torch.manual_seed(seed)
     model = LlamaForCausalLM(LlamaConfig(
@@ -57,7 +65,8 @@ def make_data(folder, turns, seed=0):
     for turn in range(turns):
         for _ in range(4):
             chosen, rejected = ([{"role": "assistant", "content": words(59)}] for _ in range(2))
-            pairs.append({"task_id": "t", "sample": 0, "turn": turn, "prompt": prompt, "chosen": chosen, "rejected": rejected})
+            pairs.append({"task_id": "t", "sample": 0, "turn": turn, "prompt": prompt, "chosen": chosen,
+                          "rejected": rejected})
         prompt = prompt + chosen + [{"role": "user", "content": words(growth - 64)}]
     records = []
     for task in range(2):
@@ -66,8 +75,8 @@ def make_data(folder, turns, seed=0):
             history = [{"role": "user", "content": request}]
             for _ in range(8):
                 history += [{"role": "assistant", "content": words(59)}, {"role": "user", "content": words(146)}]
-            records.append({"task_id": f"t{task}", "sample": sample, "reward": reward, "task": {"ground_truth": words(100)},
-                            "dialogue_history": history[:-1]})
+            records.append({"task_id": f"t{task}", "sample": sample, "reward": reward,
+                            "task": {"ground_truth": words(100)}, "dialogue_history": history[:-1]})
     for name, lines in (("pairs.jsonl", pairs), ("scored.jsonl", records)):
         (folder / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
 
@@ -103,16 +112,16 @@ def run_trl(checkpointing, best, folder):
             times["start"] = time.process_time()
             return super().train(*args, **kwargs)
     config = trl.DPOConfig(
-        output_dir=str(folder / "theirs"), per_device_train_batch_size=4, gradient_accumulation_steps=len(pairs) // 4, max_steps=1,
-        learning_rate=1e-6, max_length=None, logging_steps=1, gradient_checkpointing=checkpointing, precompute_ref_log_probs=best,
-        use_cpu=True, bf16=False, report_to=[], save_strategy="no", disable_tqdm=True)
-    trainer = InOrder(AutoModelForCausalLM.from_pretrained(folder / "base", dtype=torch.float32), args=config, train_dataset=pairs,
-                      processing_class=AutoTokenizer.from_pretrained(folder / "base"))
+        output_dir=str(folder / "theirs"), per_device_train_batch_size=4, gradient_accumulation_steps=len(pairs) // 4,
+        max_steps=1, learning_rate=1e-6, max_length=None, logging_steps=1, gradient_checkpointing=checkpointing,
+        precompute_ref_log_probs=best, use_cpu=True, bf16=False, report_to=[], save_strategy="no", disable_tqdm=True)
+    trainer = InOrder(AutoModelForCausalLM.from_pretrained(folder / "base", dtype=torch.float32), args=config,
+                      train_dataset=pairs, processing_class=AutoTokenizer.from_pretrained(folder / "base"))
     trainer.train()
     seconds = time.process_time() - times["start"]
     log = next(line for line in trainer.state.log_history if "loss" in line)
-    return dict(pairs=len(pairs), tokens=60 * 2 * len(pairs), seconds=seconds, reference=times.get("reference", 0.0), loss=log["loss"],
-                norm=log["grad_norm"], memory=peak() - begun)
+    return dict(pairs=len(pairs), tokens=60 * 2 * len(pairs), seconds=seconds, reference=times.get("reference", 0.0),
+                loss=log["loss"], norm=log["grad_norm"], memory=peak() - begun)
 
 
 def run_ours(module, command, folder):
@@ -140,16 +149,18 @@ def run_ours(module, command, folder):
         return result
     module.reference_logps, module.optimizer_step, module.collate_items = reference, step, collate
     work = folder / f"work{os.getpid()}"
-    sys.argv = ["bench", *command, "--model", str(folder / "base"), "--out", str(work / "out"), "--nll", "0", "--lr", "1e-6",
-                "--epochs", "1", "--batch-size", "1000"]
+    sys.argv = ["bench", *command, "--model", str(folder / "base"), "--out", str(work / "out"), "--nll", "0",
+                "--lr", "1e-6", "--epochs", "1", "--batch-size", "1000"]
     module.main()
     line = json.loads((work / "out" / "metrics.jsonl").read_text().splitlines()[0])
-    return dict(seconds=times["end"] - times["start"], reference=times["reference"], loss=line["loss"], norm=line["gradient_norm"],
-                memory=peak() - begun, computed=tokens[0], tokens=tokens[1], attended=tokens[2])
+    return dict(seconds=times["end"] - times["start"], reference=times["reference"], loss=line["loss"],
+                norm=line["gradient_norm"], memory=peak() - begun, computed=tokens[0], tokens=tokens[1],
+                attended=tokens[2])
 
 
 def run_loop(folder):
-    """The critic as one would write it first: every turn a forward pass of its own, response logits only, reference cached."""
+    """The critic as one would write it first: every turn a forward pass of its own,
+    response logits only, reference cached."""
     import torch
     import train_critic as tc
     from transformers import AutoModelForCausalLM
@@ -175,8 +186,8 @@ def run_loop(folder):
         total += loss.item()
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0).item()
     optimizer.step()
-    return dict(pairs=len(records) // 2, tokens=sum(len(r) for part in turns for _, r in part), seconds=time.process_time() - start,
-                reference=0.0, loss=total, norm=norm, memory=peak() - begun)
+    return dict(pairs=len(records) // 2, tokens=sum(len(r) for part in turns for _, r in part),
+                seconds=time.process_time() - start, reference=0.0, loss=total, norm=norm, memory=peak() - begun)
 
 
 def run_row(name, folder):
@@ -193,7 +204,8 @@ def run_row(name, folder):
         return {**result, "pairs": 2}
     import train_policy
     # A row of its own for each way of packing; the step is the same, so that loss and gradient can be compared.
-    # With `turn` a step's turns are of different dialogues: nothing is shared between them, so each is a forward pass here.
+    # With `turn` a step's turns are of different dialogues: nothing is shared between them,
+    # so each is a forward pass here.
     command = ["--in", str(folder / "pairs.jsonl"), "--pack", options[0], "--checkpointing", options[1]]
     result = run_ours(train_policy, command + (["--micro-batch", "4"] if options[0] != "trajectory" else []), folder)
     return {**result, "pairs": sum(1 for _ in open(folder / "pairs.jsonl"))}
@@ -224,12 +236,13 @@ def main():
         return
     rate = matrix_rate()
     print(f"matrix rate {rate / 1e9:.0f} GFLOP/s on one thread")
-    print(f"{'':28s} {'pairs/s':>8s} {'with reference':>14s} {'response tok/s':>14s} {'memory GiB':>10s} {'of floor':>9s}  loss, gradient norm")
+    print(f"{'':28s} {'pairs/s':>8s} {'with reference':>14s} {'response tok/s':>14s} {'memory GiB':>10s} "
+          f"{'of floor':>9s}  loss, gradient norm")
     with tempfile.TemporaryDirectory() as folder:
         make_data(Path(folder), args.turns)
         for name in args.rows:
-            done = subprocess.run([sys.executable, __file__, "--row", name, "--folder", folder], capture_output=True, text=True,
-                                  env={**os.environ, "OMP_NUM_THREADS": "1"})
+            done = subprocess.run([sys.executable, __file__, "--row", name, "--folder", folder],
+                                  capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
             lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
             if not lines:
                 print(f"{name:28s} did not run: {(done.stderr.strip().splitlines() or ['?'])[-1][:80]}", flush=True)
@@ -242,7 +255,8 @@ def main():
                 work = (3 + g) * (2 * body * r["computed"] + attention) + 3 * 2 * 384 * 32000 * r["tokens"]
                 floor = f"{work / rate / r['seconds']:9.0%}"
             print(f"{name:28s} {r['pairs'] / r['seconds']:8.3f} {r['pairs'] / (r['seconds'] + r['reference']):14.3f} "
-                  f"{r['tokens'] / r['seconds']:14.0f} {r['memory']:10.2f} {floor:>9s}  {r['loss']:.6f} {r['norm']:.5f}", flush=True)
+                  f"{r['tokens'] / r['seconds']:14.0f} {r['memory']:10.2f} {floor:>9s}  "
+                  f"{r['loss']:.6f} {r['norm']:.5f}", flush=True)
 
 
 if __name__ == "__main__":

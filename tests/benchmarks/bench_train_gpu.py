@@ -1,9 +1,12 @@
 """Training on one CUDA GPU: model FLOP utilisation, memory, and the largest context. Prints the README's GPU rows.
 
-    python tests/benchmarks/bench_train_gpu.py                      # 1B and 8B Llama shapes with random weights, bf16 compute
+    python tests/benchmarks/bench_train_gpu.py                      # 1B and 8B Llama shapes with random weights, bf16 \
+compute
 
-Pairs as stage 2 makes them (8 turns, prompts from 250 to 1500 tokens, actions of 60 tokens, 4 pairs a turn), 128k vocabulary,
-full fine-tuning with float32 masters; a row is --pack none, turn or trajectory, a straightforward loop with whole logits, or
+Pairs as stage 2 makes them (8 turns, prompts from 250 to 1500 tokens, actions of 60 tokens, 4 pairs a turn), 128k \
+vocabulary,
+full fine-tuning with float32 masters; a row is --pack none, turn or trajectory, a straightforward loop with whole \
+logits, or
 TRL's DPOTrainer at its best (reference computed before, no checkpointing; needs trl, see make test-trl).
 8B needs about 16 bytes a parameter (128 GB) and is left out where that is not there. Peak is the card's dense bf16 rate
 (--peak, in TFLOP/s), since no card says it of itself.
@@ -20,14 +23,18 @@ import numpy as np
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
-SHAPES = {"tiny": dict(hidden_size=256, intermediate_size=512, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2),
-          "1B": dict(hidden_size=2048, intermediate_size=8192, num_hidden_layers=16, num_attention_heads=32, num_key_value_heads=8),
-          "8B": dict(hidden_size=4096, intermediate_size=14336, num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=8)}
+SHAPES = {"tiny": dict(hidden_size=256, intermediate_size=512, num_hidden_layers=2, num_attention_heads=4,
+                       num_key_value_heads=2),
+          "1B": dict(hidden_size=2048, intermediate_size=8192, num_hidden_layers=16, num_attention_heads=32,
+                     num_key_value_heads=8),
+          "8B": dict(hidden_size=4096, intermediate_size=14336, num_hidden_layers=32, num_attention_heads=32,
+                     num_key_value_heads=8)}
 
 
 class Flags:
     """The trainers' flags that a step reads."""
-    pack, order, checkpointing, compile, cpu_offload, micro_tokens, micro_batch = "turn", "turn", "none", False, False, 16384, 0
+    pack, order, checkpointing, compile, cpu_offload, micro_tokens, micro_batch = (
+        "turn", "turn", "none", False, False, 16384, 0)
     beta, nll, lr = 0.1, 0.01, 2e-7
 
 
@@ -49,8 +56,8 @@ def make_model(shape, folder):
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
     torch.manual_seed(0)
-    config = LlamaConfig(vocab_size=128_256, max_position_embeddings=131_072, rope_theta=5e5, tie_word_embeddings=shape == "1B",
-                         **SHAPES[shape])
+    config = LlamaConfig(vocab_size=128_256, max_position_embeddings=131_072, rope_theta=5e5,
+                         tie_word_embeddings=shape == "1B", **SHAPES[shape])
     with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
         LlamaForCausalLM._from_config(config, dtype=torch.bfloat16).save_pretrained(folder)
 
@@ -82,8 +89,8 @@ def run_row(shape, row, folder, steps):
                 batch = tp.collate([sequences[i] for i in of], list(range(len(of))), len(of), device, "padded",
                                    [reference[i] for i in of])
                 model.forward = lambda b: torch.log_softmax(
-                    model.lm(input_ids=b.ids, position_ids=b.positions, use_cache=False).logits.float(), -1).flatten(0, 1)[
-                        b.source].gather(1, b.target[:, None])[:, 0]
+                    model.lm(input_ids=b.ids, position_ids=b.positions, use_cache=False).logits.float(), -1
+                ).flatten(0, 1)[b.source].gather(1, b.target[:, None])[:, 0]
             else:
                 batch = tp.collate_items(part, sequences, reference, device, args)
             value, _ = tp.preference_loss(model(batch), batch, part, args)
@@ -95,8 +102,8 @@ def run_row(shape, row, folder, steps):
         seconds.append(time.perf_counter() - start)
     memory = torch.cuda.max_memory_allocated() / 2 ** 30 if cuda else 0.0
     best = min(seconds[2:])
-    print("RESULT " + json.dumps(dict(seconds=best, flops=flops, computed=computed, scored=scored, pairs=len(items), loss=loss,
-                                      norm=norm, memory=memory)), flush=True)
+    print("RESULT " + json.dumps(dict(seconds=best, flops=flops, computed=computed, scored=scored,
+                                      pairs=len(items), loss=loss, norm=norm, memory=memory)), flush=True)
     tp.finish()
 
 
@@ -112,7 +119,8 @@ def run_trl(folder, steps):
     words = ["<|pad|>", "<|user|>", "<|assistant|>", "<|end|>"] + [f"w{i}" for i in range(128_252)]
     tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="w0"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|end|>", pad_token="<|pad|>", unk_token="w0")
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|end|>", pad_token="<|pad|>",
+                                        unk_token="w0")
     tokenizer.chat_template = (
         "{% for m in messages %}{{ '<|' + m['role'] + '|> ' + m['content'] + ' <|end|> ' }}{% endfor %}"
         "{% if add_generation_prompt %}{{ '<|assistant|> ' }}{% endif %}")
@@ -141,16 +149,17 @@ def run_trl(folder, steps):
             return SequentialSampler(self.train_dataset)
     config = trl.DPOConfig(
         output_dir=str(folder / "trl"), per_device_train_batch_size=4, gradient_accumulation_steps=len(rows) // 4,
-        max_steps=steps + 2, num_train_epochs=steps + 2, learning_rate=2e-7, max_length=None, gradient_checkpointing=False,
-        precompute_ref_log_probs=True, use_cpu=not cuda, bf16=cuda, logging_steps=1, report_to=[], save_strategy="no",
-        disable_tqdm=True)
-    trainer = InOrder(AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32), args=config, processing_class=tokenizer,
-                      train_dataset=Dataset.from_list(rows), callbacks=[Clock()])
+        max_steps=steps + 2, num_train_epochs=steps + 2, learning_rate=2e-7, max_length=None,
+        gradient_checkpointing=False, precompute_ref_log_probs=True, use_cpu=not cuda, bf16=cuda, logging_steps=1,
+        report_to=[], save_strategy="no", disable_tqdm=True)
+    trainer = InOrder(AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32), args=config,
+                      processing_class=tokenizer, train_dataset=Dataset.from_list(rows), callbacks=[Clock()])
     trainer.train()
     log = [line for line in trainer.state.log_history if "loss" in line][0]
     memory = torch.cuda.max_memory_allocated() / 2 ** 30 if cuda else 0.0
-    print("RESULT " + json.dumps(dict(seconds=min(seconds[2:]), flops=0, computed=0, scored=120 * len(rows), pairs=len(rows),
-                                      loss=log["loss"], norm=log["grad_norm"], memory=memory)), flush=True)
+    print("RESULT " + json.dumps(dict(seconds=min(seconds[2:]), flops=0, computed=0, scored=120 * len(rows),
+                                      pairs=len(rows), loss=log["loss"], norm=log["grad_norm"],
+                                      memory=memory)), flush=True)
 
 
 def run_longest(shape, folder):
@@ -165,7 +174,8 @@ def run_longest(shape, folder):
     for length in (2 ** n for n in range(12, 18)):
         try:
             items, sequences = pairs(tp, turns=1, first=length - 60)
-            batch = tp.collate_items(items[:1], sequences, [np.zeros(len(s.scored), np.float32) for s in sequences], device, args)
+            batch = tp.collate_items(items[:1], sequences, [np.zeros(len(s.scored), np.float32) for s in sequences],
+                                     device, args)
             value, _ = tp.preference_loss(model(batch), batch, items[:1], args)
             value.backward()
             tp.optimizer_step(model, optimizer, args.lr, 1.0)
@@ -180,11 +190,14 @@ def run_longest(shape, folder):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shapes", nargs="*", default=["1B", "8B"], choices=list(SHAPES), help="model shapes (default 1B 8B)")
-    parser.add_argument("--rows", nargs="*", default=["trl", "loop", "none", "turn", "turn+compile", "trajectory", "trajectory+compile",
-                                                      "trajectory+checkpointing", "longest"], help="rows to run (default all)")
+    parser.add_argument("--shapes", nargs="*", default=["1B", "8B"], choices=list(SHAPES),
+                        help="model shapes (default 1B 8B)")
+    parser.add_argument("--rows", nargs="*", default=["trl", "loop", "none", "turn", "turn+compile", "trajectory",
+                                                      "trajectory+compile", "trajectory+checkpointing", "longest"],
+                        help="rows to run (default all)")
     parser.add_argument("--steps", type=int, default=3, help="timed steps; the best counts (default 3)")
-    parser.add_argument("--peak", type=float, default=989.0, help="dense bf16 TFLOP/s of the card (default 989: H100, H200)")
+    parser.add_argument("--peak", type=float, default=989.0,
+                        help="dense bf16 TFLOP/s of the card (default 989: H100, H200)")
     parser.add_argument("--row", nargs=3, metavar=("SHAPE", "ROW", "FOLDER"), help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.row:
@@ -193,24 +206,28 @@ def main():
             return run_longest(shape, Path(folder))
         return run_trl(Path(folder), args.steps) if row == "trl" else run_row(shape, row, Path(folder), args.steps)
     import torch
-    name = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU: a trial of the command, not a measurement"
+    name = (torch.cuda.get_device_name() if torch.cuda.is_available()
+            else "no GPU: a trial of the command, not a measurement")
     print(f"{name}, torch {torch.__version__}\n")
-    print("| shape | row | pairs/s | tokens computed/s | response tokens/s | TFLOP/s | utilisation | memory GiB | loss | norm |")
+    print("| shape | row | pairs/s | tokens computed/s | response tokens/s | TFLOP/s | utilisation "
+          "| memory GiB | loss | norm |")
     print("|---|---|---|---|---|---|---|---|---|---|")
     for shape in args.shapes:
         with tempfile.TemporaryDirectory() as folder:
             make_model(shape, folder)
             for row in args.rows:
-                done = subprocess.run([sys.executable, __file__, "--row", shape, row, folder, "--steps", str(args.steps)],
-                                      capture_output=True, text=True)
+                done = subprocess.run([sys.executable, __file__, "--row", shape, row, folder,
+                                       "--steps", str(args.steps)], capture_output=True, text=True)
                 found = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
                 if not found:
-                    memory = "out of memory" if "OutOfMemory" in done.stderr else (done.stderr.strip().splitlines() or ["?"])[-1][:90]
+                    memory = ("out of memory" if "OutOfMemory" in done.stderr
+                              else (done.stderr.strip().splitlines() or ["?"])[-1][:90])
                     print(f"| {shape} | {row} | {memory} |", flush=True)
                     continue
                 r = json.loads(found[0][7:])
                 if "longest" in r:
-                    print(f"| {shape} | largest context tried that fits, full checkpointing: {r['longest']} tokens |", flush=True)
+                    print(f"| {shape} | largest context tried that fits, full checkpointing: {r['longest']} tokens |",
+                          flush=True)
                     continue
                 rate = r["flops"] / r["seconds"] / 1e12
                 print(f"| {shape} | {row} | {r['pairs'] / r['seconds']:.2f} | {r['computed'] / r['seconds']:.0f} "
