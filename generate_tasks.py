@@ -1321,7 +1321,7 @@ def page_fault(picture):
 def open_renderer(args):
     from render import Renderer
     try:
-        return Renderer(browsers=args.workers)
+        return Renderer(browsers=args.workers, remember=True)
     except RuntimeError as problem:
         die(str(problem))
 

@@ -23,7 +23,8 @@ mixed with CLIP numbers. Two views, both worth reporting: "centre" is the paper'
 the short side and crops the centre, so that it never sees a long page's navigation bar and footer); "page" scales the
 whole page onto the encoder's square.
 
-Reads HTML or JSON lines; writes PNG. Imports nothing else of this repository.
+Reads HTML or JSON lines; writes PNG; keeps layouts in cache/ for stages that measure the same pages again
+(Renderer(remember=True)). Imports nothing else of this repository.
 
   python render.py --setup                                    # once: Tailwind's stylesheet into cache/,
                                                               # Chromium looked for
@@ -50,12 +51,14 @@ import os
 import re
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 import urllib.request
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -437,15 +440,17 @@ class Renderer:
     """A few browsers in the background, each with one page that is used again and again.
 
     The browsers live in one thread with an event loop of its own, so render() may be called from any thread, and
-    submit() gives a future that asyncio.wrap_future() turns into something to await.
+    submit() gives a future that asyncio.wrap_future() turns into something to await. With remember=True a layout that
+    some process has measured before is taken from the cache folder: a run shows the same pages again and again.
     """
 
     def __init__(self, browsers=2, viewport=(1280, 720), timeout=10.0, isolation="auto", cache=CACHE,
-                 pages_per_tab=200):
+                 pages_per_tab=200, remember=False):
         if isolation not in ("auto", "network namespace", "dead proxy"):
             raise ValueError(f'isolation is "auto", "network namespace" or "dead proxy", not {isolation!r}')
         self.stylesheet, self.executable = load_stylesheet(cache), find_chromium()
         self.viewport, self.timeout, self.pages_per_tab = viewport, timeout, pages_per_tab
+        self.cache, self.remember, self.known = Path(cache), remember, None
         self.ladder = isolation_ladder(isolation)
         if not self.ladder:
             raise RuntimeError("this system gives no network namespace; use isolation='dead proxy' or 'auto'.")
@@ -519,6 +524,36 @@ class Renderer:
         for slot in self.slots:
             await self._open(slot)
             self.idle.put_nowait(slot)
+        if self.remember:
+            self._open_known()
+
+    def _open_known(self):
+        """Layouts measured before, in a file whose name says all that a layout depends on besides the page."""
+        settings = repr((self.version, self.viewport, self.isolation, self.fonts)).encode()
+        name = hashlib.sha256(settings + Path(__file__).read_bytes()).hexdigest()[:16]
+        try:
+            self.known = sqlite3.connect(self.cache / f"layouts-{name}.sqlite", timeout=30, isolation_level=None)
+            self.known.execute("PRAGMA journal_mode=WAL")
+            self.known.execute("PRAGMA synchronous=OFF")  # after a power cut, measure again
+            self.known.execute("CREATE TABLE IF NOT EXISTS layouts (page TEXT PRIMARY KEY, layout BLOB)")
+        except sqlite3.Error:  # a cache that cannot be kept is none
+            self.known = None
+
+    def _recall(self, key):
+        """The layout under a key, or None."""
+        try:
+            found = self.known and self.known.execute("SELECT layout FROM layouts WHERE page = ?", (key,)).fetchone()
+            return json.loads(zlib.decompress(found[0])) if found else None
+        except (sqlite3.Error, zlib.error, ValueError):
+            self.known = None
+            return None
+
+    def _keep(self, key, layout):
+        try:
+            self.known.execute("INSERT OR IGNORE INTO layouts VALUES (?, ?)",
+                               (key, zlib.compress(json.dumps(layout).encode())))
+        except sqlite3.Error:
+            self.known = None
 
     async def _stop(self):
         for slot in getattr(self, "slots", []):
@@ -619,6 +654,12 @@ class Renderer:
     async def _take_turn(self, page, layout, picture):
         if len(page.encode("utf-8", "replace")) > MAX_HTML:
             return Picture("too large")
+        key = None
+        if self.known and not picture:
+            key = hashlib.sha256(page.encode("utf-8", "replace")).hexdigest()
+            layout_known = self._recall(key)
+            if layout_known:
+                return Picture("ok", layout=layout_known)
         slot = await self.idle.get()
         try:
             for _ in range(3):
@@ -627,6 +668,8 @@ class Renderer:
                 # any: then the page has another chance, on a fresh browser.
                 if not result.status.startswith("error") and not (result.status == "timeout" and slot.starved):
                     break
+            if key and self.known and result.status == "ok":
+                self._keep(key, result.layout)
             return result
         finally:
             self.idle.put_nowait(slot)

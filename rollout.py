@@ -499,7 +499,7 @@ class PagePartner:
     def __init__(self):
         from render import Renderer
         try:
-            self.renderer = Renderer(browsers=2)
+            self.renderer = Renderer(browsers=2, remember=True)
         except RuntimeError as problem:
             die(str(problem))
         self.layouts = {}

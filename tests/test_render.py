@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -533,3 +534,21 @@ def test_a_wrong_stylesheet_is_refused(tmp_path):
         render.load_stylesheet(tmp_path)
     with pytest.raises(RuntimeError, match="--setup"):
         render.load_stylesheet(tmp_path / "elsewhere")
+
+
+def test_a_layout_is_measured_once_for_all_processes_and_is_the_same_again(tmp_path, monkeypatch):
+    """Two renderers over one cache folder; a page with a lone surrogate and a damaged file do no harm."""
+    shutil.copy(render.CACHE / render.TAILWIND_FILE, tmp_path)
+    pages = ["<html><body><h1 style='color:red'>Hello</h1></body></html>", "<html><body><p>\ud800</p></body></html>"]
+    with render.Renderer(1, cache=tmp_path) as plain:
+        expected = [plain.layout(page) for page in pages]
+    assert not list(tmp_path.glob("layouts-*")), "nothing is kept unless asked for"
+    with render.Renderer(1, cache=tmp_path, remember=True) as first:
+        assert [first.layout(page) for page in pages] == expected
+    with render.Renderer(1, cache=tmp_path, remember=True) as second:
+        monkeypatch.setattr(second, "_try", None)    # a page that went to the browser would fail
+        assert [second.layout(page) for page in pages] == expected
+    (file,) = tmp_path.glob("layouts-*.sqlite")
+    file.write_bytes(b"not a database" * 500)
+    with render.Renderer(1, cache=tmp_path, remember=True) as third:
+        assert third.layout(pages[0]) == expected[0]
