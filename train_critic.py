@@ -245,13 +245,14 @@ def read_jsonl(path, required=(), maker="the stage that writes it"):
     if not Path(path).is_file():
         die(f"{path}: no such file; run {maker} first, or name another with --in")
     records = []
-    with open(path, encoding="utf-8") as file:
+    with open(path, "rb") as file:
         for number, line in enumerate(file, 1):
             if not line.strip():
                 continue
             try:
-                record = json.loads(line)
+                record = json.loads(line.decode())
             except ValueError:
+                line = line.decode(errors="backslashreplace")
                 torn = "" if line.endswith("\n") else " (the line is torn: the run that wrote it was killed; repeat it)"
                 die(f"{path}, line {number}: expected a JSON object, found {line.strip()[:60]!r}{torn}")
             if not isinstance(record, dict):

@@ -113,7 +113,8 @@ def test_a_bad_file_is_refused_in_one_sentence(tmp_path, reader, fault, request)
     check_reader(tmp_path, reader, fault, request)
 
 
-@pytest.mark.parametrize("reader, fault", [("train_critic", "missing"), ("train_critic", "missing key"),
+@pytest.mark.parametrize("reader, fault", [("train_critic", "missing"), ("train_critic", "binary"),
+                                           ("train_critic", "missing key"),
                                            ("train_policy sweet", "torn"), ("train_policy dpo", "not json"),
                                            ("train_policy sft", "missing key"),
                                            ("rollout --candidates", "missing key")])
