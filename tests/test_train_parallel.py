@@ -152,7 +152,7 @@ def test_twenty_kills_at_random_moments(place, processes):
     long = [*PAIRS, "--batch-size", "1", "--epochs", "20", "--save-every", "5"]
     assert call(train_policy, *long, "--out", "straight")[0] == 0
     random.seed(0)
-    for kill in range(20):
+    for kills in range(20):
         process = torchrun(processes, *long, "--out", "killed", wait=False)
         before = len(checkpoints("killed")) and int(checkpoints("killed")[-1].name[5:])
         while process.poll() is None and not (checkpoints("killed")
@@ -162,7 +162,7 @@ def test_twenty_kills_at_random_moments(place, processes):
         if process.poll() is not None:
             break
         kill(process)
-    assert kill > 5
+    assert kills > 5
     torchrun(processes, *long, "--out", "killed")
     if processes == 1:
         assert all(torch.equal(a, b) for a, b in zip(weights("straight").values(), weights("killed").values()))
