@@ -45,6 +45,22 @@ demo: demo-$(DOMAIN)
 SHORT  := --max-tokens 128       # an answer of these families has at most 70 tokens
 CPU    := OMP_WAIT_POLICY=passive $(PY)
 
+# How every demo ends: the four agents on the test split, side by side. EPISODES and SHOW are the domain's own flags.
+define HELD_OUT
+@echo '--- held-out tasks'
+	for agent in base rejection-ft multi-turn-dpo policy; do \
+	  $(CPU) rollout.py --seed $(SEED) --run $(NAME) --split test --in $(TASKS)/test.jsonl $(EPISODES) \
+	    --model $(RUN)/$$agent --out $(RUN)/$$agent.test.trajectories.jsonl && \
+	  $(CPU) evaluate.py --in $(RUN)/$$agent.test.trajectories.jsonl || exit; \
+	done
+	$(CPU) train_critic.py --seed $(SEED) --run $(NAME) --overwrite --annotate $(RUN)/policy.test.scored.jsonl \
+	  --out $(RUN)/policy.test.annotated.jsonl
+	$(CPU) evaluate.py --compare base=$(RUN)/base.test.scored.jsonl rejection-ft=$(RUN)/rejection-ft.test.scored.jsonl \
+	  multi-turn-dpo=$(RUN)/multi-turn-dpo.test.scored.jsonl sweet-rl=$(RUN)/policy.test.annotated.jsonl \
+	  --report $(RUN)/report.html $(SHOW)
+endef
+
+demo-backend: EPISODES = $(SHORT)
 demo-backend: .venv
 	@echo '--- tasks, and dialogues of a scripted agent: first with every detail asked, then as imperfect as people are'
 	$(PY) generate_tasks.py --seed $(SEED) --families total,fee,best,code --train 1600 --val 200 --test 500 \
@@ -70,17 +86,7 @@ demo-backend: .venv
 	@echo '--- the baselines, from the same trajectories'
 	$(CPU) train_policy.py --seed $(SEED) --run $(NAME) --method rejection-ft --lr 1e-3 --epochs 8 --batch-size 16
 	$(CPU) train_policy.py --seed $(SEED) --run $(NAME) --method multi-turn-dpo --beta 2 --nll 1 --lr 4e-4 --epochs 3
-	@echo '--- held-out tasks'
-	for agent in base rejection-ft multi-turn-dpo policy; do \
-	  $(CPU) rollout.py --seed $(SEED) --run $(NAME) --split test --in $(TASKS)/test.jsonl \
-	    --model $(RUN)/$$agent $(SHORT) --out $(RUN)/$$agent.test.trajectories.jsonl && \
-	  $(CPU) evaluate.py --in $(RUN)/$$agent.test.trajectories.jsonl || exit; \
-	done
-	$(CPU) train_critic.py --seed $(SEED) --run $(NAME) --overwrite --annotate $(RUN)/policy.test.scored.jsonl \
-	  --out $(RUN)/policy.test.annotated.jsonl
-	$(CPU) evaluate.py --compare base=$(RUN)/base.test.scored.jsonl rejection-ft=$(RUN)/rejection-ft.test.scored.jsonl \
-	  multi-turn-dpo=$(RUN)/multi-turn-dpo.test.scored.jsonl sweet-rl=$(RUN)/policy.test.annotated.jsonl \
-	  --report $(RUN)/report.html
+	$(HELD_OUT)
 
 # Is it the seed? The whole demo with several, tasks and base agents included; means and intervals over the seeds.
 SEEDS  ?= 0 1 2 3 4
@@ -96,6 +102,8 @@ demo-seeds: .venv
 PAGES  := --max-turns 5 --max-tokens 96
 PAIRS  := --pair-rule all --min-gap 0.05 --pairs-per-task 3
 
+demo-frontend: EPISODES = --domain frontend $(PAGES)
+demo-frontend: SHOW = --report-limit 60 --picture $(RUN)/pages.png
 demo-frontend: .venv
 	$(PY) render.py --setup
 	@echo '--- tasks, and dialogues of a scripted agent: first one that does all it is told, then an imperfect one'
@@ -127,17 +135,7 @@ demo-frontend: .venv
 	  --epochs 4 --batch-size 16
 	$(CPU) train_policy.py --seed $(SEED) --run $(NAME) --method multi-turn-dpo $(PAIRS) --beta 2 --nll 1 \
 	  --lr 4e-4 --epochs 2
-	@echo '--- held-out tasks'
-	for agent in base rejection-ft multi-turn-dpo policy; do \
-	  $(CPU) rollout.py --seed $(SEED) --run $(NAME) --domain frontend --split test --in $(TASKS)/test.jsonl $(PAGES) \
-	    --model $(RUN)/$$agent --out $(RUN)/$$agent.test.trajectories.jsonl && \
-	  $(CPU) evaluate.py --in $(RUN)/$$agent.test.trajectories.jsonl || exit; \
-	done
-	$(CPU) train_critic.py --seed $(SEED) --run $(NAME) --overwrite --annotate $(RUN)/policy.test.scored.jsonl \
-	  --out $(RUN)/policy.test.annotated.jsonl
-	$(CPU) evaluate.py --compare base=$(RUN)/base.test.scored.jsonl rejection-ft=$(RUN)/rejection-ft.test.scored.jsonl \
-	  multi-turn-dpo=$(RUN)/multi-turn-dpo.test.scored.jsonl sweet-rl=$(RUN)/policy.test.annotated.jsonl \
-	  --report $(RUN)/report.html --report-limit 60 --picture $(RUN)/pages.png
+	$(HELD_OUT)
 
 # ------------------------------------------------------------------------------------------------ tests
 test: .venv

@@ -1247,7 +1247,9 @@ def write_picture(path, named, tasks, pages):
                 sheet.paste(known[page], (370 * column + 10, top + 24))
         top += height
     path.parent.mkdir(parents=True, exist_ok=True)
-    sheet.quantize(256).save(path, "PNG", optimize=True)  # pages have few colours
+    partial = path.with_name(path.name + ".part")
+    sheet.quantize(256).save(partial, "PNG", optimize=True)  # pages have few colours
+    os.replace(partial, path)
     print(f"wrote {path}: {len(rows)} tasks, {path.stat().st_size / 1e3:.0f} kB")
 
 
@@ -1336,8 +1338,7 @@ def main():
     elif args.report:
         write_report(args.report, named, result, summaries, args)
     if not args.compare and "train" in args.out.name:
-        pages = "--domain frontend " if summaries[name]["domain"] == "frontend" else ""
-        print(f"next: torchrun train_critic.py {pages}--in {args.out}")
+        print(f"next: torchrun train_critic.py {'--domain frontend ' if frontend else ''}--in {args.out}")
     elif not args.compare:
         print(f"next: python evaluate.py --compare NAME={args.out} NAME=... puts runs side by side; "
               "--report FILE.html shows the dialogues")
