@@ -547,7 +547,7 @@ def collate(sequences, side_of, sides, device, pack, reference=None):
         for row, s in enumerate(sequences):
             ids[row, :len(s.ids)] = s.ids
         paths = [row * length + np.arange(len(s.ids)) for row, s in enumerate(sequences)]
-        positions, forest = np.broadcast_to(np.arange(length), ids.shape), None
+        positions, forest = np.tile(np.arange(length), (len(sequences), 1)), None
         tokens = sum(len(s.ids) for s in sequences)
         attended = sum(len(s.ids) * (len(s.ids) + 1) // 2 for s in sequences)
     else:
