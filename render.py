@@ -338,13 +338,25 @@ PREPARE = r"""
     for (const child of Array.from(childrenOf.call(old))) Node.prototype.appendChild.call(still, child);
     Node.prototype.replaceChild.call(parentOf.call(old), still, old);
   }
-  for (const bar of all('progress:indeterminate')) Element.prototype.setAttribute.call(bar, 'value', 0);   // swings by a timer of its own
-  // The icons of a player's controls arrive by themselves, on a busy machine too late.
-  for (const player of all('video, audio')) Element.prototype.removeAttribute.call(player, 'controls');
-  for (const animation of Document.prototype.getAnimations.call(document)) {   // the end of what ends, the start of what does not
-    try { isFinite(animation.effect.getComputedTiming().endTime) ? animation.finish() : animation.cancel(); } catch { animation.cancel(); }
+  // A bar without a value swings by a timer of its own.
+  for (const bar of all('progress:indeterminate')) Element.prototype.setAttribute.call(bar, 'value', 0);
+  // Where no script may run, a player always has controls, and they turn a wheel while it waits for its film.
+  if (all('video, audio').length) {
+    const style = Document.prototype.createElement.call(document, 'style');
+    style.textContent = '*::-webkit-media-controls {display: none !important}';
+    Node.prototype.appendChild.call(rootOf.call(document), style);
   }
-  for (const svg of all('svg')) { try { SVGSVGElement.prototype.pauseAnimations.call(svg); SVGSVGElement.prototype.setCurrentTime.call(svg, 0); } catch {} }
+  // Of an animation: the end of what ends, the start of what does not.
+  for (const animation of Document.prototype.getAnimations.call(document)) {
+    const ends = () => isFinite(animation.effect.getComputedTiming().endTime);
+    try { ends() ? animation.finish() : animation.cancel(); } catch { animation.cancel(); }
+  }
+  for (const svg of all('svg')) {
+    try {
+      SVGSVGElement.prototype.pauseAnimations.call(svg);
+      SVGSVGElement.prototype.setCurrentTime.call(svg, 0);
+    } catch {}
+  }
   const root = rootOf.call(document), body = bodyOf.call(document);
   const tall = e => e ? getter(Element.prototype, 'scrollHeight').call(e) : 0;
   const page = {height: Math.max(tall(root), body ? tall(body) : 0)};
@@ -366,7 +378,8 @@ PREPARE = r"""
     while (up && !index.has(up)) up = parentOf.call(up);
     const tag = String(tagOf.call(e)).toUpperCase(), style = getComputedStyle(e);
     const box = Element.prototype.getBoundingClientRect.call(e);
-    if (style.display === 'none' || style.visibility !== 'visible' || Number(style.opacity) < 0.05 || box.width < 1 || box.height < 1) continue;
+    if (style.display === 'none' || style.visibility !== 'visible' || Number(style.opacity) < 0.05) continue;
+    if (box.width < 1 || box.height < 1) continue;
     if (tag !== 'SVG' && e instanceof SVGElement) continue;   // a drawing counts as one thing
     let text = '', ink = null;
     for (const child of childrenOf.call(e)) {
@@ -376,18 +389,24 @@ PREPARE = r"""
       text += (text ? ' ' : '') + words;
       const range = Document.prototype.createRange.call(document); range.selectNodeContents(child);
       const r = range.getBoundingClientRect();
-      ink = ink ? {left: Math.min(ink.left, r.left), top: Math.min(ink.top, r.top), right: Math.max(ink.right, r.right), bottom: Math.max(ink.bottom, r.bottom)}
-                : {left: r.left, top: r.top, right: r.right, bottom: r.bottom};
+      ink = ink || {left: r.left, top: r.top, right: r.right, bottom: r.bottom};
+      ink = {left: Math.min(ink.left, r.left), top: Math.min(ink.top, r.top),
+             right: Math.max(ink.right, r.right), bottom: Math.max(ink.bottom, r.bottom)};
     }
-    if (!text && (tag === 'INPUT' || tag === 'TEXTAREA')) text = attribute(e, 'placeholder') || attribute(e, 'value') || '';
-    const border = parseFloat(style.borderTopWidth) + parseFloat(style.borderBottomWidth) + parseFloat(style.borderLeftWidth) > 0;
+    const field = tag === 'INPUT' || tag === 'TEXTAREA';
+    if (!text && field) text = attribute(e, 'placeholder') || attribute(e, 'value') || '';
+    const edges = [style.borderTopWidth, style.borderBottomWidth, style.borderLeftWidth];
+    const border = edges.some(edge => parseFloat(edge) > 0);
     const fill = hex(style.backgroundColor), picture = style.backgroundImage !== 'none';
     if (!text && !fill && !picture && !border && !drawn.has(tag) && !landmarks.has(tag)) continue;
     index.set(e, elements.length);
-    elements.push({tag: tag.toLowerCase(), order: elements.length, parent: up ? index.get(up) : null, text: text.replace(/\s+/g, ' ').slice(0, 300),
-      box: rounded(box), text_box: ink ? rounded({left: ink.left, top: ink.top, width: ink.right - ink.left, height: ink.bottom - ink.top}) : null,
-      colour: hex(style.color), background: fill, gradient: picture, border, font_size: Math.round(parseFloat(style.fontSize)),
-      bold: Number(style.fontWeight) >= 600, align: style.textAlign.replace('start', 'left').replace('end', 'right')});
+    const inked = ink && {left: ink.left, top: ink.top, width: ink.right - ink.left, height: ink.bottom - ink.top};
+    elements.push({
+      tag: tag.toLowerCase(), order: elements.length, parent: up ? index.get(up) : null,
+      text: text.replace(/\s+/g, ' ').slice(0, 300), box: rounded(box), text_box: inked ? rounded(inked) : null,
+      colour: hex(style.color), background: fill, gradient: picture, border,
+      font_size: Math.round(parseFloat(style.fontSize)), bold: Number(style.fontWeight) >= 600,
+      align: style.textAlign.replace('start', 'left').replace('end', 'right')});
   }
   page.width = innerWidth;
   page.background = background || '#ffffff';

@@ -133,9 +133,8 @@ The assistant cannot see it. The dialogue so far:
 {dialogue}
 
 Imagine the assistant's last page and yours as pictures, side by side. Write the human's reply: the one or two most \
-outstanding visual \
-differences (layout, colours, texts, sizes, pictures), in plain words, in at most four sentences. Never write or \
-quote code. If the assistant showed no page, ask for one.
+outstanding visual differences (layout, colours, texts, sizes, pictures), in plain words, in at most four sentences. \
+Never write or quote code. If the assistant showed no page, ask for one.
 
 Reply:"""}
 

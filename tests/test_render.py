@@ -285,6 +285,15 @@ def test_pixels_of_a_page_that_moves_are_equal_too(renderer):
 
 
 @needs_browser
+def test_a_player_that_waits_for_its_film_turns_no_wheel(renderer):
+    text = page('<video src="http://films/a.mp4" autoplay controls></video><audio src="file:///a.mp3"></audio>'
+                '<video poster="https://picsum.photos/id/48/300/150"><source src="http://films/b.mp4"></video>')
+    pictures = list(renderer.render_many([text] * 16))
+    assert {p.status for p in pictures} == {"ok"} and len({pixels(p) for p in pictures}) == 1
+    assert (pictures[0].rgb[:150, :300] == 255).all(), "no controls"
+
+
+@needs_browser
 def test_what_fades_in_is_seen_and_what_moves_stands_still(renderer):
     picture = renderer.render(next(p for p in HOSTILE if p.stem == "moving").read_text())
     assert (picture.rgb == (0, 0, 255)).all(axis=-1).sum() > 10_000
