@@ -23,7 +23,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 import sandbox
-from sandbox import NONE, NotComparable, Sandbox, canonical
+from sandbox import NONE, NotComparable, Outcome, Sandbox, canonical
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the sandbox is Linux's")
 
@@ -314,6 +314,10 @@ def test_numpy_results_are_compared_where_numpy_is_asked_for():
         assert values[3] == values[4] != values[5] and values[8] is not None and values[10] == canonical("a")
         assert values[6] == values[7] is not None
         assert outcomes[11].status == outcomes[12].status == "not comparable"
+        hidden = ["np.ma.array([1, 2], mask=[0, 1])", "np.timedelta64(5, 'ns')", "np.array(['2020'], 'M8[ns]')"]
+        assert statuses(box.run(program, hidden)) == ["not comparable"] * 3, "their numbers alone would say too little"
+        day, = box.run(program, ["np.datetime64('2020-01-02')"])
+        assert day.value == canonical(date(2020, 1, 2))
     with Sandbox(workers=1) as box:
         assert statuses(box.run("import numpy", ["1"])) == ["error: ModuleNotFoundError"]
 
@@ -432,6 +436,56 @@ def test_memory_is_what_was_asked_for():
     with Sandbox(workers=1, memory_mb=64, call_timeout=5) as box:
         calls = ["len(bytearray(40 << 20))", "len(bytearray(80 << 20))"]
         assert statuses(box.run("", calls)) == ["ok", "killed: memory"]
+
+
+@pytest.mark.parametrize("program", [
+    "class Cache:\n    data = bytearray(100 << 20)\ndef f(x): return len(Cache.data)",
+    "class Grid: pass\ng = Grid()\ng.me, g.data = g, bytearray(100 << 20)\ndef f(x): return 1",
+    "hoard = bytearray(100 << 20)\ndef f(x): return len(hoard)"])
+def test_what_a_call_held_is_free_again_for_the_next(box, program):
+    assert statuses(box.run(program, ["f(1)"] * 6)) == ["ok"] * 6    # each has 256 MB
+
+
+def test_a_call_without_memory_takes_its_hoard_along(box):
+    program = """
+import math
+def f(x):
+    math.hoard = []
+    while True: math.hoard.append(bytearray(1 << 20))
+def g(x): return len(bytearray(8 << 20))
+"""
+    assert statuses(box.run(program, ["g(0)", "f(1)", "g(1)", "g(2)"])) == ["ok", "killed: memory", "ok", "ok"]
+
+
+def test_a_program_that_closes_its_results_late_gains_no_time():
+    with Sandbox(workers=1, call_timeout=1.5, program_timeout=1.5) as box:
+        box.run("", ["1"])
+        started = time.monotonic()
+        late = "import os, time\ndef f():\n    time.sleep(1.3)\n    for fd in range(64):\n        try: os.close(fd)\n"
+        assert statuses(box.run(late + "        except OSError: pass\n    time.sleep(99)", ["f()"])) != ["ok"]
+        assert time.monotonic() - started < 2.5
+
+
+def test_a_references_chance_timeout_is_not_remembered(box, monkeypatch):
+    task = {"ground_truth": "def f(x): return x  # once late", "test_cases": {"1": "f(1)"}}
+    run, late = box.run, iter([True])
+    monkeypatch.setattr(box, "run", lambda *a, **k: [Outcome("timeout")] if next(late, False) else run(*a, **k))
+    assert box.score(task, "def f(x): return x") == {"1": "passed"}
+
+
+def test_after_ctrl_c_the_next_answer_belongs_to_the_next_question(box):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            box.run("while True: pass", ["1"])
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    started = time.monotonic()
+    assert [box.run("", [str(n)])[0].value for n in range(4)] == [canonical(n) for n in range(4)]
+    assert time.monotonic() - started < 10    # it waits for nobody
 
 
 def test_check_reference_marks_what_a_test_cannot_rest_on(box):

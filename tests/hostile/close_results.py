@@ -1,6 +1,10 @@
 # claim: a program that closes its results goes on
-# expect: killed: exit
+# expect: killed: exit | killed: silent
 import os
 def solve(x):
-    os.closerange(0, 1 << 10)
+    for descriptor in range(64):
+        try:
+            os.close(descriptor)
+        except OSError:
+            pass
     return 0

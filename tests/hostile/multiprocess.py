@@ -1,5 +1,5 @@
 # claim: multiprocessing starts a process
-# expect: error: PermissionError | error: OSError | error: ImportError | error: FileNotFoundError | error: BlockingIOError
+# expect: error: PermissionError | error: OSError | error: ImportError | error: FileNotFoundError | error: BlockingIOError | timeout
 import multiprocessing
 def solve(x):
     process = multiprocessing.get_context("fork").Process(target=print)

@@ -1,4 +1,5 @@
 # claim: packages installed on the machine can be imported
 # expect: error: ModuleNotFoundError
+# needs: landlock
 def solve(x):
     import pip

@@ -1,5 +1,5 @@
 # claim: emptied modules stop the harness
-# expect: wrong | killed: exit | error: KeyError | error: ImportError | error: AttributeError
+# expect: wrong | killed: exit | error: KeyError | error: ImportError | error: AttributeError | error: ModuleNotFoundError | error: RuntimeError
 import sys, os
 def solve(x):
     sys.modules.clear()

@@ -1,4 +1,4 @@
 # claim: a program that waits for a signal is waited for
-# expect: timeout
+# expect: timeout | wrong
 import signal
 def solve(x): signal.pause()

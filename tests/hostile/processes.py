@@ -1,5 +1,5 @@
 # claim: a process is started by one of the library's ways
-# expect: error: Contained
+# expect: error: Contained | timeout
 import os, subprocess
 class Contained(Exception): pass
 def solve(x):

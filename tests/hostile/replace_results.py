@@ -1,8 +1,12 @@
 # claim: a program that puts another file in the place of its results confuses the parent
-# expect: killed: exit | wrong
+# expect: killed: exit | killed: silent | wrong
 import os
 def solve(x):
-    os.closerange(3, 1 << 10)
+    for descriptor in range(3, 64):
+        try:
+            os.close(descriptor)
+        except OSError:
+            pass
     for _ in range(32):
         try:
             os.open(os.__file__, os.O_RDONLY)

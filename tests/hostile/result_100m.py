@@ -1,3 +1,3 @@
 # claim: a result of 100 MB is carried
-# expect: not comparable | timeout
+# expect: not comparable | killed: memory | timeout
 def solve(x): return b"x" * (100 << 20)

@@ -2,5 +2,9 @@
 # expect: killed: silent | timeout
 import os, time
 def solve(x):
-    os.closerange(0, 1 << 10)
+    for descriptor in range(64):
+        try:
+            os.close(descriptor)
+        except OSError:
+            pass
     time.sleep(1000)

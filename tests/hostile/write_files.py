@@ -1,5 +1,5 @@
 # claim: a file can be written, made or changed anywhere
-# expect: error: Contained
+# expect: error: Contained | timeout
 import os, tempfile
 class Contained(Exception): pass
 def solve(x):
