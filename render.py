@@ -15,7 +15,9 @@ inside the other.
      namespace" or "dead proxy".
   6. Height is capped at 20,000 pixels, HTML at 1 MB, time at 10 s. A page that takes longer loses its browser, not the
      run.
-Same bytes in, same pixels out: animations are finished, marquees are stilled, fonts come from one pinned list.
+Same bytes in, same pixels out: animations are finished, marquees and players are stilled, fonts come from one pinned
+list. Not held still: CSS animations inside an SVG picture, <progress> in frames and shadow trees, and pictures that a
+page first asks for when an animation has ended. What stands in shadow trees is drawn, but is not in the layout.
 
 Similarity. cosine(a, b) of the embeddings of two pictures. Encoders: any CLIP or SigLIP through transformers (the paper
 has CLIP ViT-B/32), or "layout", a small embedding of colour and edges on grids that needs no weights and is never to be
@@ -191,12 +193,13 @@ def load_stylesheet(cache=CACHE):
 def extract_page(text):
     """The page in an agent's text: its last <html> ... </html>, or from the last <html> on when it was cut off;
     None without one."""
-    starts = [m.start() for m in re.finditer(r"(?:<!doctype[^>]*>\s*)?<html\b", text or "", flags=re.I)]
+    # What repeats is bounded: on a model's own text, however strange, this takes linear time.
+    starts = [m.start() for m in re.finditer(r"(?:<!doctype[^>]{0,200}>\s{0,200})?<html\b", text or "", flags=re.I)]
     if not starts:
         return None
     page = text[starts[-1]:]
     end = re.search(r"</html\s*>", page, flags=re.I)
-    return page[:end.end()] if end else re.sub(r"\s*```\s*$", "", page)
+    return page[:end.end()] if end else page.rstrip().removesuffix("```").rstrip()
 
 
 def rewrite_images(page):
@@ -222,6 +225,8 @@ def placeholder_picture(width, height):
 
 def answer_request(address, stylesheet, page):
     """What a page's request gets: (content type, body), or None for refused."""
+    if len(address) > 2000:  # the pattern below takes quadratic time, while nothing else runs
+        return None
     if re.fullmatch(r"https://(cdn\.jsdelivr\.net|unpkg\.com|cdnjs\.cloudflare\.com)/"
                     r"\S*tailwind(css)?\S*/tailwind(\.min)?\.css", address):
         return "text/css", stylesheet.for_page(page).encode()
@@ -361,7 +366,16 @@ PREPARE = r"""
   const tall = e => e ? getter(Element.prototype, 'scrollHeight').call(e) : 0;
   const page = {height: Math.max(tall(root), body ? tall(body) : 0)};
   if (!want) return page;
+  const pixel = Document.prototype.createElement.call(document, 'canvas').getContext('2d', {willReadFrequently: true});
+  const rgb = colour => {                                    // oklch(...), color(srgb ...): as the screen has it
+    pixel.clearRect(0, 0, 1, 1);
+    pixel.fillStyle = colour;
+    pixel.fillRect(0, 0, 1, 1);
+    const [r, g, b, a] = pixel.getImageData(0, 0, 1, 1).data;
+    return `rgba(${r}, ${g}, ${b}, ${a / 255})`;
+  };
   const hex = colour => {                                    // "rgb(1, 2, 3)" -> "#010203"; transparent -> null
+    if (!colour.startsWith('rgb')) colour = rgb(colour);
     const n = (colour.match(/[\d.]+/g) || []).map(Number);
     if (n.length < 3 || (n.length > 3 && n[3] < 0.1)) return null;
     return '#' + n.slice(0, 3).map(v => Math.round(v).toString(16).padStart(2, '0')).join('');
@@ -646,6 +660,7 @@ class Renderer:
 
         await context.route("**/*", route)
         slot.page, slot.cdp = page, await context.new_cdp_session(page)
+        await slot.cdp.send("Animation.enable")
 
     def _cpu_seconds(self, slot):
         """Processor time of the slot's browser so far, all its processes together;
@@ -721,6 +736,8 @@ class Renderer:
 
     async def _photograph(self, slot, page, layout, picture):
         slot.html, slot.renders = page, slot.renders + 1
+        # Nothing moves by itself, in frames and shadow trees neither, which PREPARE does not reach.
+        await slot.cdp.send("Animation.setPlaybackRate", {"playbackRate": 0})
         await slot.page.goto(PAGE_ADDRESS, wait_until="load", timeout=0)  # _try keeps the time
         script = PREPARE.replace("WANT_LAYOUT", "true" if layout else "false")
         answer = await slot.cdp.send("Runtime.evaluate", {"expression": script, "returnByValue": True})
@@ -999,15 +1016,15 @@ def match_elements(mine, theirs):
                        and (mine[j]["tag"] == theirs[i]["tag"] or not same_tag)]
             if i not in pairs and options:
                 pair(i, options[0])
-    close = []  # similar words
+    close = []  # similar words, by how they begin: a ratio takes quadratic time
+    begins = {j: plain(mine[j]["text"])[:100] for j in sorted(free) if mine[j]["text"]}
     for i in with_text:
         if i not in pairs:
-            matcher = difflib.SequenceMatcher(b=plain(theirs[i]["text"]), autojunk=False)
-            for j in sorted(free):
-                if mine[j]["text"]:
-                    matcher.set_seq1(plain(mine[j]["text"]))
-                    if matcher.real_quick_ratio() > 0.6 and matcher.ratio() > 0.6:
-                        close.append((-matcher.ratio(), i, j))
+            matcher = difflib.SequenceMatcher(b=plain(theirs[i]["text"])[:100], autojunk=False)
+            for j, begin in begins.items():
+                matcher.set_seq1(begin)
+                if matcher.real_quick_ratio() > 0.6 and matcher.quick_ratio() > 0.6 and matcher.ratio() > 0.6:
+                    close.append((-matcher.ratio(), i, j))
     for _, i, j in sorted(close):
         if i not in pairs and j in free:
             pair(i, j)
@@ -1214,21 +1231,28 @@ def parse_args():
                         help="how the browser is kept off the network (default: auto, the stronger that works)")
     parser.add_argument("--cache", type=Path, default=CACHE,
                         help="folder of Tailwind's stylesheet (default: cache beside this file)")
-    return parser.parse_args()
+    args = parser.parse_args()
+    for name, most in ("width", 10_000), ("height", MAX_HEIGHT), ("timeout", 3600), ("browsers", 64):
+        if not 0 < getattr(args, name) <= most:
+            die(f"--{name} must be above 0 and at most {most}, not {getattr(args, name)}.")
+    return args
 
 
 def main():
     args = parse_args()
     if not (args.setup or args.self_test or args.source):
         die("nothing to do; give --in FILE, --setup or --self-test.")
-    if args.source and not Path(args.source).exists():
-        die(f"{args.source} does not exist.")
+    if args.source and not Path(args.source).is_file():
+        die(f"{args.source} is not a file.")
     if args.source and not (args.out or args.compare):
         die("--in needs --out PATH or --compare FILE.")
-    if args.compare and not Path(args.compare).exists():
-        die(f"{args.compare} does not exist.")
-    if args.out and Path(args.out).exists() and not args.overwrite:
-        die(f"{args.out} exists; give --overwrite or another --out.")
+    if args.compare and not Path(args.compare).is_file():
+        die(f"{args.compare} is not a file.")
+    if args.out and Path(args.out).exists():
+        if any(source and Path(args.out).samefile(source) for source in (args.source, args.compare)):
+            die(f"--out is an input ({args.out}); give another.")
+        if not args.overwrite:
+            die(f"{args.out} exists; give --overwrite or another --out.")
     try:
         if args.setup:
             print(f"Tailwind 2.2.19 is at {fetch_tailwind(args.cache)}, checksum right; Chromium is {find_chromium()}.")
@@ -1241,8 +1265,10 @@ def main():
                     sys.exit(1)
                 if args.source:
                     work(renderer, args)
-    except RuntimeError as problem:
+    except (RuntimeError, OSError) as problem:
         die(str(problem))
+    except KeyboardInterrupt:
+        sys.exit(130)
 
 
 def work(renderer, args):
@@ -1251,12 +1277,12 @@ def work(renderer, args):
             die("a .jsonl file needs --out FOLDER; --compare takes two .html files.")
         Path(args.out).mkdir(parents=True, exist_ok=True)
         records = []
-        for number, line in enumerate(Path(args.source).read_text(encoding="utf-8").splitlines(), 1):
+        for number, line in enumerate(open(args.source, "rb"), 1):
             try:
                 records.append(pages_of(json.loads(line)))
-            except (ValueError, KeyError, AttributeError) as problem:
+            except (ValueError, KeyError, AttributeError, TypeError) as problem:
                 die(f"{args.source}, line {number}: expected a JSON object with `answer` or `ground_truth`, found "
-                    f"{line[:60]!r} ({problem}).")
+                    f"{line[:60].decode('utf-8', 'replace')!r} ({problem}).")
         with open(Path(args.out) / "index.jsonl", "w", encoding="utf-8") as index:
             for (name, _), picture in zip(records, renderer.render_many(page or "" for _, page in records)):
                 file = re.sub(r"[^\w.-]", "_", name) + ".png"

@@ -1054,8 +1054,10 @@ def parse_args():
     args = parser.parse_args()
     if not args.self_test and not (args.source and args.out):
         parser.error("give --in and --out, or --self-test")
-    if args.workers < 1 or args.memory_mb < 1 or args.call_timeout <= 0 or args.program_timeout <= 0:
-        parser.error("--workers, --memory-mb, --call-timeout and --program-timeout must be above zero")
+    if args.workers < 1 or args.memory_mb < 1 or not 0 < args.call_timeout < 1e6 or not 0 < args.program_timeout < 1e6:
+        die("--workers, --memory-mb, --call-timeout and --program-timeout must be above zero")
+    if args.hostile and not Path(args.hostile).is_dir():
+        die(f"--hostile {args.hostile}: no such folder")
     return args
 
 
@@ -1069,7 +1071,10 @@ def finished_records(out, settings, overwrite):
     """(key, tests) of the records that an earlier run finished; cuts a torn last line, refuses other settings."""
     beside = out.with_suffix(".settings.json")
     if out.exists() and not overwrite:
-        earlier = json.loads(beside.read_text()) if beside.exists() else settings
+        try:
+            earlier = dict(json.loads(beside.read_text())) if beside.exists() else settings
+        except (ValueError, TypeError):
+            die(f"{beside} is damaged; delete it if {out} was made with the same settings, or use --overwrite")
         for name, value in settings.items():
             if earlier.get(name) != value:
                 die(f"{out}: {name} was {earlier.get(name)}, now {value}; use --overwrite or another --out")
@@ -1078,9 +1083,12 @@ def finished_records(out, settings, overwrite):
             file.truncate(text.rfind(b"\n") + 1)
         finished = [(record_key(record), record["tests"]) for record in read_jsonl(out, required=("tests",))]
     else:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text("")
         finished = []
+        try:
+            out.parent.mkdir(parents=True, exist_ok=True)
+            out.write_text("")
+        except OSError as error:
+            die(f"--out {out} cannot be written: {error.strerror}")
     beside.write_text(json.dumps(settings, indent=1) + "\n")
     return finished
 
@@ -1118,25 +1126,28 @@ def score_file(args):
     out = Path(args.out)
     if out.exists() and Path(args.source).exists() and out.samefile(args.source):
         die(f"--out is --in ({out}); a stage does not change its input")
+    if out.is_dir():
+        die(f"--out {out} is a folder; name a file in it")
     names = "mode", "memory_mb", "call_timeout", "program_timeout", "numpy", "tuples_as_lists", "unsafe", "without"
     settings = {name: getattr(args, name) for name in names}
     total = sum(1 for _ in readable(args.source))    # the whole input is checked before anything is written
-    finished = finished_records(out, settings, args.overwrite)
-    records = readable(args.source)
-    for number, (key, _) in enumerate(finished, 1):
-        record = next(records, {})
-        if record_key(record) != key:
-            die(f"{out}, record {number}: task_id and sample are {key}, in {args.source} {record_key(record)}; "
-                "use --overwrite or another --out")
-    results = [tests for _, tests in finished]
-    with sandbox_of(args) as box, open(out, "a", encoding="utf-8") as file:
-        since = time.monotonic()
-        for record, tests in box.score_many((record, record["task"], record["answer"]) for record in records):
-            record |= {"reward": share_passed(tests), "tests": tests, "sandbox": box.layers}
-            file.write(json.dumps(record) + "\n")
-            file.flush()
-            results.append(tests)
-            show_progress(len(results), total, since, len(finished))
+    with sandbox_of(args) as box:    # before --overwrite takes anything away
+        finished = finished_records(out, settings, args.overwrite)
+        records = readable(args.source)
+        for number, (key, _) in enumerate(finished, 1):
+            record = next(records, {})
+            if record_key(record) != key:
+                die(f"{out}, record {number}: task_id and sample are {key}, in {args.source} {record_key(record)}; "
+                    "use --overwrite or another --out")
+        results = [tests for _, tests in finished]
+        with open(out, "a", encoding="utf-8") as file:
+            since = time.monotonic()
+            for record, tests in box.score_many((record, record["task"], record["answer"]) for record in records):
+                record |= {"reward": share_passed(tests), "tests": tests, "sandbox": box.layers}
+                file.write(json.dumps(record) + "\n")
+                file.flush()
+                results.append(tests)
+                show_progress(len(results), total, since, len(finished))
     rewards = [share_passed(tests) for tests in results] or [0.0]
     statuses = Counter(status for tests in results for status in tests.values())
     print(f"wrote {out}: {total} records, {len(finished)} of them earlier; "

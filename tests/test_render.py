@@ -285,6 +285,31 @@ def test_pixels_of_a_page_that_moves_are_equal_too(renderer):
 
 
 @needs_browser
+@pytest.mark.parametrize("body", [
+    '<iframe srcdoc="<style>@keyframes t {to {rotate: 1turn}} p {animation: t .7s linear infinite}</style><p>A</p>">',
+    "<div><template shadowrootmode=open><marquee>running along</marquee></template></div>",
+    "<style>@keyframes a {to {--x: 1}} @keyframes t {to {rotate: 1turn}} div {animation: a .5s 3s forwards}"
+    "@container style(--x: 1) {p {animation: t .7s linear infinite}}</style><div><p>A</p></div>"],
+    ids=["frame", "shadow tree", "begun by another's end"])
+def test_what_moves_out_of_reach_stands_still_too(renderer, body):
+    assert len({pixels(p) for p in renderer.render_many([page(body)] * 6)}) == 1
+
+
+@needs_browser
+def test_a_very_long_address_holds_nothing_up(renderer):
+    text = page(f'<link rel="stylesheet" href="https://unpkg.com/0{"tailwind" * 40_000}">')
+    assert renderer.render(text).seconds < 5    # matched against the pattern it took a minute, and all else waited
+
+
+@needs_browser
+def test_colours_are_measured_however_they_are_written(renderer):
+    red = ["rgb(220, 38, 38)", "#dc2626", "color-mix(in srgb, rgb(220, 38, 38), rgb(220, 38, 38))",
+           "color(srgb 0.8627 0.149 0.149)"]
+    layout = renderer.layout(page("".join(f'<p style="color: {colour}">A</p>' for colour in red)))
+    assert [e["colour"] for e in layout["elements"]] == ["#dc2626"] * 4
+
+
+@needs_browser
 def test_a_player_that_waits_for_its_film_turns_no_wheel(renderer):
     text = page('<video src="http://films/a.mp4" autoplay controls></video><audio src="file:///a.mp3"></audio>'
                 '<video poster="https://picsum.photos/id/48/300/150"><source src="http://films/b.mp4"></video>')
@@ -359,6 +384,8 @@ def test_a_page_is_found_in_what_an_agent_wrote():
     assert render.extract_page("```<html><body><p>cut off here\n```") == "<html><body><p>cut off here"
     assert render.extract_page("What colour should it be?") is None
     assert render.extract_page(None) is None
+    for endless in ("<html><body>" + " " * 300_000 + "x", "<!doctype " * 50_000):    # minutes, were it quadratic
+        assert render.extract_page(endless) == (endless if "<html" in endless else None)
 
 
 def test_unsplash_addresses_become_picsum():
@@ -529,8 +556,10 @@ def test_the_self_test_passes():
 
 
 @pytest.mark.parametrize("arguments, message", [
-    ((), "nothing to do"), (("--in", "none.html", "--out", "x.png"), "none.html does not exist"),
-    (("--in", str(__file__)), "--in needs --out"),
+    ((), "nothing to do"), (("--in", "none.html", "--out", "x.png"), "none.html is not a file"),
+    (("--in", str(__file__)), "--in needs --out"), (("--in", "tests", "--out", "x.png"), "tests is not a file"),
+    (("--in", str(__file__), "--out", str(__file__), "--overwrite"), "--out is an input"),
+    (("--self-test", "--browsers", "0"), "--browsers"), (("--self-test", "--timeout", "nan"), "--timeout"),
 ])
 def test_a_mistake_is_one_sentence_and_exit_code_2(arguments, message):
     done = command(*arguments)

@@ -589,6 +589,12 @@ def swap_lines(path):
     (lambda answers: answers.write_text(answers.read_text()[:-9]), [], "torn"),
     (swap_lines, [], "--overwrite"),
     (None, ["--without", "luck"], "luck"),
+    (None, ["--without", "seccomp", "--overwrite"], "--unsafe"),
+    (None, ["--call-timeout", "nan"], "--call-timeout"),
+    (None, ["--self-test", "--hostile", "nowhere"], "no such folder"),
+    (None, ["--out", "."], "is a folder"),
+    (None, ["--out", "/proc/results.jsonl"], "cannot be written"),
+    (lambda answers: (answers.parent / "results.settings.json").write_text("{"), [], "damaged"),
     (None, ["--luck"], "--luck")])
 def test_a_users_mistake_is_one_sentence_and_writes_nothing(answers, change, arguments, complaint, monkeypatch):
     monkeypatch.chdir(answers.parent)
