@@ -103,6 +103,8 @@ def test_metrics_are_those_computed_by_hand(scored):
     assert metrics["answered"]["value"] == pytest.approx(4 / 6)
     assert metrics["turns"]["value"] == pytest.approx((2 + 2 + 2 + 2 + 4 + 10) / 6)
     assert metrics["tokens_per_reply"]["value"] == pytest.approx((16 * 3 + 6 * 9) / 22)
+    answers = (10 + 16 + 6 + 5 + 14 + 8)  # words of the six answers with their mark; thoughts are no words of a reply
+    assert metrics["words_per_reply"]["value"] == pytest.approx((16 * 4 + answers) / 22)
     assert metrics["finish"] == {"answered": 4, "error": 1, "max_turns": 1}
     assert metrics["errors"] == {"error: the server is gone": 1}
     assert metrics["statuses"] == {"passed": 25, "wrong": 15, "error: SyntaxError": 10, "no answer": 10}
@@ -115,6 +117,8 @@ def test_the_share_of_hidden_details_that_the_agent_was_told_is_counted(scored):
     assert json.loads((folder / "runs/default/test.metrics.json").read_text())["details_told"]["value"] == 1.0
     assert [told for _, told in evaluate.told_facts(trajectory(0, RIGHT, turns=1))] == [False]
     assert [told for _, told in evaluate.told_facts(trajectory(0, RIGHT, turns=2))] == [True]
+    guess = trajectory(0, RIGHT + "# The factor is 2.", turns=1)
+    assert [told for _, told in evaluate.told_facts(guess)] == [False], "the agent guessed it, nobody told it"
 
 
 def test_a_reference_that_fails_its_own_tests_is_counted(tmp_path):
@@ -136,6 +140,7 @@ def test_a_reference_that_fails_its_own_tests_is_counted(tmp_path):
     ("1. code:\n   ```py\n   def f():\n       return 1\n   ```", "def f():\n    return 1"),
     ("```python\ndef f():\n    return 1", "def f():\n    return 1"),  # cut off before the closing fence
     ("I WANT TO ANSWER: ```python\ndef f():\n    return 1\n```", "def f():\n    return 1"),
+    ("Like this? I WANT TO ANSWER:\ndef f():\n    return 1", "def f():\n    return 1"),
     ("```python\ndef f():\n    return g()\n```\nwith\n```python\ndef g():\n    return 1\n```\n"
      "Use:\n```\nprint(f())\n```",
      "def f():\n    return g()\n\ndef g():\n    return 1"),
@@ -169,12 +174,14 @@ def test_released_trajectories_are_read_as_they_are(tmp_path):
                  for turn in record["dialogue_history"]]
         return {"task": bare, "dialogue_history": turns, "answer": answer, "reward": 0.123}
 
-    source = write(tmp_path / "offline.jsonl",
-                   [released(0, RIGHT), released(1, HALF), released(0, HALF), released(1, HALF)])
+    unmarked = released(1, HALF)  # the turns ran out
+    unmarked["dialogue_history"][-1] |= {"content": HALF, "output": HALF}
+    source = write(tmp_path / "offline.jsonl", [released(0, RIGHT), released(1, HALF), released(0, HALF), unmarked])
     run(tmp_path, "--in", source)
     records = read(tmp_path / "offline.scored.jsonl")
     assert [record["reward"] for record in records] == [1.0, 0.5, 0.5, 0.5]
     assert [record["sample"] for record in records] == [0, 0, 1, 1]
+    assert [record["finish"] for record in records] == ["answered"] * 3 + ["max_turns"]
     assert records[0]["task_id"] == records[2]["task_id"] != records[1]["task_id"] == records[3]["task_id"]
     assert json.loads((tmp_path / "offline.metrics.json").read_text())["tasks"] == 2
 
@@ -256,6 +263,8 @@ def test_the_report_shows_every_page_beside_its_reference(designs):
 def test_cosines_of_different_views_or_encoders_are_not_compared(designs):
     folder, _ = designs
     run(folder, "--in", "a.trajectories.jsonl", "--out", "centre.scored.jsonl", "--view", "centre")
+    _, centre, _ = read(folder / "centre.scored.jsonl")
+    assert centre["reward"] == centre["cosine"]["centre"] != centre["cosine"]["page"]
     done = run(folder, "--compare", "a=a.scored.jsonl", "centre=centre.scored.jsonl", code=2)
     assert "layout, centre" in done.stderr and done.stderr.count("\n") == 1
 
@@ -335,6 +344,15 @@ def test_several_files_a_name_are_seeds_with_a_t_interval_over_them(tmp_path):
         {"value": sum(differences) / 3, "low": 1 / 3 - half, "high": 1 / 3 + half})
     assert "as many files" in run(tmp_path, *command[:2], "sweet=sweet.0.scored.jsonl", code=2).stderr
     assert "one file" in run(tmp_path, *command[:3], "--report", "r.html", code=2).stderr
+
+
+@pytest.mark.parametrize("seeds, t", [(2, 12.706), (3, 4.303), (4, 3.182), (5, 2.776), (6, 2.571), (10, 2.262),
+                                      (11, 2.228), (21, 2.086), (61, 2.000)])
+def test_the_interval_over_seeds_has_students_quantile(seeds, t):
+    values = np.random.default_rng(seeds).random(seeds)
+    numbers = evaluate.over_seeds(values)
+    assert width(numbers) == pytest.approx(2 * t * values.std(ddof=1) / seeds ** 0.5, rel=2e-3)
+    assert numbers["value"] == pytest.approx(values.mean()) == pytest.approx((numbers["low"] + numbers["high"]) / 2)
 
 
 def test_compare_prints_a_markdown_table_with_differences(tmp_path):

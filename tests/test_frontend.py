@@ -119,6 +119,7 @@ def test_websight_rows_are_filtered_by_rendering_and_their_pictures_rewritten(tm
     rows += [{"llm_generated_idea": f"Blank {n}", "text": "<html><body></body></html>"} for n in range(40)]
     rows += [{"llm_generated_idea": "Again", "text": page.format(7)},
              {"llm_generated_idea": "No page", "text": "just words"}]
+    rows = rows[:8] + rows  # some rows come twice
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
     done = run("generate_tasks.py", "--domain", "frontend", "--source", "websight", "--in", "rows.jsonl", "--train", 50,
                "--val", 50, "--test", 50, cwd=tmp_path)
@@ -126,6 +127,7 @@ def test_websight_rows_are_filtered_by_rendering_and_their_pictures_rewritten(tm
     splits = {s: read(tmp_path / f"data/frontend/{s}.jsonl") for s in generate_tasks.SPLITS}
     tasks = [t for split in splits.values() for t in split]
     assert {t["problem_description"] for t in tasks} >= {f"Idea {n}" for n in range(40) if n != 7} and len(tasks) <= 42
+    assert all(len({t["ground_truth"] for t in split}) == len(split) for split in splits.values()), "no page twice"
     assert all("https://picsum.photos/id/48/300/200" in t["ground_truth"] and "unsplash" not in t["ground_truth"]
                for t in tasks)
     assert "blank" in done.stdout and len(splits["train"]) > len(splits["test"]) > 0
@@ -192,6 +194,28 @@ def test_an_agent_that_does_all_it_is_told_ends_with_the_reference_two_choices_a
         assert len(history) // 2 <= 2 + (len(task["details"]) + 1) // 2
         assert answer == task["ground_truth"], history
         assert history[-2]["content"] == render.NO_DIFFERENCE
+        reference = renderer.layout(task["ground_truth"])
+        for page, said in zip(history[1:-1:2], history[2::2], strict=True):  # what to change, not what was changed
+            assert said["content"] == render.page_reply(renderer.layout(page["content"]), reference)
+
+
+def test_the_scripted_designer_is_as_imperfect_as_told(renderer, world):
+    """It puts right what it heard only with probability --ask, and wastes a turn or answers too early with --waste."""
+    pages = lambda history: [m["content"] for m in history if m["role"] == "assistant"]  # noqa: E731
+    for n, task in enumerate(read(world / "data/frontend/train.jsonl")[:3]):
+        history, answer = generate_tasks.demonstrate_page(task, renderer.layout, 0.9, 0.0, 6, NoEarlyAnswer(n))
+        assert answer != task["ground_truth"] and len(pages(history)) == 6
+        history, _ = generate_tasks.demonstrate_page(task, renderer.layout, 1.0, 1.0, 4, NoEarlyAnswer(n))
+        assert len(pages(history)) == 4 and len(set(pages(history)[:3])) == 1, "every turn is wasted"
+        history, answer = generate_tasks.demonstrate_page(task, renderer.layout, 1.0, 1.0, 4, EarlyAnswer(n))
+        assert len(pages(history)) == 2 and answer != task["ground_truth"]
+
+
+class EarlyAnswer(random.Random):
+    """A generator whose probabilities come to pass whenever they can."""
+
+    def random(self):
+        return 0.0
 
 
 class NoEarlyAnswer(random.Random):

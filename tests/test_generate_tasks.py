@@ -114,10 +114,12 @@ def test_a_detail_that_no_call_can_show_is_rejected(monkeypatch):
 def test_a_wrong_detail_that_the_sandbox_cannot_see_is_reported():
     values = g.combinations("fee", "train", 0)[0]
     task, _ = g.draft("fee", values, 0)
-    near = {**task, "test_cases": {str(i): f"fee({i}, True)" for i in range(3)}}  # no weight above a threshold
+    near = {**task, "test_cases": {str(i): f"fee({i}, {i == 0})" for i in range(3)}}  # no weight above a threshold
     with Sandbox(workers=1) as box:
         assert g.unseen_detail(box, "fee", values, task, 0) is None
         assert g.unseen_detail(box, "fee", values, near, 0) == "threshold"
+        assert g.sandbox_verdicts(box, [("fee", values, t) for t in (task, near)], 0) == [
+            None, "no calls show fee.threshold"]
 
 
 def test_the_usual_value_comes_first_more_often():
@@ -233,6 +235,16 @@ def test_with_ask_0_nothing_is_asked_and_the_guesses_vary(folder):
     made = [r for r in demonstrations(folder, "--ask", 0, "--waste", 0) if r["task"]["source"] == "procedural:fee"]
     assert all(exchanges(r) == [] for r in made)
     assert len({r["answer"] for r in made}) > len(made) / 2
+
+
+def test_demonstrations_end_within_the_turns_given_and_follow_from_the_seed(folder):
+    made = demonstrations(folder, "--ask", 1, "--waste", 0.5, "--max-turns", 3)
+    assert {len(r["dialogue_history"]) for r in made} == {6}
+    assert any(r["answer"] == r["task"]["ground_truth"].strip() for r in made)
+    other = demonstrations(folder, "--ask", 1, "--waste", 0.5, "--max-turns", 3, "--seed", 1)
+    assert sum(a["dialogue_history"] == b["dialogue_history"] for a, b in zip(made, other)) < 40
+    of_one = [json.dumps(r["dialogue_history"]) for r in made if r["task_id"] == made[0]["task_id"]]
+    assert len(set(of_one)) > 0.9 * len(of_one), "the samples of a task differ"
 
 
 def test_the_scripted_simulator_gives_these_replies(folder):

@@ -81,7 +81,8 @@ def test_packed_logps_and_gradients_equal_one_sequence_at_a_time(family):
     weights = [torch.randn(len(s.scored)) for s in sequences]
     expected = one_at_a_time(plain, sequences, weights)
     gradients = {name: p.grad for name, p in plain.named_parameters()}
-    for pack, head_bytes, keep in (("turn", 2 ** 29, True), ("none", 2 ** 29, True), ("turn", 20_000, False)):
+    for pack, head_bytes, keep in (("turn", 2 ** 29, True), ("none", 2 ** 29, True), ("turn", 20_000, False),
+                                   ("padded", 2 ** 29, True)):
         model.zero_grad()
         logps = tp.Scorer(model, head_bytes=head_bytes, keep=keep)(
             tp.collate(sequences, [0] * len(sequences), 1, CPU, pack))

@@ -173,6 +173,7 @@ def test_logprobabilities_are_the_trainers_own(world, engine):
     """Eight rows at once, three turns of a conversation in one slot, four columns:
     what the cache holds is what a plain pass gives."""
     assert_logps_equal(world, engine, ask(engine, prompts_of(world), 4, 8), 1e-5)
+    assert_logps_equal(world, engine, ask(engine, prompts_of(world), 2, 8, temperature=0.5), 1e-5)
 
 
 def assert_logps_equal(world, engine, results, tolerance):
@@ -337,6 +338,54 @@ def test_every_request_has_a_seed_of_its_own_that_does_not_change(world, tmp_pat
     assert seeds[0] == seeds[1] and len(set(seeds[0])) == len(seeds[0]) > 24
 
 
+@pytest.mark.parametrize("source, more", [("tasks.jsonl", []), ("trajectories.jsonl", ["--candidates", 2])])
+def test_the_sampling_flags_reach_the_agent(world, tmp_path, source, more):
+    seeds = []
+    for seed in (0, 1):
+        with Stub() as stub:
+            play(tmp_path, "--in", world / source, "--limit", 3, "--model", stub.url, "--out", f"{seed}.jsonl",
+                 "--seed", seed, "--temperature", 0.7, "--max-tokens", 33, *more)
+            assert {(r["temperature"], r["max_tokens"]) for r in stub.requests} == {(0.7, 33)}
+            seeds.append({r["seed"] for r in stub.requests})
+    assert seeds[0] and not seeds[0] & seeds[1]
+
+
+def test_thoughts_are_shown_to_nobody(world, tmp_path):
+    """What stands before OUTPUT: is kept, but neither the agent's next turn nor the human nor the judge reads it."""
+    def agent(messages, rng):
+        turn = sum(m["role"] == "assistant" for m in messages)
+        return "SECRET thought. OUTPUT: What is it?" if turn < 2 else "I WANT TO ANSWER:\ndef f(x):\n    return 0"
+    with Stub(agent) as stub, Stub(lambda messages, rng: "A") as other:
+        play(tmp_path, "--in", world / "tasks.jsonl", "--limit", 1, "--model", stub.url, "--simulator", other.url,
+             "--best-of-n", 2, "--step-reward", "judge", "--judge", other.url, "--out", "a.jsonl")
+        assert len(stub.requests) == 3 and len(other.requests) == 3 + 2
+        assert "SECRET" not in json.dumps([r["messages"] for r in stub.requests + other.requests])
+    [row] = records(tmp_path / "a.jsonl")
+    assert row["dialogue_history"][1]["output"].startswith("SECRET")
+
+
+def test_an_output_is_not_continued_with_another_seed_or_other_tasks(world, tmp_path):
+    tasks = make_tasks(tmp_path / "tasks.jsonl", 2)
+    with Stub() as stub:
+        common = ["--in", tasks, "--model", stub.url, "--out", "a.jsonl"]
+        play(tmp_path, *common)
+        whole = (tmp_path / "a.jsonl").read_bytes()
+        assert "seed was 0, now 1" in play(tmp_path, *common, "--seed", 1, code=2).stderr
+        tasks.write_text(tasks.read_text().replace("return 1", "return 2"))  # made again under the same names
+        assert "reads differently in the input now" in play(tmp_path, *common, code=2).stderr
+    assert (tmp_path / "a.jsonl").read_bytes() == whole
+
+
+def test_another_model_under_the_same_name_is_another_setting(world, tmp_path, monkeypatch):
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes((world / "model/model.safetensors").read_bytes())
+    monkeypatch.setattr(sys, "argv", ["rollout.py", "--model", str(tmp_path)])
+    before = rollout.settings_of(rollout.parse_args(), "transformers")
+    assert rollout.settings_of(rollout.parse_args(), "transformers") == before
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\xff")
+    assert rollout.settings_of(rollout.parse_args(), "transformers") != before
+
+
 def test_a_refused_request_ends_its_episode_and_the_run_goes_on(world, tmp_path):
     with Stub(always="refuse") as stub:
         play(tmp_path, "--in", world / "tasks.jsonl", "--model", stub.url, "--out", "a.jsonl")
@@ -378,6 +427,7 @@ def test_a_server_that_gives_one_choice_is_asked_until_there_are_enough(world, t
         play(tmp_path, "--in", world / "trajectories.jsonl", "--limit", 2, "--model", stub.url, "--out", "a.jsonl",
              "--candidates", 3)
         assert all(len(r["candidates"]) == 3 for r in records(tmp_path / "a.jsonl")) and len(stub.requests) == 2 * 4 * 3
+        assert len({r["seed"] for r in stub.requests}) == 2 * 4 * 3, "the same seed would give the same action"
 
 
 def test_a_model_plays_the_human_bound_to_the_reference_and_its_leaks_are_counted(world, tmp_path):
@@ -422,8 +472,23 @@ def test_the_judge_knocks_out_all_but_the_best(world, tmp_path):
     assert np.mean(best) > 700  # the expected largest of five is 833, of one 500
 
 
-@pytest.mark.parametrize("context, head", [("with-c", "log-ratio"), ("without-c", "log-ratio"), ("with-c", "value")])
-def test_best_of_n_plays_the_action_that_the_critic_scores_highest(world, tmp_path, context, head):
+def test_a_judge_that_prefers_a_place_prefers_no_sample():
+    """Which of two actions stands first is drawn: who always says A ends with any of the four, not with the first."""
+    outs = [rollout.Output(f"What about number {n}?") for n in range(4)]
+    with Stub(lambda messages, rng: "A") as stub:
+        args = Namespace(seed=0, timeout=30, retries=0)
+        judge = rollout.JudgeReward(rollout.ServerEngine(stub.url, args, "stub-1", None, 4), args)
+        task, messages = {"ground_truth": "g"}, [{"role": "user", "content": "u"}]
+
+        async def winners():
+            return [await judge.best(messages, task, outs, ("task", n, 0)) for n in range(30)]
+        assert set(asyncio.run(winners())) == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize("context, head, advantage", [
+    ("with-c", "log-ratio", "mean-per-turn"), ("without-c", "log-ratio", "mean-per-turn"),
+    ("with-c", "log-ratio", "sum"), ("with-c", "value", "mean-per-turn")])
+def test_best_of_n_plays_the_action_that_the_critic_scores_highest(world, tmp_path, context, head, advantage):
     import torch
     import train_policy
     texts = [json.dumps(r) for r in records(world / "tasks.jsonl")]
@@ -431,7 +496,7 @@ def test_best_of_n_plays_the_action_that_the_critic_scores_highest(world, tmp_pa
     weights = ({"weight": torch.randn(128, generator=torch.manual_seed(0)).tolist(), "bias": [0.0]}
                if head == "value" else None)
     (tmp_path / "critic" / "critic.json").write_text(json.dumps(
-        {"head": head, "context": context, "advantage": "mean-per-turn", "reference": str(world / "model"),
+        {"head": head, "context": context, "advantage": advantage, "reference": str(world / "model"),
          "weights": weights}))
     # the critic speaks the agent's language: same tokenizer
     for file in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
@@ -465,7 +530,7 @@ def test_best_of_n_plays_the_action_that_the_critic_scores_highest(world, tmp_pa
                 continue
             a, b = (m(ids).logits[0, len(prompt) - 1:-1].log_softmax(-1).gather(1, torch.tensor([o.ids]).T)
                     for m in (critic, reference))
-        expected.append(float((a - b).mean()))
+        expected.append(float((a - b).sum() if advantage == "sum" else (a - b).mean()))
     assert np.allclose(scorer.scores(messages, task, outs), expected, atol=1e-4)
     assert asyncio.run(scorer.best(messages, task, outs, ())) == int(np.argmax(expected))
 

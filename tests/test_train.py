@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -93,6 +94,13 @@ CRITIC = ["--in", "scored.jsonl", "--model", "base", "--out", "critic", "--lr", 
           "--batch-size", "4"]
 POLICY = ["--in", "candidates.jsonl", "--model", "base", "--out", "policy", "--critic", "critic",
           "--pairs", "pairs.jsonl", "--lr", "1e-3", "--batch-size", "4"]
+
+
+def parsed(module, *arguments):
+    """The script's flags, as its command line gives them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", [module.__name__ + ".py", *map(str, arguments)])
+        return module.parse_args()
 
 
 def metrics(folder):
@@ -184,6 +192,16 @@ def test_value_loss_by_hand():
         torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([0, 0, 1, 1]), 2).tolist() == [2.0, 4.0]
 
 
+def test_a_value_critics_loss_is_the_mean_over_a_trajectorys_turns():
+    """Two turns of a success, told by their last tokens' values 2 and -2, and one turn of a failure, told by 2."""
+    values, turn = torch.tensor([9.0, 2.0, 9.0, -2.0, 2.0]), torch.tensor([0, 0, 1, 1, 2])
+    batch = SimpleNamespace(turn=turn, side=torch.tensor([0, 0, 2]))  # a trajectory has no rejected side
+    items = [train_critic.Item([0], [], ("", n), label) for n, label in enumerate((1.0, 0.0))]
+    loss, stats = train_critic.critic_loss(values, batch, items, SimpleNamespace(head="value"))
+    assert loss.item() == pytest.approx((0.1269280 + 2.1269280) / 2 + 2.1269280, abs=1e-5)
+    assert stats["accuracy"][0].item() == 1 and stats["accuracy"][1] == 3
+
+
 def test_learning_rate_warms_up_and_ends_at_a_tenth():
     rates = [train_policy.learning_rate(s, 100, 1.0) for s in range(100)]
     assert rates[:3] == pytest.approx([1 / 3, 2 / 3, 1.0])
@@ -237,7 +255,8 @@ def test_the_critics_loss_and_gradient_equal_an_independent_formulation(place, a
     against the script's first step."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
     loss, gradient = first_gradient(
-        train_critic, [*CRITIC, "--batch-size", 1000, "--advantage", advantage, "--context", context], place)
+        train_critic, [*CRITIC, "--batch-size", 1000, "--micro-batch", 3, "--advantage", advantage, "--context",
+                       context, "--beta", 0.5, "--nll", 0.2], place)
     model, tokenizer = AutoModelForCausalLM.from_pretrained("base"), AutoTokenizer.from_pretrained("base")
     reference = AutoModelForCausalLM.from_pretrained("base").eval()
     records = [json.loads(line) for line in open("scored.jsonl")]
@@ -270,13 +289,52 @@ def test_the_critics_loss_and_gradient_equal_an_independent_formulation(place, a
         for other in group if best else []:
             if other["reward"] < 1.0:
                 (chosen, nll), (rejected, _) = score(best), score(other)
-                losses.append(torch.log1p(torch.exp(-0.1 * (chosen - rejected))) + 0.01 * nll)
+                losses.append(torch.log1p(torch.exp(-0.5 * (chosen - rejected))) + 0.2 * nll)
     mine = sum(losses) / len(losses)
     mine.backward()
     assert loss == pytest.approx(mine.item(), rel=1e-5)
     for name, parameter in model.named_parameters():
         error = (gradient["lm." + name] - parameter.grad).norm() / parameter.grad.norm()
         assert error < 1e-4, (name, error)
+
+
+def test_imitation_weighs_every_assistant_token_alike(place):
+    """The first step of fine-tuning, over micro-batches, against the mean NLL of all tokens from whole logits."""
+    from transformers import AutoModelForCausalLM
+    command = ["--method", "rejection-ft", "--in", "scored.jsonl", "--model", "base", "--out", "out"]
+    loss, gradient = first_gradient(train_policy, [*command, "--batch-size", 1000, "--micro-batch", 3], place)
+    _, sequences = train_policy.trajectory_items(parsed(train_policy, *command), train_policy.load_tokenizer("base"))
+    model = AutoModelForCausalLM.from_pretrained("base")
+    mine = -torch.cat([plain_logps(model, s.ids, s.scored) for s in sequences]).mean()
+    mine.backward()
+    assert loss == pytest.approx(mine.item(), rel=1e-5)
+    for name, parameter in model.named_parameters():
+        assert (gradient["lm." + name] - parameter.grad).norm() < 1e-4 * parameter.grad.norm(), name
+
+
+def test_a_step_clips_the_gradient_and_takes_its_own_rate():
+    model = torch.nn.Linear(2, 1, bias=False)
+    before, optimizer = model.weight.detach().clone(), torch.optim.SGD(model.parameters(), lr=99.0)
+    model.weight.grad = torch.tensor([[3.0, 4.0]])
+    assert train_policy.optimizer_step(model, optimizer, rate=0.5, clip=1.0) == pytest.approx(5.0)
+    assert (before - model.weight).detach().flatten().tolist() == pytest.approx([0.3, 0.4], abs=1e-5)
+    assert model.weight.grad is None
+
+
+def test_every_epoch_has_an_order_of_its_own_and_so_has_every_seed():
+    items = [train_policy.Item([2 * n], [2 * n + 1], ("task", n)) for n in range(50)]
+
+    def orders(seed):
+        args = Flags()
+        args.seed, args.epochs = seed, 2
+        order = [item.chosen[0] for step in train_policy.step_items(items, args) for item in step]
+        return order[:50], order[50:]
+    first, second = orders(0)
+    assert sorted(first) == sorted(second) == list(range(0, 100, 2))
+    assert len({tuple(order) for order in (range(0, 100, 2), first, second, *orders(1))}) == 5 and orders(0)[0] == first
+    args = Flags()
+    args.max_steps = 3
+    assert [len(step) for step in train_policy.step_items(items, args)] == [args.batch_size] * 3
 
 
 def test_the_policys_loss_off_its_reference_equals_an_independent_formulation(place):
@@ -287,6 +345,7 @@ def test_the_policys_loss_off_its_reference_equals_an_independent_formulation(pl
     make = lambda n: rng.integers(5, 200, n)
     prompts, replies = [make(9), make(14), make(14)], [(make(5), make(7)), (make(4), make(4)), (make(6), make(3))]
     device, args = torch.device("cpu"), Flags()
+    args.beta, args.nll = 0.5, 0.2
     sequences = [train_policy.join_turns([(p.astype(np.int32), r.astype(np.int32))])[0]
                  for p, pair in zip(prompts, replies) for r in pair]
     items = [train_policy.Item([2 * n], [2 * n + 1], ("", n)) for n in range(3)]
@@ -300,8 +359,8 @@ def test_the_policys_loss_off_its_reference_equals_an_independent_formulation(pl
     for n in range(3):
         logps = [[plain_logps(m, s.ids, s.scored) for m in (moved, base)]
                  for s in (sequences[2 * n], sequences[2 * n + 1])]
-        margin = 0.1 * ((logps[0][0].sum() - logps[0][1].sum()) - (logps[1][0].sum() - logps[1][1].sum()))
-        expected += -torch.log(torch.sigmoid(margin)) + 0.01 * -logps[0][0].mean()
+        margin = 0.5 * ((logps[0][0].sum() - logps[0][1].sum()) - (logps[1][0].sum() - logps[1][1].sum()))
+        expected += -torch.log(torch.sigmoid(margin)) + 0.2 * -logps[0][0].mean()
     assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
     assert stats["length_chosen"][0].item() == 15 and abs(loss.item() - 3 * math.log(2)) > 1e-3
 
@@ -315,8 +374,9 @@ class Flags:
 # Pairs
 
 
-def test_trajectories_are_paired_as_the_paper_does():
-    pair = train_critic.pair_trajectories
+@pytest.mark.parametrize("module", [train_critic, train_policy])
+def test_trajectories_are_paired_as_the_paper_does(module):
+    pair = module.pair_trajectories
     assert pair([0.3, 1.0, 0.3, 1.0, 0.9], "best-vs-lower") == [(1, 0), (1, 2), (1, 4)]
     assert pair([0.3, 0.9], "best-vs-lower") == []
     assert pair([0.3, 0.9, 0.35], "all") == [(1, 0), (1, 2), (2, 0)]
@@ -338,17 +398,193 @@ def test_candidates_are_paired_across_the_halves_and_never_with_the_same_text():
     assert odd == {(0, 2)}, "the middle one of an odd number is in neither half"
 
 
+@pytest.mark.parametrize("module", [train_critic, train_policy])
+def test_pairs_per_task_is_a_random_choice_of_so_many(place, module):
+    rng = np.random.default_rng(0)
+    records = [trajectory(0, n, rng, reward) for n, reward in enumerate([1.0, 0.1, 0.2, 0.3, 0.4, 0.5])]
+    for record in records:
+        record["dialogue_history"][-1]["content"] = f"Sample {record['sample']}"
+    write(Path("one.jsonl"), records)
+    tokenizer, method = train_policy.load_tokenizer("base"), [] if module is train_critic else ["--method",
+                                                                                                "multi-turn-dpo"]
+    chosen = set()
+    for seed in range(8):
+        args = parsed(module, *method, "--in", "one.jsonl", "--pairs-per-task", 2, "--seed", seed)
+        items, sequences = train_critic.make_items(args, tokenizer, None)[:2] if module is train_critic else \
+            train_policy.trajectory_items(args, tokenizer)
+        assert len(items) == 2
+        chosen.add(tuple(tokenizer.decode(sequences[item.rejected[0]].ids)[-16:] for item in items))
+    assert len(chosen) > 2
+
+
+def test_a_value_critic_calls_success_what_passes_every_test(place):
+    rng = np.random.default_rng(0)
+    write(Path("three.jsonl"), [trajectory(0, n, rng, reward) for n, reward in enumerate([0.9, 1.0, 0.0])])
+    items, _, _ = train_critic.make_items(parsed(train_critic, "--in", "three.jsonl", "--head", "value"),
+                                          train_critic.load_tokenizer("base"), None)
+    assert [item.label for item in items] == [0.0, 1.0, 0.0]
+
+
+def test_the_baselines_never_see_c_unless_told(place):
+    tokenizer = train_policy.load_tokenizer("base")
+
+    def shown(*arguments):
+        _, sequences = train_policy.trajectory_items(
+            parsed(train_policy, "--in", "scored.jsonl", "--model", "base", *arguments), tokenizer)
+        return np.mean(["In light that" in tokenizer.decode(s.ids) for s in sequences])
+    assert shown("--method", "multi-turn-dpo") == shown("--method", "rejection-ft") == shown("--method", "sft") == 0
+    assert shown("--method", "sft", "--with-c", 1) == 1 and 0.2 < shown("--method", "sft", "--with-c", 0.5) < 0.8
+
+
+def test_dialogues_with_one_side_too_long_are_left_out_and_the_others_keep_their_sequences():
+    sequence = lambda length: train_policy.Sequence(np.arange(length), np.array([1]), np.array([0]))  # noqa: E731
+    sequences, args = [sequence(length) for length in (9, 3, 3, 9, 5, 4)], Flags()
+    items, args.max_length = [train_policy.Item([n], [n + 1], ("", n)) for n in (0, 2, 4)], 5
+    items, left = train_policy.leave_out_long(items, sequences, args, "here")
+    assert [len(s.ids) for s in left] == [5, 4] and [(i.chosen, i.rejected) for i in items] == [([0], [1])]
+
+
+def seeming_critic(head="log-ratio", **note):
+    """A critic that nobody trained: the base model with other weights, and a random head."""
+    perturbed("base", "critic")
+    generator = torch.Generator().manual_seed(1)
+    weights = None if head == "log-ratio" else {"weight": torch.randn(128, generator=generator).tolist(), "bias": [0.5]}
+    Path("critic/critic.json").write_text(json.dumps({
+        "head": head, "context": "with-c", "advantage": "mean-per-turn", "reference": "base", "weights": weights,
+        **note}))
+
+
+def test_a_turns_draw_depends_on_the_turn_and_the_seed_not_on_its_place_in_the_file(place):
+    seeming_critic()
+    record = json.loads(open("candidates.jsonl").readline())
+    record["candidates"] = [{"output": f"What is number {n}?"} for n in range(8)]
+    turns = [{**record, "task_id": f"turn-{n}"} for n in range(12)]
+    found = []
+    for name, order in (("one", turns), ("two", turns[::-1])):
+        write(Path(f"{name}.jsonl"), order)
+        code, _, error = call(train_policy, "--in", f"{name}.jsonl", "--model", "base", "--out", name, "--pairs",
+                              f"{name}.pairs.jsonl", "--critic", "critic", "--max-steps", 1)
+        assert code == 0, error
+        pairs = [json.loads(line) for line in open(f"{name}.pairs.jsonl")]
+        found.append({p["task_id"]: (p["chosen"][0]["content"], p["rejected"][0]["content"]) for p in pairs})
+    assert found[0] == found[1] and len(found[0]) == 12
+    assert len(set(found[0].values())) > 4, "the turns are alike, their draws are not"
+    code, said, error = call(train_policy, "--in", "one.jsonl", "--model", "base", "--out", "four", "--pairs",
+                             "four.pairs.jsonl", "--critic", "critic", "--max-steps", 1, "--pairs-per-turn", 4)
+    assert code == 0 and "wrote 48 pairs of 12 turns" in said, error
+
+
+def test_candidates_are_scored_and_trained_on_as_they_were_sampled(place):
+    """Sampled ids that are not what the tokenizer makes of their text: letter by letter."""
+    from transformers import AutoModelForCausalLM
+    seeming_critic()
+    tokenizer = train_policy.load_tokenizer("base")
+    letters = lambda text: [tokenizer(c)["input_ids"][0] for c in text] + [tokenizer.eos_token_id]  # noqa: E731
+    record = json.loads(open("candidates.jsonl").readline())
+    record["candidates"] = [{"output": text, "output_ids": letters(text)} for text in (*QUESTIONS, "Is it so?")]
+    write(Path("candidates.jsonl"), [record])
+    code, _, error = call(train_policy, *POLICY)
+    assert code == 0, error
+    file, = Path("cache").glob("advantages-*.jsonl")
+    critic, base = AutoModelForCausalLM.from_pretrained("critic"), AutoModelForCausalLM.from_pretrained("base")
+    shown = train_policy.put_c_in_front(record["prompt"], record["task"]["ground_truth"])
+    prompt = tokenizer.apply_chat_template(shown, add_generation_prompt=True, return_dict=False)
+    for value, candidate in zip(json.loads(open(file).read())["advantages"], record["candidates"], strict=True):
+        ids = np.array(prompt + candidate["output_ids"])
+        with torch.no_grad():
+            a, b = (plain_logps(model, ids, np.arange(len(prompt), len(ids))) for model in (critic, base))
+        assert value == pytest.approx((a - b).mean().item(), abs=2e-5)
+    (item,), sequences = train_policy.pair_items("pairs.jsonl", tokenizer)
+    pair = json.loads(open("pairs.jsonl").read())
+    for side, (n,) in (("chosen", item.chosen), ("rejected", item.rejected)):
+        assert sequences[n].ids[sequences[n].scored].tolist() == letters(pair[side][0]["content"])
+
+
+@pytest.mark.parametrize("head, advantage", [("log-ratio", "sum"), ("log-ratio", "mean-per-trajectory"),
+                                             ("regression", "mean-per-turn"), ("value", "mean-per-turn")])
+def test_a_turns_advantage_is_of_the_kind_that_its_critic_was_trained_with(place, head, advantage):
+    """From transformers' own model: the sum or mean of log-ratios; the head at the reply's tokens, or at its last."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    seeming_critic(head, advantage=advantage)
+    code, _, error = call(train_critic, "--annotate", "scored.jsonl", "--critic", "critic", "--model", "base",
+                          "--out", "seen.jsonl")
+    assert code == 0, error
+    weights = json.loads(Path("critic/critic.json").read_text())["weights"]
+    tokenizer = AutoTokenizer.from_pretrained("base")
+    critic, base = AutoModelForCausalLM.from_pretrained("critic"), AutoModelForCausalLM.from_pretrained("base")
+    record = json.loads(open("seen.jsonl").readline())
+    shown = train_critic.put_c_in_front(record["dialogue_history"], record["task"]["ground_truth"])
+    shown = [{"role": m["role"], "content": m["content"]} for m in shown]
+    for t, message in enumerate(record["dialogue_history"]):
+        if message["role"] != "assistant":
+            continue
+        prompt = tokenizer.apply_chat_template(shown[:t], add_generation_prompt=True, return_dict=False)
+        ids = np.array(prompt + tokenizer(message["content"])["input_ids"] + [tokenizer.eos_token_id])
+        own = np.arange(len(prompt), len(ids))
+        with torch.no_grad():
+            if head == "log-ratio":
+                ratio = plain_logps(critic, ids, own) - plain_logps(base, ids, own)
+                expected = ratio.sum() if advantage == "sum" else ratio.mean()
+            else:
+                hidden = critic.model(torch.tensor(ids[None])).last_hidden_state[0, len(prompt):]
+                values = hidden @ torch.tensor(weights["weight"]) + 0.5
+                expected = values[-1] if head == "value" else values.mean()
+        assert message["advantage"] == pytest.approx(expected.item(), abs=1e-3 if advantage == "sum" else 5e-5)
+
+
+def test_a_critic_that_was_trained_without_c_needs_none(place):
+    seeming_critic(context="without-c")
+    for name in ("scored.jsonl", "candidates.jsonl"):
+        write(Path(name), [{**json.loads(line), "task": {}} for line in open(name).readlines()])
+    code, _, error = call(train_critic, "--annotate", "scored.jsonl", "--critic", "critic", "--model", "base",
+                          "--out", "seen.jsonl")
+    assert code == 0, error
+    code, _, error = call(train_policy, *POLICY)
+    assert code == 0, error
+
+
+def test_a_cache_is_of_these_models_and_sequences_alone(place):
+    """Another model of the same name and sizes, and other sequences of the same lengths, are computed again."""
+    device, args, make = torch.device("cpu"), Flags(), np.random.default_rng(0).integers
+    one, two = ([train_policy.Sequence(make(5, 200, 20).astype(np.int32), np.arange(9, 20), np.zeros(11, int))]
+                for _ in range(2))
+
+    def found(sequences):
+        values, = train_policy.reference_logps("base", sequences, device, args, "cache")
+        expected, = train_policy.score_all(train_policy.load_model("base", device, args, train=False), sequences,
+                                           device, args, "")
+        return np.abs(values - expected).max() < 1e-4
+    assert found(one) and found(one) and found(two)
+    perturbed("base", "moved")
+    os.replace("moved/model.safetensors", "base/model.safetensors")
+    assert found(one)
+    seeming_critic()
+
+    def rankings():
+        assert call(train_policy, *POLICY, "--overwrite", "--max-steps", 1)[0] == 0
+        return len(list(Path("cache").glob("advantages-*")))
+    assert rankings() == rankings() == 1
+    perturbed("critic", "other")
+    os.replace("other/model.safetensors", "critic/model.safetensors")
+    assert rankings() == 2
+
+
 def test_sweet_writes_the_pairs_that_it_trains_on_and_scores_candidates_once(place):
     assert call(train_critic, *CRITIC)[0] == 0
     code, said, error = call(train_policy, *POLICY, "--pairs-per-turn", 2)
     assert code == 0, error
     records = {(r["task_id"], r["turn"]): r for r in map(json.loads, open("candidates.jsonl"))}
     pairs = [json.loads(line) for line in open("pairs.jsonl")]
+    file, = Path("cache").glob("advantages-*.jsonl")
+    advantages = {(r["key"][0], r["key"][2]): r["advantages"] for r in map(json.loads, open(file))}
     assert pairs and all(p["advantage_chosen"] >= p["advantage_rejected"] for p in pairs)
     for p in pairs:
         texts = [c["output"] for c in records[p["task_id"], p["turn"]]["candidates"]]
         assert p["prompt"] == records[p["task_id"], p["turn"]]["prompt"]
         assert p["chosen"][0]["content"] in texts and p["chosen"] != p["rejected"]
+        values = dict(zip(texts, advantages[p["task_id"], p["turn"]]))
+        for side in ("chosen", "rejected"):
+            assert p[f"advantage_{side}"] == pytest.approx(values[p[side][0]["content"]], abs=1e-5)
     first = metrics("policy")[0]
     assert (first["preference_loss"] == pytest.approx(math.log(2), abs=1e-6)
             and first["kl_chosen"] == pytest.approx(0, abs=1e-9))
@@ -485,6 +721,15 @@ def test_a_critic_with_a_head_trains_and_ranks(place, head):
     assert code == 0, error
 
 
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_the_model_is_written_in_the_precision_asked_for(place, precision):
+    from safetensors.torch import load_file
+    code, _, error = call(train_policy, "--method", "sft", "--in", "scored.jsonl", "--model", "base", "--out", "out",
+                          "--max-steps", 1, "--save-dtype", precision)
+    assert code == 0, error
+    assert {str(w.dtype) for w in load_file("out/model.safetensors").values()} == {f"torch.{precision}"}
+
+
 # Stopping and going on
 
 
@@ -605,7 +850,8 @@ def test_other_settings_are_an_error_that_names_them_and_overwrite_starts_again(
 
 def test_records_that_cannot_be_used_are_counted(place):
     records = [json.loads(line) for line in open("scored.jsonl")]
-    records += [{**records[0], "finish": "error: the server went away", "reward": None}] * 2
+    # evaluate.py gives a failed episode the reward 0; it says nothing about the agent
+    records += [{**records[0], "finish": "error: the server went away", "reward": reward} for reward in (None, 0.0)]
     records += [{**records[0], "dialogue_history": records[0]["dialogue_history"][:1]}]
     request = {"role": "user", "content": "word " * 500}
     records += [{**records[0], "task_id": "long", "dialogue_history": [request] + records[0]["dialogue_history"][1:],
@@ -616,6 +862,9 @@ def test_records_that_cannot_be_used_are_counted(place):
     assert ("2 records left out: no reward (the episode failed)" in said
             and "1 records left out: no assistant turn" in said)
     assert "tasks left out whose rewards do not differ" in said and "1 of" in said and "longer than 400 tokens" in said
+    code, said, error = call(train_policy, "--method", "multi-turn-dpo", "--in", "scored.jsonl", "--model", "base",
+                             "--out", "dpo", "--max-length", 400, "--max-steps", 1)
+    assert code == 0 and "2 records left out: no reward (the episode failed)" in said, said + error
 
 
 def test_a_reference_that_is_another_models_is_noticed_at_the_first_step(place):

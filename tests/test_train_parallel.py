@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import test_train
-from test_train import ROOT, call, metrics, train_policy
+from test_train import ROOT, call, metrics, train_critic, train_policy
 
 PAIRS = ["--in", "scored.jsonl", "--method", "multi-turn-dpo", "--pair-rule", "all", "--model", "base", "--lr", "1e-4",
          "--batch-size", "8"]
@@ -26,9 +26,9 @@ def place(tmp_path, monkeypatch):
     return tmp_path
 
 
-def torchrun(processes, *arguments, wait=True):
+def torchrun(processes, *arguments, wait=True, script="train_policy.py"):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes),
-               str(ROOT / "train_policy.py"), *map(str, arguments)]
+               str(ROOT / script), *map(str, arguments)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                                start_new_session=True)
     if not wait:
@@ -80,6 +80,8 @@ def test_micro_batches_and_packing_change_nothing(place):
         code, _, error = call(train_policy, *PAIRS, "--max-steps", 3, "--out", name, *extra)
         assert code == 0, error
         assert furthest("1", name) < 1e-5, name
+        norms = [[line["gradient_norm"] for line in metrics(run)] for run in ("1", name)]
+        assert norms[1] == pytest.approx(norms[0], rel=1e-4), "AdamW forgives a gradient of the wrong scale"
     assert furthest("1", "base") > 1e-3, "training changed nothing"
 
 
@@ -98,14 +100,18 @@ def test_a_loss_that_is_not_a_number_ends_the_run_and_leaves_the_checkpoint_befo
     assert [line["step"] for line in metrics("out")] == [1]
 
 
-@pytest.mark.parametrize("processes, extra", [
-    (2, []), pytest.param(2, ["--cpu-offload"], marks=pytest.mark.slow), pytest.param(4, [], marks=pytest.mark.slow),
-    pytest.param(4, ["--micro-batch", 4], marks=pytest.mark.slow)])
-def test_processes_change_nothing(place, processes, extra):
+@pytest.mark.parametrize("module, processes, extra", [
+    (train_policy, 2, []), (train_critic, 2, []),
+    pytest.param(train_policy, 2, ["--cpu-offload"], marks=pytest.mark.slow),
+    pytest.param(train_policy, 4, [], marks=pytest.mark.slow),
+    pytest.param(train_policy, 4, ["--micro-batch", 4], marks=pytest.mark.slow)])
+def test_processes_change_nothing(place, module, processes, extra):
     """FSDP over several processes, uneven shares and micro-batches, tied embeddings: the parameters of one process."""
     tie("base")
-    assert call(train_policy, *PAIRS, "--max-steps", 3, "--out", "one")[0] == 0
-    torchrun(processes, *PAIRS, "--max-steps", 3, "--out", "many", "--micro-batch", 1, *extra)
+    pairs = [*PAIRS[:2], *PAIRS[4:]] if module is train_critic else PAIRS  # the critic has no --method
+    assert call(module, *pairs, "--max-steps", 3, "--out", "one")[0] == 0
+    torchrun(processes, *pairs, "--max-steps", 3, "--out", "many", "--micro-batch", 1, *extra,
+             script=f"{module.__name__}.py")
     assert furthest("one", "many") < 1e-5
     for a, b in zip(metrics("one"), metrics("many")):
         assert ({k: v for k, v in b.items() if k != "tokens"}
