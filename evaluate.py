@@ -42,6 +42,11 @@ Where a name stands for several files, each is a training run of its own (a seed
 Student's t over the runs, differences taken run by run.
 """
 
+import os
+import signal
+
+if __name__ == "__main__":  # Ctrl-C until scoring starts (loading takes seconds): nothing is written yet
+    signal.signal(signal.SIGINT, lambda *_: os._exit(130))
 import argparse
 import base64
 import collections
@@ -53,11 +58,13 @@ import io
 import itertools
 import json
 import math
-import os
 import re
+import shlex
 import sys
+import tempfile
 import textwrap
 from collections import Counter
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -71,6 +78,11 @@ NO_ANSWER = "no answer"  # status of every test of an episode that ended without
 # What scoring adds to a record. Whatever else a record holds is carried through, and must be the same on resume.
 ADDED = ("reward", "tests", "sandbox", "reward_released", "tests_released", "cosine", "page", "encoder", "view")
 VIEWS = ("page", "centre")
+# What values of a record must be where they are there at all; other keys may hold anything.
+KINDS = {"task_id": (str, "a text"), "sample": (int, "a whole number"), "domain": (str, "a text"),
+         "finish": (str, "a text"), "tests": (dict | None, "an object of statuses"),
+         "cosine": (dict | None, "an object with the cosines page and centre"), "page": (str, "a text"),
+         "reward_released": (int | float, "a number"), "advantages": (list | None, "a list")}
 
 # name in metrics.json: (numerator, denominator, what it is called in a table, how it is printed)
 METRICS = {
@@ -151,8 +163,16 @@ def parse_args():
                         help="folders searched for metrics.jsonl of training runs, whose curves go into the report "
                              "(default: the folders of the scored files)")
     args = parser.parse_args()
-    if min(args.workers, args.resamples, args.report_limit, args.picture_tasks) < 1:
-        die("--workers, --resamples, --report-limit and --picture-tasks must be at least 1")
+    for flag, least, most in (("workers", 1, 1e4), ("call_timeout", 0.001, 1e6), ("program_timeout", 0.001, 1e6),
+                              ("memory_mb", 1, 1e9), ("resamples", 1, 1e9), ("seed", 0, math.inf),
+                              ("report_limit", 1, math.inf), ("picture_tasks", 1, math.inf)):
+        if not least <= getattr(args, flag) <= most:    # NaN lies nowhere
+            die(f"--{flag.replace('_', '-')} must be at least {least}" + (f" and at most {most:g}" if most < math.inf
+                else "") + f", found {getattr(args, flag)}")
+    for flag, suffix in (("report", ".html"), ("json", ".json"), ("picture", ".png")):
+        path = getattr(args, flag)
+        if path and path.suffix != suffix:
+            die(f"--{flag} {path} must end in {suffix}: it replaces what is there, and nothing else should lose by it")
     if args.compare and (args.input or args.out):
         die("--compare reads files that are scored already: give it without --in and --out")
     if args.json and not args.compare:
@@ -161,7 +181,44 @@ def parse_args():
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Records
+# Files and records
+
+
+def check_output(path, *inputs):
+    """Stop before anything is done if `path` is one of the inputs (links followed) or cannot be written."""
+    for source in inputs:
+        if path.resolve() == source.resolve() or path.exists() and source.exists() and path.samefile(source):
+            die(f"{path} is the input {source}, which is never written over; name another output")
+    if path.exists() and not path.is_file():
+        die(f"{path} is no file; name a file to write")
+    folder = next(folder for folder in path.absolute().parents if folder.exists())
+    try:
+        with open(path, "ab") if path.exists() else tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        die(f"{path} cannot be written: {error.strerror}")
+
+
+@contextmanager
+def whole_or_nothing(path):
+    """A new file beside `path` that takes its place when it is whole, and goes away if something fails."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".part")
+    try:
+        yield partial
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def numbered(path, **required):
+    """(number, record) of a file of JSON lines."""
+    number = 0
+    try:
+        for number, record in enumerate(read_jsonl(path, **required), start=1):
+            yield number, record
+    except RecursionError:
+        die(f"{path}, line {number + 1}: nested too deeply for a record")
 
 
 def extract_code(answer):
@@ -194,10 +251,11 @@ def complete(record, number, path, domain, seen):
             "is this a file of trajectories? rollout.py writes them")
     history = record.get("dialogue_history")
     messages = [turn for turn in history if isinstance(turn, dict)] if isinstance(history, list) else []
-    good = [turn for turn in messages if isinstance(turn.get("role"), str) and isinstance(turn.get("content"), str)]
+    good = [turn for turn in messages if isinstance(turn.get("role"), str) and isinstance(turn.get("content"), str)
+            and isinstance(turn.get("output"), str | None) and isinstance(turn.get("output_ids"), list | None)]
     if not good or len(good) < len(history):
-        die(f'{where}: "dialogue_history" must be a list of messages with the texts "role" and "content"; '
-            'rollout.py writes them')
+        die(f'{where}: "dialogue_history" must be a list of messages with the texts "role" and "content" (and, if they '
+            'are there, the text "output" and the list "output_ids"); rollout.py writes them')
     if "answer" not in record or not isinstance(record["answer"], (str, type(None))):
         die(f'{where}: "answer" must be a text, or null for an episode that failed; run rollout.py again for '
             'this record')
@@ -205,17 +263,24 @@ def complete(record, number, path, domain, seen):
         content = json.dumps([task.get("problem_description"), task.get("ground_truth")])
         record["task_id"] = task.get("task_id") or "task-" + hashlib.sha256(content.encode()).hexdigest()[:12]
     if "sample" not in record:
-        record["sample"] = seen[record["task_id"]]
-        seen[record["task_id"]] += 1
+        record["sample"] = seen[str(record["task_id"])]
+        seen[str(record["task_id"])] += 1
     record.setdefault("domain", task.get("domain", domain))
     if "finish" not in record:
         last = next((turn for turn in reversed(history) if turn["role"] == "assistant"), {})
         marked = ANSWER_MARK in (last.get("output") or last.get("content") or "")
         record["finish"] = "answered" if marked else "max_turns" if record["answer"] is not None else "error: no answer"
-    for name, kind in {"task_id": str, "sample": int, "domain": str, "finish": str}.items():
-        if not isinstance(record[name], kind):
-            expected = "a whole number" if kind is int else "a text"
-            die(f"{where}: {name!r} must be {expected}, found {json.dumps(record[name])[:60]}")
+    for name, (kind, expected) in KINDS.items():
+        value = record.get(name)
+        fits = name not in record or isinstance(value, kind)
+        if fits and value and name == "tests":
+            fits = all(isinstance(status, str) for status in value.values())
+        if fits and value and name == "cosine":
+            fits = all(isinstance(value.get(view), int | float) for view in VIEWS)
+        if not fits:
+            die(f"{where}: {name!r} must be {expected}, found {json.dumps(value)[:60]}")
+    if record["domain"] not in ("backend", "frontend"):
+        die(f"{where}: found domain {record['domain']!r}, expected backend or frontend")
     if not isinstance(task.get("ground_truth"), str):
         die(f"{where}: the task has no \"ground_truth\"; its reference is needed to score an answer")
     tests = task.get("test_cases")
@@ -228,7 +293,7 @@ def complete(record, number, path, domain, seen):
 def trajectories(path, domain):
     """The records of a file of trajectories, one at a time, checked."""
     seen = Counter()
-    for number, record in enumerate(read_jsonl(path), start=1):
+    for number, record in numbered(path):
         yield complete(record, number, path, domain, seen)
 
 
@@ -248,22 +313,27 @@ def finished_records(path):
         whole = sum(len(line) for line in file if line.endswith(b"\n"))
         if whole < file.tell():
             file.truncate(whole)
-    return {key_of(record): digest(record) for record in read_jsonl(path, required=("task_id", "sample", "reward"))}
+    return {key_of(record): digest(record) for _, record in numbered(path, required=("task_id", "sample", "reward"))}
 
 
 def check_settings(path, settings):
-    """Write the settings beside a new output; on resume, stop where they differ from those it was made with."""
+    """On resume, stop where the settings differ from those the output was made with."""
     sidecar = path.with_suffix(".settings.json")
-    if not path.exists():
-        sidecar.write_text(json.dumps(settings, indent=1) + "\n")
-        return
     if not sidecar.exists():
         die(f"{path} is there, but not {sidecar.name}, the settings it was made with: use --overwrite or another --out")
-    before = json.loads(sidecar.read_text())
+    try:
+        before = dict(json.loads(sidecar.read_text(encoding="utf-8")))
+    except (ValueError, TypeError):
+        die(f"{sidecar} is damaged, no JSON object of settings: use --overwrite or another --out")
     changed = [name for name in settings if before.get(name) != settings[name]]
     differences = [f"{name} was {before.get(name)!r}, now {settings[name]!r}" for name in changed]
     if differences:
         die(f"{path} was made with other settings ({'; '.join(differences)}): use --overwrite or another --out")
+
+
+def interruptible():
+    """From here on Ctrl-C is an exception: the line under way is finished, browsers and sandbox are closed."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def score_in_order(box, records, mode):
@@ -315,27 +385,33 @@ def score(args):
     if stale:
         die(f"{args.out} holds {len(stale)} records that {args.input} does not (first: task {stale[0][0]}, sample "
             f"{stale[0][1]}); --overwrite scores everything again")
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    if args.overwrite:
-        args.out.unlink(missing_ok=True)
     for_programs, for_pages = ("mode", "call_timeout", "program_timeout", "memory_mb", "numpy"), ("encoder", "view")
     settings = {name: getattr(args, name) for name in (for_pages if domain == "frontend" else for_programs)}
-    check_settings(args.out, {"in": str(args.input), "domain": domain, **settings})
+    settings = {"in": str(args.input), "domain": domain, **settings}
+    if args.out.exists() and not args.overwrite:
+        check_settings(args.out, settings)
     if todo == 0:
         print(f"{args.out}: all {len(keys):,} trajectories are scored already")
         return
     records = (record for record in trajectories(args.input, args.domain) if key_of(record) not in done)
     scored = score_frontend(records, args) if domain == "frontend" else score_backend(records, args)
-    bar = tqdm(total=len(keys), initial=len(done), unit=" answers", desc="scoring", mininterval=0.5, dynamic_ncols=True)
-    with open(args.out, "a", encoding="utf-8") as out, bar:
-        for record in scored:
-            out.write(json.dumps(record) + "\n")
-            out.flush()
-            bar.update()
+    with closing(scored):
+        first = next(scored)    # sandbox, encoder and browsers work: only now is anything written or replaced
+        if args.overwrite or not args.out.exists():
+            args.out.unlink(missing_ok=True)
+            write_json(args.out.with_suffix(".settings.json"), settings, said=False)
+        bar = tqdm(total=len(keys), initial=len(done), unit=" answers", desc="scoring", mininterval=0.5,
+                   dynamic_ncols=True)
+        with open(args.out, "a", encoding="utf-8") as out, bar:
+            for record in itertools.chain([first], scored):
+                out.write(json.dumps(record) + "\n")
+                out.flush()
+                bar.update()
 
 
 def score_backend(records, args):
     """Add reward, tests and sandbox to each record; with --mode both also what the released evaluator would say."""
+    interruptible()
     modes = ["module", "released"] if args.mode == "both" else [args.mode]
     with Sandbox(workers=args.workers, memory_mb=args.memory_mb, call_timeout=args.call_timeout,
                  program_timeout=args.program_timeout, numpy=args.numpy, unsafe=args.unsafe) as box:
@@ -355,6 +431,7 @@ def score_frontend(records, args):
 
     try:
         embed = load_encoder(args.encoder)
+        interruptible()
         renderer = Renderer(args.workers)
     except RuntimeError as problem:
         die(str(problem))
@@ -448,7 +525,7 @@ def summarise(path, domain="backend"):
     """Everything the tables need from one scored file, in one pass that keeps one row of sums per task."""
     rows, rewards, encoders, bad_references = {}, {}, {}, {}
     ends, errors, statuses, seen = Counter(), Counter(), Counter(), Counter()
-    for number, record in enumerate(read_jsonl(path), start=1):
+    for number, record in numbered(path):
         complete(record, number, path, domain, seen)
         if not isinstance(record.get("reward"), (int, float)) or not 0 <= record["reward"] <= 1:
             die(f'{path}, line {number}: no "reward" between 0 and 1, so this is not a scored file: '
@@ -840,8 +917,10 @@ filter();
 
 
 def e(value):
-    """Text for HTML: every character that could end a text or an attribute is escaped."""
-    return html.escape(str(value).encode("utf-8", "replace").decode(), quote=True)
+    """Text for HTML: every character that could end a text or an attribute is escaped; what HTML cannot hold (control
+    characters, halves of surrogate pairs) is replaced."""
+    text = str(value).encode("utf-8", "replace").decode()
+    return html.escape(re.sub(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]", "\ufffd", text), quote=True)
 
 
 def hash_of(text):
@@ -922,10 +1001,11 @@ def training_curves(folders):
     for path in sorted({path for folder in folders
                         for name in ("metrics.jsonl", "*/metrics.jsonl") for path in folder.glob(name)}):
         values = {}
-        for number, row in enumerate(read_jsonl(path)):
+        for number, row in numbered(path):
             for name, value in row.items():
                 if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
-                    values.setdefault(name, []).append((row.get("step", number), value))
+                    step = row.get("step")
+                    values.setdefault(name, []).append((step if isinstance(step, int | float) else number, value))
         charts = {}
         for name in sorted(values.keys() - {"step", "epoch"},
                            key=lambda name: (name != "loss", "accuracy" not in name, name)):
@@ -1162,7 +1242,7 @@ def write_report(path, named, result, summaries, args, pages=None):
     episodes, requests, seen, results = {task: [] for task in chosen}, {}, Counter(), {}
     for name, file in named.items():
         seen.clear()
-        for number, record in enumerate(read_jsonl(file), start=1):
+        for number, record in numbered(file):
             complete(record, number, file, args.domain, seen)
             if record["task_id"] in episodes:
                 results[result_of(record)[0]] = True
@@ -1177,9 +1257,7 @@ def write_report(path, named, result, summaries, args, pages=None):
     several = len(named) > 1
     policy = (f"default-src 'none'; img-src data:; style-src {hash_of(STYLE)}; script-src {hash_of(SCRIPT)}; "
               "base-uri 'none'; form-action 'none'")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".part")
-    with open(partial, "w", encoding="utf-8") as out:
+    with whole_or_nothing(path) as partial, open(partial, "w", encoding="utf-8") as out:
         out.write(
             '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
             '<meta name="viewport" content="width=device-width">\n'
@@ -1216,7 +1294,6 @@ def write_report(path, named, result, summaries, args, pages=None):
             request = e(requests.get(task, ""))
             out.write(f'<section class="task"><h3>{e(task)}</h3><p>{request}</p>{"".join(episodes[task])}</section>\n')
         out.write(f"</main>{pages.stored() if pages else ''}<script>{SCRIPT}</script></body></html>\n")
-    os.replace(partial, path)
     print(f"wrote {path}: {shown:,} of {total:,} dialogues, {path.stat().st_size / 1e6:.1f} MB; open it in a browser")
 
 
@@ -1246,10 +1323,8 @@ def write_picture(path, named, tasks, pages):
             if known.get(page):
                 sheet.paste(known[page], (370 * column + 10, top + 24))
         top += height
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".part")
-    sheet.quantize(256).save(partial, "PNG", optimize=True)  # pages have few colours
-    os.replace(partial, path)
+    with whole_or_nothing(path) as partial:
+        sheet.quantize(256).save(partial, "PNG", optimize=True)  # pages have few colours
     print(f"wrote {path}: {len(rows)} tasks, {path.stat().st_size / 1e3:.0f} kB")
 
 
@@ -1272,18 +1347,33 @@ def named_files(pairs):
     return named
 
 
-def write_json(path, value):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".part")
-    partial.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
-    os.replace(partial, path)
-    print(f"wrote {path}")
+def write_json(path, value, said=True):
+    with whole_or_nothing(path) as partial:
+        partial.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
+    if said:
+        print(f"wrote {path}")
+
+
+def next_command(args, frontend):
+    """What comes after scoring: the critic of the run in whose folder the file lies, or a comparison."""
+    if "train" not in args.out.name:
+        return (f"python evaluate.py --compare NAME={shlex.quote(str(args.out))} NAME=... puts runs side by side; "
+                "--report FILE.html shows the dialogues")
+    folder = args.out.parent.as_posix()
+    run = folder.removeprefix("runs/") if folder.startswith("runs/") else args.run
+    default = args.out == Path("runs") / run / "train.scored.jsonl"
+    return shlex.join(["python", "train_critic.py", *(["--run", run] if run != "default" else []),
+                       *(["--domain", "frontend"] if frontend else []), *([] if default else ["--in", str(args.out)])])
 
 
 def main():
     args = parse_args()
+    outputs = args.report, args.json, args.picture
     if args.compare:
         named = named_files(args.compare)
+        for path in filter(None, outputs):
+            check_output(path, *itertools.chain(*named.values()))
+        interruptible()
         if any(len(files) > 1 for files in named.values()):
             if args.report or args.picture:
                 die("--report and --picture show one run a name: give them one file for each")
@@ -1308,10 +1398,10 @@ def main():
             die(f"--in {args.input} is a folder; name a file of trajectories in it")
         name = args.input.name.removesuffix(".jsonl").removesuffix(".trajectories")
         args.out = args.out or args.input.with_name(f"{name}.scored.jsonl")
-        if args.out.resolve() == args.input.resolve():
-            die(f"--out {args.out} is the input; scoring writes a file of its own")
         if args.out.suffix != ".jsonl":
             die(f"--out {args.out} must end in .jsonl: its settings and metrics get their names from it")
+        for path in filter(None, (args.out, *outputs)):
+            check_output(path, args.input)
         score(args)
         named = {name: args.out}
         summaries = {name: summarise(args.out, args.domain)}
@@ -1337,17 +1427,16 @@ def main():
                 write_picture(args.picture, named, tasks[:args.picture_tasks], pages)
     elif args.report:
         write_report(args.report, named, result, summaries, args)
-    if not args.compare and "train" in args.out.name:
-        print(f"next: torchrun train_critic.py {'--domain frontend ' if frontend else ''}--in {args.out}")
-    elif not args.compare:
-        print(f"next: python evaluate.py --compare NAME={args.out} NAME=... puts runs side by side; "
-              "--report FILE.html shows the dialogues")
+    if not args.compare:
+        print(f"next: {next_command(args, frontend)}")
 
 
 if __name__ == "__main__":
     try:
         main()
     except KeyboardInterrupt:
-        sys.exit("\nevaluate.py: stopped; the same command goes on where it stopped")
+        print("\nevaluate.py: stopped; the same command goes on where it stopped", file=sys.stderr)
+        sys.stdout.flush()
+        os._exit(130)    # what is still at work in threads is not waited for
     except OSError as error:
         die(f"{error.filename or 'a file'}: {error.strerror or error}")

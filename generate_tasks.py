@@ -41,6 +41,11 @@ Writes: data/{domain}/{train,val,test}.jsonl; for demonstrations data/{domain}/d
     python generate_tasks.py --domain frontend --demonstrations 3000 --max-turns 6
     python generate_tasks.py --domain frontend --source websight --in websight.parquet
 """
+import os
+import signal
+
+if __name__ == "__main__":  # Ctrl-C while the modules load: nothing is written yet
+    signal.signal(signal.SIGINT, lambda *_: os._exit(130))
 import argparse
 import ast
 import hashlib
@@ -49,9 +54,9 @@ import importlib.util
 import itertools
 import json
 import math
-import os
 import random
 import re
+import shlex
 import sys
 import time
 import urllib.error
@@ -73,6 +78,16 @@ DO_NOT_KNOW = "I do not know."
 SPLITS = ("train", "val", "test")
 REDRAWS = 40  # draws of ten calls before a combination is given up
 BATCH = 200  # tasks validated at a time
+# least and most of each number; NaN lies nowhere
+RANGES = {"train": (0, 1e9), "val": (0, 1e9), "test": (0, 1e9), "demonstrations": (0, 1e9), "ask": (0, 1),
+          "waste": (0, 1), "max_turns": (1, 1e6), "samples": (1, 1e9), "temperature": (0, 1e6),
+          "max_tokens": (1, 1e9), "excerpt_length": (1, 1e9), "similar": (0, 1), "concurrency": (1, 1e6),
+          "timeout": (0.001, 1e6), "retries": (0, 1e6), "tensor_parallel_size": (1, 1e6), "max_model_len": (0, 1e9),
+          "workers": (1, 1e4)}
+# what a flag belongs to; elsewhere it would do nothing, and is refused
+BELONGS = {"families": "procedural", "split": "demonstrations colbench", "ask": "demonstrations",
+           "waste": "demonstrations", "max_turns": "demonstrations", "input": "demonstrations llm colbench websight",
+           "model": "llm", "model_name": "llm"}
 
 
 def parse_args():
@@ -92,7 +107,7 @@ def parse_args():
     # demonstrations
     p.add_argument("--demonstrations", type=int, default=0, metavar="N",
                    help="write N dialogues of the scripted agent instead of tasks (default 0: write tasks)")
-    p.add_argument("--split", choices=SPLITS, default="train",
+    p.add_argument("--split", choices=SPLITS, default=None,
                    help="demonstrations: the tasks they are about; colbench: what the file holds (default train)")
     p.add_argument("--ask", type=float, default=0.6,
                    help="demonstrations: probability that a hidden detail is asked (default 0.6)")
@@ -133,7 +148,21 @@ def parse_args():
     p.add_argument("--workers", type=int, default=2, help="sandbox processes (default 2)")
     p.add_argument("--seed", type=int, default=0, help="random seed (default 0)")
     p.add_argument("--overwrite", action="store_true", help="start the output again instead of continuing it")
-    return p.parse_args()
+    args = p.parse_args()
+    args.test = {"backend": 1000, "frontend": 500}[args.domain] if args.test is None else args.test
+    for flag, (least, most) in RANGES.items():
+        if not least <= getattr(args, flag) <= most:
+            die(f"--{flag.replace('_', '-')} must be at least {least} and at most {most:g}, found "
+                f"{getattr(args, flag)}")
+    making = "demonstrations" if args.demonstrations else args.source
+    for flag, owners in BELONGS.items():
+        if getattr(args, flag) != p.get_default(flag) and making not in owners.split():
+            die(f"--{flag.replace('_', '-').replace('input', 'in')} goes with {' or '.join(owners.split())}; "
+                f"it does nothing for {making}")
+    if not args.demonstrations and args.train + args.val + args.test == 0:
+        die("--train, --val and --test are all 0: nothing to make")
+    args.split = args.split or "train"
+    return args
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -927,16 +956,27 @@ def in_turn(families, split, seed):
 # Output files that can be continued
 # ---------------------------------------------------------------------------------------------------------------------
 
-def open_output(path, settings, overwrite):
-    """Records already in `path` (a torn last line is cut off), and the file opened for appending."""
-    path = Path(path)
-    sidecar = path.with_suffix(".settings.json")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if overwrite:
-        path.unlink(missing_ok=True)
+class Threads(ThreadPoolExecutor):
+    """Threads that nobody waits for after an error or Ctrl-C."""
+    def __exit__(self, problem, *_):
+        self.shutdown(wait=problem is None, cancel_futures=True)
+
+
+def finished_records(path, settings, args, wanted):
+    """Records already in `path` (a torn last line is cut off), after a check that this run may write it."""
+    source, sidecar = Path(args.input or "data"), path.with_suffix(".settings.json")
+    if path.suffix != ".jsonl":
+        die(f"--out {path} must be a file that ends in .jsonl: its settings get their name from it")
+    if path.resolve() == source.resolve() or path.exists() and source.exists() and path.samefile(source):
+        die(f"{path} is the input, which is never written over; name another --out")
+    if path.is_dir():
+        die(f"--out {path} is a folder; name a file to write")
     done = []
-    if path.exists():
-        old = json.loads(sidecar.read_text()) if sidecar.exists() else {}
+    if path.exists() and not args.overwrite:
+        try:
+            old = dict(json.loads(sidecar.read_text(encoding="utf-8"))) if sidecar.exists() else {}
+        except (ValueError, TypeError):
+            die(f"{sidecar}: damaged, expected the JSON object of settings; use --overwrite or another --out")
         for k in sorted(settings.keys() | old.keys()):
             if old.get(k) != settings.get(k):
                 die(f"{path}: {k} was {old.get(k)!r}, now {settings.get(k)!r}; use --overwrite or another --out")
@@ -945,13 +985,57 @@ def open_output(path, settings, overwrite):
             with open(path, "r+b") as f:
                 f.truncate(text.rfind(b"\n") + 1)
         done = list(read_jsonl(path))
-    sidecar.write_text(json.dumps(settings, indent=1, sort_keys=True) + "\n")
-    return done, open(path, "a", encoding="utf-8")
+        if len(done) > wanted:
+            die(f"{path} already holds {len(done)} records, more than the {wanted} asked for; "
+                f"use --overwrite or another --out")
+    return done
+
+
+def open_output(settings, args, wanted):
+    """[(records already there, the file opened for appending)] for each path of `wanted` {path: most records}.
+
+    Whatever stands in the way of one is said before any is changed. Files are unbuffered: one write a line, so that
+    lines are whole whenever the run ends."""
+    done = [finished_records(path, settings, args, most) for path, most in wanted.items()]
+    for path in wanted:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if args.overwrite:
+            path.unlink(missing_ok=True)
+        path.with_suffix(".settings.json").write_text(json.dumps(settings, indent=1, sort_keys=True) + "\n")
+    return list(zip(done, [open(path, "ab", buffering=0) for path in wanted]))
+
+
+def open_splits(args, settings):
+    """{split: (records already there, file)}"""
+    folder = Path(args.out or f"data/{args.domain}")
+    return dict(zip(SPLITS, open_output(settings, args, {folder / f"{s}.jsonl": getattr(args, s) for s in SPLITS})))
 
 
 def write_line(file, record):
-    file.write(json.dumps(record, ensure_ascii=False) + "\n")
-    file.flush()
+    line = json.dumps(record, ensure_ascii=False) + "\n"
+    line = line.encode("utf-8", "backslashreplace")  # half a surrogate pair stays \\ud83d
+    if file.write(line) < len(line):
+        die(f"{file.name}: the disk is full; make room, and the same command continues")
+
+
+def rollout_command(args, *more, source=None):
+    """The command that plays the tasks just written (`source`: those of --split), with what it needs to find them."""
+    split = args.split if source else next(split for split in SPLITS if getattr(args, split))
+    default = Path(f"data/{args.domain}/{split}.jsonl")
+    source = source or Path(args.out or default.parent) / default.name
+    return shlex.join(["python", "rollout.py", *(["--domain", "frontend"] if args.domain == "frontend" else []),
+                       "--split", split, *(["--in", str(source)] if source != default else []), "--model", "MODEL",
+                       *more])
+
+
+def demonstrations_command(args, count):
+    """The command that makes demonstrations on the tasks just written."""
+    default = Path(f"data/{args.domain}")
+    folder = Path(args.out or default)
+    return shlex.join(["python", "generate_tasks.py", *(["--domain", "frontend"] if args.domain == "frontend" else []),
+                       "--demonstrations", str(count), *(["--in", f"{folder}/train.jsonl", "--out",
+                                                          f"{folder}/demonstrations.jsonl"] if folder != default
+                                                         else [])])
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -998,23 +1082,15 @@ def unseen_detail(box, family, values, task, seed):
 
 def sandbox_verdicts(box, batch, seed):
     """Run references and wrong programs of a batch [(family, values, task)]; one reason or None for each."""
-    with ThreadPoolExecutor(box.workers) as threads:
+    with Threads(box.workers) as threads:
         unseen = threads.map(lambda b: unseen_detail(box, *b, seed), batch)
         bad = threads.map(lambda b: reference_fault(box, b[2]), batch)
         return [b or (f"no calls show {family}.{u}" if u else None) for b, u, (family, *_) in zip(bad, unseen, batch)]
 
 
-def write_split(box, split, wanted, families, args):
-    """Write the tasks of one split; returns the number rejected by reason."""
-    out = Path(args.out or f"data/{args.domain}") / f"{split}.jsonl"
-    order = in_turn(families, split, args.seed)
-    if wanted > len(order):
-        die(f"the chosen families offer {len(order)} {split} tasks, fewer than the {wanted} asked for: "
-            f"use --{split} {len(order)} or more families")
-    done, file = open_output(out, {"source": args.source, "families": families, "seed": args.seed}, args.overwrite)
-    if len(done) > wanted:
-        die(f"{out} already holds {len(done)} tasks, more than the {wanted} asked for; "
-            f"use --overwrite or another --out")
+def write_split(box, split, order, done, file, families, args):
+    """Write the tasks of one split, in `order`, after those that are done."""
+    out, wanted = Path(file.name), getattr(args, split)
     have = {(t["source"].partition(":")[2], tuple(t["details"].values())) for t in done}
     order = iter([c for c in order if c not in have])
     rejects, count = Counter(), len(done)
@@ -1044,16 +1120,66 @@ def write_procedural(args):
     for f in families:
         if f not in FAMILIES:
             die(f"no family is called {f!r}; there are {', '.join(FAMILIES)}")
+    orders = {split: in_turn(families, split, args.seed) for split in SPLITS}
+    for split, order in orders.items():
+        if getattr(args, split) > len(order):
+            die(f"the chosen families offer {len(order)} {split} tasks, fewer than the {getattr(args, split)} asked "
+                f"for: use --{split} {len(order)} or more families")
     # ample time: the programs are known to be quick, and a busy machine must not change which tasks are kept
     with Sandbox(workers=args.workers, call_timeout=10, program_timeout=60) as box:
-        for split in SPLITS:
-            write_split(box, split, getattr(args, split), families, args)
-    print("next: python generate_tasks.py --demonstrations 8000    or    python rollout.py --split train --model MODEL")
+        outputs = open_splits(args, {"source": args.source, "families": families, "seed": args.seed})
+        for split, order in orders.items():
+            write_split(box, split, order, *outputs[split], families, args)
+    print(f"next: {demonstrations_command(args, 8000)}    or    {rollout_command(args)}")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Demonstrations of a scripted, imperfect agent
 # ---------------------------------------------------------------------------------------------------------------------
+
+def fault_of(task, domain):
+    """Why no demonstration can be about a task, or None: its details must be those of a family or kind of page."""
+    for key in ("task_id", "problem_description", "ground_truth", "source"):
+        if not isinstance(task.get(key), str):
+            return f"{key} {json.dumps(task.get(key))[:60]}, not a text"
+    if task.get("domain") != domain:
+        return f"domain {task.get('domain')!r}, not {domain!r}"
+    families, part = (PAGES, "choices") if domain == "frontend" else (FAMILIES, "details")
+    family, details = task["source"].partition(":")[2], task.get("details")
+    if family not in families:
+        return f"source {task['source']!r}"
+    values = {d["name"]: list(d["values"]) for d in families[family][part]}
+    if not isinstance(details, dict) or details.keys() != values.keys() or any(details[d] not in values[d]
+                                                                               for d in values):
+        return f"details {json.dumps(details)[:60]}, not those of {family}"
+    facts = task.get("facts") if isinstance(task.get("facts"), list) else []
+    told = {fact["detail"] for fact in facts if isinstance(fact, dict)
+            and all(isinstance(fact.get(key), str) for key in ("detail", "question", "reply"))}
+    if domain == "backend" and (len(told) < len(facts) or told != values.keys()):
+        return f"facts {json.dumps(task.get('facts'))[:60]}, not one for each detail"
+    return None
+
+
+def tasks_to_show(args):
+    """The tasks that demonstrations are about, checked, and a digest of them."""
+    args.input = args.input or f"data/{args.domain}/{args.split}.jsonl"
+    tasks = []
+    for number, task in enumerate(read_jsonl(args.input, required=("task_id", "problem_description", "source")), 1):
+        if fault := fault_of(task, args.domain):
+            die(f"{args.input}, line {number}: demonstrations need a procedural task, found {fault}; write some with "
+                f"generate_tasks.py --domain {args.domain}")
+        tasks.append(task)
+    if not tasks:
+        die(f"{args.input}: no tasks; write some with generate_tasks.py --domain {args.domain}")
+    return tasks, hashlib.sha256("".join(t["task_id"] + t["ground_truth"] for t in tasks).encode()).hexdigest()[:16]
+
+
+def say_written(args, count, tasks, out):
+    print(f"wrote {count} demonstrations on {min(len(tasks), count)} tasks to {out}")
+    print("next: " + shlex.join(["python", "train_policy.py", "--method", "sft", "--model", "tiny",
+                                 *(["--domain", "frontend"] if args.domain == "frontend" else []),
+                                 *(["--run", args.run] if args.run != "default" else []), "--in", str(out)]))
+
 
 def demonstrate(task, elsewhere, ask, waste, max_turns, rng):
     """One dialogue: questions about some details in random order, wasted turns among them, guesses, the answer.
@@ -1086,24 +1212,12 @@ def demonstrate(task, elsewhere, ask, waste, max_turns, rng):
 
 
 def write_demonstrations(args):
-    tasks_path = Path(args.input or f"data/{args.domain}/{args.split}.jsonl")
+    tasks, digest = tasks_to_show(args)
     out = Path(args.out or f"data/{args.domain}/demonstrations.jsonl")
-    tasks = list(read_jsonl(tasks_path, required=("task_id", "problem_description", "source")))
-    for number, task in enumerate(tasks, 1):
-        family = str(task["source"]).partition(":")[2]
-        if family not in FAMILIES or "details" not in task or "facts" not in task:
-            die(f"{tasks_path} line {number}: demonstrations need a procedural task with details and facts, "
-                f"found source {task['source']!r}; write some with generate_tasks.py --source procedural")
-    if not tasks:
-        die(f"{tasks_path}: no tasks; write some with generate_tasks.py")
     families = sorted({t["source"].partition(":")[2] for t in tasks})
     elsewhere = sorted({d["question"] for f in families for d in FAMILIES[f]["details"]})
-    digest = hashlib.sha256("".join(t["task_id"] + t["ground_truth"] for t in tasks).encode()).hexdigest()[:16]
     settings = {"tasks": digest, "ask": args.ask, "waste": args.waste, "max_turns": args.max_turns, "seed": args.seed}
-    done, file = open_output(out, settings, args.overwrite)
-    if len(done) > args.demonstrations:
-        die(f"{out} already holds {len(done)} demonstrations, more than the {args.demonstrations} asked for; "
-            f"use --overwrite or another --out")
+    [(done, file)] = open_output(settings, args, {out: args.demonstrations})
     with file:
         for i in tqdm(range(len(done), args.demonstrations), initial=len(done), total=args.demonstrations,
                       desc=out.name, unit="dialogue", mininterval=1):
@@ -1113,8 +1227,7 @@ def write_demonstrations(args):
             write_line(file, {"task_id": task["task_id"], "sample": sample, "domain": task["domain"], "task": task,
                               "system": "", "dialogue_history": history, "answer": answer, "finish": "answered",
                               "model": "scripted", "simulator": "scripted", "seed": args.seed})
-    print(f"wrote {args.demonstrations} demonstrations on {min(len(tasks), args.demonstrations)} tasks to {out}")
-    print(f"next: python train_policy.py --method sft --model tiny --in {out}")
+    say_written(args, args.demonstrations, tasks, out)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -1338,23 +1451,19 @@ def write_pages(args):
     """Procedural frontend tasks; each reference is rendered, and kept if there is something to see."""
     kinds = chosen_kinds(args)
     with open_renderer(args) as renderer:
+        outputs = open_splits(args, {"source": args.source, "families": kinds, "seed": args.seed})
         for split in SPLITS:
             rows = ((PAGES[kind]["about"], page_source(kind, values), f"procedural:{kind}",
                      {c["name"]: v for c, v in zip(PAGES[kind]["choices"], values)})
                     for kind, values in draw_pages(kinds, split, args.seed))
-            write_page_split(renderer, split, rows, {"source": args.source, "families": kinds, "seed": args.seed}, args)
-    print("next: python generate_tasks.py --domain frontend --demonstrations 3000    or    "
-          "python rollout.py --domain frontend --split train --model MODEL")
+            write_page_split(renderer, split, rows, *outputs[split], args)
+    print(f"next: {demonstrations_command(args, 3000)}    or    {rollout_command(args)}")
 
 
-def write_page_split(renderer, split, rows, settings, args):
+def write_page_split(renderer, split, rows, done, file, args):
     """Render the references (description, page, source, details or None) of one split and keep the good ones,
     --train (...) of them."""
-    wanted, out = getattr(args, split), Path(args.out or f"data/{args.domain}") / f"{split}.jsonl"
-    done, file = open_output(out, settings, args.overwrite)
-    if len(done) > wanted:
-        die(f"{out} already holds {len(done)} tasks, more than the {wanted} asked for; "
-            "use --overwrite or another --out")
+    wanted, out = getattr(args, split), Path(file.name)
     have, rejects, count = {t["ground_truth"] for t in done}, Counter(), len(done)
     rows = (row for row in rows if row[1] not in have)
     with file, tqdm(total=wanted, initial=count, desc=out.name, unit="page", mininterval=1) as bar:
@@ -1406,12 +1515,13 @@ def write_websight(args):
         die(f"{path}: no such file")
     next(read_websight(path), None)  # what is wrong with the file is said before browsers and bars start
     with open_renderer(args) as renderer:
+        outputs = open_splits(args, {"source": args.source, "in": Path(path).name,
+                                     "bytes": Path(path).stat().st_size})
         for split in SPLITS:
             rows = ((idea, page, "websight", None) for idea, page in read_websight(path)
                     if "<html" in page.lower() and idea and split_of("websight", [idea]) == split)
-            write_page_split(renderer, split, rows,
-                             {"source": args.source, "in": Path(path).name, "bytes": Path(path).stat().st_size}, args)
-    print("next: python rollout.py --domain frontend --split train --model MODEL --simulator MODEL")
+            write_page_split(renderer, split, rows, *outputs[split], args)
+    print(f"next: {rollout_command(args, '--simulator', 'MODEL')}")
 
 
 def demonstrate_page(task, layout, ask, waste, max_turns, rng):
@@ -1421,7 +1531,7 @@ def demonstrate_page(task, layout, ask, waste, max_turns, rng):
     layout: a page -> its layout."""
     from render import page_reply
     kind = task["source"].partition(":")[2]
-    choices, right = PAGES[kind]["choices"], list(task["details"].values())
+    choices, right = PAGES[kind]["choices"], [task["details"][c["name"]] for c in PAGES[kind]["choices"]]
     values = [rng.choice(list(c["values"])) for c in choices]
     history = [{"role": "user", "content": task["problem_description"]}]
     done = False
@@ -1441,20 +1551,12 @@ def demonstrate_page(task, layout, ask, waste, max_turns, rng):
 
 
 def write_page_demonstrations(args):
-    tasks_path = Path(args.input or f"data/{args.domain}/{args.split}.jsonl")
+    tasks, digest = tasks_to_show(args)
     out = Path(args.out or f"data/{args.domain}/demonstrations.jsonl")
-    tasks = list(read_jsonl(tasks_path, required=("task_id", "problem_description", "ground_truth", "source")))
-    for number, task in enumerate(tasks, 1):
-        if str(task["source"]).partition(":")[2] not in PAGES or "details" not in task:
-            die(f"{tasks_path} line {number}: demonstrations need a procedural page with details, found source "
-                f"{task['source']!r}; write one with generate_tasks.py --domain frontend --source procedural")
-    if not tasks:
-        die(f"{tasks_path}: no tasks; write some with generate_tasks.py --domain frontend")
-    digest = hashlib.sha256("".join(t["task_id"] + t["ground_truth"] for t in tasks).encode()).hexdigest()[:16]
     settings = {"demonstrations_of": digest, "ask": args.ask, "waste": args.waste, "max_turns": args.max_turns,
                 "seed": args.seed}
-    done, file = open_output(out, settings, args.overwrite)
-    with file, open_renderer(args) as renderer, ThreadPoolExecutor(4 * args.workers) as threads:
+    with open_renderer(args) as renderer, Threads(4 * args.workers) as threads:
+        [(done, file)] = open_output(settings, args, {out: args.demonstrations})
         layout = lru_cache(maxsize=20000)(renderer.layout)
 
         def one(i):
@@ -1469,8 +1571,7 @@ def write_page_demonstrations(args):
             write_line(file, {"task_id": task["task_id"], "sample": sample, "domain": task["domain"], "task": task,
                               "system": "", "dialogue_history": history, "answer": answer, "finish": "answered",
                               "model": "scripted", "simulator": "scripted", "seed": args.seed})
-    print(f"wrote {max(len(done), args.demonstrations)} demonstrations on {len(tasks)} tasks to {out}")
-    print(f"next: python train_policy.py --method sft --model tiny --in {out}")
+    say_written(args, args.demonstrations, tasks, out)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -1517,14 +1618,12 @@ def write_colbench(args):
     _, _, offline = next(read_released(path, args.domain), None) or die(f"{path}: no records")
     name = f"runs/{args.run}/{args.split}.trajectories.jsonl" if offline else f"data/{args.domain}/{args.split}.jsonl"
     out, limit = Path(args.out or name), None if offline else getattr(args, args.split)
-    if out.resolve() == path.resolve():
-        die(f"{path} is both --in and --out; name another --out")
     settings = {"source": "colbench", "in": path.name, "bytes": path.stat().st_size, "limit": limit}
-    done, file = open_output(out, settings, args.overwrite)
     stream = itertools.islice(read_released(path, args.domain), limit)
     tasks, reasons, samples, count = {}, Counter(), Counter(), 0  # tasks: identity -> our task
-    with (file, Sandbox(workers=args.workers) if args.domain == "backend" else nullcontext() as box,
-          ThreadPoolExecutor(args.workers) as threads, tqdm(desc=out.name, unit="record", mininterval=1) as bar):
+    with (Sandbox(workers=args.workers) if args.domain == "backend" else nullcontext() as box,
+          Threads(args.workers) as threads, tqdm(desc=out.name, unit="record", mininterval=1) as bar):
+        [(done, file)] = open_output(settings, args, {out: math.inf})
         while batch := list(itertools.islice(stream, BATCH)):
             new = {}  # tasks that occur for the first time
             identities = [json.dumps([task["problem_description"], task["ground_truth"], task.get("test_cases")])
@@ -1552,8 +1651,9 @@ def write_colbench(args):
         ours = Counter({reason: n for (m, reason), n in reasons.items() if m == mode})
         print(f"{ours.total()} of {len(tasks)} references fail their own tests when run {how}"
               + "".join(f"\n  {n} x {reason}" for reason, n in ours.most_common()))
-    print(f"next: python evaluate.py --split {args.split} --in {out}" if offline else
-          f"next: python rollout.py --split {args.split} --in {out} --model MODEL --simulator MODEL")
+    run = ["--run", args.run] if args.run != "default" else []
+    print("next: " + (shlex.join(["python", "evaluate.py", "--in", str(out), *run]) if offline else
+                      rollout_command(args, "--simulator", "MODEL", source=out)))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -1741,7 +1841,7 @@ def server_model(args):
         return (text, None) if isinstance(text, str) else (None, "server's answer has no content")
 
     def ask(prompts):
-        with ThreadPoolExecutor(args.concurrency) as threads:
+        with Threads(args.concurrency) as threads:
             try:
                 return list(threads.map(one, prompts))
             except (OSError, ValueError, http.client.HTTPException) as e:
@@ -1802,8 +1902,11 @@ def write_llm(args):
                 "seed": args.seed, "wanted": wanted,
                 "excerpts": hashlib.sha256("\0".join(excerpts).encode()).hexdigest()[:16]}
     done, files = {}, {}
-    for name in (*SPLITS, "attempts"):
-        done[name], files[name] = open_output(folder / f"{name}.jsonl", settings, args.overwrite)
+    ask = open_model(args) if args.overwrite else None  # what was made goes when model and sandbox are there
+    box = Sandbox(workers=args.workers)
+    outputs = open_output(settings, args, {folder / f"{name}.jsonl": math.inf for name in (*SPLITS, "attempts")})
+    for name, output in zip((*SPLITS, "attempts"), outputs):
+        done[name], files[name] = output
     seen, count = Seen(args.similar), {split: len(done[split]) for split in SPLITS}
     verdicts = {(a["excerpt"], a["sample"]): a["verdict"] for a in done["attempts"]}
     for task in itertools.chain(*(done[split] for split in SPLITS)):
@@ -1819,8 +1922,7 @@ def write_llm(args):
 
     todo = itertools.product(range(args.samples), range(len(excerpts)))
     todo = (a for a in ((i, k) for k, i in todo) if a not in verdicts and room(a))
-    ask = None
-    with (Sandbox(workers=args.workers) as box, ThreadPoolExecutor(args.workers) as threads,
+    with (box, Threads(args.workers) as threads,
           tqdm(total=sum(wanted.values()), initial=sum(count.values()), desc=str(folder), unit="task") as bar):
         while batch := list(itertools.islice(todo, 4 * args.concurrency)):
             ask = ask or open_model(args)
@@ -1848,20 +1950,11 @@ def write_llm(args):
           + "".join(f"\n  {n} x {reason}" for reason, n in outcome.most_common() if reason != "kept"))
     print("wrote " + ", ".join(f"{count[s]} of {wanted[s]} to {folder / s}.jsonl" for s in SPLITS)
           + f"; every response is in {folder / 'attempts.jsonl'}")
-    print("next: python rollout.py --split train --model MODEL --simulator MODEL")
+    print(f"next: {rollout_command(args, '--simulator', 'MODEL')}")
 
 
 def main():
     args = parse_args()
-    args.test = {"backend": 1000, "frontend": 500}[args.domain] if args.test is None else args.test
-    for flag in ("train", "val", "test", "demonstrations"):
-        if getattr(args, flag) < 0:
-            die(f"--{flag} is a number of records, found {getattr(args, flag)}")
-    for flag in ("ask", "waste"):
-        if not 0 <= getattr(args, flag) <= 1:
-            die(f"--{flag} is a probability between 0 and 1, found {getattr(args, flag)}")
-    if args.max_turns < 1:
-        die(f"--max-turns is at least 1, found {args.max_turns}")
     if args.demonstrations:
         (write_page_demonstrations if args.domain == "frontend" else write_demonstrations)(args)
     else:
@@ -1874,4 +1967,14 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        main()
+    except KeyboardInterrupt:
+        print("\ngenerate_tasks.py: stopped; the same command continues", file=sys.stderr)
+        sys.stdout.flush()
+        os._exit(130)  # what is still at work in threads is not waited for
+    except OSError as problem:
+        die(f"{problem.filename or 'a file'}: {problem.strerror or problem}")
+    except RecursionError:
+        die("a record of the input is nested too deeply")

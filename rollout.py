@@ -49,14 +49,19 @@ A file that exists is continued: finished records are skipped, a torn last line 
         --simulator http://localhost:8001/v1
     python rollout.py --split test --model https://api.openai.com/v1 --model-name gpt-4o --concurrency 32
 """
+import os
+import signal
+
+if __name__ == "__main__":  # Ctrl-C until episodes start (loading takes seconds to minutes): nothing is written yet
+    signal.signal(signal.SIGINT, lambda *_: os._exit(130))
 import argparse
 import asyncio
 import base64
 import hashlib
 import json
-import os
 import random
 import re
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -64,6 +69,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from http.client import HTTPException
@@ -74,6 +80,9 @@ OUTPUT_MARK = "OUTPUT:"
 REPLY_LIMIT = {"backend": 400, "frontend": 1000}  # characters of a simulator's reply (paper, section 3)
 TINY = 50_000_000  # parameters; below, on CPU, a step of vLLM costs several times what the model does
 REFERENCE_QUOTE = 25  # characters of a line of the reference that, repeated in a reply, count as a leak
+# What the stages before put into a record of ours; what else it holds is carried through to candidates.
+KNOWN = {"dialogue_history", "system", "answer", "finish", "model", "simulator", "seed", "leaks", "reward", "tests",
+         "sandbox", "reward_released", "tests_released", "cosine", "page", "encoder", "view"}
 
 AGENT_MULTI_TURN = """You are a helpful programming assistant. A human wants a Python function and has described it \
 only vaguely. Find out what is missing before you write it: ask the human ONE short question at a time about a detail \
@@ -166,9 +175,23 @@ CODE_SIGNS = re.compile(
     r"```|\bdef \w+\(|\blambda\b[^.]*:|^\s*(import|from|return|for|if|while) .*[:=(]|==|</?\w+[^>]*>", re.M)
 
 
+class Help(argparse.ArgumentDefaultsHelpFormatter):
+    """Names the defaults, but not the None of a flag whose text says what comes instead."""
+    def _get_help_string(self, action):
+        idle = action.default is None or action.default is False
+        return action.help if idle else super()._get_help_string(action)
+
+
+# least and most of each number; NaN lies nowhere
+RANGES = {"samples": (1, 1e9), "max_turns": (1, 1e9), "candidates": (0, 1e6), "best_of_n": (1, 1e6), "limit": (0, 1e12),
+          "max_tokens": (1, 1e9), "temperature": (0, 1e6), "simulator_temperature": (0, 1e6),
+          "simulator_max_tokens": (1, 1e9), "fraction": (1e-9, 1), "concurrency": (0, 1e6), "max_model_len": (0, 1e9),
+          "gpu_memory_utilization": (0.01, 1), "tensor_parallel_size": (1, 1e6), "data_parallel_size": (1, 1e6),
+          "timeout": (0.001, 1e6), "retries": (0, 1e6)}
+
+
 def parse_args():
-    p = argparse.ArgumentParser(description=__doc__.split("\n\n")[0],
-                                formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    p = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], formatter_class=Help)
     # what to roll out, and where it goes
     p.add_argument("--run", default="default", help="name of the run: outputs go to runs/{run}")
     p.add_argument("--domain", default="backend", choices=["backend", "frontend"], help="kind of task")
@@ -230,14 +253,23 @@ def parse_args():
     p.add_argument("--timeout", type=float, default=300, help="seconds to wait for a server's answer")
     p.add_argument("--retries", type=int, default=6, help="further tries when a server is busy, gone or talks rubbish")
     args = p.parse_args()
-    for flag, least in (("samples", 1), ("max_turns", 1), ("candidates", 0), ("best_of_n", 1), ("max_tokens", 1),
-                        ("temperature", 0), ("concurrency", 0), ("limit", 0), ("retries", 0)):
-        if getattr(args, flag) < least:
-            die(f"--{flag.replace('_', '-')} must be at least {least}, found {getattr(args, flag)}")
+    named = lambda flag: f"--{flag.replace('_', '-')}"  # noqa: E731
+    for flag, (least, most) in RANGES.items():
+        if not least <= getattr(args, flag) <= most:
+            die(f"{named(flag)} must be at least {least} and at most {most:g}, found {getattr(args, flag)}")
+    if args.candidates == 1:
+        die("--candidates must be at least 2, found 1: train_policy.py compares the actions of a turn")
     if args.candidates and args.best_of_n > 1:
         die("--candidates samples and --best-of-n plays: give one of them")
-    if not 0 < args.fraction <= 1:
-        die(f"--fraction must be above 0 and at most 1, found {args.fraction}")
+    playing = ("samples", "max_turns", "system", "simulator", "simulator_name", "simulator_temperature",
+               "simulator_max_tokens")
+    for needed, flags in (("without --candidates", playing if args.candidates else ()),
+                          ("with --candidates", () if args.candidates else ("fraction",)),
+                          ("with --best-of-n", () if args.best_of_n > 1 else ("step_reward", "critic", "judge",
+                                                                              "judge_name"))):
+        for flag in flags:
+            if getattr(args, flag) != p.get_default(flag):
+                die(f"{named(flag)} does something {needed} only; leave it out")
     runs = Path("runs") / args.run
     args.model = args.model or str(runs / "base")
     args.critic = args.critic or str(runs / "critic")
@@ -245,6 +277,9 @@ def parse_args():
     args.input = Path(args.input or (runs / f"{args.split}.scored.jsonl" if args.candidates
                                      else f"data/{args.domain}/{args.split}.jsonl"))
     args.out = Path(args.out or runs / f"{args.split}.{'candidates' if args.candidates else 'trajectories'}.jsonl")
+    if args.out.suffix != ".jsonl":
+        die(f"--out {args.out} must end in .jsonl: its settings get their name from it")
+    check_output(args.out, args.input, *([Path(args.system)] if args.system else []))
     if args.model == str(runs / "base") and not Path(args.model).exists():
         die(f"{args.model}: no such model; name one with --model, or make the tiny one with: python train_policy.py "
             f"--method sft --model tiny --in data/{args.domain}/demonstrations.jsonl --out {args.model}")
@@ -273,20 +308,44 @@ class Refused(Exception):
 # Files
 
 
+def check_output(path, *inputs):
+    """Stop before anything is done if `path` is one of the inputs (links followed) or cannot be written."""
+    for source in inputs:
+        if path.resolve() == source.resolve() or path.exists() and source.exists() and path.samefile(source):
+            die(f"{path} is an input, which is never written over; name another output")
+    if path.exists() and not path.is_file():
+        die(f"{path} is no file; name a file to write")
+    folder = next(folder for folder in path.absolute().parents if folder.exists())
+    try:
+        with open(path, "ab") if path.exists() else tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as e:
+        die(f"{path} cannot be written: {e.strerror}")
+
+
+def check_types(where, record, **kinds):
+    """Stop if a value that the rest relies on is missing or of another type."""
+    for key, kind in kinds.items():
+        if not isinstance(record.get(key), kind):
+            expected = {str: "a text", int: "a whole number", dict: "an object"}[kind]
+            die(f"{where}: {key!r} must be {expected}, found {json.dumps(record.get(key))[:60]}")
+
+
 def read_jsonl(path, domain, required=()):
     """Records of a JSON lines file. Stops with one sentence that names file, line, found and expected."""
     if not Path(path).is_file():
         before = "rollout.py and evaluate.py" if "task" in required else "generate_tasks.py"
         die(f"{path}: no such file; run {before} first, or name another with --in")
-    with open(path, encoding="utf-8", errors="replace") as f:
+    with open(path, "rb") as f:
         for number, line in enumerate(f, 1):
             if not line.strip():
                 continue
             try:
-                record = json.loads(line)
-            except json.JSONDecodeError:
-                torn = "" if line.endswith("\n") else " (a torn last line: run the stage that writes this file again)"
-                die(f"{path}, line {number}: found {line.strip()[:60]!r}, expected a JSON object{torn}")
+                record = json.loads(line.decode("utf-8"))
+            except (ValueError, RecursionError):  # no JSON, no UTF-8, or nested too deeply
+                torn = "" if line.endswith(b"\n") else " (a torn last line: run the stage that writes this file again)"
+                found = line.strip()[:60].decode("utf-8", "replace")
+                die(f"{path}, line {number}: found {found!r}, expected a JSON object{torn}")
             if not isinstance(record, dict):
                 die(f"{path}, line {number}: found {type(record).__name__}, expected a JSON object")
             missing = [key for key in required if key not in record]
@@ -295,6 +354,10 @@ def read_jsonl(path, domain, required=()):
                 die(f"{path}, line {number}: key {missing[0]!r} is missing, found {found}")
             record.setdefault("task_id", f"{Path(path).stem}-{number:05d}")  # released ColBench lines have none
             record.setdefault("domain", domain)
+            check_types(f"{path}, line {number}", record, task_id=str, domain=str)
+            if record["domain"] != domain:
+                die(f"{path}, line {number}: found domain {record['domain']!r}, expected {domain!r}; --domain says "
+                    "what the file is about")
             yield number, record
 
 
@@ -303,13 +366,14 @@ def read_tasks(args):
     tasks, lines = [], {}
     for number, task in read_jsonl(args.input, args.domain, ("problem_description", "ground_truth")):
         where = f"{args.input}, line {number}"
+        check_types(where, task, problem_description=str, ground_truth=str)
         if task["task_id"] in lines:
             die(f"{where}: task_id {task['task_id']!r} stands in line {lines[task['task_id']]} already; each must be "
                 "unique")
         lines[task["task_id"]] = number
         if args.simulator == "scripted" and task["domain"] == "backend" and args.max_turns > 1:
             facts = task.get("facts")
-            if not isinstance(facts, list) or any(not {"keywords", "question", "reply"} <= set(f) for f in facts):
+            if not isinstance(facts, list) or not all(map(is_fact, facts)):
                 die(f"{where}: found no 'facts' with keywords, question and reply, from which the scripted simulator "
                     "answers; give a model or URL with --simulator")
         tasks.append(task)
@@ -318,14 +382,24 @@ def read_tasks(args):
     return tasks or die(f"{args.input}: no tasks in it")
 
 
+def is_fact(fact):
+    return (isinstance(fact, dict) and all(isinstance(fact.get(key), str) for key in ("question", "reply"))
+            and isinstance(fact.get("keywords"), list) and all(isinstance(word, str) for word in fact["keywords"]))
+
+
 def read_trajectories(args):
     """The first --fraction of the trajectories."""
     records, lines = [], {}
     for number, record in read_jsonl(args.input, args.domain, ("sample", "dialogue_history", "task")):
         where, history = f"{args.input}, line {number}", record["dialogue_history"]
-        if not isinstance(history, list) or any(not isinstance(m, dict) or "role" not in m or "content" not in m
-                                                for m in history):
-            die(f"{where}: 'dialogue_history' should be a list of messages with role and content")
+        if not isinstance(history, list) or not history or any(
+                not isinstance(m, dict) or not isinstance(m.get("role"), str) or not isinstance(m.get("content"), str)
+                for m in history) or history[0]["role"] != "user":
+            die(f"{where}: 'dialogue_history' should be a list of messages with the texts role and content, the first "
+                "of them the user's")
+        record["system"] = record.get("system") or ""
+        check_types(where, record, sample=int, task=dict, system=str)
+        check_types(where, record["task"], problem_description=str, ground_truth=str)
         key = (record["task_id"], record["sample"])
         if key in lines:
             die(f"{where}: sample {key[1]} of task {key[0]!r} stands in line {lines[key]} already")
@@ -375,6 +449,8 @@ def settings_of(args, engine_name):
     if args.best_of_n > 1:
         names += ["step_reward", "judge", "judge_name"] if args.step_reward == "judge" else ["step_reward", "critic"]
     settings = {name: getattr(args, name) for name in names}
+    if args.system:  # a file that was edited is another one
+        settings["system"] += f" (sha256 {hashlib.sha256(system_text(args).encode()).hexdigest()[:16]})"
     settings |= {"engine": engine_name, "model_fingerprint": fingerprint(args.model)}
     if args.best_of_n > 1 and args.step_reward != "judge":
         settings["critic_fingerprint"] = fingerprint(args.critic)
@@ -397,16 +473,25 @@ def check_settings(args, settings):
     path = args.out.with_suffix(".settings.json")
     if path.exists() and args.out.exists() and not args.overwrite:
         try:
-            old = json.loads(path.read_text())
-        except ValueError:
-            die(f"{path}: not JSON; use --overwrite or another --out")
+            old = dict(json.loads(path.read_text(encoding="utf-8")))
+        except (ValueError, TypeError):
+            die(f"{path}: damaged, expected the JSON object of settings; use --overwrite or another --out")
         changed = [f"{name.replace('_', ' ')} was {old.get(name)!r}, now {settings.get(name)!r}"
                    for name in sorted({*old, *settings}) if old.get(name) != settings.get(name)]
         if changed:
             die(f"{path}: {'; '.join(changed)}; use --overwrite or another --out")
+
+
+def open_output(args, settings):
+    """The output for appending. Called when the first record is ready: a start that fails leaves all as it was."""
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    if args.overwrite:
+        args.out.unlink(missing_ok=True)
+    path = args.out.with_suffix(".settings.json")
     part = path.with_suffix(".part")
-    part.write_text(json.dumps(settings, indent=1))
+    part.write_text(json.dumps(settings, indent=1), encoding="utf-8")
     os.replace(part, path)
+    return open(args.out, "a", encoding="utf-8", errors="backslashreplace")  # half a surrogate pair stays \\ud83d
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -421,11 +506,19 @@ def parse_output(output, last_turn):
     return (content, content, "max_turns") if last_turn else (content, None, None)
 
 
+def system_text(args):
+    """What stands in the file of --system."""
+    try:
+        return Path(args.system).read_text(encoding="utf-8")
+    except OSError as e:
+        die(f"--system {args.system}: {e.strerror}")
+    except ValueError:
+        die(f"--system {args.system}: not UTF-8")
+
+
 def system_prompt(args, domain):
     if args.system:
-        if not Path(args.system).is_file():
-            die(f"--system {args.system}: no such file")
-        return Path(args.system).read_text(encoding="utf-8")
+        return system_text(args)
     if domain == "frontend":
         from render import TAILWIND_LINK
         prompt = AGENT_PAGES_SINGLE_TURN if args.max_turns == 1 else AGENT_PAGES_MULTI_TURN
@@ -637,7 +730,7 @@ def load_tokenizer(path):
     logging.disable_progress_bar()
     try:
         tokenizer = AutoTokenizer.from_pretrained(path)
-    except (ValueError, OSError) as e:
+    except Exception as e:  # a damaged tokenizer.json is a plain Exception
         die(f"{path}: no tokenizer could be loaded from there ({first_line(e)})")
     if tokenizer.chat_template is None:
         die(f"{path}: the model has no chat template; give an instruction-tuned model, or add chat_template.jinja to "
@@ -683,7 +776,7 @@ class TransformersEngine:
         AttentionInterface.register("slots", attend)
         try:
             self.model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
-        except (ValueError, OSError, KeyError) as e:
+        except Exception as e:  # a damaged model.safetensors is a SafetensorError, a cut config.json a KeyError, ...
             die(f"{path}: no causal language model could be loaded from there ({first_line(e)})")
         self.model.to(self.device).eval()
         if self.device == "cpu" and self.model.num_parameters() < TINY and "OMP_NUM_THREADS" not in os.environ:
@@ -1230,8 +1323,9 @@ class CriticReward:
         from transformers import AutoModelForCausalLM
         try:
             self.note = json.loads((Path(args.critic) / "critic.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            die(f"{args.critic}: no critic.json in there; train one with train_critic.py, or name another with "
+            [self.note[key] for key in ("head", "context", "advantage", "reference", "weights")]
+        except (OSError, ValueError, LookupError, TypeError):
+            die(f"{args.critic}: no whole critic.json in there; train one with train_critic.py, or name another with "
                 "--critic")
         head = self.note["head"]
         if self.note.get("pictures"):
@@ -1250,7 +1344,7 @@ class CriticReward:
         try:
             self.critic = load(args.critic)
             self.reference = load(self.note["reference"]) if head == "log-ratio" else None
-        except (ValueError, OSError) as e:
+        except Exception as e:
             die(f"{args.critic}: the critic or its reference {self.note['reference']} cannot be loaded "
                 f"({first_line(e)})")
         if self.note["weights"]:
@@ -1321,6 +1415,7 @@ class Stats:
     leaks: int = 0  # replies of a model simulator that contain code
     turns_refused: int = 0  # --candidates: turns that the engine refused
     finish: dict = field(default_factory=dict)
+    errors: Counter = field(default_factory=Counter)  # why episodes ended in an error
 
 
 async def episode(args, engine, simulate, reward, system, task, sample, stats):
@@ -1355,6 +1450,7 @@ async def episode(args, engine, simulate, reward, system, task, sample, stats):
     stats.leaks += leaks
     kind = finish.split(":")[0]
     stats.finish[kind] = stats.finish.get(kind, 0) + 1
+    stats.errors.update([finish] if kind == "error" else [])
     return [{"task_id": task["task_id"], "sample": sample, "domain": task["domain"], "task": task, "system": system,
              "dialogue_history": dialogue, "answer": answer, "finish": finish, "model": args.model_name or args.model,
              "simulator": args.simulator_name or args.simulator, "seed": args.seed}
@@ -1368,7 +1464,7 @@ async def candidates(args, engine, trajectory, done, stats):
     for turn, i in enumerate(i for i, m in enumerate(dialogue) if m["role"] == "assistant"):
         if (*key, turn) in done:
             continue
-        prompt = messages_before(trajectory.get("system", ""), dialogue[:i])
+        prompt = messages_before(trajectory["system"], dialogue[:i])
         try:
             outs = await engine.generate(prompt, args.candidates, derive_seed(args.seed, *key, turn, "candidates"),
                                          args.temperature, args.max_tokens, key)
@@ -1379,26 +1475,27 @@ async def candidates(args, engine, trajectory, done, stats):
         stats.tokens += sum(o.tokens for o in outs)
         actions = [{"output": o.text} | ({"output_ids": o.ids, "logp": round(sum(o.logps), 5)} if o.ids else {})
                    for o in outs]
-        records.append({"task_id": key[0], "sample": key[1], "turn": turn, "prompt": prompt, "task": trajectory["task"],
-                        "candidates": actions})
+        records.append({k: v for k, v in trajectory.items() if k not in KNOWN} | {
+            "turn": turn, "prompt": prompt, "candidates": actions})
     engine.forget(key)
     stats.episodes += 1
     return records
 
 
-async def run(args, jobs, limit, stats, engine):
+async def run(args, jobs, limit, stats, engine, settings):
     """Every job at its own pace, at most `limit` in flight; records are written as jobs end, each line flushed."""
     from tqdm import tqdm
     human = args.simulator == "human" and not args.candidates
     bar = tqdm(total=len(jobs), unit="trajectory" if args.candidates else "episode", disable=human, smoothing=0.05,
                mininterval=0.5 if sys.stderr.isatty() else 30)  # a log file gets a line now and then
-    todo = iter(jobs)
-    out = open(args.out, "a", encoding="utf-8")  # noqa: SIM115  closed below, where a full disk is an error of ours
+    todo, out = iter(jobs), None
 
     async def worker():
+        nonlocal out
         for job in todo:  # the workers share the iterator
             for record in await job():
                 try:
+                    out = out or open_output(args, settings)
                     out.write(json.dumps(record, ensure_ascii=False) + "\n")
                     out.flush()
                 except OSError as e:
@@ -1415,7 +1512,8 @@ async def run(args, jobs, limit, stats, engine):
         await asyncio.gather(*(worker() for _ in range(min(limit, len(jobs)))))
     finally:
         bar.close()
-    out.close()
+    if out:
+        out.close()
 
 
 def metrics_of(stats, engine):
@@ -1427,6 +1525,20 @@ def metrics_of(stats, engine):
             "finish": stats.finish, "leaks": stats.leaks, "turns_refused": stats.turns_refused, **engine.counts}
 
 
+def next_command(args):
+    """What comes after this stage, with the flags that it needs to find this one's output."""
+    runs, words = Path("runs") / args.run, []
+    if args.candidates:
+        words = ["train_policy.py"] + ["--domain", "frontend"] * (args.domain == "frontend")
+        words += ["--in", args.out] if args.out != runs / "train.candidates.jsonl" else []
+        words += ["--model", args.model] if args.model != str(runs / "base") and not is_url(args.model) else []
+    else:
+        words = ["evaluate.py"]
+        words += (["--split", args.split] if args.out == runs / f"{args.split}.trajectories.jsonl" else
+                  ["--in", args.out])
+    return shlex.join(["python", *map(str, words), *(["--run", args.run] if args.run != "default" else [])])
+
+
 def main(args):
     # what there is to do, and what is done
     inputs = read_trajectories(args) if args.candidates else read_tasks(args)
@@ -1434,11 +1546,9 @@ def main(args):
     engine_name = choose_engine(args.model, args)
     settings = settings_of(args, engine_name)
     try:
-        args.out.parent.mkdir(parents=True, exist_ok=True)
         check_settings(args, settings)
-        if args.overwrite:
-            args.out.unlink(missing_ok=True)
-        done = resume(args.out, tasks, ("task_id", "sample", "turn") if args.candidates else ("task_id", "sample"))
+        done = set() if args.overwrite else resume(
+            args.out, tasks, ("task_id", "sample", "turn") if args.candidates else ("task_id", "sample"))
     except OSError as e:
         die(f"{args.out}: {e.strerror}")
     if args.candidates:
@@ -1496,14 +1606,16 @@ def main(args):
         systems = {domain: system_prompt(args, domain) for domain in {t["domain"] for t, _ in todo}}
         jobs = [lambda t=t, s=s: episode(args, engine, simulate, reward, systems[t["domain"]], t, s, stats)
                 for t, s in todo]
-    stopped = None
+    stopped, quick_end = None, signal.getsignal(signal.SIGINT)
     if todo:
         try:
-            asyncio.run(run(args, jobs, limit, stats, engine))
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # from here on Ctrl-C ends whole lines
+            asyncio.run(run(args, jobs, limit, stats, engine, settings))
         except Stop as e:
             stopped = e
         except KeyboardInterrupt:
             stopped = Stop("stopped; finished episodes are saved, and the same command continues", 130)
+        signal.signal(signal.SIGINT, quick_end)
         if pages:
             pages.renderer.close()
         name = args.out.name.removesuffix(".jsonl").removesuffix(".trajectories") + ".rollout.json"
@@ -1519,15 +1631,14 @@ def main(args):
               f"{metrics['tokens_per_second']:.0f} tokens/s" + (f", ended {stats.finish}" if stats.finish else "")
               + (f", {stats.leaks} replies with code" if stats.leaks else "")
               + (f", {stats.turns_refused} turns left out" if stats.turns_refused else ""))
+        for why, count in stats.errors.most_common(3):
+            print(f"  {count} x {first_line(why)}")
     else:
         print(f"{args.out}: nothing left to do, {len(done)} records")
     if stopped:
         print(f"{Path(sys.argv[0]).name}: {stopped}", file=sys.stderr)
     else:
-        default = args.out == Path("runs") / args.run / f"{args.split}.trajectories.jsonl"
-        print("next: " + (f"python train_policy.py --run {args.run}" if args.candidates else
-                          f"python evaluate.py --split {args.split} --run {args.run}" if default else
-                          f"python evaluate.py --in {args.out}"))
+        print("next: " + next_command(args))
     for made_engine in made.values():
         if hasattr(getattr(made_engine, "engine", None), "shutdown"):
             made_engine.engine.shutdown()

@@ -38,7 +38,7 @@ def snapshot(folder):
             for path in folder.rglob("*") if path.is_file()}
 
 
-def refuse(folder, script, arguments, words, empty_output=True):
+def refuse(folder, script, arguments, words):
     """Run a real command line that must be refused; returns what it said."""
     before = snapshot(folder)
     done = subprocess.run([sys.executable, ROOT / script, *map(str, arguments)], cwd=folder, capture_output=True,
@@ -53,6 +53,7 @@ def refuse(folder, script, arguments, words, empty_output=True):
     after = snapshot(folder)
     changed = [path for path in before if after.get(path) != before[path]]
     assert not changed, f"written over: {changed}"
+    assert script.startswith("train") or after.keys() == before.keys(), f"left behind: {after.keys() - before.keys()}"
     return said
 
 
@@ -160,7 +161,7 @@ OWN = [
     ("evaluate.py", ["--in", "a.jsonl"],
      {"a.jsonl": lines(TRAJECTORY, TRAJECTORY | {"sample": 1, "domain": "frontend"})}, ["line 2", "frontend"]),
     ("evaluate.py", ["--in", "a.jsonl", "--out", "a.jsonl"], {"a.jsonl": lines(TRAJECTORY)},
-     ["--out a.jsonl is the input"]),
+     ["a.jsonl is the input"]),
     ("evaluate.py", ["--in", "a.jsonl", "--out", "b.txt"], {"a.jsonl": lines(TRAJECTORY)}, [".jsonl"]),
     ("evaluate.py", ["--in", "a.jsonl", "--out", "b.jsonl"], {"a.jsonl": lines(TRAJECTORY), "b.jsonl": lines(SCORED)},
      ["b.settings.json", "--overwrite"]),
@@ -172,6 +173,34 @@ OWN = [
     ("evaluate.py", ["--in", "a.jsonl", "--out", "no/such/folder/b.jsonl"],
      {"a.jsonl": lines(TRAJECTORY), "no": "a file"}, ["no/such/folder"]),
     ("evaluate.py", ["--workers", "0"], {}, ["--workers"]),
+    ("evaluate.py", ["--call-timeout", "nan"], {}, ["--call-timeout must be at least"]),
+    ("evaluate.py", ["--call-timeout", "0"], {}, ["--call-timeout must be at least"]),
+    ("evaluate.py", ["--program-timeout", "-1"], {}, ["--program-timeout must be at least"]),
+    ("evaluate.py", ["--memory-mb", "0"], {}, ["--memory-mb must be at least"]),
+    ("evaluate.py", ["--in", "a.jsonl"], {"a.jsonl": lines(TRAJECTORY | {"domain": "weird"})}, ["line 1", "'weird'"]),
+    ("evaluate.py", ["--in", "a.jsonl"],
+     {"a.jsonl": lines(TRAJECTORY | {"dialogue_history": [SAID[0], SAID[1] | {"output_ids": 5}]})},
+     ["line 1", "output_ids"]),
+    ("evaluate.py", ["--in", "a.jsonl"], {"a.jsonl": lines(TRAJECTORY) + "[" * 9999 + "]" * 9999},
+     ["line 2", "nested too deeply"]),
+    ("evaluate.py", ["--compare", "x=a.jsonl"], {"a.jsonl": lines(SCORED | {"tests": [1]})}, ["line 1", "'tests'"]),
+    ("evaluate.py", ["--compare", "x=a.jsonl"], {"a.jsonl": lines(SCORED | {"cosine": {"page": 1}})},
+     ["line 1", "'cosine'"]),
+    ("evaluate.py", ["--compare", "x=a.jsonl", "--json", "a.jsonl"], {"a.jsonl": lines(SCORED)}, ["end in .json"]),
+    ("evaluate.py", ["--compare", "x=a.json", "--json", "a.json"], {"a.json": lines(SCORED)}, ["is the input"]),
+    ("evaluate.py", ["--compare", "x=a.jsonl", "--report", "a.jsonl"], {"a.jsonl": lines(SCORED)}, ["end in .html"]),
+    ("evaluate.py", ["--in", "a.jsonl", "--report", "a.jsonl"], {"a.jsonl": lines(TRAJECTORY)}, ["end in .html"]),
+    ("evaluate.py", ["--in", "a.jsonl", "--report", "b/c.html"], {"a.jsonl": lines(TRAJECTORY), "b": "a file"},
+     ["b/c.html cannot be written"]),
+    ("evaluate.py", ["--in", "a.jsonl", "--report", "b.html"], {"a.jsonl": lines(TRAJECTORY), "b.html/c": "a file"},
+     ["b.html is no file"]),
+    ("evaluate.py", ["--in", "a.jsonl", "--report", "/proc/x.html"], {"a.jsonl": lines(TRAJECTORY)},
+     ["/proc/x.html cannot be written"]),
+    ("evaluate.py", ["--in", "a.jsonl", "--out", "b.jsonl"],
+     {"a.jsonl": lines(TRAJECTORY), "b.jsonl": lines(SCORED), "b.settings.json": "[1"}, ["b.settings.json", "damaged"]),
+    ("evaluate.py", ["--in", "a.jsonl", "--out", "b.jsonl", "--overwrite", "--encoder", "nope"],
+     {"a.jsonl": lines(TRAJECTORY | {"domain": "frontend"}), "b.jsonl": lines(SCORED), "b.settings.json": "{}"},
+     ["evaluate.py: the image encoder 'nope' cannot be loaded"]),
     ("evaluate.py", ["--no-such-flag"], {}, ["--no-such-flag"]),
     ("evaluate.py", ["--compare", "a.jsonl"], {"a.jsonl": lines(SCORED)}, ["NAME=FILE"]),
     ("evaluate.py", ["--compare", "x=a.jsonl", "x=a.jsonl"], {"a.jsonl": lines(SCORED)}, ["'x' twice"]),

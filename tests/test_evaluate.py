@@ -238,6 +238,12 @@ def test_the_reward_of_a_page_is_its_cosine_with_the_reference(designs):
     assert metrics["encoder"] == "layout"
 
 
+def test_the_next_command_for_pages_names_the_domain(designs):
+    folder, _ = designs
+    last = run(folder, "--in", "a.trajectories.jsonl", "--out", "runs/pages/train.scored.jsonl").stdout.splitlines()[-1]
+    assert last == "next: python train_critic.py --run pages --domain frontend"
+
+
 def test_a_win_is_the_higher_cosine_and_a_tie_is_half(designs):
     folder, printed = designs
     # page 0: both are the reference, a tie; page 1: b is better; page 2: nothing against a blank page, both 0, a tie
@@ -408,6 +414,34 @@ def test_a_killed_scoring_goes_on_and_gives_the_same_file(tmp_path):
             == (tmp_path / "whole.scored.jsonl").read_bytes().splitlines())
 
 
+@pytest.mark.parametrize("moment", ["imports", "scoring"])
+def test_ctrl_c_is_quiet_and_leaves_whole_lines(tmp_path, moment):
+    path = write(tmp_path / "a.trajectories.jsonl", [
+        trajectory(n, "import time\ntime.sleep(0.004)\n" + RIGHT) for n in range(500)])
+    process = subprocess.Popen([sys.executable, ROOT / "evaluate.py", "--in", path], cwd=tmp_path,
+                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    out, deadline, maps = tmp_path / "a.scored.jsonl", time.monotonic() + 60, Path(f"/proc/{process.pid}/maps")
+    while time.monotonic() < deadline and not (out.exists() if moment == "scoring" else "numpy" in maps.read_text()):
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode == 130 and "Traceback" not in said
+    assert moment == "imports" or out.read_bytes().endswith(b"\n")
+
+
+@pytest.mark.parametrize("name, flags, expected", [
+    ("runs/default/train", "--split train", "python train_critic.py"),
+    ("runs/foo/train", "--split train --run foo", "python train_critic.py --run foo"),
+    ("runs/foo/train", "--in runs/foo/train.trajectories.jsonl", "python train_critic.py --run foo"),
+    ("a b/train", "--run foo --in", "python train_critic.py --run foo --in 'a b/train.scored.jsonl'"),
+    ("runs/foo/test", "--run foo", "python evaluate.py --compare NAME=runs/foo/test.scored.jsonl NAME=... ")])
+def test_the_last_line_names_a_command_that_finds_the_output(tmp_path, name, flags, expected):
+    path = write(tmp_path / f"{name}.trajectories.jsonl", [trajectory(0, RIGHT)]).relative_to(tmp_path)
+    flags = [*flags.split(), *([path] if flags.endswith("--in") else [])]
+    last = run(tmp_path, *flags).stdout.splitlines()[-1]
+    assert last.startswith(f"next: {expected}") and (name.endswith("test") or last == f"next: {expected}")
+
+
 def test_resuming_a_finished_file_changes_nothing(scored):
     folder, _ = scored
     path = folder / "runs/default/test.scored.jsonl"
@@ -492,6 +526,7 @@ def test_nothing_from_a_record_becomes_markup_in_the_report(tmp_path):
     run(tmp_path, "--in", write(tmp_path / "a.trajectories.jsonl", records))
     run(tmp_path, "--compare", "<i onclick>alert(7)</i>=a.scored.jsonl", "--report", "a.html")
     raw = (tmp_path / "a.html").read_text()
+    assert not re.search(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]", raw)
     page = Page(raw)
     allowed = set("html head meta title style body header main h1 h2 h3 h4 p table tr th td div span b i ul li nav "
                   "select option input button section details summary pre code del ins svg line text circle rect "

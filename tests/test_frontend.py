@@ -4,8 +4,10 @@ import asyncio
 import json
 import random
 import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -172,9 +174,26 @@ def world(tmp_path_factory):
     done = run("generate_tasks.py", "--domain", "frontend", "--families", "shop,login", "--train", 8, "--val", 0,
                "--test", 2, cwd=folder)
     assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == (
+        "next: python generate_tasks.py --domain frontend --demonstrations 3000    or    "
+        "python rollout.py --domain frontend --split train --model MODEL")
     done = run("generate_tasks.py", "--domain", "frontend", "--demonstrations", 12, "--max-turns", 6, cwd=folder)
     assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == ("next: python train_policy.py --method sft --model tiny --domain frontend "
+                                            "--in data/frontend/demonstrations.jsonl")
     return folder
+
+
+def test_ctrl_c_ends_demonstrations_of_pages_quietly_and_without_waiting_for_the_rest(world):
+    process = subprocess.Popen([sys.executable, ROOT / "generate_tasks.py", "--domain", "frontend", "--demonstrations",
+                                "5000", "--out", "many.jsonl"], cwd=world, text=True, stdout=subprocess.DEVNULL,
+                               stderr=subprocess.PIPE)
+    out, deadline = world / "many.jsonl", time.monotonic() + 60
+    while time.monotonic() < deadline and not (out.exists() and out.stat().st_size):
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    said = process.communicate(timeout=30)[1]
+    assert process.returncode == 130 and "Traceback" not in said and out.read_bytes().endswith(b"\n")
 
 
 def test_a_demonstration_shows_pages_hears_differences_and_answers(world):

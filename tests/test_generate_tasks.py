@@ -3,9 +3,11 @@ import importlib
 import itertools
 import json
 import re
+import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -265,13 +267,84 @@ def test_mistakes_are_answered_in_one_sentence(folder, tmp_path):
     refused("seed was 0, now 1", "--train", 19, "--val", 19, "--test", 19, "--seed", 1, "--out", folder)
     refused("there are no frontend tasks", "--domain", "frontend", "--source", "llm")
     refused("needs --in", "--source", "llm", "--model", "x")
-    refused("--ask is a probability", "--demonstrations", 5, "--ask", 2)
+    refused("--ask must be at least 0 and at most 1", "--demonstrations", 5, "--ask", 2)
     refused("no such file", "--demonstrations", 5, "--in", tmp_path / "none.jsonl")
     (tmp_path / "bad.jsonl").write_text('{"task_id": "x"}\n')
     refused("line 1", "--demonstrations", 5, "--in", tmp_path / "bad.jsonl")
-    refused("already holds 19 tasks", "--train", 5, "--val", 19, "--test", 19, "--out", folder)
+    refused("already holds 19 records", "--train", 5, "--val", 19, "--test", 19, "--out", folder)
     (tmp_path / "other.jsonl").write_text('{"task_id": "x", "problem_description": "p", "source": "colbench"}\n')
     refused("procedural task", "--demonstrations", 5, "--in", tmp_path / "other.jsonl", "--out", tmp_path / "d.jsonl")
+
+
+def test_demonstrations_refuse_a_task_of_another_shape_and_leave_nothing_behind(folder, tmp_path):
+    good = next(t for t in records(folder / "train.jsonl") if t["source"] == "procedural:fee")
+    path = tmp_path / "a.jsonl"
+    for changed, text in (
+            ({"facts": [1]}, "facts"), ({"facts": []}, "facts"), ({"facts": [{"detail": ["x"]}]}, "facts"),
+            ({"details": {}}, "details"), ({"details": good["details"] | {"large": [1]}}, "details"),
+            ({"ground_truth": None}, "ground_truth"), ({"domain": None}, "domain None"), ({"task_id": 5}, "task_id 5")):
+        path.write_text(json.dumps(good) + "\n" + json.dumps(good | changed) + "\n")
+        done = command("--demonstrations", 5, "--in", path, "--out", tmp_path / "b.jsonl", ok=False)
+        assert done.returncode == 2 and f"a.jsonl, line 2: demonstrations need a procedural task, found {text}" in \
+            done.stderr and "Traceback" not in done.stderr and list(tmp_path.iterdir()) == [path], done.stderr
+
+
+def test_what_cannot_run_takes_nothing_away(folder, tmp_path):
+    """Whatever --overwrite says: neither inputs nor what an earlier run wrote."""
+    for path in folder.glob("*.jsonl"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+        (tmp_path / path.name).with_suffix(".settings.json").write_text("[1")
+    (tmp_path / "folder.jsonl").mkdir()
+    (tmp_path / "web").mkdir()
+    (tmp_path / "web/val.jsonl").write_text('{"text": "An excerpt."}\n')
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    demonstrations = ["--demonstrations", 5, "--in", "train.jsonl"]
+    for text, *flags in (
+            ["train.jsonl is the input", *demonstrations, "--out", "train.jsonl", "--overwrite"],
+            ["val.jsonl is the input", "--source", "llm", "--in", "web/val.jsonl", "--out", "web", "--overwrite",
+             "--model", "http://localhost:1", "--model-name", "x"],
+            ["folder.jsonl is a folder", *demonstrations, "--out", "folder.jsonl", "--overwrite"],
+            ["must be a file that ends in .jsonl", *demonstrations, "--out", "x"],
+            ["settings.json: damaged", "--train", 19, "--out", "."],
+            ["train.jsonl: File exists", "--train", 1, "--val", 0, "--test", 0, "--out", "train.jsonl"],
+            ["cannot load nope", "--source", "llm", "--model", "nope", "--in", "web/val.jsonl", "--out", "new",
+             "--overwrite"],
+            ["fewer than the 99999 asked for", "--test", 99999, "--families", "fee", "--train", 1, "--val", 0,
+             "--out", ".", "--overwrite"],
+            ["all 0: nothing to make", "--train", 0, "--val", 0, "--test", 0, "--out", "."],
+            ["--workers must be at least 1", "--workers", 0], ["--waste must be at least 0", "--waste", "nan"],
+            ["--split goes with demonstrations or colbench", "--split", "test"],
+            ["--families goes with procedural", *demonstrations, "--families", "fee"]):
+        done = command(*flags, ok=False, cwd=tmp_path)
+        assert done.returncode == 2 and text in done.stderr and "Traceback" not in done.stderr, (flags, done.stderr)
+        assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before, flags
+
+
+@pytest.mark.parametrize("moment", ["imports", "writing"])
+def test_ctrl_c_is_quiet_and_leaves_whole_lines(tmp_path, moment):
+    process = subprocess.Popen([sys.executable, ROOT / "generate_tasks.py", "--out", "a"], cwd=tmp_path, text=True,
+                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    out, deadline, maps = tmp_path / "a/train.jsonl", time.monotonic() + 60, Path(f"/proc/{process.pid}/maps")
+    while time.monotonic() < deadline and not ("_ssl" in maps.read_text() if moment == "imports" else
+                                               out.exists() and out.stat().st_size):
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode == 130 and "Traceback" not in said
+    assert moment == "imports" or out.read_bytes().endswith(b"\n")
+
+
+def test_the_last_line_names_commands_that_find_the_output(tmp_path):
+    def last(*flags):
+        return command(*flags, cwd=tmp_path).stdout.splitlines()[-1].removeprefix("next: ")
+    few = ["--families", "fee", "--train", 2, "--val", 0, "--test", 1]
+    assert last(*few) == ("python generate_tasks.py --demonstrations 8000    or    "
+                          "python rollout.py --split train --model MODEL")
+    assert last(*few, "--out", "b c") == (
+        "python generate_tasks.py --demonstrations 8000 --in 'b c/train.jsonl' --out 'b c/demonstrations.jsonl'    or"
+        "    python rollout.py --split train --in 'b c/train.jsonl' --model MODEL")
+    assert last("--demonstrations", 2, "--run", "foo") == ("python train_policy.py --method sft --model tiny --run foo "
+                                                           "--in data/backend/demonstrations.jsonl")
 
 
 # --- released files

@@ -575,6 +575,121 @@ def test_bad_input_is_one_sentence(world, tmp_path, arguments, words):
     assert words in done.stderr.splitlines()[-1] and not (tmp_path / "a.jsonl").exists()
 
 
+TASK = {"task_id": "a", "problem_description": "p", "ground_truth": "g", "facts": []}
+TOLD = [{"role": "user", "content": "p"}, {"role": "assistant", "content": "a"}]
+EPISODE = {"task_id": "a", "sample": 0, "task": TASK, "dialogue_history": TOLD, "note": "kept"}
+
+
+def fact(**changed):
+    return TASK | {"facts": [{"keywords": ["x"], "question": "x?", "reply": "y"} | changed]}
+
+
+@pytest.mark.parametrize("second, arguments, words", [
+    (TASK | {"facts": [1, 2]}, (), "'facts'"), (fact(reply=5), (), "'facts'"), (fact(keywords=[5]), (), "'facts'"),
+    (TASK | {"task_id": ["b"]}, (), "'task_id' must be a text"),
+    (TASK | {"problem_description": 5}, (), "'problem_description' must be a text"),
+    (TASK | {"domain": "weird"}, (), "domain 'weird'"),
+    (TASK | {"domain": "frontend"}, (), "domain 'frontend', expected 'backend'"),
+    (b'{"task_id": "\xff"}\n', (), "expected a JSON object"), (b"[" * 9999 + b"]" * 9999, (), "expected a JSON object"),
+    (EPISODE | {"sample": [1]}, ("--candidates", 2), "'sample' must be a whole number"),
+    (EPISODE | {"dialogue_history": [*TOLD[:1], TOLD[1] | {"content": None}]}, ("--candidates", 2), "dialogue_history"),
+    (EPISODE | {"dialogue_history": []}, ("--candidates", 2), "dialogue_history"),
+    (EPISODE | {"task": TASK | {"ground_truth": None}}, ("--candidates", 2), "'ground_truth' must be a text")])
+def test_values_of_another_type_are_one_sentence_and_nothing_is_left_behind(tmp_path, second, arguments, words):
+    second = second if isinstance(second, bytes) else json.dumps(second).encode() + b"\n"
+    first = (EPISODE if arguments else fact()) | {"task_id": "first"}
+    (tmp_path / "a.jsonl").write_bytes(json.dumps(first).encode() + b"\n" + second)
+    done = play(tmp_path, "--in", "a.jsonl", "--model", "no/model", "--out", "b.jsonl", *arguments, code=2)
+    assert words in done.stderr and "a.jsonl, line 2" in done.stderr and os.listdir(tmp_path) == ["a.jsonl"]
+
+
+@pytest.mark.parametrize("arguments, words", [
+    ("--in tasks.jsonl --out tasks.jsonl", "is an input"), ("--in tasks.jsonl --out linked.jsonl", "is an input"),
+    ("--candidates 2 --in played.jsonl --out played.jsonl", "is an input"),
+    ("--in tasks.jsonl --system s.jsonl --out s.jsonl", "is an input"),
+    ("--in tasks.jsonl --out old.jsonl --model nope", "nope: no tokenizer"),
+    ("--in tasks.jsonl --out old.jsonl --model damaged", "damaged: no causal language model"),
+    ("--in tasks.jsonl --out old.jsonl --best-of-n 2 --critic nope", "nope: no whole critic.json"),
+    ("--in tasks.jsonl --out old.jsonl --system binary.txt", "--system binary.txt: not UTF-8"),
+    ("--in tasks.jsonl --out folder.jsonl", "folder.jsonl is no file"), ("--in tasks.jsonl --out x", "end in .jsonl"),
+    ("--in tasks.jsonl --out /proc/a.jsonl", "/proc/a.jsonl cannot be written"),
+    ("--temperature nan", "--temperature must be at least 0"), ("--timeout -1", "--timeout must be at least"),
+    ("--candidates 1", "--candidates must be at least 2"), ("--max-model-len -5", "--max-model-len must be at least"),
+    ("--simulator-max-tokens 0", "--simulator-max-tokens must be at least 1"),
+    ("--fraction 0.5", "--fraction does something with --candidates only"),
+    ("--candidates 2 --samples 3", "--samples does something without --candidates only"),
+    ("--critic x", "--critic does something with --best-of-n only")])
+def test_what_cannot_run_takes_nothing_away(world, tmp_path, arguments, words):
+    """Whatever --overwrite says: neither inputs nor what an earlier run wrote."""
+    for name, source in (("tasks", "tasks"), ("played", "trajectories"), ("old", "trajectories")):
+        (tmp_path / f"{name}.jsonl").write_bytes((world / f"{source}.jsonl").read_bytes())
+    os.link(tmp_path / "tasks.jsonl", tmp_path / "linked.jsonl")
+    (tmp_path / "s.jsonl").write_text("Be brief.")
+    (tmp_path / "binary.txt").write_bytes(b"\xff\xfe")
+    for folder in ("folder.jsonl", "damaged"):
+        (tmp_path / folder).mkdir()
+    for file in (world / "model").iterdir():
+        (tmp_path / "damaged" / file.name).write_bytes(file.read_bytes()[:1000 if "safetensors" in file.name else None])
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    done = play(tmp_path, "--engine", "transformers", "--model", world / "model", *arguments.split(), "--overwrite",
+                code=2)
+    assert words in done.stderr.splitlines()[-1]
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_an_edited_system_file_and_damaged_settings_stop_a_run_that_would_continue(world, tmp_path):
+    with Stub() as stub:
+        common = ["--in", world / "tasks.jsonl", "--limit", 2, "--model", stub.url, "--system", "s.txt",
+                  "--out", "a.jsonl"]
+        (tmp_path / "s.txt").write_text("Be brief.")
+        play(tmp_path, *common)
+        (tmp_path / "s.txt").write_text("Be long.")
+        assert "system was 's.txt (sha256" in play(tmp_path, *common, code=2).stderr
+        (tmp_path / "a.settings.json").write_text("[1]")
+        assert "a.settings.json: damaged" in play(tmp_path, *common, code=2).stderr
+
+
+def test_the_last_lines_say_why_episodes_failed_and_name_a_command_that_finds_the_output(world, tmp_path):
+    with Stub(always="refuse") as stub:
+        said = play(tmp_path, "--in", world / "tasks.jsonl", "--model", stub.url, "--run", "foo").stdout.splitlines()
+        assert said[-2] == "  12 x error: HTTP 400: This model's maximum context length is 10 tokens."
+        assert said[-1] == "next: python evaluate.py --split train --run foo"
+        assert play(tmp_path, "--in", world / "tasks.jsonl", "--model", stub.url, "--run", "foo", "--out", "a b.jsonl"
+                    ).stdout.splitlines()[-1] == "next: python evaluate.py --in 'a b.jsonl' --run foo"
+    with Stub() as stub:
+        common = ["--in", world / "trajectories.jsonl", "--model", stub.url, "--candidates", 2, "--limit", 1]
+        assert play(tmp_path, *common, "--run", "foo").stdout.splitlines()[-1] == "next: python train_policy.py --run foo"
+        (tmp_path / "pages.jsonl").write_text(json.dumps(EPISODE | {"domain": "frontend"}) + "\n")
+        done = play(tmp_path, *common, "--in", "pages.jsonl", "--domain", "frontend", "--out", "c.jsonl")
+    assert done.stdout.splitlines()[-1] == "next: python train_policy.py --domain frontend --in c.jsonl"
+    [record] = records(tmp_path / "c.jsonl")
+    assert record["note"] == "kept" and record["domain"] == "frontend"
+    assert set(record) == {*EPISODE, "domain", "turn", "prompt", "candidates"} - {"dialogue_history"}
+
+
+@pytest.mark.parametrize("wait", ["imports", "loading", "episodes"])
+def test_ctrl_c_is_quiet_at_any_moment_and_leaves_whole_lines(world, tmp_path, wait):
+    make_tasks(tmp_path / "tasks.jsonl", 300)
+    with Stub(latency=lambda rng: 0.05) as stub:
+        model = stub.url if wait == "episodes" else world / "model"
+        process = subprocess.Popen(command("--in", "tasks.jsonl", "--model", model, "--out", "a.jsonl", "--engine",
+                                           "transformers"), cwd=tmp_path, text=True, stderr=subprocess.PIPE)
+        deadline = time.time() + 60
+        maps = Path(f"/proc/{process.pid}/maps")  # what it has loaded
+        while time.time() < deadline and not {
+                "imports": lambda: "_ssl" in maps.read_text(), "loading": lambda: "libtorch" in maps.read_text(),
+                "episodes": lambda: (tmp_path / "a.jsonl").exists()}[wait]():
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        said = process.communicate(timeout=60)[1]
+    assert process.returncode == 130 and "Traceback" not in said
+    assert not (tmp_path / "a.jsonl").exists() or (tmp_path / "a.jsonl").read_bytes().endswith(b"\n")
+
+
+def test_help_names_no_default_that_is_none():
+    assert "None)" not in subprocess.run(command("--help"), capture_output=True, text=True).stdout
+
+
 def test_a_lone_copy_of_the_file_runs(world, tmp_path):
     (tmp_path / "rollout.py").write_bytes((ROOT / "rollout.py").read_bytes())
     with Stub() as stub:
