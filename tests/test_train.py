@@ -138,7 +138,7 @@ def test_each_file_alone_in_an_empty_folder_runs_the_whole_of_training(tmp_path)
     losses = [m["loss"] for m in metrics(run / "base")]
     assert losses[-1] < 0.6 * losses[0]
     said = script(critic, "--lr", "1e-3", "--epochs", 1)
-    assert "pairs from 8 tasks" in said and "next: python rollout.py" in said
+    assert "1 of 8 tasks left out" in said and "pairs from 7 tasks" in said and "next: python rollout.py" in said
     assert metrics(run / "critic")[0]["preference_loss"] == pytest.approx(math.log(2), abs=1e-6)
     script(critic, "--annotate", "runs/default/train.scored.jsonl")
     annotated = [json.loads(line) for line in (run / "train.annotated.jsonl").read_text().splitlines()]
@@ -441,7 +441,8 @@ def test_what_was_sampled_is_what_is_scored():
         "role": "assistant", "content": "b", "output": "a OUTPUT: b", "output_ids": [7, 8]},
         {"role": "user", "content": "v"}, {"role": "assistant", "content": "d", "output": "c OUTPUT: d"}]}
     (_, first), (prompt, second) = train_policy.turns_of(record, "here")
-    assert first == [7, 8] and second == "c OUTPUT: d" and [m["content"] for m in prompt] == ["u", "b", "v"]
+    assert first == ([7, 8], "a OUTPUT: b") and second == "c OUTPUT: d"
+    assert [m["content"] for m in prompt] == ["u", "b", "v"]
     tokens = train_policy.tokenise(Letters(), [(prompt, second)])[0][1]
     assert tokens.tolist() == [ord(c) for c in "c OUTPUT: d"] + [0]
     with_c = train_policy.turns_of({**record, "system": "s"}, "here", "truth")
