@@ -1543,7 +1543,7 @@ def finished_already(args, settings, inputs):
     inputs: {flag: path} of what this run needs, which the output may neither be nor hold.
     """
     out = Path(args.out)
-    needed = {**inputs, "the working directory": ".", "the folder of caches": out.parent / "cache"}
+    needed = {"the working directory": ".", **inputs, "the folder of caches": out.parent / "cache"}
     for name, path in needed.items():
         if Path(path).resolve().is_relative_to(out.resolve()):
             die(f"--out {out} is or holds {name} ({path}); name another folder with --out")
