@@ -42,6 +42,8 @@ Writes  runs/{run}/critic/: the model in Hugging Face format, critic.json (how t
     torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint HOST:29500 train_critic.py   # each node
     python train_critic.py --domain frontend --head regression --model Qwen/Qwen2-VL-7B-Instruct --checkpointing full
     python train_critic.py --annotate runs/default/train.scored.jsonl --out runs/default/train.annotated.jsonl
+
+The reference of --annotate is the one that the critic was trained from; critic.json names it.
 """
 import argparse
 import copy
@@ -60,6 +62,9 @@ from collections import Counter
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
+
+if __name__ == "__main__":  # the imports below take seconds, in which Ctrl-C should be as quiet as later
+    signal.signal(signal.SIGINT, lambda *_: os._exit(130))
 
 import numpy as np
 import torch
@@ -164,7 +169,8 @@ def parse_args():
                         help="frontend: pairs, gap and epochs default to the paper's for pages, and --head regression "
                              "sees their pictures (default backend)")
     parser.add_argument("--in", dest="input", help="scored trajectories (default runs/RUN/train.scored.jsonl)")
-    parser.add_argument("--model", help="seed model, also the reference: folder or hub name (default runs/RUN/base)")
+    parser.add_argument("--model", help="seed model, also the reference: folder or hub name (default runs/RUN/base); "
+                                        "--annotate takes the critic's own reference")
     parser.add_argument("--out",
                         help="folder of the critic (default runs/RUN/critic); with --annotate: a JSON lines file")
     parser.add_argument("--annotate", metavar="FILE",
@@ -175,8 +181,8 @@ def parse_args():
     parser.add_argument("--beta", type=float, default=0.1, help="inverse temperature of Eq. 2 (default 0.1)")
     parser.add_argument("--advantage", choices=["mean-per-turn", "mean-per-trajectory", "sum"], default="mean-per-turn",
                         help="how token log-ratios become a trajectory's score: the sum of each turn's mean (paper), "
-                             "one mean over all tokens (released code), or no length normalisation (default mean-per- "
-                             "turn)")
+                             "one mean over all tokens (released code), or no length normalisation "
+                             "(default mean-per-turn)")
     parser.add_argument("--context", choices=["with-c", "without-c"], default="with-c",
                         help="whether the critic sees the reference solution (default with-c)")
     parser.add_argument("--head", choices=["log-ratio", "regression", "value"], default="log-ratio",
@@ -194,24 +200,37 @@ def parse_args():
                         help="smallest difference of rewards in a pair (default 0; frontend 0.1)")
     parser.add_argument("--pairs-per-task", type=int, default=0,
                         help="most pairs of one task, a random choice; 0: all (default 0)")
-    training_flags(parser, lr=2e-7, epochs=None, batch_size=8)
+    training_flags(parser, lr="2e-7", epochs="4; frontend 8", batch_size="8")
     args = parser.parse_args()
     run, pages = Path("runs") / args.run, args.domain == "frontend"
     args.pictures = pages and args.head == "regression"
     args.pair_rule = args.pair_rule or ("all" if pages else "best-vs-lower")
     args.min_gap = (0.1 if pages else 0.0) if args.min_gap is None else args.min_gap
-    args.epochs = args.epochs or (8 if pages else 4)
+    args.lr = 2e-7 if args.lr is None else args.lr
+    args.epochs = (8 if pages else 4) if args.epochs is None else args.epochs
+    args.batch_size = 8 if args.batch_size is None else args.batch_size
     args.input = args.input or str(run / "train.scored.jsonl")
-    args.model = args.model or str(run / "base")
+    args.model = args.model or (None if args.annotate else str(run / "base"))
     args.critic = args.critic or str(run / "critic")
     args.out = args.out or str(run / "train.annotated.jsonl" if args.annotate else run / "critic")
+    check_flags(args)
     return args
 
 
 # ---- shared block: the same lines stand in train_critic.py and train_policy.py, held identical by a test ----
 BAR_SECONDS = 0.5 if sys.stderr.isatty() else 30  # a log file gets a line now and then
-TABLE_5 = "the method's in the paper's Table 5"
 ANSWER_MARK = "I WANT TO ANSWER:"
+WRITTEN = (  # what --overwrite removes of an output folder, in this order, and nothing else
+    "config.json", "checkpoints", "tensorboard", "metrics.jsonl", "critic.json", "*config.json", "model*.safetensors*",
+    "*token*.json", "tokenizer.model", "chat_template*", "vocab.*", "merges.txt")
+RANGES = (  # what the flags' numbers may be; no range holds NaN
+    ("above 0", lambda x: 0 < x < math.inf, "lr beta clip"),
+    ("at least 0", lambda x: 0 <= x < math.inf,
+     "nll weight_decay max_steps seed micro_batch max_length save_every pairs_per_task"),
+    ("at least 1", lambda x: x >= 1, "epochs batch_size micro_tokens keep pairs_per_turn"),
+    ("between 0 and 1", lambda x: 0 <= x <= 1, "warmup final_lr min_gap min_reward with_c"),
+    ("at least 0 and below 1", lambda x: 0 <= x < 1, "betas"),
+    ("at least 260 (its bytes and signs)", lambda x: x >= 260, "tiny_vocabulary"))
 signals = []  # the signals that asked the run to stop
 
 
@@ -235,6 +254,10 @@ def die(message):
         print(f"{Path(sys.argv[0]).name}: {message}", file=sys.stderr)
     sys.stderr.flush()
     os._exit(2) if dist.is_initialized() else sys.exit(2)
+
+
+def first_line(error):
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 # Reading records
@@ -266,6 +289,39 @@ def read_jsonl(path, required=(), maker="the stage that writes it"):
     return records
 
 
+def check_messages(messages, where, name):
+    """Die unless it is a dialogue: messages whose role and content are text, the first thing said by the user."""
+    if not isinstance(messages, list) or not all(
+            isinstance(m, dict) and isinstance(m.get("role"), str) and isinstance(m.get("content"), str)
+            for m in messages):
+        die(f"{where}: {name} should be a list of messages with role and content, both text")
+    if next((m["role"] for m in messages if m["role"] != "system"), "") != "user":
+        die(f"{where}: {name} should begin with what the user asks")
+
+
+def check_keys(record, where):
+    """Die unless what names a record is of the types that name one."""
+    name = str | int | float
+    for key, kinds in (("task_id", name), ("sample", name), ("turn", name), ("task", dict), ("system", str)):
+        if record.get(key) is not None and not isinstance(record[key], kinds):
+            die(f"{where}: {key} is {json.dumps(record[key])[:60]}, which is of the wrong type")
+
+
+class Sampled(NamedTuple):
+    """A response as its token ids, which hold for the tokenizer that they were sampled with, and as text (or None)."""
+    ids: list
+    text: str
+
+
+def response_of(text, ids, where):
+    """The response: as it was sampled where the record has ids, else its text."""
+    if not isinstance(text, str if not ids else str | None):
+        die(f"{where}: a response should be text, found {json.dumps(text)[:60]}")
+    if ids and not (isinstance(ids, list) and all(type(i) is int and i >= 0 for i in ids)):
+        die(f"{where}: the token ids of a response should be numbers, found {json.dumps(ids)[:60]}")
+    return Sampled(ids, text) if ids else text
+
+
 def put_c_in_front(messages, ground_truth):
     """The messages with the training-time information c before the first thing the user says."""
     first = next(i for i, message in enumerate(messages) if message["role"] == "user")
@@ -287,19 +343,15 @@ def turns_of(record, where, ground_truth=None):
     The response is the sampled token ids where the record has them, else text. With `ground_truth`, c stands in front.
     """
     history = record["dialogue_history"]
-    whole = lambda message: isinstance(message, dict) and "role" in message and "content" in message
-    if not isinstance(history, list) or not all(whole(message) for message in history):
-        die(f"{where}: dialogue_history should be a list of messages with role and content")
-    if not any(m["role"] == "user" for m in history) or history[0]["role"] == "assistant":
-        die(f"{where}: the dialogue should begin with what the user asks")
+    check_messages(history, where, "dialogue_history")
     messages = [{"role": m["role"], "content": m["content"]} for m in history]
     if record.get("system"):
         messages = [{"role": "system", "content": record["system"]}] + messages
     if ground_truth is not None:
         messages = put_c_in_front(messages, ground_truth)
     skipped = len(messages) - len(history)
-    return [(messages[:t + skipped], history[t].get("output_ids") or history[t].get("output") or history[t]["content"])
-            for t in range(len(history)) if history[t]["role"] == "assistant"]
+    return [(messages[:t + skipped], response_of(m.get("output") or m["content"], m.get("output_ids"), where))
+            for t, m in enumerate(history) if m["role"] == "assistant"]
 
 
 # From messages to token sequences
@@ -310,7 +362,7 @@ def load_tokenizer(path):
     try:
         tokenizer = AutoTokenizer.from_pretrained(path)
     except (OSError, ValueError) as error:
-        die(f"{path}: no tokenizer could be loaded from there ({str(error).splitlines()[0]})")
+        die(f"{path}: no tokenizer could be loaded from there ({first_line(error)})")
     if not tokenizer.chat_template:
         die(f"{path}: the tokenizer has no chat template; take an instruction-tuned model, or add chat_template.jinja")
     return tokenizer
@@ -321,16 +373,39 @@ def render(tokenizer, messages):
     from jinja2.exceptions import TemplateError
     try:
         return tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-    except TemplateError:
-        if messages[0]["role"] != "system":
-            raise
+    except TemplateError as error:
+        if [m["role"] for m in messages[:2]] != ["system", "user"]:
+            roles = ", ".join(m["role"] for m in messages)
+            die(f"the model's chat template refuses a dialogue of {roles} ({first_line(error)})")
     # Some templates (Gemma's) refuse a system message: its text then opens what the user says.
     merged = {**messages[1], "content": f"{messages[0]['content']}\n\n{messages[1]['content']}"}
     return render(tokenizer, [merged] + messages[2:])
 
 
+@functools.cache
+def say_once(text):
+    say(text)
+
+
+def own_ids(tokenizer, responses):
+    """Whether sampled ids are this tokenizer's: all are in its vocabulary, and of some the text is what was recorded.
+
+    A critic may be of another family than the agent; the agent's ids would then be any words to it.
+    """
+    sampled = [r for r in responses if isinstance(r, Sampled)]
+    largest = max((max(r.ids) for r in sampled), default=0)
+    told = [r for r in sampled if r.text is not None][::max(1, len(sampled) // 200)]
+    texts = tokenizer.batch_decode([r.ids for r in told], skip_special_tokens=True) if largest < len(tokenizer) else []
+    return largest < len(tokenizer) and all(a.split() == r.text.split() for a, r in zip(texts, told))
+
+
 def tokenise(tokenizer, turns):
-    """[(prompt messages, response text or ids)] to [(prompt ids, response ids)], each an int32 array."""
+    """[(prompt messages, response: text or Sampled)] to [(prompt ids, response ids)], each an int32 array."""
+    if any(isinstance(r, Sampled) for _, r in turns) and not own_ids(tokenizer, [r for _, r in turns]):
+        say_once("the recorded token ids are not this model's (another tokenizer sampled them): the text is used")
+        if any(isinstance(r, Sampled) and r.text is None for _, r in turns):
+            die("a response has token ids of another tokenizer and no text (output)")
+        turns = [(messages, r.text if isinstance(r, Sampled) else r) for messages, r in turns]
     result = []
     for start in range(0, len(turns), 1024):
         part = turns[start:start + 1024]
@@ -339,7 +414,7 @@ def tokenise(tokenizer, turns):
         texts = [response if isinstance(response, str) else "" for _, response in part]
         spoken = tokenizer(texts, add_special_tokens=False)["input_ids"]
         for prompt, text_ids, (_, response) in zip(prompts, spoken, part):
-            ids = text_ids + [tokenizer.eos_token_id] if isinstance(response, str) else response
+            ids = text_ids + [tokenizer.eos_token_id] if isinstance(response, str) else response.ids
             result.append((np.array(prompt, np.int32), np.array(ids, np.int32)))
     return result
 
@@ -376,7 +451,7 @@ def context_of(lm_path):
     try:
         return getattr(AutoConfig.from_pretrained(lm_path).get_text_config(), "max_position_embeddings", 0) or 0
     except (OSError, ValueError) as error:
-        die(f"{lm_path}: no model could be loaded from there ({str(error).splitlines()[0]})")
+        die(f"{lm_path}: no model could be loaded from there ({first_line(error)})")
 
 
 def check_lengths(sequences, limit, where, flag="--model"):
@@ -889,7 +964,7 @@ def finish():
         dist.destroy_process_group()
 
 
-def local_folder(path):
+def local_folder(path, role=""):
     """The folder that holds the model: `path` itself, or where the hub's copy lies."""
     if Path(path).is_dir():
         return Path(path)
@@ -897,7 +972,7 @@ def local_folder(path):
     try:
         return Path(snapshot_download(path, allow_patterns=["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]))
     except Exception as error:  # the hub's client raises many kinds, all of which mean: it is not to be had
-        die(f"{path}: neither a folder nor a model that could be fetched ({str(error).splitlines()[0]})")
+        die(f"{path}{role}: neither a folder nor a model that could be fetched ({first_line(error)})")
 
 
 @contextmanager
@@ -918,10 +993,11 @@ def parameters_on_meta():
 
 def read_weights(model, folder):
     """Fill the model's parameters from its safetensors files, each rank reading only the rows that it holds."""
-    from safetensors import safe_open
+    from safetensors import SafetensorError, safe_open
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
     waiting = dict(model.lm.named_parameters())
-    for file in sorted(folder.glob("*.safetensors")):
+
+    def read(file):
         with safe_open(file, "pt") as tensors, torch.no_grad():
             for name in waiting.keys() & set(tensors.keys()):
                 parameter, rows = waiting.pop(name), tensors.get_slice(name)
@@ -932,6 +1008,12 @@ def read_weights(model, folder):
                         parameter.to_local().copy_(rows[offset[0]:offset[0] + shape[0]])
                 else:
                     parameter.copy_(rows[...])
+    for file in sorted(folder.glob("*.safetensors")):
+        try:
+            read(file)
+        except (SafetensorError, OSError, RuntimeError) as error:
+            die(f"{file}: the weights there are damaged, or not of this model ({first_line(error)}); make or fetch the "
+                f"model again")
     return sorted(waiting)
 
 
@@ -956,6 +1038,7 @@ def load_model(path, device, args, head=None, train=True, processor=None):
     With a processor: around the image-text model there. Its weights have other names in the file than in the model, so
     transformers reads them, all of them on every rank; and its rows are padded, since no tree mask fits its attention.
     """
+    from safetensors import SafetensorError
     from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
     from transformers.utils import logging
     logging.disable_progress_bar()
@@ -968,7 +1051,7 @@ def load_model(path, device, args, head=None, train=True, processor=None):
         except (OSError, ValueError, KeyError) as error:
             if "attn_implementation" in options:
                 return None
-            die(f"{path}: no causal language model could be loaded from there ({str(error).splitlines()[0]})")
+            die(f"{path}: no causal language model could be loaded from there ({first_line(error)})")
 
     if processor is None:
         with parameters_on_meta():
@@ -981,8 +1064,8 @@ def load_model(path, device, args, head=None, train=True, processor=None):
         try:
             lm, info = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32,
                                                                    output_loading_info=True)
-        except (OSError, ValueError, KeyError) as error:
-            die(f"{path}: no image-text-to-text model could be loaded from there ({str(error).splitlines()[0]})")
+        except (SafetensorError, OSError, ValueError, KeyError) as error:
+            die(f"{path}: no image-text-to-text model could be loaded from there ({first_line(error)})")
     for module in lm.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
@@ -1158,6 +1241,9 @@ def read_critic(path):
         note = json.loads((Path(path) / "critic.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         die(f"{path}: no critic.json in there; train one first with train_critic.py, or name another with --critic")
+    if not isinstance(note, dict) or not {"head", "context", "advantage", "reference", "weights"} <= note.keys():
+        die(f"{path}/critic.json is not what train_critic.py writes; train the critic again, or name another with "
+            f"--critic")
     head = None
     if note["weights"]:
         head = nn.Linear(len(note["weights"]["weight"]), 1)
@@ -1165,6 +1251,16 @@ def read_critic(path):
             head.weight.copy_(torch.tensor([note["weights"]["weight"]]))
             head.bias.copy_(torch.tensor(note["weights"]["bias"]))
     return note, head
+
+
+def reference_of(critic, note, model=None):
+    """The reference of Eq. 3: the model that the critic was trained from, whatever --model says; None without one."""
+    if note["head"] != "log-ratio":
+        return None
+    local_folder(note["reference"], f" (the reference of {critic}, from which it was trained)")
+    if model and Path(model).resolve() != Path(note["reference"]).resolve():
+        say(f"advantages are relative to {note['reference']}, from which {critic} was trained, not to --model {model}")
+    return note["reference"]
 
 
 def critic_advantages(sequences, critic, reference, note, head, device, args, reference_sequences=None, processor=None):
@@ -1279,7 +1375,7 @@ def load_processor(path):
         die(f"{path}: its processor cannot be loaded without another package "
             f"({' '.join(str(error).split()).split('. ')[0]})")
     except (OSError, ValueError, TypeError, KeyError) as error:
-        die(f"{path}: no processor for pictures could be loaded from there ({str(error).splitlines()[0]})")
+        die(f"{path}: no processor for pictures could be loaded from there ({first_line(error)})")
     if not hasattr(processor, "image_processor"):
         die(f"{path}: this model reads text only; a critic that sees pages needs an image-text-to-text model")
     if not processor.chat_template:
@@ -1365,13 +1461,12 @@ def view_turns(turns, processor, folder):
 
 
 def training_flags(parser, lr, epochs, batch_size):
-    """The flags that both training scripts have."""
+    """The flags that both training scripts have; the first three have defaults of the stage's, told in words here."""
     # optimisation
-    parser.add_argument("--lr", type=float, default=lr, help=f"peak learning rate of AdamW (default {lr or TABLE_5})")
-    parser.add_argument("--epochs", type=int, default=epochs,
-                        help=f"passes over the data (default {epochs or TABLE_5})")
-    parser.add_argument("--batch-size", type=int, default=batch_size,
-                        help=f"pairs (or dialogues) a step, over all ranks (default {batch_size or TABLE_5})")
+    parser.add_argument("--lr", type=float, help=f"peak learning rate of AdamW (default {lr})")
+    parser.add_argument("--epochs", type=int, help=f"passes over the data (default {epochs})")
+    parser.add_argument("--batch-size", type=int,
+                        help=f"pairs (or dialogues) a step, over all ranks (default {batch_size})")
     parser.add_argument("--max-steps", type=int, default=0, help="stop after so many steps; 0: all (default 0)")
     parser.add_argument("--warmup", type=float, default=0.03, help="share of the steps with rising rate (default 0.03)")
     parser.add_argument("--final-lr", type=float, default=0.1, help="where the cosine ends, times --lr (default 0.1)")
@@ -1413,6 +1508,17 @@ def training_flags(parser, lr, epochs, batch_size):
     parser.add_argument("--overwrite", action="store_true", help="start again and replace the output")
 
 
+def check_flags(args):
+    """Die where a number can have no meaning; the flags that this script does not have are passed over."""
+    for words, holds, names in RANGES:
+        for name in names.split():
+            value = getattr(args, name, None)
+            if value is not None and not all(map(holds, value if isinstance(value, list) else [value])):
+                die(f"--{name.replace('_', '-')} must be {words}, found {value}")
+    if args.resume and args.overwrite:
+        die("--resume goes on and --overwrite starts again: give one of them")
+
+
 def settings_of(args, names):
     """The flags that decide the result: what a continued run must share with the run it continues."""
     names = (*names, "order", "lr", "epochs", "batch_size", "max_steps", "warmup", "final_lr", "betas", "weight_decay",
@@ -1422,31 +1528,60 @@ def settings_of(args, names):
     return {name: getattr(args, name) for name in names}
 
 
-def finished_already(args, settings):
-    """Compare the settings with those that the output was begun with; True if it is complete. Writes nothing."""
+def check_folder(folder):
+    """Die now, not after hours, if a folder is not there and cannot be made, or takes no file."""
+    barrier()
+    if rank() == 0:
+        new = [place for place in (folder, *folder.parents) if not place.exists()]
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            die(f"{folder}: no such folder can be made ({error.strerror})")
+        if not os.access(folder, os.W_OK):
+            die(f"{folder}: nothing can be written there")
+        for place in new:
+            place.rmdir()
+    barrier()
+
+
+def finished_already(args, settings, inputs):
+    """Compare the settings with those that the output was begun with; True if it is complete. Writes nothing.
+
+    inputs: {flag: path} of what this run needs, which the output may neither be nor hold.
+    """
     out = Path(args.out)
+    needed = {"the working directory": ".", **inputs, "the folder of caches": out.parent / "cache"}
+    for name, path in needed.items():
+        if Path(path).resolve().is_relative_to(out.resolve()):
+            die(f"--out {out} is or holds {name} ({path}); name another folder with --out")
+    if out.exists() and not (out / "settings.json").is_file() and (not out.is_dir() or any(out.iterdir())):
+        die(f"{out} exists and was not written by this script; name another folder with --out")
+    if (out / "settings.json").is_file():
+        try:
+            before = json.loads((out / "settings.json").read_text(encoding="utf-8"))
+            differences = [f"{k} was {before.get(k)!r}, now {v!r}" for k, v in settings.items() if before.get(k) != v]
+        except (ValueError, AttributeError):
+            before, differences = {}, ["which ones is not known, its settings.json is damaged"]
+        if before and ("method" in before) != ("method" in settings):  # only the policy's have a method
+            die(f"{out} was written by the other training script; name another folder with --out")
+        if differences and not args.overwrite:
+            die(f"{out} was begun with other settings ({'; '.join(differences)}); use --overwrite, or another --out")
+    check_folder(out), check_folder(out.parent)
     if args.overwrite:
         return False
-    if (out / "settings.json").is_file():
-        before = json.loads((out / "settings.json").read_text(encoding="utf-8"))
-        differences = [f"{k} was {before.get(k)!r}, now {v!r}" for k, v in settings.items() if before.get(k) != v]
-        if differences:
-            die(f"{out} was begun with other settings ({'; '.join(differences)}); use --overwrite, or another --out")
-    elif out.exists() and (not out.is_dir() or any(out.iterdir())):
-        die(f"{out} exists and was not written by this script; use --overwrite, or another --out")
     if args.resume and not any((out / "checkpoints").glob("step-??????")) and not (out / "config.json").is_file():
         die(f"--resume: there is no checkpoint in {out}/checkpoints to continue from")
     return (out / "config.json").is_file()
 
 
 def begin_output(args, settings):
-    """Make the output folder, once the input is known to be good; with --overwrite the old one goes only now."""
+    """Make the output folder, once input and model are known to be good; with --overwrite the old one goes only now."""
     out = Path(args.out)
     barrier()
     if rank() == 0:
-        if args.overwrite:
-            shutil.rmtree(out, ignore_errors=True)
         out.mkdir(parents=True, exist_ok=True)
+        for old in [path for name in WRITTEN for path in out.glob(name)] if args.overwrite else ():
+            shutil.rmtree(old) if old.is_dir() and not old.is_symlink() else old.unlink(missing_ok=True)
         (out / "settings.json").write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
     barrier()
 
@@ -1672,7 +1807,9 @@ def read_trajectories(path, maker="evaluate.py"):
             continue
         if not isinstance(reward, (int, float)) or not 0 <= reward <= 1:
             die(f"{where}: expected a reward between 0 and 1, found {reward!r}")
-        if not any(m.get("role") == "assistant" for m in record["dialogue_history"] if isinstance(m, dict)):
+        check_keys(record, where)
+        check_messages(record["dialogue_history"], where, "dialogue_history")
+        if not any(m["role"] == "assistant" for m in record["dialogue_history"]):
             unusable["no assistant turn"] += 1
             continue
         task = record.get("task") or {}
@@ -1733,7 +1870,7 @@ def make_items(args, tokenizer, processor):
         sequences += joined
     items = [Item(of_record[i], [] if j is None else of_record[j], (str(task), n), label)
              for n, (i, j, label, task) in enumerate(links)]
-    return *leave_out_long(items, sequences, args, args.input), len(tasks)
+    return leave_out_long(items, sequences, args, args.input)
 
 
 def pictures_of(args):
@@ -1742,22 +1879,29 @@ def pictures_of(args):
 
 def annotate(args, device):
     """Write the trajectories of --annotate with the critic's advantage at each assistant turn."""
-    note, head = read_critic(args.critic)
-    processor = load_processor(args.critic) if note.get("pictures") else None
-    tokenizer = None if processor else load_tokenizer(args.critic)
     out = Path(args.out)
     if out.suffix != ".jsonl":
         die(f"--annotate writes JSON lines: --out should end in .jsonl, found {out}")
     if out.exists() and not args.overwrite:
         die(f"{out} exists; use --overwrite, or another --out")
+    if out.exists() and Path(args.annotate).exists() and out.samefile(args.annotate):
+        die(f"--out is what is annotated ({out}); no stage changes its input, name another file with --out")
+    check_folder(out.parent)
+    note, head = read_critic(args.critic)
+    reference = reference_of(args.critic, note, args.model)
+    processor = load_processor(args.critic) if note.get("pictures") else None
+    tokenizer = None if processor else load_tokenizer(args.critic)
     records = read_jsonl(args.annotate, ("dialogue_history",), "evaluate.py")
     places = [(f"{args.annotate}, line {number}", record) for number, record in records]
+    for where, record in places:
+        check_keys(record, where)
     joined = sequences_of(places, note["context"], tokenizer, processor, pictures_of(args))
     flat = [s for part in joined for s in part]
     check_lengths(flat, context_of(args.critic), args.annotate, "--critic")
-    advantages = iter(critic_advantages(flat, args.critic, args.model, note, head, device, args, None, processor))
+    advantages = iter(critic_advantages(flat, args.critic, reference, note, head, device, args, None, processor))
     if rank() == 0:
         turns, part = 0, out.with_suffix(".part")
+        out.parent.mkdir(parents=True, exist_ok=True)
         with open(part, "w", encoding="utf-8") as file:
             for (_, record), sequences in zip(records, joined):
                 values = [a for _ in sequences for a in next(advantages)]
@@ -1779,14 +1923,14 @@ def main():
     tokenizer = None if processor else load_tokenizer(args.model)
     settings = settings_of(args, ("input", "model", "beta", "advantage", "context", "head", "nll", "pair_rule",
                                   "min_gap", "pairs_per_task", *(["pictures"] if processor else [])))
-    if finished_already(args, settings):
+    if finished_already(args, settings, {"--in": args.input, "--model": args.model}):
         say(f"{args.out} is finished already (--overwrite trains it again)")
         return finish()
-    items, sequences, tasks = make_items(args, tokenizer, processor)
+    items, sequences = make_items(args, tokenizer, processor)
     check_lengths(sequences, context_of(args.model), args.input)
-    say(f"{len(items)} {'trajectories' if args.head == 'value' else 'pairs'} from {tasks} tasks, "
+    say(f"{len(items)} {'trajectories' if args.head == 'value' else 'pairs'} from "
+        f"{len({item.group[0] for item in items})} tasks, "
         f"{sum(len(s.ids) for s in sequences)} tokens")
-    begin_output(args, settings)
     reference = None
     if args.head == "log-ratio":
         reference = reference_logps(args.model, sequences, device, args, Path(args.out).parent / "cache")
@@ -1795,6 +1939,7 @@ def main():
         head = new_head(args.model)
     model = load_model(args.model, device, args, head, processor=processor)
     steps = step_items(items, args)
+    begin_output(args, settings)
     optimizer, first, log = continue_training(model, args, device, len(steps))
 
     bar = progress(args, first, len(steps))
@@ -1831,4 +1976,8 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        main()
+    except KeyboardInterrupt:  # before the first step: there is nothing to save, and caches are whole or absent
+        os._exit(130)

@@ -44,6 +44,8 @@ Writes  runs/{run}/train.pairs.jsonl (sweet) and runs/{run}/policy/: the model i
     torchrun --nproc-per-node 8 train_policy.py --model meta-llama/Llama-3.1-8B-Instruct
     torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint HOST:29500 train_policy.py   # each node
     python train_policy.py --method sft --model tiny --in data/backend/demonstrations.jsonl --out runs/default/base
+
+--domain frontend: the defaults of multi-turn-dpo and rejection-ft are then the paper's for pages.
 """
 import argparse
 import copy
@@ -64,6 +66,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+if __name__ == "__main__":  # the imports below take seconds, in which Ctrl-C should be as quiet as later
+    signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+
 import numpy as np
 import torch
 import torch.distributed as dist
@@ -71,11 +76,14 @@ import torch.nn.functional as F
 from torch import nn
 from tqdm import tqdm
 
-METHODS = {  # the settings of the paper's Table 5 (backend): what a method's flags default to
-    "sweet": dict(input="train.candidates.jsonl", out="policy", lr=2e-7, epochs=1, batch_size=8),
-    "multi-turn-dpo": dict(input="train.scored.jsonl", out="multi-turn-dpo", lr=2e-7, epochs=4, batch_size=8),
-    "rejection-ft": dict(input="train.scored.jsonl", out="rejection-ft", lr=2e-7, epochs=4, batch_size=32),
-    "sft": dict(input="demonstrations.jsonl", out="base", lr=2e-7, epochs=1, batch_size=32),
+METHODS = {  # the settings of the paper's Table 5, and of sft, which it does not have: what a method's flags default to
+    "sweet": dict(input="train.candidates.jsonl", out="policy", lr=2e-7, epochs=1, frontend_epochs=1,
+                  batch_size=8),
+    "multi-turn-dpo": dict(input="train.scored.jsonl", out="multi-turn-dpo", lr=2e-7, epochs=4, frontend_epochs=8,
+                           batch_size=8),
+    "rejection-ft": dict(input="train.scored.jsonl", out="rejection-ft", lr=2e-7, epochs=4, frontend_epochs=8,
+                         batch_size=32),
+    "sft": dict(input=None, out="base", lr=2e-7, epochs=1, frontend_epochs=1, batch_size=32),
 }
 
 
@@ -138,16 +146,21 @@ def parse_args():
     parser.add_argument("--run", default="default",
                         help="name of the run: the defaults below lie in runs/RUN (default default)")
     parser.add_argument("--method", choices=list(METHODS), default="sweet", help="how to train (default sweet)")
+    parser.add_argument("--domain", choices=["backend", "frontend"], default="backend",
+                        help="frontend: epochs, pairs and gap of the baselines default to the paper's for pages "
+                             "(default backend)")
     parser.add_argument("--in", dest="input",
-                        help="candidates, scored trajectories, demonstrations or pairs (default: the method's file in "
-                             "runs/RUN)")
+                        help="candidates, scored trajectories, demonstrations or pairs (default runs/RUN/"
+                             "train.candidates.jsonl for sweet, runs/RUN/train.scored.jsonl for the baselines, "
+                             "data/DOMAIN/demonstrations.jsonl for sft)")
     parser.add_argument("--model",
                         help="seed model, also the reference: folder or hub name, or (sft) tiny (default "
                              "runs/RUN/base)")
     parser.add_argument("--critic", help="the critic that ranks the candidates (default runs/RUN/critic)")
     parser.add_argument("--pairs", help="where sweet writes its pairs (default runs/RUN/train.pairs.jsonl)")
     parser.add_argument("--out",
-                        help="folder of the policy (default runs/RUN/ policy, multi-turn-dpo, rejection-ft or base)")
+                        help="folder of the policy (default runs/RUN/policy for sweet, runs/RUN/METHOD for the "
+                             "baselines, runs/RUN/base for sft)")
     # preference optimisation
     parser.add_argument("--beta", type=float, default=0.1, help="inverse temperature of Eq. 4 (default 0.1)")
     parser.add_argument("--nll", type=float, default=0.01,
@@ -158,29 +171,33 @@ def parse_args():
     parser.add_argument("--critic-reference", choices=["with-c", "without-c"], default="with-c",
                         help="whether Eq. 3's reference sees c (default with-c; released code without-c)")
     # multi-turn-dpo and rejection-ft
-    parser.add_argument("--pair-rule", choices=["best-vs-lower", "all"], default="best-vs-lower",
+    parser.add_argument("--pair-rule", choices=["best-vs-lower", "all"],
                         help="multi-turn-dpo: a task's first fully passing trajectory against each that scores lower, "
-                             "or every two whose rewards differ (default best-vs-lower)")
-    parser.add_argument("--min-gap", type=float, default=0.0,
-                        help="smallest difference of rewards in a pair (default 0)")
+                             "or every two whose rewards differ (default best-vs-lower; frontend all)")
+    parser.add_argument("--min-gap", type=float,
+                        help="smallest difference of rewards in a pair (default 0; frontend 0.1)")
     parser.add_argument("--pairs-per-task", type=int, default=0,
                         help="most pairs of one task, a random choice; 0: all (default 0)")
     parser.add_argument("--min-reward", type=float, default=1.0,
-                        help="rejection-ft: the reward to keep from (default 1.0)")
+                        help="rejection-ft: the reward to keep from (default 1.0, which is rare on the frontend)")
     # sft
     parser.add_argument("--with-c", type=float,
                         help="sft: share of dialogues shown with c in front (default 0.33 for --model tiny, else 0)")
     parser.add_argument("--tiny-vocabulary", type=int, default=2048,
                         help="tokens of the tiny model's tokenizer (default 2048)")
-    training_flags(parser, lr=None, epochs=None, batch_size=None)
+    told = lambda name: ", ".join(f"{method} {settings[name]:g}" for method, settings in METHODS.items())
+    training_flags(parser, told("lr") + ", --model tiny 0.001",
+                   told("epochs") + "; frontend: " + told("frontend_epochs"), told("batch_size"))
     args = parser.parse_args()
-    run = Path("runs") / args.run
-    defaults = METHODS[args.method]
-    args.lr = args.lr or (1e-3 if args.model == "tiny" else defaults["lr"])  # a random model needs thousandths
-    args.epochs = args.epochs or defaults["epochs"]
-    args.with_c = (0.33 if args.model == "tiny" else 0.0) if args.with_c is None else args.with_c
-    args.batch_size = args.batch_size or defaults["batch_size"]
-    args.input = args.input or str(run / defaults["input"])
+    run, pages, tiny = Path("runs") / args.run, args.domain == "frontend", args.model == "tiny"
+    defaults = dict(METHODS[args.method], pair_rule="all" if pages else "best-vs-lower", min_gap=0.1 if pages else 0.0,
+                    with_c=0.33 if tiny else 0.0)
+    defaults["epochs"] = defaults["frontend_epochs" if pages else "epochs"]
+    defaults["lr"] = 1e-3 if tiny else defaults["lr"]  # a random model needs thousandths
+    for name in ("lr", "epochs", "batch_size", "pair_rule", "min_gap", "with_c"):
+        setattr(args, name, defaults[name] if getattr(args, name) is None else getattr(args, name))
+    demonstrations = Path("data") / args.domain / "demonstrations.jsonl"
+    args.input = args.input or str(run / defaults["input"] if defaults["input"] else demonstrations)
     args.out = args.out or str(run / defaults["out"])
     args.critic = args.critic or str(run / "critic")
     args.pairs = args.pairs or str(run / "train.pairs.jsonl")
@@ -189,13 +206,24 @@ def parse_args():
     if args.model == "tiny" and args.method != "sft":
         die(f"--model tiny starts from nothing and goes with --method sft only; {args.method} needs a trained model")
     args.model = args.model or str(run / "base")
+    check_flags(args)
     return args
 
 
 # ---- shared block: the same lines stand in train_critic.py and train_policy.py, held identical by a test ----
 BAR_SECONDS = 0.5 if sys.stderr.isatty() else 30  # a log file gets a line now and then
-TABLE_5 = "the method's in the paper's Table 5"
 ANSWER_MARK = "I WANT TO ANSWER:"
+WRITTEN = (  # what --overwrite removes of an output folder, in this order, and nothing else
+    "config.json", "checkpoints", "tensorboard", "metrics.jsonl", "critic.json", "*config.json", "model*.safetensors*",
+    "*token*.json", "tokenizer.model", "chat_template*", "vocab.*", "merges.txt")
+RANGES = (  # what the flags' numbers may be; no range holds NaN
+    ("above 0", lambda x: 0 < x < math.inf, "lr beta clip"),
+    ("at least 0", lambda x: 0 <= x < math.inf,
+     "nll weight_decay max_steps seed micro_batch max_length save_every pairs_per_task"),
+    ("at least 1", lambda x: x >= 1, "epochs batch_size micro_tokens keep pairs_per_turn"),
+    ("between 0 and 1", lambda x: 0 <= x <= 1, "warmup final_lr min_gap min_reward with_c"),
+    ("at least 0 and below 1", lambda x: 0 <= x < 1, "betas"),
+    ("at least 260 (its bytes and signs)", lambda x: x >= 260, "tiny_vocabulary"))
 signals = []  # the signals that asked the run to stop
 
 
@@ -219,6 +247,10 @@ def die(message):
         print(f"{Path(sys.argv[0]).name}: {message}", file=sys.stderr)
     sys.stderr.flush()
     os._exit(2) if dist.is_initialized() else sys.exit(2)
+
+
+def first_line(error):
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 # Reading records
@@ -250,6 +282,39 @@ def read_jsonl(path, required=(), maker="the stage that writes it"):
     return records
 
 
+def check_messages(messages, where, name):
+    """Die unless it is a dialogue: messages whose role and content are text, the first thing said by the user."""
+    if not isinstance(messages, list) or not all(
+            isinstance(m, dict) and isinstance(m.get("role"), str) and isinstance(m.get("content"), str)
+            for m in messages):
+        die(f"{where}: {name} should be a list of messages with role and content, both text")
+    if next((m["role"] for m in messages if m["role"] != "system"), "") != "user":
+        die(f"{where}: {name} should begin with what the user asks")
+
+
+def check_keys(record, where):
+    """Die unless what names a record is of the types that name one."""
+    name = str | int | float
+    for key, kinds in (("task_id", name), ("sample", name), ("turn", name), ("task", dict), ("system", str)):
+        if record.get(key) is not None and not isinstance(record[key], kinds):
+            die(f"{where}: {key} is {json.dumps(record[key])[:60]}, which is of the wrong type")
+
+
+class Sampled(NamedTuple):
+    """A response as its token ids, which hold for the tokenizer that they were sampled with, and as text (or None)."""
+    ids: list
+    text: str
+
+
+def response_of(text, ids, where):
+    """The response: as it was sampled where the record has ids, else its text."""
+    if not isinstance(text, str if not ids else str | None):
+        die(f"{where}: a response should be text, found {json.dumps(text)[:60]}")
+    if ids and not (isinstance(ids, list) and all(type(i) is int and i >= 0 for i in ids)):
+        die(f"{where}: the token ids of a response should be numbers, found {json.dumps(ids)[:60]}")
+    return Sampled(ids, text) if ids else text
+
+
 def put_c_in_front(messages, ground_truth):
     """The messages with the training-time information c before the first thing the user says."""
     first = next(i for i, message in enumerate(messages) if message["role"] == "user")
@@ -271,19 +336,15 @@ def turns_of(record, where, ground_truth=None):
     The response is the sampled token ids where the record has them, else text. With `ground_truth`, c stands in front.
     """
     history = record["dialogue_history"]
-    whole = lambda message: isinstance(message, dict) and "role" in message and "content" in message
-    if not isinstance(history, list) or not all(whole(message) for message in history):
-        die(f"{where}: dialogue_history should be a list of messages with role and content")
-    if not any(m["role"] == "user" for m in history) or history[0]["role"] == "assistant":
-        die(f"{where}: the dialogue should begin with what the user asks")
+    check_messages(history, where, "dialogue_history")
     messages = [{"role": m["role"], "content": m["content"]} for m in history]
     if record.get("system"):
         messages = [{"role": "system", "content": record["system"]}] + messages
     if ground_truth is not None:
         messages = put_c_in_front(messages, ground_truth)
     skipped = len(messages) - len(history)
-    return [(messages[:t + skipped], history[t].get("output_ids") or history[t].get("output") or history[t]["content"])
-            for t in range(len(history)) if history[t]["role"] == "assistant"]
+    return [(messages[:t + skipped], response_of(m.get("output") or m["content"], m.get("output_ids"), where))
+            for t, m in enumerate(history) if m["role"] == "assistant"]
 
 
 # From messages to token sequences
@@ -294,7 +355,7 @@ def load_tokenizer(path):
     try:
         tokenizer = AutoTokenizer.from_pretrained(path)
     except (OSError, ValueError) as error:
-        die(f"{path}: no tokenizer could be loaded from there ({str(error).splitlines()[0]})")
+        die(f"{path}: no tokenizer could be loaded from there ({first_line(error)})")
     if not tokenizer.chat_template:
         die(f"{path}: the tokenizer has no chat template; take an instruction-tuned model, or add chat_template.jinja")
     return tokenizer
@@ -305,16 +366,39 @@ def render(tokenizer, messages):
     from jinja2.exceptions import TemplateError
     try:
         return tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-    except TemplateError:
-        if messages[0]["role"] != "system":
-            raise
+    except TemplateError as error:
+        if [m["role"] for m in messages[:2]] != ["system", "user"]:
+            roles = ", ".join(m["role"] for m in messages)
+            die(f"the model's chat template refuses a dialogue of {roles} ({first_line(error)})")
     # Some templates (Gemma's) refuse a system message: its text then opens what the user says.
     merged = {**messages[1], "content": f"{messages[0]['content']}\n\n{messages[1]['content']}"}
     return render(tokenizer, [merged] + messages[2:])
 
 
+@functools.cache
+def say_once(text):
+    say(text)
+
+
+def own_ids(tokenizer, responses):
+    """Whether sampled ids are this tokenizer's: all are in its vocabulary, and of some the text is what was recorded.
+
+    A critic may be of another family than the agent; the agent's ids would then be any words to it.
+    """
+    sampled = [r for r in responses if isinstance(r, Sampled)]
+    largest = max((max(r.ids) for r in sampled), default=0)
+    told = [r for r in sampled if r.text is not None][::max(1, len(sampled) // 200)]
+    texts = tokenizer.batch_decode([r.ids for r in told], skip_special_tokens=True) if largest < len(tokenizer) else []
+    return largest < len(tokenizer) and all(a.split() == r.text.split() for a, r in zip(texts, told))
+
+
 def tokenise(tokenizer, turns):
-    """[(prompt messages, response text or ids)] to [(prompt ids, response ids)], each an int32 array."""
+    """[(prompt messages, response: text or Sampled)] to [(prompt ids, response ids)], each an int32 array."""
+    if any(isinstance(r, Sampled) for _, r in turns) and not own_ids(tokenizer, [r for _, r in turns]):
+        say_once("the recorded token ids are not this model's (another tokenizer sampled them): the text is used")
+        if any(isinstance(r, Sampled) and r.text is None for _, r in turns):
+            die("a response has token ids of another tokenizer and no text (output)")
+        turns = [(messages, r.text if isinstance(r, Sampled) else r) for messages, r in turns]
     result = []
     for start in range(0, len(turns), 1024):
         part = turns[start:start + 1024]
@@ -323,7 +407,7 @@ def tokenise(tokenizer, turns):
         texts = [response if isinstance(response, str) else "" for _, response in part]
         spoken = tokenizer(texts, add_special_tokens=False)["input_ids"]
         for prompt, text_ids, (_, response) in zip(prompts, spoken, part):
-            ids = text_ids + [tokenizer.eos_token_id] if isinstance(response, str) else response
+            ids = text_ids + [tokenizer.eos_token_id] if isinstance(response, str) else response.ids
             result.append((np.array(prompt, np.int32), np.array(ids, np.int32)))
     return result
 
@@ -360,7 +444,7 @@ def context_of(lm_path):
     try:
         return getattr(AutoConfig.from_pretrained(lm_path).get_text_config(), "max_position_embeddings", 0) or 0
     except (OSError, ValueError) as error:
-        die(f"{lm_path}: no model could be loaded from there ({str(error).splitlines()[0]})")
+        die(f"{lm_path}: no model could be loaded from there ({first_line(error)})")
 
 
 def check_lengths(sequences, limit, where, flag="--model"):
@@ -873,7 +957,7 @@ def finish():
         dist.destroy_process_group()
 
 
-def local_folder(path):
+def local_folder(path, role=""):
     """The folder that holds the model: `path` itself, or where the hub's copy lies."""
     if Path(path).is_dir():
         return Path(path)
@@ -881,7 +965,7 @@ def local_folder(path):
     try:
         return Path(snapshot_download(path, allow_patterns=["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]))
     except Exception as error:  # the hub's client raises many kinds, all of which mean: it is not to be had
-        die(f"{path}: neither a folder nor a model that could be fetched ({str(error).splitlines()[0]})")
+        die(f"{path}{role}: neither a folder nor a model that could be fetched ({first_line(error)})")
 
 
 @contextmanager
@@ -902,10 +986,11 @@ def parameters_on_meta():
 
 def read_weights(model, folder):
     """Fill the model's parameters from its safetensors files, each rank reading only the rows that it holds."""
-    from safetensors import safe_open
+    from safetensors import SafetensorError, safe_open
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
     waiting = dict(model.lm.named_parameters())
-    for file in sorted(folder.glob("*.safetensors")):
+
+    def read(file):
         with safe_open(file, "pt") as tensors, torch.no_grad():
             for name in waiting.keys() & set(tensors.keys()):
                 parameter, rows = waiting.pop(name), tensors.get_slice(name)
@@ -916,6 +1001,12 @@ def read_weights(model, folder):
                         parameter.to_local().copy_(rows[offset[0]:offset[0] + shape[0]])
                 else:
                     parameter.copy_(rows[...])
+    for file in sorted(folder.glob("*.safetensors")):
+        try:
+            read(file)
+        except (SafetensorError, OSError, RuntimeError) as error:
+            die(f"{file}: the weights there are damaged, or not of this model ({first_line(error)}); make or fetch the "
+                f"model again")
     return sorted(waiting)
 
 
@@ -940,6 +1031,7 @@ def load_model(path, device, args, head=None, train=True, processor=None):
     With a processor: around the image-text model there. Its weights have other names in the file than in the model, so
     transformers reads them, all of them on every rank; and its rows are padded, since no tree mask fits its attention.
     """
+    from safetensors import SafetensorError
     from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
     from transformers.utils import logging
     logging.disable_progress_bar()
@@ -952,7 +1044,7 @@ def load_model(path, device, args, head=None, train=True, processor=None):
         except (OSError, ValueError, KeyError) as error:
             if "attn_implementation" in options:
                 return None
-            die(f"{path}: no causal language model could be loaded from there ({str(error).splitlines()[0]})")
+            die(f"{path}: no causal language model could be loaded from there ({first_line(error)})")
 
     if processor is None:
         with parameters_on_meta():
@@ -965,8 +1057,8 @@ def load_model(path, device, args, head=None, train=True, processor=None):
         try:
             lm, info = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32,
                                                                    output_loading_info=True)
-        except (OSError, ValueError, KeyError) as error:
-            die(f"{path}: no image-text-to-text model could be loaded from there ({str(error).splitlines()[0]})")
+        except (SafetensorError, OSError, ValueError, KeyError) as error:
+            die(f"{path}: no image-text-to-text model could be loaded from there ({first_line(error)})")
     for module in lm.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
@@ -1142,6 +1234,9 @@ def read_critic(path):
         note = json.loads((Path(path) / "critic.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         die(f"{path}: no critic.json in there; train one first with train_critic.py, or name another with --critic")
+    if not isinstance(note, dict) or not {"head", "context", "advantage", "reference", "weights"} <= note.keys():
+        die(f"{path}/critic.json is not what train_critic.py writes; train the critic again, or name another with "
+            f"--critic")
     head = None
     if note["weights"]:
         head = nn.Linear(len(note["weights"]["weight"]), 1)
@@ -1149,6 +1244,16 @@ def read_critic(path):
             head.weight.copy_(torch.tensor([note["weights"]["weight"]]))
             head.bias.copy_(torch.tensor(note["weights"]["bias"]))
     return note, head
+
+
+def reference_of(critic, note, model=None):
+    """The reference of Eq. 3: the model that the critic was trained from, whatever --model says; None without one."""
+    if note["head"] != "log-ratio":
+        return None
+    local_folder(note["reference"], f" (the reference of {critic}, from which it was trained)")
+    if model and Path(model).resolve() != Path(note["reference"]).resolve():
+        say(f"advantages are relative to {note['reference']}, from which {critic} was trained, not to --model {model}")
+    return note["reference"]
 
 
 def critic_advantages(sequences, critic, reference, note, head, device, args, reference_sequences=None, processor=None):
@@ -1263,7 +1368,7 @@ def load_processor(path):
         die(f"{path}: its processor cannot be loaded without another package "
             f"({' '.join(str(error).split()).split('. ')[0]})")
     except (OSError, ValueError, TypeError, KeyError) as error:
-        die(f"{path}: no processor for pictures could be loaded from there ({str(error).splitlines()[0]})")
+        die(f"{path}: no processor for pictures could be loaded from there ({first_line(error)})")
     if not hasattr(processor, "image_processor"):
         die(f"{path}: this model reads text only; a critic that sees pages needs an image-text-to-text model")
     if not processor.chat_template:
@@ -1349,13 +1454,12 @@ def view_turns(turns, processor, folder):
 
 
 def training_flags(parser, lr, epochs, batch_size):
-    """The flags that both training scripts have."""
+    """The flags that both training scripts have; the first three have defaults of the stage's, told in words here."""
     # optimisation
-    parser.add_argument("--lr", type=float, default=lr, help=f"peak learning rate of AdamW (default {lr or TABLE_5})")
-    parser.add_argument("--epochs", type=int, default=epochs,
-                        help=f"passes over the data (default {epochs or TABLE_5})")
-    parser.add_argument("--batch-size", type=int, default=batch_size,
-                        help=f"pairs (or dialogues) a step, over all ranks (default {batch_size or TABLE_5})")
+    parser.add_argument("--lr", type=float, help=f"peak learning rate of AdamW (default {lr})")
+    parser.add_argument("--epochs", type=int, help=f"passes over the data (default {epochs})")
+    parser.add_argument("--batch-size", type=int,
+                        help=f"pairs (or dialogues) a step, over all ranks (default {batch_size})")
     parser.add_argument("--max-steps", type=int, default=0, help="stop after so many steps; 0: all (default 0)")
     parser.add_argument("--warmup", type=float, default=0.03, help="share of the steps with rising rate (default 0.03)")
     parser.add_argument("--final-lr", type=float, default=0.1, help="where the cosine ends, times --lr (default 0.1)")
@@ -1397,6 +1501,17 @@ def training_flags(parser, lr, epochs, batch_size):
     parser.add_argument("--overwrite", action="store_true", help="start again and replace the output")
 
 
+def check_flags(args):
+    """Die where a number can have no meaning; the flags that this script does not have are passed over."""
+    for words, holds, names in RANGES:
+        for name in names.split():
+            value = getattr(args, name, None)
+            if value is not None and not all(map(holds, value if isinstance(value, list) else [value])):
+                die(f"--{name.replace('_', '-')} must be {words}, found {value}")
+    if args.resume and args.overwrite:
+        die("--resume goes on and --overwrite starts again: give one of them")
+
+
 def settings_of(args, names):
     """The flags that decide the result: what a continued run must share with the run it continues."""
     names = (*names, "order", "lr", "epochs", "batch_size", "max_steps", "warmup", "final_lr", "betas", "weight_decay",
@@ -1406,31 +1521,60 @@ def settings_of(args, names):
     return {name: getattr(args, name) for name in names}
 
 
-def finished_already(args, settings):
-    """Compare the settings with those that the output was begun with; True if it is complete. Writes nothing."""
+def check_folder(folder):
+    """Die now, not after hours, if a folder is not there and cannot be made, or takes no file."""
+    barrier()
+    if rank() == 0:
+        new = [place for place in (folder, *folder.parents) if not place.exists()]
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            die(f"{folder}: no such folder can be made ({error.strerror})")
+        if not os.access(folder, os.W_OK):
+            die(f"{folder}: nothing can be written there")
+        for place in new:
+            place.rmdir()
+    barrier()
+
+
+def finished_already(args, settings, inputs):
+    """Compare the settings with those that the output was begun with; True if it is complete. Writes nothing.
+
+    inputs: {flag: path} of what this run needs, which the output may neither be nor hold.
+    """
     out = Path(args.out)
+    needed = {"the working directory": ".", **inputs, "the folder of caches": out.parent / "cache"}
+    for name, path in needed.items():
+        if Path(path).resolve().is_relative_to(out.resolve()):
+            die(f"--out {out} is or holds {name} ({path}); name another folder with --out")
+    if out.exists() and not (out / "settings.json").is_file() and (not out.is_dir() or any(out.iterdir())):
+        die(f"{out} exists and was not written by this script; name another folder with --out")
+    if (out / "settings.json").is_file():
+        try:
+            before = json.loads((out / "settings.json").read_text(encoding="utf-8"))
+            differences = [f"{k} was {before.get(k)!r}, now {v!r}" for k, v in settings.items() if before.get(k) != v]
+        except (ValueError, AttributeError):
+            before, differences = {}, ["which ones is not known, its settings.json is damaged"]
+        if before and ("method" in before) != ("method" in settings):  # only the policy's have a method
+            die(f"{out} was written by the other training script; name another folder with --out")
+        if differences and not args.overwrite:
+            die(f"{out} was begun with other settings ({'; '.join(differences)}); use --overwrite, or another --out")
+    check_folder(out), check_folder(out.parent)
     if args.overwrite:
         return False
-    if (out / "settings.json").is_file():
-        before = json.loads((out / "settings.json").read_text(encoding="utf-8"))
-        differences = [f"{k} was {before.get(k)!r}, now {v!r}" for k, v in settings.items() if before.get(k) != v]
-        if differences:
-            die(f"{out} was begun with other settings ({'; '.join(differences)}); use --overwrite, or another --out")
-    elif out.exists() and (not out.is_dir() or any(out.iterdir())):
-        die(f"{out} exists and was not written by this script; use --overwrite, or another --out")
     if args.resume and not any((out / "checkpoints").glob("step-??????")) and not (out / "config.json").is_file():
         die(f"--resume: there is no checkpoint in {out}/checkpoints to continue from")
     return (out / "config.json").is_file()
 
 
 def begin_output(args, settings):
-    """Make the output folder, once the input is known to be good; with --overwrite the old one goes only now."""
+    """Make the output folder, once input and model are known to be good; with --overwrite the old one goes only now."""
     out = Path(args.out)
     barrier()
     if rank() == 0:
-        if args.overwrite:
-            shutil.rmtree(out, ignore_errors=True)
         out.mkdir(parents=True, exist_ok=True)
+        for old in [path for name in WRITTEN for path in out.glob(name)] if args.overwrite else ():
+            shutil.rmtree(old) if old.is_dir() and not old.is_symlink() else old.unlink(missing_ok=True)
         (out / "settings.json").write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
     barrier()
 
@@ -1650,7 +1794,13 @@ def read_turns(args):
     records, unusable = [], Counter()
     for number, record in read_jsonl(args.input, ("prompt", "candidates"), "rollout.py --candidates 16"):
         where = f"{args.input}, line {number}"
+        check_keys(record, where)
+        check_messages(record["prompt"], where, "prompt")
+        if not isinstance(record["candidates"], list):
+            die(f"{where}: candidates should be a list, found {json.dumps(record['candidates'])[:60]}")
         good = [c for c in record["candidates"] if isinstance(c, dict) and (c.get("output") or c.get("output_ids"))]
+        for candidate in good:
+            response_of(candidate.get("output"), candidate.get("output_ids"), where)
         if len(good) < 2:
             unusable["turns with fewer than two candidates"] += 1
             continue
@@ -1673,7 +1823,9 @@ def score_candidates(records, args, device, portion=2000):
     settings find theirs finished.
     """
     note, head = read_critic(args.critic)
-    name = fingerprint(Path(args.critic), Path(args.model), args.critic_reference, Path(args.input).read_bytes())
+    reference = reference_of(args.critic, note, args.model)
+    name = fingerprint(Path(args.critic), reference and Path(reference), args.critic_reference,
+                       Path(args.input).read_bytes())
     file = Path(args.out).parent / "cache" / f"advantages-{name}.jsonl"
     result = []
     if file.is_file():
@@ -1695,13 +1847,13 @@ def score_candidates(records, args, device, portion=2000):
                 turns += [(record["prompt"], c["output"], truth) for c in record["candidates"]]
                 continue
             prompt = put_c_in_front(record["prompt"], truth) if with_c else record["prompt"]
-            responses = [c.get("output_ids") or c["output"] for c in record["candidates"]]
+            responses = [response_of(c.get("output"), c.get("output_ids"), where) for c in record["candidates"]]
             turns += [(prompt, response) for response in responses]
             blind += [(record["prompt"], response) for response in responses]
         sequences = view_turns(turns, processor, pictures) if processor else tokenised(turns)
         check_lengths(sequences, context_of(args.critic), args.input, "--critic")
         other = tokenised(blind) if blind and with_c and args.critic_reference == "without-c" else None
-        advantages = iter(critic_advantages(sequences, args.critic, args.model, note, head, device, args, other,
+        advantages = iter(critic_advantages(sequences, args.critic, reference, note, head, device, args, other,
                                             processor))
         fresh = [[round(next(advantages)[0], 7) for _ in record["candidates"]] for _, record in part]
         if rank() == 0:
@@ -1717,16 +1869,25 @@ def score_candidates(records, args, device, portion=2000):
 
 def write_pairs(args, device):
     """Rank the candidates with the critic, draw the pairs, and write them in the conversational preference format."""
+    file = Path(args.pairs)
+    for flag, path in (("--in", args.input), ("--critic", args.critic), ("--model", args.model)):
+        if file.exists() and Path(path).exists() and file.samefile(path):
+            die(f"--pairs is {flag} ({file}); no stage changes its input, name another file with --pairs")
+    check_folder(file.parent)
+    if file.is_dir() or file.exists() and b'"chosen"' not in file.read_bytes().partition(b"\n")[0]:
+        die(f"{file} exists and holds no pairs; name another file with --pairs")
     records = read_turns(args)
     advantages = score_candidates(records, args, device)
-    pairs, identical = [], 0
+    pairs, left_out = [], Counter()
     for (where, record), scores in zip(records, advantages):
         # The draw depends on the turn and the seed alone, not on where in the file the turn stands.
         seed = [args.seed, zlib.crc32(json.dumps(key_of(record)).encode())]
         texts = [c.get("output") or str(c["output_ids"]) for c in record["candidates"]]
         drawn = draw_pairs(scores, texts, args.pairs_per_turn, np.random.default_rng(seed))
-        identical += min(args.pairs_per_turn, len(texts) // 2) - len(drawn)
-        for i, j in drawn:
+        left_out["text"] += min(args.pairs_per_turn, len(texts) // 2) - len(drawn)
+        apart = [(i, j) for i, j in drawn if scores[i] > scores[j]]  # of equal ones neither is preferred
+        left_out["advantage"] += len(drawn) - len(apart)
+        for i, j in apart:
             pair = {"prompt": record["prompt"]}
             for side, k in (("chosen", i), ("rejected", j)):
                 candidate = record["candidates"][k]
@@ -1734,14 +1895,19 @@ def write_pairs(args, device):
                 pair[f"advantage_{side}"] = scores[k]
                 if candidate.get("output_ids"):
                     pair[f"{side}_ids"] = candidate["output_ids"]
-            pairs.append({**pair, **{k: record[k] for k in ("task_id", "sample", "turn") if k in record}})
-    if identical:
-        say(f"{identical} pairs left out: chosen and rejected have the same text")
+            known = {"domain": (record.get("task") or {}).get("domain"), **record}
+            pairs.append({**pair, **{k: v for k, v in known.items()
+                                     if v is not None and k not in (*pair, "task", "candidates")}})
+    for what, count in left_out.items():
+        if count:
+            say(f"{count} pairs left out: chosen and rejected have the same {what}")
+    if not pairs and left_out["advantage"]:
+        die(f"{args.input}: no pair could be drawn, {args.critic} gives the candidates of a turn the same advantage; "
+            f"is it trained?")
     if not pairs:
         die(f"{args.input}: no pair could be drawn, the candidates of every turn are the same text; sample at a higher "
             f"temperature (rollout.py --temperature)")
     text = "".join(json.dumps(pair, ensure_ascii=False) + "\n" for pair in pairs)
-    file = Path(args.pairs)
     if file.is_file() and not args.overwrite and file.read_text(encoding="utf-8") != text:
         die(f"{file} exists with other pairs (another seed, critic or candidates); use --overwrite, or another --pairs")
     barrier()
@@ -1755,9 +1921,21 @@ def write_pairs(args, device):
 
 def pair_items(path, tokenizer):
     """A file of pairs as items: each side one sequence, scored on its last message."""
-    records = read_jsonl(path, ("prompt", "chosen", "rejected"), "train_policy.py --method sweet")
-    turns = [(record["prompt"], record.get(f"{side}_ids") or record[side][-1]["content"])
-             for _, record in records for side in ("chosen", "rejected")]
+    records = read_jsonl(path, ("prompt", "chosen", "rejected"), "rollout.py --candidates 16")
+    turns = []
+    for number, record in records:
+        where = f"{path}, line {number}"
+        check_keys(record, where)
+        check_messages(record["prompt"], where, "prompt")
+        for side in ("chosen", "rejected"):
+            try:
+                text = record[side][-1]["content"]
+            except (TypeError, LookupError):
+                die(f"{where}: {side} should be a list with a message, found {json.dumps(record[side])[:60]}")
+            if not isinstance(text, str):
+                die(f"{where}: the content of {side} should be text, found {json.dumps(text)[:60]}")
+            ids = record.get(f"{side}_ids")
+            turns.append((record["prompt"], response_of(text or None if ids else text, ids, where)))
     sequences = [join_turns([turn])[0] for turn in tokenise(tokenizer, turns)]
     items = []
     for n, (_, record) in enumerate(records):
@@ -1780,6 +1958,13 @@ def pair_trajectories(rewards, rule, min_gap=0.0):
     return [(i, j) for i, j in candidates if rewards[i] > rewards[j] and rewards[i] - rewards[j] >= min_gap]
 
 
+def speaks(record, where):
+    """Whether the agent says anything in this dialogue; dies where it is none."""
+    check_keys(record, where)
+    check_messages(record["dialogue_history"], where, "dialogue_history")
+    return any(m["role"] == "assistant" for m in record["dialogue_history"])
+
+
 def read_trajectories(args):
     """The trajectories of --in that can be used, as (where, record, task); what cannot be used is counted."""
     needed = ("dialogue_history",) if args.method == "sft" else ("dialogue_history", "reward")
@@ -1791,7 +1976,7 @@ def read_trajectories(args):
             unusable["no reward (the episode failed)"] += 1
         elif args.method != "sft" and not (isinstance(reward, (int, float)) and 0 <= reward <= 1):
             die(f"{where}: expected a reward between 0 and 1, found {reward!r}")
-        elif not any(m.get("role") == "assistant" for m in record["dialogue_history"] if isinstance(m, dict)):
+        elif not speaks(record, where):
             unusable["no assistant turn"] += 1
         elif args.method == "rejection-ft" and reward < args.min_reward:
             unusable[f"reward below --min-reward {args.min_reward:g}"] += 1
@@ -1847,8 +2032,10 @@ def trajectory_items(args, tokenizer):
 def make_tiny(args):
     """Write the random tiny model into the cache beside the output; returns its folder."""
     records = read_jsonl(args.input, ("dialogue_history",), "generate_tasks.py --demonstrations")
+    for number, record in records:
+        speaks(record, f"{args.input}, line {number}")
     # c is the reference's source, and the critic reads it: its words are learnt like the dialogue's.
-    texts = [str(m.get("content", "")) for _, r in records for m in r["dialogue_history"]]
+    texts = [m["content"] for _, r in records for m in r["dialogue_history"]]
     texts += [str(r["task"]["ground_truth"]) for _, r in records if (r.get("task") or {}).get("ground_truth")]
     texts += [put_c_in_front([{"role": "user", "content": ""}], "")[0]["content"], f"{ANSWER_MARK}\n"] * 100
     path = Path(args.out).parent / "cache" / f"tiny-{fingerprint(texts, args.tiny_vocabulary, args.seed)}"
@@ -1864,7 +2051,10 @@ def main():
     settings = settings_of(args, ("method", "input", "model", "beta", "nll", "critic", "pairs", "pairs_per_turn",
                                   "critic_reference", "pair_rule", "min_gap", "pairs_per_task", "min_reward", "with_c",
                                   "tiny_vocabulary"))
-    if finished_already(args, settings):
+    inputs = {"--in": args.input, **({"--model": args.model} if args.model != "tiny" else {})}
+    if args.method == "sweet":
+        inputs |= {"--critic": args.critic, "--pairs": args.pairs}
+    if finished_already(args, settings, inputs):
         say(f"{args.out} is finished already (--overwrite trains it again)")
         return finish()
     if args.model == "tiny":
@@ -1882,12 +2072,12 @@ def main():
     items, sequences = leave_out_long(items, sequences, args, args.input)
     check_lengths(sequences, context_of(args.model), args.input)
     say(f"{len(items)} {'dialogues' if imitation else 'pairs'}, {sum(len(s.ids) for s in sequences)} tokens")
-    begin_output(args, settings)
     reference = None
     if not imitation:
         reference = reference_logps(args.model, sequences, device, args, Path(args.out).parent / "cache")
     model = load_model(args.model, device, args)
     steps = step_items(items, args)
+    begin_output(args, settings)
     optimizer, first, log = continue_training(model, args, device, len(steps))
     loss_of = imitation_loss if imitation else preference_loss
 
@@ -1921,10 +2111,16 @@ def main():
             save_checkpoint(args, model, optimizer, step + 1, settings)
 
     save_model(model, tokenizer, args.out, args)
+    played = Path("runs") / args.run / f"{Path(args.out).name}.test.trajectories.jsonl"  # each model has its own
     say(f"wrote the model to {args.out}; next: python rollout.py --split {'train' if args.method == 'sft' else 'test'} "
-        f"--model {args.out} --run {args.run}")
+        f"--model {args.out} --run {args.run}" + f" --out {played}" * (args.method != "sft")
+        + " --domain frontend" * (args.domain == "frontend"))
     finish()
 
 
 if __name__ == "__main__":
-    main()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        main()
+    except KeyboardInterrupt:  # before the first step: there is nothing to save, and caches are whole or absent
+        os._exit(130)

@@ -146,7 +146,7 @@ def test_each_file_alone_in_an_empty_folder_runs_the_whole_of_training(tmp_path)
     losses = [m["loss"] for m in metrics(run / "base")]
     assert losses[-1] < 0.6 * losses[0]
     said = script(critic, "--lr", "1e-3", "--epochs", 1)
-    assert "pairs from 8 tasks" in said and "next: python rollout.py" in said
+    assert "1 of 8 tasks left out" in said and "pairs from 7 tasks" in said and "next: python rollout.py" in said
     assert metrics(run / "critic")[0]["preference_loss"] == pytest.approx(math.log(2), abs=1e-6)
     script(critic, "--annotate", "runs/default/train.scored.jsonl")
     annotated = [json.loads(line) for line in (run / "train.annotated.jsonl").read_text().splitlines()]
@@ -677,7 +677,8 @@ def test_what_was_sampled_is_what_is_scored():
         "role": "assistant", "content": "b", "output": "a OUTPUT: b", "output_ids": [7, 8]},
         {"role": "user", "content": "v"}, {"role": "assistant", "content": "d", "output": "c OUTPUT: d"}]}
     (_, first), (prompt, second) = train_policy.turns_of(record, "here")
-    assert first == [7, 8] and second == "c OUTPUT: d" and [m["content"] for m in prompt] == ["u", "b", "v"]
+    assert first == ([7, 8], "a OUTPUT: b") and second == "c OUTPUT: d"
+    assert [m["content"] for m in prompt] == ["u", "b", "v"]
     tokens = train_policy.tokenise(Letters(), [(prompt, second)])[0][1]
     assert tokens.tolist() == [ord(c) for c in "c OUTPUT: d"] + [0]
     with_c = train_policy.turns_of({**record, "system": "s"}, "here", "truth")
@@ -875,3 +876,209 @@ def test_a_reference_that_is_another_models_is_noticed_at_the_first_step(place):
     np.save(file, values + rng.normal(size=values.shape).astype(np.float32))
     code, _, error = call(train_critic, *CRITIC, "--overwrite")
     assert code == 2 and "not log 2" in error
+
+
+def told(module, *arguments):
+    """The one sentence of a refusal, before which nothing may have been touched."""
+    before = {p: (p.stat().st_mtime_ns, p.stat().st_size) for p in Path().rglob("*")}
+    code, said, error = call(module, *arguments)
+    assert code == 2 and "Traceback" not in error, (code, said, error)
+    assert {p: (p.stat().st_mtime_ns, p.stat().st_size) for p in Path().rglob("*") if p in before} == before
+    return [line for line in error.splitlines() if line.startswith(module.__name__)][-1]
+
+
+@pytest.mark.parametrize("module, arguments, expected", [
+    (train_critic, ["--out", "."], "--out . is or holds the working directory"),
+    (train_critic, ["--out", ".."], "is or holds the working directory"),
+    (train_critic, ["--out", "base"], "--out base is or holds --model (base)"),
+    (train_critic, ["--out", "deep", "--in", "deep/scored.jsonl"], "is or holds --in"),
+    (train_critic, ["--out", "cache"], "is or holds the folder of caches"),
+    (train_critic, ["--out", "theirs"], "was not written by this script"),
+    (train_critic, ["--out", "scored.jsonl"], "is or holds --in"),
+    (train_critic, ["--out", "candidates.jsonl"], "was not written by this script"),
+    (train_critic, ["--out", "other"], "was written by the other training script"),
+    (train_critic, ["--out", "/proc/nowhere"], "/proc/nowhere: no such folder can be made"),
+    (train_critic, ["--annotate", "scored.jsonl", "--out", "scored.jsonl"], "--out is what is annotated"),
+    (train_critic, ["--annotate", "scored.jsonl", "--out", "scored.jsonl/seen.jsonl"], "no such folder can be made"),
+    (train_policy, ["--method", "sft", "--out", "base"], "is or holds --model"),
+    (train_policy, ["--critic", "deep/critic", "--out", "deep"], "is or holds --critic"),
+    (train_policy, ["--out", "out", "--pairs", "out/pairs.jsonl"], "is or holds --pairs"),
+    (train_policy, ["--out", "out", "--pairs", "candidates.jsonl"], "--pairs is --in (candidates.jsonl)"),
+    (train_policy, ["--out", "out", "--pairs", "scored.jsonl"], "scored.jsonl exists and holds no pairs"),
+], ids=lambda value: " ".join(value) if isinstance(value, list) else "")
+def test_overwrite_never_reaches_an_input_or_what_others_wrote(place, module, arguments, expected):
+    for folder in ("theirs", "other", "deep", "cache"):
+        Path(folder).mkdir(), (Path(folder) / "thesis.txt").write_text("precious")
+    Path("other/settings.json").write_text('{"method": "sweet", "lr": 1}')
+    shutil.copy("scored.jsonl", "deep")
+    source = "candidates.jsonl" if module is train_policy else "scored.jsonl"
+    assert expected in told(module, "--in", source, "--model", "base", *arguments, "--overwrite")
+
+
+def test_overwrite_removes_what_training_wrote_and_only_once_the_model_is_loaded(place):
+    command = [*CRITIC[:2], "--out", "critic", "--max-steps", 2, "--save-every", 1]
+    assert call(train_critic, *command, "--model", "base")[0] == 0
+    Path("critic/notes.txt").write_text("precious"), Path("critic/added_tokens.json").write_text("{}")
+    shutil.copytree("base", "damaged")
+    os.truncate("damaged/model.safetensors", 1000)
+    sentence = told(train_critic, *command, "--model", "damaged", "--overwrite")
+    assert "damaged/model.safetensors: the weights there are damaged" in sentence
+    assert "model was 'base', now 'damaged'" in told(train_critic, *command, "--model", "damaged")
+    assert call(train_critic, *command[:-4], "--max-steps", 1, "--model", "base", "--overwrite")[0] == 0
+    left = {p.name for p in Path("critic").iterdir()}
+    assert "notes.txt" in left and not left & {"checkpoints", "added_tokens.json"} and len(metrics("critic")) == 1
+    Path("critic/settings.json").write_text("{nonsense")
+    assert "its settings.json is damaged" in told(train_critic, *command, "--model", "base")
+
+
+def test_numbers_without_a_meaning_are_refused(place):
+    both = ["--batch-size -1", "--batch-size 0", "--epochs -1", "--epochs 0", "--max-steps -1", "--beta 0", "--beta -1",
+            "--beta nan", "--clip 0", "--warmup 2", "--micro-tokens 0", "--save-every -1", "--min-gap -1", "--lr 0",
+            "--lr -1", "--lr nan", "--lr inf", "--betas 2 2", "--betas 0.9 nan", "--keep 0", "--seed -1", "--nll nan",
+            "--resume --overwrite"]
+    for flags in both + ["--with-c 5", "--tiny-vocabulary 0", "--pairs-per-turn 0", "--min-reward nan"]:
+        for module in (train_critic, train_policy) if flags in both else (train_policy,):
+            assert flags.split()[0] in told(module, *flags.split()), flags
+
+
+def test_what_a_method_and_a_domain_default_to(monkeypatch):
+    def flags(module, *arguments):
+        monkeypatch.setattr(sys, "argv", ["x", *arguments])
+        args = module.parse_args()
+        return [getattr(args, name) for name in ("lr", "epochs", "batch_size", "pair_rule", "min_gap", "input")]
+
+    scored, pages = "runs/default/train.scored.jsonl", ["--domain", "frontend"]
+    assert flags(train_policy) == [2e-7, 1, 8, "best-vs-lower", 0, "runs/default/train.candidates.jsonl"]
+    assert flags(train_policy, "--method", "multi-turn-dpo") == [2e-7, 4, 8, "best-vs-lower", 0, scored]
+    assert flags(train_policy, "--method", "multi-turn-dpo", *pages) == [2e-7, 8, 8, "all", 0.1, scored]
+    assert flags(train_policy, "--method", "rejection-ft", *pages)[:3] == [2e-7, 8, 32]
+    assert flags(train_policy, *pages)[:3] == [2e-7, 1, 8]
+    tiny = ["--method", "sft", "--model", "tiny"]
+    assert flags(train_policy, *tiny) == [1e-3, 1, 32, "best-vs-lower", 0, "data/backend/demonstrations.jsonl"]
+    assert flags(train_policy, *tiny, *pages)[-1] == "data/frontend/demonstrations.jsonl"
+    assert flags(train_critic) == [2e-7, 4, 8, "best-vs-lower", 0, scored]
+    assert flags(train_critic, *pages) == [2e-7, 8, 8, "all", 0.1, scored]
+
+
+SAID = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yes?"}]
+PAIR = {"prompt": SAID[:1], "chosen": SAID[1:], "rejected": [{"role": "assistant", "content": "No"}]}
+TURN = {"prompt": SAID[:1], "candidates": [{"output": "a"}, {"output": "b"}], "task": {"ground_truth": "x"}}
+PLAYED = {"task_id": "t", "dialogue_history": SAID, "reward": 1.0, "task": {"ground_truth": "x"}}
+
+
+@pytest.mark.parametrize("arguments, good, changes, expected", [
+    (["train_policy"], TURN, {"candidates": 5}, "candidates should be a list, found 5"),
+    (["train_policy"], TURN, {"candidates": [{"output": 5}, {"output": "b"}]}, "a response should be text, found 5"),
+    (["train_policy"], TURN, {"candidates": [{"output": "a", "output_ids": ["x"]}] * 2}, "should be numbers"),
+    (["train_policy"], TURN, {"prompt": "x"}, "prompt should be a list of messages"),
+    (["train_policy"], TURN, {"turn": [1]}, "turn is [1], which is of the wrong type"),
+    (["train_policy"], PAIR, {"chosen": "x"}, 'chosen should be a list with a message, found "x"'),
+    (["train_policy"], PAIR, {"rejected": []}, "rejected should be a list with a message"),
+    (["train_policy"], PAIR, {"chosen": [{"content": None}]}, "the content of chosen should be text, found null"),
+    (["train_policy"], PAIR, {"rejected_ids": [-1]}, "should be numbers"),
+    (["train_policy"], PLAYED, {}, "this file should come from rollout.py --candidates 16"),
+    (["train_critic"], PLAYED, {"task_id": ["t"]}, 'task_id is ["t"], which is of the wrong type'),
+    (["train_critic"], PLAYED, {"task": "t"}, "task is"),
+    (["train_critic"], PLAYED, {"dialogue_history": 5}, "dialogue_history should be a list of messages"),
+    (["train_critic"], PLAYED, {"dialogue_history": [{**SAID[0], "content": None}, SAID[1]]}, "both text"),
+    (["train_critic"], PLAYED, {"dialogue_history": [SAID[0], {**SAID[1], "output_ids": ["x"]}]}, "should be numbers"),
+    (["train_policy", "--method", "rejection-ft"], PLAYED, {"dialogue_history": ["x"]}, "should be a list of messages"),
+    (["train_policy", "--method", "sft", "--model", "tiny"], PLAYED, {"dialogue_history": [5]}, "a list of messages"),
+], ids=lambda value: " ".join(value) if isinstance(value, list) else str(value)[:40])
+def test_a_value_of_the_wrong_type_is_named_with_its_line(place, arguments, good, changes, expected):
+    write(Path("odd.jsonl"), [{**PLAYED, "reward": 0.0} if good is PLAYED else good, {**good, **changes}])
+    write(Path("critic.json"), [])
+    module = sys.modules[arguments[0]]
+    model = [] if "tiny" in arguments else ["--model", "base"]
+    sentence = told(module, "--in", "odd.jsonl", "--out", "out", *model, *arguments[1:])
+    assert expected in sentence and ("odd.jsonl, line 2" in sentence or not changes)
+
+
+# Whose token ids, and whose reference
+
+
+def test_token_ids_of_another_tokenizer_are_not_trained_on(place):
+    """A critic of another family gets the text, as if there were no ids; the agent's own keeps what was sampled."""
+    records = [json.loads(line) for line in open("scored.jsonl")]
+    words = ["zebra quokka " + m["content"] for r in records for m in r["dialogue_history"]]
+    train_policy.make_tiny_model(place / "agent", words, 400, seed=0)
+    seen = {}
+    for name in ("text", "base", "agent"):
+        for record in records:
+            for message in record["dialogue_history"] if name != "text" else ():
+                if message["role"] == "assistant":
+                    message["output"] = message["content"]
+                    ids = train_policy.load_tokenizer(name)(message["content"])["input_ids"]
+                    message["output_ids"] = ids if name == "base" else ids + [1]  # the sampler's own end
+        write(Path(f"{name}.jsonl"), records)
+        code, said, error = call(train_critic, *CRITIC[2:], "--in", f"{name}.jsonl", "--out", name + "-critic")
+        assert code == 0, error
+        assert ("the text is used" in said) == (name == "agent"), said
+        seen[name] = metrics(name + "-critic")
+    assert seen["agent"] == seen["text"] != seen["base"]
+    # ids beyond the vocabulary, and no text instead of them
+    turn = {"prompt": SAID[:1], "chosen_ids": [5, 10 ** 6], "rejected_ids": [6], "chosen": [{"content": ""}],
+            "rejected": [{"content": ""}]}
+    write(Path("beyond.jsonl"), [turn])
+    assert "and no text" in told(train_policy, "--in", "beyond.jsonl", "--model", "base", "--out", "out")
+
+
+def advantages(file):
+    return [m["advantage"] for line in open(file) for m in json.loads(line)["dialogue_history"] if "advantage" in m]
+
+
+def test_advantages_are_relative_to_the_model_that_the_critic_was_trained_from(place):
+    assert call(train_critic, *CRITIC)[0] == 0
+    for name, model in (("own", ["--model", "base"]), ("default", []), ("odd", ["--model", "critic"])):
+        code, said, error = call(train_critic, "--annotate", "scored.jsonl", "--critic", "critic", *model,
+                                 "--out", f"new/{name}.jsonl")
+        assert code == 0 and ("relative to base" in said) == (name == "odd"), said + error
+    assert advantages("new/own.jsonl") == advantages("new/default.jsonl") == advantages("new/odd.jsonl")
+    assert any(advantages("new/odd.jsonl"))
+    code, said, error = call(train_policy, *POLICY, "--model", "critic")
+    assert code == 0 and "relative to base" in said, error
+    assert all(p["advantage_chosen"] > p["advantage_rejected"] for p in map(json.loads, open("pairs.jsonl")))
+    # A critic that is its own reference prefers nothing.
+    shutil.copytree("critic", "still")
+    note = json.loads(Path("critic/critic.json").read_text())
+    Path("still/critic.json").write_text(json.dumps({**note, "reference": "still"}))
+    still = [*POLICY[:5], "other", "--critic", "still", "--pairs", "none.jsonl"]
+    code, said, error = call(train_policy, *still)
+    assert code == 2 and "still gives the candidates of a turn the same advantage" in error
+    assert "pairs left out: chosen and rejected have the same advantage" in said
+    Path("still/critic.json").write_text(json.dumps({**note, "reference": "gone/away"}))
+    assert "gone/away (the reference of still, from which it was trained)" in told(train_policy, *still)
+    Path("still/critic.json").write_text("{}")
+    assert "still/critic.json is not what train_critic.py writes" in told(train_policy, *still)
+
+
+def test_pairs_carry_what_their_turns_carry_and_the_next_command_names_a_file_of_the_models_own(place):
+    turns = [json.loads(line) for line in open("candidates.jsonl")]
+    write(Path("candidates.jsonl"),
+          [{**turn, "note": ["mine"], "task": {**turn["task"], "domain": "backend"}} for turn in turns])
+    assert call(train_critic, *CRITIC)[0] == 0
+    code, said, error = call(train_policy, *POLICY, "--run", "mine", "--domain", "frontend")
+    assert code == 0, error
+    for pair in map(json.loads, open("pairs.jsonl")):
+        assert pair["note"] == ["mine"] and pair["domain"] == "backend" and pair["turn"] >= 0
+        assert not {"task", "candidates"} & pair.keys()
+    assert ("next: python rollout.py --split test --model policy --run mine --out "
+            "runs/mine/policy.test.trajectories.jsonl --domain frontend\n") in said
+    sft = ["--method", "sft", "--in", "scored.jsonl", "--model", "base", "--out", "sft", "--max-steps", 1]
+    assert call(train_policy, *sft)[1].endswith("next: python rollout.py --split train --model sft --run default\n")
+
+
+@pytest.mark.parametrize("script", ["train_critic", "train_policy"])
+@pytest.mark.parametrize("place_of_it", ["importing", "loading"])
+def test_ctrl_c_before_the_first_step_is_one_quiet_exit(place, script, place_of_it):
+    begun, wait = "import torch\n", "import time; print('now', flush=True); time.sleep(60)\n"
+    source = (ROOT / f"{script}.py").read_text()
+    if place_of_it == "importing":
+        source = source.replace(begun, wait + begun, 1)
+    else:
+        source = source.replace("    device = start_process_group()\n", "    " + wait, 1)
+    Path("script.py").write_text(source)
+    process = subprocess.Popen([sys.executable, "script.py"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "now\n"
+    process.send_signal(signal.SIGINT)
+    assert process.communicate() == ("", "") and process.returncode == 130
