@@ -253,7 +253,7 @@ def parse_args():
     p.add_argument("--timeout", type=float, default=300, help="seconds to wait for a server's answer")
     p.add_argument("--retries", type=int, default=6, help="further tries when a server is busy, gone or talks rubbish")
     args = p.parse_args()
-    named = lambda flag: f"--{flag.replace('_', '-')}"  # noqa: E731
+    named = lambda flag: f"--{flag.replace('_', '-')}"
     for flag, (least, most) in RANGES.items():
         if not least <= getattr(args, flag) <= most:
             die(f"{named(flag)} must be at least {least} and at most {most:g}, found {getattr(args, flag)}")
@@ -436,6 +436,25 @@ def resume(path, inputs, key):
     if good < path.stat().st_size:
         os.truncate(path, good)
     return done
+
+
+def put_in_order(path, place, key):
+    """Sort a finished output by place(key of a record): it was written as episodes ended, which is a matter of timing,
+    and what later stages draw and train on follows the order of their input. Appears whole."""
+    lines, offset = [], 0
+    with open(path, "rb") as f:
+        for line in f:
+            record = json.loads(line)
+            lines.append((place(*(record[k] for k in key)), offset, len(line)))
+            offset += len(line)
+        if lines == sorted(lines):
+            return
+        part = path.with_suffix(".part")
+        with open(part, "wb") as out:
+            for _, offset, length in sorted(lines):
+                f.seek(offset)
+                out.write(f.read(length))
+    os.replace(part, path)
 
 
 def settings_of(args, engine_name):
@@ -1547,8 +1566,8 @@ def main(args):
     settings = settings_of(args, engine_name)
     try:
         check_settings(args, settings)
-        done = set() if args.overwrite else resume(
-            args.out, tasks, ("task_id", "sample", "turn") if args.candidates else ("task_id", "sample"))
+        key = ("task_id", "sample", "turn") if args.candidates else ("task_id", "sample")
+        done = set() if args.overwrite else resume(args.out, tasks, key)
     except OSError as e:
         die(f"{args.out}: {e.strerror}")
     if args.candidates:
@@ -1635,6 +1654,18 @@ def main(args):
             print(f"  {count} x {first_line(why)}")
     else:
         print(f"{args.out}: nothing left to do, {len(done)} records")
+    if not stopped and args.out.exists():
+        last = len(inputs)  # where records go whose task is no longer in the input
+        if args.candidates:
+            order = {(r["task_id"], r["sample"]): n for n, r in enumerate(inputs)}
+            place = lambda task, sample, turn: (order.get((task, sample), last), task, sample, turn)
+        else:
+            order = {task["task_id"]: n for n, task in enumerate(inputs)}
+            place = lambda task, sample: (sample, order.get(task, last), task)
+        try:
+            put_in_order(args.out, place, key)
+        except OSError as e:
+            stopped = Stop(f"{args.out} could not be put in order ({e.strerror}); the same command tries again")
     if stopped:
         print(f"{Path(sys.argv[0]).name}: {stopped}", file=sys.stderr)
     else:

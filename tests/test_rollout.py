@@ -250,10 +250,10 @@ def test_the_same_seeds_give_the_same_trajectories_at_any_concurrency_and_a_torn
               "--max-turns", 4, "--samples", 2]
     play(tmp_path, *common, "--out", "a.jsonl", "--concurrency", 24)
     play(tmp_path, *common, "--out", "b.jsonl", "--concurrency", 3)
-    assert in_order(tmp_path / "a.jsonl") == in_order(tmp_path / "b.jsonl")
+    assert (tmp_path / "a.jsonl").read_bytes() == (tmp_path / "b.jsonl").read_bytes()
     rows = records(tmp_path / "a.jsonl")
-    assert Counter((r["task_id"], r["sample"]) for r in rows) == Counter(
-        (f"backend-train-{i:05d}", s) for i in range(12) for s in range(2))
+    assert [(r["task_id"], r["sample"]) for r in rows] == [
+        (f"backend-train-{i:05d}", s) for s in range(2) for i in range(12)]
     for r in rows:
         roles = [m["role"] for m in r["dialogue_history"]]
         assert roles == ["user", "assistant"] * (len(roles) // 2) and len(roles) <= 8 and r["task"]["note"] == "kept"
@@ -261,7 +261,7 @@ def test_the_same_seeds_give_the_same_trajectories_at_any_concurrency_and_a_torn
     torn = (tmp_path / "b.jsonl").read_bytes()
     (tmp_path / "b.jsonl").write_bytes(torn[:len(torn) * 2 // 3])
     play(tmp_path, *common, "--out", "b.jsonl", "--concurrency", 5)
-    assert in_order(tmp_path / "a.jsonl") == in_order(tmp_path / "b.jsonl")
+    assert (tmp_path / "a.jsonl").read_bytes() == (tmp_path / "b.jsonl").read_bytes()
     metrics = json.loads((tmp_path / "a.rollout.json").read_text())
     assert metrics["episodes"] == 24 and sum(metrics["finish"].values()) == 24 and metrics["cache_hits"] > 0.3
     assert metrics["tokens"] == sum(len(m["output_ids"]) for r in rows for m in r["dialogue_history"]
@@ -284,12 +284,10 @@ def test_candidates_are_sampled_at_every_turn_and_continued(world, tmp_path):
         assert len(r["candidates"]) == 4 and len({c["output"] for c in r["candidates"]}) > 1
         assert r["prompt"][0] == {"role": "system", "content": "Be brief."} and len(r["prompt"]) == 2 * r["turn"] + 2
     assert next(r for r in rows if r["task_id"].endswith("00000") and r["turn"] == 1)["prompt"][1:] == dialogue[:3]
-    whole = {(r["task_id"], r["turn"]): r for r in rows}
     lines = (tmp_path / "c.jsonl").read_text().splitlines(keepends=True)
     (tmp_path / "c.jsonl").write_text("".join(lines[:9]) + lines[9][:50])
     play(tmp_path, *common, "--out", "c.jsonl", "--fraction", 0.5, "--concurrency", 2)
-    assert {(r["task_id"], r["turn"]): r for r in records(tmp_path / "c.jsonl")} == whole
-    assert len(records(tmp_path / "c.jsonl")) == len(rows)
+    assert records(tmp_path / "c.jsonl") == rows
 
 
 @pytest.mark.parametrize("count", [5, pytest.param(50, marks=pytest.mark.slow)])
