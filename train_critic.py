@@ -56,6 +56,7 @@ import resource
 import shutil
 import signal
 import sys
+import tempfile
 import time
 import warnings
 from collections import Counter
@@ -1241,15 +1242,18 @@ def read_critic(path):
         note = json.loads((Path(path) / "critic.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         die(f"{path}: no critic.json in there; train one first with train_critic.py, or name another with --critic")
-    if not isinstance(note, dict) or not {"head", "context", "advantage", "reference", "weights"} <= note.keys():
+    head = None
+    try:
+        if not {"head", "context", "advantage", "reference"} <= note.keys():
+            raise KeyError
+        if note["weights"]:
+            head = nn.Linear(len(note["weights"]["weight"]), 1)
+            with torch.no_grad():
+                head.weight.copy_(torch.tensor([note["weights"]["weight"]]))
+                head.bias.copy_(torch.tensor(note["weights"]["bias"]))
+    except (AttributeError, LookupError, TypeError, ValueError):
         die(f"{path}/critic.json is not what train_critic.py writes; train the critic again, or name another with "
             f"--critic")
-    head = None
-    if note["weights"]:
-        head = nn.Linear(len(note["weights"]["weight"]), 1)
-        with torch.no_grad():
-            head.weight.copy_(torch.tensor([note["weights"]["weight"]]))
-            head.bias.copy_(torch.tensor(note["weights"]["bias"]))
     return note, head
 
 
@@ -1535,10 +1539,9 @@ def check_folder(folder):
         new = [place for place in (folder, *folder.parents) if not place.exists()]
         try:
             folder.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=folder).close()
         except OSError as error:
-            die(f"{folder}: no such folder can be made ({error.strerror})")
-        if not os.access(folder, os.W_OK):
-            die(f"{folder}: nothing can be written there")
+            die(f"{folder}: nothing can be written there ({error.strerror})")
         for place in new:
             place.rmdir()
     barrier()
@@ -1566,7 +1569,7 @@ def finished_already(args, settings, inputs):
             die(f"{out} was written by the other training script; name another folder with --out")
         if differences and not args.overwrite:
             die(f"{out} was begun with other settings ({'; '.join(differences)}); use --overwrite, or another --out")
-    check_folder(out), check_folder(out.parent)
+    check_folder(out), check_folder(out.parent / "cache")
     if args.overwrite:
         return False
     if args.resume and not any((out / "checkpoints").glob("step-??????")) and not (out / "config.json").is_file():

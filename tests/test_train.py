@@ -897,13 +897,14 @@ def told(module, *arguments):
     (train_critic, ["--out", "scored.jsonl"], "is or holds --in"),
     (train_critic, ["--out", "candidates.jsonl"], "was not written by this script"),
     (train_critic, ["--out", "other"], "was written by the other training script"),
-    (train_critic, ["--out", "/proc/nowhere"], "/proc/nowhere: no such folder can be made"),
+    (train_critic, ["--out", "/proc/nowhere"], "/proc/nowhere: nothing can be written there"),
     (train_critic, ["--annotate", "scored.jsonl", "--out", "scored.jsonl"], "--out is what is annotated"),
-    (train_critic, ["--annotate", "scored.jsonl", "--out", "scored.jsonl/seen.jsonl"], "no such folder can be made"),
+    (train_critic, ["--annotate", "scored.jsonl", "--out", "scored.jsonl/seen.jsonl"], "nothing can be written there"),
     (train_policy, ["--method", "sft", "--out", "base"], "is or holds --model"),
     (train_policy, ["--critic", "deep/critic", "--out", "deep"], "is or holds --critic"),
     (train_policy, ["--out", "out", "--pairs", "out/pairs.jsonl"], "is or holds --pairs"),
     (train_policy, ["--out", "out", "--pairs", "candidates.jsonl"], "--pairs is --in (candidates.jsonl)"),
+    (train_policy, ["--out", "out", "--pairs", "/proc/pairs.jsonl"], "/proc: nothing can be written there"),
     (train_policy, ["--out", "out", "--pairs", "scored.jsonl"], "scored.jsonl exists and holds no pairs"),
 ], ids=lambda value: " ".join(value) if isinstance(value, list) else "")
 def test_overwrite_never_reaches_an_input_or_what_others_wrote(place, module, arguments, expected):
