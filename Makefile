@@ -116,10 +116,10 @@ demo-frontend: .venv
 	  --ask 0.5 --waste 0.3 \
 	  --max-turns 5 --out $(RUN)/demonstrations.jsonl
 	@echo '--- base: a transformer from nothing, which learns to do what it is told and then to be an imperfect agent'
-	$(CPU) train_policy.py --seed $(SEED) --method sft --model tiny --in $(RUN)/complete.jsonl --with-c 0.33 \
-	  --lr 2e-3 --batch-size 8 --epochs 3 --out $(RUN)/copyist
-	$(CPU) train_policy.py --seed $(SEED) --method sft --model $(RUN)/copyist --in $(RUN)/demonstrations.jsonl \
-	  --with-c 0.33 --lr 1e-3 --batch-size 8 --epochs 1 --out $(RUN)/base
+	$(CPU) train_policy.py --seed $(SEED) --domain frontend --method sft --model tiny --in $(RUN)/complete.jsonl \
+	  --with-c 0.33 --lr 2e-3 --batch-size 8 --epochs 3 --out $(RUN)/copyist
+	$(CPU) train_policy.py --seed $(SEED) --domain frontend --method sft --model $(RUN)/copyist \
+	  --in $(RUN)/demonstrations.jsonl --with-c 0.33 --lr 1e-3 --batch-size 8 --epochs 1 --out $(RUN)/base
 	@echo '--- offline trajectories of the base agent, and their rewards'
 	$(CPU) rollout.py --seed $(SEED) --run $(NAME) --domain frontend --split train --in $(TASKS)/train.jsonl \
 	  --limit 300 --samples 4 $(PAGES)
@@ -128,13 +128,13 @@ demo-frontend: .venv
 	$(CPU) train_critic.py --seed $(SEED) --run $(NAME) $(PAIRS) --beta 5 --nll 2 --lr 3e-4 --epochs 3
 	$(CPU) rollout.py --seed $(SEED) --run $(NAME) --domain frontend --split train --candidates 16 --fraction 0.25 \
 	  --max-tokens 96
-	$(CPU) train_policy.py --seed $(SEED) --run $(NAME) --method sweet --beta 2 --nll 1 --lr 2e-4 --epochs 1 \
-	  --pairs-per-turn 4
+	$(CPU) train_policy.py --seed $(SEED) --run $(NAME) --domain frontend --method sweet --beta 2 --nll 1 \
+	  --lr 2e-4 --epochs 1 --pairs-per-turn 4
 	@echo '--- the baselines, from the same trajectories'
-	$(CPU) train_policy.py --seed $(SEED) --run $(NAME) --method rejection-ft --min-reward 0.95 --lr 1e-3 \
-	  --epochs 4 --batch-size 16
-	$(CPU) train_policy.py --seed $(SEED) --run $(NAME) --method multi-turn-dpo $(PAIRS) --beta 2 --nll 1 \
-	  --lr 4e-4 --epochs 2
+	$(CPU) train_policy.py --seed $(SEED) --run $(NAME) --domain frontend --method rejection-ft --min-reward 0.95 \
+	  --lr 1e-3 --epochs 4 --batch-size 16
+	$(CPU) train_policy.py --seed $(SEED) --run $(NAME) --domain frontend --method multi-turn-dpo $(PAIRS) \
+	  --beta 2 --nll 1 --lr 4e-4 --epochs 2
 	$(HELD_OUT)
 
 # ------------------------------------------------------------------------------------------------ tests

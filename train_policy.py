@@ -1088,6 +1088,7 @@ def load_model(path, device, args, head=None, train=True, processor=None):
             f"the model again with save_pretrained")
     if trees and not trees_agree(model.eval(), device):
         trees = False
+        lm.set_attn_implementation("eager")  # its own, where ours cannot do what it asks for
     if not trees and args.pack != "padded":
         say(f"{path}: the attention of {type(lm).__name__} takes no tree mask; each sequence is computed by itself")
         args.pack = "padded"
@@ -1121,10 +1122,11 @@ def save_model(model, tokenizer, path, args, extra=None):
         named = {name for name, _ in lm.named_parameters()}  # a tied weight has one name here
         kind = getattr(torch, args.save_dtype)
         weights = {name: state["lm." + name].to(kind).contiguous() for name in named}
-        lm.config.dtype = kind
         try:
             shutil.rmtree(part, ignore_errors=True)
             lm.save_pretrained(part, state_dict=weights)
+            config = json.loads((part / "config.json").read_text(encoding="utf-8"))  # names the dtype of training
+            (part / "config.json").write_text(json.dumps({**config, "dtype": args.save_dtype}, indent=2) + "\n")
             tokenizer.save_pretrained(part)
             if extra:
                 (part / "critic.json").write_text(json.dumps(extra, indent=1))

@@ -205,21 +205,27 @@ def test_no_tensor_of_the_vocabulary_times_all_tokens_is_made():
         assert 0 < max(r for r in rows if r != 64) <= most, max(rows)
 
 
-def test_models_that_take_no_tree_mask_fall_back_and_say_so(tmp_path, capsys):
-    """A state-space model has no attention to mask: padded rows, with a sentence,
-    and the same numbers as one by one."""
+@pytest.mark.parametrize("family, sizes", [
+    ("Mamba", dict(state_size=4)),
+    ("GptOss", dict(intermediate_size=16, num_attention_heads=4, num_key_value_heads=2, head_dim=8,
+                    num_local_experts=2, num_experts_per_tok=1, sliding_window=16))])
+def test_models_that_take_no_tree_mask_fall_back_and_say_so(tmp_path, capsys, family, sizes):
+    """A state-space model has no attention to mask, and one with sinks no attention of ours: padded rows, with a
+    sentence, and the same numbers as one by one."""
     import transformers
-    config = transformers.MambaConfig(vocab_size=300, hidden_size=32, num_hidden_layers=2, state_size=4, pad_token_id=0)
+    config = getattr(transformers, f"{family}Config")(vocab_size=300, hidden_size=32, num_hidden_layers=2,
+                                                      pad_token_id=0, eos_token_id=1, **sizes)
     torch.manual_seed(0)
-    transformers.MambaForCausalLM(config).save_pretrained(tmp_path / "mamba")
+    of_family = getattr(transformers, f"{family}ForCausalLM")
+    of_family(config).save_pretrained(tmp_path / "other")
 
     class Flags:
         pack, checkpointing, compile, cpu_offload, micro_tokens = "turn", "none", False, False, 4096
     sequences = forest_of_dialogues(np.random.default_rng(0))[:6]
-    model = tp.load_model(tmp_path / "mamba", CPU, Flags, train=False)
+    model = tp.load_model(tmp_path / "other", CPU, Flags, train=False)
     assert Flags.pack == "padded" and "takes no tree mask" in capsys.readouterr().out
     found = tp.score_all(model, sequences, CPU, Flags, "")
-    plain = transformers.MambaForCausalLM.from_pretrained(tmp_path / "mamba")
+    plain = of_family.from_pretrained(tmp_path / "other")
     expected = one_at_a_time(plain, sequences, [torch.ones(len(s.scored)) for s in sequences])
     torch.testing.assert_close(torch.tensor(np.concatenate(found)), expected, rtol=1e-5, atol=1e-5)
 

@@ -729,6 +729,7 @@ def test_the_model_is_written_in_the_precision_asked_for(place, precision):
                           "--max-steps", 1, "--save-dtype", precision)
     assert code == 0, error
     assert {str(w.dtype) for w in load_file("out/model.safetensors").values()} == {f"torch.{precision}"}
+    assert json.loads(Path("out/config.json").read_text())["dtype"] == precision, "what it is loaded as"
 
 
 # Stopping and going on
