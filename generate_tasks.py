@@ -1163,12 +1163,11 @@ def fault_of(task, domain):
 def tasks_to_show(args):
     """The tasks that demonstrations are about, checked, and a digest of them."""
     args.input = args.input or f"data/{args.domain}/{args.split}.jsonl"
-    tasks = []
-    for number, task in enumerate(read_jsonl(args.input, required=("task_id", "problem_description", "source")), 1):
+    tasks = list(read_jsonl(args.input, required=("task_id", "problem_description", "source")))
+    for number, task in enumerate(tasks, 1):
         if fault := fault_of(task, args.domain):
             die(f"{args.input}, line {number}: demonstrations need a procedural task, found {fault}; write some with "
                 f"generate_tasks.py --domain {args.domain}")
-        tasks.append(task)
     if not tasks:
         die(f"{args.input}: no tasks; write some with generate_tasks.py --domain {args.domain}")
     return tasks, hashlib.sha256("".join(t["task_id"] + t["ground_truth"] for t in tasks).encode()).hexdigest()[:16]

@@ -656,7 +656,8 @@ def test_the_last_lines_say_why_episodes_failed_and_name_a_command_that_finds_th
                     ).stdout.splitlines()[-1] == "next: python evaluate.py --in 'a b.jsonl' --run foo"
     with Stub() as stub:
         common = ["--in", world / "trajectories.jsonl", "--model", stub.url, "--candidates", 2, "--limit", 1]
-        assert play(tmp_path, *common, "--run", "foo").stdout.splitlines()[-1] == "next: python train_policy.py --run foo"
+        done = play(tmp_path, *common, "--run", "foo")
+        assert done.stdout.splitlines()[-1] == "next: python train_policy.py --run foo"
         (tmp_path / "pages.jsonl").write_text(json.dumps(EPISODE | {"domain": "frontend"}) + "\n")
         done = play(tmp_path, *common, "--in", "pages.jsonl", "--domain", "frontend", "--out", "c.jsonl")
     assert done.stdout.splitlines()[-1] == "next: python train_policy.py --domain frontend --in c.jsonl"
