@@ -420,8 +420,8 @@ def test_pairs_per_task_is_a_random_choice_of_so_many(place, module):
 def test_a_value_critic_calls_success_what_passes_every_test(place):
     rng = np.random.default_rng(0)
     write(Path("three.jsonl"), [trajectory(0, n, rng, reward) for n, reward in enumerate([0.9, 1.0, 0.0])])
-    items, _, _ = train_critic.make_items(parsed(train_critic, "--in", "three.jsonl", "--head", "value"),
-                                          train_critic.load_tokenizer("base"), None)
+    items, _ = train_critic.make_items(parsed(train_critic, "--in", "three.jsonl", "--head", "value"),
+                                       train_critic.load_tokenizer("base"), None)
     assert [item.label for item in items] == [0.0, 1.0, 0.0]
 
 
