@@ -211,16 +211,6 @@ def whole_or_nothing(path):
         partial.unlink(missing_ok=True)
 
 
-def numbered(path, **required):
-    """(number, record) of a file of JSON lines."""
-    number = 0
-    try:
-        for number, record in enumerate(read_jsonl(path, **required), start=1):
-            yield number, record
-    except RecursionError:
-        die(f"{path}, line {number + 1}: nested too deeply for a record")
-
-
 def extract_code(answer):
     """The program in an answer: markdown fences and the marker are taken off, the common indentation too.
 
@@ -293,7 +283,7 @@ def complete(record, number, path, domain, seen):
 def trajectories(path, domain):
     """The records of a file of trajectories, one at a time, checked."""
     seen = Counter()
-    for number, record in numbered(path):
+    for number, record in enumerate(read_jsonl(path), start=1):
         yield complete(record, number, path, domain, seen)
 
 
@@ -313,7 +303,7 @@ def finished_records(path):
         whole = sum(len(line) for line in file if line.endswith(b"\n"))
         if whole < file.tell():
             file.truncate(whole)
-    return {key_of(record): digest(record) for _, record in numbered(path, required=("task_id", "sample", "reward"))}
+    return {key_of(record): digest(record) for record in read_jsonl(path, required=("task_id", "sample", "reward"))}
 
 
 def check_settings(path, settings):
@@ -525,7 +515,7 @@ def summarise(path, domain="backend"):
     """Everything the tables need from one scored file, in one pass that keeps one row of sums per task."""
     rows, rewards, encoders, bad_references = {}, {}, {}, {}
     ends, errors, statuses, seen = Counter(), Counter(), Counter(), Counter()
-    for number, record in numbered(path):
+    for number, record in enumerate(read_jsonl(path), start=1):
         complete(record, number, path, domain, seen)
         if not isinstance(record.get("reward"), (int, float)) or not 0 <= record["reward"] <= 1:
             die(f'{path}, line {number}: no "reward" between 0 and 1, so this is not a scored file: '
@@ -1001,7 +991,7 @@ def training_curves(folders):
     for path in sorted({path for folder in folders
                         for name in ("metrics.jsonl", "*/metrics.jsonl") for path in folder.glob(name)}):
         values = {}
-        for number, row in numbered(path):
+        for number, row in enumerate(read_jsonl(path), start=1):
             for name, value in row.items():
                 if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
                     step = row.get("step")
@@ -1242,7 +1232,7 @@ def write_report(path, named, result, summaries, args, pages=None):
     episodes, requests, seen, results = {task: [] for task in chosen}, {}, Counter(), {}
     for name, file in named.items():
         seen.clear()
-        for number, record in numbered(file):
+        for number, record in enumerate(read_jsonl(file), start=1):
             complete(record, number, file, args.domain, seen)
             if record["task_id"] in episodes:
                 results[result_of(record)[0]] = True

@@ -1975,5 +1975,3 @@ if __name__ == "__main__":
         os._exit(130)  # what is still at work in threads is not waited for
     except OSError as problem:
         die(f"{problem.filename or 'a file'}: {problem.strerror or problem}")
-    except RecursionError:
-        die("a record of the input is nested too deeply")

@@ -679,6 +679,8 @@ def read_jsonl(path, required=()):
                 continue
             try:
                 record = json.loads(raw)
+            except RecursionError:
+                die(f"{path}, line {number}: nested too deeply for a record")
             except ValueError:
                 if not raw.endswith(b"\n"):
                     die(f"{path}, line {number}: the last line is torn (it ends in the middle of a record); "

@@ -308,6 +308,13 @@ def check_keys(record, where):
             die(f"{where}: {key} is {json.dumps(record[key])[:60]}, which is of the wrong type")
 
 
+def speaks(record, where):
+    """Whether the agent says anything in this dialogue; dies where it is none."""
+    check_keys(record, where)
+    check_messages(record["dialogue_history"], where, "dialogue_history")
+    return any(m["role"] == "assistant" for m in record["dialogue_history"])
+
+
 class Sampled(NamedTuple):
     """A response as its token ids, which hold for the tokenizer that they were sampled with, and as text (or None)."""
     ids: list
@@ -1812,9 +1819,7 @@ def read_trajectories(path, maker="evaluate.py"):
             continue
         if not isinstance(reward, (int, float)) or not 0 <= reward <= 1:
             die(f"{where}: expected a reward between 0 and 1, found {reward!r}")
-        check_keys(record, where)
-        check_messages(record["dialogue_history"], where, "dialogue_history")
-        if not any(m["role"] == "assistant" for m in record["dialogue_history"]):
+        if not speaks(record, where):
             unusable["no assistant turn"] += 1
             continue
         task = record.get("task") or {}

@@ -301,6 +301,13 @@ def check_keys(record, where):
             die(f"{where}: {key} is {json.dumps(record[key])[:60]}, which is of the wrong type")
 
 
+def speaks(record, where):
+    """Whether the agent says anything in this dialogue; dies where it is none."""
+    check_keys(record, where)
+    check_messages(record["dialogue_history"], where, "dialogue_history")
+    return any(m["role"] == "assistant" for m in record["dialogue_history"])
+
+
 class Sampled(NamedTuple):
     """A response as its token ids, which hold for the tokenizer that they were sampled with, and as text (or None)."""
     ids: list
@@ -1961,13 +1968,6 @@ def pair_trajectories(rewards, rule, min_gap=0.0):
     else:
         candidates = [(i, j) for i in range(len(rewards)) for j in range(len(rewards))]
     return [(i, j) for i, j in candidates if rewards[i] > rewards[j] and rewards[i] - rewards[j] >= min_gap]
-
-
-def speaks(record, where):
-    """Whether the agent says anything in this dialogue; dies where it is none."""
-    check_keys(record, where)
-    check_messages(record["dialogue_history"], where, "dialogue_history")
-    return any(m["role"] == "assistant" for m in record["dialogue_history"])
 
 
 def read_trajectories(args):
