@@ -1587,29 +1587,28 @@ def main(args):
     if todo:
         engine = make_engine(args.model, args.model_name, "agent", args, limit, made)
     if todo and not args.candidates:
+        shows_pages = args.domain == "frontend" and args.max_turns > 1  # every task is of --domain (read_jsonl)
         if args.simulator == "scripted":
-            pages = PagePartner() if any(t["domain"] == "frontend" for t, _ in todo) and args.max_turns > 1 else None
+            pages = PagePartner() if shows_pages else None
 
             async def simulate(task, sample, dialogue):
-                return await pages.reply(task, dialogue) if task["domain"] == "frontend" else scripted_reply(
+                return await pages.reply(task, dialogue) if pages else scripted_reply(
                     task["facts"], dialogue[-1]["content"])
         elif args.simulator == "human":
-            pages = PagePartner() if any(t["domain"] == "frontend" for t, _ in todo) and args.max_turns > 1 else None
+            pages = PagePartner() if shows_pages else None
 
             async def simulate(task, sample, dialogue):
-                if task["domain"] == "frontend":
+                if pages:
                     said, reference = await pages.as_files(task, sample, dialogue, args.out.parent / "talk")
                     return human_reply(task, dialogue, said, reference)
                 return human_reply(task, dialogue, dialogue[-1]["content"])
         else:
             partner = make_engine(args.simulator, args.simulator_name, "simulator", args, limit, made)
-
-            frontend = any(t["domain"] == "frontend" for t, _ in todo)
-            if isinstance(partner, ServerEngine) and frontend and args.max_turns > 1:
+            if isinstance(partner, ServerEngine) and shows_pages:
                 pages = PagePartner()
 
             async def simulate(task, sample, dialogue):
-                if pages and task["domain"] == "frontend":
+                if pages:
                     return await pages.vision_reply(partner, args, task, sample, dialogue)
                 return await model_reply(partner, args, task, sample, dialogue)
         if args.best_of_n > 1 and args.step_reward == "judge":
@@ -1622,9 +1621,8 @@ def main(args):
     if args.candidates:
         jobs = [lambda r=r: candidates(args, engine, r, done, stats) for r in todo]
     else:
-        systems = {domain: system_prompt(args, domain) for domain in {t["domain"] for t, _ in todo}}
-        jobs = [lambda t=t, s=s: episode(args, engine, simulate, reward, systems[t["domain"]], t, s, stats)
-                for t, s in todo]
+        system = system_prompt(args, args.domain)
+        jobs = [lambda t=t, s=s: episode(args, engine, simulate, reward, system, t, s, stats) for t, s in todo]
     stopped, quick_end = None, signal.getsignal(signal.SIGINT)
     if todo:
         try:
