@@ -645,6 +645,7 @@ import threading
 import time
 from collections import Counter, OrderedDict
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
@@ -660,38 +661,6 @@ class Outcome(NamedTuple):
 
 class ZygoteDied(Exception):
     pass
-
-
-def die(message):
-    """Stop for a user's mistake: one sentence on stderr, exit code 2."""
-    print(f"{Path(sys.argv[0]).name}: {message}", file=sys.stderr)
-    sys.exit(2)
-
-
-def read_jsonl(path, required=()):
-    """Yield the records of a JSON-lines file; a bad line stops with file, number, what was found and expected."""
-    path = Path(path)
-    if not path.is_file():
-        die(f"{path}: no such file; run the stage that writes it first")
-    with open(path, "rb") as lines:
-        for number, raw in enumerate(lines, 1):
-            if not raw.strip():
-                continue
-            try:
-                record = json.loads(raw)
-            except RecursionError:
-                die(f"{path}, line {number}: nested too deeply for a record")
-            except ValueError:
-                if not raw.endswith(b"\n"):
-                    die(f"{path}, line {number}: the last line is torn (it ends in the middle of a record); "
-                        "rerun the stage that writes it, which repairs it")
-                die(f"{path}, line {number}: expected one JSON object, found {raw[:60].decode('utf-8', 'replace')!r}")
-            if not isinstance(record, dict):
-                die(f"{path}, line {number}: expected a JSON object, found {type(record).__name__}")
-            missing = [key for key in required if key not in record]
-            if missing:
-                die(f"{path}, line {number}: expected the keys {', '.join(required)}; missing: {', '.join(missing)}")
-            yield record
 
 
 class Zygote:
@@ -1017,6 +986,335 @@ class Sandbox:
             else:
                 checks[label] = "none" if one.value == NONE else "ok"
         return checks
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The record kit: how every stage of this project refuses mistakes, reads records and writes them
+
+ANSWER_MARK, OUTPUT_MARK = "I WANT TO ANSWER:", "OUTPUT:"
+
+MESSAGE = {"role": str, "content": str, "output?": str, "output_ids?": [(0, 1 << 31)]}
+TASK = {"task_id?": str | int, "domain?": str, "problem_description?": str, "ground_truth?": str,
+        "test_cases?": {str: str}, "facts?": [{"keywords": [str], "question": str, "reply": str}]}
+DIALOGUE = {"task_id?": str | int, "sample?": int, "domain?": str, "task?": TASK, "system?": str,
+            "dialogue_history": [MESSAGE], "finish?": str, "tests?": {str: str}, "advantages?": list,
+            "cosine?": {"page": int | float, "centre": int | float}}
+SCHEMA = {  # kind of record: (what writes it, what names a record, its shape)
+    "task": ("generate_tasks.py", ("task_id",), TASK | {"problem_description": str, "ground_truth": str}),
+    "demonstration": ("generate_tasks.py --demonstrations", ("task_id", "sample"), DIALOGUE),
+    "trajectory": ("rollout.py", ("task_id", "sample"), DIALOGUE | {"task": TASK | {"ground_truth": str},
+                                                                   "answer": str | None}),
+    "scored": ("evaluate.py", ("task_id", "sample"), DIALOGUE | {"reward": (0.0, 1.0, None)}),
+    "candidates": ("rollout.py --candidates 16", ("task_id", "sample", "turn"), {
+        "task_id?": str | int, "sample?": int, "turn?": int, "task?": TASK, "prompt": [MESSAGE],
+        "candidates": [{"output?": str, "output_ids?": [(0, 1 << 31)]}]}),
+    "pair": ("train_policy.py", ("task_id", "sample", "turn"), {
+        "task_id?": str | int, "sample?": int, "turn?": int, "prompt": [MESSAGE], "chosen": [MESSAGE],
+        "rejected": [MESSAGE], "chosen_ids?": [(0, 1 << 31)], "rejected_ids?": [(0, 1 << 31)]}),
+}
+
+
+def die(message, code=2):
+    """Stop with one sentence on stderr; exit code 2 is a user's mistake. Under torchrun every rank says its own."""
+    rank = int(os.environ.get("RANK", 0))
+    sys.stderr.write(f"{Path(sys.argv[0]).name}: {f'rank {rank}: ' if rank else ''}{message}\n")
+    sys.stderr.flush()
+    os._exit(code) if "RANK" in os.environ else sys.exit(code)    # the other ranks may be waiting for this one
+
+
+def number(kind=float, least=None, above=None, most=math.inf):
+    """An argparse type: a number of this kind in this range (NaN lies in none)."""
+    def parse(text):
+        value = kind(text)
+        if not (value <= most and (least is None or value >= least) and (above is None or value > above)):
+            limits = [f"at least {least}"] * (least is not None) + [f"above {above}"] * (above is not None)
+            limits += [f"at most {most}"] * (most < math.inf)
+            raise argparse.ArgumentTypeError(f"must be {' and '.join(limits) or 'a number'}, found {text}")
+        return value
+    parse.__name__ = "number" if kind is float else "whole number"    # argparse: "invalid whole number value: 'x'"
+    return parse
+
+
+def fault(value, shape, name="it"):
+    """What keeps a value from having a shape, as one clause that names the place, or None.
+
+    A shape is a type (`str`, `int | None`); a range (low, high), whole numbers where both ends are, or also null with
+    (low, high, None); [shape], a list of such values; {str: shape}, an object of such values; or {"key": shape, ...},
+    an object with these keys, of which "key?" may be missing or null. Other keys may hold anything.
+    """
+    if isinstance(shape, dict) and isinstance(value, dict):
+        if str in shape:
+            return next(filter(None, (fault(v, shape[str], f"{name}[{k!r}]") for k, v in value.items())), None)
+        for key, inner in shape.items():
+            plain = key.rstrip("?")
+            if plain not in value and plain == key:
+                return f"{name} lacks the key {plain!r}, found {', '.join(sorted(value)[:12]) or 'none'}"
+            if plain in value and (value[plain] is not None or plain == key):
+                if problem := fault(value[plain], inner, plain if name == "it" else f"{name}.{plain}"):
+                    return problem
+        return None
+    if isinstance(shape, list) and isinstance(value, list):
+        whole_numbers = isinstance(shape[0], tuple) and all(type(v) is int for v in value)
+        if whole_numbers and (not value or shape[0][0] <= min(value) and max(value) <= shape[0][1]):
+            return None    # token ids, which are many
+        return next(filter(None, (fault(v, shape[0], f"{name}[{n}]") for n, v in enumerate(value))), None)
+    if isinstance(shape, tuple):
+        kinds = (int,) if type(shape[0]) is int else (int, float)
+        if type(value) in kinds and shape[0] <= value <= shape[1] or value is None and None in shape:
+            return None
+        expected = f"a {'whole ' * (len(kinds) == 1)}number from {shape[0]} to {shape[1]}"
+    elif not isinstance(shape, (dict, list)) and isinstance(value, shape) and not isinstance(value, bool):
+        return None
+    else:
+        plain = {dict: "an object", list: "a list", str: "text", int: "a whole number"}
+        kind = shape if not isinstance(shape, (dict, list)) else type(shape)
+        expected = plain.get(kind) or str(kind).replace("str", "text").replace("None", "null")
+    return f"{name} must be {expected}, found {json.dumps(value)[:60]}"
+
+
+def read(path, kind, domain=None, unique=False, each=None):
+    """Yield the records of a JSON lines file, of a kind in SCHEMA, with what released files lack filled in.
+
+    domain: what a record without one is about; a record that names another is refused. unique: whether no two records
+    may have the same key. each: a function of the record whose result is yielded instead. Whatever is wrong in a line,
+    a ValueError, LookupError or TypeError of `each` included, ends in one sentence that names the file and the line.
+    """
+    maker, key, shape = SCHEMA[kind]
+    if not Path(path).is_file():
+        die(f"{path}: no such file; run {maker} first, or name another")
+    samples, lines, number = Counter(), {}, 0
+    with open(path, "rb") as file:
+        for number, line in enumerate(file, 1):
+            if not line.strip():
+                continue
+            try:
+                try:
+                    record = json.loads(line.decode("utf-8"))
+                except RecursionError:
+                    raise ValueError("nested too deeply for a record") from None
+                except ValueError:
+                    torn = "" if line.endswith(b"\n") else f" (the last line is torn: run {maker} again)"
+                    found = line.strip()[:60].decode("utf-8", "replace")
+                    raise ValueError(f"expected one JSON object, found {found!r}{torn}") from None
+                if not isinstance(record, dict):
+                    raise ValueError(f"expected a JSON object, found {type(record).__name__}")
+                if problem := fault(record, shape):
+                    raise ValueError(f"{problem}; {maker} writes such records")
+                fill_in(record, kind, f"{Path(path).stem}-{number:05d}", domain, samples)
+                if domain and record["domain"] != domain:
+                    raise ValueError(f"found domain {record['domain']!r}, expected {domain!r} (--domain)")
+                if unique:
+                    name = tuple(record.get(part) for part in key)
+                    if name in lines:
+                        named = ", ".join(f"{part} {value}" for part, value in zip(key, name))
+                        raise ValueError(f"{named} is there twice, first in line {lines[name]}")
+                    lines[name] = number
+                record = each(record) if each else record
+            except (ValueError, LookupError, TypeError, AttributeError) as error:
+                what = f"the key {error} is missing" if isinstance(error, KeyError) else error
+                die(f"{path}, line {number}: {what}")
+            yield record
+    if not number:
+        die(f"{path} holds no records; run {maker} first, or name another")
+
+
+def fill_in(record, kind, name, domain, samples):
+    """What records of the released files lack: task_id, sample (their samples carry no number), domain, finish."""
+    if kind == "task":
+        record["task_id"] = record.get("task_id") or name
+        record["domain"] = record.get("domain") or domain
+    elif kind in ("trajectory", "scored", "demonstration"):
+        task = record.get("task") or {}
+        content = json.dumps([task.get("problem_description"), task.get("ground_truth")])
+        digest = hashlib.sha256(content.encode()).hexdigest()[:12]
+        record["task_id"] = record.get("task_id") or task.get("task_id") or f"task-{digest}"
+        record["domain"] = record.get("domain") or task.get("domain") or domain
+        if record.get("sample") is None:
+            record["sample"] = samples[record["task_id"]]
+            samples[record["task_id"]] += 1
+        if record.get("finish") is None:
+            last = next((m for m in reversed(record["dialogue_history"]) if m["role"] == "assistant"), {})
+            marked = ANSWER_MARK in (last.get("output") or last.get("content") or "")
+            silent = "answer" in record and record["answer"] is None
+            record["finish"] = "answered" if marked else "error: no answer" if silent else "max_turns"
+
+
+def fingerprint(path):
+    """A digest of a file, or of a model's folder (its weights, its configuration); a hub name or URL is its own."""
+    path = Path(path)
+    if not path.exists():
+        return str(path)
+    digest = hashlib.sha256()
+    files = [path] if path.is_file() else sorted(
+        file for file in path.iterdir() if file.suffix in (".safetensors", ".json") and file.stem != "settings")
+    for file in files:
+        size = file.stat().st_size
+        digest.update(f"{file.name if path.is_dir() else ''} {size}".encode())
+        with open(file, "rb") as data:
+            if path.is_file() or size <= 1 << 26:
+                while part := data.read(1 << 20):
+                    digest.update(part)
+            else:    # of large weights both ends: training changes every tensor
+                digest.update(data.read(1 << 20))
+                data.seek(-(1 << 20), os.SEEK_END)
+                digest.update(data.read())
+    return digest.hexdigest()[:16]
+
+
+def check_path(path, inputs=()):
+    """Stop unless `path` is a file that can be written, or made, and none of the inputs (links followed)."""
+    path = Path(path)
+    for source in map(Path, inputs):
+        if path.resolve() == source.resolve() or path.exists() and source.exists() and path.samefile(source):
+            die(f"{path} is the input {source}, which is never written over; name another output")
+    if path.exists() and not path.is_file():
+        die(f"{path} is no file; name a file to write")
+    folder = next(folder for folder in path.absolute().parents if folder.exists())
+    probe = path if path.exists() else folder / f".{path.name}.{os.getpid()}"
+    try:
+        open(probe, "ab").close()
+        probe == path or probe.unlink()
+    except OSError as error:
+        die(f"{path} cannot be written: {error.strerror}")
+
+
+@contextmanager
+def whole(path):
+    """A name beside `path` to write to; the file takes the place of `path` once all is written, or goes away."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(path.name + ".part")
+    try:
+        yield part
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def check_settings(file, settings):
+    """Stop if an output was begun with settings, or inputs, other than these. file: where it recorded its own."""
+    try:
+        before = dict(json.loads(Path(file).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        die(f"{file}: the settings that the output was made with are missing or damaged; use --overwrite or another "
+            "--out")
+    now = json.loads(json.dumps(settings))
+    changed = [f"{name} was {before.get(name)!r}, now {now.get(name)!r}" for name in {**now, **before}
+               if before.get(name) != now.get(name)]
+    if changed:
+        die(f"{file}: {'; '.join(changed)}; use --overwrite or another --out")
+
+
+class Output:
+    """A file of JSON lines that one command writes, however often it is stopped and started again.
+
+    settings: what decides the content; inputs: {flag: path} of files and models that do. Both are recorded beside the
+    file (as X.settings.json, inputs by their content), and a continued run must agree with them. `done` holds the keys
+    of the records that are there already. Nothing is made or removed before the first record is written: a run that
+    cannot start leaves everything as it was.
+    """
+
+    def __init__(self, path, settings, inputs, overwrite=False, key=("task_id", "sample")):
+        self.path, self.key, self.overwrite, self.done, self.file = Path(path), key, overwrite, set(), None
+        if self.path.suffix != ".jsonl":
+            die(f"{path}: the name of the output must end in .jsonl")
+        check_path(self.path, inputs.values())
+        self.beside = self.path.with_suffix(".settings.json")
+        self.settings = {**settings, **{f"content of {flag}": fingerprint(source) for flag, source in inputs.items()}}
+        if self.path.exists() and not overwrite:
+            check_settings(self.beside, self.settings)
+            self.done = {self.key_of(record) for record in self.records()}
+
+    def key_of(self, record):
+        return tuple(record[part] for part in self.key)
+
+    def records(self):
+        """Yield the records that are there; a torn last line is cut off."""
+        whole_lines = 0
+        with open(self.path, "rb") as file:
+            for number, line in enumerate(file, 1):
+                if not line.endswith(b"\n"):
+                    break
+                try:
+                    record = json.loads(line)
+                    self.key_of(record)
+                except (ValueError, LookupError, TypeError):
+                    die(f"{self.path}, line {number}: found {line[:60]!r}, expected a record with "
+                        f"{', '.join(self.key)}; use --overwrite or another --out")
+                whole_lines += len(line)
+                yield record
+        if whole_lines < self.path.stat().st_size:
+            os.truncate(self.path, whole_lines)
+
+    def write(self, record):
+        """Append one record: a whole line, on its way to the disk when this returns."""
+        if self.file is None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            if self.overwrite:
+                self.path.unlink(missing_ok=True)
+            with whole(self.beside) as part:
+                part.write_text(json.dumps(self.settings, indent=1) + "\n", encoding="utf-8")
+            self.file = open(self.path, "ab", buffering=0)
+        line = json.dumps(record, ensure_ascii=False) + "\n"
+        line = line.encode("utf-8", "backslashreplace")    # half a surrogate pair stays \ud83d
+        try:
+            written = self.file.write(line)
+            problem = None if written == len(line) else "the disk is full"
+        except OSError as error:
+            written, problem = 0, error.strerror
+        if problem:
+            os.truncate(self.path, os.path.getsize(self.path) - written)
+            die(f"{self.path}: {problem}; all finished records are saved, make room and run the same command again", 1)
+        self.done.add(self.key_of(record))
+
+    def sort(self, place):
+        """Put the finished file into the order of place(key), whole: records were written as they came."""
+        order, offset = [], 0
+        with open(self.path, "rb") as file:
+            for line in file:
+                order.append((place(*self.key_of(json.loads(line))), offset, len(line)))
+                offset += len(line)
+            if order != sorted(order):
+                with whole(self.path) as part, open(part, "wb") as out:
+                    for _, offset, length in sorted(order):
+                        file.seek(offset)
+                        out.write(file.read(length))
+
+
+def parse_response(text):
+    """A response as (content: what enters the dialogue, the answer or None).
+
+    A thought may precede OUTPUT:, and the first I WANT TO ANSWER: begins the answer, in which nothing is cut any more.
+    """
+    before, mark, answer = text.partition(ANSWER_MARK)
+    content = before.rsplit(OUTPUT_MARK, 1)[-1] + mark + answer
+    return content.strip(), answer.strip() if mark else None
+
+
+def read_jsonl(path, required=()):
+    """Yield the records of a JSON-lines file; a bad line stops with file, number, what was found and expected."""
+    path = Path(path)
+    if not path.is_file():
+        die(f"{path}: no such file; run the stage that writes it first")
+    with open(path, "rb") as lines:
+        for number, raw in enumerate(lines, 1):
+            if not raw.strip():
+                continue
+            try:
+                record = json.loads(raw)
+            except RecursionError:
+                die(f"{path}, line {number}: nested too deeply for a record")
+            except ValueError:
+                if not raw.endswith(b"\n"):
+                    die(f"{path}, line {number}: the last line is torn (it ends in the middle of a record); "
+                        "rerun the stage that writes it, which repairs it")
+                die(f"{path}, line {number}: expected one JSON object, found {raw[:60].decode('utf-8', 'replace')!r}")
+            if not isinstance(record, dict):
+                die(f"{path}, line {number}: expected a JSON object, found {type(record).__name__}")
+            missing = [key for key in required if key not in record]
+            if missing:
+                die(f"{path}, line {number}: expected the keys {', '.join(required)}; missing: {', '.join(missing)}")
+            yield record
 
 
 # ---------------------------------------------------------------------------------------------------------------------
