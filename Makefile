@@ -33,109 +33,130 @@ endif
 	touch $@
 
 # ------------------------------------------------------------------------------------------------ demo
-# Every stage continues what it finds, so a demo that was stopped goes on where it was: make demo again.
-# The sizes and settings below were chosen on the validation split (README, "How the demo was tuned").
+# The pipeline as a graph. A target is the file that its stage writes last, so a demo that was stopped goes on where it
+# was: make demo again. What does not depend on each other runs side by side, a job a core.
+# The sizes and settings below were chosen on the validation split (RESULTS.md, "How the demo was tuned").
 DOMAIN ?= backend
 SEED   ?= 0
 NAME   ?= $(if $(filter frontend,$(DOMAIN)),demo-frontend,demo)
 RUN    := runs/$(NAME)
-TASKS  := $(RUN)/tasks
-demo: demo-$(DOMAIN)
+JOBS   ?= $(shell $(PYTHON) -c 'import os; print(min(4, os.cpu_count()))')
+AGENTS := base rejection-ft multi-turn-dpo policy
 
-SHORT  := --max-tokens 128       # an answer of these families has at most 70 tokens
-CPU    := OMP_WAIT_POLICY=passive $(PY)
+ifeq ($(DOMAIN),frontend)
+# Web pages of about forty tokens with five or six hidden choices. The simulated human names the two largest differences
+# a turn, so that an agent which puts everything right needs four or five turns.
+GENERATE    := --families event,news --train 800 --val 200 --test 300
+COMPLETE    := --demonstrations 4000 --ask 1 --waste 0 --max-turns 5
+IMPERFECT   := --demonstrations 2400 --ask 0.5 --waste 0.3 --max-turns 5
+COPYIST     := --epochs 3
+SAMPLE      := --max-tokens 96
+PLAY        := --max-turns 5 $(SAMPLE)
+OFFLINE     := --limit 300 --samples 4
+PAIRS       := --pair-rule all --min-gap 0.05 --pairs-per-task 3
+REJECTION   := --min-reward 0.95 --epochs 4
+TRAJECTORY  := --epochs 2
+SHOW        := --report-limit 60 --picture $(RUN)/pages.png
+else
+GENERATE    := --families total,fee,best,code --train 1600 --val 200 --test 500
+COMPLETE    := --demonstrations 8000 --ask 1 --waste 0
+IMPERFECT   := --demonstrations 4000 --ask 0.75 --waste 0.4
+COPYIST     := --epochs 2
+SAMPLE      := --max-tokens 128
+PLAY        := $(SAMPLE)
+OFFLINE     := --limit 400 --samples 6
+PAIRS       :=
+REJECTION   := --epochs 8
+TRAJECTORY  := --epochs 3
+SHOW        :=
+endif
+stage = @echo '--- $(1)'
+EACH := OMP_NUM_THREADS=1 $(PY)
+FLAGS := --seed $(SEED) --domain $(DOMAIN)
 
-# How every demo ends: the four agents on the test split, side by side. EPISODES and SHOW are the domain's own flags.
-define HELD_OUT
-@echo '--- held-out tasks'
-	for agent in base rejection-ft multi-turn-dpo policy; do \
-	  $(CPU) rollout.py --seed $(SEED) --run $(NAME) --split test --in $(TASKS)/test.jsonl $(EPISODES) \
-	    --model $(RUN)/$$agent --out $(RUN)/$$agent.test.trajectories.jsonl && \
-	  $(CPU) evaluate.py --in $(RUN)/$$agent.test.trajectories.jsonl || exit; \
-	done
-	$(CPU) train_critic.py --seed $(SEED) --run $(NAME) --overwrite --annotate $(RUN)/policy.test.scored.jsonl \
-	  --out $(RUN)/policy.test.annotated.jsonl
-	$(CPU) evaluate.py --compare base=$(RUN)/base.test.scored.jsonl rejection-ft=$(RUN)/rejection-ft.test.scored.jsonl \
-	  multi-turn-dpo=$(RUN)/multi-turn-dpo.test.scored.jsonl sweet-rl=$(RUN)/policy.test.annotated.jsonl \
-	  --report $(RUN)/report.html $(SHOW)
-endef
+demo: .venv/ready $(if $(filter frontend,$(DOMAIN)),browser)
+	@$(MAKE) --no-print-directory -j$(JOBS) $(RUN)/report.html
 
-demo-backend: EPISODES = $(SHORT)
-demo-backend: .venv
-	@echo '--- tasks, and dialogues of a scripted agent: first with every detail asked, then as imperfect as people are'
-	$(PY) generate_tasks.py --seed $(SEED) --families total,fee,best,code --train 1600 --val 200 --test 500 \
-	  --out $(TASKS)
-	$(PY) generate_tasks.py --seed $(SEED) --in $(TASKS)/train.jsonl --demonstrations 8000 --ask 1 --waste 0 \
-	  --out $(RUN)/complete.jsonl
-	$(PY) generate_tasks.py --seed $(SEED) --in $(TASKS)/train.jsonl --demonstrations 4000 --ask 0.75 --waste 0.4 \
-	  --out $(RUN)/demonstrations.jsonl
-	@echo '--- base: a transformer from nothing, which learns to copy details and then to be an imperfect agent'
-	$(CPU) train_policy.py --seed $(SEED) --method sft --model tiny --in $(RUN)/complete.jsonl --with-c 0.33 \
-	  --lr 2e-3 --batch-size 8 --epochs 2 --out $(RUN)/copyist
-	$(CPU) train_policy.py --seed $(SEED) --method sft --model $(RUN)/copyist --in $(RUN)/demonstrations.jsonl \
+$(RUN)/tasks/done:
+	$(call stage,tasks)
+	$(EACH) generate_tasks.py $(FLAGS) $(GENERATE) --out $(RUN)/tasks
+	@touch $@
+
+$(RUN)/complete.done: $(RUN)/tasks/done
+	$(call stage,dialogues of a scripted agent that asks for every detail)
+	$(EACH) generate_tasks.py $(FLAGS) --in $(RUN)/tasks/train.jsonl $(COMPLETE) --out $(RUN)/complete.jsonl
+	@touch $@
+
+$(RUN)/demonstrations.done: $(RUN)/tasks/done
+	$(call stage,dialogues of a scripted agent that is as imperfect as people are)
+	$(EACH) generate_tasks.py $(FLAGS) --in $(RUN)/tasks/train.jsonl $(IMPERFECT) --out $(RUN)/demonstrations.jsonl
+	@touch $@
+
+$(RUN)/copyist/config.json: $(RUN)/complete.done
+	$(call stage,a transformer from nothing learns to copy details)
+	$(EACH) train_policy.py $(FLAGS) --method sft --model tiny --in $(RUN)/complete.jsonl --with-c 0.33 \
+	  --lr 2e-3 --batch-size 8 $(COPYIST) --out $(RUN)/copyist
+
+$(RUN)/base/config.json: $(RUN)/copyist/config.json $(RUN)/demonstrations.done
+	$(call stage,base: it learns to be an imperfect agent)
+	$(EACH) train_policy.py $(FLAGS) --method sft --model $(RUN)/copyist --in $(RUN)/demonstrations.jsonl \
 	  --with-c 0.33 --lr 1e-3 --batch-size 8 --epochs 1 --out $(RUN)/base
-	@echo '--- offline trajectories of the base agent, and their rewards'
-	$(CPU) rollout.py --seed $(SEED) --run $(NAME) --split train --in $(TASKS)/train.jsonl --limit 400 \
-	  --samples 6 $(SHORT)
-	$(CPU) evaluate.py --run $(NAME) --split train
-	@echo '--- SWEET-RL: the critic (Eq. 2, 3), candidates at every turn, the policy (Eq. 4)'
-	$(CPU) train_critic.py --seed $(SEED) --run $(NAME) --beta 5 --nll 2 --lr 3e-4 --epochs 3
-	$(CPU) rollout.py --seed $(SEED) --run $(NAME) --split train --candidates 16 --fraction 0.25 $(SHORT)
-	$(CPU) train_policy.py --seed $(SEED) --run $(NAME) --method sweet --beta 2 --nll 1 --lr 2e-4 --epochs 1 \
+
+$(RUN)/train.rollout.json: $(RUN)/base/config.json
+	$(call stage,offline trajectories of the base agent)
+	$(EACH) rollout.py $(FLAGS) --run-name $(NAME) --split train --in $(RUN)/tasks/train.jsonl $(OFFLINE) $(PLAY)
+
+$(RUN)/train.metrics.json: $(RUN)/train.rollout.json
+	$(call stage,their rewards)
+	$(EACH) evaluate.py --run-name $(NAME) --domain $(DOMAIN) --split train
+
+$(RUN)/critic/config.json: $(RUN)/train.metrics.json
+	$(call stage,SWEET-RL: the critic - Eq. 2 and 3)
+	$(EACH) train_critic.py $(FLAGS) --run-name $(NAME) $(PAIRS) --beta 5 --nll 2 --lr 3e-4 --epochs 3
+
+$(RUN)/train.candidates.rollout.json: $(RUN)/train.metrics.json
+	$(call stage,SWEET-RL: candidate actions at every turn)
+	$(EACH) rollout.py $(FLAGS) --run-name $(NAME) --split train --candidates 16 --fraction 0.25 $(SAMPLE)
+
+$(RUN)/policy/config.json: $(RUN)/critic/config.json $(RUN)/train.candidates.rollout.json
+	$(call stage,SWEET-RL: the policy - Eq. 4)
+	$(EACH) train_policy.py $(FLAGS) --run-name $(NAME) --method sweet --beta 2 --nll 1 --lr 2e-4 --epochs 1 \
 	  --pairs-per-turn 4
-	@echo '--- the baselines, from the same trajectories'
-	$(CPU) train_policy.py --seed $(SEED) --run $(NAME) --method rejection-ft --lr 1e-3 --epochs 8 --batch-size 16
-	$(CPU) train_policy.py --seed $(SEED) --run $(NAME) --method multi-turn-dpo --beta 2 --nll 1 --lr 4e-4 --epochs 3
-	$(HELD_OUT)
+
+$(RUN)/rejection-ft/config.json: $(RUN)/train.metrics.json
+	$(call stage,baseline: rejection fine-tuning)
+	$(EACH) train_policy.py $(FLAGS) --run-name $(NAME) --method rejection-ft --lr 1e-3 --batch-size 16 $(REJECTION)
+
+$(RUN)/multi-turn-dpo/config.json: $(RUN)/train.metrics.json
+	$(call stage,baseline: multi-turn DPO)
+	$(EACH) train_policy.py $(FLAGS) --run-name $(NAME) --method multi-turn-dpo $(PAIRS) --beta 2 --nll 1 --lr 4e-4 \
+	  $(TRAJECTORY)
+
+$(RUN)/%.test.rollout.json: $(RUN)/%/config.json
+	$(call stage,held-out tasks: $*)
+	$(EACH) rollout.py $(FLAGS) --run-name $(NAME) --split test --in $(RUN)/tasks/test.jsonl $(PLAY) \
+	  --model $(RUN)/$* --out $(RUN)/$*.test.trajectories.jsonl
+
+$(RUN)/%.test.metrics.json: $(RUN)/%.test.rollout.json
+	$(EACH) evaluate.py --in $(RUN)/$*.test.trajectories.jsonl
+
+$(RUN)/policy.test.annotated.jsonl: $(RUN)/policy.test.metrics.json $(RUN)/critic/config.json
+	$(EACH) train_critic.py --run-name $(NAME) --annotate $(RUN)/policy.test.scored.jsonl --out $@ --overwrite
+
+# Named in the order in which they should start: the longest way first.
+$(RUN)/report.html: $(RUN)/policy.test.annotated.jsonl $(AGENTS:%=$(RUN)/%.test.metrics.json)
+	$(EACH) evaluate.py --compare base=$(RUN)/base.test.scored.jsonl rejection-ft=$(RUN)/rejection-ft.test.scored.jsonl \
+	  multi-turn-dpo=$(RUN)/multi-turn-dpo.test.scored.jsonl sweet-rl=$(RUN)/policy.test.annotated.jsonl \
+	  --report $@ $(SHOW)
+
+browser: .venv/ready
+	$(PY) render.py --setup
 
 # Is it the seed? The whole demo with several, tasks and base agents included; means and intervals over the seeds.
 SEEDS  ?= 0 1 2 3 4
-demo-seeds: .venv
+demo-seeds: .venv/ready
 	for seed in $(SEEDS); do $(MAKE) demo SEED=$$seed NAME=seeds-$(DOMAIN)/$$seed || exit; done
-	$(PY) evaluate.py --compare base='runs/seeds-$(DOMAIN)/*/base.test.scored.jsonl' \
-	  rejection-ft='runs/seeds-$(DOMAIN)/*/rejection-ft.test.scored.jsonl' \
-	  multi-turn-dpo='runs/seeds-$(DOMAIN)/*/multi-turn-dpo.test.scored.jsonl' \
-	  sweet-rl='runs/seeds-$(DOMAIN)/*/policy.test.scored.jsonl'
-
-# The same on web pages. A page of these kinds has about forty tokens and five or six hidden choices; the partner names
-# the two largest differences a turn, so that an agent which puts everything right needs four or five turns.
-PAGES  := --max-turns 5 --max-tokens 96
-PAIRS  := --pair-rule all --min-gap 0.05 --pairs-per-task 3
-
-demo-frontend: EPISODES = --domain frontend $(PAGES)
-demo-frontend: SHOW = --report-limit 60 --picture $(RUN)/pages.png
-demo-frontend: .venv
-	$(PY) render.py --setup
-	@echo '--- tasks, and dialogues of a scripted agent: first one that does all it is told, then an imperfect one'
-	$(PY) generate_tasks.py --seed $(SEED) --domain frontend --families event,news --train 800 --val 200 \
-	  --test 300 --out $(TASKS)
-	$(PY) generate_tasks.py --seed $(SEED) --domain frontend --in $(TASKS)/train.jsonl --demonstrations 4000 \
-	  --ask 1 --waste 0 \
-	  --max-turns 5 --out $(RUN)/complete.jsonl
-	$(PY) generate_tasks.py --seed $(SEED) --domain frontend --in $(TASKS)/train.jsonl --demonstrations 2400 \
-	  --ask 0.5 --waste 0.3 \
-	  --max-turns 5 --out $(RUN)/demonstrations.jsonl
-	@echo '--- base: a transformer from nothing, which learns to do what it is told and then to be an imperfect agent'
-	$(CPU) train_policy.py --seed $(SEED) --domain frontend --method sft --model tiny --in $(RUN)/complete.jsonl \
-	  --with-c 0.33 --lr 2e-3 --batch-size 8 --epochs 3 --out $(RUN)/copyist
-	$(CPU) train_policy.py --seed $(SEED) --domain frontend --method sft --model $(RUN)/copyist \
-	  --in $(RUN)/demonstrations.jsonl --with-c 0.33 --lr 1e-3 --batch-size 8 --epochs 1 --out $(RUN)/base
-	@echo '--- offline trajectories of the base agent, and their rewards'
-	$(CPU) rollout.py --seed $(SEED) --run $(NAME) --domain frontend --split train --in $(TASKS)/train.jsonl \
-	  --limit 300 --samples 4 $(PAGES)
-	$(CPU) evaluate.py --run $(NAME) --split train
-	@echo '--- SWEET-RL: the critic (Eq. 2, 3), candidates at every turn, the policy (Eq. 4)'
-	$(CPU) train_critic.py --seed $(SEED) --run $(NAME) $(PAIRS) --beta 5 --nll 2 --lr 3e-4 --epochs 3
-	$(CPU) rollout.py --seed $(SEED) --run $(NAME) --domain frontend --split train --candidates 16 --fraction 0.25 \
-	  --max-tokens 96
-	$(CPU) train_policy.py --seed $(SEED) --run $(NAME) --domain frontend --method sweet --beta 2 --nll 1 \
-	  --lr 2e-4 --epochs 1 --pairs-per-turn 4
-	@echo '--- the baselines, from the same trajectories'
-	$(CPU) train_policy.py --seed $(SEED) --run $(NAME) --domain frontend --method rejection-ft --min-reward 0.95 \
-	  --lr 1e-3 --epochs 4 --batch-size 16
-	$(CPU) train_policy.py --seed $(SEED) --run $(NAME) --domain frontend --method multi-turn-dpo $(PAIRS) \
-	  --beta 2 --nll 1 --lr 4e-4 --epochs 2
-	$(HELD_OUT)
+	$(PY) evaluate.py --compare $(foreach agent,$(AGENTS),$(agent)='runs/seeds-$(DOMAIN)/*/$(agent).test.scored.jsonl')
 
 # ------------------------------------------------------------------------------------------------ tests
 test: .venv
@@ -154,4 +175,5 @@ test-trl: .venv                 # the DPO loss beside TRL's trainer, which lives
 clean:
 	rm -rf data runs
 
-.PHONY: .venv test stress test-trl clean demo demo-backend demo-frontend demo-seeds
+.SECONDARY:                     # keep every stage's file
+.PHONY: .venv test stress test-trl clean demo demo-seeds browser

@@ -1,0 +1,138 @@
+"""The house: imports run downwards, nothing stands twice, a file runs with those that it imports, and every command
+that the README prints is one that the scripts (and torchrun) take."""
+
+import ast
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+MAY_IMPORT = {  # at the top of the file; what is imported inside a function comes second
+    "sandbox": (set(), set()),
+    "render": (set(), set()),
+    "train_critic": ({"sandbox"}, {"render"}),
+    "train_policy": ({"sandbox", "train_critic"}, set()),
+    "rollout": ({"sandbox"}, {"render", "train_critic"}),
+    "evaluate": ({"sandbox"}, {"render"}),
+    "generate_tasks": ({"sandbox"}, {"render", "rollout"}),
+}
+
+
+def imports_of(name):
+    """The project's own modules that a file imports: at its top, and inside functions."""
+    tree = ast.parse((ROOT / f"{name}.py").read_text(encoding="utf-8"))
+    top, inside = set(), set()
+    for node in ast.walk(tree):
+        found = [alias.name for alias in node.names] if isinstance(node, ast.Import) else \
+            [node.module] if isinstance(node, ast.ImportFrom) else []
+        (top if node in tree.body else inside).update(set(found) & MAY_IMPORT.keys())
+    return top, inside
+
+
+def test_the_house_has_the_files_that_it_names():
+    assert {path.stem for path in ROOT.glob("*.py")} == MAY_IMPORT.keys()
+
+
+@pytest.mark.parametrize("name", MAY_IMPORT)
+def test_imports_run_downwards_only(name):
+    top, inside = imports_of(name)
+    may_top, may_inside = MAY_IMPORT[name]
+    assert top <= may_top, f"{name}.py imports {top - may_top} at its top"
+    assert inside <= may_top | may_inside, f"{name}.py imports {inside - may_top - may_inside}"
+
+
+def code_lines(path):
+    """[(line number, the line without white space at its ends)] of what is code: no blank lines, comments, docstrings,
+    imports or lone brackets."""
+    text = path.read_text(encoding="utf-8")
+    skipped = set()
+    for node in ast.walk(ast.parse(text)):
+        docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and \
+            isinstance(node.value.value, str)
+        if docstring or isinstance(node, (ast.Import, ast.ImportFrom)):
+            skipped.update(range(node.lineno, node.end_lineno + 1))
+    lines = [(number, line.strip()) for number, line in enumerate(text.splitlines(), 1) if number not in skipped]
+    return [(number, line) for number, line in lines if re.search(r"\w", line) and not line.startswith("#")]
+
+
+def shared_stretches(one, other, longest):
+    """Where `longest` lines of code in a row of one file stand in the other as well."""
+    windows = {}
+    for i in range(len(other) - longest + 1):
+        windows.setdefault(tuple(line for _, line in other[i:i + longest]), other[i][0])
+    found = [(one[i][0], windows.get(tuple(line for _, line in one[i:i + longest])))
+             for i in range(len(one) - longest + 1)]
+    return [(here, there) for here, there in found if there]
+
+
+def test_no_stretch_of_more_than_ten_lines_stands_in_two_files():
+    files = {path.name: code_lines(path) for path in sorted(ROOT.glob("*.py"))}
+    twice = [f"{a}:{here} = {b}:{there}" for a in files for b in files if a < b
+             for here, there in shared_stretches(files[a], files[b], 11)]
+    assert not twice, twice
+
+
+def test_the_search_for_shared_stretches_finds_one(tmp_path):
+    body = "".join(f"value_{n} = {n}\n" for n in range(11))
+    for name, before in (("one", "import os\n"), ("two", "start = 1\n\n# a comment\n")):
+        (tmp_path / f"{name}.py").write_text(before + body)
+    one, two = (code_lines(tmp_path / f"{name}.py") for name in ("one", "two"))
+    assert shared_stretches(one, two, 11) == [(2, 4)]
+    assert not shared_stretches(one, two[1:-1], 11)
+
+
+@pytest.mark.parametrize("name", MAY_IMPORT)
+def test_a_file_runs_with_those_that_it_imports_at_its_top(name, tmp_path):
+    """What is copied into other research code is the file and what it imports at its top, nothing else."""
+    needed, todo = set(), [name]
+    while todo:
+        needed.add(todo[-1])
+        todo += imports_of(todo.pop())[0] - needed
+    for file in needed:
+        shutil.copy(ROOT / f"{file}.py", tmp_path)
+    done = subprocess.run([sys.executable, "-P", tmp_path / f"{name}.py", "--help"], cwd=tmp_path, capture_output=True,
+                          text=True, env={"PYTHONPATH": str(tmp_path), "PATH": ""})
+    assert done.returncode == 0 and "usage:" in done.stdout, done.stderr
+
+
+# ----------------------------------------------------------------------------------------------- the README's commands
+
+
+def commands(document):
+    """Every command line of a document that starts one of our scripts, as words."""
+    text = (ROOT / document).read_text(encoding="utf-8").replace("\\\n", " ")
+    lines = [line.strip() for line in text.splitlines() if line.startswith("    ")]
+    lines += re.findall(r"`((?:python|torchrun) [^`]+)`", text)
+    for line in lines:
+        line = re.sub(r"^(\$ |[A-Z_]+=\S+ |\.venv(-trl)?/bin/)+", "", line)
+        if re.match(r"(python|torchrun) ", line) and ".py" in line and "..." not in line:
+            yield line
+
+
+@pytest.mark.parametrize("command", sorted({*commands("README.md"), *commands("RESULTS.md")}))
+def test_every_command_that_is_printed_is_taken_as_it_stands(command, monkeypatch):
+    words = shlex.split(command, comments=True)
+    if words[0] == "torchrun":
+        from torch.distributed.run import get_args_parser
+        parsed = get_args_parser().parse_args(words[1:])
+        script, arguments = parsed.training_script, parsed.training_script_args
+    else:
+        script, arguments = words[1], words[2:]
+    assert (ROOT / script).is_file(), f"{script} does not exist"
+    if "/" in script:
+        return  # benchmarks have few flags and read them late
+    monkeypatch.setattr(sys, "argv", [script, *arguments])
+    monkeypatch.syspath_prepend(str(ROOT))
+    module = __import__(Path(script).stem)
+    assert module.parse_args() is not None
+
+
+def test_readme_prints_commands_of_every_script():
+    printed = " ".join(commands("README.md"))
+    assert [name for name in MAY_IMPORT if f"{name}.py" not in printed] == []
+    assert "torchrun" in printed
