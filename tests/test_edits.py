@@ -1,0 +1,173 @@
+"""Changing one thing touches one place: each edit here is made on a copy of the scripts, counted, and run.
+
+These are the edits that a researcher makes first. A test fails when an edit needs more lines than it should, or when a
+check elsewhere stands in the way of what was edited."""
+
+import difflib
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+from stub_server import Stub  # noqa: E402
+
+
+class Copy:
+    """The scripts in a folder of their own, to be edited and run."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        for path in [*ROOT.glob("*.py"), ROOT / "report.html"]:
+            shutil.copy(path, folder)
+
+    def edit(self, script, *changes):
+        """Replace each (old, new), where old stands once; returns how many lines changed (an edited line counts once)."""
+        path = self.folder / script
+        before = after = path.read_text(encoding="utf-8")
+        for old, new in changes:
+            assert after.count(old) == 1, f"{old!r} stands {after.count(old)} times in {script}"
+            after = after.replace(old, new)
+        path.write_text(after, encoding="utf-8")
+        marks = [line[0] for line in difflib.ndiff(before.splitlines(), after.splitlines()) if line.strip("+- ")]
+        return max(marks.count("+"), marks.count("-"))
+
+    def write(self, name, records):
+        (self.folder / name).write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+
+    def read(self, name):
+        return [json.loads(line) for line in (self.folder / name).read_text(encoding="utf-8").splitlines()]
+
+    def run(self, *words):
+        done = subprocess.run([sys.executable, *map(str, words)], cwd=self.folder, capture_output=True, text=True,
+                              timeout=300, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+
+@pytest.fixture
+def copy(tmp_path):
+    return Copy(tmp_path)
+
+
+def trajectory(task, sample, reward):
+    truth = f"def f(x):\n    return x + {task}"
+    return {"task_id": f"t-{task}", "sample": sample, "domain": "backend", "finish": "answered", "reward": reward,
+            "task": {"task_id": f"t-{task}", "problem_description": f"Write f(x), number {task}.",
+                     "ground_truth": truth, "test_cases": {str(n): f"f({n})" for n in range(10)}},
+            "answer": truth if reward == 1 else "def f(x):\n    return x",
+            "dialogue_history": [
+                {"role": "user", "content": f"Write f(x), number {task}."},
+                {"role": "assistant", "content": "How much is added?" if sample % 2 else "Is it rounded?"},
+                {"role": "user", "content": f"I add {task}."},
+                {"role": "assistant", "content": f"I WANT TO ANSWER:\n{truth}"}]}
+
+
+SCORED = [trajectory(task, sample, reward) for task in range(1, 7)
+          for sample, reward in enumerate((1.0, 0.6, 0.2, 0.0))]
+TRAIN = ["--epochs", "1", "--max-steps", "2", "--batch-size", "4", "--lr", "1e-3"]
+
+
+def make_base(copy):
+    copy.write("scored.jsonl", SCORED)
+    copy.run("train_policy.py", "--method", "sft", "--model", "tiny", "--in", "scored.jsonl", "--out", "base",
+             "--max-steps", "1", "--batch-size", "4")
+
+
+def test_another_preference_loss_is_at_most_five_lines(copy):
+    lines = copy.edit("train_policy.py", ("LOSSES = {", 'def hinge_loss(chosen, rejected, beta):\n'
+                                          '    return torch.relu(1 - beta * (chosen - rejected))\n\n\n'
+                                          'LOSSES = {"hinge": hinge_loss, '))
+    assert lines <= 5
+    make_base(copy)
+    copy.run("train_policy.py", "--method", "multi-turn-dpo", "--loss", "hinge", "--model", "base", "--in",
+             "scored.jsonl", "--out", "policy", *TRAIN)
+    first, second = copy.read("policy/metrics.jsonl")
+    assert first["preference_loss"] == pytest.approx(1, abs=1e-6)  # the log-ratios of the first step are zero
+    assert second["preference_loss"] != pytest.approx(1, abs=1e-6)
+
+
+def test_ipo_is_there_and_has_the_loss_of_its_paper(copy):
+    make_base(copy)
+    copy.run("train_policy.py", "--method", "multi-turn-dpo", "--loss", "ipo", "--beta", "0.25", "--model", "base",
+             "--in", "scored.jsonl", "--out", "policy", *TRAIN)
+    assert copy.read("policy/metrics.jsonl")[0]["preference_loss"] == pytest.approx(4.0, abs=1e-5)  # (1 / (2 beta))^2
+
+
+def test_another_simulator_is_at_most_eight_lines(copy):
+    lines = copy.edit("rollout.py", ("\nSIMULATORS = {", '''
+class Silent:
+    """Never knows."""
+    def __init__(self, args, resources):
+        pass
+
+    async def reply(self, task, dialogue, key, counts):
+        return "No idea."
+
+
+SIMULATORS = {"silent": Silent, '''))
+    assert lines <= 8
+    copy.write("tasks.jsonl", [record["task"] for record in SCORED[::4]])
+    with Stub() as stub:
+        copy.run("rollout.py", "--in", "tasks.jsonl", "--model", stub.url, "--simulator", "silent", "--out", "a.jsonl")
+    records = copy.read("a.jsonl")
+    assert {m["content"] for r in records for m in r["dialogue_history"][2::2]} == {"No idea."}
+    assert {r["fingerprints"]["simulator"] for r in records} == {"silent"}
+
+
+def test_another_family_of_tasks_is_one_block(copy):
+    block = '''
+family("shift", lambda rng, v: [(n,) for n in range(10)], "Write shift(x): x and an amount together.", [
+    detail("amount", "What is the amount?", "amount", "The amount is {}.", list(range(1, 41))),
+    detail("sign", "Is it added or taken away?", "added taken", "It is {}.", {"added": "+", "taken": "-"})], """
+def shift(x):
+    return x $sign $amount
+""")
+
+
+'''
+    start = 'family("total", draw_rows'
+    copy.edit("generate_tasks.py", (start, block.lstrip("\n") + start))
+    copy.run("generate_tasks.py", "--families", "shift", "--train", "12", "--val", "2", "--test", "4", "--out", "data")
+    tasks = copy.read("data/train.jsonl")
+    assert len(tasks) == 12 and {t["source"] for t in tasks} == {"procedural:shift"}
+    copy.run("generate_tasks.py", "--in", "data/train.jsonl", "--demonstrations", "4", "--out", "shown.jsonl")
+    assert len(copy.read("shown.jsonl")) == 4
+
+
+def test_another_metric_is_one_row(copy):
+    lines = copy.edit("evaluate.py", ('    "turns": Metric(',
+                                      '    "half_right": Metric("at least half", "%", True, '
+                                      'lambda r: r["reward"] >= 0.5),\n    "turns": Metric('))
+    assert lines == 1
+    copy.write("a.jsonl", SCORED)
+    copy.write("b.jsonl", [record for record in SCORED if record["sample"] < 2])
+    said = copy.run("evaluate.py", "--compare", "a=a.jsonl", "b=b.jsonl", "--json", "result.json")
+    assert "at least half, vs a" in said
+    assert "50.0%" in said and "100.0%" in said and "+50.0" in said
+
+
+def test_another_rule_of_pairing_is_one_function(copy):
+    """Neighbours in reward alone: 1.0 over 0.6, 0.6 over 0.2, 0.2 over 0.0."""
+    body = '''    order = sorted(range(len(rewards)), key=lambda i: -rewards[i])
+    return list(zip(order, order[1:]))
+
+
+def pair_as_before('''
+    start = "def pair_trajectories("
+    source = (copy.folder / "train_critic.py").read_text()
+    head = source[source.index(start):].split("\n", 1)[0]
+    copy.edit("train_critic.py", (head, head + "\n" + body + head.removeprefix(start)))
+    make_base(copy)
+    said = copy.run("train_critic.py", "--model", "base", "--in", "scored.jsonl", "--out", "critic", *TRAIN)
+    assert f"{6 * 3} pairs from 6 tasks" in said
+    said = copy.run("train_policy.py", "--method", "multi-turn-dpo", "--model", "base", "--in", "scored.jsonl",
+                    "--out", "policy", *TRAIN)
+    assert f"{6 * 3} pairs" in said
+    assert math.isfinite(copy.read("policy/metrics.jsonl")[-1]["loss"])
