@@ -999,18 +999,20 @@ def die(message, code=2):
     """Stop with one sentence on stderr; exit code 2 is a user's mistake. Under torchrun every rank says its own."""
     rank = int(os.environ.get("RANK", 0))
     sys.stderr.write(f"{Path(sys.argv[0]).name}: {f'rank {rank}: ' if rank else ''}{message}\n")
+    sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code) if "RANK" in os.environ else sys.exit(code)    # the other ranks may be waiting for this one
 
 
 def number(kind=float, least=None, above=None, most=math.inf):
-    """An argparse type: a number of this kind in this range (NaN lies in none)."""
+    """An argparse type: a finite number of this kind in this range."""
     def parse(text):
         value = kind(text)
-        if not (value <= most and (least is None or value >= least) and (above is None or value > above)):
+        if not (abs(value) < math.inf and value <= most and (least is None or value >= least)
+                and (above is None or value > above)):    # NaN fails every comparison
             limits = [f"at least {least}"] * (least is not None) + [f"above {above}"] * (above is not None)
             limits += [f"at most {most}"] * (most < math.inf)
-            raise argparse.ArgumentTypeError(f"must be {' and '.join(limits) or 'a number'}, found {text}")
+            raise argparse.ArgumentTypeError(f"must be {' and '.join(limits) or 'finite'}, found {text}")
         return value
     parse.__name__ = "number" if kind is float else "whole number"    # argparse: "invalid whole number value: 'x'"
     return parse
@@ -1063,20 +1065,18 @@ def read(path, kind, domain=None, unique=False, each=None):
     maker, key, shape = SCHEMA[kind]
     if not Path(path).is_file():
         die(f"{path}: no such file; run {maker} first, or name another")
-    samples, lines, number = Counter(), {}, 0
+    samples, lines, found = Counter(), {}, False
     with open(path, "rb") as file:
         for number, line in enumerate(file, 1):
-            if not line.strip():
+            if line.isspace():
                 continue
             try:
                 try:
                     record = json.loads(line.decode("utf-8"))
-                except RecursionError:
-                    raise ValueError("nested too deeply for a record") from None
                 except ValueError:
                     torn = "" if line.endswith(b"\n") else f" (the last line is torn: run {maker} again)"
-                    found = line.strip()[:60].decode("utf-8", "replace")
-                    raise ValueError(f"expected one JSON object, found {found!r}{torn}") from None
+                    begin = line[:60].strip().decode("utf-8", "replace")
+                    raise ValueError(f"expected one JSON object, found {begin!r}{torn}") from None
                 if not isinstance(record, dict):
                     raise ValueError(f"expected a JSON object, found {type(record).__name__}")
                 if problem := fault(record, shape):
@@ -1090,12 +1090,14 @@ def read(path, kind, domain=None, unique=False, each=None):
                         named = ", ".join(f"{part} {value}" for part, value in zip(key, name))
                         raise ValueError(f"{named} is there twice, first in line {lines[name]}")
                     lines[name] = number
-                record = each(record) if each else record
+                found, record = True, each(record) if each else record
+            except RecursionError:
+                die(f"{path}, line {number}: nested too deeply for a record")
             except (ValueError, LookupError, TypeError, AttributeError) as error:
                 what = f"the key {error} is missing" if isinstance(error, KeyError) else error
                 die(f"{path}, line {number}: {what}")
             yield record
-    if not number:
+    if not found:
         die(f"{path} holds no records; run {maker} first, or name another")
 
 
@@ -1122,10 +1124,9 @@ def fill_in(record, kind, name, domain, samples):
 
 def fingerprint(path):
     """A digest of a file, or of a model's folder (its weights, its configuration); a hub name or URL is its own."""
-    path = Path(path)
-    if not path.exists():
+    if not Path(path).exists():
         return str(path)
-    digest = hashlib.sha256()
+    path, digest = Path(path), hashlib.sha256()
     files = [path] if path.is_file() else sorted(
         file for file in path.iterdir() if file.suffix in (".safetensors", ".json") and file.stem != "settings")
     for file in files:
@@ -1218,8 +1219,8 @@ class Output:
                     break
                 try:
                     record = json.loads(line)
-                    self.key_of(record)
-                except (ValueError, LookupError, TypeError):
+                    hash(self.key_of(record))
+                except (ValueError, LookupError, TypeError, RecursionError):
                     die(f"{self.path}, line {number}: found {line[:60]!r}, expected a record with "
                         f"{', '.join(self.key)}; use --overwrite or another --out")
                 whole_lines += len(line)
