@@ -1037,9 +1037,9 @@ def fault(value, shape, name="it"):
                     return problem
         return None
     if isinstance(shape, list) and isinstance(value, list):
-        whole_numbers = isinstance(shape[0], tuple) and all(type(v) is int for v in value)
-        if whole_numbers and (not value or shape[0][0] <= min(value) and max(value) <= shape[0][1]):
-            return None    # token ids, which are many
+        if isinstance(shape[0], tuple) and set(map(type, value)) == {int}:    # token ids, which are many
+            if shape[0][0] <= min(value) and max(value) <= shape[0][1]:
+                return None
         return next(filter(None, (fault(v, shape[0], f"{name}[{n}]") for n, v in enumerate(value))), None)
     if isinstance(shape, tuple):
         kinds = (int,) if type(shape[0]) is int else (int, float)
