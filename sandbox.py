@@ -158,12 +158,15 @@ class Sandbox:
         self.workers, self.mode, self.call_timeout, self.program_timeout = workers, mode, call_timeout, program_timeout
         self.options = {"memory_bytes": memory_mb << 20, "without": list(without),
                         "numpy": str(Path(find_spec("numpy").origin).parents[1]) if numpy else None}
-        self.lock, self.zygotes, self.pools, self.references = threading.Lock(), [], {}, OrderedDict()
-        self._pool(0)
+        self.lock, self.references = threading.Lock(), OrderedDict()
+        self.zygotes = [Zygote(self.options, hash_seed) for hash_seed in (0, 1) for _ in range(workers)]
+        self.free = {0: queue.SimpleQueue(), 1: queue.SimpleQueue()}    # by hash seed; those of seed 1 start when used
+        for zygote in self.zygotes:
+            self.free[zygote.hash_seed].put(zygote)
         try:
-            for zygote in self.zygotes:
+            for zygote in self.zygotes[:workers]:
                 zygote.launch()    # all at once
-            self.layers, *others = [zygote.greet() for zygote in self.zygotes]
+            self.layers, *others = [zygote.greet() for zygote in self.zygotes[:workers]]
             if any(layers != self.layers for layers in others):
                 raise ZygoteDied(f"its workers do not have the same layers: {[self.layers, *others]}")
         except (ZygoteDied, OSError) as error:
@@ -183,37 +186,29 @@ class Sandbox:
         for zygote in self.zygotes:
             zygote.close()
 
-    def _pool(self, hash_seed):
-        """The free zygotes of a hash seed; those of other seeds than 0 start when first used."""
-        with self.lock:
-            if hash_seed not in self.pools:
-                self.pools[hash_seed] = queue.SimpleQueue()
-                for _ in range(self.workers):
-                    self.zygotes.append(Zygote(self.options, hash_seed))
-                    self.pools[hash_seed].put(self.zygotes[-1])
-            return self.pools[hash_seed]
-
     def run(self, program, calls, seed=0, mode=None, hash_seed=0):
-        """Run each call (an expression) in a fresh namespace of the program; one Outcome a call, in their order."""
+        """Run each call (an expression) in a fresh namespace of the program; one Outcome a call, in their order.
+
+        seed: of random; hash_seed: 0 or 1, of the interpreter, which the order of a set depends on.
+        """
         calls, mode = list(calls), mode or self.mode
         if mode not in ("module", "released"):
             raise ValueError(f"the sandbox's mode is module or released, not {mode!r}")
         texts = [program, *calls]
         if not all(isinstance(text, str) for text in texts) or sum(map(len, texts)) > MAX_PROGRAM:
             return [Outcome("refused")] * len(calls)
-        pool = self._pool(hash_seed)
-        zygote = pool.get()
+        zygote = self.free[hash_seed].get()
         try:
             return self._run(zygote, program, calls, seed, mode)
         except BaseException:
             zygote.close()    # interrupted, by Ctrl-C say: its next answer would be to this question
             raise
         finally:
-            pool.put(zygote)
+            self.free[hash_seed].put(zygote)
 
     def _run(self, zygote, program, calls, seed, mode):
         outcomes, deaths, deadline = [], 0, None
-        program_timeout = self.call_timeout * len(calls) if mode == "released" else self.program_timeout
+        program_timeout = self.call_timeout * len(calls) + 1 if mode == "released" else self.program_timeout
         job = {"program": program, "seed": seed, "mode": mode, "cpu_seconds": math.ceil(program_timeout) + 1}
         while len(outcomes) < len(calls):    # once; again after a call that cost the child its life
             rest = calls[len(outcomes):]
@@ -226,16 +221,16 @@ class Sandbox:
                 deadline = deadline or time.monotonic() + program_timeout
                 if time.monotonic() >= deadline:
                     return outcomes + [Outcome("timeout")] * len(rest)
-                frames, loaded, ended = zygote.run({**job, "calls": rest}, self.call_timeout, deadline)
+                found, loaded, ended = zygote.run({**job, "calls": rest}, self.call_timeout, deadline)
             except (ZygoteDied, OSError):
                 zygote.close()
                 deaths += 1
                 if deaths == 2:
                     return outcomes + [Outcome("refused")] * len(rest)
                 continue
-            outcomes += [outcome_of(*frame) for frame in frames]
+            outcomes += found
             if ended != "done":    # where not even the program's own text came to an end, no call will fare better
-                outcomes += [Outcome(ended)] * (1 if loaded else len(rest) - len(frames))
+                outcomes += [Outcome(ended)] * (1 if loaded else len(rest) - len(found))
         return outcomes
 
     def score(self, task, code, mode=None):
@@ -470,7 +465,7 @@ class Zygote:
             self.process = None
 
     def run(self, job, call_timeout, deadline):
-        """Have a child run a job: (frames, whether the program itself ran, how it ended: "done" or a status)."""
+        """Have a child run a job: (outcomes, whether the program itself ran, how it ended: "done" or a status)."""
         try:
             with ExitStack() as at_the_end:
                 job_file = at_the_end.enter_context(os.fdopen(os.memfd_create("job"), "wb", buffering=0))
@@ -486,7 +481,7 @@ class Zygote:
                 if not pidfds:
                     raise ZygoteDied("it closed its socket")
                 at_the_end.callback(os.close, pidfds[0])
-                frames, loaded, ended = read_frames(results, len(job["calls"]), call_timeout, deadline)
+                outcomes, loaded, ended = read_frames(results, len(job["calls"]), call_timeout, deadline)
                 left = max(0.01, min(call_timeout, deadline - time.monotonic()))
                 if stop(pidfds[0], 1000 * left if ended == "gone" else 0) and ended == "gone":
                     ended = "killed: silent"    # it closed its results and stayed
@@ -495,7 +490,7 @@ class Zygote:
                 raise ZygoteDied("it closed its socket")
         except OSError as error:
             raise ZygoteDied(str(error)) from error
-        return frames, loaded, how_it_died(struct.unpack("!i", status)[0]) if ended == "gone" else ended
+        return outcomes, loaded, how_it_died(struct.unpack("!i", status)[0]) if ended == "gone" else ended
 
 
 def stop(pidfd, wait_ms):
@@ -513,31 +508,36 @@ def stop(pidfd, wait_ms):
 
 def read_frames(results, calls, call_timeout, deadline):
     """Read until every call is answered ("done"), the child is "gone", time is up, or what it writes makes no sense."""
-    frames, loaded, buffer = [], False, bytearray()
+    outcomes, loaded, buffer = [], False, bytearray()
     poller = select.poll()
     poller.register(results, select.POLLIN)
     call_deadline = time.monotonic() + call_timeout
     while True:
         while len(buffer) >= FRAME.size:
             kind, length = FRAME.unpack_from(buffer)
-            if length > MAX_RESULT or kind not in (VALUE, ERROR, ODD) and (kind != LOADED or loaded or frames):
-                return frames, loaded, "not comparable"
+            if length > MAX_RESULT or kind not in (VALUE, ERROR, ODD) and (kind != LOADED or loaded or outcomes):
+                return outcomes, loaded, "not comparable"
             if len(buffer) < FRAME.size + length:
                 break
+            payload = bytes(buffer[FRAME.size:FRAME.size + length])
+            del buffer[:FRAME.size + length]
             if kind == LOADED:
                 loaded = True
+                continue
+            if kind == ERROR:    # its name is the only word of the child's that is shown to anyone
+                name = payload.decode("utf-8", "replace")
+                outcomes.append(Outcome(f"error: {name if name.isascii() and name.isidentifier() else 'unnamed'}"))
             else:
-                frames.append((kind, bytes(buffer[FRAME.size:FRAME.size + length])))
-                call_deadline = time.monotonic() + call_timeout
-            del buffer[:FRAME.size + length]
-            if len(frames) == calls:
-                return frames, loaded, "done"
+                outcomes.append(Outcome("ok", payload) if kind == VALUE else Outcome("not comparable"))
+            call_deadline = time.monotonic() + call_timeout
+            if len(outcomes) == calls:
+                return outcomes, loaded, "done"
         left = min(call_deadline, deadline) - time.monotonic()
         if left <= 0 or not poller.poll(math.ceil(left * 1000)):
-            return frames, loaded, "timeout"
+            return outcomes, loaded, "timeout"
         chunk = os.read(results, 1 << 16)
         if not chunk:
-            return frames, loaded, "gone"
+            return outcomes, loaded, "gone"
         buffer += chunk
 
 
@@ -548,14 +548,6 @@ def how_it_died(status):
         name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
         return {"SIGKILL": "killed: memory", "SIGXCPU": "timeout"}.get(name, f"killed: {name}")
     return "killed: memory" if os.WEXITSTATUS(status) == EXIT_MEMORY else "killed: exit"
-
-
-def outcome_of(kind, payload):
-    """What a frame says. An error's name is the only word of the child's that is shown to anyone."""
-    if kind == ERROR:
-        name = payload.decode("utf-8", "replace")
-        return Outcome(f"error: {name}" if name.isascii() and name.isidentifier() else "error: unnamed")
-    return Outcome("ok", payload) if kind == VALUE else Outcome("not comparable")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -832,23 +824,20 @@ def run_child(job, out_fd):
             loaded = True
         sys.setrecursionlimit(10_000)
         if raised is None:
-            send(*result_frame(value))
+            try:
+                result = VALUE, canonical(value)
+            except MemoryError:
+                raise
+            except Exception:    # NotComparable, and what liars make the built-in methods raise
+                result = ODD, b""
+            send(*result)
         elif type(raised) is MemoryError:
             raise MemoryError    # ends this child, and what it hoards with it: the next call runs in a new one
         else:
             send(ERROR, TYPE_NAME(type(raised)).encode("utf-8", "replace")[:64])
-        value = raised = None
+        value = raised = result = None
         names.clear()
         collect()    # its functions and classes hold on to each other
-
-
-def result_frame(value):
-    try:
-        return VALUE, canonical(value)
-    except MemoryError:
-        raise
-    except Exception:    # NotComparable, and what liars make the built-in methods raise
-        return ODD, b""
 
 
 def fork_child(job_fd, out_fd, control, limits, fprog):
