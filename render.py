@@ -188,7 +188,7 @@ class Renderer:
             raise ValueError(f'isolation is "auto", "network namespace" or "dead proxy", not {isolation!r}')
         self.stylesheet, self.executable = load_stylesheet(cache), find_chromium()
         self.viewport, self.timeout, self.pages_per_tab = viewport, timeout, pages_per_tab
-        self.cache, self.remember, self.known = Path(cache), remember, None
+        self.cache, self.remember, self.kept_layouts = Path(cache), remember, None
         self.ladder = isolation_ladder(isolation)
         if not self.ladder:
             raise RuntimeError("this system gives no network namespace; use isolation='dead proxy' or 'auto'.")
@@ -254,8 +254,8 @@ class Renderer:
         text = page.encode("utf-8", "replace")
         if len(text) > MAX_HTML:
             return Picture("too large")
-        key = hashlib.sha256(text).hexdigest() if self.known and not picture else None
-        if key and (known := self._remembered(key)):
+        key = hashlib.sha256(text).hexdigest() if self.kept_layouts and not picture else None
+        if key and (known := self._kept_layout(key)):
             return Picture("ok", layout=known)
         slot = await self.idle.get()
         try:
@@ -265,8 +265,8 @@ class Renderer:
                 # any: then the page has another chance, on a fresh browser.
                 if not result.status.startswith("error") and not (result.status == "timeout" and slot.starved):
                     break
-            if key and self.known and result.status == "ok":
-                self._remembered(key, result.layout)
+            if key and self.kept_layouts and result.status == "ok":
+                self._kept_layout(key, result.layout)
             return result
         finally:
             self.idle.put_nowait(slot)
@@ -329,7 +329,7 @@ class Renderer:
             await self._open(slot)
             self.idle.put_nowait(slot)
         if self.remember:
-            self._open_known()
+            self._open_kept_layouts()
 
     async def _stop(self):
         for slot in getattr(self, "slots", []):
@@ -402,29 +402,29 @@ class Renderer:
         slot.page, slot.cdp = page, await context.new_cdp_session(page)
         await slot.cdp.send("Animation.enable")
 
-    def _open_known(self):
+    def _open_kept_layouts(self):
         """Layouts measured before, in a file whose name says all that a layout depends on besides the page."""
         settings = repr((self.version, self.viewport, self.isolation, self.fonts)).encode()
         name = hashlib.sha256(settings + Path(__file__).read_bytes()).hexdigest()[:16]
         try:
-            self.known = sqlite3.connect(self.cache / f"layouts-{name}.sqlite", timeout=30, isolation_level=None)
-            self.known.execute("PRAGMA journal_mode=WAL")
-            self.known.execute("PRAGMA synchronous=OFF")  # after a power cut, measure again
-            self.known.execute("CREATE TABLE IF NOT EXISTS layouts (page TEXT PRIMARY KEY, layout BLOB)")
+            self.kept_layouts = sqlite3.connect(self.cache / f"layouts-{name}.sqlite", timeout=30, isolation_level=None)
+            self.kept_layouts.execute("PRAGMA journal_mode=WAL")
+            self.kept_layouts.execute("PRAGMA synchronous=OFF")  # after a power cut, measure again
+            self.kept_layouts.execute("CREATE TABLE IF NOT EXISTS layouts (page TEXT PRIMARY KEY, layout BLOB)")
         except sqlite3.Error:  # a cache that cannot be kept is none
-            self.known = None
+            self.kept_layouts = None
 
-    def _remembered(self, key, layout=None):
+    def _kept_layout(self, key, layout=None):
         """The layout under a key, or None; a layout that is given is kept there."""
         try:
             if layout:
-                self.known.execute("INSERT OR IGNORE INTO layouts VALUES (?, ?)",
+                self.kept_layouts.execute("INSERT OR IGNORE INTO layouts VALUES (?, ?)",
                                    (key, zlib.compress(json.dumps(layout).encode())))
                 return layout
-            found = self.known.execute("SELECT layout FROM layouts WHERE page = ?", (key,)).fetchone()
+            found = self.kept_layouts.execute("SELECT layout FROM layouts WHERE page = ?", (key,)).fetchone()
             return json.loads(zlib.decompress(found[0])) if found else None
         except (sqlite3.Error, zlib.error, ValueError):
-            self.known = None
+            self.kept_layouts = None
 
 
 # ------------------------------------------------------------------------------------------------ similarity
@@ -833,6 +833,7 @@ def fetch_tailwind(cache=CACHE):
 
 @functools.lru_cache(maxsize=2)
 def load_stylesheet(cache=CACHE):
+    """The Stylesheet in a cache folder; a RuntimeError says what to do where it is missing or another one."""
     path = Path(cache) / TAILWIND_FILE
     if not path.exists():
         raise RuntimeError(f"Tailwind's stylesheet is not at {path}; run: python render.py --setup")
