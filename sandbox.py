@@ -1262,32 +1262,6 @@ def parse_response(text):
     return content.strip(), answer.strip() if mark else None
 
 
-def read_jsonl(path, required=()):
-    """Yield the records of a JSON-lines file; a bad line stops with file, number, what was found and expected."""
-    path = Path(path)
-    if not path.is_file():
-        die(f"{path}: no such file; run the stage that writes it first")
-    with open(path, "rb") as lines:
-        for number, raw in enumerate(lines, 1):
-            if not raw.strip():
-                continue
-            try:
-                record = json.loads(raw)
-            except RecursionError:
-                die(f"{path}, line {number}: nested too deeply for a record")
-            except ValueError:
-                if not raw.endswith(b"\n"):
-                    die(f"{path}, line {number}: the last line is torn (it ends in the middle of a record); "
-                        "rerun the stage that writes it, which repairs it")
-                die(f"{path}, line {number}: expected one JSON object, found {raw[:60].decode('utf-8', 'replace')!r}")
-            if not isinstance(record, dict):
-                die(f"{path}, line {number}: expected a JSON object, found {type(record).__name__}")
-            missing = [key for key in required if key not in record]
-            if missing:
-                die(f"{path}, line {number}: expected the keys {', '.join(required)}; missing: {', '.join(missing)}")
-            yield record
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # Self-test and command line
 
