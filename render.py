@@ -25,11 +25,9 @@ mixed with CLIP numbers. Two views, both worth reporting: "centre" is the paper'
 the short side and crops the centre, so that it never sees a long page's navigation bar and footer); "page" scales the
 whole page onto the encoder's square.
 
-Reads HTML or JSON lines; writes PNG; keeps layouts in cache/ for stages that measure the same pages again
-(Renderer(remember=True)). Imports nothing else of this repository.
+Imports nothing else of this repository.
 
-  python render.py --setup                                    # once: Tailwind's stylesheet into cache/,
-                                                              # Chromium looked for
+  python render.py --setup                                    # once: Tailwind's stylesheet into cache/
   python render.py --self-test                                # is this machine's set-up sound?
   python render.py --in page.html --out page.png
   python render.py --in page.html --compare reference.html    # cosine in both views, and the differences in words
@@ -40,19 +38,20 @@ Reads HTML or JSON lines; writes PNG; keeps layouts in cache/ for stages that me
 import argparse
 import asyncio
 import base64
-import concurrent.futures
 import dataclasses
 import difflib
 import functools
 import hashlib
 import html as html_entities
-import http.server
 import io
 import json
 import os
 import re
+import select
+import shlex
 import shutil
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -69,8 +68,7 @@ CACHE = Path(__file__).resolve().parent / "cache"
 TAILWIND_FILE = "tailwind-2.2.19.min.css"
 TAILWIND_SHA256 = "b6ad97402eddb903e7a5d7a73ee47a679204efbdda4521a391cbad9df509b932"
 TAILWIND_LINK = "https://cdn.jsdelivr.net/npm/tailwindcss@2.2.19/dist/tailwind.min.css"
-# .invalid never resolves (RFC 2606): the page lives only in the interception below
-PAGE_ADDRESS = "https://page.invalid/"
+PAGE_ADDRESS = "https://page.invalid/"  # .invalid never resolves (RFC 2606): the page lives only in the interception
 CONTENT_POLICY = (
     "sandbox; default-src 'none'; style-src 'unsafe-inline' https://cdn.jsdelivr.net https://unpkg.com "
     "https://cdnjs.cloudflare.com; img-src data: https://picsum.photos https://source.unsplash.com; "
@@ -81,18 +79,732 @@ MAX_HTML = 1_000_000  # bytes
 VIEWS = ("page", "centre")
 
 
-def die(message):
-    """Stop for a user's mistake: one sentence on stderr, exit code 2."""
-    print(f"{Path(sys.argv[0]).name}: {message}", file=sys.stderr)
-    sys.exit(2)
+# ------------------------------------------------------------------------------------------------ pages as text
+
+
+def extract_page(text):
+    """The page in an agent's text, or None.
+
+    It is the last <html> ... </html>, or from the last <html> on when it was cut off. Where there is no <html>, it is
+    the last <body> ... </body>, with the <head> before it; an open <body> may be a word in a question.
+    """
+    # What repeats is bounded: on a model's own text, however strange, this takes linear time.
+    marks = list(re.finditer(r"(?:<!doctype[^>]{0,200}>\s{0,200})?<(html|head|body)\b", text or "", flags=re.I))
+    tags = [mark[1].lower() for mark in marks]
+    if "html" in tags:
+        page = text[[mark.start() for mark, tag in zip(marks, tags) if tag == "html"][-1]:]
+        end = re.search(r"</html\s*>", page, flags=re.I)
+        return page[:end.end()] if end else page.rstrip().removesuffix("```").rstrip()
+    end = max((mark.end() for mark in re.finditer(r"</body\s*>", text or "", flags=re.I)), default=0)
+    bodies = [n for n, mark in enumerate(marks) if tags[n] == "body" and mark.end() < end]
+    if not bodies:
+        return None
+    first = bodies[-1] - (tags[:bodies[-1]][-1:] == ["head"])
+    return text[marks[first].start():end]
+
+
+def rewrite_images(page):
+    """source.unsplash.com/random/WxH/?... (gone since 2024) -> the one picture that pages here may show, as large."""
+    address = r"https?://source\.unsplash\.com/(?:random|featured)/?(\d{1,4})x(\d{1,4})/?(?:\?[^\s\"')>]*)?"
+    page = re.sub(address, r"https://picsum.photos/id/48/\1/\2", page)
+    return re.sub(r"https?://source\.unsplash\.com/[^\s\"')>]*", "https://picsum.photos/id/48/640/480", page)
+
+
+# ------------------------------------------------------------------------------------------------ rendering
+
+
+@dataclasses.dataclass
+class Picture:
+    """A rendered page. status: "ok", "timeout", "too large" or "error: ..."; without "ok" there is no png."""
+
+    status: str
+    png: bytes = b""
+    width: int = 0
+    height: int = 0
+    layout: dict | None = None
+    seconds: float = 0.0
+
+    @functools.cached_property
+    def rgb(self):
+        """(height, width, 3) bytes; a white viewport where nothing could be rendered."""
+        from PIL import Image
+
+        if not self.png:
+            return np.full((720, 1280, 3), 255, np.uint8)
+        return np.asarray(Image.open(io.BytesIO(self.png)).convert("RGB"))
+
+    @functools.cached_property
+    def blank(self):
+        """Nothing to see: every pixel has the same colour."""
+        return bool((self.rgb == self.rgb[0, 0]).all())
+
+
+@dataclasses.dataclass
+class Slot:
+    """One browser with its one page."""
+
+    folder: Path
+    browser: object = None
+    page: object = None
+    cdp: object = None
+    html: str = ""
+    renders: int = 0
+    starved: bool = False  # when last stopped for taking too long, the browser had had little of a processor
+
+    def cpu_seconds(self):
+        """Processor time of the browser so far, all its processes together; infinite where this cannot be told."""
+        total = 0.0 if Path("/proc/self/stat").exists() else float("inf")
+        group = (self.folder / "pid").read_text().strip()
+        for path in Path("/proc").glob("[0-9]*/stat"):
+            try:
+                fields = path.read_text().rsplit(")", 1)[1].split()
+            except OSError:  # it has just ended
+                continue
+            if fields[2] == group:
+                total += sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+        return total
+
+    def kill(self):
+        """End the browser and its children at once, without asking it: it may be the one that does not answer."""
+        try:
+            pid = int((self.folder / "pid").read_text())
+            os.killpg(pid, signal.SIGKILL)  # Playwright starts each browser as the leader of a process group
+        except (OSError, ValueError):
+            pass
+        self.browser = self.page = self.cdp = None
+
+
+class Renderer:
+    """A few browsers in the background, each with one page that is used again and again.
+
+    The browsers live in one thread with an event loop of its own, so render() may be called from any thread, and
+    submit() gives a future that asyncio.wrap_future() turns into something to await. With remember=True a layout that
+    some process has measured before is taken from the cache folder: a run shows the same pages again and again.
+    """
+
+    def __init__(self, browsers=2, viewport=(1280, 720), timeout=10.0, isolation="auto", cache=CACHE,
+                 pages_per_tab=200, remember=False):
+        if isolation not in ("auto", "network namespace", "dead proxy"):
+            raise ValueError(f'isolation is "auto", "network namespace" or "dead proxy", not {isolation!r}')
+        self.stylesheet, self.executable = load_stylesheet(cache), find_chromium()
+        self.viewport, self.timeout, self.pages_per_tab = viewport, timeout, pages_per_tab
+        self.cache, self.remember, self.kept_layouts = Path(cache), remember, None
+        self.ladder = isolation_ladder(isolation)
+        if not self.ladder:
+            raise RuntimeError("this system gives no network namespace; use isolation='dead proxy' or 'auto'.")
+        self.isolation = self.chromium_sandbox = self.version = None
+        self.folder = Path(tempfile.mkdtemp(prefix="render-"))
+        self.folder.chmod(0o755)  # the browser may run as another user
+        self.fonts_file, self.fonts = pinned_fonts(self.folder)
+        self.loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self.loop.run_forever, name="renderer", daemon=True)
+        self.thread.start()
+        try:
+            self._call(self._start(browsers))
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def _call(self, coroutine):
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result()
+
+    def render(self, page, layout=False):
+        """HTML -> Picture. Never raises for a page's sake: what went wrong stands in `status`."""
+        return self.submit(page, layout).result()
+
+    def layout(self, page):
+        """HTML -> {"width", "height", "background", "elements": [{tag, box, text, ...}]}, or None if it has none."""
+        return self.submit(page, layout=True, picture=False).result().layout
+
+    def submit(self, page, layout=False, picture=True):
+        """As render(), without waiting: a concurrent.futures.Future of a Picture."""
+        return asyncio.run_coroutine_threadsafe(self._take_turn(page, layout, picture), self.loop)
+
+    def render_many(self, pages, layout=False):
+        """Pictures of many pages, in order, all browsers busy, a bounded number in flight."""
+        waiting = []
+        for page in pages:
+            waiting.append(self.submit(page, layout))
+            if len(waiting) > 4 * len(self.slots):
+                yield waiting.pop(0).result()
+        for future in waiting:
+            yield future.result()
+
+    def close(self):
+        if self.loop.is_closed():
+            return
+        try:
+            self._call(asyncio.wait_for(self._stop(), 20))
+        except (TimeoutError, asyncio.TimeoutError):
+            pass  # the browsers are killed by process id in any case
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join(timeout=10)
+        self.loop.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    # -- inside the loop's thread: one page's way through a browser
+
+    async def _take_turn(self, page, layout, picture):
+        text = page.encode("utf-8", "replace")
+        if len(text) > MAX_HTML:
+            return Picture("too large")
+        key = hashlib.sha256(text).hexdigest() if self.kept_layouts and not picture else None
+        if key and (known := self._kept_layout(key)):
+            return Picture("ok", layout=known)
+        slot = await self.idle.get()
+        try:
+            for _ in range(3):
+                result = await self._try(slot, page, layout, picture)
+                # A browser can die for reasons of its own, and on a busy machine time can pass without its having had
+                # any: then the page has another chance, on a fresh browser.
+                if not result.status.startswith("error") and not (result.status == "timeout" and slot.starved):
+                    break
+            if key and self.kept_layouts and result.status == "ok":
+                self._kept_layout(key, result.layout)
+            return result
+        finally:
+            self.idle.put_nowait(slot)
+
+    async def _try(self, slot, page, layout, picture):
+        started, slot.starved = time.monotonic(), True  # what goes wrong before the page is served is not its fault
+        try:
+            if slot.browser is None:
+                await self._open(slot)
+            elif slot.renders >= self.pages_per_tab:  # Playwright remembers every request of a tab
+                old, slot.renders = slot.page.context, 0
+                await asyncio.wait_for(old.close(), self.timeout)
+                await self._open_page(slot)
+            work = asyncio.ensure_future(self._photograph(slot, page, layout, picture))
+            if not (await asyncio.wait({work}, timeout=self.timeout / 2))[0]:
+                before = slot.cpu_seconds()
+                if not (await asyncio.wait({work}, timeout=self.timeout / 2))[0]:
+                    slot.starved = slot.cpu_seconds() - before < self.timeout / 4
+                    work.cancel()
+                    raise TimeoutError
+            result = work.result()
+        except (TimeoutError, asyncio.TimeoutError):
+            slot.kill()
+            result = Picture("timeout")
+        except Exception as problem:
+            slot.kill()
+            result = Picture(f"error: {(str(problem).splitlines() or [type(problem).__name__])[0][:200]}")
+        result.seconds = time.monotonic() - started
+        return result
+
+    async def _photograph(self, slot, page, layout, picture):
+        slot.html, slot.renders = page, slot.renders + 1
+        # Nothing moves by itself, in frames and shadow trees neither, which PREPARE does not reach.
+        await slot.cdp.send("Animation.setPlaybackRate", {"playbackRate": 0})
+        await slot.page.goto(PAGE_ADDRESS, wait_until="load", timeout=0)  # _try keeps the time
+        script = PREPARE.replace("WANT_LAYOUT", "true" if layout else "false")
+        answer = await slot.cdp.send("Runtime.evaluate", {"expression": script, "returnByValue": True})
+        if "exceptionDetails" in answer:
+            raise RuntimeError("the page could not be measured: " + answer["exceptionDetails"].get("text", ""))
+        measured = answer["result"]["value"]
+        width, height = self.viewport[0], min(max(measured["height"], self.viewport[1]), MAX_HEIGHT)
+        result = Picture("ok", b"", width, height, measured if layout else None)
+        if picture:
+            shot = await slot.cdp.send("Page.captureScreenshot", {
+                "format": "png", "optimizeForSpeed": True, "captureBeyondViewport": True,
+                "clip": {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}})
+            result.png = base64.b64decode(shot["data"])
+        return result
+
+    # -- inside the loop's thread: the browsers
+
+    async def _start(self, browsers):
+        try:
+            from playwright.async_api import async_playwright
+        except ImportError:
+            raise RuntimeError("rendering needs Playwright: pip install playwright") from None
+        self.playwright = await async_playwright().start()
+        self.slots, self.idle = [Slot(self.folder / f"browser-{n}") for n in range(browsers)], asyncio.Queue()
+        for slot in self.slots:
+            await self._open(slot)
+            self.idle.put_nowait(slot)
+        if self.remember:
+            self._open_kept_layouts()
+
+    async def _stop(self):
+        for slot in getattr(self, "slots", []):
+            slot.kill()
+        if hasattr(self, "playwright"):
+            await self.playwright.stop()
+
+    async def _open(self, slot):
+        """Start the slot's browser by the best way that works; the first browser decides for the rest."""
+        problem = None
+        for way in list(self.ladder):
+            try:
+                slot.browser = await self._launch(slot, way)
+            except Exception as failure:
+                problem = failure
+                slot.kill()
+                continue
+            self.ladder = [way]
+            self.isolation, self.chromium_sandbox, self.version = way[0], way[3], slot.browser.version
+            await self._open_page(slot)
+            return
+        raise RuntimeError(f"Chromium ({self.executable}) does not start: {str(problem).splitlines()[0]}")
+
+    async def _launch(self, slot, way):
+        _, before, unprivileged, sandbox = way
+        slot.renders = 0
+        shutil.rmtree(slot.folder, ignore_errors=True)
+        profile = slot.folder / "profile"
+        profile.mkdir(parents=True)
+        if unprivileged:
+            os.chown(profile, 65534, 65534)
+        # Playwright starts a program, not a command line: this script is the program, and stays so through exec.
+        script = slot.folder / "start.sh"
+        script.write_text(f"#!/bin/sh\necho $$ > '{slot.folder}/pid'\n"
+                          f"exec {shlex.join([*before, self.executable])} \"$@\" '--user-data-dir={profile}'\n")
+        script.chmod(0o755)
+        environment = {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "HOME": str(profile), "TMPDIR": str(profile),
+                       "LANG": "C.UTF-8", "TZ": "UTC"}
+        if self.fonts_file:
+            environment["FONTCONFIG_FILE"] = str(self.fonts_file)
+        return await self.playwright.chromium.launch(executable_path=str(script), args=BROWSER_FLAGS, env=environment,
+                                                     chromium_sandbox=sandbox, timeout=30_000)
+
+    async def _open_page(self, slot):
+        context = await slot.browser.new_context(
+            viewport={"width": self.viewport[0], "height": self.viewport[1]}, java_script_enabled=False,
+            accept_downloads=False, service_workers="block", locale="en-US", timezone_id="UTC",
+            reduced_motion="reduce", color_scheme="light")
+        page = await context.new_page()
+
+        async def route(request_route):
+            request = request_route.request
+            headers = {"Content-Type": "text/html; charset=utf-8", "Content-Security-Policy": CONTENT_POLICY,
+                       "Referrer-Policy": "no-referrer", "X-DNS-Prefetch-Control": "off"}
+            the_page_itself = (request.url == PAGE_ADDRESS and request.is_navigation_request()
+                               and request.frame == page.main_frame)
+            answer = None if the_page_itself else answer_request(request.url, self.stylesheet, slot.html)
+            try:
+                if the_page_itself:
+                    await request_route.fulfill(status=200, body=slot.html.encode("utf-8", "replace"), headers=headers)
+                elif answer:
+                    await request_route.fulfill(status=200, content_type=answer[0], body=answer[1])
+                else:
+                    await request_route.abort("aborted" if request.is_navigation_request() else "blockedbyclient")
+            except Exception:
+                if slot.page is page:  # else the browser was ended meanwhile, and nobody waits for the answer
+                    raise
+
+        await context.route("**/*", route)
+        slot.page, slot.cdp = page, await context.new_cdp_session(page)
+        await slot.cdp.send("Animation.enable")
+
+    def _open_kept_layouts(self):
+        """Layouts measured before, in a file whose name says all that a layout depends on besides the page."""
+        settings = repr((self.version, self.viewport, self.isolation, self.fonts)).encode()
+        name = hashlib.sha256(settings + Path(__file__).read_bytes()).hexdigest()[:16]
+        try:
+            self.kept_layouts = sqlite3.connect(self.cache / f"layouts-{name}.sqlite", timeout=30, isolation_level=None)
+            self.kept_layouts.execute("PRAGMA journal_mode=WAL")
+            self.kept_layouts.execute("PRAGMA synchronous=OFF")  # after a power cut, measure again
+            self.kept_layouts.execute("CREATE TABLE IF NOT EXISTS layouts (page TEXT PRIMARY KEY, layout BLOB)")
+        except sqlite3.Error:  # a cache that cannot be kept is none
+            self.kept_layouts = None
+
+    def _kept_layout(self, key, layout=None):
+        """The layout under a key, or None; a layout that is given is kept there."""
+        try:
+            if layout:
+                self.kept_layouts.execute("INSERT OR IGNORE INTO layouts VALUES (?, ?)",
+                                   (key, zlib.compress(json.dumps(layout).encode())))
+                return layout
+            found = self.kept_layouts.execute("SELECT layout FROM layouts WHERE page = ?", (key,)).fetchone()
+            return json.loads(zlib.decompress(found[0])) if found else None
+        except (sqlite3.Error, zlib.error, ValueError):
+            self.kept_layouts = None
+
+
+# ------------------------------------------------------------------------------------------------ similarity
+
+
+def cosine(a, b):
+    """Cosine of two embeddings. A blank page embeds to zero: it is like another blank page (1), unlike all else (0)."""
+    lengths = float(np.linalg.norm(a)), float(np.linalg.norm(b))
+    if min(lengths) == 0.0:
+        return float(lengths[0] == lengths[1])
+    return float(np.dot(a, b) / (lengths[0] * lengths[1]))
+
+
+def pool(picture, cells):
+    """(H, W, C) -> (cells, cells, C): the mean of each cell; H and W are multiples of cells."""
+    height, width, channels = picture.shape
+    return picture.reshape(cells, height // cells, cells, width // cells, channels).mean(axis=(1, 3))
+
+
+def layout_embedding(rgb, view="page"):
+    """A picture -> a unit vector of colours and edges on grids, without any learned weight.
+
+    The view (whole page, or its centre square) is scaled to 128 x 128. Five parts, each of unit length, so that the
+    cosine of two pages is the mean of the parts' cosines: ink (white minus colour, three channels) on grids of 4, 8 and
+    16 cells a side, which see where which colour lies, coarsely and finely; edges (absolute differences of brightness
+    across and down) on grids of 8 and 16, which see text, borders and order. White is zero, so that two pages are not
+    alike for being mostly white.
+    """
+    from PIL import Image
+
+    picture = Image.fromarray(centre_square(rgb) if view == "centre" else rgb).resize((128, 128), Image.Resampling.BOX)
+    ink = 1.0 - np.asarray(picture, np.float32) / 255.0  # (128, 128, 3)
+    grey = ink.mean(axis=-1)
+    edges = np.zeros((128, 128, 2), np.float32)
+    edges[:, 1:, 0] = np.abs(np.diff(grey, axis=1))
+    edges[1:, :, 1] = np.abs(np.diff(grey, axis=0))
+    parts = [pool(ink, 4), pool(ink, 8), pool(ink, 16), pool(edges, 8), pool(edges, 16)]
+    parts = [part.ravel() / max(float(np.linalg.norm(part)), 1e-12) for part in parts]
+    vector = np.concatenate(parts)
+    return vector / max(float(np.linalg.norm(vector)), 1e-12)
+
+
+def centre_square(rgb):
+    """What an image model's usual processor leaves of a picture: the largest square in its middle."""
+    height, width = rgb.shape[:2]
+    side = min(height, width)
+    top, left = (height - side) // 2, (width - side) // 2
+    return rgb[top:top + side, left:left + side]
+
+
+def load_encoder(name="layout", device=None):
+    """"layout", or the folder or hub name of a CLIP or SigLIP -> embed(picture, view="page"|"centre") -> unit vector.
+
+    embed.name is what records carry, so that numbers of different encoders are not mixed.
+    """
+    if name == "layout":
+        def embed(picture, view="page"):
+            return layout_embedding(as_rgb(picture), view)
+    else:
+        try:
+            import torch
+            from transformers import AutoImageProcessor, AutoModel
+        except ImportError:
+            raise RuntimeError("image encoders other than `layout` need transformers and torch: "
+                               "pip install transformers torch") from None
+        device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        try:
+            model = AutoModel.from_pretrained(name).to(device).eval()
+            processor = AutoImageProcessor.from_pretrained(name)
+        except (OSError, ValueError) as problem:
+            raise RuntimeError(f"the image encoder {name!r} cannot be loaded: {str(problem).splitlines()[0]}") from None
+        if not hasattr(model, "get_image_features"):
+            raise RuntimeError(f"{name!r} is a {type(model).__name__}, which has no get_image_features; a CLIP or "
+                               "SigLIP is expected.")
+        side = model.config.vision_config.image_size
+
+        def embed(picture, view="page"):
+            from PIL import Image
+            image = Image.fromarray(as_rgb(picture))
+            if view == "page":  # at the encoder's own size, its processor has nothing left to crop
+                image = image.resize((side, side), Image.Resampling.BICUBIC, reducing_gap=3.0)
+            with torch.inference_mode():
+                features = model.get_image_features(**processor(images=image, return_tensors="pt").to(device))
+            features = getattr(features, "pooler_output", features)[0].float().cpu().numpy()
+            return features / max(float(np.linalg.norm(features)), 1e-12)
+
+    embed.name = name
+    return embed
+
+
+def as_rgb(picture):
+    """A Picture or an (H, W, 3) array -> the array."""
+    return picture.rgb if isinstance(picture, Picture) else np.ascontiguousarray(picture)
+
+
+# ------------------------------------------------------------------------------------------------ differences in words
+
+PALETTE = {  # Tailwind's, shades 100 to 900
+    "red": "fee2e2 fecaca fca5a5 f87171 ef4444 dc2626 b91c1c 991b1b 7f1d1d",
+    "yellow": "fef3c7 fde68a fcd34d fbbf24 f59e0b d97706 b45309 92400e 78350f",
+    "green": "d1fae5 a7f3d0 6ee7b7 34d399 10b981 059669 047857 065f46 064e3b",
+    "blue": "dbeafe bfdbfe 93c5fd 60a5fa 3b82f6 2563eb 1d4ed8 1e40af 1e3a8a",
+    "indigo": "e0e7ff c7d2fe a5b4fc 818cf8 6366f1 4f46e5 4338ca 3730a3 312e81",
+    "purple": "ede9fe ddd6fe c4b5fd a78bfa 8b5cf6 7c3aed 6d28d9 5b21b6 4c1d95",
+    "pink": "fce7f3 fbcfe8 f9a8d4 f472b6 ec4899 db2777 be185d 9d174d 831843",
+}
+NO_DIFFERENCE = "I see no difference."
+NO_PAGE = "I see no page. Please show me one."
+COLOURS = {  # what people call them: three light, three middle and three dark shades of each
+    "white": ["#ffffff"], "black": ["#000000"],
+    "light gray": ["#f3f4f6", "#e5e7eb", "#d1d5db"], "gray": ["#9ca3af", "#6b7280"],
+    "dark gray": ["#4b5563", "#374151", "#1f2937", "#111827"],
+    **{f"{shade}{hue}": [f"#{s}" for s in shades.split()[first:first + 3]]
+       for hue, shades in PALETTE.items() for first, shade in ((0, "light "), (3, ""), (6, "dark "))},
+}
+KINDS = {"header": "header", "nav": "navigation bar", "footer": "footer", "aside": "sidebar", "form": "form",
+         "section": "section", "article": "section", "main": "main part", "h1": "main heading", "h2": "heading",
+         "h3": "heading", "h4": "heading", "a": "link", "button": "button", "img": "picture", "svg": "picture",
+         "video": "picture", "input": "field", "textarea": "field", "select": "field", "li": "list item",
+         "hr": "line", "label": "label"}
+LANDMARKS = ("header", "nav", "footer", "main", "aside", "form")
+
+
+def page_reply(agent, reference, most=2, limit=1000):
+    """What the scripted human says to a page: its `most` largest differences, one a line, within `limit` characters."""
+    return "\n".join(compare_pages(agent, reference)[:most])[:limit] or NO_DIFFERENCE
+
+
+def compare_pages(agent, reference):
+    """Two layouts (Renderer.layout) -> what is different in the agent's page, in words, the largest difference first.
+
+    Elements are matched by what they say (the same text, then a similar one, then the same kind in the same order),
+    containers by kind and by what they contain. A difference weighs about as much as the share of the reference page
+    that it touches. Pure and deterministic: the same two layouts always give the same list; equal layouts give an empty
+    one.
+    """
+    if agent is None:
+        return ["Your page could not be shown."]
+    if not agent["elements"] and reference["elements"]:
+        return ["Your page is empty."]
+    mine, theirs, widths = agent["elements"], reference["elements"], (agent["width"], reference["width"])
+    pairs = match_elements(mine, theirs)  # index in the reference -> index in the agent's page
+    matched, page_area, found = set(pairs.values()), max(1, reference["height"] * reference["width"]), []
+
+    def share(element, kind="box"):  # of the reference page that an element, or its text, covers
+        _, _, width, height = element[kind] or element["box"]
+        return min(1.0, width * height / page_area)
+
+    def say(weight, order, sentence):
+        found.append((-round(weight, 6), order, sentence[:1].upper() + sentence[1:] + "."))
+
+    have, want = colour_name(agent["background"]), colour_name(reference["background"])
+    if have != want:
+        say(0.3 + 0.3 * colour_distance(agent["background"], reference["background"]), -1,
+            f"the page's background should be {want}, not {have}")
+
+    for i, r in enumerate(theirs):  # what is missing; what is inside something missing goes without saying
+        if i not in pairs and (r["parent"] is None or r["parent"] in pairs or "text" in KINDS.get(r["tag"], "")):
+            where = next((f", after {describe(theirs, j)}" for j in range(i - 1, -1, -1)
+                          if j in pairs and j != r["parent"]), ", at the top")
+            colour = f". It is {colour_name(r['background'])}" if r["background"] else ""
+            say(0.05 + 1.5 * share(r), i, f"{describe(theirs, i)} is missing{where}{colour}")
+
+    for j, a in enumerate(mine):
+        if j not in matched and (a["parent"] is None or a["parent"] in matched):
+            say(0.03 + 0.5 * share(a), len(theirs) + j, f"{describe(mine, j)} should not be there")
+
+    moved = set()  # containers that stand elsewhere; their texts went with them
+    for i, j in sorted(pairs.items()):
+        have, want = place(mine[j], widths[0]), place(theirs[i], widths[1])
+        if (not theirs[i]["text"] and have != want and theirs[i]["parent"] not in moved
+                and max(theirs[i]["box"][2], mine[j]["box"][2]) < 0.6 * widths[1]):
+            moved.add(i)
+            say(0.02 + share(theirs[i]), i, f"{describe(mine, j)} should be {want}, not {have}")
+
+    inside = {}  # (container, what its texts should be) -> [weight, first order, first name, count]: said once for all
+    for i, j in sorted(pairs.items()):
+        a, r, name = mine[j], theirs[i], describe(mine, j)  # by the words that the agent knows
+        have = colour_name(a["background"]) if a["background"] else "transparent"
+        want = colour_name(r["background"]) if r["background"] else "transparent"
+        if have != want:
+            distance = colour_distance(a["background"] or agent["background"],
+                                       r["background"] or reference["background"])
+            say(0.01 + share(r) * (0.4 + distance), i, name + (
+                " should have no background colour" if want == "transparent" else
+                f" should be {want}" if have == "transparent" else f" should be {want}, not {have}"))
+        elif a["gradient"] != r["gradient"]:
+            say(0.01 + 0.3 * share(r), i,
+                f"{name} should {'' if r['gradient'] else 'not '}have a gradient or a picture behind it")
+        if r["text"] and a["text"]:
+            if plain(a["text"]) != plain(r["text"]):
+                say(0.03 + 2 * share(r, "text_box"), i, f"{name} should say {quote(r['text'], 80)}")
+            carried = any(k in moved for k in ancestors(theirs, i))
+            for weight, change in differences_of_texts(a, r, widths, carried):
+                entry = inside.setdefault((r["parent"], change), [0.0, i, name, 0])
+                entry[0] += weight * (0.02 + share(r, "text_box"))
+                entry[3] += 1
+        elif not r["text"] and r["tag"] not in ("main", "div"):
+            for axis, more, less in ((2, "wider", "narrower"), (3, "taller", "less tall")):
+                ratio = (r["box"][axis] + 8) / (a["box"][axis] + 8)
+                # a container that is taller because something in it is missing or extra is not told twice
+                if max(ratio, 1 / ratio) > 1.3 and (axis == 2 or contents_agree(i, j, mine, theirs, pairs)):
+                    say(0.01 + 0.5 * abs(1 - 1 / max(ratio, 1 / ratio)) * share(r), i,
+                        f"{name} should be {more if ratio > 1 else less}")
+    for (container, change), (weight, order, name, count) in inside.items():
+        if count > 1:
+            name = "the texts " + ("of the page" if container is None else f"in {describe(theirs, container)}")
+        say(weight, order, f"{name} {change}")
+
+    siblings = {}
+    for i in sorted(pairs):
+        siblings.setdefault(theirs[i]["parent"], []).append(i)
+    for children in siblings.values():  # in another order, or beside each other instead of below
+        for first, second in zip(children, children[1:]):
+            a, b, r, s = mine[pairs[first]], mine[pairs[second]], theirs[first], theirs[second]
+            how = ("come before" if a["order"] > b["order"] else "" if beside(r, s) == beside(a, b) or
+                   below(r, s) == below(a, b) else "stand beside" if beside(r, s) else "stand above")
+            if how:
+                say(0.02 + min(share(r), share(s)), first,
+                    f"{describe(theirs, first)} should {how} {describe(theirs, second)}")
+    return list(dict.fromkeys(sentence for _, _, sentence in sorted(found)))
+
+
+def match_elements(mine, theirs):
+    """Reference index -> agent index. Each element is used at most once."""
+    pairs, free = {}, set(range(len(mine)))
+
+    def pair(i, j):
+        if i not in pairs and j in free:
+            pairs[i] = j
+            free.discard(j)
+
+    def pair_texts(alike):  # each text of the reference with the first one of the agent's that is alike
+        for i in with_text:
+            if i not in pairs:
+                pair(i, next((j for j in sorted(free) if mine[j]["text"] and alike(mine[j], theirs[i])), None))
+
+    with_text = [i for i, e in enumerate(theirs) if e["text"]]
+    pair_texts(lambda a, r: plain(a["text"]) == plain(r["text"]) and a["tag"] == r["tag"])
+    pair_texts(lambda a, r: plain(a["text"]) == plain(r["text"]))
+    close = []  # similar words, by how they begin: a ratio takes quadratic time
+    begins = {j: plain(mine[j]["text"])[:100] for j in sorted(free) if mine[j]["text"]}
+    for i in with_text:
+        if i not in pairs:
+            matcher = difflib.SequenceMatcher(b=plain(theirs[i]["text"])[:100], autojunk=False)
+            for j, begin in begins.items():
+                matcher.set_seq1(begin)
+                if matcher.real_quick_ratio() > 0.6 and matcher.quick_ratio() > 0.6 and matcher.ratio() > 0.6:
+                    close.append((-matcher.ratio(), i, j))
+    for _, i, j in sorted(close):
+        pair(i, j)
+    pair_texts(lambda a, r: a["tag"] == r["tag"])  # the same kind: its words are wrong
+
+    # Containers and pictures: what is inside decides, then the order among their kind.
+    boxes, partner = [], dict(pairs)
+    inside_mine, inside_theirs = descendants(mine), descendants(theirs)
+    ranks_mine, ranks_theirs = ranks(mine), ranks(theirs)
+    words_mine, words_theirs = ([sum(elements[k]["text"] != "" for k in inside) for inside in all_inside]
+                                for elements, all_inside in ((mine, inside_mine), (theirs, inside_theirs)))
+    for i, (kind, rank) in ranks_theirs.items():
+        for j, (other_kind, other_rank) in ranks_mine.items():
+            if other_kind != kind:
+                continue
+            common = sum(partner.get(k) in inside_mine[j] for k in inside_theirs[i] if k in partner)
+            if common == 0 and words_mine[j] and words_theirs[i] and theirs[i]["tag"] not in LANDMARKS:
+                continue  # two blocks that share no word are two different blocks
+            boxes.append((-common / max(1, words_theirs[i], words_mine[j]), abs(other_rank - rank), i, j))
+    for _, _, i, j in sorted(boxes):
+        pair(i, j)
+    return pairs
+
+
+def ranks(elements):
+    """Index -> (kind, how many of its kind come before it), of each element without words of its own."""
+    before, found = {}, {}
+    for k, element in enumerate(elements):
+        if not element["text"]:
+            kind = "block" if element["tag"] in ("section", "article") else KINDS.get(element["tag"], "block")
+            found[k] = kind, before.get(kind, 0)
+            before[kind] = found[k][1] + 1
+    return found
+
+
+def differences_of_texts(a, r, widths, carried):
+    """How the agent's text should be set: [(weight, "should be ...")]. carried: its container stands elsewhere too."""
+    found = []
+    have, want = colour_name(a["colour"] or "#000000"), colour_name(r["colour"] or "#000000")
+    if have != want:
+        found.append((0.6, f"should be in {want} letters, not {have}"))
+    ratio = r["font_size"] / max(1, a["font_size"])
+    if max(ratio, 1 / ratio) > 1.15:
+        found.append((abs(1 - ratio), f"should be {'larger' if ratio > 1 else 'smaller'}"))
+    if a["bold"] != r["bold"]:
+        found.append((0.3, "should be bold" if r["bold"] else "should not be bold"))
+    have, want = place(a, widths[0]), place(r, widths[1])
+    if have != want and not carried:
+        found.append((1.0, f"should be {want}, not {have}"))
+    return found
+
+
+def channels(colour):
+    return [int(colour[i:i + 2], 16) for i in (1, 3, 5)]
+
+
+def colour_distance(a, b):
+    """0 (the same) to 1 (black and white); green weighs most, as in the eye."""
+    squares = [w * (x - y) ** 2 for w, x, y in zip((3, 4, 2), channels(a), channels(b))]
+    return (sum(squares) / 9) ** 0.5 / 255
+
+
+@functools.lru_cache(maxsize=4096)
+def colour_name(colour):
+    """"#3b82f6" -> "blue": the nearest shade, among greys or among tints (Tailwind's greys are a little blue)."""
+    high, low = max(channels(colour)) / 255, min(channels(colour)) / 255
+    saturation = 0 if high == low else (high - low) / (1 - abs(high + low - 1))
+    grey = saturation < 0.25 or (high + low < 0.4 and saturation < 0.45)
+    return min((colour_distance(colour, shade), name) for name, shades in COLOURS.items() for shade in shades
+               if grey == (name in ("white", "black") or "gray" in name))[1]
+
+
+def beside(a, b):
+    return (a["box"][0] + a["box"][2] <= b["box"][0] + 1
+            and a["box"][1] < b["box"][1] + b["box"][3] and b["box"][1] < a["box"][1] + a["box"][3])
+
+
+def below(a, b):
+    return a["box"][1] + a["box"][3] <= b["box"][1] + 1
+
+
+def place(element, page_width):
+    """Where a text stands in its page: "on the left", "in the centre" or "on the right"."""
+    left, _, width, _ = element["text_box"] or element["box"]
+    aside = (left + width / 2) / page_width - 0.5
+    return "in the centre" if abs(aside) < 0.05 else "on the left" if aside < 0 else "on the right"
+
+
+def ancestors(elements, index):
+    up = elements[index]["parent"]
+    while up is not None:
+        yield up
+        up = elements[up]["parent"]
+
+
+def descendants(elements):
+    """For each element, the indices of all that lies inside it."""
+    inside = [set() for _ in elements]
+    for k in range(len(elements)):
+        for up in ancestors(elements, k):
+            inside[up].add(k)
+    return inside
+
+
+def contents_agree(i, j, mine, theirs, pairs):
+    """Whether a container holds the counterparts of what the other one holds, and nothing else."""
+    return {pairs.get(k) for k in descendants(theirs)[i]} == descendants(mine)[j]
+
+
+def plain(text):
+    return " ".join(re.findall(r"[\w$%€£.]+", text.lower()))
+
+
+def quote(text, most=40):
+    return f'"{text}"' if len(text) <= most else f'"{text[:most].rsplit(" ", 1)[0]} ..."'
+
+
+def describe(elements, index):
+    """An element in words: `the button "Buy"`, `the header`, `the section "Prices"` (by the first words inside it)."""
+    element = elements[index]
+    kind = KINDS.get(element["tag"], "text" if element["text"] else "block")
+    words = element["text"]
+    if not words and element["tag"] not in LANDMARKS:
+        words = next((e["text"] for k, e in enumerate(elements) if e["text"] and index in ancestors(elements, k)), "")
+    return f"the {kind} {quote(words)}" if words else f"the {kind}"
 
 
 # ------------------------------------------------------------------------------------------------ Tailwind's stylesheet
 
 
 def fetch_tailwind(cache=CACHE):
-    """Get the stylesheet once, from npm or else from the address that pages name;
-    keep it only if its checksum is right."""
+    """Get the stylesheet once, from npm or else from the address that pages name; kept if its checksum is right."""
     target = Path(cache) / TAILWIND_FILE
     if target.exists() and hashlib.sha256(target.read_bytes()).hexdigest() == TAILWIND_SHA256:
         return target
@@ -100,25 +812,61 @@ def fetch_tailwind(cache=CACHE):
     if shutil.which("npm"):
         with tempfile.TemporaryDirectory() as folder:
             pack = subprocess.run(["npm", "pack", "tailwindcss@2.2.19"], cwd=folder, capture_output=True, text=True)
+            failures.append(f"npm pack: {(pack.stderr.strip().splitlines() or ['no archive'])[-1]}")
             for archive in Path(folder).glob("*.tgz"):
                 found = subprocess.run(["tar", "xzOf", archive, "package/dist/tailwind.min.css"],
                                        capture_output=True).stdout
-            if not found:
-                failures.append(f"npm pack: {(pack.stderr.strip().splitlines() or ['no archive'])[-1]}")
     if not found:
         try:
             found = urllib.request.urlopen(TAILWIND_LINK, timeout=60).read()
         except OSError as problem:
             failures.append(f"{TAILWIND_LINK}: {problem}")
-    if not found:
-        raise RuntimeError(f"Tailwind 2.2.19 could not be fetched ({'; '.join(failures)}); put dist/tailwind.min.css "
-                           f"of the npm package tailwindcss@2.2.19 at {target}.")
+            raise RuntimeError(f"Tailwind 2.2.19 could not be fetched ({'; '.join(failures)}); put "
+                               f"dist/tailwind.min.css of the npm package tailwindcss@2.2.19 at {target}.") from None
     checksum = hashlib.sha256(found).hexdigest()
     if checksum != TAILWIND_SHA256:
         raise RuntimeError(f"Tailwind arrived with checksum {checksum}, expected {TAILWIND_SHA256}; nothing was kept.")
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_bytes(found)
     return target
+
+
+@functools.lru_cache(maxsize=2)
+def load_stylesheet(cache=CACHE):
+    """The Stylesheet in a cache folder; a RuntimeError says what to do where it is missing or another one."""
+    path = Path(cache) / TAILWIND_FILE
+    if not path.exists():
+        raise RuntimeError(f"Tailwind's stylesheet is not at {path}; run: python render.py --setup")
+    css = path.read_bytes()
+    if hashlib.sha256(css).hexdigest() != TAILWIND_SHA256:
+        raise RuntimeError(f"{path} is not Tailwind 2.2.19 (checksum differs); delete it and run: "
+                           "python render.py --setup")
+    return Stylesheet(css.decode())
+
+
+class Stylesheet:
+    """Tailwind, cut to the rules that a page can use. Exact: JavaScript is off, so no class can be added later."""
+
+    def __init__(self, css):
+        self.rules = split_rules(re.sub(r"/\*.*?\*/", "", css, flags=re.S))
+        self.always = [i for i, rule in enumerate(self.rules) if not rule[2]]
+        self.by_class = {}
+        for i, (_, _, classes) in enumerate(self.rules):
+            for name in classes:
+                self.by_class.setdefault(name, []).append(i)
+
+    def for_page(self, page):
+        # lower case, as class names ignore case in quirks mode; every word of the page counts, which only keeps more
+        words = set(re.findall(r"[^\s\"'<>=]+", html_entities.unescape(page).lower()))
+        wanted = sorted(set(self.always).union(*(self.by_class[w] for w in words & self.by_class.keys())))
+        pieces, inside = [], ""
+        for i in wanted:
+            at_rule, text, _ = self.rules[i]
+            if at_rule != inside:
+                pieces.append(("}" if inside else "") + (at_rule + "{" if at_rule else ""))
+                inside = at_rule
+            pieces.append(text)
+        return "".join(pieces) + ("}" if inside else "")
 
 
 def split_rules(css):
@@ -136,8 +884,8 @@ def split_rules(css):
             if depth == (1 if at_rule else 0):
                 text = css[start:position].strip()
                 selector = "" if text.startswith("@") else text.split("{", 1)[0]
-                rules.append((at_rule, text, frozenset(map(
-                    unescape_css, re.findall(r"\.((?:\\[0-9a-f]{1,6} ?|\\.|[\w-])+)", selector)))))
+                classes = re.findall(r"\.((?:\\[0-9a-f]{1,6} ?|\\.|[\w-])+)", selector)
+                rules.append((at_rule, text, frozenset(map(unescape_css, classes))))
                 start = position
             elif depth == 0:
                 at_rule, start = "", position
@@ -149,78 +897,7 @@ def unescape_css(name):
     return re.sub(r"\\([0-9a-f]{1,6}) ?|\\(.)", lambda m: chr(int(m[1], 16)) if m[1] else m[2], name)
 
 
-class Stylesheet:
-    """Tailwind, cut to the rules that a page can use. Exact: JavaScript is off, so no class can be added later."""
-
-    def __init__(self, css):
-        self.rules = split_rules(re.sub(r"/\*.*?\*/", "", css, flags=re.S))
-        self.always = [i for i, rule in enumerate(self.rules) if not rule[2]]
-        self.by_class = {}
-        for i, (_, _, classes) in enumerate(self.rules):
-            for name in classes:
-                self.by_class.setdefault(name, []).append(i)
-
-    def for_page(self, page):
-        # lower case, because class names ignore case in quirks mode; every word of the page counts, which can only
-        # keep more
-        words = set(re.findall(r"[^\s\"'<>=]+", html_entities.unescape(page).lower()))
-        wanted = sorted(set(self.always).union(*(self.by_class[w] for w in words & self.by_class.keys())))
-        pieces, inside = [], ""
-        for i in wanted:
-            at_rule, text, _ = self.rules[i]
-            if at_rule != inside:
-                pieces.append(("}" if inside else "") + (at_rule + "{" if at_rule else ""))
-                inside = at_rule
-            pieces.append(text)
-        return "".join(pieces) + ("}" if inside else "")
-
-
-@functools.lru_cache(maxsize=2)
-def load_stylesheet(cache=CACHE):
-    path = Path(cache) / TAILWIND_FILE
-    if not path.exists():
-        raise RuntimeError(f"Tailwind's stylesheet is not at {path}; run: python render.py --setup")
-    css = path.read_bytes()
-    if hashlib.sha256(css).hexdigest() != TAILWIND_SHA256:
-        raise RuntimeError(f"{path} is not Tailwind 2.2.19 (checksum differs); delete it and run: "
-                           "python render.py --setup")
-    return Stylesheet(css.decode())
-
-
-# ------------------------------------------------------------------------------------------------ pages as text
-
-
-def extract_page(text):
-    """The page in an agent's text: its last <html> ... </html>, or from the last <html> on when it was cut off;
-    None without one."""
-    # What repeats is bounded: on a model's own text, however strange, this takes linear time.
-    starts = [m.start() for m in re.finditer(r"(?:<!doctype[^>]{0,200}>\s{0,200})?<html\b", text or "", flags=re.I)]
-    if not starts:
-        return None
-    page = text[starts[-1]:]
-    end = re.search(r"</html\s*>", page, flags=re.I)
-    return page[:end.end()] if end else page.rstrip().removesuffix("```").rstrip()
-
-
-def rewrite_images(page):
-    """source.unsplash.com/random/WxH/?... (gone since 2024) -> the one picture that pages here may show,
-    at the same size."""
-    address = r"https?://source\.unsplash\.com/(?:random|featured)/?(\d{1,4})x(\d{1,4})/?(?:\?[^\s\"')>]*)?"
-    page = re.sub(address, r"https://picsum.photos/id/48/\1/\2", page)
-    return re.sub(r"https?://source\.unsplash\.com/[^\s\"')>]*", "https://picsum.photos/id/48/640/480", page)
-
-
-def placeholder_picture(width, height):
-    """What picsum's picture 48 stands for here: a desk in browns and greys, drawn, the same at every size."""
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 16 9" '
-        'preserveAspectRatio="none">'
-        '<rect width="16" height="9" fill="#8d99a6"/><rect y="5.5" width="16" height="3.5" fill="#6b4f3a"/>'
-        '<rect x="4" y="1.5" width="7" height="4.5" fill="#2f3640"/>'
-        '<rect x="4.3" y="1.8" width="6.4" height="3.8" fill="#c9d6df"/>'
-        '<rect x="3.2" y="6" width="8.6" height=".6" fill="#4a5560"/>'
-        '<circle cx="13.2" cy="6.2" r=".9" fill="#e0d6c8"/></svg>'
-    ).encode()
+# ------------------------------------------------------------------------------------------------ the browser, shut in
 
 
 def answer_request(address, stylesheet, page):
@@ -239,19 +916,28 @@ def answer_request(address, stylesheet, page):
     return None
 
 
-# ------------------------------------------------------------------------------------------------ the browser, shut in
+def placeholder_picture(width, height):
+    """What picsum's picture 48 stands for here: a desk in browns and greys, drawn, the same at every size."""
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 16 9" '
+        'preserveAspectRatio="none">'
+        '<rect width="16" height="9" fill="#8d99a6"/><rect y="5.5" width="16" height="3.5" fill="#6b4f3a"/>'
+        '<rect x="4" y="1.5" width="7" height="4.5" fill="#2f3640"/>'
+        '<rect x="4.3" y="1.8" width="6.4" height="3.8" fill="#c9d6df"/>'
+        '<rect x="3.2" y="6" width="8.6" height=".6" fill="#4a5560"/>'
+        '<circle cx="13.2" cy="6.2" r=".9" fill="#e0d6c8"/></svg>'
+    ).encode()
 
 
 def find_chromium():
     """CHROMIUM_PATH, else a Chromium on PATH (the headless shell first: it is the fastest), else Playwright's own."""
     named = os.environ.get("CHROMIUM_PATH")
-    if named:
-        if not shutil.which(named):
-            raise RuntimeError(f"CHROMIUM_PATH names {named}, which is not an executable file.")
-        return shutil.which(named)
-    for name in ("chromium-headless-shell", "chrome-headless-shell", "chromium", "chromium-browser", "google-chrome"):
+    for name in [named] if named else ["chromium-headless-shell", "chrome-headless-shell", "chromium",
+                                       "chromium-browser", "google-chrome"]:
         if shutil.which(name):
             return shutil.which(name)
+    if named:
+        raise RuntimeError(f"CHROMIUM_PATH names {named}, which is not an executable file.")
     folder = Path(os.environ.get("PLAYWRIGHT_BROWSERS_PATH", "") or Path.home() / ".cache/ms-playwright")
     for pattern in ("chromium_headless_shell-*/*/*headless?shell", "chromium-*/*/chrome"):
         for path in sorted(folder.glob(pattern), reverse=True):
@@ -287,8 +973,7 @@ FONTS = """<?xml version="1.0"?><!DOCTYPE fontconfig SYSTEM "fonts.dtd"><fontcon
 
 
 def pinned_fonts(folder):
-    """A font list of our own, so that what else is installed does not change a page: Liberation, then DejaVu,
-    else the system's."""
+    """A font list of our own, so that other installed fonts change no page: Liberation, then DejaVu, else all."""
     listed = (subprocess.run(["fc-list", ":", "family"], capture_output=True, text=True).stdout
               if shutil.which("fc-list") else "")
     families = [name for name in ("Liberation", "DejaVu") if f"{name} Sans" in listed]
@@ -306,24 +991,19 @@ def pinned_fonts(folder):
 
 
 def isolation_ladder(wish="auto"):
-    """Ways to start the browser, best first: (what is recorded, command put before it, unprivileged user?,
-    Chromium's sandbox?)."""
+    """Ways to start the browser, best first: (what is recorded, command put before it, as user nobody?, Chromium's
+    sandbox?)."""
     root = hasattr(os, "geteuid") and os.geteuid() == 0
-    as_nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--no-new-privs", "--"]
-    namespace = ["unshare", "--net", "--"] if root else ["unshare", "--user", "--map-current-user", "--net", "--"]
     works = lambda command: (shutil.which(command[0])
                              and subprocess.run(command + ["true"], capture_output=True).returncode == 0)
+    as_nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--no-new-privs", "--"]
+    namespace = ["unshare", "--net", "--"] if root else ["unshare", "--user", "--map-current-user", "--net", "--"]
     ladder = []
-    if wish != "dead proxy" and works(namespace):
-        if root and works(as_nobody):
-            ladder += [("network namespace", namespace + as_nobody, True, True),
-                       ("network namespace", namespace + as_nobody, True, False)]
-        ladder += ([("network namespace", namespace, False, True)] * (not root)
-                   + [("network namespace", namespace, False, False)])
-    if wish != "network namespace":
-        if root and works(as_nobody):
-            ladder += [("dead proxy", as_nobody, True, True), ("dead proxy", as_nobody, True, False)]
-        ladder += [("dead proxy", [], False, True)] * (not root) + [("dead proxy", [], False, False)]
+    for name, command in ("network namespace", namespace), ("dead proxy", []):
+        if wish in ("auto", name) and (not command or works(command)):
+            if root and works(as_nobody):
+                ladder += [(name, command + as_nobody, True, True), (name, command + as_nobody, True, False)]
+            ladder += [(name, command, False, sandbox) for sandbox in ([False] if root else [True, False])]
     return ladder
 
 
@@ -430,770 +1110,36 @@ PREPARE = r"""
 """
 
 
-@dataclasses.dataclass
-class Picture:
-    """A rendered page. status: "ok", "timeout", "too large" or "error: ..."; without "ok" there is no png."""
-
-    status: str
-    png: bytes = b""
-    width: int = 0
-    height: int = 0
-    layout: dict | None = None
-    seconds: float = 0.0
-
-    @functools.cached_property
-    def rgb(self):
-        """(height, width, 3) bytes; a white viewport where nothing could be rendered."""
-        from PIL import Image
-
-        if not self.png:
-            return np.full((720, 1280, 3), 255, np.uint8)
-        return np.asarray(Image.open(io.BytesIO(self.png)).convert("RGB"))
-
-    @functools.cached_property
-    def blank(self):
-        """Nothing to see: every pixel has the same colour."""
-        return bool((self.rgb == self.rgb[0, 0]).all())
-
-
-@dataclasses.dataclass
-class Slot:
-    """One browser with its one page."""
-
-    folder: Path
-    browser: object = None
-    page: object = None
-    cdp: object = None
-    html: str = ""
-    renders: int = 0
-    starved: bool = False  # when last stopped for taking too long, the browser had had little of a processor
-
-
-class Renderer:
-    """A few browsers in the background, each with one page that is used again and again.
-
-    The browsers live in one thread with an event loop of its own, so render() may be called from any thread, and
-    submit() gives a future that asyncio.wrap_future() turns into something to await. With remember=True a layout that
-    some process has measured before is taken from the cache folder: a run shows the same pages again and again.
-    """
-
-    def __init__(self, browsers=2, viewport=(1280, 720), timeout=10.0, isolation="auto", cache=CACHE,
-                 pages_per_tab=200, remember=False):
-        if isolation not in ("auto", "network namespace", "dead proxy"):
-            raise ValueError(f'isolation is "auto", "network namespace" or "dead proxy", not {isolation!r}')
-        self.stylesheet, self.executable = load_stylesheet(cache), find_chromium()
-        self.viewport, self.timeout, self.pages_per_tab = viewport, timeout, pages_per_tab
-        self.cache, self.remember, self.known = Path(cache), remember, None
-        self.ladder = isolation_ladder(isolation)
-        if not self.ladder:
-            raise RuntimeError("this system gives no network namespace; use isolation='dead proxy' or 'auto'.")
-        self.isolation = self.chromium_sandbox = self.version = None
-        self.folder = Path(tempfile.mkdtemp(prefix="render-"))
-        self.folder.chmod(0o755)  # the browser may run as another user
-        self.fonts_file, self.fonts = pinned_fonts(self.folder)
-        self.loop = asyncio.new_event_loop()
-        self.thread = threading.Thread(target=self.loop.run_forever, name="renderer", daemon=True)
-        self.thread.start()
-        try:
-            self._call(self._start(browsers))
-        except BaseException:
-            self.close()
-            raise
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.close()
-
-    def _call(self, coroutine):
-        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result()
-
-    def render(self, page, layout=False):
-        """HTML -> Picture. Never raises for a page's sake: what went wrong stands in `status`."""
-        return self.submit(page, layout).result()
-
-    def layout(self, page):
-        """HTML -> {"width", "height", "background", "elements": [{tag, box, text, ...}]},
-        or None where it cannot be rendered."""
-        return self.submit(page, layout=True, picture=False).result().layout
-
-    def submit(self, page, layout=False, picture=True):
-        """As render(), without waiting: a concurrent.futures.Future of a Picture."""
-        return asyncio.run_coroutine_threadsafe(self._take_turn(page, layout, picture), self.loop)
-
-    def render_many(self, pages, layout=False):
-        """Pictures of many pages, in order, all browsers busy, a bounded number in flight."""
-        waiting = []
-        for page in pages:
-            waiting.append(self.submit(page, layout))
-            if len(waiting) > 4 * self.idle_slots:
-                yield waiting.pop(0).result()
-        for future in waiting:
-            yield future.result()
-
-    def close(self):
-        if self.loop.is_closed():
-            return
-        try:
-            self._call(asyncio.wait_for(self._stop(), 20))
-        except (TimeoutError, asyncio.TimeoutError):
-            pass  # the browsers are killed by process id in any case
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self.thread.join(timeout=10)
-        self.loop.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-    # -- inside the loop's thread
-
-    async def _start(self, browsers):
-        try:
-            from playwright.async_api import async_playwright
-        except ImportError:
-            raise RuntimeError("rendering needs Playwright: pip install playwright") from None
-        self.playwright = await async_playwright().start()
-        self.slots = [Slot(self.folder / f"browser-{n}") for n in range(browsers)]
-        self.idle, self.idle_slots = asyncio.Queue(), browsers
-        for slot in self.slots:
-            await self._open(slot)
-            self.idle.put_nowait(slot)
-        if self.remember:
-            self._open_known()
-
-    def _open_known(self):
-        """Layouts measured before, in a file whose name says all that a layout depends on besides the page."""
-        settings = repr((self.version, self.viewport, self.isolation, self.fonts)).encode()
-        name = hashlib.sha256(settings + Path(__file__).read_bytes()).hexdigest()[:16]
-        try:
-            self.known = sqlite3.connect(self.cache / f"layouts-{name}.sqlite", timeout=30, isolation_level=None)
-            self.known.execute("PRAGMA journal_mode=WAL")
-            self.known.execute("PRAGMA synchronous=OFF")  # after a power cut, measure again
-            self.known.execute("CREATE TABLE IF NOT EXISTS layouts (page TEXT PRIMARY KEY, layout BLOB)")
-        except sqlite3.Error:  # a cache that cannot be kept is none
-            self.known = None
-
-    def _recall(self, key):
-        """The layout under a key, or None."""
-        try:
-            found = self.known and self.known.execute("SELECT layout FROM layouts WHERE page = ?", (key,)).fetchone()
-            return json.loads(zlib.decompress(found[0])) if found else None
-        except (sqlite3.Error, zlib.error, ValueError):
-            self.known = None
-            return None
-
-    def _keep(self, key, layout):
-        try:
-            self.known.execute("INSERT OR IGNORE INTO layouts VALUES (?, ?)",
-                               (key, zlib.compress(json.dumps(layout).encode())))
-        except sqlite3.Error:
-            self.known = None
-
-    async def _stop(self):
-        for slot in getattr(self, "slots", []):
-            self._kill(slot)
-        if hasattr(self, "playwright"):
-            await self.playwright.stop()
-
-    async def _open(self, slot):
-        """Start the slot's browser by the best way that works; the first browser decides for the rest."""
-        problem = None
-        for way in list(self.ladder):
-            try:
-                slot.browser = await self._launch(slot, way)
-            except Exception as failure:
-                problem = failure
-                self._kill(slot)
-                continue
-            self.ladder = [way]
-            self.isolation, self.chromium_sandbox, self.version = way[0], way[3], slot.browser.version
-            await self._open_page(slot)
-            return
-        raise RuntimeError(f"Chromium ({self.executable}) does not start: {str(problem).splitlines()[0]}")
-
-    async def _launch(self, slot, way):
-        _, before, unprivileged, sandbox = way
-        slot.renders = 0
-        shutil.rmtree(slot.folder, ignore_errors=True)
-        profile = slot.folder / "profile"
-        profile.mkdir(parents=True)
-        if unprivileged:
-            os.chown(profile, 65534, 65534)
-        # Playwright starts a program, not a command line: this script is the program.
-        # It keeps its process id through exec.
-        quoted = " ".join("'" + part.replace("'", "'\\''") + "'" for part in [*before, self.executable])
-        script = slot.folder / "start.sh"
-        script.write_text(f"#!/bin/sh\necho $$ > '{slot.folder}/pid'\nexec {quoted} \"$@\" "
-                          f"'--user-data-dir={profile}'\n")
-        script.chmod(0o755)
-        environment = {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "HOME": str(profile), "TMPDIR": str(profile),
-                       "LANG": "C.UTF-8", "TZ": "UTC"}
-        if self.fonts_file:
-            environment["FONTCONFIG_FILE"] = str(self.fonts_file)
-        return await self.playwright.chromium.launch(executable_path=str(script), args=BROWSER_FLAGS, env=environment,
-                                                     chromium_sandbox=sandbox, timeout=30_000)
-
-    async def _open_page(self, slot):
-        context = await slot.browser.new_context(
-            viewport={"width": self.viewport[0], "height": self.viewport[1]}, java_script_enabled=False,
-            accept_downloads=False, service_workers="block", locale="en-US", timezone_id="UTC",
-            reduced_motion="reduce", color_scheme="light")
-
-        page = await context.new_page()
-
-        async def route(request_route):
-            request = request_route.request
-            headers = {"Content-Type": "text/html; charset=utf-8", "Content-Security-Policy": CONTENT_POLICY,
-                       "Referrer-Policy": "no-referrer", "X-DNS-Prefetch-Control": "off"}
-            the_page_itself = (request.url == PAGE_ADDRESS and request.is_navigation_request()
-                               and request.frame == page.main_frame)
-            answer = None if the_page_itself else answer_request(request.url, self.stylesheet, slot.html)
-            try:
-                if the_page_itself:
-                    await request_route.fulfill(status=200, body=slot.html.encode("utf-8", "replace"), headers=headers)
-                elif answer:
-                    await request_route.fulfill(status=200, content_type=answer[0], body=answer[1])
-                else:
-                    await request_route.abort("aborted" if request.is_navigation_request() else "blockedbyclient")
-            except Exception:
-                if slot.page is page:  # else the browser was ended meanwhile, and nobody waits for the answer
-                    raise
-
-        await context.route("**/*", route)
-        slot.page, slot.cdp = page, await context.new_cdp_session(page)
-        await slot.cdp.send("Animation.enable")
-
-    def _cpu_seconds(self, slot):
-        """Processor time of the slot's browser so far, all its processes together;
-        infinite where this cannot be told."""
-        total = 0.0 if Path("/proc/self/stat").exists() else float("inf")
-        group = (slot.folder / "pid").read_text().strip()
-        for path in Path("/proc").glob("[0-9]*/stat"):
-            try:
-                fields = path.read_text().rsplit(")", 1)[1].split()
-            except OSError:  # it has just ended
-                continue
-            if fields[2] == group:
-                total += sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
-        return total
-
-    def _kill(self, slot):
-        """End the browser and its children at once, without asking it: it may be the one that does not answer."""
-        try:
-            pid = int((slot.folder / "pid").read_text())
-            os.killpg(pid, signal.SIGKILL)  # Playwright starts each browser as the leader of a process group
-        except (OSError, ValueError):
-            pass
-        slot.browser = slot.page = slot.cdp = None
-
-    async def _take_turn(self, page, layout, picture):
-        if len(page.encode("utf-8", "replace")) > MAX_HTML:
-            return Picture("too large")
-        key = None
-        if self.known and not picture:
-            key = hashlib.sha256(page.encode("utf-8", "replace")).hexdigest()
-            layout_known = self._recall(key)
-            if layout_known:
-                return Picture("ok", layout=layout_known)
-        slot = await self.idle.get()
-        try:
-            for _ in range(3):
-                result = await self._try(slot, page, layout, picture)
-                # A browser can die for reasons of its own, and on a busy machine time can pass without its having had
-                # any: then the page has another chance, on a fresh browser.
-                if not result.status.startswith("error") and not (result.status == "timeout" and slot.starved):
-                    break
-            if key and self.known and result.status == "ok":
-                self._keep(key, result.layout)
-            return result
-        finally:
-            self.idle.put_nowait(slot)
-
-    async def _try(self, slot, page, layout, picture):
-        started, slot.starved = time.monotonic(), True  # what goes wrong before the page is served is not its fault
-        try:
-            if slot.browser is None:
-                await self._open(slot)
-            elif slot.renders >= self.pages_per_tab:  # Playwright remembers every request of a tab
-                old, slot.renders = slot.page.context, 0
-                await asyncio.wait_for(old.close(), self.timeout)
-                await self._open_page(slot)
-            work = asyncio.ensure_future(self._photograph(slot, page, layout, picture))
-            if not (await asyncio.wait({work}, timeout=self.timeout / 2))[0]:
-                before = self._cpu_seconds(slot)
-                if not (await asyncio.wait({work}, timeout=self.timeout / 2))[0]:
-                    slot.starved = self._cpu_seconds(slot) - before < self.timeout / 4
-                    work.cancel()
-                    raise TimeoutError
-            result = work.result()
-        except (TimeoutError, asyncio.TimeoutError):
-            self._kill(slot)
-            result = Picture("timeout")
-        except Exception as problem:
-            self._kill(slot)
-            result = Picture(f"error: {(str(problem).splitlines() or [type(problem).__name__])[0][:200]}")
-        result.seconds = time.monotonic() - started
-        return result
-
-    async def _photograph(self, slot, page, layout, picture):
-        slot.html, slot.renders = page, slot.renders + 1
-        # Nothing moves by itself, in frames and shadow trees neither, which PREPARE does not reach.
-        await slot.cdp.send("Animation.setPlaybackRate", {"playbackRate": 0})
-        await slot.page.goto(PAGE_ADDRESS, wait_until="load", timeout=0)  # _try keeps the time
-        script = PREPARE.replace("WANT_LAYOUT", "true" if layout else "false")
-        answer = await slot.cdp.send("Runtime.evaluate", {"expression": script, "returnByValue": True})
-        if "exceptionDetails" in answer:
-            raise RuntimeError("the page could not be measured: " + answer["exceptionDetails"].get("text", ""))
-        measured = answer["result"]["value"]
-        width, height = self.viewport[0], min(max(measured["height"], self.viewport[1]), MAX_HEIGHT)
-        result = Picture("ok", b"", width, height, measured if layout else None)
-        if picture:
-            shot = await slot.cdp.send("Page.captureScreenshot", {
-                "format": "png", "optimizeForSpeed": True, "captureBeyondViewport": True,
-                "clip": {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}})
-            result.png = base64.b64decode(shot["data"])
-        return result
-
-
-# ------------------------------------------------------------------------------------------------ similarity
-
-
-def cosine(a, b):
-    """Cosine of two embeddings. A blank page embeds to zero: it is like another blank page (1)
-    and like nothing else (0)."""
-    lengths = float(np.linalg.norm(a)), float(np.linalg.norm(b))
-    if min(lengths) == 0.0:
-        return float(lengths[0] == lengths[1])
-    return float(np.dot(a, b) / (lengths[0] * lengths[1]))
-
-
-def pool(picture, cells):
-    """(H, W, C) -> (cells, cells, C): the mean of each cell; H and W are multiples of cells."""
-    height, width, channels = picture.shape
-    return picture.reshape(cells, height // cells, cells, width // cells, channels).mean(axis=(1, 3))
-
-
-def layout_embedding(rgb, view="page"):
-    """A picture -> a unit vector of colours and edges on grids, without any learned weight.
-
-    The view (whole page, or its centre square) is scaled to 128 x 128. Five parts, each of unit length, so that the
-    cosine of two pages is the mean of the parts' cosines: ink (white minus colour, three channels) on grids of 4, 8 and
-    16 cells a side, which see where which colour lies, coarsely and finely; edges (absolute differences of brightness
-    across and down) on grids of 8 and 16, which see text, borders and order. White is zero, so that two pages are not
-    alike for being mostly white.
-    """
-    from PIL import Image
-
-    picture = Image.fromarray(centre_square(rgb) if view == "centre" else rgb).resize((128, 128), Image.Resampling.BOX)
-    ink = 1.0 - np.asarray(picture, np.float32) / 255.0  # (128, 128, 3)
-    grey = ink.mean(axis=-1)
-    edges = np.zeros((128, 128, 2), np.float32)
-    edges[:, 1:, 0] = np.abs(np.diff(grey, axis=1))
-    edges[1:, :, 1] = np.abs(np.diff(grey, axis=0))
-    parts = [pool(ink, 4), pool(ink, 8), pool(ink, 16), pool(edges, 8), pool(edges, 16)]
-    parts = [part.ravel() / max(float(np.linalg.norm(part)), 1e-12) for part in parts]
-    vector = np.concatenate(parts)
-    return vector / max(float(np.linalg.norm(vector)), 1e-12)
-
-
-def centre_square(rgb):
-    """What an image model's usual processor leaves of a picture: the largest square in its middle."""
-    height, width = rgb.shape[:2]
-    side = min(height, width)
-    top, left = (height - side) // 2, (width - side) // 2
-    return rgb[top:top + side, left:left + side]
-
-
-def load_encoder(name="layout", device=None):
-    """"layout", or the folder or hub name of a CLIP or SigLIP -> embed(picture, view="page"|"centre") -> unit vector.
-
-    embed.name is what records carry, so that numbers of different encoders are not mixed.
-    """
-    if name == "layout":
-
-        def embed(picture, view="page"):
-            return layout_embedding(as_rgb(picture), view)
-    else:
-        try:
-            import torch
-            from transformers import AutoImageProcessor, AutoModel
-        except ImportError:
-            raise RuntimeError("image encoders other than `layout` need transformers and torch: "
-                               "pip install transformers torch") from None
-        device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-        try:
-            model, processor = (AutoModel.from_pretrained(name).to(device).eval(),
-                                AutoImageProcessor.from_pretrained(name))
-        except (OSError, ValueError) as problem:
-            raise RuntimeError(f"the image encoder {name!r} cannot be loaded: {str(problem).splitlines()[0]}") from None
-        if not hasattr(model, "get_image_features"):
-            raise RuntimeError(f"{name!r} is a {type(model).__name__}, which has no get_image_features; a CLIP or "
-                               "SigLIP is expected.")
-        side = model.config.vision_config.image_size
-
-        def embed(picture, view="page"):
-            from PIL import Image
-
-            image = Image.fromarray(as_rgb(picture))
-            if view == "page":  # at the encoder's own size, its processor has nothing left to crop
-                image = image.resize((side, side), Image.Resampling.BICUBIC, reducing_gap=3.0)
-            with torch.inference_mode():
-                features = model.get_image_features(**processor(images=image, return_tensors="pt").to(device))
-            features = getattr(features, "pooler_output", features)[0].float().cpu().numpy()
-            return features / max(float(np.linalg.norm(features)), 1e-12)
-
-    embed.name = name
-    return embed
-
-
-def as_rgb(picture):
-    """A Picture or an (H, W, 3) array -> the array."""
-    return picture.rgb if isinstance(picture, Picture) else np.ascontiguousarray(picture)
-
-
-# ------------------------------------------------------------------------------------------------ differences in words
-
-PALETTE = {  # Tailwind's, shades 100 to 900
-    "red": "fee2e2 fecaca fca5a5 f87171 ef4444 dc2626 b91c1c 991b1b 7f1d1d",
-    "yellow": "fef3c7 fde68a fcd34d fbbf24 f59e0b d97706 b45309 92400e 78350f",
-    "green": "d1fae5 a7f3d0 6ee7b7 34d399 10b981 059669 047857 065f46 064e3b",
-    "blue": "dbeafe bfdbfe 93c5fd 60a5fa 3b82f6 2563eb 1d4ed8 1e40af 1e3a8a",
-    "indigo": "e0e7ff c7d2fe a5b4fc 818cf8 6366f1 4f46e5 4338ca 3730a3 312e81",
-    "purple": "ede9fe ddd6fe c4b5fd a78bfa 8b5cf6 7c3aed 6d28d9 5b21b6 4c1d95",
-    "pink": "fce7f3 fbcfe8 f9a8d4 f472b6 ec4899 db2777 be185d 9d174d 831843",
-}
-NO_DIFFERENCE = "I see no difference."
-NO_PAGE = "I see no page. Please show me one."
-COLOURS = {  # what people call them: three light, three middle and three dark shades of each
-    "white": ["#ffffff"], "black": ["#000000"],
-    "light gray": ["#f3f4f6", "#e5e7eb", "#d1d5db"], "gray": ["#9ca3af", "#6b7280"],
-    "dark gray": ["#4b5563", "#374151", "#1f2937", "#111827"],
-    **{f"{shade}{hue}": [f"#{s}" for s in shades.split()[first:first + 3]]
-       for hue, shades in PALETTE.items() for first, shade in ((0, "light "), (3, ""), (6, "dark "))},
-}
-KINDS = {"header": "header", "nav": "navigation bar", "footer": "footer", "aside": "sidebar", "form": "form",
-         "section": "section", "article": "section", "main": "main part", "h1": "main heading", "h2": "heading",
-         "h3": "heading", "h4": "heading", "a": "link", "button": "button", "img": "picture", "svg": "picture",
-         "video": "picture", "input": "field", "textarea": "field", "select": "field", "li": "list item",
-         "hr": "line", "label": "label"}
-LANDMARKS = ("header", "nav", "footer", "main", "aside", "form")
-
-
-def channels(colour):
-    return [int(colour[i:i + 2], 16) for i in (1, 3, 5)]
-
-
-def colour_distance(a, b):
-    """0 (the same) to 1 (black and white); green weighs most, as in the eye."""
-    squares = [w * (x - y) ** 2 for w, x, y in zip((3, 4, 2), channels(a), channels(b))]
-    return (sum(squares) / 9) ** 0.5 / 255
-
-
-@functools.lru_cache(maxsize=4096)
-def colour_name(colour):
-    """"#3b82f6" -> "blue". Tints first part from greys by saturation (a grey of Tailwind's is a little blue), then the
-    nearest shade."""
-    high, low = max(channels(colour)) / 255, min(channels(colour)) / 255
-    saturation = 0 if high == low else (high - low) / (1 - abs(high + low - 1))
-    grey = saturation < 0.25 or (high + low < 0.4 and saturation < 0.45)
-    return min((colour_distance(colour, shade), name) for name, shades in COLOURS.items() for shade in shades
-               if grey == (name in ("white", "black") or "gray" in name))[1]
-
-
-def compare_pages(agent, reference):
-    """Two layouts (Renderer.layout) -> what is different in the agent's page, in words, the largest difference first.
-
-    Elements are matched by what they say (the same text, then a similar one, then the same kind in the same order),
-    containers by kind and by what they contain. A difference weighs about as much as the share of the reference page
-    that it touches. Pure and deterministic: the same two layouts always give the same list; equal layouts give an empty
-    one.
-    """
-    if agent is None:
-        return ["Your page could not be shown."]
-    if not agent["elements"] and reference["elements"]:
-        return ["Your page is empty."]
-    mine, theirs = agent["elements"], reference["elements"]
-    page_area = max(1, reference["height"] * reference["width"])
-    share = lambda e: min(1.0, (e["text_box"] or e["box"])[2] * (e["text_box"] or e["box"])[3] / page_area)
-    box_share = lambda e: min(1.0, e["box"][2] * e["box"][3] / page_area)
-    pairs = match_elements(mine, theirs)  # index in the reference -> index in the agent's page
-    found = []  # (weight, order in the reference, sentence)
-
-    if colour_name(agent["background"]) != colour_name(reference["background"]):
-        weight = 0.3 + 0.3 * colour_distance(agent["background"], reference["background"])
-        found.append((weight, -1, f"The page's background should be {colour_name(reference['background'])}, "
-                                  f"not {colour_name(agent['background'])}."))
-
-    for i, theirs_i in enumerate(theirs):  # what is missing; what is inside something missing goes without saying
-        if i in pairs or (theirs_i["parent"] is not None and theirs_i["parent"] not in pairs
-                          and "text" not in KINDS.get(theirs_i["tag"], "")):
-            continue
-        where = next((f", after {describe(theirs, j)}" for j in range(i - 1, -1, -1)
-                      if j in pairs and j != theirs_i["parent"]), ", at the top")
-        colour = f" It is {colour_name(theirs_i['background'])}." if theirs_i["background"] else ""
-        found.append((0.05 + 1.5 * box_share(theirs_i), i,
-                      f"{sentence_case(describe(theirs, i))} is missing{where}.{colour}"))
-
-    taken = set(pairs.values())
-    for j, mine_j in enumerate(mine):
-        if j in taken or (mine_j["parent"] is not None and mine_j["parent"] not in taken):
-            continue
-        found.append((0.03 + 0.5 * box_share(mine_j), len(theirs) + j,
-                      f"{sentence_case(describe(mine, j))} should not be there."))
-
-    moved = set()  # containers that stand elsewhere; their texts went with them
-    for i, j in sorted(pairs.items()):
-        have, want = place(mine[j], agent["width"]), place(theirs[i], reference["width"])
-        if (not theirs[i]["text"] and have != want
-                and max(theirs[i]["box"][2], mine[j]["box"][2]) < 0.6 * reference["width"]
-                and theirs[i]["parent"] not in moved):
-            moved.add(i)
-            found.append((0.02 + box_share(theirs[i]), i,
-                          f"{sentence_case(describe(mine, j))} should be {want}, not {have}."))
-    # (container, sentence about its texts) -> [weight, first order, single sentence, count]: said once for all of them
-    inside = {}
-    for i, j in sorted(pairs.items()):
-        a, r = mine[j], theirs[i]
-        name = describe(mine, j)  # by the words that the agent knows
-        if a["background"] != r["background"] or a["gradient"] != r["gradient"]:
-            have = colour_name(a["background"]) if a["background"] else "transparent"
-            want = colour_name(r["background"]) if r["background"] else "transparent"
-            if have != want:
-                distance = colour_distance(a["background"] or agent["background"],
-                                           r["background"] or reference["background"])
-                rest = ("should have no background colour" if want == "transparent"
-                        else f"should be {want}" + (f", not {have}" if have != "transparent" else ""))
-                found.append((0.01 + box_share(r) * (0.4 + distance), i, f"{sentence_case(name)} {rest}."))
-            elif a["gradient"] != r["gradient"]:
-                found.append((0.01 + 0.3 * box_share(r), i,
-                              f"{sentence_case(name)} should {'' if r['gradient'] else 'not '}have "
-                              "a gradient or a picture behind it."))
-        if r["text"] and a["text"] and plain(a["text"]) != plain(r["text"]):
-            found.append((0.03 + 2 * share(r), i, f"{sentence_case(name)} should say {quote(r['text'], 80)}."))
-        if r["text"] and a["text"]:
-            carried = any(k in moved for k in ancestors(theirs, i))
-            for weight, sentence in differences_of_texts(a, r, (agent["width"], reference["width"]), carried):
-                key = (r["parent"], sentence)
-                entry = inside.setdefault(key, [0.0, i, f"{sentence_case(name)} {sentence}.", 0])
-                entry[0] += weight * (0.02 + share(r))
-                entry[3] += 1
-        elif not r["text"] and r["tag"] not in ("main", "div"):
-            for axis, more, less in ((2, "wider", "narrower"), (3, "taller", "less tall")):
-                ratio = (r["box"][axis] + 8) / (a["box"][axis] + 8)
-                # a container that is taller because something in it is missing or extra is not told twice
-                if max(ratio, 1 / ratio) > 1.3 and (axis == 2 or contents_agree(i, j, mine, theirs, pairs)):
-                    found.append((0.01 + 0.5 * abs(1 - 1 / max(ratio, 1 / ratio)) * box_share(r), i,
-                                  f"{sentence_case(name)} should be {more if ratio > 1 else less}."))
-    for (container, sentence), (weight, order, single, count) in inside.items():
-        if count > 1:
-            single = (f"The texts in {describe(theirs, container)} {sentence}." if container is not None
-                      else f"The texts of the page {sentence}.")
-        found.append((weight, order, single))
-
-    found += differences_of_order(mine, theirs, pairs, box_share)
-    sentences = [sentence for _, _, sentence in sorted(found, key=lambda d: (-round(d[0], 6), d[1], d[2]))]
-    return list(dict.fromkeys(sentences))
-
-
-def page_reply(agent, reference, most=2, limit=1000):
-    """What the scripted partner says to a page: its `most` largest differences, one a line,
-    in at most `limit` characters."""
-    found = compare_pages(agent, reference)
-    return "\n".join(found[:most])[:limit] or NO_DIFFERENCE
-
-
-def match_elements(mine, theirs):
-    """Reference index -> agent index. Each element is used at most once."""
-    pairs, free = {}, set(range(len(mine)))
-
-    def pair(i, j):
-        pairs[i] = j
-        free.discard(j)
-
-    with_text = [i for i, e in enumerate(theirs) if e["text"]]
-    for same_tag in (True, False):  # the same words, best in the same kind of element
-        for i in with_text:
-            options = [j for j in sorted(free) if plain(mine[j]["text"]) == plain(theirs[i]["text"])
-                       and (mine[j]["tag"] == theirs[i]["tag"] or not same_tag)]
-            if i not in pairs and options:
-                pair(i, options[0])
-    close = []  # similar words, by how they begin: a ratio takes quadratic time
-    begins = {j: plain(mine[j]["text"])[:100] for j in sorted(free) if mine[j]["text"]}
-    for i in with_text:
-        if i not in pairs:
-            matcher = difflib.SequenceMatcher(b=plain(theirs[i]["text"])[:100], autojunk=False)
-            for j, begin in begins.items():
-                matcher.set_seq1(begin)
-                if matcher.real_quick_ratio() > 0.6 and matcher.quick_ratio() > 0.6 and matcher.ratio() > 0.6:
-                    close.append((-matcher.ratio(), i, j))
-    for _, i, j in sorted(close):
-        if i not in pairs and j in free:
-            pair(i, j)
-    for i in with_text:  # the same kind: its words are wrong
-        options = [j for j in sorted(free) if mine[j]["text"] and mine[j]["tag"] == theirs[i]["tag"]]
-        if i not in pairs and options:
-            pair(i, options[0])
-
-    boxes = []  # containers and pictures: what is inside decides, then the order among their kind
-    partner, group = {}, lambda e: KINDS.get(e["tag"], "block") if e["tag"] not in ("section", "article") else "block"
-    inside_mine, inside_theirs = descendants(mine), descendants(theirs)
-    partner.update(pairs)
-    places = lambda elements: {k: (sum(group(e) == group(elements[k]) and not e["text"] for e in elements[:k]))
-                               for k in range(len(elements)) if not elements[k]["text"]}
-    place_mine, place_theirs = places(mine), places(theirs)
-    for i in place_theirs:
-        for j in place_mine:
-            if group(mine[j]) != group(theirs[i]):
-                continue
-            common = sum(partner.get(k) in inside_mine[j] for k in inside_theirs[i] if k in partner)
-            most = max(1, sum(theirs[k]["text"] != "" for k in inside_theirs[i]),
-                       sum(mine[k]["text"] != "" for k in inside_mine[j]))
-            if (common == 0 and (any(theirs[k]["text"] for k in inside_theirs[i])
-                                 and any(mine[k]["text"] for k in inside_mine[j]))
-                    and theirs[i]["tag"] not in LANDMARKS):
-                continue  # two blocks that share no word are two different blocks
-            boxes.append((-common / most, abs(place_mine[j] - place_theirs[i]), i, j))
-    for _, _, i, j in sorted(boxes):
-        if i not in pairs and j in free:
-            pair(i, j)
-    return pairs
-
-
-def differences_of_texts(a, r, widths, carried):
-    """What is different in how a text is set: [(weight, "should be ...")].
-    widths: of the two pages; carried: its container moved."""
-    found = []
-    if colour_name(a["colour"] or "#000000") != colour_name(r["colour"] or "#000000"):
-        found.append((0.6, f"should be in {colour_name(r['colour'] or '#000000')} letters, "
-                           f"not {colour_name(a['colour'] or '#000000')}"))
-    ratio = r["font_size"] / max(1, a["font_size"])
-    if max(ratio, 1 / ratio) > 1.15:
-        found.append((abs(1 - ratio), f"should be {'larger' if ratio > 1 else 'smaller'}"))
-    if a["bold"] != r["bold"]:
-        found.append((0.3, "should be bold" if r["bold"] else "should not be bold"))
-    have, want = place(a, widths[0]), place(r, widths[1])
-    if have != want and not carried:
-        found.append((1.0, f"should be {want}, not {have}"))
-    return found
-
-
-def differences_of_order(mine, theirs, pairs, box_share):
-    """Siblings in another order, or beside each other instead of below: one sentence for each pair of neighbours."""
-    found, siblings = [], {}
-    for i in sorted(pairs):
-        siblings.setdefault(theirs[i]["parent"], []).append(i)
-    for children in siblings.values():
-        for first, second in zip(children, children[1:]):
-            a, b = mine[pairs[first]], mine[pairs[second]]
-            r, s = theirs[first], theirs[second]
-            weight = 0.02 + min(box_share(r), box_share(s))
-            if mine[pairs[first]]["order"] > mine[pairs[second]]["order"]:
-                found.append((weight, first, f"{sentence_case(describe(theirs, first))} should come before "
-                                             f"{describe(theirs, second)}."))
-            elif beside(r, s) != beside(a, b) and below(r, s) != below(a, b):
-                how = "beside" if beside(r, s) else "above"
-                found.append((weight, first, f"{sentence_case(describe(theirs, first))} should stand {how} "
-                                             f"{describe(theirs, second)}."))
-    return found
-
-
-def beside(a, b):
-    return (a["box"][0] + a["box"][2] <= b["box"][0] + 1
-            and a["box"][1] < b["box"][1] + b["box"][3] and b["box"][1] < a["box"][1] + a["box"][3])
-
-
-def below(a, b):
-    return a["box"][1] + a["box"][3] <= b["box"][1] + 1
-
-
-def place(element, page_width):
-    """Where a text stands in its page: "on the left", "in the centre" or "on the right"."""
-    left, _, width, _ = element["text_box"] or element["box"]
-    aside = (left + width / 2) / page_width - 0.5
-    return "in the centre" if abs(aside) < 0.05 else "on the left" if aside < 0 else "on the right"
-
-
-def descendants(elements):
-    """For each element, the indices of all that lies inside it."""
-    inside = [set() for _ in elements]
-    for k, element in enumerate(elements):
-        up = element["parent"]
-        while up is not None:
-            inside[up].add(k)
-            up = elements[up]["parent"]
-    return inside
-
-
-def contents_agree(i, j, mine, theirs, pairs):
-    """Whether a container holds the counterparts of what the other one holds, and nothing else."""
-    inside_mine, inside_theirs = descendants(mine)[j], descendants(theirs)[i]
-    return {pairs.get(k) for k in inside_theirs} == inside_mine
-
-
-def plain(text):
-    return " ".join(re.findall(r"[\w$%€£.]+", text.lower()))
-
-
-def quote(text, most=40):
-    return f'"{text}"' if len(text) <= most else f'"{text[:most].rsplit(" ", 1)[0]} ..."'
-
-
-def describe(elements, index):
-    """An element in words: `the button "Buy"`, `the header`, `the section "Prices"` (by the first words inside it)."""
-    element = elements[index]
-    kind = KINDS.get(element["tag"], "text" if element["text"] else "block")
-    words = element["text"]
-    if not words and element["tag"] not in LANDMARKS:
-        words = next((e["text"] for k, e in enumerate(elements) if e["text"] and index in ancestors(elements, k)), "")
-    return f"the {kind} {quote(words)}" if words else f"the {kind}"
-
-
-def ancestors(elements, index):
-    up = elements[index]["parent"]
-    while up is not None:
-        yield up
-        up = elements[up]["parent"]
-
-
-def sentence_case(text):
-    return text[:1].upper() + text[1:]
-
-
 # ------------------------------------------------------------------------------------------------ command line
+
+
+def die(message):
+    """Stop for a user's mistake: one sentence on stderr, exit code 2."""
+    print(f"{Path(sys.argv[0]).name}: {message}", file=sys.stderr)
+    sys.exit(2)
 
 
 def self_test(renderer):
     """Is this machine's set-up sound? Prints what it finds; True if all is well."""
-    hits, passed = [], True
-
-    class Counter(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            hits.append(self.path)
-            self.send_error(404)
-
-        def log_message(self, *_):
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Counter)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    here = f"http://127.0.0.1:{server.server_port}"
+    server = socket.create_server(("127.0.0.1", 0))  # hears of every connection
+    server.setblocking(False)
+    here = f"http://127.0.0.1:{server.getsockname()[1]}"
     good = (f'<!DOCTYPE html><html><head><link href="{TAILWIND_LINK}" rel="stylesheet"></head>'
             '<body class="bg-blue-500"><h1 class="text-white">A</h1></body></html>')
     nosy = (f'<html><head><link rel="prefetch" href="{here}/p"><link rel="preconnect" href="{here}"></head>'
             f'<body>A<img src="{here}/i"><iframe src="{here}/f"></iframe></body></html>')
     pictures = [renderer.render(good) for _ in range(3)]
     checks = [
-        ("a page with Tailwind's colours",
-         pictures[0].status == "ok" and tuple(pictures[0].rgb[700, 1200]) == (59, 130, 246)),
+        ("a page with Tailwind's colours", tuple(pictures[0].rgb[700, 1200]) == (59, 130, 246)),
         ("the same pixels each time", len({p.png for p in pictures}) == 1),
         ("an empty page is called blank", renderer.render("<html><body></body></html>").blank),
-        ("nothing leaves", renderer.render(nosy).status == "ok" and not hits),
+        ("nothing leaves", renderer.render(nosy).status == "ok" and not select.select([server], [], [], 0.5)[0]),
         ("a page of 2 MB is refused", renderer.render("x" * 2_000_000).status == "too large"),
     ]
     for claim, holds in checks:
         print(f"{'ok    ' if holds else 'FAILED'}  {claim}")
-        passed = passed and holds
-    server.shutdown()
-    return passed
+    server.close()
+    return all(holds for _, holds in checks)
 
 
 def pages_of(record):
@@ -1207,8 +1153,7 @@ def pages_of(record):
 def parse_args():
     parser = argparse.ArgumentParser(description="HTML to pictures in a shut-in Chromium, and how alike two pages are.")
     # what to do
-    parser.add_argument("--setup", action="store_true",
-                        help="fetch Tailwind's stylesheet into --cache and look for Chromium")
+    parser.add_argument("--setup", action="store_true", help="fetch Tailwind's stylesheet, look for Chromium")
     parser.add_argument("--self-test", action="store_true",
                         help="render a few pages and check isolation and determinism; exit code 1 on failure")
     # in and out
@@ -1220,17 +1165,14 @@ def parse_args():
                         help="another .html file: print the cosine in both views and the differences in words")
     parser.add_argument("--overwrite", action="store_true", help="replace what is at --out")
     # how
-    parser.add_argument("--encoder", default="layout",
-                        help='"layout", or a CLIP or SigLIP folder or hub name (default: layout)')
+    parser.add_argument("--encoder", default="layout", help='"layout", or a CLIP or SigLIP (default: layout)')
     parser.add_argument("--width", type=int, default=1280, help="viewport width in pixels (default: 1280)")
     parser.add_argument("--height", type=int, default=720, help="viewport height in pixels (default: 720)")
-    parser.add_argument("--timeout", type=float, default=10.0,
-                        help="seconds a page may take before its browser is ended (default: 10)")
+    parser.add_argument("--timeout", type=float, default=10.0, help="seconds that a page may take (default: 10)")
     parser.add_argument("--browsers", type=int, default=2, help="browsers at work at once (default: 2)")
     parser.add_argument("--isolation", choices=["auto", "network namespace", "dead proxy"], default="auto",
                         help="how the browser is kept off the network (default: auto, the stronger that works)")
-    parser.add_argument("--cache", type=Path, default=CACHE,
-                        help="folder of Tailwind's stylesheet (default: cache beside this file)")
+    parser.add_argument("--cache", type=Path, default=CACHE, help="folder of the stylesheet (default: cache/)")
     args = parser.parse_args()
     for name, most in ("width", 10_000), ("height", MAX_HEIGHT), ("timeout", 3600), ("browsers", 64):
         if not 0 < getattr(args, name) <= most:
@@ -1242,17 +1184,15 @@ def main():
     args = parse_args()
     if not (args.setup or args.self_test or args.source):
         die("nothing to do; give --in FILE, --setup or --self-test.")
-    if args.source and not Path(args.source).is_file():
-        die(f"{args.source} is not a file.")
     if args.source and not (args.out or args.compare):
         die("--in needs --out PATH or --compare FILE.")
-    if args.compare and not Path(args.compare).is_file():
-        die(f"{args.compare} is not a file.")
-    if args.out and Path(args.out).exists():
-        if any(source and Path(args.out).samefile(source) for source in (args.source, args.compare)):
+    for path in filter(None, (args.source, args.compare)):
+        if not Path(path).is_file():
+            die(f"{path} is not a file.")
+        if args.out and Path(args.out).exists() and Path(args.out).samefile(path):
             die(f"--out is an input ({args.out}); give another.")
-        if not args.overwrite:
-            die(f"{args.out} exists; give --overwrite or another --out.")
+    if args.out and Path(args.out).exists() and not args.overwrite:
+        die(f"{args.out} exists; give --overwrite or another --out.")
     try:
         if args.setup:
             print(f"Tailwind 2.2.19 is at {fetch_tailwind(args.cache)}, checksum right; Chromium is {find_chromium()}.")
@@ -1264,35 +1204,39 @@ def main():
                 if args.self_test and not self_test(renderer):
                     sys.exit(1)
                 if args.source:
-                    work(renderer, args)
+                    (render_records if args.source.endswith(".jsonl") else render_page)(renderer, args)
     except (RuntimeError, OSError) as problem:
         die(str(problem))
     except KeyboardInterrupt:
         sys.exit(130)
 
 
-def work(renderer, args):
-    if args.source.endswith(".jsonl"):
-        if args.compare or not args.out:
-            die("a .jsonl file needs --out FOLDER; --compare takes two .html files.")
-        Path(args.out).mkdir(parents=True, exist_ok=True)
-        records = []
-        for number, line in enumerate(open(args.source, "rb"), 1):
+def render_records(renderer, args):
+    """The page of each record of a JSON lines file into a folder of pictures, with an index."""
+    if args.compare:
+        die("a .jsonl file needs --out FOLDER; --compare takes two .html files.")
+    records, out = [], Path(args.out)
+    with open(args.source, "rb") as lines:
+        for number, line in enumerate(lines, 1):
             try:
                 records.append(pages_of(json.loads(line)))
             except (ValueError, KeyError, AttributeError, TypeError) as problem:
                 die(f"{args.source}, line {number}: expected a JSON object with `answer` or `ground_truth`, found "
                     f"{line[:60].decode('utf-8', 'replace')!r} ({problem}).")
-        with open(Path(args.out) / "index.jsonl", "w", encoding="utf-8") as index:
-            for (name, _), picture in zip(records, renderer.render_many(page or "" for _, page in records)):
-                file = re.sub(r"[^\w.-]", "_", name) + ".png"
-                if picture.png:
-                    (Path(args.out) / file).write_bytes(picture.png)
-                index.write(json.dumps({"name": name, "file": file if picture.png else None, "status": picture.status,
-                                        "blank": picture.blank, "height": picture.height,
-                                        "seconds": round(picture.seconds, 3)}) + "\n")
-        print(f"wrote {len(records)} pictures and index.jsonl to {args.out}")
-        return
+    out.mkdir(parents=True, exist_ok=True)
+    with open(out / "index.jsonl", "w", encoding="utf-8") as index:
+        for (name, _), picture in zip(records, renderer.render_many(page or "" for _, page in records)):
+            file = re.sub(r"[^\w.-]", "_", name) + ".png"
+            if picture.png:
+                (out / file).write_bytes(picture.png)
+            index.write(json.dumps({"name": name, "file": file if picture.png else None, "status": picture.status,
+                                    "blank": picture.blank, "height": picture.height,
+                                    "seconds": round(picture.seconds, 3)}) + "\n")
+    print(f"wrote {len(records)} pictures and index.jsonl to {args.out}")
+
+
+def render_page(renderer, args):
+    """One page: its picture, and how it differs from another page."""
     picture = renderer.render(Path(args.source).read_text(encoding="utf-8", errors="replace"), layout=True)
     print(f"{args.source}: {picture.status}, {picture.width} x {picture.height}"
           f"{', blank' if picture.blank else ''}, {picture.seconds:.2f} s")

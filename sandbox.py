@@ -6,8 +6,9 @@
         box.score(task, code)                                    # {"1": "passed", "2": "wrong", "3": "timeout", ...}
         for key, statuses in box.score_many(items): ...          # a stream of (key, task, code), on all workers
 
-    python sandbox.py --in answers.jsonl --out results.jsonl     # records with a task and an answer (Python source)
-    python sandbox.py --self-test                                # prints the layers, runs hostile programs
+    python sandbox.py --self-test                                # prints the layers, runs tests/hostile/*.py
+
+Further down stands the record kit, with which every stage of this project reads, checks and writes its records.
 
 How it works
     parent      (your process) hands out jobs, keeps the time, compares bytes. Expected results never leave it.
@@ -18,18 +19,19 @@ How it works
                 canonical bytes.
 
 What the bytes mean. Two results are equal when their canonical bytes are. On plain data that is Python's own ==:
-1 == 1.0 == True == Fraction(1), sets and dicts regardless of order, [1] != (1,) (equal with tuples_as_lists). The bytes
-are made from the built-in part of an object, never by its own methods: an int subclass counts as its int, whatever
-its __eq__ says. Departures: NaN equals itself; OrderedDicts compare as dicts; objects of unknown classes, generators,
-functions, and results beyond 1 MB or 200 levels are "not comparable", and so never pass.
+1 == 1.0 == True == Fraction(1), sets and dicts regardless of order, [1] != (1,). The bytes are made from the built-in
+part of an object, never by its own methods: an int subclass counts as its int, whatever its __eq__ says. Departures:
+NaN equals itself; OrderedDicts compare as dicts; objects of unknown classes, generators, functions, and results beyond
+1 MB or 200 levels are "not comparable", and so never pass.
 
 Statuses    passed, wrong, error: TypeError, timeout, killed: memory, killed: exit, killed: SIGSEGV, killed: silent (it
-            closed its results and stayed), not comparable, refused (not a string, too large, or its zygote died twice),
-            and "reference ..." where the reference itself gave no result. A call that kills the child costs that call:
-            the rest run in a new child, within the program's time.
-Modes       "module": the program is a module, as its author meant. "released": as in the released ColBench evaluator,
-            names defined at top level are local (helpers, recursion and imports fail inside functions), and None
-            never passes.
+            closed its results and stayed), not comparable, refused (not a string, too large, a text that mode
+            "released" forbids, or its zygote died twice), and "reference ..." where the reference itself gave no
+            result. A call that kills the child costs that call: the rest run in a new child, within the program's time.
+Modes       "module": the program is a module, as its author meant. "released": what the evaluator released with
+            ColBench says of the raw answer; its rules stand in released_program(), run_child() and verdict(). Only the
+            calls have a time limit there, not the program. Two differences are left: there an object's own __eq__
+            decides, so that one which lies passes (here: not comparable), and [nan] is not equal to [nan] (here: is).
 
 What holds a program in. Each layer is tried at the start; `box.layers`, kept in scored records, says which are on:
     namespaces  user, network, pid, mount, ipc, uts; the root holds only the interpreter's library, read-only
@@ -42,16 +44,14 @@ What holds a program in. Each layer is tried at the start; `box.layers`, kept in
 Without user namespaces or Landlock the other layers stay. Without seccomp it refuses to start unless unsafe=True
 (--unsafe). Linux only, on x86-64 or arm64 (whose filter is checked against the kernel's table, but has not been run).
 
-What is shared. Namespaces, root and Landlock domain belong to the zygote: its children run in them one after another,
-never two at once, with nothing writable and no IPC in them. The calls of one program share a process: a module's
-attribute that call 1 sets (math.pi = 3) is still there in call 2; builtins are restored. None of it holds anything of
-the reference's.
+What is shared. A zygote's children run in its namespaces, root and Landlock domain one after another, never two at
+once, with nothing writable and no IPC in them. The calls of one program share a process: a module's attribute that call
+1 sets (math.pi = 3) is still there in call 2; builtins are restored. None of it holds anything of the reference's.
 
-What it does not stop: kernel bugs; timing and cache side channels; burning CPU and memory up to the limits; a
-reference that reads the clock (see check_reference). Where the root cannot be pivoted, a program can learn which paths
-exist, and with neither pivot nor Landlock it can read what any user can read. Programs that need threads,
-subprocesses, sockets (asyncio.run makes one) or shared libraries that the zygote has not loaded fail with an error that
-says so.
+What it does not stop: kernel bugs; timing and cache side channels; burning CPU and memory up to the limits; a reference
+that reads the clock (see check_reference). Where the root cannot be pivoted, a program can learn which paths exist, and
+with neither pivot nor Landlock it can read what any user can read. Programs that need threads, subprocesses, sockets
+(asyncio.run makes one) or shared libraries that the zygote has not loaded fail with an error that says so.
 """
 import builtins
 import ctypes
@@ -59,6 +59,7 @@ import datetime
 import decimal
 import fractions
 import gc
+import hashlib
 import importlib
 import json
 import math
@@ -71,17 +72,226 @@ import socket
 import struct
 import sys
 import types
-from collections import deque
+from collections import Counter, OrderedDict, deque
+from contextlib import ExitStack, contextmanager
+from typing import NamedTuple
+
+IS_ZYGOTE = __name__ == "__main__" and sys.argv[1:] == ["--zygote"]
+if not IS_ZYGOTE:    # a small zygote forks faster
+    import argparse
+    import queue
+    import subprocess
+    import threading
+    import time
+    from concurrent.futures import Future, ThreadPoolExecutor
+    from importlib.util import find_spec
+    from pathlib import Path
 
 MAX_RESULT = 1 << 20     # bytes of one canonical result; larger ones are "not comparable"
 MAX_PROGRAM = 1 << 20    # characters of one program with its calls; larger ones are "refused"
 MAX_DEPTH = 200          # levels of one result; deeper and self-referential ones are "not comparable"
+KEPT_REFERENCES = 20_000    # tasks whose reference results (32 bytes a call) are kept
+CHANCE = {"timeout", "killed: silent", "refused"}    # what a busy machine can do to a program
 NOBODY = 65534           # user and group of the children where the parent is root
 EXIT_MEMORY = 77         # exit code of a child that had no memory left
 FRAME = struct.Struct("!cI")    # what a child writes: the kind of frame, the length of the payload that follows
 LOADED, VALUE, ERROR, ODD = b"L", b"V", b"E", b"N"
 PRELOADED = """abc base64 bisect calendar cmath copy csv dataclasses enum functools hashlib heapq itertools numbers
     operator re statistics string textwrap time typing unicodedata urllib.parse uuid""".split()    # more: slower forks
+FORBIDDEN = ("import os", "from os", "import sys", "from sys", "sudo", "transformers", "exit(", "quit(", "argparse")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What a user calls
+
+class Outcome(NamedTuple):
+    status: str                     # "ok", "error: TypeError", "timeout", "not comparable", "refused", ...
+    value: bytes | None = None      # the canonical bytes, where the status is "ok"
+
+
+def released_program(answer):
+    """The program that the released evaluator runs for a raw answer; None where the answer holds a FORBIDDEN text.
+
+    It takes what stands in the first block fenced as python, else in the first fenced block, else everything.
+    """
+    if not isinstance(answer, str) or any(text in answer for text in FORBIDDEN):
+        return None
+    if "```python" in answer:
+        return answer.split("```python")[1].split("```")[0]
+    return answer.split("```")[1] if "```" in answer else answer
+
+
+def verdict(reference, outcome, mode):
+    """The status of one test, from the reference's digest (or its status, if not ok) and the candidate's outcome."""
+    if isinstance(reference, str):
+        return f"reference {reference}"
+    if outcome.status != "ok":
+        return outcome.status
+    if mode == "released" and reference in (digest(NONE), digest(NAN)):
+        return "wrong"    # None means "no result" to the released evaluator, and NaN is not equal to itself
+    return "passed" if digest(outcome.value) == reference else "wrong"
+
+
+def digest(value):
+    return hashlib.sha256(value).digest()
+
+
+class Sandbox:
+    """Runs programs in `workers` zygotes. Threads may share one; what a program does is data, never an exception.
+
+    memory_mb         what a program may use beside the interpreter itself
+    call_timeout      seconds for one call, with the running of the program in front of it
+    program_timeout   seconds for all calls of one program (no such limit in mode "released")
+    mode              "module" or "released", see above; run, score and score_many take it too
+    numpy             True: programs can import numpy, and its arrays and scalars can be compared
+    unsafe            True: start even where seccomp cannot be had
+    without           layers to leave out, of "namespaces", "landlock", "seccomp": to test and to price them
+    """
+
+    def __init__(self, workers=2, memory_mb=256, call_timeout=1.0, program_timeout=5.0, mode="module", numpy=False,
+                 unsafe=False, without=()):
+        if sys.platform != "linux" or os.uname().machine not in ("x86_64", "aarch64"):
+            die("the sandbox is made of layers of the Linux kernel on x86_64 or aarch64; run it there, or in a virtual "
+                "machine")
+        if numpy and not find_spec("numpy"):
+            die("the sandbox was asked for numpy, which is not installed; install it with: pip install numpy")
+        self.workers, self.mode, self.call_timeout, self.program_timeout = workers, mode, call_timeout, program_timeout
+        self.options = {"memory_bytes": memory_mb << 20, "without": list(without),
+                        "numpy": str(Path(find_spec("numpy").origin).parents[1]) if numpy else None}
+        self.lock, self.references = threading.Lock(), OrderedDict()
+        self.zygotes = [Zygote(self.options, hash_seed) for hash_seed in (0, 1) for _ in range(workers)]
+        self.free = {0: queue.SimpleQueue(), 1: queue.SimpleQueue()}    # by hash seed; those of seed 1 start when used
+        for zygote in self.zygotes:
+            self.free[zygote.hash_seed].put(zygote)
+        try:
+            for zygote in self.zygotes[:workers]:
+                zygote.launch()    # all at once
+            self.layers, *others = [zygote.greet() for zygote in self.zygotes[:workers]]
+            if any(layers != self.layers for layers in others):
+                raise ZygoteDied(f"its workers do not have the same layers: {[self.layers, *others]}")
+        except (ZygoteDied, OSError) as error:
+            self.close()
+            die(f"the sandbox could not start: {error}")
+        if not self.layers["seccomp"] and not unsafe:
+            self.close()
+            die("seccomp, which keeps programs from the kernel, cannot be had; unsafe=True (--unsafe) runs without it")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def close(self):
+        for zygote in self.zygotes:
+            zygote.close()
+
+    def run(self, program, calls, seed=0, mode=None, hash_seed=0):
+        """Run each call (an expression) in a fresh namespace of the program; one Outcome a call, in their order.
+
+        seed: of random; hash_seed: 0 or 1, of the interpreter, which the order of a set depends on.
+        """
+        calls, mode = list(calls), mode or self.mode
+        if mode not in ("module", "released"):
+            raise ValueError(f"the sandbox's mode is module or released, not {mode!r}")
+        texts = [program, *calls]
+        if not all(isinstance(text, str) for text in texts) or sum(map(len, texts)) > MAX_PROGRAM:
+            return [Outcome("refused")] * len(calls)
+        zygote = self.free[hash_seed].get()
+        try:
+            return self._run(zygote, program, calls, seed, mode)
+        except BaseException:
+            zygote.close()    # interrupted, by Ctrl-C say: its next answer would be to this question
+            raise
+        finally:
+            self.free[hash_seed].put(zygote)
+
+    def _run(self, zygote, program, calls, seed, mode):
+        outcomes, deaths, deadline = [], 0, None
+        program_timeout = self.call_timeout * len(calls) + 1 if mode == "released" else self.program_timeout
+        job = {"program": program, "seed": seed, "mode": mode, "cpu_seconds": math.ceil(program_timeout) + 1}
+        while len(outcomes) < len(calls):    # once; again after a call that cost the child its life
+            rest = calls[len(outcomes):]
+            try:
+                if not zygote.process:
+                    zygote.launch()
+                    if zygote.greet() != self.layers:
+                        raise ZygoteDied("it has other layers than those that the records name")
+                    deadline = None    # the program's time starts again with its zygote
+                deadline = deadline or time.monotonic() + program_timeout
+                if time.monotonic() >= deadline:
+                    return outcomes + [Outcome("timeout")] * len(rest)
+                found, loaded, ended = zygote.run({**job, "calls": rest}, self.call_timeout, deadline)
+            except (ZygoteDied, OSError):
+                zygote.close()
+                deaths += 1
+                if deaths == 2:
+                    return outcomes + [Outcome("refused")] * len(rest)
+                continue
+            outcomes += found
+            if ended != "done":    # where not even the program's own text came to an end, no call will fare better
+                outcomes += [Outcome(ended)] * (1 if loaded else len(rest) - len(found))
+        return outcomes
+
+    def score(self, task, code, mode=None):
+        """{label: status} of a candidate on the task's tests; "passed": it returns what the reference returns.
+
+        code: the candidate's program; in mode "released" the raw answer, from which it is cut as it was there.
+        """
+        calls, mode = list(task["test_cases"].values()), mode or self.mode
+        references = self._reference(task["ground_truth"], calls, mode)
+        outcomes = self.run(released_program(code) if mode == "released" else code, calls, mode=mode)
+        return {label: verdict(reference, outcome, mode)
+                for label, reference, outcome in zip(task["test_cases"], references, outcomes)}
+
+    def _reference(self, program, calls, mode):
+        """The reference's results, as verdict() takes them; run once per task, however many threads ask."""
+        key = digest(json.dumps([program, calls, mode]).encode())
+        with self.lock:
+            results, mine = self.references.get(key), None
+            if results is None:
+                results = mine = self.references[key] = Future()    # whoever asks from here on waits for it
+                if len(self.references) > KEPT_REFERENCES:
+                    self.references.popitem(last=False)
+        if mine:
+            try:
+                outcomes = self.run(program, calls, mode=mode)
+                if any(outcome.status in CHANCE for outcome in outcomes):    # remembered only if it happens twice
+                    outcomes = self.run(program, calls, mode=mode)
+                mine.set_result([digest(out.value) if out.status == "ok" else out.status for out in outcomes])
+            except BaseException as error:
+                self.references.pop(key, None)
+                mine.set_exception(error)
+        return results.result()
+
+    def score_many(self, items, mode=None):
+        """Yield (key, statuses) for each (key, task, code) of an iterable, in order, reading only a little ahead."""
+        with ThreadPoolExecutor(self.workers) as threads:
+            ahead = deque()
+            try:
+                for key, task, code in items:
+                    ahead.append((key, threads.submit(self.score, task, code, mode)))
+                    if len(ahead) > 64 * self.workers:
+                        key, future = ahead.popleft()
+                        yield key, future.result()
+                while ahead:
+                    key, future = ahead.popleft()
+                    yield key, future.result()
+            finally:
+                for _, future in ahead:
+                    future.cancel()
+
+    def check_reference(self, task):
+        """{label: "ok" | "differs" | "none" | "error: ..." | ...}: the reference run twice, with other seeds.
+
+        Both the random and the hash seed differ: what rests on chance, on the order of a set or on a fine clock shows
+        (the date does not).
+        """
+        calls = list(task["test_cases"].values())
+        first = self.run(task["ground_truth"], calls, seed=0)
+        second = self.run(task["ground_truth"], calls, seed=1, hash_seed=1)
+        return {label: one.status if one.status != "ok" else "differs" if one != two else
+                "none" if one.value == NONE else "ok" for label, one, two in zip(task["test_cases"], first, second)}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -91,7 +301,7 @@ class NotComparable(Exception):
     """A result that has no canonical bytes."""
 
 
-def canonical(value, tuples_as_lists=False):
+def canonical(value):
     """The canonical bytes of a result; two results are equal when their bytes are.
 
     Nothing here runs code of the object's class: kinds are found by the identity of the classes in the true __mro__,
@@ -100,11 +310,14 @@ def canonical(value, tuples_as_lists=False):
     """
     room = MAX_RESULT
 
+    def fits(size):
+        if size > room:
+            raise NotComparable("too large")
+
     def take(size):
         nonlocal room
+        fits(size)
         room -= size
-        if room < 0:
-            raise NotComparable("too large")
 
     def text(tag, data):    # a length in front of everything of variable size: no two results share their bytes
         take(len(data) + 8)
@@ -118,8 +331,7 @@ def canonical(value, tuples_as_lists=False):
         return ratio(*x.as_integer_ratio()) if math.isfinite(x) else text(b"f", b"%f" % x)    # nan, inf or -inf
 
     def items(tag, length, parts, depth):
-        if length > room:
-            raise NotComparable("too large")
+        fits(length)
         take(8)
         encoded = [encode(part, depth + 1) for part in parts]
         if tag == b"S":
@@ -130,68 +342,56 @@ def canonical(value, tuples_as_lists=False):
         if depth > MAX_DEPTH:
             raise NotComparable("too deep")
         kind = KINDS.get(id(type(o))) or next((KINDS[id(base)] for base in MRO(type(o)) if id(base) in KINDS), None)
-        if kind == "int":    # bool too
+        if kind is int:    # bool too
             return ratio(int.__add__(o, 0), 1)
-        if kind == "str":
-            if str.__len__(o) > room:
-                raise NotComparable("too large")
+        if kind is str:
+            fits(str.__len__(o))
             return text(b"s", str.__str__(o).encode("utf-8", "surrogatepass"))
-        if kind == "float":
+        if kind is float:
             return real(float.__add__(o, 0.0))
-        if kind == "none":
+        if kind is NONE_TYPE:
             return b"N"
-        if kind == "list":
-            return items(b"l", list.__len__(o), list.__iter__(o), depth)
-        if kind == "tuple":
-            return items(b"l" if tuples_as_lists else b"t", tuple.__len__(o), tuple.__iter__(o), depth)
-        if kind == "dict":
-            if dict.__len__(o) > room:
-                raise NotComparable("too large")
+        if kind in SEQUENCES:    # and sets
+            return items(SEQUENCES[kind], kind.__len__(o), kind.__iter__(o), depth)
+        if kind is dict:
+            fits(dict.__len__(o))
             take(8)
             pairs = sorted([encode(key, depth + 1) + encode(entry, depth + 1) for key, entry in dict.items(o)])
             return b"d%x[%s]" % (len(pairs), b"".join(pairs))
-        if kind == "set":
-            return items(b"S", set.__len__(o), set.__iter__(o), depth)
-        if kind == "frozenset":
-            return items(b"S", frozenset.__len__(o), frozenset.__iter__(o), depth)
-        if kind == "deque":
-            return items(b"q", deque.__len__(o), deque.__iter__(o), depth)
-        if kind == "bytes" or kind == "bytearray":
-            base = bytes if kind == "bytes" else bytearray
-            if base.__len__(o) > room:
-                raise NotComparable("too large")
-            return text(b"b", bytes(base.__getitem__(o, slice(None))))
-        if kind == "complex":
+        if kind is bytes or kind is bytearray:
+            fits(kind.__len__(o))
+            return text(b"b", bytes(kind.__getitem__(o, slice(None))))
+        if kind is complex:
             re, im = complex.__getnewargs__(o)
             return real(re) if im == 0 else text(b"c", real(re) + real(im))
-        if kind == "fraction":
+        if kind is fractions.Fraction:
             top, bottom = FRACTION_TOP(o), FRACTION_BOTTOM(o)    # plain slots, which a program can fill with anything
             if type(top) is not int or type(bottom) is not int or bottom < 1:
                 raise NotComparable("a Fraction of something else than whole numbers")
             common = math.gcd(top, bottom)
             return ratio(top // common, bottom // common)
-        if kind == "decimal":
+        if kind is decimal.Decimal:
             if not decimal.Decimal.is_finite(o):
                 return real(math.nan if decimal.Decimal.is_nan(o) else decimal.Decimal.__float__(o))
             if abs(decimal.Decimal.adjusted(o)) > 10_000:
                 raise NotComparable("too large")
             return ratio(*decimal.Decimal.as_integer_ratio(o))
-        if kind == "range":    # ranges are equal when the numbers in them are
+        if kind is range:    # ranges are equal when the numbers in them are
             start, stop, step = RANGE_START(o), RANGE_STOP(o), RANGE_STEP(o)
             size = max(0, -((start - stop) // step))
             return items(b"r", 3, (size, start if size else 0, step if size > 1 else 0), depth)
-        if kind == "datetime":
+        if kind is datetime.datetime:
             zone = DATETIME_ZONE(o)
             if zone is not None:
                 if type(zone) is not datetime.timezone or type(o) is not datetime.datetime:
                     raise NotComparable("a time zone with methods of its own")
                 o = o.astimezone(datetime.timezone.utc)
             return text(b"D", datetime.datetime.isoformat(o).encode())
-        if kind == "date":
+        if kind is datetime.date:
             return text(b"Y", datetime.date.isoformat(o).encode())
-        if kind == "time" and TIME_ZONE(o) is None:
+        if kind is datetime.time and TIME_ZONE(o) is None:
             return text(b"T", datetime.time.isoformat(o).encode())
-        if kind == "timedelta":
+        if kind is datetime.timedelta:
             return text(b"I", b"%d" % datetime.timedelta.__floordiv__(o, datetime.timedelta(microseconds=1)))
         if kind == "ndarray":
             if ARRAY_SIZE(o) > room or ARRAY_TYPE(o).kind in "mM":    # of times: tolist() forgets their unit
@@ -213,13 +413,141 @@ FRACTION_TOP, FRACTION_BOTTOM = fractions.Fraction._numerator.__get__, fractions
 RANGE_START, RANGE_STOP, RANGE_STEP = range.start.__get__, range.stop.__get__, range.step.__get__
 DATETIME_ZONE, TIME_ZONE = datetime.datetime.tzinfo.__get__, datetime.time.tzinfo.__get__
 NUMPY = ARRAY_SIZE = ARRAY_SHAPE = ARRAY_TYPE = None    # see load_numpy
-KINDS = {id(kind): name for kind, name in [
-    (bool, "int"), (int, "int"), (str, "str"), (float, "float"), (type(None), "none"), (list, "list"), (tuple, "tuple"),
-    (dict, "dict"), (set, "set"), (frozenset, "frozenset"), (deque, "deque"), (bytes, "bytes"),
-    (bytearray, "bytearray"), (complex, "complex"), (fractions.Fraction, "fraction"), (decimal.Decimal, "decimal"),
-    (range, "range"), (datetime.datetime, "datetime"), (datetime.date, "date"), (datetime.time, "time"),
-    (datetime.timedelta, "timedelta")]}
-NONE = canonical(None)
+NONE_TYPE = type(None)
+SEQUENCES = {list: b"l", tuple: b"t", set: b"S", frozenset: b"S", deque: b"q"}
+KINDS = {id(kind): kind for kind in (
+    int, str, float, NONE_TYPE, *SEQUENCES, dict, bytes, bytearray, complex, fractions.Fraction, decimal.Decimal, range,
+    datetime.datetime, datetime.date, datetime.time, datetime.timedelta)} | {id(bool): int}
+NONE, NAN = canonical(None), canonical(math.nan)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The parent's end of a zygote
+
+class ZygoteDied(Exception):
+    pass
+
+
+class Zygote:
+    """The parent's end of one zygote. Used by one thread at a time; started anew after it died."""
+
+    def __init__(self, options, hash_seed):
+        self.options, self.hash_seed, self.process = options, hash_seed, None
+
+    def launch(self):
+        self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        python = getattr(sys, "_base_executable", None) or sys.executable    # not the virtual environment's
+        environment = {"PYTHONHASHSEED": str(self.hash_seed), "OPENBLAS_NUM_THREADS": "1"}
+        with theirs:
+            self.process = subprocess.Popen(
+                [python, "-s", "-S", "-P", "-B", os.path.abspath(__file__), "--zygote"], env=environment, cwd="/",
+                stdin=theirs, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.control.settimeout(60)
+        self.control.send(json.dumps(self.options).encode())
+
+    def greet(self):
+        """Wait until it is ready; returns its layers."""
+        reply = json.loads(self.control.recv(1 << 16) or b'{"error": "its process ended"}')
+        if "error" in reply:
+            self.close()
+            raise ZygoteDied(reply["error"])
+        self.control.settimeout(30)
+        return reply
+
+    def close(self):
+        if self.process:
+            self.control.close()    # it ends by itself when this is closed
+            try:
+                self.process.wait(2)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+            self.process = None
+
+    def run(self, job, call_timeout, deadline):
+        """Have a child run a job: (outcomes, whether the program itself ran, how it ended: "done" or a status)."""
+        try:
+            with ExitStack() as at_the_end:
+                job_file = at_the_end.enter_context(os.fdopen(os.memfd_create("job"), "wb", buffering=0))
+                job_file.write(json.dumps(job).encode())
+                job_file.seek(0)
+                results, theirs = os.pipe()
+                at_the_end.callback(os.close, results)
+                try:
+                    socket.send_fds(self.control, [b"J"], [job_file.fileno(), theirs])
+                finally:
+                    os.close(theirs)    # the child's copy is now the only one: when the child ends, so does the pipe
+                pidfds = socket.recv_fds(self.control, 1, 1)[1]
+                if not pidfds:
+                    raise ZygoteDied("it closed its socket")
+                at_the_end.callback(os.close, pidfds[0])
+                outcomes, loaded, ended = read_frames(results, len(job["calls"]), call_timeout, deadline)
+                left = max(0.01, min(call_timeout, deadline - time.monotonic()))
+                if stop(pidfds[0], 1000 * left if ended == "gone" else 0) and ended == "gone":
+                    ended = "killed: silent"    # it closed its results and stayed
+            status = self.control.recv(4)
+            if len(status) != 4:
+                raise ZygoteDied("it closed its socket")
+        except OSError as error:
+            raise ZygoteDied(str(error)) from error
+        return outcomes, loaded, how_it_died(struct.unpack("!i", status)[0]) if ended == "gone" else ended
+
+
+def stop(pidfd, wait_ms):
+    """Kill a child, after some milliseconds in which it may end by itself; says whether that was needed."""
+    poller = select.poll()
+    poller.register(pidfd, select.POLLIN)
+    if wait_ms and poller.poll(wait_ms):
+        return False
+    try:
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def read_frames(results, calls, call_timeout, deadline):
+    """Read until every call is answered ("done"), the child is "gone", time is up, or what it writes makes no sense."""
+    outcomes, loaded, buffer = [], False, bytearray()
+    poller = select.poll()
+    poller.register(results, select.POLLIN)
+    call_deadline = time.monotonic() + call_timeout
+    while True:
+        while len(buffer) >= FRAME.size:
+            kind, length = FRAME.unpack_from(buffer)
+            if length > MAX_RESULT or kind not in (VALUE, ERROR, ODD) and (kind != LOADED or loaded or outcomes):
+                return outcomes, loaded, "not comparable"
+            if len(buffer) < FRAME.size + length:
+                break
+            payload = bytes(buffer[FRAME.size:FRAME.size + length])
+            del buffer[:FRAME.size + length]
+            if kind == LOADED:
+                loaded = True
+                continue
+            if kind == ERROR:    # its name is the only word of the child's that is shown to anyone
+                name = payload.decode("utf-8", "replace")
+                outcomes.append(Outcome(f"error: {name if name.isascii() and name.isidentifier() else 'unnamed'}"))
+            else:
+                outcomes.append(Outcome("ok", payload) if kind == VALUE else Outcome("not comparable"))
+            call_deadline = time.monotonic() + call_timeout
+            if len(outcomes) == calls:
+                return outcomes, loaded, "done"
+        left = min(call_deadline, deadline) - time.monotonic()
+        if left <= 0 or not poller.poll(math.ceil(left * 1000)):
+            return outcomes, loaded, "timeout"
+        chunk = os.read(results, 1 << 16)
+        if not chunk:
+            return outcomes, loaded, "gone"
+        buffer += chunk
+
+
+def how_it_died(status):
+    """The status of the call under way when a child ended without being told to."""
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+        return {"SIGKILL": "killed: memory", "SIGXCPU": "timeout"}.get(name, f"killed: {name}")
+    return "killed: memory" if os.WEXITSTATUS(status) == EXIT_MEMORY else "killed: exit"
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -246,6 +574,19 @@ def prctl(option, value=0):
     return c("prctl", option, value, 0, 0, 0)
 
 
+def works_in_a_child(trial):
+    """Whether a call returns, tried in a forked process."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            trial()
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitpid(pid, 0)[1] == 0
+
+
 def new_user_namespace(flags, proc_self):
     """Enter new namespaces, the user's among them, in which this user keeps its number and no other exists."""
     uid, gid = os.getuid(), os.getgid()
@@ -269,15 +610,7 @@ def enter_namespaces():
             new_user_namespace(sum(NEW.values()), proc_self)
         os.close(proc_self)
 
-    attempt = os.fork()    # tried on a copy first: some systems let it begin and then forbid the rest
-    if attempt == 0:
-        code = 1
-        try:
-            enter()
-            code = 0
-        finally:
-            os._exit(code)
-    if os.waitpid(attempt, 0)[1]:
+    if not works_in_a_child(enter):    # some systems let it begin and then forbid the rest
         return []
     names = sorted(set(NEW) - {"user"} if os.getuid() == 0 else NEW)
     enter()
@@ -457,8 +790,7 @@ def wall_in(out_fd, limits, fprog):
 
 def run_child(job, out_fd):
     """Run a program's calls and write a frame for each: each in a fresh namespace, with the same random seed."""
-    mode, seed, tuples_as_lists = job["mode"], job["seed"], job["tuples_as_lists"]
-    program, loaded, collect = None, False, gc.collect
+    mode, seed, program, loaded, collect = job["mode"], job["seed"], None, False, gc.collect
     restore, plain_builtins = vars(builtins).update, dict(vars(builtins))
 
     def send(kind, payload=b"", write=os.write):
@@ -477,8 +809,8 @@ def run_child(job, out_fd):
             if mode == "module":
                 module = sys.modules["solution"] = types.ModuleType("solution")    # dataclasses look it up there
                 scope = names = vars(module)
-            else:
-                scope = {}    # names are local to the exec: functions of the program do not see each other
+            else:    # as in a function that runs exec and eval: what the program defines is local to that function,
+                scope = {}    # so that its functions do not see each other, nor themselves, nor what it imported
             exec(program, scope, names)
             if not loaded:
                 send(LOADED)
@@ -492,23 +824,20 @@ def run_child(job, out_fd):
             loaded = True
         sys.setrecursionlimit(10_000)
         if raised is None:
-            send(*result_frame(value, tuples_as_lists))
+            try:
+                result = VALUE, canonical(value)
+            except MemoryError:
+                raise
+            except Exception:    # NotComparable, and what liars make the built-in methods raise
+                result = ODD, b""
+            send(*result)
         elif type(raised) is MemoryError:
             raise MemoryError    # ends this child, and what it hoards with it: the next call runs in a new one
         else:
             send(ERROR, TYPE_NAME(type(raised)).encode("utf-8", "replace")[:64])
-        value = raised = None
+        value = raised = result = None
         names.clear()
         collect()    # its functions and classes hold on to each other
-
-
-def result_frame(value, tuples_as_lists):
-    try:
-        return VALUE, canonical(value, tuples_as_lists)
-    except MemoryError:
-        raise
-    except Exception:    # NotComparable, and what liars make the built-in methods raise
-        return ODD, b""
 
 
 def fork_child(job_fd, out_fd, control, limits, fprog):
@@ -521,7 +850,7 @@ def fork_child(job_fd, out_fd, control, limits, fprog):
         control.close()
         with open(job_fd, "rb") as job_file:
             job = json.load(job_file)
-        wall_in(out_fd, limits, fprog)
+        wall_in(out_fd, [*limits, (resource.RLIMIT_CPU, job["cpu_seconds"])], fprog)
         gc.enable()
         run_child(job, out_fd)
         code = 0
@@ -531,20 +860,14 @@ def fork_child(job_fd, out_fd, control, limits, fprog):
         os._exit(code)
 
 
-def has_seccomp(fprog):
-    """Does a child with the filter on still get a socket? (Tried, not believed.)"""
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            wall_in(3, [], fprog)
-            try:
-                socket.socket()
-            except PermissionError:
-                code = 0
-        finally:
-            os._exit(code)
-    return os.waitpid(pid, 0)[1] == 0
+def no_sockets_under(fprog):
+    """Raises where a process with the filter on still gets a socket. (Tried, not believed.)"""
+    wall_in(3, [], fprog)
+    try:
+        socket.socket()
+    except PermissionError:
+        return
+    raise OSError("seccomp is off")
 
 
 def load_numpy(folder):
@@ -585,18 +908,18 @@ def prepare(options):
         os.close(ruleset)
     prctl(1, signal.SIGKILL)    # PR_SET_PDEATHSIG: die with the process that holds our namespaces
     fprog = None if "seccomp" in without else seccomp_filter()
-    seccomp = fprog is not None and has_seccomp(fprog)
+    seccomp = fprog is not None and works_in_a_child(lambda: no_sockets_under(fprog))
     layers = {"namespaces": sorted(namespaces), "root": "pivoted" if pivoted else "shared", "uid": os.getuid(),
               "landlock": landlock, "seccomp": seccomp, "limits": True}
-    limits = [(resource.RLIMIT_AS, own_memory + options["memory_bytes"]), (resource.RLIMIT_CPU, options["cpu_seconds"]),
-              (resource.RLIMIT_FSIZE, 0), (resource.RLIMIT_NOFILE, 64), (resource.RLIMIT_NPROC, 0),
-              (resource.RLIMIT_CORE, 0), (resource.RLIMIT_MEMLOCK, 0)]
+    limits = [(resource.RLIMIT_AS, own_memory + options["memory_bytes"]), (resource.RLIMIT_FSIZE, 0),
+              (resource.RLIMIT_NOFILE, 64), (resource.RLIMIT_NPROC, 0), (resource.RLIMIT_CORE, 0),
+              (resource.RLIMIT_MEMLOCK, 0)]
     os.environ.clear()
     sys.argv[:] = [""]
     return layers, limits, fprog if seccomp else None
 
 
-def zygote():
+def zygote_main():
     """Prepare and report; then fork a child for every pair of descriptors that comes in, one at a time."""
     control = socket.socket(fileno=os.dup(0))
     os.dup2(1, 0)    # standard input: /dev/null, like the others
@@ -630,362 +953,9 @@ def zygote():
         control.send(struct.pack("!i", os.waitpid(pid, 0)[1]))
 
 
-if __name__ == "__main__" and sys.argv[1:] == ["--zygote"]:
-    zygote()    # never returns, and so never imports what only the parent needs: a small zygote forks faster
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The parent
-
-import argparse
-import hashlib
-import queue
-import subprocess
-import threading
-import time
-from collections import Counter, OrderedDict
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from importlib.util import find_spec
-from pathlib import Path
-from typing import NamedTuple
-
-KEPT_REFERENCES = 20_000    # tasks whose reference results (32 bytes a call) are kept
-CHANCE = {"timeout", "killed: silent", "refused"}    # what a busy machine can do to a program
-
-
-class Outcome(NamedTuple):
-    status: str                     # "ok", "error: TypeError", "timeout", "not comparable", "refused", ...
-    value: bytes | None = None      # the canonical bytes, where the status is "ok"
-
-
-class ZygoteDied(Exception):
-    pass
-
-
-class Zygote:
-    """The parent's end of one zygote. Used by one thread at a time; started anew after it died."""
-
-    def __init__(self, options, hash_seed):
-        self.options, self.hash_seed, self.process = options, hash_seed, None
-
-    def launch(self):
-        self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        python = getattr(sys, "_base_executable", None) or sys.executable    # not the virtual environment's
-        environment = {"PYTHONHASHSEED": str(self.hash_seed), "OPENBLAS_NUM_THREADS": "1"}
-        with theirs:
-            self.process = subprocess.Popen(
-                [python, "-s", "-S", "-P", "-B", os.path.abspath(__file__), "--zygote"], env=environment, cwd="/",
-                stdin=theirs, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        self.control.settimeout(60)
-        self.control.send(json.dumps(self.options).encode())
-
-    def greet(self):
-        """Wait until it is ready; returns its layers."""
-        reply = json.loads(self.control.recv(1 << 16) or b'{"error": "its process ended"}')
-        if "error" in reply:
-            self.close()
-            raise ZygoteDied(reply["error"])
-        self.control.settimeout(30)
-        return reply
-
-    def close(self):
-        if self.process:
-            self.control.close()    # it ends by itself when this is closed
-            try:
-                self.process.wait(2)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
-            self.process = None
-
-    def run(self, job, calls, call_timeout, deadline):
-        """Have a child run a job of so many calls: (frames, did it load?, how it ended: "done" or a status)."""
-        try:
-            with os.fdopen(os.memfd_create("job"), "wb", buffering=0) as job_file:
-                job_file.write(job)
-                job_file.seek(0)
-                results, theirs = os.pipe()
-                try:
-                    socket.send_fds(self.control, [b"J"], [job_file.fileno(), theirs])
-                except OSError:
-                    os.close(results)
-                    raise
-                finally:
-                    os.close(theirs)    # the child's copy is now the only one: when the child ends, so does the pipe
-            try:
-                pidfds = socket.recv_fds(self.control, 1, 1)[1]
-                if not pidfds:
-                    raise ZygoteDied("it closed its socket")
-                try:
-                    frames, loaded, ended = read_frames(results, calls, call_timeout, deadline)
-                    left = max(0.01, min(call_timeout, deadline - time.monotonic()))
-                    if stop(pidfds[0], 1000 * left if ended == "gone" else 0) and ended == "gone":
-                        ended = "killed: silent"    # it closed its results and stayed
-                finally:
-                    os.close(pidfds[0])
-            finally:
-                os.close(results)
-            status = self.control.recv(4)
-            if len(status) != 4:
-                raise ZygoteDied("it closed its socket")
-        except OSError as error:
-            raise ZygoteDied(str(error)) from error
-        return frames, loaded, how_it_died(struct.unpack("!i", status)[0]) if ended == "gone" else ended
-
-
-def stop(pidfd, wait_ms):
-    """Kill a child, after some milliseconds in which it may end by itself; says whether that was needed."""
-    poller = select.poll()
-    poller.register(pidfd, select.POLLIN)
-    if wait_ms and poller.poll(wait_ms):
-        return False
-    try:
-        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-    except ProcessLookupError:
-        return False
-    return True
-
-
-def read_frames(results, calls, call_timeout, deadline):
-    """Read until every call is answered ("done"), the child is "gone", time is up, or what it writes makes no sense."""
-    frames, loaded, buffer = [], False, bytearray()
-    poller = select.poll()
-    poller.register(results, select.POLLIN)
-    call_deadline = time.monotonic() + call_timeout
-    while True:
-        while len(buffer) >= FRAME.size:
-            kind, length = FRAME.unpack_from(buffer)
-            if length > MAX_RESULT or kind not in (VALUE, ERROR, ODD) and (kind != LOADED or loaded or frames):
-                return frames, loaded, "not comparable"
-            if len(buffer) < FRAME.size + length:
-                break
-            if kind == LOADED:
-                loaded = True
-            else:
-                frames.append((kind, bytes(buffer[FRAME.size:FRAME.size + length])))
-                call_deadline = time.monotonic() + call_timeout
-            del buffer[:FRAME.size + length]
-            if len(frames) == calls:
-                return frames, loaded, "done"
-        left = min(call_deadline, deadline) - time.monotonic()
-        if left <= 0 or not poller.poll(math.ceil(left * 1000)):
-            return frames, loaded, "timeout"
-        chunk = os.read(results, 1 << 16)
-        if not chunk:
-            return frames, loaded, "gone"
-        buffer += chunk
-
-
-def how_it_died(status):
-    """The status of the call under way when a child ended without being told to."""
-    if os.WIFSIGNALED(status):
-        number = os.WTERMSIG(status)
-        name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
-        return {"SIGKILL": "killed: memory", "SIGXCPU": "timeout"}.get(name, f"killed: {name}")
-    return "killed: memory" if os.WEXITSTATUS(status) == EXIT_MEMORY else "killed: exit"
-
-
-def outcome_of(kind, payload):
-    """What a frame says. An error's name is the only word of the child's that is shown to anyone."""
-    if kind == ERROR:
-        name = payload.decode("utf-8", "replace")
-        return Outcome(f"error: {name}" if name.isascii() and name.isidentifier() else "error: unnamed")
-    return Outcome("ok", payload) if kind == VALUE else Outcome("not comparable")
-
-
-def digest(value):
-    return hashlib.sha256(value).digest()
-
-
-def verdict(reference, outcome, mode):
-    """The status of one test, from the reference's digest (or its status, if not ok) and the candidate's outcome."""
-    if isinstance(reference, str):
-        return f"reference {reference}"
-    if outcome.status != "ok":
-        return outcome.status
-    if mode == "released" and reference == digest(NONE):
-        return "wrong"
-    return "passed" if digest(outcome.value) == reference else "wrong"
-
-
-class Sandbox:
-    """Runs programs in `workers` zygotes. Threads may share one; what a program does is data, never an exception.
-
-    memory_mb         what a program may use beside the interpreter itself
-    call_timeout      seconds for one call, with the running of the program in front of it
-    program_timeout   seconds for all calls of one program
-    mode              "module" or "released", see above; run, score and score_many take it too
-    numpy             True: programs can import numpy, and its arrays and scalars can be compared
-    unsafe            True: start even where seccomp cannot be had
-    tuples_as_lists   True: (1, 2) equals [1, 2]
-    without           layers to leave out, of "namespaces", "landlock", "seccomp": to test and to price them
-    """
-
-    def __init__(self, workers=2, memory_mb=256, call_timeout=1.0, program_timeout=5.0, mode="module", numpy=False,
-                 unsafe=False, tuples_as_lists=False, without=()):
-        if sys.platform != "linux":
-            die("the sandbox needs Linux, whose kernel its layers are made of; run it there, or in a virtual machine")
-        if os.uname().machine not in ("x86_64", "aarch64"):
-            die(f"the sandbox knows the system calls of x86_64 and aarch64, not of {os.uname().machine}")
-        if mode not in ("module", "released"):
-            die(f"the sandbox's mode is module or released, not {mode!r}")
-        unknown = set(without) - {"namespaces", "landlock", "seccomp"}
-        if unknown:
-            die(f"layers that can be left out are namespaces, landlock and seccomp, not {', '.join(sorted(unknown))}")
-        if numpy and not find_spec("numpy"):
-            die("the sandbox was asked for numpy, which is not installed; install it with: pip install numpy")
-        self.workers, self.mode, self.tuples_as_lists = workers, mode, tuples_as_lists
-        self.call_timeout, self.program_timeout = call_timeout, program_timeout
-        self.options = {"memory_bytes": memory_mb << 20, "cpu_seconds": math.ceil(program_timeout) + 1,
-                        "numpy": str(Path(find_spec("numpy").origin).parents[1]) if numpy else None,
-                        "without": list(without)}
-        self.lock, self.zygotes, self.pools, self.references = threading.Lock(), [], {}, OrderedDict()
-        self._pool(0)
-        try:
-            for zygote in self.zygotes:
-                zygote.launch()    # all at once
-            self.layers, *others = [zygote.greet() for zygote in self.zygotes]
-            if any(layers != self.layers for layers in others):
-                raise ZygoteDied(f"its workers do not have the same layers: {[self.layers, *others]}")
-        except (ZygoteDied, OSError) as error:
-            self.close()
-            die(f"the sandbox could not start: {error}")
-        if not self.layers["seccomp"] and not unsafe:
-            self.close()
-            die("seccomp, which keeps programs from the kernel, cannot be had; unsafe=True (--unsafe) runs without it")
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.close()
-
-    def close(self):
-        for zygote in self.zygotes:
-            zygote.close()
-
-    def _pool(self, hash_seed):
-        """The free zygotes of a hash seed; those of other seeds than 0 start when first used."""
-        with self.lock:
-            if hash_seed not in self.pools:
-                self.pools[hash_seed] = queue.SimpleQueue()
-                for _ in range(self.workers):
-                    self.zygotes.append(Zygote(self.options, hash_seed))
-                    self.pools[hash_seed].put(self.zygotes[-1])
-            return self.pools[hash_seed]
-
-    def run(self, program, calls, seed=0, mode=None, hash_seed=0):
-        """Run each call (an expression) in a fresh namespace of the program; one Outcome a call, in their order."""
-        calls = list(calls)
-        texts = [program, *calls]
-        if not all(isinstance(text, str) for text in texts) or sum(map(len, texts)) > MAX_PROGRAM:
-            return [Outcome("refused")] * len(calls)
-        pool = self._pool(hash_seed)
-        zygote = pool.get()
-        try:
-            return self._run(zygote, program, calls, seed, mode or self.mode)
-        except BaseException:
-            zygote.close()    # interrupted, by Ctrl-C say: its next answer would be to this question
-            raise
-        finally:
-            pool.put(zygote)
-
-    def _run(self, zygote, program, calls, seed, mode):
-        outcomes, deaths, deadline = [], 0, None
-        while len(outcomes) < len(calls):    # once; again after a call that cost the child its life
-            rest = calls[len(outcomes):]
-            job = json.dumps({"program": program, "calls": rest, "seed": seed, "mode": mode,
-                              "tuples_as_lists": self.tuples_as_lists}).encode()
-            try:
-                if not zygote.process:
-                    zygote.launch()
-                    if zygote.greet() != self.layers:
-                        raise ZygoteDied("it has other layers than those that the records name")
-                    deadline = None    # the program's time starts again with its zygote
-                deadline = deadline or time.monotonic() + self.program_timeout
-                if time.monotonic() >= deadline:
-                    return outcomes + [Outcome("timeout")] * len(rest)
-                frames, loaded, ended = zygote.run(job, len(rest), self.call_timeout, deadline)
-            except (ZygoteDied, OSError):
-                zygote.close()
-                deaths += 1
-                if deaths == 2:
-                    return outcomes + [Outcome("refused")] * len(rest)
-                continue
-            outcomes += [outcome_of(*frame) for frame in frames]
-            if ended != "done":    # where not even the program's own text came to an end, no call will fare better
-                outcomes += [Outcome(ended)] * (1 if loaded else len(rest) - len(frames))
-        return outcomes
-
-    def score(self, task, code, mode=None):
-        """{label: status} of a candidate's code on the task's tests; "passed": it returns what the reference does."""
-        calls, mode = list(task["test_cases"].values()), mode or self.mode
-        references = self._reference(task["ground_truth"], calls, mode)
-        outcomes = self.run(code, calls, mode=mode)
-        return {label: verdict(reference, outcome, mode)
-                for label, reference, outcome in zip(task["test_cases"], references, outcomes)}
-
-    def _reference(self, program, calls, mode):
-        """The reference's results, as verdict() takes them; run once per task, however many threads ask."""
-        key = digest(json.dumps([program, calls, mode]).encode())
-        with self.lock:
-            known = self.references.get(key)
-            if known is None:
-                mine = self.references[key] = Future()    # whoever asks from here on waits for it
-                if len(self.references) > KEPT_REFERENCES:
-                    self.references.popitem(last=False)
-        if isinstance(known, Future):
-            return known.result()
-        if known is None:
-            try:
-                outcomes = self.run(program, calls, mode=mode)
-                if any(outcome.status in CHANCE for outcome in outcomes):    # remembered only if it happens twice
-                    outcomes = self.run(program, calls, mode=mode)
-                known = [digest(outcome.value) if outcome.status == "ok" else outcome.status for outcome in outcomes]
-                mine.set_result(known)
-            except BaseException as error:
-                mine.set_exception(error)
-                raise
-            with self.lock:
-                self.references[key] = known    # smaller than the Future
-        return known
-
-    def score_many(self, items, mode=None):
-        """Yield (key, statuses) for each (key, task, code) of an iterable, in order, reading only a little ahead."""
-        with ThreadPoolExecutor(self.workers) as threads:
-            ahead = deque()
-            try:
-                for key, task, code in items:
-                    ahead.append((key, threads.submit(self.score, task, code, mode)))
-                    if len(ahead) > 64 * self.workers:
-                        key, future = ahead.popleft()
-                        yield key, future.result()
-                while ahead:
-                    key, future = ahead.popleft()
-                    yield key, future.result()
-            finally:
-                for _, future in ahead:
-                    future.cancel()
-
-    def check_reference(self, task):
-        """{label: "ok" | "differs" | "none" | "error: ..." | ...}: the reference run twice, with other seeds.
-
-        Both the random and the hash seed differ: what rests on chance, on the order of a set or on a fine clock shows
-        (the date does not).
-        """
-        calls = list(task["test_cases"].values())
-        first = self.run(task["ground_truth"], calls, seed=0)
-        second = self.run(task["ground_truth"], calls, seed=1, hash_seed=1)
-        checks = {}
-        for label, one, two in zip(task["test_cases"], first, second):
-            if one.status != "ok":
-                checks[label] = one.status
-            elif one != two:
-                checks[label] = "differs"
-            else:
-                checks[label] = "none" if one.value == NONE else "ok"
-        return checks
+if IS_ZYGOTE:
+    del Sandbox, Zygote, verdict    # the parent's, like all that follows
+    zygote_main()    # never returns
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -1018,18 +988,20 @@ def die(message, code=2):
     """Stop with one sentence on stderr; exit code 2 is a user's mistake. Under torchrun every rank says its own."""
     rank = int(os.environ.get("RANK", 0))
     sys.stderr.write(f"{Path(sys.argv[0]).name}: {f'rank {rank}: ' if rank else ''}{message}\n")
+    sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code) if "RANK" in os.environ else sys.exit(code)    # the other ranks may be waiting for this one
 
 
 def number(kind=float, least=None, above=None, most=math.inf):
-    """An argparse type: a number of this kind in this range (NaN lies in none)."""
+    """An argparse type: a finite number of this kind in this range."""
     def parse(text):
         value = kind(text)
-        if not (value <= most and (least is None or value >= least) and (above is None or value > above)):
+        if not (abs(value) < math.inf and value <= most and (least is None or value >= least)
+                and (above is None or value > above)):    # NaN fails every comparison
             limits = [f"at least {least}"] * (least is not None) + [f"above {above}"] * (above is not None)
             limits += [f"at most {most}"] * (most < math.inf)
-            raise argparse.ArgumentTypeError(f"must be {' and '.join(limits) or 'a number'}, found {text}")
+            raise argparse.ArgumentTypeError(f"must be {' and '.join(limits) or 'finite'}, found {text}")
         return value
     parse.__name__ = "number" if kind is float else "whole number"    # argparse: "invalid whole number value: 'x'"
     return parse
@@ -1054,9 +1026,9 @@ def fault(value, shape, name="it"):
                     return problem
         return None
     if isinstance(shape, list) and isinstance(value, list):
-        whole_numbers = isinstance(shape[0], tuple) and all(type(v) is int for v in value)
-        if whole_numbers and (not value or shape[0][0] <= min(value) and max(value) <= shape[0][1]):
-            return None    # token ids, which are many
+        if isinstance(shape[0], tuple) and set(map(type, value)) == {int}:    # token ids, which are many
+            if shape[0][0] <= min(value) and max(value) <= shape[0][1]:
+                return None
         return next(filter(None, (fault(v, shape[0], f"{name}[{n}]") for n, v in enumerate(value))), None)
     if isinstance(shape, tuple):
         kinds = (int,) if type(shape[0]) is int else (int, float)
@@ -1082,20 +1054,18 @@ def read(path, kind, domain=None, unique=False, each=None):
     maker, key, shape = SCHEMA[kind]
     if not Path(path).is_file():
         die(f"{path}: no such file; run {maker} first, or name another")
-    samples, lines, number = Counter(), {}, 0
+    samples, lines, found = Counter(), {}, False
     with open(path, "rb") as file:
         for number, line in enumerate(file, 1):
-            if not line.strip():
+            if line.isspace():
                 continue
             try:
                 try:
                     record = json.loads(line.decode("utf-8"))
-                except RecursionError:
-                    raise ValueError("nested too deeply for a record") from None
                 except ValueError:
                     torn = "" if line.endswith(b"\n") else f" (the last line is torn: run {maker} again)"
-                    found = line.strip()[:60].decode("utf-8", "replace")
-                    raise ValueError(f"expected one JSON object, found {found!r}{torn}") from None
+                    begin = line[:60].strip().decode("utf-8", "replace")
+                    raise ValueError(f"expected one JSON object, found {begin!r}{torn}") from None
                 if not isinstance(record, dict):
                     raise ValueError(f"expected a JSON object, found {type(record).__name__}")
                 if problem := fault(record, shape):
@@ -1109,12 +1079,14 @@ def read(path, kind, domain=None, unique=False, each=None):
                         named = ", ".join(f"{part} {value}" for part, value in zip(key, name))
                         raise ValueError(f"{named} is there twice, first in line {lines[name]}")
                     lines[name] = number
-                record = each(record) if each else record
+                found, record = True, each(record) if each else record
+            except RecursionError:
+                die(f"{path}, line {number}: nested too deeply for a record")
             except (ValueError, LookupError, TypeError, AttributeError) as error:
                 what = f"the key {error} is missing" if isinstance(error, KeyError) else error
                 die(f"{path}, line {number}: {what}")
             yield record
-    if not number:
+    if not found:
         die(f"{path} holds no records; run {maker} first, or name another")
 
 
@@ -1141,10 +1113,9 @@ def fill_in(record, kind, name, domain, samples):
 
 def fingerprint(path):
     """A digest of a file, or of a model's folder (its weights, its configuration); a hub name or URL is its own."""
-    path = Path(path)
-    if not path.exists():
+    if not Path(path).exists():
         return str(path)
-    digest = hashlib.sha256()
+    path, digest = Path(path), hashlib.sha256()
     files = [path] if path.is_file() else sorted(
         file for file in path.iterdir() if file.suffix in (".safetensors", ".json") and file.stem != "settings")
     for file in files:
@@ -1237,8 +1208,8 @@ class Output:
                     break
                 try:
                     record = json.loads(line)
-                    self.key_of(record)
-                except (ValueError, LookupError, TypeError):
+                    hash(self.key_of(record))
+                except (ValueError, LookupError, TypeError, RecursionError):
                     die(f"{self.path}, line {number}: found {line[:60]!r}, expected a record with "
                         f"{', '.join(self.key)}; use --overwrite or another --out")
                 whole_lines += len(line)
@@ -1291,177 +1262,11 @@ def parse_response(text):
     return content.strip(), answer.strip() if mark else None
 
 
-def read_jsonl(path, required=()):
-    """Yield the records of a JSON-lines file; a bad line stops with file, number, what was found and expected."""
-    path = Path(path)
-    if not path.is_file():
-        die(f"{path}: no such file; run the stage that writes it first")
-    with open(path, "rb") as lines:
-        for number, raw in enumerate(lines, 1):
-            if not raw.strip():
-                continue
-            try:
-                record = json.loads(raw)
-            except RecursionError:
-                die(f"{path}, line {number}: nested too deeply for a record")
-            except ValueError:
-                if not raw.endswith(b"\n"):
-                    die(f"{path}, line {number}: the last line is torn (it ends in the middle of a record); "
-                        "rerun the stage that writes it, which repairs it")
-                die(f"{path}, line {number}: expected one JSON object, found {raw[:60].decode('utf-8', 'replace')!r}")
-            if not isinstance(record, dict):
-                die(f"{path}, line {number}: expected a JSON object, found {type(record).__name__}")
-            missing = [key for key in required if key not in record]
-            if missing:
-                die(f"{path}, line {number}: expected the keys {', '.join(required)}; missing: {', '.join(missing)}")
-            yield record
-
-
 # ---------------------------------------------------------------------------------------------------------------------
-# The command line
+# Self-test and command line
 
-def parse_args():
-    parser = argparse.ArgumentParser(description="Score answers (Python source) on their tasks' tests, in a sandbox.")
-    # What to do
-    parser.add_argument("--in", dest="source", metavar="FILE",
-                        help="JSON lines with the keys task (ground_truth, test_cases) and answer (Python source as it "
-                        "is, without Markdown fences; null for none)")
-    parser.add_argument("--out", metavar="FILE",
-                        help="the same records with reward, tests and sandbox; continued where it exists")
-    parser.add_argument("--overwrite", action="store_true", help="start --out again instead of continuing it")
-    parser.add_argument("--self-test", action="store_true",
-                        help="print the layers, run hostile programs, an honest one after each")
-    parser.add_argument("--hostile", metavar="FOLDER",
-                        help="more hostile programs for --self-test (default: tests/hostile beside this file)")
-    # How programs run
-    parser.add_argument("--mode", choices=["module", "released"], default="module",
-                        help="run programs as modules, or with the released evaluator's split namespace and None rule "
-                        "(default: module)")
-    parser.add_argument("--workers", type=int, default=os.cpu_count(),
-                        help="programs run at once (default: the number of cores)")
-    parser.add_argument("--memory-mb", type=int, default=256,
-                        help="memory of one program, in MiB beside the interpreter (default: 256)")
-    parser.add_argument("--call-timeout", type=float, default=1.0, help="seconds for one call (default: 1.0)")
-    parser.add_argument("--program-timeout", type=float, default=5.0,
-                        help="seconds for all calls of a program (default: 5.0)")
-    parser.add_argument("--numpy", action="store_true", help="let programs import numpy (default: they cannot)")
-    parser.add_argument("--tuples-as-lists", action="store_true", help="let a tuple equal a list (default: not)")
-    # The layers
-    parser.add_argument("--unsafe", action="store_true", help="run even without seccomp (default: refuse)")
-    parser.add_argument("--without", default="", metavar="LAYERS",
-                        help="leave layers out, to test and to price them: some of namespaces,landlock,seccomp "
-                        "(default: none)")
-    args = parser.parse_args()
-    if not args.self_test and not (args.source and args.out):
-        parser.error("give --in and --out, or --self-test")
-    if args.workers < 1 or args.memory_mb < 1 or not 0 < args.call_timeout < 1e6 or not 0 < args.program_timeout < 1e6:
-        die("--workers, --memory-mb, --call-timeout and --program-timeout must be above zero")
-    if args.hostile and not Path(args.hostile).is_dir():
-        die(f"--hostile {args.hostile}: no such folder")
-    return args
-
-
-def sandbox_of(args, **changes):
-    names = "workers", "memory_mb", "call_timeout", "program_timeout", "mode", "numpy", "unsafe", "tuples_as_lists"
-    settings = {name: getattr(args, name) for name in names}
-    return Sandbox(**{**settings, "without": [layer for layer in args.without.split(",") if layer], **changes})
-
-
-def finished_records(out, settings, overwrite):
-    """(key, tests) of the records that an earlier run finished; cuts a torn last line, refuses other settings."""
-    beside = out.with_suffix(".settings.json")
-    if out.exists() and not overwrite:
-        try:
-            earlier = dict(json.loads(beside.read_text())) if beside.exists() else settings
-        except (ValueError, TypeError):
-            die(f"{beside} is damaged; delete it if {out} was made with the same settings, or use --overwrite")
-        for name, value in settings.items():
-            if earlier.get(name) != value:
-                die(f"{out}: {name} was {earlier.get(name)}, now {value}; use --overwrite or another --out")
-        with open(out, "rb+") as file:
-            text = file.read()
-            file.truncate(text.rfind(b"\n") + 1)
-        finished = [(record_key(record), record["tests"]) for record in read_jsonl(out, required=("tests",))]
-    else:
-        finished = []
-        try:
-            out.parent.mkdir(parents=True, exist_ok=True)
-            out.write_text("")
-        except OSError as error:
-            die(f"--out {out} cannot be written: {error.strerror}")
-    beside.write_text(json.dumps(settings, indent=1) + "\n")
-    return finished
-
-
-def record_key(record):
-    return record.get("task_id"), record.get("sample")
-
-
-def readable(path):
-    """The records of an input, whose tasks are checked where they stand."""
-    for number, record in enumerate(read_jsonl(path, required=("task", "answer")), 1):
-        task = record["task"] if isinstance(record["task"], dict) else {}
-        if not isinstance(task.get("ground_truth"), str) or not isinstance(task.get("test_cases"), dict) \
-                or not task["test_cases"]:
-            die(f"{path}, record {number}: expected a task with ground_truth (source text) and test_cases "
-                f"(label: call), found {json.dumps(record['task'])[:80]}")
-        yield record
-
-
-def show_progress(done, total, since, first, shown=[0.0]):
-    """A bar on a terminal, else a line every ten seconds."""
-    now = time.monotonic()
-    if now - max(since, shown[0]) < (0.2 if sys.stderr.isatty() else 10) and done < total:
-        return
-    shown[0] = now
-    rate = (done - first) / max(now - since, 1e-9)
-    bar = "#" * round(30 * done / max(total, 1))
-    left = round((total - done) / rate) if rate else 0
-    print(f"{done:>7}/{total} [{bar:30}] {rate:6.0f}/s, {left // 60}:{left % 60:02} left",
-          end="\r" if sys.stderr.isatty() and done < total else "\n", file=sys.stderr, flush=True)
-
-
-def score_file(args):
-    """Score every record of --in into --out, in its order."""
-    out = Path(args.out)
-    if out.exists() and Path(args.source).exists() and out.samefile(args.source):
-        die(f"--out is --in ({out}); a stage does not change its input")
-    if out.is_dir():
-        die(f"--out {out} is a folder; name a file in it")
-    names = "mode", "memory_mb", "call_timeout", "program_timeout", "numpy", "tuples_as_lists", "unsafe", "without"
-    settings = {name: getattr(args, name) for name in names}
-    total = sum(1 for _ in readable(args.source))    # the whole input is checked before anything is written
-    with sandbox_of(args) as box:    # before --overwrite takes anything away
-        finished = finished_records(out, settings, args.overwrite)
-        records = readable(args.source)
-        for number, (key, _) in enumerate(finished, 1):
-            record = next(records, {})
-            if record_key(record) != key:
-                die(f"{out}, record {number}: task_id and sample are {key}, in {args.source} {record_key(record)}; "
-                    "use --overwrite or another --out")
-        results = [tests for _, tests in finished]
-        with open(out, "a", encoding="utf-8") as file:
-            since = time.monotonic()
-            for record, tests in box.score_many((record, record["task"], record["answer"]) for record in records):
-                record |= {"reward": share_passed(tests), "tests": tests, "sandbox": box.layers}
-                file.write(json.dumps(record) + "\n")
-                file.flush()
-                results.append(tests)
-                show_progress(len(results), total, since, len(finished))
-    rewards = [share_passed(tests) for tests in results] or [0.0]
-    statuses = Counter(status for tests in results for status in tests.values())
-    print(f"wrote {out}: {total} records, {len(finished)} of them earlier; "
-          f"mean reward {sum(rewards) / len(rewards):.3f}, all tests passed by {rewards.count(1) / len(rewards):.1%}")
-    print("tests: " + ", ".join(f"{count} {status}" for status, count in statuses.most_common(12)))
-
-
-def share_passed(tests):
-    return sum(status == "passed" for status in tests.values()) / len(tests)
-
-
-# The hostile programs in this file are a sample; tests/hostile holds the rest. Each says what must not come true
-# (claim), the statuses that its ten calls may have (expect), and whether a pivoted root is needed to hold it (needs:
-# pivot), or that or Landlock (needs: landlock).
+# Each program in tests/hostile says what must not come true (claim), the statuses that its ten calls may have (expect),
+# and whether a pivoted root is needed to hold it (needs: pivot), or that or Landlock (needs: landlock).
 HOSTILE_TASK = {
     "ground_truth": '''
 def solve(x):
@@ -1475,124 +1280,78 @@ def solve(x):
 ''',
     "test_cases": {str(number): f"solve({argument})" for number, argument in enumerate(
         ["1", "-2", "0.25", "True", "'abc'", "''", "[3, 1, 2, 2]", "(7, 7)", "{'a': 1}", "{5, 4}"], 1)}}
-HOSTILE = {
-    "lying_eq": '''
-# claim: an object that says it equals everything passes
-# expect: not comparable
-class Yes:
-    def __eq__(self, other): return True
-    def __hash__(self): return 0
-def solve(x): return Yes()
-''',
-    "socket": '''
-# claim: a program reaches the network
-# expect: error: PermissionError
-import socket
-def solve(x): return socket.socket()
-''',
-    "write_file": '''
-# claim: a program writes a file
-# expect: error: PermissionError | error: FileNotFoundError
-def solve(x): return open("/tmp/written-by-the-sandbox", "w")
-''',
-    "fork": '''
-# claim: a program starts a process
-# expect: error: PermissionError | error: BlockingIOError
-import os
-def solve(x): return os.fork()
-''',
-    "swallow": '''
-# claim: a program that catches everything outlives its time
-# expect: timeout
-def solve(x):
-    while True:
-        try:
-            while True: pass
-        except BaseException: pass
-''',
-    "exit": '''
-# claim: a program that ends its process ends more than that, or passes
-# expect: killed: exit
-import os
-def solve(x): os._exit(0)
-''',
-    "memory": '''
-# claim: a program takes all of the memory
-# expect: killed: memory
-def solve(x): return len("x" * (1 << 34))
-''',
-    "crash": '''
-# claim: a program that crashes the interpreter takes the zygote along
-# expect: killed: SIGSEGV
-import ctypes
-def solve(x): return ctypes.string_at(0)
-''',
-}
-
-
-def hostile_programs(folder):
-    """{name: source} of the programs in this file and in a folder."""
-    folder = Path(folder) if folder else Path(__file__).resolve().parent / "tests" / "hostile"
-    return {**HOSTILE, **{path.stem: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.py"))}}
 
 
 def header(source, name):
     return next((line.split(":", 1)[1].strip() for line in source.splitlines() if line.startswith(f"# {name}:")), "")
 
 
+def try_hostile(box, task, name, source):
+    """("ok" | "FAILED" | "not held", why): it ends as it says and passes nothing, and an honest program then passes."""
+    needs, pivoted = header(source, "needs"), box.layers["root"] == "pivoted"
+    if not {"": True, "pivot": pivoted, "landlock": pivoted or box.layers["landlock"] > 0}[needs]:
+        return "not held", needs
+    expected = {status.strip() for status in header(source, "expect").split("|")}
+    for _ in range(3):    # on a busy machine calls may be late; hardly three times
+        statuses = set(box.score(task, source).values())
+        honest = set(box.score(task, task["ground_truth"] + f"# after {name}").values())
+        if honest == {"passed"} and statuses & expected and statuses <= expected | {"timeout"}:
+            return "ok", ", ".join(sorted(statuses))
+        if not (statuses | honest) & {*CHANCE, "reference timeout"}:
+            break
+    return "FAILED", f"{sorted(statuses)}, and the honest program after it: {sorted(honest)}"
+
+
 def self_test(args):
-    """Each hostile program must end as it says and pass nothing; then the reference itself must pass everything."""
-    programs = queue.SimpleQueue()
-    for item in hostile_programs(args.hostile).items():
-        programs.put(item)
-    total, verdicts = programs.qsize(), []
+    """Try every program of a folder, each worker in a sandbox of its own; prints a table, returns the exit code."""
+    programs = {path.stem: path.read_text(encoding="utf-8") for path in sorted(args.hostile.glob("*.py"))}
+    if not programs:
+        die(f"{args.hostile} holds no hostile programs; name the folder of tests/hostile/*.py with --hostile")
     secret = f"# known to the parent: {os.urandom(8).hex()}"    # some programs hunt for it
     task = {**HOSTILE_TASK, "ground_truth": HOSTILE_TASK["ground_truth"] + secret}
+    free = queue.SimpleQueue()
 
-    def work(box):
-        while True:
-            try:
-                name, source = programs.get_nowait()
-            except queue.Empty:
-                return
-            strength = {"": True, "pivot": box.layers["root"] == "pivoted",
-                        "landlock": box.layers["root"] == "pivoted" or box.layers["landlock"] > 0}
-            if not strength[header(source, "needs")]:
-                verdicts.append((name, "not held", header(source, "needs")))
-                continue
-            expected = {status.strip() for status in header(source, "expect").split("|")}
-            for _ in range(3):    # on a busy machine calls may be late; hardly three times
-                statuses = set(box.score(task, source).values())
-                honest = set(box.score(task, task["ground_truth"] + f"# after {name}").values())
-                held = statuses & expected and statuses <= expected | {"timeout"} and honest == {"passed"}
-                if held or not (statuses | honest) & {*CHANCE, "reference timeout"}:
-                    break
-            verdicts.append((name, "ok" if held else "FAILED", ", ".join(sorted(statuses)) if honest == {"passed"} else
-                             f"{sorted(statuses)}, and the honest program after it: {sorted(honest)}"))
+    def attempt(name):
+        box = free.get()
+        try:
+            return try_hostile(box, task, name, programs[name])
+        finally:
+            free.put(box)
 
-    boxes = [sandbox_of(args, workers=1, program_timeout=1.5 * args.call_timeout, mode="module")
-             for _ in range(args.workers)]
-    try:
-        print("layers: " + json.dumps(boxes[0].layers))
-        with ThreadPoolExecutor(args.workers) as threads:
-            for future in [threads.submit(work, box) for box in boxes]:
-                future.result()
-    finally:
-        for box in boxes:
-            box.close()
-    for name, result, what in sorted(verdicts):
-        print(f"{result:8} {name:28} {what}")
-    failed = sum(result == "FAILED" for _, result, _ in verdicts)
-    skipped = sum(result == "not held" for _, result, _ in verdicts)
-    print(f"{total} hostile programs: {total - failed - skipped} contained, {failed} failed, "
-          f"{skipped} beyond the layers that are on")
-    return 1 if failed else 0
+    with ExitStack() as stack:
+        for _ in range(args.workers):
+            box = Sandbox(1, call_timeout=args.call_timeout, program_timeout=1.5 * args.call_timeout,
+                          numpy=args.numpy, unsafe=args.unsafe, without=args.without)
+            free.put(stack.enter_context(box))
+        print("layers: " + json.dumps(box.layers))
+        results = list(stack.enter_context(ThreadPoolExecutor(args.workers)).map(attempt, programs))
+    for name, (result, why) in zip(programs, results):
+        print(f"{result:8} {name:28} {why}")
+    count = Counter(result for result, _ in results)
+    print(f"{len(programs)} hostile programs: {count['ok']} contained, {count['FAILED']} failed, "
+          f"{count['not held']} beyond the layers that are on")
+    return 1 if count["FAILED"] else 0
+
+
+def parse_args():
+    parser = argparse.ArgumentParser(description="Try the sandbox's layers on hostile programs.")
+    parser.add_argument("--self-test", action="store_true", required=True,
+                        help="print the layers, run hostile programs, an honest one after each")
+    parser.add_argument("--hostile", metavar="FOLDER", type=Path, default=Path(__file__).parent / "tests" / "hostile",
+                        help="folder of the hostile programs (default: tests/hostile beside this file)")
+    parser.add_argument("--workers", type=number(int, least=1), default=os.cpu_count(),
+                        help="programs tried at once (default: the number of cores)")
+    parser.add_argument("--call-timeout", type=number(above=0), default=1.0, help="seconds for a call (default: 1.0)")
+    parser.add_argument("--numpy", action="store_true", help="let programs import numpy (default: they cannot)")
+    parser.add_argument("--unsafe", action="store_true", help="run even without seccomp (default: refuse)")
+    parser.add_argument("--without", nargs="+", default=[], choices=["namespaces", "landlock", "seccomp"],
+                        metavar="LAYER", help="leave layers out, to test and to price them: namespaces, landlock, "
+                        "seccomp (default: none)")
+    return parser.parse_args()
 
 
 if __name__ == "__main__":
-    arguments = parse_args()
     try:
-        sys.exit(self_test(arguments) if arguments.self_test else score_file(arguments))
+        sys.exit(self_test(parse_args()))
     except KeyboardInterrupt:
-        print("\nstopped; the same command continues", file=sys.stderr)
         sys.exit(130)

@@ -384,8 +384,20 @@ def test_a_page_is_found_in_what_an_agent_wrote():
     assert render.extract_page("```<html><body><p>cut off here\n```") == "<html><body><p>cut off here"
     assert render.extract_page("What colour should it be?") is None
     assert render.extract_page(None) is None
-    for endless in ("<html><body>" + " " * 300_000 + "x", "<!doctype " * 50_000):    # minutes, were it quadratic
+    for endless in ("<html><body>" + " " * 300_000 + "x", "<!doctype " * 50_000, "<body" * 50_000, "</body " * 50_000,
+                    "<head><body>" * 30_000):    # minutes, were it quadratic
         assert render.extract_page(endless) == (endless if "<html" in endless else None)
+
+
+def test_a_page_that_has_only_a_body_is_found_too():
+    body = '<body class="p-4"><p>1</p></body>'
+    assert render.extract_page(f"Here it is:\n```html\n{body}\n```\nI set the <body> to p-4.") == body
+    assert render.extract_page(f"{body} or rather\n<BODY>2</BODY >") == "<BODY>2</BODY >"
+    assert render.extract_page(f"A <header>, then: <head>{LINK}</head>\n{body}") == f"<head>{LINK}</head>\n{body}"
+    assert render.extract_page(f"So: <!doctype html>\n<head></head>{body}") == f"<!doctype html>\n<head></head>{body}"
+    assert render.extract_page(f"<html>{body}</html>") == f"<html>{body}</html>"
+    assert render.extract_page("What colour should the <body> have?") is None
+    assert render.extract_page("</body> <body>") is None
 
 
 def test_unsplash_addresses_become_picsum():
@@ -509,6 +521,13 @@ def test_equal_pages_have_no_difference_and_the_largest_comes_first(renderer):
     said = render.compare_pages(renderer.layout(two), reference)
     assert (said[0].startswith('The section "Lamps" should be white')
             and said.index("The footer should be dark gray, not red.") == 1 and len(said) >= 3)
+
+
+@needs_browser
+def test_a_text_of_symbols_is_not_taken_for_a_block_without_text(renderer):
+    with_arrow = '<div class="bg-red-500 p-4"><img src="https://picsum.photos/id/48/90/90"></div><p>→</p>'
+    reference, agent = (renderer.layout(page(f"<h1>Steps</h1>{body}")) for body in (with_arrow, with_arrow[:-8]))
+    assert render.compare_pages(agent, reference) == ['The text "→" is missing, after the picture.']
 
 
 def test_colours_have_the_names_people_use():

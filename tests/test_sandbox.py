@@ -71,7 +71,7 @@ def test_hostile_programs_are_contained_and_pass_nothing(user, without):
         shutil.copytree(ROOT / "tests" / "hostile", folder / "hostile")
         subprocess.run(["chmod", "-R", "a+rX", str(folder)], check=True)
         command = [python, str(folder / "sandbox.py"), "--self-test", "--hostile", str(folder / "hostile"),
-                   "--workers", "10", "--without", without]
+                   "--workers", "10", *(["--without", *without.split(",")] if without else [])]
         if user == "nobody" and os.getuid() == 0:
             command = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", *command]
         result = subprocess.run(command, capture_output=True, text=True, timeout=300)
@@ -93,7 +93,7 @@ def test_hostile_programs_are_contained_and_pass_nothing(user, without):
 
 def test_every_hostile_program_states_its_claim_and_what_is_expected():
     programs = list((ROOT / "tests" / "hostile").glob("*.py"))
-    assert len(programs) >= 80
+    assert len(programs) >= 148
     for program in programs:
         text = program.read_text()
         assert sandbox.header(text, "claim") and sandbox.header(text, "expect"), program
@@ -297,7 +297,6 @@ def test_equality_departs_from_pythons_where_the_docstring_says_so():
     nan = float("nan")
     assert canonical(nan) == canonical(-nan) == canonical(Decimal("NaN")) and canonical([nan]) == canonical([nan])
     assert canonical(OrderedDict([(1, 1), (2, 2)])) == canonical(OrderedDict([(2, 2), (1, 1)]))
-    assert canonical([1, (2, [3])], tuples_as_lists=True) == canonical((1, [2, (3,)]), tuples_as_lists=True)
     assert canonical([1]) != canonical((1,))
 
 
@@ -388,6 +387,45 @@ def test_released_mode_splits_the_namespace_and_never_passes_none(box):
     assert box.score(task, task["ground_truth"], mode="released") == {"a": "passed", "b": "wrong"}
     imports = "import math\ndef f(x):\n    return math.floor(x)"
     assert box.score(task, imports, mode="released") == {"a": "error: NameError", "b": "error: NameError"}
+    task = {"ground_truth": "def f(x): return float('nan')", "test_cases": {"a": "f(1)"}}
+    assert box.score(task, task["ground_truth"], mode="released") == {"a": "wrong"}, "not equal to itself there"
+    assert box.score(task, task["ground_truth"]) == {"a": "passed"}
+
+
+SQUARE = {"ground_truth": "def f(x): return x * x", "test_cases": {"a": "f(2)", "b": "f(3)"}}
+
+
+@pytest.mark.parametrize("answer, passes", [
+    ("def f(x): return x * x", True),
+    ("Here:\n```python\ndef f(x): return x * x\n```\nDone.", True),
+    ("```\ndef f(x): return x * x\n```", True),
+    ("```python\ndef f(x): return x * x", True),
+    ("import os\ndef f(x): return x * x", False),
+    ("def f(x):\n    'No exit() needed.'\n    return x * x", False),
+    ("I ran it with sudo.\n```python\ndef f(x): return x * x\n```", False),
+    ("```python\ndef f(x): return x\n```\nNo, this is right:\n```python\ndef f(x): return x * x\n```", False),
+    ("```python\ndef f(x): return x * x\n```\nor, wrong,\n```python\ndef f(x): return x\n```", True),
+    ("```py\ndef f(x): return x * x\n```", False),
+    ("Here:\n\ndef f(x): return x * x", False),
+    (None, False)])
+def test_released_mode_reads_the_raw_answer_as_the_released_evaluator_does(box, answer, passes):
+    """Its forbidden texts count wherever they stand, and of several blocks the first one is run."""
+    found = box.score(SQUARE, answer, mode="released")
+    assert (set(found.values()) == {"passed"}) is passes and (passes or "passed" not in found.values()), found
+
+
+def test_released_mode_gives_each_call_its_second_and_the_program_as_many_as_it_has_calls():
+    slow = {"ground_truth": "def f(x): return x", "test_cases": {str(n): f"f({n})" for n in range(5)}}
+    burn = ("def f(x):\n    from time import process_time\n    start = process_time()\n"
+            "    while process_time() < start + 0.5: pass\n    return x")
+    with Sandbox(workers=1, call_timeout=3, program_timeout=0.6) as box:    # the CPU's limit is rounded up: 2 seconds
+        assert list(box.score(slow, burn).values()).count("timeout") >= 3
+        assert set(box.score(slow, burn, mode="released").values()) == {"passed"}
+
+
+def test_an_unknown_mode_is_refused(box):
+    with pytest.raises(ValueError, match="module or released"):
+        box.run("", ["1"], mode="relased")
 
 
 def test_every_failure_has_its_own_status(box):
@@ -549,59 +587,11 @@ def command(*arguments):
                           timeout=120)
 
 
-@pytest.fixture
-def answers(tmp_path):
-    path = tmp_path / "answers.jsonl"
-    records = [{"task_id": f"t{i}", "sample": 0, "task": TASK, "kept": i,
-                "answer": TASK["ground_truth"].replace("2", str(i)) if i else None} for i in range(5)]
-    path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    return path
-
-
-def test_the_command_scores_a_file_and_continues_a_torn_one(answers, tmp_path):
-    before, out = answers.read_bytes(), tmp_path / "results.jsonl"
-    result = command("--in", answers, "--out", out)
-    assert result.returncode == 0, result.stderr
-    records = [json.loads(line) for line in out.read_text().splitlines()]
-    assert [record["reward"] for record in records] == [0.0, 0.1, 1.0, 0.1, 0.1]
-    assert [record["kept"] for record in records] == list(range(5))
-    assert records[2]["tests"] == PASSED and set(records[0]["tests"].values()) == {"refused"}
-    assert records[0]["sandbox"]["seccomp"]
-    assert answers.read_bytes() == before
-    whole = out.read_bytes()
-    out.write_bytes(whole[:len(whole) // 2])
-    assert command("--in", answers, "--out", out).returncode == 0
-    assert out.read_bytes() == whole
-
-
-def swap_lines(path):
-    path.write_text("".join(reversed(path.read_text().splitlines(True))))
-
-
-@pytest.mark.parametrize("change, arguments, complaint", [
-    (lambda answers: answers.unlink(), [], "no such file"),
-    (None, ["--out", "answers.jsonl"], "does not change its input"),
-    (None, ["--mode", "released"], "mode was module, now released"),
-    (lambda answers: answers.write_text("{}\n"), [], "line 1"),
-    (lambda answers: answers.write_text("[1]\n"), [], "line 1"),
-    (lambda answers: answers.write_text("}\n"), [], "line 1"),
-    (lambda answers: answers.write_text('{"task": 3, "answer": ""}\n'), [], "test_cases"),
-    (lambda answers: answers.write_text(answers.read_text()[:-9]), [], "torn"),
-    (swap_lines, [], "--overwrite"),
-    (None, ["--without", "luck"], "luck"),
-    (None, ["--without", "seccomp", "--overwrite"], "--unsafe"),
-    (None, ["--call-timeout", "nan"], "--call-timeout"),
-    (None, ["--self-test", "--hostile", "nowhere"], "no such folder"),
-    (None, ["--out", "."], "is a folder"),
-    (None, ["--out", "/proc/results.jsonl"], "cannot be written"),
-    (lambda answers: (answers.parent / "results.settings.json").write_text("{"), [], "damaged"),
-    (None, ["--luck"], "--luck")])
-def test_a_users_mistake_is_one_sentence_and_writes_nothing(answers, change, arguments, complaint, monkeypatch):
-    monkeypatch.chdir(answers.parent)
-    assert command("--in", "answers.jsonl", "--out", "results.jsonl").returncode == 0
-    if change:
-        change(answers)
-    before = {path.name: path.read_bytes() for path in answers.parent.iterdir()}
-    result = command("--in", "answers.jsonl", "--out", "results.jsonl", *arguments)
-    assert result.returncode == 2 and complaint in result.stderr and "Traceback" not in result.stderr, result.stderr
-    assert {path.name: path.read_bytes() for path in answers.parent.iterdir()} == before
+@pytest.mark.parametrize("arguments, complaint", [
+    ([], "--self-test"), (["--self-test", "--luck"], "--luck"), (["--self-test", "--without", "luck"], "luck"),
+    (["--self-test", "--without", "seccomp"], "--unsafe"), (["--self-test", "--call-timeout", "nan"], "--call-timeout"),
+    (["--self-test", "--workers", "0"], "at least 1"), (["--self-test", "--hostile", "nowhere"], "nowhere")])
+def test_a_users_mistake_is_one_sentence(arguments, complaint):
+    result = command(*arguments)
+    assert result.returncode == 2 and complaint in result.stderr.splitlines()[-1], result.stderr
+    assert "Traceback" not in result.stderr

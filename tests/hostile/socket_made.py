@@ -1,0 +1,4 @@
+# claim: a program reaches the network
+# expect: error: PermissionError
+import socket
+def solve(x): return socket.socket()

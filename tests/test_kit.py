@@ -1,0 +1,316 @@
+"""What the record kit in sandbox.py claims: mistakes are one sentence that names the place, outputs continue, and nothing
+that was there is lost."""
+import argparse
+import json
+import math
+import os
+import resource
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+import sandbox
+from sandbox import Output, check_settings, fault, fingerprint, number, parse_response, read, whole
+
+TASK = {"problem_description": "Add.", "ground_truth": "def f(x): return x"}
+TURNS = [{"role": "user", "content": "Add."}, {"role": "assistant", "content": "I WANT TO ANSWER: x"}]
+RECORDS = {
+    "task": TASK,
+    "demonstration": {"dialogue_history": TURNS},
+    "trajectory": {"task": TASK, "dialogue_history": TURNS, "answer": "x"},
+    "scored": {"task": TASK, "dialogue_history": TURNS, "answer": "x", "reward": 0.5},
+    "candidates": {"task_id": "t", "sample": 0, "turn": 0, "prompt": TURNS[:1], "candidates": [{"output": "x"}]},
+    "pair": {"task_id": "t", "sample": 0, "turn": 0, "prompt": TURNS[:1], "chosen": TURNS[1:], "rejected": TURNS[1:]}}
+
+
+def write(path, *records):
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return path
+
+
+def said(capsys, call, code=2):
+    """What a call that ends the program says: one line, and this exit code."""
+    with pytest.raises(SystemExit) as ended:
+        call()
+    line, = capsys.readouterr().err.splitlines()
+    assert ended.value.code == code
+    return line
+
+
+# ---------------------------------------------------------------------------------------- reading
+
+@pytest.mark.parametrize("kind", RECORDS)
+def test_a_record_of_each_kind_is_read_and_keeps_what_the_schema_does_not_name(tmp_path, kind):
+    record, = read(write(tmp_path / "a.jsonl", {**RECORDS[kind], "mine": [1, {"a": None}]}), kind)
+    assert record["mine"] == [1, {"a": None}] and record.items() >= RECORDS[kind].items()
+
+
+@pytest.mark.parametrize("kind, change, message", [
+    ("task", {"ground_truth": None}, "ground_truth must be text, found null"),
+    ("task", {"test_cases": {"a": 3}}, "test_cases['a'] must be text, found 3"),
+    ("task", {"facts": [{"keywords": ["a"], "question": "b"}]}, "facts[0] lacks the key 'reply', found keywords, quest"),
+    ("trajectory", {"task": {"problem_description": "Add."}}, "task lacks the key 'ground_truth'"),
+    ("trajectory", {"dialogue_history": [{"role": "user", "content": ["a"]}]},
+     'dialogue_history[0].content must be text, found ["a"]'),
+    ("trajectory", {"dialogue_history": {}}, "dialogue_history must be a list, found {}"),
+    ("scored", {"reward": 1.01}, "reward must be a number from 0.0 to 1.0, found 1.01"),
+    ("scored", {"reward": math.nan}, "reward must be a number from 0.0 to 1.0, found NaN"),
+    ("scored", {"reward": True}, "reward must be a number from 0.0 to 1.0, found true"),
+    ("scored", {"sample": 1.5}, "sample must be a whole number, found 1.5"),
+    ("candidates", {"candidates": [{"output_ids": [1, "2"]}]},
+     'candidates[0].output_ids[1] must be a whole number from 0 to 2147483648, found "2"'),
+    ("candidates", {"candidates": [{"output_ids": [1, -2]}]}, "output_ids[1] must be a whole number from 0 to"),
+    ("candidates", {"candidates": [{"output_ids": [True]}]}, "output_ids[0] must be a whole number from 0 to"),
+    ("pair", {"chosen": "x"}, 'chosen must be a list, found "x"')])
+def test_a_fault_names_file_line_and_path(tmp_path, capsys, kind, change, message):
+    path = write(tmp_path / "a.jsonl", RECORDS[kind], {**RECORDS[kind], **change})
+    line = said(capsys, lambda: list(read(path, kind)))
+    assert f"{path}, line 2: " in line and message in line and sandbox.SCHEMA[kind][0] in line
+
+
+def test_an_optional_key_may_be_missing_or_null_and_a_scored_reward_null():
+    assert fault({}, {"a?": int}) is fault({"a": None}, {"a?": int}) is None
+    assert fault({"reward": None}, {"reward": (0.0, 1.0, None)}) is None
+    assert fault({}, {"a": int}) == "it lacks the key 'a', found none"
+
+
+@pytest.mark.parametrize("line, message", [
+    (b"{}}\n", "expected one JSON object, found '{}}'"), (b"[1]\n", "expected a JSON object, found list"),
+    (b"\0" * 100 + b"\n", "expected one JSON object"), (b'{"a": "\xff"}\n', "expected one JSON object"),
+    (b'{"dialogue', "the last line is torn: run evaluate.py again"), (b'{"a":' * 9_000 + b"\n", "nested too deeply"),
+    (b'{"reward": ' + b"9" * 5_000 + b"}\n", "expected one JSON object"), (b"\xef\xbb\xbf{}\n", "expected one JSON")])
+def test_a_line_that_is_no_record_is_one_sentence(tmp_path, capsys, line, message):
+    path = write(tmp_path / "a.jsonl", RECORDS["scored"])
+    path.write_bytes(path.read_bytes() + line)
+    told = said(capsys, lambda: list(read(path, "scored")))
+    assert f"{path}, line 2: " in told and message in told and len(told) < 400
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b"  \n\n"])
+def test_a_file_without_records_and_one_that_is_not_there_name_the_stage_that_writes_it(tmp_path, capsys, content):
+    (tmp_path / "a.jsonl").write_bytes(content)
+    assert "holds no records; run evaluate.py first" in said(capsys, lambda: list(read(tmp_path / "a.jsonl", "scored")))
+    assert "no such file; run evaluate.py" in said(capsys, lambda: list(read(tmp_path / "b.jsonl", "scored")))
+
+
+def test_released_records_get_what_they_lack(tmp_path):
+    other = {**TASK, "problem_description": "Subtract."}
+    silent = {"task": TASK, "dialogue_history": TURNS[:1], "answer": None}
+    path = write(tmp_path / "a.jsonl", RECORDS["trajectory"], {**RECORDS["trajectory"], "task": other}, silent)
+    first, second, third = read(path, "trajectory", domain="backend")
+    assert first["task_id"] == third["task_id"] != second["task_id"]    # by the task's content, wherever it stands
+    assert [r["sample"] for r in (first, second, third)] == [0, 0, 1]
+    assert [r["finish"] for r in (first, second, third)] == ["answered", "answered", "error: no answer"]
+    assert {r["domain"] for r in (first, second, third)} == {"backend"}
+    tasks = list(read(write(tmp_path / "t.jsonl", TASK, {**TASK, "task_id": "mine"}), "task", domain="backend"))
+    assert [(t["task_id"], t["domain"]) for t in tasks] == [("t-00001", "backend"), ("mine", "backend")]
+
+
+def test_another_domain_a_double_key_and_a_callers_complaint_name_the_line(tmp_path, capsys):
+    path = write(tmp_path / "a.jsonl", RECORDS["pair"], {**RECORDS["pair"], "turn": 1}, RECORDS["pair"])
+    assert len(list(read(path, "pair"))) == 3
+    told = said(capsys, lambda: list(read(path, "pair", unique=True)))
+    assert "line 3: task_id t, sample 0, turn 0 is there twice, first in line 1" in told
+    path = write(tmp_path / "b.jsonl", {**TASK, "domain": "frontend"})
+    assert "found domain 'frontend', expected 'backend'" in said(capsys, lambda: list(read(path, "task", "backend")))
+    assert list(read(path, "task", each=lambda record: record["ground_truth"])) == [TASK["ground_truth"]]
+    for each, message in ((lambda r: r["luck"], "the key 'luck' is missing"), (lambda r: int("x"), "invalid literal")):
+        told = said(capsys, lambda: list(read(path, "task", each=each)))
+        assert f"{path}, line 1: " in told and message in told
+
+
+# ---------------------------------------------------------------------------------------- writing and continuing
+
+def record(n, **more):
+    return {"task_id": f"t{n}", "sample": 0, "text": "a line\u2028of é", **more}
+
+
+@pytest.fixture
+def source(tmp_path):
+    return write(tmp_path / "in.jsonl", TASK)
+
+
+def output(tmp_path, source, overwrite=False, **settings):
+    return Output(tmp_path / "runs" / "out.jsonl", {"seed": 0, **settings}, {"--in": source}, overwrite)
+
+
+def test_an_output_goes_on_where_it_was_and_cuts_a_torn_line(tmp_path, source):
+    first = output(tmp_path, source)
+    assert not first.path.parent.exists()    # nothing is made before the first record
+    for n in range(3):
+        first.write(record(n))
+    with open(first.path, "ab") as file:
+        file.write(b'{"task_id": "t3", "sam')
+    second = output(tmp_path, source)
+    assert second.done == {("t0", 0), ("t1", 0), ("t2", 0)}
+    second.write(record(3))
+    assert [json.loads(line) for line in second.path.read_bytes().splitlines()] == [record(n) for n in range(4)]
+    assert json.loads(second.beside.read_text())["seed"] == 0
+
+
+def test_a_continued_output_needs_the_same_settings_and_the_same_input_wherever_it_lies(tmp_path, source, capsys):
+    output(tmp_path, source).write(record(0))
+    assert "seed was 0, now 1" in said(capsys, lambda: output(tmp_path, source, seed=1))
+    assert "luck was None, now 7" in said(capsys, lambda: output(tmp_path, source, luck=7))
+    copy = tmp_path / "copy.jsonl"
+    copy.write_bytes(source.read_bytes())
+    assert output(tmp_path, copy).done == {("t0", 0)}
+    write(source, TASK, TASK)
+    assert "content of --in was" in said(capsys, lambda: output(tmp_path, source))
+    assert output(tmp_path, source, overwrite=True).done == set()
+    copy.unlink()
+    (tmp_path / "runs" / "out.settings.json").write_text("{")
+    assert "missing or damaged" in said(capsys, lambda: output(tmp_path, source))
+
+
+def test_overwrite_removes_nothing_before_the_first_record(tmp_path, source):
+    output(tmp_path, source).write(record(0))
+    before = {path: path.read_bytes() for path in (tmp_path / "runs").iterdir()}
+    again = output(tmp_path, source, overwrite=True, seed=1)
+    assert {path: path.read_bytes() for path in (tmp_path / "runs").iterdir()} == before and again.done == set()
+    again.write(record(1))
+    assert json.loads(again.path.read_bytes()) == record(1) and json.loads(again.beside.read_text())["seed"] == 1
+
+
+@pytest.mark.parametrize("link", ["itself", "symlink", "hard link", "another path"])
+def test_an_input_is_never_the_output(tmp_path, source, capsys, link):
+    path = tmp_path / "out.jsonl"
+    if link == "symlink":
+        path.symlink_to(source)
+    elif link == "hard link":
+        os.link(source, path)
+    else:
+        path = source if link == "itself" else tmp_path / ".." / tmp_path.name / "in.jsonl"
+    for overwrite in (False, True):
+        told = said(capsys, lambda: Output(path, {}, {"--in": source}, overwrite))
+        assert "is the input" in told and "never written over" in told
+    assert json.loads(source.read_text()) == TASK
+
+
+def test_an_output_that_cannot_be_written_is_one_sentence(tmp_path, source, capsys):
+    (tmp_path / "folder.jsonl").mkdir()
+    for path, message in ((tmp_path / "folder.jsonl", "is no file"), (source / "out.jsonl", "cannot be written"),
+                          (Path("/proc/out.jsonl"), "cannot be written"), (tmp_path / "out.json", "end in .jsonl")):
+        assert message in said(capsys, lambda: Output(path, {}, {"--in": source}))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder.jsonl", "in.jsonl"]
+
+
+@pytest.mark.parametrize("line", [b"[1]\n", b"{}\n", b"no\n", b"\0\0\n", b'{"task_id": [1], "sample": 0}\n'])
+def test_an_output_with_a_foreign_line_is_left_alone(tmp_path, source, capsys, line):
+    output(tmp_path, source).write(record(0))
+    path = tmp_path / "runs" / "out.jsonl"
+    path.write_bytes(path.read_bytes() + line + b"torn")
+    before = path.read_bytes()
+    assert "line 2: found" in said(capsys, lambda: output(tmp_path, source)) and path.read_bytes() == before
+
+
+def test_a_full_disk_leaves_whole_lines_and_the_same_command_goes_on(tmp_path, source, capsys):
+    """The disk is full for this process alone: a limit on the size of its files, whose signal is ignored."""
+    out = output(tmp_path, source)
+    out.write(record(0))
+    size, limits = out.path.stat().st_size, resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 10, limits[1]))    # ten bytes of the next line go in
+    try:
+        with pytest.raises(SystemExit) as ended:
+            out.write(record(1))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, before)
+    assert ended.value.code == 1 and "the disk is full; all finished records are saved" in capsys.readouterr().err
+    assert out.path.stat().st_size == size
+    again = output(tmp_path, source)
+    again.write(record(1))
+    assert [json.loads(line)["task_id"] for line in again.path.read_bytes().splitlines()] == ["t0", "t1"]
+
+
+def test_surrogates_and_line_separators_survive(tmp_path, source):
+    texts = ["\ud83d", "\\\ud83d", "\ude00\ud83d", "a\u2028b\x85c\r\n", "\0", "\U0001f600"]
+    out = output(tmp_path, source)
+    for n, text in enumerate(texts):
+        out.write(record(n, text=text))
+    assert [r["text"] for r in output(tmp_path, source).records()] == texts
+    assert len(out.path.read_bytes().split(b"\n")) == len(texts) + 1
+
+
+def test_sort_puts_the_file_in_order(tmp_path, source):
+    out = output(tmp_path, source)
+    for n in (2, 0, 3, 1):
+        out.write(record(n))
+    out.sort(lambda task_id, sample: (sample, task_id))
+    assert [r["task_id"] for r in out.records()] == ["t0", "t1", "t2", "t3"]
+    assert sorted(path.name for path in out.path.parent.iterdir()) == ["out.jsonl", "out.settings.json"]
+
+
+def test_a_whole_file_takes_the_old_ones_place_or_leaves_it(tmp_path):
+    path = tmp_path / "new" / "a.json"
+    with whole(path) as part:
+        part.write_text("first")
+    with pytest.raises(ZeroDivisionError):
+        with whole(path) as part:
+            part.write_text("half")
+            1 / 0
+    assert path.read_text() == "first" and list(path.parent.iterdir()) == [path]
+
+
+def test_settings_that_differ_are_named(tmp_path, capsys):
+    file = tmp_path / "settings.json"
+    file.write_text(json.dumps({"lr": 0.1, "names": ["a"], "gone": 1}))
+    check_settings(file, {"lr": 0.1, "names": ("a",), "gone": 1})    # as JSON has them
+    told = said(capsys, lambda: check_settings(file, {"lr": 0.2, "names": ["a"]}))
+    assert "lr was 0.1, now 0.2; gone was 1, now None; use --overwrite" in told
+
+
+def test_a_fingerprint_is_of_the_content(tmp_path):
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text("{}")
+        (tmp_path / name / "model.safetensors").write_bytes(bytes(3 << 20))
+        (tmp_path / name / "settings.json").write_text(name)    # how it was made is no part of what it is
+    assert fingerprint(tmp_path / "one") == fingerprint(tmp_path / "two")
+    (tmp_path / "two" / "model.safetensors").write_bytes(bytes(2 << 20) + b"x" + bytes((1 << 20) - 1))
+    assert fingerprint(tmp_path / "one") != fingerprint(tmp_path / "two")
+    assert fingerprint("owner/model") == "owner/model" and fingerprint("http://host:8000/v1") == "http://host:8000/v1"
+    assert fingerprint(tmp_path / "one/config.json") == fingerprint(tmp_path / "two/config.json")
+
+
+# ---------------------------------------------------------------------------------------- words and numbers
+
+@pytest.mark.parametrize("text, content, answer", [
+    ("What is x?", "What is x?", None),
+    ("I think.\nOUTPUT: What is x?", "What is x?", None),
+    ("I think.\nOUTPUT: I WANT TO ANSWER:\ndef f(): pass", "I WANT TO ANSWER:\ndef f(): pass", "def f(): pass"),
+    ("I WANT TO ANSWER: print('OUTPUT: 3')", "I WANT TO ANSWER: print('OUTPUT: 3')", "print('OUTPUT: 3')"),
+    ("OUTPUT: I WANT TO ANSWER: 'I WANT TO ANSWER:'", "I WANT TO ANSWER: 'I WANT TO ANSWER:'", "'I WANT TO ANSWER:'"),
+    ("I WANT TO ANSWER:", "I WANT TO ANSWER:", ""), ("", "", None)])
+def test_a_response_is_cut_before_the_answer_and_never_in_it(text, content, answer):
+    assert parse_response(text) == (content, answer)
+
+
+@pytest.mark.parametrize("make, right, wrong", [
+    (lambda: number(), "0.5", ["nan", "inf", "-inf", "x", ""]),
+    (lambda: number(float, least=0, most=1), "1", ["-0.1", "1.1", "nan"]),
+    (lambda: number(float, above=0), "1e-9", ["0", "nan", "inf"]),
+    (lambda: number(int, least=1), "1", ["0", "1.0", "nan", "9" * 400 + "x"]),
+    (lambda: number(int, least=0, most=9), "9", ["10", "1" + "0" * 400])])
+def test_a_number_lies_in_its_range_and_nan_in_none(make, right, wrong):
+    kind = make()
+    assert kind(right) == float(right)
+    for text in wrong:
+        with pytest.raises((argparse.ArgumentTypeError, ValueError)):
+            kind(text)
+
+
+@pytest.mark.parametrize("rank, prefix", [(None, "tool.py: "), ("0", "tool.py: "), ("3", "tool.py: rank 3: ")])
+def test_die_is_one_line_on_every_rank(rank, prefix):
+    script = f"import sys; sys.path.insert(0, {str(ROOT)!r}); sys.argv[0] = 'x/tool.py'; import sandbox\n" \
+             "print('said before'); sandbox.die('no such file')"
+    environment = {name: value for name, value in os.environ.items() if name not in ("RANK", "PYTHONUNBUFFERED")}
+    environment |= {"RANK": rank} if rank else {}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment)
+    assert done.returncode == 2 and done.stderr == f"{prefix}no such file\n" and done.stdout == "said before\n"
