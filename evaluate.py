@@ -12,8 +12,8 @@ cosine of the embeddings of two pictures, of the answer's page and of the refere
 Every metric is a ratio m = sum_i a_i / sum_i b_i over tasks i, where a_i and b_i are sums over the task's samples (for
 the success rate a_i = number of successes, b_i = number of samples). Its 95% interval is the percentile bootstrap over
 TASKS: the samples of one task are drawn together, because they are not independent. Two runs are compared on the tasks
-that both have (the same task is the same request, reference and tests, whatever its name), and each draw of tasks is
-used for both (a paired difference): the difficulty of the tasks cancels. A metric that is 0% or 100% on every task gets
+that both have (with the same name, request, reference and tests), and each draw of tasks is used for both (a paired
+difference): the difficulty of the tasks cancels. A metric that is 0% or 100% on every task gets
 an interval of width zero: the bootstrap cannot know better.
 
 Departures
@@ -279,8 +279,8 @@ def paired_difference(run, base, resamples, seed):
     "tasks", how many these are, and for pages "win_rate"."""
     common = [task for task in run.sums if task in base.sums]
     if not common:
-        die(f"{run.path} and {base.path} have no task in common (the same request, reference and tests), so they "
-            "cannot be compared: roll both out on the same tasks")
+        die(f"{run.path} and {base.path} have no task in common (same name, request, reference and tests), so "
+            "they cannot be compared: roll both out on the same tasks")
     ours, theirs = (np.array([summary.sums[task] for task in common]) for summary in (run, base))    # (T, 2 M)
     wins = np.array([[win_share(run.rewards[task], base.rewards[task])] for task in common])    # (T, 1)
     sums, half = np.hstack([ours, theirs, wins]), ours.shape[1]
@@ -371,8 +371,9 @@ class Summary:
 
 
 def task_digest(record):
-    """A task is what is asked and what is expected: names repeat over seeds."""
+    """Names of tasks repeat over seeds: what is asked and what is expected belongs to a task's identity."""
     content = [record["task"].get(key) for key in ("problem_description", "ground_truth", "test_cases")]
+    content.append(record["task_id"])
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
