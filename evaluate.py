@@ -322,9 +322,11 @@ def score(args):
     if len(out.done) == count:
         print(f"{args.out}: all {count:,} trajectories are scored already")
         return
-    todo = (record for record in trajectories(args.input, domain) if out.key_of(record) not in out.done)
-    for record in tqdm(score_records(todo, args), total=count, initial=len(out.done), unit=" answers", desc="scoring",
-                       mininterval=0.5, dynamic_ncols=True):
+    scored = score_records((record for record in trajectories(args.input, domain)
+                            if out.key_of(record) not in out.done), args)
+    first = next(scored)    # sandbox, encoder and browsers work
+    for record in tqdm(itertools.chain([first], scored), total=count, initial=len(out.done), unit=" answers",
+                       desc="scoring", mininterval=0.5, dynamic_ncols=True):
         out.write(record)
 
 
@@ -784,11 +786,11 @@ def parse_args():
     parser.add_argument("--workers", type=number(int, least=1),
                         help="programs, or browsers, at work at the same time (default: one per core)",
                         default=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count())
-    parser.add_argument("--call-timeout", type=number(float, above=0, most=1e6), default=1.0,
+    parser.add_argument("--call-timeout", type=number(float, above=0, most=1_000_000), default=1.0,
                         help="seconds that one call may take (default: 1.0)")
-    parser.add_argument("--program-timeout", type=number(float, above=0, most=1e6), default=5.0,
+    parser.add_argument("--program-timeout", type=number(float, above=0, most=1_000_000), default=5.0,
                         help="seconds that all calls of a program may take (default: 5.0)")
-    parser.add_argument("--memory-mb", type=number(int, least=1, most=1e9), default=256,
+    parser.add_argument("--memory-mb", type=number(int, least=1, most=1_000_000_000), default=256,
                         help="megabytes that a program may use (default: 256)")
     parser.add_argument("--numpy", action="store_true", help="programs find numpy imported")
     parser.add_argument("--unsafe", action="store_true", help="run programs even where the sandbox cannot shut them in")
@@ -800,7 +802,7 @@ def parse_args():
                         help="which cosine is the reward: of the whole page, or of the centre that CLIP's processor "
                              "keeps, as in the paper; both are recorded (default: page)")
     # intervals
-    parser.add_argument("--resamples", type=number(int, least=1, most=1e9), default=10_000,
+    parser.add_argument("--resamples", type=number(int, least=1, most=1_000_000_000), default=10_000,
                         help="bootstrap draws of the tasks (default: 10000)")
     parser.add_argument("--seed", type=number(int, least=0), default=0, help="seed of the bootstrap (default: 0)")
     # compare runs that are scored already
