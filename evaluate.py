@@ -13,8 +13,8 @@ Every metric is a ratio m = sum_i a_i / sum_i b_i over tasks i, where a_i and b_
 the success rate a_i = number of successes, b_i = number of samples). Its 95% interval is the percentile bootstrap over
 TASKS: the samples of one task are drawn together, because they are not independent. Two runs are compared on the tasks
 that both have (with the same name, request, reference and tests), and each draw of tasks is used for both (a paired
-difference): the difficulty of the tasks cancels. A metric that is 0% or 100% on every task gets
-an interval of width zero: the bootstrap cannot know better.
+difference): the difficulty of the tasks cancels. A metric that is 0% or 100% on every task gets an interval of width
+zero: the bootstrap cannot know better.
 
 Departures
 - An episode without an answer (the engine or the simulator failed) scores 0 and is counted. It is never left out.
@@ -158,8 +158,7 @@ def extract_code(answer):
     Of several fenced blocks those with a definition are kept, in order (a later one overrides an earlier one); usage
     examples and prose around the blocks go. A block that was cut off before its closing fence still counts.
     """
-    marked = answer.lstrip().startswith(ANSWER_MARK)
-    text = (answer.lstrip().removeprefix(ANSWER_MARK) if marked else answer).replace("\r\n", "\n")
+    text = re.sub(rf"\A\s*{ANSWER_MARK}", "", answer).replace("\r\n", "\n")
     blocks = re.findall(r"```[^\n`]*\n(.*?)(?:```|\Z)", text, flags=re.DOTALL)
     if not blocks:    # a fence within one line: ```python f = len```
         blocks = re.findall(r"```(?:python|py)?\b(.*?)```", text, flags=re.DOTALL) or [text]
@@ -427,8 +426,8 @@ COSTS = ("episodes", "sampled_tokens", "simulator_calls", "optimizer_steps", "tr
 
 def training_cost(models):
     """What went into the model of a run, as its trainer counted it in cost.json; {} where nobody did."""
-    paths = [Path(model) / "cost.json" for model in models if isinstance(model, str)]
-    return json.loads(paths[0].read_text()) if len(paths) == 1 == len(models) and paths[0].is_file() else {}
+    path = Path(str(*models) if len(models) == 1 else "") / "cost.json"
+    return json.loads(path.read_text()) if path.is_file() else {}
 
 
 def compare(summaries, args):
@@ -454,7 +453,7 @@ def notes(summary, base, difference):
         total = sum(counter.values())
         return ", ".join(f"{name} {count:,} ({100 * count / total:.1f}%)" for name, count in counter.most_common())
 
-    said = [f"episodes ended: {shares(summary.ends)}"]
+    said = [f"episodes of {summary.path} ended: {shares(summary.ends)}"]
     said += [f"{count:,} x {error}" for error, count in summary.errors.most_common(10)]
     if summary.statuses:
         said.append(f"{'pages' if summary.domain == 'frontend' else 'tests'}: {shares(summary.statuses)}")
@@ -525,26 +524,29 @@ def show(value, unit, signed=False):
 
 
 def cell(numbers, unit, signed=False):
-    """A metric as text: 33.3% [12.1, 54.5], or without an interval that there is not; a difference is in points."""
+    """A metric as text: 33.3% [12.1, 54.5], or of a few seeds 50.0% (40.0, 60.0); a difference is in points."""
     if not numbers:
         return ""
-    ends = "" if numbers["low"] is None else \
-        f" [{show(numbers['low'], unit, signed)}, {show(numbers['high'], unit, signed)}]"
-    return show(numbers["value"], unit, signed) + ("%" if unit == "%" and not signed else "") + ends
+    few = numbers["low"] is None
+    ends = ", ".join(show(value, unit, signed) for value in (numbers["values"] if few else
+                                                             (numbers["low"], numbers["high"])))
+    percent = "%" if unit == "%" and not signed else ""
+    return show(numbers["value"], unit, signed) + percent + (f" ({ends})" if few else f" [{ends}]")
 
 
 def table(result):
     """Metrics, differences to the first run and costs as rows of texts, a run a column; the first row is the head."""
     runs, base = list(result.values()), next(iter(result))
     differences = [run["difference"] or {} for run in runs]
-    rows = [("tasks x samples", *(f"{run['metrics']['tasks']:,} x "
-                                  f"{run['metrics']['samples'] / run['metrics']['tasks']:.3g}" for run in runs))]
+    sizes = [f"{tasks:,} x {samples / tasks:.3g}" for tasks, samples in
+             ((run["metrics"]["tasks"], run["metrics"]["samples"]) for run in runs)]
+    rows = [("tasks x samples", *sizes),
+            (f"win rate vs {base}", *(cell(difference.get("win_rate"), "%") for difference in differences))]
     for name, metric in METRICS.items():
         rows.append((metric.heading, *(cell(run["metrics"].get(name), metric.unit) for run in runs)))
         if metric.compared:
             rows.append((f"{metric.heading}, vs {base}",
                          *(cell(difference.get(name), metric.unit, signed=True) for difference in differences)))
-    rows.append((f"win rate vs {base}", *(cell(difference.get("win_rate"), "%") for difference in differences)))
     rows += [(f"cost: {name.replace('_', ' ')}",
               *(f"{run['cost'][name]:,.0f}" if name in run["cost"] else "" for run in runs)) for name in COSTS]
     return [("", *result), *(row for row in rows if any(row[1:]))]
@@ -578,10 +580,12 @@ def write_report(path, named, result, summaries, args, picture=None):
 
     def place_of(page):
         if page and page not in places:
-            image = picture(page)
+            image, data = picture(page), io.BytesIO()
             places[page] = len(pictures) if image else None
-            pictures.extend([data_address(image)] if image else [])
-        return places[page] if page else None
+            if image:
+                image.save(data, "WEBP", quality=55, method=4)
+                pictures.append("data:image/webp;base64," + base64.b64encode(data.getvalue()).decode())
+        return places.get(page)
 
     for name, file in named.items():
         for record in read(file, "scored", summaries[name].domain):
@@ -592,7 +596,7 @@ def write_report(path, named, result, summaries, args, picture=None):
                 task["episodes"].append(episode(name, record, place_of if picture else None))
     total = sum(summary.samples for summary in summaries.values())
     count = sum(len(task["episodes"]) for task in tasks.values())
-    data = {"runs": {name: str(file) for name, file in named.items()}, "table": table(result), "total": total,
+    data = {"runs": list(named), "table": table(result), "total": total,
             "notes": {name: run["notes"] for name, run in result.items()}, "tasks": list(tasks.values()),
             "pictures": pictures, "curves": [curves for folder in sorted({file.parent for file in named.values()})
                                              for curves in training_curves(folder)]}
@@ -624,8 +628,10 @@ def episode(name, record, place_of=None):
         from render import extract_page
 
     advantages = itertools.chain(record.get("advantages") or (), itertools.repeat(None))
-    turns = [{"agent": turn["role"] == "assistant", "text": turn["content"]} for turn in record["dialogue_history"]]
-    for shown, turn in zip(turns, record["dialogue_history"]):
+    turns = []
+    for turn in record["dialogue_history"]:
+        text, mark, code = turn["content"].partition(ANSWER_MARK)
+        turns.append(shown := {"agent": turn["role"] == "assistant", "text": text + mark, "code": code.strip()})
         if shown["agent"]:
             output, advantage = turn.get("output") or "", turn.get("advantage", next(advantages))
             shown["thought"] = output.partition(ANSWER_MARK)[0].rpartition(OUTPUT_MARK)[0].strip()
@@ -668,10 +674,8 @@ def training_curves(folder):
         charts = {}
         for row in read(path, "metrics") if path.stat().st_size else ():
             for name, value in row.items():
-                title, _, side = name.removeprefix("held_out_").rpartition("_")
-                if side not in ("chosen", "rejected"):
-                    title, side = name.removeprefix("held_out_"), ""
-                line = ("held out " * name.startswith("held_out_") + side).strip() or "training"
+                held_out, title, side = re.fullmatch(r"(held_out_|)(.*?)(_chosen|_rejected|)", name, re.DOTALL).groups()
+                line = (held_out + side[1:]).replace("_", " ").strip() or "training"
                 if name not in ("step", "epoch") and isinstance(value, (int, float)) and math.isfinite(value):
                     charts.setdefault(title.replace("_", " "), {}).setdefault(line, []).append((row["step"], value))
         order = sorted(charts, key=lambda title: (title != "loss", title != "accuracy", title))
@@ -709,33 +713,21 @@ def page_pictures(workers):
         yield picture
 
 
-def data_address(image):
-    """An image as an address that holds the picture itself; None for none."""
-    if image is None:
-        return None
-    data = io.BytesIO()
-    image.save(data, "WEBP", quality=55, method=4)
-    return "data:image/webp;base64," + base64.b64encode(data.getvalue()).decode()
-
-
-def write_picture(path, named, count, picture):
-    """One picture of the first `count` tasks of the first run, by name: in a row each run's page (its first sample),
-    its cosine, and the reference."""
+def write_picture(path, named, tasks, picture):
+    """One picture with a row for each of `tasks`: every run's page (its first sample), its cosine, the reference."""
     from PIL import Image, ImageDraw, ImageFont
     from render import extract_page
 
-    rows = {}    # task -> {caption: page}, the reference last
-    for place, (name, file) in enumerate(named.items()):
-        first = {}
+    rows = {task: {} for task in tasks}    # task -> {caption: page}
+    for name, file in named.items():
+        missing = set(tasks)
         for record in read(file, "scored"):
-            first.setdefault(task_digest(record), record)
-        if place == 0:
-            rows = {task: {} for task in sorted(first, key=lambda task: first[task]["task_id"])[:count]}
-        for task in rows.keys() & first.keys():
-            record, page = first[task], page_of(first[task], extract_page)
-            rows[task].pop("reference", None)
-            rows[task] |= {f"{name}: cosine {record['reward']:.3f}" if page else f"{name}: no page": page,
-                           "reference": record["task"]["ground_truth"]}
+            if (task := task_digest(record)) in missing:
+                missing.remove(task)
+                page = page_of(record, extract_page)
+                rows[task].pop("reference", None)    # it comes last
+                rows[task][f"{name}: cosine {record['reward']:.3f}" if page else f"{name}: no page"] = page
+                rows[task]["reference"] = record["task"]["ground_truth"]
     images = {page: picture(page) for row in rows.values() for page in row.values() if page}
     heights = [24 + max((images[page].height for page in row.values() if images.get(page)), default=0)
                for row in rows.values()]
@@ -850,25 +842,24 @@ def write_json(path, value):
 
 def main():
     args = parse_args()
-    outputs = [path for path in (args.report, args.json, args.picture) if path]
     if args.compare:
         files = named_files(args.compare)
     else:
         args.input = args.input or Path("runs") / args.run_name / f"{args.split}.trajectories.jsonl"
-        name = args.input.name.removesuffix(".jsonl").removesuffix(".trajectories")
-        args.out = args.out or args.input.parent / f"{name}.scored.jsonl"
-        files = {name: [args.out]}
-    for path in outputs:
-        check_path(path, [*itertools.chain(*files.values()), *filter(None, [args.input])])
-    if not args.compare:
+        stem = args.input.name.removesuffix(".jsonl").removesuffix(".trajectories")
+        args.out = args.out or args.input.parent / f"{stem}.scored.jsonl"
+        files = {stem: [args.out]}
+    for path in filter(None, (args.report, args.json, args.picture)):
+        check_path(path, [*filter(None, [args.input]), *itertools.chain(*files.values())])
+    if args.input:
         score(args)
         print(f"wrote {args.out}")
-    if seeds := any(len(paths) > 1 for paths in files.values()):
+    if several := any(len(paths) > 1 for paths in files.values()):
         if args.report or args.picture:
             die("--report and --picture show one run a name: give them one file for each")
         result = compare_seeds(files, args)
     else:
-        named = {name: paths[0] for name, paths in files.items()}
+        named = {name: path for name, [path] in files.items()}
         summaries = {name: summarise(path, args) for name, path in named.items()}
         result = compare(summaries, args)
     print(markdown(table(result)))
@@ -877,21 +868,23 @@ def main():
             print(printable(f"{name}: {note}"))
     if args.json:
         write_json(args.json, result)
-    if not args.compare:
-        stem = args.out.name.removesuffix(".jsonl").removesuffix(".scored")
-        write_json(args.out.with_name(f"{stem}.metrics.json"), next(iter(result.values()))["metrics"])
-    if seeds or not (args.report or args.picture):
+    if args.input:
+        name = args.out.name.removesuffix(".jsonl").removesuffix(".scored")
+        write_json(args.out.with_name(f"{name}.metrics.json"), result[stem]["metrics"])
+    if several:
         return
-    if next(iter(summaries.values())).domain == "backend":
-        if args.picture:
-            die("--picture shows pages; these are backend episodes")
+    first = next(iter(summaries.values()))
+    if args.picture and first.domain != "frontend":
+        die("--picture shows pages; these are backend episodes")
+    if args.report and first.domain != "frontend":
         write_report(args.report, named, result, summaries, args)
-        return
-    with page_pictures(args.workers) as picture:
-        if args.report:
-            write_report(args.report, named, result, summaries, args, picture)
-        if args.picture:
-            write_picture(args.picture, named, args.picture_tasks, picture)
+    elif args.report or args.picture:
+        with page_pictures(args.workers) as picture:
+            if args.report:
+                write_report(args.report, named, result, summaries, args, picture)
+            if args.picture:
+                tasks = sorted(first.ids, key=lambda task: str(first.ids[task]))
+                write_picture(args.picture, named, tasks[:args.picture_tasks], picture)
 
 
 if __name__ == "__main__":
