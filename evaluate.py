@@ -59,7 +59,6 @@ import sys
 import textwrap
 from collections import Counter, OrderedDict, deque
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Callable, NamedTuple
 
@@ -350,25 +349,33 @@ def trajectories(path, domain):
 # Comparing runs
 
 
-@dataclass
 class Summary:
-    """What the tables need of one scored file: a row of sums per task, and what is counted besides."""
-    path: str
-    domain: str
-    sums: dict = field(default_factory=dict)       # task's digest -> (2 M,) numerators and denominators
-    rewards: dict = field(default_factory=dict)    # task's digest -> the rewards of its samples
-    ids: dict = field(default_factory=dict)        # task's digest -> task_id
-    failing: dict = field(default_factory=dict)    # ids of tasks whose reference does not run
-    ends: Counter = field(default_factory=Counter)
-    errors: Counter = field(default_factory=Counter)
-    statuses: Counter = field(default_factory=Counter)
-    encoders: set = field(default_factory=set)
-    models: set = field(default_factory=set)
-    seeds: set = field(default_factory=set)
+    """What the tables need of one scored file, however long its dialogues: a row of sums per task, and counts."""
 
-    @property
-    def samples(self):
-        return sum(map(len, self.rewards.values()))
+    def __init__(self, path, domain):
+        self.path, self.domain = str(path), domain
+        self.sums, self.rewards, self.ids = {}, {}, {}    # of each task's digest: (2 M,) sums, rewards, task_id
+        self.ends, self.errors, self.statuses, self.failing = Counter(), Counter(), Counter(), Counter()
+        self.encoders, self.models, self.seeds = set(), set(), set()
+
+    def add(self, record):
+        task, domain = task_digest(record), record["domain"]
+        self.sums[task] = self.sums.get(task, 0) + measure(record)
+        self.rewards.setdefault(task, []).append(record["reward"])
+        self.ids.setdefault(task, record["task_id"])
+        end = record["finish"].split(":")[0]
+        self.ends[end] += 1
+        self.errors.update([record["finish"][:120]] if end == "error" else [])
+        statuses = [record["page"]] if domain == "frontend" else list((record.get("tests") or {}).values())
+        self.statuses.update(statuses)
+        if any(status.startswith("reference") for status in statuses):
+            self.failing[record["task_id"]] += 1
+        self.models.add(record.get("model"))
+        self.seeds.add(record.get("seed"))
+        self.encoders |= {(record["encoder"], record["view"])} if domain == "frontend" else set()
+        if len(self.encoders) > 1:
+            raise ValueError(f"scored with {record['encoder']}, view {record['view']}, the lines before otherwise; "
+                             "score the whole file with one encoder and view (--overwrite)")
 
 
 def task_digest(record):
@@ -380,30 +387,8 @@ def task_digest(record):
 
 def summarise(path, args):
     """The Summary of a scored file, in one pass."""
-    summary = Summary(str(path), domain_of(path, "scored", args))
-
-    def add(record):
-        task = task_digest(record)
-        summary.sums[task] = summary.sums.get(task, 0) + measure(record)
-        summary.rewards.setdefault(task, []).append(record["reward"])
-        summary.ids.setdefault(task, record["task_id"])
-        end = record["finish"].split(":")[0]
-        summary.ends[end] += 1
-        if end == "error":
-            summary.errors[record["finish"][:120]] += 1
-        statuses = [record["page"]] if summary.domain == "frontend" else (record.get("tests") or {}).values()
-        summary.statuses.update(statuses)
-        if any(status.startswith("reference") for status in statuses):
-            summary.failing[record["task_id"]] = True
-        summary.models.add(record.get("model"))
-        summary.seeds.add(record.get("seed"))
-        if summary.domain == "frontend":
-            summary.encoders.add((record["encoder"], record["view"]))
-            if len(summary.encoders) > 1:
-                raise ValueError(f"scored with {record['encoder']}, view {record['view']}, the lines before otherwise; "
-                                 "score the whole file with one encoder and view (--overwrite)")
-
-    for _ in read(path, "scored", summary.domain, each=add):
+    summary = Summary(path, domain_of(path, "scored", args))
+    for _ in read(path, "scored", summary.domain, each=summary.add):
         pass
     return summary
 
@@ -411,7 +396,8 @@ def summarise(path, args):
 def metrics_of(summary, args):
     """What goes into metrics.json."""
     return {
-        "in": summary.path, "domain": summary.domain, "tasks": len(summary.sums), "samples": summary.samples,
+        "in": summary.path, "domain": summary.domain, "tasks": len(summary.sums),
+        "samples": sum(map(len, summary.rewards.values())),
         **{name: value for pair in summary.encoders for name, value in zip(("encoder", "view"), pair)},
         **intervals(np.array(list(summary.sums.values())), args.resamples, args.seed),
         "finish": dict(summary.ends.most_common()), "errors": dict(summary.errors.most_common(10)),
@@ -486,8 +472,7 @@ def compare_seeds(files, args):
             has, lacks = (name, base_name) if seed in run else (base_name, name)
             die(f"{runs[has][seed].path} ({has}) names the seed {seed}, which no file of {lacks} does "
                 f"({', '.join(summary.path for summary in runs[lacks].values())}); seeds are compared one by one")
-    one_draw = argparse.Namespace(**vars(args) | {"resamples": 1})    # their own intervals are not shown
-    by_seed = {seed: compare({name: run[seed] for name, run in runs.items()}, one_draw) for seed in sorted(base)}
+    by_seed = {seed: compare({name: run[seed] for name, run in runs.items()}, args) for seed in sorted(base)}
     return {name: mean_over_seeds({seed: result[name] for seed, result in by_seed.items()}) for name in runs}
 
 
@@ -594,7 +579,7 @@ def write_report(path, named, result, summaries, args, picture=None):
                 task |= {"id": record["task_id"], "request": record["task"].get("problem_description") or "",
                          "reference": lines_of(reference), "picture": place_of(reference) if picture else None}
                 task["episodes"].append(episode(name, record, place_of if picture else None))
-    total = sum(summary.samples for summary in summaries.values())
+    total = sum(run["metrics"]["samples"] for run in result.values())
     count = sum(len(task["episodes"]) for task in tasks.values())
     data = {"runs": list(named), "table": table(result), "total": total,
             "notes": {name: run["notes"] for name, run in result.items()}, "tasks": list(tasks.values()),

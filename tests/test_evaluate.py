@@ -307,7 +307,9 @@ def summary(values, samples=1, tasks=None):
     sums = np.zeros((len(values), 2 * len(evaluate.METRICS)))
     place = 2 * list(evaluate.METRICS).index("success")
     sums[:, place], sums[:, place + 1] = values, samples
-    return evaluate.Summary("x", "backend", sums=dict(zip(names, sums)), rewards={name: [0.0] for name in names})
+    found = evaluate.Summary("x", "backend")
+    found.sums, found.rewards = dict(zip(names, sums)), {name: [0.0] for name in names}
+    return found
 
 
 def interval(values, resamples=10_000, samples=1):
