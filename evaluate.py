@@ -36,9 +36,9 @@ Memory does not grow with the dialogues: each record is written as it is scored,
 same command goes on where it stopped.
 
     python evaluate.py --split train
-    python evaluate.py --in runs/default/test.trajectories.jsonl --report report.html
-    python evaluate.py --compare base=runs/a/test.scored.jsonl sweet=runs/b/test.scored.jsonl --report report.html
-    python evaluate.py --compare base=runs/a/test.scored.jsonl sweet=runs/b/test.scored.jsonl --picture pages.png
+    python evaluate.py --in runs/default/test.trajectories.jsonl --report runs/default/report.html
+    python evaluate.py --compare base=runs/a/test.scored.jsonl sweet=runs/b/test.scored.jsonl --report runs/b/ab.html
+    python evaluate.py --compare base=runs/a/test.scored.jsonl sweet=runs/b/test.scored.jsonl --picture runs/b/ab.png
     python evaluate.py --compare base='runs/seed-*/base.test.scored.jsonl' sweet='runs/seed-*/policy.test.scored.jsonl'
 Where a name stands for several files, each is a training run with a seed of its own, the one that its records name:
 means over the seeds, differences taken seed by seed, and from five seeds on intervals by Student's t.
@@ -555,6 +555,9 @@ def printable(text):
 # the policy in its head lets no other script run (it names the script by its hash), loads nothing and sends nothing.
 
 
+TEMPLATE = Path(__file__).with_name("report.html")
+
+
 def write_report(path, named, result, summaries, args, picture=None):
     """The tables, dialogues and curves of the scored files `named` {name: path} as one HTML file.
 
@@ -585,7 +588,7 @@ def write_report(path, named, result, summaries, args, picture=None):
             "notes": {name: run["notes"] for name, run in result.items()}, "tasks": list(tasks.values()),
             "pictures": pictures, "curves": [curves for folder in sorted({file.parent for file in named.values()})
                                              for curves in training_curves(folder)]}
-    template = (Path(__file__).parent / "report.html").read_text(encoding="utf-8")
+    template = TEMPLATE.read_text(encoding="utf-8")
     text = json.dumps(data, allow_nan=False).replace("<", "\\u003c")    # no </script> and no <!-- can end the script
     policy = "default-src 'none'; img-src data:; base-uri 'none'; form-action 'none'"
     for tag in ("style", "script"):
@@ -835,7 +838,7 @@ def main():
         args.out = args.out or args.input.parent / f"{stem}.scored.jsonl"
         files = {stem: [args.out]}
     for path in filter(None, (args.report, args.json, args.picture)):
-        check_path(path, [*filter(None, [args.input]), *itertools.chain(*files.values())])
+        check_path(path, [TEMPLATE, *filter(None, [args.input]), *itertools.chain(*files.values())])
     if args.input:
         score(args)
         print(f"wrote {args.out}")

@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -697,6 +698,16 @@ def test_the_reports_policy_lets_nothing_else_run_or_load(scored, browser, tmp_p
     browser(changed)
     assert len(browser.trouble) == 1 and "Content Security Policy" in browser.trouble[0]
     browser.trouble.clear()
+
+
+def test_a_report_never_takes_the_place_of_its_template(tmp_path):
+    for name in ("evaluate.py", "sandbox.py", "report.html"):
+        shutil.copy(ROOT / name, tmp_path)
+    scored_file(tmp_path / "a.jsonl", trajectory(0, RIGHT))
+    done = subprocess.run([sys.executable, "evaluate.py", "--compare", "a=a.jsonl", "--report", "report.html"],
+                          cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 2 and "report.html" in done.stderr and done.stderr.count("\n") == 1
+    assert (tmp_path / "report.html").read_bytes() == (ROOT / "report.html").read_bytes()
 
 
 @pytest.mark.parametrize("width", [1280, 390])
