@@ -257,8 +257,12 @@ def bootstrap_sums(sums, resamples, seed):
 def percentile_intervals(names, values, draws):
     """{name: {"value", "low", "high"}} of values (M,) with 95% percentile intervals of their bootstrap draws (R, M).
     A value for which nothing was counted is left out, and so are draws in which nothing was."""
-    return {name: dict(zip(("value", "low", "high"), map(float, (value, *np.nanpercentile(drawn, [2.5, 97.5])))))
-            for name, value, drawn in zip(names, values, draws.T) if not math.isnan(value)}
+    result = {}
+    for name, value, drawn in zip(names, values, draws.T):
+        if not math.isnan(value):
+            low, high = np.nanpercentile(drawn, [2.5, 97.5])
+            result[name] = {"value": float(value), "low": float(low), "high": float(high)}
+    return result
 
 
 def intervals(sums, resamples, seed):
@@ -281,13 +285,16 @@ def paired_difference(run, base, resamples, seed):
             "they cannot be compared: roll both out on the same tasks")
     ours, theirs = (np.array([summary.sums[task] for task in common]) for summary in (run, base))    # (T, 2 M)
     wins = np.array([[win_share(run.rewards[task], base.rewards[task])] for task in common])    # (T, 1)
-    sums, half = np.hstack([ours, theirs, wins]), ours.shape[1]
-    totals, draws = sums.sum(axis=0), bootstrap_sums(sums, resamples, seed)    # (4 M + 1,), (R, 4 M + 1)
-    result = {"tasks": len(common), **percentile_intervals(
-        METRICS, *(ratios(x[..., :half]) - ratios(x[..., half:-1]) for x in (totals, draws)))}
+    sums, half = np.hstack([ours, theirs, wins]), ours.shape[1]    # (T, 4 M + 1)
+
+    def differences(sums):    # (..., 4 M + 1) -> (..., M)
+        return ratios(sums[..., :half]) - ratios(sums[..., half:-1])
+
+    total, draws = sums.sum(axis=0), bootstrap_sums(sums, resamples, seed)
+    result = percentile_intervals(METRICS, differences(total), differences(draws))
     if run.domain == "frontend":
-        result |= percentile_intervals(["win_rate"], *(x[..., -1:] / len(common) for x in (totals, draws)))
-    return result
+        result |= percentile_intervals(["win_rate"], total[-1:] / len(common), draws[:, -1:] / len(common))
+    return {"tasks": len(common)} | result
 
 
 def over_seeds(values, least=-math.inf, most=math.inf):
@@ -649,8 +656,8 @@ def result_of(record):
         return ("solved", "good") if reward == 1 else ("partly solved", "some") if reward else ("unsolved", "bad")
     if record["page"] != "ok":
         return "blank or broken page", "bad"
-    return ("cosine from 0.9", "good") if reward >= 0.9 else \
-        ("cosine from 0.7", "some") if reward >= 0.7 else ("cosine below 0.7", "bad")
+    return ("close, from 0.9", "good") if reward >= 0.9 else \
+        ("similar, from 0.7", "some") if reward >= 0.7 else ("unlike, below 0.7", "bad")
 
 
 def training_curves(folder):
