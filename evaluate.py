@@ -419,8 +419,9 @@ COSTS = ("episodes", "sampled_tokens", "simulator_calls", "optimizer_steps", "tr
 
 def training_cost(models):
     """What went into the model of a run, as its trainer counted it in cost.json; {} where nobody did."""
-    path = Path(str(*models) if len(models) == 1 else "") / "cost.json"
-    return json.loads(path.read_text()) if path.is_file() else {}
+    model, *others = models
+    path = Path(str(model)) / "cost.json"
+    return json.loads(path.read_text()) if path.is_file() and not others else {}
 
 
 def compare(summaries, args):
@@ -475,7 +476,7 @@ def compare_seeds(files, args):
         runs[name][seed] = summary
     base_name, base = next(iter(runs.items()))
     for name, run in runs.items():
-        for seed in run.keys() ^ base.keys():
+        for seed in sorted(run.keys() ^ base.keys(), key=str):
             has, lacks = (name, base_name) if seed in run else (base_name, name)
             die(f"{runs[has][seed].path} ({has}) names the seed {seed}, which no file of {lacks} does "
                 f"({', '.join(summary.path for summary in runs[lacks].values())}); seeds are compared one by one")
