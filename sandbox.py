@@ -981,6 +981,7 @@ SCHEMA = {  # kind of record: (what writes it, what names a record, its shape)
     "pair": ("train_policy.py", ("task_id", "sample", "turn"), {
         "task_id?": str | int, "sample?": int, "turn?": int, "prompt": [MESSAGE], "chosen": [MESSAGE],
         "rejected": [MESSAGE], "chosen_ids?": [(0, 1 << 31)], "rejected_ids?": [(0, 1 << 31)]}),
+    "metrics": ("train_critic.py or train_policy.py", ("step",), {"step": int | float}),
 }
 
 

@@ -1,6 +1,6 @@
 """Claims about evaluate.py, checked on its real command line: rewards, intervals, comparison, resume, the report."""
 
-import html.parser
+import argparse
 import json
 import os
 import re
@@ -27,7 +27,8 @@ def task(number, reference=RIGHT):
     return {"task_id": f"t-{number:03d}", "domain": "backend", "problem_description": f"Double it, {number}.",
             "ground_truth": reference + f"\nNUMBER = {number}\n",
             "test_cases": {f"case {x}": f"double({x})" for x in range(10)},
-            "source": "hand", "facts": [{"detail": "factor", "keywords": ["factor"], "reply": "The factor is 2."}]}
+            "source": "hand", "facts": [{"detail": "factor", "keywords": ["factor"], "question": "What is the factor?",
+                       "reply": "The factor is 2."}]}
 
 
 def trajectory(number, answer, sample=0, turns=2, finish="answered", **more):
@@ -53,7 +54,11 @@ def read(path):
     return [json.loads(line) for line in Path(path).read_text().splitlines()]
 
 
+PATIENT = ["--call-timeout", "20", "--program-timeout", "60"]    # tests may run on a machine that has other work
+
+
 def run(folder, *arguments, code=0):
+    arguments = [*arguments, *([] if "--compare" in arguments else PATIENT)]
     done = subprocess.run([sys.executable, ROOT / "evaluate.py", *map(str, arguments)], cwd=folder,
                           capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
     assert done.returncode == code, done.stdout + done.stderr
@@ -115,10 +120,10 @@ def test_metrics_are_those_computed_by_hand(scored):
 def test_the_share_of_hidden_details_that_the_agent_was_told_is_counted(scored):
     folder, _ = scored
     assert json.loads((folder / "runs/default/test.metrics.json").read_text())["details_told"]["value"] == 1.0
-    assert [told for _, told in evaluate.told_facts(trajectory(0, RIGHT, turns=1))] == [False]
-    assert [told for _, told in evaluate.told_facts(trajectory(0, RIGHT, turns=2))] == [True]
+    assert [heard for _, heard in evaluate.facts_heard(trajectory(0, RIGHT, turns=1))] == [False]
+    assert [heard for _, heard in evaluate.facts_heard(trajectory(0, RIGHT, turns=2))] == [True]
     guess = trajectory(0, RIGHT + "# The factor is 2.", turns=1)
-    assert [told for _, told in evaluate.told_facts(guess)] == [False], "the agent guessed it, nobody told it"
+    assert [heard for _, heard in evaluate.facts_heard(guess)] == [False], "the agent guessed it, nobody told it"
 
 
 def test_a_reference_that_fails_its_own_tests_is_counted(tmp_path):
@@ -140,7 +145,9 @@ def test_a_reference_that_fails_its_own_tests_is_counted(tmp_path):
     ("1. code:\n   ```py\n   def f():\n       return 1\n   ```", "def f():\n    return 1"),
     ("```python\ndef f():\n    return 1", "def f():\n    return 1"),  # cut off before the closing fence
     ("I WANT TO ANSWER: ```python\ndef f():\n    return 1\n```", "def f():\n    return 1"),
-    ("Like this? I WANT TO ANSWER:\ndef f():\n    return 1", "def f():\n    return 1"),
+    ("\n I WANT TO ANSWER:\ndef f():\n    return 1", "def f():\n    return 1"),
+    ('MARK = "I WANT TO ANSWER:"', 'MARK = "I WANT TO ANSWER:"'),    # nothing is cut inside an answer
+    ('I WANT TO ANSWER: print("OUTPUT: I WANT TO ANSWER: x")', 'print("OUTPUT: I WANT TO ANSWER: x")'),
     ("```python\ndef f():\n    return g()\n```\nwith\n```python\ndef g():\n    return 1\n```\n"
      "Use:\n```\nprint(f())\n```",
      "def f():\n    return g()\n\ndef g():\n    return 1"),
@@ -164,6 +171,31 @@ def test_both_modes_are_printed_side_by_side(tmp_path):
     assert second["reward"] == second["reward_released"] == 1.0
     assert (re.search(r"success +\| 100.0%", done.stdout)
             and re.search(r"success \(released evaluator\) +\| 50.0%", done.stdout))
+
+
+def test_the_released_evaluator_gets_the_answer_as_it_stands_and_the_module_its_program(monkeypatch):
+    asked = []
+
+    class Box:
+        layers = {}
+
+        def __init__(self, **_):
+            pass
+
+        __enter__, __exit__ = lambda self: self, lambda self, *_: None
+
+        def score_many(self, items, mode):
+            for key, task, code in items:
+                asked.append((mode, code))
+                yield key, dict.fromkeys(task["test_cases"], "passed")
+
+    monkeypatch.setattr(evaluate, "Sandbox", Box)
+    args = argparse.Namespace(mode="both", workers=1, memory_mb=1, call_timeout=1, program_timeout=1, numpy=False,
+                              unsafe=False)
+    answer = f"Here:\n```python\n{RIGHT}```\nDone."
+    scored = list(evaluate.score_programs([trajectory(0, answer), trajectory(1, None)], args))
+    assert asked[:2] == [("module", RIGHT.strip()), ("released", answer)]
+    assert [record["reward_released"] for record in scored] == [1.0, 0.0], "no answer passes nothing"
 
 
 def test_released_trajectories_are_read_as_they_are(tmp_path):
@@ -238,12 +270,6 @@ def test_the_reward_of_a_page_is_its_cosine_with_the_reference(designs):
     assert metrics["encoder"] == "layout"
 
 
-def test_the_next_command_for_pages_names_the_domain(designs):
-    folder, _ = designs
-    last = run(folder, "--in", "a.trajectories.jsonl", "--out", "runs/pages/train.scored.jsonl").stdout.splitlines()[-1]
-    assert last == "next: python train_critic.py --run pages --domain frontend"
-
-
 def test_a_win_is_the_higher_cosine_and_a_tie_is_half(designs):
     folder, printed = designs
     # page 0: both are the reference, a tie; page 1: b is better; page 2: nothing against a blank page, both 0, a tie
@@ -254,16 +280,17 @@ def test_a_win_is_the_higher_cosine_and_a_tie_is_half(designs):
             and evaluate.win_share([0.1], [0.5]) == 0)
 
 
-def test_the_report_shows_every_page_beside_its_reference(designs):
+def test_the_report_shows_every_page_beside_its_reference(designs, browser):
     folder, _ = designs
-    raw = (folder / "c.html").read_text()
-    page = Page(raw)
-    pictures = [attributes["src"] for tag, attributes in page.tags if tag == "img"]
-    assert len(pictures) == 6 + 5, "each of six dialogues shows a first page, five an answer"
-    assert all(source.startswith("data:image/webp;base64,") for source in pictures) and len(set(pictures)) == 3
-    assert (sum(tag == "use" for tag, _ in page.tags) == len(pictures)
-            and sum(tag == "image" for tag, _ in page.tags) == 1)
-    assert len(raw) < 300_000
+    data = data_of(folder / "c.html")
+    assert len(data["pictures"]) == 3, "each picture is stored once: the two designs and the blank page"
+    assert all(address.startswith("data:image/webp;base64,") for address in data["pictures"])
+    assert (folder / "c.html").stat().st_size < 300_000
+    page = browser(folder / "c.html")
+    page.evaluate(OPEN_ALL)
+    shown = page.eval_on_selector_all("img", "images => images.map(i => [i.alt, i.complete && i.naturalWidth])")
+    assert sum(alt == "agent" for alt, _ in shown) == 6 + 5, "each of six dialogues shows a first page, five an answer"
+    assert sum(alt == "reference" for alt, _ in shown) == 6 + 5 and {wide for _, wide in shown} == {360}
 
 
 def test_cosines_of_different_views_or_encoders_are_not_compared(designs):
@@ -272,7 +299,8 @@ def test_cosines_of_different_views_or_encoders_are_not_compared(designs):
     _, centre, _ = read(folder / "centre.scored.jsonl")
     assert centre["reward"] == centre["cosine"]["centre"] != centre["cosine"]["page"]
     done = run(folder, "--compare", "a=a.scored.jsonl", "centre=centre.scored.jsonl", code=2)
-    assert "layout, centre" in done.stderr and done.stderr.count("\n") == 1
+    assert all(word in done.stderr for word in ("centre.scored.jsonl", "a.scored.jsonl", "'centre'"))
+    assert done.stderr.count("\n") == 1
 
 
 # ------------------------------------------------------------------------------------------------------- intervals
@@ -280,10 +308,18 @@ def test_cosines_of_different_views_or_encoders_are_not_compared(designs):
 
 def summary(values, samples=1, tasks=None):
     """As summarise() returns it, for tasks with the given numbers of successes out of `samples`."""
-    sums = np.zeros((len(values), len(evaluate.SUMS)))
-    sums[:, evaluate.COLUMN["samples"]] = sums[:, evaluate.COLUMN["programs"]] = samples
-    sums[:, evaluate.COLUMN["success"]] = values
-    return {"path": "x", "tasks": tasks or [f"t{number}" for number in range(len(values))], "sums": sums}
+    names = tasks or [f"t{number}" for number in range(len(values))]
+    sums = np.zeros((len(values), 2 * len(evaluate.METRICS)))
+    place = 2 * list(evaluate.METRICS).index("success")
+    sums[:, place], sums[:, place + 1] = values, samples
+    found = evaluate.Summary("x", "backend")
+    found.sums, found.rewards = dict(zip(names, sums)), {name: [0.0] for name in names}
+    return found
+
+
+def interval(values, resamples=10_000, samples=1):
+    sums = np.array(list(summary(values, samples).sums.values()))
+    return evaluate.intervals(sums, resamples, seed=0)["success"]
 
 
 def width(numbers):
@@ -302,16 +338,15 @@ def test_the_bootstrap_agrees_with_a_plain_loop():
 
 def test_the_interval_of_a_thousand_tasks_has_the_width_of_the_binomial():
     values = (np.arange(1000) < 400).astype(float)
-    numbers = evaluate.intervals(summary(values)["sums"], 10_000, seed=0)["success"]
+    numbers = interval(values)
     assert width(numbers) == pytest.approx(2 * 1.96 * (0.4 * 0.6 / 1000) ** 0.5, rel=0.05)
     assert numbers["low"] < numbers["value"] == 0.4 < numbers["high"]
 
 
 def test_samples_of_one_task_are_drawn_together():
     values = (np.arange(200) < 80).astype(float)
-    once = evaluate.intervals(summary(values)["sums"], 5000, seed=0)["success"]
-    # five equal samples a task
-    five = evaluate.intervals(summary(values * 5, samples=5)["sums"], 5000, seed=0)["success"]
+    once = interval(values, 5000)
+    five = interval(values * 5, 5000, samples=5)    # five equal samples a task
     assert width(five) == pytest.approx(width(once)), "equal samples carry no information: the interval must not shrink"
 
 
@@ -321,7 +356,7 @@ def test_the_difference_is_paired():
     better = np.maximum(base, rng.random(500) < 0.1)  # the same tasks, some more solved
     difference = evaluate.paired_difference(summary(better), summary(base), 5000, seed=0)["success"]
     assert difference["value"] == pytest.approx(better.mean() - base.mean()) and difference["low"] > 0
-    apart = [width(evaluate.intervals(summary(values)["sums"], 5000, seed=0)["success"]) for values in (base, better)]
+    apart = [width(interval(values, 5000)) for values in (base, better)]
     assert width(difference) < 0.7 * np.hypot(*apart), "the difficulty of the tasks must cancel"
     same = evaluate.paired_difference(summary(base), summary(base), 500, seed=0)["success"]
     assert (same["value"], same["low"], same["high"]) == (0, 0, 0)
@@ -333,32 +368,98 @@ def test_the_difference_uses_the_common_tasks_in_whatever_order():
     assert difference["tasks"] == 2 and difference["success"]["value"] == 0 == width(difference["success"])
 
 
-def test_several_files_a_name_are_seeds_with_a_t_interval_over_them(tmp_path):
-    """Success 0, 1/2, 1 against 0, 0, 1/2 over three seeds of two tasks; t(2) = 4.303, computed by hand."""
-    for name, rights in {"base": (0, 0, 1), "sweet": (0, 1, 2)}.items():
-        for seed, right in enumerate(rights):
-            records = [trajectory(n, RIGHT if n < right else HALF) for n in range(2)]
-            write(tmp_path / f"{name}.{seed}.trajectories.jsonl", records)
-            run(tmp_path, "--in", f"{name}.{seed}.trajectories.jsonl")
-    command = ["--compare", "base=base.*.scored.jsonl", "sweet=sweet.*.scored.jsonl", "--json", "c.json"]
-    assert "success, sweet, seed by seed: 0.0, 50.0, 100.0" in run(tmp_path, *command).stdout
+def scored_file(path, *records):
+    """A scored file without the scoring: half-right answers have the reward 0.5."""
+    rewards = {RIGHT: 1.0, HALF: 0.5}
+    return write(path, [record | {"reward": rewards[record["answer"]], "tests": {}} for record in records])
+
+
+def test_a_task_is_its_content_and_not_its_name(tmp_path):
+    """Task ids repeat over seeds with other tasks: two such files must never be paired."""
+    scored_file(tmp_path / "a.jsonl", *[trajectory(n, RIGHT) for n in range(4)])
+    other = [trajectory(n, HALF) for n in range(4)]
+    for record in other:
+        record["task"] |= {"ground_truth": record["task"]["ground_truth"] + "# another task\n"}
+    scored_file(tmp_path / "b.jsonl", *other)
+    refused = run(tmp_path, "--compare", "a=a.jsonl", "b=b.jsonl", code=2).stderr
+    assert "a.jsonl" in refused and "b.jsonl" in refused and "no task in common" in refused
+    scored_file(tmp_path / "c.jsonl", trajectory(0, HALF), *other[1:])
+    said = run(tmp_path, "--compare", "a=a.jsonl", "c=c.jsonl", "--json", "c.json").stdout
+    assert "WARNING: the differences rest on 1 tasks, of 4" in said and "-100.0 [-100.0, -100.0]" in said
+    scored_file(tmp_path / "d.jsonl", *[trajectory(n, RIGHT) for n in (0, 1)], *other[2:])
+    assert "WARNING" not in run(tmp_path, "--compare", "a=a.jsonl", "d=d.jsonl").stdout, "half of them is enough"
+
+
+def seeds_of(folder, rights, tasks=2):
+    """Files {name}.{seed}.jsonl in which `rights` [name][seed] of the tasks are solved."""
+    for name, by_seed in rights.items():
+        for seed, right in by_seed.items():
+            scored_file(folder / f"{name}.{seed}.jsonl",
+                        *[trajectory(n, RIGHT if n < right else HALF) | {"seed": seed} for n in range(tasks)])
+    return ["--compare", *(f"{name}={name}.*.jsonl" for name in rights)]
+
+
+def test_several_files_a_name_are_seeds_whose_differences_are_taken_seed_by_seed(tmp_path):
+    """Success 0, 0, 1/2, 1/2, 1 against 0, 1/2, 1, 1/2, 1 over five seeds of two tasks; t(4) = 2.776, by hand."""
+    command = seeds_of(tmp_path, {"base": dict(enumerate((0, 0, 1, 1, 2))), "sweet": dict(enumerate((0, 1, 2, 1, 2)))})
+    said = run(tmp_path, *command, "--json", "c.json").stdout
+    assert "sweet: success, seeds 0, 1, 2, 3, 4: 0.0, 50.0, 100.0, 50.0, 100.0" in said
     found = json.loads((tmp_path / "c.json").read_text())["sweet"]
-    half = 4.303 * 0.5 / 3 ** 0.5
-    assert found["metrics"]["success"] == pytest.approx({"value": 0.5, "low": 0.5 - half, "high": 0.5 + half})
-    differences, half = (0, 0.5, 0.5), 4.303 * (1 / 12) ** 0.5 / 3 ** 0.5    # run by run, not of the means
+    half = 2.776 * (0.7 / 4) ** 0.5 / 5 ** 0.5    # squares of the distances from 0.6: 0.36, 0.01, 0.16, 0.01, 0.16
+    success = found["metrics"]["success"]
+    assert success["values"] == [0.0, 0.5, 1.0, 0.5, 1.0] and success["value"] == pytest.approx(0.6)
+    assert success["low"] == pytest.approx(0.6 - half, abs=1e-3) and success["high"] == 1.0, "a rate is at most 100%"
+    half = 2.776 * (0.3 / 4) ** 0.5 / 5 ** 0.5    # differences 0, 1/2, 1/2, 0, 0, run by run and not of the means
     assert found["difference"]["success"] == pytest.approx(
-        {"value": sum(differences) / 3, "low": 1 / 3 - half, "high": 1 / 3 + half})
-    assert "as many files" in run(tmp_path, *command[:2], "sweet=sweet.0.scored.jsonl", code=2).stderr
-    assert "one file" in run(tmp_path, *command[:3], "--report", "r.html", code=2).stderr
+        {"value": 0.2, "low": 0.2 - half, "high": 0.2 + half, "values": pytest.approx([0, 0.5, 0.5, 0, 0])}, abs=1e-3)
+    assert "one file" in run(tmp_path, *command, "--report", "r.html", code=2).stderr
 
 
-@pytest.mark.parametrize("seeds, t", [(2, 12.706), (3, 4.303), (4, 3.182), (5, 2.776), (6, 2.571), (10, 2.262),
-                                      (11, 2.228), (21, 2.086), (61, 2.000)])
+def test_below_five_seeds_the_values_are_printed_and_no_interval(tmp_path):
+    said = run(tmp_path, *seeds_of(tmp_path, {"base": {0: 0, 1: 2}, "sweet": {0: 2, 1: 2}})).stdout
+    success = next(line for line in said.splitlines() if line.startswith("| success "))
+    assert "50.0%" in success and "[" not in success, "Student's interval of 0% and 100% is -585% to 685%"
+    assert "base: success, seeds 0, 1: 0.0, 100.0" in said
+
+
+def test_seeds_are_paired_by_the_seed_that_the_records_name(tmp_path):
+    command = seeds_of(tmp_path, {"base": {0: 0, 1: 0}, "sweet": {0: 1, 2: 1}})
+    refused = run(tmp_path, *command, code=2).stderr
+    assert "sweet.2.jsonl" in refused or "base.1.jsonl" in refused
+    assert "names the seed" in refused and "base.0.jsonl" in refused or "sweet.0.jsonl" in refused
+    (tmp_path / "base.1.jsonl").rename(tmp_path / "other")
+    (tmp_path / "base.9.jsonl").write_bytes((tmp_path / "base.0.jsonl").read_bytes())
+    refused = run(tmp_path, *command, code=2).stderr
+    assert "base.0.jsonl" in refused and "base.9.jsonl" in refused and "both name the seed 0" in refused
+    nameless = json.loads((tmp_path / "base.0.jsonl").read_text().splitlines()[0]) | {"seed": None}
+    write(tmp_path / "base.9.jsonl", [nameless])
+    assert "must name one seed" in run(tmp_path, *command, code=2).stderr
+
+
+@pytest.mark.parametrize("seeds, t", [(5, 2.776), (6, 2.571), (10, 2.262), (11, 2.228), (21, 2.086), (61, 2.000)])
 def test_the_interval_over_seeds_has_students_quantile(seeds, t):
     values = np.random.default_rng(seeds).random(seeds)
     numbers = evaluate.over_seeds(values)
-    assert width(numbers) == pytest.approx(2 * t * values.std(ddof=1) / seeds ** 0.5, rel=2e-3)
+    assert width(numbers) == pytest.approx(2 * t * values.std(ddof=1) / seeds ** 0.5, rel=1e-3)
     assert numbers["value"] == pytest.approx(values.mean()) == pytest.approx((numbers["low"] + numbers["high"]) / 2)
+    few = evaluate.over_seeds(values[:4])
+    assert few["low"] is few["high"] is None and few["values"] == list(values[:4])
+
+
+def test_the_cost_of_a_run_stands_beside_its_success(tmp_path):
+    cost = {"episodes": 2400, "sampled_tokens": 1234567, "simulator_calls": 9000, "optimizer_steps": 410,
+            "training_tokens": 7654321}
+    (tmp_path / "policy").mkdir()
+    (tmp_path / "policy/cost.json").write_text(json.dumps(cost))
+    scored_file(tmp_path / "a.jsonl", trajectory(0, RIGHT))
+    scored_file(tmp_path / "b.jsonl", trajectory(0, RIGHT) | {"model": "policy"})
+    said = run(tmp_path, "--compare", "a=a.jsonl", "b=b.jsonl", "--json", "c.json").stdout
+    cells = {row[1].strip(): (row[2].strip(), row[3].strip()) for row in
+             (line.split("|") for line in said.splitlines() if line.startswith("|"))}
+    assert cells["success"][1].startswith("100.0%") and cells["cost: episodes"] == ("", "2,400"), "unknown is blank"
+    assert cells["cost: sampled tokens"][1] == "1,234,567" and cells["cost: simulator calls"][1] == "9,000"
+    assert cells["cost: optimizer steps"][1] == "410" and cells["cost: training tokens"][1] == "7,654,321"
+    assert json.loads((tmp_path / "c.json").read_text())["b"]["cost"] == cost
 
 
 def test_compare_prints_a_markdown_table_with_differences(tmp_path):
@@ -371,14 +472,16 @@ def test_compare_prints_a_markdown_table_with_differences(tmp_path):
     done = run(tmp_path, "--compare", *(f"{name}={path}" for name, path in files.items()), "--json", "c.json",
                "--report", "c.html")
     lines = [line for line in done.stdout.splitlines() if line.startswith("|")]
-    assert len(lines) == 4 and len({line.count("|") for line in lines}) == 1, "one Markdown table"
-    assert "30.0%" in lines[2] and "70.0%" in lines[3] and "+40.0 [+" in lines[3]
+    assert len({line.count("|") for line in lines}) == 1 and len({len(line) for line in lines}) == 1, "one table"
+    assert "base" in lines[0] and "sweet" in lines[0] and "10 x 1" in lines[2]
+    assert lines[3].startswith("| success ") and "30.0% [" in lines[3] and "70.0% [" in lines[3]
+    assert lines[4].startswith("| success, vs base") and "+40.0 [+" in lines[4]
     result = json.loads((tmp_path / "c.json").read_text())
     assert result["sweet"]["difference"]["success"]["value"] == pytest.approx(0.4)
     assert result["sweet"]["against"] == "base" and result["base"]["difference"] is None
-    page = (tmp_path / "c.html").read_text()
-    assert ("+40.0 [+" in page and page.count('<details class="episode"') == 20
-            and page.count('<section class="task"') == 10)
+    data = data_of(tmp_path / "c.html")
+    assert any("+40.0 [+" in text for row in data["table"] for text in row) and len(data["tasks"]) == 10
+    assert all([episode["run"] for episode in task["episodes"]] == ["base", "sweet"] for task in data["tasks"])
 
 
 def test_the_same_seed_gives_the_same_intervals(scored):
@@ -398,7 +501,7 @@ def test_a_killed_scoring_goes_on_and_gives_the_same_file(tmp_path):
     run(tmp_path, "--in", whole)
     parts = write(tmp_path / "parts.trajectories.jsonl", records)
     out = tmp_path / "parts.scored.jsonl"
-    process = subprocess.Popen([sys.executable, ROOT / "evaluate.py", "--in", parts], cwd=tmp_path,
+    process = subprocess.Popen([sys.executable, ROOT / "evaluate.py", "--in", parts, *PATIENT], cwd=tmp_path,
                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline and (not out.exists() or out.read_bytes().count(b"\n") < 5):
@@ -414,32 +517,26 @@ def test_a_killed_scoring_goes_on_and_gives_the_same_file(tmp_path):
             == (tmp_path / "whole.scored.jsonl").read_bytes().splitlines())
 
 
-@pytest.mark.parametrize("moment", ["imports", "scoring"])
-def test_ctrl_c_is_quiet_and_leaves_whole_lines(tmp_path, moment):
+def test_ctrl_c_is_quiet_and_leaves_whole_lines(tmp_path):
     path = write(tmp_path / "a.trajectories.jsonl", [
         trajectory(n, "import time\ntime.sleep(0.004)\n" + RIGHT) for n in range(500)])
     process = subprocess.Popen([sys.executable, ROOT / "evaluate.py", "--in", path], cwd=tmp_path,
                                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    out, deadline, maps = tmp_path / "a.scored.jsonl", time.monotonic() + 60, Path(f"/proc/{process.pid}/maps")
-    while time.monotonic() < deadline and not (out.exists() if moment == "scoring" else "numpy" in maps.read_text()):
+    out, deadline = tmp_path / "a.scored.jsonl", time.monotonic() + 60
+    while time.monotonic() < deadline and not out.exists():
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
     said = process.communicate(timeout=60)[1]
     assert process.returncode == 130 and "Traceback" not in said
-    assert moment == "imports" or out.read_bytes().endswith(b"\n")
+    assert said.splitlines()[-1] == "evaluate.py: stopped; the same command goes on where it stopped"
+    assert out.read_bytes().endswith(b"\n")
 
 
-@pytest.mark.parametrize("name, flags, expected", [
-    ("runs/default/train", "--split train", "python train_critic.py"),
-    ("runs/foo/train", "--split train --run foo", "python train_critic.py --run foo"),
-    ("runs/foo/train", "--in runs/foo/train.trajectories.jsonl", "python train_critic.py --run foo"),
-    ("a b/train", "--run foo --in", "python train_critic.py --run foo --in 'a b/train.scored.jsonl'"),
-    ("runs/foo/test", "--run foo", "python evaluate.py --compare NAME=runs/foo/test.scored.jsonl NAME=... ")])
-def test_the_last_line_names_a_command_that_finds_the_output(tmp_path, name, flags, expected):
-    path = write(tmp_path / f"{name}.trajectories.jsonl", [trajectory(0, RIGHT)]).relative_to(tmp_path)
-    flags = [*flags.split(), *([path] if flags.endswith("--in") else [])]
-    last = run(tmp_path, *flags).stdout.splitlines()[-1]
-    assert last.startswith(f"next: {expected}") and (name.endswith("test") or last == f"next: {expected}")
+def test_no_next_command_is_guessed_from_the_name_of_a_file(tmp_path):
+    """A test split called pretrained.test was once sent to train the critic."""
+    path = write(tmp_path / "pretrained.test.trajectories.jsonl", [trajectory(0, RIGHT)])
+    said = run(tmp_path, "--in", path).stdout
+    assert "train_critic" not in said and "wrote" in said
 
 
 def test_resuming_a_finished_file_changes_nothing(scored):
@@ -461,8 +558,7 @@ def test_a_reward_is_never_kept_for_an_episode_that_changed(tmp_path, change):
     done = run(tmp_path, "--in", source, *(["--mode", "released"] if change == "settings" else []), code=2)
     assert "--overwrite" in done.stderr and done.stderr.count("\n") == 1
     assert (tmp_path / "a.scored.jsonl").read_bytes() == before
-    if change == "settings":
-        assert "mode was 'module', now 'released'" in done.stderr
+    assert ("mode was 'module', now 'released'" if change == "settings" else "content of --in") in done.stderr
     run(tmp_path, "--in", source, "--overwrite")
     assert [record["reward"] for record in read(tmp_path / "a.scored.jsonl")] == [1.0, 0.0][:2 - (change == "gone")] \
         or change in ("dialogue", "settings")
@@ -471,44 +567,94 @@ def test_a_reward_is_never_kept_for_an_episode_that_changed(tmp_path, change):
 # ------------------------------------------------------------------------------------------------------- the report
 
 
-class Page(html.parser.HTMLParser):
-    """Tags, attributes and text of a page, as a browser would see them."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.tags, self.text, self.scripts, self.inside = [], [], [], None
-        self.feed(text)
-
-    def handle_starttag(self, tag, attributes):
-        self.tags.append((tag, dict(attributes)))
-        self.inside = tag if tag in ("script", "style") else None
-
-    def handle_data(self, data):
-        (self.scripts if self.inside == "script" else self.text).append(data)
-
-    def handle_endtag(self, tag):
-        self.inside = None
+OPEN_ALL = "document.querySelectorAll('details').forEach(details => { details.open = true })"
 
 
-def test_the_report_shows_dialogue_answer_reference_and_tests(scored):
+def data_of(path):
+    """What evaluate.py filled into the template."""
+    raw = path.read_text()
+    found = re.findall(r'<script type="application/json" id="data">(.*?)</script>', raw, re.DOTALL)
+    assert len(found) == 1 and "{{" not in raw.split("<style>")[0]
+    return json.loads(found[0], parse_constant=lambda name: pytest.fail(f"{name} is no JSON for a browser"))
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    render = pytest.importorskip("render")
+    playwright = pytest.importorskip("playwright.sync_api")
+    try:
+        path = render.find_chromium()
+    except RuntimeError as problem:
+        pytest.skip(str(problem))
+    with playwright.sync_playwright() as session:
+        yield session.chromium.launch(executable_path=path, args=["--no-sandbox"])
+
+
+@pytest.fixture
+def browser(chromium):
+    """A function that opens a file in a real Chromium; whatever it loads, runs or complains about fails the test."""
+    trouble = []
+
+    def show(path, **options):
+        page = chromium.new_page(**options)
+        page.on("pageerror", lambda error: trouble.append(f"error: {error}"))
+        page.on("console", lambda message: trouble.append(message.text))
+        page.on("dialog", lambda dialog: (trouble.append(f"ran: {dialog.message}"), dialog.dismiss()))
+        page.on("request", lambda request: request.url.startswith("data:image/") or request.url == path.as_uri()
+                or trouble.append(f"loaded: {request.url}"))
+        page.goto(path.as_uri())
+        return page
+
+    show.trouble = trouble
+    yield show
+    assert not trouble, trouble
+
+
+def test_the_report_shows_dialogue_answer_reference_and_tests(scored, browser):
     folder, _ = scored
-    page = Page((folder / "report.html").read_text())
-    text = "\n".join(page.text)
-    assert sum(tag == "details" and "episode" in attributes.get("class", "") for tag, attributes in page.tags) == 6
+    page = browser(folder / "report.html")
+    assert page.locator("details.episode").count() == 6 == page.locator("section.task").count()
+    assert page.locator("details.episode").first.get_attribute("open") is not None, "a dialogue is seen at once"
+    assert page.locator("details.episode .body").count() == 1, "the others are made when they are opened"
+    assert page.evaluate("document.getElementById('tasks').compareDocumentPosition("
+                         "document.getElementById('training')) & 4"), "dialogues before curves"
+    page.evaluate(OPEN_ALL)
+    text = page.inner_text("body")
     for expected in ("What is the factor?", "The factor is 2.", "I wonder.", "double(9)", "error: SyntaxError",
-                     "told: factor", "error: the server is gone", "0.50 some tests pass", "(no answer)"):
+                     "told: factor", "error: the server is gone", "0.50 partly solved", "33.3% [", "1.00 solved"):
         assert expected in text, expected
-    marks = [tag for tag, _ in page.tags]
-    assert "ins" in marks and "del" in marks, "differences within a line are marked"
+    half = page.locator("details.episode", has_text="0.50 partly solved")
+    marked = {kind: [text.strip() for text in half.locator(f"td.{kind}").all_inner_texts() if text.strip()]
+              for kind in ("bad", "good")}    # lines that differ
+    assert marked == {"bad": ["return 2 * x", "NUMBER = 1"], "good": ["return 2 * x if x < 5 else 0"]}
+
+
+def test_the_report_is_filtered_by_run_result_and_words(tmp_path, browser):
+    scored_file(tmp_path / "a.jsonl", trajectory(0, RIGHT), trajectory(1, HALF))
+    scored_file(tmp_path / "b.jsonl", trajectory(0, HALF), trajectory(1, RIGHT))
+    run(tmp_path, "--compare", "first=a.jsonl", "second=b.jsonl", "--report", "r.html")
+    page = browser(tmp_path / "r.html")
+    shown = lambda: page.locator("details.episode:visible > summary").all_inner_texts()  # noqa: E731
+    assert len(shown()) == 4 and "4 shown" in page.inner_text("#count")
+    page.select_option("#run", "second")
+    assert len(shown()) == 2 and all("second" in text for text in shown())
+    page.select_option("#result", "solved")
+    assert len(shown()) == 1 and page.locator("section.task:visible").count() == 1
+    page.select_option("#run", "")
+    page.select_option("#result", "")
+    page.fill("#words", "double it, 1")
+    assert len(shown()) == 2 and page.inner_text("section.task:visible h3") == "t-001"
+    page.fill("#words", 'no such "words"')
+    assert not shown()
 
 
 HOSTILE = ["<script>alert(1)</script>", "</script><script>alert(2)</script>", "\"><img src=x onerror=alert(3)>",
-           "' onload='alert(4)", "</style><svg onload=alert(5)>", "<!-- -->]]>&lt;b&gt;&amp;",
-           "</pre></details><iframe src=javascript:alert(6)>",
+           "' onload='alert(4)", "</style><svg onload=alert(5)>", "<!-- -->]]>&lt;b&gt;&amp;", "<!--<script>",
+           "</pre></details><iframe src=javascript:alert(6)>", "{{data}} {{policy}} ${alert(8)} __proto__",
            "<meta http-equiv=refresh content='0;url=http://a.invalid/'>", "\u2028\u202e\x00\x1b[31m\ud83d"]
 
 
-def test_nothing_from_a_record_becomes_markup_in_the_report(tmp_path):
+def test_nothing_from_a_record_becomes_markup_in_the_report(tmp_path, browser):
     records = []
     for number, text in enumerate(HOSTILE):
         record = trajectory(number, f"{text}\n{RIGHT}", finish=f"error: {text}", model=text,
@@ -516,7 +662,7 @@ def test_nothing_from_a_record_becomes_markup_in_the_report(tmp_path):
         record["task_id"] = f"{text} {number}"
         record["task"] |= {"task_id": record["task_id"], "problem_description": text,
                            "ground_truth": f"X = {text!r}\n" + RIGHT, "test_cases": {text: f"double({text!r})"},
-                           "facts": [{"detail": text, "reply": text, "keywords": []}]}
+                           "facts": [{"detail": text, "reply": text, "keywords": [], "question": text}]}
         for turn in record["dialogue_history"]:
             turn["content"] = text + turn["content"]
             turn["output"] = f"{text} OUTPUT: {text}"
@@ -525,65 +671,86 @@ def test_nothing_from_a_record_becomes_markup_in_the_report(tmp_path):
     write(tmp_path / "<b>critic/metrics.jsonl", [metrics, metrics | {"step": 2}])
     run(tmp_path, "--in", write(tmp_path / "a.trajectories.jsonl", records))
     run(tmp_path, "--compare", "<i onclick>alert(7)</i>=a.scored.jsonl", "--report", "a.html")
-    raw = (tmp_path / "a.html").read_text()
+    raw, template = (tmp_path / "a.html").read_text(), (ROOT / "report.html").read_text()
+    data_of(tmp_path / "a.html")    # the data ends where it should
+    assert raw.count("<script") == template.count("<script") == 2 and raw.count("<!--") == template.count("<!--") == 1
     assert not re.search(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]", raw)
-    page = Page(raw)
-    allowed = set("html head meta title style body header main h1 h2 h3 h4 p table tr th td div span b i ul li nav "
-                  "select option input button section details summary pre code del ins svg line text circle rect "
-                  "polyline figure figcaption script".split())
-    assert {tag for tag, _ in page.tags} <= allowed
-    assert page.scripts == [evaluate.SCRIPT], "the only script is the report's own"
-    assert not [attribute for _, attributes in page.tags for attribute in attributes
-                if attribute.startswith("on") or attribute == "style"]
-    assert sum(tag == "i" for tag, _ in page.tags) == 0 and sum(tag == "meta" for tag, _ in page.tags) == 3
-    policy = next(attributes["content"] for tag, attributes in page.tags
-                  if attributes.get("http-equiv") == "Content-Security-Policy")
-    assert "default-src 'none'" in policy and evaluate.hash_of(evaluate.SCRIPT) in policy and "unsafe" not in policy
-    assert not re.search(r"https?://(?!a\.invalid)", raw), "self-contained: it loads nothing"
-    assert "<script>alert(1)</script>" in "".join(page.text), "and a person still reads the text as it was"
+    page = browser(tmp_path / "a.html")
+    page.evaluate(OPEN_ALL)
+    page.wait_for_timeout(200)
+    tags = set(page.evaluate("[...document.querySelectorAll('*')].map(node => node.localName)"))
+    assert not tags & {"img", "iframe", "object", "form", "a", "link"}
+    assert page.locator("script").count() == 2 and page.locator("meta").count() == 3
+    attributes = page.evaluate("[...document.querySelectorAll('*')].flatMap(node => node.getAttributeNames())")
+    assert not [name for name in attributes if name.startswith("on") or name in ("href", "srcdoc")]
+    text = page.inner_text("body")
+    for hostile in HOSTILE[:-1]:
+        assert hostile in text, "a person still reads the text as it was"
 
 
-@pytest.mark.skipif(not (shutil.which("chromium") or shutil.which("google-chrome")), reason="no Chromium here")
-def test_the_report_filters_in_a_browser_under_its_own_policy(scored, tmp_path):
+def test_the_reports_policy_lets_nothing_else_run_or_load(scored, browser, tmp_path):
     folder, _ = scored
     raw = (folder / "report.html").read_text()
-    # The page starts with "x shown" filled in by its script: if the policy's hash did not fit, it would stay empty.
-    chromium = shutil.which("chromium") or shutil.which("google-chrome")
-    dumped = subprocess.run([chromium, "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}",
-                             "--virtual-time-budget=2000", "--dump-dom", f"file://{folder / 'report.html'}"],
-                            capture_output=True, text=True, timeout=60).stdout
-    assert 'class="dim small"></span></nav>' in raw and "6 shown" in dumped
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', raw)[1]
+    assert "default-src 'none'" in policy and "img-src data:" in policy and "unsafe" not in policy
+    assert policy.count("'sha256-") == 2 and set(re.findall(r"https?://[^\"]*", raw)) == {"http://www.w3.org/2000/svg"}
+    page = browser(folder / "report.html")
+    assert "6 shown" in page.inner_text("#count"), "its own script runs under the policy"
+    assert page.evaluate("getComputedStyle(document.querySelector('nav')).position") == "sticky", "so does its style"
+    changed = tmp_path / "changed.html"    # a script that its hash does not name
+    changed.write_text(raw.replace('"use strict";', '"use strict"; alert(1);'))
+    browser(changed)
+    assert len(browser.trouble) == 1 and "Content Security Policy" in browser.trouble[0]
+    browser.trouble.clear()
 
 
-def test_the_report_holds_advantages_and_training_curves(tmp_path):
+def test_a_report_never_takes_the_place_of_its_template(tmp_path):
+    for name in ("evaluate.py", "sandbox.py", "report.html"):
+        shutil.copy(ROOT / name, tmp_path)
+    scored_file(tmp_path / "a.jsonl", trajectory(0, RIGHT))
+    done = subprocess.run([sys.executable, "evaluate.py", "--compare", "a=a.jsonl", "--report", "report.html"],
+                          cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 2 and "report.html" in done.stderr and done.stderr.count("\n") == 1
+    assert (tmp_path / "report.html").read_bytes() == (ROOT / "report.html").read_bytes()
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_report_fits_the_width_of_a_phone(scored, browser, width):
+    folder, _ = scored
+    page = browser(folder / "report.html", viewport={"width": width, "height": 800})
+    page.evaluate(OPEN_ALL)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_the_report_holds_advantages_and_training_curves(tmp_path, browser):
     record = trajectory(0, RIGHT, turns=3)
     replies = [turn for turn in record["dialogue_history"] if turn["role"] == "assistant"]
     replies[0]["advantage"], replies[2]["advantage"] = 0.25, -0.5
-    listed = trajectory(1, RIGHT, advantages=[0.125, None])
-    write(tmp_path / "runs/r/critic/metrics.jsonl",
-          [{"step": step, "loss": 1 / (step + 1), "advantage_chosen": step, "advantage_rejected": -step}
-           for step in range(200)])
-    source = write(tmp_path / "runs/r/test.trajectories.jsonl", [record, listed])
-    run(tmp_path, "--in", source, "--out", "new/r/test.scored.jsonl", "--report", "new/er/a.html",
-        "--runs-dir", "runs/r")
-    page = Page((tmp_path / "new/er/a.html").read_text())
-    bars = [attributes["aria-label"] for tag, attributes in page.tags
-            if tag == "svg" and "advantage " in attributes.get("aria-label", "")]
-    assert bars == ["advantage +0.250", "advantage -0.500", "advantage +0.125"]
-    sides = [attributes["class"] for tag, attributes in page.tags if tag == "rect"]
-    assert sides == ["up", "down", "up"]
-    assert [float(attributes["x"]) < 50 for tag, attributes in page.tags if tag == "rect"] == [False, True, False]
-    charts = [attributes["aria-label"] for tag, attributes in page.tags if tag == "svg"]
-    assert "loss" in charts and "advantage" in charts
-    assert sum(tag == "polyline" for tag, _ in page.tags) == 6, "three lines, each pale with its mean on top"
+    scored_file(tmp_path / "r/test.scored.jsonl", record, trajectory(1, RIGHT, advantages=[0.125, None]))
+    write(tmp_path / "r/critic/metrics.jsonl",
+          [{"step": step, "loss": 1 / (step + 1), "advantage_chosen": step, "advantage_rejected": -step, "lr": 0.1}
+           | ({"held_out_loss": 0.5} if step % 50 == 0 else {}) for step in range(200)])
+    run(tmp_path, "--compare", "a=r/test.scored.jsonl", "--report", "new/er/a.html")
+    [curves] = data_of(tmp_path / "new/er/a.html")["curves"]
+    assert curves["title"] == "r/critic" and list(curves["charts"]) == ["loss", "advantage"], "few curves"
+    assert curves["charts"]["loss"]["held out"] == [[step, 0.5] for step in (0, 50, 100, 150)]
+    assert list(curves["charts"]["advantage"]) == ["chosen", "rejected"]
+    assert len(curves["charts"]["loss"]["training"]) <= 80
+    page = browser(tmp_path / "new/er/a.html")
+    assert page.locator("svg:visible").count() == 0, "curves are folded"
+    page.evaluate(OPEN_ALL)
+    bars = page.eval_on_selector_all(".bar i", "bars => bars.map(bar => [bar.className, bar.style.width])")
+    assert bars == [["up", "25%"], ["down", "50%"], ["up", "50%"]], "signed, and as long as the value says"
+    assert [text for text in page.locator(".who").all_inner_texts() if text.startswith("advantage")] == [
+        "advantage +0.250", "advantage \u22120.500", "advantage +0.125"]
+    assert page.locator("svg:visible").count() == 2 and page.locator("polyline").count() == 4
 
 
 def test_the_report_limit_counts_dialogues_and_keeps_tasks_whole(tmp_path):
     records = [trajectory(n, RIGHT, sample=sample) for sample in range(3) for n in range(5)]
     run(tmp_path, "--in", write(tmp_path / "a.trajectories.jsonl", records), "--report", "a.html", "--report-limit", 7)
-    page = (tmp_path / "a.html").read_text()
-    assert page.count('<details class="episode"') == 6 and page.count('<section class="task"') == 2
-    assert "6 of 15" in page
+    data = data_of(tmp_path / "a.html")
+    assert [len(task["episodes"]) for task in data["tasks"]] == [3, 3] and data["total"] == 15
 
 
 @pytest.mark.slow

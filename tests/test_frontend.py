@@ -361,7 +361,7 @@ def test_an_evaluation_renders_each_page_once(monkeypatch):
     records = [{"answer": answer, "dialogue_history": [], "task": {"ground_truth": truth}}
                for truth in pages for answer in [*pages, None, *pages]]
     args = types.SimpleNamespace(encoder="layout", workers=2, view="page")
-    scored = list(evaluate.score_frontend(iter(records), args))
+    scored = list(evaluate.score_pages(iter(records), args))
     assert sorted(rendered) == sorted(pages) and len(scored) == len(records)
     for record in scored:
         truth, answer = record["task"]["ground_truth"], record["answer"]
