@@ -1141,10 +1141,9 @@ def fill_in(record, kind, name, domain, samples):
 
 def fingerprint(path):
     """A digest of a file, or of a model's folder (its weights, its configuration); a hub name or URL is its own."""
-    path = Path(path)
-    if not path.exists():
-        return str(path)
-    digest = hashlib.sha256()
+    if not Path(path).exists():
+        return str(path)    # a Path would make http:/ of http://
+    path, digest = Path(path), hashlib.sha256()
     files = [path] if path.is_file() else sorted(
         file for file in path.iterdir() if file.suffix in (".safetensors", ".json") and file.stem != "settings")
     for file in files:
