@@ -361,8 +361,7 @@ class Screen:
         return (await asyncio.wrap_future(self.renderer.submit(page))).png
 
 
-# any other name that --simulator gives is a model
-SIMULATORS = {"scripted": Scripted, "human": Person, "model": ModelHuman}
+SIMULATORS = {"scripted": Scripted, "human": Person}    # --simulator; what is not in here is a ModelHuman
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -1017,13 +1016,12 @@ def roll_out(args, todo, output):
             async def play(trajectory):
                 return await candidates(args, agent, trajectory, output.done)
         else:
-            kind = args.simulator if args.simulator in SIMULATORS else "model"
-            simulator = SIMULATORS[kind](args, resources)
+            simulator = SIMULATORS.get(args.simulator, ModelHuman)(args, resources)
             step_reward = STEP_REWARDS[args.step_reward](args, resources) if args.best_of_n > 1 else None
             system = args.system_text or system_prompt(args)
             made_by |= {"simulator": args.simulator_name or args.simulator, "seed": args.seed}
-            made_by["fingerprints"]["simulator"] = kind if kind != "model" else resources.fingerprint(
-                args.simulator, args.simulator_name, "simulator")
+            made_by["fingerprints"]["simulator"] = args.simulator if args.simulator in SIMULATORS else (
+                resources.fingerprint(args.simulator, args.simulator_name, "simulator"))
             if args.best_of_n > 1 and args.step_reward == "judge":
                 made_by["fingerprints"]["judge"] = resources.fingerprint(args.judge, args.judge_name, "judge")
             elif args.best_of_n > 1:
