@@ -9,8 +9,8 @@ Protocol. A response may think before "OUTPUT:"; only what follows it enters the
 "I WANT TO ANSWER:" is the final answer; at the last turn the whole response counts as the answer.
 
 Agents (--model): a folder or hub name, run by vLLM in this process, or, where vLLM is not installed, by a plain engine
-on Hugging Face transformers, which is slower; or the URL of any OpenAI-compatible server. An episode is one coroutine:
-none waits for another, and the engine batches whatever is ready.
+on transformers, which is slower; or the URL of any OpenAI-compatible server. An episode is one coroutine: none waits
+for another, and the engine batches whatever is ready.
 
 Simulators (--simulator): scripted answers from the task's facts (or, for pages, by comparing the two layouts); a
 folder, hub name or URL plays the human with the reference in its prompt, at temperature 0; human is you, at the
@@ -21,9 +21,10 @@ a thought is asked for again with more room; if that does not help, a neutral se
 Best-of-N (--best-of-n, Fig. 3a of the paper): at each turn N actions are sampled and a step reward picks one: the
 critic's advantage A(o_t, a_t, c) (Eq. 3) with or without c, a value head, or an LLM judge in a knock-out of pairs.
 
-Seeds. Each request has a seed of its own, a hash of (--seed, task, sample, turn). With vLLM on a CPU in float32 the same
-seeds give the same file at any --concurrency and after a kill. On CUDA, and with the plain engine, rounding depends on
-what else is in the batch, so that only the same settings give the same file (on CUDA nearly). A server may ignore seeds.
+Seeds. Each request has a seed of its own, a hash of (--seed, task, sample, turn). With vLLM on a CPU, in float32 and
+with OMP_NUM_THREADS=1, the same seeds give the same file at any --concurrency and after a kill. With the plain engine
+and on CUDA rounding depends on what else is in the batch: the former repeats itself at the same settings, the latter
+nearly. A server may ignore seeds.
 
 When something fails. What a server refuses (prompt too long, content policy) ends its episode with finish "error: ...".
 A server that is busy, gone or talks rubbish is asked again, --retries times; then the run stops with exit code 1. A
@@ -88,7 +89,7 @@ class Response:
 
 
 class Refused(Exception):
-    """This one request cannot be answered (prompt too long, content policy): its episode ends."""
+    """This one request cannot be answered (prompt too long, content policy): its episode ends with an error."""
 
 
 class Stop(Exception):
@@ -134,7 +135,7 @@ async def episode(args, agent, simulator, step_reward, system, task, sample):
 async def candidates(args, agent, trajectory, done):
     """--candidates actions at every agent turn of one trajectory that is not in `done`; returns a record a turn."""
     key, dialogue, records = (trajectory["task_id"], trajectory["sample"]), trajectory["dialogue_history"], []
-    for turn, place in enumerate(i for i, message in enumerate(dialogue) if message["role"] == "assistant"):
+    for turn, place in enumerate(agent_turns(dialogue)):
         if (*key, turn) in done:
             continue
         prompt = messages_before(trajectory["system"], dialogue[:place])
@@ -151,6 +152,43 @@ async def candidates(args, agent, trajectory, done):
                 {"output_ids": action.ids, "logp": round(sum(action.logps), 5)} if action.ids else {})
                 for action in actions]})
     return records
+
+
+async def play_all(todo, play, made_by, resources, output, totals, finishes, person):
+    """Play everything in todo, each at its own pace; records are written as they come.
+
+    play: an item of todo -> its records; made_by: what each record says of its models; totals, finishes: Counters,
+    right also if this ends in an exception; person: whether someone at the terminal plays the human.
+    """
+    from tqdm import tqdm
+    bar = tqdm(total=len(todo), unit="episode" if "seed" in made_by else "trajectory", disable=person, smoothing=0.05,
+               mininterval=0.5 if sys.stderr.isatty() else 30)    # a log file gets a line now and then
+    began, items, totals["seconds"] = time.time(), iter(todo), 1e-9
+
+    async def worker():
+        for item in items:    # the workers share the iterator
+            records = await play(item)
+            for record in records:
+                output.write(record | made_by)
+                totals.update(record["cost"])
+                totals.update({name: record.get(name, 0) for name in ("leaks", "unfinished_replies")})
+                finishes.update([record["finish"]] if "finish" in record else [])
+                if person:
+                    show_score(record)
+            totals["records"] += len(records)
+            totals["seconds"] = time.time() - began
+            bar.set_postfix_str(f"{totals['sampled_tokens'] / totals['seconds']:.0f} tokens/s", refresh=False)
+            bar.update()
+
+    try:
+        await asyncio.gather(*(worker() for _ in range(min(resources.concurrency, len(todo)))))
+    finally:
+        bar.close()
+
+
+def agent_turns(dialogue):
+    """Where the agent speaks."""
+    return [i for i, message in enumerate(dialogue) if message["role"] == "assistant"]
 
 
 def messages_before(system, dialogue):
@@ -196,8 +234,8 @@ def scripted_reply(facts, text):
     text = text.lower()
     chosen = [fact for fact in facts if fact["question"].lower() in text]
     if not chosen:
-        hits = [{word.lower() for word in fact["keywords"] if re.search(rf"(?<!\w){re.escape(word.lower())}(?!\w)", text)}
-                for fact in facts]
+        said = lambda word: re.search(rf"(?<!\w){re.escape(word.lower())}(?!\w)", text)  # noqa: E731
+        hits = [{word.lower() for word in fact["keywords"] if said(word)} for fact in facts]
         order = sorted((i for i in range(len(facts)) if hits[i]), key=lambda i: -len(hits[i]))
         chosen = [facts[i] for i in order if i == order[0] or hits[i] - hits[order[0]]]
     reply = " ".join(fact["reply"] for fact in chosen[:2]) or "I do not know."
@@ -289,7 +327,7 @@ class Person:
             except EOFError:
                 line = "/quit"
             if line == "/quit":
-                raise Stop("you stopped; finished episodes are saved, and the same command continues", 0)
+                raise Stop("you stopped", 0)
             if line == "/show":
                 print(task["ground_truth"])
             elif line:
@@ -327,7 +365,8 @@ def show_score(record):
     with tempfile.TemporaryDirectory() as folder:
         source, scored = Path(folder) / "talk.jsonl", Path(folder) / "scored.jsonl"
         source.write_text(json.dumps(record) + "\n", encoding="utf-8")
-        ran = subprocess.run([sys.executable, evaluate, "--in", source, "--out", scored], capture_output=True, text=True)
+        ran = subprocess.run([sys.executable, evaluate, "--in", source, "--out", scored], capture_output=True,
+                             text=True)
         if ran.returncode:
             return print(f"It could not be scored: {ran.stderr.strip()}")
         record = json.loads(scored.read_text(encoding="utf-8"))
@@ -365,7 +404,7 @@ SIMULATORS = {"scripted": Scripted, "human": Person}    # --simulator; what is n
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Best of N: step rewards. `await best(task, prompt, actions, key)` gives the action to play. key: (task_id, sample, turn)
+# Best of N: step rewards. `await best(task, prompt, actions, key)` gives the action to play; key: (task, sample, turn)
 
 
 class CriticReward:
@@ -610,7 +649,9 @@ class TransformersEngine:
         prepare_cpu()
         import torch
         from transformers import AutoModelForCausalLM
+        from transformers.utils import logging
         from train_critic import load_tokenizer
+        logging.disable_progress_bar()
         self.torch, self.tokenizer, cuda = torch, load_tokenizer(path), torch.cuda.is_available()
         try:
             self.model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype_of(args, cuda))
@@ -904,7 +945,7 @@ def first_line(error):
 
 
 def dtype_of(args, cuda):
-    return {"auto": "bfloat16" if cuda else "float32"}.get(args.dtype, args.dtype)
+    return args.dtype if args.dtype != "auto" else "bfloat16" if cuda else "float32"
 
 
 def context_of(config, args):
@@ -983,11 +1024,11 @@ def main():
     output = Output(args.out, *settings_of(args), args.overwrite, key)
     if args.candidates:
         order = {(record["task_id"], record["sample"]): record for record in items}
-        todo = [record for record in items if any(
-            (record["task_id"], record["sample"], turn) not in output.done for turn in range(agent_turns(record)))]
+        todo = [record for key, record in order.items()
+                if any((*key, turn) not in output.done for turn in range(len(agent_turns(record["dialogue_history"]))))]
     else:
         order = {(task["task_id"], sample): task for sample in range(args.samples) for task in items}
-        todo = [(task, sample) for (_, sample), task in order.items() if (task["task_id"], sample) not in output.done]
+        todo = [(task, key[1]) for key, task in order.items() if key not in output.done]
     if todo:
         if output.done:
             print(f"{args.out}: continuing after {len(output.done)} records", file=sys.stderr)
@@ -1003,7 +1044,8 @@ def main():
 
 def roll_out(args, todo, output):
     """Open the models and play what is left to do; says what that took, however it ends."""
-    concurrency = args.concurrency or (32 if is_url(args.model) else CANDIDATES_IN_FLIGHT if args.candidates else IN_FLIGHT)
+    concurrency = args.concurrency or (
+        32 if is_url(args.model) else CANDIDATES_IN_FLIGHT if args.candidates else IN_FLIGHT)
     person = args.simulator == "human" and not args.candidates
     resources, totals, finishes = Resources(args, 1 if person else concurrency), Counter(), Counter()
     try:
@@ -1034,57 +1076,23 @@ def roll_out(args, todo, output):
             report(args, agent, resources.concurrency, output, totals, finishes)
 
 
-async def play_all(todo, play, made_by, resources, output, totals, finishes, person):
-    """Everything in todo, each at its own pace; records are written as they come.
-
-    play: an item of todo -> its records; totals and finishes: Counters, right also if this ends in an exception.
-    """
-    from tqdm import tqdm
-    bar = tqdm(total=len(todo), unit="episode" if "seed" in made_by else "trajectory", disable=person, smoothing=0.05,
-               mininterval=0.5 if sys.stderr.isatty() else 30)    # a log file gets a line now and then
-    began, items, totals["seconds"] = time.time(), iter(todo), 1e-9
-
-    async def worker():
-        for item in items:    # the workers share the iterator
-            records = await play(item)
-            for record in records:
-                output.write(record | made_by)
-                totals.update(record["cost"])
-                totals.update({name: record.get(name, 0) for name in ("leaks", "unfinished_replies")})
-                finishes.update([record["finish"]] if "finish" in record else [])
-                if person:
-                    show_score(record)
-            totals["records"] += len(records)
-            totals["seconds"] = time.time() - began
-            bar.set_postfix_str(f"{totals['sampled_tokens'] / totals['seconds']:.0f} tokens/s", refresh=False)
-            bar.update()
-
-    try:
-        await asyncio.gather(*(worker() for _ in range(min(resources.concurrency, len(todo)))))
-    finally:
-        bar.close()
-
-
 def report(args, agent, concurrency, output, totals, finishes):
     """What the run took: a line, and X.rollout.json."""
-    kinds, counts, seconds = Counter(), agent.counts, totals["seconds"]
+    kinds, counts, rate = Counter(), agent.counts, totals["sampled_tokens"] / totals["seconds"]
     for finish, count in finishes.items():
         kinds[finish.split(":")[0]] += count
-    metrics = {"seconds": seconds, "records": totals["records"], "tokens": totals["sampled_tokens"],
-               "records_per_second": totals["records"] / seconds, "tokens_per_second": totals["sampled_tokens"] / seconds,
-               "cache_hits": counts["cached_tokens"] / max(1, counts["prompt_tokens"]), "finish": kinds,
-               "simulator_calls": totals["simulator_calls"], "leaks": totals["leaks"],
-               "unfinished_replies": totals["unfinished_replies"], **counts, "engine": engine_of(args.model, args),
-               "concurrency": concurrency, "continued_after": len(output.done) - totals["records"]}
-    name = args.out.name.removesuffix(".jsonl").removesuffix(".trajectories") + ".rollout.json"
+    metrics = dict(totals) | {
+        "tokens_per_second": rate, "cache_hits": counts["cached_tokens"] / max(1, counts["prompt_tokens"]), **counts,
+        "finish": kinds, "engine": engine_of(args.model, args), "concurrency": concurrency,
+        "continued_after": len(output.done) - totals["records"]}
     try:
-        args.out.with_name(name).write_text(json.dumps(metrics, indent=1) + "\n")
+        args.out.with_name(args.out.name.removesuffix(".jsonl").removesuffix(".trajectories") + ".rollout.json"
+                           ).write_text(json.dumps(metrics, indent=1) + "\n")
     except OSError:
         pass    # the disk is full, which is being said
-    said = [f"{totals['records']} records in {seconds:.1f} s", f"{metrics['tokens_per_second']:.0f} tokens/s"]
-    said += [f"ended {dict(kinds)}"] * bool(kinds) + [f"{totals['leaks']} replies with code"] * bool(totals["leaks"])
-    said += [f"{totals['unfinished_replies']} replies lost in thought"] * bool(totals["unfinished_replies"])
-    print(f"{args.out}: {', '.join(said)}")
+    print(f"{args.out}: {totals['records']} records in {totals['seconds']:.1f} s, {rate:.0f} tokens/s"
+          + f", ended {dict(kinds)}" * bool(kinds) + f", {totals['leaks']} replies with code" * bool(totals["leaks"])
+          + f", {totals['unfinished_replies']} replies lost in thought" * bool(totals["unfinished_replies"]))
     for why, count in Counter({f: n for f, n in finishes.items() if f.startswith("error")}).most_common(3):
         print(f"  {count} x {first_line(why)}")
 
@@ -1107,10 +1115,6 @@ def read_trajectories(args):
         return record
     records = list(read(args.input, "trajectory", args.domain, unique=True, each=check))
     return records[:max(1, round(args.fraction * len(records)))][:args.limit or None]
-
-
-def agent_turns(record):
-    return sum(message["role"] == "assistant" for message in record["dialogue_history"])
 
 
 def read_text(path):
@@ -1176,8 +1180,8 @@ def parse_args():
                    help="agent turns per episode; 1 = answer at once, no questions (default: 10)")
     p.add_argument("--seed", type=int, default=0, help="seed of all sampling (default: 0)")
     p.add_argument("--system", metavar="FILE",
-                   help="the agent's instructions instead of ours, word for word: nothing in the file is filled in; with "
-                        "--candidates, for trajectories that have none")
+                   help="the agent's instructions instead of ours, word for word (nothing in the file is filled in); "
+                        "with --candidates, for trajectories that have none")
     # candidate actions
     p.add_argument("--candidates", type=whole(2), default=0, metavar="N",
                    help="sample N actions at every turn of given trajectories instead of playing (paper: 16)")
@@ -1200,7 +1204,8 @@ def parse_args():
     p.add_argument("--model-name", help="the agent's name on its server (default: the server's first model)")
     p.add_argument("--temperature", type=number(float, least=0), default=1.0,
                    help="of the agent's sampling; 0 = greedy (default: 1)")
-    p.add_argument("--max-tokens", type=whole(1), default=1024, help="new tokens per response of the agent (default: 1024)")
+    p.add_argument("--max-tokens", type=whole(1), default=1024,
+                   help="new tokens per response of the agent (default: 1024)")
     # the human
     p.add_argument("--simulator", default="scripted",
                    help="scripted, human, or the model that plays the human: folder, hub name or URL; the agent's own "
@@ -1209,8 +1214,8 @@ def parse_args():
     p.add_argument("--simulator-temperature", type=number(float, least=0), default=0.0,
                    help="of a simulator model's sampling (default: 0)")
     p.add_argument("--simulator-max-tokens", type=whole(1), default=256,
-                   help="new tokens per reply of a simulator model; eight times as many where the first are not enough, as "
-                        "for a model that thinks (default: 256)")
+                   help="new tokens per reply of a simulator model; eight times as many where these are not enough, "
+                        "as for a model that thinks (default: 256)")
     p.add_argument("--concurrency", type=whole(0), default=0,
                    help="episodes (or trajectories) in flight; 0 = 32 with a server as the agent, else "
                         f"{IN_FLIGHT}, with --candidates {CANDIDATES_IN_FLIGHT} (default: 0)")
@@ -1250,7 +1255,6 @@ if __name__ == "__main__":
     try:
         main()
     except Stop as problem:
-        die(f"{problem}; finished records are saved, and the same command continues" * (problem.code < 2)
-            or str(problem), problem.code)
+        die(f"{problem}; finished records are saved, and the same command continues", problem.code)
     except KeyboardInterrupt:
         die("stopped; finished records are saved, and the same command continues", 130)

@@ -98,7 +98,7 @@ class Stub:
         if fault == "500":
             return handler.send(500, b"upstream died")
         if fault == "reset":
-            # close() alone does nothing while the handler's files hold the socket, as they do on a kept-alive connection
+            # close() alone does nothing: the files of a kept-alive connection hold its socket
             handler.close_connection = True
             return handler.connection.shutdown(socket.SHUT_RDWR)
         if fault == "html":

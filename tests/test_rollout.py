@@ -41,13 +41,13 @@ def make_tasks(path, count):
 @pytest.fixture(scope="session")
 def world(tmp_path_factory):
     """A folder with a tiny model, tasks, and trajectories of a few turns."""
-    import train_policy
+    import train_critic
     folder = tmp_path_factory.mktemp("world")
     make_tasks(folder / "tasks.jsonl", 12)
     tasks = [json.loads(line) for line in open(folder / "tasks.jsonl")]
     texts = [t["problem_description"] + " ".join(f["question"] + " " + f["reply"] for f in t["facts"]) for t in tasks]
     texts += ["I WANT TO ANSWER:\ndef f(x):\n    return sum(x)"] * 5
-    train_policy.make_tiny_model(folder / "model", texts, 400, 0)
+    train_critic.make_tiny_model(folder / "model", texts, 400, 0)
     with open(folder / "trajectories.jsonl", "w") as f:
         for t in tasks:
             dialogue = [{"role": "user", "content": t["problem_description"]}]
