@@ -65,6 +65,7 @@ from urllib.parse import urlsplit
 
 from sandbox import Output, die, fingerprint, number, parse_response, read
 
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")    # before torch comes: its idle threads sleep instead of spinning
 REPLY_LIMIT = {"backend": 400, "frontend": 1000}    # characters of a simulator's reply (paper, section 3)
 REFERENCE_QUOTE = 25    # characters of a line of the reference that, repeated in a reply, count as a leak
 NO_REPLY = "Sorry, I cannot say. Please go on."    # stands in for a reply that never came out of its thought
@@ -411,7 +412,6 @@ class CriticReward:
     """The step reward of a trained critic: the advantage of Eq. 3, or its head's value."""
 
     def __init__(self, args, resources):
-        prepare_cpu()
         from train_critic import Critic, Sampled
         self.critic = Critic(args.critic, resident=True, without_c=args.step_reward == "critic-without-c")
         self.sampled, self.lock, note = Sampled, asyncio.Lock(), self.critic.note
@@ -496,7 +496,8 @@ HTML in <html> ... </html>, styled with Tailwind CSS classes alone, linked as
 No JavaScript. The only pictures are those at https://picsum.photos/id/48/W/H, in any width W and height H. You may \
 think first; if you do, write "OUTPUT:" after your thoughts."""
 
-SIMULATOR_PROMPT = {"backend": """You play a human who wants help with a Python function. You cannot read or write code, but \
+SIMULATOR_PROMPT = {"backend": """\
+You play a human who wants help with a Python function. You cannot read or write code, but \
 you know exactly how the function must behave: just like this reference, which the assistant cannot see.
 
 {reference}
@@ -524,7 +525,8 @@ Never write or quote code. If the assistant showed no page, ask for one.
 
 Reply:"""}
 
-VISION_PROMPT = """You play a human who has a web page in mind and cannot read code. You asked an assistant: "{request}" \
+VISION_PROMPT = """\
+You play a human who has a web page in mind and cannot read code. You asked an assistant: "{request}" \
 Here are two pictures: the assistant's page, and the page that you have in mind, which the assistant cannot see. Tell \
 the assistant the one or two most outstanding visual differences (layout, colours, texts, sizes, pictures) and what \
 you want instead, in plain words, in at most four sentences. Never write code. If there is no difference worth \
@@ -556,7 +558,6 @@ class VLLMEngine:
     """vLLM with prefix caching: on CUDA its asynchronous engine, on a CPU one in this process, stepped in a thread."""
 
     def __init__(self, path, name, role, args, concurrency):
-        prepare_cpu()
         import torch
         cuda = torch.cuda.is_available()
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
@@ -646,7 +647,6 @@ class TransformersEngine:
     """
 
     def __init__(self, path, name, role, args, concurrency):
-        prepare_cpu()
         import torch
         from transformers import AutoModelForCausalLM
         from transformers.utils import logging
@@ -707,8 +707,8 @@ class TransformersEngine:
         first = [i for i, request in enumerate(batch) for _ in range(request.n)]    # row -> its request
         rooms = [batch[i].room for i in first]
         temperature = torch.tensor([[batch[i].temperature] for i in first], device=device)            # (R, 1)
-        uniform = torch.cat([torch.rand(request.n, max(rooms), generator=torch.Generator().manual_seed(request.seed),
-                                        dtype=torch.float64) for request in batch]).to(device)        # (R, steps)
+        uniform = torch.cat([torch.rand(max(rooms), request.n, dtype=torch.float64, generator=torch.Generator(
+            ).manual_seed(request.seed)) for request in batch], 1).to(device)                         # (steps, R)
         rows, alive = [([], []) for _ in first], list(range(len(first)))
         with torch.inference_mode():
             out = self.model(input_ids=ids, attention_mask=seen, position_ids=(seen.cumsum(1) - 1).clamp_min(0),
@@ -717,7 +717,7 @@ class TransformersEngine:
             cache.batch_select_indices(keep)
             seen, logits = seen[keep], logits[keep]
             for step in range(max(rooms)):
-                tokens, logps = draw(logits.float(), temperature[alive], uniform[alive, step])
+                tokens, logps = draw(logits.float(), temperature[alive], uniform[step, alive])
                 for row, token, logp in zip(alive, tokens.tolist(), logps.tolist()):
                     rows[row][0].append(token)
                     rows[row][1].append(logp)
@@ -928,12 +928,6 @@ def engine_flags(parser):
                         help="to wait for a server's answer (default: 300)")
     server.add_argument("--retries", type=number(int, least=0), default=6,
                         help="further tries when a server is busy, gone or talks rubbish (default: 6)")
-
-
-def prepare_cpu():
-    """Before torch is loaded: idle threads of OpenMP sleep instead of spinning, which costs seconds where cores are
-    shared."""
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 
 def is_url(spec):

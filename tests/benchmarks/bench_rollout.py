@@ -111,8 +111,8 @@ def bench_engines(model, tasks, count):
                                check=True, cwd=folder, capture_output=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
                 m = json.loads(out.with_name(f"{engine}.{kind}.rollout.json").read_text())
                 busy = processor_seconds() - busy
-                print(f"{engine + ', ' + kind:28}{m['seconds']:9.1f}{m['tokens']:9.0f}{m['tokens_per_second']:10.0f}"
-                      f"{time.time() - began - m['seconds']:9.1f}{busy:8.1f}{m['tokens'] / busy:14.0f}", flush=True)
+                print(f"{engine + ', ' + kind:28}{m['seconds']:9.1f}{m['sampled_tokens']:9.0f}{m['tokens_per_second']:10.0f}"
+                      f"{time.time() - began - m['seconds']:9.1f}{busy:8.1f}{m['sampled_tokens'] / busy:14.0f}", flush=True)
 
 
 def processor_seconds():
