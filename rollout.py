@@ -136,10 +136,10 @@ async def episode(args, agent, simulator, step_reward, system, task, sample):
 async def candidates(args, agent, trajectory, done):
     """--candidates actions at every agent turn of one trajectory that is not in `done`; returns a record a turn."""
     key, dialogue, records = (trajectory["task_id"], trajectory["sample"]), trajectory["dialogue_history"], []
-    for turn, place in enumerate(agent_turns(dialogue)):
+    for turn, index in enumerate(agent_turns(dialogue)):
         if (*key, turn) in done:
             continue
-        prompt = messages_before(trajectory["system"], dialogue[:place])
+        prompt = messages_before(trajectory["system"], dialogue[:index])
         try:
             actions = await agent.generate(prompt, args.candidates, derive_seed(args.seed, *key, turn, "candidates"),
                                            args.temperature, args.max_tokens)
@@ -638,6 +638,7 @@ class VLLMEngine:
     def close(self):
         self.pool.shutdown()
         (self.engine.engine_core if self.in_process else self.engine).shutdown()
+        self.engine = None    # now: at the interpreter's end its own clean-up finds no module any more
 
 
 class TransformersEngine:
@@ -664,7 +665,8 @@ class TransformersEngine:
         memory = torch.cuda.mem_get_info()[0] // 2 if cuda else 2 << 30    # bytes, for keys and values
         width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-        self.most = memory // (2 * config.num_hidden_layers * heads * width * self.model.dtype.itemsize)    # tokens
+        token = 2 * config.num_hidden_layers * heads * width * self.model.dtype.itemsize
+        self.cache_tokens = memory // token
         self.waiting, self.closed = [], False
         self.pool, self.driver, self.counts = ThreadPoolExecutor(1), None, Counter()
 
@@ -685,8 +687,8 @@ class TransformersEngine:
             await asyncio.sleep(0)    # whoever was just answered asks again
             self.waiting.sort(key=lambda request: len(request.prompt))
             rows = list(accumulate(request.n for request in self.waiting))
-            fits = [r * (len(request.prompt) + request.room) <= self.most for r, request in zip(rows, self.waiting)]
-            size = max(1, sum(fits))
+            size = max(1, sum(count * (len(request.prompt) + request.room) <= self.cache_tokens
+                              for count, request in zip(rows, self.waiting)))
             batch, self.waiting = self.waiting[:size], self.waiting[size:]
             try:
                 results = await asyncio.get_running_loop().run_in_executor(self.pool, self.sample, batch)
@@ -763,7 +765,7 @@ class ServerEngine:
         self.client, self.places = openai.AsyncOpenAI(**settings), asyncio.Semaphore(concurrency)
         self.rejected = set()    # parameters that this server rejected; later requests omit them
         self.counts = Counter()
-        if name is None:
+        if self.name is None:
             try:
                 self.name = openai.OpenAI(**settings).with_options(max_retries=1).models.list().data[0].id
             except openai.APIStatusError as error:
@@ -782,7 +784,7 @@ class ServerEngine:
 
     async def ask(self, request):
         """One request until it is answered. The client retries what HTTP says is worth it; rubbish is left to us."""
-        attempt = 0
+        attempt = 1
         while True:
             sent = self.without_rejected(request)
             try:
@@ -792,18 +794,18 @@ class ServerEngine:
             except self.openai.APIStatusError as error:
                 if error.status_code in (400, 413, 422):
                     # another request may have learnt the same meanwhile
-                    if self.without_rejected(request) != sent or self.learn(said_by(error)):
+                    if self.without_rejected(request) != sent or self.learn(refusal(error)):
                         continue
-                    raise Refused(f"HTTP {error.status_code}: {said_by(error)}") from error
+                    raise Refused(f"HTTP {error.status_code}: {refusal(error)}") from error
                 raise Stop(self.explain(error), 2 if error.status_code in (401, 403, 404) else 1) from error
             except self.openai.APIConnectionError as error:
                 raise Stop(f"{self.url} failed {self.retries + 1} times, the last time with: "
                            f"{first_line(error.__cause__ or error)}") from error
             except (ValueError, LookupError, TypeError, AttributeError) as error:
-                if attempt == self.retries:
-                    raise Stop(f"{self.url} failed {attempt + 1} times, the last time with a reply that is no chat "
+                if attempt > self.retries:
+                    raise Stop(f"{self.url} failed {attempt} times, the last time with a reply that is no chat "
                                f"completion ({type(error).__name__}: {first_line(error)})") from error
-                await asyncio.sleep(min(60, 0.5 * 2 ** attempt))
+                await asyncio.sleep(min(60, 0.25 * 2 ** attempt))
                 attempt += 1
 
     def without_rejected(self, request):
@@ -849,7 +851,7 @@ class ServerEngine:
 
     def explain(self, error):
         """What a status means that is no matter of one request."""
-        problem = f"(HTTP {error.status_code}: {said_by(error)})"
+        problem = f"(HTTP {error.status_code}: {refusal(error)})"
         if error.status_code in (401, 403):
             return f"{self.url} refused the key in the environment variable {self.variable} {problem}"
         if error.status_code == 404:
@@ -860,7 +862,7 @@ class ServerEngine:
         pass
 
 
-def said_by(error):
+def refusal(error):
     """The sentence in a server's refusal."""
     body = error.body
     return str(body.get("message", body) if isinstance(body, dict) else body or error.response.text).strip()[:300]
@@ -1030,8 +1032,8 @@ def main():
     else:
         print(f"{args.out}: nothing left to do, {len(output.done)} records")
     if args.out.exists():
-        place = {key: n for n, key in enumerate(order)}    # what --limit or --samples now leaves out comes last
-        output.sort(lambda task, sample, turn=0: (place.get((task, sample), len(place)), sample, str(task), turn))
+        rank = {key: n for n, key in enumerate(order)}    # what --limit or --samples now leaves out comes last
+        output.sort(lambda task, sample, turn=0: (rank.get((task, sample), len(rank)), sample, str(task), turn))
     if not args.candidates:
         print(f"next: python evaluate.py --in {shlex.quote(str(args.out))}")
 
@@ -1044,8 +1046,8 @@ def roll_out(args, todo, output):
     resources, totals, finishes = Resources(args, 1 if person else concurrency), Counter(), Counter()
     try:
         agent = resources.engine(args.model, args.model_name, "agent")
-        made_by = {"model": args.model_name or args.model,
-                   "fingerprints": {"model": resources.fingerprint(args.model, args.model_name, "agent")}}
+        prints = {"model": resources.fingerprint(args.model, args.model_name, "agent")}
+        made_by = {"model": args.model_name or args.model, "fingerprints": prints}
         if args.candidates:
             async def play(trajectory):
                 return await candidates(args, agent, trajectory, output.done)
@@ -1054,12 +1056,11 @@ def roll_out(args, todo, output):
             step_reward = STEP_REWARDS[args.step_reward](args, resources) if args.best_of_n > 1 else None
             system = args.system_text or system_prompt(args)
             made_by |= {"simulator": args.simulator_name or args.simulator, "seed": args.seed}
-            made_by["fingerprints"]["simulator"] = args.simulator if args.simulator in SIMULATORS else (
-                resources.fingerprint(args.simulator, args.simulator_name, "simulator"))
-            if args.best_of_n > 1 and args.step_reward == "judge":
-                made_by["fingerprints"]["judge"] = resources.fingerprint(args.judge, args.judge_name, "judge")
-            elif args.best_of_n > 1:
-                made_by["fingerprints"]["critic"] = fingerprint(args.critic)
+            prints["simulator"] = args.simulator if args.simulator in SIMULATORS else resources.fingerprint(
+                args.simulator, args.simulator_name, "simulator")
+            if step_reward:
+                prints |= ({"judge": resources.fingerprint(args.judge, args.judge_name, "judge")}
+                           if args.step_reward == "judge" else {"critic": fingerprint(args.critic)})
 
             async def play(todo):
                 return [await episode(args, agent, simulator, step_reward, system, *todo)]

@@ -254,7 +254,7 @@ def test_a_prompt_longer_than_the_context_is_refused(world):
 
 def test_requests_that_do_not_fit_into_memory_together_take_turns(world, engine, monkeypatch):
     sizes, sample = [], engine.sample
-    monkeypatch.setattr(engine, "most", 500)    # tokens
+    monkeypatch.setattr(engine, "cache_tokens", 500)    # tokens
     monkeypatch.setattr(engine, "sample", lambda batch: sizes.append(len(batch)) or sample(batch))
     results = ask(engine, prompts_of(world), 1, 36)
     assert len(results) == 36 and sum(sizes) == 36 and len(sizes) > 3
