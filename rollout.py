@@ -667,8 +667,8 @@ class TransformersEngine:
         heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
         token = 2 * config.num_hidden_layers * heads * width * self.model.dtype.itemsize
         self.cache_tokens = memory // token
-        self.waiting, self.closed = [], False
-        self.pool, self.driver, self.counts = ThreadPoolExecutor(1), None, Counter()
+        self.waiting, self.closed, self.counts = [], False, Counter()
+        self.pool, self.driver = ThreadPoolExecutor(1), None
 
     async def generate(self, messages, n, seed, temperature, max_tokens):
         prompt, room = fit(self, messages, max_tokens)
@@ -715,9 +715,9 @@ class TransformersEngine:
         with torch.inference_mode():
             out = self.model(input_ids=ids, attention_mask=seen, position_ids=(seen.cumsum(1) - 1).clamp_min(0),
                              use_cache=True, logits_to_keep=1)
-            cache, keep, logits = out.past_key_values, torch.tensor(first, device=device), out.logits[:, -1]
+            cache, keep = out.past_key_values, torch.tensor(first, device=device)
             cache.batch_select_indices(keep)
-            seen, logits = seen[keep], logits[keep]
+            seen, logits = seen[keep], out.logits[keep, -1]
             for step in range(max(rooms)):
                 tokens, logps = draw(logits.float(), temperature[alive], uniform[step, alive])
                 for row, token, logp in zip(alive, tokens.tolist(), logps.tolist()):
@@ -763,16 +763,14 @@ class ServerEngine:
         self.variable, key = key_of(role, url, args)
         settings = {"base_url": url, "api_key": key or "none", "timeout": args.timeout, "max_retries": args.retries}
         self.client, self.places = openai.AsyncOpenAI(**settings), asyncio.Semaphore(concurrency)
-        self.rejected = set()    # parameters that this server rejected; later requests omit them
-        self.counts = Counter()
+        self.counts, self.rejected = Counter(), set()    # parameters that the server rejected: later requests omit them
         if self.name is None:
             try:
                 self.name = openai.OpenAI(**settings).with_options(max_retries=1).models.list().data[0].id
             except openai.APIStatusError as error:
                 die(self.explain(error))
             except (openai.OpenAIError, LookupError, TypeError, AttributeError, ValueError) as error:
-                die(f"{url}: no list of models from this server ({first_line(error)}); check the URL, or name the "
-                    f"{role}'s model")
+                die(f"{url}: no list of models there ({first_line(error)}); check the URL, or name the model")
 
     async def generate(self, messages, n, seed, temperature, max_tokens):
         responses = []
@@ -791,16 +789,13 @@ class ServerEngine:
                 async with self.places:    # chat.completions.create() takes twice the time: it checks every message
                     answer = await self.client.post("/chat/completions", body=sent, cast_to=object)
                 return self.responses(answer)
-            except self.openai.APIStatusError as error:
-                if error.status_code in (400, 413, 422):
-                    # another request may have learnt the same meanwhile
-                    if self.without_rejected(request) != sent or self.learn(refusal(error)):
-                        continue
-                    raise Refused(f"HTTP {error.status_code}: {refusal(error)}") from error
-                raise Stop(self.explain(error), 2 if error.status_code in (401, 403, 404) else 1) from error
-            except self.openai.APIConnectionError as error:
-                raise Stop(f"{self.url} failed {self.retries + 1} times, the last time with: "
-                           f"{first_line(error.__cause__ or error)}") from error
+            except self.openai.APIError as error:
+                status = getattr(error, "status_code", None)
+                if status not in (400, 413, 422):
+                    raise Stop(self.explain(error), 2 if status in (401, 403, 404) else 1) from error
+                # another request may have learnt the same meanwhile
+                if self.without_rejected(request) == sent and not self.learn(refusal(error)):
+                    raise Refused(f"HTTP {status}: {refusal(error)}") from error
             except (ValueError, LookupError, TypeError, AttributeError) as error:
                 if attempt > self.retries:
                     raise Stop(f"{self.url} failed {attempt} times, the last time with a reply that is no chat "
@@ -832,31 +827,27 @@ class ServerEngine:
 
     def responses(self, answer):
         """The Responses of a chat completion; what is none raises."""
-        choices, usage = answer["choices"], answer.get("usage") or {}
-        tokens = usage.get("completion_tokens") or sum(len(c["message"]["content"] or "") // 4 for c in choices)
-        responses = []
-        for i, choice in enumerate(choices):
-            text = choice["message"]["content"]
-            if text is None and choice.get("finish_reason") in ("length", "content_filter"):
-                text = ""
-            if not isinstance(text, str):
-                raise TypeError("no content")
-            share = tokens // len(choices) + (i < tokens % len(choices))    # a server counts all choices together
-            responses.append(Response(text, tokens=share, cut=choice.get("finish_reason") == "length"))
-        if not responses:
-            raise LookupError("no choices")
+        usage, texts = answer.get("usage") or {}, []
+        for choice in answer["choices"]:
+            text, why = choice["message"]["content"], choice.get("finish_reason")
+            texts.append(("" if text is None and why in ("length", "content_filter") else text, why == "length"))
+        if not texts or not all(isinstance(text, str) for text, _ in texts):
+            raise TypeError("no content" if texts else "no choices")
+        tokens = usage.get("completion_tokens") or sum(len(text) // 4 for text, _ in texts)    # of all choices together
         self.counts.update({"requests": 1, "prompt_tokens": usage.get("prompt_tokens") or 0, "cached_tokens": (
             usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0})
-        return responses
+        return [Response(text, tokens=tokens // len(texts) + (i < tokens % len(texts)), cut=cut)
+                for i, (text, cut) in enumerate(texts)]
 
     def explain(self, error):
-        """What a status means that is no matter of one request."""
-        problem = f"(HTTP {error.status_code}: {refusal(error)})"
-        if error.status_code in (401, 403):
-            return f"{self.url} refused the key in the environment variable {self.variable} {problem}"
-        if error.status_code == 404:
-            return f"{self.url} has no model {self.name!r}, or is no OpenAI-compatible address {problem}"
-        return f"{self.url} failed {self.retries + 1} times, the last time with {problem[1:-1]}"
+        """What an error means that is no matter of one request."""
+        status = getattr(error, "status_code", None)
+        problem = f"HTTP {status}: {refusal(error)}" if status else first_line(error.__cause__ or error)
+        if status in (401, 403):
+            return f"{self.url} refused the key in the environment variable {self.variable} ({problem})"
+        if status == 404:
+            return f"{self.url} has no model {self.name!r}, or is no OpenAI-compatible address ({problem})"
+        return f"{self.url} failed {self.retries + 1} times, the last time with {problem}"
 
     def close(self):
         pass
