@@ -9,8 +9,8 @@ Protocol. A response may think before "OUTPUT:"; only what follows it enters the
 "I WANT TO ANSWER:" is the final answer; at the last turn the whole response counts as the answer.
 
 Agents (--model): a folder or hub name, run by vLLM in this process, or, where vLLM is not installed, by a plain engine
-on transformers, which is slower; or the URL of any OpenAI-compatible server. An episode is one coroutine: none waits
-for another, and the engine batches whatever is ready.
+on transformers, slower for all but tiny models; or the URL of any OpenAI-compatible server. An episode is one
+coroutine: none waits for another, and the engine batches whatever is ready.
 
 Simulators (--simulator): scripted answers from the task's facts (or, for pages, by comparing the two layouts); a
 folder, hub name or URL plays the human with the reference in its prompt, at temperature 0; human is you, at the
@@ -642,7 +642,7 @@ class VLLMEngine:
 
 
 class TransformersEngine:
-    """Plain batches through Hugging Face transformers, for machines without vLLM, and slower than it.
+    """Plain batches through Hugging Face transformers, for machines without vLLM; slower, but for tiny models.
 
     What waits is sampled together, from prompts to last tokens; what arrives meanwhile waits for the next batch.
     """
@@ -893,7 +893,8 @@ def make_engine(spec, name, role, args, concurrency):
     """
     kind = engine_of(spec, args)
     if kind == "transformers" and args.engine == "auto":
-        print(f"{spec}: vllm is not installed here; the plain engine is slower", file=sys.stderr)
+        print(f"{spec}: vllm is not installed here; the plain engine is slower for all but tiny models",
+              file=sys.stderr)
     return ENGINES[kind](spec, name, role, args, concurrency)
 
 
@@ -901,8 +902,8 @@ def engine_flags(parser):
     """The flags of the engines."""
     local = parser.add_argument_group("engines, for local models")
     local.add_argument("--engine", default="auto", choices=["auto", "vllm", "transformers"],
-                       help="what runs local models; auto = vllm where it is installed, else a plain and slower engine "
-                            "on transformers (default: auto)")
+                       help="what runs local models; auto = vllm where it is installed, else a plain engine on "
+                            "transformers, slower for all but tiny models (default: auto)")
     local.add_argument("--dtype", default="auto", choices=["auto", "float32", "bfloat16", "float16"],
                        help="auto = float32 on CPU, bfloat16 on CUDA (default: auto)")
     local.add_argument("--max-model-len", type=number(int, least=0), default=0, metavar="TOKENS",
