@@ -791,7 +791,7 @@ def test_ctrl_c_ends_in_one_line_and_leaves_whole_lines(world, tmp_path, wait):
         deadline = time.time() + 60
         maps = Path(f"/proc/{process.pid}/maps")  # what it has loaded
         while time.time() < deadline and not {
-                "loading": lambda: "libtorch" in maps.read_text(), "batches": lambda: (tmp_path / "a.jsonl").exists(),
+                "loading": lambda: "libtorch" in maps.read_text(), "batches": lambda: deadline - time.time() < 45,
                 "episodes": lambda: (tmp_path / "a.jsonl").exists()}[wait]():
             time.sleep(0.01)
         process.send_signal(signal.SIGINT)
