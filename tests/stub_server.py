@@ -9,6 +9,7 @@ gets the same ones again. `Stub(...)` starts it in a thread:
 import hashlib
 import json
 import random
+import socket
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -30,12 +31,13 @@ def agent(messages, rng):
 class Stub:
     """`faults`: list of what the first requests meet instead of an answer (None = an answer): "429", "500", "reset",
     "empty choices", "no content", "torn", "html"; `always`: a fault of every request, also "refuse" and
-    "unknown model"."""
+    "unknown model"; characters_a_token: if given, a request's max_tokens cuts its answers."""
 
     def __init__(self, answer=agent, latency=None, faults=(), always=None, key=None, one_choice=False, o1=False,
-                 models=("stub-1",)):
+                 models=("stub-1",), characters_a_token=None):
         self.answer, self.latency, self.faults, self.always = answer, latency, list(faults), always
         self.key, self.one_choice, self.o1, self.models = key, one_choice, o1, models
+        self.characters_a_token = characters_a_token
         self.requests, self.lock = [], threading.Lock()
         stub = self
 
@@ -58,9 +60,10 @@ class Stub:
 
             def do_POST(self):
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                headers = {name.lower(): value for name, value in self.headers.items()}
                 with stub.lock:
                     number = len(stub.requests)
-                    stub.requests.append(body | {"headers": dict(self.headers), "time": time.time()})
+                    stub.requests.append(body | {"headers": headers, "time": time.time()})
                     fault = stub.always or (stub.faults.pop(0) if stub.faults else None)
                 stub.respond(self, body, number, fault)
 
@@ -95,7 +98,9 @@ class Stub:
         if fault == "500":
             return handler.send(500, b"upstream died")
         if fault == "reset":
-            return handler.connection.close()
+            # close() alone does nothing: the files of a kept-alive connection hold its socket
+            handler.close_connection = True
+            return handler.connection.shutdown(socket.SHUT_RDWR)
         if fault == "html":
             return handler.send(200, b"<html>Bad gateway</html>")
         key = json.dumps([body["messages"], body.get("seed")]).encode()
@@ -106,7 +111,9 @@ class Stub:
         for index in range(count):
             rng = random.Random(hashlib.sha256(key + bytes([index])).digest())
             text = None if fault == "no content" else self.answer(body["messages"], rng)
-            choices.append({"index": index, "finish_reason": "stop", "message": {"role": "assistant", "content": text}})
+            most = (self.characters_a_token or 1 << 30) * body.get("max_tokens", body.get("max_completion_tokens", 0))
+            choices.append({"index": index, "finish_reason": "length" if len(text or "") > most else "stop",
+                            "message": {"role": "assistant", "content": text and text[:most]}})
         if fault == "empty choices":
             choices = []
         whole = json.dumps({"id": str(number), "model": body["model"], "choices": choices,

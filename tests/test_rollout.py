@@ -18,6 +18,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 import rollout  # noqa: E402
+import sandbox  # noqa: E402
 from stub_server import Stub  # noqa: E402
 
 NAMES = ["threshold", "rounding", "unit", "field", "order"]
@@ -40,13 +41,13 @@ def make_tasks(path, count):
 @pytest.fixture(scope="session")
 def world(tmp_path_factory):
     """A folder with a tiny model, tasks, and trajectories of a few turns."""
-    import train_policy
+    import train_critic
     folder = tmp_path_factory.mktemp("world")
     make_tasks(folder / "tasks.jsonl", 12)
     tasks = [json.loads(line) for line in open(folder / "tasks.jsonl")]
     texts = [t["problem_description"] + " ".join(f["question"] + " " + f["reply"] for f in t["facts"]) for t in tasks]
     texts += ["I WANT TO ANSWER:\ndef f(x):\n    return sum(x)"] * 5
-    train_policy.make_tiny_model(folder / "model", texts, 400, 0)
+    train_critic.make_tiny_model(folder / "model", texts, 400, 0)
     with open(folder / "trajectories.jsonl", "w") as f:
         for t in tasks:
             dialogue = [{"role": "user", "content": t["problem_description"]}]
@@ -65,7 +66,9 @@ def command(*arguments):
 
 
 def play(folder, *arguments, code=0, **more):
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", **more.pop("environment", {})}
+    keys = ("AGENT_API_KEY", "SIMULATOR_API_KEY", "JUDGE_API_KEY", "OPENAI_API_KEY")
+    environment = {name: value for name, value in os.environ.items() if name not in keys} | {
+        "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", **more.pop("environment", {})}
     done = subprocess.run(command(*arguments), cwd=folder, capture_output=True, text=True, timeout=300,
                           env=environment, **more)
     assert done.returncode == code, f"exit code {done.returncode}\n{done.stdout}{done.stderr}"
@@ -81,9 +84,13 @@ def in_order(path):
     return sorted(open(path).read().splitlines(), key=lambda line: [json.loads(line)[k] for k in ("task_id", "sample")])
 
 
-def local_args(max_model_len=0):
-    return Namespace(dtype="auto", max_model_len=max_model_len, seed=0, gpu_memory_utilization=0.9,
+def local_args(engine, max_model_len=0):
+    return Namespace(engine=engine, dtype="auto", max_model_len=max_model_len, gpu_memory_utilization=0.9,
                      tensor_parallel_size=1, data_parallel_size=1)
+
+
+def local_engine(path, engine, max_model_len=0):
+    return rollout.make_engine(str(path), None, "agent", local_args(engine, max_model_len), 8)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -91,14 +98,26 @@ def local_args(max_model_len=0):
 
 
 @pytest.mark.parametrize("output, last, expected", [
-    ("What?", False, ("What?", None, None)),
-    ("hm OUTPUT: no OUTPUT: What? ", False, ("What?", None, None)),
+    ("hm OUTPUT: no OUTPUT: What? ", False, ("What?", None, "max_turns")),
     ("I WANT TO ANSWER: x", False, ("I WANT TO ANSWER: x", "x", "answered")),
-    ("I WANT TO ANSWER: in a thought OUTPUT: What?", False, ("What?", None, None)),
     ("def f(): pass", True, ("def f(): pass", "def f(): pass", "max_turns")),
-    ("Here: I WANT TO ANSWER:\nx = 1\n", True, ("Here: I WANT TO ANSWER:\nx = 1", "x = 1", "answered"))])
+    ("Here: I WANT TO ANSWER:\nx = 1\n", True, ("Here: I WANT TO ANSWER:\nx = 1", "x = 1", "answered")),
+    ("hm OUTPUT: I WANT TO ANSWER:\nprint('OUTPUT:', 1)", False,
+     ("I WANT TO ANSWER:\nprint('OUTPUT:', 1)", "print('OUTPUT:', 1)", "answered"))])
 def test_only_what_follows_output_enters_the_dialogue_and_the_last_turn_answers(output, last, expected):
-    assert rollout.parse_output(output, last) == expected
+    class Agent:
+        async def generate(self, messages, n, seed, temperature, max_tokens):
+            return [rollout.Response(output)]
+
+    class Human:
+        async def reply(self, task, dialogue, key, counts):
+            return "reply"
+    args = Namespace(max_turns=1 if last else 2, best_of_n=1, seed=0, temperature=1.0, max_tokens=9)
+    task = {"task_id": "a", "domain": "backend", "problem_description": "p"}
+    record = asyncio.run(rollout.episode(args, Agent(), Human(), None, "", task, 0))
+    content, answer, finish = expected
+    assert record["dialogue_history"][1]["content"] == content and record["finish"] == finish
+    assert record["answer"] == (content if answer is None else answer)
 
 
 FACTS = [{"keywords": ["threshold", "limit"], "question": "What is the threshold?", "reply": "The threshold is 10."},
@@ -134,13 +153,15 @@ def test_replies_that_leak_code_are_noticed():
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The transformers engine
+# The plain engine
 
 
 @pytest.fixture(scope="module")
 def engine(world):
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    return rollout.TransformersEngine(str(world / "model"), local_args(), 8)
+    made = local_engine(world / "model", "transformers")
+    yield made
+    made.close()
 
 
 def ask(engine, prompts, n, width, max_tokens=12, temperature=1.0):
@@ -151,8 +172,7 @@ def ask(engine, prompts, n, width, max_tokens=12, temperature=1.0):
 
     async def worker(todo):
         for i in todo:
-            results[i] = await engine.generate(prompts[i], n, i, temperature, max_tokens, i)
-            engine.forget(i)
+            results[i] = await engine.generate(prompts[i], n, i, temperature, max_tokens)
 
     async def everything():
         todo = iter(order)
@@ -169,46 +189,37 @@ def prompts_of(world):
     return found
 
 
-def test_logprobabilities_are_the_trainers_own(world, engine):
-    """Eight rows at once, three turns of a conversation in one slot, four columns:
-    what the cache holds is what a plain pass gives."""
+def test_logprobabilities_are_those_of_a_plain_pass(world, engine):
+    """Eight rows at once, of three lengths, four samples each, before and beside each other's end."""
     assert_logps_equal(world, engine, ask(engine, prompts_of(world), 4, 8), 1e-5)
     assert_logps_equal(world, engine, ask(engine, prompts_of(world), 2, 8, temperature=0.5), 1e-5)
 
 
 def assert_logps_equal(world, engine, results, tolerance):
-    """Three ways: the engine's while sampling, rollout.py's own function, and the training code's."""
+    """The engine's while sampling, the whole model's, and of the same prompt as the training code's."""
     import torch
-    import train_policy
+    import train_critic
     from transformers import AutoModelForCausalLM
-    sequences, mine, sampled = [], [], []
-    plain = AutoModelForCausalLM.from_pretrained(world / "model").eval()
+    plain, compared = AutoModelForCausalLM.from_pretrained(world / "model").eval(), 0
     for messages, outs in list(zip(prompts_of(world), results))[::3]:
         prompt = rollout.encode_chat(engine.tokenizer, messages)
-        [turn] = train_policy.tokenise(engine.tokenizer, [(messages, "x")])
+        [turn] = train_critic.tokenise(engine.tokenizer, [(messages, "x")])
         assert prompt == turn[0].tolist()
-        mine += rollout.response_values(plain, [(prompt, o.ids) for o in outs])
-        sampled += [o.logps for o in outs]
-        sequences += [train_policy.join_turns([(turn[0], np.array(o.ids, np.int32))])[0] for o in outs]
-    with pytest.MonkeyPatch.context() as patch, torch.no_grad():
-        patch.setattr(sys, "argv", ["train_policy.py"])
-        args = train_policy.parse_args()
-        model = train_policy.load_model(str(world / "model"), torch.device("cpu"), args, train=False)
-        theirs = train_policy.score_all(model, sequences, torch.device("cpu"), args, "test")
-    assert len(theirs) == len(sampled) > 10
-    for a, b, c in zip(sampled, mine, theirs):
-        assert np.abs(np.array(a) - c).max() < tolerance and np.abs(b.numpy() - c).max() < tolerance
+        for out in outs:
+            with torch.no_grad():
+                logits = plain(torch.tensor([prompt + out.ids])).logits[0, len(prompt) - 1:-1].log_softmax(-1)
+            expected = logits.gather(1, torch.tensor([out.ids]).T)[:, 0].numpy()
+            assert np.abs(np.array(out.logps) - expected).max() < tolerance
+            compared += 1
+    assert compared > 7
 
 
-def test_a_row_does_not_depend_on_what_else_is_in_the_batch(world, engine):
-    """Token ids and log-probabilities to the last bit, at widths 1, 3 and 8."""
-    prompts = prompts_of(world)
-    for n in (1, 5):
-        first = ask(engine, prompts, n, 1)
-        for width in (3, 8):
-            for a, b in zip(first, ask(engine, prompts, n, width)):
-                assert [o.ids for o in a] == [o.ids for o in b]
-                assert [o.logps for o in a] == [o.logps for o in b]
+def test_the_same_batch_gives_the_same_and_each_sample_of_a_request_its_own(world, engine):
+    first, again, alone = (ask(engine, prompts_of(world), 3, width) for width in (36, 36, 1))
+    assert [[o.ids for o in outs] for outs in first] == [[o.ids for o in outs] for outs in again]
+    # in other batches rounding differs, the seeds do not
+    assert sum(o.ids == p.ids for outs, other in zip(first, alone) for o, p in zip(outs, other)) > 2.8 * len(first)
+    assert len({tuple(o.ids) for outs in first for o in outs}) > 2 * len(first)
 
 
 def test_tokens_are_sampled_in_proportion_to_their_probabilities(world, engine):
@@ -228,48 +239,63 @@ def test_tokens_are_sampled_in_proportion_to_their_probabilities(world, engine):
     assert {o.ids[0] for o in greedy} == {int(logits.argmax())}
 
 
-def test_columns_end_with_the_end_of_turn_or_at_the_limit(world, engine):
+def test_samples_end_with_the_end_of_turn_or_at_the_limit(world, engine):
     end = engine.tokenizer.eos_token_id
     for o in (o for outs in ask(engine, prompts_of(world), 8, 8, 20) for o in outs):
         assert len(o.ids) == 20 or o.ids[-1] == end
-        assert end not in o.ids[:-1] and len(o.logps) == len(o.ids)
+        assert end not in o.ids[:-1] and len(o.logps) == len(o.ids) == o.tokens and o.cut == (o.ids[-1] != end)
 
 
 def test_a_prompt_longer_than_the_context_is_refused(world):
-    small = rollout.TransformersEngine(str(world / "model"), local_args(max_model_len=30), 2)
+    small = local_engine(world / "model", "transformers", max_model_len=30)
     with pytest.raises(rollout.Refused, match="does not fit the context of 30 tokens"):
-        asyncio.run(small.generate([{"role": "user", "content": "much too long " * 30}], 1, 0, 1.0, 5, "x"))
+        asyncio.run(small.generate([{"role": "user", "content": "much too long " * 30}], 1, 0, 1.0, 5))
+
+
+def test_requests_that_do_not_fit_into_memory_together_take_turns(world, engine, monkeypatch):
+    sizes, sample = [], engine.sample
+    monkeypatch.setattr(engine, "cache_tokens", 500)    # tokens
+    monkeypatch.setattr(engine, "sample", lambda batch: sizes.append(len(batch)) or sample(batch))
+    results = ask(engine, prompts_of(world), 1, 36)
+    assert len(results) == 36 and sum(sizes) == 36 and len(sizes) > 3
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The command line
 
 
-def test_the_same_seeds_give_the_same_trajectories_at_any_concurrency_and_a_torn_line_is_repaired(world, tmp_path):
+def test_the_same_settings_give_the_same_trajectories_and_a_torn_line_is_repaired(world, tmp_path):
     common = ["--in", world / "tasks.jsonl", "--model", world / "model", "--engine", "transformers", "--max-tokens", 15,
               "--max-turns", 4, "--samples", 2]
-    play(tmp_path, *common, "--out", "a.jsonl", "--concurrency", 24)
-    play(tmp_path, *common, "--out", "b.jsonl", "--concurrency", 3)
+    play(tmp_path, *common, "--out", "a.jsonl")
+    play(tmp_path, *common, "--out", "b.jsonl")
     assert (tmp_path / "a.jsonl").read_bytes() == (tmp_path / "b.jsonl").read_bytes()
     rows = records(tmp_path / "a.jsonl")
-    assert [(r["task_id"], r["sample"]) for r in rows] == [
-        (f"backend-train-{i:05d}", s) for s in range(2) for i in range(12)]
+    order = [(f"backend-train-{i:05d}", s) for s in range(2) for i in range(12)]
+    assert [(r["task_id"], r["sample"]) for r in rows] == order
+    sampled = [len(m["output_ids"]) for r in rows for m in r["dialogue_history"] if m["role"] == "assistant"]
     for r in rows:
         roles = [m["role"] for m in r["dialogue_history"]]
         assert roles == ["user", "assistant"] * (len(roles) // 2) and len(roles) <= 8 and r["task"]["note"] == "kept"
         assert r["answer"] is not None and r["finish"] in ("answered", "max_turns")
+        assert r["cost"]["simulator_calls"] == len(roles) // 2 - 1
+        assert r["fingerprints"] == {"model": sandbox.fingerprint(world / "model"), "simulator": "scripted"}
+    metrics = json.loads((tmp_path / "a.rollout.json").read_text())
+    assert metrics["records"] == 24 and sum(metrics["finish"].values()) == 24
+    assert metrics["sampled_tokens"] == sum(sampled) == sum(r["cost"]["sampled_tokens"] for r in rows)
     torn = (tmp_path / "b.jsonl").read_bytes()
     (tmp_path / "b.jsonl").write_bytes(torn[:len(torn) * 2 // 3])
     play(tmp_path, *common, "--out", "b.jsonl", "--concurrency", 5)
-    assert (tmp_path / "a.jsonl").read_bytes() == (tmp_path / "b.jsonl").read_bytes()
-    metrics = json.loads((tmp_path / "a.rollout.json").read_text())
-    assert metrics["episodes"] == 24 and sum(metrics["finish"].values()) == 24 and metrics["cache_hits"] > 0.3
-    assert metrics["tokens"] == sum(len(m["output_ids"]) for r in rows for m in r["dialogue_history"]
-                                    if m["role"] == "assistant")
+    assert [(r["task_id"], r["sample"]) for r in records(tmp_path / "b.jsonl")] == order
     # other settings are an error that names the difference, and nothing is written over
     before = (tmp_path / "b.jsonl").read_bytes()
     done = play(tmp_path, *common, "--out", "b.jsonl", "--temperature", 0.7, code=2)
     assert "temperature was 1.0, now 0.7" in done.stderr and (tmp_path / "b.jsonl").read_bytes() == before
+    # the same input and the same model by other paths are the same
+    (tmp_path / "linked.jsonl").symlink_to(world / "tasks.jsonl")
+    (tmp_path / "linked").symlink_to(world / "model")
+    common[1:4:2] = ["linked.jsonl", "linked"]
+    assert "nothing left to do, 24 records" in play(tmp_path, *common, "--out", "b.jsonl").stdout
 
 
 def test_candidates_are_sampled_at_every_turn_and_continued(world, tmp_path):
@@ -286,8 +312,14 @@ def test_candidates_are_sampled_at_every_turn_and_continued(world, tmp_path):
     assert next(r for r in rows if r["task_id"].endswith("00000") and r["turn"] == 1)["prompt"][1:] == dialogue[:3]
     lines = (tmp_path / "c.jsonl").read_text().splitlines(keepends=True)
     (tmp_path / "c.jsonl").write_text("".join(lines[:9]) + lines[9][:50])
-    play(tmp_path, *common, "--out", "c.jsonl", "--fraction", 0.5, "--concurrency", 2)
-    assert records(tmp_path / "c.jsonl") == rows
+    play(tmp_path, *common, "--out", "c.jsonl", "--fraction", 0.5)
+    again = records(tmp_path / "c.jsonl")
+    assert again[:9] == rows[:9] and [(r["task_id"], r["turn"]) for r in again] == [
+        (r["task_id"], r["turn"]) for r in rows]
+    for r in rows:
+        assert r["cost"] == {"sampled_tokens": sum(len(c["output_ids"]) for c in r["candidates"])}
+        assert r["model"] == str(world / "model") and r["fingerprints"] == {
+            "model": sandbox.fingerprint(world / "model")}
 
 
 @pytest.mark.parametrize("count", [5, pytest.param(50, marks=pytest.mark.slow)])
@@ -318,12 +350,12 @@ def test_rate_limits_drops_and_rubbish_are_tried_again(world, tmp_path):
     faults = ["429", "500", "reset", None, "empty choices", None, "no content", "torn", None, "html", None, "429"]
     with Stub(faults=faults) as stub:
         play(tmp_path, "--in", world / "tasks.jsonl", "--model", stub.url, "--out", "a.jsonl", "--concurrency", 4)
-        metrics = json.loads((tmp_path / "a.rollout.json").read_text())
+        asked = len(stub.requests)
     with Stub() as stub:
         play(tmp_path, "--in", world / "tasks.jsonl", "--model", stub.url, "--out", "b.jsonl", "--concurrency", 9)
     differ = [(a, b) for a, b in zip(in_order(tmp_path / "a.jsonl"), in_order(tmp_path / "b.jsonl"))
-              if json.loads(a) | {"model": ""} != json.loads(b) | {"model": ""}]
-    assert not differ and metrics["retries"] == 8 and metrics["episodes"] == 12
+              if json.loads(a) | {"model": "", "fingerprints": ""} != json.loads(b) | {"model": "", "fingerprints": ""}]
+    assert not differ and asked == len(stub.requests) + 8 and len(in_order(tmp_path / "b.jsonl")) == 12
 
 
 def test_every_request_has_a_seed_of_its_own_that_does_not_change(world, tmp_path):
@@ -370,18 +402,30 @@ def test_an_output_is_not_continued_with_another_seed_or_other_tasks(world, tmp_
         whole = (tmp_path / "a.jsonl").read_bytes()
         assert "seed was 0, now 1" in play(tmp_path, *common, "--seed", 1, code=2).stderr
         tasks.write_text(tasks.read_text().replace("return 1", "return 2"))  # made again under the same names
-        assert "reads differently in the input now" in play(tmp_path, *common, code=2).stderr
+        assert "content of --in was" in play(tmp_path, *common, code=2).stderr
+        tasks.write_text("".join(tasks.read_text().splitlines(keepends=True)[:1]))  # a shortened input
+        assert "content of --in was" in play(tmp_path, *common, code=2).stderr
     assert (tmp_path / "a.jsonl").read_bytes() == whole
 
 
-def test_another_model_under_the_same_name_is_another_setting(world, tmp_path, monkeypatch):
-    weights = tmp_path / "model.safetensors"
-    weights.write_bytes((world / "model/model.safetensors").read_bytes())
-    monkeypatch.setattr(sys, "argv", ["rollout.py", "--model", str(tmp_path)])
-    before = rollout.settings_of(rollout.parse_args(), "transformers")
-    assert rollout.settings_of(rollout.parse_args(), "transformers") == before
+@pytest.mark.parametrize("flags", [["--model"], ["--model", "same", "--simulator"],
+                                   ["--model", "same", "--best-of-n", 2, "--step-reward", "judge", "--judge"],
+                                   ["--model", "same", "--best-of-n", 2, "--critic"]])
+def test_another_model_under_the_same_name_is_another_setting(world, tmp_path, monkeypatch, flags):
+    """As the agent, the simulator, the judge and the critic."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("same", "model"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.safetensors").write_bytes((world / "model/model.safetensors").read_bytes())
+    monkeypatch.setattr(sys, "argv", ["rollout.py", "--in", str(world / "tasks.jsonl"), *map(str, flags), "model"])
+
+    def settings():
+        return rollout.Output("a.jsonl", *rollout.settings_of(rollout.parse_args())).settings
+    before, weights = settings(), tmp_path / "model/model.safetensors"
+    assert settings() == before
     weights.write_bytes(weights.read_bytes()[:-1] + b"\xff")
-    assert rollout.settings_of(rollout.parse_args(), "transformers") != before
+    changed = settings()
+    assert [name for name in before if changed[name] != before[name]] == [f"content of {flags[-1]}"]
 
 
 def test_a_refused_request_ends_its_episode_and_the_run_goes_on(world, tmp_path):
@@ -394,7 +438,9 @@ def test_a_refused_request_ends_its_episode_and_the_run_goes_on(world, tmp_path)
 
 
 @pytest.mark.parametrize("stub, code, words", [
-    ({"key": "secret"}, 2, "refused the key"), ({"always": "unknown model"}, 2, "has no model 'stub-1'"),
+    ({"key": "secret"}, 2, "refused the key in the environment variable AGENT_API_KEY, which is not set"),
+    ({"always": "unknown model"}, 2, "has no model 'stub-1'"), ({"always": "500"}, 1, "failed 2 times"),
+    ({"always": "reset"}, 1, "failed 2 times"),
     ({"always": "html"}, 1, "failed 2 times"), ({"always": "empty choices"}, 1, "no choices")])
 def test_what_cannot_be_helped_stops_the_run_in_one_sentence(world, tmp_path, stub, code, words):
     with Stub(**stub) as server:
@@ -403,11 +449,37 @@ def test_what_cannot_be_helped_stops_the_run_in_one_sentence(world, tmp_path, st
     assert words in done.stderr
 
 
-def test_the_key_comes_from_the_environment_and_names_from_the_flags(world, tmp_path):
+@pytest.mark.parametrize("variable", ["AGENT_API_KEY", "OPENAI_API_KEY"])
+def test_the_key_comes_from_the_environment_and_names_from_the_flags(world, tmp_path, variable):
     with Stub(key="secret", models=["one", "two"]) as stub:
-        play(tmp_path, "--in", world / "tasks.jsonl", "--limit", 2, "--model", stub.url, "--model-name", "two",
-             "--out", "a.jsonl", environment={"OPENAI_API_KEY": "secret"})
-        assert {r["model"] for r in stub.requests} == {"two"} and records(tmp_path / "a.jsonl")[0]["model"] == "two"
+        common = ["--in", world / "tasks.jsonl", "--limit", 2, "--model", stub.url, "--out", "a.jsonl"]
+        done = play(tmp_path, *common, environment={variable: "wrong"}, code=2)
+        assert f"{stub.url} refused the key in the environment variable {variable} (HTTP 401" in done.stderr
+        play(tmp_path, *common, "--model-name", "two", environment={variable: "secret"})
+        assert {r["model"] for r in stub.requests if r["headers"]["authorization"] == "Bearer secret"} == {"two"}
+    row = records(tmp_path / "a.jsonl")[0]
+    assert row["model"] == "two" and row["fingerprints"]["model"] == f"{stub.url} two"
+
+
+def test_the_agents_key_never_goes_to_another_host(world, tmp_path):
+    """A simulator or judge elsewhere needs a key of its own; on the agent's server it may use the agent's."""
+    human = lambda messages, rng: "A. I do not know."  # noqa: E731
+    common = ["--in", world / "tasks.jsonl", "--best-of-n", 2, "--step-reward", "judge"]
+    with Stub(key="a") as agent, Stub(human) as other, Stub(human, key="s") as closed:
+        everywhere = {"OPENAI_API_KEY": "a"}
+        play(tmp_path, *common, "--model", agent.url, "--simulator", other.url, "--judge", other.url,
+             "--out", "a.jsonl", environment=everywhere)
+        assert other.requests and all("Bearer a" not in json.dumps(r["headers"]) for r in other.requests)
+        done = play(tmp_path, *common, "--model", agent.url, "--simulator", closed.url, "--judge", other.url,
+                    "--out", "b.jsonl", environment=everywhere, code=2)
+        assert f"{closed.url} refused the key in the environment variable SIMULATOR_API_KEY" in done.stderr
+        play(tmp_path, *common, "--model", agent.url, "--simulator", closed.url, "--judge", agent.url,
+             "--out", "c.jsonl", environment=everywhere | {"SIMULATOR_API_KEY": "s"})
+        done = play(tmp_path, *common, "--model", agent.url, "--judge", closed.url, "--out", "d.jsonl",
+                    environment=everywhere | {"JUDGE_API_KEY": "wrong"}, code=2)
+        assert "refused the key in the environment variable JUDGE_API_KEY (HTTP 401" in done.stderr
+    assert all(f"{v}_API_KEY" in subprocess.run(command("--help"), capture_output=True, text=True).stdout
+               for v in ("OPENAI", "AGENT", "SIMULATOR", "JUDGE"))
 
 
 def test_a_server_that_wants_it_otherwise_is_asked_otherwise(world, tmp_path):
@@ -415,6 +487,7 @@ def test_a_server_that_wants_it_otherwise_is_asked_otherwise(world, tmp_path):
         play(tmp_path, "--in", world / "tasks.jsonl", "--limit", 2, "--model", stub.url, "--out", "a.jsonl",
              "--temperature", 0.7)
     said = stub.requests[-1]
+    assert len(stub.requests) <= 3 * 2 + sum(r["cost"]["simulator_calls"] + 1 for r in records(tmp_path / "a.jsonl"))
     assert all(r["finish"] == "answered" for r in records(tmp_path / "a.jsonl"))
     assert said["max_completion_tokens"] == 1024 and "temperature" not in said
     assert said["messages"][0]["role"] == "user" and "at most 10 turns" in said["messages"][0]["content"]
@@ -445,6 +518,26 @@ def test_a_model_plays_the_human_bound_to_the_reference_and_its_leaks_are_counte
     assert all("return 3" not in m["content"] for r in agent.requests[:1] for m in r["messages"])
 
 
+THOUGHT = "The reference says def f(x): return 7, so I must not tell that it is seven. "
+
+
+@pytest.mark.parametrize("opened", ["<think>", ""])  # by the model, or by its chat template
+@pytest.mark.parametrize("length, lost", [(10, False), (40, False), (400, True)])
+def test_an_unfinished_thought_is_no_reply(world, tmp_path, opened, length, lost):
+    """It is asked for again with more room; where that does not help, a neutral sentence stands in, and is counted."""
+    human = lambda messages, rng: opened + THOUGHT * length + "</think>Ask about the rounding."  # noqa: E731
+    with Stub() as agent, Stub(human, characters_a_token=4) as partner:
+        play(tmp_path, "--in", world / "tasks.jsonl", "--model", agent.url, "--simulator", partner.url,
+             "--out", "a.jsonl")
+    rows, metrics = records(tmp_path / "a.jsonl"), json.loads((tmp_path / "a.rollout.json").read_text())
+    replies = [m["content"] for r in rows for m in r["dialogue_history"][1:] if m["role"] == "user"]
+    assert set(replies) == {rollout.NO_REPLY if lost else "Ask about the rounding."}
+    assert metrics["unfinished_replies"] == sum(r.get("unfinished_replies", 0) for r in rows) == len(replies) * lost
+    asked = len(replies) * (1 if length == 10 else 2)
+    assert len(partner.requests) == sum(r["cost"]["simulator_calls"] for r in rows) == asked
+    assert {r["max_tokens"] for r in partner.requests} == ({256} if length == 10 else {256, 2048})
+
+
 def test_single_turn_does_not_invite_questions(world, tmp_path):
     with Stub() as stub:
         play(tmp_path, "--in", world / "tasks.jsonl", "--model", stub.url, "--max-turns", 1, "--out", "a.jsonl")
@@ -472,54 +565,46 @@ def test_the_judge_knocks_out_all_but_the_best(world, tmp_path):
 
 def test_a_judge_that_prefers_a_place_prefers_no_sample():
     """Which of two actions stands first is drawn: who always says A ends with any of the four, not with the first."""
-    outs = [rollout.Output(f"What about number {n}?") for n in range(4)]
+    outs = [rollout.Response(f"What about number {n}?") for n in range(4)]
     with Stub(lambda messages, rng: "A") as stub:
-        args = Namespace(seed=0, timeout=30, retries=0)
-        judge = rollout.JudgeReward(rollout.ServerEngine(stub.url, args, "stub-1", None, 4), args)
+        args = Namespace(seed=0, timeout=30, retries=0, judge=stub.url, judge_name="stub-1", model=stub.url)
+        judge = rollout.JudgeReward(args, rollout.Resources(args, 4))
         task, messages = {"ground_truth": "g"}, [{"role": "user", "content": "u"}]
 
         async def winners():
-            return [await judge.best(messages, task, outs, ("task", n, 0)) for n in range(30)]
+            return [outs.index(await judge.best(task, messages, outs, ("task", n, 0))) for n in range(30)]
         assert set(asyncio.run(winners())) == {0, 1, 2, 3}
 
 
-@pytest.mark.parametrize("context, head, advantage", [
-    ("with-c", "log-ratio", "mean-per-turn"), ("without-c", "log-ratio", "mean-per-turn"),
-    ("with-c", "log-ratio", "sum"), ("with-c", "value", "mean-per-turn")])
-def test_best_of_n_plays_the_action_that_the_critic_scores_highest(world, tmp_path, context, head, advantage):
+@pytest.mark.parametrize("context, reward, head, advantage", [
+    ("with-c", "critic", "log-ratio", "mean-per-turn"), ("without-c", "critic-without-c", "log-ratio", "mean-per-turn"),
+    ("with-c", "critic-without-c", "log-ratio", "mean-per-turn"), ("with-c", "critic", "log-ratio", "sum"),
+    ("with-c", "value", "value", "mean-per-turn")])
+def test_best_of_n_plays_the_action_that_the_critic_scores_highest(world, tmp_path, engine, context, reward, head,
+                                                                   advantage):
+    """Beside one sequence at a time through the whole models: the critic and its reference, or the head."""
     import torch
-    import train_policy
-    texts = [json.dumps(r) for r in records(world / "tasks.jsonl")]
-    train_policy.make_tiny_model(tmp_path / "critic", texts, 400, 1)
+    from transformers import LlamaConfig, LlamaForCausalLM
     weights = ({"weight": torch.randn(128, generator=torch.manual_seed(0)).tolist(), "bias": [0.0]}
                if head == "value" else None)
+    torch.manual_seed(5)
+    LlamaForCausalLM(LlamaConfig.from_pretrained(world / "model")).save_pretrained(tmp_path / "critic")
+    for file in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        (tmp_path / "critic" / file).write_bytes((world / "model" / file).read_bytes())
     (tmp_path / "critic" / "critic.json").write_text(json.dumps(
         {"head": head, "context": context, "advantage": advantage, "reference": str(world / "model"),
          "weights": weights}))
-    # the critic speaks the agent's language: same tokenizer
-    for file in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
-        (tmp_path / "critic" / file).write_bytes((world / "model" / file).read_bytes())
-    config = json.loads((tmp_path / "critic/config.json").read_text())
-    from transformers import LlamaConfig, LlamaForCausalLM
-    base = LlamaConfig.from_pretrained(world / "model")
-    torch.manual_seed(5)
-    LlamaForCausalLM(base).save_pretrained(tmp_path / "critic")
-    assert config["hidden_size"] == 128
-    reward = {"value": "value"}.get(head, "critic" if context == "with-c" else "critic-without-c")
     args = Namespace(critic=str(tmp_path / "critic"), step_reward=reward)
-    engine = rollout.TransformersEngine(str(world / "model"), local_args(), 4)
-    scorer = rollout.CriticReward(args, engine.tokenizer)
-    assert scorer.same_ids
+    scorer = rollout.STEP_REWARDS[reward](args, None)
     task = records(world / "tasks.jsonl")[0]
     messages = [{"role": "user", "content": task["problem_description"]}]
-    outs = asyncio.run(engine.generate(messages, 6, 0, 1.0, 8, "x"))
-    shown = messages if context == "without-c" else [
+    outs = asyncio.run(engine.generate(messages, 6, 0, 1.0, 8))
+    shown = messages if context == "without-c" or reward == "critic-without-c" else [
         {"role": "user", "content": f"In light that the final answer is: {task['ground_truth']}.\n\n"
                                     f"{task['problem_description']}"}]
-    prompt = rollout.encode_chat(engine.tokenizer, shown)
-    expected = []
+    prompt, expected = rollout.encode_chat(engine.tokenizer, shown), []
     critic, reference = (LlamaForCausalLM.from_pretrained(p).eval() for p in (tmp_path / "critic", world / "model"))
-    for o in outs:  # one sequence at a time, from the whole model's logits
+    for o in outs:
         ids = torch.tensor([prompt + o.ids])
         with torch.no_grad():
             if head == "value":
@@ -529,8 +614,10 @@ def test_best_of_n_plays_the_action_that_the_critic_scores_highest(world, tmp_pa
             a, b = (m(ids).logits[0, len(prompt) - 1:-1].log_softmax(-1).gather(1, torch.tensor([o.ids]).T)
                     for m in (critic, reference))
         expected.append(float((a - b).sum() if advantage == "sum" else (a - b).mean()))
-    assert np.allclose(scorer.scores(messages, task, outs), expected, atol=1e-4)
-    assert asyncio.run(scorer.best(messages, task, outs, ())) == int(np.argmax(expected))
+    turns = [(messages, o.text, task["ground_truth"]) for o in outs]
+    sampled = [(messages, scorer.sampled(o.ids, o.text), task["ground_truth"]) for o in outs]
+    assert np.allclose(scorer.critic.advantages(sampled), expected, atol=1e-4) and len(turns) == 6
+    assert asyncio.run(scorer.best(task, messages, outs, ())) is outs[int(np.argmax(expected))]
 
 
 def test_a_person_plays_the_human_and_sees_the_score(world, tmp_path):
@@ -545,13 +632,20 @@ def test_a_person_plays_the_human_and_sees_the_score(world, tmp_path):
     assert "10 of 10 hidden tests passed" in done.stdout
 
 
+def test_a_person_sees_the_request_also_where_the_agent_answers_at_once(world, tmp_path):
+    with Stub(lambda messages, rng: "def f(x):\n    return 0") as stub:
+        done = play(tmp_path, "--in", world / "tasks.jsonl", "--limit", 1, "--model", stub.url, "--simulator", "human",
+                    "--max-turns", 1, "--out", "a.jsonl", input="")
+    assert done.stdout.count("The agent was told: Write f(x) number 0") == 1 and "10 of 10" in done.stdout
+
+
 def test_a_full_disk_stops_the_run_and_the_same_command_continues(world, tmp_path):
     make_tasks(tmp_path / "tasks.jsonl", 60)
     with Stub() as stub:
         common = ["--in", "tasks.jsonl", "--model", stub.url, "--out", "a.jsonl"]
         small = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000))  # noqa: E731
         done = play(tmp_path, *common, code=1, preexec_fn=small)
-        assert "while writing" in done.stderr
+        assert "all finished records are saved, make room" in done.stderr
         assert (tmp_path / "a.jsonl").stat().st_size <= 40_000
         play(tmp_path, *common)
     assert (Counter(r["task_id"] for r in records(tmp_path / "a.jsonl"))
@@ -559,10 +653,10 @@ def test_a_full_disk_stops_the_run_and_the_same_command_continues(world, tmp_pat
 
 
 @pytest.mark.parametrize("arguments, words", [
-    (["--in", "none.jsonl"], "none.jsonl: no such file"), (["--max-turns", 0], "--max-turns must be at least 1"),
+    (["--in", "none.jsonl"], "none.jsonl: no such file"), (["--max-turns", 0], "--max-turns: must be at least 1"),
     (["--model", "no/such/model"], "no/such/model"),
-    (["--in", "twice.jsonl"], "line 2: task_id 'a' stands in line 1 already"),
-    (["--in", "factless.jsonl"], "line 1: found no 'facts'"), (["--in", "torn.jsonl"], "torn.jsonl, line 2")])
+    (["--in", "twice.jsonl"], "line 2: task_id a is there twice, first in line 1"),
+    (["--in", "factless.jsonl"], "line 1: the task has no 'facts'"), (["--in", "torn.jsonl"], "torn.jsonl, line 2")])
 def test_bad_input_is_one_sentence(world, tmp_path, arguments, words):
     task = {"task_id": "a", "domain": "backend", "problem_description": "p", "ground_truth": "g", "facts": []}
     (tmp_path / "twice.jsonl").write_text((json.dumps(task) + "\n") * 2)
@@ -575,7 +669,7 @@ def test_bad_input_is_one_sentence(world, tmp_path, arguments, words):
 
 TASK = {"task_id": "a", "problem_description": "p", "ground_truth": "g", "facts": []}
 TOLD = [{"role": "user", "content": "p"}, {"role": "assistant", "content": "a"}]
-EPISODE = {"task_id": "a", "sample": 0, "task": TASK, "dialogue_history": TOLD, "note": "kept"}
+EPISODE = {"task_id": "a", "sample": 0, "task": TASK, "dialogue_history": TOLD, "answer": "a", "note": "kept"}
 
 
 def fact(**changed):
@@ -583,16 +677,16 @@ def fact(**changed):
 
 
 @pytest.mark.parametrize("second, arguments, words", [
-    (TASK | {"facts": [1, 2]}, (), "'facts'"), (fact(reply=5), (), "'facts'"), (fact(keywords=[5]), (), "'facts'"),
-    (TASK | {"task_id": ["b"]}, (), "'task_id' must be a text"),
-    (TASK | {"problem_description": 5}, (), "'problem_description' must be a text"),
+    (TASK | {"facts": [1, 2]}, (), "facts[0] must be an object"), (fact(reply=5), (), "facts[0].reply must be text"),
+    (fact(keywords=[5]), (), "keywords[0] must be text"), (TASK | {"task_id": ["b"]}, (), "task_id must be text"),
+    (TASK | {"problem_description": 5}, (), "problem_description must be text"),
     (TASK | {"domain": "weird"}, (), "domain 'weird'"),
     (TASK | {"domain": "frontend"}, (), "domain 'frontend', expected 'backend'"),
-    (b'{"task_id": "\xff"}\n', (), "expected a JSON object"), (b"[" * 9999 + b"]" * 9999, (), "expected a JSON object"),
-    (EPISODE | {"sample": [1]}, ("--candidates", 2), "'sample' must be a whole number"),
+    (b'{"task_id": "\xff"}\n', (), "expected one JSON object"), (b"[" * 9999 + b"]" * 9999, (), "nested too deeply"),
+    (EPISODE | {"sample": [1]}, ("--candidates", 2), "sample must be a whole number"),
     (EPISODE | {"dialogue_history": [*TOLD[:1], TOLD[1] | {"content": None}]}, ("--candidates", 2), "dialogue_history"),
     (EPISODE | {"dialogue_history": []}, ("--candidates", 2), "dialogue_history"),
-    (EPISODE | {"task": TASK | {"ground_truth": None}}, ("--candidates", 2), "'ground_truth' must be a text")])
+    (EPISODE | {"task": TASK | {"ground_truth": None}}, ("--candidates", 2), "ground_truth must be text")])
 def test_values_of_another_type_are_one_sentence_and_nothing_is_left_behind(tmp_path, second, arguments, words):
     second = second if isinstance(second, bytes) else json.dumps(second).encode() + b"\n"
     first = (EPISODE if arguments else fact()) | {"task_id": "first"}
@@ -602,21 +696,27 @@ def test_values_of_another_type_are_one_sentence_and_nothing_is_left_behind(tmp_
 
 
 @pytest.mark.parametrize("arguments, words", [
-    ("--in tasks.jsonl --out tasks.jsonl", "is an input"), ("--in tasks.jsonl --out linked.jsonl", "is an input"),
-    ("--candidates 2 --in played.jsonl --out played.jsonl", "is an input"),
-    ("--in tasks.jsonl --system s.jsonl --out s.jsonl", "is an input"),
+    ("--in tasks.jsonl --out tasks.jsonl", "is the input"), ("--in tasks.jsonl --out linked.jsonl", "is the input"),
+    ("--candidates 2 --in played.jsonl --out played.jsonl", "is the input"),
+    ("--in tasks.jsonl --system s.jsonl --out s.jsonl", "is the input"),
     ("--in tasks.jsonl --out old.jsonl --model nope", "nope: no tokenizer"),
     ("--in tasks.jsonl --out old.jsonl --model damaged", "damaged: no causal language model"),
-    ("--in tasks.jsonl --out old.jsonl --best-of-n 2 --critic nope", "nope: no whole critic.json"),
+    ("--in tasks.jsonl --out old.jsonl --best-of-n 2 --critic nope", "nope"),
     ("--in tasks.jsonl --out old.jsonl --system binary.txt", "--system binary.txt: not UTF-8"),
-    ("--in tasks.jsonl --out folder.jsonl", "folder.jsonl is no file"), ("--in tasks.jsonl --out x", "end in .jsonl"),
+    ("--in tasks.jsonl --out old.jsonl --system none.txt", "--system none.txt: No such file"),
+    ("--in tasks.jsonl --out folder.jsonl", "folder.jsonl is no file"),
+    ("--in tasks.jsonl --out x", "must end in .jsonl"),
     ("--in tasks.jsonl --out /proc/a.jsonl", "/proc/a.jsonl cannot be written"),
-    ("--temperature nan", "--temperature must be at least 0"), ("--timeout -1", "--timeout must be at least"),
-    ("--candidates 1", "--candidates must be at least 2"), ("--max-model-len -5", "--max-model-len must be at least"),
-    ("--simulator-max-tokens 0", "--simulator-max-tokens must be at least 1"),
+    ("--temperature nan", "--temperature: must be at least 0"), ("--timeout -1", "--timeout: must be above 0"),
+    ("--candidates 1", "--candidates: must be at least 2"), ("--max-model-len -5", "--max-model-len: must be at least"),
+    ("--simulator-max-tokens 0", "--simulator-max-tokens: must be at least 1"),
     ("--fraction 0.5", "--fraction does something with --candidates only"),
     ("--candidates 2 --samples 3", "--samples does something without --candidates only"),
-    ("--critic x", "--critic does something with --best-of-n only")])
+    ("--candidates 2 --best-of-n 3", "--best-of-n does something without --candidates only"),
+    ("--judge x --best-of-n 2", "--judge does something with --step-reward judge only"),
+    ("--simulator-temperature 1", "--simulator-temperature does something with a model as --simulator only"),
+    ("--model-name x", "--model-name does something with a URL as --model only"),
+    ("--critic x", "--critic does something with --best-of-n and a critic only")])
 def test_what_cannot_run_takes_nothing_away(world, tmp_path, arguments, words):
     """Whatever --overwrite says: neither inputs nor what an earlier run wrote."""
     for name, source in (("tasks", "tasks"), ("played", "trajectories"), ("old", "trajectories")):
@@ -635,39 +735,54 @@ def test_what_cannot_run_takes_nothing_away(world, tmp_path, arguments, words):
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
-def test_an_edited_system_file_and_damaged_settings_stop_a_run_that_would_continue(world, tmp_path):
+def test_the_systems_file_is_taken_word_for_word_and_an_edited_one_stops_a_run_that_would_continue(world, tmp_path):
     with Stub() as stub:
         common = ["--in", world / "tasks.jsonl", "--limit", 2, "--model", stub.url, "--system", "s.txt",
                   "--out", "a.jsonl"]
-        (tmp_path / "s.txt").write_text("Be brief.")
+        (tmp_path / "s.txt").write_text("Be {brief} in {max_turns} turns.")
         play(tmp_path, *common)
+        assert {r["messages"][0]["content"] for r in stub.requests} == {"Be {brief} in {max_turns} turns."}
         (tmp_path / "s.txt").write_text("Be long.")
-        assert "system was 's.txt (sha256" in play(tmp_path, *common, code=2).stderr
+        assert "content of --system was" in play(tmp_path, *common, code=2).stderr
         (tmp_path / "a.settings.json").write_text("[1]")
-        assert "a.settings.json: damaged" in play(tmp_path, *common, code=2).stderr
+        assert "a.settings.json: the settings" in play(tmp_path, *common, code=2).stderr
 
 
-def test_the_last_lines_say_why_episodes_failed_and_name_a_command_that_finds_the_output(world, tmp_path):
-    with Stub(always="refuse") as stub:
-        said = play(tmp_path, "--in", world / "tasks.jsonl", "--model", stub.url, "--run", "foo").stdout.splitlines()
-        assert said[-2] == "  12 x error: HTTP 400: This model's maximum context length is 10 tokens."
-        assert said[-1] == "next: python evaluate.py --split train --run foo"
-        assert play(tmp_path, "--in", world / "tasks.jsonl", "--model", stub.url, "--run", "foo", "--out", "a b.jsonl"
-                    ).stdout.splitlines()[-1] == "next: python evaluate.py --in 'a b.jsonl' --run foo"
+def test_candidates_get_the_systems_file_where_a_trajectory_has_no_instructions(tmp_path):
+    (tmp_path / "s.txt").write_text("From the file.")
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(record) + "\n" for record in (
+        EPISODE | {"system": ""}, EPISODE | {"sample": 1, "system": "Its own."})))
     with Stub() as stub:
-        common = ["--in", world / "trajectories.jsonl", "--model", stub.url, "--candidates", 2, "--limit", 1]
-        done = play(tmp_path, *common, "--run", "foo")
-        assert done.stdout.splitlines()[-1] == "next: python train_policy.py --run foo"
-        (tmp_path / "pages.jsonl").write_text(json.dumps(EPISODE | {"domain": "frontend"}) + "\n")
-        done = play(tmp_path, *common, "--in", "pages.jsonl", "--domain", "frontend", "--out", "c.jsonl")
-    assert done.stdout.splitlines()[-1] == "next: python train_policy.py --domain frontend --in c.jsonl"
+        play(tmp_path, "--in", "in.jsonl", "--model", stub.url, "--candidates", 2, "--out", "c.jsonl", "--system",
+             "s.txt")
+    assert [r["prompt"][0]["content"] for r in records(tmp_path / "c.jsonl")] == ["From the file.", "Its own."]
+    assert {r["messages"][0]["content"] for r in stub.requests} == {"From the file.", "Its own."}
+
+
+def test_the_last_lines_say_why_episodes_failed_and_what_evaluates_them(world, tmp_path):
+    with Stub(always="refuse") as stub:
+        said = play(tmp_path, "--in", world / "tasks.jsonl", "--model", stub.url, "--run-name", "foo"
+                    ).stdout.splitlines()
+    assert said[-2] == "  12 x error: HTTP 400: This model's maximum context length is 10 tokens."
+    assert said[-1] == "next: python evaluate.py --in runs/foo/train.trajectories.jsonl"
+
+
+def test_candidates_carry_unknown_keys_and_nothing_of_the_episode(tmp_path):
+    (tmp_path / "pages.jsonl").write_text(json.dumps(EPISODE | {
+        "domain": "frontend", "reward": 1.0, "model": "m", "cost": {"sampled_tokens": 5, "simulator_calls": 2},
+        "fingerprints": {"model": "m", "simulator": "scripted"}, "leaks": 1, "unfinished_replies": 1}) + "\n")
+    with Stub() as stub:
+        play(tmp_path, "--in", "pages.jsonl", "--domain", "frontend", "--model", stub.url, "--candidates", 2,
+             "--out", "c.jsonl")
     [record] = records(tmp_path / "c.jsonl")
-    assert record["note"] == "kept" and record["domain"] == "frontend"
-    assert set(record) == {*EPISODE, "domain", "turn", "prompt", "candidates"} - {"dialogue_history"}
+    assert record["note"] == "kept" and record["domain"] == "frontend" and record["cost"] == {"sampled_tokens": 20}
+    assert record["model"] == stub.url and record["fingerprints"] == {"model": f"{stub.url} stub-1"}
+    assert set(record) == {*EPISODE, "domain", "turn", "prompt", "candidates", "finish", "model", "cost",
+                           "fingerprints"} - {"dialogue_history", "answer", "finish"}
 
 
-@pytest.mark.parametrize("wait", ["imports", "loading", "episodes"])
-def test_ctrl_c_is_quiet_at_any_moment_and_leaves_whole_lines(world, tmp_path, wait):
+@pytest.mark.parametrize("wait", ["loading", "episodes", "batches"])
+def test_ctrl_c_ends_in_one_line_and_leaves_whole_lines(world, tmp_path, wait):
     make_tasks(tmp_path / "tasks.jsonl", 300)
     with Stub(latency=lambda rng: 0.05) as stub:
         model = stub.url if wait == "episodes" else world / "model"
@@ -676,7 +791,7 @@ def test_ctrl_c_is_quiet_at_any_moment_and_leaves_whole_lines(world, tmp_path, w
         deadline = time.time() + 60
         maps = Path(f"/proc/{process.pid}/maps")  # what it has loaded
         while time.time() < deadline and not {
-                "imports": lambda: "_ssl" in maps.read_text(), "loading": lambda: "libtorch" in maps.read_text(),
+                "loading": lambda: "libtorch" in maps.read_text(), "batches": lambda: deadline - time.time() < 45,
                 "episodes": lambda: (tmp_path / "a.jsonl").exists()}[wait]():
             time.sleep(0.01)
         process.send_signal(signal.SIGINT)
@@ -685,12 +800,36 @@ def test_ctrl_c_is_quiet_at_any_moment_and_leaves_whole_lines(world, tmp_path, w
     assert not (tmp_path / "a.jsonl").exists() or (tmp_path / "a.jsonl").read_bytes().endswith(b"\n")
 
 
-def test_help_names_no_default_that_is_none():
-    assert "None)" not in subprocess.run(command("--help"), capture_output=True, text=True).stdout
+SILENT = '''class Silent:
+    """Never knows."""
+    def __init__(self, args, resources):
+        pass
+
+    async def reply(self, task, dialogue, key, counts):
+        return "No idea."
 
 
-def test_a_lone_copy_of_the_file_runs(world, tmp_path):
-    (tmp_path / "rollout.py").write_bytes((ROOT / "rollout.py").read_bytes())
+'''
+
+
+def test_a_new_simulator_is_a_class_of_seven_lines_and_its_name_in_the_table(world, tmp_path):
+    source, table = (ROOT / "rollout.py").read_text(), "SIMULATORS = {"
+    assert source.count(f"\n{table}") == 1
+    (tmp_path / "rollout.py").write_text(source.replace(f"\n{table}", f'\n{SILENT}{table}"silent": Silent, '))
+    (tmp_path / "sandbox.py").write_bytes((ROOT / "sandbox.py").read_bytes())
+    with Stub() as stub:
+        done = subprocess.run([sys.executable, "rollout.py", "--in", world / "tasks.jsonl", "--model", stub.url,
+                               "--simulator", "silent", "--out", "a.jsonl"], cwd=tmp_path, capture_output=True,
+                              text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    replies = {m["content"] for r in records(tmp_path / "a.jsonl") for m in r["dialogue_history"][2::2]}
+    assert replies == {"No idea."}
+    assert {r["fingerprints"]["simulator"] for r in records(tmp_path / "a.jsonl")} == {"silent"}
+
+
+def test_the_file_runs_beside_a_copy_of_sandbox_alone(world, tmp_path):
+    for name in ("rollout.py", "sandbox.py"):
+        (tmp_path / name).write_bytes((ROOT / name).read_bytes())
     with Stub() as stub:
         done = subprocess.run([sys.executable, "rollout.py", "--in", world / "tasks.jsonl", "--model", stub.url,
                                "--out", "a.jsonl"], cwd=tmp_path, capture_output=True, text=True, timeout=100)

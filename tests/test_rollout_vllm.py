@@ -8,19 +8,19 @@ import pytest
 
 if importlib.util.find_spec("vllm") is None:
     pytest.skip("vllm is not installed", allow_module_level=True)
-from test_rollout import (ROOT, ask, assert_logps_equal, in_order, local_args, play, prompts_of,  # noqa: E402, F401
-                          records, rollout, world)
+from test_rollout import (ROOT, ask, assert_logps_equal, in_order, local_engine, play, prompts_of,  # noqa: E402, F401
+                          rollout, world)
 
 
 @pytest.fixture(scope="module")
 def engine(world):
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    made = rollout.VLLMEngine(str(world / "model"), local_args(max_model_len=1024), 8)
+    made = local_engine(world / "model", "vllm", max_model_len=1024)
     yield made
-    made.engine.engine_core.shutdown()  # with it goes torch's process group, which the trainers' tests must not find
+    made.close()  # with it goes torch's process group, which the trainers' tests must not find
 
 
-def test_logprobabilities_from_vllm_are_the_trainers_own(world, engine):
+def test_logprobabilities_from_vllm_are_those_of_a_plain_pass(world, engine):
     assert_logps_equal(world, engine, ask(engine, prompts_of(world), 4, 8), 1e-4)
 
 
@@ -45,21 +45,23 @@ def test_vllm_reuses_prefixes_and_gives_the_same(world, engine):
 
 def test_greedy_vllm_and_transformers_agree(world, engine):
     """Two engines, one model: at temperature 0 they say the same."""
-    other = rollout.TransformersEngine(str(world / "model"), local_args(), 8)
+    other = local_engine(world / "model", "transformers")
     prompts = prompts_of(world)
     mine, theirs = (ask(e, prompts, 1, 8, 10, 0.0) for e in (other, engine))
     # a tie may break either way
     assert sum([o.ids for o in a] == [o.ids for o in b] for a, b in zip(mine, theirs)) >= len(prompts) - 1
 
 
-def test_episodes_through_vllm_continue_after_a_torn_line(world, tmp_path):
-    common = ["--in", world / "tasks.jsonl", "--model", world / "model", "--engine", "vllm", "--max-tokens", 10,
-              "--max-turns", 3, "--out", "a.jsonl", "--max-model-len", 1024]
-    play(tmp_path, *common, "--concurrency", 12)
-    whole, content = in_order(tmp_path / "a.jsonl"), (tmp_path / "a.jsonl").read_bytes()
-    (tmp_path / "a.jsonl").write_bytes(content[:len(content) // 2])
-    play(tmp_path, *common, "--concurrency", 2)
-    assert in_order(tmp_path / "a.jsonl") == whole and len(whole) == 12
+def test_the_same_seeds_give_the_same_file_at_any_concurrency_and_after_a_torn_line(world, tmp_path):
+    common = ["--in", world / "tasks.jsonl", "--model", world / "model", "--max-tokens", 10, "--max-turns", 3,
+              "--max-model-len", 1024]
+    play(tmp_path, *common, "--out", "a.jsonl", "--engine", "vllm")
+    play(tmp_path, *common, "--out", "b.jsonl", "--concurrency", 2)    # vllm is what auto means
+    content = (tmp_path / "a.jsonl").read_bytes()
+    assert (tmp_path / "b.jsonl").read_bytes() == content and len(content.splitlines()) == 12
+    (tmp_path / "b.jsonl").write_bytes(content[:len(content) // 2])
+    play(tmp_path, *common, "--out", "b.jsonl", "--concurrency", 5)
+    assert (tmp_path / "b.jsonl").read_bytes() == content
 
 
 @pytest.mark.slow
@@ -116,11 +118,11 @@ if __name__ == "__main__":
                  "List 3 prime numbers above 1024."]
     prompts = [[{"role": "user", "content": q}] for q in questions * 4]
     test_rollout.prompts_of = lambda world: prompts
-    for kind in (rollout.TransformersEngine, rollout.VLLMEngine):
-        played = kind(str(folder / "model"), local_args(max_model_len=512), 12)
+    for kind in ("transformers", "vllm"):
+        played = local_engine(folder / "model", kind, max_model_len=512)
         results = ask(played, prompts, 3, 12, 40)
         assert_logps_equal(folder, played, results, 1e-4)
         alone = ask(played, prompts[:3], 3, 1, 40)
         same = sum(a.ids == b.ids for x, y in zip(results, alone) for a, b in zip(x, y))
-        print(f"{kind.__name__}: log-probabilities within 1e-4; {same} of 9 the same alone and beside others; "
+        print(f"{kind}: log-probabilities within 1e-4; {same} of 9 the same alone and beside others; "
               f"{results[1][0].text[:90]!r}")

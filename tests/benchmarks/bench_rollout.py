@@ -32,45 +32,43 @@ def tasks_for(count):
             for i in range(count)]
 
 
-def settings(**more):
-    return Namespace(**{**dict(seed=0, temperature=1.0, max_tokens=64, max_turns=10, best_of_n=1, simulator="scripted",
-                               simulator_name=None, model="stub", model_name=None, timeout=60, retries=2, candidates=0),
-                        **more})
+ARGS = Namespace(seed=0, temperature=1.0, max_tokens=64, max_turns=10, best_of_n=1, timeout=60, retries=2)
 
 
-async def scripted(task, sample, dialogue):
-    return rollout.scripted_reply(task["facts"], dialogue[-1]["content"])
+class Human:
+    async def reply(self, task, dialogue, key, counts):
+        return rollout.scripted_reply(task["facts"], dialogue[-1]["content"])
 
 
-async def asynchronous(engine, args, tasks, concurrency):
+async def asynchronous(engine, tasks, concurrency):
     """As rollout.py does it: workers that share the episodes."""
-    stats, todo, ended = rollout.Stats(), iter(tasks), []
+    todo, ended = iter(tasks), []
 
     async def worker():
         for task in todo:
-            ended.extend(await rollout.episode(args, engine, scripted, None, "", task, 0, stats))
+            ended.append(await rollout.episode(ARGS, engine, Human(), None, "", task, 0))
     await asyncio.gather(*(worker() for _ in range(concurrency)))
     return ended
 
 
-async def lock_step(engine, args, tasks, concurrency):
+async def lock_step(engine, tasks, concurrency):
     """A batch takes each turn together; its next turn begins when all have answered."""
     ended = []
     for begin in range(0, len(tasks), concurrency):
         playing = [(t, [{"role": "user", "content": t["problem_description"]}])
                    for t in tasks[begin:begin + concurrency]]
-        for turn in range(args.max_turns):
+        for turn in range(ARGS.max_turns):
             answers = await asyncio.gather(*(engine.generate(
-                rollout.messages_before("", d), 1, rollout.derive_seed(args.seed, t["task_id"], 0, turn),
-                args.temperature, args.max_tokens, (t["task_id"], 0)) for t, d in playing))
+                rollout.messages_before("", d), 1, rollout.derive_seed(ARGS.seed, t["task_id"], 0, turn),
+                ARGS.temperature, ARGS.max_tokens) for t, d in playing))
             still = []
             for (t, d), [out] in zip(playing, answers):
-                content, _, finish = rollout.parse_output(out.text, turn == args.max_turns - 1)
+                content, answer = rollout.parse_response(out.text)
                 d.append({"role": "assistant", "content": content})
-                if finish:
+                if answer is not None or turn == ARGS.max_turns - 1:
                     ended.append({"task_id": t["task_id"], "dialogue_history": d})
                     continue
-                d.append({"role": "user", "content": await scripted(t, 0, d)})
+                d.append({"role": "user", "content": await Human().reply(t, d, (), None)})
                 still.append((t, d))
             playing = still
     return ended
@@ -82,10 +80,9 @@ def bench_lock_step(episodes, concurrency):
     rate, said = {}, {}
     for name, way in (("lock step", lock_step), ("asynchronous", asynchronous)):
         with Stub(latency=long_tailed) as stub:
-            args, tasks = settings(), tasks_for(episodes)
-            engine = rollout.ServerEngine(stub.url, args, None, None, concurrency)
+            tasks, engine = tasks_for(episodes), rollout.ServerEngine(stub.url, None, "agent", ARGS, concurrency)
             began = time.time()
-            ended = asyncio.run(way(engine, args, tasks, concurrency))
+            ended = asyncio.run(way(engine, tasks, concurrency))
             seconds = time.time() - began
         rate[name] = episodes / seconds
         said[name] = sorted((e["task_id"], [m["content"] for m in e["dialogue_history"]]) for e in ended)
@@ -114,8 +111,8 @@ def bench_engines(model, tasks, count):
                                check=True, cwd=folder, capture_output=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
                 m = json.loads(out.with_name(f"{engine}.{kind}.rollout.json").read_text())
                 busy = processor_seconds() - busy
-                print(f"{engine + ', ' + kind:28}{m['seconds']:9.1f}{m['tokens']:9.0f}{m['tokens_per_second']:10.0f}"
-                      f"{time.time() - began - m['seconds']:9.1f}{busy:8.1f}{m['tokens'] / busy:14.0f}", flush=True)
+                print(f"{engine + ', ' + kind:28}{m['seconds']:9.1f}{m['sampled_tokens']:9.0f}{m['tokens_per_second']:10.0f}"
+                      f"{time.time() - began - m['seconds']:9.1f}{busy:8.1f}{m['sampled_tokens'] / busy:14.0f}", flush=True)
 
 
 def processor_seconds():
