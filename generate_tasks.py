@@ -2,31 +2,29 @@
 
 `--source procedural` (the default) draws tasks from the FAMILIES below. A family is a request that leaves several
 details open (a field, a threshold, what happens on empty input), a code template with a slot for each detail, and a
-function that draws calls at the edges of the chosen details. A choice of one value for each detail is a *combination*,
-which is one task. Its split follows from a hash of (family, combination) alone: no combination of the test split
-occurs in train, whatever the seed.
+function that draws calls at the edges of the chosen details. A choice of one value for each detail is a *combination*:
+one task. Its split follows from a hash of (family, combination) alone, so that no combination of the test split occurs
+in train, whatever the seed. The ten calls are redrawn until *every* wrong value of *every* detail fails at least one of
+them: an agent passes all tests only if it has every detail right. Each task is then run in the sandbox: all ten calls
+return, twice the same, not all equal, no None.
 
-The ten calls of a task are redrawn until *every* wrong value of *every* detail fails at least one of them: an agent
-passes all tests only if it has every detail right. The task is then run in the sandbox (all ten calls return, twice
-the same, not all equal, no None; one wrong value of each detail fails). What is rejected is counted by reason.
+`--source llm` is the paper's way: a model reads a web excerpt and writes description, function and ten calls. Kept
+are those that run like procedural ones and are no near-duplicates (word 5-grams of the description, syntax tree of the
+source) of those before. `--source colbench` reads released task and trajectory files, and counts the references that
+fail their own tests. Released trajectories hold the agent's instructions only in the text after the chat template; they
+are taken out of it where that is certain.
 
 `--domain frontend` draws pages from PAGES: kinds of pages with hidden choices (palette, order, layout, texts), each
 rendered and kept if there is something to see. `--source websight` takes rows of WebSight v0.2 instead: neither an idea
-nor a page occurs in two splits (`--split-by row` cuts at row 10,000 as the release does; then ideas may).
+nor a page occurs in two splits (`--split-by row` cuts at row 10,000 as the release does, whatever the ideas).
 
-`--source llm` is the paper's way: a model reads a web excerpt and writes description, function and ten calls. Kept
-are those that run like procedural ones and are no near-duplicates (word 5-grams of the description, syntax tree of
-the source) of those before. `--source colbench` reads released task and trajectory files, and counts the references
-that fail their own tests. Released trajectories keep the agent's instructions only in the text after the chat
-template; they are taken out of it where its markers are known.
-
-`--demonstrations N` writes dialogues of a scripted, imperfect agent on these tasks. On backend tasks it asks each
-detail with probability `--ask`, in random order, wastes turns with probability `--waste`, guesses what it did not ask,
-and answers. On pages it shows one, hears the largest differences, puts right what it heard with probability `--ask`,
-and answers when nothing is left or, at times, too early.
+`--demonstrations N` writes dialogues of a scripted, imperfect agent on procedural tasks: it asks each detail with
+probability `--ask`, in random order, wastes turns with probability `--waste`, guesses what it did not ask, and answers.
+On pages it shows one, hears the largest differences, puts right each with probability `--ask`, and answers when nothing
+is left or, at times, too early.
 
 Departure from the paper: its 10k + 1k backend tasks come from a 70B model; these need no model, and a transformer
-trained from nothing can learn them. `total`, `average`, `best`, `fee`, `score`, `code` are the simple families.
+trained from nothing can learn them.
 
 Reads:  nothing; for demonstrations data/{domain}/{split}.jsonl; for the other sources the file named by --in
 Writes: data/{domain}/{train,val,test}.jsonl or data/{domain}/demonstrations.jsonl; beside each X.jsonl an
@@ -63,7 +61,7 @@ from string import Template
 
 from tqdm import tqdm
 
-from sandbox import ANSWER_MARK, SCHEMA, Output, Sandbox, die, number, parse_response, read
+from sandbox import ANSWER_MARK, SCHEMA, Output, Sandbox, canonical, die, number, parse_response, read
 
 SPLITS = ("train", "val", "test")
 DO_NOT_KNOW = "I do not know."
@@ -151,9 +149,15 @@ def backend_draft(family, values):
                        "reply": d["reply"].format(v)} for d, v in chosen]}
 
 
-def frontend_draft(about, page, source, details=None):
-    return {"task_id": None, "domain": "frontend", "problem_description": about, "ground_truth": page, "source": source,
-            **({"details": details} if details else {})}
+def frontend_draft(about, page, source, **more):
+    return {"task_id": None, "domain": "frontend", "problem_description": about, "ground_truth": page,
+            "source": source, **more}
+
+
+def page_draft(kind, values):
+    """The task of a combination of choices."""
+    return frontend_draft(PAGES[kind]["about"], page_source(kind, values), f"procedural:{kind}",
+                          details={c["name"]: v for c, v in zip(PAGES[kind]["choices"], values)})
 
 
 def wrong_values(family, values):
@@ -173,11 +177,12 @@ def namespace(family, values):
 
 
 def outputs(family, values, calls):
-    """What ten compiled calls return under these values; an exception stands as its own name."""
+    """What ten compiled calls return under these values, as the bytes that the sandbox compares; an exception stands
+    as its own name."""
     names, results = namespace(family, values), []
     for c in calls:
         try:
-            results.append(eval(c, names))
+            results.append(canonical(eval(c, names)))
         except Exception as e:
             results.append(f"raised {type(e).__name__}")
     return results
@@ -211,8 +216,7 @@ def check_backend(box, task, seed):
     calls, reason = draw_calls(random.Random(f"{seed} {family} {values}"), family, values)
     if not reason:
         task["test_cases"] = {str(i): c for i, c in enumerate(calls, 1)}
-        unseen = unseen_detail(box, task, family, values, seed)
-        reason = reference_fault(box, task) or (f"no calls show {family}.{unseen}" if unseen else None)
+        reason = reference_fault(box, task)
     return task, reason
 
 
@@ -225,24 +229,7 @@ def reference_fault(box, task):
     return "calls alike" if len(set(outcomes)) == 1 else None
 
 
-def unseen_detail(box, task, family, values, seed):
-    """The detail (or None) that can be wrong without any call's outcome in the sandbox changing.
-
-    The reference, and for each detail a program with only this one wrong, go as one program under numbered names: one
-    process instead of one for each."""
-    rng, wrong = random.Random(f"{seed} {family} {values} wrong"), {}
-    for detail_name, others in wrong_values(family, values):
-        wrong.setdefault(detail_name, []).append(others)
-    versions = [task["ground_truth"], *(source_code(family, rng.choice(others)) for others in wrong.values())]
-    name = re.search(r"def (\w+)", task["ground_truth"])[1]
-    program = "\n".join(code.replace(f"def {name}(", f"def {name}_{i}(") for i, code in enumerate(versions))
-    calls = list(task["test_cases"].values())
-    outcomes = box.run(program, [f"{name}_{i}{c.removeprefix(name)}" for i in range(len(versions)) for c in calls])
-    right, *rest = [outcomes[i:i + len(calls)] for i in range(0, len(outcomes), len(calls))]
-    return next((detail_name for detail_name, outcome in zip(wrong, rest) if outcome == right), None)
-
-
-def check_page(renderer, task):
+def check_page(renderer, task, seed=None):
     """Render the reference of a draft: (task, None, or why it is rejected)."""
     picture = renderer.render(task["ground_truth"])
     return task, picture.status if picture.status != "ok" else "blank" if picture.blank else None
@@ -255,7 +242,7 @@ def check_page(renderer, task):
 def demonstrate(task, questions, ask, waste, max_turns, rng):
     """One dialogue: questions about some details in random order, wasted turns among them, guesses, the answer.
 
-    questions: of all families, the source of irrelevant ones. Returns (dialogue_history, answer).
+    questions: of all tasks, the source of irrelevant ones. Returns (dialogue_history, answer).
     """
     family = task["source"].partition(":")[2]
     details, facts = FAMILIES[family]["details"], {f["detail"]: f for f in task["facts"]}
@@ -316,18 +303,18 @@ class Threads(ThreadPoolExecutor):
         self.shutdown(wait=problem is None, cancel_futures=True)
 
 
-def checked(check, candidates, out, wanted, threads):
-    """Yield check(candidate), which is (record, why it is rejected or None), in order; never more than may be needed."""
+def checked(check, candidates, out, threads):
+    """Yield check(candidate), which is (record, None or why it is rejected), in order; none more than may be needed."""
     candidates = iter(candidates)
-    while batch := list(itertools.islice(candidates, min(BATCH, wanted - len(out.done)))):
+    while batch := list(itertools.islice(candidates, min(BATCH, out.wanted - len(out.done)))):
         yield from threads.map(check, batch)
 
 
-def write(out, wanted, verdicts, unit="task"):
-    """Write what is not rejected, and count the rest by reason."""
+def write(out, verdicts, unit="task"):
+    """Write the records that are not rejected, and count the others by reason."""
     rejected = Counter()
-    with tqdm(total=wanted if wanted < math.inf else None, initial=len(out.done), desc=out.path.name, unit=unit,
-              mininterval=1) as bar:
+    with tqdm(total=out.wanted if out.wanted < math.inf else None, initial=len(out.done), desc=out.path.name,
+              unit=unit, mininterval=1) as bar:
         for record, reason in verdicts:
             if not reason and out.key_of(record) in out.done:
                 reason = "there before"
@@ -337,34 +324,38 @@ def write(out, wanted, verdicts, unit="task"):
             record["task_id"] = record["task_id"] or f"{record['domain']}-{out.path.stem}-{len(out.done):05d}"
             out.write(record)
             bar.update()
-    print(f"wrote {len(out.done)} {unit}s to {out.path}; rejected {rejected.total()}"
-          + "".join(f"\n  {n} x {reason}" for reason, n in rejected.most_common()))
-    if len(out.done) < wanted < math.inf:
-        print(f"  only {len(out.done)} of the {wanted} asked for: there are no more", file=sys.stderr)
+    print(f"wrote {len(out.done)} {unit}s to {out.path}; rejected {rejected.total()}{listed(rejected)}")
+    if len(out.done) < out.wanted < math.inf:
+        print(f"  only {len(out.done)} of the {out.wanted} asked for: there are no more", file=sys.stderr)
 
 
-def open_output(path, wanted, args, settings, inputs, key):
+def listed(counts):
+    return "".join(f"\n  {n} x {what}" for what, n in counts.most_common())
+
+
+def open_output(path, wanted, args, settings, inputs, key=("ground_truth",)):
+    """An Output of so many records (`wanted`)."""
     out = Output(path, settings, inputs, args.overwrite, key)
+    out.wanted = wanted
     if len(out.done) > wanted:
         die(f"{path} already holds {len(out.done)} records, more than the {wanted} asked for; use --overwrite or "
             "another --out")
     return out
 
 
-def open_splits(args, settings, inputs, key):
+def open_splits(args, settings, inputs={}, **key):
     """{split: Output} of the splits asked for. Whatever stands in the way of one is said before any is changed."""
     folder = Path(args.out or f"data/{args.domain}")
-    return {split: open_output(folder / f"{split}.jsonl", wanted, args, settings, inputs, key)
+    return {split: open_output(folder / f"{split}.jsonl", wanted, args, settings, inputs, **key)
             for split, wanted in args.sizes.items() if wanted}
 
 
-def write_splits(args, settings, inputs, drafts, check):
-    """drafts(split): an iterable of tasks; check(task): the task completed, and why it is rejected or None."""
-    outs = open_splits(args, settings, inputs, ("ground_truth",))
+def write_splits(args, outs, drafts, check):
+    """drafts(split): an iterable of tasks; check(task): the task completed, and None or why it is rejected."""
     with Threads(4 * args.workers) as threads:
         for split, out in outs.items():
             new = (task for task in drafts(split) if out.key_of(task) not in out.done)
-            write(out, args.sizes[split], checked(check, new, out, args.sizes[split], threads))
+            write(out, checked(check, new, out, threads))
 
 
 def open_renderer(args):
@@ -377,23 +368,18 @@ def open_renderer(args):
 
 def write_procedural(args):
     known = PAGES if args.domain == "frontend" else FAMILIES
-    families = [f.strip() for f in args.families.split(",") if f.strip()] or list(known)
+    families = args.families.split(",") if args.families else list(known)
     if unknown := [f for f in families if f not in known]:
         die(f"there is no family {unknown[0]!r}; there are {', '.join(known)}")
-    settings = {"source": "procedural", "families": families, "seed": args.seed}
     if args.domain == "frontend":
-        def page_draft(kind, values):
-            details = {c["name"]: v for c, v in zip(PAGES[kind]["choices"], values)}
-            return frontend_draft(PAGES[kind]["about"], page_source(kind, values), f"procedural:{kind}", details)
-        with open_renderer(args) as renderer:
-            write_splits(args, settings, {}, lambda split: itertools.starmap(
-                page_draft, draw_pages(families, split, args.seed)), lambda task: check_page(renderer, task))
-    else:
-        # ample time: the programs are known to be quick, and a busy machine must not change which tasks are kept
-        with Sandbox(workers=args.workers, call_timeout=10, program_timeout=60) as box:
-            write_splits(args, settings, {}, lambda split: itertools.starmap(
-                backend_draft, draw_functions(families, split, args.seed)),
-                lambda task: check_backend(box, task, args.seed))
+        draw, draft, check, checker = draw_pages, page_draft, check_page, open_renderer(args)
+    else:  # ample time: the programs are quick, and a busy machine must not change which tasks are kept
+        draw, draft, check = draw_functions, backend_draft, check_backend
+        checker = Sandbox(workers=args.workers, call_timeout=10, program_timeout=60)
+    with checker:
+        outs = open_splits(args, {"source": "procedural", "families": families, "seed": args.seed})
+        write_splits(args, outs, lambda split: itertools.starmap(draft, draw(families, split, args.seed)),
+                     lambda task: check(checker, task, args.seed))
     if not args.out and args.sizes["train"]:
         domain = " --domain frontend" * (args.domain == "frontend")
         print(f"next: python generate_tasks.py{domain} --demonstrations {3000 if domain else 8000}    or    "
@@ -427,18 +413,18 @@ def websight_drafts(path, split, by):
     several rows hold belongs to the split of the first of them.
     """
     split_of_page = {}  # digest -> split
-    for number, (idea, page) in enumerate(read_websight(path)):
-        own = split_of("websight", [idea]) if by == "idea" else "train" if number < 10_000 else "test"
+    for row, (idea, page) in enumerate(read_websight(path)):
+        own = split_of("websight", [idea]) if by == "idea" else "train" if row < 10_000 else "test"
         digest = hashlib.sha256(page.encode("utf-8", "replace")).digest()[:8]
         if idea and "<html" in page.lower() and split_of_page.setdefault(digest, own) == own == split:
             yield frontend_draft(idea, page, "websight")
 
 
 def write_websight(args):
+    outs = open_splits(args, {"source": "websight", "split_by": args.split_by}, {"--in": args.input})
     next(read_websight(args.input))  # what is wrong with the file is said before browsers start
     with open_renderer(args) as renderer:
-        write_splits(args, {"source": "websight", "split_by": args.split_by}, {"--in": args.input},
-                     lambda split: websight_drafts(args.input, split, args.split_by),
+        write_splits(args, outs, lambda split: websight_drafts(args.input, split, args.split_by),
                      lambda task: check_page(renderer, task))
 
 
@@ -449,34 +435,32 @@ def of_known_family(task):
     values, details = {d["name"]: list(d["values"]) for d in family[part]}, task.get("details") or {}
     known = details and details.keys() == values.keys() and all(details[d] in values[d] for d in values)
     if not known or part == "details" and {f.get("detail") for f in task.get("facts") or ()} != values.keys():
-        raise ValueError(f"demonstrations need a procedural task with the details and facts of its family, found source "
-                         f"{task.get('source')!r} and details {details}; generate_tasks.py writes such tasks")
+        raise ValueError("demonstrations need a procedural task with the details and facts of its family, found source "
+                         f"{task.get('source')!r} with details {details}; generate_tasks.py writes such tasks")
     return task
 
 
 def write_demonstrations(args):
     path, pages = args.input or f"data/{args.domain}/{args.split}.jsonl", args.domain == "frontend"
     tasks = list(read(path, "task", args.domain, unique=True, each=of_known_family))
-    families = {task["source"].partition(":")[2] for task in tasks}
     settings = {"ask": args.ask, "waste": args.waste, "max_turns": args.max_turns, "seed": args.seed}
     out = open_output(args.out or f"data/{args.domain}/demonstrations.jsonl", args.demonstrations, args, settings,
                       {"--in": path}, ("task_id", "sample"))
     with open_renderer(args) if pages else nullcontext() as renderer, Threads(4 * args.workers) as threads:
-        layout = lru_cache(maxsize=20000)(renderer.layout) if pages else None
-        questions = sorted({d["question"] for f in families for d in FAMILIES[f]["details"]}) if not pages else None
+        act, known = (demonstrate_page, lru_cache(maxsize=20000)(renderer.layout)) if pages else (
+            demonstrate, sorted({fact["question"] for task in tasks for fact in task["facts"]}))
 
         def dialogue(i):
             task, sample = tasks[i % len(tasks)], i // len(tasks)
             rng = random.Random(f"{args.seed} {task['task_id']} {sample}")
-            history, answer = (demonstrate_page(task, layout, args.ask, args.waste, args.max_turns, rng) if pages else
-                               demonstrate(task, questions, args.ask, args.waste, args.max_turns, rng))
+            history, answer = act(task, known, args.ask, args.waste, args.max_turns, rng)
             return {"task_id": task["task_id"], "sample": sample, "domain": task["domain"], "task": task, "system": "",
                     "dialogue_history": history, "answer": answer, "finish": "answered", "model": "scripted",
                     "simulator": "scripted", "seed": args.seed}, None
 
         todo = (i for i in range(args.demonstrations)
                 if (tasks[i % len(tasks)]["task_id"], i // len(tasks)) not in out.done)
-        write(out, args.demonstrations, checked(dialogue, todo, out, args.demonstrations, threads), "demonstration")
+        write(out, checked(dialogue, todo, out, threads), "demonstration")
     print(f"next: python train_policy.py --method sft --model tiny{' --domain frontend' * pages} --in {out.path}")
 
 
@@ -484,7 +468,7 @@ def write_demonstrations(args):
 # Released ColBench files (--source colbench)
 # ---------------------------------------------------------------------------------------------------------------------
 
-# What stands before the first user message after a chat template: Llama 3 (3.1 writes two dates first), ChatML, Llama 2.
+# What stands before the first user message after a chat template: Llama 3 (3.1 adds two dates), ChatML, Llama 2.
 CHAT_TEMPLATE = re.compile(
     r"(?:<\|begin_of_text\|>)?<\|start_header_id\|>system<\|end_header_id\|>\n\n"
     r"(?:Cutting Knowledge Date: [^\n<]*\nToday Date: [^\n<]*\n\n)?(.*?)<\|eot_id\|>"
@@ -527,12 +511,13 @@ def failures(box, task):
 
 
 def write_colbench(args):
-    """Of tasks the first --train, --val or --test lines are taken (the paper's test set is the first 1000), of
-    trajectories all. The samples of a task, which lie num_tasks lines apart, are numbered in their order."""
+    """The first --train, --val or --test lines are taken (the paper's test set is the first 1000 tasks), by default all
+    of trajectories. The samples of a task, which lie num_tasks lines apart, are numbered in their order."""
     with open(args.input, "rb") as file:
         offline = b'"dialogue_history"' in file.readline()
-    kind, limit, path = ("trajectory", None, f"runs/{args.run_name}/{args.split}.trajectories.jsonl") if offline else (
-        "task", args.sizes[args.split], f"data/{args.domain}/{args.split}.jsonl")
+    kind, limit, path = (
+        ("trajectory", getattr(args, args.split), f"runs/{args.run_name}/{args.split}.trajectories.jsonl") if offline
+        else ("task", args.sizes[args.split], f"data/{args.domain}/{args.split}.jsonl"))
     out = open_output(args.out or path, limit or math.inf, args, {"source": "colbench"}, {"--in": args.input},
                       SCHEMA[kind][1])
     known = {}  # task_id -> failures
@@ -556,7 +541,7 @@ def write_colbench(args):
     new = (record for record in records if out.key_of(record) not in out.done)
     with (Sandbox(workers=args.workers) if args.domain == "backend" else nullcontext() as box,
           Threads(args.workers) as threads):
-        write(out, math.inf, checked(check, new, out, math.inf, threads), "record")
+        write(out, checked(check, new, out, threads), "record")
     samples, recovered, faults = Counter(), 0, Counter()
     for record in out.records():
         task = record.get("task", record)
@@ -568,7 +553,7 @@ def write_colbench(args):
         for mode, how in ("module", "as modules"), ("released", "as the released evaluation does"):
             reasons = Counter({reason: n for (m, reason), n in faults.items() if m == mode})
             print(f"{reasons.total()} of {len(samples)} references fail their own tests when run {how}"
-                  + "".join(f"\n  {n} x {reason}" for reason, n in reasons.most_common()))
+                  + listed(reasons))
     if offline:
         print(", ".join(f"{n} tasks with {k} samples" for k, n in sorted(Counter(samples.values()).items())))
         print(f"the agent's instructions were found in `input` and kept as `system` for {recovered} of "
@@ -1209,10 +1194,10 @@ def late_minutes(arrivals):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The kinds of pages: a request, the hidden choices, a page with a slot for each. A partner who sees both pages names the
-# differences (render.compare_pages). `told` recognises the sentences about a choice, for the scripted agent; a test
-# holds that a wrong choice is told, and told by its own sentence. shop, event, login, profile and news are the simple
-# kinds: few words, about fifty tokens of the tiny model.
+# The kinds of pages: a request, the hidden choices, a page with a slot for each. A partner who sees both pages names
+# the differences (render.compare_pages). `told` recognises the sentences about a choice, for the scripted agent; a
+# test holds that a wrong choice is told, and told by its own sentence. shop, event, login, profile and news are the
+# simple kinds: few words, about fifty tokens of the tiny model.
 # ---------------------------------------------------------------------------------------------------------------------
 
 PAGES = {}
@@ -1465,24 +1450,21 @@ def normalised(code):
 
 
 class Seen:
-    """What was accepted so far, to find near-duplicates: sources, and an index from 5-gram to descriptions."""
+    """The tasks that were accepted so far, to find near-duplicates."""
 
     def __init__(self, similar):
-        self.similar, self.sources, self.sizes, self.index = similar, set(), [], {}
+        self.similar, self.sources, self.sizes, self.index = similar, set(), [], {}  # index: 5-gram -> descriptions
 
     def duplicate(self, task):
-        """Why a task is too much like another (or None)."""
-        if normalised(task["ground_truth"]) in self.sources:
-            return "duplicate source"
-        mine = shingles(task["problem_description"])
+        """Why a task is too much like one before; None if it is not, and from now on it is one of them."""
+        source, mine = normalised(task["ground_truth"]), shingles(task["problem_description"])
         shared = Counter(i for s in mine for i in self.index.get(s, ()))
+        if source in self.sources:
+            return "duplicate source"
         # Jaccard similarity |A and B| / |A or B| of the two sets of 5-grams
         if any(n >= self.similar * (len(mine) + self.sizes[i] - n) for i, n in shared.items()):
             return "near-duplicate description"
-
-    def add(self, task):
-        self.sources.add(normalised(task["ground_truth"]))
-        mine = shingles(task["problem_description"])
+        self.sources.add(source)
         for s in mine:
             self.index.setdefault(s, []).append(len(self.sizes))
         self.sizes.append(len(mine))
@@ -1498,11 +1480,11 @@ def write_llm(args):
                 "max_tokens": args.max_tokens, "excerpt_length": args.excerpt_length, "similar": args.similar,
                 "seed": args.seed, "sizes": args.sizes}
     inputs, key = {"--in": args.input, "--model": args.model}, ("excerpt", "sample")
-    outs = open_splits(args, settings, inputs, key)
+    outs = open_splits(args, settings, inputs, key=key)
     attempts = Output(Path(args.out or f"data/{args.domain}") / "attempts.jsonl", settings, inputs, args.overwrite, key)
     seen, responses = Seen(args.similar), {}  # responses: of attempts whose task a kill has lost
     for task in itertools.chain(*(out.records() for out in outs.values() if out.done)):
-        seen.add(task)
+        seen.duplicate(task)
     for attempt in attempts.records() if attempts.done else ():
         if attempt["verdict"] == "kept" and not any(attempts.key_of(attempt) in out.done for out in outs.values()):
             responses[attempts.key_of(attempt)] = attempt["output"]
@@ -1513,7 +1495,7 @@ def write_llm(args):
 
     todo = {split: [(i, k) for k in range(args.samples) for i in range(len(excerpts)) if split_for(i) == split
                     and ((i, k) not in attempts.done or (i, k) in responses)] for split in outs}
-    if not any(todo[split] and len(out.done) < args.sizes[split] for split, out in outs.items()):
+    if not any(todo[split] and len(out.done) < out.wanted for split, out in outs.items()):
         return print(f"{attempts.path.parent}: nothing left to ask")
     engine = make_engine(args.model, args.model_name, "agent", args, args.concurrency)
     loop = asyncio.new_event_loop()
@@ -1536,7 +1518,6 @@ def write_llm(args):
         for (i, k), raw, task, reason in made:
             reason = reason or seen.duplicate(task)
             if not reason:
-                seen.add(task)
                 task |= {"source": f"llm:{args.model_name or args.model}", "excerpt": i, "sample": k}
             if (i, k) not in attempts.done:
                 attempts.write({"excerpt": i, "sample": k, "verdict": reason or "kept", "output": raw})
@@ -1545,15 +1526,14 @@ def write_llm(args):
     with Sandbox(workers=args.workers) as box, Threads(args.concurrency) as threads:
         try:
             for split, out in outs.items():
-                write(out, args.sizes[split],
-                      verdicts(checked(attempt, todo[split], out, args.sizes[split], threads)))
+                write(out, verdicts(checked(attempt, todo[split], out, threads)))
         except Stop as stop:
             die(f"{stop}; what was made so far is kept", stop.code)
     engine.close()
     outcome = Counter(attempt["verdict"] for attempt in attempts.records())
-    print(f"{outcome.total()} attempts on {len(excerpts)} excerpts, in {attempts.path}; kept {outcome['kept']} "
-          f"({100 * outcome['kept'] / outcome.total():.1f}%)"
-          + "".join(f"\n  {n} x {reason}" for reason, n in outcome.most_common() if reason != "kept"))
+    kept = outcome.pop("kept", 0)
+    print(f"{kept + outcome.total()} attempts on {len(excerpts)} excerpts, in {attempts.path}; kept {kept} "
+          f"({100 * kept / (kept + outcome.total()):.1f}%){listed(outcome)}")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -1563,6 +1543,36 @@ def write_llm(args):
 MAKERS = {("backend", "procedural"): write_procedural, ("frontend", "procedural"): write_procedural,
           ("backend", "colbench"): write_colbench, ("frontend", "colbench"): write_colbench,
           ("backend", "llm"): write_llm, ("frontend", "websight"): write_websight}
+SHARE, COUNT, SIZE = number(least=0, most=1), number(int, least=1), number(int, least=0)
+FLAGS = {  # what flags are for (elsewhere they would do nothing, and are refused): name, default, type or choices, help
+    "procedural": [
+        ("--families", None, str, "comma-separated families, or kinds of pages, to draw from (default: all)")],
+    "procedural, llm, websight, colbench": [
+        ("--train", None, SIZE, "number of training tasks, 0: none (default 10000)"),
+        ("--val", None, SIZE, "number of validation tasks (default 500)"),
+        ("--test", None, SIZE, "number of test tasks (default 1000, frontend 500, as in the paper)")],
+    "procedural, llm, demonstrations": [("--seed", 0, int, "random seed")],
+    "demonstrations, llm, websight, colbench": [
+        ("--in", None, str, "tasks (default data/{domain}/{split}.jsonl), excerpts, rows, or a released file")],
+    "demonstrations, colbench": [("--split", "train", SPLITS, "split that they are about, or that the file holds")],
+    "demonstrations": [
+        ("--ask", 0.6, SHARE, "probability that a hidden detail is asked, or a difference that was named put right"),
+        ("--waste", 0.2, SHARE, "probability, before each turn, of a wasted turn, again and again"),
+        ("--max-turns", 10, COUNT, "longest dialogue, in agent turns")],
+    "websight": [
+        ("--split-by", "idea", ("idea", "row"), "idea: by a hash of it; row: the first 10,000 rows are train, the rest "
+         "test, as in the release")],
+    "colbench": [("--run-name", "default", str, "of trajectories: name of the run")],
+    "llm": [
+        ("--model", None, str, "folder, hub name, or URL of an OpenAI-compatible server, such as "
+         "http://localhost:8000/v1; --source llm --help tells the flags of its engine"),
+        ("--model-name", None, str, "model to name to the server (default: its first)"),
+        ("--samples", 1, COUNT, "attempts per excerpt"),
+        ("--temperature", 1.0, number(least=0), "sampling temperature"),
+        ("--max-tokens", 2048, COUNT, "new tokens per attempt"),
+        ("--excerpt-length", 2000, COUNT, "longest excerpt, in characters"),
+        ("--similar", 0.5, SHARE, "Jaccard similarity of word 5-grams from which a description is a duplicate"),
+        ("--concurrency", 64, COUNT, "requests under way at once")]}
 
 
 def parse_args():
@@ -1572,78 +1582,43 @@ def parse_args():
                             "colbench: released task or trajectory files; websight: rows of WebSight v0.2, frontend "
                             "(default procedural)")
     p = argparse.ArgumentParser(description=__doc__.split("\n")[0], parents=[first])
-    owners = []  # (what a flag belongs to, the flag); elsewhere it would do nothing, and is refused
-
-    def flag(owner, name, help, **more):
-        owners.append((owner.split(", "), p.add_argument(name, help=f"{owner}: {help}", **more)))
-
-    # what to make
     p.add_argument("--domain", choices=["backend", "frontend"], default="backend",
                    help="kind of task (default backend)")
-    flag("procedural", "--families", "comma-separated families (or kinds of pages) to draw from (default: all)",
-         default="")
-    for split, usual in ("train", "10000"), ("val", "500"), ("test", "1000, frontend 500, as in the paper"):
-        flag("procedural, llm, websight, colbench", f"--{split}", f"number of {split} tasks, 0: none (default {usual})",
-             type=number(int, least=0))
-    flag("procedural, llm, demonstrations", "--seed", "random seed (default 0)", type=int, default=0)
-    flag("websight", "--split-by", "idea: by a hash of the idea; row: the first 10,000 rows are train, the rest test, "
-         "as in the release (default idea)", choices=["idea", "row"], default="idea")
-    # demonstrations
-    p.add_argument("--demonstrations", type=number(int, least=0), default=0, metavar="N",
+    p.add_argument("--demonstrations", type=SIZE, default=0, metavar="N",
                    help="write N dialogues of the scripted agent instead of tasks (default 0: write tasks)")
-    flag("demonstrations, colbench", "--split", "the split that they are about, or that the file holds "
-         "(default train)", choices=SPLITS, default="train")
-    flag("demonstrations", "--ask", "probability that a hidden detail is asked, or a difference put right "
-         "(default 0.6)", type=number(least=0, most=1), default=0.6)
-    flag("demonstrations", "--waste", "probability, before each turn, of a wasted turn, again and again (default 0.2)",
-         type=number(least=0, most=1), default=0.2)
-    flag("demonstrations", "--max-turns", "longest dialogue, in agent turns (default 10)", type=number(int, least=1),
-         default=10)
-    # tasks from a language model
-    flag("llm", "--model", "folder, hub name, or URL of an OpenAI-compatible server, such as http://localhost:8000/v1; "
-         "--source llm --help tells the flags of its engine")
-    flag("llm", "--model-name", "model to name to the server (default: its first)")
-    flag("llm", "--samples", "attempts per excerpt (default 1)", type=number(int, least=1), default=1)
-    flag("llm", "--temperature", "sampling temperature (default 1.0)", type=number(least=0), default=1.0)
-    flag("llm", "--max-tokens", "new tokens per attempt (default 2048)", type=number(int, least=1), default=2048)
-    flag("llm", "--excerpt-length", "longest excerpt, in characters (default 2000)", type=number(int, least=1),
-         default=2000)
-    flag("llm", "--similar", "Jaccard similarity of word 5-grams from which a description is a duplicate "
-         "(default 0.5)", type=number(least=0, most=1), default=0.5)
-    flag("llm", "--concurrency", "requests under way at once (default 64)", type=number(int, least=1), default=64)
-    # in, out, resources
-    flag("demonstrations, llm, colbench, websight", "--in", "the tasks (default data/{domain}/{split}.jsonl), "
-         "excerpts, released file or rows", dest="input", metavar="FILE")
     p.add_argument("--out", help="folder of the tasks (default data/{domain}); demonstrations and colbench: the file "
                    "(default data/{domain}/demonstrations.jsonl, data/{domain}/{split}.jsonl, or for trajectories "
                    "runs/{run name}/{split}.trajectories.jsonl)")
-    flag("colbench", "--run-name", "of trajectories: name of the run (default \"default\")", default="default")
-    p.add_argument("--workers", type=number(int, least=1), default=2, help="sandbox processes, or browsers (default 2)")
+    p.add_argument("--workers", type=COUNT, default=2, help="sandbox processes, or browsers (default 2)")
     p.add_argument("--overwrite", action="store_true", help="start the output again instead of continuing it")
+    owners = {}
+    for made, flags in FLAGS.items():
+        group = p.add_argument_group(made)
+        for name, default, kind, text in flags:
+            action = group.add_argument(
+                name, default=default, help=text + f" (default {default})" * (default is not None),
+                **({"choices": kind} if isinstance(kind, tuple) else {"type": kind}))
+            owners[action] = made.split(", ")
     if first.parse_known_args()[0].source == "llm":
         from rollout import engine_flags
         engine_flags(p)
     args = p.parse_args()
 
-    making = "demonstrations" if args.demonstrations else args.source
+    args.input, making = getattr(args, "in"), "demonstrations" if args.demonstrations else args.source
     if (args.domain, args.source) not in MAKERS or args.demonstrations and args.source != "procedural":
         die(f"there are no {args.domain} {'demonstrations' if args.demonstrations else 'tasks'} with --source "
             f"{args.source}")
-    for owner, action in owners:
-        of_other_split = making == "colbench" and action.dest in SPLITS and action.dest != args.split
-        if getattr(args, action.dest) != action.default and (making not in owner or of_other_split):
-            die(f"{action.option_strings[0]} does nothing for {making}"
-                + (f" of --split {args.split}" if of_other_split else f"; it goes with {' and '.join(owner)}"))
-    for name in ("input", "model") if making == "llm" else ("input",) if making in ("colbench", "websight") else ():
-        if not getattr(args, name):
-            die(f"--source {making} needs --{name.replace('put', '')}")
-    by_row = args.split_by == "row"
-    if by_row and args.val:
-        die("--split-by row knows no validation split, as the release has none: leave --val away")
-    usual = {"train": 10000, "val": 0 if by_row else 500, "test": 1000 if args.domain == "backend" else 500}
+    for action, made in owners.items():
+        idle = making not in made or making == "colbench" and action.dest in SPLITS and action.dest != args.split
+        if getattr(args, action.dest) != action.default and (idle or action.dest == "val" and args.split_by == "row"):
+            die(f"{action.option_strings[0]} does nothing here: it is for {', '.join(made)}")
+    for flag in {"llm": ("in", "model"), "colbench": ("in",), "websight": ("in",)}.get(making, ()):
+        if not getattr(args, flag):
+            die(f"--source {making} needs --{flag}")
+    usual = (10000, 0 if args.split_by == "row" else 500, 1000 if args.domain == "backend" else 500)
     args.sizes = {split: size if getattr(args, split) is None else getattr(args, split)
-                  for split, size in usual.items()}
-    if not any(args.sizes.values()):
+                  for split, size in zip(SPLITS, usual)}
+    if not (args.sizes[args.split] if making == "colbench" else any(args.sizes.values())):
         die("--train, --val and --test are all 0: nothing to make")
     return args
 
@@ -1658,9 +1633,11 @@ if __name__ == "__main__":
         code = main() or 0
     except SystemExit as stop:
         code = stop.code
-    except (KeyboardInterrupt, OSError) as problem:
-        code = 2 if isinstance(problem, OSError) else 130
-        print("generate_tasks.py: " + (f"{problem.filename or 'a file'}: {problem.strerror or problem}" if code == 2 else
-                                       "stopped; the same command continues"), file=sys.stderr)
+    except KeyboardInterrupt:
+        code = 130
+        print("\ngenerate_tasks.py: stopped; the same command continues", file=sys.stderr)
+    except OSError as problem:
+        code = 2
+        print(f"generate_tasks.py: {problem.filename or 'a file'}: {problem.strerror or problem}", file=sys.stderr)
     sys.stdout.flush()
     os._exit(code)  # what is still at work in threads is not waited for
