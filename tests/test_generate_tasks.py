@@ -411,9 +411,10 @@ def test_samples_of_released_trajectories_are_matched_over_blocks(tmp_path):
     out = tmp_path / "o.jsonl"
     r = command("--source", "colbench", "--in", source, "--out", out)
     whole, made = out.read_bytes(), records(out)
-    assert "3 tasks with 3 samples" in r.stdout and "1 of 3 references fail their own tests when run as modules" in r.stdout
-    ids = [t["task_id"] for t in made]
-    assert len(set(ids)) == 3 and ids == 3 * ids[:3] and [t["sample"] for t in made] == [s for s in range(3) for _ in ids[:3]]
+    assert "3 tasks with 3 samples" in r.stdout
+    assert "1 of 3 references fail their own tests when run as modules" in r.stdout
+    ids, samples = [t["task_id"] for t in made], [t["sample"] for t in made]
+    assert len(set(ids)) == 3 and ids == 3 * ids[:3] and samples == [0, 0, 0, 1, 1, 1, 2, 2, 2]
     for line, t in zip(lines, made):
         assert t["released_reward"] == line["reward"] and "reward" not in t and t["task"]["task_id"] == t["task_id"]
         assert t["dialogue_history"] == line["dialogue_history"] and t["task"].items() >= line["task"].items()
@@ -441,7 +442,7 @@ def test_the_instructions_of_released_trajectories_come_from_the_text_after_the_
              (offline(task, "no template") | {"system": "As given."}, "As given."),
              (without, ""), (asked_twice, ""),  # no input; two instructions
              (offline(task, "System: {}\nUser: {}\n"), ""),  # an unknown template
-             (offline(task, CHATML.replace("{}<|im_end|>\n<|im_start|>a", "{} And more.<|im_end|>\n<|im_start|>a")), ""),
+             (offline(task, CHATML.replace("{}<|im_end|>\n<|im_start|>a", "{} More.<|im_end|>\n<|im_start|>a")), ""),
              (offline(task, LLAMA.replace("Today Date: 26 Jul 2024", "Today Date: 26 Jul 2024<|eot_id|>")), "")]
     moved = offline(other)
     moved["task"] = task  # the template's first message is not the dialogue's
