@@ -330,11 +330,12 @@ def write(out, verdicts, unit="task"):
 
 
 def listed(counts):
+    """Reasons and how often, one a line."""
     return "".join(f"\n  {n} x {what}" for what, n in counts.most_common())
 
 
-def open_output(path, wanted, args, settings, inputs, key=("ground_truth",)):
-    """An Output of so many records (`wanted`)."""
+def open_output(path, wanted, args, settings, inputs, key):
+    """An Output, of which `wanted` is the number of records when it is finished."""
     out = Output(path, settings, inputs, args.overwrite, key)
     out.wanted = wanted
     if len(out.done) > wanted:
@@ -343,10 +344,10 @@ def open_output(path, wanted, args, settings, inputs, key=("ground_truth",)):
     return out
 
 
-def open_splits(args, settings, inputs={}, **key):
+def open_splits(args, settings, inputs, key=("ground_truth",)):
     """{split: Output} of the splits asked for. Whatever stands in the way of one is said before any is changed."""
     folder = Path(args.out or f"data/{args.domain}")
-    return {split: open_output(folder / f"{split}.jsonl", wanted, args, settings, inputs, **key)
+    return {split: open_output(folder / f"{split}.jsonl", wanted, args, settings, inputs, key)
             for split, wanted in args.sizes.items() if wanted}
 
 
@@ -377,7 +378,7 @@ def write_procedural(args):
         draw, draft, check = draw_functions, backend_draft, check_backend
         checker = Sandbox(workers=args.workers, call_timeout=10, program_timeout=60)
     with checker:
-        outs = open_splits(args, {"source": "procedural", "families": families, "seed": args.seed})
+        outs = open_splits(args, {"source": "procedural", "families": families, "seed": args.seed}, {})
         write_splits(args, outs, lambda split: itertools.starmap(draft, draw(families, split, args.seed)),
                      lambda task: check(checker, task, args.seed))
     if not args.out and args.sizes["train"]:
@@ -1480,7 +1481,7 @@ def write_llm(args):
                 "max_tokens": args.max_tokens, "excerpt_length": args.excerpt_length, "similar": args.similar,
                 "seed": args.seed, "sizes": args.sizes}
     inputs, key = {"--in": args.input, "--model": args.model}, ("excerpt", "sample")
-    outs = open_splits(args, settings, inputs, key=key)
+    outs = open_splits(args, settings, inputs, key)
     attempts = Output(Path(args.out or f"data/{args.domain}") / "attempts.jsonl", settings, inputs, args.overwrite, key)
     seen, responses = Seen(args.similar), {}  # responses: of attempts whose task a kill has lost
     for task in itertools.chain(*(out.records() for out in outs.values() if out.done)):
@@ -1490,7 +1491,7 @@ def write_llm(args):
             responses[attempts.key_of(attempt)] = attempt["output"]
 
     def split_for(i):
-        h = int.from_bytes(hashlib.sha256(excerpts[i].encode()).digest()[:8], "big") % bounds[-1]
+        h = int.from_bytes(hashlib.sha256(excerpts[i].encode("utf-8", "replace")).digest()[:8], "big") % bounds[-1]
         return next(split for split, bound in zip(SPLITS, bounds) if h < bound)
 
     todo = {split: [(i, k) for k in range(args.samples) for i in range(len(excerpts)) if split_for(i) == split
@@ -1591,14 +1592,14 @@ def parse_args():
                    "runs/{run name}/{split}.trajectories.jsonl)")
     p.add_argument("--workers", type=COUNT, default=2, help="sandbox processes, or browsers (default 2)")
     p.add_argument("--overwrite", action="store_true", help="start the output again instead of continuing it")
-    owners = {}
-    for made, flags in FLAGS.items():
-        group = p.add_argument_group(made)
-        for name, default, kind, text in flags:
-            action = group.add_argument(
+    kinds_of = {}
+    for kinds, flags in FLAGS.items():
+        group = p.add_argument_group(kinds)
+        for name, default, allowed, text in flags:
+            flag = group.add_argument(
                 name, default=default, help=text + f" (default {default})" * (default is not None),
-                **({"choices": kind} if isinstance(kind, tuple) else {"type": kind}))
-            owners[action] = made.split(", ")
+                **({"choices": allowed} if isinstance(allowed, tuple) else {"type": allowed}))
+            kinds_of[flag] = kinds
     if first.parse_known_args()[0].source == "llm":
         from rollout import engine_flags
         engine_flags(p)
@@ -1608,10 +1609,11 @@ def parse_args():
     if (args.domain, args.source) not in MAKERS or args.demonstrations and args.source != "procedural":
         die(f"there are no {args.domain} {'demonstrations' if args.demonstrations else 'tasks'} with --source "
             f"{args.source}")
-    for action, made in owners.items():
-        idle = making not in made or making == "colbench" and action.dest in SPLITS and action.dest != args.split
-        if getattr(args, action.dest) != action.default and (idle or action.dest == "val" and args.split_by == "row"):
-            die(f"{action.option_strings[0]} does nothing here: it is for {', '.join(made)}")
+    for flag, kinds in kinds_of.items():
+        idle = (making not in kinds or making == "colbench" and flag.dest in SPLITS and flag.dest != args.split
+                or flag.dest == "val" and args.split_by == "row")
+        if idle and getattr(args, flag.dest) != flag.default:
+            die(f"{flag.option_strings[0]} would do nothing here: it is for {kinds}")
     for flag in {"llm": ("in", "model"), "colbench": ("in",), "websight": ("in",)}.get(making, ()):
         if not getattr(args, flag):
             die(f"--source {making} needs --{flag}")
