@@ -554,6 +554,7 @@ def server():
         def answer(self, body, code=200):
             data = json.dumps(body).encode()
             self.send_response(code)
+            self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
             self.wfile.write(data)
@@ -565,13 +566,13 @@ def server():
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             Handler.requests += 1
             if Handler.requests % 6 == 2:
-                return self.answer({"error": "busy"}, 429)
+                return self.answer({"error": {"message": "busy"}}, 429)
             if Handler.requests % 6 == 5:
                 return self.connection.close()
             excerpt = re.search(r"<excerpt>\n(.*)\n</excerpt>", body["messages"][0]["content"], re.S)[1]
             Handler.prompts.append(excerpt)
             if excerpt == "refuse":
-                return self.answer({"error": "no"}, 400)
+                return self.answer({"error": {"message": "no"}}, 400)
             text = good(int(excerpt[5:])) if excerpt.startswith("good ") else BAD[excerpt]
             self.answer({"choices": [{"message": {"content": text}}]})
 
