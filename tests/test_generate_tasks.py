@@ -57,7 +57,7 @@ def test_each_wrong_value_of_each_detail_fails_a_call(tasks):
         family, values = t["source"].partition(":")[2], tuple(t["details"].values())
         assert t["ground_truth"] == g.source_code(family, values)
         items += [((t["task_id"], name, wrong), t, g.source_code(family, wrong))
-                  for name, wrong in g.flips(family, values)]
+                  for name, wrong in g.wrong_values(family, values)]
     assert len(items) > 15 * len(tasks)
     with Sandbox(workers=2) as box:
         for key, statuses in box.score_many(items):
@@ -109,19 +109,20 @@ def test_a_detail_that_no_call_can_show_is_rejected(monkeypatch):
     blind = {**fee, "details": fee["details"] + [g.detail("unused", "Unused?", "unused", "It is {}.", [1, 2])]}
     monkeypatch.setitem(g.FAMILIES, "blind", blind)
     values = tuple(next(iter(d["values"])) for d in blind["details"])
-    task, reason = g.draft("blind", values, 0)
-    assert task is None and reason == "no calls show blind.unused"
+    assert g.check_backend(None, g.backend_draft("blind", values), 0)[1] == "no calls show blind.unused"
 
 
-def test_a_wrong_detail_that_the_sandbox_cannot_see_is_reported():
-    values = g.combinations("fee", "train", 0)[0]
-    task, _ = g.draft("fee", values, 0)
-    near = {**task, "test_cases": {str(i): f"fee({i}, {i == 0})" for i in range(3)}}  # no weight above a threshold
-    with Sandbox(workers=1) as box:
-        assert g.unseen_detail(box, "fee", values, task, 0) is None
-        assert g.unseen_detail(box, "fee", values, near, 0) == "threshold"
-        assert g.sandbox_verdicts(box, [("fee", values, t) for t in (task, near)], 0) == [
-            None, "no calls show fee.threshold"]
+def test_calls_tell_values_apart_by_the_rule_of_the_sandbox(monkeypatch):
+    """1 == 1.0 and NaN == NaN there: a detail that only changes these is not shown."""
+    fee = g.FAMILIES["fee"]
+    for one, other in ("1", "1.0"), ("float('nan')", "-float('nan')"):
+        kind = g.detail("kind", "Which?", "which", "It is {}.", {"a": one, "b": other})
+        family = {**fee, "details": fee["details"] + [kind], "code": fee["code"].replace("cost + $extra", "$kind")}
+        family["code"] = family["code"].replace("return cost", "return [cost + $extra, $kind]")
+        monkeypatch.setitem(g.FAMILIES, "odd", family)
+        values = tuple(next(iter(d["values"])) for d in family["details"])
+        g.namespace.cache_clear()
+        assert g.check_backend(None, g.backend_draft("odd", values), 0)[1] == "no calls show odd.kind"
 
 
 def test_the_usual_value_comes_first_more_often():
@@ -262,18 +263,39 @@ def test_mistakes_are_answered_in_one_sentence(folder, tmp_path):
     def refused(text, *flags):
         r = command(*flags, ok=False)
         assert r.returncode == 2 and text in r.stderr and "Traceback" not in r.stderr, r.stderr
-    refused("no family is called 'nosuch'", "--families", "nosuch", "--out", tmp_path)
-    refused("fewer than the 100000 asked for", "--families", "fee", "--train", 100000, "--out", tmp_path)
+    refused("there is no family 'nosuch'", "--families", "nosuch", "--out", tmp_path)
     refused("seed was 0, now 1", "--train", 19, "--val", 19, "--test", 19, "--seed", 1, "--out", folder)
     refused("there are no frontend tasks", "--domain", "frontend", "--source", "llm")
-    refused("needs --in", "--source", "llm", "--model", "x")
-    refused("--ask must be at least 0 and at most 1", "--demonstrations", 5, "--ask", 2)
+    refused("needs --in", "--source", "colbench")
+    refused("--ask: must be at least 0 and at most 1", "--demonstrations", 5, "--ask", 2)
     refused("no such file", "--demonstrations", 5, "--in", tmp_path / "none.jsonl")
+    refused("No such file", "--source", "colbench", "--in", tmp_path / "none.jsonl")
     (tmp_path / "bad.jsonl").write_text('{"task_id": "x"}\n')
     refused("line 1", "--demonstrations", 5, "--in", tmp_path / "bad.jsonl")
     refused("already holds 19 records", "--train", 5, "--val", 19, "--test", 19, "--out", folder)
-    (tmp_path / "other.jsonl").write_text('{"task_id": "x", "problem_description": "p", "source": "colbench"}\n')
+    (tmp_path / "other.jsonl").write_text(
+        '{"task_id": "x", "problem_description": "p", "ground_truth": "g", "source": "colbench"}\n')
     refused("procedural task", "--demonstrations", 5, "--in", tmp_path / "other.jsonl", "--out", tmp_path / "d.jsonl")
+
+
+def test_families_that_offer_fewer_tasks_than_asked_for_say_so(tmp_path):
+    r = command("--families", "fee", "--train", 0, "--val", 99999, "--test", 0, "--out", tmp_path)
+    offered = len(g.combinations("fee", "val", 0))
+    assert len(records(tmp_path / "val.jsonl")) == offered and not (tmp_path / "test.jsonl").exists()
+    assert f"only {offered} of the 99999 asked for" in r.stderr
+
+
+@pytest.mark.parametrize("flags, flag", [
+    (["--temperature", 0.5], "--temperature"), (["--run-name", "x"], "--run-name"), (["--timeout", 3], "--timeout"),
+    (["--ask", 0.1], "--ask"), (["--split", "test"], "--split"), (["--in", "x"], "--in"),
+    (["--demonstrations", 5, "--families", "fee"], "--families"), (["--demonstrations", 5, "--train", 9], "--train"),
+    (["--source", "colbench", "--seed", 1], "--seed"), (["--source", "colbench", "--split", "test", "--train", 9],
+                                                        "--train"),
+    (["--source", "colbench", "--demonstrations", 3], "--source"),
+    (["--domain", "frontend", "--source", "websight", "--split-by", "row", "--in", "x", "--val", 9], "--val")])
+def test_a_flag_that_would_do_nothing_is_refused(tmp_path, flags, flag):
+    done = command(*flags, ok=False, cwd=tmp_path)
+    assert done.returncode == 2 and flag in done.stderr.splitlines()[-1] and not list(tmp_path.iterdir()), done.stderr
 
 
 def test_demonstrations_refuse_a_task_of_another_shape_and_leave_nothing_behind(folder, tmp_path):
@@ -281,12 +303,13 @@ def test_demonstrations_refuse_a_task_of_another_shape_and_leave_nothing_behind(
     path = tmp_path / "a.jsonl"
     for changed, text in (
             ({"facts": [1]}, "facts"), ({"facts": []}, "facts"), ({"facts": [{"detail": ["x"]}]}, "facts"),
-            ({"details": {}}, "details"), ({"details": good["details"] | {"large": [1]}}, "details"),
-            ({"ground_truth": None}, "ground_truth"), ({"domain": None}, "domain None"), ({"task_id": 5}, "task_id 5")):
-        path.write_text(json.dumps(good) + "\n" + json.dumps(good | changed) + "\n")
+            ({"facts": good["facts"][1:]}, "facts"), ({"details": {}}, "details"), ({"source": 7}, "source 7"),
+            ({"details": good["details"] | {"large": [1]}}, "details"), ({"ground_truth": None}, "ground_truth"),
+            ({"domain": "frontend"}, "frontend")):
+        path.write_text(json.dumps(good) + "\n" + json.dumps(good | {"task_id": "other"} | changed) + "\n")
         done = command("--demonstrations", 5, "--in", path, "--out", tmp_path / "b.jsonl", ok=False)
-        assert done.returncode == 2 and f"a.jsonl, line 2: demonstrations need a procedural task, found {text}" in \
-            done.stderr and "Traceback" not in done.stderr and list(tmp_path.iterdir()) == [path], done.stderr
+        assert done.returncode == 2 and "a.jsonl, line 2: " in done.stderr and text in done.stderr, done.stderr
+        assert "Traceback" not in done.stderr and list(tmp_path.iterdir()) == [path], done.stderr
 
 
 def test_what_cannot_run_takes_nothing_away(folder, tmp_path):
@@ -301,50 +324,37 @@ def test_what_cannot_run_takes_nothing_away(folder, tmp_path):
     demonstrations = ["--demonstrations", 5, "--in", "train.jsonl"]
     for text, *flags in (
             ["train.jsonl is the input", *demonstrations, "--out", "train.jsonl", "--overwrite"],
-            ["val.jsonl is the input", "--source", "llm", "--in", "web/val.jsonl", "--out", "web", "--overwrite",
-             "--model", "http://localhost:1", "--model-name", "x"],
-            ["folder.jsonl is a folder", *demonstrations, "--out", "folder.jsonl", "--overwrite"],
-            ["must be a file that ends in .jsonl", *demonstrations, "--out", "x"],
-            ["settings.json: damaged", "--train", 19, "--out", "."],
-            ["train.jsonl: File exists", "--train", 1, "--val", 0, "--test", 0, "--out", "train.jsonl"],
-            ["cannot load nope", "--source", "llm", "--model", "nope", "--in", "web/val.jsonl", "--out", "new",
-             "--overwrite"],
-            ["fewer than the 99999 asked for", "--test", 99999, "--families", "fee", "--train", 1, "--val", 0,
-             "--out", ".", "--overwrite"],
+            ["folder.jsonl is no file", *demonstrations, "--out", "folder.jsonl", "--overwrite"],
+            ["must end in .jsonl", *demonstrations, "--out", "x"],
+            ["settings.json: the settings", "--train", 19, "--out", "."],
+            ["train.jsonl/train.jsonl cannot be written", "--train", 1, "--val", 0, "--test", 0, "--out",
+             "train.jsonl"],
             ["all 0: nothing to make", "--train", 0, "--val", 0, "--test", 0, "--out", "."],
-            ["--workers must be at least 1", "--workers", 0], ["--waste must be at least 0", "--waste", "nan"],
-            ["--split goes with demonstrations or colbench", "--split", "test"],
-            ["--families goes with procedural", *demonstrations, "--families", "fee"]):
+            ["--workers: must be at least 1", "--workers", 0],
+            ["--waste: must be at least 0", "--demonstrations", 1, "--waste", "nan"]):
         done = command(*flags, ok=False, cwd=tmp_path)
         assert done.returncode == 2 and text in done.stderr and "Traceback" not in done.stderr, (flags, done.stderr)
         assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before, flags
 
 
-@pytest.mark.parametrize("moment", ["imports", "writing"])
-def test_ctrl_c_is_quiet_and_leaves_whole_lines(tmp_path, moment):
+def test_a_split_that_cannot_be_continued_keeps_the_others_from_being_changed(tmp_path):
+    flags = ["--families", "fee", "--val", 0, "--out", tmp_path]
+    command(*flags, "--train", 1, "--test", 3)
+    before = (tmp_path / "train.jsonl").read_bytes()
+    done = command(*flags, "--train", 5, "--test", 2, ok=False)
+    assert "test.jsonl already holds 3" in done.stderr and (tmp_path / "train.jsonl").read_bytes() == before
+
+
+def test_ctrl_c_is_quiet_and_leaves_whole_lines(tmp_path):
     process = subprocess.Popen([sys.executable, ROOT / "generate_tasks.py", "--out", "a"], cwd=tmp_path, text=True,
                                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    out, deadline, maps = tmp_path / "a/train.jsonl", time.monotonic() + 60, Path(f"/proc/{process.pid}/maps")
-    while time.monotonic() < deadline and not ("_ssl" in maps.read_text() if moment == "imports" else
-                                               out.exists() and out.stat().st_size):
+    out, deadline = tmp_path / "a/train.jsonl", time.monotonic() + 60
+    while time.monotonic() < deadline and not (out.exists() and out.stat().st_size):
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
     said = process.communicate(timeout=60)[1]
     assert process.returncode == 130 and "Traceback" not in said
-    assert moment == "imports" or out.read_bytes().endswith(b"\n")
-
-
-def test_the_last_line_names_commands_that_find_the_output(tmp_path):
-    def last(*flags):
-        return command(*flags, cwd=tmp_path).stdout.splitlines()[-1].removeprefix("next: ")
-    few = ["--families", "fee", "--train", 2, "--val", 0, "--test", 1]
-    assert last(*few) == ("python generate_tasks.py --demonstrations 8000    or    "
-                          "python rollout.py --split train --model MODEL")
-    assert last(*few, "--out", "b c") == (
-        "python generate_tasks.py --demonstrations 8000 --in 'b c/train.jsonl' --out 'b c/demonstrations.jsonl'    or"
-        "    python rollout.py --split train --in 'b c/train.jsonl' --model MODEL")
-    assert last("--demonstrations", 2, "--run", "foo") == ("python train_policy.py --method sft --model tiny --run foo "
-                                                           "--in data/backend/demonstrations.jsonl")
+    assert "the same command continues" in said and out.read_bytes().endswith(b"\n")
 
 
 # --- released files
@@ -377,27 +387,133 @@ def test_released_tasks_are_read_in_order_and_failing_references_counted(tmp_pat
     assert made[2]["reference_failures"]["module"] == {"test3": "error: ZeroDivisionError"}
 
 
+SYSTEM = "You are a helpful agent.\nWITHIN 10 rounds: {dialogue_history}"
+LLAMA = ("<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: December 2023\n"
+         "Today Date: 26 Jul 2024\n\n{}<|eot_id|><|start_header_id|>user<|end_header_id|>\n\n{}<|eot_id|>"
+         "<|start_header_id|>assistant<|end_header_id|>\n\n")
+CHATML = "<|im_start|>system\n{}<|im_end|>\n<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
+LLAMA2 = "<s>[INST] <<SYS>>\n{}\n<</SYS>>\n\n{} [/INST]"
+
+
+def offline(task, template=LLAMA, system=SYSTEM, reply="I WANT TO ANSWER: x", answer="x", **more):
+    """An offline trajectory in the released shape: a question, its reply, and a last turn."""
+    said, prompt = [("user", task["problem_description"]), ("assistant", "How?"), ("user", "So."),
+                    ("assistant", reply)], template.format(system, task["problem_description"])
+    history = [{"role": role, "content": text} for role, text in said]
+    history[1] |= {"input": prompt, "output": "I think.\nOUTPUT: How?"}
+    history[3] |= {"input": prompt + "How? So.", "output": "I think.\nOUTPUT: " + reply}
+    return {"task": task, "dialogue_history": history, "answer": answer, "reward": 0.25, **more}
+
+
 def test_samples_of_released_trajectories_are_matched_over_blocks(tmp_path):
-    lines = [{"task": t, "answer": "x", "reward": 0.25 * s, "dialogue_history": [
-        {"role": "user", "content": t["problem_description"]},
-        {"role": "assistant", "content": f"I WANT TO ANSWER: {s}" if s else "no", "input": "<p>", "output": "raw"}]}
-        for s in range(3) for t in RELEASED]
+    lines = [offline(t, reply=f"I WANT TO ANSWER: {s}" if s else "no") for s in range(3) for t in RELEASED]
     source = write(tmp_path / "offline.jsonl", lines)
     out = tmp_path / "o.jsonl"
     r = command("--source", "colbench", "--in", source, "--out", out)
     whole, made = out.read_bytes(), records(out)
     assert "3 tasks with 3 samples" in r.stdout
-    assert [(t["task_id"][-1], t["sample"]) for t in made] == [(str(i + 1), s) for s in range(3) for i in range(3)]
+    assert "1 of 3 references fail their own tests when run as modules" in r.stdout
+    ids, samples = [t["task_id"] for t in made], [t["sample"] for t in made]
+    assert len(set(ids)) == 3 and ids == 3 * ids[:3] and samples == [0, 0, 0, 1, 1, 1, 2, 2, 2]
     for line, t in zip(lines, made):
-        assert t["released_reward"] == line["reward"] and "reward" not in t
+        assert t["released_reward"] == line["reward"] and "reward" not in t and t["task"]["task_id"] == t["task_id"]
         assert t["dialogue_history"] == line["dialogue_history"] and t["task"].items() >= line["task"].items()
-        assert t["finish"] == ("answered" if t["sample"] else "max_turns")
+        assert t["finish"] == ("answered" if t["sample"] else "max_turns") and t["system"] == SYSTEM
+        assert bool(t["task"].get("reference_failures")) == (line["task"] != RELEASED[0])
     out.write_bytes(whole[:-40])
     command("--source", "colbench", "--in", source, "--out", out)
     assert out.read_bytes() == whole
     write(tmp_path / "mixed.jsonl", lines[:1] + RELEASED)
     r = command("--source", "colbench", "--in", tmp_path / "mixed.jsonl", "--out", tmp_path / "m.jsonl", ok=False)
-    assert r.returncode == 2 and "line 2: expected a released backend trajectory, found no" in r.stderr
+    assert r.returncode == 2 and "line 2: it lacks the key 'dialogue_history'" in r.stderr
+
+
+def test_the_instructions_of_released_trajectories_come_from_the_text_after_the_chat_template(tmp_path):
+    task = RELEASED[0]
+    other = task | {"problem_description": "another request"}
+    asked_twice = offline(task)
+    asked_twice["dialogue_history"][3]["input"] = LLAMA.format("Other instructions.", task["problem_description"])
+    without = offline(task)
+    for turn in without["dialogue_history"]:
+        turn.pop("input", None)
+    cases = [(offline(task), SYSTEM), (offline(task, CHATML), SYSTEM), (offline(task, LLAMA2), SYSTEM),
+             (offline(task, LLAMA.replace("Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n", "")),
+              SYSTEM),
+             (offline(task, "no template") | {"system": "As given."}, "As given."),
+             (without, ""), (asked_twice, ""),  # no input; two instructions
+             (offline(task, "System: {}\nUser: {}\n"), ""),  # an unknown template
+             (offline(task, CHATML.replace("{}<|im_end|>\n<|im_start|>a", "{} More.<|im_end|>\n<|im_start|>a")), ""),
+             (offline(task, LLAMA.replace("Today Date: 26 Jul 2024", "Today Date: 26 Jul 2024<|eot_id|>")), "")]
+    moved = offline(other)
+    moved["task"] = task  # the template's first message is not the dialogue's
+    moved["dialogue_history"][0]["content"] = task["problem_description"]
+    cases.append((moved, ""))
+    source = write(tmp_path / "offline.jsonl", [case for case, _ in cases])
+    r = command("--source", "colbench", "--in", source, "--out", tmp_path / "o.jsonl")
+    for number, ((_, system), made) in enumerate(zip(cases, records(tmp_path / "o.jsonl"), strict=True)):
+        assert made["system"] == system, number
+    assert "kept as `system` for 5 of 11 trajectories" in r.stdout, r.stdout
+
+
+def test_released_answers_with_the_mark_are_taken_apart_by_the_one_rule(tmp_path):
+    code = 'def f(x):\n    print("OUTPUT:")\n    return x + 1'
+    lines = [offline(RELEASED[0], answer=answer) for answer in (
+        code, f"Thought. OUTPUT: I WANT TO ANSWER:\n{code}", f"I WANT TO ANSWER: {code}\n# I WANT TO ANSWER: no", None)]
+    command("--source", "colbench", "--in", write(tmp_path / "a.jsonl", lines), "--out", tmp_path / "o.jsonl")
+    assert [r["answer"] for r in records(tmp_path / "o.jsonl")] == [
+        code, code, f"{code}\n# I WANT TO ANSWER: no", None]
+
+
+def test_released_pages_are_read_without_test_cases_and_backend_tasks_are_not(tmp_path):
+    pages = [{"problem_description": f"Page {n}", "ground_truth": f"<html>{n}</html>"} for n in range(3)]
+    source = write(tmp_path / "pages.jsonl", pages)
+    command("--domain", "frontend", "--source", "colbench", "--in", source, "--out", tmp_path / "o.jsonl", "--train", 2)
+    assert [t["ground_truth"] for t in records(tmp_path / "o.jsonl")] == ["<html>0</html>", "<html>1</html>"]
+    r = command("--source", "colbench", "--in", source, "--out", tmp_path / "b.jsonl", ok=False)
+    assert r.returncode == 2 and "pages.jsonl, line 1: the key 'test_cases' is missing" in r.stderr
+
+
+def test_the_same_file_by_another_path_is_the_same_input_and_a_changed_one_is_not(tmp_path):
+    source = write(tmp_path / "a.jsonl", RELEASED)
+    flags = ["--source", "colbench", "--out", tmp_path / "o.jsonl"]
+    command(*flags, "--in", source)
+    moved = write(tmp_path / "b.jsonl", RELEASED)
+    command(*flags, "--in", moved)
+    write(moved, RELEASED[:2])
+    r = command(*flags, "--in", moved, ok=False)
+    assert r.returncode == 2 and "content of --in was" in r.stderr
+
+
+# --- WebSight: neither an idea nor a page occurs in two splits
+
+def websight(tmp_path, rows, by="idea"):
+    path = write(tmp_path / "rows.jsonl", [{"llm_generated_idea": idea, "text": page} for idea, page in rows])
+    return {split: [(t["problem_description"], t["ground_truth"]) for t in g.websight_drafts(path, split, by)]
+            for split in g.SPLITS}
+
+
+def test_all_pages_of_an_idea_are_in_one_split(tmp_path):
+    rows = [(f"Idea {n}", f"<html>{n} {k}</html>") for k in range(4) for n in range(50)]
+    splits = websight(tmp_path, rows)
+    assert sorted(row for split in splits.values() for row in split) == sorted(rows)
+    ideas = [{idea for idea, _ in split} for split in splits.values()]
+    assert all(ideas) and sum(map(len, ideas)) == 50, "an idea lies in two splits"
+
+
+def test_a_page_of_two_ideas_is_in_one_split_that_of_its_first_row(tmp_path):
+    rows = [(f"Idea {n}", f"<html>{n % 20}</html>") for n in range(200)]
+    splits = websight(tmp_path, rows)
+    pages = [{page for _, page in split} for split in splits.values()]
+    assert len(set().union(*pages)) == sum(map(len, pages)) == 20
+    for split, made in splits.items():
+        assert all(g.split_of("websight", [f"Idea {page[6:-7]}"]) == split for _, page in made)
+
+
+def test_split_by_row_cuts_at_row_ten_thousand_as_the_release_does(tmp_path):
+    rows = [(f"Idea {n % 77}", f"<html>{n if n != 10_003 else 5}</html>") for n in range(10_010)]
+    splits = websight(tmp_path, rows, by="row")
+    assert splits["train"] == rows[:10_000] and not splits["val"]
+    assert splits["test"] == rows[10_000:10_003] + rows[10_004:], "a page of train is in test"
 
 
 # --- tasks from a language model
@@ -438,6 +554,7 @@ def server():
         def answer(self, body, code=200):
             data = json.dumps(body).encode()
             self.send_response(code)
+            self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
             self.wfile.write(data)
@@ -449,15 +566,13 @@ def server():
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             Handler.requests += 1
             if Handler.requests % 6 == 2:
-                return self.answer({"error": "busy"}, 429)
+                return self.answer({"error": {"message": "busy"}}, 429)
             if Handler.requests % 6 == 5:
                 return self.connection.close()
             excerpt = re.search(r"<excerpt>\n(.*)\n</excerpt>", body["messages"][0]["content"], re.S)[1]
             Handler.prompts.append(excerpt)
             if excerpt == "refuse":
-                return self.answer({"error": "no"}, 400)
-            if excerpt == "rubbish":
-                return self.answer({"choices": []})
+                return self.answer({"error": {"message": "no"}}, 400)
             text = good(int(excerpt[5:])) if excerpt.startswith("good ") else BAD[excerpt]
             self.answer({"choices": [{"message": {"content": text}}]})
 
@@ -472,34 +587,49 @@ def server():
 
 def test_tasks_from_a_model_are_validated_and_the_yield_is_reported_by_reason(server, tmp_path):
     url, handler = server
-    excerpts = [f"good {i}" for i in range(12)] + list(BAD) + ["refuse", "rubbish"]
+    excerpts = [f"good {i}" for i in range(12)] + list(BAD) + ["refuse"]
     source = write(tmp_path / "excerpts.jsonl", [{"text": e} for e in excerpts])
     flags = ["--source", "llm", "--in", source, "--model", url, "--out", tmp_path / "out", "--train", 60, "--val", 0,
              "--test", 40, "--concurrency", 12]
     r = command(*flags)
-    for reason in [*BAD, "request refused: HTTP 400", "server's answer has no content"]:
+    for reason in [*BAD, "request refused"]:
         assert f"  1 x {reason}\n" in r.stdout, (reason, r.stdout)
-    assert "25 attempts on 25 excerpts; kept 12 (48.0%)" in r.stdout
-    made = {s: records(tmp_path / f"out/{s}.jsonl") for s in g.SPLITS}
+    assert "24 attempts on 24 excerpts, in" in r.stdout and "kept 12 (50.0%)" in r.stdout
+    made = {s: records(tmp_path / f"out/{s}.jsonl") for s in ("train", "test")}
     assert {t["problem_description"] for s in made for t in made[s]} == {
         g.parse_task(good(i))[0]["problem_description"] for i in range(12)}
-    assert made["train"] and made["test"] and not made["val"]
+    assert made["train"] and made["test"] and not (tmp_path / "out/val.jsonl").exists()
     assert sorted(handler.prompts) == sorted(excerpts)  # nothing lost, nothing asked twice in spite of the failures
 
-    # a kill: a task is written, its attempt and the rest are not
-    before = {s: (tmp_path / f"out/{s}.jsonl").read_bytes() for s in (*g.SPLITS, "attempts")}
-    last = made["train"][-1]["excerpt"]
-    (tmp_path / "out/attempts.jsonl").write_text(
-        "".join(json.dumps(a) + "\n" for a in records(tmp_path / "out/attempts.jsonl") if a["excerpt"] < last))
-    kept = [t for t in made["test"] if t["excerpt"] < last]
-    write(tmp_path / "out/test.jsonl", kept)
+    # a kill: an attempt is written, its task and the rest are not
+    whole = {s: (tmp_path / f"out/{s}.jsonl").read_bytes() for s in ("train", "test", "attempts")}
+    made = records(tmp_path / "out/attempts.jsonl")
+    last = [a["verdict"] for a in made].index("kept", 3)
+    lost = made[last]
+    write(tmp_path / "out/attempts.jsonl", made[:last + 1])
+    before = {(a["excerpt"], a["sample"]) for a in made[:last]}
+    for split in ("train", "test"):
+        kept = [t for t in records(tmp_path / f"out/{split}.jsonl") if (t["excerpt"], t["sample"]) in before]
+        write(tmp_path / f"out/{split}.jsonl", kept)
     handler.prompts.clear()
     command(*flags)
-    for s in g.SPLITS:
-        assert (tmp_path / f"out/{s}.jsonl").read_bytes() == before[s]
-    assert excerpts[last] not in handler.prompts and len(handler.prompts) == len(excerpts) - last - 1
+    for name, text in whole.items():
+        assert (tmp_path / f"out/{name}.jsonl").read_bytes() == text, name
+    assert excerpts[lost["excerpt"]] not in handler.prompts and len(handler.prompts) == len(excerpts) - last - 1
+    handler.prompts.clear()
+    assert "nothing left to ask" in command(*flags).stdout and not handler.prompts
     r = command(*flags, "--temperature", 0.5, ok=False)
     assert r.returncode == 2 and "temperature was 1.0, now 0.5" in r.stderr
+
+
+def test_no_more_is_asked_for_than_is_wanted(server, tmp_path):
+    """However many requests are under way: the attempts end with the last task that was asked for."""
+    url, handler = server
+    source = write(tmp_path / "excerpts.jsonl", [{"text": f"good {i}"} for i in range(40)])
+    command("--source", "llm", "--in", source, "--model", url, "--out", tmp_path / "out", "--train", 7, "--val", 0,
+            "--test", 0)
+    assert len(records(tmp_path / "out/train.jsonl")) == len(records(tmp_path / "out/attempts.jsonl")) == 7
+    assert len(handler.prompts) == 7
 
 
 def test_a_server_that_is_gone_stops_the_run_in_one_sentence(tmp_path):
@@ -507,7 +637,20 @@ def test_a_server_that_is_gone_stops_the_run_in_one_sentence(tmp_path):
     source.write_text("one\n\ntwo\n")
     r = command("--source", "llm", "--in", source, "--model", "http://127.0.0.1:9/v1", "--model-name", "m",
                 "--out", tmp_path / "out", "--retries", 0, ok=False)
-    assert r.returncode == 2 and "go on" in r.stderr and "Traceback" not in r.stderr
+    assert r.returncode == 1 and "what was made so far is kept" in r.stderr and "Traceback" not in r.stderr
+    assert not list(tmp_path.glob("out/*"))
+
+
+def test_a_model_that_cannot_be_loaded_takes_nothing_away(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    source = write(tmp_path / "e.jsonl", [{"text": "An excerpt."}])
+    write(tmp_path / "train.jsonl", [{"excerpt": 0}])
+    flags = ["--source", "llm", "--in", source, "--out", tmp_path, "--overwrite", "--engine",
+             "transformers", "--model"]
+    for text, model in ("nope", "nope"), ("train.jsonl is the input", tmp_path / "train.jsonl"):
+        r = command(*flags, model, ok=False)
+        assert r.returncode in (1, 2) and text in r.stderr and "Traceback" not in r.stderr, r.stderr
+    assert records(tmp_path / "train.jsonl") == [{"excerpt": 0}]
 
 
 def test_text_files_are_cut_into_excerpts(tmp_path):
