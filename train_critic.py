@@ -1513,9 +1513,9 @@ def read_state(folder, state, partial=False):
     try:
         dcp.load(state, checkpoint_id=str(folder), no_dist=not dist.is_initialized(),
                  planner=dcp.DefaultLoadPlanner(allow_partial_load=partial))
-    except Exception as error:  # of many kinds, all of which mean the same
-        die(f"{folder} is damaged ({first_line(error)[:100]}); remove it, and the same command continues from the one "
-            f"before it")
+    except (Exception, dcp.api.CheckpointException) as error:  # of many kinds, all of which mean the same
+        die(f"{folder} is damaged ({str(error).strip().splitlines()[-1][:100]}); remove it, and the same command "
+            f"continues from the one before it")
     return state
 
 
