@@ -1238,6 +1238,7 @@ def save_model(model, tokenizer, seed, args, cost, note=None):
     cost: what the records and models that went into it took; note: critic.json, whose head is added here.
     """
     from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+    from transformers import GenerationConfig
     from transformers.utils import cached_file
     if args.keep_best:
         load_best(model, args)
@@ -1255,6 +1256,7 @@ def save_model(model, tokenizer, seed, args, cost, note=None):
         cost["training_tokens"] += sum(step["tokens"] for step in steps)
         try:
             shutil.rmtree(part, ignore_errors=True)
+            lm.generation_config = GenerationConfig.from_model_config(lm.config)  # the seed's own is copied below
             lm.save_pretrained(part, state_dict={name: state["lm." + name].to(kind).contiguous() for name in named})
             config = json.loads((part / "config.json").read_text(encoding="utf-8"))  # names the dtype of training
             (part / "config.json").write_text(json.dumps({**config, "dtype": args.save_dtype}, indent=2) + "\n")

@@ -139,8 +139,9 @@ def main():
     seed = make_tiny(args) if args.model == "tiny" else args.model
     tokenizer = load_tokenizer(seed)
     if args.method == "sweet":
-        cost = write_pairs(args, device) if ranked else Counter()
-        items, sequences, cost = pair_items(args.pairs if ranked else args.input, tokenizer, args, cost)
+        cost = write_pairs(args, device) if ranked else None
+        items, sequences, of_pairs = pair_items(args.pairs if ranked else args.input, tokenizer, args.limit_tasks)
+        cost = cost or of_pairs
     else:
         items, sequences, cost = trajectory_items(args, tokenizer)
     items, sequences = leave_out_long(items, sequences, args)
@@ -215,7 +216,8 @@ def note_sampler(records, args):
 
 
 def read_candidates(args):
-    """The turns of --in that have two candidates, each as (record, [(prompt messages, response, c or None)])."""
+    """The turns of --in that have two candidates, each as (record, [(prompt messages, response, c or None)]); and what
+    all of them cost."""
     def turns(record):
         check_dialogue(record["prompt"], "prompt")
         record["candidates"] = [c for c in record["candidates"] if c.get("output") or c.get("output_ids")]
@@ -225,13 +227,16 @@ def read_candidates(args):
 
     records = read(args.input, "candidates", each=turns)
     found = list(first_tasks(records, args.limit_tasks, lambda r: r[0].get("task_id")))
+    cost = Counter()
+    for record, _ in found:
+        cost.update(record.get("cost") or {})
     usable = [(record, turns) for record, turns in found if len(turns) > 1]
     if len(usable) < len(found):
         say(f"{args.input}: {len(found) - len(usable)} turns with fewer than two candidates left out")
     if not usable:
         die(f"{args.input}: no turn has two candidates to compare; run rollout.py --candidates 16 again")
     note_sampler([record for record, _ in usable], args)
-    return usable
+    return usable, cost
 
 
 def score_candidates(found, args, device, portion=2000):
@@ -263,9 +268,9 @@ def score_candidates(found, args, device, portion=2000):
 def write_pairs(args, device):
     """Rank the candidates with the critic, draw the pairs, and write them in the conversational preference format.
 
-    Returns what the critic cost.
+    Returns what candidates and critic cost.
     """
-    found = read_candidates(args)
+    found, cost = read_candidates(args)
     pairs, left_out = [], Counter()
     for (record, _), scores in zip(found, score_candidates(found, args, device)):
         # The draw depends on the turn and the seed alone, not on where in the file the turn stands.
@@ -301,21 +306,22 @@ def write_pairs(args, device):
             part.write_text(text, encoding="utf-8")
     say(f"wrote {len(pairs)} pairs of {len(found)} turns to {args.pairs}")
     barrier()
-    cost = Path(args.critic) / "cost.json"
-    return from_rank0(lambda: Counter(json.loads(cost.read_text())) if cost.is_file() else Counter())
+    file = Path(args.critic) / "cost.json"
+    return cost + from_rank0(lambda: Counter(json.loads(file.read_text())) if file.is_file() else Counter())
 
 
-def pair_items(path, tokenizer, args, cost):
-    """A file of pairs as items, each side one sequence, scored on its last message; and what they cost, beside `cost`."""
+def pair_items(path, tokenizer, limit_tasks):
+    """A file of pairs as items, each side one sequence, scored on its last message; and what its turns cost."""
     def sides(record):
         check_dialogue(record["prompt"], "prompt")
-        return record, [(record["prompt"], response_of(record[side][-1]["content"], record.get(f"{side}_ids")))
-                        for side in ("chosen", "rejected")]
+        said = lambda side, ids: record[side][-1]["content"] or (None if ids else "")  # ids alone have no text
+        return record, [(record["prompt"], response_of(said(side, ids), ids))
+                        for side in ("chosen", "rejected") for ids in [record.get(f"{side}_ids")]]
 
     records = enumerate(read(path, "pair", each=sides))
-    found = list(first_tasks(records, args.limit_tasks, lambda r: r[1][0].get("task_id")))
+    found = list(first_tasks(records, limit_tasks, lambda r: r[1][0].get("task_id")))
     sequences = [join_turns([turn])[0] for turn in tokenise(tokenizer, [t for _, (_, turns) in found for t in turns])]
-    items, costs = [], {}
+    items, costs, cost = [], {}, Counter()
     for n, (_, (record, _)) in enumerate(found):
         group = (f"{record.get('task_id')} {record.get('sample')}", record["turn"]) if "turn" in record else (n, n)
         answers = tuple(ANSWER_MARK in record[side][-1]["content"] for side in ("chosen", "rejected"))

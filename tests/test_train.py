@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -491,7 +490,7 @@ def test_candidates_are_scored_and_trained_on_as_they_were_sampled(place):
         with torch.no_grad():
             a, b = (plain_logps(model, ids, np.arange(len(prompt), len(ids))) for model in (critic, base))
         assert value == pytest.approx((a - b).mean().item(), abs=2e-5)
-    (item,), sequences, _ = train_policy.pair_items("pairs.jsonl", tokenizer, parsed(train_policy), Counter())
+    (item,), sequences, _ = train_policy.pair_items("pairs.jsonl", tokenizer, 0)
     pair = json.loads(open("pairs.jsonl").read())
     for side, (n,) in (("chosen", item.chosen), ("rejected", item.rejected)):
         assert sequences[n].ids[sequences[n].scored].tolist() == letters(pair[side][0]["content"])
@@ -1089,3 +1088,260 @@ def test_ctrl_c_before_the_first_step_is_one_short_line(place, script):
     process.send_signal(signal.SIGINT)
     assert process.communicate() == ("", "script.py: stopped; the same command starts again\n")
     assert process.returncode == 130
+
+
+# What a loss, a model and a run must not break
+
+
+def test_no_flag_of_the_trainers_is_taken_by_torchrun():
+    """torchrun's parser reads the flags behind the script too: one that begins like two of its own is ambiguous."""
+    from torch.distributed.run import get_args_parser
+    for module in (train_critic, train_policy):
+        flags = [line.split()[0].rstrip(",") for line in parser_help(module).splitlines() if line.startswith("  --")]
+        assert "--run-name" in flags and len(flags) > 30
+        for flag in flags:
+            seen = get_args_parser().parse_args(["--nproc-per-node", "2", f"{module.__name__}.py", flag, "demo"])
+            assert seen.training_script_args == [flag, "demo"], flag
+
+
+def parser_help(module):
+    return call(module, "--help")[1]
+
+
+def test_other_losses_by_hand_and_each_trains_from_its_reference(place):
+    # IPO: (10 - 1 / (2 * 0.1)) ** 2 = 25; a margin of 5 is what it wants
+    chosen, rejected = torch.tensor([6.0, 2.0]), torch.tensor([-4.0, -3.0])
+    assert train_policy.LOSSES["ipo"](chosen, rejected, 0.1).tolist() == pytest.approx([25.0, 0.0], abs=1e-5)
+    pairs = ["--method", "multi-turn-dpo", "--in", "scored.jsonl", "--model", "base", "--lr", "1e-4", "--nll", 0]
+    first = {}
+    for loss in train_policy.LOSSES:
+        code, said, error = call(train_policy, *pairs, "--loss", loss, "--out", loss, "--max-steps", 2)
+        assert code == 0, error
+        first[loss] = [line["preference_loss"] for line in metrics(loss)]
+    assert first["dpo"][0] == first["length-normalised-dpo"][0] == pytest.approx(math.log(2), abs=1e-6)
+    assert first["ipo"][0] == pytest.approx(25.0, abs=1e-3), "the margin of a model that is its reference is 0"
+    assert first["dpo"][1] != first["length-normalised-dpo"][1]
+    batch = SimpleNamespace(turn=torch.tensor([0, 0, 1]), side=torch.tensor([0, 1]), sides=2,
+                            reference=torch.tensor([0.0, 0.0, 0.0]))
+    flags = SimpleNamespace(loss="length-normalised-dpo", beta=1.0, nll=0.0)
+    found, _ = train_policy.preference_loss(torch.tensor([-1.0, -3.0, -4.0]), batch,
+                                            [train_critic.Item([0], [1], ("", 0))], flags)
+    assert found.item() == pytest.approx(math.log(1 + math.exp(-2.0))), "means: -2 against -4"
+
+
+@pytest.mark.parametrize("family, sizes", [("Granite", dict(logits_scaling=4.0)), ("Cohere", dict(logit_scale=0.25)),
+                                           ("Gemma2", dict(head_dim=16, final_logit_softcapping=5.0))])
+def test_a_critic_of_any_family_scores_as_its_own_logits_say(place, family, sizes):
+    """Logit scales and caps: rollout.py's step reward and the ranking of candidates are this one function."""
+    import transformers
+    from transformers import AutoModelForCausalLM
+    tokenizer = train_critic.load_tokenizer("base")
+    for seed, name in enumerate(("seed", "critic")):
+        torch.manual_seed(seed)
+        config = getattr(transformers, family + "Config")(
+            vocab_size=len(tokenizer), hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
+            num_key_value_heads=2, initializer_range=0.3, pad_token_id=0, bos_token_id=None,
+            eos_token_id=tokenizer.eos_token_id, **sizes)
+        getattr(transformers, family + "ForCausalLM")(config).save_pretrained(name)
+        tokenizer.save_pretrained(name)
+    Path("critic/critic.json").write_text(json.dumps({"head": "log-ratio", "context": "with-c", "weights": None,
+                                                      "advantage": "mean-per-turn", "reference": "seed"}))
+    turns = [(SAID[:1], question, "x = 1") for question in QUESTIONS]
+    critic, hidden = train_critic.Critic("critic", resident=True), train_critic.Critic("critic", without_c=True)
+    for scored, with_c in ((critic, True), (hidden, False)):
+        for found, (messages, reply, truth) in zip(scored.advantages(turns), turns):
+            messages = train_critic.put_c_in_front(messages, truth) if with_c else messages
+            prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+            ids = np.array(prompt + tokenizer(reply)["input_ids"] + [tokenizer.eos_token_id])
+            with torch.no_grad():
+                one, two = (plain_logps(AutoModelForCausalLM.from_pretrained(name, attn_implementation="eager"), ids,
+                                        np.arange(len(prompt), len(ids))) for name in ("critic", "seed"))
+            assert found == pytest.approx((one - two).mean().item(), abs=1e-4)
+    assert len(critic.models) == 2 and not hidden.models
+
+
+@pytest.mark.parametrize("family", ["Mixtral", "Qwen3Moe", "Olmoe"])
+def test_a_mixture_of_experts_just_saved_is_trained_and_loads_again(place, family):
+    import transformers
+    tokenizer = train_critic.load_tokenizer("base")
+    torch.manual_seed(0)
+    experts = {"Mixtral": dict(num_local_experts=4), "Olmoe": dict(num_experts=4),
+               "Qwen3Moe": dict(num_experts=4, moe_intermediate_size=32, head_dim=16)}[family]
+    getattr(transformers, family + "ForCausalLM")(getattr(transformers, family + "Config")(
+        vocab_size=len(tokenizer), hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, num_experts_per_tok=2, pad_token_id=0, bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id, **experts)).save_pretrained("experts")
+    tokenizer.save_pretrained("experts")
+    command = ["--method", "sft", "--in", "scored.jsonl", "--batch-size", 8, "--lr", "1e-2"]
+    code, said, error = call(train_policy, *command, "--model", "experts", "--out", "one")
+    assert code == 0, error
+    code, said, error = call(train_policy, *command, "--model", "one", "--out", "two", "--max-steps", 1)
+    assert code == 0, error
+    assert metrics("two")[0]["loss"] < 0.9 * metrics("one")[0]["loss"]
+
+
+def test_generation_settings_survive_training(place):
+    Path("base/generation_config.json").write_text('{"eos_token_id": [3, 7], "top_p": 0.9}')
+    assert call(train_policy, "--method", "sft", "--in", "scored.jsonl", "--model", "base", "--out", "out",
+                "--max-steps", 1)[0] == 0
+    assert json.loads(Path("out/generation_config.json").read_text()) == {"eos_token_id": [3, 7], "top_p": 0.9}
+
+
+def test_changed_data_and_a_replaced_model_are_noticed(place):
+    command = ["--method", "sft", "--in", "scored.jsonl", "--model", "base", "--out", "out", "--max-steps", 2]
+    assert call(train_policy, *command)[0] == 0
+    assert "finished already" in call(train_policy, *command)[1]
+    lines = Path("scored.jsonl").read_text()
+    Path("scored.jsonl").write_text("".join(lines.splitlines(keepends=True)[:-3]))
+    assert "content of --in was" in refusal(train_policy, *command)
+    Path("scored.jsonl").write_text(lines)
+    perturbed("base", "moved")
+    os.replace("moved/model.safetensors", "base/model.safetensors")
+    assert "content of --model was" in refusal(train_policy, *command)
+
+
+def test_flags_without_an_effect_do_not_stop_a_run_from_going_on(place):
+    for module, command, unused in (
+            (train_critic, [*CRITIC, "--head", "regression"], ["--nll", 1]),
+            (train_critic, [*CRITIC[:4], "--out", "value", "--head", "value"], ["--beta", 2, "--pair-rule", "all"]),
+            (train_policy, ["--method", "sft", "--in", "scored.jsonl", "--model", "base", "--out", "sft"],
+             ["--beta", 3, "--nll", 1, "--pairs-per-turn", 4, "--critic", "elsewhere", "--pack", "none"])):
+        assert call(module, *command, "--max-steps", 1)[0] == 0
+        assert "finished already" in call(module, *command, "--max-steps", 1, *unused)[1]
+
+
+def test_a_reply_known_as_text_ends_as_the_template_ends_a_turn(place):
+    """Gemma's template ends a turn with a token that is not eos, and then a line break; joined turns join."""
+    tokenizer = train_critic.load_tokenizer("base")
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<start_of_turn>", "<end_of_turn>"]})
+    tokenizer.chat_template = ("{% for m in messages %}{{ '<start_of_turn>' + m['role'] + '\\n' + m['content'] "
+                               "+ '<end_of_turn>\\n' }}{% endfor %}"
+                               "{% if add_generation_prompt %}{{ '<start_of_turn>assistant\\n' }}{% endif %}")
+    end = tokenizer.convert_tokens_to_ids("<end_of_turn>")
+    record = json.loads(open("scored.jsonl").readline())
+    turns = train_critic.tokenise(tokenizer, train_critic.turns_of(record))
+    assert all(response[-1] == end != tokenizer.eos_token_id for _, response in turns)
+    assert len(train_critic.join_turns(turns)) == 1
+    assert train_critic.end_of_turn(train_critic.load_tokenizer("base")) == [tokenizer.eos_token_id]
+
+
+def test_a_critic_with_a_head_computes_no_output_matrix(place):
+    model = train_critic.load_model("base", torch.device("cpu"), Flags(), torch.nn.Linear(128, 1))
+    batch = SimpleNamespace(tokens=10, attended=20, source=[0] * 10)
+    with_head = model.work(batch)["flops"][0]
+    model.head = None
+    output = model.lm.get_output_embeddings().weight.numel()
+    assert model.work(batch)["flops"][0] - with_head == 6 * output * 10
+
+
+def test_a_tracker_goes_on_with_the_run_that_was_stopped(place, monkeypatch):
+    begun = []
+    stub = SimpleNamespace(init=lambda **settings: begun.append(settings["id"]), log=lambda *_, **__: None)
+    monkeypatch.setitem(sys.modules, "wandb", stub)
+    command = ["--method", "sft", "--in", "scored.jsonl", "--model", "base", "--out", "out", "--tracker", "wandb",
+               "--batch-size", 8, "--save-every", 1]
+    assert call(train_policy, *command)[0] == 0
+    Path("out/config.json").unlink()  # as if it had been killed while saving
+    assert call(train_policy, *command)[0] == 0
+    assert call(train_policy, *command, "--overwrite")[0] == 0
+    assert begun[0] == begun[1] != begun[2]
+
+
+# Held-out tasks, parts of the data, orders, costs
+
+
+@pytest.mark.parametrize("module, command", [
+    (train_critic, CRITIC), (train_policy, ["--method", "multi-turn-dpo", *CRITIC]),
+    (train_policy, ["--method", "rejection-ft", *CRITIC])], ids=["critic", "dpo", "rejection-ft"])
+def test_a_held_out_share_is_measured_and_the_best_weights_are_kept(place, monkeypatch, module, command):
+    flags = ["--held-out", 0.25, "--held-out-every", 2, "--keep-best", "--epochs", 6, "--save-every", 3]
+    real, losses = module.evaluate, iter([4.0, 2.0, 1.0] + list(range(5, 99)))
+    monkeypatch.setattr(module, "evaluate", lambda *parts: real(*parts) | {"held_out_loss": next(losses)})
+    code, said, error = call(module, *command, *flags)
+    assert code == 0 and "held out" in said, error
+    lines = metrics("critic")
+    measured = {line["step"]: line["held_out_loss"] for line in lines if "held_out_loss" in line}
+    assert set(measured) == {n for n in range(1, len(lines) + 1) if n % 2 == 0 or n == len(lines)}
+    assert ("held_out_accuracy" in lines[1]) == ("rejection-ft" not in command)
+    assert min(measured, key=measured.get) == 6 < len(lines)
+    # What was written is the best, not the last.
+    from transformers import AutoModelForCausalLM
+    best_state = train_critic.read_state(Path("critic/checkpoints/best"), {"model": {
+        "lm." + k: torch.zeros_like(v) for k, v in AutoModelForCausalLM.from_pretrained("critic").state_dict().items()}})
+    written = AutoModelForCausalLM.from_pretrained("critic").state_dict()
+    assert all(torch.equal(best_state["model"]["lm." + name], weight) for name, weight in written.items())
+    code, _, error = call(module, *[a if a != "critic" else "short" for a in command], *flags[:2], "--epochs", 6,
+                          "--save-every", 6, "--keep", 9)
+    assert code == 0, error
+    step = {"model": {"lm." + name: torch.zeros_like(weight) for name, weight in written.items()}}
+    step = train_critic.read_state(Path("short/checkpoints/step-000006"), step, partial=True)["model"]
+    assert all(torch.equal(step["lm." + name], weight) for name, weight in written.items()), "the weights of step 6"
+
+
+def test_held_out_tasks_are_never_trained_on_and_the_same_for_every_order():
+    items = [train_critic.Item([n], [], (n % 10, n), task=n % 10) for n in range(100)]
+    train, held = train_critic.hold_out(items, 0.3, 0)
+    assert len({item.task for item in held}) == 3 and not {item.task for item in held} & {item.task for item in train}
+    assert train_critic.hold_out(items, 0.3, 0)[1] == held != train_critic.hold_out(items, 0.3, 1)[1]
+    assert train_critic.hold_out(items, 0.0, 0) == (items, [])
+
+
+def test_the_first_tasks_come_with_all_their_trajectories_wherever_they_stand(place):
+    records = [json.loads(line) for line in open("scored.jsonl")]
+    write(Path("by-sample.jsonl"), sorted(records, key=lambda r: r["sample"]))
+    tasks, cost = train_critic.read_trajectories("by-sample.jsonl", "scored", 4)
+    assert list(tasks) == [f"task-{n}" for n in range(4)] and all(len(group) == 3 for group in tasks.values())
+    assert cost["episodes"] == 12
+    code, said, error = call(train_policy, "--method", "sft", "--in", "by-sample.jsonl", "--model", "base", "--out",
+                             "out", "--max-steps", 1, "--limit-tasks", 4)
+    assert code == 0 and "12 dialogues" in said, error
+
+
+def test_what_a_step_is_a_random_choice_of():
+    """Four pairs a turn, three turns a trajectory: how many turns and trajectories a step of eight pairs holds."""
+    items = [train_critic.Item([n], [], (n // 12, n // 4)) for n in range(480)]
+    distinct = {}
+    for shuffle in ("pairs", "turns", "trajectories"):
+        args = Flags()
+        args.shuffle, args.batch_size = shuffle, 8
+        steps = train_critic.step_items(items, args)
+        assert sorted(item.chosen[0] for step in steps for item in step) == list(range(480))
+        distinct[shuffle] = np.mean([len({item.group for item in step}) for step in steps])
+    assert distinct["pairs"] > 7 and distinct["turns"] == distinct["trajectories"] == 2
+
+
+def test_fine_tuning_on_pages_keeps_the_best_quarter(place):
+    records = [json.loads(line) for line in open("scored.jsonl")]
+    for n, record in enumerate(records):
+        record.update(domain="frontend", reward=0.5 + n / 100)
+    write(Path("pages.jsonl"), records)
+    code, said, error = call(train_policy, "--domain", "frontend", "--method", "rejection-ft", "--in", "pages.jsonl",
+                             "--model", "base", "--out", "out", "--max-steps", 1)
+    assert code == 0 and "9 dialogues" in said and "27 records left out: reward below 0.7625" in said, said + error
+
+
+def test_a_runs_cost_adds_up_what_went_into_it(place):
+    for name in ("scored.jsonl", "candidates.jsonl"):
+        cost = {"sampled_tokens": 7, **({"simulator_calls": 2} if name == "scored.jsonl" else {})}
+        write(Path(name), [{**json.loads(line), "cost": cost} for line in open(name).readlines()])
+    assert call(train_critic, *CRITIC)[0] == 0
+    code, said, error = call(train_policy, *POLICY, "--pairs-per-turn", 4)
+    assert code == 0, error
+    critic, policy = (json.loads(Path(name, "cost.json").read_text()) for name in ("critic", "policy"))
+    steps, lines = metrics("critic"), metrics("policy")
+    assert critic == {"episodes": 36, "sampled_tokens": 36 * 7, "simulator_calls": 72, "optimizer_steps": len(steps),
+                      "training_tokens": sum(line["tokens"] for line in steps)}
+    turns = len({(p["task_id"], p["turn"]) for p in map(json.loads, open("pairs.jsonl"))})
+    assert policy["episodes"] == 36 and policy["simulator_calls"] == 72
+    assert policy["sampled_tokens"] == 36 * 7 + 7 * len(open("candidates.jsonl").readlines()) and turns
+    assert policy["training_tokens"] == critic["training_tokens"] + sum(line["tokens"] for line in lines)
+
+
+def test_training_another_policy_than_the_candidates_sampler_is_said(place):
+    assert call(train_critic, *CRITIC)[0] == 0
+    for model, expected in (("base", 0), ("another", 1)):
+        own = train_critic.fingerprint("base") if model == "base" else "0" * 16
+        write(Path("candidates.jsonl"), [{**json.loads(line), "model": model, "fingerprints": {"model": own}}
+                                         for line in open("candidates.jsonl").readlines()])
+        code, said, error = call(train_policy, *POLICY, "--overwrite", "--max-steps", 1)
+        assert code == 0 and said.count("were sampled by another, not by base") == expected, said + error
