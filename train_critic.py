@@ -181,8 +181,8 @@ def main():
     items, sequences, cost = make_items(args, tokenizer, processor)
     check_lengths(sequences, args.model, args.input)
     items, held_out = hold_out(items, args.held_out, args.seed)
-    say(f"{len(items)} {'trajectories' if args.head == 'value' else 'pairs'} from {len({i.task for i in items})} tasks, "
-        f"{sum(len(s.ids) for s in sequences)} tokens" + f"; {len(held_out)} held out" * bool(held_out))
+    say(f"{len(items)} {'trajectories' if args.head == 'value' else 'pairs'} from {len({i.task for i in items})} "
+        f"tasks, {sum(len(s.ids) for s in sequences)} tokens" + f"; {len(held_out)} held out" * bool(held_out))
     reference = reference_logps(args.model, sequences, device, args) if args.head == "log-ratio" else None
     model = load_model(args.model, device, args, new_head(args), processor=processor)
     steps = step_items(items, args)
@@ -1434,7 +1434,8 @@ def finished_already(args, settings, inputs):
     """Compare the settings with those that the output was begun with; True if it is complete. Writes nothing."""
     def look():
         out = Path(args.out)
-        for name, path in {"the working directory": ".", **inputs, "the folder of caches": out.parent / "cache"}.items():
+        inside = {"the working directory": ".", **inputs, "the folder of caches": out.parent / "cache"}
+        for name, path in inside.items():
             if Path(path).resolve().is_relative_to(out.resolve()):
                 die(f"--out {out} is or holds {name} ({path}); name another folder with --out")
         check_path(out / "metrics.jsonl")
@@ -1447,7 +1448,8 @@ def finished_already(args, settings, inputs):
         if not args.overwrite:
             check_settings(begun, settings)
             return (out / "config.json").is_file()
-        if f'"{settings["script"]}"' not in begun.read_text(encoding="utf-8"):
+        before = begun.read_text(encoding="utf-8")
+        if '"script"' in before and f'"{settings["script"]}"' not in before:
             die(f"{out} was written by another script; name another folder with --out")
         return False
 
@@ -1802,7 +1804,8 @@ def training_flags(parser, lr, epochs, batch_size):
                              "one step; trajectories (for pairs of trajectories: tasks), which shares most computation "
                              "with --pack tree, but the pairs of a step are then alike (default pairs)")
     # optimisation
-    parser.add_argument("--lr", type=number(float, above=0, most=1e38), help=f"peak learning rate of AdamW (default {lr})")
+    parser.add_argument("--lr", type=number(float, above=0, most=1e38),
+                        help=f"peak learning rate of AdamW (default {lr})")
     parser.add_argument("--epochs", type=number(int, least=1), help=f"passes over the data (default {epochs})")
     parser.add_argument("--batch-size", type=number(int, least=1),
                         help=f"pairs (or dialogues) a step, over all ranks (default {batch_size})")

@@ -295,8 +295,9 @@ def write_pairs(args, device):
         if count:
             say(f"{count} pairs left out: chosen and rejected have the same {what}")
     if not pairs:
-        reason = f"{args.critic} gives the candidates of a turn the same advantage; is it trained?" \
-            if left_out["advantage"] else "the candidates of every turn are the same text; sample at a higher temperature"
+        reason = f"{args.critic} gives the candidates of a turn the same advantage; is it trained?"
+        if not left_out["advantage"]:
+            reason = "the candidates of every turn are the same text; sample at a higher temperature"
         die(f"{args.input}: no pair could be drawn, {reason}")
     text, file = "".join(json.dumps(pair, ensure_ascii=False) + "\n" for pair in pairs), Path(args.pairs)
     if from_rank0(lambda: not args.overwrite and file.is_file() and file.read_text(encoding="utf-8") != text):

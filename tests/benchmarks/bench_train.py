@@ -1,7 +1,7 @@
 """Training speed: TRL's DPOTrainer, and ours with --pack none and tree, on the same pairs in the same steps.
 
-    OMP_NUM_THREADS=1 python tests/benchmarks/bench_train.py                 # needs trl for its two rows (make test-trl)
-    OMP_NUM_THREADS=1 python tests/benchmarks/bench_train.py --turns 4       # half as many pairs, for a busy machine
+    OMP_NUM_THREADS=1 python tests/benchmarks/bench_train.py             # needs trl for its two rows (make test-trl)
+    OMP_NUM_THREADS=1 python tests/benchmarks/bench_train.py --turns 4   # half as many pairs, for a busy machine
 
 The pairs are as stage 2 makes them: a dialogue of 8 turns, prompts from 250 to 1500 tokens, actions of 60 tokens, 4
 pairs a turn, all 32 in one step, so that every row takes the same step ("a turn at a time": what --shuffle turns shares
@@ -29,7 +29,8 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 ROWS = {"trajectory": ("ours", "tree", "none", 0), "turn": ("ours", "tree", "none", 4),
-        "none": ("ours", "none", "none", 4), "trl at its best": ("trl", False, True), "trl defaults": ("trl", True, False),
+        "none": ("ours", "none", "none", 4),
+        "trl at its best": ("trl", False, True), "trl defaults": ("trl", True, False),
         "turn, checkpointing": ("ours", "tree", "full", 4), "trajectory, checkpointing": ("ours", "tree", "full", 0),
         "critic, per-turn loop": ("loop",), "critic, ours": ("critic",)}
 
