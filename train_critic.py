@@ -62,8 +62,7 @@ from tqdm import tqdm
 
 from sandbox import ANSWER_MARK, Output, check_path, check_settings, die, fingerprint, number, read, whole
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The mathematics
+# ---- The mathematics
 
 
 def segment_sum(values, index, count):
@@ -160,8 +159,7 @@ def pair_trajectories(rewards, rule, min_gap=0.0):
     return [(i, j) for i, j in candidates if rewards[i] > rewards[j] and rewards[i] - rewards[j] >= min_gap]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The training loop
+# ---- The training loop
 
 
 def main():
@@ -249,8 +247,7 @@ def annotate(args, device):
     say(f"wrote {len(found)} trajectories with {sum(len(turns) for _, turns in found)} advantages to {args.out}")
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Ranks: several processes, one of which speaks and looks at files
+# ---- Ranks: several processes, one of which speaks and looks at files
 
 
 def rank():
@@ -316,8 +313,7 @@ def progress(what, title, unit):
     return tqdm(what, desc=title, unit=unit, disable=rank() > 0, mininterval=0.5 if sys.stderr.isatty() else 30)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# From records to turns
+# ---- From records to turns
 
 
 class Sampled(NamedTuple):
@@ -496,8 +492,7 @@ def hold_out(items, share, seed):
     return [item for item in items if item.task not in chosen], [item for item in items if item.task in chosen]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# From messages to token sequences
+# ---- From messages to token sequences
 
 
 def load_tokenizer(path):
@@ -619,8 +614,7 @@ def check_lengths(sequences, model, where):
             f"with a longer one, or leave such records out with --max-length {limit}")
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Trees: what sequences share at their beginning is computed once
+# ---- Trees: what sequences share at their beginning is computed once
 
 
 class Forest(NamedTuple):
@@ -765,8 +759,7 @@ def empty_batch(device, pack, example):
     return collate([example], [0], 1, device, pack)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Attention over a forest
+# ---- Attention over a forest
 
 
 class Attention:
@@ -866,8 +859,7 @@ def tree_attention(module, query, key, value, attention_mask, layout=None, scali
     return out.transpose(1, 2), None
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Log-probabilities
+# ---- Log-probabilities
 
 
 class TokenLogps(torch.autograd.Function):
@@ -1025,8 +1017,7 @@ def reference_logps(path, sequences, device, args):
     return values
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The critic as the other stages use it
+# ---- The critic as the other stages use it
 
 
 def new_head(args):
@@ -1121,8 +1112,7 @@ class Critic:
         return score_all(model, sequences, self.device, self.args, "critic" if path == self.path else "reference")
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Loading, sharding and saving a model
+# ---- Loading, sharding and saving a model
 
 
 def decoder_layers(lm):
@@ -1276,8 +1266,7 @@ def save_model(model, tokenizer, seed, args, cost, note=None):
     barrier()
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# What a step is made of
+# ---- What a step is made of
 
 
 def step_items(items, args):
@@ -1409,8 +1398,7 @@ def evaluate(model, items, sequences, reference, loss_of, device, args):
     return {f"held_out_{name}": found[name] for name in ("loss", "accuracy") if name in found}
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The output folder, checkpoints, metrics
+# ---- The output folder, checkpoints, metrics
 
 WRITTEN = (  # what --overwrite removes of an output folder, in this order, and nothing else
     "config.json", "checkpoints", "tensorboard", "metrics.jsonl", "critic.json", "cost.json", "*config.json",
@@ -1615,8 +1603,7 @@ def open_log(args, first, steps):
     return log
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Pages as pictures: what a critic with a regression head sees in the frontend domain
+# ---- Pages as pictures: what a critic with a regression head sees in the frontend domain
 
 PICTURE = 512, 1024  # pixels: a page's picture is scaled to this width, and cut at this height
 
@@ -1713,8 +1700,7 @@ def view_turns(turns, processor, folder):
             for n, view in enumerate(views)]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The tiny model: learns from nothing on two CPU cores
+# ---- The tiny model: learns from nothing on two CPU cores
 
 
 def tiny_tokenizer(texts, vocabulary):
@@ -1762,148 +1748,130 @@ def make_tiny_model(path, texts, vocabulary, seed):
     tokenizer.save_pretrained(path)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The command line
+# ---- The command line
 
 
 def run_flags(parser):
-    """What both training scripts call by the same names."""
-    parser.add_argument("--run-name", default="default",
-                        help="name of the run: the defaults below lie in runs/RUN_NAME (default default)")
-    parser.add_argument("--domain", choices=["backend", "frontend"], default="backend",
-                        help="frontend: epochs, pairs and gap default to the paper's for pages (default backend)")
-
-
-def pair_flags(parser):
-    """Which trajectories of a task are paired: the critic's pairs, and those of multi-turn-dpo."""
-    parser.add_argument("--pair-rule", choices=["best-vs-lower", "all"],
-                        help="best-vs-lower: tasks with a fully passing trajectory, the first such against each that "
-                             "scores lower; all: every two trajectories whose rewards differ (default best-vs-lower; "
-                             "frontend all)")
-    parser.add_argument("--min-gap", type=number(float, least=0, most=1),
-                        help="smallest difference of rewards in a pair (default 0; frontend 0.1)")
-    parser.add_argument("--pairs-per-task", type=number(int, least=0), default=0,
-                        help="most pairs of one task, a random choice; 0: all (default 0)")
+    """What both training scripts call by the same names, and which trajectories of a task they pair."""
+    flag = parser.add_argument
+    flag("--run-name", default="default", help="the defaults below lie in runs/RUN_NAME (default default)")
+    flag("--domain", choices=["backend", "frontend"], default="backend",
+         help="frontend: epochs, pairs and gap default to the paper's for pages (default backend)")
+    flag("--pair-rule", choices=["best-vs-lower", "all"],
+         help="best-vs-lower: a task's first fully passing trajectory against each that scores lower; all: every two "
+              "trajectories whose rewards differ (default best-vs-lower; frontend all)")
+    flag("--min-gap", type=number(float, least=0, most=1),
+         help="smallest difference of rewards in a pair (default 0; frontend 0.1)")
+    flag("--pairs-per-task", type=number(int, least=0), default=0,
+         help="most pairs of one task, a random choice; 0: all (default 0)")
 
 
 def training_flags(parser, lr, epochs, batch_size):
     """The flags that both training scripts have; the first three have defaults of the stage's, in words here."""
+    flag, share, count = parser.add_argument, number(float, least=0, most=1), number(int, least=0)
     # data
-    parser.add_argument("--limit-tasks", type=number(int, least=0), default=0,
-                        help="use the first so many tasks of --in, with all their trajectories; 0: all (default 0)")
-    parser.add_argument("--held-out", type=number(float, least=0, most=1), default=0.0,
-                        help="share of the tasks that is not trained on; loss and accuracy there are logged as "
-                             "held_out_loss and held_out_accuracy (default 0)")
-    parser.add_argument("--held-out-every", type=number(int, least=1), default=50,
-                        help="steps between measurements on the held-out tasks; the last step is always followed by "
-                             "one (default 50)")
-    parser.add_argument("--keep-best", action="store_true",
-                        help="write the weights with the least held_out_loss instead of the last ones")
-    parser.add_argument("--shuffle", choices=["pairs", "turns", "trajectories"], default="pairs",
-                        help="what a step's pairs are a random choice of: pairs; turns, all pairs of a turn staying in "
-                             "one step; trajectories (for pairs of trajectories: tasks), which shares most computation "
-                             "with --pack tree, but the pairs of a step are then alike (default pairs)")
+    flag("--limit-tasks", type=count, default=0,
+         help="use the first so many tasks of --in, with all their trajectories; 0: all (default 0)")
+    flag("--held-out", type=share, default=0.0, help="share of the tasks that is not trained on; loss and accuracy "
+         "there are logged as held_out_loss and held_out_accuracy (default 0)")
+    flag("--held-out-every", type=number(int, least=1), default=50,
+         help="steps between measurements on the held-out tasks; there is one after the last step (default 50)")
+    flag("--keep-best", action="store_true", help="write the weights with the least held_out_loss, not the last ones")
+    flag("--shuffle", choices=["pairs", "turns", "trajectories"], default="pairs",
+         help="what is shuffled: pairs; turns, all pairs of a turn staying in one step; trajectories (for pairs of "
+              "trajectories: tasks), which shares most computation, but a step's pairs are then alike (default pairs)")
     # optimisation
-    parser.add_argument("--lr", type=number(float, above=0, most=1e38),
-                        help=f"peak learning rate of AdamW (default {lr})")
-    parser.add_argument("--epochs", type=number(int, least=1), help=f"passes over the data (default {epochs})")
-    parser.add_argument("--batch-size", type=number(int, least=1),
-                        help=f"pairs (or dialogues) a step, over all ranks (default {batch_size})")
-    parser.add_argument("--max-steps", type=number(int, least=0), default=0,
-                        help="stop after so many steps; 0: all (default 0)")
-    parser.add_argument("--warmup", type=number(float, least=0, most=1), default=0.03,
-                        help="share of the steps with rising rate (default 0.03)")
-    parser.add_argument("--final-lr", type=number(float, least=0, most=1), default=0.1,
-                        help="where the cosine ends, times --lr (default 0.1)")
-    parser.add_argument("--betas", type=number(float, least=0, most=0.99999), nargs=2, default=[0.9, 0.95],
-                        help="AdamW's averages (default 0.9 0.95)")
-    parser.add_argument("--weight-decay", type=number(float, least=0), default=0.0,
-                        help="AdamW's weight decay (default 0)")
-    parser.add_argument("--clip", type=number(float, above=0), default=1.0,
-                        help="largest norm of the gradient (default 1.0)")
-    parser.add_argument("--seed", type=number(int, least=0), default=0, help="seed of every random choice (default 0)")
+    flag("--lr", type=number(float, above=0, most=1e38), help=f"peak learning rate of AdamW (default {lr})")
+    flag("--epochs", type=number(int, least=1), help=f"passes over the data (default {epochs})")
+    flag("--batch-size", type=number(int, least=1),
+         help=f"pairs (or dialogues) a step, over all ranks (default {batch_size})")
+    flag("--max-steps", type=count, default=0, help="stop after so many steps; 0: all (default 0)")
+    flag("--warmup", type=share, default=0.03, help="share of the steps with rising rate (default 0.03)")
+    flag("--final-lr", type=share, default=0.1, help="where the cosine ends, times --lr (default 0.1)")
+    flag("--betas", type=number(float, least=0, most=0.99999), nargs=2, default=[0.9, 0.95],
+         help="AdamW's averages (default 0.9 0.95)")
+    flag("--weight-decay", type=number(float, least=0), default=0.0, help="AdamW's weight decay (default 0)")
+    flag("--clip", type=number(float, above=0), default=1.0, help="largest norm of the gradient (default 1.0)")
+    flag("--seed", type=count, default=0, help="seed of every random choice (default 0)")
     # memory and speed
-    parser.add_argument("--pack", choices=["tree", "none"], default="tree",
-                        help="tree: compute what sequences share at their beginning once; none: each sequence by "
-                             "itself, in padded rows, for models whose attention takes no tree mask (default tree)")
-    parser.add_argument("--micro-tokens", type=number(int, least=1), default=8192,
-                        help="most tokens in one forward pass; the rest of a step is accumulated (default 8192)")
-    parser.add_argument("--micro-batch", type=number(int, least=0), default=0,
-                        help="most pairs in one forward pass; 0: as many as --micro-tokens allow (default 0)")
-    parser.add_argument("--max-length", type=number(int, least=0), default=0,
-                        help="leave out, and count, dialogues of more tokens; 0: none, and one that does not fit into "
-                             "the model's context is an error (default 0)")
-    parser.add_argument("--checkpointing", choices=["none", "selective", "full"], default="none",
-                        help="compute activations again in the backward pass instead of keeping them: of no layer, of "
-                             "every second, of all; none is fastest where it fits (default none)")
-    parser.add_argument("--cpu-offload", action="store_true",
-                        help="keep parameters and AdamW's averages in CPU memory (under torchrun, or with CUDA)")
-    parser.add_argument("--compile", action="store_true",
-                        help="torch.compile each decoder layer; the first steps are slow")
+    flag("--pack", choices=["tree", "none"], default="tree",
+         help="tree: compute what sequences share at their beginning once; none: each sequence by itself, in padded "
+              "rows, for models whose attention takes no tree mask (default tree)")
+    flag("--micro-tokens", type=number(int, least=1), default=8192,
+         help="most tokens in one forward pass; the rest of a step is accumulated (default 8192)")
+    flag("--micro-batch", type=count, default=0,
+         help="most pairs in one forward pass; 0: as many as --micro-tokens allow (default 0)")
+    flag("--max-length", type=count, default=0,
+         help="leave out, and count, dialogues of more tokens; 0: none, and one that does not fit into the model's "
+              "context is an error (default 0)")
+    flag("--checkpointing", choices=["none", "selective", "full"], default="none",
+         help="compute activations again in the backward pass instead of keeping them: of no layer, of every second, "
+              "of all; none is fastest where it fits (default none)")
+    flag("--cpu-offload", action="store_true",
+         help="keep parameters and AdamW's averages in CPU memory (under torchrun, or with CUDA)")
+    flag("--compile", action="store_true", help="torch.compile each decoder layer; the first steps are slow")
     # watching it, and checkpoints
-    parser.add_argument("--tracker", choices=["none", "tensorboard", "wandb"], default="none",
-                        help="send the metrics there as well (default none)")
-    parser.add_argument("--save-dtype", choices=["float32", "bfloat16", "float16"], default="float32",
-                        help="precision of the written model; at a learning rate of 2e-7 most updates are smaller "
-                             "than what bfloat16 can hold (default float32)")
-    parser.add_argument("--save-every", type=number(int, least=0), default=200,
-                        help="steps between checkpoints, from which the same command continues; 0: none (default 200)")
-    parser.add_argument("--keep", type=number(int, least=1), default=2, help="checkpoints to keep (default 2)")
-    parser.add_argument("--overwrite", action="store_true", help="start again and replace the output")
+    flag("--tracker", choices=["none", "tensorboard", "wandb"], default="none",
+         help="send the metrics there as well (default none)")
+    flag("--save-dtype", choices=["float32", "bfloat16", "float16"], default="float32",
+         help="precision of the written model; at a learning rate of 2e-7 most updates are smaller than what bfloat16 "
+              "can hold (default float32)")
+    flag("--save-every", type=count, default=200,
+         help="steps between checkpoints, from which the same command continues; 0: none (default 200)")
+    flag("--keep", type=number(int, least=1), default=2, help="checkpoints to keep (default 2)")
+    flag("--overwrite", action="store_true", help="start again and replace the output")
 
 
 def default(value, fallback):
     return fallback if value is None else value
 
 
+def common_defaults(args):
+    """What both scripts' flags default to by domain; called by their parse_args alone."""
+    pages = args.domain == "frontend"
+    args.pair_rule = args.pair_rule or ("all" if pages else "best-vs-lower")
+    args.min_gap = default(args.min_gap, 0.1 if pages else 0.0)
+    if args.keep_best and not args.held_out:
+        die("--keep-best chooses by the loss on held-out tasks: give it a share of them, such as --held-out 0.05")
+
+
 def parse_args():
     parser = argparse.ArgumentParser(description="Train the turn-wise advantage critic (SWEET-RL, stage 1).")
+    flag = parser.add_argument
     # paths
-    run_flags(parser)
-    parser.add_argument("--in", dest="input", help="scored trajectories (default runs/RUN_NAME/train.scored.jsonl)")
-    parser.add_argument("--model", help="seed model, also the reference: folder or hub name (default runs/RUN_NAME/"
-                                        "base); --annotate takes the critic's own reference")
-    parser.add_argument("--out", help="folder of the critic (default runs/RUN_NAME/critic); with --annotate: a JSON "
-                                      "lines file (default runs/RUN_NAME/train.annotated.jsonl)")
-    parser.add_argument("--annotate", metavar="FILE",
-                        help="do not train: write FILE's trajectories to --out with the critic's advantage at each "
-                             "turn")
-    parser.add_argument("--critic", help="the critic that --annotate uses (default runs/RUN_NAME/critic)")
+    flag("--in", dest="input", help="scored trajectories (default runs/RUN_NAME/train.scored.jsonl)")
+    flag("--model", help="seed model, also the reference: folder or hub name (default runs/RUN_NAME/base)")
+    flag("--out", help="folder of the critic (default runs/RUN_NAME/critic); with --annotate: a JSON lines file "
+                       "(default runs/RUN_NAME/train.annotated.jsonl)")
+    flag("--annotate", metavar="FILE", help="do not train: write FILE's trajectories to --out with the critic's "
+                                            "advantage at each turn, relative to the model that it was trained from")
+    flag("--critic", help="the critic that --annotate uses (default runs/RUN_NAME/critic)")
     # the critic
-    parser.add_argument("--beta", type=number(float, above=0), default=0.1,
-                        help="inverse temperature of Eq. 2 (default 0.1)")
-    parser.add_argument("--advantage", choices=["mean-per-turn", "mean-per-trajectory", "sum"], default="mean-per-turn",
-                        help="how token log-ratios become a trajectory's score: the sum of each turn's mean (paper), "
-                             "one mean over all tokens (released code), or no length normalisation "
-                             "(default mean-per-turn)")
-    parser.add_argument("--context", choices=["with-c", "without-c"], default="with-c",
-                        help="whether the critic sees the reference solution (default with-c)")
-    parser.add_argument("--head", choices=["log-ratio", "regression", "value"], default="log-ratio",
-                        help="log-ratio (Eq. 3), a linear head on a turn's mean hidden state (with --domain frontend: "
-                             "of an image-text model that sees both pages), or a value head trained with binary "
-                             "cross-entropy on success (default log-ratio)")
-    parser.add_argument("--nll", type=number(float, least=0), default=0.01,
-                        help="weight of the chosen side's mean NLL per token (default 0.01)")
-    pair_flags(parser)
+    flag("--beta", type=number(float, above=0), default=0.1, help="inverse temperature of Eq. 2 (default 0.1)")
+    flag("--advantage", choices=["mean-per-turn", "mean-per-trajectory", "sum"], default="mean-per-turn",
+         help="how token log-ratios become a trajectory's score: the sum of each turn's mean (paper), one mean over "
+              "all tokens (released code), or no length normalisation (default mean-per-turn)")
+    flag("--context", choices=["with-c", "without-c"], default="with-c",
+         help="whether the critic sees the reference solution (default with-c)")
+    flag("--head", choices=["log-ratio", "regression", "value"], default="log-ratio",
+         help="log-ratio (Eq. 3), a linear head on a turn's mean hidden state (with --domain frontend: of an "
+              "image-text model that sees both pages), or a value head trained with binary cross-entropy on success "
+              "(default log-ratio)")
+    flag("--nll", type=number(float, least=0), default=0.01,
+         help="weight of the chosen side's mean NLL per token (default 0.01)")
+    run_flags(parser)
     training_flags(parser, lr="2e-7", epochs="4; frontend 8", batch_size="8")
     args = parser.parse_args()
     run, pages = Path("runs") / args.run_name, args.domain == "frontend"
     args.pictures = pages and args.head == "regression"
-    args.pair_rule = args.pair_rule or ("all" if pages else "best-vs-lower")
-    args.min_gap = default(args.min_gap, 0.1 if pages else 0.0)
     args.lr, args.batch_size = default(args.lr, 2e-7), default(args.batch_size, 8)
     args.epochs = default(args.epochs, 8 if pages else 4)
     args.input = args.input or str(run / "train.scored.jsonl")
     args.model = args.model or str(run / "base")
     args.critic = args.critic or str(run / "critic")
     args.out = args.out or str(run / "train.annotated.jsonl" if args.annotate else run / "critic")
-    check_held_out(args)
+    common_defaults(args)
     return args
-
-
-def check_held_out(args):
-    if args.keep_best and not args.held_out:
-        die("--keep-best chooses by the loss on held-out tasks: give it a share of them, such as --held-out 0.05")
 
 
 if __name__ == "__main__":

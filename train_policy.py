@@ -48,16 +48,15 @@ import torch.nn.functional as F
 
 from sandbox import ANSWER_MARK, check_path, die, fingerprint, number, read, whole
 from train_critic import (
-    Critic, Item, accumulate, barrier, begin_training, check_dialogue, check_first_step, check_held_out, check_lengths,
-    collate_items, default, digest, evaluate, finish, finished_already, first_tasks, from_rank0, ground_truth_of,
+    Critic, Item, accumulate, barrier, begin_training, check_dialogue, check_first_step, check_lengths, collate_items,
+    common_defaults, default, digest, evaluate, finish, finished_already, first_tasks, from_rank0, ground_truth_of,
     half_squared_log_ratio, hold_out, items_of, join_turns, keep_best, learning_rate, leave_out_long, load_model,
-    load_tokenizer, make_tiny_model, micro_batches, open_log, optimizer_step, pair_flags, pair_tasks, put_c_in_front,
+    load_tokenizer, make_tiny_model, micro_batches, open_log, optimizer_step, pair_tasks, put_c_in_front,
     rank, read_trajectories, reduce_at_the_end, reference_logps, response_of, run_flags, save_model, save_or_stop, say,
     segment_sum, sequences_of, settings_of, start_process_group, step_items, step_metrics, tokenise, training_flags,
     world)
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The mathematics
+# ---- The mathematics
 
 
 def dpo_loss(chosen, rejected, beta):
@@ -119,8 +118,7 @@ def draw_pairs(advantages, texts, count, rng):
     return [(i, j) for i, j in pairs if texts[i] != texts[j]]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The training loop
+# ---- The training loop
 
 
 def main():
@@ -186,8 +184,7 @@ def main():
     finish()
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# From candidates to pairs
+# ---- From candidates to pairs
 
 
 def key_of(record):
@@ -207,7 +204,7 @@ def check_pairs_file(args, inputs):
 
 
 def note_sampler(records, args):
-    """Say if the candidates were sampled by another model than the one that is trained (the paper's Table 4 does so)."""
+    """Say if another model sampled the candidates than the one that is trained (the paper's Table 4 does so)."""
     own = fingerprint(args.model)
     others = {r.get("model") for r in records if (r.get("fingerprints") or {}).get("model", own) != own}
     if others:
@@ -333,8 +330,7 @@ def pair_items(path, tokenizer, limit_tasks):
     return items, sequences, cost
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# From trajectories to items: the baselines
+# ---- From trajectories to items: the baselines
 
 
 def trajectory_items(args, tokenizer):
@@ -373,8 +369,7 @@ def make_tiny(args):
     return str(path)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The command line
+# ---- The command line
 
 METHODS = {  # what a method's flags default to (the paper's Table 5, which has no sft), and the flags that it heeds
     "sweet": dict(input="train.candidates.jsonl", out="policy", epochs=1, frontend_epochs=1, batch_size=8,
@@ -389,67 +384,58 @@ METHODS = {  # what a method's flags default to (the paper's Table 5, which has 
 
 def parse_args():
     parser = argparse.ArgumentParser(description="Train the policy (SWEET-RL, stage 2), or a baseline.")
+    flag = parser.add_argument
     # paths
-    run_flags(parser)
-    parser.add_argument("--method", choices=list(METHODS), default="sweet", help="how to train (default sweet)")
-    parser.add_argument("--in", dest="input",
-                        help="candidates, scored trajectories, demonstrations or pairs (default runs/RUN_NAME/"
-                             "train.candidates.jsonl for sweet, runs/RUN_NAME/train.scored.jsonl for the baselines, "
-                             "data/DOMAIN/demonstrations.jsonl for sft)")
-    parser.add_argument("--model",
-                        help="seed model, also the reference: folder or hub name, or (sft) tiny (default "
-                             "runs/RUN_NAME/base)")
-    parser.add_argument("--critic", help="the critic that ranks the candidates (default runs/RUN_NAME/critic)")
-    parser.add_argument("--pairs", help="where sweet writes its pairs (default runs/RUN_NAME/train.pairs.jsonl)")
-    parser.add_argument("--out",
-                        help="folder of the policy (default runs/RUN_NAME/policy for sweet, runs/RUN_NAME/METHOD for "
-                             "the baselines, runs/RUN_NAME/base for sft)")
+    flag("--method", choices=list(METHODS), default="sweet", help="how to train (default sweet)")
+    flag("--in", dest="input", help="candidates, scored trajectories, demonstrations or pairs (default runs/RUN_NAME/"
+                                    "train.candidates.jsonl for sweet, runs/RUN_NAME/train.scored.jsonl for the "
+                                    "baselines, data/DOMAIN/demonstrations.jsonl for sft)")
+    flag("--model", help="seed model, also the reference: folder or hub name, or (sft) tiny (default runs/RUN_NAME/"
+                         "base)")
+    flag("--critic", help="the critic that ranks the candidates (default runs/RUN_NAME/critic)")
+    flag("--pairs", help="where sweet writes its pairs (default runs/RUN_NAME/train.pairs.jsonl)")
+    flag("--out", help="folder of the policy (default runs/RUN_NAME/policy for sweet, runs/RUN_NAME/METHOD for the "
+                       "baselines, runs/RUN_NAME/base for sft)")
     # preference optimisation
-    parser.add_argument("--loss", choices=list(LOSSES), default="dpo",
-                        help="dpo (Eq. 4); ipo; length-normalised-dpo: each side's log-ratio divided by its tokens, "
-                             "which wants a larger --beta (default dpo)")
-    parser.add_argument("--beta", type=number(float, above=0), default=0.1,
-                        help="inverse temperature of Eq. 4 (default 0.1)")
-    parser.add_argument("--nll", type=number(float, least=0), default=0.01,
-                        help="weight of the chosen side's mean NLL per token (default 0.01)")
-    # sweet
-    parser.add_argument("--pairs-per-turn", type=number(int, least=1), default=1,
-                        help="pairs drawn at each turn (default 1; released code 4)")
-    parser.add_argument("--critic-reference", choices=["with-c", "without-c"], default="with-c",
-                        help="whether Eq. 3's reference sees c (default with-c; released code without-c)")
-    # multi-turn-dpo and rejection-ft
-    pair_flags(parser)
-    parser.add_argument("--min-reward", type=number(float, least=0, most=1),
-                        help="rejection-ft: the reward to keep from (default 1.0; frontend, where no page reaches it: "
-                             "the upper quartile of the rewards)")
-    # sft
-    parser.add_argument("--with-c", type=number(float, least=0, most=1),
-                        help="sft: share of dialogues shown with c in front (default 0.33 for --model tiny, else 0)")
-    parser.add_argument("--tiny-vocabulary", type=number(int, least=260), default=2048,
-                        help="tokens of the tiny model's tokenizer (default 2048)")
+    flag("--loss", choices=list(LOSSES), default="dpo",
+         help="dpo (Eq. 4); ipo; length-normalised-dpo: each side's log-ratio divided by its tokens, which wants a "
+              "larger --beta (default dpo)")
+    flag("--beta", type=number(float, above=0), default=0.1, help="inverse temperature of Eq. 4 (default 0.1)")
+    flag("--nll", type=number(float, least=0), default=0.01,
+         help="weight of the chosen side's mean NLL per token (default 0.01)")
+    # single methods
+    flag("--pairs-per-turn", type=number(int, least=1), default=1,
+         help="sweet: pairs drawn at each turn (default 1; released code 4)")
+    flag("--critic-reference", choices=["with-c", "without-c"], default="with-c",
+         help="sweet: whether Eq. 3's reference sees c (default with-c; released code without-c)")
+    flag("--min-reward", type=number(float, least=0, most=1),
+         help="rejection-ft: the reward to keep from (default 1.0; frontend, where no page reaches it: the upper "
+              "quartile of the rewards)")
+    flag("--with-c", type=number(float, least=0, most=1),
+         help="sft: share of dialogues shown with c in front (default 0.33 for --model tiny, else 0)")
+    flag("--tiny-vocabulary", type=number(int, least=260), default=2048,
+         help="sft: tokens of the tiny model's tokenizer (default 2048)")
+    run_flags(parser)
     in_words = lambda name: ", ".join(f"{method} {settings[name]}" for method, settings in METHODS.items())
     training_flags(parser, "2e-7; --model tiny 0.001", in_words("epochs") + "; frontend: "
                    + in_words("frontend_epochs"), in_words("batch_size"))
     args = parser.parse_args()
-    run, pages, tiny, method = Path("runs") / args.run_name, args.domain == "frontend", args.model == "tiny", \
-        METHODS[args.method]
-    args.lr = default(args.lr, 1e-3 if tiny else 2e-7)  # a random model needs thousandths
-    args.epochs = default(args.epochs, method["frontend_epochs" if pages else "epochs"])
-    args.batch_size = default(args.batch_size, method["batch_size"])
-    args.pair_rule = args.pair_rule or ("all" if pages else "best-vs-lower")
-    args.min_gap = default(args.min_gap, 0.1 if pages else 0.0)
-    args.with_c = default(args.with_c, 0.33 if tiny else 0.0) if args.method == "sft" else 0.0
-    demonstrations = Path("data") / args.domain / "demonstrations.jsonl"
-    args.input = args.input or str(run / method["input"] if method["input"] else demonstrations)
-    args.out = args.out or str(run / method["out"])
-    args.critic = args.critic or str(run / "critic")
-    args.pairs = args.pairs or str(run / "train.pairs.jsonl")
+    run, tiny, method = Path("runs") / args.run_name, args.model == "tiny", METHODS[args.method]
     if args.model is None and args.method == "sft":
         die("--method sft needs --model: a folder or hub name, or tiny to start from a small random model")
     if tiny and args.method != "sft":
         die(f"--model tiny starts from nothing and goes with --method sft only; {args.method} needs a trained model")
+    args.lr = default(args.lr, 1e-3 if tiny else 2e-7)  # a random model needs thousandths
+    args.epochs = default(args.epochs, method["frontend_epochs" if args.domain == "frontend" else "epochs"])
+    args.batch_size = default(args.batch_size, method["batch_size"])
+    args.with_c = default(args.with_c, 0.33 if tiny else 0.0) if args.method == "sft" else 0.0
+    demonstrations = Path("data") / args.domain / "demonstrations.jsonl"
+    args.input = args.input or str(run / method["input"] if method["input"] else demonstrations)
     args.model = args.model or str(run / "base")
-    check_held_out(args)
+    args.out = args.out or str(run / method["out"])
+    args.critic = args.critic or str(run / "critic")
+    args.pairs = args.pairs or str(run / "train.pairs.jsonl")
+    common_defaults(args)
     return args
 
 

@@ -1,6 +1,7 @@
 """The number of processes and of micro-batches changes the speed of training, not its result; kills change nothing."""
 import os
 import random
+import shutil
 import signal
 import socket
 import subprocess
@@ -133,6 +134,27 @@ def test_two_nodes_meet_by_rendezvous(place):
         assert node.returncode == 0, said[-3000:]
     assert call(train_policy, *PAIRS, "--max-steps", 3, "--out", "one")[0] == 0
     assert furthest("one", "many") < 1e-5
+
+
+def test_ranks_without_a_folder_in_common_do_as_rank_0_does(place):
+    """Rank 1 works in a folder of its own, which has data and model but no cache: rank 0's decides for both."""
+    assert call(train_policy, *PAIRS, "--max-steps", 3, "--out", "one")[0] == 0
+    elsewhere = place / "elsewhere"
+    elsewhere.mkdir()
+    shutil.copytree("base", elsewhere / "base"), shutil.copy("scored.jsonl", elsewhere)
+    Path("launch.py").write_text(
+        f"import os, sys\nsys.path.insert(0, {str(ROOT)!r})\n"
+        "os.environ['RANK'] == '1' and os.chdir('elsewhere')\n"
+        "sys.argv[0] = 'train_policy.py'\nimport train_policy\ntrain_policy.main()\n")
+    said = torchrun(2, *PAIRS, "--max-steps", 3, "--save-every", 0, "--out", "many", script=place / "launch.py")
+    assert "taken from" in said and furthest("one", "many") < 1e-5
+    assert not (elsewhere / "many").exists()
+
+
+def test_a_sentence_is_said_on_every_rank_that_stops(place):
+    done = subprocess.run([sys.executable, "-c", "import train_critic; train_critic.die('the weights are damaged')"],
+                          cwd=ROOT, env={**os.environ, "RANK": "1"}, capture_output=True, text=True)
+    assert done.returncode == 2 and done.stderr == "-c: rank 1: the weights are damaged\n"
 
 
 def checkpoints(folder):
