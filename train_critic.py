@@ -209,7 +209,7 @@ def main():
 
     note = {"head": args.head, "pictures": args.pictures, "context": args.context, "advantage": args.advantage,
             "beta": args.beta, "pack": args.pack, "reference": args.model,
-            "reference_fingerprint": fingerprint(args.model)}
+            "reference_fingerprint": settings["content of --model"]}
     save_model(model, processor or tokenizer, args.model, args, cost, note)
     say(f"wrote the critic to {args.out}")
     finish()
@@ -1412,8 +1412,8 @@ signals = []  # the signals that asked the run to stop
 
 def settings_of(args, inputs, without_effect):
     """What decides the result, and so must not change when a run is continued: flags, and the content of the inputs."""
-    flags = {name: value for name, value in vars(args).items()
-             if name not in NOT_SETTINGS and name not in without_effect}
+    without_effect = {*NOT_SETTINGS, *without_effect, *([] if args.held_out else ["held_out_every"])}
+    flags = {name: value for name, value in vars(args).items() if name not in without_effect}
     content = {f"content of {flag}": fingerprint(path) for flag, path in inputs.items()}
     return {"script": Path(sys.argv[0]).stem, **flags, **content}
 
@@ -1777,9 +1777,10 @@ def training_flags(parser, lr, epochs, batch_size):
     flag("--held-out-every", type=number(int, least=1), default=50,
          help="steps between measurements on the held-out tasks; there is one after the last step (default 50)")
     flag("--keep-best", action="store_true", help="write the weights with the least held_out_loss, not the last ones")
-    flag("--shuffle", choices=["pairs", "turns", "trajectories"], default="pairs",
-         help="what is shuffled: pairs; turns, all pairs of a turn staying in one step; trajectories (for pairs of "
-              "trajectories: tasks), which shares most computation, but a step's pairs are then alike (default pairs)")
+    flag("--shuffle", choices=["pairs", "turns", "trajectories"], default="turns",
+         help="what is shuffled: pairs, as the released code does; turns, all pairs of a turn staying in one step, "
+              "which differs where --pairs-per-turn is not 1 (at 4, half the computation of pairs); trajectories (for "
+              "pairs of trajectories: tasks), cheaper still, but a step's pairs are then alike (default turns)")
     # optimisation
     flag("--lr", type=number(float, above=0, most=1e38), help=f"peak learning rate of AdamW (default {lr})")
     flag("--epochs", type=number(int, least=1), help=f"passes over the data (default {epochs})")
