@@ -309,8 +309,9 @@ def first_line(error):
 
 
 def progress(what, title, unit):
-    """A progress bar; a log file gets a line now and then."""
-    return tqdm(what, desc=title, unit=unit, disable=rank() > 0, mininterval=0.5 if sys.stderr.isatty() else 30)
+    """A progress bar, if it has a title; a log file gets a line now and then."""
+    return tqdm(what, desc=title, unit=unit, disable=rank() > 0 or not title,
+                mininterval=0.5 if sys.stderr.isatty() else 30)
 
 
 # ---- From records to turns
@@ -1109,7 +1110,8 @@ class Critic:
             model = load_model(path, self.device, self.args, self.head, train=False, processor=self.processor)
         if self.resident:
             self.models[path] = model
-        return score_all(model, sequences, self.device, self.args, "critic" if path == self.path else "reference")
+        title = "" if self.resident else "critic" if path == self.path else "reference"
+        return score_all(model, sequences, self.device, self.args, title)
 
 
 # ---- Loading, sharding and saving a model
