@@ -199,7 +199,8 @@ def holds_pairs(path):
 def check_pairs_file(args, inputs):
     """Exit if --pairs is an input, or exists and holds something else."""
     check_path(args.pairs, inputs.values())
-    if Path(args.pairs).exists() and not holds_pairs(args.pairs):
+    ours = holds_pairs(args.pairs)
+    if Path(args.pairs).exists() and not ours:
         die(f"{args.pairs} exists and holds no pairs; name another file with --pairs")
 
 
