@@ -223,9 +223,9 @@ def make_items(args, tokenizer, processor):
         pairs = [(record, None, task, float(record["reward"] >= 1.0)) for task in tasks for record in tasks[task]]
     else:
         pairs = pair_tasks(tasks, args)
+    pictures = Path(args.out).parent / "cache" / "pictures"
     items, sequences = items_of(pairs, lambda records: sequences_of(
-        records, [ground_truth_of(record) if with_c else None for record in records], tokenizer, processor,
-        Path(args.out).parent / "cache" / "pictures"))
+        [turns_of(record, with_c) for record in records], tokenizer, processor, pictures))
     return *leave_out_long(items, sequences, args), cost
 
 
@@ -235,8 +235,8 @@ def annotate(args, device):
                     {"--annotate": args.annotate, "--critic": args.critic}, args.overwrite)
     critic = Critic(args.critic, device, micro_tokens=args.micro_tokens, offload=args.cpu_offload)
     done = from_rank0(lambda: output.done)
-    check = lambda record: (record, with_ground_truth(turns_of(record), record, critic.with_c))
-    found = [(r, turns) for r, turns in read(args.annotate, "scored", each=check) if output.key_of(r) not in done]
+    records = read(args.annotate, "scored", each=lambda record: (record, turns_of(record, critic.with_c)))
+    found = [(record, turns) for record, turns in records if output.key_of(record) not in done]
     advantages = iter(critic.advantages([turn for _, turns in found for turn in turns]))
     for record, turns in found:
         spoken = iter([round(next(advantages), 6) for _ in turns])
@@ -359,22 +359,17 @@ def check_dialogue(messages, name):
         raise ValueError(f"{name} must begin with what the user asks")
 
 
-def turns_of(record):
-    """A trajectory's assistant turns as (prompt messages, response): what stage 1 and the baselines score."""
+def turns_of(record, with_c=False):
+    """A trajectory's assistant turns, which stage 1 and the baselines score: (prompt messages, response, c or None)."""
     check_dialogue(record["dialogue_history"], "dialogue_history")
+    c = ground_truth_of(record) if with_c else None
     messages = [{"role": "system", "content": record["system"]}] if record.get("system") else []
     turns = []
     for m in record["dialogue_history"]:
         if m["role"] == "assistant":
-            turns.append((list(messages), response_of(m.get("output") or m["content"], m.get("output_ids"))))
+            turns.append((list(messages), response_of(m.get("output") or m["content"], m.get("output_ids")), c))
         messages.append({"role": m["role"], "content": m["content"]})
     return turns
-
-
-def with_ground_truth(turns, record, with_c=True):
-    """Turns as the critic takes them: (prompt messages, response, c or None)."""
-    truth = ground_truth_of(record) if with_c else None
-    return [(messages, response, truth) for messages, response in turns]
 
 
 def first_tasks(records, count, task_of=lambda record: record["task_id"]):
@@ -392,9 +387,7 @@ def read_trajectories(path, kind, limit_tasks=0, with_c=False):
     What cannot be used is counted aloud. with_c: each must have a reference solution.
     """
     def check(record):
-        turns_of(record)
-        if with_c:
-            ground_truth_of(record)
+        turns_of(record, with_c)
         return record
 
     tasks, unusable, cost = {}, Counter(), Counter()
@@ -447,18 +440,14 @@ def items_of(pairs, encode):
     return items, sequences
 
 
-def sequences_of(records, truths, tokenizer, processor=None, pictures=None):
-    """Each record's turns as few sequences as possible; with a processor each turn is one, with its pictures.
-
-    truths: of each record c, which is put in front (with a processor: shown as a picture), or None.
-    """
-    turns = [[(messages, response, c) for messages, response in turns_of(r)] for r, c in zip(records, truths)]
-    flat = [turn for part in turns for turn in part]
+def sequences_of(dialogues, tokenizer, processor=None, pictures=None):
+    """Each dialogue's turns as few sequences as possible; with a processor each turn is one, with its pictures."""
+    flat = [turn for turns in dialogues for turn in turns]
     if processor:
         encoded = iter(view_turns(flat, processor, pictures))
-        return [[s._replace(turn=s.turn + n) for n, s in zip(range(len(part)), encoded)] for part in turns]
+        return [[s._replace(turn=s.turn + n) for n, s in zip(range(len(turns)), encoded)] for turns in dialogues]
     encoded = iter(tokenise(tokenizer, in_context(flat)))
-    return [join_turns([next(encoded) for _ in part]) for part in turns]
+    return [join_turns([next(encoded) for _ in turns]) for turns in dialogues]
 
 
 def in_context(turns):

@@ -49,12 +49,12 @@ import torch.nn.functional as F
 from sandbox import ANSWER_MARK, check_path, die, fingerprint, number, read, whole
 from train_critic import (
     Critic, Item, accumulate, barrier, begin_training, check_dialogue, check_first_step, check_lengths, collate_items,
-    common_defaults, default, digest, evaluate, finish, finished_already, first_tasks, from_rank0, ground_truth_of,
+    common_defaults, default, digest, evaluate, finish, finished_already, first_tasks, from_rank0,
     half_squared_log_ratio, hold_out, items_of, join_turns, keep_best, learning_rate, leave_out_long, load_model,
     load_tokenizer, make_tiny_model, micro_batches, open_log, optimizer_step, pair_tasks, put_c_in_front,
     rank, read_trajectories, reduce_at_the_end, reference_logps, response_of, run_flags, save_model, save_or_stop, say,
     segment_sum, sequences_of, settings_of, start_process_group, step_items, step_metrics, tokenise, training_flags,
-    world)
+    turns_of, world)
 
 # ---- The mathematics
 
@@ -350,9 +350,8 @@ def trajectory_items(args, tokenizer):
         if not pairs:
             die(f"{args.input}: no trajectory is left to train on; sample more trajectories, or lower --min-reward")
     rng = np.random.default_rng(args.seed)
-    show_c = lambda record: ground_truth_of(record) if rng.random() < args.with_c else None
     items, sequences = items_of(pairs, lambda records: sequences_of(
-        records, [show_c(record) for record in records], tokenizer))
+        [turns_of(record, rng.random() < args.with_c) for record in records], tokenizer))
     return items, sequences, cost
 
 

@@ -673,13 +673,13 @@ def test_what_was_sampled_is_what_is_scored():
     record = {"system": "", "dialogue_history": [{"role": "user", "content": "u"}, {
         "role": "assistant", "content": "b", "output": "a OUTPUT: b", "output_ids": [7, 8]},
         {"role": "user", "content": "v"}, {"role": "assistant", "content": "d", "output": "c OUTPUT: d"}]}
-    (_, first), (prompt, second) = train_critic.turns_of(record)
+    (_, first, _), (prompt, second, _) = train_critic.turns_of(record)
     assert first == ([7, 8], "a OUTPUT: b") and second == "c OUTPUT: d"
     assert [m["content"] for m in prompt] == ["u", "b", "v"]
     tokens = train_critic.tokenise(Letters(), [(prompt, second)])[0][1]
     assert tokens.tolist() == [ord(c) for c in "c OUTPUT: d"] + [0]
     record |= {"system": "s", "task": {"ground_truth": "truth"}}
-    with_c = train_critic.in_context(train_critic.with_ground_truth(train_critic.turns_of(record), record))
+    with_c = train_critic.in_context(train_critic.turns_of(record, with_c=True))
     assert [m["content"] for m in with_c[0][0]] == ["s", "In light that the final answer is: truth.\n\nu"]
 
 
@@ -1228,7 +1228,7 @@ def test_a_reply_known_as_text_ends_as_the_template_ends_a_turn(place):
                                "{% if add_generation_prompt %}{{ '<start_of_turn>assistant\\n' }}{% endif %}")
     end = tokenizer.convert_tokens_to_ids("<end_of_turn>")
     record = json.loads(open("scored.jsonl").readline())
-    turns = train_critic.tokenise(tokenizer, train_critic.turns_of(record))
+    turns = train_critic.tokenise(tokenizer, train_critic.in_context(train_critic.turns_of(record)))
     assert all(response[-1] == end != tokenizer.eos_token_id for _, response in turns)
     assert len(train_critic.join_turns(turns)) == 1
     assert train_critic.end_of_turn(train_critic.load_tokenizer("base")) == [tokenizer.eos_token_id]

@@ -256,7 +256,7 @@ def test_what_the_critic_sees_of_a_turn(place):
     assert "assistant: A thought. OUTPUT: [page]" in sequences[0].view[0]
     assert "assistant: Which colour?" in sequences[1].view[0]
     record = {**trajectory(0, 0, SHADES[0], SHADES[1][0], 0.5), "system": "Be kind."}
-    (first, second), = train_critic.sequences_of([record], [record["task"]["ground_truth"]], None, processor, PICTURES)
+    (first, second), = train_critic.sequences_of([train_critic.turns_of(record, True)], None, processor, PICTURES)
     assert set(first.turn) == {0} and set(second.turn) == {1}, "Eq. 2 adds up the turns"
     files = train_critic.photograph([page(SHADES[1][0]), *map(page, SHADES[0])], PICTURES)
     assert first.view[1] + second.view[1][1:] == [str(file) for file in files.values()]

@@ -170,7 +170,7 @@ def run_loop(folder):
         ids = torch.tensor(np.concatenate([prompt, response])[None].astype(np.int64))
         logits = model(input_ids=ids, logits_to_keep=len(response) + 1, use_cache=False).logits[0, :-1]
         return torch.log_softmax(logits.float(), -1).gather(1, ids[0, len(prompt):, None])[:, 0]
-    turns = [tc.tokenise(tokenizer, tc.in_context(tc.with_ground_truth(tc.turns_of(r), r))) for r in records]
+    turns = [tc.tokenise(tokenizer, tc.in_context(tc.turns_of(r, with_c=True))) for r in records]
     with torch.no_grad():
         reference = [[logps(*t) for t in part] for part in turns]
     start = time.process_time()
