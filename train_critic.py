@@ -1,4 +1,4 @@
-"""Stage 1 of SWEET-RL: train the turn-wise advantage critic.
+"""Stage 1 of SWEET-RL: train the turn-wise advantage critic. And the training engine, which train_policy.py imports.
 
 Two trajectories of one task, the one with the higher reward chosen, the other rejected. The critic is a language model
 that sees the training-time information c (the reference solution) before the dialogue; its advantage of a turn is the
@@ -19,23 +19,14 @@ trajectories are paired (--pair-rule). The paper's NLL term on the chosen side i
 
 --domain frontend --head regression is the paper's critic of web pages: an image-text model (any that transformers
 loads with a processor and a chat template; the paper has Qwen2-VL-7B) that sees c as the picture of the reference page,
-beside it the picture of the page shown at the turn, and the dialogue. A turn's value is the head on the mean hidden
-state of all of it. The pictures are render.py's, which has to lie beside this file then: 512 pixels wide, cut at 1024,
-white for a reply without a page or with one that cannot be rendered. In the dialogue [page] stands for a page's source.
-Nothing is shared between turns there: each is a padded row of its own.
+beside it the picture of the page shown at the turn, and the dialogue, in which [page] stands for a page's source.
 
 Whatever sequences share at their beginning (c and the request; the dialogue up to a turn) is computed once, as a tree,
-exactly: --pack. `none` and `turn` take the same steps, of pairs from random tasks; `trajectory` shares more by taking
-a step's pairs from few tasks, one after the other, so that the pairs of a step are alike: fewer independent
-examples a step, another order of the data. Models whose attention takes no such mask (state-space and other recurrent
-models, chunked or sink attention) are computed one sequence at a time, and a sentence says so.
+exactly. A model whose attention takes no such mask (state-space models, attention sinks) needs --pack none.
 
-In this file: the mathematics; the flags; what both trainers share (records, trees, attention, sharding, checkpoints);
-last, which trajectories are paired, and the training loop.
-
-Reads   runs/{run}/train.scored.jsonl, the seed model
-Writes  runs/{run}/critic/: the model in Hugging Face format, critic.json (how to read it), metrics.jsonl, checkpoints/;
-        runs/{run}/cache/: the reference's log-probabilities, pictures/
+Reads   runs/RUN_NAME/train.scored.jsonl, the seed model
+Writes  runs/RUN_NAME/critic/: the model in Hugging Face format, critic.json (how to read it), cost.json (what it took),
+        settings.json, metrics.jsonl, checkpoints/; runs/RUN_NAME/cache/: the reference's log-probabilities, pictures/
 
     python train_critic.py                                              # one process, CPU or one GPU
     torchrun --nproc-per-node 8 train_critic.py --model meta-llama/Llama-3.1-8B-Instruct
@@ -43,10 +34,10 @@ Writes  runs/{run}/critic/: the model in Hugging Face format, critic.json (how t
     python train_critic.py --domain frontend --head regression --model Qwen/Qwen2-VL-7B-Instruct --checkpointing full
     python train_critic.py --annotate runs/default/train.scored.jsonl --out runs/default/train.annotated.jsonl
 
-The reference of --annotate is the one that the critic was trained from; critic.json names it.
+In this file: the mathematics; the training loop; how it is computed (records, sequences, trees, attention,
+log-probabilities, the critic's advantages, sharding, steps, output and checkpoints, pictures, the tiny model); flags.
 """
 import argparse
-import copy
 import functools
 import hashlib
 import json
@@ -56,16 +47,11 @@ import resource
 import shutil
 import signal
 import sys
-import tempfile
 import time
 import warnings
 from collections import Counter
-from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
-
-if __name__ == "__main__":  # the imports below take seconds, in which Ctrl-C should be as quiet as later
-    signal.signal(signal.SIGINT, lambda *_: os._exit(130))
 
 import numpy as np
 import torch
@@ -74,8 +60,14 @@ import torch.nn.functional as F
 from torch import nn
 from tqdm import tqdm
 
+from sandbox import ANSWER_MARK, Output, check_path, check_settings, die, fingerprint, number, read, whole
 
-# The mathematics of stage 1
+# ---- The mathematics
+
+
+def segment_sum(values, index, count):
+    """Sum the values that have the same index: (N,), (N,) -> (count,)."""
+    return torch.zeros(count, dtype=values.dtype, device=values.device).index_add_(0, index, values)
 
 
 def turn_advantages(logps, reference, turn, turns):
@@ -115,36 +107,45 @@ def last_of_turn(values, turn, turns):
     return values[last]
 
 
+def half_squared_log_ratio(ratio, on_chosen):
+    """How far the model is from its reference: half the squared log-ratio of a token, in nats squared.
+
+    Its mean over tokens that the model itself samples is its KL divergence to second order; these tokens come from the
+    data. ratio: (N,) log pi_theta - log pi_ref; on_chosen: (N,) bool.
+    """
+    half = 0.5 * ratio.detach() ** 2
+    return {"half_squared_log_ratio_chosen": (half[on_chosen].sum(), on_chosen.sum()),
+            "half_squared_log_ratio_rejected": (half[~on_chosen].sum(), (~on_chosen).sum())}
+
+
 def critic_loss(values, batch, items, args):
     """The loss summed over a micro-batch's items, and what is logged: {name: (sum, count)}.
 
     values: (N,) log-probabilities, or the head's outputs (whose reference is zero).
     """
+    count = len(items)
     if args.head == "value":
         logits = last_of_turn(values, batch.turn, len(batch.side))                               # (M,)
         success = torch.tensor([item.label for item in items], device=values.device)[batch.side // 2]
         per_turn = value_loss(logits, success)
-        counts = segment_sum(torch.ones_like(per_turn), batch.side // 2, len(items))
-        losses = segment_sum(per_turn, batch.side // 2, len(items)) / counts                     # (B,)
+        turns = segment_sum(torch.ones_like(per_turn), batch.side // 2, count)
+        losses = segment_sum(per_turn, batch.side // 2, count) / turns                           # (B,)
         right = ((logits > 0) == (success > 0.5)).double()
-        return losses.sum(), {"loss": (losses.sum(), len(items)), "accuracy": (right.sum(), len(right)),
+        return losses.sum(), {"loss": (losses.sum(), count), "accuracy": (right.sum(), len(right)),
                               "success": (success.double().sum(), len(success))}
     scores = trajectory_scores(values, batch.reference, batch.turn, batch.side, batch.sides, args.advantage)
     chosen, rejected = scores[0::2], scores[1::2]                                                # (B,) each
-    preference = bradley_terry_loss(chosen, rejected, args.beta)
-    losses = preference
-    of_token = batch.side[batch.turn]
+    losses = preference = bradley_terry_loss(chosen, rejected, args.beta)
     stats = {}
     if args.head == "log-ratio":
+        of_token = batch.side[batch.turn]                                                        # (N,)
         lengths = segment_sum(torch.ones_like(values), of_token, batch.sides)
         nll = -(segment_sum(values, of_token, batch.sides) / lengths)[0::2]                      # (B,)
         losses = preference + args.nll * nll
-        on_chosen = of_token % 2 == 0
-        ratio = (values - batch.reference).detach()
-        stats = {"nll": (nll.sum(), len(items)), **drift(ratio, on_chosen)}
-    stats |= {"loss": (losses.sum(), len(items)), "preference_loss": (preference.sum(), len(items)),
-              "accuracy": ((chosen > rejected).double().sum() + 0.5 * (chosen == rejected).double().sum(), len(items)),
-              "advantage_chosen": (chosen.sum(), len(items)), "advantage_rejected": (rejected.sum(), len(items))}
+        stats = {"nll": (nll.sum(), count), **half_squared_log_ratio(values - batch.reference, of_token % 2 == 0)}
+    stats |= {"loss": (losses.sum(), count), "preference_loss": (preference.sum(), count),
+              "accuracy": ((chosen > rejected).double().sum() + 0.5 * (chosen == rejected).double().sum(), count),
+              "advantage_chosen": (chosen.sum(), count), "advantage_rejected": (rejected.sum(), count)}
     return losses.sum(), stats
 
 
@@ -158,81 +159,95 @@ def pair_trajectories(rewards, rule, min_gap=0.0):
     return [(i, j) for i, j in candidates if rewards[i] > rewards[j] and rewards[i] - rewards[j] >= min_gap]
 
 
-# Flags of this stage
+# ---- The training loop
 
 
-def parse_args():
-    parser = argparse.ArgumentParser(description="Train the turn-wise advantage critic (SWEET-RL, stage 1).")
-    # paths
-    parser.add_argument("--run", default="default",
-                        help="name of the run: the defaults below lie in runs/RUN (default default)")
-    parser.add_argument("--domain", choices=["backend", "frontend"], default="backend",
-                        help="frontend: pairs, gap and epochs default to the paper's for pages, and --head regression "
-                             "sees their pictures (default backend)")
-    parser.add_argument("--in", dest="input", help="scored trajectories (default runs/RUN/train.scored.jsonl)")
-    parser.add_argument("--model", help="seed model, also the reference: folder or hub name (default runs/RUN/base); "
-                                        "--annotate takes the critic's own reference")
-    parser.add_argument("--out",
-                        help="folder of the critic (default runs/RUN/critic); with --annotate: a JSON lines file")
-    parser.add_argument("--annotate", metavar="FILE",
-                        help="do not train: write FILE's trajectories to --out with the critic's advantage at each "
-                             "turn")
-    parser.add_argument("--critic", help="the critic that --annotate uses (default runs/RUN/critic)")
-    # the critic
-    parser.add_argument("--beta", type=float, default=0.1, help="inverse temperature of Eq. 2 (default 0.1)")
-    parser.add_argument("--advantage", choices=["mean-per-turn", "mean-per-trajectory", "sum"], default="mean-per-turn",
-                        help="how token log-ratios become a trajectory's score: the sum of each turn's mean (paper), "
-                             "one mean over all tokens (released code), or no length normalisation "
-                             "(default mean-per-turn)")
-    parser.add_argument("--context", choices=["with-c", "without-c"], default="with-c",
-                        help="whether the critic sees the reference solution (default with-c)")
-    parser.add_argument("--head", choices=["log-ratio", "regression", "value"], default="log-ratio",
-                        help="log-ratio (Eq. 3), a linear head on a turn's mean hidden state (with --domain frontend: "
-                             "of an image-text model that sees both pages), or a value head trained with binary "
-                             "cross-entropy on success (default log-ratio)")
-    parser.add_argument("--nll", type=float, default=0.01,
-                        help="weight of the chosen side's mean NLL per token (default 0.01)")
-    # pairs
-    parser.add_argument("--pair-rule", choices=["best-vs-lower", "all"],
-                        help="best-vs-lower: tasks with a fully passing trajectory, the first such against each that "
-                             "scores lower; all: every two trajectories whose rewards differ (default best-vs-lower; "
-                             "frontend all)")
-    parser.add_argument("--min-gap", type=float,
-                        help="smallest difference of rewards in a pair (default 0; frontend 0.1)")
-    parser.add_argument("--pairs-per-task", type=int, default=0,
-                        help="most pairs of one task, a random choice; 0: all (default 0)")
-    training_flags(parser, lr="2e-7", epochs="4; frontend 8", batch_size="8")
-    args = parser.parse_args()
-    run, pages = Path("runs") / args.run, args.domain == "frontend"
-    args.pictures = pages and args.head == "regression"
-    args.pair_rule = args.pair_rule or ("all" if pages else "best-vs-lower")
-    args.min_gap = (0.1 if pages else 0.0) if args.min_gap is None else args.min_gap
-    args.lr = 2e-7 if args.lr is None else args.lr
-    args.epochs = (8 if pages else 4) if args.epochs is None else args.epochs
-    args.batch_size = 8 if args.batch_size is None else args.batch_size
-    args.input = args.input or str(run / "train.scored.jsonl")
-    args.model = args.model or (None if args.annotate else str(run / "base"))
-    args.critic = args.critic or str(run / "critic")
-    args.out = args.out or str(run / "train.annotated.jsonl" if args.annotate else run / "critic")
-    check_flags(args)
-    return args
+def main():
+    args = parse_args()
+    device = start_process_group()
+    if args.annotate:
+        annotate(args, device)
+        return finish()
+    inputs = {"--in": args.input, "--model": args.model}
+    without_effect = {"log-ratio": (), "regression": ("nll",),
+                      "value": ("nll", "beta", "advantage", "pair_rule", "min_gap", "pairs_per_task")}[args.head]
+    settings = settings_of(args, inputs, without_effect)
+    if finished_already(args, settings, inputs):
+        return finish()
+    processor = load_processor(args.model) if args.pictures else None
+    tokenizer = None if processor else load_tokenizer(args.model)
+    items, sequences, cost = make_items(args, tokenizer, processor)
+    check_lengths(sequences, args.model, args.input)
+    items, held_out = hold_out(items, args.held_out, args.seed)
+    say(f"{len(items)} {'trajectories' if args.head == 'value' else 'pairs'} from {len({i.task for i in items})} "
+        f"tasks, {sum(len(s.ids) for s in sequences)} tokens" + f"; {len(held_out)} held out" * bool(held_out))
+    reference = reference_logps(args.model, sequences, device, args) if args.head == "log-ratio" else None
+    model = load_model(args.model, device, args, new_head(args), processor=processor)
+    steps = step_items(items, args)
+    optimizer, first, best = begin_training(model, args, settings)
+    log = open_log(args, first, len(steps))
+
+    for step in range(first, len(steps)):
+        begun, total, parts = time.perf_counter(), {}, micro_batches(steps[step], sequences, args)
+        for n, part in enumerate(parts):
+            reduce_at_the_end(model, n == len(parts) - 1)
+            batch = collate_items(part, sequences, reference, device, args)
+            values = model(batch)                                                                # (N,)
+            loss, stats = critic_loss(values, batch, part, args) if part else (0 * values.sum(), {})
+            # FSDP averages over the ranks: times world() it is a sum, and over the step's items their mean.
+            (loss * world() / len(steps[step])).backward()
+            accumulate(total, stats | model.work(batch) if part else {})
+        rate = learning_rate(step, len(steps), args.lr, args.warmup, args.final_lr)
+        norm = optimizer_step(model, optimizer, rate, args.clip)
+        metrics = step_metrics(step, rate, norm, total, begun)
+        check_first_step(metrics, device)
+        if held_out and ((step + 1) % args.held_out_every == 0 or step + 1 == len(steps)):
+            metrics |= evaluate(model, held_out, sequences, reference, critic_loss, device, args)
+            best = keep_best(args, model, metrics, best)
+        log(metrics)
+        save_or_stop(args, model, optimizer, step + 1, device)
+
+    note = {"head": args.head, "pictures": args.pictures, "context": args.context, "advantage": args.advantage,
+            "beta": args.beta, "pack": args.pack, "reference": args.model,
+            "reference_fingerprint": settings["content of --model"]}
+    save_model(model, processor or tokenizer, args.model, args, cost, note)
+    say(f"wrote the critic to {args.out}")
+    finish()
 
 
-# ---- shared block: the same lines stand in train_critic.py and train_policy.py, held identical by a test ----
-BAR_SECONDS = 0.5 if sys.stderr.isatty() else 30  # a log file gets a line now and then
-ANSWER_MARK = "I WANT TO ANSWER:"
-WRITTEN = (  # what --overwrite removes of an output folder, in this order, and nothing else
-    "config.json", "checkpoints", "tensorboard", "metrics.jsonl", "critic.json", "*config.json", "model*.safetensors*",
-    "*token*.json", "tokenizer.model", "chat_template*", "vocab.*", "merges.txt")
-RANGES = (  # what the flags' numbers may be; no range holds NaN
-    ("above 0", lambda x: 0 < x < math.inf, "lr beta clip"),
-    ("at least 0", lambda x: 0 <= x < math.inf,
-     "nll weight_decay max_steps seed micro_batch max_length save_every pairs_per_task"),
-    ("at least 1", lambda x: x >= 1, "epochs batch_size micro_tokens keep pairs_per_turn"),
-    ("between 0 and 1", lambda x: 0 <= x <= 1, "warmup final_lr min_gap min_reward with_c"),
-    ("at least 0 and below 1", lambda x: 0 <= x < 1, "betas"),
-    ("at least 260 (its bytes and signs)", lambda x: x >= 260, "tiny_vocabulary"))
-signals = []  # the signals that asked the run to stop
+def make_items(args, tokenizer, processor):
+    """The pairs of --in (for --head value: its trajectories) as items, their sequences, and what they cost to make."""
+    with_c = args.context == "with-c"
+    tasks, cost = read_trajectories(args.input, "scored", args.limit_tasks, with_c)
+    if args.head == "value":
+        pairs = [(record, None, task, float(record["reward"] >= 1.0)) for task in tasks for record in tasks[task]]
+    else:
+        pairs = pair_tasks(tasks, args)
+    pictures = Path(args.out).parent / "cache" / "pictures"
+    items, sequences = items_of(pairs, lambda records: sequences_of(
+        [turns_of(record, with_c) for record in records], tokenizer, processor, pictures))
+    return *leave_out_long(items, sequences, args), cost
+
+
+def annotate(args, device):
+    """Write the trajectories of --annotate with the critic's advantage at each assistant turn."""
+    output = Output(args.out, {"script": "train_critic --annotate"},
+                    {"--annotate": args.annotate, "--critic": args.critic}, args.overwrite)
+    critic = Critic(args.critic, device, micro_tokens=args.micro_tokens, offload=args.cpu_offload)
+    done = from_rank0(lambda: output.done)
+    records = read(args.annotate, "scored", each=lambda record: (record, turns_of(record, critic.with_c)))
+    found = [(record, turns) for record, turns in records if output.key_of(record) not in done]
+    advantages = iter(critic.advantages([turn for _, turns in found for turn in turns]))
+    for record, turns in found:
+        spoken = iter([round(next(advantages), 6) for _ in turns])
+        history = [{**m, "advantage": next(spoken)} if m["role"] == "assistant" else m
+                   for m in record["dialogue_history"]]
+        if rank() == 0:
+            output.write({**record, "dialogue_history": history})
+    say(f"wrote {len(found)} trajectories with {sum(len(turns) for _, turns in found)} advantages to {args.out}")
+
+
+# ---- Ranks: several processes, one of which speaks and looks at files
 
 
 def rank():
@@ -249,70 +264,57 @@ def say(*parts):
         print(*parts, flush=True)
 
 
-def die(message):
-    """Stop for a user's mistake: one sentence on stderr, exit code 2."""
-    if int(os.environ.get("RANK", 0)) == 0:
-        print(f"{Path(sys.argv[0]).name}: {message}", file=sys.stderr)
-    sys.stderr.flush()
-    os._exit(2) if dist.is_initialized() else sys.exit(2)
+def barrier():
+    if dist.is_initialized():
+        dist.barrier()
+
+
+def from_rank0(function):
+    """The result of a function that rank 0 calls, on every rank: whatever depends on which files there are."""
+    box = [function() if rank() == 0 else None]
+    if world() > 1:
+        dist.broadcast_object_list(box)
+    return box[0]
+
+
+def gather(mine):
+    """The union of every rank's dictionary."""
+    if world() == 1:
+        return mine
+    gathered = [None] * world()
+    dist.all_gather_object(gathered, mine)
+    return {key: value for part in gathered for key, value in part.items()}
+
+
+def start_process_group():
+    """Join torchrun's group if there is one; returns the device. Plain `python` on a CPU needs no group."""
+    cuda = torch.cuda.is_available()
+    if cuda:
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
+    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+        dist.init_process_group("cuda:nccl,cpu:gloo" if cuda else "gloo")
+    elif cuda:
+        dist.init_process_group("cuda:nccl,cpu:gloo", store=dist.HashStore(), rank=0, world_size=1)
+    return torch.device("cuda", torch.cuda.current_device()) if cuda else torch.device("cpu")
+
+
+def finish():
+    if dist.is_initialized():
+        dist.barrier()
+        dist.destroy_process_group()
 
 
 def first_line(error):
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
-# Reading records
+def progress(what, title, unit):
+    """A progress bar, if it has a title; a log file gets a line now and then."""
+    return tqdm(what, desc=title, unit=unit, disable=rank() > 0 or not title,
+                mininterval=0.5 if sys.stderr.isatty() else 30)
 
 
-def read_jsonl(path, required=(), maker="the stage that writes it"):
-    """All records of a JSON lines file as (line number, record); each must be an object with the `required` keys."""
-    if not Path(path).is_file():
-        die(f"{path}: no such file; run {maker} first, or name another with --in")
-    records = []
-    with open(path, "rb") as file:
-        for number, line in enumerate(file, 1):
-            if not line.strip():
-                continue
-            try:
-                record = json.loads(line.decode())
-            except ValueError:
-                line = line.decode(errors="backslashreplace")
-                torn = "" if line.endswith("\n") else " (the line is torn: the run that wrote it was killed; repeat it)"
-                die(f"{path}, line {number}: expected a JSON object, found {line.strip()[:60]!r}{torn}")
-            if not isinstance(record, dict):
-                die(f"{path}, line {number}: expected a JSON object, found {type(record).__name__}")
-            for key in required:
-                if key not in record:
-                    die(f"{path}, line {number}: the key {key!r} is missing; this file should come from {maker}")
-            records.append((number, record))
-    if not records:
-        die(f"{path} holds no records; run {maker} first")
-    return records
-
-
-def check_messages(messages, where, name):
-    """Die unless it is a dialogue: messages whose role and content are text, the first thing said by the user."""
-    if not isinstance(messages, list) or not all(
-            isinstance(m, dict) and isinstance(m.get("role"), str) and isinstance(m.get("content"), str)
-            for m in messages):
-        die(f"{where}: {name} should be a list of messages with role and content, both text")
-    if next((m["role"] for m in messages if m["role"] != "system"), "") != "user":
-        die(f"{where}: {name} should begin with what the user asks")
-
-
-def check_keys(record, where):
-    """Die unless what names a record is of the types that name one."""
-    name = str | int | float
-    for key, kinds in (("task_id", name), ("sample", name), ("turn", name), ("task", dict), ("system", str)):
-        if record.get(key) is not None and not isinstance(record[key], kinds):
-            die(f"{where}: {key} is {json.dumps(record[key])[:60]}, which is of the wrong type")
-
-
-def speaks(record, where):
-    """Whether the agent says anything in this dialogue; dies where it is none."""
-    check_keys(record, where)
-    check_messages(record["dialogue_history"], where, "dialogue_history")
-    return any(m["role"] == "assistant" for m in record["dialogue_history"])
+# ---- From records to turns
 
 
 class Sampled(NamedTuple):
@@ -321,51 +323,170 @@ class Sampled(NamedTuple):
     text: str
 
 
-def response_of(text, ids, where):
+class Item(NamedTuple):
+    """What one step counts as one: a pair (chosen and rejected), or a single dialogue (no rejected)."""
+    chosen: list    # indices of sequences
+    rejected: list
+    group: tuple    # (trajectory, or task of a pair of trajectories; turn): what --shuffle may keep together
+    label: float = 1.0
+    answers: tuple = (False, False)  # whether chosen and rejected give the final answer
+    task: object = None
+
+
+def response_of(text, ids):
     """The response: as it was sampled where the record has ids, else its text."""
-    if not isinstance(text, str if not ids else str | None):
-        die(f"{where}: a response should be text, found {json.dumps(text)[:60]}")
-    if ids and not (isinstance(ids, list) and all(type(i) is int and i >= 0 for i in ids)):
-        die(f"{where}: the token ids of a response should be numbers, found {json.dumps(ids)[:60]}")
     return Sampled(ids, text) if ids else text
 
 
 def put_c_in_front(messages, ground_truth):
     """The messages with the training-time information c before the first thing the user says."""
-    first = next(i for i, message in enumerate(messages) if message["role"] == "user")
+    first = [message["role"] for message in messages].index("user")
     content = f"In light that the final answer is: {ground_truth}.\n\n{messages[first]['content']}"
     return messages[:first] + [{**messages[first], "content": content}] + messages[first + 1:]
 
 
-def ground_truth_of(record, where):
+def ground_truth_of(record):
     """c, the reference that only the critic sees."""
-    try:
-        return record["task"]["ground_truth"]
-    except (KeyError, TypeError):
-        die(f"{where}: the record has no task with a ground_truth, which the critic's context needs")
+    truth = (record.get("task") or {}).get("ground_truth")
+    if truth is None:
+        raise ValueError("the record has no task with a ground_truth, which the critic's context needs")
+    return truth
 
 
-def turns_of(record, where, ground_truth=None):
-    """A trajectory's assistant turns as (prompt messages, response): what stage 1 and the baselines score.
+def check_dialogue(messages, name):
+    """Raise ValueError unless the user speaks first (after a system message)."""
+    if next((m["role"] for m in messages if m["role"] != "system"), None) != "user":
+        raise ValueError(f"{name} must begin with what the user asks")
 
-    The response is the sampled token ids where the record has them, else text. With `ground_truth`, c stands in front.
+
+def turns_of(record, with_c=False):
+    """A trajectory's assistant turns, which stage 1 and the baselines score: (prompt messages, response, c or None)."""
+    check_dialogue(record["dialogue_history"], "dialogue_history")
+    c = ground_truth_of(record) if with_c else None
+    messages = [{"role": "system", "content": record["system"]}] if record.get("system") else []
+    turns = []
+    for m in record["dialogue_history"]:
+        if m["role"] == "assistant":
+            turns.append((list(messages), response_of(m.get("output") or m["content"], m.get("output_ids")), c))
+        messages.append({"role": m["role"], "content": m["content"]})
+    return turns
+
+
+def first_tasks(records, count, task_of=lambda record: record["task_id"]):
+    """The records of the first `count` tasks (0: of all), in the file's order. Samples of a task may lie far apart."""
+    seen = set()
+    for record in records:
+        if not count or len(seen) < count or task_of(record) in seen:
+            seen.add(task_of(record))
+            yield record
+
+
+def read_trajectories(path, kind, limit_tasks=0, with_c=False):
+    """Trajectories that can be used, {task: [record]}, in the file's order, and what they all cost to make.
+
+    What cannot be used is counted aloud. with_c: each must have a reference solution.
     """
-    history = record["dialogue_history"]
-    check_messages(history, where, "dialogue_history")
-    messages = [{"role": m["role"], "content": m["content"]} for m in history]
-    if record.get("system"):
-        messages = [{"role": "system", "content": record["system"]}] + messages
-    if ground_truth is not None:
-        messages = put_c_in_front(messages, ground_truth)
-    skipped = len(messages) - len(history)
-    return [(messages[:t + skipped], response_of(m.get("output") or m["content"], m.get("output_ids"), where))
-            for t, m in enumerate(history) if m["role"] == "assistant"]
+    def check(record):
+        turns_of(record, with_c)
+        return record
+
+    tasks, unusable, cost = {}, Counter(), Counter()
+    for record in first_tasks(read(path, kind, each=check), limit_tasks):
+        cost.update({"episodes": 1, **(record.get("cost") or {})})
+        if kind == "scored" and (record["reward"] is None or record["finish"].startswith("error")):
+            unusable["no reward (the episode failed)"] += 1
+        elif not any(m["role"] == "assistant" for m in record["dialogue_history"]):
+            unusable["no assistant turn"] += 1
+        else:
+            tasks.setdefault(record["task_id"], []).append(record)
+    for reason, count in unusable.items():
+        say(f"{path}: {count} records left out: {reason}")
+    if not tasks:
+        die(f"{path}: no trajectory is left to train on")
+    return tasks, cost
 
 
-# From messages to token sequences
+def pair_tasks(tasks, args):
+    """The pairs of all tasks: [(chosen record, rejected record, task, 1.0)]."""
+    rng, pairs, without = np.random.default_rng(args.seed), [], 0
+    for task, group in tasks.items():
+        found = pair_trajectories([record["reward"] for record in group], args.pair_rule, args.min_gap)
+        if args.pairs_per_task and len(found) > args.pairs_per_task:
+            found = [found[i] for i in sorted(rng.permutation(len(found))[:args.pairs_per_task])]
+        pairs += [(group[i], group[j], task, 1.0) for i, j in found]
+        without += not found
+    if without:
+        say(f"{args.input}: {without} of {len(tasks)} tasks left out: no two trajectories make a pair")
+    if not pairs:
+        die(f"{args.input}: no task has two trajectories that can be compared ({len(tasks)} tasks); sample more "
+            f"trajectories per task (rollout.py --samples), or try --pair-rule all")
+    return pairs
+
+
+def items_of(pairs, encode):
+    """[(chosen record, rejected record or None, task, label)] as items over a list of sequences.
+
+    encode: from records to a list of sequences for each.
+    """
+    records = {id(record): record for pair in pairs for record in pair[:2] if record is not None}
+    sequences, of_record = [], {}
+    for key, joined in zip(records, encode(list(records.values()))):
+        of_record[key] = list(range(len(sequences), len(sequences) + len(joined)))
+        sequences += joined
+    answers = lambda record: record is not None and ANSWER_MARK in record["dialogue_history"][-1]["content"]
+    items = [Item(of_record[id(chosen)], [] if rejected is None else of_record[id(rejected)], (str(task), n), label,
+                  (answers(chosen), answers(rejected)), task)
+             for n, (chosen, rejected, task, label) in enumerate(pairs)]
+    return items, sequences
+
+
+def sequences_of(dialogues, tokenizer, processor=None, pictures=None):
+    """Each dialogue's turns as few sequences as possible; with a processor each turn is one, with its pictures."""
+    flat = [turn for turns in dialogues for turn in turns]
+    if processor:
+        encoded = iter(view_turns(flat, processor, pictures))
+        return [[s._replace(turn=s.turn + n) for n, s in zip(range(len(turns)), encoded)] for turns in dialogues]
+    encoded = iter(tokenise(tokenizer, in_context(flat)))
+    return [join_turns([next(encoded) for _ in turns]) for turns in dialogues]
+
+
+def in_context(turns):
+    """[(prompt messages, response, c or None)] to [(prompt messages with c in front, response)]."""
+    return [(messages if c is None else put_c_in_front(messages, c), response) for messages, response, c in turns]
+
+
+def leave_out_long(items, sequences, args):
+    """Drop items longer than --max-length."""
+    if not args.max_length:
+        return items, sequences
+    short = [item for item in items
+             if all(len(sequences[i].ids) <= args.max_length for i in item.chosen + item.rejected)]
+    if len(short) < len(items):
+        say(f"{args.input}: {len(items) - len(short)} of {len(items)} left out: longer than {args.max_length} tokens")
+    if not short:
+        die(f"{args.input}: --max-length {args.max_length} leaves nothing to train on")
+    used = sorted({i for item in short for i in item.chosen + item.rejected})
+    number_of = {i: n for n, i in enumerate(used)}
+    renumber = lambda side: [number_of[i] for i in side]
+    items = [item._replace(chosen=renumber(item.chosen), rejected=renumber(item.rejected)) for item in short]
+    return items, [sequences[i] for i in used]
+
+
+def hold_out(items, share, seed):
+    """Items to train on, and those of a random share of the tasks, on which only loss and accuracy are measured."""
+    tasks = list(dict.fromkeys(item.task for item in items))
+    count = math.ceil(share * len(tasks))
+    if count == len(tasks):
+        die(f"--held-out {share:g} of {len(tasks)} tasks leaves nothing to train on")
+    chosen = {tasks[i] for i in np.random.default_rng([seed, 1]).permutation(len(tasks))[:count]}
+    return [item for item in items if item.task not in chosen], [item for item in items if item.task in chosen]
+
+
+# ---- From messages to token sequences
 
 
 def load_tokenizer(path):
+    """The tokenizer of a model, which must have a chat template."""
     from transformers import AutoTokenizer
     try:
         tokenizer = AutoTokenizer.from_pretrained(path)
@@ -376,7 +497,7 @@ def load_tokenizer(path):
     return tokenizer
 
 
-def render(tokenizer, messages):
+def render_prompt(tokenizer, messages):
     """The prompt text up to where the assistant begins to speak."""
     from jinja2.exceptions import TemplateError
     try:
@@ -387,7 +508,19 @@ def render(tokenizer, messages):
             die(f"the model's chat template refuses a dialogue of {roles} ({first_line(error)})")
     # Some templates (Gemma's) refuse a system message: its text then opens what the user says.
     merged = {**messages[1], "content": f"{messages[0]['content']}\n\n{messages[1]['content']}"}
-    return render(tokenizer, [merged] + messages[2:])
+    return render_prompt(tokenizer, [merged] + messages[2:])
+
+
+def end_of_turn(tokenizer):
+    """The ids that end a reply which is known as text only: the token that the chat template puts behind one.
+
+    It is not always eos: Gemma's template ends a turn with <end_of_turn>, and goes on with a line break.
+    """
+    said = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Goodbye"}]
+    behind = tokenizer.apply_chat_template(said, add_generation_prompt=False, tokenize=False).rpartition("Goodbye")[2]
+    special = set(tokenizer.added_tokens_decoder)
+    found = [i for i in tokenizer([behind], add_special_tokens=False)["input_ids"][0] if i in special]
+    return found[:1] or [i for i in [tokenizer.eos_token_id] if i is not None]
 
 
 @functools.cache
@@ -395,34 +528,35 @@ def say_once(text):
     say(text)
 
 
-def own_ids(tokenizer, responses):
+def ids_are_of(tokenizer, responses):
     """Whether sampled ids are this tokenizer's: all are in its vocabulary, and of some the text is what was recorded.
 
     A critic may be of another family than the agent; the agent's ids would then be any words to it.
     """
     sampled = [r for r in responses if isinstance(r, Sampled)]
-    largest = max((max(r.ids) for r in sampled), default=0)
-    told = [r for r in sampled if r.text is not None][::max(1, len(sampled) // 200)]
-    texts = tokenizer.batch_decode([r.ids for r in told], skip_special_tokens=True) if largest < len(tokenizer) else []
-    return largest < len(tokenizer) and all(a.split() == r.text.split() for a, r in zip(texts, told))
+    if max((max(r.ids) for r in sampled), default=0) >= len(tokenizer):
+        return False
+    with_text = [r for r in sampled if r.text is not None][::max(1, len(sampled) // 200)]
+    texts = tokenizer.batch_decode([r.ids for r in with_text], skip_special_tokens=True)
+    return all(text.split() == r.text.split() for text, r in zip(texts, with_text))
 
 
 def tokenise(tokenizer, turns):
     """[(prompt messages, response: text or Sampled)] to [(prompt ids, response ids)], each an int32 array."""
-    if any(isinstance(r, Sampled) for _, r in turns) and not own_ids(tokenizer, [r for _, r in turns]):
+    if any(isinstance(r, Sampled) for _, r in turns) and not ids_are_of(tokenizer, [r for _, r in turns]):
         say_once("the recorded token ids are not this model's (another tokenizer sampled them): the text is used")
         if any(isinstance(r, Sampled) and r.text is None for _, r in turns):
             die("a response has token ids of another tokenizer and no text (output)")
         turns = [(messages, r.text if isinstance(r, Sampled) else r) for messages, r in turns]
-    result = []
+    result, end = [], end_of_turn(tokenizer)
     for start in range(0, len(turns), 1024):
         part = turns[start:start + 1024]
-        prompts = [render(tokenizer, messages) for messages, _ in part]
+        prompts = [render_prompt(tokenizer, messages) for messages, _ in part]
         prompts = tokenizer(prompts, add_special_tokens=False)["input_ids"]
         texts = [response if isinstance(response, str) else "" for _, response in part]
         spoken = tokenizer(texts, add_special_tokens=False)["input_ids"]
         for prompt, text_ids, (_, response) in zip(prompts, spoken, part):
-            ids = text_ids + [tokenizer.eos_token_id] if isinstance(response, str) else response.ids
+            ids = text_ids + end if isinstance(response, str) else response.ids
             result.append((np.array(prompt, np.int32), np.array(ids, np.int32)))
     return result
 
@@ -454,83 +588,36 @@ def join_turns(turns):
     return sequences
 
 
-def context_of(lm_path):
+def context_of(path):
+    """How many tokens a model can read, 0 if its configuration does not say."""
     from transformers import AutoConfig
     try:
-        return getattr(AutoConfig.from_pretrained(lm_path).get_text_config(), "max_position_embeddings", 0) or 0
+        return getattr(AutoConfig.from_pretrained(path).get_text_config(), "max_position_embeddings", 0) or 0
     except (OSError, ValueError) as error:
-        die(f"{lm_path}: no model could be loaded from there ({first_line(error)})")
+        die(f"{path}: no model could be loaded from there ({first_line(error)})")
 
 
-def check_lengths(sequences, limit, where, flag="--model"):
-    longest = max((len(s.ids) for s in sequences), default=0)
+def check_lengths(sequences, model, where):
+    longest, limit = max((len(s.ids) for s in sequences), default=0), context_of(model)
     if limit and longest > limit:
-        die(f"{where}: a dialogue of {longest} tokens does not fit into the model's context of {limit}; "
-            f"use a model with a longer context ({flag}), or leave such records out with --max-length {limit}")
+        die(f"{where}: a dialogue of {longest} tokens does not fit into the context of {model}, {limit}; take a model "
+            f"with a longer one, or leave such records out with --max-length {limit}")
 
 
-# The tiny model: learns from nothing on two CPU cores
-
-
-def tiny_tokenizer(texts, vocabulary):
-    """A byte-level BPE tokenizer trained on the data, with a chat template of its own.
-
-    One piece is a word with its leading space, a whole number, a line break with its indentation, a run of
-    punctuation, or in a web page a tag as far as its classes or a class (`bg-blue-500`), so that whatever is frequent
-    becomes one token and copying it is one decision.
-    The template leaves system messages out: a model trained from nothing could not follow instructions anyway.
-    """
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import PreTrainedTokenizerFast
-    html = r'<[/!]?[A-Za-z][^<>\n]*?(?:>| class=")|">| ?(?:bg|text|p|w|h|flex|grid|gap|justify)(?:-[a-z\d]+)+|'
-    pieces = html + r"\n[ \t]*| ?[^\W\d]+| ?\d+(?:\.\d+)?| ?[^\s\w]+|[^\S\n]+"
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
-        pre_tokenizers.Split(Regex(pieces), behavior="isolated"),
-        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
-    tokenizer.decoder = decoders.ByteLevel()
-    special = ["<|pad|>", "<|user|>", "<|assistant|>", "<|end|>"]
-    tokenizer.train_from_iterator(texts, trainers.BpeTrainer(
-        vocab_size=vocabulary, special_tokens=special, show_progress=False,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|end|>", pad_token="<|pad|>",
-                                   additional_special_tokens=["<|user|>", "<|assistant|>"],
-                                   clean_up_tokenization_spaces=False)
-    fast.chat_template = (
-        "{% for m in messages %}{% if m['role'] != 'system' %}"
-        "{{ '<|' + m['role'] + '|>' + m['content'] + '<|end|>' }}{% endif %}{% endfor %}"
-        "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}")
-    return fast
-
-
-def make_tiny_model(path, texts, vocabulary, seed):
-    """Write a small random Llama and a tokenizer trained on `texts` to `path`, in Hugging Face format."""
-    from transformers import LlamaConfig, LlamaForCausalLM
-    tokenizer = tiny_tokenizer(texts, vocabulary)
-    torch.manual_seed(seed)
-    # An initial spread of 0.08 instead of 0.02: at width 128 the attention starts sharp enough to learn copying early.
-    model = LlamaForCausalLM(LlamaConfig(
-        vocab_size=len(tokenizer), hidden_size=128, intermediate_size=352, num_hidden_layers=3, num_attention_heads=4,
-        num_key_value_heads=4, max_position_embeddings=4096, tie_word_embeddings=False, initializer_range=0.08,
-        bos_token_id=None, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id))
-    model.save_pretrained(path)
-    tokenizer.save_pretrained(path)
-
-
-# Trees: what sequences share at their beginning is computed once
+# ---- Trees: what sequences share at their beginning is computed once
 
 
 class Forest(NamedTuple):
     """Sequences laid out as trees in one row of T tokens: what they share at their beginning is there once.
 
-    The row lists each tree depth first, so that a node's descendants follow it without a gap, and token q sees token k
-    exactly if  k <= q < end[k]:  the whole of the attention mask in one number a token.
+    A token's descendants follow it without a gap, and token q sees token k exactly if  k <= q < end[k]:  the whole of
+    the attention mask in one number a token.
     """
     ids: np.ndarray        # (T,) token ids
     positions: np.ndarray  # (T,) position of each token on its branch
     end: np.ndarray        # (T,) where the part of the row ends that descends from the token
-    paths: list            # of each sequence: (its length,) the places of its tokens in the row
-    blocks: list           # [(start, stop, prefix ranges)]: queries start..stop see the ranges and, masked, themselves
+    paths: list            # of each sequence: (its length,) the indices of its tokens in the row
+    blocks: list           # [(start, stop, prefix)]: queries start..stop see row[prefix] and, masked, themselves
 
 
 def common_prefix(a, b):
@@ -540,10 +627,14 @@ def common_prefix(a, b):
     return int(different[0]) if len(different) else length
 
 
+def reading_order(sequences, indices):
+    """The indices sorted as words in a dictionary: sequences that share a beginning follow each other."""
+    return sorted(indices, key=lambda i: sequences[i].ids.astype(">i4").tobytes())
+
+
 def tree_tokens(sequences):
     """How many tokens the sequences take once everything shared at their beginning is there once."""
-    ordered = sorted((s.ids.astype(">i4").tobytes(), n) for n, s in enumerate(sequences))
-    ids = [sequences[n].ids for _, n in ordered]
+    ids = [sequences[n].ids for n in reading_order(sequences, range(len(sequences)))]
     return sum(map(len, ids)) - sum(common_prefix(a, b) for a, b in zip(ids, ids[1:]))
 
 
@@ -551,52 +642,46 @@ def padded_tokens(sequences):
     return len(sequences) * max(len(s.ids) for s in sequences)
 
 
-def plant(sequences, share=True, block=256):
-    """Lay sequences out as a forest; with share=False each is a tree of its own (sequences packed side by side).
+def plant(sequences, block=256):
+    """Lay sequences out as a forest.
 
-    The longest branch of a node comes first: the dialogue is then one stretch of the row, causal in itself, and the
-    candidates of each turn are leaves behind it that see the dialogue up to their turn. `block` bounds how many leaves'
-    tokens are attended together on a CPU.
+    The longest sequence is a tree's trunk, one stretch of the row that is causal in itself; branches follow it, those
+    that leave it last come first, each planted in the same way. `block` bounds how many tokens of neighbouring branches
+    are attended together on a CPU.
     """
-    paths = [np.empty(len(s.ids), np.int64) for s in sequences]
-    ids, positions, ends, chains = [], [], [], []
-    length = 0
+    ids, ends, positions, paths, blocks, length = [], [], [], [None] * len(sequences), [], 0
 
-    def grow(members, depth, chain, prefix):
-        """Append the subtree of `members`, which share `depth` tokens and come sorted; extend chain."""
+    def grow(members, prefix):
+        """Append what the members, which share the tokens at row[prefix], have beyond them."""
         nonlocal length
-        first, last = sequences[members[0]].ids, sequences[members[-1]].ids
-        stop = common_prefix(first, last) if len(members) > 1 else len(first)
-        begin, node = length, len(ends)
-        ids.append(first[depth:stop])
-        positions.append(np.arange(depth, stop))
-        ends.append(None)
-        length += stop - depth
+        longest, depth = max((sequences[i].ids for i in members), key=len), len(prefix)
+        start, length = length, length + len(longest) - depth
+        end = np.full(len(longest), length)  # of the whole path; the prefix's ends are its own tree's business
+        ids.append(longest[depth:])
+        positions.append(np.arange(depth, len(longest)))
+        ends.append(end[depth:])
+        path = np.concatenate([prefix, np.arange(start, length)])
+        last = blocks[-1] if blocks else (0, 0, path)
+        if depth and np.array_equal(last[2], prefix) and last[1] == start and length - last[0] <= block:
+            blocks[-1] = (last[0], length, prefix)
+        else:
+            blocks.append((start, length, prefix))
+        branches = {}
         for i in members:
-            paths[i][depth:stop] = np.arange(begin, length)
-        chain[1] = length
-        children = {}
-        for i in members:
-            if len(sequences[i].ids) > stop:
-                children.setdefault(int(sequences[i].ids[stop]), []).append(i)
-        branch = prefix + [(chain[0], length)] if length > chain[0] else prefix
-        for n, child in enumerate(sorted(children.values(), key=lambda c: -max(len(sequences[i].ids) for i in c))):
-            if n:
-                chains.append([length, length, branch])
-                chain = chains[-1]
-            grow(child, stop, chain, prefix if n == 0 else branch)
-        ends[node] = np.full(stop - depth, length)
+            shared = common_prefix(sequences[i].ids, longest)
+            if shared == len(sequences[i].ids):
+                paths[i] = path[:shared]
+            else:
+                branches.setdefault((-shared, int(sequences[i].ids[shared])), []).append(i)
+        for (shared, _), branch in sorted(branches.items()):
+            grow(branch, path[:-shared])
+            end[:-shared] = length
 
-    order = sorted(range(len(sequences)), key=lambda i: sequences[i].ids.astype(">i4").tobytes()) if share else None
-    for members in [order] if share else [[i] for i in range(len(sequences))]:
-        chains.append([length, length, []])
-        grow(members, 0, chains[-1], [])
-    blocks = []
-    for start, stop, prefix in chains:
-        if blocks and prefix and blocks[-1][2] == prefix and blocks[-1][1] == start and stop - blocks[-1][0] <= block:
-            blocks[-1] = (blocks[-1][0], stop, prefix)
-        elif stop > start:
-            blocks.append((start, stop, prefix))
+    roots = {}
+    for i, sequence in enumerate(sequences):
+        roots.setdefault(int(sequence.ids[0]), []).append(i)
+    for members in roots.values():
+        grow(members, np.empty(0, np.int64))
     join = lambda parts: np.concatenate(parts).astype(np.int64)
     return Forest(join(ids), join(positions), join(ends), paths, blocks)
 
@@ -607,7 +692,7 @@ class Batch(NamedTuple):
     positions: torch.Tensor     # (R, T) position of each token in its own sequence
     forest: object              # the row's Attention (which token sees which), or None: rows, causal
     source: torch.Tensor        # (N,) flat index of the token that predicts the scored one
-    own: torch.Tensor           # (N,) flat index of the scored token itself
+    scored: torch.Tensor        # (N,) flat index of the scored token itself
     target: torch.Tensor        # (N,) id of the scored token
     turn: torch.Tensor          # (N,) which of the M turns it belongs to
     side: torch.Tensor          # (M,) which of the S sides each turn belongs to
@@ -618,49 +703,53 @@ class Batch(NamedTuple):
     views: tuple = ()           # of each row, what a critic that sees pages reads
 
 
+def as_trees(sequences, pack):
+    """Pictures are no part of a tree: image-text models read padded rows."""
+    return pack == "tree" and not sequences[0].view
+
+
 def collate(sequences, side_of, sides, device, pack, reference=None):
     """Sequences, and the side that each belongs to, as one batch.
 
-    pack "none": side by side in one row, without padding; "turn", "trajectory": as trees. "padded" is for models that
-    take no such mask: rows padded on the right, where causal attention never looks.
+    pack "tree": as trees in one row; "none": rows padded on the right, where causal attention never looks.
     """
-    if pack == "padded":
-        length = max(len(s.ids) for s in sequences)
-        ids = np.zeros((len(sequences), length), np.int64)
-        for row, s in enumerate(sequences):
-            ids[row, :len(s.ids)] = s.ids
-        paths = [row * length + np.arange(len(s.ids)) for row, s in enumerate(sequences)]
-        positions, forest = np.tile(np.arange(length), (len(sequences), 1)), None
-        tokens = sum(len(s.ids) for s in sequences)
-        attended = sum(len(s.ids) * (len(s.ids) + 1) // 2 for s in sequences)
-    else:
-        trees = plant(sequences, share=pack != "none")
+    if as_trees(sequences, pack):
+        trees = plant(sequences)
         ids, positions, paths, tokens = trees.ids[None], trees.positions[None], trees.paths, len(trees.ids)
         pad = -tokens % 128 if device.type == "cuda" else 0  # FlexAttention works in blocks of 128
         ids, positions = np.pad(ids, ((0, 0), (0, pad))), np.pad(positions, ((0, 0), (0, pad)))
         end = np.concatenate([trees.end, np.arange(tokens, tokens + pad) + 1])
         attended = int((trees.positions + 1).sum())
         forest = Attention(end, positions[0], trees.blocks, device)
+    else:
+        length, forest = max(len(s.ids) for s in sequences), None
+        ids = np.zeros((len(sequences), length), np.int64)
+        for row, s in enumerate(sequences):
+            ids[row, :len(s.ids)] = s.ids
+        paths = [row * length + np.arange(len(s.ids)) for row, s in enumerate(sequences)]
+        positions = np.tile(np.arange(length), (len(sequences), 1))
+        tokens = sum(len(s.ids) for s in sequences)
+        attended = sum(len(s.ids) * (len(s.ids) + 1) // 2 for s in sequences)
     source = np.concatenate([path[s.scored - 1] for path, s in zip(paths, sequences)])
-    own = np.concatenate([path[s.scored] for path, s in zip(paths, sequences)])
+    scored = np.concatenate([path[s.scored] for path, s in zip(paths, sequences)])
     target = np.concatenate([s.ids[s.scored] for s in sequences]).astype(np.int64)
     key = np.concatenate([s.turn + side * 100_000 for s, side in zip(sequences, side_of)]).astype(np.int64)
     turns, turn = np.unique(key, return_inverse=True)
-    cached = np.zeros(len(own), np.float32) if reference is None else np.concatenate(reference)
+    cached = np.zeros(len(scored), np.float32) if reference is None else np.concatenate(reference)
     to = lambda array: torch.from_numpy(np.ascontiguousarray(array)).to(device, non_blocking=True)
-    return Batch(ids=to(ids), positions=to(positions), forest=forest, source=to(source), own=to(own), target=to(target),
-                 turn=to(turn), side=to(turns // 100_000), sides=sides, reference=to(cached), tokens=tokens,
-                 attended=attended, views=tuple(s.view for s in sequences))
+    return Batch(ids=to(ids), positions=to(positions), forest=forest, source=to(source), scored=to(scored),
+                 target=to(target), turn=to(turn), side=to(turns // 100_000), sides=sides, reference=to(cached),
+                 tokens=tokens, attended=attended, views=tuple(s.view for s in sequences))
 
 
 def empty_batch(device, pack, example):
     """A forward pass that counts for nothing: keeps ranks in step when one has fewer micro-batches."""
-    if example.view:  # the picture's layers have to run on every rank too
-        return collate([example], [0], 1, device, pack)
-    return collate([Sequence(np.zeros(2, np.int32), np.array([1]), np.array([0]))], [0], 1, device, pack)
+    if not example.view:  # else the picture's layers have to run on every rank too
+        example = Sequence(np.zeros(2, np.int32), np.array([1]), np.array([0]))
+    return collate([example], [0], 1, device, pack)
 
 
-# Attention over a forest
+# ---- Attention over a forest
 
 
 class Attention:
@@ -668,11 +757,10 @@ class Attention:
 
     def __init__(self, end, positions, blocks, device):
         self.end, self.positions = torch.from_numpy(end).to(device), torch.from_numpy(positions.copy()).to(device)
-        self.blocks, self.device, self.masks = blocks, device, {}
-        self.keep = True  # whether the forward pass keeps what the backward pass needs: not when checkpointing
+        self.blocks, self.masks = blocks, {}
 
     def allowed(self, query, key, window):
-        """(n,), (m,) places in the row -> (n, m): does the query see the key?"""
+        """(n,), (m,) indices into the row -> (n, m): does the query see the key?"""
         query, key = query[:, None], key[None, :]
         allowed = (key <= query) & (query < self.end[key])
         return allowed if window is None else allowed & (self.positions[query] - self.positions[key] < window)
@@ -683,14 +771,14 @@ class Attention:
             from torch.nn.attention.flex_attention import BlockMask
             end, positions = self.end, self.positions
             count = len(end) // size
-            ends, places = end.view(count, size), positions.view(count, size)
+            ends, depths = end.view(count, size), positions.view(count, size)
             first = torch.arange(count, device=end.device) * size
             below = first[:, None] > first[None, :]  # the key block comes before the query block
             some = (below & (ends.amax(1)[None, :] > first[:, None])) | (first[:, None] == first[None, :])
             whole = below & (ends.amin(1)[None, :] >= first[:, None] + size)
             if window is not None:
-                some &= places.amin(1)[:, None] - places.amax(1)[None, :] < window
-                whole &= places.amax(1)[:, None] - places.amin(1)[None, :] < window
+                some &= depths.amin(1)[:, None] - depths.amax(1)[None, :] < window
+                whole &= depths.amax(1)[:, None] - depths.amin(1)[None, :] < window
 
             def rule(batch, head, query, key):
                 seen = (key <= query) & (query < end[key])
@@ -704,16 +792,16 @@ class Attention:
         return self.masks[window]
 
     def block_inputs(self, window):
-        """For each block of queries on a CPU: (start, stop, key ranges, mask or None for plain causal)."""
+        """For each block of queries on a CPU: (start, stop, indices of its keys or None: they are its own stretch, mask
+        or None: causal). With a mask where none is needed a trunk would take a quarter longer."""
         if window not in self.masks:
             self.masks[window] = []
             for start, stop, prefix in self.blocks:
-                ranges = prefix + [(start, stop)]
-                keys = torch.cat([torch.arange(a, b) for a, b in ranges])
-                chain = bool((self.end[start:stop] >= stop).all())
-                short = window is None or int(self.positions[start:stop].max()) < window
-                mask = None if chain and not prefix and short else self.allowed(torch.arange(start, stop), keys, window)
-                self.masks[window].append((start, stop, ranges, mask))
+                keys = torch.cat([torch.from_numpy(prefix), torch.arange(start, stop)])
+                mask = None
+                if len(prefix) or window is not None and int(self.positions[start:stop].max()) >= window:
+                    mask = self.allowed(torch.arange(start, stop), keys, window)
+                self.masks[window].append((start, stop, keys if len(prefix) else None, mask))
         return self.masks[window]
 
 
@@ -727,79 +815,14 @@ def attend(query, key, value, mask, scale, softcap):
     return scores.masked_fill(~mask, float("-inf")).softmax(-1) @ value
 
 
-class BlockAttention(torch.autograd.Function):
-    """Attention over a forest on a CPU: each block of queries attends to the stretches of the row it descends from.
-
-    The blocks' own small graphs are kept for the backward pass (with activation checkpointing: made again), which adds
-    their gradients up in place; slicing the row with autograd would write a gradient as long as the row every time.
-    """
-
-    @staticmethod
-    def run(query, key, value, block, scale, softcap, needed):
-        start, stop, ranges, mask = block
-        gather = lambda x: torch.cat([x[:, :, a:b] for a, b in ranges], 2)
-        inputs = [x.detach().requires_grad_(needed) for x in (query[:, :, start:stop], gather(key), gather(value))]
-        with torch.set_grad_enabled(needed):
-            return attend(*inputs, mask, scale, softcap), inputs
-
-    @staticmethod
-    def forward(ctx, query, key, value, blocks, scale, softcap, keep):
-        needed = keep and any(ctx.needs_input_grad[:3])
-        out, ctx.graphs = torch.empty_like(query), []
-        for block in blocks:
-            part, inputs = BlockAttention.run(query, key, value, block, scale, softcap, needed)
-            out[:, :, block[0]:block[1]] = part.detach()
-            if needed:
-                ctx.graphs.append((part, inputs))
-        ctx.save_for_backward(query, key, value)
-        ctx.settings = blocks, scale, softcap
-        return out
-
-    @staticmethod
-    def backward(ctx, gradient):
-        query, key, value = ctx.saved_tensors
-        blocks, scale, softcap = ctx.settings
-        d_query, d_key, d_value = torch.empty_like(query), torch.zeros_like(key), torch.zeros_like(value)
-        for n, block in enumerate(blocks):
-            start, stop, ranges, _ = block
-            part, inputs = ctx.graphs[n] if ctx.graphs else \
-                BlockAttention.run(query, key, value, block, scale, softcap, True)
-            dq, dk, dv = torch.autograd.grad(part, inputs, gradient[:, :, start:stop])
-            d_query[:, :, start:stop] = dq
-            place = 0
-            for a, b in ranges:
-                d_key[:, :, a:b] += dk[:, :, place:place + b - a]
-                d_value[:, :, a:b] += dv[:, :, place:place + b - a]
-                place += b - a
-        ctx.graphs = None
-        return d_query, d_key, d_value, None, None, None, None
-
-
 @torch.compiler.disable
-def block_attention(*inputs):
-    return BlockAttention.apply(*inputs)
-
-
-def tree_attention(module, query, key, value, attention_mask, layout=None, scaling=None, sliding_window=None,
-                   softcap=None, **kwargs):
-    """The attention of every layer, called by transformers: query (R, H, T, D), key and value (R, K, T, D)."""
-    if kwargs.get("s_aux") is not None or kwargs.get("position_bias") is not None:
-        raise NotImplementedError("attention with sinks or position biases")
-    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
-    groups, length = query.shape[1] // key.shape[1], query.shape[2]
-    if layout is not None and query.device.type == "cuda":
-        return flex_tree(query, key, value, layout.block_mask(sliding_window), scaling, softcap).transpose(1, 2), None
-    if groups > 1:
-        key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
-    if layout is not None:
-        out = block_attention(query, key, value, layout.block_inputs(sliding_window), scaling, softcap, layout.keep)
-    else:
-        mask = None
-        if sliding_window is not None and length > sliding_window:
-            back = torch.arange(length, device=query.device)[:, None] - torch.arange(length, device=query.device)
-            mask = (back >= 0) & (back < sliding_window)
-        out = attend(query, key, value, mask, scaling, softcap)
-    return out.transpose(1, 2), None
+def block_attention(query, key, value, blocks, scale, softcap):
+    """Attention over a forest on a CPU, (1, H, T, D): each block of queries attends to the tokens it descends from."""
+    parts = []
+    for start, stop, keys, mask in blocks:
+        seen = lambda x: x[:, :, start:stop] if keys is None else x.index_select(2, keys)
+        parts.append(attend(query[:, :, start:stop], seen(key), seen(value), mask, scale, softcap))
+    return torch.cat(parts, 2)
 
 
 @functools.cache
@@ -808,14 +831,25 @@ def compiled_flex():
     return torch.compile(flex_attention, dynamic=True)
 
 
-def flex_tree(query, key, value, block_mask, scaling, softcap=None):
-    """FlexAttention over a forest (R, H, T, D): what is computed on CUDA."""
-    cap = None if softcap is None else lambda score, batch, head, q, k: softcap * torch.tanh(score / softcap)
-    return compiled_flex()(query, key, value, score_mod=cap, block_mask=block_mask, scale=scaling,
-                           enable_gqa=query.shape[1] != key.shape[1])
+def tree_attention(module, query, key, value, attention_mask, layout=None, scaling=None, sliding_window=None,
+                   softcap=None, **kwargs):
+    """The attention of every layer, called by transformers: query (1, H, T, D), key and value (1, K, T, D)."""
+    if layout is None or kwargs.get("s_aux") is not None or kwargs.get("position_bias") is not None:
+        raise NotImplementedError("attention that takes no tree, or has sinks or position biases")
+    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+    groups = query.shape[1] // key.shape[1]
+    if query.device.type == "cuda":
+        cap = None if softcap is None else lambda score, batch, head, q, k: softcap * torch.tanh(score / softcap)
+        out = compiled_flex()(query, key, value, score_mod=cap, block_mask=layout.block_mask(sliding_window),
+                              scale=scaling, enable_gqa=groups > 1)
+    else:
+        if groups > 1:
+            key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+        out = block_attention(query, key, value, layout.block_inputs(sliding_window), scaling, softcap)
+    return out.transpose(1, 2), None
 
 
-# Log-probabilities
+# ---- Log-probabilities
 
 
 class TokenLogps(torch.autograd.Function):
@@ -882,11 +916,10 @@ class Scorer(nn.Module):
     a processor the model is an image-text one, and reads the views: a value at each token, the pictures' included.
     """
 
-    def __init__(self, lm, head=None, head_bytes=2 ** 29, keep=True, processor=None):
+    def __init__(self, lm, head=None, head_bytes=2 ** 29, processor=None):
         super().__init__()
         self.lm, self.head, self.processor = lm, head, processor
         self.head_bytes = head_bytes  # logits beyond so many bytes are computed again in the backward pass
-        self.keep = keep
 
     def forward(self, batch):
         if self.processor is not None:
@@ -894,14 +927,10 @@ class Scorer(nn.Module):
             hidden = self.lm.base_model(**inputs, use_cache=False).last_hidden_state              # (R, T, D)
             hidden = hidden[inputs["attention_mask"].bool()].to(self.head.weight.dtype)           # (N, D)
             return self.head(hidden).float()[:, 0]                                                # (N,)
-        layout = {}
-        if batch.forest is not None:
-            batch.forest.keep = self.keep
-            layout = {"layout": batch.forest}
-        hidden = self.lm.base_model(input_ids=batch.ids, position_ids=batch.positions, attention_mask=None,
-                                    use_cache=False, **layout).last_hidden_state.flatten(0, 1)  # (R * T, D)
-        if self.head is not None:
-            return self.head(hidden[batch.own].to(self.head.weight.dtype)).float()[:, 0]  # (N,)
+        trees = {} if batch.forest is None else {"layout": batch.forest, "position_ids": batch.positions}
+        hidden = self.lm.base_model(input_ids=batch.ids, use_cache=False, **trees).last_hidden_state.flatten(0, 1)
+        if self.head is not None:                                                                 # (R * T, D)
+            return self.head(hidden[batch.scored].to(self.head.weight.dtype)).float()[:, 0]       # (N,)
         config, output = self.lm.config, self.lm.get_output_embeddings()
         scale = getattr(config, "logit_scale", None) or 1 / (getattr(config, "logits_scaling", None) or 1.0)
         vocabulary = output.weight.shape[0]
@@ -910,250 +939,42 @@ class Scorer(nn.Module):
         return TokenLogps.apply(hidden[batch.source], output.weight, output.bias, batch.target, scale,
                                 getattr(config, "final_logit_softcapping", None), chunk, keep)
 
-    def flops(self, batch):
-        """Floating-point operations forward and backward: 6 per weight and token, 12 per attended pair and layer."""
+    def work(self, batch):
+        """What a batch costs forward and backward, as sums to log: tokens, and floating-point operations.
+
+        6 per weight and token, 12 per attended pair and layer; a critic with a head of its own has no output matrix.
+        """
         config = self.lm.config.get_text_config()
-        output = self.lm.get_output_embeddings().weight.numel()
+        output = 0 if self.head is not None else self.lm.get_output_embeddings().weight.numel()
         body = sum(p.numel() for p in self.lm.base_model.parameters()) - self.lm.get_input_embeddings().weight.numel()
         heads = getattr(config, "num_attention_heads", 0)
         width = heads * (getattr(config, "head_dim", None) or config.hidden_size // max(heads, 1))
         attention = 12 * config.num_hidden_layers * width * batch.attended
-        return 6 * body * batch.tokens + 6 * output * len(batch.source) + attention
-
-
-def segment_sum(values, index, count):
-    """Sum the values that have the same index: (N,), (N,) -> (count,)."""
-    return torch.zeros(count, dtype=values.dtype, device=values.device).index_add_(0, index, values)
-
-
-def drift(ratio, on_chosen):
-    """How far the model is from the reference, in nats per token: half the squared log-ratio, which estimates their KL
-    divergence without ever being negative.
-
-    ratio: (N,) log pi_theta - log pi_ref of tokens that the reference sampled; on_chosen: (N,) bool.
-    """
-    kl = 0.5 * ratio ** 2
-    return {"kl_chosen": (kl[on_chosen].sum(), on_chosen.sum()),
-            "kl_rejected": (kl[~on_chosen].sum(), (~on_chosen).sum())}
-
-
-# The process group, and the model on it
-
-
-def start_process_group():
-    """Join torchrun's group if there is one; returns the device. Plain `python` on a CPU needs no group."""
-    cuda = torch.cuda.is_available()
-    if cuda:
-        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
-    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
-        dist.init_process_group("cuda:nccl,cpu:gloo" if cuda else "gloo")
-    elif cuda:
-        dist.init_process_group("cuda:nccl,cpu:gloo", store=dist.HashStore(), rank=0, world_size=1)
-    return torch.device("cuda", torch.cuda.current_device()) if cuda else torch.device("cpu")
-
-
-def barrier():
-    if dist.is_initialized():
-        dist.barrier()
-
-
-def add_up(numbers, device):
-    """Sum a list of floats over all ranks."""
-    if not dist.is_initialized():
-        return numbers
-    total = torch.tensor(numbers, dtype=torch.float64, device=device)
-    dist.all_reduce(total)
-    return total.tolist()
-
-
-def finish():
-    if dist.is_initialized():
-        dist.barrier()
-        dist.destroy_process_group()
-
-
-def local_folder(path, role=""):
-    """The folder that holds the model: `path` itself, or where the hub's copy lies."""
-    if Path(path).is_dir():
-        return Path(path)
-    from huggingface_hub import snapshot_download
-    try:
-        return Path(snapshot_download(path, allow_patterns=["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]))
-    except Exception as error:  # the hub's client raises many kinds, all of which mean: it is not to be had
-        die(f"{path}{role}: neither a folder nor a model that could be fetched ({first_line(error)})")
-
-
-@contextmanager
-def parameters_on_meta():
-    """Inside, modules are built with parameters that take no memory; buffers (rotary frequencies) are real."""
-    register = nn.Module.register_parameter
-
-    def on_meta(module, name, parameter):
-        register(module, name, parameter)
-        if parameter is not None and not parameter.is_meta:  # one that is, is shared: tied to another module's
-            module._parameters[name] = nn.Parameter(parameter.to("meta"), requires_grad=parameter.requires_grad)
-    nn.Module.register_parameter = on_meta
-    try:
-        yield
-    finally:
-        nn.Module.register_parameter = register
-
-
-def read_weights(model, folder):
-    """Fill the model's parameters from its safetensors files, each rank reading only the rows that it holds."""
-    from safetensors import SafetensorError, safe_open
-    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
-    waiting = dict(model.lm.named_parameters())
-
-    def read(file):
-        with safe_open(file, "pt") as tensors, torch.no_grad():
-            for name in waiting.keys() & set(tensors.keys()):
-                parameter, rows = waiting.pop(name), tensors.get_slice(name)
-                if hasattr(parameter, "placements"):
-                    shape, offset = compute_local_shape_and_global_offset(
-                        parameter.shape, parameter.device_mesh, parameter.placements)
-                    if shape[0]:
-                        parameter.to_local().copy_(rows[offset[0]:offset[0] + shape[0]])
-                else:
-                    parameter.copy_(rows[...])
-    for file in sorted(folder.glob("*.safetensors")):
-        try:
-            read(file)
-        except (SafetensorError, OSError, RuntimeError) as error:
-            die(f"{file}: the weights there are damaged, or not of this model ({first_line(error)}); make or fetch the "
-                f"model again")
-    return sorted(waiting)
-
-
-def decoder_layers(lm):
-    return [module for module in lm.modules() if type(module).__name__ in (lm._no_split_modules or ())]
-
-
-def shard(model, device, offload):
-    """FSDP2: each decoder layer a group, the rest one; bf16 in compute on CUDA, float32 masters and reductions."""
-    from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
-    options = {"offload_policy": CPUOffloadPolicy(pin_memory=device.type == "cuda") if offload else OffloadPolicy()}
-    if device.type == "cuda":
-        options["mp_policy"] = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-    for layer in decoder_layers(model.lm):
-        fully_shard(layer, **options)
-    fully_shard(model, **options)
-
-
-def load_model(path, device, args, head=None, train=True, processor=None):
-    """A Scorer around the causal language model at `path`, float32, sharded over the ranks, in train or eval mode.
-
-    With a processor: around the image-text model there. Its weights have other names in the file than in the model, so
-    transformers reads them, all of them on every rank; and its rows are padded, since no tree mask fits its attention.
-    """
-    from safetensors import SafetensorError
-    from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
-    from transformers.utils import logging
-    logging.disable_progress_bar()
-    AttentionInterface.register("tree", tree_attention)
-    folder = local_folder(path)
-
-    def build(**options):
-        try:
-            return AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder), dtype=torch.float32, **options)
-        except (OSError, ValueError, KeyError) as error:
-            if "attn_implementation" in options:
-                return None
-            die(f"{path}: no causal language model could be loaded from there ({first_line(error)})")
-
-    if processor is None:
-        with parameters_on_meta():
-            lm = build(attn_implementation="tree")
-            kinds = set(getattr(lm.config, "layer_types", None) or ()) if lm else {"unknown"}
-            trees = kinds <= {"full_attention", "sliding_attention"} and lm._supports_attention_backend
-            lm = lm if trees else build()
-    else:
-        trees, args.pack = False, "padded"
-        try:
-            lm, info = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32,
-                                                                   output_loading_info=True)
-        except (SafetensorError, OSError, ValueError, KeyError) as error:
-            die(f"{path}: no image-text-to-text model could be loaded from there ({first_line(error)})")
-    for module in lm.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = 0.0
-    if args.checkpointing != "none" and train:
-        lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-        for layer in decoder_layers(lm)[1::2] if args.checkpointing == "selective" else ():
-            layer.gradient_checkpointing = False
-    if args.compile:
-        for layer in decoder_layers(lm):
-            layer.compile(dynamic=True)
-    model = Scorer(lm, head, head_bytes=2 ** (32 if device.type == "cuda" else 29), keep=args.checkpointing == "none",
-                   processor=processor)
-    if dist.is_initialized():
-        shard(model, device, args.cpu_offload)
-    home = torch.device("cpu") if args.cpu_offload else device
-
-    def settle(tensor):
-        where = home if isinstance(tensor, nn.Parameter) else device
-        return torch.empty_like(tensor, device=where) if tensor.is_meta else tensor.to(where)
-    model._apply(settle)
-    if processor is None:
-        lm.tie_weights()  # allocating gave a tied weight one copy at each of its places
-    missing = read_weights(model, folder) if processor is None else sorted(info["missing_keys"])
-    if missing:
-        die(f"{path}: the safetensors files there do not hold {missing[0]} ({len(missing)} are missing); save "
-            f"the model again with save_pretrained")
-    if trees and not trees_agree(model.eval(), device):
-        trees = False
-        lm.set_attn_implementation("eager")  # its own, where ours cannot do what it asks for
-    if not trees and args.pack != "padded":
-        say(f"{path}: the attention of {type(lm).__name__} takes no tree mask; each sequence is computed by itself")
-        args.pack = "padded"
-    return model.train(train)
+        return {"tokens": (batch.tokens, 0),
+                "flops": (6 * body * batch.tokens + 6 * output * len(batch.source) + attention, 0)}
 
 
 @torch.no_grad()
-def trees_agree(model, device):
-    """Whether three short dialogues as a tree have the log-probabilities that they have one by one."""
-    ids = np.arange(24, dtype=np.int32) % model.lm.config.vocab_size
-    paths = [ids, np.concatenate([ids[:12], ids[3:9]]), np.concatenate([ids[:5], ids[1:8]])]
-    sequences = [Sequence(path, np.arange(4, len(path)), np.zeros(len(path) - 4, np.int64)) for path in paths]
-    try:
-        numbers = [model(collate(sequences, [0] * 3, 1, device, pack)) for pack in ("turn", "padded")]
-    except NotImplementedError:
-        return False
-    finally:
-        if dist.is_initialized():
-            model.reshard()  # the root group stays gathered after a forward pass; the optimizer must see its shards
-    # In bf16 the two layouts round differently; a mask that is not honoured is off by far more.
-    return (numbers[0] - numbers[1]).abs().mean().item() < (0.05 if device.type == "cuda" else 1e-3)
-
-
-def save_model(model, tokenizer, path, args, extra=None):
-    """Write the model in Hugging Face format to `path`: into a folder beside it first, then moved file by file."""
-    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
-    state = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True)) \
-        if dist.is_initialized() else model.state_dict()
-    if rank() == 0:
-        lm, part = model.lm, Path(path).with_name(Path(path).name + ".part")
-        named = {name for name, _ in lm.named_parameters()}  # a tied weight has one name here
-        kind = getattr(torch, args.save_dtype)
-        weights = {name: state["lm." + name].to(kind).contiguous() for name in named}
-        try:
-            shutil.rmtree(part, ignore_errors=True)
-            lm.save_pretrained(part, state_dict=weights)
-            config = json.loads((part / "config.json").read_text(encoding="utf-8"))  # names the dtype of training
-            (part / "config.json").write_text(json.dumps({**config, "dtype": args.save_dtype}, indent=2) + "\n")
-            tokenizer.save_pretrained(part)
-            if extra:
-                (part / "critic.json").write_text(json.dumps(extra, indent=1))
-            # config.json comes last: its presence says that the output is complete
-            for file in sorted(part.iterdir(), key=lambda f: (f.name == "config.json", f.name)):
-                os.replace(file, Path(path) / file.name)
-            part.rmdir()
-        except OSError as error:
-            die(f"{path}: could not be written ({error}); the checkpoints are intact, and the same command continues")
-    barrier()
-
-
-# Passes without gradients: the reference and the critic
+def score_all(model, sequences, device, args, title):
+    """One number for each scored token of each sequence: a list of float32 arrays. Ranks share the work."""
+    if as_trees(sequences, args.pack):
+        order, cost = reading_order(sequences, range(len(sequences))), tree_tokens
+    else:
+        order, cost = sorted(range(len(sequences)), key=lambda i: len(sequences[i].ids)), padded_tokens
+    rows = cut(order, lambda part: cost([sequences[i] for i in part]) <= args.micro_tokens)
+    mine = rows[rank()::world()]
+    result = {}
+    for n in progress(range(-(-len(rows) // world())), title, "batch"):
+        part = mine[n] if n < len(mine) else []
+        batch = empty_batch(device, args.pack, sequences[0])
+        if part:
+            batch = collate([sequences[i] for i in part], [0] * len(part), 1, device, args.pack)
+        values = model(batch).float().cpu().numpy()
+        ends = np.cumsum([len(sequences[i].scored) for i in part])
+        result.update(zip(part, np.split(values, ends[:-1]) if part else []))
+    release(model)
+    result = gather(result)
+    return [result[i] for i in range(len(sequences))]
 
 
 def cut(things, fits):
@@ -1163,76 +984,38 @@ def cut(things, fits):
     return cut(things[:len(things) // 2], fits) + cut(things[len(things) // 2:], fits)
 
 
-@torch.no_grad()
-def score_all(model, sequences, device, args, title):
-    """One number for each scored token of each sequence: a list of float32 arrays. Ranks share the work."""
-    if args.pack in ("none", "padded"):
-        order, cost = sorted(range(len(sequences)), key=lambda i: len(sequences[i].ids)), padded_tokens
-    else:
-        order, cost = sorted(range(len(sequences)), key=lambda i: sequences[i].ids.astype(">i4").tobytes()), tree_tokens
-    rows = cut(order, lambda part: cost([sequences[i] for i in part]) <= args.micro_tokens)
-    mine = rows[rank()::world()]
-    result = {}
-    rounds = range(-(-len(rows) // world()))
-    for n in tqdm(rounds, desc=title, disable=rank() > 0, mininterval=BAR_SECONDS, unit="batch"):
-        part = mine[n] if n < len(mine) else []
-        batch = empty_batch(device, args.pack, sequences[0])
-        if part:
-            batch = collate([sequences[i] for i in part], [0] * len(part), 1, device, args.pack)
-        values = model(batch).float().cpu().numpy()
-        ends = np.cumsum([len(sequences[i].scored) for i in part])
-        result.update(zip(part, np.split(values, ends[:-1]) if part else []))
-    result = everyones(result)
-    return [result[i] for i in range(len(sequences))]
-
-
-def everyones(mine):
-    """The union of every rank's dictionary."""
-    if world() == 1:
-        return mine
-    gathered = [None] * world()
-    dist.all_gather_object(gathered, mine)
-    return {key: value for part in gathered for key, value in part.items()}
-
-
-def fingerprint(*parts):
-    """A short name for settings, arrays of data and model folders: what a cache of them is filed under."""
-    digest = hashlib.sha256()
+def digest(*parts):
+    """A short name for settings and arrays of data: what a cache of them is filed under."""
+    found = hashlib.sha256()
     for part in parts:
-        if isinstance(part, Path):
-            kinds = (".safetensors", ".json")
-            files = sorted(f for f in part.glob("*.*") if f.suffix in kinds and f.stem != "settings")
-            part = [str(part)] + [(f.name, f.stat().st_size, f.stat().st_mtime_ns) for f in files]
-        digest.update(part.tobytes() if isinstance(part, np.ndarray) else repr(part).encode())
-    return digest.hexdigest()[:16]
+        found.update(part.tobytes() if isinstance(part, np.ndarray) else repr(part).encode())
+    return found.hexdigest()[:16]
 
 
-def reference_logps(path, sequences, device, args, cache):
+def reference_logps(path, sequences, device, args):
     """Log-probabilities under the reference, once: from the cache, or one pass that fills it. No model stays."""
-    key = fingerprint(Path(path), *[a for s in sequences for a in (s.ids, s.scored)])
-    file = Path(cache) / f"reference-{key}.npy"
-    ends = np.cumsum([len(s.scored) for s in sequences])
-    if file.is_file():
-        flat = np.load(file)
-        if len(flat) == ends[-1]:
-            say(f"reference log-probabilities: taken from {file}")
-            return np.split(flat, ends[:-1])
-    model = load_model(path, device, args, train=False)
-    values = score_all(model, sequences, device, args, "reference")
+    name = digest(from_rank0(lambda: fingerprint(path)), *[a for s in sequences for a in (s.ids, s.scored)])
+    file = Path(args.out).parent / "cache" / f"reference-{name}.npy"
+    flat = from_rank0(lambda: np.load(file) if file.is_file() else None)
+    if flat is not None:
+        say(f"reference log-probabilities: taken from {file}")
+        return np.split(flat, np.cumsum([len(s.scored) for s in sequences])[:-1])
+    values = score_all(load_model(path, device, args, train=False), sequences, device, args, "reference")
     if rank() == 0:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        part = file.with_suffix(".part")
-        with open(part, "wb") as out:
+        with whole(file) as part, open(part, "wb") as out:
             np.save(out, np.concatenate(values))
-        os.replace(part, file)
-    barrier()
     return values
 
 
-def new_head(path):
-    """A linear head that starts at zero, so that every trajectory starts with the same score."""
+# ---- The critic as the other stages use it
+
+
+def new_head(args):
+    """A linear head that starts at zero, so that every trajectory starts with the same score; None for log-ratios."""
     from transformers import AutoConfig
-    head = nn.Linear(AutoConfig.from_pretrained(path).get_text_config().hidden_size, 1)
+    if args.head == "log-ratio":
+        return None
+    head = nn.Linear(AutoConfig.from_pretrained(args.model).get_text_config().hidden_size, 1)
     nn.init.zeros_(head.weight), nn.init.zeros_(head.bias)
     return head
 
@@ -1245,99 +1028,247 @@ def head_weights(model):
     return {"weight": whole(model.head.weight), "bias": whole(model.head.bias)}
 
 
-def read_critic(path):
-    """critic.json, which says how the critic was trained, and the head if it has one."""
-    try:
-        note = json.loads((Path(path) / "critic.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        die(f"{path}: no critic.json in there; train one first with train_critic.py, or name another with --critic")
-    head = None
-    try:
-        if not {"head", "context", "advantage", "reference"} <= note.keys():
-            raise KeyError
-        if note["weights"]:
-            head = nn.Linear(len(note["weights"]["weight"]), 1)
-            with torch.no_grad():
-                head.weight.copy_(torch.tensor([note["weights"]["weight"]]))
-                head.bias.copy_(torch.tensor(note["weights"]["bias"]))
-    except (AttributeError, LookupError, TypeError, ValueError):
-        die(f"{path}/critic.json is not what train_critic.py writes; train the critic again, or name another with "
-            f"--critic")
-    return note, head
+class Critic:
+    """A trained critic: what every stage asks for the advantages of turns.
 
-
-def reference_of(critic, note, model=None):
-    """The reference of Eq. 3: the model that the critic was trained from, whatever --model says; None without one."""
-    if note["head"] != "log-ratio":
-        return None
-    local_folder(note["reference"], f" (the reference of {critic}, from which it was trained)")
-    if model and Path(model).resolve() != Path(note["reference"]).resolve():
-        say(f"advantages are relative to {note['reference']}, from which {critic} was trained, not to --model {model}")
-    return note["reference"]
-
-
-def critic_advantages(sequences, critic, reference, note, head, device, args, reference_sequences=None, processor=None):
-    """Each turn's advantage (Eq. 3), one list for each sequence. The critic, then the reference: never both in memory.
-
-    `reference_sequences`: the same responses after another prompt, for a reference that does not see c.
+    resident: keep critic and reference in memory (many small requests); else one model at a time is there, which is
+    loaded for each call. without_c: hide c from a critic that was trained with it. reference_without_c: only from the
+    reference of Eq. 3. `note` is critic.json.
     """
-    args = copy.copy(args)  # how the critic has to be packed says nothing about the policy
-    model = load_model(critic, device, args, head, train=False, processor=processor)
-    values = score_all(model, sequences, device, args, "critic")
-    if note["head"] == "log-ratio":
-        model = load_model(reference, device, args, train=False)
-        base = score_all(model, reference_sequences or sequences, device, args, "reference")
-        values = [v - b for v, b in zip(values, base)]
-    result = []
-    for value, sequence in zip(values, sequences):
-        parts = np.split(value, np.flatnonzero(np.diff(sequence.turn)) + 1)
-        if note["head"] == "value":
-            result.append([float(part[-1]) for part in parts])
-        elif note["advantage"] == "sum":
-            result.append([float(part.sum(dtype=np.float64)) for part in parts])
-        else:
-            result.append([float(part.mean(dtype=np.float64)) for part in parts])
-    return result
+
+    def __init__(self, path, device=None, resident=False, without_c=False, reference_without_c=False,
+                 micro_tokens=8192, offload=False):
+        self.path, self.resident, self.models = path, resident, {}
+        self.device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        file = Path(path) / "critic.json"
+        try:
+            self.note = json.loads(file.read_text(encoding="utf-8"))
+            [self.note[key] for key in ("context", "advantage", "reference")]
+            self.head = None
+            if self.note["head"] != "log-ratio":
+                weights = self.note["weights"]
+                self.head = nn.Linear(len(weights["weight"]), 1)
+                self.head.load_state_dict({"weight": torch.tensor([weights["weight"]]),
+                                           "bias": torch.tensor(weights["bias"])})
+        except OSError:
+            die(f"{path}: no critic.json in there; train one first with train_critic.py, or name another with --critic")
+        except (LookupError, TypeError, ValueError, AttributeError, RuntimeError):
+            die(f"{file} is not what train_critic.py writes; train the critic again, or name another with --critic")
+        self.reference = self.note["reference"] if self.head is None else None
+        if self.reference:
+            context_of(self.reference)  # it is needed only after the critic's pass: exit now if it is gone
+            if fingerprint(self.reference) != self.note.get("reference_fingerprint", fingerprint(self.reference)):
+                die(f"{self.reference} is no longer the model that {path} was trained from; train the critic again")
+        self.with_c = self.note["context"] == "with-c" and not without_c
+        self.reference_with_c = self.with_c and not reference_without_c
+        self.processor = load_processor(path) if self.note.get("pictures") else None
+        self.tokenizer = self.processor.tokenizer if self.processor else load_tokenizer(path)
+        self.args = argparse.Namespace(pack=self.note.get("pack", "tree"), micro_tokens=micro_tokens, compile=False,
+                                       checkpointing="none", cpu_offload=offload)
+
+    def advantages(self, turns):
+        """Eq. 3 for each turn, or what the head says of it: a float each.
+
+        turns: [(prompt messages, response: text or Sampled, ground_truth or None)], c not yet in front.
+        """
+        if not turns:
+            return []
+        sequences = self.sequences(turns, self.with_c)
+        check_lengths(sequences, self.path, "the critic")
+        values = self.score(self.path, sequences)
+        if self.reference:
+            if self.reference_with_c != self.with_c:
+                sequences = self.sequences(turns, self.reference_with_c)
+            values = [v - r for v, r in zip(values, self.score(self.reference, sequences))]
+        if self.note["head"] == "value":
+            return [float(v[-1]) for v in values]
+        mean = self.note["advantage"] != "sum"
+        return [float(v.mean(dtype=np.float64) if mean else v.sum(dtype=np.float64)) for v in values]
+
+    def sequences(self, turns, with_c):
+        if with_c and any(c is None for _, _, c in turns):
+            die(f"{self.path} was trained with c: each turn needs its task's ground_truth")
+        turns = [(messages, response, c if with_c else None) for messages, response, c in turns]
+        if self.processor:
+            return view_turns(turns, self.processor, Path(self.path).parent / "cache" / "pictures")
+        return [join_turns([turn])[0] for turn in tokenise(self.tokenizer, in_context(turns))]
+
+    def score(self, path, sequences):
+        model = self.models.get(path)
+        if model is None:
+            model = load_model(path, self.device, self.args, self.head, train=False, processor=self.processor)
+        if self.resident:
+            self.models[path] = model
+        title = "" if self.resident else "critic" if path == self.path else "reference"
+        return score_all(model, sequences, self.device, self.args, title)
 
 
-# What a step is made of
+# ---- Loading, sharding and saving a model
 
 
-class Item(NamedTuple):
-    """What one step counts as one: a pair (chosen and rejected), or a single dialogue (no rejected)."""
-    chosen: list    # indices of sequences
-    rejected: list
-    group: tuple    # (trajectory, turn): items of one group share most of their prompt
-    label: float = 1.0
-    answers: tuple = (False, False)  # whether chosen and rejected give the final answer
+def decoder_layers(lm):
+    return [module for module in lm.modules() if type(module).__name__ in (lm._no_split_modules or ())]
 
 
-def leave_out_long(items, sequences, args, where):
-    """Without the items that --max-length leaves out."""
-    if not args.max_length:
-        return items, sequences
-    short = [item for item in items
-             if all(len(sequences[i].ids) <= args.max_length for i in item.chosen + item.rejected)]
-    if len(short) < len(items):
-        say(f"{where}: {len(items) - len(short)} of {len(items)} left out: longer than {args.max_length} tokens")
-    if not short:
-        die(f"{where}: --max-length {args.max_length} leaves nothing to train on")
-    used = sorted({i for item in short for i in item.chosen + item.rejected})
-    place = {i: n for n, i in enumerate(used)}
-    move = lambda side: [place[i] for i in side]
-    items = [item._replace(chosen=move(item.chosen), rejected=move(item.rejected)) for item in short]
-    return items, [sequences[i] for i in used]
+def shard(model, device, offload):
+    """FSDP2: one group per decoder layer, one for the rest; bf16 in compute on CUDA, float32 masters and reductions."""
+    from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+    options = {"offload_policy": CPUOffloadPolicy(pin_memory=device.type == "cuda") if offload else OffloadPolicy()}
+    if device.type == "cuda":
+        options["mp_policy"] = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    for layer in decoder_layers(model.lm):
+        fully_shard(layer, **options)
+    fully_shard(model, **options)
+
+
+def release(model):
+    """After a forward pass without a backward one FSDP's root group stays gathered: an optimizer built then, or a state
+    saved, would hold the gathered tensors instead of the shards."""
+    if dist.is_initialized():
+        model.reshard()
+
+
+def load_model(path, device, args, head=None, train=True, processor=None):
+    """A Scorer around the causal language model at `path`, sharded over the ranks; with a processor an image-text one.
+
+    Under a process group weights and reductions are float32. Rank 0 alone reads the file, whole; each rank then gets
+    its shards. Without a group (CPU, or a critic inside rollout.py on a GPU, then in bf16) it is loaded as it is.
+    """
+    from safetensors import SafetensorError
+    from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+    from transformers.utils import logging
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
+    logging.disable_progress_bar()
+    AttentionInterface.register("tree", tree_attention)
+    kind = AutoModelForImageTextToText if processor else AutoModelForCausalLM
+    trees = args.pack == "tree" and processor is None
+    grouped = dist.is_initialized()
+    options = {"dtype": torch.bfloat16 if device.type == "cuda" and not grouped else torch.float32,
+               **({"attn_implementation": "tree"} if trees else {})}
+    no_trees = f"{path}: the attention of this model takes no tree mask; compute each sequence by itself: --pack none"
+    lm, full = None, {}
+    try:
+        config = AutoConfig.from_pretrained(path)
+        kinds = set(getattr(config.get_text_config(), "layer_types", None) or ())
+        if trees and not kinds <= {"full_attention", "sliding_attention"}:
+            die(no_trees)
+        if rank() == 0:
+            lm, info = kind.from_pretrained(path, output_loading_info=True, **options)
+            if info["missing_keys"]:
+                die(f"{path}: the weights there lack {sorted(info['missing_keys'])[0]} ({len(info['missing_keys'])} "
+                    f"are missing); make or fetch the model again")
+        if grouped:
+            full = {f"lm.{name}": weight for name, weight in lm.state_dict().items()} if lm else {}
+            buffers = from_rank0(lambda: dict(lm.named_buffers()))  # rotary frequencies and the like: in no file
+            with torch.device("meta"):
+                lm = kind.from_config(config, **options)
+    except (SafetensorError, OSError, ValueError, KeyError, RuntimeError) as error:
+        if trees and "attn" in str(error).lower():
+            die(no_trees)
+        what = "image-text-to-text" if processor else "causal language"
+        die(f"{path}: no {what} model could be loaded from there ({first_line(error)})")
+    if trees and not lm._supports_attention_backend:
+        die(no_trees)
+    for module in lm.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+    if args.checkpointing != "none" and train:
+        lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        for layer in decoder_layers(lm)[1::2] if args.checkpointing == "selective" else ():
+            layer.gradient_checkpointing = False
+    if args.compile:
+        for layer in decoder_layers(lm):
+            layer.compile(dynamic=True)
+    model = Scorer(lm, head, head_bytes=2 ** (32 if device.type == "cuda" else 29), processor=processor)
+    if grouped:
+        if head is not None:
+            full |= {f"head.{name}": weight.clone() for name, weight in head.state_dict().items()} if full else {}
+        shard(model, device, args.cpu_offload)
+        model.to_empty(device="cpu" if args.cpu_offload else device)
+        lm.tie_weights()  # to_empty gave a tied weight one copy at each of its places
+        set_model_state_dict(model, full, options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True))
+        for name, buffer in buffers.items():
+            module, _, leaf = name.rpartition(".")
+            setattr(lm.get_submodule(module), leaf, buffer.to(device))
+    else:
+        model.to(device)
+    if trees and not trees_agree(model.eval(), device):
+        die(no_trees)
+    return model.train(train)
+
+
+@torch.no_grad()
+def trees_agree(model, device):
+    """Whether three short dialogues as a tree have the log-probabilities that they have one by one."""
+    ids = np.arange(24, dtype=np.int32) % model.lm.config.vocab_size
+    paths = [ids, np.concatenate([ids[:12], ids[3:9]]), np.concatenate([ids[:5], ids[1:8]])]
+    sequences = [Sequence(path, np.arange(4, len(path)), np.zeros(len(path) - 4, np.int64)) for path in paths]
+    score = lambda part: model(collate(part, [0] * len(part), 1, device, "tree"))
+    try:
+        apart = (score(sequences) - torch.cat([score([s]) for s in sequences])).abs().mean().item()
+    except NotImplementedError:
+        return False
+    release(model)
+    # In bf16 the two layouts round differently; a mask that is not honoured is off by far more.
+    return apart < (0.05 if device.type == "cuda" else 1e-3)
+
+
+def save_model(model, tokenizer, seed, args, cost, note=None):
+    """Write the model in Hugging Face format to --out: into a folder beside it first, then moved file by file.
+
+    cost: what the records and models that went into it took; note: critic.json, whose head is added here.
+    """
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+    from transformers import GenerationConfig
+    from transformers.utils import cached_file
+    if args.keep_best:
+        load_best(model, args)
+    state = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True)) \
+        if dist.is_initialized() else model.state_dict()
+    weights = head_weights(model)
+    if rank() == 0:
+        lm, out = model.lm, Path(args.out)
+        part = out.with_name(out.name + ".part")
+        named = {name for name, _ in lm.named_parameters()}  # a tied weight has one name here
+        kind = getattr(torch, args.save_dtype)
+        steps = [json.loads(line) for line in (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+        cost = {key: int(cost.get(key, 0)) for key in COST}
+        cost["optimizer_steps"] += len(steps)
+        cost["training_tokens"] += sum(step["tokens"] for step in steps)
+        try:
+            shutil.rmtree(part, ignore_errors=True)
+            lm.generation_config = GenerationConfig.from_model_config(lm.config)  # the seed's own is copied below
+            lm.save_pretrained(part, state_dict={name: state["lm." + name].to(kind).contiguous() for name in named})
+            config = json.loads((part / "config.json").read_text(encoding="utf-8"))  # names the dtype of training
+            (part / "config.json").write_text(json.dumps({**config, "dtype": args.save_dtype}, indent=2) + "\n")
+            tokenizer.save_pretrained(part)
+            generation = cached_file(seed, "generation_config.json", _raise_exceptions_for_missing_entries=False)
+            if generation:  # as the seed model has it: all of its end tokens
+                shutil.copy(generation, part / "generation_config.json")
+            (part / "cost.json").write_text(json.dumps(cost, indent=1) + "\n")
+            if note:
+                (part / "critic.json").write_text(json.dumps({**note, "weights": weights}, indent=1))
+            # config.json comes last: its presence says that the output is complete
+            for file in sorted(part.iterdir(), key=lambda f: (f.name == "config.json", f.name)):
+                os.replace(file, out / file.name)
+            part.rmdir()
+        except OSError as error:
+            die(f"{out}: could not be written ({error}); the checkpoints are intact, and the same command continues", 1)
+    barrier()
+
+
+# ---- What a step is made of
 
 
 def step_items(items, args):
     """The items of each step: a new random order every epoch, the same on any number of ranks.
 
-    What is shuffled is turns, so that the pairs of a step are of several random turns, or with --pack trajectory whole
-    trajectories (critic: tasks), whose pairs then come one after the other.
+    --shuffle says what is shuffled: pairs; turns, whose pairs then come one after the other; or whole trajectories
+    (pairs of trajectories: tasks).
     """
     units = {}
     for i, item in enumerate(items):
-        units.setdefault(item.group[:1 if args.order == "trajectory" else 2], []).append(i)
+        units.setdefault({"pairs": i, "turns": item.group, "trajectories": item.group[0]}[args.shuffle], []).append(i)
     units, steps = list(units.values()), []
     for epoch in range(args.epochs):
         order = np.random.default_rng([args.seed, epoch]).permutation(len(units))
@@ -1347,21 +1278,21 @@ def step_items(items, args):
 
 
 def micro_batches(items, sequences, args):
-    """This rank's micro-batches of a step, and how many every rank runs (the most that any rank needs)."""
+    """This rank's micro-batches of some items; every rank has as many, where it needs fewer the last are empty."""
     of = lambda part: [sequences[i] for item in part for i in item.chosen + item.rejected]
     longest = lambda item: max(len(sequences[i].ids) for i in item.chosen + item.rejected)
-    if args.pack in ("none", "padded"):
-        ordered, cost = sorted(items, key=longest), padded_tokens
-        shares = [ordered[r::world()] for r in range(world())]
-    else:  # neighbours share most: each rank takes a stretch of about the same length
+    if as_trees(sequences, args.pack):  # neighbours share most: each rank takes a stretch of about the same length
         ordered, cost = sorted(items, key=lambda item: (repr(item.group), item.chosen)), tree_tokens
-        place = np.cumsum([longest(item) for item in ordered])
-        share = np.minimum((place - 1) * world() // place[-1], world() - 1)
-        shares = [[item for item, s in zip(ordered, share) if s == r] for r in range(world())]
+        until = np.cumsum([longest(item) for item in ordered])
+        rank_of = np.minimum((until - 1) * world() // until[-1], world() - 1)
+        portions = [[item for item, r in zip(ordered, rank_of) if r == n] for n in range(world())]
+    else:
+        ordered, cost = sorted(items, key=longest), padded_tokens
+        portions = [ordered[n::world()] for n in range(world())]
     fits = lambda part: (not args.micro_batch or len(part) <= args.micro_batch) and cost(of(part)) <= args.micro_tokens
-    parts = [cut(part, fits) for part in shares]
-    most = max(map(len, parts))
-    return parts[rank()] + [[]] * (most - len(parts[rank()])), most
+    parts = [cut(portion, fits) for portion in portions]
+    mine = parts[rank()]
+    return mine + [[]] * (max(map(len, parts)) - len(mine))
 
 
 def collate_items(items, sequences, reference, device, args):
@@ -1374,7 +1305,296 @@ def collate_items(items, sequences, reference, device, args):
                    args.pack, [reference[i] for i, _ in index] if reference is not None else None)
 
 
-# Pages as pictures: what a critic with a regression head sees in the frontend domain
+def learning_rate(step, steps, peak, warmup=0.03, final=0.1):
+    """Linear warm-up over the first 3% of the steps, then a cosine down to a tenth (both flags)."""
+    warm = max(1, round(warmup * steps))
+    if step < warm:
+        return peak * (step + 1) / warm
+    progress = (step - warm) / max(1, steps - warm)
+    return peak * (final + (1 - final) * 0.5 * (1 + math.cos(math.pi * progress)))
+
+
+def reduce_at_the_end(model, last):
+    """FSDP sums gradients over the ranks only after a step's last micro-batch."""
+    if dist.is_initialized():
+        model.set_requires_gradient_sync(last)
+
+
+def optimizer_step(model, optimizer, rate, clip):
+    """Clip the gradient to the norm `clip`, update, clear; returns the norm before clipping."""
+    norm = nn.utils.clip_grad_norm_(model.parameters(), clip)
+    norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    return norm.item()
+
+
+def accumulate(total, stats):
+    """Add a micro-batch's {name: (sum, count)} to the step's; a count of 0 marks a sum that is no mean."""
+    for name, (value, count) in stats.items():
+        old = total.get(name, (0.0, 0.0))
+        value = value.detach() if isinstance(value, torch.Tensor) else value
+        total[name] = (old[0] + value, old[1] + count)
+
+
+def means(total):
+    """{name: (sum, count)} of this rank to {name: mean (or sum) over all ranks}; one wait for the device."""
+    names = list(total)
+    flat = [torch.as_tensor(x, dtype=torch.float64).cpu() for name in names for x in total[name]]
+    flat = torch.stack(flat).tolist() if flat else []
+    everyone = gather({(rank(), name): flat[2 * i:2 * i + 2] for i, name in enumerate(names)})
+    total = {}
+    for (_, name), stat in everyone.items():
+        accumulate(total, {name: stat})
+    return {name: value / count if count else value for name, (value, count) in total.items()}
+
+
+def step_metrics(step, rate, norm, total, begun):
+    """One step's line of metrics.jsonl: what is logged of the loss, and what it cost."""
+    values = means(total)
+    seconds = time.perf_counter() - begun
+    tokens, flops = values.pop("tokens"), values.pop("flops")
+    memory = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else \
+        resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    metrics = {"step": step + 1, "lr": rate, "gradient_norm": norm, **values, "tokens": int(tokens),
+               "seconds": round(seconds, 4), "tokens_per_second": round(tokens / seconds, 1),
+               "tflops": round(flops / seconds / 1e12, 4), "memory_gib": round(memory / 2 ** 30, 3)}
+    if not math.isfinite(metrics["loss"]) or not math.isfinite(norm):
+        die(f"step {step + 1}: the loss is {metrics['loss']}, the gradient's norm {norm}; nothing of this step was "
+            f"saved, the last checkpoint is intact; try a smaller --lr")
+    return metrics
+
+
+def check_first_step(metrics, device):
+    """Before the first update the model is the reference, whatever the loss: every log-ratio is zero."""
+    half_square = metrics.get("half_squared_log_ratio_chosen", 0.0)
+    if metrics["step"] == 1 and half_square > (0.01 if device.type == "cuda" else 1e-6):
+        die(f"the model's log-probabilities differ from its reference's before the first step, by "
+            f"{(2 * half_square) ** 0.5:.2g} nats a token: the cached reference is not this model's; delete the folder "
+            f"cache beside --out and start again")
+
+
+@torch.no_grad()
+def evaluate(model, items, sequences, reference, loss_of, device, args):
+    """Loss and accuracy on held-out items, as metrics."""
+    total = {}
+    for part in micro_batches(items, sequences, args):
+        batch = collate_items(part, sequences, reference, device, args)
+        values = model(batch)
+        accumulate(total, loss_of(values, batch, part, args)[1] if part else {})
+    release(model)
+    found = means(total)
+    return {f"held_out_{name}": found[name] for name in ("loss", "accuracy") if name in found}
+
+
+# ---- The output folder, checkpoints, metrics
+
+WRITTEN = (  # what --overwrite removes of an output folder, in this order, and nothing else
+    "config.json", "checkpoints", "tensorboard", "metrics.jsonl", "critic.json", "cost.json", "*config.json",
+    "model*.safetensors*", "*token*.json", "tokenizer.model", "chat_template*", "vocab.*", "merges.txt")
+NOT_SETTINGS = {  # flags that decide where files lie, how fast it goes and what is shown, never the result
+    "run_name", "domain", "input", "model", "out", "critic", "pairs", "annotate", "overwrite", "pack", "micro_tokens",
+    "micro_batch", "checkpointing", "cpu_offload", "compile", "tracker", "save_every", "keep"}
+COST = ("episodes", "sampled_tokens", "simulator_calls", "optimizer_steps", "training_tokens")
+signals = []  # the signals that asked the run to stop
+
+
+def settings_of(args, inputs, without_effect):
+    """What decides the result, and so must not change when a run is continued: flags, and the content of the inputs."""
+    without_effect = {*NOT_SETTINGS, *without_effect, *([] if args.held_out else ["held_out_every"])}
+    flags = {name: value for name, value in vars(args).items() if name not in without_effect}
+    content = {f"content of {flag}": fingerprint(path) for flag, path in inputs.items()}
+    return {"script": Path(sys.argv[0]).stem, **flags, **content}
+
+
+def finished_already(args, settings, inputs):
+    """Compare the settings with those that the output was begun with; True if it is complete. Writes nothing."""
+    def look():
+        out = Path(args.out)
+        inside = {"the working directory": ".", **inputs, "the folder of caches": out.parent / "cache"}
+        for name, path in inside.items():
+            if Path(path).resolve().is_relative_to(out.resolve()):
+                die(f"--out {out} is or holds {name} ({path}); name another folder with --out")
+        check_path(out / "metrics.jsonl")
+        check_path(out.parent / "cache" / "reference")
+        begun = out / "settings.json"
+        if not begun.is_file():
+            if out.exists() and any(out.iterdir()):
+                die(f"{out} exists and was not written by this script; name another folder with --out")
+            return False
+        if not args.overwrite:
+            check_settings(begun, settings)
+            return (out / "config.json").is_file()
+        before = begun.read_text(encoding="utf-8")
+        if '"script"' in before and f'"{settings["script"]}"' not in before:
+            die(f"{out} was written by another script; name another folder with --out")
+        return False
+
+    finished = from_rank0(look)
+    if finished:
+        say(f"{args.out} is finished already (--overwrite trains it again)")
+    return finished
+
+
+def begin_training(model, args, settings):
+    """The optimizer, the step to go on from, and the least held-out loss so far.
+
+    The output folder is made here, once input and model are known to be good; with --overwrite the old one goes now.
+    """
+    out = Path(args.out)
+    if rank() == 0:
+        out.mkdir(parents=True, exist_ok=True)
+        for old in [path for name in WRITTEN for path in out.glob(name)] if args.overwrite else ():
+            shutil.rmtree(old) if old.is_dir() and not old.is_symlink() else old.unlink(missing_ok=True)
+        if args.overwrite or not (out / "settings.json").is_file():
+            with whole(out / "settings.json") as part:
+                part.write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, betas=tuple(args.betas),
+                                  weight_decay=args.weight_decay, fused=True)
+    first = load_checkpoint(out / "checkpoints", model, optimizer)
+    if first:
+        say(f"continuing {args.out} after step {first}")
+    signals.clear()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(name, lambda number, frame: signals.append(number))
+    losses = [line.get("held_out_loss", math.inf) for line in from_rank0(lambda: metrics_until(out, first))]
+    return optimizer, first, min(losses, default=math.inf)
+
+
+def metrics_until(out, step):
+    """The lines of metrics.jsonl up to a step."""
+    path = Path(out) / "metrics.jsonl"
+    lines = path.read_text(encoding="utf-8").splitlines()[:step] if path.is_file() else []
+    return [json.loads(line) for line in lines]
+
+
+def write_state(folder, state):
+    """Each rank writes its shards; the folder appears only once it is complete."""
+    import torch.distributed.checkpoint as dcp
+    warnings.filterwarnings("ignore", "torch.distributed is disabled")  # one process without torchrun: intended
+    part = folder.with_suffix(".part")
+    try:
+        if rank() == 0:
+            shutil.rmtree(part, ignore_errors=True)
+            part.mkdir(parents=True)
+        barrier()
+        dcp.save(state, checkpoint_id=str(part), no_dist=not dist.is_initialized())
+        if rank() == 0:
+            shutil.rmtree(folder, ignore_errors=True)
+            os.replace(part, folder)
+    except (OSError, RuntimeError, dcp.api.CheckpointException) as error:
+        die(f"{folder}: the checkpoint could not be written ({str(error).strip().splitlines()[-1]}); the one before it "
+            f"is intact, and the same command continues from it", 1)
+    barrier()
+
+
+def read_state(folder, state, partial=False):
+    import torch.distributed.checkpoint as dcp
+    warnings.filterwarnings("ignore", "torch.distributed is disabled")
+    try:
+        dcp.load(state, checkpoint_id=str(folder), no_dist=not dist.is_initialized(),
+                 planner=dcp.DefaultLoadPlanner(allow_partial_load=partial))
+    except (Exception, dcp.api.CheckpointException) as error:  # of many kinds, all of which mean the same
+        die(f"{folder} is damaged ({str(error).strip().splitlines()[-1][:100]}); remove it, and the same command "
+            f"continues from the one before it")
+    return state
+
+
+def save_checkpoint(args, model, optimizer, step):
+    """Everything that the next step depends on: weights and AdamW's averages; the learning rate, the order of the data
+    and every random choice follow from the step and the seed. It loads onto another number of ranks as well."""
+    from torch.distributed.checkpoint.state_dict import get_state_dict
+    folder = Path(args.out) / "checkpoints"
+    weights, moments = get_state_dict(model, optimizer)
+    write_state(folder / f"step-{step:06d}", {"model": weights, "optimizer": moments})
+    if rank() == 0:
+        for old in sorted(folder.glob("step-??????"))[:-args.keep]:
+            shutil.rmtree(old)
+
+
+def load_checkpoint(folder, model, optimizer):
+    """Continue from the newest checkpoint in `folder`; returns its step, or 0 if there is none."""
+    from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+    newest = from_rank0(lambda: max(folder.glob("step-??????"), default=None))
+    if newest is None:
+        return 0
+    weights, moments = get_state_dict(model, optimizer)
+    # What a head leaves unused (the output embedding) never had a gradient, and AdamW no averages of it to save.
+    state = read_state(newest, {"model": weights, "optimizer": moments}, partial=model.head is not None)
+    set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+    return int(newest.name[5:])
+
+
+def keep_best(args, model, metrics, best):
+    """With --keep-best: save the weights if their held-out loss is the least so far. Returns the least."""
+    from torch.distributed.checkpoint.state_dict import get_model_state_dict
+    if args.keep_best and metrics["held_out_loss"] < best:
+        write_state(Path(args.out) / "checkpoints" / "best", {"model": get_model_state_dict(model)})
+    return min(best, metrics["held_out_loss"])
+
+
+def load_best(model, args):
+    from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
+    state = read_state(Path(args.out) / "checkpoints" / "best", {"model": get_model_state_dict(model)})
+    set_model_state_dict(model, state["model"])
+
+
+def save_or_stop(args, model, optimizer, step, device):
+    """Save every --save-every steps; and if a rank got SIGTERM (a scheduler's warning) or Ctrl-C, save and leave."""
+    asked = torch.tensor([float(len(signals))], device=device)
+    if dist.is_initialized():
+        dist.all_reduce(asked)
+    if asked.item() or args.save_every and step % args.save_every == 0:
+        save_checkpoint(args, model, optimizer, step)
+    if asked.item():
+        say(f"stopped by a signal after step {step}, which is saved; the same command continues")
+        finish()
+        sys.exit(128 + (signals[0] if signals else signal.SIGTERM))
+
+
+def open_log(args, first, steps):
+    """A function that takes a step's metrics: to metrics.jsonl, the tracker and the progress bar. Only rank 0's does.
+
+    metrics.jsonl is cut back to the step that training goes on from.
+    """
+    if rank() > 0:
+        return lambda metrics: None
+    out, send = Path(args.out), lambda metrics: None
+    before = metrics_until(out, first)
+    file = open(out / "metrics.jsonl", "w", encoding="utf-8")
+    file.writelines(json.dumps(metrics) + "\n" for metrics in before)
+    file.flush()
+    try:
+        if args.tracker == "tensorboard":
+            from torch.utils.tensorboard import SummaryWriter
+            writer = SummaryWriter(out / "tensorboard", purge_step=first + 1)
+            send = lambda metrics: [writer.add_scalar(k, v, metrics["step"]) for k, v in metrics.items()]
+        elif args.tracker == "wandb":
+            import wandb
+            begun = (out / "settings.json").stat().st_mtime_ns  # a continued run keeps the file, a new one has its own
+            wandb.init(project="sweet-rl", name=args.out, id=digest(str(out.resolve()), begun), resume="allow",
+                       config=vars(args))
+            send = lambda metrics: wandb.log(metrics, step=metrics["step"])
+    except ImportError:
+        die(f"--tracker {args.tracker}: not installed; pip install {args.tracker}")
+    bar = progress(range(steps), out.name, "step")
+    bar.update(first)
+
+    def log(metrics):
+        file.write(json.dumps(metrics) + "\n")
+        file.flush()
+        send(metrics)
+        shown = ("loss", "accuracy", "held_out_loss", "tokens_per_second", "tflops", "memory_gib")
+        bar.set_postfix({k: f"{metrics[k]:.4g}" for k in shown if k in metrics}, refresh=False)
+        bar.update()
+        if metrics["step"] == steps:
+            bar.close()
+    return log
+
+
+# ---- Pages as pictures: what a critic with a regression head sees in the frontend domain
 
 PICTURE = 512, 1024  # pixels: a page's picture is scaled to this width, and cut at this height
 
@@ -1403,23 +1623,21 @@ def photograph(pages, folder):
     from render import Renderer
     name = lambda page: hashlib.sha256(page.encode("utf-8", "replace")).hexdigest()[:24]
     files = {page: folder / f"{name(page)}.png" for page in pages}
-    missing = sorted(page for page, file in files.items() if not file.is_file())[rank()::world()]
-    barrier()  # every rank has looked before any writes
+    missing = from_rank0(lambda: sorted(page for page, file in files.items() if not file.is_file()))[rank()::world()]
     if missing:
         folder.mkdir(parents=True, exist_ok=True)
         try:
             renderer = Renderer(browsers=2 if world() == 1 else 1)
         except RuntimeError as error:
             die(str(error))
-        bar, failed = tqdm(missing, desc="pages", disable=rank() > 0, mininterval=BAR_SECONDS, unit="page"), 0
+        failed = 0
         with renderer:
-            for page, picture in zip(bar, renderer.render_many(missing)):
+            for page, picture in zip(progress(missing, "pages", "page"), renderer.render_many(missing)):
                 pixels = picture.rgb                                                               # (H, W, 3)
                 image = Image.fromarray(pixels[:pixels.shape[1] * PICTURE[1] // PICTURE[0]])
                 height = max(1, round(image.height * PICTURE[0] / image.width))
-                part = files[page].with_suffix(".part")
-                image.resize((PICTURE[0], height), Image.Resampling.BOX).save(part, "PNG")
-                os.replace(part, files[page])
+                with whole(files[page]) as part:
+                    image.resize((PICTURE[0], height), Image.Resampling.BOX).save(part, "PNG")
                 failed += picture.status != "ok"
         if failed:
             say(f"{failed} of {len(missing)} pages could not be rendered: their pictures are white")
@@ -1448,7 +1666,10 @@ def view_turns(turns, processor, folder):
         die(f"a critic that sees pages needs pillow, and render.py beside this file ({error})")
     shown, texts = [], []
     for messages, reply, reference in turns:
-        said = [(m["role"], str(m["content"])) for m in messages if m["role"] != "system"] + [("assistant", reply)]
+        reply = reply.text if isinstance(reply, Sampled) else reply
+        if reply is None:
+            die("a critic that sees pages needs the text of every response (output)")
+        said = [(m["role"], m["content"]) for m in messages if m["role"] != "system"] + [("assistant", reply)]
         found = [extract_page(text) for _, text in said]
         shown.append([page for page in (reference, found[-1] or "") if page is not None])
         text = "\n\n".join(f"{role}: {text.replace(page, '[page]') if page else text}"
@@ -1464,530 +1685,189 @@ def view_turns(turns, processor, folder):
         content = [{"type": "image"}] * len(pages) + [{"type": "text", "text": text}]
         prompt = processor.apply_chat_template([{"role": "user", "content": content}], tokenize=False)
         views.append((prompt, [str(files[page]) for page in pages]))
-    bar = tqdm(range(rank(), len(views), world()), desc="pictures", disable=rank() > 0, mininterval=BAR_SECONDS)
-    ids = everyones({n: read_views(processor, [views[n]])["input_ids"][0].numpy().astype(np.int32) for n in bar})
+    mine = progress(range(rank(), len(views), world()), "pictures", "turn")
+    ids = gather({n: read_views(processor, [views[n]])["input_ids"][0].numpy().astype(np.int32) for n in mine})
     return [Sequence(ids[n], np.arange(len(ids[n])), np.zeros(len(ids[n]), np.int64), view)
             for n, view in enumerate(views)]
 
 
-# Flags, settings, and the output folder
+# ---- The tiny model: learns from nothing on two CPU cores
+
+
+def tiny_tokenizer(texts, vocabulary):
+    """A byte-level BPE tokenizer trained on the data, with a chat template of its own.
+
+    One piece is a word with its leading space, a whole number, a line break with its indentation, a run of
+    punctuation, or in a web page a tag as far as its classes or a class (`bg-blue-500`), so that whatever is frequent
+    becomes one token and copying it is one decision.
+    The template leaves system messages out: a model trained from nothing could not follow instructions anyway.
+    """
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+    html = r'<[/!]?[A-Za-z][^<>\n]*?(?:>| class=")|">| ?(?:bg|text|p|w|h|flex|grid|gap|justify)(?:-[a-z\d]+)+|'
+    pieces = html + r"\n[ \t]*| ?[^\W\d]+| ?\d+(?:\.\d+)?| ?[^\s\w]+|[^\S\n]+"
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
+        pre_tokenizers.Split(Regex(pieces), behavior="isolated"),
+        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    tokenizer.decoder = decoders.ByteLevel()
+    special = ["<|pad|>", "<|user|>", "<|assistant|>", "<|end|>"]
+    tokenizer.train_from_iterator(texts, trainers.BpeTrainer(
+        vocab_size=vocabulary, special_tokens=special, show_progress=False,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|end|>", pad_token="<|pad|>",
+                                   additional_special_tokens=["<|user|>", "<|assistant|>"],
+                                   clean_up_tokenization_spaces=False)
+    fast.chat_template = (
+        "{% for m in messages %}{% if m['role'] != 'system' %}"
+        "{{ '<|' + m['role'] + '|>' + m['content'] + '<|end|>' }}{% endif %}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}")
+    return fast
+
+
+def make_tiny_model(path, texts, vocabulary, seed):
+    """Write a small random Llama and a tokenizer trained on `texts` to `path`, in Hugging Face format."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+    tokenizer = tiny_tokenizer(texts, vocabulary)
+    torch.manual_seed(seed)
+    # An initial spread of 0.08 instead of 0.02: at width 128 the attention starts sharp enough to learn copying early.
+    model = LlamaForCausalLM(LlamaConfig(
+        vocab_size=len(tokenizer), hidden_size=128, intermediate_size=352, num_hidden_layers=3, num_attention_heads=4,
+        num_key_value_heads=4, max_position_embeddings=4096, tie_word_embeddings=False, initializer_range=0.08,
+        bos_token_id=None, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id))
+    model.save_pretrained(path)
+    tokenizer.save_pretrained(path)
+
+
+# ---- The command line
+
+
+def run_flags(parser):
+    """What both training scripts call by the same names, and which trajectories of a task they pair."""
+    flag = parser.add_argument
+    flag("--run-name", default="default", help="the defaults below lie in runs/RUN_NAME (default default)")
+    flag("--domain", choices=["backend", "frontend"], default="backend",
+         help="frontend: epochs, pairs and gap default to the paper's for pages (default backend)")
+    flag("--pair-rule", choices=["best-vs-lower", "all"],
+         help="best-vs-lower: a task's first fully passing trajectory against each that scores lower; all: every two "
+              "trajectories whose rewards differ (default best-vs-lower; frontend all)")
+    flag("--min-gap", type=number(float, least=0, most=1),
+         help="smallest difference of rewards in a pair (default 0; frontend 0.1)")
+    flag("--pairs-per-task", type=number(int, least=0), default=0,
+         help="most pairs of one task, a random choice; 0: all (default 0)")
 
 
 def training_flags(parser, lr, epochs, batch_size):
-    """The flags that both training scripts have; the first three have defaults of the stage's, told in words here."""
+    """The flags that both training scripts have; the first three have defaults of the stage's, in words here."""
+    flag, share, count = parser.add_argument, number(float, least=0, most=1), number(int, least=0)
+    # data
+    flag("--limit-tasks", type=count, default=0,
+         help="use the first so many tasks of --in, with all their trajectories; 0: all (default 0)")
+    flag("--held-out", type=share, default=0.0, help="share of the tasks that is not trained on; loss and accuracy "
+         "there are logged as held_out_loss and held_out_accuracy (default 0)")
+    flag("--held-out-every", type=number(int, least=1), default=50,
+         help="steps between measurements on the held-out tasks; there is one after the last step (default 50)")
+    flag("--keep-best", action="store_true", help="write the weights with the least held_out_loss, not the last ones")
+    flag("--shuffle", choices=["pairs", "turns", "trajectories"], default="turns",
+         help="what is shuffled: pairs, as the released code does; turns, all pairs of a turn staying in one step, "
+              "which differs where --pairs-per-turn is not 1 (at 4, half the computation of pairs); trajectories (for "
+              "pairs of trajectories: tasks), cheaper still, but a step's pairs are then alike (default turns)")
     # optimisation
-    parser.add_argument("--lr", type=float, help=f"peak learning rate of AdamW (default {lr})")
-    parser.add_argument("--epochs", type=int, help=f"passes over the data (default {epochs})")
-    parser.add_argument("--batch-size", type=int,
-                        help=f"pairs (or dialogues) a step, over all ranks (default {batch_size})")
-    parser.add_argument("--max-steps", type=int, default=0, help="stop after so many steps; 0: all (default 0)")
-    parser.add_argument("--warmup", type=float, default=0.03, help="share of the steps with rising rate (default 0.03)")
-    parser.add_argument("--final-lr", type=float, default=0.1, help="where the cosine ends, times --lr (default 0.1)")
-    parser.add_argument("--betas", type=float, nargs=2, default=[0.9, 0.95], help="AdamW's averages (default 0.9 0.95)")
-    parser.add_argument("--weight-decay", type=float, default=0.0, help="AdamW's weight decay (default 0)")
-    parser.add_argument("--clip", type=float, default=1.0, help="largest norm of the gradient (default 1.0)")
-    parser.add_argument("--seed", type=int, default=0, help="seed of every random choice (default 0)")
+    flag("--lr", type=number(float, above=0, most=1e38), help=f"peak learning rate of AdamW (default {lr})")
+    flag("--epochs", type=number(int, least=1), help=f"passes over the data (default {epochs})")
+    flag("--batch-size", type=number(int, least=1),
+         help=f"pairs (or dialogues) a step, over all ranks (default {batch_size})")
+    flag("--max-steps", type=count, default=0, help="stop after so many steps; 0: all (default 0)")
+    flag("--warmup", type=share, default=0.03, help="share of the steps with rising rate (default 0.03)")
+    flag("--final-lr", type=share, default=0.1, help="where the cosine ends, times --lr (default 0.1)")
+    flag("--betas", type=number(float, least=0, most=0.99999), nargs=2, default=[0.9, 0.95],
+         help="AdamW's averages (default 0.9 0.95)")
+    flag("--weight-decay", type=number(float, least=0), default=0.0, help="AdamW's weight decay (default 0)")
+    flag("--clip", type=number(float, above=0), default=1.0, help="largest norm of the gradient (default 1.0)")
+    flag("--seed", type=count, default=0, help="seed of every random choice (default 0)")
     # memory and speed
-    parser.add_argument("--pack", choices=["none", "turn", "trajectory"], default="turn",
-                        help="compute what sequences share at their beginning once: none; turn: among a step's pairs, "
-                             "which are of random turns; trajectory: a step's pairs follow each other in whole "
-                             "trajectories, which shares most, but the pairs of a step are then alike (default turn)")
-    parser.add_argument("--micro-tokens", type=int, default=8192,
-                        help="most tokens in one forward pass; the rest of a step is accumulated (default 8192)")
-    parser.add_argument("--micro-batch", type=int, default=0,
-                        help="most pairs in one forward pass; 0: as many as --micro-tokens allow (default 0)")
-    parser.add_argument("--max-length", type=int, default=0,
-                        help="leave out, and count, dialogues of more tokens; 0: none, and one that does not fit into "
-                             "the model's context is an error (default 0)")
-    parser.add_argument("--checkpointing", choices=["none", "selective", "full"], default="none",
-                        help="compute activations again in the backward pass instead of keeping them: of no layer, of "
-                             "every second, of all; none is fastest where it fits (default none)")
-    parser.add_argument("--cpu-offload", action="store_true",
-                        help="keep parameters and AdamW's averages in CPU memory (CUDA)")
-    parser.add_argument("--compile", action="store_true",
-                        help="torch.compile each decoder layer; the first steps are slow")
-    # watching it
-    parser.add_argument("--tracker", choices=["none", "tensorboard", "wandb"], default="none",
-                        help="send the metrics there as well (default none)")
-    # checkpoints
-    parser.add_argument("--save-dtype", choices=["float32", "bfloat16", "float16"], default="float32",
-                        help="precision of the written model; at a learning rate of 2e-7 most updates are smaller "
-                             "than what bfloat16 can hold (default float32)")
-    parser.add_argument("--save-every", type=int, default=200, help="steps between checkpoints; 0: none (default 200)")
-    parser.add_argument("--keep", type=int, default=2, help="checkpoints to keep (default 2)")
-    parser.add_argument("--resume", action="store_true",
-                        help="insist on a checkpoint to continue from (without it: continue if there is one, else "
-                             "start)")
-    parser.add_argument("--overwrite", action="store_true", help="start again and replace the output")
-
-
-def check_flags(args):
-    """Die where a number can have no meaning; the flags that this script does not have are passed over."""
-    for words, holds, names in RANGES:
-        for name in names.split():
-            value = getattr(args, name, None)
-            if value is not None and not all(map(holds, value if isinstance(value, list) else [value])):
-                die(f"--{name.replace('_', '-')} must be {words}, found {value}")
-    if args.resume and args.overwrite:
-        die("--resume goes on and --overwrite starts again: give one of them")
-
-
-def settings_of(args, names):
-    """The flags that decide the result: what a continued run must share with the run it continues."""
-    names = (*names, "order", "lr", "epochs", "batch_size", "max_steps", "warmup", "final_lr", "betas", "weight_decay",
-             "clip", "seed", "max_length")
-    # --pack changes the result only where it changes the order of the data
-    args.order = "trajectory" if args.pack == "trajectory" else "turn"
-    return {name: getattr(args, name) for name in names}
-
-
-def check_folder(folder):
-    """Die now, not after hours, if a folder is not there and cannot be made, or takes no file."""
-    barrier()
-    if rank() == 0:
-        new = [place for place in (folder, *folder.parents) if not place.exists()]
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            tempfile.TemporaryFile(dir=folder).close()
-        except OSError as error:
-            die(f"{folder}: nothing can be written there ({error.strerror})")
-        for place in new:
-            place.rmdir()
-    barrier()
-
-
-def finished_already(args, settings, inputs):
-    """Compare the settings with those that the output was begun with; True if it is complete. Writes nothing.
-
-    inputs: {flag: path} of what this run needs, which the output may neither be nor hold.
-    """
-    out = Path(args.out)
-    needed = {"the working directory": ".", **inputs, "the folder of caches": out.parent / "cache"}
-    for name, path in needed.items():
-        if Path(path).resolve().is_relative_to(out.resolve()):
-            die(f"--out {out} is or holds {name} ({path}); name another folder with --out")
-    if out.exists() and not (out / "settings.json").is_file() and (not out.is_dir() or any(out.iterdir())):
-        die(f"{out} exists and was not written by this script; name another folder with --out")
-    if (out / "settings.json").is_file():
-        try:
-            before = json.loads((out / "settings.json").read_text(encoding="utf-8"))
-            differences = [f"{k} was {before.get(k)!r}, now {v!r}" for k, v in settings.items() if before.get(k) != v]
-        except (ValueError, AttributeError):
-            before, differences = {}, ["which ones is not known, its settings.json is damaged"]
-        if before and ("method" in before) != ("method" in settings):  # only the policy's have a method
-            die(f"{out} was written by the other training script; name another folder with --out")
-        if differences and not args.overwrite:
-            die(f"{out} was begun with other settings ({'; '.join(differences)}); use --overwrite, or another --out")
-    check_folder(out), check_folder(out.parent / "cache")
-    if args.overwrite:
-        return False
-    if args.resume and not any((out / "checkpoints").glob("step-??????")) and not (out / "config.json").is_file():
-        die(f"--resume: there is no checkpoint in {out}/checkpoints to continue from")
-    return (out / "config.json").is_file()
-
-
-def begin_output(args, settings):
-    """Make the output folder, once input and model are known to be good; with --overwrite the old one goes only now."""
-    out = Path(args.out)
-    barrier()
-    if rank() == 0:
-        out.mkdir(parents=True, exist_ok=True)
-        for old in [path for name in WRITTEN for path in out.glob(name)] if args.overwrite else ():
-            shutil.rmtree(old) if old.is_dir() and not old.is_symlink() else old.unlink(missing_ok=True)
-        (out / "settings.json").write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
-    barrier()
-
-
-# Checkpoints
-
-
-def save_checkpoint(args, model, optimizer, step, settings):
-    """Everything that the next step depends on, into a folder of its own that appears only once it is complete.
-
-    Weights and AdamW's averages, each rank its shards; the learning rate, the order of the data and every random choice
-    follow from the step and the seed. It loads onto another number of ranks as well.
-    """
-    import torch.distributed.checkpoint as dcp
-    from torch.distributed.checkpoint.state_dict import get_state_dict
-    warnings.filterwarnings("ignore", "torch.distributed is disabled")  # one process without torchrun: intended
-    folder = Path(args.out) / "checkpoints"
-    final, part = folder / f"step-{step:06d}", folder / f"step-{step:06d}.part"
-    if final.is_dir():
-        return
-    weights, moments = get_state_dict(model, optimizer)
-    try:
-        if rank() == 0:
-            shutil.rmtree(part, ignore_errors=True)
-            part.mkdir(parents=True)
-        barrier()
-        dcp.save({"model": weights, "optimizer": moments}, checkpoint_id=str(part), no_dist=not dist.is_initialized())
-        if rank() == 0:
-            sizes = {f.name: f.stat().st_size for f in sorted(part.iterdir())}
-            (part / "step.json").write_text(json.dumps({"step": step, "settings": settings, "sizes": sizes}))
-            os.replace(part, final)
-            for old in sorted(folder.glob("step-??????"))[:-args.keep]:
-                shutil.rmtree(old)
-    except (OSError, RuntimeError, dcp.api.CheckpointException) as error:
-        reason = str(error).strip().splitlines()[-1]
-        die(f"{final}: the checkpoint could not be written ({reason}); the one before it is intact, and the same "
-            f"command continues from it")
-    barrier()
-
-
-def load_checkpoint(folder, model, optimizer):
-    """Continue from the newest complete checkpoint in `folder`; returns its step, or 0 if there is none."""
-    import torch.distributed.checkpoint as dcp
-    from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
-    warnings.filterwarnings("ignore", "torch.distributed is disabled")
-    for path in sorted(Path(folder).glob("step-??????"), reverse=True):
-        try:
-            note = json.loads((path / "step.json").read_text())
-            whole = all((path / name).stat().st_size == size for name, size in note["sizes"].items())
-        except (OSError, ValueError, KeyError):
-            whole = False
-        if not whole:
-            say(f"{path} is damaged and is left out; continuing from the one before it")
-            continue
-        weights, moments = get_state_dict(model, optimizer)
-        state = {"model": weights, "optimizer": moments}
-        # What a head leaves unused (the output embedding) never had a gradient, and AdamW no averages of it to save.
-        planner = dcp.DefaultLoadPlanner(allow_partial_load=model.head is not None)
-        dcp.load(state, checkpoint_id=str(path), planner=planner, no_dist=not dist.is_initialized())
-        set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
-        return note["step"]
-    return 0
-
-
-def stop_asked(device):
-    """Whether a rank got SIGTERM (a scheduler's warning) or SIGINT: then every rank saves and leaves."""
-    return add_up([len(signals)], device)[0] > 0
-
-
-def leave(args, model, optimizer, step, settings):
-    save_checkpoint(args, model, optimizer, step, settings)
-    say(f"stopped by a signal after step {step}, which is saved; the same command continues")
-    finish()
-    sys.exit(128 + (signals[0] if signals else signal.SIGTERM))
-
-
-# The parts of the training loop
-
-
-def continue_training(model, args, device, steps):
-    """The optimizer, the step to go on from, and the log cut back to that step."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, betas=tuple(args.betas),
-                                  weight_decay=args.weight_decay, fused=True)
-    first = load_checkpoint(Path(args.out) / "checkpoints", model, optimizer)
-    if first:
-        say(f"continuing {args.out} after step {first} of {steps}")
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda number, frame: signals.append(number))
-    return optimizer, first, open_log(args, first)
-
-
-def learning_rate(step, steps, peak, warmup=0.03, final=0.1):
-    """Linear warm-up over the first 3% of the steps, then a cosine down to a tenth (both flags)."""
-    warm = max(1, round(warmup * steps))
-    if step < warm:
-        return peak * (step + 1) / warm
-    progress = (step - warm) / max(1, steps - warm)
-    return peak * (final + (1 - final) * 0.5 * (1 + math.cos(math.pi * progress)))
-
-
-def reduce_at_the_end(model, last):
-    """FSDP sums gradients over the ranks only after a step's last micro-batch."""
-    if dist.is_initialized():
-        model.set_requires_gradient_sync(last)
-
-
-def accumulate(total, stats):
-    """Add a micro-batch's {name: (sum, count)} to the step's."""
-    for name, (value, count) in stats.items():
-        old = total.get(name, (0.0, 0.0))
-        total[name] = (old[0] + value.detach(), old[1] + count)
-
-
-def optimizer_step(model, optimizer, rate, clip):
-    """Clip the gradient to the norm `clip`, update, clear; returns the norm before clipping."""
-    norm = nn.utils.clip_grad_norm_(model.parameters(), clip)
-    norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
-    for group in optimizer.param_groups:
-        group["lr"] = rate
-    optimizer.step()
-    optimizer.zero_grad(set_to_none=True)
-    return norm.item()
-
-
-def check_first_loss(loss, device):
-    """Before the first update the model is the reference and the loss log 2; else a cache or a mask is wrong."""
-    if abs(loss - math.log(2)) > (0.02 if device.type == "cuda" else 1e-4):
-        die(f"the first step's preference loss is {loss:.6f}, not log 2: the cached reference is not this model's; "
-            f"delete the folder cache beside --out and start again")
-
-
-# Metrics
-
-
-def open_log(args, first):
-    """The metrics file, cut back to the step that training goes on from, and the tracker: rank 0's."""
-    if rank() > 0:
-        return None
-    path, send = Path(args.out) / "metrics.jsonl", lambda metrics: None
-    lines = path.read_text(encoding="utf-8").splitlines()[:first] if path.is_file() else []
-    file = open(path, "w", encoding="utf-8")
-    file.writelines(line + "\n" for line in lines)
-    file.flush()
-    if args.tracker == "tensorboard":
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            die("--tracker tensorboard: not installed; pip install tensorboard")
-        writer = SummaryWriter(Path(args.out) / "tensorboard")
-        send = lambda metrics: [writer.add_scalar(k, v, metrics["step"]) for k, v in metrics.items()] and writer.flush()
-    elif args.tracker == "wandb":
-        try:
-            import wandb
-        except ImportError:
-            die("--tracker wandb: not installed; pip install wandb")
-        wandb.init(project="sweet-rl", name=args.out, config=vars(args), resume="allow")
-        send = lambda metrics: wandb.log(metrics, step=metrics["step"])
-    return {"file": file, "send": send}
-
-
-def progress(args, first, steps):
-    return tqdm(total=steps, initial=first, desc=Path(args.out).name, disable=rank() > 0, mininterval=BAR_SECONDS,
-                unit="step")
-
-
-def means(total):
-    """{name: (sum, count)} of this rank to {name: mean over all ranks}; one wait for the device."""
-    names = list(total)
-    flat = [torch.as_tensor(x, dtype=torch.float64).cpu() for name in names for x in total[name]]
-    flat = torch.stack(flat).tolist() if flat else []
-    total = {name: (flat[2 * i], flat[2 * i + 1]) for i, name in enumerate(names)}
-    if world() > 1:
-        everyone = [None] * world()
-        dist.all_gather_object(everyone, total)
-        total = {}
-        for name, (value, count) in ((k, v) for part in everyone for k, v in part.items()):
-            old = total.get(name, (0.0, 0.0))
-            total[name] = (old[0] + value, old[1] + count)
-    return {name: value / count for name, (value, count) in total.items() if count}
-
-
-def step_metrics(step, rate, norm, total, tokens, flops, begun):
-    """One step's line of metrics.jsonl: what is logged of the loss, and what it cost."""
-    values = means({**total, "tokens": (torch.tensor(float(tokens)), 1 / world()),
-                    "flops": (torch.tensor(float(flops)), 1 / world())})
-    seconds = time.perf_counter() - begun
-    tokens, flops = values.pop("tokens"), values.pop("flops")
-    memory = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else \
-        resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return {"step": step + 1, "lr": rate, "gradient_norm": norm, **values, "tokens": int(tokens),
-            "seconds": round(seconds, 4), "tokens_per_second": round(tokens / seconds, 1),
-            "tflops": round(flops / seconds / 1e12, 4), "memory_gib": round(memory / 2 ** 30, 3)}
-
-
-def write_metrics(log, bar, metrics):
-    """A line for metrics.jsonl, the tracker and the progress bar; a loss that is not a number stops the run."""
-    if not math.isfinite(metrics["loss"]) or not math.isfinite(metrics["gradient_norm"]):
-        die(f"step {metrics['step']}: the loss is {metrics['loss']}, the gradient's norm {metrics['gradient_norm']}; "
-            f"nothing of this step was saved, the last checkpoint is intact; try a smaller --lr")
-    if rank() == 0:
-        log["file"].write(json.dumps(metrics) + "\n")
-        log["file"].flush()
-        log["send"](metrics)
-        shown = ("loss", "accuracy", "tokens_per_second", "tflops", "memory_gib")
-        bar.set_postfix({k: f"{metrics[k]:.4g}" for k in shown if k in metrics}, refresh=False)
-        bar.update()
-
-
-# ---- end of the shared block ----
-
-
-# Pairs
-
-
-def read_trajectories(path, maker="evaluate.py"):
-    """Scored trajectories that can be used, by task in the file's order; what cannot be used is counted."""
-    tasks, unusable = {}, Counter()
-    for number, record in read_jsonl(path, ("dialogue_history", "reward"), maker):
-        where = f"{path}, line {number}"
-        reward = record["reward"]
-        if reward is None or str(record.get("finish", "")).startswith("error"):
-            unusable["no reward (the episode failed)"] += 1
-            continue
-        if not isinstance(reward, (int, float)) or not 0 <= reward <= 1:
-            die(f"{where}: expected a reward between 0 and 1, found {reward!r}")
-        if not speaks(record, where):
-            unusable["no assistant turn"] += 1
-            continue
-        task = record.get("task") or {}
-        key = record.get("task_id") or task.get("task_id") or task.get("problem_description")
-        tasks.setdefault(key, []).append((where, record))
-    for reason, count in unusable.items():
-        say(f"{path}: {count} records left out: {reason}")
-    return tasks
-
-
-def sequences_of(records, context, tokenizer, processor, folder):
-    """[(where, record)] to a list for each: its turns as few sequences as possible; with a processor each its own."""
-    turns, counts = [], []
-    for where, record in records:
-        c = ground_truth_of(record, where) if context == "with-c" else None
-        part = turns_of(record, where, None if processor else c)
-        if processor:
-            replies = [m.get("output") or m["content"] for m in record["dialogue_history"] if m["role"] == "assistant"]
-            part = [(messages, reply, c) for (messages, _), reply in zip(part, replies)]
-        turns += part
-        counts.append(len(part))
-    if processor:
-        seen = iter(view_turns(turns, processor, folder))
-        return [[s._replace(turn=s.turn + n) for n, s in zip(range(count), seen)] for count in counts]
-    ids = iter(tokenise(tokenizer, turns))
-    return [join_turns([next(ids) for _ in range(count)]) for count in counts]
-
-
-def make_items(args, tokenizer, processor):
-    """The pairs of --in (for --head value: the trajectories) as items over a list of sequences."""
-    tasks = read_trajectories(args.input)
-    chosen_records, links, skipped = [], [], Counter()
-    rng = np.random.default_rng(args.seed)
-    for task, group in tasks.items():
-        rewards = [record["reward"] for _, record in group]
-        base = len(chosen_records)
-        chosen_records += group
-        if args.head == "value":
-            links += [(base + i, None, float(reward >= 1.0), task) for i, reward in enumerate(rewards)]
-            continue
-        pairs = pair_trajectories(rewards, args.pair_rule, args.min_gap)
-        if not pairs:
-            equal = len(set(rewards)) == 1
-            skipped["whose rewards do not differ" if equal else "in which --pair-rule finds no pair"] += 1
-        if args.pairs_per_task and len(pairs) > args.pairs_per_task:
-            pairs = [pairs[i] for i in sorted(rng.permutation(len(pairs))[:args.pairs_per_task])]
-        links += [(base + i, base + j, 1.0, task) for i, j in pairs]
-    for reason, count in skipped.items():
-        say(f"{args.input}: {count} of {len(tasks)} tasks left out {reason}")
-    if not links:
-        die(f"{args.input}: no task has two trajectories that can be compared ({len(tasks)} tasks); sample more "
-            f"trajectories per task (rollout.py --samples), or try --pair-rule all")
-    used = sorted({i for link in links for i in link[:2] if i is not None})
-    sequences, of_record = [], {}
-    joined_of = sequences_of([chosen_records[i] for i in used], args.context, tokenizer, processor, pictures_of(args))
-    for i, joined in zip(used, joined_of):
-        of_record[i] = list(range(len(sequences), len(sequences) + len(joined)))
-        sequences += joined
-    items = [Item(of_record[i], [] if j is None else of_record[j], (str(task), n), label)
-             for n, (i, j, label, task) in enumerate(links)]
-    return leave_out_long(items, sequences, args, args.input)
-
-
-def pictures_of(args):
-    return Path(args.out).parent / "cache" / "pictures"
-
-
-def annotate(args, device):
-    """Write the trajectories of --annotate with the critic's advantage at each assistant turn."""
-    out = Path(args.out)
-    if out.suffix != ".jsonl":
-        die(f"--annotate writes JSON lines: --out should end in .jsonl, found {out}")
-    if out.exists() and not args.overwrite:
-        die(f"{out} exists; use --overwrite, or another --out")
-    if out.exists() and Path(args.annotate).exists() and out.samefile(args.annotate):
-        die(f"--out is what is annotated ({out}); no stage changes its input, name another file with --out")
-    check_folder(out.parent)
-    note, head = read_critic(args.critic)
-    reference = reference_of(args.critic, note, args.model)
-    processor = load_processor(args.critic) if note.get("pictures") else None
-    tokenizer = None if processor else load_tokenizer(args.critic)
-    records = read_jsonl(args.annotate, ("dialogue_history",), "evaluate.py")
-    places = [(f"{args.annotate}, line {number}", record) for number, record in records]
-    for where, record in places:
-        check_keys(record, where)
-    joined = sequences_of(places, note["context"], tokenizer, processor, pictures_of(args))
-    flat = [s for part in joined for s in part]
-    check_lengths(flat, context_of(args.critic), args.annotate, "--critic")
-    advantages = iter(critic_advantages(flat, args.critic, reference, note, head, device, args, None, processor))
-    if rank() == 0:
-        turns, part = 0, out.with_suffix(".part")
-        out.parent.mkdir(parents=True, exist_ok=True)
-        with open(part, "w", encoding="utf-8") as file:
-            for (_, record), sequences in zip(records, joined):
-                values = [a for _ in sequences for a in next(advantages)]
-                spoken, turns = iter(values), turns + len(values)
-                history = [{**m, "advantage": round(next(spoken), 6)} if m["role"] == "assistant" else m
-                           for m in record["dialogue_history"]]
-                file.write(json.dumps({**record, "dialogue_history": history}, ensure_ascii=False) + "\n")
-        os.replace(part, out)
-        say(f"wrote {len(records)} trajectories with {turns} advantages to {out}")
-
-
-def main():
-    args = parse_args()
-    device = start_process_group()
-    if args.annotate:
-        annotate(args, device)
-        return finish()
-    processor = load_processor(args.model) if args.pictures else None
-    tokenizer = None if processor else load_tokenizer(args.model)
-    settings = settings_of(args, ("input", "model", "beta", "advantage", "context", "head", "nll", "pair_rule",
-                                  "min_gap", "pairs_per_task", *(["pictures"] if processor else [])))
-    if finished_already(args, settings, {"--in": args.input, "--model": args.model}):
-        say(f"{args.out} is finished already (--overwrite trains it again)")
-        return finish()
-    items, sequences = make_items(args, tokenizer, processor)
-    check_lengths(sequences, context_of(args.model), args.input)
-    say(f"{len(items)} {'trajectories' if args.head == 'value' else 'pairs'} from "
-        f"{len({item.group[0] for item in items})} tasks, "
-        f"{sum(len(s.ids) for s in sequences)} tokens")
-    reference = None
-    if args.head == "log-ratio":
-        reference = reference_logps(args.model, sequences, device, args, Path(args.out).parent / "cache")
-    head = None
-    if args.head != "log-ratio":
-        head = new_head(args.model)
-    model = load_model(args.model, device, args, head, processor=processor)
-    steps = step_items(items, args)
-    begin_output(args, settings)
-    optimizer, first, log = continue_training(model, args, device, len(steps))
-
-    bar = progress(args, first, len(steps))
-    for step in range(first, len(steps)):
-        begun, total, tokens, flops = time.perf_counter(), {}, 0, 0
-        parts, most = micro_batches(steps[step], sequences, args)
-        for n, part in enumerate(parts):
-            reduce_at_the_end(model, n == most - 1)
-            batch = collate_items(part, sequences, reference, device, args)
-            values = model(batch)                                                                # (N,)
-            loss, stats = critic_loss(values, batch, part, args) if part else (0 * values.sum(), {})
-            # Averaged over the ranks by FSDP, so world() / items makes it the mean over the step's items.
-            (loss * world() / len(steps[step])).backward()
-            accumulate(total, stats)
-            if part:
-                tokens, flops = tokens + batch.tokens, flops + model.flops(batch)
-        rate = learning_rate(step, len(steps), args.lr, args.warmup, args.final_lr)
-        norm = optimizer_step(model, optimizer, rate, args.clip)
-        metrics = step_metrics(step, rate, norm, total, tokens, flops, begun)
-        if step == 0 and args.head != "value":
-            check_first_loss(metrics["preference_loss"], device)
-        write_metrics(log, bar, metrics)
-        if stop_asked(device):
-            leave(args, model, optimizer, step + 1, settings)
-        if args.save_every and (step + 1) % args.save_every == 0 and step + 1 < len(steps):
-            save_checkpoint(args, model, optimizer, step + 1, settings)
-
-    extra = {"head": args.head, "pictures": args.pictures, "context": args.context, "advantage": args.advantage,
-             "beta": args.beta, "reference": args.model, "weights": head_weights(model)}
-    save_model(model, processor or tokenizer, args.out, args, extra)
-    say(f"wrote the critic to {args.out}; next: python rollout.py --split train --candidates 16 --run {args.run}"
-        + " --domain frontend" * (args.domain == "frontend"))
-    finish()
+    flag("--pack", choices=["tree", "none"], default="tree",
+         help="tree: compute what sequences share at their beginning once; none: each sequence by itself, in padded "
+              "rows, for models whose attention takes no tree mask (default tree)")
+    flag("--micro-tokens", type=number(int, least=1), default=8192,
+         help="most tokens in one forward pass; the rest of a step is accumulated (default 8192)")
+    flag("--micro-batch", type=count, default=0,
+         help="most pairs in one forward pass; 0: as many as --micro-tokens allow (default 0)")
+    flag("--max-length", type=count, default=0,
+         help="leave out, and count, dialogues of more tokens; 0: none, and one that does not fit into the model's "
+              "context is an error (default 0)")
+    flag("--checkpointing", choices=["none", "selective", "full"], default="none",
+         help="compute activations again in the backward pass instead of keeping them: of no layer, of every second, "
+              "of all; none is fastest where it fits (default none)")
+    flag("--cpu-offload", action="store_true",
+         help="keep parameters and AdamW's averages in CPU memory (under torchrun, or with CUDA)")
+    flag("--compile", action="store_true", help="torch.compile each decoder layer; the first steps are slow")
+    # watching it, and checkpoints
+    flag("--tracker", choices=["none", "tensorboard", "wandb"], default="none",
+         help="send the metrics there as well (default none)")
+    flag("--save-dtype", choices=["float32", "bfloat16", "float16"], default="float32",
+         help="precision of the written model; at a learning rate of 2e-7 most updates are smaller than what bfloat16 "
+              "can hold (default float32)")
+    flag("--save-every", type=count, default=200,
+         help="steps between checkpoints, from which the same command continues; 0: none (default 200)")
+    flag("--keep", type=number(int, least=1), default=2, help="checkpoints to keep (default 2)")
+    flag("--overwrite", action="store_true", help="start again and replace the output")
+
+
+def default(value, fallback):
+    return fallback if value is None else value
+
+
+def common_defaults(args):
+    """What both scripts' flags default to by domain; called by their parse_args alone."""
+    pages = args.domain == "frontend"
+    args.pair_rule = args.pair_rule or ("all" if pages else "best-vs-lower")
+    args.min_gap = default(args.min_gap, 0.1 if pages else 0.0)
+    if args.keep_best and not args.held_out:
+        die("--keep-best chooses by the loss on held-out tasks: give it a share of them, such as --held-out 0.05")
+
+
+def parse_args():
+    parser = argparse.ArgumentParser(description="Train the turn-wise advantage critic (SWEET-RL, stage 1).")
+    flag = parser.add_argument
+    # paths
+    flag("--in", dest="input", help="scored trajectories (default runs/RUN_NAME/train.scored.jsonl)")
+    flag("--model", help="seed model, also the reference: folder or hub name (default runs/RUN_NAME/base)")
+    flag("--out", help="folder of the critic (default runs/RUN_NAME/critic); with --annotate: a JSON lines file "
+                       "(default runs/RUN_NAME/train.annotated.jsonl)")
+    flag("--annotate", metavar="FILE", help="do not train: write FILE's trajectories to --out with the critic's "
+                                            "advantage at each turn, relative to the model that it was trained from")
+    flag("--critic", help="the critic that --annotate uses (default runs/RUN_NAME/critic)")
+    # the critic
+    flag("--beta", type=number(float, above=0), default=0.1, help="inverse temperature of Eq. 2 (default 0.1)")
+    flag("--advantage", choices=["mean-per-turn", "mean-per-trajectory", "sum"], default="mean-per-turn",
+         help="how token log-ratios become a trajectory's score: the sum of each turn's mean (paper), one mean over "
+              "all tokens (released code), or no length normalisation (default mean-per-turn)")
+    flag("--context", choices=["with-c", "without-c"], default="with-c",
+         help="whether the critic sees the reference solution (default with-c)")
+    flag("--head", choices=["log-ratio", "regression", "value"], default="log-ratio",
+         help="log-ratio (Eq. 3), a linear head on a turn's mean hidden state (with --domain frontend: of an "
+              "image-text model that sees both pages), or a value head trained with binary cross-entropy on success "
+              "(default log-ratio)")
+    flag("--nll", type=number(float, least=0), default=0.01,
+         help="weight of the chosen side's mean NLL per token (default 0.01)")
+    run_flags(parser)
+    training_flags(parser, lr="2e-7", epochs="4; frontend 8", batch_size="8")
+    args = parser.parse_args()
+    run, pages = Path("runs") / args.run_name, args.domain == "frontend"
+    args.pictures = pages and args.head == "regression"
+    args.lr, args.batch_size = default(args.lr, 2e-7), default(args.batch_size, 8)
+    args.epochs = default(args.epochs, 8 if pages else 4)
+    args.input = args.input or str(run / "train.scored.jsonl")
+    args.model = args.model or str(run / "base")
+    args.critic = args.critic or str(run / "critic")
+    args.out = args.out or str(run / "train.annotated.jsonl" if args.annotate else run / "critic")
+    common_defaults(args)
+    return args
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         main()
-    except KeyboardInterrupt:  # before the first step: there is nothing to save, and caches are whole or absent
-        os._exit(130)
+    except KeyboardInterrupt:  # before the first step: caches are whole or absent
+        die("stopped; the same command starts again", 130)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-import train_policy as tp  # noqa: E402
+import train_critic as tp  # noqa: E402
 
 SHAPE = dict(vocab_size=300, hidden_size=64, intermediate_size=96, num_hidden_layers=3, num_attention_heads=4,
              num_key_value_heads=2, max_position_embeddings=512, pad_token_id=0, bos_token_id=1, eos_token_id=2)
@@ -81,10 +81,10 @@ def test_packed_logps_and_gradients_equal_one_sequence_at_a_time(family):
     weights = [torch.randn(len(s.scored)) for s in sequences]
     expected = one_at_a_time(plain, sequences, weights)
     gradients = {name: p.grad for name, p in plain.named_parameters()}
-    for pack, head_bytes, keep in (("turn", 2 ** 29, True), ("none", 2 ** 29, True), ("turn", 20_000, False),
-                                   ("padded", 2 ** 29, True)):
+    for pack, head_bytes in (("tree", 2 ** 29), ("tree", 20_000), ("none", 2 ** 29)):
         model.zero_grad()
-        logps = tp.Scorer(model, head_bytes=head_bytes, keep=keep)(
+        model.set_attn_implementation("tree" if pack == "tree" else "eager" if family == "Gemma2" else "sdpa")
+        logps = tp.Scorer(model, head_bytes=head_bytes)(
             tp.collate(sequences, [0] * len(sequences), 1, CPU, pack))
         (logps * torch.cat(weights)).sum().backward()
         assert ((logps - expected).norm() / expected.norm()) < 1e-5
@@ -96,7 +96,6 @@ def test_a_tree_has_the_tokens_of_its_branches_once():
     sequences = forest_of_dialogues(np.random.default_rng(0))
     trees = tp.plant(sequences)
     assert len(trees.ids) == tp.tree_tokens(sequences) < 0.5 * sum(len(s.ids) for s in sequences)
-    assert len(tp.plant(sequences, share=False).ids) == sum(len(s.ids) for s in sequences)
 
 
 few = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=9), min_size=1, max_size=8)
@@ -119,8 +118,8 @@ def test_each_token_sees_its_own_branch_and_nothing_else(lists, block, window):
     everything = torch.arange(total)
     assert (attention.allowed(everything, everything, window).numpy() == expected).all()
     seen = np.zeros((total, total), bool)
-    for start, stop, ranges, mask in attention.block_inputs(window):
-        keys = np.concatenate([np.arange(a, b) for a, b in ranges])
+    for start, stop, keys, mask in attention.block_inputs(window):
+        keys = np.arange(start, stop) if keys is None else keys.numpy()
         mask = np.tril(np.ones((stop - start, len(keys)), bool)) if mask is None else mask.numpy()
         for q in range(start, stop):
             seen[q, keys[mask[q - start]]] = True
@@ -196,7 +195,7 @@ def test_no_tensor_of_the_vocabulary_times_all_tokens_is_made():
     model = random_model("Llama")
     prompt = np.random.default_rng(0).integers(3, 300, 200)
     sequences = [sequence(np.concatenate([prompt, [5, 6, 7, n]]), 200) for n in range(8, 12)]
-    batch = tp.collate(sequences, [0] * 4, 1, CPU, "turn")
+    batch = tp.collate(sequences, [0] * 4, 1, CPU, "tree")
     for head_bytes, most in ((2 ** 29, 16), (4 * 4 * 300 * 4, 4)):
         rows.clear()
         with Watch():
@@ -209,9 +208,9 @@ def test_no_tensor_of_the_vocabulary_times_all_tokens_is_made():
     ("Mamba", dict(state_size=4)),
     ("GptOss", dict(intermediate_size=16, num_attention_heads=4, num_key_value_heads=2, head_dim=8,
                     num_local_experts=2, num_experts_per_tok=1, sliding_window=16))])
-def test_models_that_take_no_tree_mask_fall_back_and_say_so(tmp_path, capsys, family, sizes):
-    """A state-space model has no attention to mask, and one with sinks no attention of ours: padded rows, with a
-    sentence, and the same numbers as one by one."""
+def test_models_that_take_no_tree_mask_need_pack_none_and_are_told_so(tmp_path, capsys, family, sizes):
+    """A state-space model has no attention to mask, and one with sinks no attention of ours: a sentence; with --pack
+    none padded rows, and the same numbers as one by one."""
     import transformers
     config = getattr(transformers, f"{family}Config")(vocab_size=300, hidden_size=32, num_hidden_layers=2,
                                                       pad_token_id=0, eos_token_id=1, **sizes)
@@ -220,10 +219,13 @@ def test_models_that_take_no_tree_mask_fall_back_and_say_so(tmp_path, capsys, fa
     of_family(config).save_pretrained(tmp_path / "other")
 
     class Flags:
-        pack, checkpointing, compile, cpu_offload, micro_tokens = "turn", "none", False, False, 4096
+        pack, checkpointing, compile, cpu_offload, micro_tokens = "tree", "none", False, False, 4096
     sequences = forest_of_dialogues(np.random.default_rng(0))[:6]
+    with pytest.raises(SystemExit):
+        tp.load_model(tmp_path / "other", CPU, Flags, train=False)
+    assert "takes no tree mask" in (said := capsys.readouterr().err) and "--pack none" in said
+    Flags.pack = "none"
     model = tp.load_model(tmp_path / "other", CPU, Flags, train=False)
-    assert Flags.pack == "padded" and "takes no tree mask" in capsys.readouterr().out
     found = tp.score_all(model, sequences, CPU, Flags, "")
     plain = of_family.from_pretrained(tmp_path / "other")
     expected = one_at_a_time(plain, sequences, [torch.ones(len(s.scored)) for s in sequences])

@@ -1,6 +1,7 @@
 """The number of processes and of micro-batches changes the speed of training, not its result; kills change nothing."""
 import os
 import random
+import shutil
 import signal
 import socket
 import subprocess
@@ -135,6 +136,27 @@ def test_two_nodes_meet_by_rendezvous(place):
     assert furthest("one", "many") < 1e-5
 
 
+def test_ranks_without_a_folder_in_common_do_as_rank_0_does(place):
+    """Rank 1 works in a folder of its own, which has data and model but no cache: rank 0's decides for both."""
+    assert call(train_policy, *PAIRS, "--max-steps", 3, "--out", "one")[0] == 0
+    elsewhere = place / "elsewhere"
+    elsewhere.mkdir()
+    shutil.copytree("base", elsewhere / "base"), shutil.copy("scored.jsonl", elsewhere)
+    Path("launch.py").write_text(
+        f"import os, sys\nsys.path.insert(0, {str(ROOT)!r})\n"
+        "os.environ['RANK'] == '1' and os.chdir('elsewhere')\n"
+        "sys.argv[0] = 'train_policy.py'\nimport train_policy\ntrain_policy.main()\n")
+    said = torchrun(2, *PAIRS, "--max-steps", 3, "--save-every", 0, "--out", "many", script=place / "launch.py")
+    assert "taken from" in said and furthest("one", "many") < 1e-5
+    assert not (elsewhere / "many").exists()
+
+
+def test_a_sentence_is_said_on_every_rank_that_stops(place):
+    done = subprocess.run([sys.executable, "-c", "import train_critic; train_critic.die('the weights are damaged')"],
+                          cwd=ROOT, env={**os.environ, "RANK": "1"}, capture_output=True, text=True)
+    assert done.returncode == 2 and done.stderr == "-c: rank 1: the weights are damaged\n"
+
+
 def checkpoints(folder):
     return sorted(Path(folder, "checkpoints").glob("step-??????"))
 
@@ -147,7 +169,7 @@ def test_a_run_killed_on_two_processes_goes_on_with_one(place):
         time.sleep(0.01)
     kill(process)
     assert process.returncode != 0, "the run ended before it could be killed"
-    code, said, error = call(train_policy, *long, "--out", "killed", "--resume")
+    code, said, error = call(train_policy, *long, "--out", "killed")
     assert code == 0 and "continuing" in said, error
     assert furthest("straight", "killed") < 1e-6
 
@@ -185,7 +207,7 @@ def test_a_rank_that_dies_ends_the_run_and_leaves_the_checkpoints(place):
     os.kill(int(children[-1]), signal.SIGKILL)
     process.communicate(timeout=120)
     assert process.returncode != 0 and not Path("out/config.json").exists()
-    assert "continuing" in torchrun(2, *long, "--out", "out", "--resume")
+    assert "continuing" in torchrun(2, *long, "--out", "out")
 
 
 @pytest.mark.slow
@@ -199,7 +221,7 @@ def test_a_full_disk_while_saving_is_one_sentence_and_leaves_the_checkpoint_befo
         resource.setrlimit(resource.RLIMIT_FSIZE, (half, half))
     done = subprocess.run([sys.executable, str(ROOT / "train_policy.py"), *map(str, long), "--out", "out"],
                           capture_output=True, text=True, preexec_fn=small_files)
-    assert (done.returncode == 2 and "the checkpoint could not be written" in done.stderr
+    assert (done.returncode == 1 and "the checkpoint could not be written" in done.stderr
             and "Traceback" not in done.stderr)
     assert not checkpoints("out")
     assert call(train_policy, *long, "--out", "out")[0] == 0

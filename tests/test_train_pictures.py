@@ -32,7 +32,7 @@ def page(colour, words=""):
 
 def seeing_tokenizer(family):
     words = "The pictures show the page of the last reply. user: Make me a page, please."
-    tokenizer, image = train_policy.tiny_tokenizer([words] * 3, 400), IMAGE[family]
+    tokenizer, image = train_critic.tiny_tokenizer([words] * 3, 400), IMAGE[family]
     others = ["<start_of_image>", "<end_of_image>", "<|vision_start|>", "<|vision_end|>", "<|video_pad|>"]
     if family == "idefics3":
         others = ["<fake_token_around_image>", "<end_of_utterance>", "<global-img>"]
@@ -123,15 +123,14 @@ def world(tmp_path_factory):
     write(folder / "scored.jsonl", records)
     write(folder / "candidates.jsonl", candidates)
     texts = [m["content"] for r in records for m in r["dialogue_history"]]
-    train_policy.make_tiny_model(folder / "policy-base", texts, 400, seed=0)
+    train_critic.make_tiny_model(folder / "policy-base", texts, 400, seed=0)
     return folder
 
 
 @pytest.fixture
 def place(world, monkeypatch):
     monkeypatch.chdir(world)
-    for module in (train_critic, train_policy):
-        monkeypatch.setattr(module, "PICTURE", (32, 64))  # small files: these tests are not about detail
+    monkeypatch.setattr(train_critic, "PICTURE", (32, 64))  # small files: these tests are not about detail
     return world
 
 
@@ -220,7 +219,6 @@ def test_a_turns_value_is_the_head_on_its_mean_hidden_state_whatever_is_batched_
         args = Flags()
         args.micro_tokens = micro_tokens
         model = train_critic.load_model("base", CPU, args, head, train=False, processor=processor)
-        assert args.pack == "padded"
         return [value.mean() for value in train_critic.score_all(model, sequences, CPU, args, "")]
 
     one = means(1)
@@ -258,7 +256,7 @@ def test_what_the_critic_sees_of_a_turn(place):
     assert "assistant: A thought. OUTPUT: [page]" in sequences[0].view[0]
     assert "assistant: Which colour?" in sequences[1].view[0]
     record = {**trajectory(0, 0, SHADES[0], SHADES[1][0], 0.5), "system": "Be kind."}
-    (first, second), = train_critic.sequences_of([("here", record)], "with-c", None, processor, PICTURES)
+    (first, second), = train_critic.sequences_of([train_critic.turns_of(record, True)], None, processor, PICTURES)
     assert set(first.turn) == {0} and set(second.turn) == {1}, "Eq. 2 adds up the turns"
     files = train_critic.photograph([page(SHADES[1][0]), *map(page, SHADES[0])], PICTURES)
     assert first.view[1] + second.view[1][1:] == [str(file) for file in files.values()]
@@ -273,19 +271,22 @@ def test_what_the_critic_sees_of_a_turn(place):
 def test_a_stopped_run_goes_on_to_the_same_bits(place, monkeypatch):
     command = [*CRITIC, "--epochs", "3", "--batch-size", "4"]
     assert call(train_critic, *command, "--out", "straight")[0] == 0
-    real = train_critic.write_metrics
+    real = train_critic.open_log
 
-    def write_and_stop(log, bar, values):
-        real(log, bar, values)
-        if values["step"] == 5:
-            os.kill(os.getpid(), signal.SIGTERM)
+    def open_and_stop(*arguments):
+        log = real(*arguments)
+
+        def write(values):
+            log(values)
+            if values["step"] == 5:
+                os.kill(os.getpid(), signal.SIGTERM)
+        return write
     with monkeypatch.context() as m:
-        m.setattr(train_critic, "write_metrics", write_and_stop)
-        m.setattr(train_critic, "signals", [])
+        m.setattr(train_critic, "open_log", open_and_stop)
         code, said, _ = call(train_critic, *command, "--out", "stopped")
     assert code == 128 + signal.SIGTERM and "after step 5" in said
-    code, said, error = call(train_critic, *command, "--out", "stopped", "--resume")
-    assert code == 0 and "after step 5 of 12" in said, error
+    code, said, error = call(train_critic, *command, "--out", "stopped")
+    assert code == 0 and "after step 5" in said, error
     assert Path("stopped/model.safetensors").read_bytes() == Path("straight/model.safetensors").read_bytes()
     assert metrics("stopped") == metrics("straight")
 

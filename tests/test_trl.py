@@ -8,7 +8,7 @@ trl = pytest.importorskip("trl")
 pytestmark = pytest.mark.trl
 
 import test_train  # noqa: E402
-from test_train import CRITIC, POLICY, call, metrics, train_critic, train_policy  # noqa: E402
+from test_train import CRITIC, POLICY, call, metrics, parsed, train_critic, train_policy  # noqa: E402
 
 
 @pytest.fixture
@@ -30,11 +30,9 @@ def test_our_pairs_load_in_trl_and_five_steps_have_the_same_loss(place):
     code, _, error = call(train_policy, *settings)
     assert code == 0, error
     # The same pairs in the order in which our steps take them.
-    items, _ = train_policy.pair_items("pairs.jsonl", train_policy.load_tokenizer("base"))
-
-    class Flags:
-        order, epochs, seed, batch_size, max_steps = "turn", 1, 0, 4, 5
-    order = [item.chosen[0] // 2 for step in train_policy.step_items(items, Flags) for item in step]
+    flags = parsed(train_policy, *settings)
+    items, *_ = train_policy.pair_items("pairs.jsonl", train_policy.load_tokenizer("base"), 0)
+    order = [item.chosen[0] // 2 for step in train_policy.step_items(items, flags) for item in step]
     pairs = pairs.select(order).select_columns(["prompt", "chosen", "rejected"])
 
     class InOrder(trl.DPOTrainer):

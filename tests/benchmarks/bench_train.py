@@ -1,21 +1,16 @@
-"""Training speed: TRL's DPOTrainer, and ours with --pack none, turn and trajectory, on the same pairs in the same \
-steps.
+"""Training speed: TRL's DPOTrainer, and ours with --pack none and tree, on the same pairs in the same steps.
 
-    OMP_NUM_THREADS=1 python tests/benchmarks/bench_train.py                 # needs trl for its two rows \
-(make test-trl)
-    OMP_NUM_THREADS=1 python tests/benchmarks/bench_train.py --turns 4       # half as many pairs, for a busy machine
+    OMP_NUM_THREADS=1 python tests/benchmarks/bench_train.py             # needs trl for its two rows (make test-trl)
+    OMP_NUM_THREADS=1 python tests/benchmarks/bench_train.py --turns 4   # half as many pairs, for a busy machine
 
-The pairs are as stage 2 makes them: a dialogue of 8 turns, prompts from 250 to 1500 tokens, actions of 60 tokens, 4 \
-pairs a
-turn, all 32 in one step, so that every row takes the same step (for `turn`, whose steps mix dialogues, a turn at a \
-time). The critic's row: pairs of
-whole trajectories of about 2000 tokens. Llama shape, width 384, 6 layers, vocabulary 32,000, float32, one thread.
+The pairs are as stage 2 makes them: a dialogue of 8 turns, prompts from 250 to 1500 tokens, actions of 60 tokens, 4
+pairs a turn, all 32 in one step, so that every row takes the same step ("a turn at a time": what --shuffle turns shares
+in a step of many dialogues; "trajectory": what --shuffle trajectories shares). The critic's row: pairs of whole
+trajectories of about 2000 tokens. Llama shape, width 384, 6 layers, vocabulary 32,000, float32, one thread.
 
-Every row is a process of its own and counts CPU seconds, so that a busy machine does not decide. A row stands only \
-if its
-loss and gradient norm are those of the others (1e-4). "with reference" counts the one reference pass (one epoch) as \
-well.
-Memory is the peak beyond what was there once the libraries were imported.
+Every row is a process of its own and counts CPU seconds, so that a busy machine does not decide. A row stands only if
+its loss and gradient norm are those of the others (1e-4). "with reference" counts the one reference pass (one epoch) as
+well. Memory is the peak beyond what was there once the libraries were imported.
 TRL runs on its CUDA code path, which scores completion tokens only; on a CPU it would score every position, and a ratio
 against that would flatter. Its batch is 4 pairs with gradient accumulation.
 """
@@ -33,9 +28,10 @@ import numpy as np
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
-ROWS = {"trajectory": ("ours", "trajectory", "none"), "turn": ("ours", "turn", "none"),
-        "none": ("ours", "none", "none"), "trl at its best": ("trl", False, True), "trl defaults": ("trl", True, False),
-        "turn, checkpointing": ("ours", "turn", "full"), "trajectory, checkpointing": ("ours", "trajectory", "full"),
+ROWS = {"trajectory": ("ours", "tree", "none", 0), "turn": ("ours", "tree", "none", 4),
+        "none": ("ours", "none", "none", 4),
+        "trl at its best": ("trl", False, True), "trl defaults": ("trl", True, False),
+        "turn, checkpointing": ("ours", "tree", "full", 4), "trajectory, checkpointing": ("ours", "tree", "full", 0),
         "critic, per-turn loop": ("loop",), "critic, ours": ("critic",)}
 
 
@@ -168,13 +164,13 @@ def run_loop(folder):
     tokenizer = tc.load_tokenizer(folder / "base")
     model = AutoModelForCausalLM.from_pretrained(folder / "base", dtype=torch.float32)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6)
-    records = [r for _, r in tc.read_jsonl(folder / "scored.jsonl")]
+    records = [json.loads(line) for line in open(folder / "scored.jsonl")]
 
     def logps(prompt, response):
         ids = torch.tensor(np.concatenate([prompt, response])[None].astype(np.int64))
         logits = model(input_ids=ids, logits_to_keep=len(response) + 1, use_cache=False).logits[0, :-1]
         return torch.log_softmax(logits.float(), -1).gather(1, ids[0, len(prompt):, None])[:, 0]
-    turns = [tc.tokenise(tokenizer, tc.turns_of(r, "", r["task"]["ground_truth"])) for r in records]
+    turns = [tc.tokenise(tokenizer, tc.in_context(tc.turns_of(r, with_c=True))) for r in records]
     with torch.no_grad():
         reference = [[logps(*t) for t in part] for part in turns]
     start = time.process_time()
@@ -203,11 +199,10 @@ def run_row(name, folder):
         result = run_ours(train_critic, ["--in", str(folder / "scored.jsonl")], folder)
         return {**result, "pairs": 2}
     import train_policy
-    # A row of its own for each way of packing; the step is the same, so that loss and gradient can be compared.
-    # With `turn` a step's turns are of different dialogues: nothing is shared between them,
-    # so each is a forward pass here.
-    command = ["--in", str(folder / "pairs.jsonl"), "--pack", options[0], "--checkpointing", options[1]]
-    result = run_ours(train_policy, command + (["--micro-batch", "4"] if options[0] != "trajectory" else []), folder)
+    # The step is the same in each row, so that loss and gradient can be compared.
+    pack, checkpointing, micro_batch = options
+    command = ["--in", str(folder / "pairs.jsonl"), "--pack", pack, "--checkpointing", checkpointing]
+    result = run_ours(train_policy, [*command, "--micro-batch", str(micro_batch)], folder)
     return {**result, "pairs": sum(1 for _ in open(folder / "pairs.jsonl"))}
 
 

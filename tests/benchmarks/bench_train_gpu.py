@@ -1,13 +1,11 @@
 """Training on one CUDA GPU: model FLOP utilisation, memory, and the largest context. Prints the README's GPU rows.
 
-    python tests/benchmarks/bench_train_gpu.py                      # 1B and 8B Llama shapes with random weights, bf16 \
-compute
+    python tests/benchmarks/bench_train_gpu.py           # 1B and 8B Llama shapes with random weights, bf16 compute
 
-Pairs as stage 2 makes them (8 turns, prompts from 250 to 1500 tokens, actions of 60 tokens, 4 pairs a turn), 128k \
-vocabulary,
-full fine-tuning with float32 masters; a row is --pack none, turn or trajectory, a straightforward loop with whole \
-logits, or
-TRL's DPOTrainer at its best (reference computed before, no checkpointing; needs trl, see make test-trl).
+Pairs as stage 2 makes them (8 turns, prompts from 250 to 1500 tokens, actions of 60 tokens, 4 pairs a turn), 128k
+vocabulary, full fine-tuning with float32 masters; a row is --pack none or tree, the latter a turn at a time (what
+--shuffle turns shares) or the whole dialogue at once (--shuffle trajectories), a plain loop with whole logits,
+or TRL's DPOTrainer at its best (reference computed before, no checkpointing; needs trl, see make test-trl).
 8B needs about 16 bytes a parameter (128 GB) and is left out where that is not there. Peak is the card's dense bf16 rate
 (--peak, in TFLOP/s), since no card says it of itself.
 """
@@ -33,9 +31,8 @@ SHAPES = {"tiny": dict(hidden_size=256, intermediate_size=512, num_hidden_layers
 
 class Flags:
     """The trainers' flags that a step reads."""
-    pack, order, checkpointing, compile, cpu_offload, micro_tokens, micro_batch = (
-        "turn", "turn", "none", False, False, 16384, 0)
-    beta, nll, lr = 0.1, 0.01, 2e-7
+    pack, checkpointing, compile, cpu_offload, micro_tokens, micro_batch = "tree", "none", False, False, 16384, 0
+    loss, beta, nll, lr = "dpo", 0.1, 0.01, 2e-7
 
 
 def pairs(tp, turns=8, first=250, last=1500, action=60, seed=0):
@@ -64,38 +61,39 @@ def make_model(shape, folder):
 
 def run_row(shape, row, folder, steps):
     import torch
-    import train_policy as tp
+    import train_critic as tp
+    from train_policy import preference_loss
     device, args = tp.start_process_group(), Flags()
     cuda = device.type == "cuda"
     wait = torch.cuda.synchronize if cuda else lambda: None
     kind, _, extra = row.partition("+")
-    args.pack = "none" if kind == "loop" else kind
+    args.pack = "none" if kind in ("none", "loop") else "tree"
     args.compile, args.checkpointing = "compile" in extra, "full" if "checkpointing" in extra else "none"
     items, sequences = pairs(tp)
     reference = [np.zeros(len(s.scored), np.float32) for s in sequences]
     model = tp.load_model(str(folder), device, args)
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
-    # One turn a forward pass for `turn`, whose steps mix dialogues.
-    args.micro_batch = {"turn": 4, "loop": 4}.get(args.pack if kind != "loop" else "loop", 0)
+    args.micro_batch = {"turn": 4, "loop": 4}.get(kind, 0)
     seconds, flops, computed, scored, loss = [], 0, 0, 0, 0.0
     for step in range(steps + 2):  # two to warm up and compile
         wait()
         start, flops, computed, scored, loss = time.perf_counter(), 0, 0, 0, 0.0
-        parts, most = tp.micro_batches(items, sequences, args)
+        parts = tp.micro_batches(items, sequences, args)
         for n, part in enumerate(parts):
-            tp.reduce_at_the_end(model, n == most - 1)
+            tp.reduce_at_the_end(model, n == len(parts) - 1)
             if kind == "loop":  # padded rows, whole logits in float32
                 of = [i for item in part for i in item.chosen + item.rejected]
-                batch = tp.collate([sequences[i] for i in of], list(range(len(of))), len(of), device, "padded",
+                batch = tp.collate([sequences[i] for i in of], list(range(len(of))), len(of), device, "none",
                                    [reference[i] for i in of])
                 model.forward = lambda b: torch.log_softmax(
                     model.lm(input_ids=b.ids, position_ids=b.positions, use_cache=False).logits.float(), -1
                 ).flatten(0, 1)[b.source].gather(1, b.target[:, None])[:, 0]
             else:
                 batch = tp.collate_items(part, sequences, reference, device, args)
-            value, _ = tp.preference_loss(model(batch), batch, part, args)
+            value, _ = preference_loss(model(batch), batch, part, args)
             (value / len(items)).backward()
-            flops, computed, scored = flops + model.flops(batch), computed + batch.tokens, scored + len(batch.source)
+            flops += model.work(batch)["flops"][0]
+            computed, scored = computed + batch.tokens, scored + len(batch.source)
             loss += value.item() / len(items)
         norm = tp.optimizer_step(model, optimizer, args.lr, 1.0)
         wait()
@@ -124,7 +122,7 @@ def run_trl(folder, steps):
     tokenizer.chat_template = (
         "{% for m in messages %}{{ '<|' + m['role'] + '|> ' + m['content'] + ' <|end|> ' }}{% endfor %}"
         "{% if add_generation_prompt %}{{ '<|assistant|> ' }}{% endif %}")
-    import train_policy as tp
+    import train_critic as tp
     items, sequences = pairs(tp)
     text = lambda ids: " ".join(f"w{i}" for i in ids)
     rows = []
@@ -165,7 +163,8 @@ def run_trl(folder, steps):
 def run_longest(shape, folder):
     """Double the prompt of one pair until memory runs out."""
     import torch
-    import train_policy as tp
+    import train_critic as tp
+    from train_policy import preference_loss
     device, args = tp.start_process_group(), Flags()
     args.checkpointing = "full"
     model = tp.load_model(str(folder), device, args)
@@ -176,7 +175,7 @@ def run_longest(shape, folder):
             items, sequences = pairs(tp, turns=1, first=length - 60)
             batch = tp.collate_items(items[:1], sequences, [np.zeros(len(s.scored), np.float32) for s in sequences],
                                      device, args)
-            value, _ = tp.preference_loss(model(batch), batch, items[:1], args)
+            value, _ = preference_loss(model(batch), batch, items[:1], args)
             value.backward()
             tp.optimizer_step(model, optimizer, args.lr, 1.0)
             longest = length
