@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 from pathlib import Path
 
 import pytest
@@ -246,10 +247,10 @@ class NoEarlyAnswer(random.Random):
 
 def test_a_tiny_page_is_about_fifty_tokens(world):
     pytest.importorskip("tokenizers")
-    import train_policy
+    import train_critic
 
     records = read(world / "data/frontend/demonstrations.jsonl")
-    tokenizer = train_policy.tiny_tokenizer([m["content"] for r in records for m in r["dialogue_history"]], 2048)
+    tokenizer = train_critic.tiny_tokenizer([m["content"] for r in records for m in r["dialogue_history"]], 2048)
     assert max(len(tokenizer(r["answer"])["input_ids"]) for r in records) <= 70
     assert all(tokenizer.decode(tokenizer(r["answer"])["input_ids"]) == r["answer"] for r in records)
 
@@ -276,15 +277,18 @@ def test_the_scripted_partner_names_the_largest_differences_and_asks_for_a_page(
 
     task = read(world / "data/frontend/train.jsonl")[0]
 
+    resources = rollout.Resources(types.SimpleNamespace(domain="frontend", max_turns=5), 1)
+
     async def ask():
-        partner = rollout.PagePartner()
+        partner = rollout.Scripted(None, resources)
         try:
             dialogues = [[{"role": "assistant", "content": text}] for text in
                          ("What colour should it be?", task["ground_truth"],
                           re.sub(r"bg-[a-z]+(-\d+)?", "bg-indigo-900", task["ground_truth"], count=1), "<html></html>")]
-            return await asyncio.gather(*(partner.reply(task, d) for d in dialogues)), len(partner.layouts)
+            return (await asyncio.gather(*(partner.reply(task, d, (), None) for d in dialogues)),
+                    len(resources.screen().layouts))
         finally:
-            partner.renderer.close()
+            resources.close()
 
     replies, measured = asyncio.run(ask())
     assert replies[0] == render.NO_PAGE and replies[1] == render.NO_DIFFERENCE
@@ -375,13 +379,13 @@ def test_pages_go_through_critic_candidates_policy_and_picture(world):
 
     demonstrations, scored = "data/frontend/demonstrations.jsonl", "runs/smoke/train.scored.jsonl"
     for script, *arguments in (
-            ("train_policy.py", "--run", "smoke", "--method", "sft", "--model", "tiny", "--in", demonstrations,
+            ("train_policy.py", "--run-name", "smoke", "--method", "sft", "--model", "tiny", "--in", demonstrations,
              "--max-steps", 1),
             ("evaluate.py", "--in", demonstrations, "--out", scored),
-            ("train_critic.py", "--run", "smoke", "--pair-rule", "all", "--max-steps", 1),
-            ("rollout.py", "--run", "smoke", "--domain", "frontend", "--candidates", 4, "--limit", 3,
+            ("train_critic.py", "--run-name", "smoke", "--pair-rule", "all", "--max-steps", 1),
+            ("rollout.py", "--run-name", "smoke", "--domain", "frontend", "--candidates", 4, "--limit", 3,
              "--max-tokens", 20, "--engine", "transformers"),
-            ("train_policy.py", "--run", "smoke", "--max-steps", 1),
+            ("train_policy.py", "--run-name", "smoke", "--max-steps", 1),
             ("evaluate.py", "--compare", f"a={scored}", f"b={scored}", "--picture", "pages.png", "--picture-tasks", 3)):
         done = run(script, *arguments, cwd=world)
         assert done.returncode == 0, (script, done.stderr)
