@@ -23,7 +23,7 @@ SAID = [{"role": "user", "content": "Double it."}, {"role": "assistant", "conten
 TRAJECTORY = {"task_id": "t-0", "sample": 0, "domain": "backend", "task": TASK, "dialogue_history": SAID,
               "answer": "double = None", "finish": "answered"}
 SCORED = TRAJECTORY | {"reward": 0.5, "tests": {}}
-PAGE = {"domain": "frontend", "page": "ok", "cosine": {"page": 0.5, "centre": 0.5}, "encoder": "layout", "view": "page"}
+PAGE_SCORE = {"domain": "frontend", "page": "ok", "cosine": {"page": 0.5, "centre": 0.5}, "encoder": "layout", "view": "page"}
 CANDIDATES = {"task_id": "t-0", "sample": 0, "turn": 0, "prompt": SAID[:1], "task": TASK,
               "candidates": [{"output": "a"}, {"output": "b"}]}
 
@@ -216,7 +216,7 @@ OWN = [
     ("evaluate.py", ["--compare", "x=a.jsonl", "y=b.jsonl"],
      {"a.jsonl": lines(SCORED), "b.jsonl": lines(SCORED | {"task_id": "t-1"})}, ["no task in common"]),
     ("evaluate.py", ["--compare", "x=a.jsonl", "y=b.jsonl"],
-     {"a.jsonl": lines(SCORED), "b.jsonl": lines(SCORED | PAGE)}, ["b.jsonl", "frontend", "a.jsonl"]),
+     {"a.jsonl": lines(SCORED), "b.jsonl": lines(SCORED | PAGE_SCORE)}, ["b.jsonl", "frontend", "a.jsonl"]),
     ("evaluate.py", ["--compare", "x=a.jsonl", "--in", "a.jsonl"], {"a.jsonl": lines(SCORED)}, ["--compare"]),
     ("evaluate.py", ["--compare", "x=a.jsonl", "--report", "r.html"],
      {"a.jsonl": lines(SCORED), "critic/metrics.jsonl": "{\n"}, ["metrics.jsonl", "line 1"]),
