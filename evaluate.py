@@ -42,6 +42,7 @@ means over the seeds, differences taken seed by seed, and from five seeds on int
 import argparse
 import base64
 import difflib
+import functools
 import glob
 import hashlib
 import io
@@ -52,7 +53,8 @@ import os
 import re
 import sys
 import textwrap
-from collections import Counter, OrderedDict, deque
+from collections import Counter, deque
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Callable, NamedTuple
@@ -106,38 +108,32 @@ def score_pages(records, args):
         embed, renderer = load_encoder(args.encoder), Renderer(args.workers)
     except RuntimeError as problem:
         die(str(problem))
-    pages = OrderedDict()    # page -> future of its picture, then (status, {view: embedding} or None)
-    underway = deque()       # (record, page of the answer or None)
+    underway = deque()    # (record, what embedded() gives for its reference, and for its page where it has one)
 
-    def start(page):
-        if page not in pages:
-            pages[page] = renderer.submit(page)
-            if len(pages) > 4096:
-                pages.popitem(last=False)
+    def wait_and_embed(rendering):
+        picture = rendering.result()
+        if picture.status != "ok":
+            return picture.status, None
+        return "blank" if picture.blank else "ok", {view: embed(picture, view) for view in VIEWS}
 
+    @functools.lru_cache(4096)
     def embedded(page):
-        found = pages.get(page) or renderer.submit(page)    # it may have been dropped since
-        if not isinstance(found, tuple):
-            picture = found.result()
-            status = "blank" if picture.status == "ok" and picture.blank else picture.status
-            found = pages[page] = status, ({view: embed(picture, view) for view in VIEWS}
-                                           if picture.status == "ok" else None)
-        return found
+        """The future of (status, {view: embedding} or None)."""
+        return embedder.submit(wait_and_embed, renderer.submit(page))
 
     def finish():
-        record, page = underway.popleft()
-        (reference_status, theirs), (status, ours) = (embedded(record["task"]["ground_truth"]),
-                                                      embedded(page) if page else ("no page", None))
+        record, reference, answer = underway.popleft()
+        reference_status, theirs = reference.result()
+        status, ours = answer.result() if answer else ("no page", None)
         cosines = {view: cosine(ours[view], theirs[view]) if ours and theirs else 0.0 for view in VIEWS}
         return record | {"reward": min(1.0, max(0.0, cosines[args.view])), "cosine": cosines, "view": args.view,
                          "encoder": embed.name, "page": status if theirs else f"reference {reference_status}",
                          "sandbox": {"isolation": renderer.isolation, "chromium": renderer.version}}
 
-    with renderer:
+    with renderer, ThreadPoolExecutor(1) as embedder:
         for record in records:
-            underway.append((record, page_of(record, extract_page)))
-            for page in filter(None, (underway[-1][1], record["task"]["ground_truth"])):
-                start(page)
+            page = page_of(record, extract_page)
+            underway.append((record, embedded(record["task"]["ground_truth"]), embedded(page) if page else None))
             if len(underway) > 2 * args.workers:
                 yield finish()
         while underway:
