@@ -360,26 +360,28 @@ class Summary:
         self.path, self.domain = str(path), domain
         self.sums, self.rewards, self.ids = {}, {}, {}    # of each task's digest: (2 M,) sums, rewards, task_id
         self.ends, self.errors, self.statuses, self.failing = Counter(), Counter(), Counter(), Counter()
-        self.encoders, self.models, self.seeds = set(), set(), set()
+        self.models, self.seeds, self.encoder = set(), set(), ()    # encoder: for pages (encoder, view)
 
     def add(self, record):
-        task, domain = task_digest(record), record["domain"]
+        task = task_digest(record)
         self.sums[task] = self.sums.get(task, 0) + measure(record)
         self.rewards.setdefault(task, []).append(record["reward"])
         self.ids.setdefault(task, record["task_id"])
         end = record["finish"].split(":")[0]
         self.ends[end] += 1
-        self.errors.update([record["finish"][:120]] if end == "error" else [])
-        statuses = [record["page"]] if domain == "frontend" else list((record.get("tests") or {}).values())
+        if end == "error":
+            self.errors[record["finish"][:120]] += 1
+        statuses = [record["page"]] if self.domain == "frontend" else list((record.get("tests") or {}).values())
         self.statuses.update(statuses)
         if any(status.startswith("reference") for status in statuses):
             self.failing[record["task_id"]] += 1
         self.models.add(record.get("model"))
         self.seeds.add(record.get("seed"))
-        self.encoders |= {(record["encoder"], record["view"])} if domain == "frontend" else set()
-        if len(self.encoders) > 1:
-            raise ValueError(f"scored with {record['encoder']}, view {record['view']}, the lines before otherwise; "
-                             "score the whole file with one encoder and view (--overwrite)")
+        if self.domain == "frontend":
+            before, self.encoder = self.encoder, (record["encoder"], record["view"])
+            if before not in ((), self.encoder):
+                raise ValueError(f"scored with {self.encoder}, the lines before with {before}; score the whole file "
+                                 "with one encoder and view (--overwrite)")
 
 
 def task_digest(record):
@@ -402,7 +404,7 @@ def metrics_of(summary, args):
     return {
         "in": summary.path, "domain": summary.domain, "tasks": len(summary.sums),
         "samples": sum(map(len, summary.rewards.values())),
-        **{name: value for pair in summary.encoders for name, value in zip(("encoder", "view"), pair)},
+        **dict(zip(("encoder", "view"), summary.encoder)),
         **intervals(np.array(list(summary.sums.values())), args.resamples, args.seed),
         "finish": dict(summary.ends.most_common()), "errors": dict(summary.errors.most_common(10)),
         "statuses": dict(summary.statuses.most_common()),
@@ -422,11 +424,11 @@ def training_cost(models):
 
 
 def compare(summaries, args):
-    """{name: {"metrics", "against", "difference", "cost", "notes"}}; differences are paired, against the first run."""
+    """{name: {"metrics", "against", "difference", "cost", "notes"}}; differences are against the first run."""
     base_name, base = next(iter(summaries.items()))
     result = {}
     for name, summary in summaries.items():
-        for what in ("domain", "encoders"):
+        for what in ("domain", "encoder"):
             if getattr(summary, what) != getattr(base, what):
                 die(f"{summary.path} ({what}: {getattr(summary, what)}) and {base.path} ({getattr(base, what)}) cannot "
                     "be compared; score both with the same flags")
@@ -447,7 +449,8 @@ def notes(summary, base, difference):
     said += [f"{count:,} x {error}" for error, count in summary.errors.most_common(10)]
     if summary.statuses:
         said.append(f"{'pages' if summary.domain == 'frontend' else 'tests'}: {shares(summary.statuses)}")
-    said += [f'encoder: {encoder}; the reward is the cosine of the view "{view}"' for encoder, view in summary.encoders]
+    if summary.encoder:
+        said.append('encoder: {}; the reward is the cosine of the view "{}"'.format(*summary.encoder))
     if summary.failing:
         said.append(f"WARNING: {len(summary.failing):,} tasks whose reference does not run (first: "
                     f"{', '.join(map(str, list(summary.failing)[:3]))}); no answer can score there")
@@ -842,7 +845,7 @@ def main():
     if args.input:
         score(args)
         print(f"wrote {args.out}")
-    if several := any(len(paths) > 1 for paths in files.values()):
+    if any(len(paths) > 1 for paths in files.values()):
         if args.report or args.picture:
             die("--report and --picture show one run a name: give them one file for each")
         result = compare_seeds(files, args)
@@ -859,12 +862,10 @@ def main():
     if args.input:
         name = args.out.name.removesuffix(".jsonl").removesuffix(".scored")
         write_json(args.out.with_name(f"{name}.metrics.json"), result[stem]["metrics"])
-    if several:
-        return
-    first = next(iter(summaries.values()))
-    if args.picture and first.domain != "frontend":
-        die("--picture shows pages; these are backend episodes")
     if args.report or args.picture:
+        first = next(iter(summaries.values()))
+        if args.picture and first.domain != "frontend":
+            die("--picture shows pages; these are backend episodes")
         with page_pictures(args.workers) if first.domain == "frontend" else nullcontext() as picture:
             if args.report:
                 write_report(args.report, named, result, summaries, args, picture)

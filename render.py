@@ -539,16 +539,15 @@ def compare_pages(agent, reference):
 
     Elements are matched by what they say (the same text, then a similar one, then the same kind in the same order),
     containers by kind and by what they contain. A difference weighs about as much as the share of the reference page
-    that it touches. Pure and deterministic: the same two layouts always give the same list; equal layouts give an empty
-    one.
+    that it touches. The same two layouts always give the same list; equal layouts give an empty one.
     """
     if agent is None:
         return ["Your page could not be shown."]
     if not agent["elements"] and reference["elements"]:
         return ["Your page is empty."]
     mine, theirs, widths = agent["elements"], reference["elements"], (agent["width"], reference["width"])
-    pairs = match_elements(mine, theirs)  # index in the reference -> index in the agent's page
     inside_mine, inside_theirs = descendants(mine), descendants(theirs)
+    pairs = match_elements(mine, theirs, inside_mine, inside_theirs)  # reference's index -> index in the agent's page
     matched, page_area, found = set(pairs.values()), max(1, reference["height"] * reference["width"]), []
 
     def share(element, kind="box"):  # of the reference page that an element, or its text, covers
@@ -564,7 +563,7 @@ def compare_pages(agent, reference):
             f"the page's background should be {want}, not {have}")
 
     for i, r in enumerate(theirs):  # what is missing, but not what is inside something that is missing
-        if i not in pairs and (r["parent"] is None or r["parent"] in pairs or "text" in KINDS.get(r["tag"], "")):
+        if i not in pairs and (r["parent"] is None or r["parent"] in pairs):
             where = next((f", after {describe(theirs, j)}" for j in range(i - 1, -1, -1)
                           if j in pairs and j != r["parent"]), ", at the top")
             colour = f". It is {colour_name(r['background'])}" if r["background"] else ""
@@ -574,7 +573,7 @@ def compare_pages(agent, reference):
         if j not in matched and (a["parent"] is None or a["parent"] in matched):
             say(0.03 + 0.5 * share(a), len(theirs) + j, f"{describe(mine, j)} should not be there")
 
-    moved = set()  # containers that stand elsewhere; their texts went with them
+    moved = set()  # containers that stand elsewhere, with the texts in them
     for i, j in sorted(pairs.items()):
         have, want = place(mine[j], widths[0]), place(theirs[i], widths[1])
         if (not theirs[i]["text"] and have != want and theirs[i]["parent"] not in moved
@@ -607,8 +606,8 @@ def compare_pages(agent, reference):
             for axis, more, less in ((2, "wider", "narrower"), (3, "taller", "less tall")):
                 ratio = (r["box"][axis] + 8) / (a["box"][axis] + 8)
                 # that a container is taller because something in it is missing or extra has been said already
-                same_contents = {pairs.get(k) for k in inside_theirs[i]} == inside_mine[j]
-                if max(ratio, 1 / ratio) > 1.3 and (axis == 2 or same_contents):
+                if max(ratio, 1 / ratio) > 1.3 and (
+                        axis == 2 or {pairs.get(k) for k in inside_theirs[i]} == inside_mine[j]):
                     say(0.01 + 0.5 * abs(1 - 1 / max(ratio, 1 / ratio)) * share(r), i,
                         f"{name} should be {more if ratio > 1 else less}")
     for (container, change), (weight, order, name, count) in shared.items():
@@ -622,16 +621,19 @@ def compare_pages(agent, reference):
     for children in siblings.values():  # in another order, or beside each other instead of below
         for first, second in zip(children, children[1:]):
             a, b, r, s = mine[pairs[first]], mine[pairs[second]], theirs[first], theirs[second]
-            how = ("come before" if a["order"] > b["order"] else "" if beside(r, s) == beside(a, b) or
-                   below(r, s) == below(a, b) else "stand beside" if beside(r, s) else "stand above")
-            if how:
-                say(0.02 + min(share(r), share(s)), first,
-                    f"{describe(theirs, first)} should {how} {describe(theirs, second)}")
+            if a["order"] > b["order"]:
+                how = "come before"
+            elif beside(r, s) != beside(a, b) and below(r, s) != below(a, b):
+                how = "stand beside" if beside(r, s) else "stand above"
+            else:
+                continue
+            say(0.02 + min(share(r), share(s)), first,
+                f"{describe(theirs, first)} should {how} {describe(theirs, second)}")
     return list(dict.fromkeys(sentence for _, _, sentence in sorted(found)))
 
 
-def match_elements(mine, theirs):
-    """Reference index -> agent index. Each element is used at most once."""
+def match_elements(mine, theirs, inside_mine, inside_theirs):
+    """Reference index -> agent index. Each element is used at most once. inside_*: descendants()."""
     pairs, free = {}, set(range(len(mine)))
 
     def pair(i, j):
@@ -662,7 +664,6 @@ def match_elements(mine, theirs):
 
     # Containers and pictures: what is inside decides, then the order among their kind.
     boxes, partner = [], dict(pairs)
-    inside_mine, inside_theirs = descendants(mine), descendants(theirs)
     ranks_mine, ranks_theirs = ranks(mine), ranks(theirs)
     words_mine, words_theirs = ([sum(elements[k]["text"] != "" for k in inside) for inside in all_inside]
                                 for elements, all_inside in ((mine, inside_mine), (theirs, inside_theirs)))

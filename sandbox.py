@@ -141,20 +141,19 @@ class Sandbox:
     memory_mb         what a program may use beside the interpreter itself
     call_timeout      seconds for one call, with the running of the program in front of it
     program_timeout   seconds for all calls of one program (no such limit in mode "released")
-    mode              "module" or "released", see above; run, score and score_many take it too
     numpy             True: programs can import numpy, and its arrays and scalars can be compared
     unsafe            True: start even where seccomp cannot be had
     without           layers to leave out, of "namespaces", "landlock", "seccomp": to test and to price them
     """
 
-    def __init__(self, workers=2, memory_mb=256, call_timeout=1.0, program_timeout=5.0, mode="module", numpy=False,
-                 unsafe=False, without=()):
+    def __init__(self, workers=2, memory_mb=256, call_timeout=1.0, program_timeout=5.0, numpy=False, unsafe=False,
+                 without=()):
         if sys.platform != "linux" or os.uname().machine not in ("x86_64", "aarch64"):
             die("the sandbox is made of layers of the Linux kernel on x86_64 or aarch64; run it there, or in a virtual "
                 "machine")
         if numpy and not find_spec("numpy"):
             die("the sandbox was asked for numpy, which is not installed; install it with: pip install numpy")
-        self.workers, self.mode, self.call_timeout, self.program_timeout = workers, mode, call_timeout, program_timeout
+        self.workers, self.call_timeout, self.program_timeout = workers, call_timeout, program_timeout
         self.options = {"memory_bytes": memory_mb << 20, "without": list(without),
                         "numpy": str(Path(find_spec("numpy").origin).parents[1]) if numpy else None}
         self.lock, self.references = threading.Lock(), OrderedDict()
@@ -191,14 +190,14 @@ class Sandbox:
         if layers != self.layers:
             raise ZygoteDied(f"a worker has the layers {layers}, the first one {self.layers}")
 
-    def run(self, program, calls, seed=0, mode=None, hash_seed=0):
+    def run(self, program, calls, seed=0, mode="module", hash_seed=0):
         """Run each call (an expression) in a fresh namespace of the program; one Outcome a call, in their order.
 
-        seed: of random; hash_seed: 0 or 1, of the interpreter, which the order of a set depends on.
+        seed: of random; hash_seed: 0 or 1, of the interpreter, which the order of a set depends on; mode: see the top.
         """
-        calls, mode = list(calls), mode or self.mode
+        calls = list(calls)
         if mode not in ("module", "released"):
-            raise ValueError(f"the sandbox's mode is module or released, not {mode!r}")
+            raise ValueError(f"a mode is module or released, not {mode!r}")
         texts = [program, *calls]
         if not all(isinstance(text, str) for text in texts) or sum(map(len, texts)) > MAX_PROGRAM:
             return [Outcome("refused")] * len(calls)
@@ -237,12 +236,12 @@ class Sandbox:
                 outcomes += [Outcome(ended)] * (1 if loaded else len(rest) - len(found))
         return outcomes
 
-    def score(self, task, code, mode=None):
+    def score(self, task, code, mode="module"):
         """{label: status} of a candidate on the task's tests; "passed": it returns what the reference returns.
 
         code: the candidate's program; in mode "released" the raw answer, from which it is cut as it was there.
         """
-        calls, mode = list(task["test_cases"].values()), mode or self.mode
+        calls = list(task["test_cases"].values())
         references = self._reference(task["ground_truth"], calls, mode)
         outcomes = self.run(released_program(code) if mode == "released" else code, calls, mode=mode)
         return {label: verdict(reference, outcome, mode)
@@ -268,7 +267,7 @@ class Sandbox:
                 mine.set_exception(error)
         return results.result()
 
-    def score_many(self, items, mode=None):
+    def score_many(self, items, mode="module"):
         """Yield (key, statuses) for each (key, task, code) of an iterable, in order, reading only a little ahead."""
         with ThreadPoolExecutor(self.workers) as threads:
             ahead = deque()
