@@ -574,7 +574,7 @@ def write_report(path, named, result, summaries, args, picture):
     pictures, places = [], {}    # addresses of pictures; page -> place in that list, or None where it is broken
 
     def place_of(page):
-        if page and page not in places:
+        if picture and page and page not in places:
             image, data = picture(page), io.BytesIO()
             places[page] = len(pictures) if image else None
             if image:
@@ -587,14 +587,14 @@ def write_report(path, named, result, summaries, args, picture):
             if task := tasks.get(task_digest(record)):
                 reference = record["task"]["ground_truth"]
                 task |= {"id": record["task_id"], "request": record["task"].get("problem_description") or "",
-                         "reference": lines_of(reference), "picture": place_of(reference) if picture else None}
-                task["episodes"].append(episode(name, record, place_of if picture else None))
+                         "reference": lines_of(reference), "picture": place_of(reference)}
+                task["episodes"].append(episode(name, record, place_of))
     total = sum(run["metrics"]["samples"] for run in result.values())
     count = sum(len(task["episodes"]) for task in tasks.values())
+    folders = sorted({file.parent for file in named.values()})
     data = {"runs": list(named), "table": table(result), "total": total,
             "notes": {name: run["notes"] for name, run in result.items()}, "tasks": list(tasks.values()),
-            "pictures": pictures, "curves": [curves for folder in sorted({file.parent for file in named.values()})
-                                             for curves in training_curves(folder)]}
+            "pictures": pictures, "curves": list(itertools.chain(*map(training_curves, folders)))}
     template = TEMPLATE.read_text(encoding="utf-8")
     text = json.dumps(data, allow_nan=False).replace("<", "\\u003c")    # no </script> and no <!-- can end the script
     policy = "default-src 'none'; img-src data:; base-uri 'none'; form-action 'none'"
@@ -618,26 +618,28 @@ def first_tasks(summaries, limit):
 
 
 def episode(name, record, place_of):
-    """One scored record as the report's script shows it; place_of: for pages, from HTML to the place of its picture."""
-    if place_of:
+    """One scored record as the report's script shows it; place_of: from a page to the place of its picture."""
+    if record["domain"] == "frontend":
         from render import extract_page
 
     advantages = itertools.chain(record.get("advantages") or (), itertools.repeat(None))
     turns = []
     for turn in record["dialogue_history"]:
         text, mark, code = turn["content"].partition(ANSWER_MARK)
-        turns.append(shown := {"agent": turn["role"] == "assistant", "text": text + mark, "code": code.strip()})
+        shown = {"agent": turn["role"] == "assistant", "text": text + mark, "code": code.strip()}
+        turns.append(shown)
         if shown["agent"]:
             output, advantage = turn.get("output") or "", turn.get("advantage", next(advantages))
             shown["thought"] = output.partition(ANSWER_MARK)[0].rpartition(OUTPUT_MARK)[0].strip()
             if isinstance(advantage, (int, float)) and math.isfinite(advantage):
                 shown["advantage"] = advantage
-            if place_of:
+            if record["domain"] == "frontend":
                 shown["picture"] = place_of(extract_page(output or turn["content"]))
     reference, answer = lines_of(record["task"]["ground_truth"]), lines_of(extract_code(record["answer"] or ""))
     calls = record["task"].get("test_cases") or {}
     more = [f"{view} {value:.3f}" for view, value in (record.get("cosine") or {}).items()]
-    more += [f"released evaluator {record['reward_released']:.2f}"] if "reward_released" in record else []
+    if "reward_released" in record:
+        more.append(f"released evaluator {record['reward_released']:.2f}")
     return {"run": name, "sample": record["sample"], "reward": record["reward"], "result": result_of(record),
             "finish": record["finish"], "more": more, "turns": turns, "answer": answer,
             "changes": difflib.SequenceMatcher(None, reference, answer, autojunk=False).get_opcodes(),
@@ -656,8 +658,9 @@ def result_of(record):
         return ("solved", "good") if reward == 1 else ("partly solved", "some") if reward else ("unsolved", "bad")
     if record["page"] != "ok":
         return "blank or broken page", "bad"
-    return ("close, from 0.9", "good") if reward >= 0.9 else \
-        ("similar, from 0.7", "some") if reward >= 0.7 else ("unlike, below 0.7", "bad")
+    if reward < 0.7:
+        return "unlike, below 0.7", "bad"
+    return ("close, from 0.9", "good") if reward >= 0.9 else ("similar, from 0.7", "some")
 
 
 def training_curves(folder):

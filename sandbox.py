@@ -185,6 +185,7 @@ class Sandbox:
             zygote.close()
 
     def _greet(self, zygote):
+        """Wait until a zygote is ready; all must have the same layers, those that the records name."""
         layers = zygote.greet()
         self.layers = self.layers or layers
         if layers != self.layers:
@@ -1242,12 +1243,12 @@ class Output:
             die(f"{self.path}: {problem}; all finished records are saved, make room and run the same command again", 1)
         self.done.add(self.key_of(record))
 
-    def sort(self, place):
-        """Put the finished file into the order of place(key), whole: records were written as they came."""
+    def sort(self, position):
+        """Sort the finished file by position(*key): records were written in the order in which they were finished."""
         order, offset = [], 0
         with open(self.path, "rb") as file:
             for line in file:
-                order.append((place(*self.key_of(json.loads(line))), offset, len(line)))
+                order.append((position(*self.key_of(json.loads(line))), offset, len(line)))
                 offset += len(line)
             if order != sorted(order):
                 with whole(self.path) as part, open(part, "wb") as out:
