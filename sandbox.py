@@ -1003,8 +1003,8 @@ def number(kind=float, least=None, above=None, most=math.inf):
         value = kind(text)
         if not (abs(value) < math.inf and value <= most and (least is None or value >= least)
                 and (above is None or value > above)):    # NaN fails every comparison
-            limits = [f"at least {least}"] * (least is not None) + [f"above {above}"] * (above is not None)
-            limits += [f"at most {most}"] * (most < math.inf)
+            limits = [f"{words} {limit}" for words, limit in (("at least", least), ("above", above), ("at most", most))
+                      if limit not in (None, math.inf)]
             raise argparse.ArgumentTypeError(f"must be {' and '.join(limits) or 'finite'}, found {text}")
         return value
     parse.__name__ = "number" if kind is float else "whole number"    # argparse: "invalid whole number value: 'x'"
@@ -1014,9 +1014,9 @@ def number(kind=float, least=None, above=None, most=math.inf):
 def fault(value, shape, name="it"):
     """What keeps a value from having a shape, as one clause that names the place, or None.
 
-    A shape is a type (`str`, `int | None`); a range (low, high), whole numbers where both ends are, or also null with
-    (low, high, None); [shape], a list of such values; {str: shape}, an object of such values; or {"key": shape, ...},
-    an object with these keys, of which "key?" may be missing or null. Other keys may hold anything.
+    A shape is a type (`str`, `int | None`); a range (low, high), of whole numbers if low is one, or (low, high, None),
+    which null meets too; [shape], a list of such values; {str: shape}, an object of such values; or {"key": shape,
+    ...}, an object with these keys, of which "key?" may be missing or null. Other keys may hold anything.
     """
     if isinstance(shape, dict) and isinstance(value, dict):
         if str in shape:
@@ -1052,8 +1052,8 @@ def read(path, kind, domain=None, unique=False, each=None):
     """Yield the records of a JSON lines file, of a kind in SCHEMA, with what released files lack filled in.
 
     domain: what a record without one is about; a record that names another is refused. unique: whether no two records
-    may have the same key. each: a function of the record whose result is yielded instead. Whatever is wrong in a line,
-    a ValueError, LookupError or TypeError of `each` included, ends in one sentence that names the file and the line.
+    may have the same key. each: a function of the record whose result is yielded instead. Whatever is wrong in a line
+    (also a ValueError, LookupError or TypeError that `each` raises) ends in one sentence that names file and line.
     """
     maker, key, shape = SCHEMA[kind]
     if not Path(path).is_file():
