@@ -13,40 +13,36 @@ Every metric is a ratio m = sum_i a_i / sum_i b_i over tasks i, where a_i and b_
 the success rate a_i = number of successes, b_i = number of samples). Its 95% interval is the percentile bootstrap over
 TASKS: the samples of one task are drawn together, because they are not independent. Two runs are compared on the tasks
 that both have (with the same name, request, reference and tests), and each draw of tasks is used for both (a paired
-difference): the difficulty of the tasks cancels. A metric that is 0% or 100% on every task gets an interval of width
-zero: the bootstrap cannot know better.
+difference), so that the difficulty of the tasks cancels. A metric that is 0% or 100% on every task gets an interval of
+width zero: the bootstrap cannot know better.
 
 Departures
-- An episode without an answer (the engine or the simulator failed) scores 0 and is counted. It is never left out.
+- An episode without an answer (the engine or the simulator failed) scores 0 and is counted.
 - The paper gives no intervals. The released code runs programs inside its own process, in a function's local scope,
-  behind a list of forbidden words (`--mode released` applies its rules inside the sandbox; `--mode both` prints the two
-  side by side), writes rewards over its input, and reports the best of k samples. Here the input is left alone and
-  every sample counts.
+  behind a list of forbidden words (--mode released applies its rules inside the sandbox), writes rewards over its
+  input, and reports the best of k samples. Here the input is left alone and every sample counts.
 - Frontend: the page of the answer counts, and an answer without a page, or with one that cannot be rendered, scores 0
-  and is counted (released code: the last page shown at any turn, else a black picture). Both views are recorded;
-  numbers of different encoders are never put side by side.
-- Code fences around an answer are taken off before it runs. Of several fenced blocks those that define something run,
-  one after the other.
+  (released code: the last page shown at any turn, else a black picture).
 
 Reads   runs/{run-name}/{split}.trajectories.jsonl; with --compare scored files, and cost.json of the models they name
 Writes  runs/{run-name}/{split}.scored.jsonl, the records plus `reward`, `tests` (one status per test) and `sandbox`
         (its layers); frontend: `reward`, `cosine` (both views), `view`, `page` (ok, blank, ...), `encoder`, `sandbox`
         .scored.settings.json and .metrics.json beside it, with --report one HTML file, with --picture one PNG of pages
-Memory does not grow with the dialogues: each record is written as it is scored, in the order of the input. Killed, the
-same command goes on where it stopped.
+Memory does not grow with the dialogues: each record is written as it is scored, in the order of the input. When it was
+stopped, the same command continues.
 
     python evaluate.py --split train
     python evaluate.py --in runs/default/test.trajectories.jsonl --report runs/default/report.html
     python evaluate.py --compare base=runs/a/test.scored.jsonl sweet=runs/b/test.scored.jsonl --report runs/b/ab.html
-    python evaluate.py --compare base=runs/a/test.scored.jsonl sweet=runs/b/test.scored.jsonl --picture runs/b/ab.png
     python evaluate.py --compare base='runs/seed-*/base.test.scored.jsonl' sweet='runs/seed-*/policy.test.scored.jsonl'
-Where a name stands for several files, each is a training run with a seed of its own, the one that its records name:
+Where a name stands for several files, each is a training run with its own seed, which its records name: the table shows
 means over the seeds, differences taken seed by seed, and from five seeds on intervals by Student's t.
 """
 
 import argparse
 import base64
 import difflib
+import functools
 import glob
 import hashlib
 import io
@@ -57,8 +53,9 @@ import os
 import re
 import sys
 import textwrap
-from collections import Counter, OrderedDict, deque
-from contextlib import contextmanager
+from collections import Counter, deque
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Callable, NamedTuple
 
@@ -67,16 +64,18 @@ from tqdm import tqdm
 
 from sandbox import ANSWER_MARK, OUTPUT_MARK, Output, Sandbox, check_path, die, number, read, whole
 
-NO_ANSWER = "no answer"    # status of every test of an episode that ended without one
 VIEWS = ("page", "centre")
+
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Reward: how each domain is scored
 
 
 def score_programs(records, args):
-    """Yield each backend record with `reward`, `tests` and `sandbox`; with --mode both also what the released
-    evaluator would say. In the order of the records, of which the sandbox reads only a little ahead."""
+    """Yield each backend record with `reward`, `tests` and `sandbox`, in order; only a few records are read ahead.
+
+    With --mode both also `reward_released` and `tests_released`, what the released evaluator would say.
+    """
     modes = ["module", "released"] if args.mode == "both" else [args.mode]
 
     def jobs(records, mode):
@@ -92,53 +91,49 @@ def score_programs(records, args):
             record = scored[0][0] | {"sandbox": box.layers}
             for suffix, (_, tests) in zip(("", "_released"), scored):
                 if record["answer"] is None:
-                    tests = dict.fromkeys(tests, NO_ANSWER)
+                    tests = dict.fromkeys(tests, "no answer")
                 passed = sum(status == "passed" for status in tests.values())
                 record |= {f"reward{suffix}": passed / len(tests), f"tests{suffix}": tests}
             yield record
 
 
 def score_pages(records, args):
-    """Yield each frontend record with `reward`, `cosine` and what they rest on, in order. Each page is rendered once:
-    samples of a task share its reference. While one page is compared, others are rendered."""
+    """Yield each frontend record with `reward`, `cosine` and what they rest on, in order.
+
+    Each page is rendered once (samples of a task share its reference), and others while one is compared.
+    """
     from render import Renderer, cosine, extract_page, load_encoder
 
     try:
         embed, renderer = load_encoder(args.encoder), Renderer(args.workers)
     except RuntimeError as problem:
         die(str(problem))
-    pages = OrderedDict()    # page -> future of its picture, then (status, {view: embedding} or None)
-    underway = deque()       # (record, page of the answer or None)
+    underway = deque()    # (record, what embedded() gives for its reference, and for its page where it has one)
 
-    def start(page):
-        if page not in pages:
-            pages[page] = renderer.submit(page)
-            if len(pages) > 4096:
-                pages.popitem(last=False)
+    def wait_and_embed(rendering):
+        picture = rendering.result()
+        if picture.status != "ok":
+            return picture.status, None
+        return "blank" if picture.blank else "ok", {view: embed(picture, view) for view in VIEWS}
 
+    @functools.lru_cache(4096)
     def embedded(page):
-        found = pages.get(page) or renderer.submit(page)    # it may have been dropped since
-        if not isinstance(found, tuple):
-            picture = found.result()
-            status = "blank" if picture.status == "ok" and picture.blank else picture.status
-            found = pages[page] = status, ({view: embed(picture, view) for view in VIEWS}
-                                           if picture.status == "ok" else None)
-        return found
+        """The future of (status, {view: embedding} or None)."""
+        return embedder.submit(wait_and_embed, renderer.submit(page))
 
     def finish():
-        record, page = underway.popleft()
-        (reference_status, theirs), (status, ours) = (embedded(record["task"]["ground_truth"]),
-                                                      embedded(page) if page else ("no page", None))
+        record, reference, answer = underway.popleft()
+        reference_status, theirs = reference.result()
+        status, ours = answer.result() if answer else ("no page", None)
         cosines = {view: cosine(ours[view], theirs[view]) if ours and theirs else 0.0 for view in VIEWS}
         return record | {"reward": min(1.0, max(0.0, cosines[args.view])), "cosine": cosines, "view": args.view,
                          "encoder": embed.name, "page": status if theirs else f"reference {reference_status}",
                          "sandbox": {"isolation": renderer.isolation, "chromium": renderer.version}}
 
-    with renderer:
+    with renderer, ThreadPoolExecutor(1) as embedder:
         for record in records:
-            underway.append((record, page_of(record, extract_page)))
-            for page in filter(None, (underway[-1][1], record["task"]["ground_truth"])):
-                start(page)
+            page = page_of(record, extract_page)
+            underway.append((record, embedded(record["task"]["ground_truth"]), embedded(page) if page else None))
             if len(underway) > 2 * args.workers:
                 yield finish()
         while underway:
@@ -187,6 +182,7 @@ class Metric(NamedTuple):
     unit: str              # how it is printed: "%" (a share), "x 100", or "" (a plain number)
     compared: bool         # are runs compared by it?
     of_record: Callable    # scored record -> a value (a, with b = 1), or (a, b), or None where it does not apply
+    domain: str = ""       # the only domain that it is about, if there is one
 
 
 def facts_heard(record):
@@ -200,19 +196,16 @@ def sampled_lengths(record):
 
 
 METRICS = {  # name in metrics.json and --json: its row
-    "success": Metric("success", "%", True, lambda r: r["reward"] == 1 if r["domain"] == "backend" else None),
-    "tests_passed": Metric("tests passed", "%", True, lambda r: r["reward"] if r["domain"] == "backend" else None),
+    "success": Metric("success", "%", True, lambda r: r["reward"] == 1, "backend"),
+    "tests_passed": Metric("tests passed", "%", True, lambda r: r["reward"], "backend"),
     "success_released": Metric("success (released evaluator)", "%", False,
-                               lambda r: r["reward_released"] == 1 if "reward_released" in r else None),
+                               lambda r: r["reward_released"] == 1 if "reward_released" in r else None, "backend"),
     "tests_passed_released": Metric("tests passed (released evaluator)", "%", False,
-                                    lambda r: r.get("reward_released")),
-    "cosine_page": Metric("cosine x 100, whole page", "x 100", True,
-                          lambda r: r["cosine"]["page"] if r["domain"] == "frontend" else None),
-    "cosine_centre": Metric("cosine x 100, centre", "x 100", True,
-                            lambda r: r["cosine"]["centre"] if r["domain"] == "frontend" else None),
-    "blank": Metric("blank pages", "%", False, lambda r: r["page"] == "blank" if r["domain"] == "frontend" else None),
-    "broken": Metric("no page or broken", "%", False,
-                     lambda r: r["page"] not in ("ok", "blank") if r["domain"] == "frontend" else None),
+                                    lambda r: r.get("reward_released"), "backend"),
+    "cosine_page": Metric("cosine x 100, whole page", "x 100", True, lambda r: r["cosine"]["page"], "frontend"),
+    "cosine_centre": Metric("cosine x 100, centre", "x 100", True, lambda r: r["cosine"]["centre"], "frontend"),
+    "blank": Metric("blank pages", "%", False, lambda r: r["page"] == "blank", "frontend"),
+    "broken": Metric("no page or broken", "%", False, lambda r: r["page"] not in ("ok", "blank"), "frontend"),
     "details_told": Metric("hidden details told", "%", False,
                            lambda r: (sum(heard for _, heard in facts_heard(r)), len(facts_heard(r)))),
     "answered": Metric("answered", "%", False, lambda r: r["finish"] == "answered"),
@@ -226,7 +219,8 @@ METRICS = {  # name in metrics.json and --json: its row
 
 def measure(record):
     """The sums that one scored record adds to its task's: (2 M,), numerator and denominator of each of M metrics."""
-    found = [metric.of_record(record) for metric in METRICS.values()]
+    found = [metric.of_record(record) if metric.domain in ("", record["domain"]) else None
+             for metric in METRICS.values()]
     return np.array([value if isinstance(value, tuple) else (0, 0) if value is None else (value, 1)
                      for value in found], float).ravel()
 
@@ -255,8 +249,10 @@ def bootstrap_sums(sums, resamples, seed):
 
 
 def percentile_intervals(names, values, draws):
-    """{name: {"value", "low", "high"}} of values (M,) with 95% percentile intervals of their bootstrap draws (R, M).
-    A value for which nothing was counted is left out, and so are draws in which nothing was."""
+    """{name: {"value", "low", "high"}}: values (M,) and the 95% percentile intervals of their bootstrap draws (R, M).
+
+    Values and draws are left out where nothing was counted (NaN).
+    """
     result = {}
     for name, value, drawn in zip(names, values, draws.T):
         if not math.isnan(value):
@@ -277,8 +273,10 @@ def win_share(ours, theirs):
 
 
 def paired_difference(run, base, resamples, seed):
-    """{metric: {"value", "low", "high"}} of run minus base over the tasks that both have, under the same draws; with
-    "tasks", how many these are, and for pages "win_rate"."""
+    """{metric: {"value", "low", "high"}} of run minus base over the tasks that both have, under the same draws.
+
+    With "tasks", how many these are, and for pages "win_rate".
+    """
     common = [task for task in run.sums if task in base.sums]
     if not common:
         die(f"{run.path} and {base.path} have no task in common (same name, request, reference and tests), so "
@@ -298,11 +296,10 @@ def paired_difference(run, base, resamples, seed):
 
 
 def over_seeds(values, least=-math.inf, most=math.inf):
-    """{"value", "low", "high", "values"}: the mean of independent training runs and its 95% t interval, cut at the
-    least and the most that the metric can be.
+    """{"value", "low", "high", "values"}: the mean of independent training runs and its 95% t interval.
 
-    values: one per seed. Below five, low and high are None: Student's interval of so few says nothing (of two seeds
-    at 0% and 100% it is -585% to 685%), and the values themselves say it all.
+    values: one per seed; the interval is cut at `least` and `most`, what the metric can be. Below five seeds low and
+    high are None, as Student's interval of so few says nothing (of 0% and 100% it is -585% to 685%).
     """
     mean, low, high = float(np.mean(values)), None, None
     if len(values) >= 5:
@@ -329,7 +326,7 @@ def score(args):
         return
     scored = score_records((record for record in trajectories(args.input, domain)
                             if out.key_of(record) not in out.done), args)
-    first = next(scored)    # sandbox, encoder and browsers work
+    first = next(scored)    # no progress bar before sandbox, encoder and browsers work
     for record in tqdm(itertools.chain([first], scored), total=count, initial=len(out.done), unit=" answers",
                        desc="scoring", mininterval=0.5, dynamic_ncols=True):
         out.write(record)
@@ -363,32 +360,34 @@ class Summary:
         self.path, self.domain = str(path), domain
         self.sums, self.rewards, self.ids = {}, {}, {}    # of each task's digest: (2 M,) sums, rewards, task_id
         self.ends, self.errors, self.statuses, self.failing = Counter(), Counter(), Counter(), Counter()
-        self.encoders, self.models, self.seeds = set(), set(), set()
+        self.models, self.seeds, self.encoder = set(), set(), ()    # encoder: for pages (encoder, view)
 
     def add(self, record):
-        task, domain = task_digest(record), record["domain"]
+        task = task_digest(record)
         self.sums[task] = self.sums.get(task, 0) + measure(record)
         self.rewards.setdefault(task, []).append(record["reward"])
         self.ids.setdefault(task, record["task_id"])
         end = record["finish"].split(":")[0]
         self.ends[end] += 1
-        self.errors.update([record["finish"][:120]] if end == "error" else [])
-        statuses = [record["page"]] if domain == "frontend" else list((record.get("tests") or {}).values())
+        if end == "error":
+            self.errors[record["finish"][:120]] += 1
+        statuses = [record["page"]] if self.domain == "frontend" else list((record.get("tests") or {}).values())
         self.statuses.update(statuses)
         if any(status.startswith("reference") for status in statuses):
             self.failing[record["task_id"]] += 1
         self.models.add(record.get("model"))
         self.seeds.add(record.get("seed"))
-        self.encoders |= {(record["encoder"], record["view"])} if domain == "frontend" else set()
-        if len(self.encoders) > 1:
-            raise ValueError(f"scored with {record['encoder']}, view {record['view']}, the lines before otherwise; "
-                             "score the whole file with one encoder and view (--overwrite)")
+        if self.domain == "frontend":
+            before, self.encoder = self.encoder, (record["encoder"], record["view"])
+            if before not in ((), self.encoder):
+                raise ValueError(f"scored with {self.encoder}, the lines before with {before}; score the whole file "
+                                 "with one encoder and view (--overwrite)")
 
 
 def task_digest(record):
     """Names of tasks repeat over seeds: what is asked and what is expected belongs to a task's identity."""
-    content = [record["task"].get(key) for key in ("problem_description", "ground_truth", "test_cases")]
-    content.append(record["task_id"])
+    keys = "problem_description", "ground_truth", "test_cases"
+    content = [record["task_id"], *(record["task"].get(key) for key in keys)]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -405,7 +404,7 @@ def metrics_of(summary, args):
     return {
         "in": summary.path, "domain": summary.domain, "tasks": len(summary.sums),
         "samples": sum(map(len, summary.rewards.values())),
-        **{name: value for pair in summary.encoders for name, value in zip(("encoder", "view"), pair)},
+        **dict(zip(("encoder", "view"), summary.encoder)),
         **intervals(np.array(list(summary.sums.values())), args.resamples, args.seed),
         "finish": dict(summary.ends.most_common()), "errors": dict(summary.errors.most_common(10)),
         "statuses": dict(summary.statuses.most_common()),
@@ -425,12 +424,11 @@ def training_cost(models):
 
 
 def compare(summaries, args):
-    """{name: {"metrics", "against", "difference", "cost", "notes"}}: each run's metrics, its paired differences
-    against the first run, the cost of its training, and sentences about it."""
+    """{name: {"metrics", "against", "difference", "cost", "notes"}}; differences are against the first run."""
     base_name, base = next(iter(summaries.items()))
     result = {}
     for name, summary in summaries.items():
-        for what in ("domain", "encoders"):
+        for what in ("domain", "encoder"):
             if getattr(summary, what) != getattr(base, what):
                 die(f"{summary.path} ({what}: {getattr(summary, what)}) and {base.path} ({getattr(base, what)}) cannot "
                     "be compared; score both with the same flags")
@@ -451,29 +449,31 @@ def notes(summary, base, difference):
     said += [f"{count:,} x {error}" for error, count in summary.errors.most_common(10)]
     if summary.statuses:
         said.append(f"{'pages' if summary.domain == 'frontend' else 'tests'}: {shares(summary.statuses)}")
-    said += [f'encoder: {encoder}; the reward is the cosine of the view "{view}"' for encoder, view in summary.encoders]
+    if summary.encoder:
+        said.append('encoder: {}; the reward is the cosine of the view "{}"'.format(*summary.encoder))
     if summary.failing:
         said.append(f"WARNING: {len(summary.failing):,} tasks whose reference does not run (first: "
                     f"{', '.join(map(str, list(summary.failing)[:3]))}); no answer can score there")
     most = max(len(summary.sums), len(base.sums))
     if difference and difference["tasks"] < most / 2:
         said.append(f"WARNING: the differences rest on {difference['tasks']:,} tasks, of {most:,}: {summary.path} and "
-                    f"{base.path} have no others in common")
+                    f"{base.path} have only these in common")
     return said
 
 
 def compare_seeds(files, args):
     """compare() for several files a name, one for each seed: {name: {..., "seeds": {seed: compare()'s result}}}."""
     runs = {name: {} for name in files}    # name -> seed -> Summary
-    for name, path in ((name, path) for name, paths in files.items() for path in paths):
-        summary = summarise(path, args)
-        seed, *others = summary.seeds
-        if others or seed is None:
-            die(f"{path} must name one seed in its records, found {sorted(map(str, summary.seeds))}: files of several "
-                "seeds are paired by it (rollout.py --seed writes it)")
-        if seed in runs[name]:
-            die(f"{path} and {runs[name][seed].path} both name the seed {seed}; each file of {name!r} needs its own")
-        runs[name][seed] = summary
+    for name, run in runs.items():
+        for path in files[name]:
+            summary = summarise(path, args)
+            seed, *others = summary.seeds
+            if others or seed is None:
+                die(f"{path} must name one seed in its records, found {sorted(map(str, summary.seeds))}: files of "
+                    "several seeds are paired by it (rollout.py --seed writes it)")
+            if seed in run:
+                die(f"{path} and {run[seed].path} both name the seed {seed}; each file of {name!r} needs its own")
+            run[seed] = summary
     base_name, base = next(iter(runs.items()))
     for name, run in runs.items():
         for seed in sorted(run.keys() ^ base.keys(), key=str):
@@ -562,20 +562,19 @@ def printable(text):
 # The report: report.html with its data filled in. The template's script shows every text of a record as text only, and
 # the policy in its head lets no other script run (it names the script by its hash), loads nothing and sends nothing.
 
-
 TEMPLATE = Path(__file__).with_name("report.html")
 
 
-def write_report(path, named, result, summaries, args, picture=None):
+def write_report(path, named, result, summaries, args, picture):
     """The tables, dialogues and curves of the scored files `named` {name: path} as one HTML file.
 
-    picture (pages): a function from a page's HTML to a small image of it, or None.
+    picture: for pages, a function from HTML to a small image, or to None where it cannot be rendered.
     """
     tasks = {task: {"episodes": []} for task in first_tasks(summaries.values(), args.report_limit)}
     pictures, places = [], {}    # addresses of pictures; page -> place in that list, or None where it is broken
 
     def place_of(page):
-        if page and page not in places:
+        if picture and page and page not in places:
             image, data = picture(page), io.BytesIO()
             places[page] = len(pictures) if image else None
             if image:
@@ -588,14 +587,14 @@ def write_report(path, named, result, summaries, args, picture=None):
             if task := tasks.get(task_digest(record)):
                 reference = record["task"]["ground_truth"]
                 task |= {"id": record["task_id"], "request": record["task"].get("problem_description") or "",
-                         "reference": lines_of(reference), "picture": place_of(reference) if picture else None}
-                task["episodes"].append(episode(name, record, place_of if picture else None))
+                         "reference": lines_of(reference), "picture": place_of(reference)}
+                task["episodes"].append(episode(name, record, place_of))
     total = sum(run["metrics"]["samples"] for run in result.values())
     count = sum(len(task["episodes"]) for task in tasks.values())
+    folders = sorted({file.parent for file in named.values()})
     data = {"runs": list(named), "table": table(result), "total": total,
             "notes": {name: run["notes"] for name, run in result.items()}, "tasks": list(tasks.values()),
-            "pictures": pictures, "curves": [curves for folder in sorted({file.parent for file in named.values()})
-                                             for curves in training_curves(folder)]}
+            "pictures": pictures, "curves": list(itertools.chain(*map(training_curves, folders)))}
     template = TEMPLATE.read_text(encoding="utf-8")
     text = json.dumps(data, allow_nan=False).replace("<", "\\u003c")    # no </script> and no <!-- can end the script
     policy = "default-src 'none'; img-src data:; base-uri 'none'; form-action 'none'"
@@ -618,27 +617,29 @@ def first_tasks(summaries, limit):
     return chosen
 
 
-def episode(name, record, place_of=None):
-    """One scored record as the report's script shows it; place_of (pages): a page -> the place of its picture."""
-    if place_of:
+def episode(name, record, place_of):
+    """One scored record as the report's script shows it; place_of: from a page to the place of its picture."""
+    if record["domain"] == "frontend":
         from render import extract_page
 
     advantages = itertools.chain(record.get("advantages") or (), itertools.repeat(None))
     turns = []
     for turn in record["dialogue_history"]:
         text, mark, code = turn["content"].partition(ANSWER_MARK)
-        turns.append(shown := {"agent": turn["role"] == "assistant", "text": text + mark, "code": code.strip()})
+        shown = {"agent": turn["role"] == "assistant", "text": text + mark, "code": code.strip()}
+        turns.append(shown)
         if shown["agent"]:
             output, advantage = turn.get("output") or "", turn.get("advantage", next(advantages))
             shown["thought"] = output.partition(ANSWER_MARK)[0].rpartition(OUTPUT_MARK)[0].strip()
             if isinstance(advantage, (int, float)) and math.isfinite(advantage):
                 shown["advantage"] = advantage
-            if place_of:
+            if record["domain"] == "frontend":
                 shown["picture"] = place_of(extract_page(output or turn["content"]))
     reference, answer = lines_of(record["task"]["ground_truth"]), lines_of(extract_code(record["answer"] or ""))
     calls = record["task"].get("test_cases") or {}
     more = [f"{view} {value:.3f}" for view, value in (record.get("cosine") or {}).items()]
-    more += [f"released evaluator {record['reward_released']:.2f}"] if "reward_released" in record else []
+    if "reward_released" in record:
+        more.append(f"released evaluator {record['reward_released']:.2f}")
     return {"run": name, "sample": record["sample"], "reward": record["reward"], "result": result_of(record),
             "finish": record["finish"], "more": more, "turns": turns, "answer": answer,
             "changes": difflib.SequenceMatcher(None, reference, answer, autojunk=False).get_opcodes(),
@@ -657,8 +658,9 @@ def result_of(record):
         return ("solved", "good") if reward == 1 else ("partly solved", "some") if reward else ("unsolved", "bad")
     if record["page"] != "ok":
         return "blank or broken page", "bad"
-    return ("close, from 0.9", "good") if reward >= 0.9 else \
-        ("similar, from 0.7", "some") if reward >= 0.7 else ("unlike, below 0.7", "bad")
+    if reward < 0.7:
+        return "unlike, below 0.7", "bad"
+    return ("close, from 0.9", "good") if reward >= 0.9 else ("similar, from 0.7", "some")
 
 
 def training_curves(folder):
@@ -747,14 +749,13 @@ def write_picture(path, named, tasks, picture):
 def parse_args():
     def ending_in(suffix):
         def path(text):
-            if not text.endswith(suffix):    # it replaces what is there, and nothing else should lose by it
+            if not text.endswith(suffix):    # so that a mistyped name replaces no file of another kind
                 raise argparse.ArgumentTypeError(f"{text} must end in {suffix}")
             return Path(text)
         return path
 
-    parser = argparse.ArgumentParser(
-        description="Score trajectories, print metrics with 95% intervals, compare runs, write a report.",
-        epilog="See the top of this file for the definitions.")
+    parser = argparse.ArgumentParser(description="Score trajectories, print metrics with 95% intervals, compare runs, "
+                                                 "write a report.")
     # what to score
     parser.add_argument("--run-name", default="default",
                         help="name of the run: its files are in runs/{run-name} (default: default)")
@@ -798,8 +799,7 @@ def parse_args():
                         help="scored files to put side by side; differences are against the first one. A pattern in "
                              "quotes (sweet='runs/seed-*/policy.test.scored.jsonl') stands for the same run with "
                              "several seeds")
-    parser.add_argument("--json", type=ending_in(".json"),
-                        help="with --compare: write the table's numbers here as well")
+    parser.add_argument("--json", type=ending_in(".json"), help="write the table's numbers here as well")
     # the report
     parser.add_argument("--report", type=ending_in(".html"),
                         help="write one self-contained HTML file with the dialogues here")
@@ -812,8 +812,6 @@ def parse_args():
     args = parser.parse_args()
     if args.compare and (args.input or args.out):
         parser.error("--compare reads files that are scored already: give it without --in and --out")
-    if args.json and not args.compare:
-        parser.error("--json belongs to --compare; the metrics of one file are in its .metrics.json anyway")
     return args
 
 
@@ -850,7 +848,7 @@ def main():
     if args.input:
         score(args)
         print(f"wrote {args.out}")
-    if several := any(len(paths) > 1 for paths in files.values()):
+    if any(len(paths) > 1 for paths in files.values()):
         if args.report or args.picture:
             die("--report and --picture show one run a name: give them one file for each")
         result = compare_seeds(files, args)
@@ -867,15 +865,11 @@ def main():
     if args.input:
         name = args.out.name.removesuffix(".jsonl").removesuffix(".scored")
         write_json(args.out.with_name(f"{name}.metrics.json"), result[stem]["metrics"])
-    if several:
-        return
-    first = next(iter(summaries.values()))
-    if args.picture and first.domain != "frontend":
-        die("--picture shows pages; these are backend episodes")
-    if args.report and first.domain != "frontend":
-        write_report(args.report, named, result, summaries, args)
-    elif args.report or args.picture:
-        with page_pictures(args.workers) as picture:
+    if args.report or args.picture:
+        first = next(iter(summaries.values()))
+        if args.picture and first.domain != "frontend":
+            die("--picture shows pages; these are backend episodes")
+        with page_pictures(args.workers) if first.domain == "frontend" else nullcontext() as picture:
             if args.report:
                 write_report(args.report, named, result, summaries, args, picture)
             if args.picture:
@@ -889,6 +883,6 @@ if __name__ == "__main__":
     except KeyboardInterrupt:
         sys.stdout.flush()
         print("\nevaluate.py: stopped; the same command goes on where it stopped", file=sys.stderr)
-        os._exit(130)    # what is still at work in threads is not waited for
+        os._exit(130)    # without waiting for threads that are still at work
     except OSError as error:
         die(f"{error.filename or 'a file'}: {error.strerror or error}")

@@ -1,34 +1,29 @@
 """Untrusted HTML to pictures, pictures to a similarity, and two pages to the differences between them in words.
 
-Rendering. A page is served to a headless Chromium, driven by Playwright, at a stated viewport (1280 x 720), and
-photographed over its full height. A page is a stranger's text, so nothing it names is fetched: six layers stand one
-inside the other.
+Rendering. A headless Chromium, driven by Playwright, photographs a page over its full height, in a viewport of 1280 x
+720. A page is a stranger's text, so nothing it names is fetched. Six layers, one inside the other:
   1. JavaScript is off.
   2. The page arrives with a Content-Security-Policy header: `sandbox` (no scripts, forms, pop-ups, plugins, automatic
-     refresh or autoplay) and `default-src 'none'` but for inline styles, Tailwind's hosts, data: images and picsum.
-  3. Every request is intercepted. Tailwind 2.2.19 is answered from a local copy (only the rules that the page can use,
-     which makes a page about twice as fast); picsum.photos/id/48/W/H and source.unsplash.com/random/WxH with a
-     generated picture of that size; everything else is refused.
+     refresh or autoplay) and nothing but inline styles, Tailwind's hosts, data: images and picsum.
+  3. Every request is intercepted. Tailwind 2.2.19 is answered from a local copy (only the rules that the page can use:
+     twice as fast), picsum.photos/id/48/W/H and source.unsplash.com/random/WxH with a generated picture of that size;
+     everything else is refused.
   4. The browser has a dead proxy and a resolver that knows no host.
   5. Where the system allows it, the browser process lives in a network namespace without any interface and, when
-     started by root, as an unprivileged user with Chromium's own sandbox on. `Renderer.isolation` records "network
-     namespace" or "dead proxy".
-  6. Height is capped at 20,000 pixels, HTML at 1 MB, time at 10 s. A page that takes longer loses its browser, not the
+     started by root, as an unprivileged user with Chromium's own sandbox on. `Renderer.isolation` says which it is.
+  6. Height is capped at 20,000 pixels, HTML at 1 MB, time at 10 s. A page that takes longer costs its browser, not the
      run.
 Same bytes in, same pixels out: animations are finished, marquees and players are stilled, fonts come from one pinned
 list. Not held still: CSS animations inside an SVG picture, <progress> in frames and shadow trees, and pictures that a
-page first asks for when an animation has ended. What stands in shadow trees is drawn, but is not in the layout.
+page first asks for when an animation has ended. Shadow trees are drawn, but are not in the layout.
 
-Similarity. cosine(a, b) of the embeddings of two pictures. Encoders: any CLIP or SigLIP through transformers (the paper
-has CLIP ViT-B/32), or "layout", a small embedding of colour and edges on grids that needs no weights and is never to be
-mixed with CLIP numbers. Two views, both worth reporting: "centre" is the paper's (the encoder's own processor scales
-the short side and crops the centre, so that it never sees a long page's navigation bar and footer); "page" scales the
-whole page onto the encoder's square.
-
-Imports nothing else of this repository.
+Similarity. cosine(a, b) of the embeddings of two pictures, by a CLIP or SigLIP (the paper has CLIP ViT-B/32) or by
+"layout", a small embedding of colours and edges that needs no weights; numbers of different encoders cannot be mixed.
+Two views: "centre" is the paper's (the encoder's processor scales the short side and crops the centre, so that it never
+sees a long page's navigation bar and footer); "page" scales the whole page onto the encoder's square.
 
   python render.py --setup                                    # once: Tailwind's stylesheet into cache/
-  python render.py --self-test                                # is this machine's set-up sound?
+  python render.py --self-test                                # is this machine's set-up sound? exit code 1 if not
   python render.py --in page.html --out page.png
   python render.py --in page.html --compare reference.html    # cosine in both views, and the differences in words
   python render.py --in runs/default/test.trajectories.jsonl --out pictures/
@@ -69,18 +64,17 @@ TAILWIND_FILE = "tailwind-2.2.19.min.css"
 TAILWIND_SHA256 = "b6ad97402eddb903e7a5d7a73ee47a679204efbdda4521a391cbad9df509b932"
 TAILWIND_LINK = "https://cdn.jsdelivr.net/npm/tailwindcss@2.2.19/dist/tailwind.min.css"
 PAGE_ADDRESS = "https://page.invalid/"  # .invalid never resolves (RFC 2606): the page lives only in the interception
-CONTENT_POLICY = (
-    "sandbox; default-src 'none'; style-src 'unsafe-inline' https://cdn.jsdelivr.net https://unpkg.com "
-    "https://cdnjs.cloudflare.com; img-src data: https://picsum.photos https://source.unsplash.com; "
-    "frame-src 'none'; object-src 'none'; base-uri 'none'; form-action 'none'"
-)
+PAGE_HEADERS = {
+    "Content-Type": "text/html; charset=utf-8", "Referrer-Policy": "no-referrer", "X-DNS-Prefetch-Control": "off",
+    "Content-Security-Policy": "sandbox; default-src 'none'; style-src 'unsafe-inline' https://cdn.jsdelivr.net "
+                               "https://unpkg.com https://cdnjs.cloudflare.com; img-src data: https://picsum.photos "
+                               "https://source.unsplash.com; frame-src 'none'; object-src 'none'; base-uri 'none'; "
+                               "form-action 'none'"}
 MAX_HEIGHT = 20_000  # pixels
 MAX_HTML = 1_000_000  # bytes
-VIEWS = ("page", "centre")
 
 
 # ------------------------------------------------------------------------------------------------ pages as text
-
 
 def extract_page(text):
     """The page in an agent's text, or None.
@@ -88,7 +82,7 @@ def extract_page(text):
     It is the last <html> ... </html>, or from the last <html> on when it was cut off. Where there is no <html>, it is
     the last <body> ... </body>, with the <head> before it; an open <body> may be a word in a question.
     """
-    # What repeats is bounded: on a model's own text, however strange, this takes linear time.
+    # Repetitions in the pattern are bounded, so that any text takes linear time.
     marks = list(re.finditer(r"(?:<!doctype[^>]{0,200}>\s{0,200})?<(html|head|body)\b", text or "", flags=re.I))
     tags = [mark[1].lower() for mark in marks]
     if "html" in tags:
@@ -104,14 +98,13 @@ def extract_page(text):
 
 
 def rewrite_images(page):
-    """source.unsplash.com/random/WxH/?... (gone since 2024) -> the one picture that pages here may show, as large."""
+    """source.unsplash.com/random/WxH/?... (gone since 2024) -> the one picture that pages may show, in that size."""
     address = r"https?://source\.unsplash\.com/(?:random|featured)/?(\d{1,4})x(\d{1,4})/?(?:\?[^\s\"')>]*)?"
     page = re.sub(address, r"https://picsum.photos/id/48/\1/\2", page)
     return re.sub(r"https?://source\.unsplash\.com/[^\s\"')>]*", "https://picsum.photos/id/48/640/480", page)
 
 
 # ------------------------------------------------------------------------------------------------ rendering
-
 
 @dataclasses.dataclass
 class Picture:
@@ -149,7 +142,7 @@ class Slot:
     cdp: object = None
     html: str = ""
     renders: int = 0
-    starved: bool = False  # when last stopped for taking too long, the browser had had little of a processor
+    starved: bool = False  # it was last stopped for taking too long, but had hardly been given a processor
 
     def cpu_seconds(self):
         """Processor time of the browser so far, all its processes together; infinite where this cannot be told."""
@@ -165,17 +158,16 @@ class Slot:
         return total
 
     def kill(self):
-        """End the browser and its children at once, without asking it: it may be the one that does not answer."""
-        try:
-            pid = int((self.folder / "pid").read_text())
-            os.killpg(pid, signal.SIGKILL)  # Playwright starts each browser as the leader of a process group
+        """End the browser and its children at once, without asking it: it may not answer."""
+        try:    # Playwright starts each browser as the leader of a process group
+            os.killpg(int((self.folder / "pid").read_text()), signal.SIGKILL)
         except (OSError, ValueError):
             pass
         self.browser = self.page = self.cdp = None
 
 
 class Renderer:
-    """A few browsers in the background, each with one page that is used again and again.
+    """A few browsers in the background, each with one tab that is used again and again.
 
     The browsers live in one thread with an event loop of its own, so render() may be called from any thread, and
     submit() gives a future that asyncio.wrap_future() turns into something to await. With remember=True a layout that
@@ -184,14 +176,12 @@ class Renderer:
 
     def __init__(self, browsers=2, viewport=(1280, 720), timeout=10.0, isolation="auto", cache=CACHE,
                  pages_per_tab=200, remember=False):
-        if isolation not in ("auto", "network namespace", "dead proxy"):
-            raise ValueError(f'isolation is "auto", "network namespace" or "dead proxy", not {isolation!r}')
         self.stylesheet, self.executable = load_stylesheet(cache), find_chromium()
         self.viewport, self.timeout, self.pages_per_tab = viewport, timeout, pages_per_tab
         self.cache, self.remember, self.kept_layouts = Path(cache), remember, None
         self.ladder = isolation_ladder(isolation)
         if not self.ladder:
-            raise RuntimeError("this system gives no network namespace; use isolation='dead proxy' or 'auto'.")
+            raise RuntimeError(f"this system cannot give isolation={isolation!r}; use 'dead proxy' or 'auto'.")
         self.isolation = self.chromium_sandbox = self.version = None
         self.folder = Path(tempfile.mkdtemp(prefix="render-"))
         self.folder.chmod(0o755)  # the browser may run as another user
@@ -200,7 +190,7 @@ class Renderer:
         self.thread = threading.Thread(target=self.loop.run_forever, name="renderer", daemon=True)
         self.thread.start()
         try:
-            self._call(self._start(browsers))
+            asyncio.run_coroutine_threadsafe(self._start(browsers), self.loop).result()
         except BaseException:
             self.close()
             raise
@@ -211,11 +201,8 @@ class Renderer:
     def __exit__(self, *_):
         self.close()
 
-    def _call(self, coroutine):
-        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result()
-
     def render(self, page, layout=False):
-        """HTML -> Picture. Never raises for a page's sake: what went wrong stands in `status`."""
+        """HTML -> Picture. Whatever a page does, nothing is raised: `status` says what went wrong."""
         return self.submit(page, layout).result()
 
     def layout(self, page):
@@ -223,11 +210,11 @@ class Renderer:
         return self.submit(page, layout=True, picture=False).result().layout
 
     def submit(self, page, layout=False, picture=True):
-        """As render(), without waiting: a concurrent.futures.Future of a Picture."""
+        """render() without waiting: a concurrent.futures.Future of a Picture."""
         return asyncio.run_coroutine_threadsafe(self._take_turn(page, layout, picture), self.loop)
 
     def render_many(self, pages, layout=False):
-        """Pictures of many pages, in order, all browsers busy, a bounded number in flight."""
+        """Yield the Pictures of many pages, in order; few pages are read ahead, enough to keep all browsers busy."""
         waiting = []
         for page in pages:
             waiting.append(self.submit(page, layout))
@@ -240,9 +227,9 @@ class Renderer:
         if self.loop.is_closed():
             return
         try:
-            self._call(asyncio.wait_for(self._stop(), 20))
+            asyncio.run_coroutine_threadsafe(asyncio.wait_for(self._stop(), 20), self.loop).result()
         except (TimeoutError, asyncio.TimeoutError):
-            pass  # the browsers are killed by process id in any case
+            pass  # the browsers have been killed by process id by then
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.thread.join(timeout=10)
         self.loop.close()
@@ -261,8 +248,8 @@ class Renderer:
         try:
             for _ in range(3):
                 result = await self._try(slot, page, layout, picture)
-                # A browser can die for reasons of its own, and on a busy machine time can pass without its having had
-                # any: then the page has another chance, on a fresh browser.
+                # Where the browser died, or was given hardly any time on a busy machine, the page is not to blame: it
+                # has another chance, on a fresh browser.
                 if not result.status.startswith("error") and not (result.status == "timeout" and slot.starved):
                     break
             if key and self.kept_layouts and result.status == "ok":
@@ -382,14 +369,13 @@ class Renderer:
 
         async def route(request_route):
             request = request_route.request
-            headers = {"Content-Type": "text/html; charset=utf-8", "Content-Security-Policy": CONTENT_POLICY,
-                       "Referrer-Policy": "no-referrer", "X-DNS-Prefetch-Control": "off"}
             the_page_itself = (request.url == PAGE_ADDRESS and request.is_navigation_request()
                                and request.frame == page.main_frame)
             answer = None if the_page_itself else answer_request(request.url, self.stylesheet, slot.html)
             try:
                 if the_page_itself:
-                    await request_route.fulfill(status=200, body=slot.html.encode("utf-8", "replace"), headers=headers)
+                    await request_route.fulfill(status=200, headers=PAGE_HEADERS,
+                                                body=slot.html.encode("utf-8", "replace"))
                 elif answer:
                     await request_route.fulfill(status=200, content_type=answer[0], body=answer[1])
                 else:
@@ -407,19 +393,20 @@ class Renderer:
         settings = repr((self.version, self.viewport, self.isolation, self.fonts)).encode()
         name = hashlib.sha256(settings + Path(__file__).read_bytes()).hexdigest()[:16]
         try:
-            self.kept_layouts = sqlite3.connect(self.cache / f"layouts-{name}.sqlite", timeout=30, isolation_level=None)
-            self.kept_layouts.execute("PRAGMA journal_mode=WAL")
-            self.kept_layouts.execute("PRAGMA synchronous=OFF")  # after a power cut, measure again
-            self.kept_layouts.execute("CREATE TABLE IF NOT EXISTS layouts (page TEXT PRIMARY KEY, layout BLOB)")
-        except sqlite3.Error:  # a cache that cannot be kept is none
-            self.kept_layouts = None
+            kept = sqlite3.connect(self.cache / f"layouts-{name}.sqlite", timeout=30, isolation_level=None)
+            kept.execute("PRAGMA journal_mode=WAL")
+            kept.execute("PRAGMA synchronous=OFF")  # after a power cut, measure again
+            kept.execute("CREATE TABLE IF NOT EXISTS layouts (page TEXT PRIMARY KEY, layout BLOB)")
+            self.kept_layouts = kept
+        except sqlite3.Error:  # a cache that cannot be opened: each page is measured
+            pass
 
     def _kept_layout(self, key, layout=None):
         """The layout under a key, or None; a layout that is given is kept there."""
         try:
             if layout:
-                self.kept_layouts.execute("INSERT OR IGNORE INTO layouts VALUES (?, ?)",
-                                   (key, zlib.compress(json.dumps(layout).encode())))
+                packed = zlib.compress(json.dumps(layout).encode())
+                self.kept_layouts.execute("INSERT OR IGNORE INTO layouts VALUES (?, ?)", (key, packed))
                 return layout
             found = self.kept_layouts.execute("SELECT layout FROM layouts WHERE page = ?", (key,)).fetchone()
             return json.loads(zlib.decompress(found[0])) if found else None
@@ -428,7 +415,6 @@ class Renderer:
 
 
 # ------------------------------------------------------------------------------------------------ similarity
-
 
 def cosine(a, b):
     """Cosine of two embeddings. A blank page embeds to zero: it is like another blank page (1), unlike all else (0)."""
@@ -455,7 +441,12 @@ def layout_embedding(rgb, view="page"):
     """
     from PIL import Image
 
-    picture = Image.fromarray(centre_square(rgb) if view == "centre" else rgb).resize((128, 128), Image.Resampling.BOX)
+    if view == "centre":
+        height, width = rgb.shape[:2]
+        side = min(height, width)
+        top, left = (height - side) // 2, (width - side) // 2
+        rgb = rgb[top:top + side, left:left + side]
+    picture = Image.fromarray(rgb).resize((128, 128), Image.Resampling.BOX)
     ink = 1.0 - np.asarray(picture, np.float32) / 255.0  # (128, 128, 3)
     grey = ink.mean(axis=-1)
     edges = np.zeros((128, 128, 2), np.float32)
@@ -467,19 +458,14 @@ def layout_embedding(rgb, view="page"):
     return vector / max(float(np.linalg.norm(vector)), 1e-12)
 
 
-def centre_square(rgb):
-    """What an image model's usual processor leaves of a picture: the largest square in its middle."""
-    height, width = rgb.shape[:2]
-    side = min(height, width)
-    top, left = (height - side) // 2, (width - side) // 2
-    return rgb[top:top + side, left:left + side]
-
-
 def load_encoder(name="layout", device=None):
     """"layout", or the folder or hub name of a CLIP or SigLIP -> embed(picture, view="page"|"centre") -> unit vector.
 
-    embed.name is what records carry, so that numbers of different encoders are not mixed.
+    A picture is a Picture or an (H, W, 3) array. Records carry embed.name, so that no encoders are mixed.
     """
+    def as_rgb(picture):
+        return picture.rgb if isinstance(picture, Picture) else np.ascontiguousarray(picture)
+
     if name == "layout":
         def embed(picture, view="page"):
             return layout_embedding(as_rgb(picture), view)
@@ -513,11 +499,6 @@ def load_encoder(name="layout", device=None):
 
     embed.name = name
     return embed
-
-
-def as_rgb(picture):
-    """A Picture or an (H, W, 3) array -> the array."""
-    return picture.rgb if isinstance(picture, Picture) else np.ascontiguousarray(picture)
 
 
 # ------------------------------------------------------------------------------------------------ differences in words
@@ -558,15 +539,15 @@ def compare_pages(agent, reference):
 
     Elements are matched by what they say (the same text, then a similar one, then the same kind in the same order),
     containers by kind and by what they contain. A difference weighs about as much as the share of the reference page
-    that it touches. Pure and deterministic: the same two layouts always give the same list; equal layouts give an empty
-    one.
+    that it touches. The same two layouts always give the same list; equal layouts give an empty one.
     """
     if agent is None:
         return ["Your page could not be shown."]
     if not agent["elements"] and reference["elements"]:
         return ["Your page is empty."]
     mine, theirs, widths = agent["elements"], reference["elements"], (agent["width"], reference["width"])
-    pairs = match_elements(mine, theirs)  # index in the reference -> index in the agent's page
+    inside_mine, inside_theirs = descendants(mine), descendants(theirs)
+    pairs = match_elements(mine, theirs, inside_mine, inside_theirs)  # reference's index -> index in the agent's page
     matched, page_area, found = set(pairs.values()), max(1, reference["height"] * reference["width"]), []
 
     def share(element, kind="box"):  # of the reference page that an element, or its text, covers
@@ -581,8 +562,8 @@ def compare_pages(agent, reference):
         say(0.3 + 0.3 * colour_distance(agent["background"], reference["background"]), -1,
             f"the page's background should be {want}, not {have}")
 
-    for i, r in enumerate(theirs):  # what is missing; what is inside something missing goes without saying
-        if i not in pairs and (r["parent"] is None or r["parent"] in pairs or "text" in KINDS.get(r["tag"], "")):
+    for i, r in enumerate(theirs):  # what is missing, but not what is inside something that is missing
+        if i not in pairs and (r["parent"] is None or r["parent"] in pairs):
             where = next((f", after {describe(theirs, j)}" for j in range(i - 1, -1, -1)
                           if j in pairs and j != r["parent"]), ", at the top")
             colour = f". It is {colour_name(r['background'])}" if r["background"] else ""
@@ -592,7 +573,7 @@ def compare_pages(agent, reference):
         if j not in matched and (a["parent"] is None or a["parent"] in matched):
             say(0.03 + 0.5 * share(a), len(theirs) + j, f"{describe(mine, j)} should not be there")
 
-    moved = set()  # containers that stand elsewhere; their texts went with them
+    moved = set()  # containers that stand elsewhere, with the texts in them
     for i, j in sorted(pairs.items()):
         have, want = place(mine[j], widths[0]), place(theirs[i], widths[1])
         if (not theirs[i]["text"] and have != want and theirs[i]["parent"] not in moved
@@ -600,11 +581,10 @@ def compare_pages(agent, reference):
             moved.add(i)
             say(0.02 + share(theirs[i]), i, f"{describe(mine, j)} should be {want}, not {have}")
 
-    inside = {}  # (container, what its texts should be) -> [weight, first order, first name, count]: said once for all
+    shared = {}  # (container, change that its texts need) -> [weight, first order, first name, count]: one sentence
     for i, j in sorted(pairs.items()):
         a, r, name = mine[j], theirs[i], describe(mine, j)  # by the words that the agent knows
-        have = colour_name(a["background"]) if a["background"] else "transparent"
-        want = colour_name(r["background"]) if r["background"] else "transparent"
+        have, want = colour_name(a["background"]), colour_name(r["background"])
         if have != want:
             distance = colour_distance(a["background"] or agent["background"],
                                        r["background"] or reference["background"])
@@ -619,17 +599,18 @@ def compare_pages(agent, reference):
                 say(0.03 + 2 * share(r, "text_box"), i, f"{name} should say {quote(r['text'], 80)}")
             carried = any(k in moved for k in ancestors(theirs, i))
             for weight, change in differences_of_texts(a, r, widths, carried):
-                entry = inside.setdefault((r["parent"], change), [0.0, i, name, 0])
+                entry = shared.setdefault((r["parent"], change), [0.0, i, name, 0])
                 entry[0] += weight * (0.02 + share(r, "text_box"))
                 entry[3] += 1
         elif not r["text"] and r["tag"] not in ("main", "div"):
             for axis, more, less in ((2, "wider", "narrower"), (3, "taller", "less tall")):
                 ratio = (r["box"][axis] + 8) / (a["box"][axis] + 8)
-                # a container that is taller because something in it is missing or extra is not told twice
-                if max(ratio, 1 / ratio) > 1.3 and (axis == 2 or contents_agree(i, j, mine, theirs, pairs)):
+                # that a container is taller because something in it is missing or extra has been said already
+                if max(ratio, 1 / ratio) > 1.3 and (
+                        axis == 2 or {pairs.get(k) for k in inside_theirs[i]} == inside_mine[j]):
                     say(0.01 + 0.5 * abs(1 - 1 / max(ratio, 1 / ratio)) * share(r), i,
                         f"{name} should be {more if ratio > 1 else less}")
-    for (container, change), (weight, order, name, count) in inside.items():
+    for (container, change), (weight, order, name, count) in shared.items():
         if count > 1:
             name = "the texts " + ("of the page" if container is None else f"in {describe(theirs, container)}")
         say(weight, order, f"{name} {change}")
@@ -640,16 +621,19 @@ def compare_pages(agent, reference):
     for children in siblings.values():  # in another order, or beside each other instead of below
         for first, second in zip(children, children[1:]):
             a, b, r, s = mine[pairs[first]], mine[pairs[second]], theirs[first], theirs[second]
-            how = ("come before" if a["order"] > b["order"] else "" if beside(r, s) == beside(a, b) or
-                   below(r, s) == below(a, b) else "stand beside" if beside(r, s) else "stand above")
-            if how:
-                say(0.02 + min(share(r), share(s)), first,
-                    f"{describe(theirs, first)} should {how} {describe(theirs, second)}")
+            if a["order"] > b["order"]:
+                how = "come before"
+            elif beside(r, s) != beside(a, b) and below(r, s) != below(a, b):
+                how = "stand beside" if beside(r, s) else "stand above"
+            else:
+                continue
+            say(0.02 + min(share(r), share(s)), first,
+                f"{describe(theirs, first)} should {how} {describe(theirs, second)}")
     return list(dict.fromkeys(sentence for _, _, sentence in sorted(found)))
 
 
-def match_elements(mine, theirs):
-    """Reference index -> agent index. Each element is used at most once."""
+def match_elements(mine, theirs, inside_mine, inside_theirs):
+    """Reference index -> agent index. Each element is used at most once. inside_*: descendants()."""
     pairs, free = {}, set(range(len(mine)))
 
     def pair(i, j):
@@ -680,7 +664,6 @@ def match_elements(mine, theirs):
 
     # Containers and pictures: what is inside decides, then the order among their kind.
     boxes, partner = [], dict(pairs)
-    inside_mine, inside_theirs = descendants(mine), descendants(theirs)
     ranks_mine, ranks_theirs = ranks(mine), ranks(theirs)
     words_mine, words_theirs = ([sum(elements[k]["text"] != "" for k in inside) for inside in all_inside]
                                 for elements, all_inside in ((mine, inside_mine), (theirs, inside_theirs)))
@@ -738,6 +721,8 @@ def colour_distance(a, b):
 @functools.lru_cache(maxsize=4096)
 def colour_name(colour):
     """"#3b82f6" -> "blue": the nearest shade, among greys or among tints (Tailwind's greys are a little blue)."""
+    if colour is None:
+        return "transparent"
     high, low = max(channels(colour)) / 255, min(channels(colour)) / 255
     saturation = 0 if high == low else (high - low) / (1 - abs(high + low - 1))
     grey = saturation < 0.25 or (high + low < 0.4 and saturation < 0.45)
@@ -777,11 +762,6 @@ def descendants(elements):
     return inside
 
 
-def contents_agree(i, j, mine, theirs, pairs):
-    """Whether a container holds the counterparts of what the other one holds, and nothing else."""
-    return {pairs.get(k) for k in descendants(theirs)[i]} == descendants(mine)[j]
-
-
 def plain(text):
     return " ".join(re.findall(r"[\w$%€£.]+", text.lower()))
 
@@ -802,27 +782,19 @@ def describe(elements, index):
 
 # ------------------------------------------------------------------------------------------------ Tailwind's stylesheet
 
-
 def fetch_tailwind(cache=CACHE):
     """Get the stylesheet once, from npm or else from the address that pages name; kept if its checksum is right."""
     target = Path(cache) / TAILWIND_FILE
     if target.exists() and hashlib.sha256(target.read_bytes()).hexdigest() == TAILWIND_SHA256:
         return target
-    found, failures = b"", []
-    if shutil.which("npm"):
-        with tempfile.TemporaryDirectory() as folder:
-            pack = subprocess.run(["npm", "pack", "tailwindcss@2.2.19"], cwd=folder, capture_output=True, text=True)
-            failures.append(f"npm pack: {(pack.stderr.strip().splitlines() or ['no archive'])[-1]}")
-            for archive in Path(folder).glob("*.tgz"):
-                found = subprocess.run(["tar", "xzOf", archive, "package/dist/tailwind.min.css"],
-                                       capture_output=True).stdout
-    if not found:
-        try:
-            found = urllib.request.urlopen(TAILWIND_LINK, timeout=60).read()
-        except OSError as problem:
-            failures.append(f"{TAILWIND_LINK}: {problem}")
-            raise RuntimeError(f"Tailwind 2.2.19 could not be fetched ({'; '.join(failures)}); put "
-                               f"dist/tailwind.min.css of the npm package tailwindcss@2.2.19 at {target}.") from None
+    npm = "npm pack tailwindcss@2.2.19 >&2 && tar xzOf tailwindcss-2.2.19.tgz package/dist/tailwind.min.css"
+    with tempfile.TemporaryDirectory() as folder:
+        found = subprocess.run(npm, shell=True, cwd=folder, capture_output=True).stdout
+    try:
+        found = found or urllib.request.urlopen(TAILWIND_LINK, timeout=60).read()
+    except OSError as problem:
+        raise RuntimeError(f"Tailwind 2.2.19 could be fetched neither by npm nor from {TAILWIND_LINK} ({problem}); "
+                           f"put dist/tailwind.min.css of the npm package tailwindcss@2.2.19 at {target}.") from None
     checksum = hashlib.sha256(found).hexdigest()
     if checksum != TAILWIND_SHA256:
         raise RuntimeError(f"Tailwind arrived with checksum {checksum}, expected {TAILWIND_SHA256}; nothing was kept.")
@@ -835,12 +807,10 @@ def fetch_tailwind(cache=CACHE):
 def load_stylesheet(cache=CACHE):
     """The Stylesheet in a cache folder; a RuntimeError says what to do where it is missing or another one."""
     path = Path(cache) / TAILWIND_FILE
-    if not path.exists():
-        raise RuntimeError(f"Tailwind's stylesheet is not at {path}; run: python render.py --setup")
-    css = path.read_bytes()
+    css = path.read_bytes() if path.exists() else b""
     if hashlib.sha256(css).hexdigest() != TAILWIND_SHA256:
-        raise RuntimeError(f"{path} is not Tailwind 2.2.19 (checksum differs); delete it and run: "
-                           "python render.py --setup")
+        raise RuntimeError(f"Tailwind 2.2.19 is not at {path} (no such file, or its checksum differs); run: python "
+                           "render.py --setup")
     return Stylesheet(css.decode())
 
 
@@ -877,11 +847,11 @@ def split_rules(css):
         if brace.group() == "{":
             depth += 1
             head = css[start:position - 1].strip()
-            if depth == 1 and head.startswith("@media"):  # step inside: its rules are chosen one by one
+            if depth == 1 and head.startswith("@media"):  # its rules are chosen one by one
                 at_rule, start = head, position
         else:
             depth -= 1
-            if depth == (1 if at_rule else 0):
+            if depth == bool(at_rule):
                 text = css[start:position].strip()
                 selector = "" if text.startswith("@") else text.split("{", 1)[0]
                 classes = re.findall(r"\.((?:\\[0-9a-f]{1,6} ?|\\.|[\w-])+)", selector)
@@ -898,7 +868,6 @@ def unescape_css(name):
 
 
 # ------------------------------------------------------------------------------------------------ the browser, shut in
-
 
 def answer_request(address, stylesheet, page):
     """What a page's request gets: (content type, body), or None for refused."""
@@ -931,19 +900,19 @@ def placeholder_picture(width, height):
 
 def find_chromium():
     """CHROMIUM_PATH, else a Chromium on PATH (the headless shell first: it is the fastest), else Playwright's own."""
-    named = os.environ.get("CHROMIUM_PATH")
-    for name in [named] if named else ["chromium-headless-shell", "chrome-headless-shell", "chromium",
-                                       "chromium-browser", "google-chrome"]:
-        if shutil.which(name):
-            return shutil.which(name)
-    if named:
-        raise RuntimeError(f"CHROMIUM_PATH names {named}, which is not an executable file.")
+    if named := os.environ.get("CHROMIUM_PATH"):
+        if not shutil.which(named):
+            raise RuntimeError(f"CHROMIUM_PATH names {named}, which is not an executable file.")
+        return shutil.which(named)
+    names = "chromium-headless-shell", "chrome-headless-shell", "chromium", "chromium-browser", "google-chrome"
     folder = Path(os.environ.get("PLAYWRIGHT_BROWSERS_PATH", "") or Path.home() / ".cache/ms-playwright")
+    found = [path for path in map(shutil.which, names) if path]
     for pattern in ("chromium_headless_shell-*/*/*headless?shell", "chromium-*/*/chrome"):
-        for path in sorted(folder.glob(pattern), reverse=True):
-            return str(path)
-    raise RuntimeError("no Chromium was found: apt-get install chromium-headless-shell, "
-                       "or playwright install chromium, or set CHROMIUM_PATH.")
+        found += sorted(map(str, folder.glob(pattern)), reverse=True)
+    if not found:
+        raise RuntimeError("no Chromium was found: apt-get install chromium-headless-shell, "
+                           "or playwright install chromium, or set CHROMIUM_PATH.")
+    return found[0]
 
 
 # Rendering must not depend on the clock, the display or the machine's taste; and nothing may phone home.
@@ -979,23 +948,22 @@ def pinned_fonts(folder):
     families = [name for name in ("Liberation", "DejaVu") if f"{name} Sans" in listed]
     if not families:
         return None, "the system's"
-    ways = [[f"{f} {kind}" for f in families] for kind in ("Sans", "Serif", "Sans Mono")]
-    ways[2] = ["Liberation Mono" if f == "Liberation Sans Mono" else f for f in ways[2]]
-    accepted = "".join(f"<pattern><patelt name='family'><string>{f}</string></patelt></pattern>"
-                       for way in ways for f in way)
-    sans, serif, mono = ("".join(f"<family>{f}</family>" for f in way) for way in ways)
+    fonts = {"sans": [f"{name} Sans" for name in families], "serif": [f"{name} Serif" for name in families],
+             "mono": [{"Liberation": "Liberation Mono", "DejaVu": "DejaVu Sans Mono"}[name] for name in families]}
+    accepted = "".join(f"<pattern><patelt name='family'><string>{font}</string></patelt></pattern>"
+                       for kind in fonts.values() for font in kind)
+    preferred = {kind: "".join(f"<family>{font}</family>" for font in names) for kind, names in fonts.items()}
     path = Path(folder) / "fonts.conf"
-    path.write_text(FONTS.format(cache=Path(folder) / "fontcache", accepted=accepted,
-                                 sans=sans, serif=serif, mono=mono))
+    path.write_text(FONTS.format(cache=Path(folder) / "fontcache", accepted=accepted, **preferred))
     return path, " + ".join(families)
 
 
-def isolation_ladder(wish="auto"):
-    """Ways to start the browser, best first: (what is recorded, command put before it, as user nobody?, Chromium's
-    sandbox?)."""
+def isolation_ladder(wish):
+    """Ways to start the browser, best first: (what is recorded, command put before it, as nobody?, own sandbox?)."""
+    def works(command):
+        return shutil.which(command[0]) and subprocess.run([*command, "true"], capture_output=True).returncode == 0
+
     root = hasattr(os, "geteuid") and os.geteuid() == 0
-    works = lambda command: (shutil.which(command[0])
-                             and subprocess.run(command + ["true"], capture_output=True).returncode == 0)
     as_nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--no-new-privs", "--"]
     namespace = ["unshare", "--net", "--"] if root else ["unshare", "--user", "--map-current-user", "--net", "--"]
     ladder = []
@@ -1098,9 +1066,8 @@ PREPARE = r"""
     elements.push({
       tag: tag.toLowerCase(), order: elements.length, parent: up ? index.get(up) : null,
       text: text.replace(/\s+/g, ' ').slice(0, 300), box: rounded(box), text_box: inked ? rounded(inked) : null,
-      colour: hex(style.color), background: fill, gradient: picture, border,
-      font_size: Math.round(parseFloat(style.fontSize)), bold: Number(style.fontWeight) >= 600,
-      align: style.textAlign.replace('start', 'left').replace('end', 'right')});
+      colour: hex(style.color), background: fill, gradient: picture,
+      font_size: Math.round(parseFloat(style.fontSize)), bold: Number(style.fontWeight) >= 600});
   }
   page.width = innerWidth;
   page.background = background || '#ffffff';
@@ -1111,7 +1078,6 @@ PREPARE = r"""
 
 
 # ------------------------------------------------------------------------------------------------ command line
-
 
 def die(message):
     """Stop for a user's mistake: one sentence on stderr, exit code 2."""
@@ -1150,71 +1116,8 @@ def pages_of(record):
     return (f"{name}-{record['sample']}" if "sample" in record else name), extract_page(page or "") or page
 
 
-def parse_args():
-    parser = argparse.ArgumentParser(description="HTML to pictures in a shut-in Chromium, and how alike two pages are.")
-    # what to do
-    parser.add_argument("--setup", action="store_true", help="fetch Tailwind's stylesheet, look for Chromium")
-    parser.add_argument("--self-test", action="store_true",
-                        help="render a few pages and check isolation and determinism; exit code 1 on failure")
-    # in and out
-    parser.add_argument("--in", dest="source", metavar="FILE",
-                        help="an .html file, or a .jsonl file of tasks, trajectories or scored records")
-    parser.add_argument("--out", metavar="PATH",
-                        help="the PNG to write (for .html), or a folder of PNGs with index.jsonl (for .jsonl)")
-    parser.add_argument("--compare", metavar="FILE",
-                        help="another .html file: print the cosine in both views and the differences in words")
-    parser.add_argument("--overwrite", action="store_true", help="replace what is at --out")
-    # how
-    parser.add_argument("--encoder", default="layout", help='"layout", or a CLIP or SigLIP (default: layout)')
-    parser.add_argument("--width", type=int, default=1280, help="viewport width in pixels (default: 1280)")
-    parser.add_argument("--height", type=int, default=720, help="viewport height in pixels (default: 720)")
-    parser.add_argument("--timeout", type=float, default=10.0, help="seconds that a page may take (default: 10)")
-    parser.add_argument("--browsers", type=int, default=2, help="browsers at work at once (default: 2)")
-    parser.add_argument("--isolation", choices=["auto", "network namespace", "dead proxy"], default="auto",
-                        help="how the browser is kept off the network (default: auto, the stronger that works)")
-    parser.add_argument("--cache", type=Path, default=CACHE, help="folder of the stylesheet (default: cache/)")
-    args = parser.parse_args()
-    for name, most in ("width", 10_000), ("height", MAX_HEIGHT), ("timeout", 3600), ("browsers", 64):
-        if not 0 < getattr(args, name) <= most:
-            die(f"--{name} must be above 0 and at most {most}, not {getattr(args, name)}.")
-    return args
-
-
-def main():
-    args = parse_args()
-    if not (args.setup or args.self_test or args.source):
-        die("nothing to do; give --in FILE, --setup or --self-test.")
-    if args.source and not (args.out or args.compare):
-        die("--in needs --out PATH or --compare FILE.")
-    for path in filter(None, (args.source, args.compare)):
-        if not Path(path).is_file():
-            die(f"{path} is not a file.")
-        if args.out and Path(args.out).exists() and Path(args.out).samefile(path):
-            die(f"--out is an input ({args.out}); give another.")
-    if args.out and Path(args.out).exists() and not args.overwrite:
-        die(f"{args.out} exists; give --overwrite or another --out.")
-    try:
-        if args.setup:
-            print(f"Tailwind 2.2.19 is at {fetch_tailwind(args.cache)}, checksum right; Chromium is {find_chromium()}.")
-        if args.self_test or args.source:
-            with Renderer(args.browsers, (args.width, args.height), args.timeout, args.isolation,
-                          args.cache) as renderer:
-                print(f"Chromium {renderer.version}, isolation: {renderer.isolation}, Chromium's sandbox: "
-                      f"{'on' if renderer.chromium_sandbox else 'off'}, fonts: {renderer.fonts}")
-                if args.self_test and not self_test(renderer):
-                    sys.exit(1)
-                if args.source:
-                    (render_records if args.source.endswith(".jsonl") else render_page)(renderer, args)
-    except (RuntimeError, OSError) as problem:
-        die(str(problem))
-    except KeyboardInterrupt:
-        sys.exit(130)
-
-
 def render_records(renderer, args):
     """The page of each record of a JSON lines file into a folder of pictures, with an index."""
-    if args.compare:
-        die("a .jsonl file needs --out FOLDER; --compare takes two .html files.")
     records, out = [], Path(args.out)
     with open(args.source, "rb") as lines:
         for number, line in enumerate(lines, 1):
@@ -1248,10 +1151,67 @@ def render_page(renderer, args):
     if args.compare:
         other = renderer.render(Path(args.compare).read_text(encoding="utf-8", errors="replace"), layout=True)
         embed = load_encoder(args.encoder)
-        for view in VIEWS:
+        for view in ("page", "centre"):
             print(f"cosine ({embed.name}, {view}): {cosine(embed(picture, view), embed(other, view)):.4f}")
         for sentence in compare_pages(picture.layout, other.layout) or ["No difference."]:
             print(f"  {sentence}")
+
+
+def parse_args():
+    parser = argparse.ArgumentParser(description="HTML to pictures in a shut-in Chromium, and how alike two pages are.")
+    # what to do
+    parser.add_argument("--setup", action="store_true", help="fetch Tailwind's stylesheet, look for Chromium")
+    parser.add_argument("--self-test", action="store_true",
+                        help="render a few pages and check isolation and determinism; exit code 1 on failure")
+    # in and out
+    parser.add_argument("--in", dest="source", metavar="FILE",
+                        help="an .html file, or a .jsonl file of tasks, trajectories or scored records")
+    parser.add_argument("--out", metavar="PATH",
+                        help="the PNG to write (for .html), or a folder of PNGs with index.jsonl (for .jsonl)")
+    parser.add_argument("--compare", metavar="FILE",
+                        help="another .html file: print the cosine in both views and the differences in words")
+    parser.add_argument("--overwrite", action="store_true", help="replace what is at --out")
+    # how
+    parser.add_argument("--encoder", default="layout", help='"layout", or a CLIP or SigLIP (default: layout)')
+    parser.add_argument("--timeout", type=float, default=10.0, help="seconds that a page may take (default: 10)")
+    parser.add_argument("--browsers", type=int, default=2, help="browsers at work at once (default: 2)")
+    args = parser.parse_args()
+    for name, most in ("timeout", 3600), ("browsers", 64):
+        if not 0 < getattr(args, name) <= most:
+            die(f"--{name} must be above 0 and at most {most}, not {getattr(args, name)}.")
+    return args
+
+
+def main():
+    args = parse_args()
+    if not (args.setup or args.self_test or args.source):
+        die("nothing to do; give --in FILE, --setup or --self-test.")
+    if args.source and not (args.out or args.compare):
+        die("--in needs --out PATH or --compare FILE.")
+    if args.compare and str(args.source).endswith(".jsonl"):
+        die("a .jsonl file needs --out FOLDER; --compare takes two .html files.")
+    for path in filter(None, (args.source, args.compare)):
+        if not Path(path).is_file():
+            die(f"{path} is not a file.")
+        if args.out and Path(args.out).exists() and Path(args.out).samefile(path):
+            die(f"--out is an input ({args.out}); give another.")
+    if args.out and Path(args.out).exists() and not args.overwrite:
+        die(f"{args.out} exists; give --overwrite or another --out.")
+    try:
+        if args.setup:
+            print(f"Tailwind 2.2.19 is at {fetch_tailwind()}, checksum right; Chromium is {find_chromium()}.")
+        if args.self_test or args.source:
+            with Renderer(args.browsers, timeout=args.timeout) as renderer:
+                print(f"Chromium {renderer.version}, isolation: {renderer.isolation}, Chromium's sandbox: "
+                      f"{'on' if renderer.chromium_sandbox else 'off'}, fonts: {renderer.fonts}")
+                if args.self_test and not self_test(renderer):
+                    sys.exit(1)
+                if args.source:
+                    (render_records if args.source.endswith(".jsonl") else render_page)(renderer, args)
+    except (RuntimeError, OSError) as problem:
+        die(str(problem))
+    except KeyboardInterrupt:
+        sys.exit(130)
 
 
 if __name__ == "__main__":

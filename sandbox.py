@@ -14,9 +14,8 @@ How it works
     parent      (your process) hands out jobs, keeps the time, compares bytes. Expected results never leave it.
     zygote      a clean interpreter (-s -S -P, fixed hash seed, empty environment), one per worker. It imports the
                 common standard library, walls itself in, and forks one child per program. It never reads a program.
-    child       reads its job from a descriptor that the zygote only passed on, gives up its system calls, and runs.
-                Each call runs in a fresh namespace of the same program. Each result is written as it is made, in
-                canonical bytes.
+    child       reads its job from a descriptor that the zygote passed on, gives up its system calls, and runs each call
+                in a fresh namespace of the program. Each result is written as it is made, in canonical bytes.
 
 What the bytes mean. Two results are equal when their canonical bytes are. On plain data that is Python's own ==:
 1 == 1.0 == True == Fraction(1), sets and dicts regardless of order, [1] != (1,). The bytes are made from the built-in
@@ -27,7 +26,7 @@ NaN equals itself; OrderedDicts compare as dicts; objects of unknown classes, ge
 Statuses    passed, wrong, error: TypeError, timeout, killed: memory, killed: exit, killed: SIGSEGV, killed: silent (it
             closed its results and stayed), not comparable, refused (not a string, too large, a text that mode
             "released" forbids, or its zygote died twice), and "reference ..." where the reference itself gave no
-            result. A call that kills the child costs that call: the rest run in a new child, within the program's time.
+            result. After a call that kills the child, the rest run in a new child, within the program's time.
 Modes       "module": the program is a module, as its author meant. "released": what the evaluator released with
             ColBench says of the raw answer; its rules stand in released_program(), run_child() and verdict(). Only the
             calls have a time limit there, not the program. Two differences are left: there an object's own __eq__
@@ -44,9 +43,9 @@ What holds a program in. Each layer is tried at the start; `box.layers`, kept in
 Without user namespaces or Landlock the other layers stay. Without seccomp it refuses to start unless unsafe=True
 (--unsafe). Linux only, on x86-64 or arm64 (whose filter is checked against the kernel's table, but has not been run).
 
-What is shared. A zygote's children run in its namespaces, root and Landlock domain one after another, never two at
-once, with nothing writable and no IPC in them. The calls of one program share a process: a module's attribute that call
-1 sets (math.pi = 3) is still there in call 2; builtins are restored. None of it holds anything of the reference's.
+What is shared. A zygote's children run one after another in its namespaces, root and Landlock domain, with nothing
+writable and no IPC in them. The calls of one program share a process: a module's attribute that call 1 sets (math.pi =
+3) is still there in call 2; builtins are restored. Nothing of the reference is ever in that process.
 
 What it does not stop: kernel bugs; timing and cache side channels; burning CPU and memory up to the limits; a reference
 that reads the clock (see check_reference). Where the root cannot be pivoted, a program can learn which paths exist, and
@@ -91,7 +90,7 @@ MAX_RESULT = 1 << 20     # bytes of one canonical result; larger ones are "not c
 MAX_PROGRAM = 1 << 20    # characters of one program with its calls; larger ones are "refused"
 MAX_DEPTH = 200          # levels of one result; deeper and self-referential ones are "not comparable"
 KEPT_REFERENCES = 20_000    # tasks whose reference results (32 bytes a call) are kept
-CHANCE = {"timeout", "killed: silent", "refused"}    # what a busy machine can do to a program
+CHANCE = {"timeout", "killed: silent", "refused"}    # statuses that may be a busy machine's fault
 NOBODY = 65534           # user and group of the children where the parent is root
 EXIT_MEMORY = 77         # exit code of a child that had no memory left
 FRAME = struct.Struct("!cI")    # what a child writes: the kind of frame, the length of the payload that follows
@@ -142,20 +141,19 @@ class Sandbox:
     memory_mb         what a program may use beside the interpreter itself
     call_timeout      seconds for one call, with the running of the program in front of it
     program_timeout   seconds for all calls of one program (no such limit in mode "released")
-    mode              "module" or "released", see above; run, score and score_many take it too
     numpy             True: programs can import numpy, and its arrays and scalars can be compared
     unsafe            True: start even where seccomp cannot be had
     without           layers to leave out, of "namespaces", "landlock", "seccomp": to test and to price them
     """
 
-    def __init__(self, workers=2, memory_mb=256, call_timeout=1.0, program_timeout=5.0, mode="module", numpy=False,
-                 unsafe=False, without=()):
+    def __init__(self, workers=2, memory_mb=256, call_timeout=1.0, program_timeout=5.0, numpy=False, unsafe=False,
+                 without=()):
         if sys.platform != "linux" or os.uname().machine not in ("x86_64", "aarch64"):
             die("the sandbox is made of layers of the Linux kernel on x86_64 or aarch64; run it there, or in a virtual "
                 "machine")
         if numpy and not find_spec("numpy"):
             die("the sandbox was asked for numpy, which is not installed; install it with: pip install numpy")
-        self.workers, self.mode, self.call_timeout, self.program_timeout = workers, mode, call_timeout, program_timeout
+        self.workers, self.call_timeout, self.program_timeout = workers, call_timeout, program_timeout
         self.options = {"memory_bytes": memory_mb << 20, "without": list(without),
                         "numpy": str(Path(find_spec("numpy").origin).parents[1]) if numpy else None}
         self.lock, self.references = threading.Lock(), OrderedDict()
@@ -166,9 +164,9 @@ class Sandbox:
         try:
             for zygote in self.zygotes[:workers]:
                 zygote.launch()    # all at once
-            self.layers, *others = [zygote.greet() for zygote in self.zygotes[:workers]]
-            if any(layers != self.layers for layers in others):
-                raise ZygoteDied(f"its workers do not have the same layers: {[self.layers, *others]}")
+            self.layers = None
+            for zygote in self.zygotes[:workers]:
+                self._greet(zygote)
         except (ZygoteDied, OSError) as error:
             self.close()
             die(f"the sandbox could not start: {error}")
@@ -186,14 +184,21 @@ class Sandbox:
         for zygote in self.zygotes:
             zygote.close()
 
-    def run(self, program, calls, seed=0, mode=None, hash_seed=0):
+    def _greet(self, zygote):
+        """Wait until a zygote is ready; all must have the same layers, those that the records name."""
+        layers = zygote.greet()
+        self.layers = self.layers or layers
+        if layers != self.layers:
+            raise ZygoteDied(f"a worker has the layers {layers}, the first one {self.layers}")
+
+    def run(self, program, calls, seed=0, mode="module", hash_seed=0):
         """Run each call (an expression) in a fresh namespace of the program; one Outcome a call, in their order.
 
-        seed: of random; hash_seed: 0 or 1, of the interpreter, which the order of a set depends on.
+        seed: of random; hash_seed: 0 or 1, of the interpreter, which the order of a set depends on; mode: see the top.
         """
-        calls, mode = list(calls), mode or self.mode
+        calls = list(calls)
         if mode not in ("module", "released"):
-            raise ValueError(f"the sandbox's mode is module or released, not {mode!r}")
+            raise ValueError(f"a mode is module or released, not {mode!r}")
         texts = [program, *calls]
         if not all(isinstance(text, str) for text in texts) or sum(map(len, texts)) > MAX_PROGRAM:
             return [Outcome("refused")] * len(calls)
@@ -201,7 +206,7 @@ class Sandbox:
         try:
             return self._run(zygote, program, calls, seed, mode)
         except BaseException:
-            zygote.close()    # interrupted, by Ctrl-C say: its next answer would be to this question
+            zygote.close()    # interrupted, say by Ctrl-C: its next answer would belong to this question
             raise
         finally:
             self.free[hash_seed].put(zygote)
@@ -215,8 +220,7 @@ class Sandbox:
             try:
                 if not zygote.process:
                     zygote.launch()
-                    if zygote.greet() != self.layers:
-                        raise ZygoteDied("it has other layers than those that the records name")
+                    self._greet(zygote)
                     deadline = None    # the program's time starts again with its zygote
                 deadline = deadline or time.monotonic() + program_timeout
                 if time.monotonic() >= deadline:
@@ -229,16 +233,16 @@ class Sandbox:
                     return outcomes + [Outcome("refused")] * len(rest)
                 continue
             outcomes += found
-            if ended != "done":    # where not even the program's own text came to an end, no call will fare better
+            if ended != "done":    # where the program itself did not end, no other call can either
                 outcomes += [Outcome(ended)] * (1 if loaded else len(rest) - len(found))
         return outcomes
 
-    def score(self, task, code, mode=None):
+    def score(self, task, code, mode="module"):
         """{label: status} of a candidate on the task's tests; "passed": it returns what the reference returns.
 
         code: the candidate's program; in mode "released" the raw answer, from which it is cut as it was there.
         """
-        calls, mode = list(task["test_cases"].values()), mode or self.mode
+        calls = list(task["test_cases"].values())
         references = self._reference(task["ground_truth"], calls, mode)
         outcomes = self.run(released_program(code) if mode == "released" else code, calls, mode=mode)
         return {label: verdict(reference, outcome, mode)
@@ -264,7 +268,7 @@ class Sandbox:
                 mine.set_exception(error)
         return results.result()
 
-    def score_many(self, items, mode=None):
+    def score_many(self, items, mode="module"):
         """Yield (key, statuses) for each (key, task, code) of an iterable, in order, reading only a little ahead."""
         with ThreadPoolExecutor(self.workers) as threads:
             ahead = deque()
@@ -302,7 +306,7 @@ class NotComparable(Exception):
 
 
 def canonical(value):
-    """The canonical bytes of a result; two results are equal when their bytes are.
+    """The canonical bytes of a result.
 
     Nothing here runs code of the object's class: kinds are found by the identity of the classes in the true __mro__,
     contents are read through the built-in class (list.__iter__(o), not iter(o)). `room` bounds the work on shared
@@ -507,7 +511,7 @@ def stop(pidfd, wait_ms):
 
 
 def read_frames(results, calls, call_timeout, deadline):
-    """Read until every call is answered ("done"), the child is "gone", time is up, or what it writes makes no sense."""
+    """(outcomes, whether the program itself ran, "done" | "gone": the child ended | "timeout" | "not comparable")."""
     outcomes, loaded, buffer = [], False, bytearray()
     poller = select.poll()
     poller.register(results, select.POLLIN)
@@ -524,7 +528,7 @@ def read_frames(results, calls, call_timeout, deadline):
             if kind == LOADED:
                 loaded = True
                 continue
-            if kind == ERROR:    # its name is the only word of the child's that is shown to anyone
+            if kind == ERROR:    # the exception's name is the only text of the child that anyone is shown
                 name = payload.decode("utf-8", "replace")
                 outcomes.append(Outcome(f"error: {name if name.isascii() and name.isidentifier() else 'unnamed'}"))
             else:
@@ -610,12 +614,12 @@ def enter_namespaces():
             new_user_namespace(sum(NEW.values()), proc_self)
         os.close(proc_self)
 
-    if not works_in_a_child(enter):    # some systems let it begin and then forbid the rest
+    if not works_in_a_child(enter):    # some systems allow the first steps and forbid the later ones
         return []
     names = sorted(set(NEW) - {"user"} if os.getuid() == 0 else NEW)
     enter()
     zygote = os.fork()
-    if zygote:    # this process has entered every namespace but the pid's; it stays only to be its parent
+    if zygote:    # this process is in all new namespaces but the pid's; it stays only to be the zygote's parent
         os.waitpid(zygote, 0)
         os._exit(0)
     return names
@@ -650,17 +654,16 @@ def pivot_root(paths):
     os.chdir("/")
 
 
-def nobody_can_import():
-    """May user nobody read the library? Where not, its programs' imports would fail, and score as wrong."""
-    try:
-        os.setegid(NOBODY)
-        os.seteuid(NOBODY)
-        readable = os.access(os.__file__, os.R_OK, effective_ids=True)
-        os.seteuid(0)
-        os.setegid(0)
-        return readable
-    except OSError:    # no such user here
-        return False
+def become_nobody():
+    os.setgroups([])
+    os.setresgid(NOBODY, NOBODY, NOBODY)
+    os.setresuid(NOBODY, NOBODY, NOBODY)
+
+
+def import_as_nobody():
+    """Raises where user nobody cannot read the library: programs' imports would fail, and score as wrong."""
+    become_nobody()
+    open(os.__file__).close()
 
 
 def leave_privileges(proc_self, namespaces, landlock):
@@ -669,14 +672,12 @@ def leave_privileges(proc_self, namespaces, landlock):
     Where no root could be built and nobody cannot read the interpreter (it lies in root's home, say), we stay root
     without capabilities, if Landlock is there to keep that root from reading anything else.
     """
-    if os.getuid() == 0 and not nobody_can_import():
+    if os.getuid() == 0 and not works_in_a_child(import_as_nobody):
         if not landlock:
             raise OSError(f"user nobody cannot read the interpreter's library ({os.path.dirname(os.__file__)}), and "
                           "there is neither a pivoted root nor Landlock; use an interpreter that everyone can read")
     elif os.getuid() == 0:
-        os.setgroups([])
-        os.setresgid(NOBODY, NOBODY, NOBODY)
-        os.setresuid(NOBODY, NOBODY, NOBODY)
+        become_nobody()
         if namespaces:
             try:
                 prctl(4, 1)    # PR_SET_DUMPABLE: or our own files in /proc would be root's
@@ -688,7 +689,7 @@ def leave_privileges(proc_self, namespaces, landlock):
         LIBC.prctl(24, capability, 0, 0, 0)    # PR_CAPBSET_DROP; fails where there is nothing to drop
     c("capset", struct.pack("Ii", 0x20080522, 0), bytes(24))
     prctl(4, 0)    # not dumpable: other processes of this user cannot look in
-    c("prctl", 38, 1, 0, 0, 0)    # PR_SET_NO_NEW_PRIVS
+    prctl(38, 1)    # PR_SET_NO_NEW_PRIVS
 
 
 def landlock_rules(paths, pivoted):
@@ -737,6 +738,7 @@ ALLOWED = {
 
 def seccomp_filter():
     """The allow-list as a program of the kernel's packet filter, in a struct sock_fprog."""
+    here = 0 if X86 else 1    # which one of a pair of numbers
     load, equal, at_least, any_bit, leave = 0x20, 0x15, 0x35, 0x45, 0x06
     allow, eperm, kill = 0x7FFF0000, 0x00050001, 0x80000000
     number, arch = 0, 4    # offsets in struct seccomp_data; argument i stands at 16 + 8 i, its upper half 4 further
@@ -746,18 +748,18 @@ def seccomp_filter():
     program += [(load, 0, 0, number)]
     if X86:
         program += [(at_least, 0, 1, 0x40000000), (leave, 0, 0, kill)]    # x32
-    for x86, arm in ALLOWED.values():
-        if (x86 if X86 else arm) is not None:
-            program += [(equal, 0, 1, x86 if X86 else arm), (leave, 0, 0, allow)]
+    for numbers in ALLOWED.values():
+        if numbers[here] is not None:
+            program += [(equal, 0, 1, numbers[here]), (leave, 0, 0, allow)]
 
     def allow_if(numbers, checks):    # checks: (test, argument's offset, constant, must the test fail?)
-        if (numbers[0] if X86 else numbers[1]) is None:
+        if numbers[here] is None:
             return
         body = []
         for test, offset, constant, must_fail in checks:
             body += [(load, 0, 0, offset), (test, 0, 1, constant) if must_fail else (test, 1, 0, constant)]
             body += [(leave, 0, 0, eperm)]
-        program.append((equal, 0, len(body) + 1, numbers[0] if X86 else numbers[1]))
+        program.append((equal, 0, len(body) + 1, numbers[here]))
         program.extend(body + [(leave, 0, 0, allow)])
 
     writing = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | 0o20000000    # the last: O_TMPFILE
@@ -778,7 +780,7 @@ def seccomp_filter():
 # The zygote and its children
 
 def wall_in(out_fd, limits, fprog):
-    """The child's own layers; after this it can compute, read the library and write to out_fd."""
+    """The child's own layers: from now on it can only compute, read the library and write to out_fd."""
     prctl(1, signal.SIGKILL)    # PR_SET_PDEATHSIG: die with the zygote
     os.closerange(3, out_fd)
     os.closerange(out_fd + 1, 1024)
@@ -789,7 +791,7 @@ def wall_in(out_fd, limits, fprog):
 
 
 def run_child(job, out_fd):
-    """Run a program's calls and write a frame for each: each in a fresh namespace, with the same random seed."""
+    """Run each call in a fresh namespace of the program, with the same random seed, and write a frame for it."""
     mode, seed, program, loaded, collect = job["mode"], job["seed"], None, False, gc.collect
     restore, plain_builtins = vars(builtins).update, dict(vars(builtins))
 
@@ -828,7 +830,7 @@ def run_child(job, out_fd):
                 result = VALUE, canonical(value)
             except MemoryError:
                 raise
-            except Exception:    # NotComparable, and what liars make the built-in methods raise
+            except Exception:    # NotComparable, and what a lying object makes the built-in methods raise
                 result = ODD, b""
             send(*result)
         elif type(raised) is MemoryError:
@@ -861,7 +863,7 @@ def fork_child(job_fd, out_fd, control, limits, fprog):
 
 
 def no_sockets_under(fprog):
-    """Raises where a process with the filter on still gets a socket. (Tried, not believed.)"""
+    """Raises where a process under the filter still gets a socket: that the filter is on is tried, not assumed."""
     wall_in(3, [], fprog)
     try:
         socket.socket()
@@ -963,24 +965,25 @@ if IS_ZYGOTE:
 
 ANSWER_MARK, OUTPUT_MARK = "I WANT TO ANSWER:", "OUTPUT:"
 
-MESSAGE = {"role": str, "content": str, "output?": str, "output_ids?": [(0, 1 << 31)]}
+TOKEN_IDS = [(0, 1 << 31)]
+MESSAGE = {"role": str, "content": str, "output?": str, "output_ids?": TOKEN_IDS}
+NAMES = {"task_id?": str | int, "sample?": int}
 TASK = {"task_id?": str | int, "domain?": str, "problem_description?": str, "ground_truth?": str,
         "test_cases?": {str: str}, "facts?": [{"keywords": [str], "question": str, "reply": str}]}
-DIALOGUE = {"task_id?": str | int, "sample?": int, "domain?": str, "task?": TASK, "system?": str,
-            "dialogue_history": [MESSAGE], "finish?": str, "tests?": {str: str}, "advantages?": list,
-            "cosine?": {"page": int | float, "centre": int | float}}
+DIALOGUE = {**NAMES, "domain?": str, "task?": TASK, "system?": str, "dialogue_history": [MESSAGE], "finish?": str,
+            "tests?": {str: str}, "advantages?": list, "cosine?": {"page": int | float, "centre": int | float}}
 SCHEMA = {  # kind of record: (what writes it, what names a record, its shape)
     "task": ("generate_tasks.py", ("task_id",), TASK | {"problem_description": str, "ground_truth": str}),
     "demonstration": ("generate_tasks.py --demonstrations", ("task_id", "sample"), DIALOGUE),
     "trajectory": ("rollout.py", ("task_id", "sample"), DIALOGUE | {"task": TASK | {"ground_truth": str},
                                                                    "answer": str | None}),
     "scored": ("evaluate.py", ("task_id", "sample"), DIALOGUE | {"reward": (0.0, 1.0, None)}),
-    "candidates": ("rollout.py --candidates 16", ("task_id", "sample", "turn"), {
-        "task_id?": str | int, "sample?": int, "turn?": int, "task?": TASK, "prompt": [MESSAGE],
-        "candidates": [{"output?": str, "output_ids?": [(0, 1 << 31)]}]}),
-    "pair": ("train_policy.py", ("task_id", "sample", "turn"), {
-        "task_id?": str | int, "sample?": int, "turn?": int, "prompt": [MESSAGE], "chosen": [MESSAGE],
-        "rejected": [MESSAGE], "chosen_ids?": [(0, 1 << 31)], "rejected_ids?": [(0, 1 << 31)]}),
+    "candidates": ("rollout.py --candidates 16", ("task_id", "sample", "turn"), NAMES | {
+        "turn?": int, "task?": TASK, "prompt": [MESSAGE],
+        "candidates": [{"output?": str, "output_ids?": TOKEN_IDS}]}),
+    "pair": ("train_policy.py", ("task_id", "sample", "turn"), NAMES | {
+        "turn?": int, "prompt": [MESSAGE], "chosen": [MESSAGE], "rejected": [MESSAGE], "chosen_ids?": TOKEN_IDS,
+        "rejected_ids?": TOKEN_IDS}),
     "metrics": ("train_critic.py or train_policy.py", ("step",), {"step": int | float}),
 }
 
@@ -1000,8 +1003,8 @@ def number(kind=float, least=None, above=None, most=math.inf):
         value = kind(text)
         if not (abs(value) < math.inf and value <= most and (least is None or value >= least)
                 and (above is None or value > above)):    # NaN fails every comparison
-            limits = [f"at least {least}"] * (least is not None) + [f"above {above}"] * (above is not None)
-            limits += [f"at most {most}"] * (most < math.inf)
+            limits = [f"{words} {limit}" for words, limit in (("at least", least), ("above", above), ("at most", most))
+                      if limit not in (None, math.inf)]
             raise argparse.ArgumentTypeError(f"must be {' and '.join(limits) or 'finite'}, found {text}")
         return value
     parse.__name__ = "number" if kind is float else "whole number"    # argparse: "invalid whole number value: 'x'"
@@ -1011,9 +1014,9 @@ def number(kind=float, least=None, above=None, most=math.inf):
 def fault(value, shape, name="it"):
     """What keeps a value from having a shape, as one clause that names the place, or None.
 
-    A shape is a type (`str`, `int | None`); a range (low, high), whole numbers where both ends are, or also null with
-    (low, high, None); [shape], a list of such values; {str: shape}, an object of such values; or {"key": shape, ...},
-    an object with these keys, of which "key?" may be missing or null. Other keys may hold anything.
+    A shape is a type (`str`, `int | None`); a range (low, high), of whole numbers if low is one, or (low, high, None),
+    which null meets too; [shape], a list of such values; {str: shape}, an object of such values; or {"key": shape,
+    ...}, an object with these keys, of which "key?" may be missing or null. Other keys may hold anything.
     """
     if isinstance(shape, dict) and isinstance(value, dict):
         if str in shape:
@@ -1049,8 +1052,8 @@ def read(path, kind, domain=None, unique=False, each=None):
     """Yield the records of a JSON lines file, of a kind in SCHEMA, with what released files lack filled in.
 
     domain: what a record without one is about; a record that names another is refused. unique: whether no two records
-    may have the same key. each: a function of the record whose result is yielded instead. Whatever is wrong in a line,
-    a ValueError, LookupError or TypeError of `each` included, ends in one sentence that names the file and the line.
+    may have the same key. each: a function of the record whose result is yielded instead. Whatever is wrong in a line
+    (also a ValueError, LookupError or TypeError that `each` raises) ends in one sentence that names file and line.
     """
     maker, key, shape = SCHEMA[kind]
     if not Path(path).is_file():
@@ -1145,7 +1148,8 @@ def check_path(path, inputs=()):
     probe = path if path.exists() else folder / f".{path.name}.{os.getpid()}"
     try:
         open(probe, "ab").close()
-        probe == path or probe.unlink()
+        if probe != path:
+            probe.unlink()
     except OSError as error:
         die(f"{path} cannot be written: {error.strerror}")
 
@@ -1164,7 +1168,7 @@ def whole(path):
 
 
 def check_settings(file, settings):
-    """Stop if an output was begun with settings, or inputs, other than these. file: where it recorded its own."""
+    """Stop if an output was begun with settings, or inputs, other than these. file: where those are recorded."""
     try:
         before = dict(json.loads(Path(file).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
@@ -1239,12 +1243,12 @@ class Output:
             die(f"{self.path}: {problem}; all finished records are saved, make room and run the same command again", 1)
         self.done.add(self.key_of(record))
 
-    def sort(self, place):
-        """Put the finished file into the order of place(key), whole: records were written as they came."""
+    def sort(self, position):
+        """Sort the finished file by position(*key): records were written in the order in which they were finished."""
         order, offset = [], 0
         with open(self.path, "rb") as file:
             for line in file:
-                order.append((place(*self.key_of(json.loads(line))), offset, len(line)))
+                order.append((position(*self.key_of(json.loads(line))), offset, len(line)))
                 offset += len(line)
             if order != sorted(order):
                 with whole(self.path) as part, open(part, "wb") as out:
@@ -1266,8 +1270,8 @@ def parse_response(text):
 # ---------------------------------------------------------------------------------------------------------------------
 # Self-test and command line
 
-# Each program in tests/hostile says what must not come true (claim), the statuses that its ten calls may have (expect),
-# and whether a pivoted root is needed to hold it (needs: pivot), or that or Landlock (needs: landlock).
+# Each program in tests/hostile says in comments what must not happen (claim), which statuses its ten calls may have
+# (expect), and whether holding it needs a pivoted root (needs: pivot), or that or Landlock (needs: landlock).
 HOSTILE_TASK = {
     "ground_truth": '''
 def solve(x):
@@ -1288,7 +1292,7 @@ def header(source, name):
 
 
 def try_hostile(box, task, name, source):
-    """("ok" | "FAILED" | "not held", why): it ends as it says and passes nothing, and an honest program then passes."""
+    """("ok" | "FAILED" | "not held", why). "ok": it ends as expected, and an honest program then passes every test."""
     needs, pivoted = header(source, "needs"), box.layers["root"] == "pivoted"
     if not {"": True, "pivot": pivoted, "landlock": pivoted or box.layers["landlock"] > 0}[needs]:
         return "not held", needs
@@ -1321,8 +1325,7 @@ def self_test(args):
 
     with ExitStack() as stack:
         for _ in range(args.workers):
-            box = Sandbox(1, call_timeout=args.call_timeout, program_timeout=1.5 * args.call_timeout,
-                          numpy=args.numpy, unsafe=args.unsafe, without=args.without)
+            box = Sandbox(1, program_timeout=1.5, unsafe=args.unsafe, without=args.without)
             free.put(stack.enter_context(box))
         print("layers: " + json.dumps(box.layers))
         results = list(stack.enter_context(ThreadPoolExecutor(args.workers)).map(attempt, programs))
@@ -1342,8 +1345,6 @@ def parse_args():
                         help="folder of the hostile programs (default: tests/hostile beside this file)")
     parser.add_argument("--workers", type=number(int, least=1), default=os.cpu_count(),
                         help="programs tried at once (default: the number of cores)")
-    parser.add_argument("--call-timeout", type=number(above=0), default=1.0, help="seconds for a call (default: 1.0)")
-    parser.add_argument("--numpy", action="store_true", help="let programs import numpy (default: they cannot)")
     parser.add_argument("--unsafe", action="store_true", help="run even without seccomp (default: refuse)")
     parser.add_argument("--without", nargs="+", default=[], choices=["namespaces", "landlock", "seccomp"],
                         metavar="LAYER", help="leave layers out, to test and to price them: namespaces, landlock, "

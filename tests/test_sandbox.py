@@ -589,7 +589,7 @@ def command(*arguments):
 
 @pytest.mark.parametrize("arguments, complaint", [
     ([], "--self-test"), (["--self-test", "--luck"], "--luck"), (["--self-test", "--without", "luck"], "luck"),
-    (["--self-test", "--without", "seccomp"], "--unsafe"), (["--self-test", "--call-timeout", "nan"], "--call-timeout"),
+    (["--self-test", "--without", "seccomp"], "--unsafe"),
     (["--self-test", "--workers", "0"], "at least 1"), (["--self-test", "--hostile", "nowhere"], "nowhere")])
 def test_a_users_mistake_is_one_sentence(arguments, complaint):
     result = command(*arguments)
