@@ -69,6 +69,7 @@ from sandbox import Output, die, fingerprint, number, parse_response, read, whol
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")    # before torch comes: its idle threads sleep instead of spinning
 REPLY_LIMIT = {"backend": 400, "frontend": 1000}    # characters of a simulator's reply (paper, section 3)
 REFERENCE_QUOTE = 25    # characters of a line of the reference that, repeated in a reply, count as a leak
+COUNT, SIZE = number(int, least=1), number(int, least=0)    # argparse types
 NO_REPLY = "Sorry, I cannot say. Please go on."    # stands in for a reply that never came out of its thought
 # What a candidates record does not take over from its trajectory; keys that we do not know are carried through.
 LEFT_BEHIND = {"dialogue_history", "system", "answer", "finish", "model", "simulator", "seed", "cost", "fingerprints",
@@ -907,28 +908,26 @@ def make_engine(spec, name, role, args, concurrency):
 
 def engine_flags(parser):
     """The flags of the engines."""
-    local = parser.add_argument_group("engines, for local models")
-    local.add_argument("--engine", default="auto", choices=["auto", "vllm", "transformers"],
-                       help="what runs local models; auto = vllm where it is installed, else a plain engine on "
-                            "transformers, slower for all but tiny models (default: auto)")
-    local.add_argument("--dtype", default="auto", choices=["auto", "float32", "bfloat16", "float16"],
-                       help="auto = float32 on CPU, bfloat16 on CUDA (default: auto)")
-    local.add_argument("--max-model-len", type=number(int, least=0), default=0, metavar="TOKENS",
-                       help="tokens of context; 0 = the model's own, with vLLM on a CPU at most 8192 (default: 0)")
-    local.add_argument("--gpu-memory-utilization", type=number(float, above=0, most=1), default=0.9, metavar="SHARE",
-                       help="vLLM: share of each GPU's memory (default: 0.9)")
-    local.add_argument("--tensor-parallel-size", type=number(int, least=1), default=1, metavar="GPUS",
-                       help="vLLM: GPUs per copy of the model (default: 1)")
-    local.add_argument("--data-parallel-size", type=number(int, least=1), default=1, metavar="COPIES",
-                       help="vLLM: copies of the model (default: 1)")
-    server = parser.add_argument_group(
+    add = parser.add_argument_group("engines, for local models").add_argument
+    add("--engine", default="auto", choices=["auto", "vllm", "transformers"],
+        help="auto = vllm where it is installed, else a plain engine on transformers (default: auto)")
+    add("--dtype", default="auto", choices=["auto", "float32", "bfloat16", "float16"],
+        help="auto = float32 on CPU, bfloat16 on CUDA (default: auto)")
+    add("--max-model-len", type=SIZE, default=0, metavar="TOKENS",
+        help="tokens of context; 0 = the model's own, with vLLM on a CPU at most 8192 (default: 0)")
+    add("--gpu-memory-utilization", type=number(above=0, most=1), default=0.9, metavar="SHARE",
+        help="vLLM: share of each GPU's memory (default: 0.9)")
+    add("--tensor-parallel-size", type=COUNT, default=1, metavar="GPUS",
+        help="vLLM: GPUs per copy of the model (default: 1)")
+    add("--data-parallel-size", type=COUNT, default=1, metavar="COPIES", help="vLLM: copies of the model (default: 1)")
+    add = parser.add_argument_group(
         "servers", "Keys come from the environment: AGENT_API_KEY or OPENAI_API_KEY for the agent, SIMULATOR_API_KEY "
         "for the simulator, JUDGE_API_KEY for the judge. The last two may be missing where the server is the agent's; "
-        "the agent's key goes to no other host.")
-    server.add_argument("--timeout", type=number(float, above=0), default=300.0, metavar="SECONDS",
-                        help="to wait for a server's answer (default: 300)")
-    server.add_argument("--retries", type=number(int, least=0), default=6,
-                        help="further tries when a server is busy, gone or talks rubbish (default: 6)")
+        "the agent's key goes to no other host.").add_argument
+    add("--timeout", type=number(above=0), default=300.0, metavar="SECONDS",
+        help="to wait for a server's answer (default: 300)")
+    add("--retries", type=SIZE, default=6,
+        help="further tries when a server is busy, gone or talks rubbish (default: 6)")
 
 
 def is_url(spec):
@@ -1129,59 +1128,53 @@ IN_FLIGHT, CANDIDATES_IN_FLIGHT = 512, 64    # episodes, and trajectories at --c
 
 def parse_args():
     p = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    count = lambda least: number(int, least=least)  # noqa: E731
+    add = p.add_argument
     # what to roll out, and where it goes
-    p.add_argument("--run-name", default="default", help="outputs go to runs/RUN_NAME (default: default)")
-    p.add_argument("--domain", default="backend", choices=["backend", "frontend"], help="task kind (default: backend)")
-    p.add_argument("--split", default="train", help="names the default input and output (default: train)")
-    p.add_argument("--in", dest="input", metavar="FILE",
-                   help="tasks (default: data/DOMAIN/SPLIT.jsonl), or with --candidates trajectories (default: "
-                        "runs/RUN_NAME/SPLIT.scored.jsonl)")
-    p.add_argument("--out", metavar="FILE",
-                   help="default: runs/RUN_NAME/SPLIT.trajectories.jsonl, or .candidates.jsonl with --candidates")
-    p.add_argument("--overwrite", action="store_true", help="start again instead of continuing the output")
-    p.add_argument("--limit", type=count(0), default=0, help="tasks or trajectories to use; 0 = all (default: 0)")
+    add("--run-name", default="default", help="outputs go to runs/RUN_NAME (default: default)")
+    add("--domain", default="backend", choices=["backend", "frontend"], help="kind of task (default: backend)")
+    add("--split", default="train", help="train, val or test: names the default input and output (default: train)")
+    add("--in", dest="input", metavar="FILE", help="tasks (default: data/DOMAIN/SPLIT.jsonl), or with --candidates "
+        "trajectories (default: runs/RUN_NAME/SPLIT.scored.jsonl)")
+    add("--out", metavar="FILE",
+        help="default: runs/RUN_NAME/SPLIT.trajectories.jsonl, or .candidates.jsonl with --candidates")
+    add("--overwrite", action="store_true", help="start again instead of continuing the output")
+    add("--limit", type=SIZE, default=0, help="use the first LIMIT tasks or trajectories; 0 = all (default: 0)")
     # episodes
-    p.add_argument("--samples", type=count(1), default=1, help="episodes per task (default: 1)")
-    p.add_argument("--max-turns", type=count(1), default=10,
-                   help="agent turns per episode; 1 = answer at once, no questions (default: 10)")
-    p.add_argument("--seed", type=int, default=0, help="seed of all sampling (default: 0)")
-    p.add_argument("--system", metavar="FILE",
-                   help="the agent's instructions instead of ours, word for word (nothing in the file is filled in); "
-                        "with --candidates, for trajectories that have none")
+    add("--samples", type=COUNT, default=1, help="episodes per task (default: 1)")
+    add("--max-turns", type=COUNT, default=10,
+        help="agent turns per episode; 1 = answer at once, no questions (default: 10)")
+    add("--seed", type=int, default=0, help="seed of all sampling (default: 0)")
+    add("--system", metavar="FILE", help="the agent's instructions instead of ours, word for word (nothing in the file "
+        "is filled in); with --candidates, for trajectories that have none")
     # candidate actions
-    p.add_argument("--candidates", type=count(2), default=0, metavar="N",
-                   help="sample N actions at every turn of given trajectories instead of playing (paper: 16)")
-    p.add_argument("--fraction", type=number(float, above=0, most=1), default=1.0,
-                   help="with --candidates: share of the trajectories, the first ones (default: 1; released code: 0.1)")
+    add("--candidates", type=number(int, least=2), default=0, metavar="N",
+        help="sample N actions at every turn of given trajectories instead of playing (paper: 16)")
+    add("--fraction", type=number(above=0, most=1), default=1.0,
+        help="with --candidates: share of the trajectories, the first ones (default: 1; released code: 0.1)")
     # best of N
-    p.add_argument("--best-of-n", type=count(1), default=1, metavar="N",
-                   help="sample N actions at each turn and play the best (default: 1)")
-    p.add_argument("--step-reward", default="critic", choices=list(STEP_REWARDS),
-                   help="what picks the best: the critic's advantage with or without c, a value head, or an LLM "
-                        "(default: critic)")
-    p.add_argument("--critic", help="folder of the critic or value model (default: runs/RUN_NAME/critic)")
-    p.add_argument("--judge", help="folder, hub name or URL of the judge (default: the agent itself)")
-    p.add_argument("--judge-name", help="the judge's name on its server (default: the server's first model)")
+    add("--best-of-n", type=COUNT, default=1, metavar="N",
+        help="sample N actions at each turn and play the best (default: 1)")
+    add("--step-reward", default="critic", choices=list(STEP_REWARDS), help="what picks the best: the critic's "
+        "advantage with or without c, a value head, or an LLM (default: critic)")
+    add("--critic", help="folder of the critic or value model (default: runs/RUN_NAME/critic)")
+    add("--judge", help="folder, hub name or URL of the judge (default: the agent itself)")
+    add("--judge-name", help="the judge's name on its server (default: the server's first model)")
     # the agent
-    p.add_argument("--model",
-                   help="the agent: folder, hub name, or URL of an OpenAI-compatible server, such as "
-                        "http://localhost:8000/v1 (default: runs/RUN_NAME/base)")
-    p.add_argument("--model-name", help="the agent's name on its server (default: the server's first model)")
-    p.add_argument("--temperature", type=number(float, least=0), default=1.0, help="0 = greedy (default: 1)")
-    p.add_argument("--max-tokens", type=count(1), default=1024, help="new tokens per response (default: 1024)")
+    add("--model", help="the agent: folder, hub name, or URL of an OpenAI-compatible server, such as "
+        "http://localhost:8000/v1 (default: runs/RUN_NAME/base)")
+    add("--model-name", help="the agent's name on its server (default: the server's first model)")
+    add("--temperature", type=number(least=0), default=1.0, help="of the agent's sampling; 0 = greedy (default: 1)")
+    add("--max-tokens", type=COUNT, default=1024, help="new tokens per response of the agent (default: 1024)")
     # the human
-    p.add_argument("--simulator", default="scripted",
-                   help="scripted, human, or the model that plays the human: folder, hub name or URL; the agent's own "
-                        "shares its engine (default: scripted)")
-    p.add_argument("--simulator-name", help="the simulator's name on its server (default: the server's first model)")
-    p.add_argument("--simulator-temperature", type=number(float, least=0), default=0.0, help="0 = greedy (default: 0)")
-    p.add_argument("--simulator-max-tokens", type=count(1), default=256,
-                   help="new tokens per reply of a simulator model; eight times as many where these are not enough, "
-                        "as for a model that thinks (default: 256)")
-    p.add_argument("--concurrency", type=count(0), default=0,
-                   help="episodes (or trajectories) in flight; 0 = 32 with a server as the agent, else "
-                        f"{IN_FLIGHT}, with --candidates {CANDIDATES_IN_FLIGHT} (default: 0)")
+    add("--simulator", default="scripted", help="scripted, human, or the model that plays the human: folder, hub name "
+        "or URL; the agent's own shares its engine (default: scripted)")
+    add("--simulator-name", help="the simulator's name on its server (default: the server's first model)")
+    add("--simulator-temperature", type=number(least=0), default=0.0,
+        help="of a simulator model's sampling (default: 0)")
+    add("--simulator-max-tokens", type=COUNT, default=256, help="new tokens per reply of a simulator model; eight "
+        "times as many where these are not enough, as for a model that thinks (default: 256)")
+    add("--concurrency", type=SIZE, default=0, help="episodes (or trajectories) in flight; 0 = 32 with a server as the "
+        f"agent, else {IN_FLIGHT}, with --candidates {CANDIDATES_IN_FLIGHT} (default: 0)")
     engine_flags(p)
     args = p.parse_args()
     refuse_misplaced(p, args)

@@ -347,7 +347,7 @@ def test_kills_at_random_moments_lose_nothing_and_repeat_nothing(tmp_path, count
 
 
 def test_the_report_file_is_the_sign_that_the_output_is_finished(world, tmp_path):
-    """Make goes by it: a run that was stopped leaves none, not even an old one; one with nothing left to do, as it is."""
+    """Make goes by it: a run that was stopped leaves none, not even an old one; with nothing to do it stays."""
     output, report = tmp_path / "a.jsonl", tmp_path / "a.rollout.json"
     with Stub(latency=lambda rng: 0.1) as stub:
         common = ["--in", world / "tasks.jsonl", "--model", stub.url, "--out", "a.jsonl"]
