@@ -862,6 +862,14 @@ class ServerEngine:
         pass
 
 
+def merge_system(messages):
+    """For models without a system role: the instructions in front of the first user message."""
+    if messages[0]["role"] != "system":
+        return messages
+    system, first, *rest = messages
+    return [{"role": first["role"], "content": f"{system['content']}\n\n{first['content']}"}, *rest]
+
+
 def refusal(error):
     """The sentence in a server's refusal."""
     body = error.body
@@ -960,14 +968,6 @@ def encode_chat(tokenizer, messages):
     """Prompt token ids by the model's own chat template, as the trainers make them."""
     from train_critic import render_prompt
     return tokenizer(render_prompt(tokenizer, messages), add_special_tokens=False)["input_ids"]
-
-
-def merge_system(messages):
-    """For models without a system role: the instructions in front of the first user message."""
-    if messages[0]["role"] != "system":
-        return messages
-    system, first, *rest = messages
-    return [{"role": first["role"], "content": f"{system['content']}\n\n{first['content']}"}, *rest]
 
 
 class Resources:
@@ -1210,7 +1210,7 @@ def refuse_misplaced(parser, args):
 if __name__ == "__main__":
     try:
         main()
-    except Stop as problem:
-        die(f"{problem}; finished records are saved, and the same command continues", problem.code)
+    except (Stop, OSError) as problem:    # OSError: the disk is full, while the finished file is sorted
+        die(f"{problem}; finished records are saved, and the same command continues", getattr(problem, "code", 1))
     except KeyboardInterrupt:
         die("stopped; finished records are saved, and the same command continues", 130)
