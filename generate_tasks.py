@@ -49,6 +49,7 @@ import random
 import re
 import sys
 import threading
+from bisect import bisect
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -1469,11 +1470,8 @@ def write_llm(args):
         if attempt["verdict"] == "kept" and not any(attempts.key_of(attempt) in out.done for out in outs.values()):
             responses[attempts.key_of(attempt)] = attempt["output"]
 
-    def split_for(i):
-        h = hashed(excerpts[i]) % bounds[-1]
-        return next(split for split, bound in zip(SPLITS, bounds) if h < bound)
-
-    todo = {split: [(i, k) for k in range(args.samples) for i in range(len(excerpts)) if split_for(i) == split
+    splits = [SPLITS[bisect(bounds, hashed(excerpt) % bounds[-1])] for excerpt in excerpts]
+    todo = {split: [(i, k) for k in range(args.samples) for i in range(len(excerpts)) if splits[i] == split
                     and ((i, k) not in attempts.done or (i, k) in responses)] for split in outs}
     if not any(todo[split] and len(out.done) < out.wanted for split, out in outs.items()):
         return print(f"{attempts.path.parent}: nothing left to ask")
