@@ -11,8 +11,7 @@ return, twice the same, not all equal, no None.
 `--source llm` is the paper's way: a model reads a web excerpt and writes description, function and ten calls. Kept
 are those that run like procedural ones and are no near-duplicates (word 5-grams of the description, syntax tree of the
 source) of those before. `--source colbench` reads released task and trajectory files, and counts the references that
-fail their own tests. Released trajectories hold the agent's instructions only in the text after the chat template; they
-are taken out of it where that is certain.
+fail their own tests.
 
 `--domain frontend` draws pages from PAGES: kinds of pages with hidden choices (palette, order, layout, texts), each
 rendered and kept if there is something to see. `--source websight` takes rows of WebSight v0.2 instead: neither an idea
@@ -20,8 +19,7 @@ nor a page occurs in two splits (`--split-by row` cuts at row 10,000 as the rele
 
 `--demonstrations N` writes dialogues of a scripted, imperfect agent on procedural tasks: it asks each detail with
 probability `--ask`, in random order, wastes turns with probability `--waste`, guesses what it did not ask, and answers.
-On pages it shows one, hears the largest differences, puts right each with probability `--ask`, and answers when nothing
-is left or, at times, too early.
+On pages it shows one, hears the largest differences and puts right each with probability `--ask`.
 
 Departure from the paper: its 10k + 1k backend tasks come from a 70B model; these need no model, and a transformer
 trained from nothing can learn them.
@@ -51,6 +49,7 @@ import random
 import re
 import sys
 import threading
+from bisect import bisect
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -73,29 +72,32 @@ SCHEMA["row"] = ("an export of WebSight v0.2", (), {"llm_generated_idea": str, "
 
 # ---------------------------------------------------------------------------------------------------------------------
 # From a family (or a kind of page) and a choice of values to a task
-# ---------------------------------------------------------------------------------------------------------------------
 
 def split_of(family, values):
     """Which split a combination belongs to: 72% train, 8% val, 20% test, by its hash alone (no seed)."""
-    h = int.from_bytes(hashlib.sha256(json.dumps([family, *values]).encode()).digest()[:8], "big") % 100
+    h = hashed(json.dumps([family, *values])) % 100
     return "train" if h < 72 else "val" if h < 80 else "test"
 
 
-def fill(template, details, values):
-    """A template with these values in its slots. A value may itself contain a slot, hence two rounds."""
-    slots = {d["name"]: d["values"][v] for d, v in zip(details, values)}
-    return Template(Template(template).substitute(slots)).substitute(slots)
+def hashed(text):
+    """A number from a text, the same in every process."""
+    return int.from_bytes(hashlib.sha256(text.encode("utf-8", "replace")).digest()[:8], "big")
+
+
+def fill(family, values):
+    """The template of a family with these values in its slots. A value may itself contain a slot, hence two rounds."""
+    slots = {d["name"]: d["values"][v] for d, v in zip(family["details"], values)}
+    return Template(Template(family["code"]).substitute(slots)).substitute(slots)
 
 
 def source_code(family, values):
     """The function with these values."""
-    return fill(FAMILIES[family]["code"].strip() + "\n", FAMILIES[family]["details"], values)
+    return fill(FAMILIES[family], values).strip() + "\n"
 
 
 def page_source(kind, values):
     """The page with these values."""
-    body = fill(PAGES[kind]["code"], PAGES[kind]["choices"], values)
-    return f"<!DOCTYPE html><html><head>{TAILWIND}</head>{body}</html>"
+    return f"<!DOCTYPE html><html><head>{TAILWIND}</head>{fill(PAGES[kind], values)}</html>"
 
 
 def value_weights(d):
@@ -129,7 +131,7 @@ def draw_pages(kinds, split, seed):
     rng, seen, spent = random.Random(f"{seed} {split} pages"), set(), Counter()
     while kinds := [k for k in kinds if spent[k] < 2000]:  # draws in a row without a new combination
         for kind in kinds:
-            values = tuple(rng.choice(list(c["values"])) for c in PAGES[kind]["choices"])
+            values = tuple(rng.choice(list(c["values"])) for c in PAGES[kind]["details"])
             if (kind, values) in seen or split_of(kind, values) != split:
                 spent[kind] += 1
                 continue
@@ -138,26 +140,25 @@ def draw_pages(kinds, split, seed):
             yield kind, values
 
 
+def new_task(domain, about, truth, **more):
+    """A task; its number is given when it is written."""
+    return {"task_id": None, "domain": domain, "problem_description": about, "ground_truth": truth, **more}
+
+
 def backend_draft(family, values):
     """The task of a combination, without its calls."""
     f = FAMILIES[family]
     chosen = list(zip(f["details"], values))
-    return {"task_id": None, "domain": "backend", "problem_description": f["about"],
-            "ground_truth": source_code(family, values), "test_cases": None, "source": f"procedural:{family}",
-            "details": {d["name"]: v for d, v in chosen},
-            "facts": [{"detail": d["name"], "keywords": d["keywords"], "question": d["question"],
-                       "reply": d["reply"].format(v)} for d, v in chosen]}
-
-
-def frontend_draft(about, page, source, **more):
-    return {"task_id": None, "domain": "frontend", "problem_description": about, "ground_truth": page,
-            "source": source, **more}
+    return new_task("backend", f["about"], source_code(family, values), test_cases=None,
+                    source=f"procedural:{family}", details={d["name"]: v for d, v in chosen},
+                    facts=[{"detail": d["name"], "keywords": d["keywords"], "question": d["question"],
+                            "reply": d["reply"].format(v)} for d, v in chosen])
 
 
 def page_draft(kind, values):
     """The task of a combination of choices."""
-    return frontend_draft(PAGES[kind]["about"], page_source(kind, values), f"procedural:{kind}",
-                          details={c["name"]: v for c, v in zip(PAGES[kind]["choices"], values)})
+    return new_task("frontend", PAGES[kind]["about"], page_source(kind, values), source=f"procedural:{kind}",
+                    details={d["name"]: v for d, v in zip(PAGES[kind]["details"], values)})
 
 
 def wrong_values(family, values):
@@ -237,7 +238,6 @@ def check_page(renderer, task, seed=None):
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Demonstrations: the scripted, imperfect agent
-# ---------------------------------------------------------------------------------------------------------------------
 
 def demonstrate(task, questions, ask, waste, max_turns, rng):
     """One dialogue: questions about some details in random order, wasted turns among them, guesses, the answer.
@@ -275,10 +275,9 @@ def demonstrate_page(task, layout, ask, waste, max_turns, rng):
     """
     from render import page_reply
     kind = task["source"].partition(":")[2]
-    choices, right = PAGES[kind]["choices"], [task["details"][c["name"]] for c in PAGES[kind]["choices"]]
-    values = [rng.choice(list(c["values"])) for c in choices]
-    history = [{"role": "user", "content": task["problem_description"]}]
-    done = False
+    choices = PAGES[kind]["details"]
+    right, values = [task["details"][c["name"]] for c in choices], [rng.choice(list(c["values"])) for c in choices]
+    history, done = [{"role": "user", "content": task["problem_description"]}], False
     for turn in range(max_turns):
         page = page_source(kind, values)
         if done or turn == max_turns - 1 or (turn and rng.random() < waste / 2):
@@ -295,7 +294,6 @@ def demonstrate_page(task, layout, ask, waste, max_turns, rng):
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Writing: candidates are drawn in order, checked side by side, and written in order until there are enough
-# ---------------------------------------------------------------------------------------------------------------------
 
 class Threads(ThreadPoolExecutor):
     """Threads that nobody waits for after an error or Ctrl-C."""
@@ -313,8 +311,7 @@ def checked(check, candidates, out, threads):
 def write(out, verdicts, unit="task"):
     """Write the records that are not rejected, and count the others by reason."""
     rejected = Counter()
-    with tqdm(total=out.wanted if out.wanted < math.inf else None, initial=len(out.done), desc=out.path.name,
-              unit=unit, mininterval=1) as bar:
+    with tqdm(total=out.wanted, initial=len(out.done), desc=out.path.name, unit=unit, mininterval=1) as bar:
         for record, reason in verdicts:
             if not reason and out.key_of(record) in out.done:
                 reason = "there before"
@@ -391,6 +388,7 @@ def read_websight(path):
     """Yield (idea, page) of WebSight rows, from JSON lines or parquet; addresses of pictures that are gone become
     picsum's."""
     from render import rewrite_images
+    rows = read(path, "row")
     if Path(path).suffix == ".parquet":
         try:
             import pyarrow.parquet
@@ -401,8 +399,6 @@ def read_websight(path):
             die(f"{path}: reading parquet needs pyarrow (pip install pyarrow); JSON lines need nothing")
         except (OSError, ValueError, KeyError, StopIteration) as problem:
             die(f"{path}: not a parquet file with llm_generated_idea and text ({problem})")
-    else:
-        rows = read(path, "row")
     for row in rows:
         yield str(row["llm_generated_idea"]).strip(), rewrite_images(str(row["text"]).strip())
 
@@ -413,12 +409,11 @@ def websight_drafts(path, split, by):
     by: "idea", its hash decides; "row", the first 10,000 rows are train and the rest test. Either way a page that
     several rows hold belongs to the split of the first of them.
     """
-    split_of_page = {}  # digest -> split
+    split_of_page = {}  # hash -> split
     for row, (idea, page) in enumerate(read_websight(path)):
         own = split_of("websight", [idea]) if by == "idea" else "train" if row < 10_000 else "test"
-        digest = hashlib.sha256(page.encode("utf-8", "replace")).digest()[:8]
-        if idea and "<html" in page.lower() and split_of_page.setdefault(digest, own) == own == split:
-            yield frontend_draft(idea, page, "websight")
+        if idea and "<html" in page.lower() and split_of_page.setdefault(hashed(page), own) == own == split:
+            yield new_task("frontend", idea, page, source="websight")
 
 
 def write_websight(args):
@@ -431,11 +426,10 @@ def write_websight(args):
 
 def of_known_family(task):
     """A task, if its details and facts are those of a family or kind of page above; else ValueError."""
-    families, part = (PAGES, "choices") if task["domain"] == "frontend" else (FAMILIES, "details")
-    family = families.get(str(task.get("source")).partition(":")[2], {part: []})
-    values, details = {d["name"]: list(d["values"]) for d in family[part]}, task.get("details") or {}
-    known = details and details.keys() == values.keys() and all(details[d] in values[d] for d in values)
-    if not known or part == "details" and {f.get("detail") for f in task.get("facts") or ()} != values.keys():
+    family = (PAGES if task["domain"] == "frontend" else FAMILIES).get(str(task.get("source")).partition(":")[2])
+    values, details = {d["name"]: d["values"] for d in family["details"]} if family else {}, task.get("details") or {}
+    known = values and details.keys() == values.keys() and all(details[d] in list(values[d]) for d in values)
+    if not known or task["domain"] == "backend" and {f.get("detail") for f in task.get("facts") or ()} != values.keys():
         raise ValueError("demonstrations need a procedural task with the details and facts of its family, found source "
                          f"{task.get('source')!r} with details {details}; generate_tasks.py writes such tasks")
     return task
@@ -467,7 +461,6 @@ def write_demonstrations(args):
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Released ColBench files (--source colbench)
-# ---------------------------------------------------------------------------------------------------------------------
 
 # What stands before the first user message after a chat template: Llama 3 (3.1 adds two dates), ChatML, Llama 2.
 CHAT_TEMPLATE = re.compile(
@@ -543,18 +536,18 @@ def write_colbench(args):
     with (Sandbox(workers=args.workers) if args.domain == "backend" else nullcontext() as box,
           Threads(args.workers) as threads):
         write(out, checked(check, new, out, threads), "record")
-    samples, recovered, faults = Counter(), 0, Counter()
+    samples, recovered, faults = Counter(), 0, {"module": Counter(), "released": Counter()}
     for record in out.records():
         task = record.get("task", record)
         if task["task_id"] not in samples:
-            faults.update((mode, min(failed.values())) for mode, failed in task.get("reference_failures", {}).items())
+            for mode, failed in task.get("reference_failures", {}).items():
+                faults[mode][min(failed.values())] += 1
         samples[task["task_id"]] += 1
         recovered += bool(record.get("system"))
     if args.domain == "backend":
         for mode, how in ("module", "as modules"), ("released", "as the released evaluation does"):
-            reasons = Counter({reason: n for (m, reason), n in faults.items() if m == mode})
-            print(f"{reasons.total()} of {len(samples)} references fail their own tests when run {how}"
-                  + listed(reasons))
+            print(f"{faults[mode].total()} of {len(samples)} references fail their own tests when run {how}"
+                  + listed(faults[mode]))
     if offline:
         print(", ".join(f"{n} tasks with {k} samples" for k, n in sorted(Counter(samples.values()).items())))
         print(f"the agent's instructions were found in `input` and kept as `system` for {recovered} of "
@@ -568,7 +561,6 @@ def write_colbench(args):
 # `usual` is the share of tasks that have the first value: a default that a guess gets right often.
 # A question must hit the keywords of its own detail most often, and none in families without that detail.
 # draw(rng, values) returns the arguments of ten calls. A family is one block: its draw function and its entry.
-# ---------------------------------------------------------------------------------------------------------------------
 
 FAMILIES = {}
 
@@ -742,16 +734,14 @@ family("group", draw_group,
            'They are grouped by "{}".', ["region", "team", "city", "kind"]),
     detail("amount", "Which entry of a record is summed up?", "summed sum entry",
            'The entry "{}" is summed up.', ["amount", "units", "seconds", "visits"]),
-    detail("missing", "What about records without a group?", "without group",
-           "Records without a group {}.",
+    detail("missing", "What about records without a group?", "without group", "Records without a group {}.",
            {'are counted under "other"': 'key = "other"', 'are counted under "unknown"': 'key = "unknown"',
             "are skipped": "continue"}),
     detail("small", "From which total on is it reported?", "reported report",
            "Groups are reported from a total of {} on.", [1, 5, 10, 20, 40]),
-    detail("order", "In which order are groups listed?", "order sorted listed",
-           "The groups are listed {}.",
-           {"alphabetically": "p[0]", "by total, the largest first": "-p[1]",
-            "by total, the smallest first": "p[1]", "in order of first appearance": "0"})], """
+    detail("order", "In which order are groups listed?", "order sorted listed", "The groups are listed {}.",
+           {"alphabetically": "p[0]", "by total, the largest first": "-p[1]", "by total, the smallest first": "p[1]",
+            "in order of first appearance": "0"})], """
 def group_totals(rows):
     totals = {}
     for r in rows:
@@ -840,8 +830,7 @@ def draw_clean(rng, v):
 family("clean", draw_clean,
        "Write clean(text), which turns free text that people typed into a short tidy name: unwanted characters go, "
        "words are joined, long names are cut.", [
-    detail("unwanted", "Which characters are unwanted?", "unwanted removed stripped",
-           "{}.",
+    detail("unwanted", "Which characters are unwanted?", "unwanted removed stripped", "{}.",
            {"Digits are unwanted": "not c.isdigit()",
             "Everything but letters, digits and spaces is unwanted": "c.isalnum() or c.isspace()",
             "Only underscores are unwanted": 'c != "_"'}),
@@ -921,14 +910,12 @@ family("intervals", draw_intervals,
     detail("gap", "How far apart may spans be and still merge?", "apart", "Spans may be {} apart.", [1, 2, 3, 4, 5, 6]),
     detail("touch", "Is a hole of just that size bridged?", "bridged exactly inclusive",
            "Spans exactly that far apart {}.", {"merge": "<=", "stay separate": "<"}),
-    detail("reversed", "What about spans that run backwards?", "backwards reversed",
-           "Spans whose end comes first {}.",
+    detail("reversed", "What about spans that run backwards?", "backwards reversed", "Spans whose end comes first {}.",
            {"are turned round": "[min(s), max(s)] for s in spans",
             "are left out": "list(s) for s in spans if s[0] <= s[1]"}),
     detail("shortest", "How short may a busy period be?", "short shortest",
            "Merged periods shorter than {} are dropped.", [2, 3, 4, 5, 6, 8, 10, 12]),
-    detail("result", "What is the output of busy?", "output result",
-           "It returns {}.",
+    detail("result", "What is the output of busy?", "output result", "It returns {}.",
            {"the list of merged periods": "merged", "how many periods there are": "len(merged)",
             "the total length of the periods": "sum(e - s for s, e in merged)",
             "the length of the longest period, else 0": "max((e - s for s, e in merged), default=0)"})], """
@@ -1025,12 +1012,10 @@ family("window", draw_window,
        "be None.", [
     detail("width", "How many readings does it span?", "span width window",
            "The window spans {} readings.", [2, 3, 4, 5, 6, 7]),
-    detail("statistic", "Which statistic is taken?", "statistic mean median",
-           "The statistic is {}.",
+    detail("statistic", "Which statistic is taken?", "statistic mean median", "The statistic is {}.",
            {"the mean": "sum(part) / len(part)", "the largest": "max(part)", "the smallest": "min(part)",
             "the range": "max(part) - min(part)"}),
-    detail("gaps", "How are missing readings treated?", "missing gaps",
-           "Missing readings {}.",
+    detail("gaps", "How are missing readings treated?", "missing gaps", "Missing readings {}.",
            {"are skipped": "continue", "count as 0": "v = 0",
             "repeat the reading before, or 0": "v = filled[-1] if filled else 0"}),
     detail("partial", "What happens until the window is full?", "until full partial incomplete",
@@ -1064,10 +1049,8 @@ family("parse", draw_parse,
            'Between two pairs stands "{}".', [";", ",", "|", "&"]),
     detail("equals", "What separates name and value?", "separates assignment",
            'Between name and value stands "{}".', ["=", ":", "~"]),
-    detail("twice", "What if a name comes twice?", "twice duplicate again",
-           "If a name comes twice, {}.",
-           {"the first value stays": "result.setdefault(name, value)",
-            "the last value stays": "result[name] = value",
+    detail("twice", "What if a name comes twice?", "twice duplicate again", "If a name comes twice, {}.",
+           {"the first value stays": "result.setdefault(name, value)", "the last value stays": "result[name] = value",
             'both values stay, joined by "/"':
                 'result[name] = result[name] + "/" + value if name in result else value'}),
     detail("spelling", "How are names spelled?", "spelled spelling spelt",
@@ -1199,7 +1182,6 @@ def late_minutes(arrivals):
 # the differences (render.compare_pages). `told` recognises the sentences about a choice, for the scripted agent; a
 # test holds that a wrong choice is told, and told by its own sentence. shop, event, login, profile and news are the
 # simple kinds: few words, about fifty tokens of the tiny model.
-# ---------------------------------------------------------------------------------------------------------------------
 
 PAGES = {}
 TAILWIND = '<link href="https://cdn.jsdelivr.net/npm/tailwindcss@2.2.19/dist/tailwind.min.css" rel="stylesheet">'
@@ -1260,8 +1242,8 @@ TRIPS = ['<section class="$sea p-16"><h2 class="text-4xl">By the sea</h2><p>Two 
 PHOTO = '<img src="https://picsum.photos/id/48/400/300">'
 
 
-def page(kind, about, choices, code):
-    PAGES[kind] = {"about": about, "choices": choices, "code": code}
+def page(kind, about, details, code):
+    PAGES[kind] = {"about": about, "details": details, "code": code}
 
 
 page("shop", "Make a page for my shop.", [
@@ -1349,7 +1331,6 @@ page("travel", "Please design a page for our travel agency.", [
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Tasks from a language model (--source llm)
-# ---------------------------------------------------------------------------------------------------------------------
 
 LLM_PROMPT = """Here is an excerpt from the web:
 
@@ -1424,8 +1405,7 @@ def parse_task(raw):
         return None, "fewer than ten different calls"
     if f"{name}(" not in description:
         description += f" Signature: {name}({ast.unparse(functions[name].args)})."
-    return {"task_id": None, "domain": "backend", "problem_description": description, "ground_truth": code,
-            "test_cases": {str(i): c for i, c in enumerate(calls, 1)}}, None
+    return new_task("backend", description, code, test_cases={str(i): c for i, c in enumerate(calls, 1)}), None
 
 
 def shingles(text, n=5):
@@ -1490,11 +1470,8 @@ def write_llm(args):
         if attempt["verdict"] == "kept" and not any(attempts.key_of(attempt) in out.done for out in outs.values()):
             responses[attempts.key_of(attempt)] = attempt["output"]
 
-    def split_for(i):
-        h = int.from_bytes(hashlib.sha256(excerpts[i].encode("utf-8", "replace")).digest()[:8], "big") % bounds[-1]
-        return next(split for split, bound in zip(SPLITS, bounds) if h < bound)
-
-    todo = {split: [(i, k) for k in range(args.samples) for i in range(len(excerpts)) if split_for(i) == split
+    splits = [SPLITS[bisect(bounds, hashed(excerpt) % bounds[-1])] for excerpt in excerpts]
+    todo = {split: [(i, k) for k in range(args.samples) for i in range(len(excerpts)) if splits[i] == split
                     and ((i, k) not in attempts.done or (i, k) in responses)] for split in outs}
     if not any(todo[split] and len(out.done) < out.wanted for split, out in outs.items()):
         return print(f"{attempts.path.parent}: nothing left to ask")
@@ -1539,7 +1516,6 @@ def write_llm(args):
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The command line
-# ---------------------------------------------------------------------------------------------------------------------
 
 MAKERS = {("backend", "procedural"): write_procedural, ("frontend", "procedural"): write_procedural,
           ("backend", "colbench"): write_colbench, ("frontend", "colbench"): write_colbench,

@@ -9,8 +9,8 @@ Protocol. A response may think before "OUTPUT:"; only what follows it enters the
 "I WANT TO ANSWER:" is the final answer; at the last turn the whole response counts as the answer.
 
 Agents (--model): a folder or hub name, run by vLLM in this process, or, where vLLM is not installed, by a plain engine
-on transformers, slower for all but tiny models; or the URL of any OpenAI-compatible server. An episode is one
-coroutine: none waits for another, and the engine batches whatever is ready.
+on transformers; or the URL of any OpenAI-compatible server. An episode is one coroutine: none waits for another, and
+the engine batches whatever is ready.
 
 Simulators (--simulator): scripted answers from the task's facts (or, for pages, by comparing the two layouts); a
 folder, hub name or URL plays the human with the reference in its prompt, at temperature 0; human is you, at the
@@ -32,7 +32,7 @@ refused key and an unknown model stop it with exit code 2. The same command cont
 
 Reads   data/{domain}/{split}.jsonl (tasks), or with --candidates runs/{run}/{split}.scored.jsonl (trajectories)
 Writes  runs/{run}/{split}.trajectories.jsonl or .candidates.jsonl, in the order of the input, each record with its cost
-        and the fingerprints of the models that made it; *.settings.json and *.rollout.json (throughput) beside it
+        and the fingerprints of the models that made it; beside it *.settings.json, and when all is done *.rollout.json
 
     python rollout.py --split train
     python rollout.py --split train --candidates 16
@@ -58,16 +58,18 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate, islice
 from pathlib import Path
 from types import SimpleNamespace
 from urllib.parse import urlsplit
 
-from sandbox import Output, die, fingerprint, number, parse_response, read
+from sandbox import Output, die, fingerprint, number, parse_response, read, whole
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")    # before torch comes: its idle threads sleep instead of spinning
 REPLY_LIMIT = {"backend": 400, "frontend": 1000}    # characters of a simulator's reply (paper, section 3)
 REFERENCE_QUOTE = 25    # characters of a line of the reference that, repeated in a reply, count as a leak
+COUNT, SIZE = number(int, least=1), number(int, least=0)    # argparse types
 NO_REPLY = "Sorry, I cannot say. Please go on."    # stands in for a reply that never came out of its thought
 # What a candidates record does not take over from its trajectory; keys that we do not know are carried through.
 LEFT_BEHIND = {"dialogue_history", "system", "answer", "finish", "model", "simulator", "seed", "cost", "fingerprints",
@@ -155,16 +157,16 @@ async def candidates(args, agent, trajectory, done):
     return records
 
 
-async def play_all(todo, play, made_by, resources, output, totals, finishes, person):
-    """Play everything in todo, each at its own pace; records are written as they come.
+async def play_all(todo, play, made_by, output, concurrency, person):
+    """Play everything in todo, each at its own pace, and write the records as they come; returns totals.
 
-    play: an item of todo -> its records; made_by: what each record says of its models; totals, finishes: Counters,
-    right also if this ends in an exception; person: whether someone at the terminal plays the human.
+    play: an item of todo -> its records; made_by: what each record says of its models; person: whether someone at the
+    terminal plays the human. However it ends, a line says what was done.
     """
     from tqdm import tqdm
     bar = tqdm(total=len(todo), unit="episode" if "seed" in made_by else "trajectory", disable=person, smoothing=0.05,
                mininterval=0.5 if sys.stderr.isatty() else 30)    # a log file gets a line now and then
-    began, items, totals["seconds"] = time.time(), iter(todo), 1e-9
+    began, items, totals, finishes = time.monotonic(), iter(todo), Counter(records=0), Counter()
 
     async def worker():
         for item in items:    # the workers share the iterator
@@ -177,14 +179,25 @@ async def play_all(todo, play, made_by, resources, output, totals, finishes, per
                 if person:
                     show_score(record)
             totals["records"] += len(records)
-            totals["seconds"] = time.time() - began
-            bar.set_postfix_str(f"{totals['sampled_tokens'] / totals['seconds']:.0f} tokens/s", refresh=False)
+            totals["seconds"] = time.monotonic() - began
+            totals["tokens_per_second"] = totals["sampled_tokens"] / totals["seconds"]
+            bar.set_postfix_str(f"{totals['tokens_per_second']:.0f} tokens/s", refresh=False)
             bar.update()
 
     try:
-        await asyncio.gather(*(worker() for _ in range(min(resources.concurrency, len(todo)))))
+        await asyncio.gather(*(worker() for _ in range(min(concurrency, len(todo)))))
     finally:
         bar.close()
+        kinds = Counter()
+        for finish, count in finishes.items():
+            kinds[finish.split(":")[0]] += count
+        print(f"{output.path}: {totals['records']} records in {totals['seconds']:.1f} s, "
+              f"{totals['tokens_per_second']:.0f} tokens/s" + f", ended {dict(kinds)}" * bool(kinds)
+              + f", {totals['leaks']} replies with code" * bool(totals["leaks"])
+              + f", {totals['unfinished_replies']} replies lost in thought" * bool(totals["unfinished_replies"]))
+        for why in [finish for finish, _ in finishes.most_common() if finish.startswith("error")][:3]:
+            print(f"  {finishes[why]} x {first_line(why)}")
+    return {**totals, "finish": kinds}
 
 
 def agent_turns(dialogue):
@@ -385,16 +398,13 @@ class Screen:
             self.renderer = Renderer(browsers=2, remember=True)
         except RuntimeError as problem:
             die(str(problem))
-        self.layouts = {}    # page -> task that measures it: samples of a task show the same pages again
 
-    async def layout(self, page):
-        """The elements of a page and where they stand, as render.py measures them."""
-        if page not in self.layouts:
-            if len(self.layouts) >= 20000:
-                self.layouts.pop(next(iter(self.layouts)))
-            rendering = self.renderer.submit(page, layout=True, picture=False)
-            self.layouts[page] = asyncio.ensure_future(asyncio.wrap_future(rendering))
-        return (await self.layouts[page]).layout
+    @lru_cache(maxsize=20000)    # samples of a task show the same pages again, also before the first is measured
+    def layout(self, page):
+        """To await: the elements of a page and where they stand, as render.py measures them."""
+        async def measured():
+            return (await asyncio.wrap_future(self.renderer.submit(page, layout=True, picture=False))).layout
+        return asyncio.ensure_future(measured())
 
     async def png(self, page):
         """The page's picture as bytes; none where it cannot be rendered."""
@@ -642,7 +652,7 @@ class VLLMEngine:
 
 
 class TransformersEngine:
-    """Plain batches through Hugging Face transformers, for machines without vLLM; slower, but for tiny models.
+    """Plain batches through Hugging Face transformers, for machines without vLLM.
 
     What waits is sampled together, from prompts to last tokens; what arrives meanwhile waits for the next batch.
     """
@@ -815,15 +825,14 @@ class ServerEngine:
 
     def learn(self, message):
         """Whether a refusal names a parameter that can be left out: o1-mini has no system role, no temperature."""
-        signs = {"max_tokens": "max_completion_tokens", "temperature": "temperature", "system": "role", "seed": "seed",
-                 "n": "'n'"}
-        for name, sign in signs.items():
-            if name not in self.rejected and name in message.lower() and sign in message.lower() \
-                    and "context" not in message.lower():
-                self.rejected.add(name)
-                print(f"{self.url}: the server rejects {name} ({message})", file=sys.stderr)
-                return True
-        return False
+        said, signs = message.lower(), {"max_tokens": "max_completion_tokens", "temperature": "temperature",
+                                        "system": "role", "seed": "seed", "n": "'n'"}
+        named = [name for name in signs if name not in self.rejected and name in said and signs[name] in said]
+        if not named or "context" in said:
+            return False
+        self.rejected.add(named[0])
+        print(f"{self.url}: the server rejects {named[0]} ({message})", file=sys.stderr)
+        return True
 
     def responses(self, answer):
         """The Responses of a chat completion; what is none raises."""
@@ -834,7 +843,7 @@ class ServerEngine:
         if not texts or not all(isinstance(text, str) for text, _ in texts):
             raise TypeError("no content" if texts else "no choices")
         tokens = usage.get("completion_tokens") or sum(len(text) // 4 for text, _ in texts)    # of all choices together
-        self.counts.update({"requests": 1, "prompt_tokens": usage.get("prompt_tokens") or 0, "cached_tokens": (
+        self.counts.update({"prompt_tokens": usage.get("prompt_tokens") or 0, "cached_tokens": (
             usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0})
         return [Response(text, tokens=tokens // len(texts) + (i < tokens % len(texts)), cut=cut)
                 for i, (text, cut) in enumerate(texts)]
@@ -853,6 +862,14 @@ class ServerEngine:
         pass
 
 
+def merge_system(messages):
+    """For models without a system role: the instructions in front of the first user message."""
+    if messages[0]["role"] != "system":
+        return messages
+    system, first, *rest = messages
+    return [{"role": first["role"], "content": f"{system['content']}\n\n{first['content']}"}, *rest]
+
+
 def refusal(error):
     """The sentence in a server's refusal."""
     body = error.body
@@ -862,8 +879,7 @@ def refusal(error):
 def key_of(role, url, args):
     """(environment variable, key or None) for the server of an agent, simulator or judge.
 
-    Each role has a variable of its own. OPENAI_API_KEY is the agent's as well; a simulator or judge without a key gets
-    the agent's only where its server is the agent's: a key never goes to another host.
+    A simulator or judge without a key of its own gets the agent's only where its server is the agent's.
     """
     names = [f"{role.upper()}_API_KEY"]
     if role == "agent" or urlsplit(url)[:2] == urlsplit(args.model)[:2]:
@@ -885,11 +901,11 @@ def engine_of(spec, args):
 
 
 def make_engine(spec, name, role, args, concurrency):
-    """The engine for a model.
+    """The engine for a model: a folder, hub name or URL.
 
-    spec: folder, hub name or URL; name: the model's name on a server, or None for its first; role: "agent", "simulator"
-    or "judge", which decides the environment variable of a server's key; args: the flags of `engine_flags`, and for a
-    role other than the agent's args.model; concurrency: requests in flight at a server.
+    name: the model's name on a server, or None for its first; role: "agent", "simulator" or "judge", which decides the
+    environment variable of a server's key; args: the flags of `engine_flags`, and for a role other than the agent's
+    args.model; concurrency: requests in flight at a server.
     """
     kind = engine_of(spec, args)
     if kind == "transformers" and args.engine == "auto":
@@ -900,28 +916,26 @@ def make_engine(spec, name, role, args, concurrency):
 
 def engine_flags(parser):
     """The flags of the engines."""
-    local = parser.add_argument_group("engines, for local models")
-    local.add_argument("--engine", default="auto", choices=["auto", "vllm", "transformers"],
-                       help="what runs local models; auto = vllm where it is installed, else a plain engine on "
-                            "transformers, slower for all but tiny models (default: auto)")
-    local.add_argument("--dtype", default="auto", choices=["auto", "float32", "bfloat16", "float16"],
-                       help="auto = float32 on CPU, bfloat16 on CUDA (default: auto)")
-    local.add_argument("--max-model-len", type=number(int, least=0), default=0, metavar="TOKENS",
-                       help="tokens of context; 0 = the model's own, with vLLM on a CPU at most 8192 (default: 0)")
-    local.add_argument("--gpu-memory-utilization", type=number(float, above=0, most=1), default=0.9, metavar="SHARE",
-                       help="vLLM: share of each GPU's memory (default: 0.9)")
-    local.add_argument("--tensor-parallel-size", type=number(int, least=1), default=1, metavar="GPUS",
-                       help="vLLM: GPUs per copy of the model (default: 1)")
-    local.add_argument("--data-parallel-size", type=number(int, least=1), default=1, metavar="COPIES",
-                       help="vLLM: copies of the model (default: 1)")
-    server = parser.add_argument_group(
+    add = parser.add_argument_group("engines, for local models").add_argument
+    add("--engine", default="auto", choices=["auto", "vllm", "transformers"],
+        help="auto = vllm where it is installed, else a plain engine on transformers (default: auto)")
+    add("--dtype", default="auto", choices=["auto", "float32", "bfloat16", "float16"],
+        help="auto = float32 on CPU, bfloat16 on CUDA (default: auto)")
+    add("--max-model-len", type=SIZE, default=0, metavar="TOKENS",
+        help="tokens of context; 0 = the model's own, with vLLM on a CPU at most 8192 (default: 0)")
+    add("--gpu-memory-utilization", type=number(above=0, most=1), default=0.9, metavar="SHARE",
+        help="vLLM: share of each GPU's memory (default: 0.9)")
+    add("--tensor-parallel-size", type=COUNT, default=1, metavar="GPUS",
+        help="vLLM: GPUs per copy of the model (default: 1)")
+    add("--data-parallel-size", type=COUNT, default=1, metavar="COPIES", help="vLLM: copies of the model (default: 1)")
+    add = parser.add_argument_group(
         "servers", "Keys come from the environment: AGENT_API_KEY or OPENAI_API_KEY for the agent, SIMULATOR_API_KEY "
         "for the simulator, JUDGE_API_KEY for the judge. The last two may be missing where the server is the agent's; "
-        "the agent's key goes to no other host.")
-    server.add_argument("--timeout", type=number(float, above=0), default=300.0, metavar="SECONDS",
-                        help="to wait for a server's answer (default: 300)")
-    server.add_argument("--retries", type=number(int, least=0), default=6,
-                        help="further tries when a server is busy, gone or talks rubbish (default: 6)")
+        "the agent's key goes to no other host.").add_argument
+    add("--timeout", type=number(above=0), default=300.0, metavar="SECONDS",
+        help="to wait for a server's answer (default: 300)")
+    add("--retries", type=SIZE, default=6,
+        help="further tries when a server is busy, gone or talks rubbish (default: 6)")
 
 
 def is_url(spec):
@@ -951,23 +965,9 @@ def fit(engine, messages, max_tokens):
 
 
 def encode_chat(tokenizer, messages):
-    """Prompt token ids by the model's own chat template."""
-    from jinja2.exceptions import TemplateError
-    try:
-        text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-    except TemplateError:    # some templates (Gemma's) refuse a system role
-        if messages[0]["role"] != "system":
-            raise
-        text = tokenizer.apply_chat_template(merge_system(messages), add_generation_prompt=True, tokenize=False)
-    return tokenizer(text, add_special_tokens=False)["input_ids"]
-
-
-def merge_system(messages):
-    """For models without a system role: the instructions in front of the first user message."""
-    if messages[0]["role"] != "system":
-        return messages
-    system, first, *rest = messages
-    return [{"role": first["role"], "content": f"{system['content']}\n\n{first['content']}"}, *rest]
+    """Prompt token ids by the model's own chat template, as the trainers make them."""
+    from train_critic import render_prompt
+    return tokenizer(render_prompt(tokenizer, messages), add_special_tokens=False)["input_ids"]
 
 
 class Resources:
@@ -1017,25 +1017,28 @@ def main():
     else:
         order = {(task["task_id"], sample): task for sample in range(args.samples) for task in items}
         todo = [(task, key[1]) for key, task in order.items() if key not in output.done]
-    if todo:
-        if output.done:
-            print(f"{args.out}: continuing after {len(output.done)} records", file=sys.stderr)
-        roll_out(args, todo, output)
-    else:
-        print(f"{args.out}: nothing left to do, {len(output.done)} records")
+    before = len(output.done)
+    if before or not todo:
+        print(f"{args.out}: {f'continuing after {before}' if todo else f'nothing left to do, {before}'} records")
+    # The sign that all is done: a run that was stopped leaves none.
+    finished = args.out.with_name(args.out.stem.removesuffix(".trajectories") + ".rollout.json")
+    metrics = roll_out(args, todo, output, finished) if todo else {"records": 0}
     if args.out.exists():
         rank = {key: n for n, key in enumerate(order)}    # what --limit or --samples now leaves out comes last
         output.sort(lambda task, sample, turn=0: (rank.get((task, sample), len(rank)), sample, str(task), turn))
+    if todo or not finished.exists():
+        with whole(finished) as part:
+            part.write_text(json.dumps({**metrics, "continued_after": before}, indent=1) + "\n")
     if not args.candidates:
         print(f"next: python evaluate.py --in {shlex.quote(str(args.out))}")
 
 
-def roll_out(args, todo, output):
-    """Open the models and play what is left to do; says what that took, however it ends."""
-    concurrency = args.concurrency or (
-        32 if is_url(args.model) else CANDIDATES_IN_FLIGHT if args.candidates else IN_FLIGHT)
+def roll_out(args, todo, output, finished):
+    """Open the models and play what is left to do; returns what that took."""
     person = args.simulator == "human" and not args.candidates
-    resources, totals, finishes = Resources(args, 1 if person else concurrency), Counter(), Counter()
+    concurrency = 1 if person else args.concurrency or (
+        32 if is_url(args.model) else CANDIDATES_IN_FLIGHT if args.candidates else IN_FLIGHT)
+    resources = Resources(args, concurrency)
     try:
         agent = resources.engine(args.model, args.model_name, "agent")
         prints = {"model": resources.fingerprint(args.model, args.model_name, "agent")}
@@ -1056,32 +1059,11 @@ def roll_out(args, todo, output):
 
             async def play(todo):
                 return [await episode(args, agent, simulator, step_reward, system, *todo)]
-        asyncio.run(play_all(todo, play, made_by, resources, output, totals, finishes, person))
+        finished.unlink(missing_ok=True)
+        totals = asyncio.run(play_all(todo, play, made_by, output, concurrency, person))
+        return {**totals, **agent.counts, "engine": engine_of(args.model, args), "concurrency": concurrency}
     finally:
         resources.close()
-        if totals:
-            report(args, agent, resources.concurrency, output, totals, finishes)
-
-
-def report(args, agent, concurrency, output, totals, finishes):
-    """What the run took: a line, and X.rollout.json."""
-    kinds, counts, rate = Counter(), agent.counts, totals["sampled_tokens"] / totals["seconds"]
-    for finish, count in finishes.items():
-        kinds[finish.split(":")[0]] += count
-    metrics = dict(totals) | {
-        "tokens_per_second": rate, "cache_hits": counts["cached_tokens"] / max(1, counts["prompt_tokens"]), **counts,
-        "finish": kinds, "engine": engine_of(args.model, args), "concurrency": concurrency,
-        "continued_after": len(output.done) - totals["records"]}
-    try:
-        args.out.with_name(args.out.name.removesuffix(".jsonl").removesuffix(".trajectories") + ".rollout.json"
-                           ).write_text(json.dumps(metrics, indent=1) + "\n")
-    except OSError:
-        pass    # the disk is full, which is being said
-    print(f"{args.out}: {totals['records']} records in {totals['seconds']:.1f} s, {rate:.0f} tokens/s"
-          + f", ended {dict(kinds)}" * bool(kinds) + f", {totals['leaks']} replies with code" * bool(totals["leaks"])
-          + f", {totals['unfinished_replies']} replies lost in thought" * bool(totals["unfinished_replies"]))
-    for why, count in Counter({f: n for f, n in finishes.items() if f.startswith("error")}).most_common(3):
-        print(f"  {count} x {first_line(why)}")
 
 
 def read_tasks(args):
@@ -1146,66 +1128,53 @@ IN_FLIGHT, CANDIDATES_IN_FLIGHT = 512, 64    # episodes, and trajectories at --c
 
 def parse_args():
     p = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    whole = lambda least: number(int, least=least)  # noqa: E731
+    add = p.add_argument
     # what to roll out, and where it goes
-    p.add_argument("--run-name", default="default", help="outputs go to runs/RUN_NAME (default: default)")
-    p.add_argument("--domain", default="backend", choices=["backend", "frontend"],
-                   help="kind of task (default: backend)")
-    p.add_argument("--split", default="train",
-                   help="train, val or test: names the default input and output (default: train)")
-    p.add_argument("--in", dest="input", metavar="FILE",
-                   help="tasks (default: data/DOMAIN/SPLIT.jsonl), or with --candidates trajectories (default: "
-                        "runs/RUN_NAME/SPLIT.scored.jsonl)")
-    p.add_argument("--out", metavar="FILE",
-                   help="default: runs/RUN_NAME/SPLIT.trajectories.jsonl, or .candidates.jsonl with --candidates")
-    p.add_argument("--overwrite", action="store_true", help="start again instead of continuing the output")
-    p.add_argument("--limit", type=whole(0), default=0,
-                   help="use the first LIMIT tasks or trajectories; 0 = all (default: 0)")
+    add("--run-name", default="default", help="outputs go to runs/RUN_NAME (default: default)")
+    add("--domain", default="backend", choices=["backend", "frontend"], help="kind of task (default: backend)")
+    add("--split", default="train", help="train, val or test: names the default input and output (default: train)")
+    add("--in", dest="input", metavar="FILE", help="tasks (default: data/DOMAIN/SPLIT.jsonl), or with --candidates "
+        "trajectories (default: runs/RUN_NAME/SPLIT.scored.jsonl)")
+    add("--out", metavar="FILE",
+        help="default: runs/RUN_NAME/SPLIT.trajectories.jsonl, or .candidates.jsonl with --candidates")
+    add("--overwrite", action="store_true", help="start again instead of continuing the output")
+    add("--limit", type=SIZE, default=0, help="use the first LIMIT tasks or trajectories; 0 = all (default: 0)")
     # episodes
-    p.add_argument("--samples", type=whole(1), default=1, help="episodes per task (default: 1)")
-    p.add_argument("--max-turns", type=whole(1), default=10,
-                   help="agent turns per episode; 1 = answer at once, no questions (default: 10)")
-    p.add_argument("--seed", type=int, default=0, help="seed of all sampling (default: 0)")
-    p.add_argument("--system", metavar="FILE",
-                   help="the agent's instructions instead of ours, word for word (nothing in the file is filled in); "
-                        "with --candidates, for trajectories that have none")
+    add("--samples", type=COUNT, default=1, help="episodes per task (default: 1)")
+    add("--max-turns", type=COUNT, default=10,
+        help="agent turns per episode; 1 = answer at once, no questions (default: 10)")
+    add("--seed", type=int, default=0, help="seed of all sampling (default: 0)")
+    add("--system", metavar="FILE", help="the agent's instructions instead of ours, word for word (nothing in the file "
+        "is filled in); with --candidates, for trajectories that have none")
     # candidate actions
-    p.add_argument("--candidates", type=whole(2), default=0, metavar="N",
-                   help="sample N actions at every turn of given trajectories instead of playing (paper: 16)")
-    p.add_argument("--fraction", type=number(float, above=0, most=1), default=1.0,
-                   help="with --candidates: use this share of the trajectories, the first ones (default: 1; released "
-                        "code: 0.1)")
+    add("--candidates", type=number(int, least=2), default=0, metavar="N",
+        help="sample N actions at every turn of given trajectories instead of playing (paper: 16)")
+    add("--fraction", type=number(above=0, most=1), default=1.0,
+        help="with --candidates: share of the trajectories, the first ones (default: 1; released code: 0.1)")
     # best of N
-    p.add_argument("--best-of-n", type=whole(1), default=1, metavar="N",
-                   help="sample N actions at each turn and play the best (default: 1)")
-    p.add_argument("--step-reward", default="critic", choices=list(STEP_REWARDS),
-                   help="what picks the best: the critic's advantage with or without c, a value head, or an LLM "
-                        "(default: critic)")
-    p.add_argument("--critic", help="folder of the critic or value model (default: runs/RUN_NAME/critic)")
-    p.add_argument("--judge", help="folder, hub name or URL of the judge (default: the agent itself)")
-    p.add_argument("--judge-name", help="the judge's name on its server (default: the server's first model)")
+    add("--best-of-n", type=COUNT, default=1, metavar="N",
+        help="sample N actions at each turn and play the best (default: 1)")
+    add("--step-reward", default="critic", choices=list(STEP_REWARDS), help="what picks the best: the critic's "
+        "advantage with or without c, a value head, or an LLM (default: critic)")
+    add("--critic", help="folder of the critic or value model (default: runs/RUN_NAME/critic)")
+    add("--judge", help="folder, hub name or URL of the judge (default: the agent itself)")
+    add("--judge-name", help="the judge's name on its server (default: the server's first model)")
     # the agent
-    p.add_argument("--model",
-                   help="the agent: folder, hub name, or URL of an OpenAI-compatible server, such as "
-                        "http://localhost:8000/v1 (default: runs/RUN_NAME/base)")
-    p.add_argument("--model-name", help="the agent's name on its server (default: the server's first model)")
-    p.add_argument("--temperature", type=number(float, least=0), default=1.0,
-                   help="of the agent's sampling; 0 = greedy (default: 1)")
-    p.add_argument("--max-tokens", type=whole(1), default=1024,
-                   help="new tokens per response of the agent (default: 1024)")
+    add("--model", help="the agent: folder, hub name, or URL of an OpenAI-compatible server, such as "
+        "http://localhost:8000/v1 (default: runs/RUN_NAME/base)")
+    add("--model-name", help="the agent's name on its server (default: the server's first model)")
+    add("--temperature", type=number(least=0), default=1.0, help="of the agent's sampling; 0 = greedy (default: 1)")
+    add("--max-tokens", type=COUNT, default=1024, help="new tokens per response of the agent (default: 1024)")
     # the human
-    p.add_argument("--simulator", default="scripted",
-                   help="scripted, human, or the model that plays the human: folder, hub name or URL; the agent's own "
-                        "shares its engine (default: scripted)")
-    p.add_argument("--simulator-name", help="the simulator's name on its server (default: the server's first model)")
-    p.add_argument("--simulator-temperature", type=number(float, least=0), default=0.0,
-                   help="of a simulator model's sampling (default: 0)")
-    p.add_argument("--simulator-max-tokens", type=whole(1), default=256,
-                   help="new tokens per reply of a simulator model; eight times as many where these are not enough, "
-                        "as for a model that thinks (default: 256)")
-    p.add_argument("--concurrency", type=whole(0), default=0,
-                   help="episodes (or trajectories) in flight; 0 = 32 with a server as the agent, else "
-                        f"{IN_FLIGHT}, with --candidates {CANDIDATES_IN_FLIGHT} (default: 0)")
+    add("--simulator", default="scripted", help="scripted, human, or the model that plays the human: folder, hub name "
+        "or URL; the agent's own shares its engine (default: scripted)")
+    add("--simulator-name", help="the simulator's name on its server (default: the server's first model)")
+    add("--simulator-temperature", type=number(least=0), default=0.0,
+        help="of a simulator model's sampling (default: 0)")
+    add("--simulator-max-tokens", type=COUNT, default=256, help="new tokens per reply of a simulator model; eight "
+        "times as many where these are not enough, as for a model that thinks (default: 256)")
+    add("--concurrency", type=SIZE, default=0, help="episodes (or trajectories) in flight; 0 = 32 with a server as the "
+        f"agent, else {IN_FLIGHT}, with --candidates {CANDIDATES_IN_FLIGHT} (default: 0)")
     engine_flags(p)
     args = p.parse_args()
     refuse_misplaced(p, args)
@@ -1241,7 +1210,7 @@ def refuse_misplaced(parser, args):
 if __name__ == "__main__":
     try:
         main()
-    except Stop as problem:
-        die(f"{problem}; finished records are saved, and the same command continues", problem.code)
+    except (Stop, OSError) as problem:    # OSError: the disk is full, while the finished file is sorted
+        die(f"{problem}; finished records are saved, and the same command continues", getattr(problem, "code", 1))
     except KeyboardInterrupt:
         die("stopped; finished records are saved, and the same command continues", 130)

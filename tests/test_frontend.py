@@ -48,7 +48,7 @@ def test_there_are_at_least_eight_kinds_and_enough_combinations():
     total = 0
     for kind in KINDS:
         n = 1
-        for c in generate_tasks.PAGES[kind]["choices"]:
+        for c in generate_tasks.PAGES[kind]["details"]:
             n *= len(c["values"])
         total += n
     assert total * 0.72 > 10_000 and total * 0.2 > 500
@@ -56,7 +56,7 @@ def test_there_are_at_least_eight_kinds_and_enough_combinations():
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_wrong_choice_is_told_first_and_by_its_own_sentence(renderer, kind):
-    choices = generate_tasks.PAGES[kind]["choices"]
+    choices = generate_tasks.PAGES[kind]["details"]
     rng = random.Random(kind)
     right = [rng.choice(list(c["values"])) for c in choices]
     reference = renderer.layout(generate_tasks.page_source(kind, right))
@@ -69,7 +69,7 @@ def test_a_wrong_choice_is_told_first_and_by_its_own_sentence(renderer, kind):
 
 @pytest.mark.parametrize("kind", ["event", "news"])
 def test_the_reward_falls_with_the_number_of_wrong_choices(renderer, kind):
-    choices, rng, embed = generate_tasks.PAGES[kind]["choices"], random.Random(kind), render.load_encoder("layout")
+    choices, rng, embed = generate_tasks.PAGES[kind]["details"], random.Random(kind), render.load_encoder("layout")
     totals = [0.0] * (len(choices) + 1)
     for _ in range(5):
         right = [rng.choice(list(c["values"])) for c in choices]

@@ -346,6 +346,34 @@ def test_kills_at_random_moments_lose_nothing_and_repeat_nothing(tmp_path, count
     assert in_order(tmp_path / "killed.jsonl") == whole and len(whole) == 30 * count
 
 
+def test_the_report_file_is_the_sign_that_the_output_is_finished(world, tmp_path):
+    """Make goes by it: a run that was stopped leaves none, not even an old one; with nothing to do it stays."""
+    output, report = tmp_path / "a.jsonl", tmp_path / "a.rollout.json"
+    with Stub(latency=lambda rng: 0.1) as stub:
+        common = ["--in", world / "tasks.jsonl", "--model", stub.url, "--out", "a.jsonl"]
+        play(tmp_path, *common, "--limit", 2)
+        assert json.loads(report.read_text())["records"] == 2
+        for stop, limit in ((signal.SIGKILL, 7), (signal.SIGINT, 12)):
+            process = subprocess.Popen(command(*common, "--concurrency", 1, "--limit", limit), cwd=tmp_path, text=True,
+                                       stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+            before, deadline = len(records(output)), time.time() + 60
+            while len(records(output)) == before and time.time() < deadline:
+                time.sleep(0.01)
+            process.send_signal(stop)
+            said = process.communicate(timeout=60)[0]
+            assert process.returncode and before < len(records(output)) < limit and not report.exists()
+            assert (" records in " in said) == (stop == signal.SIGINT)
+        before = len(records(output))
+        play(tmp_path, *common)
+        whole = json.loads(report.read_text())
+        assert whole["records"] == 12 - before and whole["continued_after"] == before
+        assert "nothing left to do, 12 records" in play(tmp_path, *common).stdout
+        assert json.loads(report.read_text()) == whole
+        report.unlink()
+        play(tmp_path, *common)
+        assert json.loads(report.read_text()) == {"records": 0, "continued_after": 12}
+
+
 def test_rate_limits_drops_and_rubbish_are_tried_again(world, tmp_path):
     faults = ["429", "500", "reset", None, "empty choices", None, "no content", "torn", None, "html", None, "429"]
     with Stub(faults=faults) as stub:
