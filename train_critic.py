@@ -171,8 +171,8 @@ def main():
     inputs = {"--in": args.input, "--model": args.model}
     without_effect = {"log-ratio": (), "regression": ("nll",),
                       "value": ("nll", "beta", "advantage", "pair_rule", "min_gap", "pairs_per_task")}[args.head]
-    settings = settings_of(args, inputs, without_effect)
-    if finished_already(args, settings, inputs):
+    settings = settings_to_train_with(args, inputs, without_effect)
+    if settings is None:
         return finish()
     processor = load_processor(args.model) if args.pictures else None
     tokenizer = None if processor else load_tokenizer(args.model)
@@ -199,13 +199,11 @@ def main():
             accumulate(total, stats | model.work(batch) if part else {})
         rate = learning_rate(step, len(steps), args.lr, args.warmup, args.final_lr)
         norm = optimizer_step(model, optimizer, rate, args.clip)
-        metrics = step_metrics(step, rate, norm, total, begun)
-        check_first_step(metrics, device)
+        metrics = step_metrics(step, rate, norm, total, begun, device)
         if held_out and ((step + 1) % args.held_out_every == 0 or step + 1 == len(steps)):
             metrics |= evaluate(model, held_out, sequences, reference, critic_loss, device, args)
-            best = keep_best(args, model, metrics, best)
         log(metrics)
-        save_or_stop(args, model, optimizer, step + 1, device)
+        best = save_or_stop(args, model, optimizer, metrics, best, device)
 
     note = {"head": args.head, "pictures": args.pictures, "context": args.context, "advantage": args.advantage,
             "beta": args.beta, "pack": args.pack, "reference": args.model,
@@ -224,8 +222,7 @@ def make_items(args, tokenizer, processor):
     else:
         pairs = pair_tasks(tasks, args)
     pictures = Path(args.out).parent / "cache" / "pictures"
-    items, sequences = items_of(pairs, lambda records: sequences_of(
-        [turns_of(record, with_c) for record in records], tokenizer, processor, pictures))
+    items, sequences = items_of(pairs, lambda record: turns_of(record, with_c), tokenizer, processor, pictures)
     return *leave_out_long(items, sequences, args), cost
 
 
@@ -345,14 +342,6 @@ def put_c_in_front(messages, ground_truth):
     return messages[:first] + [{**messages[first], "content": content}] + messages[first + 1:]
 
 
-def ground_truth_of(record):
-    """c, the reference that only the critic sees."""
-    truth = (record.get("task") or {}).get("ground_truth")
-    if truth is None:
-        raise ValueError("the record has no task with a ground_truth, which the critic's context needs")
-    return truth
-
-
 def check_dialogue(messages, name):
     """Raise ValueError unless the user speaks first (after a system message)."""
     if next((m["role"] for m in messages if m["role"] != "system"), None) != "user":
@@ -362,7 +351,9 @@ def check_dialogue(messages, name):
 def turns_of(record, with_c=False):
     """A trajectory's assistant turns, which stage 1 and the baselines score: (prompt messages, response, c or None)."""
     check_dialogue(record["dialogue_history"], "dialogue_history")
-    c = ground_truth_of(record) if with_c else None
+    c = (record.get("task") or {}).get("ground_truth") if with_c else None
+    if with_c and c is None:
+        raise ValueError("the record has no task with a ground_truth, which the critic's context needs")
     messages = [{"role": "system", "content": record["system"]}] if record.get("system") else []
     turns = []
     for m in record["dialogue_history"]:
@@ -423,14 +414,15 @@ def pair_tasks(tasks, args):
     return pairs
 
 
-def items_of(pairs, encode):
+def items_of(pairs, turns, tokenizer, processor=None, pictures=None):
     """[(chosen record, rejected record or None, task, label)] as items over a list of sequences.
 
-    encode: from records to a list of sequences for each.
+    turns: a function of a record that returns its turns.
     """
     records = {id(record): record for pair in pairs for record in pair[:2] if record is not None}
     sequences, of_record = [], {}
-    for key, joined in zip(records, encode(list(records.values()))):
+    encoded = sequences_of([turns(record) for record in records.values()], tokenizer, processor, pictures)
+    for key, joined in zip(records, encoded):
         of_record[key] = list(range(len(sequences), len(sequences) + len(joined)))
         sequences += joined
     answers = lambda record: record is not None and ANSWER_MARK in record["dialogue_history"][-1]["content"]
@@ -485,15 +477,15 @@ def hold_out(items, share, seed):
 # ---- From messages to token sequences
 
 
-def load_tokenizer(path):
-    """The tokenizer of a model, which must have a chat template."""
-    from transformers import AutoTokenizer
+def load_tokenizer(path, kind="AutoTokenizer"):
+    """The tokenizer of a model (kind AutoProcessor: its processor), which must have a chat template."""
+    import transformers
     try:
-        tokenizer = AutoTokenizer.from_pretrained(path)
-    except (OSError, ValueError) as error:
-        die(f"{path}: no tokenizer could be loaded from there ({first_line(error)})")
+        tokenizer = getattr(transformers, kind).from_pretrained(path)
+    except (ImportError, OSError, ValueError, TypeError, KeyError) as error:
+        die(f"{path}: no {kind.removeprefix('Auto').lower()} could be loaded from there ({first_line(error)})")
     if not tokenizer.chat_template:
-        die(f"{path}: the tokenizer has no chat template; take an instruction-tuned model, or add chat_template.jinja")
+        die(f"{path} has no chat template; take an instruction-tuned model, or add chat_template.jinja")
     return tokenizer
 
 
@@ -1020,14 +1012,6 @@ def new_head(args):
     return head
 
 
-def head_weights(model):
-    """The head as lists of numbers for critic.json, or None. Every rank takes part."""
-    if model.head is None:
-        return None
-    whole = lambda p: (p.full_tensor() if hasattr(p, "full_tensor") else p).detach().float().flatten().tolist()
-    return {"weight": whole(model.head.weight), "bias": whole(model.head.bias)}
-
-
 class Critic:
     """A trained critic: what every stage asks for the advantages of turns.
 
@@ -1222,10 +1206,8 @@ def save_model(model, tokenizer, seed, args, cost, note=None):
     from transformers import GenerationConfig
     from transformers.utils import cached_file
     if args.keep_best:
-        load_best(model, args)
-    state = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True)) \
-        if dist.is_initialized() else model.state_dict()
-    weights = head_weights(model)
+        read_checkpoint(Path(args.out) / "checkpoints" / "best", model)
+    state = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
     if rank() == 0:
         lm, out = model.lm, Path(args.out)
         part = out.with_name(out.name + ".part")
@@ -1247,7 +1229,9 @@ def save_model(model, tokenizer, seed, args, cost, note=None):
                 shutil.copy(generation, part / "generation_config.json")
             (part / "cost.json").write_text(json.dumps(cost, indent=1) + "\n")
             if note:
-                (part / "critic.json").write_text(json.dumps({**note, "weights": weights}, indent=1))
+                head = {key: state[f"head.{key}"].float().flatten().tolist()
+                        for key in ("weight", "bias")} if model.head is not None else None
+                (part / "critic.json").write_text(json.dumps({**note, "weights": head}, indent=1))
             # config.json comes last: its presence says that the output is complete
             for file in sorted(part.iterdir(), key=lambda f: (f.name == "config.json", f.name)):
                 os.replace(file, out / file.name)
@@ -1339,41 +1323,32 @@ def accumulate(total, stats):
         total[name] = (old[0] + value, old[1] + count)
 
 
-def means(total):
-    """{name: (sum, count)} of this rank to {name: mean (or sum) over all ranks}; one wait for the device."""
-    names = list(total)
-    flat = [torch.as_tensor(x, dtype=torch.float64).cpu() for name in names for x in total[name]]
-    flat = torch.stack(flat).tolist() if flat else []
-    everyone = gather({(rank(), name): flat[2 * i:2 * i + 2] for i, name in enumerate(names)})
-    total = {}
-    for (_, name), stat in everyone.items():
-        accumulate(total, {name: stat})
+def means(mine):
+    """{name: (sum, count)} of this rank to {name: mean (or sum) over all ranks}."""
+    mine, total = {name: (float(value), float(count)) for name, (value, count) in mine.items()}, {}
+    for stats in gather({rank(): mine}).values():
+        accumulate(total, stats)
     return {name: value / count if count else value for name, (value, count) in total.items()}
 
 
-def step_metrics(step, rate, norm, total, begun):
-    """One step's line of metrics.jsonl: what is logged of the loss, and what it cost."""
+def step_metrics(step, rate, norm, total, begun, device):
+    """One step's line of metrics.jsonl: what is logged of the loss, and what it cost. Exits if it shows a mistake."""
     values = means(total)
     seconds = time.perf_counter() - begun
     tokens, flops = values.pop("tokens"), values.pop("flops")
-    memory = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else \
+    memory = torch.cuda.max_memory_allocated() if device.type == "cuda" else \
         resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    metrics = {"step": step + 1, "lr": rate, "gradient_norm": norm, **values, "tokens": int(tokens),
-               "seconds": round(seconds, 4), "tokens_per_second": round(tokens / seconds, 1),
-               "tflops": round(flops / seconds / 1e12, 4), "memory_gib": round(memory / 2 ** 30, 3)}
-    if not math.isfinite(metrics["loss"]) or not math.isfinite(norm):
-        die(f"step {step + 1}: the loss is {metrics['loss']}, the gradient's norm {norm}; nothing of this step was "
+    if not math.isfinite(values["loss"]) or not math.isfinite(norm):
+        die(f"step {step + 1}: the loss is {values['loss']}, the gradient's norm {norm}; nothing of this step was "
             f"saved, the last checkpoint is intact; try a smaller --lr")
-    return metrics
-
-
-def check_first_step(metrics, device):
-    """Before the first update the model is the reference, whatever the loss: every log-ratio is zero."""
-    half_square = metrics.get("half_squared_log_ratio_chosen", 0.0)
-    if metrics["step"] == 1 and half_square > (0.01 if device.type == "cuda" else 1e-6):
-        die(f"the model's log-probabilities differ from its reference's before the first step, by "
-            f"{(2 * half_square) ** 0.5:.2g} nats a token: the cached reference is not this model's; delete the folder "
-            f"cache beside --out and start again")
+    # Before the first update the model is its reference: every log-ratio is zero.
+    distance = (2 * values.get("half_squared_log_ratio_chosen", 0.0)) ** 0.5
+    if step == 0 and distance > (0.14 if device.type == "cuda" else 0.0014):
+        die(f"the model's log-probabilities differ from its reference's before the first step, by {distance:.2g} nats "
+            f"a token: the cached reference is not this model's; delete the folder cache beside --out and start again")
+    return {"step": step + 1, "lr": rate, "gradient_norm": norm, **values, "tokens": int(tokens),
+            "seconds": round(seconds, 4), "tokens_per_second": round(tokens / seconds, 1),
+            "tflops": round(flops / seconds / 1e12, 4), "memory_gib": round(memory / 2 ** 30, 3)}
 
 
 @torch.no_grad()
@@ -1401,41 +1376,38 @@ COST = ("episodes", "sampled_tokens", "simulator_calls", "optimizer_steps", "tra
 signals = []  # the signals that asked the run to stop
 
 
-def settings_of(args, inputs, without_effect):
-    """What decides the result, and so must not change when a run is continued: flags, and the content of the inputs."""
-    without_effect = {*NOT_SETTINGS, *without_effect, *([] if args.held_out else ["held_out_every"])}
-    flags = {name: value for name, value in vars(args).items() if name not in without_effect}
-    content = {f"content of {flag}": fingerprint(path) for flag, path in inputs.items()}
-    return {"script": Path(sys.argv[0]).stem, **flags, **content}
+def settings_to_train_with(args, inputs, without_effect, outputs={}):
+    """What decides the result: flags, and the content of the inputs. None if --out is complete with just these.
 
-
-def finished_already(args, settings, inputs):
-    """Compare the settings with those that the output was begun with; True if it is complete. Writes nothing."""
+    inputs, outputs: {flag: path}; --out may hold none of them. without_effect: flags that this run does not heed.
+    Exits if --out was begun with other settings or is somebody else's; writes nothing.
+    """
     def look():
         out = Path(args.out)
-        inside = {"the working directory": ".", **inputs, "the folder of caches": out.parent / "cache"}
+        inside = {"the working directory": ".", **inputs, **outputs, "the folder of caches": out.parent / "cache"}
         for name, path in inside.items():
             if Path(path).resolve().is_relative_to(out.resolve()):
                 die(f"--out {out} is or holds {name} ({path}); name another folder with --out")
         check_path(out / "metrics.jsonl")
         check_path(out.parent / "cache" / "reference")
+        left_out = {*NOT_SETTINGS, *without_effect, *([] if args.held_out else ["held_out_every"])}
+        settings = {"script": Path(sys.argv[0]).stem,
+                    **{name: value for name, value in vars(args).items() if name not in left_out},
+                    **{f"content of {flag}": fingerprint(path) for flag, path in inputs.items()}}
         begun = out / "settings.json"
         if not begun.is_file():
             if out.exists() and any(out.iterdir()):
                 die(f"{out} exists and was not written by this script; name another folder with --out")
-            return False
-        if not args.overwrite:
+        elif args.overwrite:
+            before = begun.read_text(encoding="utf-8")
+            if '"script"' in before and f'"{settings["script"]}"' not in before:
+                die(f"{out} was written by another script; name another folder with --out")
+        else:
             check_settings(begun, settings)
-            return (out / "config.json").is_file()
-        before = begun.read_text(encoding="utf-8")
-        if '"script"' in before and f'"{settings["script"]}"' not in before:
-            die(f"{out} was written by another script; name another folder with --out")
-        return False
-
-    finished = from_rank0(look)
-    if finished:
-        say(f"{args.out} is finished already (--overwrite trains it again)")
-    return finished
+            if (out / "config.json").is_file():
+                return print(f"{out} is finished already (--overwrite trains it again)", flush=True)
+        return settings
+    return from_rank0(look)
 
 
 def begin_training(model, args, settings):
@@ -1453,9 +1425,11 @@ def begin_training(model, args, settings):
                 part.write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, betas=tuple(args.betas),
                                   weight_decay=args.weight_decay, fused=True)
-    first = load_checkpoint(out / "checkpoints", model, optimizer)
-    if first:
-        say(f"continuing {args.out} after step {first}")
+    newest, first = from_rank0(lambda: max(out.glob("checkpoints/step-??????"), default=None)), 0
+    if newest:
+        first = int(newest.name[5:])
+        read_checkpoint(newest, model, optimizer)
+        say(f"continuing {out} after step {first}")
     signals.clear()
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, lambda number, frame: signals.append(number))
@@ -1470,17 +1444,25 @@ def metrics_until(out, step):
     return [json.loads(line) for line in lines]
 
 
-def write_state(folder, state):
+def state_of(model, *optimizers):
+    """Everything that the next step depends on: weights and AdamW's averages. The learning rate, the order of the data
+    and every random choice follow from the step and the seed."""
+    from torch.distributed.checkpoint.state_dict import get_state_dict
+    warnings.filterwarnings("ignore", "torch.distributed is disabled")  # one process without torchrun: intended
+    weights, averages = get_state_dict(model, optimizers)
+    return {"model": weights, "optimizer": averages} if optimizers else {"model": weights}
+
+
+def write_checkpoint(folder, model, *optimizers):
     """Each rank writes its shards; the folder appears only once it is complete."""
     import torch.distributed.checkpoint as dcp
-    warnings.filterwarnings("ignore", "torch.distributed is disabled")  # one process without torchrun: intended
     part = folder.with_suffix(".part")
     try:
         if rank() == 0:
             shutil.rmtree(part, ignore_errors=True)
             part.mkdir(parents=True)
         barrier()
-        dcp.save(state, checkpoint_id=str(part), no_dist=not dist.is_initialized())
+        dcp.save(state_of(model, *optimizers), checkpoint_id=str(part), no_dist=not dist.is_initialized())
         if rank() == 0:
             shutil.rmtree(folder, ignore_errors=True)
             os.replace(part, folder)
@@ -1490,68 +1472,41 @@ def write_state(folder, state):
     barrier()
 
 
-def read_state(folder, state, partial=False):
+def read_checkpoint(folder, model, *optimizers):
+    """Onto this number of ranks, however many wrote it."""
     import torch.distributed.checkpoint as dcp
-    warnings.filterwarnings("ignore", "torch.distributed is disabled")
+    from torch.distributed.checkpoint.state_dict import set_state_dict
+    state = state_of(model, *optimizers)
+    # What a head leaves unused (the output embedding) never had a gradient, and AdamW no averages of it to save.
+    planner = dcp.DefaultLoadPlanner(allow_partial_load=model.head is not None)
     try:
-        dcp.load(state, checkpoint_id=str(folder), no_dist=not dist.is_initialized(),
-                 planner=dcp.DefaultLoadPlanner(allow_partial_load=partial))
+        dcp.load(state, checkpoint_id=str(folder), no_dist=not dist.is_initialized(), planner=planner)
     except (Exception, dcp.api.CheckpointException) as error:  # of many kinds, all of which mean the same
         die(f"{folder} is damaged ({str(error).strip().splitlines()[-1][:100]}); remove it, and the same command "
             f"continues from the one before it")
-    return state
+    set_state_dict(model, optimizers, model_state_dict=state["model"], optim_state_dict=state.get("optimizer", {}))
 
 
-def save_checkpoint(args, model, optimizer, step):
-    """Everything that the next step depends on: weights and AdamW's averages; the learning rate, the order of the data
-    and every random choice follow from the step and the seed. It loads onto another number of ranks as well."""
-    from torch.distributed.checkpoint.state_dict import get_state_dict
-    folder = Path(args.out) / "checkpoints"
-    weights, moments = get_state_dict(model, optimizer)
-    write_state(folder / f"step-{step:06d}", {"model": weights, "optimizer": moments})
-    if rank() == 0:
-        for old in sorted(folder.glob("step-??????"))[:-args.keep]:
-            shutil.rmtree(old)
+def save_or_stop(args, model, optimizer, metrics, best, device):
+    """Save every --save-every steps; and if a rank got SIGTERM (a scheduler's warning) or Ctrl-C, save and leave.
 
-
-def load_checkpoint(folder, model, optimizer):
-    """Continue from the newest checkpoint in `folder`; returns its step, or 0 if there is none."""
-    from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
-    newest = from_rank0(lambda: max(folder.glob("step-??????"), default=None))
-    if newest is None:
-        return 0
-    weights, moments = get_state_dict(model, optimizer)
-    # What a head leaves unused (the output embedding) never had a gradient, and AdamW no averages of it to save.
-    state = read_state(newest, {"model": weights, "optimizer": moments}, partial=model.head is not None)
-    set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
-    return int(newest.name[5:])
-
-
-def keep_best(args, model, metrics, best):
-    """With --keep-best: save the weights if their held-out loss is the least so far. Returns the least."""
-    from torch.distributed.checkpoint.state_dict import get_model_state_dict
-    if args.keep_best and metrics["held_out_loss"] < best:
-        write_state(Path(args.out) / "checkpoints" / "best", {"model": get_model_state_dict(model)})
-    return min(best, metrics["held_out_loss"])
-
-
-def load_best(model, args):
-    from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
-    state = read_state(Path(args.out) / "checkpoints" / "best", {"model": get_model_state_dict(model)})
-    set_model_state_dict(model, state["model"])
-
-
-def save_or_stop(args, model, optimizer, step, device):
-    """Save every --save-every steps; and if a rank got SIGTERM (a scheduler's warning) or Ctrl-C, save and leave."""
+    With --keep-best also the weights whose held-out loss is the least so far. best: that loss; returns the new one.
+    """
+    step, loss, folder = metrics["step"], metrics.get("held_out_loss", math.inf), Path(args.out) / "checkpoints"
+    if args.keep_best and loss < best:
+        write_checkpoint(folder / "best", model)
     asked = torch.tensor([float(len(signals))], device=device)
     if dist.is_initialized():
         dist.all_reduce(asked)
     if asked.item() or args.save_every and step % args.save_every == 0:
-        save_checkpoint(args, model, optimizer, step)
+        write_checkpoint(folder / f"step-{step:06d}", model, optimizer)
+        for old in sorted(folder.glob("step-??????"))[:-args.keep] if rank() == 0 else ():
+            shutil.rmtree(old)
     if asked.item():
         say(f"stopped by a signal after step {step}, which is saved; the same command continues")
         finish()
         sys.exit(128 + (signals[0] if signals else signal.SIGTERM))
+    return min(best, loss)
 
 
 def open_log(args, first, steps):
@@ -1601,18 +1556,9 @@ PICTURE = 512, 1024  # pixels: a page's picture is scaled to this width, and cut
 
 def load_processor(path):
     """The processor of an image-text model: its tokenizer and chat template, and how it cuts pictures into patches."""
-    from transformers import AutoProcessor
-    try:
-        processor = AutoProcessor.from_pretrained(path)
-    except ImportError as error:
-        die(f"{path}: its processor cannot be loaded without another package "
-            f"({' '.join(str(error).split()).split('. ')[0]})")
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        die(f"{path}: no processor for pictures could be loaded from there ({first_line(error)})")
+    processor = load_tokenizer(path, "AutoProcessor")
     if not hasattr(processor, "image_processor"):
         die(f"{path}: this model reads text only; a critic that sees pages needs an image-text-to-text model")
-    if not processor.chat_template:
-        die(f"{path}: the processor has no chat template; take an instruction-tuned model, or add chat_template.jinja")
     processor.tokenizer.pad_token = processor.tokenizer.pad_token or processor.tokenizer.eos_token
     return processor
 

@@ -48,13 +48,12 @@ import torch.nn.functional as F
 
 from sandbox import ANSWER_MARK, check_path, die, fingerprint, number, read, whole
 from train_critic import (
-    Critic, Item, accumulate, barrier, begin_training, check_dialogue, check_first_step, check_lengths, collate_items,
-    common_defaults, default, digest, evaluate, finish, finished_already, first_tasks, from_rank0,
-    half_squared_log_ratio, hold_out, items_of, join_turns, keep_best, learning_rate, leave_out_long, load_model,
-    load_tokenizer, make_tiny_model, micro_batches, open_log, optimizer_step, pair_tasks, put_c_in_front,
-    rank, read_trajectories, reduce_at_the_end, reference_logps, response_of, run_flags, save_model, save_or_stop, say,
-    segment_sum, sequences_of, settings_of, start_process_group, step_items, step_metrics, tokenise, training_flags,
-    turns_of, world)
+    Critic, Item, accumulate, barrier, begin_training, check_dialogue, check_lengths, collate_items, common_defaults,
+    default, digest, evaluate, finish, first_tasks, from_rank0, half_squared_log_ratio, hold_out, items_of, join_turns,
+    learning_rate, leave_out_long, load_model, load_tokenizer, make_tiny_model, micro_batches, open_log, optimizer_step,
+    pair_tasks, put_c_in_front, rank, read_trajectories, reduce_at_the_end, reference_logps, response_of, run_flags,
+    save_model, save_or_stop, say, segment_sum, settings_to_train_with, start_process_group, step_items, step_metrics,
+    tokenise, training_flags, turns_of, world)
 
 # ---- The mathematics
 
@@ -129,10 +128,10 @@ def main():
     if ranked:
         inputs["--critic"] = args.critic
     without_effect = set().union(*(m["uses"] for m in METHODS.values())) - METHODS[args.method]["uses"]
-    settings = settings_of(args, inputs, without_effect)
     if ranked:
         check_pairs_file(args, inputs)
-    if finished_already(args, settings, inputs | ({"--pairs": args.pairs} if ranked else {})):
+    settings = settings_to_train_with(args, inputs, without_effect, {"--pairs": args.pairs} if ranked else {})
+    if settings is None:
         return finish()
     seed = make_tiny(args) if args.model == "tiny" else args.model
     tokenizer = load_tokenizer(seed)
@@ -171,13 +170,11 @@ def main():
             accumulate(total, stats | model.work(batch) if part else {})
         rate = learning_rate(step, len(steps), args.lr, args.warmup, args.final_lr)
         norm = optimizer_step(model, optimizer, rate, args.clip)
-        metrics = step_metrics(step, rate, norm, total, begun)
-        check_first_step(metrics, device)
+        metrics = step_metrics(step, rate, norm, total, begun, device)
         if held_out and ((step + 1) % args.held_out_every == 0 or step + 1 == len(steps)):
             metrics |= evaluate(model, held_out, sequences, reference, loss_of, device, args)
-            best = keep_best(args, model, metrics, best)
         log(metrics)
-        save_or_stop(args, model, optimizer, step + 1, device)
+        best = save_or_stop(args, model, optimizer, metrics, best, device)
 
     save_model(model, tokenizer, seed, args, cost)
     say(f"wrote the model to {args.out}")
@@ -350,9 +347,7 @@ def trajectory_items(args, tokenizer):
         if not pairs:
             die(f"{args.input}: no trajectory is left to train on; sample more trajectories, or lower --min-reward")
     rng = np.random.default_rng(args.seed)
-    items, sequences = items_of(pairs, lambda records: sequences_of(
-        [turns_of(record, rng.random() < args.with_c) for record in records], tokenizer))
-    return items, sequences, cost
+    return *items_of(pairs, lambda record: turns_of(record, rng.random() < args.with_c), tokenizer), cost
 
 
 def make_tiny(args):
