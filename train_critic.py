@@ -744,6 +744,12 @@ def empty_batch(device, pack, example):
 # ---- Attention over a forest
 
 
+def sees(query, key, end, positions, window):
+    """Whether a query sees a key, both indices into the row: it descends from it, and within the window if any."""
+    seen = (key <= query) & (query < end[key])
+    return seen if window is None else seen & (positions[query] - positions[key] < window)
+
+
 class Attention:
     """Which token of a row sees which, in the form that each device computes it from."""
 
@@ -753,34 +759,28 @@ class Attention:
 
     def allowed(self, query, key, window):
         """(n,), (m,) indices into the row -> (n, m): does the query see the key?"""
-        query, key = query[:, None], key[None, :]
-        allowed = (key <= query) & (query < self.end[key])
-        return allowed if window is None else allowed & (self.positions[query] - self.positions[key] < window)
+        return sees(query[:, None], key[None, :], self.end, self.positions, window)
 
     def block_mask(self, window, size=128):
         """FlexAttention's mask: blocks that nobody sees are skipped, blocks that all see need no mask."""
         if window not in self.masks:
             from torch.nn.attention.flex_attention import BlockMask
             end, positions = self.end, self.positions
-            count = len(end) // size
-            ends, depths = end.view(count, size), positions.view(count, size)
-            first = torch.arange(count, device=end.device) * size
-            below = first[:, None] > first[None, :]  # the key block comes before the query block
-            some = (below & (ends.amax(1)[None, :] > first[:, None])) | (first[:, None] == first[None, :])
-            whole = below & (ends.amin(1)[None, :] >= first[:, None] + size)
+            ends, depths = end.view(-1, size), positions.view(-1, size)  # (blocks, size)
+            keys = torch.arange(len(ends), device=end.device) * size     # (blocks,) where each begins
+            queries = keys[:, None]
+            some = (keys == queries) | (keys < queries) & (ends.amax(1) > queries)
+            whole = (keys < queries) & (ends.amin(1) >= queries + size)
             if window is not None:
-                some &= depths.amin(1)[:, None] - depths.amax(1)[None, :] < window
-                whole &= depths.amax(1)[:, None] - depths.amin(1)[None, :] < window
+                some &= depths.amin(1)[:, None] - depths.amax(1) < window
+                whole &= depths.amax(1)[:, None] - depths.amin(1) < window
 
-            def rule(batch, head, query, key):
-                seen = (key <= query) & (query < end[key])
-                return seen if window is None else seen & (positions[query] - positions[key] < window)
-
-            def listed(chosen):  # (count, count) -> how many key blocks each query block has, and which, those first
+            def listed(chosen):  # how many key blocks each query block has, and their numbers, those first
                 return chosen.sum(1, dtype=torch.int32)[None, None], \
                     chosen.int().argsort(dim=1, descending=True, stable=True).int()[None, None]
-            self.masks[window] = BlockMask.from_kv_blocks(*listed(some & ~whole), *listed(whole), BLOCK_SIZE=size,
-                                                          mask_mod=rule)
+            self.masks[window] = BlockMask.from_kv_blocks(
+                *listed(some & ~whole), *listed(whole), BLOCK_SIZE=size,
+                mask_mod=lambda batch, head, query, key: sees(query, key, end, positions, window))
         return self.masks[window]
 
     def block_inputs(self, window):
@@ -1026,28 +1026,26 @@ class Critic:
         self.device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
         file = Path(path) / "critic.json"
         try:
-            self.note = json.loads(file.read_text(encoding="utf-8"))
-            [self.note[key] for key in ("context", "advantage", "reference")]
-            self.head = None
-            if self.note["head"] != "log-ratio":
-                weights = self.note["weights"]
-                self.head = nn.Linear(len(weights["weight"]), 1)
-                self.head.load_state_dict({"weight": torch.tensor([weights["weight"]]),
-                                           "bias": torch.tensor(weights["bias"])})
+            note = self.note = json.loads(file.read_text(encoding="utf-8"))
+            self.with_c = note["context"] == "with-c" and not without_c
+            self.kind = "last" if note["head"] == "value" else "sum" if note["advantage"] == "sum" else "mean"
+            self.reference, self.head = note["reference"], None
+            if note["head"] != "log-ratio":
+                weights = {name: torch.tensor(note["weights"][name]) for name in ("weight", "bias")}
+                self.reference, self.head = None, nn.Linear(len(weights["weight"]), 1)
+                self.head.load_state_dict(weights | {"weight": weights["weight"][None]})
         except OSError:
             die(f"{path}: no critic.json in there; train one first with train_critic.py, or name another with --critic")
         except (LookupError, TypeError, ValueError, AttributeError, RuntimeError):
             die(f"{file} is not what train_critic.py writes; train the critic again, or name another with --critic")
-        self.reference = self.note["reference"] if self.head is None else None
         if self.reference:
             context_of(self.reference)  # it is needed only after the critic's pass: exit now if it is gone
-            if fingerprint(self.reference) != self.note.get("reference_fingerprint", fingerprint(self.reference)):
+            if fingerprint(self.reference) != note.get("reference_fingerprint", fingerprint(self.reference)):
                 die(f"{self.reference} is no longer the model that {path} was trained from; train the critic again")
-        self.with_c = self.note["context"] == "with-c" and not without_c
         self.reference_with_c = self.with_c and not reference_without_c
-        self.processor = load_processor(path) if self.note.get("pictures") else None
+        self.processor = load_processor(path) if note.get("pictures") else None
         self.tokenizer = self.processor.tokenizer if self.processor else load_tokenizer(path)
-        self.args = argparse.Namespace(pack=self.note.get("pack", "tree"), micro_tokens=micro_tokens, compile=False,
+        self.args = argparse.Namespace(pack=note.get("pack", "tree"), micro_tokens=micro_tokens, compile=False,
                                        checkpointing="none", cpu_offload=offload)
 
     def advantages(self, turns):
@@ -1064,10 +1062,9 @@ class Critic:
             if self.reference_with_c != self.with_c:
                 sequences = self.sequences(turns, self.reference_with_c)
             values = [v - r for v, r in zip(values, self.score(self.reference, sequences))]
-        if self.note["head"] == "value":
-            return [float(v[-1]) for v in values]
-        mean = self.note["advantage"] != "sum"
-        return [float(v.mean(dtype=np.float64) if mean else v.sum(dtype=np.float64)) for v in values]
+        of = {"last": lambda v: v[-1], "sum": lambda v: v.sum(dtype=np.float64),
+              "mean": lambda v: v.mean(dtype=np.float64)}[self.kind]
+        return [float(of(v)) for v in values]
 
     def sequences(self, turns, with_c):
         if with_c and any(c is None for _, _, c in turns):
@@ -1115,8 +1112,8 @@ def release(model):
 def load_model(path, device, args, head=None, train=True, processor=None):
     """A Scorer around the causal language model at `path`, sharded over the ranks; with a processor an image-text one.
 
-    Under a process group weights and reductions are float32. Rank 0 alone reads the file, whole; each rank then gets
-    its shards. Without a group (CPU, or a critic inside rollout.py on a GPU, then in bf16) it is loaded as it is.
+    Under a process group rank 0 alone reads the file, whole, in float32; each rank then gets its shards. Without one
+    (CPU, or a critic inside rollout.py on a GPU, then in bf16) it is loaded as it is.
     """
     from safetensors import SafetensorError
     from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
@@ -1132,10 +1129,6 @@ def load_model(path, device, args, head=None, train=True, processor=None):
     no_trees = f"{path}: the attention of this model takes no tree mask; compute each sequence by itself: --pack none"
     lm, full = None, {}
     try:
-        config = AutoConfig.from_pretrained(path)
-        kinds = set(getattr(config.get_text_config(), "layer_types", None) or ())
-        if trees and not kinds <= {"full_attention", "sliding_attention"}:
-            die(no_trees)
         if rank() == 0:
             lm, info = kind.from_pretrained(path, output_loading_info=True, **options)
             if info["missing_keys"]:
@@ -1145,14 +1138,12 @@ def load_model(path, device, args, head=None, train=True, processor=None):
             full = {f"lm.{name}": weight for name, weight in lm.state_dict().items()} if lm else {}
             buffers = from_rank0(lambda: dict(lm.named_buffers()))  # rotary frequencies and the like: in no file
             with torch.device("meta"):
-                lm = kind.from_config(config, **options)
+                lm = kind.from_config(AutoConfig.from_pretrained(path), **options)
     except (SafetensorError, OSError, ValueError, KeyError, RuntimeError) as error:
-        if trees and "attn" in str(error).lower():
+        if trees and "tree" in str(error):  # old families look their attention up in a table of their own
             die(no_trees)
         what = "image-text-to-text" if processor else "causal language"
         die(f"{path}: no {what} model could be loaded from there ({first_line(error)})")
-    if trees and not lm._supports_attention_backend:
-        die(no_trees)
     for module in lm.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
@@ -1184,6 +1175,9 @@ def load_model(path, device, args, head=None, train=True, processor=None):
 @torch.no_grad()
 def trees_agree(model, device):
     """Whether three short dialogues as a tree have the log-probabilities that they have one by one."""
+    kinds = set(getattr(model.lm.config.get_text_config(), "layer_types", None) or ())
+    if not model.lm._supports_attention_backend or not kinds <= {"full_attention", "sliding_attention"}:
+        return False
     ids = np.arange(24, dtype=np.int32) % model.lm.config.vocab_size
     paths = [ids, np.concatenate([ids[:12], ids[3:9]]), np.concatenate([ids[:5], ids[1:8]])]
     sequences = [Sequence(path, np.arange(4, len(path)), np.zeros(len(path) - 4, np.int64)) for path in paths]
@@ -1695,8 +1689,8 @@ def run_flags(parser):
     flag("--domain", choices=["backend", "frontend"], default="backend",
          help="frontend: epochs, pairs and gap default to the paper's for pages (default backend)")
     flag("--pair-rule", choices=["best-vs-lower", "all"],
-         help="best-vs-lower: a task's first fully passing trajectory against each that scores lower; all: every two "
-              "trajectories whose rewards differ (default best-vs-lower; frontend all)")
+         help="best-vs-lower: a task's first fully passing trajectory against each lower one; all: every two whose "
+              "rewards differ (default best-vs-lower; frontend all)")
     flag("--min-gap", type=number(float, least=0, most=1),
          help="smallest difference of rewards in a pair (default 0; frontend 0.1)")
     flag("--pairs-per-task", type=number(int, least=0), default=0,
@@ -1715,9 +1709,8 @@ def training_flags(parser, lr, epochs, batch_size):
          help="steps between measurements on the held-out tasks; there is one after the last step (default 50)")
     flag("--keep-best", action="store_true", help="write the weights with the least held_out_loss, not the last ones")
     flag("--shuffle", choices=["pairs", "turns", "trajectories"], default="turns",
-         help="what is shuffled: pairs, as the released code does; turns, all pairs of a turn staying in one step, "
-              "which differs where --pairs-per-turn is not 1 (at 4, half the computation of pairs); trajectories (for "
-              "pairs of trajectories: tasks), cheaper still, but a step's pairs are then alike (default turns)")
+         help="what is shuffled: pairs (released code); turns, whose pairs stay in one step (with --pairs-per-turn 4 "
+              "half the work); trajectories (or tasks): cheaper still, but a step's pairs are alike (default turns)")
     # optimisation
     flag("--lr", type=number(float, above=0, most=1e38), help=f"peak learning rate of AdamW (default {lr})")
     flag("--epochs", type=number(int, least=1), help=f"passes over the data (default {epochs})")
@@ -1733,18 +1726,18 @@ def training_flags(parser, lr, epochs, batch_size):
     flag("--seed", type=count, default=0, help="seed of every random choice (default 0)")
     # memory and speed
     flag("--pack", choices=["tree", "none"], default="tree",
-         help="tree: compute what sequences share at their beginning once; none: each sequence by itself, in padded "
-              "rows, for models whose attention takes no tree mask (default tree)")
+         help="tree: compute what sequences share at their beginning once; none: padded rows, for models whose "
+              "attention takes no tree mask (default tree)")
     flag("--micro-tokens", type=number(int, least=1), default=8192,
          help="most tokens in one forward pass; the rest of a step is accumulated (default 8192)")
     flag("--micro-batch", type=count, default=0,
          help="most pairs in one forward pass; 0: as many as --micro-tokens allow (default 0)")
     flag("--max-length", type=count, default=0,
-         help="leave out, and count, dialogues of more tokens; 0: none, and one that does not fit into the model's "
-              "context is an error (default 0)")
+         help="leave out, and count, dialogues of more tokens; 0: none, and one too long for the model is an error "
+              "(default 0)")
     flag("--checkpointing", choices=["none", "selective", "full"], default="none",
-         help="compute activations again in the backward pass instead of keeping them: of no layer, of every second, "
-              "of all; none is fastest where it fits (default none)")
+         help="which layers compute their activations again in the backward pass, to save memory: none, every second, "
+              "all (default none)")
     flag("--cpu-offload", action="store_true",
          help="keep parameters and AdamW's averages in CPU memory (under torchrun, or with CUDA)")
     flag("--compile", action="store_true", help="torch.compile each decoder layer; the first steps are slow")
@@ -1787,14 +1780,13 @@ def parse_args():
     # the critic
     flag("--beta", type=number(float, above=0), default=0.1, help="inverse temperature of Eq. 2 (default 0.1)")
     flag("--advantage", choices=["mean-per-turn", "mean-per-trajectory", "sum"], default="mean-per-turn",
-         help="how token log-ratios become a trajectory's score: the sum of each turn's mean (paper), one mean over "
-              "all tokens (released code), or no length normalisation (default mean-per-turn)")
+         help="a trajectory's score: the sum of its turns' mean log-ratios (paper), one mean over all tokens (released "
+              "code), or their plain sum (default mean-per-turn)")
     flag("--context", choices=["with-c", "without-c"], default="with-c",
          help="whether the critic sees the reference solution (default with-c)")
     flag("--head", choices=["log-ratio", "regression", "value"], default="log-ratio",
-         help="log-ratio (Eq. 3), a linear head on a turn's mean hidden state (with --domain frontend: of an "
-              "image-text model that sees both pages), or a value head trained with binary cross-entropy on success "
-              "(default log-ratio)")
+         help="log-ratio (Eq. 3); regression: a linear head on a turn's mean hidden state (frontend: of an image-text "
+              "model that sees both pages); value: one trained on success (default log-ratio)")
     flag("--nll", type=number(float, least=0), default=0.01,
          help="weight of the chosen side's mean NLL per token (default 0.01)")
     run_flags(parser)

@@ -404,8 +404,7 @@ def parse_args():
     flag("--critic-reference", choices=["with-c", "without-c"], default="with-c",
          help="sweet: whether Eq. 3's reference sees c (default with-c; released code without-c)")
     flag("--min-reward", type=number(float, least=0, most=1),
-         help="rejection-ft: the reward to keep from (default 1.0; frontend, where no page reaches it: the upper "
-              "quartile of the rewards)")
+         help="rejection-ft: the reward to keep from (default 1.0; frontend: the upper quartile of the rewards)")
     flag("--with-c", type=number(float, least=0, most=1),
          help="sft: share of dialogues shown with c in front (default 0.33 for --model tiny, else 0)")
     flag("--tiny-vocabulary", type=number(int, least=260), default=2048,
