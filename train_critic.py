@@ -12,10 +12,9 @@ and it is trained so that the sum of advantages orders trajectories as their rew
 
 pi_theta starts as the seed model, pi_ref stays the seed model; its log-probabilities are computed once and cached.
 
-Choices beside the paper's, each a flag: one mean over all tokens of the trajectory (--advantage mean-per-trajectory, as
-in the authors' released code) or none (sum); no c (--context without-c); a linear head on the mean hidden state instead
-of the log-ratio (--head regression), or a value head trained with binary cross-entropy on success (--head value); which
-trajectories are paired (--pair-rule). The paper's NLL term on the chosen side is there with its coefficient (--nll).
+To this comes a small NLL term on the chosen side (--nll). Choices beside the paper's: one mean over all tokens of the
+trajectory, as in the released code, or a sum (--advantage); no c (--context without-c); a linear head on the mean
+hidden state, or a value head trained with binary cross-entropy on success (--head); other pairs (--pair-rule).
 
 --domain frontend --head regression is the paper's critic of web pages: an image-text model (any that transformers
 loads with a processor and a chat template; the paper has Qwen2-VL-7B) that sees c as the picture of the reference page,
@@ -171,7 +170,7 @@ def main():
     inputs = {"--in": args.input, "--model": args.model}
     without_effect = {"log-ratio": (), "regression": ("nll",),
                       "value": ("nll", "beta", "advantage", "pair_rule", "min_gap", "pairs_per_task")}[args.head]
-    settings = settings_to_train_with(args, inputs, without_effect)
+    settings = checked_settings(args, inputs, without_effect)
     if settings is None:
         return finish()
     processor = load_processor(args.model) if args.pictures else None
@@ -1370,7 +1369,7 @@ COST = ("episodes", "sampled_tokens", "simulator_calls", "optimizer_steps", "tra
 signals = []  # the signals that asked the run to stop
 
 
-def settings_to_train_with(args, inputs, without_effect, outputs={}):
+def checked_settings(args, inputs, without_effect, outputs={}):
     """What decides the result: flags, and the content of the inputs. None if --out is complete with just these.
 
     inputs, outputs: {flag: path}; --out may hold none of them. without_effect: flags that this run does not heed.
@@ -1427,15 +1426,15 @@ def begin_training(model, args, settings):
     signals.clear()
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, lambda number, frame: signals.append(number))
-    losses = [line.get("held_out_loss", math.inf) for line in from_rank0(lambda: metrics_until(out, first))]
-    return optimizer, first, min(losses, default=math.inf)
+    return optimizer, first, from_rank0(lambda: cut_back_metrics(out / "metrics.jsonl", first))
 
 
-def metrics_until(out, step):
-    """The lines of metrics.jsonl up to a step."""
-    path = Path(out) / "metrics.jsonl"
-    lines = path.read_text(encoding="utf-8").splitlines()[:step] if path.is_file() else []
-    return [json.loads(line) for line in lines]
+def cut_back_metrics(file, step):
+    """Drop the lines after the step that training goes on from. Returns the least held-out loss before it."""
+    lines = file.read_text(encoding="utf-8").splitlines()[:step] if file.is_file() else []
+    with whole(file) as part:
+        part.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    return min((json.loads(line).get("held_out_loss", math.inf) for line in lines), default=math.inf)
 
 
 def state_of(model, *optimizers):
@@ -1504,17 +1503,11 @@ def save_or_stop(args, model, optimizer, metrics, best, device):
 
 
 def open_log(args, first, steps):
-    """A function that takes a step's metrics: to metrics.jsonl, the tracker and the progress bar. Only rank 0's does.
-
-    metrics.jsonl is cut back to the step that training goes on from.
-    """
+    """A function that sends a step's metrics to metrics.jsonl, the tracker and the progress bar. Only rank 0's does."""
     if rank() > 0:
         return lambda metrics: None
     out, send = Path(args.out), lambda metrics: None
-    before = metrics_until(out, first)
-    file = open(out / "metrics.jsonl", "w", encoding="utf-8")
-    file.writelines(json.dumps(metrics) + "\n" for metrics in before)
-    file.flush()
+    file = open(out / "metrics.jsonl", "a", encoding="utf-8")
     try:
         if args.tracker == "tensorboard":
             from torch.utils.tensorboard import SummaryWriter
@@ -1565,7 +1558,6 @@ def photograph(pages, folder):
     files = {page: folder / f"{name(page)}.png" for page in pages}
     missing = from_rank0(lambda: sorted(page for page, file in files.items() if not file.is_file()))[rank()::world()]
     if missing:
-        folder.mkdir(parents=True, exist_ok=True)
         try:
             renderer = Renderer(browsers=2 if world() == 1 else 1)
         except RuntimeError as error:
@@ -1682,25 +1674,19 @@ def make_tiny_model(path, texts, vocabulary, seed):
 # ---- The command line
 
 
-def run_flags(parser):
-    """What both training scripts call by the same names, and which trajectories of a task they pair."""
-    flag = parser.add_argument
+def training_flags(parser, lr, epochs, batch_size):
+    """The flags that both training scripts have; the first three have defaults of the stage's, in words here."""
+    flag, share, count = parser.add_argument, number(float, least=0, most=1), number(int, least=0)
+    # data
     flag("--run-name", default="default", help="the defaults below lie in runs/RUN_NAME (default default)")
     flag("--domain", choices=["backend", "frontend"], default="backend",
          help="frontend: epochs, pairs and gap default to the paper's for pages (default backend)")
     flag("--pair-rule", choices=["best-vs-lower", "all"],
          help="best-vs-lower: a task's first fully passing trajectory against each lower one; all: every two whose "
               "rewards differ (default best-vs-lower; frontend all)")
-    flag("--min-gap", type=number(float, least=0, most=1),
-         help="smallest difference of rewards in a pair (default 0; frontend 0.1)")
-    flag("--pairs-per-task", type=number(int, least=0), default=0,
+    flag("--min-gap", type=share, help="smallest difference of rewards in a pair (default 0; frontend 0.1)")
+    flag("--pairs-per-task", type=count, default=0,
          help="most pairs of one task, a random choice; 0: all (default 0)")
-
-
-def training_flags(parser, lr, epochs, batch_size):
-    """The flags that both training scripts have; the first three have defaults of the stage's, in words here."""
-    flag, share, count = parser.add_argument, number(float, least=0, most=1), number(int, least=0)
-    # data
     flag("--limit-tasks", type=count, default=0,
          help="use the first so many tasks of --in, with all their trajectories; 0: all (default 0)")
     flag("--held-out", type=share, default=0.0, help="share of the tasks that is not trained on; loss and accuracy "
@@ -1789,7 +1775,6 @@ def parse_args():
               "model that sees both pages); value: one trained on success (default log-ratio)")
     flag("--nll", type=number(float, least=0), default=0.01,
          help="weight of the chosen side's mean NLL per token (default 0.01)")
-    run_flags(parser)
     training_flags(parser, lr="2e-7", epochs="4; frontend 8", batch_size="8")
     args = parser.parse_args()
     run, pages = Path("runs") / args.run_name, args.domain == "frontend"

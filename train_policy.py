@@ -48,12 +48,12 @@ import torch.nn.functional as F
 
 from sandbox import ANSWER_MARK, check_path, die, fingerprint, number, read, whole
 from train_critic import (
-    Critic, Item, accumulate, barrier, begin_training, check_dialogue, check_lengths, collate_items, common_defaults,
-    default, digest, evaluate, finish, first_tasks, from_rank0, half_squared_log_ratio, hold_out, items_of, join_turns,
-    learning_rate, leave_out_long, load_model, load_tokenizer, make_tiny_model, micro_batches, open_log, optimizer_step,
-    pair_tasks, put_c_in_front, rank, read_trajectories, reduce_at_the_end, reference_logps, response_of, run_flags,
-    save_model, save_or_stop, say, segment_sum, settings_to_train_with, start_process_group, step_items, step_metrics,
-    tokenise, training_flags, turns_of, world)
+    Critic, Item, accumulate, barrier, begin_training, check_dialogue, check_lengths, checked_settings, collate_items,
+    common_defaults, default, digest, evaluate, finish, first_tasks, from_rank0, half_squared_log_ratio, hold_out,
+    items_of, join_turns, learning_rate, leave_out_long, load_model, load_tokenizer, make_tiny_model, micro_batches,
+    open_log, optimizer_step, pair_tasks, put_c_in_front, rank, read_trajectories, reduce_at_the_end, reference_logps,
+    response_of, save_model, save_or_stop, say, segment_sum, start_process_group, step_items, step_metrics, tokenise,
+    training_flags, turns_of, world)
 
 # ---- The mathematics
 
@@ -130,7 +130,7 @@ def main():
     without_effect = set().union(*(m["uses"] for m in METHODS.values())) - METHODS[args.method]["uses"]
     if ranked:
         check_pairs_file(args, inputs)
-    settings = settings_to_train_with(args, inputs, without_effect, {"--pairs": args.pairs} if ranked else {})
+    settings = checked_settings(args, inputs, without_effect, {"--pairs": args.pairs} if ranked else {})
     if settings is None:
         return finish()
     seed = make_tiny(args) if args.model == "tiny" else args.model
@@ -201,15 +201,6 @@ def check_pairs_file(args, inputs):
         die(f"{args.pairs} exists and holds no pairs; name another file with --pairs")
 
 
-def note_sampler(records, args):
-    """Say if another model sampled the candidates than the one that is trained (the paper's Table 4 does so)."""
-    own = fingerprint(args.model)
-    others = {r.get("model") for r in records if (r.get("fingerprints") or {}).get("model", own) != own}
-    if others:
-        say(f"{args.input}: the candidates were sampled by {', '.join(sorted(map(str, others)))}, not by {args.model}, "
-            f"which is trained")
-
-
 def read_candidates(args):
     """The turns of --in that have two candidates, each as (record, [(prompt messages, response, c or None)]); and what
     all of them cost."""
@@ -230,7 +221,11 @@ def read_candidates(args):
         say(f"{args.input}: {len(found) - len(usable)} turns with fewer than two candidates left out")
     if not usable:
         die(f"{args.input}: no turn has two candidates to compare; run rollout.py --candidates 16 again")
-    note_sampler([record for record, _ in usable], args)
+    own = fingerprint(args.model)
+    others = {r.get("model") for r, _ in usable if (r.get("fingerprints") or {}).get("model", own) != own}
+    if others:  # as in the paper's Table 4
+        say(f"{args.input}: the candidates were sampled by {', '.join(sorted(map(str, others)))}, not by {args.model}, "
+            f"which is trained")
     return usable, cost
 
 
@@ -409,7 +404,6 @@ def parse_args():
          help="sft: share of dialogues shown with c in front (default 0.33 for --model tiny, else 0)")
     flag("--tiny-vocabulary", type=number(int, least=260), default=2048,
          help="sft: tokens of the tiny model's tokenizer (default 2048)")
-    run_flags(parser)
     in_words = lambda name: ", ".join(f"{method} {settings[name]}" for method, settings in METHODS.items())
     training_flags(parser, "2e-7; --model tiny 0.001", in_words("epochs") + "; frontend: "
                    + in_words("frontend_epochs"), in_words("batch_size"))
