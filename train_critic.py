@@ -37,6 +37,7 @@ In this file: the mathematics; the training loop; how it is computed (records, s
 log-probabilities, the critic's advantages, sharding, steps, output and checkpoints, pictures, the tiny model); flags.
 """
 import argparse
+import copy
 import functools
 import hashlib
 import json
@@ -1076,7 +1077,8 @@ class Critic:
     def score(self, path, sequences):
         model = self.models.get(path)
         if model is None:
-            model = load_model(path, self.device, self.args, self.head, train=False, processor=self.processor)
+            head = copy.deepcopy(self.head)  # which is sharded with the model
+            model = load_model(path, self.device, self.args, head, train=False, processor=self.processor)
         if self.resident:
             self.models[path] = model
         title = "" if self.resident else "critic" if path == self.path else "reference"
@@ -1134,12 +1136,12 @@ def load_model(path, device, args, head=None, train=True, processor=None):
                 die(f"{path}: the weights there lack {sorted(info['missing_keys'])[0]} ({len(info['missing_keys'])} "
                     f"are missing); make or fetch the model again")
         if grouped:
-            full = {f"lm.{name}": weight for name, weight in lm.state_dict().items()} if lm else {}
+            full = Scorer(lm, head).state_dict() if lm else {}
             buffers = from_rank0(lambda: dict(lm.named_buffers()))  # rotary frequencies and the like: in no file
             with torch.device("meta"):
                 lm = kind.from_config(AutoConfig.from_pretrained(path), **options)
     except (SafetensorError, OSError, ValueError, KeyError, RuntimeError) as error:
-        if trees and "tree" in str(error):  # old families look their attention up in a table of their own
+        if error.args == ("tree",):  # old families look their attention up in a table of their own
             die(no_trees)
         what = "image-text-to-text" if processor else "causal language"
         die(f"{path}: no {what} model could be loaded from there ({first_line(error)})")
@@ -1155,8 +1157,6 @@ def load_model(path, device, args, head=None, train=True, processor=None):
             layer.compile(dynamic=True)
     model = Scorer(lm, head, head_bytes=2 ** (32 if device.type == "cuda" else 29), processor=processor)
     if grouped:
-        if head is not None:
-            full |= {f"head.{name}": weight.clone() for name, weight in head.state_dict().items()} if full else {}
         shard(model, device, args.cpu_offload)
         model.to_empty(device="cpu" if args.cpu_offload else device)
         lm.tie_weights()  # to_empty gave a tied weight one copy at each of its places
@@ -1610,13 +1610,11 @@ def view_turns(turns, processor, folder):
             text = text.replace(token, " ")  # what a stranger wrote must not stand for a picture
         lead = "The picture shows" if reference is None else \
             "The first picture shows the page that is wanted, the second"
-        texts.append(f"{lead} the page of the last reply.\n\n{text}")
+        content = [{"type": "image"}] * len(shown[-1])
+        content += [{"type": "text", "text": f"{lead} the page of the last reply.\n\n{text}"}]
+        texts.append(processor.apply_chat_template([{"role": "user", "content": content}], tokenize=False))
     files = photograph({page for pages in shown for page in pages}, folder)
-    views = []
-    for pages, text in zip(shown, texts):
-        content = [{"type": "image"}] * len(pages) + [{"type": "text", "text": text}]
-        prompt = processor.apply_chat_template([{"role": "user", "content": content}], tokenize=False)
-        views.append((prompt, [str(files[page]) for page in pages]))
+    views = [(text, [str(files[page]) for page in pages]) for text, pages in zip(texts, shown)]
     mine = progress(range(rank(), len(views), world()), "pictures", "turn")
     ids = gather({n: read_views(processor, [views[n]])["input_ids"][0].numpy().astype(np.int32) for n in mine})
     return [Sequence(ids[n], np.arange(len(ids[n])), np.zeros(len(ids[n]), np.int64), view)

@@ -124,12 +124,14 @@ def main():
     args = parse_args()
     device = start_process_group()
     inputs = {"--in": args.input, **({} if args.model == "tiny" else {"--model": args.model})}
-    ranked = args.method == "sweet" and not holds_pairs(args.input)
+    ranked = args.method == "sweet" and not holds_pairs(args.input)  # else --in holds the pairs
     if ranked:
         inputs["--critic"] = args.critic
     without_effect = set().union(*(m["uses"] for m in METHODS.values())) - METHODS[args.method]["uses"]
     if ranked:
-        check_pairs_file(args, inputs)
+        check_path(args.pairs, inputs.values())
+        if not holds_pairs(args.pairs) and Path(args.pairs).exists():
+            die(f"{args.pairs} exists and holds no pairs; name another file with --pairs")
     settings = checked_settings(args, inputs, without_effect, {"--pairs": args.pairs} if ranked else {})
     if settings is None:
         return finish()
@@ -191,14 +193,6 @@ def key_of(record):
 def holds_pairs(path):
     """Whether --in is a file of pairs instead of candidates."""
     return from_rank0(lambda: Path(path).is_file() and b'"chosen"' in open(path, "rb").readline())
-
-
-def check_pairs_file(args, inputs):
-    """Exit if --pairs is an input, or exists and holds something else."""
-    check_path(args.pairs, inputs.values())
-    ours = holds_pairs(args.pairs)
-    if Path(args.pairs).exists() and not ours:
-        die(f"{args.pairs} exists and holds no pairs; name another file with --pairs")
 
 
 def read_candidates(args):
