@@ -363,7 +363,7 @@ def turns_of(record, with_c=False):
     return turns
 
 
-def first_tasks(records, count, task_of=lambda record: record["task_id"]):
+def first_tasks(records, count, task_of):
     """The records of the first `count` tasks (0: of all), in the file's order. Samples of a task may lie far apart."""
     seen = set()
     for record in records:
@@ -377,16 +377,13 @@ def read_trajectories(path, kind, limit_tasks=0, with_c=False):
 
     What cannot be used is counted aloud. with_c: each must have a reference solution.
     """
-    def check(record):
-        turns_of(record, with_c)
-        return record
-
     tasks, unusable, cost = {}, Counter(), Counter()
-    for record in first_tasks(read(path, kind, each=check), limit_tasks):
+    records = read(path, kind, each=lambda record: (record, turns_of(record, with_c)))
+    for record, turns in first_tasks(records, limit_tasks, lambda found: found[0]["task_id"]):
         cost.update({"episodes": 1, **(record.get("cost") or {})})
         if kind == "scored" and (record["reward"] is None or record["finish"].startswith("error")):
             unusable["no reward (the episode failed)"] += 1
-        elif not any(m["role"] == "assistant" for m in record["dialogue_history"]):
+        elif not turns:
             unusable["no assistant turn"] += 1
         else:
             tasks.setdefault(record["task_id"], []).append(record)
@@ -426,10 +423,9 @@ def items_of(pairs, turns, tokenizer, processor=None, pictures=None):
         of_record[key] = list(range(len(sequences), len(sequences) + len(joined)))
         sequences += joined
     answers = lambda record: record is not None and ANSWER_MARK in record["dialogue_history"][-1]["content"]
-    items = [Item(of_record[id(chosen)], [] if rejected is None else of_record[id(rejected)], (str(task), n), label,
-                  (answers(chosen), answers(rejected)), task)
-             for n, (chosen, rejected, task, label) in enumerate(pairs)]
-    return items, sequences
+    return [Item(of_record[id(chosen)], of_record.get(id(rejected), []), (str(task), n), label,
+                 (answers(chosen), answers(rejected)), task)
+            for n, (chosen, rejected, task, label) in enumerate(pairs)], sequences
 
 
 def sequences_of(dialogues, tokenizer, processor=None, pictures=None):
@@ -568,10 +564,10 @@ def join_turns(turns):
     rewrote what was said before (or a thought was dropped), it begins one of its own. Scores are the same either way.
     """
     sequences = []
-    for number, (prompt, response) in enumerate(turns):
+    for n, (prompt, response) in enumerate(turns):
         ids = np.concatenate([prompt, response])
         scored = np.arange(len(prompt), len(ids))
-        turn = np.full(len(response), number)
+        turn = np.full(len(response), n)
         last = sequences[-1] if sequences else None
         if last is not None and len(last.ids) <= len(prompt) and np.array_equal(last.ids, prompt[:len(last.ids)]):
             scored, turn = np.concatenate([last.scored, scored]), np.concatenate([last.turn, turn])
@@ -770,16 +766,16 @@ class Attention:
             keys = torch.arange(len(ends), device=end.device) * size     # (blocks,) where each begins
             queries = keys[:, None]
             some = (keys == queries) | (keys < queries) & (ends.amax(1) > queries)
-            whole = (keys < queries) & (ends.amin(1) >= queries + size)
+            full = (keys < queries) & (ends.amin(1) >= queries + size)
             if window is not None:
                 some &= depths.amin(1)[:, None] - depths.amax(1) < window
-                whole &= depths.amax(1)[:, None] - depths.amin(1) < window
+                full &= depths.amax(1)[:, None] - depths.amin(1) < window
 
             def listed(chosen):  # how many key blocks each query block has, and their numbers, those first
                 return chosen.sum(1, dtype=torch.int32)[None, None], \
                     chosen.int().argsort(dim=1, descending=True, stable=True).int()[None, None]
             self.masks[window] = BlockMask.from_kv_blocks(
-                *listed(some & ~whole), *listed(whole), BLOCK_SIZE=size,
+                *listed(some & ~full), *listed(full), BLOCK_SIZE=size,
                 mask_mod=lambda batch, head, query, key: sees(query, key, end, positions, window))
         return self.masks[window]
 
@@ -1287,8 +1283,8 @@ def learning_rate(step, steps, peak, warmup=0.03, final=0.1):
     warm = max(1, round(warmup * steps))
     if step < warm:
         return peak * (step + 1) / warm
-    progress = (step - warm) / max(1, steps - warm)
-    return peak * (final + (1 - final) * 0.5 * (1 + math.cos(math.pi * progress)))
+    passed = (step - warm) / max(1, steps - warm)
+    return peak * (final + (1 - final) * 0.5 * (1 + math.cos(math.pi * passed)))
 
 
 def reduce_at_the_end(model, last):
