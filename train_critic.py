@@ -1512,8 +1512,8 @@ def open_log(args, first, steps):
         elif args.tracker == "wandb":
             import wandb
             begun = (out / "settings.json").stat().st_mtime_ns  # a continued run keeps the file, a new one has its own
-            wandb.init(project="sweet-rl", name=args.out, id=digest(str(out.resolve()), begun), resume="allow",
-                       config=vars(args))
+            name = digest(str(out.resolve()), begun)
+            wandb.init(project="sweet-rl", name=args.out, id=name, resume="allow", config=vars(args))
             send = lambda metrics: wandb.log(metrics, step=metrics["step"])
     except ImportError:
         die(f"--tracker {args.tracker}: not installed; pip install {args.tracker}")
@@ -1554,11 +1554,11 @@ def photograph(pages, folder):
     files = {page: folder / f"{name(page)}.png" for page in pages}
     missing = from_rank0(lambda: sorted(page for page, file in files.items() if not file.is_file()))[rank()::world()]
     if missing:
+        failed = 0
         try:
             renderer = Renderer(browsers=2 if world() == 1 else 1)
         except RuntimeError as error:
             die(str(error))
-        failed = 0
         with renderer:
             for page, picture in zip(progress(missing, "pages", "page"), renderer.render_many(missing)):
                 pixels = picture.rgb                                                               # (H, W, 3)
@@ -1682,7 +1682,7 @@ def training_flags(parser, lr, epochs, batch_size):
     flag("--pairs-per-task", type=count, default=0,
          help="most pairs of one task, a random choice; 0: all (default 0)")
     flag("--limit-tasks", type=count, default=0,
-         help="use the first so many tasks of --in, with all their trajectories; 0: all (default 0)")
+         help="use the first so many tasks of --in, all their trajectories; 0: all (default 0)")
     flag("--held-out", type=share, default=0.0, help="share of the tasks that is not trained on; loss and accuracy "
          "there are logged as held_out_loss and held_out_accuracy (default 0)")
     flag("--held-out-every", type=number(int, least=1), default=50,
@@ -1706,18 +1706,15 @@ def training_flags(parser, lr, epochs, batch_size):
     flag("--seed", type=count, default=0, help="seed of every random choice (default 0)")
     # memory and speed
     flag("--pack", choices=["tree", "none"], default="tree",
-         help="tree: compute what sequences share at their beginning once; none: padded rows, for models whose "
-              "attention takes no tree mask (default tree)")
+         help="tree: compute shared beginnings once; none: padded rows, for attention without masks (default tree)")
     flag("--micro-tokens", type=number(int, least=1), default=8192,
          help="most tokens in one forward pass; the rest of a step is accumulated (default 8192)")
     flag("--micro-batch", type=count, default=0,
          help="most pairs in one forward pass; 0: as many as --micro-tokens allow (default 0)")
     flag("--max-length", type=count, default=0,
-         help="leave out, and count, dialogues of more tokens; 0: none, and one too long for the model is an error "
-              "(default 0)")
+         help="leave out dialogues of more tokens; 0: none, and one too long for the model is an error (default 0)")
     flag("--checkpointing", choices=["none", "selective", "full"], default="none",
-         help="which layers compute their activations again in the backward pass, to save memory: none, every second, "
-              "all (default none)")
+         help="layers whose activations are not kept but computed again: none, every second, all (default none)")
     flag("--cpu-offload", action="store_true",
          help="keep parameters and AdamW's averages in CPU memory (under torchrun, or with CUDA)")
     flag("--compile", action="store_true", help="torch.compile each decoder layer; the first steps are slow")
@@ -1725,8 +1722,7 @@ def training_flags(parser, lr, epochs, batch_size):
     flag("--tracker", choices=["none", "tensorboard", "wandb"], default="none",
          help="send the metrics there as well (default none)")
     flag("--save-dtype", choices=["float32", "bfloat16", "float16"], default="float32",
-         help="precision of the written model; at a learning rate of 2e-7 most updates are smaller than what bfloat16 "
-              "can hold (default float32)")
+         help="precision of the written model; bfloat16 loses most updates of a rate of 2e-7 (default float32)")
     flag("--save-every", type=count, default=200,
          help="steps between checkpoints, from which the same command continues; 0: none (default 200)")
     flag("--keep", type=number(int, least=1), default=2, help="checkpoints to keep (default 2)")

@@ -191,13 +191,12 @@ def key_of(record):
 
 
 def holds_pairs(path):
-    """Whether --in is a file of pairs instead of candidates."""
+    """Whether a file is there and holds pairs (--in may, instead of candidates)."""
     return from_rank0(lambda: Path(path).is_file() and b'"chosen"' in open(path, "rb").readline())
 
 
 def read_candidates(args):
-    """The turns of --in that have two candidates, each as (record, [(prompt messages, response, c or None)]); and what
-    all of them cost."""
+    """The turns of --in with two candidates: [(record, [(prompt messages, response, c or None)])]; what all cost."""
     def turns(record):
         check_dialogue(record["prompt"], "prompt")
         record["candidates"] = [c for c in record["candidates"] if c.get("output") or c.get("output_ids")]
@@ -268,7 +267,7 @@ def write_pairs(args, device):
             pair = {"prompt": record["prompt"]}
             for side, k in (("chosen", i), ("rejected", j)):
                 candidate = record["candidates"][k]
-                pair[side] = [{"role": "assistant", "content": candidate.get("output", "")}]
+                pair[side] = [{"role": "assistant", "content": candidate.get("output") or ""}]
                 pair[f"advantage_{side}"] = scores[k]
                 if candidate.get("output_ids"):
                     pair[f"{side}_ids"] = candidate["output_ids"]
@@ -303,11 +302,10 @@ def pair_items(path, tokenizer, limit_tasks):
         return record, [(record["prompt"], response_of(said(side, ids), ids))
                         for side in ("chosen", "rejected") for ids in [record.get(f"{side}_ids")]]
 
-    records = enumerate(read(path, "pair", each=sides))
-    found = list(first_tasks(records, limit_tasks, lambda r: r[1][0].get("task_id")))
-    sequences = [join_turns([turn])[0] for turn in tokenise(tokenizer, [t for _, (_, turns) in found for t in turns])]
+    found = list(first_tasks(read(path, "pair", each=sides), limit_tasks, lambda r: r[0].get("task_id")))
+    sequences = [join_turns([turn])[0] for turn in tokenise(tokenizer, [turn for _, turns in found for turn in turns])]
     items, costs, cost = [], {}, Counter()
-    for n, (_, (record, _)) in enumerate(found):
+    for n, (record, _) in enumerate(found):
         group = (f"{record.get('task_id')} {record.get('sample')}", record["turn"]) if "turn" in record else (n, n)
         answers = tuple(ANSWER_MARK in record[side][-1]["content"] for side in ("chosen", "rejected"))
         items.append(Item([2 * n], [2 * n + 1], group, 1.0, answers, record.get("task_id", n)))
@@ -371,11 +369,11 @@ def parse_args():
     flag = parser.add_argument
     # paths
     flag("--method", choices=list(METHODS), default="sweet", help="how to train (default sweet)")
-    flag("--in", dest="input", help="candidates, scored trajectories, demonstrations or pairs (default runs/RUN_NAME/"
-                                    "train.candidates.jsonl for sweet, runs/RUN_NAME/train.scored.jsonl for the "
-                                    "baselines, data/DOMAIN/demonstrations.jsonl for sft)")
-    flag("--model", help="seed model, also the reference: folder or hub name, or (sft) tiny (default runs/RUN_NAME/"
-                         "base)")
+    flag("--in", dest="input",
+         help="candidates, scored trajectories, demonstrations or pairs (default: runs/RUN_NAME/train.candidates.jsonl "
+              "for sweet, train.scored.jsonl there for the baselines, data/DOMAIN/demonstrations.jsonl for sft)")
+    flag("--model",
+         help="seed model, also the reference: folder or hub name, or (sft) tiny (default runs/RUN_NAME/base)")
     flag("--critic", help="the critic that ranks the candidates (default runs/RUN_NAME/critic)")
     flag("--pairs", help="where sweet writes its pairs (default runs/RUN_NAME/train.pairs.jsonl)")
     flag("--out", help="folder of the policy (default runs/RUN_NAME/policy for sweet, runs/RUN_NAME/METHOD for the "
