@@ -12,10 +12,9 @@ and it is trained so that the sum of advantages orders trajectories as their rew
 
 pi_theta starts as the seed model, pi_ref stays the seed model; its log-probabilities are computed once and cached.
 
-Choices beside the paper's, each a flag: one mean over all tokens of the trajectory (--advantage mean-per-trajectory, as
-in the authors' released code) or none (sum); no c (--context without-c); a linear head on the mean hidden state instead
-of the log-ratio (--head regression), or a value head trained with binary cross-entropy on success (--head value); which
-trajectories are paired (--pair-rule). The paper's NLL term on the chosen side is there with its coefficient (--nll).
+To this comes a small NLL term on the chosen side (--nll). Choices beside the paper's: one mean over all tokens of the
+trajectory, as in the released code, or a sum (--advantage); no c (--context without-c); a linear head on the mean
+hidden state, or a value head trained with binary cross-entropy on success (--head); other pairs (--pair-rule).
 
 --domain frontend --head regression is the paper's critic of web pages: an image-text model (any that transformers
 loads with a processor and a chat template; the paper has Qwen2-VL-7B) that sees c as the picture of the reference page,
@@ -38,6 +37,7 @@ In this file: the mathematics; the training loop; how it is computed (records, s
 log-probabilities, the critic's advantages, sharding, steps, output and checkpoints, pictures, the tiny model); flags.
 """
 import argparse
+import copy
 import functools
 import hashlib
 import json
@@ -171,8 +171,8 @@ def main():
     inputs = {"--in": args.input, "--model": args.model}
     without_effect = {"log-ratio": (), "regression": ("nll",),
                       "value": ("nll", "beta", "advantage", "pair_rule", "min_gap", "pairs_per_task")}[args.head]
-    settings = settings_of(args, inputs, without_effect)
-    if finished_already(args, settings, inputs):
+    settings = checked_settings(args, inputs, without_effect)
+    if settings is None:
         return finish()
     processor = load_processor(args.model) if args.pictures else None
     tokenizer = None if processor else load_tokenizer(args.model)
@@ -199,13 +199,11 @@ def main():
             accumulate(total, stats | model.work(batch) if part else {})
         rate = learning_rate(step, len(steps), args.lr, args.warmup, args.final_lr)
         norm = optimizer_step(model, optimizer, rate, args.clip)
-        metrics = step_metrics(step, rate, norm, total, begun)
-        check_first_step(metrics, device)
+        metrics = step_metrics(step, rate, norm, total, begun, device)
         if held_out and ((step + 1) % args.held_out_every == 0 or step + 1 == len(steps)):
             metrics |= evaluate(model, held_out, sequences, reference, critic_loss, device, args)
-            best = keep_best(args, model, metrics, best)
         log(metrics)
-        save_or_stop(args, model, optimizer, step + 1, device)
+        best = save_or_stop(args, model, optimizer, metrics, best, device)
 
     note = {"head": args.head, "pictures": args.pictures, "context": args.context, "advantage": args.advantage,
             "beta": args.beta, "pack": args.pack, "reference": args.model,
@@ -224,8 +222,7 @@ def make_items(args, tokenizer, processor):
     else:
         pairs = pair_tasks(tasks, args)
     pictures = Path(args.out).parent / "cache" / "pictures"
-    items, sequences = items_of(pairs, lambda records: sequences_of(
-        [turns_of(record, with_c) for record in records], tokenizer, processor, pictures))
+    items, sequences = items_of(pairs, lambda record: turns_of(record, with_c), tokenizer, processor, pictures)
     return *leave_out_long(items, sequences, args), cost
 
 
@@ -345,14 +342,6 @@ def put_c_in_front(messages, ground_truth):
     return messages[:first] + [{**messages[first], "content": content}] + messages[first + 1:]
 
 
-def ground_truth_of(record):
-    """c, the reference that only the critic sees."""
-    truth = (record.get("task") or {}).get("ground_truth")
-    if truth is None:
-        raise ValueError("the record has no task with a ground_truth, which the critic's context needs")
-    return truth
-
-
 def check_dialogue(messages, name):
     """Raise ValueError unless the user speaks first (after a system message)."""
     if next((m["role"] for m in messages if m["role"] != "system"), None) != "user":
@@ -362,7 +351,9 @@ def check_dialogue(messages, name):
 def turns_of(record, with_c=False):
     """A trajectory's assistant turns, which stage 1 and the baselines score: (prompt messages, response, c or None)."""
     check_dialogue(record["dialogue_history"], "dialogue_history")
-    c = ground_truth_of(record) if with_c else None
+    c = (record.get("task") or {}).get("ground_truth") if with_c else None
+    if with_c and c is None:
+        raise ValueError("the record has no task with a ground_truth, which the critic's context needs")
     messages = [{"role": "system", "content": record["system"]}] if record.get("system") else []
     turns = []
     for m in record["dialogue_history"]:
@@ -372,7 +363,7 @@ def turns_of(record, with_c=False):
     return turns
 
 
-def first_tasks(records, count, task_of=lambda record: record["task_id"]):
+def first_tasks(records, count, task_of):
     """The records of the first `count` tasks (0: of all), in the file's order. Samples of a task may lie far apart."""
     seen = set()
     for record in records:
@@ -386,16 +377,13 @@ def read_trajectories(path, kind, limit_tasks=0, with_c=False):
 
     What cannot be used is counted aloud. with_c: each must have a reference solution.
     """
-    def check(record):
-        turns_of(record, with_c)
-        return record
-
     tasks, unusable, cost = {}, Counter(), Counter()
-    for record in first_tasks(read(path, kind, each=check), limit_tasks):
+    records = read(path, kind, each=lambda record: (record, turns_of(record, with_c)))
+    for record, turns in first_tasks(records, limit_tasks, lambda found: found[0]["task_id"]):
         cost.update({"episodes": 1, **(record.get("cost") or {})})
         if kind == "scored" and (record["reward"] is None or record["finish"].startswith("error")):
             unusable["no reward (the episode failed)"] += 1
-        elif not any(m["role"] == "assistant" for m in record["dialogue_history"]):
+        elif not turns:
             unusable["no assistant turn"] += 1
         else:
             tasks.setdefault(record["task_id"], []).append(record)
@@ -423,21 +411,21 @@ def pair_tasks(tasks, args):
     return pairs
 
 
-def items_of(pairs, encode):
+def items_of(pairs, turns, tokenizer, processor=None, pictures=None):
     """[(chosen record, rejected record or None, task, label)] as items over a list of sequences.
 
-    encode: from records to a list of sequences for each.
+    turns: a function of a record that returns its turns.
     """
     records = {id(record): record for pair in pairs for record in pair[:2] if record is not None}
     sequences, of_record = [], {}
-    for key, joined in zip(records, encode(list(records.values()))):
+    encoded = sequences_of([turns(record) for record in records.values()], tokenizer, processor, pictures)
+    for key, joined in zip(records, encoded):
         of_record[key] = list(range(len(sequences), len(sequences) + len(joined)))
         sequences += joined
     answers = lambda record: record is not None and ANSWER_MARK in record["dialogue_history"][-1]["content"]
-    items = [Item(of_record[id(chosen)], [] if rejected is None else of_record[id(rejected)], (str(task), n), label,
-                  (answers(chosen), answers(rejected)), task)
-             for n, (chosen, rejected, task, label) in enumerate(pairs)]
-    return items, sequences
+    return [Item(of_record[id(chosen)], of_record.get(id(rejected), []), (str(task), n), label,
+                 (answers(chosen), answers(rejected)), task)
+            for n, (chosen, rejected, task, label) in enumerate(pairs)], sequences
 
 
 def sequences_of(dialogues, tokenizer, processor=None, pictures=None):
@@ -485,15 +473,15 @@ def hold_out(items, share, seed):
 # ---- From messages to token sequences
 
 
-def load_tokenizer(path):
-    """The tokenizer of a model, which must have a chat template."""
-    from transformers import AutoTokenizer
+def load_tokenizer(path, kind="AutoTokenizer"):
+    """The tokenizer of a model (kind AutoProcessor: its processor), which must have a chat template."""
+    import transformers
     try:
-        tokenizer = AutoTokenizer.from_pretrained(path)
-    except (OSError, ValueError) as error:
-        die(f"{path}: no tokenizer could be loaded from there ({first_line(error)})")
+        tokenizer = getattr(transformers, kind).from_pretrained(path)
+    except (ImportError, OSError, ValueError, TypeError, KeyError) as error:
+        die(f"{path}: no {kind.removeprefix('Auto').lower()} could be loaded from there ({first_line(error)})")
     if not tokenizer.chat_template:
-        die(f"{path}: the tokenizer has no chat template; take an instruction-tuned model, or add chat_template.jinja")
+        die(f"{path} has no chat template; take an instruction-tuned model, or add chat_template.jinja")
     return tokenizer
 
 
@@ -576,10 +564,10 @@ def join_turns(turns):
     rewrote what was said before (or a thought was dropped), it begins one of its own. Scores are the same either way.
     """
     sequences = []
-    for number, (prompt, response) in enumerate(turns):
+    for n, (prompt, response) in enumerate(turns):
         ids = np.concatenate([prompt, response])
         scored = np.arange(len(prompt), len(ids))
-        turn = np.full(len(response), number)
+        turn = np.full(len(response), n)
         last = sequences[-1] if sequences else None
         if last is not None and len(last.ids) <= len(prompt) and np.array_equal(last.ids, prompt[:len(last.ids)]):
             scored, turn = np.concatenate([last.scored, scored]), np.concatenate([last.turn, turn])
@@ -752,6 +740,12 @@ def empty_batch(device, pack, example):
 # ---- Attention over a forest
 
 
+def sees(query, key, end, positions, window):
+    """Whether a query sees a key, both indices into the row: it descends from it, and within the window if any."""
+    seen = (key <= query) & (query < end[key])
+    return seen if window is None else seen & (positions[query] - positions[key] < window)
+
+
 class Attention:
     """Which token of a row sees which, in the form that each device computes it from."""
 
@@ -761,34 +755,28 @@ class Attention:
 
     def allowed(self, query, key, window):
         """(n,), (m,) indices into the row -> (n, m): does the query see the key?"""
-        query, key = query[:, None], key[None, :]
-        allowed = (key <= query) & (query < self.end[key])
-        return allowed if window is None else allowed & (self.positions[query] - self.positions[key] < window)
+        return sees(query[:, None], key[None, :], self.end, self.positions, window)
 
     def block_mask(self, window, size=128):
         """FlexAttention's mask: blocks that nobody sees are skipped, blocks that all see need no mask."""
         if window not in self.masks:
             from torch.nn.attention.flex_attention import BlockMask
             end, positions = self.end, self.positions
-            count = len(end) // size
-            ends, depths = end.view(count, size), positions.view(count, size)
-            first = torch.arange(count, device=end.device) * size
-            below = first[:, None] > first[None, :]  # the key block comes before the query block
-            some = (below & (ends.amax(1)[None, :] > first[:, None])) | (first[:, None] == first[None, :])
-            whole = below & (ends.amin(1)[None, :] >= first[:, None] + size)
+            ends, depths = end.view(-1, size), positions.view(-1, size)  # (blocks, size)
+            keys = torch.arange(len(ends), device=end.device) * size     # (blocks,) where each begins
+            queries = keys[:, None]
+            some = (keys == queries) | (keys < queries) & (ends.amax(1) > queries)
+            full = (keys < queries) & (ends.amin(1) >= queries + size)
             if window is not None:
-                some &= depths.amin(1)[:, None] - depths.amax(1)[None, :] < window
-                whole &= depths.amax(1)[:, None] - depths.amin(1)[None, :] < window
+                some &= depths.amin(1)[:, None] - depths.amax(1) < window
+                full &= depths.amax(1)[:, None] - depths.amin(1) < window
 
-            def rule(batch, head, query, key):
-                seen = (key <= query) & (query < end[key])
-                return seen if window is None else seen & (positions[query] - positions[key] < window)
-
-            def listed(chosen):  # (count, count) -> how many key blocks each query block has, and which, those first
+            def listed(chosen):  # how many key blocks each query block has, and their numbers, those first
                 return chosen.sum(1, dtype=torch.int32)[None, None], \
                     chosen.int().argsort(dim=1, descending=True, stable=True).int()[None, None]
-            self.masks[window] = BlockMask.from_kv_blocks(*listed(some & ~whole), *listed(whole), BLOCK_SIZE=size,
-                                                          mask_mod=rule)
+            self.masks[window] = BlockMask.from_kv_blocks(
+                *listed(some & ~full), *listed(full), BLOCK_SIZE=size,
+                mask_mod=lambda batch, head, query, key: sees(query, key, end, positions, window))
         return self.masks[window]
 
     def block_inputs(self, window):
@@ -1020,14 +1008,6 @@ def new_head(args):
     return head
 
 
-def head_weights(model):
-    """The head as lists of numbers for critic.json, or None. Every rank takes part."""
-    if model.head is None:
-        return None
-    whole = lambda p: (p.full_tensor() if hasattr(p, "full_tensor") else p).detach().float().flatten().tolist()
-    return {"weight": whole(model.head.weight), "bias": whole(model.head.bias)}
-
-
 class Critic:
     """A trained critic: what every stage asks for the advantages of turns.
 
@@ -1042,28 +1022,26 @@ class Critic:
         self.device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
         file = Path(path) / "critic.json"
         try:
-            self.note = json.loads(file.read_text(encoding="utf-8"))
-            [self.note[key] for key in ("context", "advantage", "reference")]
-            self.head = None
-            if self.note["head"] != "log-ratio":
-                weights = self.note["weights"]
-                self.head = nn.Linear(len(weights["weight"]), 1)
-                self.head.load_state_dict({"weight": torch.tensor([weights["weight"]]),
-                                           "bias": torch.tensor(weights["bias"])})
+            note = self.note = json.loads(file.read_text(encoding="utf-8"))
+            self.with_c = note["context"] == "with-c" and not without_c
+            self.kind = "last" if note["head"] == "value" else "sum" if note["advantage"] == "sum" else "mean"
+            self.reference, self.head = note["reference"], None
+            if note["head"] != "log-ratio":
+                weights = {name: torch.tensor(note["weights"][name]) for name in ("weight", "bias")}
+                self.reference, self.head = None, nn.Linear(len(weights["weight"]), 1)
+                self.head.load_state_dict(weights | {"weight": weights["weight"][None]})
         except OSError:
             die(f"{path}: no critic.json in there; train one first with train_critic.py, or name another with --critic")
         except (LookupError, TypeError, ValueError, AttributeError, RuntimeError):
             die(f"{file} is not what train_critic.py writes; train the critic again, or name another with --critic")
-        self.reference = self.note["reference"] if self.head is None else None
         if self.reference:
             context_of(self.reference)  # it is needed only after the critic's pass: exit now if it is gone
-            if fingerprint(self.reference) != self.note.get("reference_fingerprint", fingerprint(self.reference)):
+            if fingerprint(self.reference) != note.get("reference_fingerprint", fingerprint(self.reference)):
                 die(f"{self.reference} is no longer the model that {path} was trained from; train the critic again")
-        self.with_c = self.note["context"] == "with-c" and not without_c
         self.reference_with_c = self.with_c and not reference_without_c
-        self.processor = load_processor(path) if self.note.get("pictures") else None
+        self.processor = load_processor(path) if note.get("pictures") else None
         self.tokenizer = self.processor.tokenizer if self.processor else load_tokenizer(path)
-        self.args = argparse.Namespace(pack=self.note.get("pack", "tree"), micro_tokens=micro_tokens, compile=False,
+        self.args = argparse.Namespace(pack=note.get("pack", "tree"), micro_tokens=micro_tokens, compile=False,
                                        checkpointing="none", cpu_offload=offload)
 
     def advantages(self, turns):
@@ -1080,10 +1058,9 @@ class Critic:
             if self.reference_with_c != self.with_c:
                 sequences = self.sequences(turns, self.reference_with_c)
             values = [v - r for v, r in zip(values, self.score(self.reference, sequences))]
-        if self.note["head"] == "value":
-            return [float(v[-1]) for v in values]
-        mean = self.note["advantage"] != "sum"
-        return [float(v.mean(dtype=np.float64) if mean else v.sum(dtype=np.float64)) for v in values]
+        of = {"last": lambda v: v[-1], "sum": lambda v: v.sum(dtype=np.float64),
+              "mean": lambda v: v.mean(dtype=np.float64)}[self.kind]
+        return [float(of(v)) for v in values]
 
     def sequences(self, turns, with_c):
         if with_c and any(c is None for _, _, c in turns):
@@ -1096,7 +1073,8 @@ class Critic:
     def score(self, path, sequences):
         model = self.models.get(path)
         if model is None:
-            model = load_model(path, self.device, self.args, self.head, train=False, processor=self.processor)
+            head = copy.deepcopy(self.head)  # which is sharded with the model
+            model = load_model(path, self.device, self.args, head, train=False, processor=self.processor)
         if self.resident:
             self.models[path] = model
         title = "" if self.resident else "critic" if path == self.path else "reference"
@@ -1131,8 +1109,8 @@ def release(model):
 def load_model(path, device, args, head=None, train=True, processor=None):
     """A Scorer around the causal language model at `path`, sharded over the ranks; with a processor an image-text one.
 
-    Under a process group weights and reductions are float32. Rank 0 alone reads the file, whole; each rank then gets
-    its shards. Without a group (CPU, or a critic inside rollout.py on a GPU, then in bf16) it is loaded as it is.
+    Under a process group rank 0 alone reads the file, whole, in float32; each rank then gets its shards. Without one
+    (CPU, or a critic inside rollout.py on a GPU, then in bf16) it is loaded as it is.
     """
     from safetensors import SafetensorError
     from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
@@ -1148,27 +1126,21 @@ def load_model(path, device, args, head=None, train=True, processor=None):
     no_trees = f"{path}: the attention of this model takes no tree mask; compute each sequence by itself: --pack none"
     lm, full = None, {}
     try:
-        config = AutoConfig.from_pretrained(path)
-        kinds = set(getattr(config.get_text_config(), "layer_types", None) or ())
-        if trees and not kinds <= {"full_attention", "sliding_attention"}:
-            die(no_trees)
         if rank() == 0:
             lm, info = kind.from_pretrained(path, output_loading_info=True, **options)
             if info["missing_keys"]:
                 die(f"{path}: the weights there lack {sorted(info['missing_keys'])[0]} ({len(info['missing_keys'])} "
                     f"are missing); make or fetch the model again")
         if grouped:
-            full = {f"lm.{name}": weight for name, weight in lm.state_dict().items()} if lm else {}
+            full = Scorer(lm, head).state_dict() if lm else {}
             buffers = from_rank0(lambda: dict(lm.named_buffers()))  # rotary frequencies and the like: in no file
             with torch.device("meta"):
-                lm = kind.from_config(config, **options)
+                lm = kind.from_config(AutoConfig.from_pretrained(path), **options)
     except (SafetensorError, OSError, ValueError, KeyError, RuntimeError) as error:
-        if trees and "attn" in str(error).lower():
+        if error.args == ("tree",):  # old families look their attention up in a table of their own
             die(no_trees)
         what = "image-text-to-text" if processor else "causal language"
         die(f"{path}: no {what} model could be loaded from there ({first_line(error)})")
-    if trees and not lm._supports_attention_backend:
-        die(no_trees)
     for module in lm.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
@@ -1181,8 +1153,6 @@ def load_model(path, device, args, head=None, train=True, processor=None):
             layer.compile(dynamic=True)
     model = Scorer(lm, head, head_bytes=2 ** (32 if device.type == "cuda" else 29), processor=processor)
     if grouped:
-        if head is not None:
-            full |= {f"head.{name}": weight.clone() for name, weight in head.state_dict().items()} if full else {}
         shard(model, device, args.cpu_offload)
         model.to_empty(device="cpu" if args.cpu_offload else device)
         lm.tie_weights()  # to_empty gave a tied weight one copy at each of its places
@@ -1200,6 +1170,9 @@ def load_model(path, device, args, head=None, train=True, processor=None):
 @torch.no_grad()
 def trees_agree(model, device):
     """Whether three short dialogues as a tree have the log-probabilities that they have one by one."""
+    kinds = set(getattr(model.lm.config.get_text_config(), "layer_types", None) or ())
+    if not model.lm._supports_attention_backend or not kinds <= {"full_attention", "sliding_attention"}:
+        return False
     ids = np.arange(24, dtype=np.int32) % model.lm.config.vocab_size
     paths = [ids, np.concatenate([ids[:12], ids[3:9]]), np.concatenate([ids[:5], ids[1:8]])]
     sequences = [Sequence(path, np.arange(4, len(path)), np.zeros(len(path) - 4, np.int64)) for path in paths]
@@ -1222,10 +1195,8 @@ def save_model(model, tokenizer, seed, args, cost, note=None):
     from transformers import GenerationConfig
     from transformers.utils import cached_file
     if args.keep_best:
-        load_best(model, args)
-    state = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True)) \
-        if dist.is_initialized() else model.state_dict()
-    weights = head_weights(model)
+        read_checkpoint(Path(args.out) / "checkpoints" / "best", model)
+    state = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
     if rank() == 0:
         lm, out = model.lm, Path(args.out)
         part = out.with_name(out.name + ".part")
@@ -1247,7 +1218,9 @@ def save_model(model, tokenizer, seed, args, cost, note=None):
                 shutil.copy(generation, part / "generation_config.json")
             (part / "cost.json").write_text(json.dumps(cost, indent=1) + "\n")
             if note:
-                (part / "critic.json").write_text(json.dumps({**note, "weights": weights}, indent=1))
+                head = {key: state[f"head.{key}"].float().flatten().tolist()
+                        for key in ("weight", "bias")} if model.head is not None else None
+                (part / "critic.json").write_text(json.dumps({**note, "weights": head}, indent=1))
             # config.json comes last: its presence says that the output is complete
             for file in sorted(part.iterdir(), key=lambda f: (f.name == "config.json", f.name)):
                 os.replace(file, out / file.name)
@@ -1310,8 +1283,8 @@ def learning_rate(step, steps, peak, warmup=0.03, final=0.1):
     warm = max(1, round(warmup * steps))
     if step < warm:
         return peak * (step + 1) / warm
-    progress = (step - warm) / max(1, steps - warm)
-    return peak * (final + (1 - final) * 0.5 * (1 + math.cos(math.pi * progress)))
+    passed = (step - warm) / max(1, steps - warm)
+    return peak * (final + (1 - final) * 0.5 * (1 + math.cos(math.pi * passed)))
 
 
 def reduce_at_the_end(model, last):
@@ -1339,41 +1312,32 @@ def accumulate(total, stats):
         total[name] = (old[0] + value, old[1] + count)
 
 
-def means(total):
-    """{name: (sum, count)} of this rank to {name: mean (or sum) over all ranks}; one wait for the device."""
-    names = list(total)
-    flat = [torch.as_tensor(x, dtype=torch.float64).cpu() for name in names for x in total[name]]
-    flat = torch.stack(flat).tolist() if flat else []
-    everyone = gather({(rank(), name): flat[2 * i:2 * i + 2] for i, name in enumerate(names)})
-    total = {}
-    for (_, name), stat in everyone.items():
-        accumulate(total, {name: stat})
+def means(mine):
+    """{name: (sum, count)} of this rank to {name: mean (or sum) over all ranks}."""
+    mine, total = {name: (float(value), float(count)) for name, (value, count) in mine.items()}, {}
+    for stats in gather({rank(): mine}).values():
+        accumulate(total, stats)
     return {name: value / count if count else value for name, (value, count) in total.items()}
 
 
-def step_metrics(step, rate, norm, total, begun):
-    """One step's line of metrics.jsonl: what is logged of the loss, and what it cost."""
+def step_metrics(step, rate, norm, total, begun, device):
+    """One step's line of metrics.jsonl: what is logged of the loss, and what it cost. Exits if it shows a mistake."""
     values = means(total)
     seconds = time.perf_counter() - begun
     tokens, flops = values.pop("tokens"), values.pop("flops")
-    memory = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else \
+    memory = torch.cuda.max_memory_allocated() if device.type == "cuda" else \
         resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    metrics = {"step": step + 1, "lr": rate, "gradient_norm": norm, **values, "tokens": int(tokens),
-               "seconds": round(seconds, 4), "tokens_per_second": round(tokens / seconds, 1),
-               "tflops": round(flops / seconds / 1e12, 4), "memory_gib": round(memory / 2 ** 30, 3)}
-    if not math.isfinite(metrics["loss"]) or not math.isfinite(norm):
-        die(f"step {step + 1}: the loss is {metrics['loss']}, the gradient's norm {norm}; nothing of this step was "
+    if not math.isfinite(values["loss"]) or not math.isfinite(norm):
+        die(f"step {step + 1}: the loss is {values['loss']}, the gradient's norm {norm}; nothing of this step was "
             f"saved, the last checkpoint is intact; try a smaller --lr")
-    return metrics
-
-
-def check_first_step(metrics, device):
-    """Before the first update the model is the reference, whatever the loss: every log-ratio is zero."""
-    half_square = metrics.get("half_squared_log_ratio_chosen", 0.0)
-    if metrics["step"] == 1 and half_square > (0.01 if device.type == "cuda" else 1e-6):
-        die(f"the model's log-probabilities differ from its reference's before the first step, by "
-            f"{(2 * half_square) ** 0.5:.2g} nats a token: the cached reference is not this model's; delete the folder "
-            f"cache beside --out and start again")
+    # Before the first update the model is its reference: every log-ratio is zero.
+    distance = (2 * values.get("half_squared_log_ratio_chosen", 0.0)) ** 0.5
+    if step == 0 and distance > (0.14 if device.type == "cuda" else 0.0014):
+        die(f"the model's log-probabilities differ from its reference's before the first step, by {distance:.2g} nats "
+            f"a token: the cached reference is not this model's; delete the folder cache beside --out and start again")
+    return {"step": step + 1, "lr": rate, "gradient_norm": norm, **values, "tokens": int(tokens),
+            "seconds": round(seconds, 4), "tokens_per_second": round(tokens / seconds, 1),
+            "tflops": round(flops / seconds / 1e12, 4), "memory_gib": round(memory / 2 ** 30, 3)}
 
 
 @torch.no_grad()
@@ -1401,41 +1365,38 @@ COST = ("episodes", "sampled_tokens", "simulator_calls", "optimizer_steps", "tra
 signals = []  # the signals that asked the run to stop
 
 
-def settings_of(args, inputs, without_effect):
-    """What decides the result, and so must not change when a run is continued: flags, and the content of the inputs."""
-    without_effect = {*NOT_SETTINGS, *without_effect, *([] if args.held_out else ["held_out_every"])}
-    flags = {name: value for name, value in vars(args).items() if name not in without_effect}
-    content = {f"content of {flag}": fingerprint(path) for flag, path in inputs.items()}
-    return {"script": Path(sys.argv[0]).stem, **flags, **content}
+def checked_settings(args, inputs, without_effect, outputs={}):
+    """What decides the result: flags, and the content of the inputs. None if --out is complete with just these.
 
-
-def finished_already(args, settings, inputs):
-    """Compare the settings with those that the output was begun with; True if it is complete. Writes nothing."""
+    inputs, outputs: {flag: path}; --out may hold none of them. without_effect: flags that this run does not heed.
+    Exits if --out was begun with other settings or is somebody else's; writes nothing.
+    """
     def look():
         out = Path(args.out)
-        inside = {"the working directory": ".", **inputs, "the folder of caches": out.parent / "cache"}
+        inside = {"the working directory": ".", **inputs, **outputs, "the folder of caches": out.parent / "cache"}
         for name, path in inside.items():
             if Path(path).resolve().is_relative_to(out.resolve()):
                 die(f"--out {out} is or holds {name} ({path}); name another folder with --out")
         check_path(out / "metrics.jsonl")
         check_path(out.parent / "cache" / "reference")
+        left_out = {*NOT_SETTINGS, *without_effect, *([] if args.held_out else ["held_out_every"])}
+        settings = {"script": Path(sys.argv[0]).stem,
+                    **{name: value for name, value in vars(args).items() if name not in left_out},
+                    **{f"content of {flag}": fingerprint(path) for flag, path in inputs.items()}}
         begun = out / "settings.json"
         if not begun.is_file():
             if out.exists() and any(out.iterdir()):
                 die(f"{out} exists and was not written by this script; name another folder with --out")
-            return False
-        if not args.overwrite:
+        elif args.overwrite:
+            before = begun.read_text(encoding="utf-8")
+            if '"script"' in before and f'"{settings["script"]}"' not in before:
+                die(f"{out} was written by another script; name another folder with --out")
+        else:
             check_settings(begun, settings)
-            return (out / "config.json").is_file()
-        before = begun.read_text(encoding="utf-8")
-        if '"script"' in before and f'"{settings["script"]}"' not in before:
-            die(f"{out} was written by another script; name another folder with --out")
-        return False
-
-    finished = from_rank0(look)
-    if finished:
-        say(f"{args.out} is finished already (--overwrite trains it again)")
-    return finished
+            if (out / "config.json").is_file():
+                return print(f"{out} is finished already (--overwrite trains it again)", flush=True)
+        return settings
+    return from_rank0(look)
 
 
 def begin_training(model, args, settings):
@@ -1453,34 +1414,44 @@ def begin_training(model, args, settings):
                 part.write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, betas=tuple(args.betas),
                                   weight_decay=args.weight_decay, fused=True)
-    first = load_checkpoint(out / "checkpoints", model, optimizer)
-    if first:
-        say(f"continuing {args.out} after step {first}")
+    newest, first = from_rank0(lambda: max(out.glob("checkpoints/step-??????"), default=None)), 0
+    if newest:
+        first = int(newest.name[5:])
+        read_checkpoint(newest, model, optimizer)
+        say(f"continuing {out} after step {first}")
     signals.clear()
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, lambda number, frame: signals.append(number))
-    losses = [line.get("held_out_loss", math.inf) for line in from_rank0(lambda: metrics_until(out, first))]
-    return optimizer, first, min(losses, default=math.inf)
+    return optimizer, first, from_rank0(lambda: cut_back_metrics(out / "metrics.jsonl", first))
 
 
-def metrics_until(out, step):
-    """The lines of metrics.jsonl up to a step."""
-    path = Path(out) / "metrics.jsonl"
-    lines = path.read_text(encoding="utf-8").splitlines()[:step] if path.is_file() else []
-    return [json.loads(line) for line in lines]
+def cut_back_metrics(file, step):
+    """Drop the lines after the step that training goes on from. Returns the least held-out loss before it."""
+    lines = file.read_text(encoding="utf-8").splitlines()[:step] if file.is_file() else []
+    with whole(file) as part:
+        part.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    return min((json.loads(line).get("held_out_loss", math.inf) for line in lines), default=math.inf)
 
 
-def write_state(folder, state):
+def state_of(model, *optimizers):
+    """Everything that the next step depends on: weights and AdamW's averages. The learning rate, the order of the data
+    and every random choice follow from the step and the seed."""
+    from torch.distributed.checkpoint.state_dict import get_state_dict
+    warnings.filterwarnings("ignore", "torch.distributed is disabled")  # one process without torchrun: intended
+    weights, averages = get_state_dict(model, optimizers)
+    return {"model": weights, "optimizer": averages} if optimizers else {"model": weights}
+
+
+def write_checkpoint(folder, model, *optimizers):
     """Each rank writes its shards; the folder appears only once it is complete."""
     import torch.distributed.checkpoint as dcp
-    warnings.filterwarnings("ignore", "torch.distributed is disabled")  # one process without torchrun: intended
     part = folder.with_suffix(".part")
     try:
         if rank() == 0:
             shutil.rmtree(part, ignore_errors=True)
             part.mkdir(parents=True)
         barrier()
-        dcp.save(state, checkpoint_id=str(part), no_dist=not dist.is_initialized())
+        dcp.save(state_of(model, *optimizers), checkpoint_id=str(part), no_dist=not dist.is_initialized())
         if rank() == 0:
             shutil.rmtree(folder, ignore_errors=True)
             os.replace(part, folder)
@@ -1490,82 +1461,49 @@ def write_state(folder, state):
     barrier()
 
 
-def read_state(folder, state, partial=False):
+def read_checkpoint(folder, model, *optimizers):
+    """Onto this number of ranks, however many wrote it."""
     import torch.distributed.checkpoint as dcp
-    warnings.filterwarnings("ignore", "torch.distributed is disabled")
+    from torch.distributed.checkpoint.state_dict import set_state_dict
+    state = state_of(model, *optimizers)
+    # What a head leaves unused (the output embedding) never had a gradient, and AdamW no averages of it to save.
+    planner = dcp.DefaultLoadPlanner(allow_partial_load=model.head is not None)
     try:
-        dcp.load(state, checkpoint_id=str(folder), no_dist=not dist.is_initialized(),
-                 planner=dcp.DefaultLoadPlanner(allow_partial_load=partial))
+        dcp.load(state, checkpoint_id=str(folder), no_dist=not dist.is_initialized(), planner=planner)
     except (Exception, dcp.api.CheckpointException) as error:  # of many kinds, all of which mean the same
         die(f"{folder} is damaged ({str(error).strip().splitlines()[-1][:100]}); remove it, and the same command "
             f"continues from the one before it")
-    return state
+    set_state_dict(model, optimizers, model_state_dict=state["model"], optim_state_dict=state.get("optimizer", {}))
 
 
-def save_checkpoint(args, model, optimizer, step):
-    """Everything that the next step depends on: weights and AdamW's averages; the learning rate, the order of the data
-    and every random choice follow from the step and the seed. It loads onto another number of ranks as well."""
-    from torch.distributed.checkpoint.state_dict import get_state_dict
-    folder = Path(args.out) / "checkpoints"
-    weights, moments = get_state_dict(model, optimizer)
-    write_state(folder / f"step-{step:06d}", {"model": weights, "optimizer": moments})
-    if rank() == 0:
-        for old in sorted(folder.glob("step-??????"))[:-args.keep]:
-            shutil.rmtree(old)
+def save_or_stop(args, model, optimizer, metrics, best, device):
+    """Save every --save-every steps; and if a rank got SIGTERM (a scheduler's warning) or Ctrl-C, save and leave.
 
-
-def load_checkpoint(folder, model, optimizer):
-    """Continue from the newest checkpoint in `folder`; returns its step, or 0 if there is none."""
-    from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
-    newest = from_rank0(lambda: max(folder.glob("step-??????"), default=None))
-    if newest is None:
-        return 0
-    weights, moments = get_state_dict(model, optimizer)
-    # What a head leaves unused (the output embedding) never had a gradient, and AdamW no averages of it to save.
-    state = read_state(newest, {"model": weights, "optimizer": moments}, partial=model.head is not None)
-    set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
-    return int(newest.name[5:])
-
-
-def keep_best(args, model, metrics, best):
-    """With --keep-best: save the weights if their held-out loss is the least so far. Returns the least."""
-    from torch.distributed.checkpoint.state_dict import get_model_state_dict
-    if args.keep_best and metrics["held_out_loss"] < best:
-        write_state(Path(args.out) / "checkpoints" / "best", {"model": get_model_state_dict(model)})
-    return min(best, metrics["held_out_loss"])
-
-
-def load_best(model, args):
-    from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
-    state = read_state(Path(args.out) / "checkpoints" / "best", {"model": get_model_state_dict(model)})
-    set_model_state_dict(model, state["model"])
-
-
-def save_or_stop(args, model, optimizer, step, device):
-    """Save every --save-every steps; and if a rank got SIGTERM (a scheduler's warning) or Ctrl-C, save and leave."""
+    With --keep-best also the weights whose held-out loss is the least so far. best: that loss; returns the new one.
+    """
+    step, loss, folder = metrics["step"], metrics.get("held_out_loss", math.inf), Path(args.out) / "checkpoints"
+    if args.keep_best and loss < best:
+        write_checkpoint(folder / "best", model)
     asked = torch.tensor([float(len(signals))], device=device)
     if dist.is_initialized():
         dist.all_reduce(asked)
     if asked.item() or args.save_every and step % args.save_every == 0:
-        save_checkpoint(args, model, optimizer, step)
+        write_checkpoint(folder / f"step-{step:06d}", model, optimizer)
+        for old in sorted(folder.glob("step-??????"))[:-args.keep] if rank() == 0 else ():
+            shutil.rmtree(old)
     if asked.item():
         say(f"stopped by a signal after step {step}, which is saved; the same command continues")
         finish()
         sys.exit(128 + (signals[0] if signals else signal.SIGTERM))
+    return min(best, loss)
 
 
 def open_log(args, first, steps):
-    """A function that takes a step's metrics: to metrics.jsonl, the tracker and the progress bar. Only rank 0's does.
-
-    metrics.jsonl is cut back to the step that training goes on from.
-    """
+    """A function that sends a step's metrics to metrics.jsonl, the tracker and the progress bar. Only rank 0's does."""
     if rank() > 0:
         return lambda metrics: None
     out, send = Path(args.out), lambda metrics: None
-    before = metrics_until(out, first)
-    file = open(out / "metrics.jsonl", "w", encoding="utf-8")
-    file.writelines(json.dumps(metrics) + "\n" for metrics in before)
-    file.flush()
+    file = open(out / "metrics.jsonl", "a", encoding="utf-8")
     try:
         if args.tracker == "tensorboard":
             from torch.utils.tensorboard import SummaryWriter
@@ -1574,8 +1512,8 @@ def open_log(args, first, steps):
         elif args.tracker == "wandb":
             import wandb
             begun = (out / "settings.json").stat().st_mtime_ns  # a continued run keeps the file, a new one has its own
-            wandb.init(project="sweet-rl", name=args.out, id=digest(str(out.resolve()), begun), resume="allow",
-                       config=vars(args))
+            name = digest(str(out.resolve()), begun)
+            wandb.init(project="sweet-rl", name=args.out, id=name, resume="allow", config=vars(args))
             send = lambda metrics: wandb.log(metrics, step=metrics["step"])
     except ImportError:
         die(f"--tracker {args.tracker}: not installed; pip install {args.tracker}")
@@ -1601,18 +1539,9 @@ PICTURE = 512, 1024  # pixels: a page's picture is scaled to this width, and cut
 
 def load_processor(path):
     """The processor of an image-text model: its tokenizer and chat template, and how it cuts pictures into patches."""
-    from transformers import AutoProcessor
-    try:
-        processor = AutoProcessor.from_pretrained(path)
-    except ImportError as error:
-        die(f"{path}: its processor cannot be loaded without another package "
-            f"({' '.join(str(error).split()).split('. ')[0]})")
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        die(f"{path}: no processor for pictures could be loaded from there ({first_line(error)})")
+    processor = load_tokenizer(path, "AutoProcessor")
     if not hasattr(processor, "image_processor"):
         die(f"{path}: this model reads text only; a critic that sees pages needs an image-text-to-text model")
-    if not processor.chat_template:
-        die(f"{path}: the processor has no chat template; take an instruction-tuned model, or add chat_template.jinja")
     processor.tokenizer.pad_token = processor.tokenizer.pad_token or processor.tokenizer.eos_token
     return processor
 
@@ -1625,12 +1554,11 @@ def photograph(pages, folder):
     files = {page: folder / f"{name(page)}.png" for page in pages}
     missing = from_rank0(lambda: sorted(page for page, file in files.items() if not file.is_file()))[rank()::world()]
     if missing:
-        folder.mkdir(parents=True, exist_ok=True)
+        failed = 0
         try:
             renderer = Renderer(browsers=2 if world() == 1 else 1)
         except RuntimeError as error:
             die(str(error))
-        failed = 0
         with renderer:
             for page, picture in zip(progress(missing, "pages", "page"), renderer.render_many(missing)):
                 pixels = picture.rgb                                                               # (H, W, 3)
@@ -1678,13 +1606,11 @@ def view_turns(turns, processor, folder):
             text = text.replace(token, " ")  # what a stranger wrote must not stand for a picture
         lead = "The picture shows" if reference is None else \
             "The first picture shows the page that is wanted, the second"
-        texts.append(f"{lead} the page of the last reply.\n\n{text}")
+        content = [{"type": "image"}] * len(shown[-1])
+        content += [{"type": "text", "text": f"{lead} the page of the last reply.\n\n{text}"}]
+        texts.append(processor.apply_chat_template([{"role": "user", "content": content}], tokenize=False))
     files = photograph({page for pages in shown for page in pages}, folder)
-    views = []
-    for pages, text in zip(shown, texts):
-        content = [{"type": "image"}] * len(pages) + [{"type": "text", "text": text}]
-        prompt = processor.apply_chat_template([{"role": "user", "content": content}], tokenize=False)
-        views.append((prompt, [str(files[page]) for page in pages]))
+    views = [(text, [str(files[page]) for page in pages]) for text, pages in zip(texts, shown)]
     mine = progress(range(rank(), len(views), world()), "pictures", "turn")
     ids = gather({n: read_views(processor, [views[n]])["input_ids"][0].numpy().astype(np.int32) for n in mine})
     return [Sequence(ids[n], np.arange(len(ids[n])), np.zeros(len(ids[n]), np.int64), view)
@@ -1742,36 +1668,29 @@ def make_tiny_model(path, texts, vocabulary, seed):
 # ---- The command line
 
 
-def run_flags(parser):
-    """What both training scripts call by the same names, and which trajectories of a task they pair."""
-    flag = parser.add_argument
-    flag("--run-name", default="default", help="the defaults below lie in runs/RUN_NAME (default default)")
-    flag("--domain", choices=["backend", "frontend"], default="backend",
-         help="frontend: epochs, pairs and gap default to the paper's for pages (default backend)")
-    flag("--pair-rule", choices=["best-vs-lower", "all"],
-         help="best-vs-lower: a task's first fully passing trajectory against each that scores lower; all: every two "
-              "trajectories whose rewards differ (default best-vs-lower; frontend all)")
-    flag("--min-gap", type=number(float, least=0, most=1),
-         help="smallest difference of rewards in a pair (default 0; frontend 0.1)")
-    flag("--pairs-per-task", type=number(int, least=0), default=0,
-         help="most pairs of one task, a random choice; 0: all (default 0)")
-
-
 def training_flags(parser, lr, epochs, batch_size):
     """The flags that both training scripts have; the first three have defaults of the stage's, in words here."""
     flag, share, count = parser.add_argument, number(float, least=0, most=1), number(int, least=0)
     # data
+    flag("--run-name", default="default", help="the defaults below lie in runs/RUN_NAME (default default)")
+    flag("--domain", choices=["backend", "frontend"], default="backend",
+         help="frontend: epochs, pairs and gap default to the paper's for pages (default backend)")
+    flag("--pair-rule", choices=["best-vs-lower", "all"],
+         help="best-vs-lower: a task's first fully passing trajectory against each lower one; all: every two whose "
+              "rewards differ (default best-vs-lower; frontend all)")
+    flag("--min-gap", type=share, help="smallest difference of rewards in a pair (default 0; frontend 0.1)")
+    flag("--pairs-per-task", type=count, default=0,
+         help="most pairs of one task, a random choice; 0: all (default 0)")
     flag("--limit-tasks", type=count, default=0,
-         help="use the first so many tasks of --in, with all their trajectories; 0: all (default 0)")
+         help="use the first so many tasks of --in, all their trajectories; 0: all (default 0)")
     flag("--held-out", type=share, default=0.0, help="share of the tasks that is not trained on; loss and accuracy "
          "there are logged as held_out_loss and held_out_accuracy (default 0)")
     flag("--held-out-every", type=number(int, least=1), default=50,
          help="steps between measurements on the held-out tasks; there is one after the last step (default 50)")
     flag("--keep-best", action="store_true", help="write the weights with the least held_out_loss, not the last ones")
     flag("--shuffle", choices=["pairs", "turns", "trajectories"], default="turns",
-         help="what is shuffled: pairs, as the released code does; turns, all pairs of a turn staying in one step, "
-              "which differs where --pairs-per-turn is not 1 (at 4, half the computation of pairs); trajectories (for "
-              "pairs of trajectories: tasks), cheaper still, but a step's pairs are then alike (default turns)")
+         help="what is shuffled: pairs (released code); turns, whose pairs stay in one step (with --pairs-per-turn 4 "
+              "half the work); trajectories (or tasks): cheaper still, but a step's pairs are alike (default turns)")
     # optimisation
     flag("--lr", type=number(float, above=0, most=1e38), help=f"peak learning rate of AdamW (default {lr})")
     flag("--epochs", type=number(int, least=1), help=f"passes over the data (default {epochs})")
@@ -1787,18 +1706,15 @@ def training_flags(parser, lr, epochs, batch_size):
     flag("--seed", type=count, default=0, help="seed of every random choice (default 0)")
     # memory and speed
     flag("--pack", choices=["tree", "none"], default="tree",
-         help="tree: compute what sequences share at their beginning once; none: each sequence by itself, in padded "
-              "rows, for models whose attention takes no tree mask (default tree)")
+         help="tree: compute shared beginnings once; none: padded rows, for attention without masks (default tree)")
     flag("--micro-tokens", type=number(int, least=1), default=8192,
          help="most tokens in one forward pass; the rest of a step is accumulated (default 8192)")
     flag("--micro-batch", type=count, default=0,
          help="most pairs in one forward pass; 0: as many as --micro-tokens allow (default 0)")
     flag("--max-length", type=count, default=0,
-         help="leave out, and count, dialogues of more tokens; 0: none, and one that does not fit into the model's "
-              "context is an error (default 0)")
+         help="leave out dialogues of more tokens; 0: none, and one too long for the model is an error (default 0)")
     flag("--checkpointing", choices=["none", "selective", "full"], default="none",
-         help="compute activations again in the backward pass instead of keeping them: of no layer, of every second, "
-              "of all; none is fastest where it fits (default none)")
+         help="layers whose activations are not kept but computed again: none, every second, all (default none)")
     flag("--cpu-offload", action="store_true",
          help="keep parameters and AdamW's averages in CPU memory (under torchrun, or with CUDA)")
     flag("--compile", action="store_true", help="torch.compile each decoder layer; the first steps are slow")
@@ -1806,8 +1722,7 @@ def training_flags(parser, lr, epochs, batch_size):
     flag("--tracker", choices=["none", "tensorboard", "wandb"], default="none",
          help="send the metrics there as well (default none)")
     flag("--save-dtype", choices=["float32", "bfloat16", "float16"], default="float32",
-         help="precision of the written model; at a learning rate of 2e-7 most updates are smaller than what bfloat16 "
-              "can hold (default float32)")
+         help="precision of the written model; bfloat16 loses most updates of a rate of 2e-7 (default float32)")
     flag("--save-every", type=count, default=200,
          help="steps between checkpoints, from which the same command continues; 0: none (default 200)")
     flag("--keep", type=number(int, least=1), default=2, help="checkpoints to keep (default 2)")
@@ -1841,17 +1756,15 @@ def parse_args():
     # the critic
     flag("--beta", type=number(float, above=0), default=0.1, help="inverse temperature of Eq. 2 (default 0.1)")
     flag("--advantage", choices=["mean-per-turn", "mean-per-trajectory", "sum"], default="mean-per-turn",
-         help="how token log-ratios become a trajectory's score: the sum of each turn's mean (paper), one mean over "
-              "all tokens (released code), or no length normalisation (default mean-per-turn)")
+         help="a trajectory's score: the sum of its turns' mean log-ratios (paper), one mean over all tokens (released "
+              "code), or their plain sum (default mean-per-turn)")
     flag("--context", choices=["with-c", "without-c"], default="with-c",
          help="whether the critic sees the reference solution (default with-c)")
     flag("--head", choices=["log-ratio", "regression", "value"], default="log-ratio",
-         help="log-ratio (Eq. 3), a linear head on a turn's mean hidden state (with --domain frontend: of an "
-              "image-text model that sees both pages), or a value head trained with binary cross-entropy on success "
-              "(default log-ratio)")
+         help="log-ratio (Eq. 3); regression: a linear head on a turn's mean hidden state (frontend: of an image-text "
+              "model that sees both pages); value: one trained on success (default log-ratio)")
     flag("--nll", type=number(float, least=0), default=0.01,
          help="weight of the chosen side's mean NLL per token (default 0.01)")
-    run_flags(parser)
     training_flags(parser, lr="2e-7", epochs="4; frontend 8", batch_size="8")
     args = parser.parse_args()
     run, pages = Path("runs") / args.run_name, args.domain == "frontend"

@@ -48,13 +48,12 @@ import torch.nn.functional as F
 
 from sandbox import ANSWER_MARK, check_path, die, fingerprint, number, read, whole
 from train_critic import (
-    Critic, Item, accumulate, barrier, begin_training, check_dialogue, check_first_step, check_lengths, collate_items,
-    common_defaults, default, digest, evaluate, finish, finished_already, first_tasks, from_rank0,
-    half_squared_log_ratio, hold_out, items_of, join_turns, keep_best, learning_rate, leave_out_long, load_model,
-    load_tokenizer, make_tiny_model, micro_batches, open_log, optimizer_step, pair_tasks, put_c_in_front,
-    rank, read_trajectories, reduce_at_the_end, reference_logps, response_of, run_flags, save_model, save_or_stop, say,
-    segment_sum, sequences_of, settings_of, start_process_group, step_items, step_metrics, tokenise, training_flags,
-    turns_of, world)
+    Critic, Item, accumulate, barrier, begin_training, check_dialogue, check_lengths, checked_settings, collate_items,
+    common_defaults, default, digest, evaluate, finish, first_tasks, from_rank0, half_squared_log_ratio, hold_out,
+    items_of, join_turns, learning_rate, leave_out_long, load_model, load_tokenizer, make_tiny_model, micro_batches,
+    open_log, optimizer_step, pair_tasks, put_c_in_front, rank, read_trajectories, reduce_at_the_end, reference_logps,
+    response_of, save_model, save_or_stop, say, segment_sum, start_process_group, step_items, step_metrics, tokenise,
+    training_flags, turns_of, world)
 
 # ---- The mathematics
 
@@ -125,14 +124,16 @@ def main():
     args = parse_args()
     device = start_process_group()
     inputs = {"--in": args.input, **({} if args.model == "tiny" else {"--model": args.model})}
-    ranked = args.method == "sweet" and not holds_pairs(args.input)
+    ranked = args.method == "sweet" and not holds_pairs(args.input)  # else --in holds the pairs
     if ranked:
         inputs["--critic"] = args.critic
     without_effect = set().union(*(m["uses"] for m in METHODS.values())) - METHODS[args.method]["uses"]
-    settings = settings_of(args, inputs, without_effect)
     if ranked:
-        check_pairs_file(args, inputs)
-    if finished_already(args, settings, inputs | ({"--pairs": args.pairs} if ranked else {})):
+        check_path(args.pairs, inputs.values())
+        if not holds_pairs(args.pairs) and Path(args.pairs).exists():
+            die(f"{args.pairs} exists and holds no pairs; name another file with --pairs")
+    settings = checked_settings(args, inputs, without_effect, {"--pairs": args.pairs} if ranked else {})
+    if settings is None:
         return finish()
     seed = make_tiny(args) if args.model == "tiny" else args.model
     tokenizer = load_tokenizer(seed)
@@ -171,13 +172,11 @@ def main():
             accumulate(total, stats | model.work(batch) if part else {})
         rate = learning_rate(step, len(steps), args.lr, args.warmup, args.final_lr)
         norm = optimizer_step(model, optimizer, rate, args.clip)
-        metrics = step_metrics(step, rate, norm, total, begun)
-        check_first_step(metrics, device)
+        metrics = step_metrics(step, rate, norm, total, begun, device)
         if held_out and ((step + 1) % args.held_out_every == 0 or step + 1 == len(steps)):
             metrics |= evaluate(model, held_out, sequences, reference, loss_of, device, args)
-            best = keep_best(args, model, metrics, best)
         log(metrics)
-        save_or_stop(args, model, optimizer, step + 1, device)
+        best = save_or_stop(args, model, optimizer, metrics, best, device)
 
     save_model(model, tokenizer, seed, args, cost)
     say(f"wrote the model to {args.out}")
@@ -192,30 +191,12 @@ def key_of(record):
 
 
 def holds_pairs(path):
-    """Whether --in is a file of pairs instead of candidates."""
+    """Whether a file is there and holds pairs (--in may, instead of candidates)."""
     return from_rank0(lambda: Path(path).is_file() and b'"chosen"' in open(path, "rb").readline())
 
 
-def check_pairs_file(args, inputs):
-    """Exit if --pairs is an input, or exists and holds something else."""
-    check_path(args.pairs, inputs.values())
-    ours = holds_pairs(args.pairs)
-    if Path(args.pairs).exists() and not ours:
-        die(f"{args.pairs} exists and holds no pairs; name another file with --pairs")
-
-
-def note_sampler(records, args):
-    """Say if another model sampled the candidates than the one that is trained (the paper's Table 4 does so)."""
-    own = fingerprint(args.model)
-    others = {r.get("model") for r in records if (r.get("fingerprints") or {}).get("model", own) != own}
-    if others:
-        say(f"{args.input}: the candidates were sampled by {', '.join(sorted(map(str, others)))}, not by {args.model}, "
-            f"which is trained")
-
-
 def read_candidates(args):
-    """The turns of --in that have two candidates, each as (record, [(prompt messages, response, c or None)]); and what
-    all of them cost."""
+    """The turns of --in with two candidates: [(record, [(prompt messages, response, c or None)])]; what all cost."""
     def turns(record):
         check_dialogue(record["prompt"], "prompt")
         record["candidates"] = [c for c in record["candidates"] if c.get("output") or c.get("output_ids")]
@@ -233,7 +214,11 @@ def read_candidates(args):
         say(f"{args.input}: {len(found) - len(usable)} turns with fewer than two candidates left out")
     if not usable:
         die(f"{args.input}: no turn has two candidates to compare; run rollout.py --candidates 16 again")
-    note_sampler([record for record, _ in usable], args)
+    own = fingerprint(args.model)
+    others = {r.get("model") for r, _ in usable if (r.get("fingerprints") or {}).get("model", own) != own}
+    if others:  # as in the paper's Table 4
+        say(f"{args.input}: the candidates were sampled by {', '.join(sorted(map(str, others)))}, not by {args.model}, "
+            f"which is trained")
     return usable, cost
 
 
@@ -282,7 +267,7 @@ def write_pairs(args, device):
             pair = {"prompt": record["prompt"]}
             for side, k in (("chosen", i), ("rejected", j)):
                 candidate = record["candidates"][k]
-                pair[side] = [{"role": "assistant", "content": candidate.get("output", "")}]
+                pair[side] = [{"role": "assistant", "content": candidate.get("output") or ""}]
                 pair[f"advantage_{side}"] = scores[k]
                 if candidate.get("output_ids"):
                     pair[f"{side}_ids"] = candidate["output_ids"]
@@ -317,11 +302,10 @@ def pair_items(path, tokenizer, limit_tasks):
         return record, [(record["prompt"], response_of(said(side, ids), ids))
                         for side in ("chosen", "rejected") for ids in [record.get(f"{side}_ids")]]
 
-    records = enumerate(read(path, "pair", each=sides))
-    found = list(first_tasks(records, limit_tasks, lambda r: r[1][0].get("task_id")))
-    sequences = [join_turns([turn])[0] for turn in tokenise(tokenizer, [t for _, (_, turns) in found for t in turns])]
+    found = list(first_tasks(read(path, "pair", each=sides), limit_tasks, lambda r: r[0].get("task_id")))
+    sequences = [join_turns([turn])[0] for turn in tokenise(tokenizer, [turn for _, turns in found for turn in turns])]
     items, costs, cost = [], {}, Counter()
-    for n, (_, (record, _)) in enumerate(found):
+    for n, (record, _) in enumerate(found):
         group = (f"{record.get('task_id')} {record.get('sample')}", record["turn"]) if "turn" in record else (n, n)
         answers = tuple(ANSWER_MARK in record[side][-1]["content"] for side in ("chosen", "rejected"))
         items.append(Item([2 * n], [2 * n + 1], group, 1.0, answers, record.get("task_id", n)))
@@ -350,9 +334,7 @@ def trajectory_items(args, tokenizer):
         if not pairs:
             die(f"{args.input}: no trajectory is left to train on; sample more trajectories, or lower --min-reward")
     rng = np.random.default_rng(args.seed)
-    items, sequences = items_of(pairs, lambda records: sequences_of(
-        [turns_of(record, rng.random() < args.with_c) for record in records], tokenizer))
-    return items, sequences, cost
+    return *items_of(pairs, lambda record: turns_of(record, rng.random() < args.with_c), tokenizer), cost
 
 
 def make_tiny(args):
@@ -387,11 +369,11 @@ def parse_args():
     flag = parser.add_argument
     # paths
     flag("--method", choices=list(METHODS), default="sweet", help="how to train (default sweet)")
-    flag("--in", dest="input", help="candidates, scored trajectories, demonstrations or pairs (default runs/RUN_NAME/"
-                                    "train.candidates.jsonl for sweet, runs/RUN_NAME/train.scored.jsonl for the "
-                                    "baselines, data/DOMAIN/demonstrations.jsonl for sft)")
-    flag("--model", help="seed model, also the reference: folder or hub name, or (sft) tiny (default runs/RUN_NAME/"
-                         "base)")
+    flag("--in", dest="input",
+         help="candidates, scored trajectories, demonstrations or pairs (default: runs/RUN_NAME/train.candidates.jsonl "
+              "for sweet, train.scored.jsonl there for the baselines, data/DOMAIN/demonstrations.jsonl for sft)")
+    flag("--model",
+         help="seed model, also the reference: folder or hub name, or (sft) tiny (default runs/RUN_NAME/base)")
     flag("--critic", help="the critic that ranks the candidates (default runs/RUN_NAME/critic)")
     flag("--pairs", help="where sweet writes its pairs (default runs/RUN_NAME/train.pairs.jsonl)")
     flag("--out", help="folder of the policy (default runs/RUN_NAME/policy for sweet, runs/RUN_NAME/METHOD for the "
@@ -409,13 +391,11 @@ def parse_args():
     flag("--critic-reference", choices=["with-c", "without-c"], default="with-c",
          help="sweet: whether Eq. 3's reference sees c (default with-c; released code without-c)")
     flag("--min-reward", type=number(float, least=0, most=1),
-         help="rejection-ft: the reward to keep from (default 1.0; frontend, where no page reaches it: the upper "
-              "quartile of the rewards)")
+         help="rejection-ft: the reward to keep from (default 1.0; frontend: the upper quartile of the rewards)")
     flag("--with-c", type=number(float, least=0, most=1),
          help="sft: share of dialogues shown with c in front (default 0.33 for --model tiny, else 0)")
     flag("--tiny-vocabulary", type=number(int, least=260), default=2048,
          help="sft: tokens of the tiny model's tokenizer (default 2048)")
-    run_flags(parser)
     in_words = lambda name: ", ".join(f"{method} {settings[name]}" for method, settings in METHODS.items())
     training_flags(parser, "2e-7; --model tiny 0.001", in_words("epochs") + "; frontend: "
                    + in_words("frontend_epochs"), in_words("batch_size"))
