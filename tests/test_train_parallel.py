@@ -151,6 +151,27 @@ def test_ranks_without_a_folder_in_common_do_as_rank_0_does(place):
     assert not (elsewhere / "many").exists()
 
 
+def test_a_critic_with_a_head_that_is_asked_twice_says_the_same_on_two_processes(place):
+    """Each request loads the model anew, and sharding the first must not touch the head that the second begins with."""
+    call(train_critic, "--in", "scored.jsonl", "--model", "base", "--head", "value", "--lr", "1e-3", "--max-steps", "2",
+         "--out", "critic")
+    (place / "ask.py").write_text(f"""
+import sys
+sys.path.insert(0, {str(ROOT)!r})
+import train_critic
+device = train_critic.start_process_group()
+critic = train_critic.Critic("critic", device)
+turns = [([{{"role": "user", "content": "Write f."}}], text, "def f(): pass") for text in ("Which field?", "Why?")]
+first, second = critic.advantages(turns), critic.advantages(turns)
+train_critic.say("equal" if first == second else (first, second), first)
+train_critic.finish()
+""")
+    said = torchrun(2, script=place / "ask.py")
+    one = subprocess.run([sys.executable, "ask.py"], capture_output=True, text=True, check=True).stdout
+    values = [[float(word.strip("[],")) for word in text.split("equal")[1].split()[:2]] for text in (said, one)]
+    assert values[0] == pytest.approx(values[1], abs=1e-6) and any(values[0])
+
+
 def test_a_sentence_is_said_on_every_rank_that_stops(place):
     done = subprocess.run([sys.executable, "-c", "import train_critic; train_critic.die('the weights are damaged')"],
                           cwd=ROOT, env={**os.environ, "RANK": "1"}, capture_output=True, text=True)
