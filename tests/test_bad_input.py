@@ -23,7 +23,8 @@ SAID = [{"role": "user", "content": "Double it."}, {"role": "assistant", "conten
 TRAJECTORY = {"task_id": "t-0", "sample": 0, "domain": "backend", "task": TASK, "dialogue_history": SAID,
               "answer": "double = None", "finish": "answered"}
 SCORED = TRAJECTORY | {"reward": 0.5, "tests": {}}
-PAGE_SCORE = {"domain": "frontend", "page": "ok", "cosine": {"page": 0.5, "centre": 0.5}, "encoder": "layout", "view": "page"}
+PAGE_SCORE = {"domain": "frontend", "page": "ok", "cosine": {"page": 0.5, "centre": 0.5}, "encoder": "layout",
+              "view": "page"}
 CANDIDATES = {"task_id": "t-0", "sample": 0, "turn": 0, "prompt": SAID[:1], "task": TASK,
               "candidates": [{"output": "a"}, {"output": "b"}]}
 

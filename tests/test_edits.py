@@ -28,7 +28,7 @@ class Copy:
             shutil.copy(path, folder)
 
     def edit(self, script, *changes):
-        """Replace each (old, new), where old stands once; returns how many lines changed (an edited line counts once)."""
+        """Replace each (old, new), where old stands once; returns how many lines changed (edited ones count once)."""
         path = self.folder / script
         before = after = path.read_text(encoding="utf-8")
         for old, new in changes:

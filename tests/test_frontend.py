@@ -286,7 +286,7 @@ def test_the_scripted_partner_names_the_largest_differences_and_asks_for_a_page(
                          ("What colour should it be?", task["ground_truth"],
                           re.sub(r"bg-[a-z]+(-\d+)?", "bg-indigo-900", task["ground_truth"], count=1), "<html></html>")]
             return (await asyncio.gather(*(partner.reply(task, d, (), None) for d in dialogues)),
-                    len(resources.screen().layouts))
+                    resources.screen().layout.cache_info().misses)
         finally:
             resources.close()
 
