@@ -62,7 +62,7 @@ from typing import Callable, NamedTuple
 import numpy as np
 from tqdm import tqdm
 
-from sandbox import ANSWER_MARK, OUTPUT_MARK, Output, Sandbox, check_path, die, number, read, whole
+from sandbox import ANSWER_MARK, COSTS, OUTPUT_MARK, Output, Sandbox, check_path, die, number, read, whole
 
 VIEWS = ("page", "centre")
 
@@ -411,9 +411,6 @@ def metrics_of(summary, args):
         "references_failing": len(summary.failing), "references_failing_first": list(summary.failing)[:10],
         "interval": "95%, percentile bootstrap over tasks", "resamples": args.resamples, "seed": args.seed,
     }
-
-
-COSTS = ("episodes", "sampled_tokens", "simulator_calls", "optimizer_steps", "training_tokens")
 
 
 def training_cost(models):

@@ -64,7 +64,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from urllib.parse import urlsplit
 
-from sandbox import Output, die, fingerprint, number, parse_response, read, whole
+from sandbox import (
+    Output, die, fingerprint, first_line, merge_system, number, parse_response, read, whole)
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")    # before torch comes: its idle threads sleep instead of spinning
 REPLY_LIMIT = {"backend": 400, "frontend": 1000}    # characters of a simulator's reply (paper, section 3)
@@ -862,14 +863,6 @@ class ServerEngine:
         pass
 
 
-def merge_system(messages):
-    """For models without a system role: the instructions in front of the first user message."""
-    if messages[0]["role"] != "system":
-        return messages
-    system, first, *rest = messages
-    return [{"role": first["role"], "content": f"{system['content']}\n\n{first['content']}"}, *rest]
-
-
 def refusal(error):
     """The sentence in a server's refusal."""
     body = error.body
@@ -940,10 +933,6 @@ def engine_flags(parser):
 
 def is_url(spec):
     return str(spec).startswith(("http://", "https://"))
-
-
-def first_line(error):
-    return (str(error).strip() or type(error).__name__).split("\n")[0][:300]
 
 
 def dtype_of(args, cuda):

@@ -964,6 +964,7 @@ if IS_ZYGOTE:
 # The record kit: how every stage of this project refuses mistakes, reads records and writes them
 
 ANSWER_MARK, OUTPUT_MARK = "I WANT TO ANSWER:", "OUTPUT:"
+COSTS = ("episodes", "sampled_tokens", "simulator_calls", "optimizer_steps", "training_tokens")    # of cost.json
 
 TOKEN_IDS = [(0, 1 << 31)]
 MESSAGE = {"role": str, "content": str, "output?": str, "output_ids?": TOKEN_IDS}
@@ -995,6 +996,11 @@ def die(message, code=2):
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code) if "RANK" in os.environ else sys.exit(code)    # the other ranks may be waiting for this one
+
+
+def first_line(error):
+    """What an error says, as one line of at most 300 characters."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
 
 
 def number(kind=float, least=None, above=None, most=math.inf):
@@ -1265,6 +1271,14 @@ def parse_response(text):
     before, mark, answer = text.partition(ANSWER_MARK)
     content = before.rsplit(OUTPUT_MARK, 1)[-1] + mark + answer
     return content.strip(), answer.strip() if mark else None
+
+
+def merge_system(messages):
+    """For models without a system role: the instructions in front of the first user message."""
+    if messages[0]["role"] != "system":
+        return messages
+    system, first, *rest = messages
+    return [{"role": first["role"], "content": f"{system['content']}\n\n{first['content']}"}, *rest]
 
 
 # ---------------------------------------------------------------------------------------------------------------------

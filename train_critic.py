@@ -60,7 +60,9 @@ import torch.nn.functional as F
 from torch import nn
 from tqdm import tqdm
 
-from sandbox import ANSWER_MARK, Output, check_path, check_settings, die, fingerprint, number, read, whole
+from sandbox import (
+    ANSWER_MARK, COSTS, Output, check_path, check_settings, die, fingerprint, first_line, merge_system, number, read,
+    whole)
 
 # ---- The mathematics
 
@@ -301,10 +303,6 @@ def finish():
         dist.destroy_process_group()
 
 
-def first_line(error):
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
-
-
 def progress(what, title, unit):
     """A progress bar, if it has a title; a log file gets a line now and then."""
     return tqdm(what, desc=title, unit=unit, disable=rank() > 0 or not title,
@@ -495,8 +493,7 @@ def render_prompt(tokenizer, messages):
             roles = ", ".join(m["role"] for m in messages)
             die(f"the model's chat template refuses a dialogue of {roles} ({first_line(error)})")
     # Some templates (Gemma's) refuse a system message: its text then opens what the user says.
-    merged = {**messages[1], "content": f"{messages[0]['content']}\n\n{messages[1]['content']}"}
-    return render_prompt(tokenizer, [merged] + messages[2:])
+    return render_prompt(tokenizer, merge_system(messages))
 
 
 def end_of_turn(tokenizer):
@@ -1203,7 +1200,7 @@ def save_model(model, tokenizer, seed, args, cost, note=None):
         named = {name for name, _ in lm.named_parameters()}  # a tied weight has one name here
         kind = getattr(torch, args.save_dtype)
         steps = [json.loads(line) for line in (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-        cost = {key: int(cost.get(key, 0)) for key in COST}
+        cost = {key: int(cost.get(key, 0)) for key in COSTS}
         cost["optimizer_steps"] += len(steps)
         cost["training_tokens"] += sum(step["tokens"] for step in steps)
         try:
@@ -1361,7 +1358,6 @@ WRITTEN = (  # what --overwrite removes of an output folder, in this order, and 
 NOT_SETTINGS = {  # flags that decide where files lie, how fast it goes and what is shown, never the result
     "run_name", "domain", "input", "model", "out", "critic", "pairs", "annotate", "overwrite", "pack", "micro_tokens",
     "micro_batch", "checkpointing", "cpu_offload", "compile", "tracker", "save_every", "keep"}
-COST = ("episodes", "sampled_tokens", "simulator_calls", "optimizer_steps", "training_tokens")
 signals = []  # the signals that asked the run to stop
 
 

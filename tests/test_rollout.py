@@ -828,33 +828,6 @@ def test_ctrl_c_ends_in_one_line_and_leaves_whole_lines(world, tmp_path, wait):
     assert not (tmp_path / "a.jsonl").exists() or (tmp_path / "a.jsonl").read_bytes().endswith(b"\n")
 
 
-SILENT = '''class Silent:
-    """Never knows."""
-    def __init__(self, args, resources):
-        pass
-
-    async def reply(self, task, dialogue, key, counts):
-        return "No idea."
-
-
-'''
-
-
-def test_a_new_simulator_is_a_class_of_seven_lines_and_its_name_in_the_table(world, tmp_path):
-    source, table = (ROOT / "rollout.py").read_text(), "SIMULATORS = {"
-    assert source.count(f"\n{table}") == 1
-    (tmp_path / "rollout.py").write_text(source.replace(f"\n{table}", f'\n{SILENT}{table}"silent": Silent, '))
-    (tmp_path / "sandbox.py").write_bytes((ROOT / "sandbox.py").read_bytes())
-    with Stub() as stub:
-        done = subprocess.run([sys.executable, "rollout.py", "--in", world / "tasks.jsonl", "--model", stub.url,
-                               "--simulator", "silent", "--out", "a.jsonl"], cwd=tmp_path, capture_output=True,
-                              text=True, timeout=100)
-    assert done.returncode == 0, done.stderr
-    replies = {m["content"] for r in records(tmp_path / "a.jsonl") for m in r["dialogue_history"][2::2]}
-    assert replies == {"No idea."}
-    assert {r["fingerprints"]["simulator"] for r in records(tmp_path / "a.jsonl")} == {"silent"}
-
-
 def test_the_file_runs_beside_a_copy_of_sandbox_alone(world, tmp_path):
     for name in ("rollout.py", "sandbox.py"):
         (tmp_path / name).write_bytes((ROOT / name).read_bytes())
