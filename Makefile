@@ -54,8 +54,8 @@ SAMPLE      := --max-tokens 96
 PLAY        := --max-turns 5 $(SAMPLE)
 OFFLINE     := --limit 300 --samples 4
 PAIRS       := --pair-rule all --min-gap 0.05 --pairs-per-task 3
-REJECTION   := --min-reward 0.95 --epochs 4
-TRAJECTORY  := --epochs 2
+REJECTION   := --lr 1e-3 --batch-size 16 --min-reward 0.95 --epochs 4
+TRAJECTORY  := $(PAIRS) --beta 2 --nll 1 --lr 4e-4 --epochs 2
 SHOW        := --report-limit 60 --picture $(RUN)/pages.png
 else
 GENERATE    := --families total,fee,best,code --train 1600 --val 200 --test 500
@@ -66,10 +66,12 @@ SAMPLE      := --max-tokens 128
 PLAY        := $(SAMPLE)
 OFFLINE     := --limit 400 --samples 6
 PAIRS       :=
-REJECTION   := --epochs 8
-TRAJECTORY  := --epochs 3
+REJECTION   := --lr 1e-3 --batch-size 16 --epochs 8
+TRAJECTORY  := --beta 2 --nll 1 --lr 4e-4 --epochs 3
 SHOW        :=
 endif
+CRITIC      := $(PAIRS) --beta 5 --nll 2 --lr 3e-4 --epochs 3
+SWEET       := --beta 2 --nll 1 --lr 2e-4 --epochs 1
 stage = @echo '--- $(1)'
 EACH := OMP_NUM_THREADS=1 $(PY)
 FLAGS := --seed $(SEED) --domain $(DOMAIN)
@@ -112,7 +114,7 @@ $(RUN)/train.metrics.json: $(RUN)/train.rollout.json
 
 $(RUN)/critic/config.json: $(RUN)/train.metrics.json
 	$(call stage,SWEET-RL: the critic - Eq. 2 and 3)
-	$(EACH) train_critic.py $(FLAGS) --run-name $(NAME) $(PAIRS) --beta 5 --nll 2 --lr 3e-4 --epochs 3
+	$(EACH) train_critic.py $(FLAGS) --run-name $(NAME) $(CRITIC)
 
 $(RUN)/train.candidates.rollout.json: $(RUN)/train.metrics.json
 	$(call stage,SWEET-RL: candidate actions at every turn)
@@ -120,17 +122,15 @@ $(RUN)/train.candidates.rollout.json: $(RUN)/train.metrics.json
 
 $(RUN)/policy/config.json: $(RUN)/critic/config.json $(RUN)/train.candidates.rollout.json
 	$(call stage,SWEET-RL: the policy - Eq. 4)
-	$(EACH) train_policy.py $(FLAGS) --run-name $(NAME) --method sweet --beta 2 --nll 1 --lr 2e-4 --epochs 1 \
-	  --pairs-per-turn 4
+	$(EACH) train_policy.py $(FLAGS) --run-name $(NAME) --method sweet $(SWEET) --pairs-per-turn 4
 
 $(RUN)/rejection-ft/config.json: $(RUN)/train.metrics.json
 	$(call stage,baseline: rejection fine-tuning)
-	$(EACH) train_policy.py $(FLAGS) --run-name $(NAME) --method rejection-ft --lr 1e-3 --batch-size 16 $(REJECTION)
+	$(EACH) train_policy.py $(FLAGS) --run-name $(NAME) --method rejection-ft $(REJECTION)
 
 $(RUN)/multi-turn-dpo/config.json: $(RUN)/train.metrics.json
 	$(call stage,baseline: multi-turn DPO)
-	$(EACH) train_policy.py $(FLAGS) --run-name $(NAME) --method multi-turn-dpo $(PAIRS) --beta 2 --nll 1 --lr 4e-4 \
-	  $(TRAJECTORY)
+	$(EACH) train_policy.py $(FLAGS) --run-name $(NAME) --method multi-turn-dpo $(TRAJECTORY)
 
 $(RUN)/%.test.rollout.json: $(RUN)/%/config.json
 	$(call stage,held-out tasks: $*)

@@ -506,6 +506,136 @@ def mean_over_seeds(seeds):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
+# How well a critic ranks the candidates of a turn: beside what playing each to its end gives
+
+
+def monte_carlo_returns(path):
+    """({(task_id, sample, turn): {candidate: (its rewards, kind of action)}}, cost) of scored continuations.
+
+    candidate: index of the first one with the same text. Q(o_t, a_t) is the mean of the rewards.
+    """
+    returns, cost = {}, Counter()
+
+    def add(record):
+        if "continues" not in record:
+            raise ValueError("the episode continues no candidate; rollout.py --continue writes those that do")
+        sample, turn, candidate = record["continues"]
+        found = returns.setdefault((record["task_id"], sample, turn), {})
+        found.setdefault(candidate, ([], kind_of_action(record, turn)))[0].append(record["reward"])
+        cost.update({"episodes": 1, **(record.get("cost") or {})})
+
+    for _ in read(path, "scored", each=add):
+        pass
+    return returns, cost
+
+
+def kind_of_action(record, turn):
+    """What the agent did at a turn of an episode, judged by the facts that it had been told before and was told then."""
+    place = [n for n, message in enumerate(record["dialogue_history"]) if message["role"] == "assistant"][turn]
+    known = [fact for fact, heard in facts_heard(record | {"dialogue_history": record["dialogue_history"][:place]})
+             if heard]
+    if place == len(record["dialogue_history"]) - 1:
+        return "answer too early" if len(known) < len(record["task"].get("facts") or ()) else "answer, all known"
+    after = facts_heard(record | {"dialogue_history": record["dialogue_history"][:place + 2]})
+    return "useful question" if sum(heard for _, heard in after) > len(known) else "useless question"
+
+
+def spearman(a, b):
+    """Spearman's rank correlation of two lists; 0 where one is constant."""
+    ranks = []
+    for values in (a, b):
+        _, place, count = np.unique(values, return_inverse=True, return_counts=True)
+        ranks.append((np.cumsum(count) - (count - 1) / 2)[place])    # equal values share their mean rank
+        ranks[-1] -= ranks[-1].mean()
+    scale = math.sqrt((ranks[0] ** 2).sum() * (ranks[1] ** 2).sum())
+    return float(ranks[0] @ ranks[1]) / scale if scale else 0.0
+
+
+def rank_turn(values, rewards, kinds, gap):
+    """{measure: (sum, count)} of one turn: what a critic's values say of its candidates, and what their rewards say."""
+    q = np.array([np.mean(r) for r in rewards])
+    halves = [np.array([np.mean(r[start::2] or r) for r in rewards]) for start in (0, 1)]
+    upper = lambda by: np.argsort(-by, kind="stable")[:len(q) // 2]  # noqa: E731
+    found = Counter()
+    pairs = [(i, j) for i, j in itertools.combinations(range(len(q)), 2) if abs(q[i] - q[j]) >= gap]
+    for i, j in pairs:
+        right = 0.5 + 0.5 * np.sign((q[i] - q[j]) * (values[i] - values[j]))
+        for name in ("pairs in the right order", "- " + " / ".join(sorted((kinds[i], kinds[j])))):
+            found[name, 0] += right
+            found[name, 1] += 1
+    found["mean Q of all", 0], found["mean Q of all", 1] = q.mean(), 1
+    found["mean Q of the upper half", 0], found["mean Q of the upper half", 1] = q[upper(values)].mean(), 1
+    found["mean Q of the truth's upper half", 0] = np.mean([b[upper(a)].mean() for a, b in (halves, halves[::-1])])
+    found["mean Q of the truth's upper half", 1] = 1
+    if q.min() < q.max():
+        found["Spearman with Q", 0], found["Spearman with Q", 1] = spearman(values, q), 1
+        found["Spearman of Q's halves", 0], found["Spearman of Q's halves", 1] = spearman(*halves), 1
+    return found
+
+
+def rank_critics(files, args):
+    """Rows of a table: how the candidates of `files` {name: annotated file} are ordered, beside --truth.
+
+    Only pairs of one turn count. The truth is noisy: its halves agree with a correlation r, a perfect critic would
+    reach sqrt(2 r / (1 + r)), and the corrected correlation is divided by that (Spearman-Brown).
+    """
+    returns, _ = monte_carlo_returns(args.truth)
+    sums, names, turns = {}, {}, 0    # {(task, critic): {(measure, part): sum}}, measures in order
+    for critic, path in files.items():
+        for record in read(path, "candidates"):
+            found = returns.get((record["task_id"], record["sample"], record["turn"]), {})
+            if len(found) > 1:
+                try:
+                    values = [record["candidates"][n]["advantage"] for n in found]
+                except LookupError:
+                    die(f"{path} has no advantages of the candidates of {args.truth}; write them with train_critic.py "
+                        "--annotate")
+                part = rank_turn(np.array(values), *zip(*found.values()), args.gap)
+                sums.setdefault((record["task_id"], critic), Counter()).update(part)
+                names |= dict.fromkeys(name for name, _ in part)
+                turns += 1
+    if not turns:
+        die(f"{args.truth} continues no turn of {', '.join(map(str, files.values()))}")
+    tasks, pairs = sorted({task for task, _ in sums}, key=str), sorted(names, key=lambda name: name.startswith("-"))
+    table = np.array([[sums.get((task, critic), {}).get((name, part), 0.0) for critic in files for name in pairs
+                       for part in (0, 1)] for task in tasks])                                   # (T, 2 C M)
+    total, draws = table.sum(axis=0), bootstrap_sums(table, args.resamples, args.seed)
+
+    def measures(sums):    # (..., 2 C M) -> (..., C, M + 1): the last is Spearman's, corrected
+        found = ratios(sums).reshape(*sums.shape[:-1], len(files), len(pairs))
+        r = np.maximum(found[..., pairs.index("Spearman of Q's halves")], 0)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            corrected = found[..., pairs.index("Spearman with Q")] / np.sqrt(2 * r / (1 + r))
+        return np.concatenate([found, corrected[..., None]], axis=-1)
+
+    value, draws, pairs = measures(total), measures(draws), [*pairs, "Spearman with Q, corrected"]
+    first = next(iter(files))
+    return {"turns": turns // len(files), "critics": {critic: {
+        "measures": percentile_intervals(pairs, value[n], draws[:, n]),
+        "difference": percentile_intervals(pairs, value[n] - value[0], draws[:, n] - draws[:, 0]) if n else {},
+        "against": first, "counts": dict(zip(pairs, total.reshape(len(files), -1, 2)[n, :, 1]))}
+        for n, critic in enumerate(files)}}
+
+
+def ranking_table(result):
+    """rank_critics' result as rows of texts, a critic a column."""
+    critics = result["critics"]
+    first = next(iter(critics.values()))
+    rows = [("", *critics), ("turns", *(f"{result['turns']}" for _ in critics))]
+    text = lambda found, signed=False: (  # noqa: E731
+        f"{found['value']:{'+' * signed}.3f} [{found['low']:{'+' * signed}.3f}, {found['high']:{'+' * signed}.3f}]"
+        if found else "")
+    order = sorted(first["measures"], key=lambda name: name.startswith("-"))
+    for name in order:
+        count = f" ({first['counts'][name]:.0f})" if name.startswith("-") or name.startswith("pairs") else ""
+        rows.append((name + count, *(text(critic["measures"].get(name)) for critic in critics.values())))
+        if name in ("pairs in the right order", "Spearman with Q") and len(critics) > 1:
+            rows.append((f"{name}, vs {first['against']}",
+                         *(text(critic["difference"].get(name), True) for critic in critics.values())))
+    return rows
+
+
+# ---------------------------------------------------------------------------------------------------------------------
 # Tables (Markdown, so that they can be pasted)
 
 
@@ -796,6 +926,13 @@ def parse_args():
                         help="scored files to put side by side; differences are against the first one. A pattern in "
                              "quotes (sweet='runs/seed-*/policy.test.scored.jsonl') stands for the same run with "
                              "several seeds")
+    # compare critics by how they rank candidates
+    parser.add_argument("--truth", type=Path, metavar="FILE",
+                        help="scored continuations (rollout.py --continue): then the files of --compare are candidates "
+                             "with advantages (train_critic.py --annotate), and the table says how well each critic "
+                             "orders the candidates of a turn")
+    parser.add_argument("--gap", type=number(float, above=0, most=1), default=0.25,
+                        help="with --truth: pairs whose returns differ by less are left out (default: 0.25)")
     parser.add_argument("--json", type=ending_in(".json"), help="write the table's numbers here as well")
     # the report
     parser.add_argument("--report", type=ending_in(".html"),
@@ -807,6 +944,8 @@ def parse_args():
                              "then the reference")
     parser.add_argument("--picture-tasks", type=number(int, least=1), default=4, help="rows of --picture (default: 4)")
     args = parser.parse_args()
+    if args.truth and not args.compare:
+        parser.error("--truth needs --compare NAME=FILE: the candidates as a critic ranks them")
     if args.compare and (args.input or args.out):
         parser.error("--compare reads files that are scored already: give it without --in and --out")
     return args
@@ -842,6 +981,10 @@ def main():
         files = {stem: [args.out]}
     for path in filter(None, (args.report, args.json, args.picture)):
         check_path(path, [TEMPLATE, *filter(None, [args.input]), *itertools.chain(*files.values())])
+    if args.truth:
+        result = rank_critics({name: path for name, [path] in files.items()}, args)
+        print(markdown(ranking_table(result)))
+        return args.json and write_json(args.json, result)
     if args.input:
         score(args)
         print(f"wrote {args.out}")

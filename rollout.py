@@ -3,7 +3,8 @@
 An episode starts with a vague request o_1. At turn t the agent sees the dialogue o_t and acts with a text a_t; the
 simulator, which sees the hidden reference c, replies; at most --max-turns agent turns. With --candidates n no episode
 is played: for every agent turn of given trajectories n actions a_t ~ pi(. | o_t) are sampled, which train_policy.py
-ranks with the critic.
+ranks with the critic. With --continue k every such candidate is played to the end k times: its mean reward is the
+Monte-Carlo return Q(o_t, a_t), which ranks candidates without a critic and shows what a critic is worth.
 
 Protocol. A response may think before "OUTPUT:"; only what follows it enters the dialogue. What follows the first
 "I WANT TO ANSWER:" is the final answer; at the last turn the whole response counts as the answer.
@@ -30,12 +31,15 @@ When something fails. What a server refuses (prompt too long, content policy) en
 A server that is busy, gone or talks rubbish is asked again, --retries times; then the run stops with exit code 1. A
 refused key and an unknown model stop it with exit code 2. The same command continues after any stop.
 
-Reads   data/{domain}/{split}.jsonl (tasks), or with --candidates runs/{run}/{split}.scored.jsonl (trajectories)
-Writes  runs/{run}/{split}.trajectories.jsonl or .candidates.jsonl, in the order of the input, each record with its cost
-        and the fingerprints of the models that made it; beside it *.settings.json, and when all is done *.rollout.json
+Reads   data/{domain}/{split}.jsonl (tasks), or with --candidates runs/{run}/{split}.scored.jsonl (trajectories),
+        with --continue runs/{run}/{split}.candidates.jsonl
+Writes  runs/{run}/{split}.trajectories.jsonl, .candidates.jsonl or .continuations.jsonl, in the order of the input, each
+        record with its cost and the fingerprints of the models that made it; beside it *.settings.json, and when all is
+        done *.rollout.json
 
     python rollout.py --split train
     python rollout.py --split train --candidates 16
+    python rollout.py --split val --continue 8
     python rollout.py --split test --model runs/default/policy --out runs/default/test.policy.jsonl
     python rollout.py --split test --simulator human --limit 1 --out runs/default/talk.jsonl
     python rollout.py --split train --samples 3 --model meta-llama/Llama-3.1-8B-Instruct --tensor-parallel-size 8 \\
@@ -104,21 +108,23 @@ class Stop(Exception):
         self.code = code
 
 
-async def episode(args, agent, simulator, step_reward, system, task, sample):
+async def episode(args, agent, simulator, step_reward, task, sample, system, before=(), action=None, continues=None):
     """Play one dialogue to its end; returns its record.
 
     agent: an engine; simulator, step_reward: see SIMULATORS and STEP_REWARDS (without one the first action is played);
-    system: the agent's instructions; sample: number of this episode among those of the task.
+    sample: number of this episode among those of the task; system: the agent's instructions. before: the dialogue that
+    is continued, if one is, with the agent's next Response as `action`; continues: what the record says of it.
     """
     key, counts = (task["task_id"], sample), Counter()
-    dialogue = [{"role": "user", "content": task["problem_description"]}]
+    dialogue = list(before) or [{"role": "user", "content": task["problem_description"]}]
     try:
-        for turn in range(args.max_turns):
+        for turn in range(len(agent_turns(dialogue)), args.max_turns):
             prompt = messages_before(system, dialogue)
-            actions = await agent.generate(prompt, args.best_of_n, derive_seed(args.seed, *key, turn),
-                                           args.temperature, args.max_tokens)
-            counts["sampled_tokens"] += sum(action.tokens for action in actions)
-            action = await step_reward.best(task, prompt, actions, (*key, turn)) if step_reward else actions[0]
+            if action is None:
+                actions = await agent.generate(prompt, args.best_of_n, derive_seed(args.seed, *key, turn),
+                                               args.temperature, args.max_tokens)
+                counts["sampled_tokens"] += sum(action.tokens for action in actions)
+                action = await step_reward.best(task, prompt, actions, (*key, turn)) if step_reward else actions[0]
             content, answer = parse_response(action.text)
             dialogue.append({"role": "assistant", "content": content, "output": action.text}
                             | ({"output_ids": action.ids} if action.ids else {}))
@@ -127,13 +133,14 @@ async def episode(args, agent, simulator, step_reward, system, task, sample):
             counts["simulator_calls"] += 1
             reply = await simulator.reply(task, dialogue, key, counts)
             dialogue.append({"role": "user", "content": reply})
+            action = None
         answer, finish = (content, "max_turns") if answer is None else (answer, "answered")
     except Refused as problem:
         answer, finish = None, f"error: {problem}"
     return {"task_id": task["task_id"], "sample": sample, "domain": task["domain"], "task": task, "system": system,
             "dialogue_history": dialogue, "answer": answer, "finish": finish,
             "cost": {name: counts[name] for name in ("sampled_tokens", "simulator_calls")}
-            } | {name: counts[name] for name in ("leaks", "unfinished_replies") if counts[name]}
+            } | ({"continues": continues} if continues else {}) | {name: counts[name] for name in ("leaks", "unfinished_replies") if counts[name]}
 
 
 async def candidates(args, agent, trajectory, done):
@@ -156,6 +163,25 @@ async def candidates(args, agent, trajectory, done):
                 {"output_ids": action.ids, "logp": round(sum(action.logps), 5)} if action.ids else {})
                 for action in actions]})
     return records
+
+
+def continuations(record, count, max_turns):
+    """What --continue plays from a turn's candidates: [(sample, keyword arguments of episode)].
+
+    Candidates of the same text are played once, and so is one that ends the episode, whose reward is certain. `sample`
+    numbers the episodes of a task; `continues` says of which episode, turn and candidate each is the rest.
+    """
+    texts, prompt, turn = [c["output"] for c in record["candidates"]], record["prompt"], record["turn"]
+    system = prompt[0]["content"] if prompt[0]["role"] == "system" else ""
+    found = []
+    for index, candidate in enumerate(record["candidates"]):
+        first = ((record["sample"] * max_turns + turn) * len(texts) + index) * count
+        last = parse_response(texts[index])[1] is not None or turn == max_turns - 1
+        given = {"system": system, "before": prompt[bool(system):], "action": Response(
+            texts[index], candidate.get("output_ids")), "continues": [record["sample"], turn, index]}
+        if texts.index(texts[index]) == index:
+            found += [(first + k, given) for k in range(1 if last else count)]
+    return found
 
 
 async def play_all(todo, play, made_by, output, concurrency, person):
@@ -428,7 +454,7 @@ class CriticReward:
         self.sampled, self.lock, note = Sampled, asyncio.Lock(), self.critic.note
         if note.get("pictures"):
             die(f"{args.critic}: this critic sees pages, which --step-reward does not show it; use another critic")
-        if (args.step_reward == "value") != (note["head"] == "value"):
+        if (args.step_reward == "value") != (note["head"] in ("value", "q")):
             die(f"--step-reward {args.step_reward} needs another critic: {args.critic} has head {note['head']!r}")
         if args.step_reward == "critic" and note["context"] != "with-c":
             die(f"{args.critic}: this critic was trained without c; use --step-reward critic-without-c")
@@ -996,16 +1022,18 @@ class Resources:
 def main():
     args = parse_args()
     args.system_text = args.system and read_text(args.system)
-    items, key = (read_trajectories(args), ("task_id", "sample", "turn")) if args.candidates else (
-        read_tasks(args), ("task_id", "sample"))
-    output = Output(args.out, *settings_of(args), args.overwrite, key)
+    items = read_trajectories(args) if args.candidates else read_turns(args) if args.continue_ else read_tasks(args)
+    output = Output(args.out, *settings_of(args), args.overwrite,
+                    ("task_id", "sample", "turn") if args.candidates else ("task_id", "sample"))
     if args.candidates:
         order = {(record["task_id"], record["sample"]): record for record in items}
         todo = [record for key, record in order.items()
                 if any((*key, turn) not in output.done for turn in range(len(agent_turns(record["dialogue_history"]))))]
     else:
-        order = {(task["task_id"], sample): task for sample in range(args.samples) for task in items}
-        todo = [(task, key[1]) for key, task in order.items() if key not in output.done]
+        order = {(record["task_id"], sample): (record["task"], sample, given) for record in items
+                 for sample, given in continuations(record, args.continue_, args.max_turns)} if args.continue_ else {
+            (task["task_id"], sample): (task, sample, {}) for sample in range(args.samples) for task in items}
+        todo = [episode for key, episode in order.items() if key not in output.done]
     before = len(output.done)
     if before or not todo:
         print(f"{args.out}: {f'continuing after {before}' if todo else f'nothing left to do, {before}'} records")
@@ -1038,7 +1066,7 @@ def roll_out(args, todo, output, finished):
         else:
             simulator = SIMULATORS.get(args.simulator, ModelHuman)(args, resources)
             step_reward = STEP_REWARDS[args.step_reward](args, resources) if args.best_of_n > 1 else None
-            system = args.system_text or system_prompt(args)
+            begin = {} if args.continue_ else {"system": args.system_text or system_prompt(args)}
             made_by |= {"simulator": args.simulator_name or args.simulator, "seed": args.seed}
             prints["simulator"] = args.simulator if args.simulator in SIMULATORS else resources.fingerprint(
                 args.simulator, args.simulator_name, "simulator")
@@ -1047,7 +1075,8 @@ def roll_out(args, todo, output, finished):
                            if args.step_reward == "judge" else {"critic": fingerprint(args.critic)})
 
             async def play(todo):
-                return [await episode(args, agent, simulator, step_reward, system, *todo)]
+                task, sample, given = todo
+                return [await episode(args, agent, simulator, step_reward, task, sample, **begin, **given)]
         finished.unlink(missing_ok=True)
         totals = asyncio.run(play_all(todo, play, made_by, output, concurrency, person))
         return {**totals, **agent.counts, "engine": engine_of(args.model, args), "concurrency": concurrency}
@@ -1073,6 +1102,18 @@ def read_trajectories(args):
         return record
     records = list(read(args.input, "trajectory", args.domain, unique=True, each=check))
     return records[:max(1, round(args.fraction * len(records)))][:args.limit or None]
+
+
+def read_turns(args):
+    """The turns of a candidates file; each one's task carries the name and domain of its record."""
+    def check(record):
+        if record["turn"] >= args.max_turns:
+            raise ValueError(f"turn {record['turn']} is beyond --max-turns {args.max_turns}")
+        if not all("output" in candidate for candidate in record["candidates"]):
+            raise ValueError("a candidate has no text ('output'), which the simulator would answer")
+        record["task"] = {**record["task"], "task_id": record["task_id"], "domain": record["domain"]}
+        return record
+    return list(islice(read(args.input, "candidates", args.domain, unique=True, each=check), args.limit or None))
 
 
 def read_text(path):
@@ -1123,11 +1164,14 @@ def parse_args():
     add("--domain", default="backend", choices=["backend", "frontend"], help="kind of task (default: backend)")
     add("--split", default="train", help="train, val or test: names the default input and output (default: train)")
     add("--in", dest="input", metavar="FILE", help="tasks (default: data/DOMAIN/SPLIT.jsonl), or with --candidates "
-        "trajectories (default: runs/RUN_NAME/SPLIT.scored.jsonl)")
+        "trajectories (default: runs/RUN_NAME/SPLIT.scored.jsonl), or with --continue candidates (default: "
+        "runs/RUN_NAME/SPLIT.candidates.jsonl)")
     add("--out", metavar="FILE",
-        help="default: runs/RUN_NAME/SPLIT.trajectories.jsonl, or .candidates.jsonl with --candidates")
+        help="default: runs/RUN_NAME/SPLIT.trajectories.jsonl, .candidates.jsonl with --candidates, or "
+             ".continuations.jsonl with --continue")
     add("--overwrite", action="store_true", help="start again instead of continuing the output")
-    add("--limit", type=SIZE, default=0, help="use the first LIMIT tasks or trajectories; 0 = all (default: 0)")
+    add("--limit", type=SIZE, default=0,
+        help="use the first LIMIT tasks, trajectories or (with --continue) turns; 0 = all (default: 0)")
     # episodes
     add("--samples", type=COUNT, default=1, help="episodes per task (default: 1)")
     add("--max-turns", type=COUNT, default=10,
@@ -1140,6 +1184,8 @@ def parse_args():
         help="sample N actions at every turn of given trajectories instead of playing (paper: 16)")
     add("--fraction", type=number(above=0, most=1), default=1.0,
         help="with --candidates: share of the trajectories, the first ones (default: 1; released code: 0.1)")
+    add("--continue", dest="continue_", type=COUNT, default=0, metavar="K",
+        help="play every candidate of a candidates file to the end, K times: the Monte-Carlo return of each")
     # best of N
     add("--best-of-n", type=COUNT, default=1, metavar="N",
         help="sample N actions at each turn and play the best (default: 1)")
@@ -1171,9 +1217,11 @@ def parse_args():
     args.model = args.model or str(runs / "base")
     args.critic = args.critic or str(runs / "critic")
     args.judge, args.judge_name = (args.judge, args.judge_name) if args.judge else (args.model, args.model_name)
-    args.input = Path(args.input or (runs / f"{args.split}.scored.jsonl" if args.candidates
-                                     else f"data/{args.domain}/{args.split}.jsonl"))
-    args.out = Path(args.out or runs / f"{args.split}.{'candidates' if args.candidates else 'trajectories'}.jsonl")
+    source, kind = (("scored", "candidates") if args.candidates else ("candidates", "continuations") if args.continue_
+                    else (None, "trajectories"))
+    args.input = Path(args.input or (
+        runs / f"{args.split}.{source}.jsonl" if source else f"data/{args.domain}/{args.split}.jsonl"))
+    args.out = Path(args.out or runs / f"{args.split}.{kind}.jsonl")
     if args.model == str(runs / "base") and not Path(args.model).exists():
         die(f"{args.model}: no such model; name one with --model, or make the tiny one with: python train_policy.py "
             f"--method sft --model tiny --in data/{args.domain}/demonstrations.jsonl --out {args.model}")
@@ -1186,6 +1234,8 @@ def refuse_misplaced(parser, args):
     for there, needed, flags in (
             (not args.candidates, "without --candidates", "samples max_turns best_of_n simulator simulator_name "
                                                           "simulator_temperature simulator_max_tokens"),
+            (not args.candidates, "without --candidates", "continue_"),
+            (not args.continue_, "without --continue", "samples system"),
             (args.candidates, "with --candidates", "fraction"), (best, "with --best-of-n", "step_reward"),
             (best and args.step_reward != "judge", "with --best-of-n and a critic", "critic"),
             (best and args.step_reward == "judge", "with --step-reward judge", "judge judge_name"),
@@ -1193,7 +1243,7 @@ def refuse_misplaced(parser, args):
             (is_url(args.model), "with a URL as --model", "model_name")):
         for flag in flags.split():
             if not there and getattr(args, flag) != parser.get_default(flag):
-                die(f"--{flag.replace('_', '-')} does something {needed} only; leave it out")
+                die(f"--{flag.rstrip('_').replace('_', '-')} does something {needed} only; leave it out")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,8 @@ pi_theta starts as the seed model, pi_ref stays the seed model; its log-probabil
 
 To this comes a small NLL term on the chosen side (--nll). Choices beside the paper's: one mean over all tokens of the
 trajectory, as in the released code, or a sum (--advantage); no c (--context without-c); a linear head on the mean
-hidden state, or a value head trained with binary cross-entropy on success (--head); other pairs (--pair-rule).
+hidden state, or a value head trained with binary cross-entropy on success or by temporal differences (--head); other
+pairs (--pair-rule).
 
 --domain frontend --head regression is the paper's critic of web pages: an image-text model (any that transformers
 loads with a processor and a chat template; the paper has Qwen2-VL-7B) that sees c as the picture of the reference page,
@@ -98,8 +99,20 @@ def bradley_terry_loss(chosen, rejected, beta):
 
 
 def value_loss(logits, success):
-    """Binary cross-entropy of each turn's predicted success: logits (M,), success (M,) in {0, 1}."""
+    """Binary cross-entropy of each turn's predicted success: logits (M,), success (M,) in [0, 1]."""
     return F.binary_cross_entropy_with_logits(logits, success, reduction="none")
+
+
+def next_turn_targets(logits, side, rewards):
+    """What temporal differences draw a turn's Q to: Q of the next turn, and at the trajectory's last turn its reward.
+
+    logits (M,), whose sigmoid is Q; side (M,): the trajectory of each turn, in order; rewards (M,), of each one's
+    trajectory. The action of the next turn is the one that was played (SARSA), as the idea of ArCHer (arXiv 2402.19446)
+    on trajectories of the agent itself.
+    """
+    last = torch.ones_like(side, dtype=torch.bool)
+    last[:-1] = side[1:] != side[:-1]
+    return torch.where(last, rewards, logits.detach().sigmoid().roll(-1))
 
 
 def last_of_turn(values, turn, turns):
@@ -126,10 +139,11 @@ def critic_loss(values, batch, items, args):
     values: (N,) log-probabilities, or the head's outputs (whose reference is zero).
     """
     count = len(items)
-    if args.head == "value":
+    if args.head in ("value", "q"):
         logits = last_of_turn(values, batch.turn, len(batch.side))                               # (M,)
         success = torch.tensor([item.label for item in items], device=values.device)[batch.side // 2]
-        per_turn = value_loss(logits, success)
+        per_turn = value_loss(logits, success if args.head == "value" else next_turn_targets(
+            logits, batch.side, success))
         turns = segment_sum(torch.ones_like(per_turn), batch.side // 2, count)
         losses = segment_sum(per_turn, batch.side // 2, count) / turns                           # (B,)
         right = ((logits > 0) == (success > 0.5)).double()
@@ -171,8 +185,8 @@ def main():
         annotate(args, device)
         return finish()
     inputs = {"--in": args.input, "--model": args.model}
-    without_effect = {"log-ratio": (), "regression": ("nll",),
-                      "value": ("nll", "beta", "advantage", "pair_rule", "min_gap", "pairs_per_task")}[args.head]
+    without_effect = {"log-ratio": (), "regression": ("nll",)}.get(
+        args.head, ("nll", "beta", "advantage", "pair_rule", "min_gap", "pairs_per_task"))
     settings = checked_settings(args, inputs, without_effect)
     if settings is None:
         return finish()
@@ -181,7 +195,7 @@ def main():
     items, sequences, cost = make_items(args, tokenizer, processor)
     check_lengths(sequences, args.model, args.input)
     items, held_out = hold_out(items, args.held_out, args.seed)
-    say(f"{len(items)} {'trajectories' if args.head == 'value' else 'pairs'} from {len({i.task for i in items})} "
+    say(f"{len(items)} {'trajectories' if args.head in ('value', 'q') else 'pairs'} from {len({i.task for i in items})} "
         f"tasks, {sum(len(s.ids) for s in sequences)} tokens" + f"; {len(held_out)} held out" * bool(held_out))
     reference = reference_logps(args.model, sequences, device, args) if args.head == "log-ratio" else None
     model = load_model(args.model, device, args, new_head(args), processor=processor)
@@ -216,11 +230,12 @@ def main():
 
 
 def make_items(args, tokenizer, processor):
-    """The pairs of --in (for --head value: its trajectories) as items, their sequences, and what they cost to make."""
+    """The pairs of --in (for --head value and q: its trajectories) as items, their sequences, and what they cost to make."""
     with_c = args.context == "with-c"
     tasks, cost = read_trajectories(args.input, "scored", args.limit_tasks, with_c)
-    if args.head == "value":
-        pairs = [(record, None, task, float(record["reward"] >= 1.0)) for task in tasks for record in tasks[task]]
+    if args.head in ("value", "q"):
+        label = lambda reward: float(reward >= 1.0) if args.head == "value" else reward  # noqa: E731
+        pairs = [(record, None, task, label(record["reward"])) for task in tasks for record in tasks[task]]
     else:
         pairs = pair_tasks(tasks, args)
     pictures = Path(args.out).parent / "cache" / "pictures"
@@ -229,21 +244,25 @@ def make_items(args, tokenizer, processor):
 
 
 def annotate(args, device):
-    """Write the trajectories of --annotate with the critic's advantage at each assistant turn."""
+    """Write the records of --annotate with the critic's advantage of each assistant turn, or of each candidate."""
+    is_file = from_rank0(lambda: Path(args.annotate).is_file())
+    of_turns = is_file and from_rank0(lambda: b'"candidates": [' in open(args.annotate, "rb").readline())
+    kind, key = ("candidates", ("task_id", "sample", "turn")) if of_turns else ("scored", ("task_id", "sample"))
     output = Output(args.out, {"script": "train_critic --annotate"},
-                    {"--annotate": args.annotate, "--critic": args.critic}, args.overwrite)
+                    {"--annotate": args.annotate, "--critic": args.critic}, args.overwrite, key)
     critic = Critic(args.critic, device, micro_tokens=args.micro_tokens, offload=args.cpu_offload)
     done = from_rank0(lambda: output.done)
-    records = read(args.annotate, "scored", each=lambda record: (record, turns_of(record, critic.with_c)))
+    records = read(args.annotate, kind, each=lambda record: (
+        record, candidate_turns(record) if of_turns else turns_of(record, critic.with_c)))
     found = [(record, turns) for record, turns in records if output.key_of(record) not in done]
     advantages = iter(critic.advantages([turn for _, turns in found for turn in turns]))
     for record, turns in found:
-        spoken = iter([round(next(advantages), 6) for _ in turns])
-        history = [{**m, "advantage": next(spoken)} if m["role"] == "assistant" else m
-                   for m in record["dialogue_history"]]
+        values = iter([round(next(advantages), 6) for _ in turns])
+        part = "candidates" if of_turns else "dialogue_history"
+        said = [{**m, "advantage": next(values)} if of_turns or m["role"] == "assistant" else m for m in record[part]]
         if rank() == 0:
-            output.write({**record, "dialogue_history": history})
-    say(f"wrote {len(found)} trajectories with {sum(len(turns) for _, turns in found)} advantages to {args.out}")
+            output.write({**record, part: said})
+    say(f"wrote {len(found)} records with {sum(len(turns) for _, turns in found)} advantages to {args.out}")
 
 
 # ---- Ranks: several processes, one of which speaks and looks at files
@@ -359,6 +378,14 @@ def turns_of(record, with_c=False):
             turns.append((list(messages), response_of(m.get("output") or m["content"], m.get("output_ids")), c))
         messages.append({"role": m["role"], "content": m["content"]})
     return turns
+
+
+def candidate_turns(record):
+    """The candidates of one turn, in the shape of turns_of; those without text are taken out of the record."""
+    check_dialogue(record["prompt"], "prompt")
+    record["candidates"] = [a for a in record["candidates"] if a.get("output") or a.get("output_ids")]
+    c = (record.get("task") or {}).get("ground_truth")
+    return [(record["prompt"], response_of(a.get("output"), a.get("output_ids")), c) for a in record["candidates"]]
 
 
 def first_tasks(records, count, task_of):
@@ -1021,7 +1048,7 @@ class Critic:
         try:
             note = self.note = json.loads(file.read_text(encoding="utf-8"))
             self.with_c = note["context"] == "with-c" and not without_c
-            self.kind = "last" if note["head"] == "value" else "sum" if note["advantage"] == "sum" else "mean"
+            self.kind = "last" if note["head"] in ("value", "q") else "sum" if note["advantage"] == "sum" else "mean"
             self.reference, self.head = note["reference"], None
             if note["head"] != "log-ratio":
                 weights = {name: torch.tensor(note["weights"][name]) for name in ("weight", "bias")}
@@ -1746,8 +1773,8 @@ def parse_args():
     flag("--model", help="seed model, also the reference: folder or hub name (default runs/RUN_NAME/base)")
     flag("--out", help="folder of the critic (default runs/RUN_NAME/critic); with --annotate: a JSON lines file "
                        "(default runs/RUN_NAME/train.annotated.jsonl)")
-    flag("--annotate", metavar="FILE", help="do not train: write FILE's trajectories to --out with the critic's "
-                                            "advantage at each turn, relative to the model that it was trained from")
+    flag("--annotate", metavar="FILE", help="do not train: write FILE's trajectories (or candidates) to --out with the "
+                                            "critic's advantage at each turn (or of each candidate)")
     flag("--critic", help="the critic that --annotate uses (default runs/RUN_NAME/critic)")
     # the critic
     flag("--beta", type=number(float, above=0), default=0.1, help="inverse temperature of Eq. 2 (default 0.1)")
@@ -1756,9 +1783,10 @@ def parse_args():
               "code), or their plain sum (default mean-per-turn)")
     flag("--context", choices=["with-c", "without-c"], default="with-c",
          help="whether the critic sees the reference solution (default with-c)")
-    flag("--head", choices=["log-ratio", "regression", "value"], default="log-ratio",
+    flag("--head", choices=["log-ratio", "regression", "value", "q"], default="log-ratio",
          help="log-ratio (Eq. 3); regression: a linear head on a turn's mean hidden state (frontend: of an image-text "
-              "model that sees both pages); value: one trained on success (default log-ratio)")
+              "model that sees both pages); value: one trained on success; q: on the reward, by temporal differences "
+              "(default log-ratio)")
     flag("--nll", type=number(float, least=0), default=0.01,
          help="weight of the chosen side's mean NLL per token (default 0.01)")
     training_flags(parser, lr="2e-7", epochs="4; frontend 8", batch_size="8")

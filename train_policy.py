@@ -48,7 +48,7 @@ import torch.nn.functional as F
 
 from sandbox import ANSWER_MARK, check_path, die, fingerprint, number, read, whole
 from train_critic import (
-    Critic, Item, accumulate, barrier, begin_training, check_dialogue, check_lengths, checked_settings, collate_items,
+    Critic, Item, accumulate, barrier, begin_training, candidate_turns, check_dialogue, check_lengths, checked_settings, collate_items,
     common_defaults, default, digest, evaluate, finish, first_tasks, from_rank0, half_squared_log_ratio, hold_out,
     items_of, join_turns, learning_rate, leave_out_long, load_model, load_tokenizer, make_tiny_model, micro_batches,
     open_log, optimizer_step, pair_tasks, put_c_in_front, rank, read_trajectories, reduce_at_the_end, reference_logps,
@@ -190,6 +190,11 @@ def key_of(record):
     return [record.get("task_id"), record.get("sample"), record.get("turn")]
 
 
+def rng_of(record, *seed):
+    """Random numbers that depend on the turn and the seed alone, not on where in the file the turn stands."""
+    return np.random.default_rng([*seed, zlib.crc32(json.dumps(key_of(record)).encode())])
+
+
 def holds_pairs(path):
     """Whether a file is there and holds pairs (--in may, instead of candidates)."""
     return from_rank0(lambda: Path(path).is_file() and b'"chosen"' in open(path, "rb").readline())
@@ -197,14 +202,7 @@ def holds_pairs(path):
 
 def read_candidates(args):
     """The turns of --in with two candidates: [(record, [(prompt messages, response, c or None)])]; what all cost."""
-    def turns(record):
-        check_dialogue(record["prompt"], "prompt")
-        record["candidates"] = [c for c in record["candidates"] if c.get("output") or c.get("output_ids")]
-        c = (record.get("task") or {}).get("ground_truth")
-        return record, [(record["prompt"], response_of(a.get("output"), a.get("output_ids")), c)
-                        for a in record["candidates"]]
-
-    records = read(args.input, "candidates", each=turns)
+    records = read(args.input, "candidates", each=lambda record: (record, candidate_turns(record)))
     found = list(first_tasks(records, args.limit_tasks, lambda r: r[0].get("task_id")))
     cost = Counter()
     for record, _ in found:
@@ -222,8 +220,32 @@ def read_candidates(args):
     return usable, cost
 
 
+def rank_candidates(found, args, device):
+    """(the advantages of every turn's candidates, a list for each record; what the ranking cost).
+
+    --critic may also be `random`, or a file of scored continuations, whose mean rewards are the returns Q(o_t, a_t).
+    """
+    if args.critic == "random":
+        return [rng_of(record, args.seed, 1).random(len(turns)).tolist() for record, turns in found], Counter()
+    if args.critic.endswith(".jsonl"):
+        from evaluate import monte_carlo_returns
+        returns, cost = monte_carlo_returns(args.critic)
+        ranked = []
+        for record, turns in found:
+            texts, played = [c.get("output") for c in record["candidates"]], returns.get(tuple(key_of(record)))
+            if not played:
+                die(f"{args.critic} continues no candidate of turn {record['turn']} of task {record['task_id']}, sample "
+                    f"{record['sample']}; play all of {args.input} (rollout.py --continue)")
+            q = [float(np.mean(played[texts.index(text)][0])) for text in texts]
+            ranked.append([value - float(np.mean(q)) for value in q])
+        return ranked, cost
+    file = Path(args.critic) / "cost.json"
+    cost = from_rank0(lambda: Counter(json.loads(file.read_text())) if file.is_file() else Counter())
+    return score_candidates(found, args, device), cost
+
+
 def score_candidates(found, args, device, portion=2000):
-    """The advantages of every turn's candidates, a list for each record; kept on disk, portion by portion.
+    """The critic's advantages; kept on disk, portion by portion.
 
     What they depend on names the file: another critic, reference or candidates file has a file of its own, and other
     DPO settings find theirs finished.
@@ -254,12 +276,11 @@ def write_pairs(args, device):
     Returns what candidates and critic cost.
     """
     found, cost = read_candidates(args)
+    ranked, cost_of_ranking = rank_candidates(found, args, device)
     pairs, left_out = [], Counter()
-    for (record, _), scores in zip(found, score_candidates(found, args, device)):
-        # The draw depends on the turn and the seed alone, not on where in the file the turn stands.
-        rng = np.random.default_rng([args.seed, zlib.crc32(json.dumps(key_of(record)).encode())])
+    for (record, _), scores in zip(found, ranked):
         texts = [c.get("output") or str(c["output_ids"]) for c in record["candidates"]]
-        drawn = draw_pairs(scores, texts, args.pairs_per_turn, rng)
+        drawn = draw_pairs(scores, texts, args.pairs_per_turn, rng_of(record, args.seed))
         left_out["text"] += min(args.pairs_per_turn, len(texts) // 2) - len(drawn)
         apart = [(i, j) for i, j in drawn if scores[i] > scores[j]]  # of equal ones neither is preferred
         left_out["advantage"] += len(drawn) - len(apart)
@@ -290,8 +311,7 @@ def write_pairs(args, device):
             part.write_text(text, encoding="utf-8")
     say(f"wrote {len(pairs)} pairs of {len(found)} turns to {args.pairs}")
     barrier()
-    file = Path(args.critic) / "cost.json"
-    return cost + from_rank0(lambda: Counter(json.loads(file.read_text())) if file.is_file() else Counter())
+    return cost + cost_of_ranking
 
 
 def pair_items(path, tokenizer, limit_tasks):
@@ -374,7 +394,9 @@ def parse_args():
               "for sweet, train.scored.jsonl there for the baselines, data/DOMAIN/demonstrations.jsonl for sft)")
     flag("--model",
          help="seed model, also the reference: folder or hub name, or (sft) tiny (default runs/RUN_NAME/base)")
-    flag("--critic", help="the critic that ranks the candidates (default runs/RUN_NAME/critic)")
+    flag("--critic", help="what ranks the candidates: the critic's folder; monte-carlo, the returns of "
+                          "runs/RUN_NAME/train.continuations.scored.jsonl (or the name of such a file); or random, to "
+                          "compare with (default runs/RUN_NAME/critic)")
     flag("--pairs", help="where sweet writes its pairs (default runs/RUN_NAME/train.pairs.jsonl)")
     flag("--out", help="folder of the policy (default runs/RUN_NAME/policy for sweet, runs/RUN_NAME/METHOD for the "
                        "baselines, runs/RUN_NAME/base for sft)")
@@ -414,6 +436,8 @@ def parse_args():
     args.model = args.model or str(run / "base")
     args.out = args.out or str(run / method["out"])
     args.critic = args.critic or str(run / "critic")
+    if args.critic == "monte-carlo":
+        args.critic = str(run / "train.continuations.scored.jsonl")
     args.pairs = args.pairs or str(run / "train.pairs.jsonl")
     common_defaults(args)
     return args

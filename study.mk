@@ -1,0 +1,158 @@
+# The study: is it the critic, and is it what the critic sees? Run through `make study`; RESULTS.md has what came out.
+#
+# A world and a seed are one folder, runs/study/WORLD/SEED, made by the demo's rules. A cell is one more critic, policy or
+# baseline in it: a name, a line of flags below, and the rule of its kind. What was stopped goes on; what is there stays.
+
+include Makefile
+
+WORLD ?= four
+# ------------------------------------------------------------------------------------------------ critics
+critic-full             := $(CRITIC)
+critic-without-c        := $(CRITIC) --context without-c
+critic-likelihood-alone := $(CRITIC) --beta 1e-6
+critic-one-mean         := $(CRITIC) --advantage mean-per-trajectory
+critic-sum              := $(CRITIC) --advantage sum --beta 0.1
+critic-regression       := $(CRITIC) --head regression --nll 0.01
+critic-value            := --head value --lr 3e-4 --epochs 3
+critic-q-without-c      := --head q --context without-c --lr 3e-4 --epochs 3
+SIZES                   := 25 50 100 200
+$(foreach n,$(SIZES),$(eval critic-full-$n := $(CRITIC) --limit-tasks $n))
+$(foreach n,$(SIZES),$(eval critic-without-c-$n := $(CRITIC) --context without-c --limit-tasks $n))
+SURFACE    := full without-c $(foreach n,$(SIZES),full-$n without-c-$n)
+INGREDIENT := likelihood-alone one-mean sum regression value q-without-c
+
+$(RUN)/critic-%/config.json: $(RUN)/train.metrics.json
+	$(call stage,critic: $*)
+	$(EACH) train_critic.py $(FLAGS) --run-name $(NAME) $(critic-$*) --out $(RUN)/critic-$*
+
+# ------------------------------------------------------------------------------------------------ policies
+# Four candidates a turn: a quarter of the demo's tokens. Settings: from the grid below, on validation tasks of seed 0.
+SWEET-FEW := $(SWEET) --pairs-per-turn 2
+RANKED     = $(EACH) train_policy.py $(FLAGS) --run-name $(NAME) --method sweet $(SWEET-FEW) --in $(RUN)/few.candidates.jsonl
+
+$(RUN)/few.candidates.rollout.json: $(RUN)/train.metrics.json
+	$(call stage,four candidates a turn)
+	$(EACH) rollout.py $(FLAGS) --run-name $(NAME) --split train --candidates 4 --fraction 0.25 $(SAMPLE) \
+	  --out $(RUN)/few.candidates.jsonl
+
+$(RUN)/policy-random/config.json: $(RUN)/few.candidates.rollout.json
+	$(call stage,policy: ranked at random)
+	$(RANKED) --critic random --pairs $(RUN)/policy-random.pairs.jsonl --out $(RUN)/policy-random
+
+$(RUN)/policy-monte-carlo/config.json: $(RUN)/few.continuations.metrics.json
+	$(call stage,policy: ranked by Monte-Carlo returns)
+	$(RANKED) --critic $(RUN)/few.continuations.scored.jsonl --pairs $(RUN)/policy-monte-carlo.pairs.jsonl \
+	  --out $(RUN)/policy-monte-carlo
+
+$(RUN)/policy-%/config.json: $(RUN)/critic-%/config.json $(RUN)/few.candidates.rollout.json
+	$(call stage,policy: ranked by $*)
+	$(RANKED) --critic $(RUN)/critic-$* --pairs $(RUN)/policy-$*.pairs.jsonl --out $(RUN)/policy-$*
+
+# ------------------------------------------------------------------------------------------------ baselines
+# On the demo's 2,400 episodes, and on twice as many, which is about what SWEET-RL samples with four candidates a turn.
+NORMALISED       := --loss length-normalised-dpo --beta 200 --nll 1 --lr 4e-4 --epochs 3
+base-rejection   := --method rejection-ft $(REJECTION)
+base-dpo         := --method multi-turn-dpo $(TRAJECTORY)
+base-normalised  := --method multi-turn-dpo $(NORMALISED)
+TWICE            := --limit 800 --samples 6
+
+$(RUN)/once-%/config.json: $(RUN)/train.metrics.json
+	$(call stage,baseline on as many episodes: $*)
+	$(EACH) train_policy.py $(FLAGS) --run-name $(NAME) $(base-$*) --out $(RUN)/once-$*
+
+$(RUN)/twice.rollout.json: $(RUN)/base/config.json
+	$(call stage,twice the episodes)
+	$(EACH) rollout.py $(FLAGS) --run-name $(NAME) --split train --in $(RUN)/tasks/train.jsonl $(TWICE) $(PLAY) \
+	  --out $(RUN)/twice.trajectories.jsonl
+
+$(RUN)/twice-%/config.json: $(RUN)/twice.metrics.json
+	$(call stage,baseline on as many sampled tokens: $*)
+	$(EACH) train_policy.py $(FLAGS) --run-name $(NAME) $(base-$*) --in $(RUN)/twice.scored.jsonl --out $(RUN)/twice-$*
+
+$(RUN)/%.metrics.json: $(RUN)/%.rollout.json
+	$(EACH) evaluate.py --in $(RUN)/$*.trajectories.jsonl
+
+$(RUN)/%.continuations.metrics.json: $(RUN)/%.continuations.rollout.json
+	$(EACH) evaluate.py --in $(RUN)/$*.continuations.jsonl
+
+# ------------------------------------------------------------------------------------------------ Monte-Carlo truth
+# About 150 turns of 24 validation tasks, 16 candidates each, each distinct one played to its end eight times.
+TRUTH := $(EACH) rollout.py --seed 1$(SEED) --domain $(DOMAIN) --split val --model $(RUN)/base
+
+$(RUN)/val.rollout.json: $(RUN)/base/config.json
+	$(call stage,Monte-Carlo truth: validation tasks)
+	$(TRUTH) --in $(RUN)/tasks/val.jsonl --limit 24 $(PLAY) --out $(RUN)/val.trajectories.jsonl
+
+$(RUN)/val.candidates.rollout.json: $(RUN)/val.metrics.json
+	$(TRUTH) --candidates 16 --in $(RUN)/val.scored.jsonl $(SAMPLE) --out $(RUN)/val.candidates.jsonl
+
+$(RUN)/val.continuations.rollout.json: $(RUN)/val.candidates.rollout.json
+	$(call stage,Monte-Carlo truth: continuations)
+	$(TRUTH) --continue 8 --in $(RUN)/val.candidates.jsonl $(PLAY) --out $(RUN)/val.continuations.jsonl
+
+$(RUN)/few.continuations.rollout.json: $(RUN)/few.candidates.rollout.json
+	$(call stage,Monte-Carlo returns of the candidates that the policy learns from)
+	$(TRUTH) --continue 4 --in $(RUN)/few.candidates.jsonl $(PLAY) --out $(RUN)/few.continuations.jsonl
+
+$(RUN)/ranked-by-%.jsonl: $(RUN)/critic-%/config.json $(RUN)/val.candidates.rollout.json
+	$(EACH) train_critic.py --critic $(RUN)/critic-$* --annotate $(RUN)/val.candidates.jsonl --out $@ --overwrite
+
+# ------------------------------------------------------------------------------------------------ grids (seed 0 only)
+# Five settings a method, the first being the demo's; 200 validation tasks, one episode each.
+sweet-1      := --beta 2 --nll 1 --lr 2e-4 --epochs 1
+sweet-2      := --beta 2 --nll 1 --lr 4e-4 --epochs 1
+sweet-3      := --beta 2 --nll 1 --lr 2e-4 --epochs 2
+sweet-4      := --beta 1 --nll 1 --lr 4e-4 --epochs 1
+sweet-5      := --beta 5 --nll 1 --lr 4e-4 --epochs 1
+rejection-1  := --lr 1e-3 --batch-size 16 --epochs 8
+rejection-2  := --lr 1e-3 --batch-size 16 --epochs 4
+rejection-3  := --lr 5e-4 --batch-size 16 --epochs 8
+rejection-4  := --lr 2e-3 --batch-size 16 --epochs 8
+rejection-5  := --lr 1e-3 --batch-size 16 --epochs 12
+dpo-1        := --beta 2 --nll 1 --lr 4e-4 --epochs 3
+dpo-2        := --beta 2 --nll 1 --lr 2e-4 --epochs 3
+dpo-3        := --beta 5 --nll 1 --lr 4e-4 --epochs 3
+dpo-4        := --beta 0.5 --nll 1 --lr 4e-4 --epochs 3
+dpo-5        := --beta 2 --nll 1 --lr 8e-4 --epochs 2
+normalised-1 := --beta 200 --nll 1 --lr 4e-4 --epochs 3
+normalised-2 := --beta 50 --nll 1 --lr 4e-4 --epochs 3
+normalised-3 := --beta 10 --nll 1 --lr 4e-4 --epochs 3
+normalised-4 := --beta 50 --nll 1 --lr 8e-4 --epochs 2
+normalised-5 := --beta 50 --nll 0.2 --lr 4e-4 --epochs 3
+GRID         := $(foreach method,sweet rejection dpo normalised,$(addprefix $(method)-,1 2 3 4 5))
+
+$(RUN)/grid/sweet-%/config.json: $(RUN)/critic-full/config.json $(RUN)/few.candidates.rollout.json
+	$(call stage,grid: SWEET-RL $(sweet-$*))
+	$(EACH) train_policy.py $(FLAGS) --run-name $(NAME) --method sweet --pairs-per-turn 2 $(sweet-$*) \
+	  --in $(RUN)/few.candidates.jsonl --critic $(RUN)/critic-full --pairs $(RUN)/grid/sweet-$*.pairs.jsonl --out $(@D)
+
+$(RUN)/grid/rejection-%/config.json: $(RUN)/train.metrics.json
+	$(call stage,grid: rejection fine-tuning $(rejection-$*))
+	$(EACH) train_policy.py $(FLAGS) --run-name $(NAME) --method rejection-ft $(rejection-$*) --out $(@D)
+
+$(RUN)/grid/dpo-%/config.json: $(RUN)/train.metrics.json
+	$(call stage,grid: multi-turn DPO $(dpo-$*))
+	$(EACH) train_policy.py $(FLAGS) --run-name $(NAME) --method multi-turn-dpo $(dpo-$*) --out $(@D)
+
+$(RUN)/grid/normalised-%/config.json: $(RUN)/train.metrics.json
+	$(call stage,grid: length-normalised multi-turn DPO $(normalised-$*))
+	$(EACH) train_policy.py $(FLAGS) --run-name $(NAME) --method multi-turn-dpo --loss length-normalised-dpo \
+	  $(normalised-$*) --out $(@D)
+
+$(RUN)/grid/%.val.rollout.json: $(RUN)/grid/%/config.json
+	$(EACH) rollout.py $(FLAGS) --run-name $(NAME) --split val --in $(RUN)/tasks/val.jsonl $(PLAY) \
+	  --model $(RUN)/grid/$* --out $(RUN)/grid/$*.val.trajectories.jsonl
+
+# ------------------------------------------------------------------------------------------------ cells by question
+POLICIES := $(addprefix policy-,full without-c likelihood-alone random)
+BASELINES := $(foreach data,once twice,$(addprefix $(data)-,rejection dpo normalised))
+tested    = $(patsubst %,$(RUN)/%.test.metrics.json,$(1))
+critics: $(patsubst %,$(RUN)/critic-%/config.json,full without-c likelihood-alone)
+truth:   $(RUN)/val.continuations.metrics.json
+surface: truth $(patsubst %,$(RUN)/ranked-by-%.jsonl,$(SURFACE))
+table3:  truth $(patsubst %,$(RUN)/ranked-by-%.jsonl,$(INGREDIENT))
+grid:    $(patsubst %,$(RUN)/grid/%.val.metrics.json,$(GRID))
+equal:   $(call tested,base $(POLICIES) $(BASELINES))
+upper:   $(call tested,policy-monte-carlo)
+heads:   $(call tested,$(addprefix policy-,value q-without-c))
+.PHONY:  critics truth surface table3 grid equal upper heads
