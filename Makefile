@@ -1,6 +1,7 @@
 # make demo              the whole pipeline on this machine, from tasks to the table
 # make demo DOMAIN=frontend    the same with web pages; needs a Chromium
 # make demo-seeds        the demo with five seeds, and the means over them
+# make study             RESULTS.md's questions, cell by cell (study.mk); SEEDS='11 12' CELLS='surface' runs a part of it
 # make test              every test that needs no GPU
 # Both set up .venv first. Nothing else has to be installed, and nothing is written outside this folder.
 
@@ -153,10 +154,19 @@ browser: .venv/ready
 	$(PY) render.py --setup
 
 # Is it the seed? The whole demo with several, tasks and base agents included; means and intervals over the seeds.
-SEEDS  ?= 0 1 2 3 4
 demo-seeds: .venv/ready
-	for seed in $(SEEDS); do $(MAKE) demo SEED=$$seed NAME=seeds-$(DOMAIN)/$$seed || exit; done
+	for seed in $(or $(SEEDS),0 1 2 3 4); do $(MAKE) demo SEED=$$seed NAME=seeds-$(DOMAIN)/$$seed || exit; done
 	$(PY) evaluate.py --compare $(foreach agent,$(AGENTS),$(agent)='runs/seeds-$(DOMAIN)/*/$(agent).test.scored.jsonl')
+
+# ------------------------------------------------------------------------------------------------ study
+WORLD ?= four
+CELLS ?= surface table3 equal sixteen upper heads
+study: .venv/ready
+	for seed in $(or $(SEEDS),11 12 13 14 15); do \
+	  $(MAKE) -f study.mk -j$(JOBS) $(CELLS) SEED=$$seed NAME=study/$(WORLD)/$$seed || exit; done
+
+study-report:                   # the tables of what is there
+	@$(MAKE) --no-print-directory -f study.mk report
 
 # ------------------------------------------------------------------------------------------------ tests
 test: .venv
@@ -176,4 +186,4 @@ clean:
 	rm -rf data runs
 
 .SECONDARY:                     # keep every stage's file
-.PHONY: .venv test stress test-trl clean demo demo-seeds browser
+.PHONY: .venv study study-report test stress test-trl clean demo demo-seeds browser

@@ -510,7 +510,7 @@ def mean_over_seeds(seeds):
 
 
 def monte_carlo_returns(path):
-    """({(task_id, sample, turn): {candidate: (its rewards, kind of action)}}, cost) of scored continuations.
+    """({(task_id, sample, turn): {candidate: (text, rewards, kind of action)}}, cost) of scored continuations.
 
     candidate: index of the first one with the same text. Q(o_t, a_t) is the mean of the rewards.
     """
@@ -521,7 +521,8 @@ def monte_carlo_returns(path):
             raise ValueError("the episode continues no candidate; rollout.py --continue writes those that do")
         sample, turn, candidate = record["continues"]
         found = returns.setdefault((record["task_id"], sample, turn), {})
-        found.setdefault(candidate, ([], kind_of_action(record, turn)))[0].append(record["reward"])
+        text = replies(record)[turn].get("output")
+        found.setdefault(candidate, (text, [], kind_of_action(record, turn)))[1].append(record["reward"])
         cost.update({"episodes": 1, **(record.get("cost") or {})})
 
     for _ in read(path, "scored", each=add):
@@ -574,28 +575,37 @@ def rank_turn(values, rewards, kinds, gap):
 
 
 def rank_critics(files, args):
-    """Rows of a table: how the candidates of `files` {name: annotated file} are ordered, beside --truth.
+    """How the candidates of `files` {name: annotated files} are ordered, beside --truth, a file for each of theirs.
 
     Only pairs of one turn count. The truth is noisy: its halves agree with a correlation r, a perfect critic would
-    reach sqrt(2 r / (1 + r)), and the corrected correlation is divided by that (Spearman-Brown).
+    reach sqrt(2 r / (1 + r)), and the corrected correlation is divided by that (Spearman-Brown). Several files a name
+    are seeds: their tasks are pooled.
     """
-    returns, _ = monte_carlo_returns(args.truth)
-    sums, names, turns = {}, {}, 0    # {(task, critic): {(measure, part): sum}}, measures in order
-    for critic, path in files.items():
-        for record in read(path, "candidates"):
-            found = returns.get((record["task_id"], record["sample"], record["turn"]), {})
-            if len(found) > 1:
+    sums, names, turns = {}, {}, 0    # {((seed, task), critic): {(measure, part): sum}}, measures in order
+    for seed, truth in enumerate(truths := files_of(args.truth)):
+        returns, _ = monte_carlo_returns(truth)
+        for critic, paths in files.items():
+            if len(paths) != len(truths):
+                die(f"{critic} has {len(paths)} files, --truth {len(truths)}; they are taken in pairs, by name")
+            for record in read(paths[seed], "candidates"):
+                found = returns.get((record["task_id"], record["sample"], record["turn"]), {})
+                if len(found) < 2:
+                    continue
                 try:
-                    values = [record["candidates"][n]["advantage"] for n in found]
+                    ranked = [record["candidates"][n] for n in found]
+                    values = np.array([candidate["advantage"] for candidate in ranked])
                 except LookupError:
-                    die(f"{path} has no advantages of the candidates of {args.truth}; write them with train_critic.py "
-                        "--annotate")
-                part = rank_turn(np.array(values), *zip(*found.values()), args.gap)
-                sums.setdefault((record["task_id"], critic), Counter()).update(part)
+                    die(f"{paths[seed]} has no advantages of the candidates of {truth}; write them with "
+                        "train_critic.py --annotate")
+                texts, rewards, kinds = zip(*found.values())
+                if texts != tuple(candidate.get("output") for candidate in ranked):
+                    die(f"{paths[seed]} and {truth} have different candidates; annotate the file that was continued")
+                part = rank_turn(values, rewards, kinds, args.gap)
+                sums.setdefault(((seed, record["task_id"]), critic), Counter()).update(part)
                 names |= dict.fromkeys(name for name, _ in part)
                 turns += 1
     if not turns:
-        die(f"{args.truth} continues no turn of {', '.join(map(str, files.values()))}")
+        die(f"{args.truth} continues no turn of {', '.join(files)}")
     tasks, pairs = sorted({task for task, _ in sums}, key=str), sorted(names, key=lambda name: name.startswith("-"))
     table = np.array([[sums.get((task, critic), {}).get((name, part), 0.0) for critic in files for name in pairs
                        for part in (0, 1)] for task in tasks])                                   # (T, 2 C M)
@@ -927,10 +937,10 @@ def parse_args():
                              "quotes (sweet='runs/seed-*/policy.test.scored.jsonl') stands for the same run with "
                              "several seeds")
     # compare critics by how they rank candidates
-    parser.add_argument("--truth", type=Path, metavar="FILE",
+    parser.add_argument("--truth", metavar="FILE",
                         help="scored continuations (rollout.py --continue): then the files of --compare are candidates "
                              "with advantages (train_critic.py --annotate), and the table says how well each critic "
-                             "orders the candidates of a turn")
+                             "orders the candidates of a turn. Patterns in quotes stand for seeds, taken in pairs")
     parser.add_argument("--gap", type=number(float, above=0, most=1), default=0.25,
                         help="with --truth: pairs whose returns differ by less are left out (default: 0.25)")
     parser.add_argument("--json", type=ending_in(".json"), help="write the table's numbers here as well")
@@ -960,8 +970,13 @@ def named_files(pairs):
             die(f"--compare takes NAME=FILE, such as base=runs/base/test.scored.jsonl, not {pair!r}")
         if name in named:
             die(f"--compare has the name {name!r} twice; each run needs its own")
-        named[name] = [Path(path)] if Path(path).is_file() else sorted(map(Path, glob.glob(path))) or [Path(path)]
+        named[name] = files_of(path)
     return named
+
+
+def files_of(path):
+    """The file, or the files of a pattern in the order of their names."""
+    return [Path(path)] if Path(path).is_file() else sorted(map(Path, glob.glob(path))) or [Path(path)]
 
 
 def write_json(path, value):
@@ -982,7 +997,7 @@ def main():
     for path in filter(None, (args.report, args.json, args.picture)):
         check_path(path, [TEMPLATE, *filter(None, [args.input]), *itertools.chain(*files.values())])
     if args.truth:
-        result = rank_critics({name: path for name, [path] in files.items()}, args)
+        result = rank_critics(files, args)
         print(markdown(ranking_table(result)))
         return args.json and write_json(args.json, result)
     if args.input:

@@ -5,7 +5,6 @@
 
 include Makefile
 
-WORLD ?= four
 # ------------------------------------------------------------------------------------------------ critics
 critic-full             := $(CRITIC)
 critic-without-c        := $(CRITIC) --context without-c
@@ -26,8 +25,8 @@ $(RUN)/critic-%/config.json: $(RUN)/train.metrics.json
 	$(EACH) train_critic.py $(FLAGS) --run-name $(NAME) $(critic-$*) --out $(RUN)/critic-$*
 
 # ------------------------------------------------------------------------------------------------ policies
-# Four candidates a turn: a quarter of the demo's tokens. Settings: from the grid below, on validation tasks of seed 0.
-SWEET-FEW := $(SWEET) --pairs-per-turn 2
+# Four candidates a turn, a quarter of the demo's. Settings here and of the baselines: the best of the grids below.
+SWEET-FEW := --beta 2 --nll 1 --lr 2e-4 --epochs 2 --pairs-per-turn 2
 RANKED     = $(EACH) train_policy.py $(FLAGS) --run-name $(NAME) --method sweet $(SWEET-FEW) --in $(RUN)/few.candidates.jsonl
 
 $(RUN)/few.candidates.rollout.json: $(RUN)/train.metrics.json
@@ -48,10 +47,16 @@ $(RUN)/policy-%/config.json: $(RUN)/critic-%/config.json $(RUN)/few.candidates.r
 	$(call stage,policy: ranked by $*)
 	$(RANKED) --critic $(RUN)/critic-$* --pairs $(RUN)/policy-$*.pairs.jsonl --out $(RUN)/policy-$*
 
+# The demo's 16 candidates, and as many tokens for it as five times the episodes sample.
+$(RUN)/policy-sixteen/config.json: $(RUN)/critic-full/config.json $(RUN)/train.candidates.rollout.json
+	$(call stage,policy: ranked by full, 16 candidates)
+	$(EACH) train_policy.py $(FLAGS) --run-name $(NAME) --method sweet $(SWEET) --pairs-per-turn 4 \
+	  --critic $(RUN)/critic-full --pairs $(RUN)/policy-sixteen.pairs.jsonl --out $(RUN)/policy-sixteen
+
 # ------------------------------------------------------------------------------------------------ baselines
 # On the demo's 2,400 episodes, and on twice as many, which is about what SWEET-RL samples with four candidates a turn.
 NORMALISED       := --loss length-normalised-dpo --beta 200 --nll 1 --lr 4e-4 --epochs 3
-base-rejection   := --method rejection-ft $(REJECTION)
+base-rejection   := --method rejection-ft --lr 1e-3 --batch-size 16 --epochs 12
 base-dpo         := --method multi-turn-dpo $(TRAJECTORY)
 base-normalised  := --method multi-turn-dpo $(NORMALISED)
 TWICE            := --limit 800 --samples 6
@@ -153,6 +158,19 @@ surface: truth $(patsubst %,$(RUN)/ranked-by-%.jsonl,$(SURFACE))
 table3:  truth $(patsubst %,$(RUN)/ranked-by-%.jsonl,$(INGREDIENT))
 grid:    $(patsubst %,$(RUN)/grid/%.val.metrics.json,$(GRID))
 equal:   $(call tested,base $(POLICIES) $(BASELINES))
+sixteen: $(call tested,policy-sixteen)
 upper:   $(call tested,policy-monte-carlo)
 heads:   $(call tested,$(addprefix policy-,value q-without-c))
-.PHONY:  critics truth surface table3 grid equal upper heads
+
+# ------------------------------------------------------------------------------------------------ tables
+CELLFILES = '$(1)=runs/study/$(WORLD)/*/$(2)'
+report:
+	@echo '## Critics: how they order the candidates of a turn'
+	@$(PY) evaluate.py --truth 'runs/study/$(WORLD)/*/val.continuations.scored.jsonl' --compare \
+	  $(foreach critic,$(SURFACE),$(call CELLFILES,$(critic),ranked-by-$(critic).jsonl))
+	@$(PY) evaluate.py --truth 'runs/study/$(WORLD)/*/val.continuations.scored.jsonl' --compare \
+	  $(foreach critic,full $(INGREDIENT),$(call CELLFILES,$(critic),ranked-by-$(critic).jsonl))
+	@echo '## Policies at equal cost'
+	@$(PY) evaluate.py --compare $(foreach agent,policy-full $(filter-out policy-full,$(POLICIES)) $(BASELINES) base,\
+	  $(call CELLFILES,$(agent),$(agent).test.scored.jsonl))
+.PHONY:  report critics truth surface table3 grid equal sixteen upper heads

@@ -236,7 +236,7 @@ def rank_candidates(found, args, device):
             if not played:
                 die(f"{args.critic} continues no candidate of turn {record['turn']} of task {record['task_id']}, sample "
                     f"{record['sample']}; play all of {args.input} (rollout.py --continue)")
-            q = [float(np.mean(played[texts.index(text)][0])) for text in texts]
+            q = [float(np.mean(played[texts.index(text)][1])) for text in texts]
             ranked.append([value - float(np.mean(q)) for value in q])
         return ranked, cost
     file = Path(args.critic) / "cost.json"

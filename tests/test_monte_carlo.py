@@ -81,7 +81,7 @@ def test_a_last_turn_is_played_once():
 
 
 def played(dialogue, facts=("The unit is m.", "The order is up.")):
-    return {"dialogue_history": [{"role": "user" if n % 2 == 0 else "assistant", "content": text}
+    return {"dialogue_history": [{"role": "user" if n % 2 == 0 else "assistant", "content": text, "output": text}
                                  for n, text in enumerate(dialogue)],
             "task": {"facts": [{"keywords": [], "question": "", "reply": fact} for fact in facts]}}
 
@@ -129,7 +129,7 @@ def truth_and_rankings(folder):
         q = rng.permutation([0.0, 0.3, 0.6, 1.0])
         for index in range(4):
             for k in range(2):
-                truth.append(played(["r", "unit?", "The unit is m.", "A"]) | {
+                truth.append(played(["r", str(index), "The unit is m.", "A"]) | {
                     "task_id": f"t{task}", "sample": index * 2 + k, "domain": "backend", "reward": q[index],
                     "continues": [0, 0, index], "cost": {"sampled_tokens": 5, "simulator_calls": 1}})
         for name, sign in (("good", 1), ("bad", -1)):
@@ -159,7 +159,8 @@ def test_a_perfect_critic_orders_every_pair_right(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("spoil, sentence", [
     (lambda truth: truth.pop("continues"), "line 1: the episode continues no candidate"),
-    (lambda truth: truth.update(task_id="other"), None)])
+    (lambda truth: truth["dialogue_history"][1].update(output="else"), "good.jsonl and truth.jsonl have different"),
+    (lambda truth: truth.update(task_id="other"), "truth.jsonl continues no turn of good, bad")])
 def test_what_is_no_truth_is_one_sentence(tmp_path, monkeypatch, spoil, sentence):
     monkeypatch.chdir(tmp_path)
     flags = truth_and_rankings(tmp_path)
@@ -168,7 +169,21 @@ def test_what_is_no_truth_is_one_sentence(tmp_path, monkeypatch, spoil, sentence
         spoil(row)
     write(tmp_path / "truth.jsonl", rows)
     code, _, error = call(evaluate, *flags)
-    assert code == 2 and (sentence or "continues no turn of good.jsonl, bad.jsonl") in error
+    assert code == 2 and sentence in error
+
+
+def test_seeds_are_pooled_each_with_its_own_truth(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for seed in ("a", "b"):
+        (tmp_path / seed).mkdir()
+        truth_and_rankings(tmp_path / seed)
+    code, _, error = call(evaluate, "--truth", "*/truth.jsonl", "--compare", "good=*/good.jsonl", "mixed=?/bad.jsonl",
+                          "--json", "out.json")
+    assert code == 0, error
+    result = json.loads((tmp_path / "out.json").read_text())
+    assert result["turns"] == 40 and result["critics"]["good"]["measures"]["Spearman with Q"]["value"] == 1
+    code, _, error = call(evaluate, "--truth", "*/truth.jsonl", "--compare", "good=a/good.jsonl")
+    assert code == 2 and "good has 1 files, --truth 2" in error
 
 
 # ---- The rankings that need no critic
