@@ -159,8 +159,8 @@ demo-seeds: .venv/ready
 	$(PY) evaluate.py --compare $(foreach agent,$(AGENTS),$(agent)='runs/seeds-$(DOMAIN)/*/$(agent).test.scored.jsonl')
 
 # ------------------------------------------------------------------------------------------------ tests
-test: .venv
-	OMP_NUM_THREADS=1 $(PY) -m pytest
+test: .venv                     # a process a core, each with whole files, so that what a file shares is made once
+	OMP_NUM_THREADS=1 $(PY) -m pytest -n $(JOBS) --dist loadfile
 
 stress: .venv                   # the long versions: 50 kills, thousands of fuzzed programs, ...
 	OMP_NUM_THREADS=1 $(PY) -m pytest -m slow
