@@ -169,8 +169,8 @@ study-report:                   # the tables of what is there
 	@$(MAKE) --no-print-directory -f study.mk report
 
 # ------------------------------------------------------------------------------------------------ tests
-test: .venv
-	OMP_NUM_THREADS=1 $(PY) -m pytest
+test: .venv                     # a process a core, each with whole files, so that what a file shares is made once
+	OMP_NUM_THREADS=1 $(PY) -m pytest -n $(JOBS) --dist loadfile
 
 stress: .venv                   # the long versions: 50 kills, thousands of fuzzed programs, ...
 	OMP_NUM_THREADS=1 $(PY) -m pytest -m slow

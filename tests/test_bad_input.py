@@ -6,11 +6,11 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+import test_train
+from test_train import ROOT
 
 TASK = {"task_id": "t-0", "domain": "backend", "problem_description": "Double it. Signature: def double(x)",
         "ground_truth": "def double(x):\n    return 2 * x\n", "test_cases": {str(x): f"double({x})" for x in range(10)},
@@ -43,13 +43,19 @@ def snapshot(folder):
             for path in folder.rglob("*") if path.is_file()}
 
 
-def refuse(folder, script, arguments, words):
+def refuse(folder, script, arguments, words, own_process=True):
     """Run a real command line that must be refused; returns what it said."""
     before = snapshot(folder)
-    done = subprocess.run([sys.executable, ROOT / script, *map(str, arguments)], cwd=folder, capture_output=True,
-                          text=True, timeout=120, env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"})
-    said = done.stderr.strip()
-    assert done.returncode == 2, f"exit code {done.returncode}\n{done.stdout}{done.stderr}"
+    if own_process:
+        done = subprocess.run([sys.executable, ROOT / script, *map(str, arguments)], cwd=folder, capture_output=True,
+                              text=True, timeout=120, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        code, out, said = done.returncode, done.stdout, done.stderr.strip()
+    else:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(folder)
+            code, out, said = test_train.call(sys.modules[script.removesuffix(".py")], *arguments)
+        said = said.strip()
+    assert code == 2, f"exit code {code}\n{out}{said}"
     assert "Traceback" not in said, said
     sentence = said.splitlines()[-1]
     assert sentence.startswith(f"{script}:"), said
@@ -86,12 +92,8 @@ FAULTS = ["missing", "torn", "not json", "not an object", "missing key", "empty"
 def model(tmp_path_factory):
     """A tiny model, so that a script can get as far as its input."""
     folder = tmp_path_factory.mktemp("model")
-    (folder / "demonstrations.jsonl").write_text(lines(*[TRAJECTORY | {"sample": sample} for sample in range(4)]))
-    done = subprocess.run([sys.executable, ROOT / "train_policy.py", "--method", "sft", "--model", "tiny",
-                           "--in", "demonstrations.jsonl", "--out", "base", "--max-steps", "1", "--batch-size", "2"],
-                          cwd=folder, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return folder / "base"
+    test_train.train_critic.make_tiny_model(folder, [message["content"] for message in SAID], 400, seed=0)
+    return folder
 
 
 def broken_file(folder, fault, record, key):
@@ -113,34 +115,14 @@ def broken_file(folder, fault, record, key):
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("reader",
-                         [name for name in READERS if not name.startswith("train") and name != "rollout --candidates"])
+@pytest.mark.parametrize("reader", READERS)
 def test_a_bad_file_is_refused_in_one_sentence(tmp_path, reader, fault, request):
-    check_reader(tmp_path, reader, fault, request)
-
-
-@pytest.mark.parametrize("reader, fault", [("train_critic", "missing"), ("train_critic", "binary"),
-                                           ("train_critic", "missing key"),
-                                           ("train_policy sweet", "torn"), ("train_policy dpo", "not json"),
-                                           ("train_policy sft", "missing key"),
-                                           ("rollout --candidates", "missing key")])
-def test_the_trainers_refuse_a_bad_file_in_one_sentence(tmp_path, reader, fault, request):
-    check_reader(tmp_path, reader, fault, request)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("reader",
-                         [name for name in READERS if name.startswith("train") or name == "rollout --candidates"])
-def test_the_trainers_refuse_every_bad_file(tmp_path, reader, fault, request):
-    check_reader(tmp_path, reader, fault, request)
-
-
-def check_reader(folder, reader, fault, request):
+    """The trainers in this process, for a process of its own would import torch for seconds before each sentence."""
     script, arguments, record, key = READERS[reader]
     arguments = [request.getfixturevalue("model") if argument == "{model}" else argument for argument in arguments]
-    path, words = broken_file(folder, fault, record, key)
-    said = refuse(folder, script, [*arguments, f"a={path}" if reader == "evaluate --compare" else path], words)
+    path, words = broken_file(tmp_path, fault, record, key)
+    said = refuse(tmp_path, script, [*arguments, f"a={path}" if reader == "evaluate --compare" else path], words,
+                  own_process=not script.startswith("train"))
     if fault in ("missing", "empty", "missing key", "torn"):
         assert any(remedy in said for remedy in (".py", "rerun", "again", "the stage that", "--in",
                                                  "write some")), f"no remedy in: {said}"

@@ -15,9 +15,12 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
+import evaluate  # noqa: E402
 import generate_tasks  # noqa: E402
 import render  # noqa: E402
+import rollout  # noqa: E402
 from test_render import WITHOUT, needs_browser  # noqa: E402, F401
+from test_train import call, train_critic, train_policy  # noqa: E402
 
 KINDS = list(generate_tasks.PAGES)
 
@@ -246,20 +249,17 @@ class NoEarlyAnswer(random.Random):
 
 
 def test_a_tiny_page_is_about_fifty_tokens(world):
-    pytest.importorskip("tokenizers")
-    import train_critic
-
     records = read(world / "data/frontend/demonstrations.jsonl")
     tokenizer = train_critic.tiny_tokenizer([m["content"] for r in records for m in r["dialogue_history"]], 2048)
     assert max(len(tokenizer(r["answer"])["input_ids"]) for r in records) <= 70
     assert all(tokenizer.decode(tokenizer(r["answer"])["input_ids"]) == r["answer"] for r in records)
 
 
-def test_a_rollout_of_pages_runs_from_the_command_line(world):
-    pytest.importorskip("torch")
-    done = run("train_policy.py", "--method", "sft", "--model", "tiny", "--in", "data/frontend/demonstrations.jsonl",
-               "--out", "runs/default/base", "--epochs", 1, "--max-steps", 3, cwd=world)
-    assert done.returncode == 0, done.stderr
+def test_a_rollout_of_pages_runs_from_the_command_line(world, monkeypatch):
+    monkeypatch.chdir(world)
+    code, said, error = call(train_policy, "--method", "sft", "--model", "tiny", "--in",
+                             "data/frontend/demonstrations.jsonl", "--out", "runs/default/base", "--max-steps", 3)
+    assert code == 0, error
     done = run("rollout.py", "--domain", "frontend", "--split", "test", "--max-turns", 3, "--max-tokens", 30,
                "--engine", "transformers", cwd=world)
     assert done.returncode == 0, done.stderr
@@ -273,8 +273,6 @@ def test_a_rollout_of_pages_runs_from_the_command_line(world):
 
 @needs_browser
 def test_the_scripted_partner_names_the_largest_differences_and_asks_for_a_page(world):
-    import rollout
-
     task = read(world / "data/frontend/train.jsonl")[0]
 
     resources = rollout.Resources(types.SimpleNamespace(domain="frontend", max_turns=5), 1)
@@ -355,10 +353,6 @@ def test_a_person_gets_files_of_both_pages_to_open(world):
 
 @needs_browser
 def test_an_evaluation_renders_each_page_once(monkeypatch):
-    import types
-
-    import evaluate
-
     rendered, submit = [], render.Renderer.submit
     monkeypatch.setattr(render.Renderer, "submit", lambda self, page: rendered.append(page) or submit(self, page))
     pages = [f'<html><body><h1 style="color: {colour}">A</h1></body></html>' for colour in ("red", "green", "blue")]
@@ -373,23 +367,23 @@ def test_an_evaluation_renders_each_page_once(monkeypatch):
         assert record["page"] == ("ok" if answer else "no page")
 
 
-def test_pages_go_through_critic_candidates_policy_and_picture(world):
-    pytest.importorskip("torch")
+def test_pages_go_through_critic_candidates_policy_and_picture(world, monkeypatch):
     from PIL import Image
 
+    monkeypatch.chdir(world)
     demonstrations, scored = "data/frontend/demonstrations.jsonl", "runs/smoke/train.scored.jsonl"
-    for script, *arguments in (
-            ("train_policy.py", "--run-name", "smoke", "--method", "sft", "--model", "tiny", "--in", demonstrations,
+    for module, *arguments in (
+            (train_policy, "--run-name", "smoke", "--method", "sft", "--model", "tiny", "--in", demonstrations,
              "--max-steps", 1),
-            ("evaluate.py", "--in", demonstrations, "--out", scored),
-            ("train_critic.py", "--run-name", "smoke", "--pair-rule", "all", "--max-steps", 1),
-            ("rollout.py", "--run-name", "smoke", "--domain", "frontend", "--candidates", 4, "--limit", 3,
+            (evaluate, "--in", demonstrations, "--out", scored),
+            (train_critic, "--run-name", "smoke", "--pair-rule", "all", "--max-steps", 1),
+            (rollout, "--run-name", "smoke", "--domain", "frontend", "--candidates", 4, "--limit", 3,
              "--max-tokens", 20, "--engine", "transformers"),
-            ("train_policy.py", "--run-name", "smoke", "--max-steps", 1),
-            ("evaluate.py", "--compare", f"a={scored}", f"b={scored}", "--picture", "pages.png", "--picture-tasks", 3)):
-        done = run(script, *arguments, cwd=world)
-        assert done.returncode == 0, (script, done.stderr)
+            (train_policy, "--run-name", "smoke", "--max-steps", 1),
+            (evaluate, "--compare", f"a={scored}", f"b={scored}", "--picture", "pages.png", "--picture-tasks", 3)):
+        code, said, error = call(module, *arguments)
+        assert code == 0, (module, error)
     assert (world / "runs/smoke/policy/model.safetensors").exists()
-    assert "50.0% [50.0, 50.0]" in done.stdout  # a run ties with itself
+    assert "50.0% [50.0, 50.0]" in said  # a run ties with itself
     with Image.open(world / "pages.png") as picture:
         assert picture.width == 3 * 370 + 10 and picture.height > 3 * 200

@@ -257,11 +257,17 @@ def twin(value, draw):
     return value
 
 
+def many(examples):
+    """Hypothesis's settings for so many examples."""
+    return settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck))
 
 
-@settings(max_examples=2500, deadline=None, suppress_health_check=list(HealthCheck))
-@given(PLAIN, PLAIN, st.integers(0, 1 << 30))
-def test_canonical_bytes_agree_with_pythons_equality_on_plain_data(one, other, seed):
+@pytest.mark.parametrize("examples", [500, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_canonical_bytes_agree_with_pythons_equality_on_plain_data(examples):
+    many(examples)(given(PLAIN, PLAIN, st.integers(0, 1 << 30))(assert_equal_as_bytes))()
+
+
+def assert_equal_as_bytes(one, other, seed):
     assert (canonical(one) == canonical(other)) == (one == other)
     try:
         same = twin(one, random.Random(seed).choice)
@@ -331,10 +337,13 @@ LINES = ["return {}", "return [{}, x]", "x = {}", "raise {}", "del {}", "for x i
          "class C({}): pass", "{}", "while {}: break", "async def f(x): {}", "{} = x"]
 
 
-@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
-@given(st.integers(0, 1 << 30))
-def test_five_thousand_random_programs_are_data(box, seed):
+@pytest.mark.parametrize("hundreds", [10, pytest.param(100, marks=pytest.mark.slow)])
+def test_random_programs_are_data(box, hundreds):
     """Each gets a status for each call; none raises in the parent, and honest programs around them still pass."""
+    many(hundreds // 5)(given(st.integers(0, 1 << 30))(lambda seed: run_random_programs(box, seed)))()
+
+
+def run_random_programs(box, seed):
     task = {"ground_truth": "def f(x): return x, 'of the reference'",
             "test_cases": {"1": "f(3)", "2": "f([1])", "3": "f('a')"}}
     draw = random.Random(seed)
