@@ -459,14 +459,14 @@ class Zygote:
         return reply
 
     def close(self):
-        if self.process:
+        process, self.process = self.process, None    # after Ctrl-C its thread may close it at the same time
+        if process:
             self.control.close()    # it ends by itself when this is closed
             try:
-                self.process.wait(2)
+                process.wait(2)
             except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
-            self.process = None
+                process.kill()
+                process.wait()
 
     def run(self, job, call_timeout, deadline):
         """Have a child run a job: (outcomes, whether the program itself ran, how it ended: "done" or a status)."""

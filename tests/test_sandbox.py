@@ -185,6 +185,21 @@ def test_a_zygote_that_dies_is_replaced_and_its_job_tried_again():
         assert box.score(TASK, TASK["ground_truth"]) == PASSED
 
 
+def test_two_threads_may_close_a_zygote():
+    """As after Ctrl-C: the main thread closes all, while the thread of each notices that its socket is gone."""
+    with Sandbox(workers=1) as box:
+        zygote = box.zygotes[0]
+        process, wait = zygote.process, zygote.process.wait
+
+        def wait_while_another_closes(seconds):
+            process.wait = wait
+            zygote.close()
+            raise subprocess.TimeoutExpired("zygote", seconds)
+        process.wait = wait_while_another_closes
+        zygote.close()
+        assert zygote.process is None and process.poll() is not None
+
+
 def test_a_program_that_kills_its_zygote_twice_is_refused_and_the_next_one_passes():
     with Sandbox(workers=1, without=["namespaces", "seccomp"], unsafe=True) as box:
         assert not box.layers["seccomp"]
