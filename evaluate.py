@@ -28,12 +28,15 @@ Reads   runs/{run-name}/{split}.trajectories.jsonl; with --compare scored files,
 Writes  runs/{run-name}/{split}.scored.jsonl, the records plus `reward`, `tests` (one status per test) and `sandbox`
         (its layers); frontend: `reward`, `cosine` (both views), `view`, `page` (ok, blank, ...), `encoder`, `sandbox`
         .scored.settings.json and .metrics.json beside it, with --report one HTML file, with --picture one PNG of pages
+With --truth no run is compared but critics: how each orders the candidates of a turn, beside what playing every candidate
+to its end gave (rollout.py --continue).
 Memory does not grow with the dialogues: each record is written as it is scored, in the order of the input. When it was
 stopped, the same command continues.
 
     python evaluate.py --split train
     python evaluate.py --in runs/default/test.trajectories.jsonl --report runs/default/report.html
     python evaluate.py --compare base=runs/a/test.scored.jsonl sweet=runs/b/test.scored.jsonl --report runs/b/ab.html
+    python evaluate.py --truth runs/default/val.continuations.scored.jsonl --compare a=runs/a/val.annotated.jsonl
     python evaluate.py --compare base='runs/seed-*/base.test.scored.jsonl' sweet='runs/seed-*/policy.test.scored.jsonl'
 Where a name stands for several files, each is a training run with its own seed, which its records name: the table shows
 means over the seeds, differences taken seed by seed, and from five seeds on intervals by Student's t.
@@ -553,24 +556,23 @@ def spearman(a, b):
 
 
 def rank_turn(values, rewards, kinds, gap):
-    """{measure: (sum, count)} of one turn: what a critic's values say of its candidates, and what their rewards say."""
+    """{measure: [sum, count]} of one turn: what a critic's `values` (n,) say of its n candidates beside their rewards.
+
+    rewards: of each candidate's continuations; kinds: of action; gap: pairs whose Q are closer are left out.
+    """
     q = np.array([np.mean(r) for r in rewards])
     halves = [np.array([np.mean(r[start::2] or r) for r in rewards]) for start in (0, 1)]
     upper = lambda by: np.argsort(-by, kind="stable")[:len(q) // 2]  # noqa: E731
-    found = Counter()
-    pairs = [(i, j) for i, j in itertools.combinations(range(len(q)), 2) if abs(q[i] - q[j]) >= gap]
-    for i, j in pairs:
-        right = 0.5 + 0.5 * np.sign((q[i] - q[j]) * (values[i] - values[j]))
-        for name in ("pairs in the right order", "- " + " / ".join(sorted((kinds[i], kinds[j])))):
-            found[name, 0] += right
-            found[name, 1] += 1
-    found["mean Q of all", 0], found["mean Q of all", 1] = q.mean(), 1
-    found["mean Q of the upper half", 0], found["mean Q of the upper half", 1] = q[upper(values)].mean(), 1
-    found["mean Q of the truth's upper half", 0] = np.mean([b[upper(a)].mean() for a, b in (halves, halves[::-1])])
-    found["mean Q of the truth's upper half", 1] = 1
+    truth = np.mean([b[upper(a)].mean() for a, b in (halves, halves[::-1])])    # one half chooses, the other judges
+    found = {"pairs in the right order": [0, 0], "mean Q of all": [q.mean(), 1],
+             "mean Q of the upper half": [q[upper(values)].mean(), 1], "mean Q of the truth's upper half": [truth, 1]}
     if q.min() < q.max():
-        found["Spearman with Q", 0], found["Spearman with Q", 1] = spearman(values, q), 1
-        found["Spearman of Q's halves", 0], found["Spearman of Q's halves", 1] = spearman(*halves), 1
+        found |= {"Spearman with Q": [spearman(values, q), 1], "Spearman of Q's halves": [spearman(*halves), 1]}
+    for i, j in itertools.combinations(range(len(q)), 2):
+        if abs(q[i] - q[j]) >= gap:
+            right = 0.5 + 0.5 * np.sign((q[i] - q[j]) * (values[i] - values[j]))
+            for name in ("pairs in the right order", "- " + " / ".join(sorted((kinds[i], kinds[j])))):
+                found[name] = np.add(found.get(name, [0, 0]), [right, 1])
     return found
 
 
@@ -581,7 +583,7 @@ def rank_critics(files, args):
     reach sqrt(2 r / (1 + r)), and the corrected correlation is divided by that (Spearman-Brown). Several files a name
     are seeds: their tasks are pooled.
     """
-    sums, names, turns = {}, {}, 0    # {((seed, task), critic): {(measure, part): sum}}, measures in order
+    sums, names, turns = {}, {}, 0    # {(seed, task): {(critic, measure): [sum, count]}}, measures in order
     for seed, truth in enumerate(truths := files_of(args.truth)):
         returns, _ = monte_carlo_returns(truth)
         for critic, paths in files.items():
@@ -600,48 +602,47 @@ def rank_critics(files, args):
                 texts, rewards, kinds = zip(*found.values())
                 if texts != tuple(candidate.get("output") for candidate in ranked):
                     die(f"{paths[seed]} and {truth} have different candidates; annotate the file that was continued")
-                part = rank_turn(values, rewards, kinds, args.gap)
-                sums.setdefault(((seed, record["task_id"]), critic), Counter()).update(part)
-                names |= dict.fromkeys(name for name, _ in part)
+                of_task = sums.setdefault((seed, record["task_id"]), {})
+                for name, part in rank_turn(values, rewards, kinds, args.gap).items():
+                    of_task[critic, name] = np.add(of_task.get((critic, name), [0, 0]), part)
+                    names[name] = None
                 turns += 1
     if not turns:
         die(f"{args.truth} continues no turn of {', '.join(files)}")
-    tasks, pairs = sorted({task for task, _ in sums}, key=str), sorted(names, key=lambda name: name.startswith("-"))
-    table = np.array([[sums.get((task, critic), {}).get((name, part), 0.0) for critic in files for name in pairs
-                       for part in (0, 1)] for task in tasks])                                   # (T, 2 C M)
+    names = sorted(names, key=lambda name: name.startswith("-"))
+    table = np.array([[of_task.get((critic, name), [0, 0]) for critic in files for name in names]
+                      for of_task in sums.values()]).reshape(len(sums), -1)                      # (T, 2 C M)
     total, draws = table.sum(axis=0), bootstrap_sums(table, args.resamples, args.seed)
 
     def measures(sums):    # (..., 2 C M) -> (..., C, M + 1): the last is Spearman's, corrected
-        found = ratios(sums).reshape(*sums.shape[:-1], len(files), len(pairs))
-        r = np.maximum(found[..., pairs.index("Spearman of Q's halves")], 0)
+        found = ratios(sums).reshape(*sums.shape[:-1], len(files), len(names))
+        r = np.maximum(found[..., names.index("Spearman of Q's halves")], 0)
         with np.errstate(invalid="ignore", divide="ignore"):
-            corrected = found[..., pairs.index("Spearman with Q")] / np.sqrt(2 * r / (1 + r))
+            corrected = found[..., names.index("Spearman with Q")] / np.sqrt(2 * r / (1 + r))
         return np.concatenate([found, corrected[..., None]], axis=-1)
 
-    value, draws, pairs = measures(total), measures(draws), [*pairs, "Spearman with Q, corrected"]
-    first = next(iter(files))
-    return {"turns": turns // len(files), "critics": {critic: {
-        "measures": percentile_intervals(pairs, value[n], draws[:, n]),
-        "difference": percentile_intervals(pairs, value[n] - value[0], draws[:, n] - draws[:, 0]) if n else {},
-        "against": first, "counts": dict(zip(pairs, total.reshape(len(files), -1, 2)[n, :, 1]))}
-        for n, critic in enumerate(files)}}
+    value, draws, counts = measures(total), measures(draws), total.reshape(len(files), -1, 2)[:, :, 1]
+    all_names = [*names, "Spearman with Q, corrected"]
+    return {"turns": turns // len(files), "against": next(iter(files)), "critics": {critic: {
+        "measures": percentile_intervals(all_names, value[n], draws[:, n]),
+        "difference": percentile_intervals(all_names, value[n] - value[0], draws[:, n] - draws[:, 0]) if n else {},
+        "counts": dict(zip(names, counts[n]))} for n, critic in enumerate(files)}}
 
 
 def ranking_table(result):
-    """rank_critics' result as rows of texts, a critic a column."""
-    critics = result["critics"]
-    first = next(iter(critics.values()))
-    rows = [("", *critics), ("turns", *(f"{result['turns']}" for _ in critics))]
-    text = lambda found, signed=False: (  # noqa: E731
-        f"{found['value']:{'+' * signed}.3f} [{found['low']:{'+' * signed}.3f}, {found['high']:{'+' * signed}.3f}]"
-        if found else "")
-    order = sorted(first["measures"], key=lambda name: name.startswith("-"))
-    for name in order:
-        count = f" ({first['counts'][name]:.0f})" if name.startswith("-") or name.startswith("pairs") else ""
-        rows.append((name + count, *(text(critic["measures"].get(name)) for critic in critics.values())))
+    """rank_critics' result as rows of texts, a critic a column; in brackets how many pairs there are."""
+    def text(found, sign=""):
+        return "{value:{0}.3f} [{low:{0}.3f}, {high:{0}.3f}]".format(sign, **found) if found else ""
+
+    critics = result["critics"].values()
+    first = next(iter(critics))
+    rows = [("", *result["critics"]), ("turns", *(str(result["turns"]) for _ in critics))]
+    for name in sorted(first["measures"], key=lambda name: name.startswith("-")):
+        count = f" ({first['counts'][name]:.0f})" if name.startswith(("-", "pairs")) else ""
+        rows.append((name + count, *(text(critic["measures"].get(name)) for critic in critics)))
         if name in ("pairs in the right order", "Spearman with Q") and len(critics) > 1:
-            rows.append((f"{name}, vs {first['against']}",
-                         *(text(critic["difference"].get(name), True) for critic in critics.values())))
+            rows.append((f"{name}, vs {result['against']}", *(text(critic["difference"].get(name), "+")
+                                                              for critic in critics)))
     return rows
 
 

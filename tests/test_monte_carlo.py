@@ -113,8 +113,8 @@ def test_a_turns_ranking_by_hand():
     0-2, 1-3 and 2-3 right, 1-2 wrong."""
     rewards, kinds = ([1.0, 1.0], [1.0, 0.0], [0.0], [0.9, 0.9]), ["a", "b", "b", "a"]
     found = evaluate.rank_turn(np.array([0.5, -1.0, 0.0, 2.0]), rewards, kinds, 0.25)
-    ratio = {name: found[name, 0] / found[name, 1] for name, _ in found}
-    assert found["pairs in the right order", 1] == 5 and ratio["pairs in the right order"] == pytest.approx(0.8)
+    ratio = {name: part / count for name, (part, count) in found.items()}
+    assert found["pairs in the right order"][1] == 5 and ratio["pairs in the right order"] == pytest.approx(0.8)
     assert ratio["- a / b"] == 1 and ratio["- b / b"] == 0
     assert ratio["mean Q of all"] == pytest.approx(0.6) and ratio["mean Q of the upper half"] == pytest.approx(0.95)
     assert ratio["Spearman with Q"] == pytest.approx(1 - 6 * (1 + 1 + 1 + 1) / 60)
