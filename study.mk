@@ -111,28 +111,40 @@ $(RUN)/ranked-by-%.jsonl: $(RUN)/critic-%/config.json $(RUN)/val.candidates.roll
 	$(EACH) train_critic.py --critic $(RUN)/critic-$* --annotate $(RUN)/val.candidates.jsonl --out $@ --overwrite
 
 # ------------------------------------------------------------------------------------------------ grids (seed 0 only)
-# Five settings a method, the first being the demo's; 200 validation tasks, one episode each.
+# Eight settings a method, the first being the demo's; 200 validation tasks, one episode each.
 sweet-1      := --beta 2 --nll 1 --lr 2e-4 --epochs 1
 sweet-2      := --beta 2 --nll 1 --lr 4e-4 --epochs 1
 sweet-3      := --beta 2 --nll 1 --lr 2e-4 --epochs 2
 sweet-4      := --beta 1 --nll 1 --lr 4e-4 --epochs 1
 sweet-5      := --beta 5 --nll 1 --lr 4e-4 --epochs 1
+sweet-6      := --beta 0.5 --nll 1 --lr 2e-4 --epochs 2
+sweet-7      := --beta 1 --nll 1 --lr 2e-4 --epochs 2
+sweet-8      := --beta 2 --nll 1 --lr 2e-4 --epochs 3
 rejection-1  := --lr 1e-3 --batch-size 16 --epochs 8
 rejection-2  := --lr 1e-3 --batch-size 16 --epochs 4
 rejection-3  := --lr 5e-4 --batch-size 16 --epochs 8
 rejection-4  := --lr 2e-3 --batch-size 16 --epochs 8
 rejection-5  := --lr 1e-3 --batch-size 16 --epochs 12
+rejection-6  := --lr 1e-3 --batch-size 16 --epochs 16
+rejection-7  := --lr 2e-3 --batch-size 16 --epochs 12
+rejection-8  := --lr 5e-4 --batch-size 16 --epochs 16
 dpo-1        := --beta 2 --nll 1 --lr 4e-4 --epochs 3
 dpo-2        := --beta 2 --nll 1 --lr 2e-4 --epochs 3
 dpo-3        := --beta 5 --nll 1 --lr 4e-4 --epochs 3
 dpo-4        := --beta 0.5 --nll 1 --lr 4e-4 --epochs 3
 dpo-5        := --beta 2 --nll 1 --lr 8e-4 --epochs 2
+dpo-6        := --beta 0.5 --nll 1 --lr 2e-4 --epochs 3
+dpo-7        := --beta 0.2 --nll 1 --lr 4e-4 --epochs 3
+dpo-8        := --beta 0.5 --nll 1 --lr 4e-4 --epochs 5
 normalised-1 := --beta 200 --nll 1 --lr 4e-4 --epochs 3
 normalised-2 := --beta 50 --nll 1 --lr 4e-4 --epochs 3
 normalised-3 := --beta 10 --nll 1 --lr 4e-4 --epochs 3
 normalised-4 := --beta 50 --nll 1 --lr 8e-4 --epochs 2
 normalised-5 := --beta 50 --nll 0.2 --lr 4e-4 --epochs 3
-GRID         := $(foreach method,sweet rejection dpo normalised,$(addprefix $(method)-,1 2 3 4 5))
+normalised-6 := --beta 10 --nll 1 --lr 8e-4 --epochs 2
+normalised-7 := --beta 10 --nll 1 --lr 4e-4 --epochs 5
+normalised-8 := --beta 2 --nll 1 --lr 4e-4 --epochs 3
+GRID         := $(foreach method,sweet rejection dpo normalised,$(addprefix $(method)-,1 2 3 4 5 6 7 8))
 
 $(RUN)/grid/sweet-%/config.json: $(RUN)/critic-full/config.json $(RUN)/few.candidates.rollout.json
 	$(call stage,grid: SWEET-RL $(sweet-$*))
