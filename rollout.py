@@ -603,6 +603,9 @@ class VLLMEngine:
             os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")    # GiB
             os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
         self.in_process = os.environ.get("VLLM_ENABLE_V1_MULTIPROCESSING") == "0"
+        from transformers import AutoConfig
+        from train_critic import load_tokenizer
+        self.tokenizer = load_tokenizer(path)    # a model that is not there is found out before vLLM is imported
         try:
             from vllm import AsyncEngineArgs, SamplingParams
             from vllm.sampling_params import RequestOutputKind
@@ -611,9 +614,6 @@ class VLLMEngine:
         except ImportError as error:
             die(f"--engine vllm needs vllm, which cannot be imported here ({first_line(error)}): pip install -r "
                 "requirements.txt, or use --engine transformers")
-        from transformers import AutoConfig
-        from train_critic import load_tokenizer
-        self.tokenizer = load_tokenizer(path)
         self.params = lambda **own: SamplingParams(logprobs=0, output_kind=RequestOutputKind.FINAL_ONLY, **own)
         try:
             self.context = context_of(AutoConfig.from_pretrained(path).get_text_config(), args)
