@@ -114,6 +114,34 @@ def commands(document):
             yield line
 
 
+def steps(*words):
+    """The commands that make would run, in a folder where nothing has been made."""
+    done = subprocess.run(["make", "-n", *words, "NAME=not-there"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    lines = re.sub(r"\s*\\\n\s*", " ", done.stdout).splitlines()
+    return [re.sub(r"^OMP_NUM_THREADS=1 \.venv/bin/", "", line) for line in lines if ".py " in line]
+
+
+STUDY = ["-f", "study.mk", "SEED=7", "surface", "table3", "grid", "equal", "sixteen", "upper", "heads"]
+
+
+@pytest.mark.skipif(not shutil.which("make"), reason="make is not installed")
+def test_the_study_makes_each_cell_once_and_reads_nothing_that_is_not_made():
+    ran = [shlex.split(step) for step in steps(*STUDY)]
+    outputs = [words[words.index("--out") + 1] for words in ran if "--out" in words]
+    assert len(outputs) == len(set(outputs)) > 100
+    folders = {str(Path(output).parent) for output in outputs}
+    assert folders == {"runs/not-there", "runs/not-there/grid"}, folders
+
+
+@pytest.mark.skipif(not shutil.which("make"), reason="make is not installed")
+@pytest.mark.parametrize("words", [["-f", "Makefile", "runs/not-there/report.html"], STUDY], ids=["demo", "study"])
+def test_make_runs_commands_that_the_scripts_take(words, monkeypatch, capsys):
+    for step in steps(*words):
+        with monkeypatch.context() as patch:
+            test_every_command_that_is_printed_is_taken_as_it_stands(step, patch, capsys)
+
+
 @pytest.mark.parametrize("command", sorted({*commands("README.md"), *commands("RESULTS.md")}))
 def test_every_command_that_is_printed_is_taken_as_it_stands(command, monkeypatch, capsys):
     words = shlex.split(command, comments=True)
