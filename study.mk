@@ -169,15 +169,16 @@ $(RUN)/grid/%.val.rollout.json: $(RUN)/grid/%/config.json
 	  --model $(RUN)/grid/$* --out $(RUN)/grid/$*.val.trajectories.jsonl
 
 # ------------------------------------------------------------------------------------------------ cells by question
-POLICIES := $(addprefix policy-,full without-c likelihood-alone random)
-BASELINES := $(foreach data,once twice,$(addprefix $(data)-,rejection dpo normalised))
+AGENTS_AT_EQUAL_COST := $(addprefix policy-,full without-c) $(foreach data,once twice,$(addprefix $(data)-,rejection dpo))
+AGENTS_BESIDE        := $(addprefix policy-,likelihood-alone random) once-normalised twice-normalised
 tested    = $(patsubst %,$(RUN)/%.test.metrics.json,$(1))
 critics: $(patsubst %,$(RUN)/critic-%/config.json,full without-c likelihood-alone)
 truth:   $(RUN)/val.continuations.metrics.json
 surface: truth $(patsubst %,$(RUN)/ranked-by-%.jsonl,$(SURFACE))
 table3:  truth $(patsubst %,$(RUN)/ranked-by-%.jsonl,$(INGREDIENT))
 grid:    $(patsubst %,$(RUN)/grid/%.val.metrics.json,$(GRID))
-equal:   $(call tested,base $(POLICIES) $(BASELINES))
+equal:   $(call tested,base $(AGENTS_AT_EQUAL_COST))
+beside:  $(call tested,$(AGENTS_BESIDE))
 sixteen: $(call tested,policy-sixteen)
 upper:   $(call tested,policy-monte-carlo)
 heads:   $(call tested,$(addprefix policy-,value q-without-c))
@@ -191,6 +192,6 @@ report:
 	@$(PY) evaluate.py --truth 'runs/study/$(WORLD)/*/val.continuations.scored.jsonl' --compare \
 	  $(foreach critic,full $(INGREDIENT),$(call CELLFILES,$(critic),ranked-by-$(critic).jsonl))
 	@echo '## Policies at equal cost'
-	@$(PY) evaluate.py --compare $(foreach agent,policy-full $(filter-out policy-full,$(POLICIES)) $(BASELINES) base,\
+	@$(PY) evaluate.py --compare $(foreach agent,$(AGENTS_AT_EQUAL_COST) base,\
 	  $(call CELLFILES,$(agent),$(agent).test.scored.jsonl))
-.PHONY:  report critics truth surface table3 grid equal sixteen upper heads
+.PHONY:  report critics truth surface table3 grid equal beside sixteen upper heads
