@@ -169,7 +169,7 @@ $(RUN)/grid/%.val.rollout.json: $(RUN)/grid/%/config.json
 	  --model $(RUN)/grid/$* --out $(RUN)/grid/$*.val.trajectories.jsonl
 
 # ------------------------------------------------------------------------------------------------ cells by question
-AGENTS_AT_EQUAL_COST := $(addprefix policy-,full without-c) $(foreach data,once twice,$(addprefix $(data)-,rejection dpo))
+AGENTS_AT_EQUAL_COST := once-rejection once-dpo policy-sixteen policy-full policy-without-c twice-rejection twice-dpo
 AGENTS_BESIDE        := $(addprefix policy-,likelihood-alone random) once-normalised twice-normalised
 tested    = $(patsubst %,$(RUN)/%.test.metrics.json,$(1))
 critics: $(patsubst %,$(RUN)/critic-%/config.json,full without-c likelihood-alone)
@@ -179,7 +179,6 @@ table3:  truth $(patsubst %,$(RUN)/ranked-by-%.jsonl,$(INGREDIENT))
 grid:    $(patsubst %,$(RUN)/grid/%.val.metrics.json,$(GRID))
 equal:   $(call tested,base $(AGENTS_AT_EQUAL_COST))
 beside:  $(call tested,$(AGENTS_BESIDE))
-sixteen: $(call tested,policy-sixteen)
 upper:   $(call tested,policy-monte-carlo)
 heads:   $(call tested,$(addprefix policy-,value q-without-c))
 
@@ -187,11 +186,11 @@ heads:   $(call tested,$(addprefix policy-,value q-without-c))
 CELLFILES = '$(1)=runs/study/$(WORLD)/*/$(2)'
 report:
 	@echo '## Critics: how they order the candidates of a turn'
-	@$(PY) evaluate.py --truth 'runs/study/$(WORLD)/*/val.continuations.scored.jsonl' --compare \
+	-@$(PY) evaluate.py --truth 'runs/study/$(WORLD)/*/val.continuations.scored.jsonl' --compare \
 	  $(foreach critic,$(SURFACE),$(call CELLFILES,$(critic),ranked-by-$(critic).jsonl))
-	@$(PY) evaluate.py --truth 'runs/study/$(WORLD)/*/val.continuations.scored.jsonl' --compare \
+	-@$(PY) evaluate.py --truth 'runs/study/$(WORLD)/*/val.continuations.scored.jsonl' --compare \
 	  $(foreach critic,full $(INGREDIENT),$(call CELLFILES,$(critic),ranked-by-$(critic).jsonl))
 	@echo '## Policies at equal cost'
-	@$(PY) evaluate.py --compare $(foreach agent,$(AGENTS_AT_EQUAL_COST) base,\
+	-@$(PY) evaluate.py --compare $(foreach agent,$(AGENTS_AT_EQUAL_COST) base,\
 	  $(call CELLFILES,$(agent),$(agent).test.scored.jsonl))
-.PHONY:  report critics truth surface table3 grid equal beside sixteen upper heads
+.PHONY:  report critics truth surface table3 grid equal beside upper heads

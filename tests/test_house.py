@@ -122,7 +122,7 @@ def steps(*words):
     return [re.sub(r"^OMP_NUM_THREADS=1 \.venv/bin/", "", line) for line in lines if ".py " in line]
 
 
-STUDY = ["-f", "study.mk", "SEED=7", "surface", "table3", "grid", "equal", "beside", "sixteen", "upper", "heads"]
+STUDY = ["-f", "study.mk", "SEED=7", "surface", "table3", "grid", "equal", "beside", "upper", "heads"]
 
 
 @pytest.mark.skipif(not shutil.which("make"), reason="make is not installed")
