@@ -483,6 +483,38 @@ def load_tokenizer(path, kind="AutoTokenizer"):
     return tokenizer
 
 
+def unpack_gguf(file, folder):
+    """Write the model and the tokenizer in a GGUF file to `folder`, in Hugging Face format and float32.
+
+    What transformers reads there of a tokenizer lacks how text is split into words, which a GGUF gives by name only.
+    """
+    try:
+        import accelerate  # noqa: F401    transformers needs both
+        from gguf import GGUFReader
+    except ImportError:
+        die(f"{file}: reading a GGUF file needs two more packages: pip install gguf accelerate")
+    from tokenizers import pre_tokenizers
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    file, part, words = Path(file), Path(folder).with_suffix(".part"), pre_tokenizers.ByteLevel(add_prefix_space=False)
+    splits = {"gpt-2": words, "smollm": pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), words])}
+    try:
+        fields = GGUFReader(file).fields    # maps all tensors: a file that was cut off fails here
+        split = fields["tokenizer.ggml.pre"].contents()
+        if split not in splits:
+            die(f"{file}: its tokenizer splits words by the rule {split!r}, and only {' and '.join(splits)} are known "
+                "here; take the model as a folder in Hugging Face format")
+        tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+        lm = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
+    except (OSError, ValueError, LookupError, TypeError, RuntimeError) as error:
+        die(f"{file}: not a whole GGUF file of a language model ({first_line(error)}); fetch it again")
+    tokenizer.backend_tokenizer.pre_tokenizer = splits[split]
+    del lm.hf_quantizer, lm.config.quantization_config    # else it would be saved as a quantised model
+    shutil.rmtree(part, ignore_errors=True)
+    lm.save_pretrained(part)
+    tokenizer.save_pretrained(part)
+    os.replace(part, folder)
+
+
 def render_prompt(tokenizer, messages):
     """The prompt text up to where the assistant begins to speak."""
     from jinja2.exceptions import TemplateError
