@@ -86,7 +86,8 @@ CANDIDATES  := --candidates 4 --fraction 0.5
 POLICY      := --beta 2 --nll 1 --lr 3e-5 --epochs 1 --pairs-per-turn 2 --shuffle trajectories
 REJECTION   := --lr 1e-4 --epochs 4
 TRAJECTORY  := --lr 3e-5 --epochs 2
-FIT         := --micro-tokens 2048 --save-every 25 --keep 1
+BF16        := $(if $(shell grep -sm1 -E 'avx512_bf16|amx_bf16' /proc/cpuinfo),bfloat16,float32)
+FIT         := --dtype $(BF16) --micro-tokens 2048 --save-every 25 --keep 1
 SHOW        :=
 else
 GENERATE    := --families total,fee,best,code --train 1600 --val 200 --test 500

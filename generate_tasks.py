@@ -451,8 +451,8 @@ def write_demonstrations(args):
             rng = random.Random(f"{args.seed} {task['task_id']} {sample}")
             history, answer = act(task, known, args.ask, args.waste, args.max_turns, rng)
             return {"task_id": task["task_id"], "sample": sample, "domain": task["domain"], "task": task,
-                    "system": system, "dialogue_history": history, "answer": answer, "finish": "answered", "model": "scripted",
-                    "simulator": "scripted", "seed": args.seed}, None
+                    "system": system, "dialogue_history": history, "answer": answer, "finish": "answered",
+                    "model": "scripted", "simulator": "scripted", "seed": args.seed}, None
 
         system = system_prompt(args)
         todo = (i for i in range(args.demonstrations)

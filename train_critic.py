@@ -201,14 +201,14 @@ def main():
             accumulate(total, stats | model.work(batch) if part else {})
         rate = learning_rate(step, len(steps), args.lr, args.warmup, args.final_lr)
         norm = optimizer_step(model, optimizer, rate, args.clip)
-        metrics = step_metrics(step, rate, norm, total, begun, device)
+        metrics = step_metrics(step, rate, norm, total, begun, device, args)
         if held_out and ((step + 1) % args.held_out_every == 0 or step + 1 == len(steps)):
             metrics |= evaluate(model, held_out, sequences, reference, critic_loss, device, args)
         log(metrics)
         best = save_or_stop(args, model, optimizer, metrics, best, device)
 
     note = {"head": args.head, "pictures": args.pictures, "context": args.context, "advantage": args.advantage,
-            "beta": args.beta, "pack": args.pack, "reference": args.model,
+            "beta": args.beta, "pack": args.pack, "dtype": args.dtype, "reference": args.model,
             "reference_fingerprint": settings["content of --model"]}
     save_model(model, processor or tokenizer, args.model, args, cost, note)
     say(f"wrote the critic to {args.out}")
@@ -495,7 +495,9 @@ def unpack_gguf(file, folder):
         die(f"{file}: reading a GGUF file needs two more packages: pip install gguf accelerate")
     from tokenizers import pre_tokenizers
     from transformers import AutoModelForCausalLM, AutoTokenizer
-    file, part, words = Path(file), Path(folder).with_suffix(".part"), pre_tokenizers.ByteLevel(add_prefix_space=False)
+    from transformers.utils import logging
+    logging.disable_progress_bar()
+    file, part, words = Path(file), Path(f"{folder}.part"), pre_tokenizers.ByteLevel(add_prefix_space=False)
     splits = {"gpt-2": words, "smollm": pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), words])}
     try:
         fields = GGUFReader(file).fields    # maps all tensors: a file that was cut off fails here
@@ -933,9 +935,9 @@ class Scorer(nn.Module):
     a processor the model is an image-text one, and reads the views: a value at each token, the pictures' included.
     """
 
-    def __init__(self, lm, head=None, head_bytes=2 ** 29, processor=None):
+    def __init__(self, lm, head=None, head_bytes=2 ** 29, processor=None, bf16=False):
         super().__init__()
-        self.lm, self.head, self.processor = lm, head, processor
+        self.lm, self.head, self.processor, self.bf16 = lm, head, processor, bf16
         self.head_bytes = head_bytes  # logits beyond so many bytes are computed again in the backward pass
 
     def forward(self, batch):
@@ -945,7 +947,8 @@ class Scorer(nn.Module):
             hidden = hidden[inputs["attention_mask"].bool()].to(self.head.weight.dtype)           # (N, D)
             return self.head(hidden).float()[:, 0]                                                # (N,)
         trees = {} if batch.forest is None else {"layout": batch.forest, "position_ids": batch.positions}
-        hidden = self.lm.base_model(input_ids=batch.ids, use_cache=False, **trees).last_hidden_state.flatten(0, 1)
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.bf16):  # the residual stream stays float32
+            hidden = self.lm.base_model(input_ids=batch.ids, use_cache=False, **trees).last_hidden_state.flatten(0, 1)
         if self.head is not None:                                                                 # (R * T, D)
             return self.head(hidden[batch.scored].to(self.head.weight.dtype)).float()[:, 0]       # (N,)
         config, output = self.lm.config, self.lm.get_output_embeddings()
@@ -1011,7 +1014,7 @@ def digest(*parts):
 
 def reference_logps(path, sequences, device, args):
     """Log-probabilities under the reference, once: from the cache, or one pass that fills it. No model stays."""
-    name = digest(from_rank0(lambda: fingerprint(path)), *[a for s in sequences for a in (s.ids, s.scored)])
+    name = digest(from_rank0(lambda: fingerprint(path)), args.dtype, *[a for s in sequences for a in (s.ids, s.scored)])
     file = Path(args.out).parent / "cache" / f"reference-{name}.npy"
     flat = from_rank0(lambda: np.load(file) if file.is_file() else None)
     if flat is not None:
@@ -1071,7 +1074,7 @@ class Critic:
         self.processor = load_processor(path) if note.get("pictures") else None
         self.tokenizer = self.processor.tokenizer if self.processor else load_tokenizer(path)
         self.args = argparse.Namespace(pack=note.get("pack", "tree"), micro_tokens=micro_tokens, compile=False,
-                                       checkpointing="none", cpu_offload=offload)
+                                       checkpointing="none", cpu_offload=offload, dtype=note.get("dtype", "float32"))
 
     def advantages(self, turns):
         """Eq. 3 for each turn, or what the head says of it: a float each.
@@ -1180,7 +1183,8 @@ def load_model(path, device, args, head=None, train=True, processor=None):
     if args.compile:
         for layer in decoder_layers(lm):
             layer.compile(dynamic=True)
-    model = Scorer(lm, head, head_bytes=2 ** (32 if device.type == "cuda" else 29), processor=processor)
+    model = Scorer(lm, head, 2 ** (32 if device.type == "cuda" else 29), processor,
+                   bf16=device.type == "cpu" and args.dtype == "bfloat16")
     if grouped:
         shard(model, device, args.cpu_offload)
         model.to_empty(device="cpu" if args.cpu_offload else device)
@@ -1212,7 +1216,7 @@ def trees_agree(model, device):
         return False
     release(model)
     # In bf16 the two layouts round differently; a mask that is not honoured is off by far more.
-    return apart < (0.05 if device.type == "cuda" else 1e-3)
+    return apart < (0.05 if device.type == "cuda" or model.bf16 else 1e-3)
 
 
 def save_model(model, tokenizer, seed, args, cost, note=None):
@@ -1349,7 +1353,7 @@ def means(mine):
     return {name: value / count if count else value for name, (value, count) in total.items()}
 
 
-def step_metrics(step, rate, norm, total, begun, device):
+def step_metrics(step, rate, norm, total, begun, device, args):
     """One step's line of metrics.jsonl: what is logged of the loss, and what it cost. Exits if it shows a mistake."""
     values = means(total)
     seconds = time.perf_counter() - begun
@@ -1361,7 +1365,7 @@ def step_metrics(step, rate, norm, total, begun, device):
             f"saved, the last checkpoint is intact; try a smaller --lr")
     # Before the first update the model is its reference: every log-ratio is zero.
     distance = (2 * values.get("half_squared_log_ratio_chosen", 0.0)) ** 0.5
-    if step == 0 and distance > (0.14 if device.type == "cuda" else 0.0014):
+    if step == 0 and distance > (0.14 if device.type == "cuda" or args.dtype == "bfloat16" else 0.0014):
         die(f"the model's log-probabilities differ from its reference's before the first step, by {distance:.2g} nats "
             f"a token: the cached reference is not this model's; delete the folder cache beside --out and start again")
     return {"step": step + 1, "lr": rate, "gradient_norm": norm, **values, "tokens": int(tokens),
@@ -1745,6 +1749,9 @@ def training_flags(parser, lr, epochs, batch_size):
          help="layers whose activations are not kept but computed again: none, every second, all (default none)")
     flag("--cpu-offload", action="store_true",
          help="keep parameters and AdamW's averages in CPU memory (under torchrun, or with CUDA)")
+    flag("--dtype", choices=["float32", "bfloat16"], default="float32",
+         help="of the layers' matrix products on a CPU; bfloat16 is twice as fast on one with AVX512-BF16 or AMX; "
+              "weights and log-probabilities stay float32; CUDA always has bfloat16 (default float32)")
     flag("--compile", action="store_true", help="torch.compile each decoder layer; the first steps are slow")
     # watching it, and checkpoints
     flag("--tracker", choices=["none", "tensorboard", "wandb"], default="none",

@@ -172,7 +172,7 @@ def main():
             accumulate(total, stats | model.work(batch) if part else {})
         rate = learning_rate(step, len(steps), args.lr, args.warmup, args.final_lr)
         norm = optimizer_step(model, optimizer, rate, args.clip)
-        metrics = step_metrics(step, rate, norm, total, begun, device)
+        metrics = step_metrics(step, rate, norm, total, begun, device, args)
         if held_out and ((step + 1) % args.held_out_every == 0 or step + 1 == len(steps)):
             metrics |= evaluate(model, held_out, sequences, reference, loss_of, device, args)
         log(metrics)
@@ -387,7 +387,8 @@ def parse_args():
          help="candidates, scored trajectories, demonstrations or pairs (default: runs/RUN_NAME/train.candidates.jsonl "
               "for sweet, train.scored.jsonl there for the baselines, data/DOMAIN/demonstrations.jsonl for sft)")
     flag("--model",
-         help="seed model, also the reference: folder or hub name, GGUF file, or (sft) tiny (default runs/RUN_NAME/base)")
+         help="seed model, also the reference: folder or hub name, GGUF file, or (sft) tiny "
+              "(default runs/RUN_NAME/base)")
     flag("--critic", help="the critic that ranks the candidates (default runs/RUN_NAME/critic)")
     flag("--pairs", help="where sweet writes its pairs (default runs/RUN_NAME/train.pairs.jsonl)")
     flag("--out", help="folder of the policy (default runs/RUN_NAME/policy for sweet, runs/RUN_NAME/METHOD for the "

@@ -363,6 +363,7 @@ def test_the_policys_loss_off_its_reference_equals_an_independent_formulation(pl
 class Flags:
     """The flags that the functions above read, at their defaults."""
     pack, shuffle, checkpointing, compile, cpu_offload, loss, out = "tree", "pairs", "none", False, False, "dpo", "out"
+    dtype = "float32"
     micro_tokens, micro_batch, beta, nll, seed, epochs, batch_size, max_steps = 16384, 0, 0.1, 0.01, 0, 1, 4, 0
 
 
