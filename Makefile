@@ -70,15 +70,16 @@ REJECTION   := --min-reward 0.95 --lr 1e-3 --epochs 4
 TRAJECTORY  := --lr 4e-4 --epochs 2
 SHOW        := --report-limit 60 --picture $(RUN)/pages.png
 else ifdef LLM
-# A model that was trained by others needs no copyist, smaller learning rates, and fewer dialogues; what a step keeps in
-# memory is bounded.
+# A model that was trained by others needs no copyist, smaller learning rates, and fewer dialogues. What a step keeps in
+# memory is bounded. 64 dialogues in flight are as many as vLLM's cache of keys and values holds on a CPU (1 GiB).
 MODEL       ?= .venv/SmolLM2-135M-Instruct.gguf
 SEED_MODEL  := $(wildcard $(MODEL))
 GENERATE    := --families total,fee,best,code --train 800 --val 100 --test 200
 IMPERFECT   := --demonstrations 800 --ask 0.75 --waste 0.4
 BASE        := --model $(MODEL) --lr 3e-4
-SAMPLE      := --max-tokens 128
-PLAY        := $(SAMPLE)
+BF16        := $(if $(shell grep -sm1 -E 'avx512_bf16|amx_bf16' /proc/cpuinfo),bfloat16,float32)
+SAMPLE      := --max-tokens 128 --dtype $(if $(shell command -v nvidia-smi),auto,$(BF16))
+PLAY        := $(SAMPLE) --concurrency 64
 OFFLINE     := --limit 150 --samples 4
 PAIRS       :=
 CRITIC      := --beta 5 --nll 2 --lr 5e-5 --epochs 2
@@ -86,7 +87,6 @@ CANDIDATES  := --candidates 4 --fraction 0.5
 POLICY      := --beta 2 --nll 1 --lr 3e-5 --epochs 1 --pairs-per-turn 2 --shuffle trajectories
 REJECTION   := --lr 1e-4 --epochs 4
 TRAJECTORY  := --lr 3e-5 --epochs 2
-BF16        := $(if $(shell grep -sm1 -E 'avx512_bf16|amx_bf16' /proc/cpuinfo),bfloat16,float32)
 FIT         := --dtype $(BF16) --micro-tokens 2048 --save-every 25 --keep 1
 SHOW        :=
 else
