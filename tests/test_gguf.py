@@ -1,5 +1,5 @@
-"""A GGUF file as the seed model: what is unpacked is the model and the tokenizer that went in. Needs gguf and accelerate,
-as `make demo-llm` installs them."""
+"""A GGUF file as the seed model: what is unpacked is the model and the tokenizer that went in. Needs gguf and
+accelerate, as `make demo-llm` installs them."""
 import json
 import subprocess
 import sys

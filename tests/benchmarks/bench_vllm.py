@@ -4,8 +4,8 @@
         --tasks runs/demo-llm/tasks/test.jsonl
 
 Three times the same requests with the same seeds, hence the same tokens: by vLLM's own loop, by rollout.py (an episode
-of one turn each), and by rollout.py with eight in flight. A process for each dtype; processor time without start-up; the
-prefix cache is emptied before each. "Difference": mean and largest |difference| of the log-probabilities of some of the
+of one turn each), and by rollout.py with eight in flight. A process for each dtype; processor time without start-up;
+the prefix cache is emptied before each. "Difference": mean and largest |difference| of the log-probabilities of some of the
 tokens from those of a float32 pass through transformers, in nats. "File": whether the records are those of the row
 before."""
 import argparse
