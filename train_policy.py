@@ -53,7 +53,7 @@ from train_critic import (
     items_of, join_turns, learning_rate, leave_out_long, load_model, load_tokenizer, make_tiny_model, micro_batches,
     open_log, optimizer_step, pair_tasks, put_c_in_front, rank, read_trajectories, reduce_at_the_end, reference_logps,
     response_of, save_model, save_or_stop, say, segment_sum, start_process_group, step_items, step_metrics, tokenise,
-    training_flags, turns_of, world)
+    training_flags, turns_of, unpack_gguf, world)
 
 # ---- The mathematics
 
@@ -135,7 +135,7 @@ def main():
     settings = checked_settings(args, inputs, without_effect, {"--pairs": args.pairs} if ranked else {})
     if settings is None:
         return finish()
-    seed = make_tiny(args) if args.model == "tiny" else args.model
+    seed = make_seed(args)
     tokenizer = load_tokenizer(seed)
     if args.method == "sweet":
         cost = write_pairs(args, device) if ranked else None
@@ -172,7 +172,7 @@ def main():
             accumulate(total, stats | model.work(batch) if part else {})
         rate = learning_rate(step, len(steps), args.lr, args.warmup, args.final_lr)
         norm = optimizer_step(model, optimizer, rate, args.clip)
-        metrics = step_metrics(step, rate, norm, total, begun, device)
+        metrics = step_metrics(step, rate, norm, total, begun, device, args)
         if held_out and ((step + 1) % args.held_out_every == 0 or step + 1 == len(steps)):
             metrics |= evaluate(model, held_out, sequences, reference, loss_of, device, args)
         log(metrics)
@@ -357,8 +357,22 @@ def trajectory_items(args, tokenizer):
     return *items_of(pairs, lambda record: turns_of(record, rng.random() < args.with_c), tokenizer), cost
 
 
+def make_seed(args):
+    """The folder of the seed model. What is none is made into one, once, in the cache beside the output."""
+    if args.model == "tiny":
+        return make_tiny(args)
+    file = Path(args.model)
+    if file.suffix != ".gguf":
+        return args.model
+    path = Path(args.out).parent / "cache" / f"{file.stem}-{fingerprint(file)}"
+    if rank() == 0 and not path.exists():
+        unpack_gguf(file, path)
+    barrier()
+    return str(path)
+
+
 def make_tiny(args):
-    """Write the random tiny model into the cache beside the output; returns its folder."""
+    """Write the random tiny model; returns its folder."""
     records = [r for group in read_trajectories(args.input, "demonstration")[0].values() for r in group]
     # c is the reference's source, and the critic reads it: its words are learnt like the dialogue's.
     texts = [m["content"] for r in records for m in r["dialogue_history"]]
@@ -393,7 +407,8 @@ def parse_args():
          help="candidates, scored trajectories, demonstrations or pairs (default: runs/RUN_NAME/train.candidates.jsonl "
               "for sweet, train.scored.jsonl there for the baselines, data/DOMAIN/demonstrations.jsonl for sft)")
     flag("--model",
-         help="seed model, also the reference: folder or hub name, or (sft) tiny (default runs/RUN_NAME/base)")
+         help="seed model, also the reference: folder or hub name, GGUF file, or (sft) tiny "
+              "(default runs/RUN_NAME/base)")
     flag("--critic", help="what ranks the candidates: the critic's folder; monte-carlo, the returns of "
                           "runs/RUN_NAME/train.continuations.scored.jsonl (or the name of such a file); or random, to "
                           "compare with (default runs/RUN_NAME/critic)")

@@ -219,7 +219,7 @@ def test_models_that_take_no_tree_mask_need_pack_none_and_are_told_so(tmp_path, 
     of_family(config).save_pretrained(tmp_path / "other")
 
     class Flags:
-        pack, checkpointing, compile, cpu_offload, micro_tokens = "tree", "none", False, False, 4096
+        pack, checkpointing, compile, cpu_offload, micro_tokens, dtype = "tree", "none", False, False, 4096, "float32"
     sequences = forest_of_dialogues(np.random.default_rng(0))[:6]
     with pytest.raises(SystemExit):
         tp.load_model(tmp_path / "other", CPU, Flags, train=False)

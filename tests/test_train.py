@@ -360,9 +360,29 @@ def test_the_policys_loss_off_its_reference_equals_an_independent_formulation(pl
     assert stats["length_chosen"][0].item() == 15 and abs(loss.item() - 3 * math.log(2)) > 1e-3
 
 
+def test_in_bfloat16_weights_and_gradients_stay_float32_and_log_probabilities_near(place):
+    """--dtype bfloat16 on a CPU: the same numbers but for rounding, in the forward and the backward pass."""
+    ids = np.arange(40, dtype=np.int32) * 5 % 200
+    sequences = [train_critic.Sequence(ids, np.arange(8, 40), np.zeros(32, np.int64)),
+                 train_critic.Sequence(ids[::-1].copy(), np.arange(9, 40), np.zeros(31, np.int64))]
+    found = []
+    for dtype in ("float32", "bfloat16"):
+        args = Flags()
+        args.dtype = dtype
+        model = train_critic.load_model("base", torch.device("cpu"), args)
+        values = model(train_critic.collate(sequences, [0, 0], 1, torch.device("cpu"), "tree"))
+        values.mean().backward()
+        assert {p.dtype for p in model.parameters()} == {p.grad.dtype for p in model.parameters()} == {torch.float32}
+        found.append((values.detach(), torch.cat([p.grad.flatten() for p in model.parameters()])))
+    (values, gradient), (rough, rough_gradient) = found
+    assert 0 < (values - rough).abs().mean() < 0.05
+    assert torch.cosine_similarity(gradient, rough_gradient, 0) > 0.99
+
+
 class Flags:
     """The flags that the functions above read, at their defaults."""
     pack, shuffle, checkpointing, compile, cpu_offload, loss, out = "tree", "pairs", "none", False, False, "dpo", "out"
+    dtype = "float32"
     micro_tokens, micro_batch, beta, nll, seed, epochs, batch_size, max_steps = 16384, 0, 0.1, 0.01, 0, 1, 4, 0
 
 

@@ -1,0 +1,114 @@
+"""A GGUF file as the seed model: what is unpacked is the model and the tokenizer that went in. Needs gguf and
+accelerate, as `make demo-llm` installs them."""
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import pre_tokenizers
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+
+gguf = pytest.importorskip("gguf")
+pytest.importorskip("accelerate")
+import train_critic  # noqa: E402
+from test_bad_input import TRAJECTORY, lines, refuse  # noqa: E402
+
+TEMPLATE = ("{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>' + '\n' }}"
+            "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}")
+
+
+def write_gguf(path, template=TEMPLATE, context=512, split="smollm"):
+    """A tiny Llama with a byte-level tokenizer as a GGUF file, as llama.cpp writes one; returns the model."""
+    vocabulary = ["<|endoftext|>", "<|im_start|>", "<|im_end|>",
+                  *sorted(pre_tokenizers.ByteLevel.alphabet()), "12", "he", "Ġf"]
+    torch.manual_seed(0)
+    lm = LlamaForCausalLM(LlamaConfig(
+        vocab_size=len(vocabulary), hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=context, tie_word_embeddings=True, initializer_range=0.3)).eval()
+    out = gguf.GGUFWriter(path, "llama")
+    out.add_context_length(context), out.add_embedding_length(32), out.add_feed_forward_length(64)
+    out.add_block_count(2), out.add_head_count(4), out.add_head_count_kv(2), out.add_rope_dimension_count(8)
+    out.add_layer_norm_rms_eps(lm.config.rms_norm_eps), out.add_rope_freq_base(10000.0)
+    out.add_vocab_size(len(vocabulary))
+    out.add_tokenizer_model("gpt2"), out.add_tokenizer_pre(split), out.add_token_list(vocabulary)
+    out.add_token_types([3] * 3 + [1] * (len(vocabulary) - 3)), out.add_token_merges(["1 2", "h e", "Ġ f"])
+    out.add_bos_token_id(1), out.add_eos_token_id(2), out.add_unk_token_id(0), out.add_pad_token_id(2)
+    if template:
+        out.add_chat_template(template)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, 2)
+    for name, weight in lm.named_parameters():
+        value = weight.detach().numpy()
+        if heads := {"q_proj": 4, "k_proj": 2}.get(name.split(".")[-2]):  # the other order of rotated pairs
+            value = value.reshape(heads, 2, -1, 32).swapaxes(1, 2).reshape(value.shape)
+        out.add_tensor(names.get_name(name, (".weight",)), np.ascontiguousarray(value))
+    out.write_header_to_file(), out.write_kv_data_to_file(), out.write_tensors_to_file(), out.close()
+    return lm
+
+
+def test_what_is_unpacked_is_what_went_in(tmp_path):
+    lm = write_gguf(tmp_path / "m.gguf")
+    train_critic.unpack_gguf(tmp_path / "m.gguf", tmp_path / "model")
+    tokenizer = train_critic.load_tokenizer(tmp_path / "model")
+    said = [{"role": "user", "content": "Hi 12"}]
+    prompt = "<|im_start|>user\nHi 12<|im_end|>\n<|im_start|>assistant\n"
+    assert train_critic.render_prompt(tokenizer, said) == prompt and train_critic.end_of_turn(tokenizer) == [2]
+    ids = tokenizer(prompt, add_special_tokens=False, return_tensors="pt")["input_ids"]
+    assert tokenizer.decode(ids[0]) == prompt and ids[0].tolist().count(1) == 2
+    words = tokenizer("the f 12", add_special_tokens=False).tokens()
+    assert words == ["t", "he", "Ġf", "Ġ", "1", "2"], "digits stand alone, whatever the merges say"
+    found = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
+    assert found.dtype == torch.float32 and found.config.max_position_embeddings == 512
+    torch.testing.assert_close(found(ids).logits, lm(ids).logits, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("fault", ["cut in its weights", "cut in its header", "no GGUF at all", "empty", "missing"])
+def test_a_damaged_gguf_is_refused_in_one_sentence(tmp_path, fault, capsys):
+    file = tmp_path / "m.gguf"
+    write_gguf(file)
+    whole = file.read_bytes()
+    file.write_bytes({"cut in its weights": whole[:-40], "cut in its header": whole[:400],
+                      "no GGUF at all": b"{}"}.get(fault, b""))
+    if fault == "missing":
+        file.unlink()
+    with pytest.raises(SystemExit) as stopped:
+        train_critic.unpack_gguf(file, tmp_path / "model")
+    said = capsys.readouterr().err
+    assert stopped.value.code == 2 and f"{file}: not a whole GGUF file" in said and said.count("\n") == 1
+    assert not (tmp_path / "model").exists()
+
+
+def test_models_that_cannot_talk_are_refused_in_one_sentence(tmp_path, capsys):
+    """No chat template; a tokenizer that splits words by an unknown rule; a context shorter than a dialogue."""
+    for name, settings in (("mute", {"template": ""}), ("other", {"split": "tekken"}), ("short", {"context": 16})):
+        write_gguf(tmp_path / f"{name}.gguf", **settings)
+    train_critic.unpack_gguf(tmp_path / "mute.gguf", tmp_path / "mute")
+    train_critic.unpack_gguf(tmp_path / "short.gguf", tmp_path / "short")
+    capsys.readouterr()
+    dialogue = train_critic.Sequence(np.arange(17), np.arange(17), np.arange(17))
+    for refused, words in ((lambda: train_critic.load_tokenizer(tmp_path / "mute"), "mute has no chat template"),
+                           (lambda: train_critic.unpack_gguf(tmp_path / "other.gguf", tmp_path / "o"), "'tekken'"),
+                           (lambda: train_critic.check_lengths([dialogue], tmp_path / "short", "d.jsonl"),
+                            "d.jsonl: a dialogue of 17 tokens does not fit into the context of")):
+        with pytest.raises(SystemExit) as stopped:
+            refused()
+        said = capsys.readouterr().err.splitlines()
+        assert stopped.value.code == 2 and words in said[-1] and len(said) == 1, said
+
+
+def test_a_gguf_is_a_seed_model_on_the_command_line(tmp_path):
+    """Unpacked beside the output and trained from; one that is cut off leaves nothing behind."""
+    write_gguf(tmp_path / "m.gguf")
+    (tmp_path / "d.jsonl").write_text(lines(TRAJECTORY))
+    (tmp_path / "cut.gguf").write_bytes((tmp_path / "m.gguf").read_bytes()[:-40])
+    flags = ["--method", "sft", "--in", "d.jsonl", "--max-steps", "1", "--dtype", "bfloat16", "--out", "run/base",
+             "--model"]
+    refuse(tmp_path, "train_policy.py", [*flags, "cut.gguf"], ["cut.gguf: not a whole GGUF file"])
+    assert not (tmp_path / "run" / "base").exists()
+    script = Path(train_critic.__file__).with_name("train_policy.py")
+    done = subprocess.run([sys.executable, script, *flags, "m.gguf"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert len(list((tmp_path / "run" / "cache").glob("m-*/config.json"))) == 1
+    assert json.loads((tmp_path / "run" / "base" / "generation_config.json").read_text())["eos_token_id"] == 2
