@@ -34,7 +34,7 @@ $(RUN)/critic-%/config.json: $(RUN)/train.metrics.json
 
 # ------------------------------------------------------------------------------------------------ policies
 # Four candidates a turn, a quarter of the demo's. Settings here and of the baselines: the best of the grids below.
-SWEET-FEW := --beta 2 --nll 1 --lr 2e-4 --epochs 2 --pairs-per-turn 2
+SWEET-FEW := --beta 2 --nll 1 --lr 2e-4 --epochs 3 --pairs-per-turn 2
 RANKED     = $(EACH) train_policy.py $(FLAGS) --run-name $(NAME) --method sweet $(SWEET-FEW) --in $(RUN)/few.candidates.jsonl
 
 $(RUN)/few.candidates.rollout.json: $(RUN)/train.metrics.json
@@ -63,9 +63,9 @@ $(RUN)/policy-sixteen/config.json: $(RUN)/critic-full/config.json $(RUN)/train.c
 
 # ------------------------------------------------------------------------------------------------ baselines
 # On the demo's 2,400 episodes, and on twice as many, which is about what SWEET-RL samples with four candidates a turn.
-NORMALISED       := --loss length-normalised-dpo --beta 200 --nll 1 --lr 4e-4 --epochs 3
-base-rejection   := --method rejection-ft --lr 1e-3 --batch-size 16 --epochs 12
-base-dpo         := --method multi-turn-dpo $(TRAJECTORY)
+NORMALISED       := --loss length-normalised-dpo --beta 50 --nll 1 --lr 4e-4 --epochs 3
+base-rejection   := --method rejection-ft --lr 2e-3 --batch-size 16 --epochs 12
+base-dpo         := --method multi-turn-dpo --beta 0.5 --nll 1 --lr 4e-4 --epochs 3
 base-normalised  := --method multi-turn-dpo $(NORMALISED)
 TWICE            := --limit 800 --samples 6
 
