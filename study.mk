@@ -63,10 +63,9 @@ $(RUN)/policy-sixteen/config.json: $(RUN)/critic-full/config.json $(RUN)/train.c
 
 # ------------------------------------------------------------------------------------------------ baselines
 # On the demo's 2,400 episodes, and on twice as many, which is about what SWEET-RL samples with four candidates a turn.
-NORMALISED       := --loss length-normalised-dpo --beta 50 --nll 1 --lr 4e-4 --epochs 3
 base-rejection   := --method rejection-ft --lr 2e-3 --batch-size 16 --epochs 12
 base-dpo         := --method multi-turn-dpo --beta 0.5 --nll 1 --lr 4e-4 --epochs 3
-base-normalised  := --method multi-turn-dpo $(NORMALISED)
+base-normalised  := --method multi-turn-dpo --loss length-normalised-dpo --beta 50 --nll 1 --lr 4e-4 --epochs 3
 TWICE            := --limit 800 --samples 6
 
 $(RUN)/once-%/config.json: $(RUN)/train.metrics.json
@@ -183,14 +182,16 @@ upper:   $(call tested,policy-monte-carlo)
 heads:   $(call tested,$(addprefix policy-,value q-without-c))
 
 # ------------------------------------------------------------------------------------------------ tables
-CELLFILES = '$(1)=runs/study/$(WORLD)/*/$(2)'
-report:
-	@echo '## Critics: how they order the candidates of a turn'
-	-@$(PY) evaluate.py --truth 'runs/study/$(WORLD)/*/val.continuations.scored.jsonl' --compare \
-	  $(foreach critic,$(SURFACE),$(call CELLFILES,$(critic),ranked-by-$(critic).jsonl))
-	-@$(PY) evaluate.py --truth 'runs/study/$(WORLD)/*/val.continuations.scored.jsonl' --compare \
-	  $(foreach critic,full $(INGREDIENT),$(call CELLFILES,$(critic),ranked-by-$(critic).jsonl))
-	@echo '## Policies at equal cost'
-	-@$(PY) evaluate.py --compare $(foreach agent,$(AGENTS_AT_EQUAL_COST) base,\
-	  $(call CELLFILES,$(agent),$(agent).test.scored.jsonl))
+files = '$(1)=runs/study/$(WORLD)/*/$(2)'
+RANK  = -@$(PY) evaluate.py --truth 'runs/study/$(WORLD)/*/val.continuations.scored.jsonl' --compare
+report: $(addprefix report-,$(SIZES))
+	@echo '## Critics of 400 tasks'
+	$(RANK) $(foreach critic,full without-c,$(call files,$(critic),ranked-by-$(critic).jsonl))
+	@echo '## Table 3: what the critic is made of'
+	$(RANK) $(foreach critic,full $(INGREDIENT),$(call files,$(critic),ranked-by-$(critic).jsonl))
+	@echo '## Agents at equal cost'
+	-@$(PY) evaluate.py --compare $(foreach agent,$(AGENTS_AT_EQUAL_COST) base,$(call files,$(agent),$(agent).test.scored.jsonl))
+report-%:
+	@echo '## Critics of $* tasks'
+	$(RANK) $(foreach critic,full-$* without-c-$*,$(call files,$(critic),ranked-by-$(critic).jsonl))
 .PHONY:  report critics truth surface table3 grid equal beside upper heads
