@@ -98,8 +98,8 @@ COPYIST     := --epochs 2
 SAMPLE      := --max-tokens 128
 PLAY        := $(SAMPLE)
 OFFLINE     := --limit 400 --samples 6
-REJECTION   := --lr 1e-3 --batch-size 16 --epochs 8
-TRAJECTORY  := --beta 2 --nll 1 --lr 4e-4 --epochs 3
+REJECTION   := --lr 2e-3 --batch-size 16 --epochs 12
+TRAJECTORY  := --beta 0.5 --nll 1 --lr 4e-4 --epochs 3
 SHOW        :=
 endif
 stage = @echo '--- $(1)'

@@ -63,8 +63,8 @@ $(RUN)/policy-sixteen/config.json: $(RUN)/critic-full/config.json $(RUN)/train.c
 
 # ------------------------------------------------------------------------------------------------ baselines
 # On the demo's 2,400 episodes, and on twice as many, which is about what SWEET-RL samples with four candidates a turn.
-base-rejection   := --method rejection-ft --lr 2e-3 --batch-size 16 --epochs 12
-base-dpo         := --method multi-turn-dpo --beta 0.5 --nll 1 --lr 4e-4 --epochs 3
+base-rejection   := --method rejection-ft $(REJECTION)
+base-dpo         := --method multi-turn-dpo $(TRAJECTORY)
 base-normalised  := --method multi-turn-dpo --loss length-normalised-dpo --beta 50 --nll 1 --lr 4e-4 --epochs 3
 TWICE            := --limit 800 --samples 6
 
