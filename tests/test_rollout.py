@@ -114,7 +114,7 @@ def test_only_what_follows_output_enters_the_dialogue_and_the_last_turn_answers(
             return "reply"
     args = Namespace(max_turns=1 if last else 2, best_of_n=1, seed=0, temperature=1.0, max_tokens=9)
     task = {"task_id": "a", "domain": "backend", "problem_description": "p"}
-    record = asyncio.run(rollout.episode(args, Agent(), Human(), None, "", task, 0))
+    record = asyncio.run(rollout.episode(args, Agent(), Human(), None, task, 0, ""))
     content, answer, finish = expected
     assert record["dialogue_history"][1]["content"] == content and record["finish"] == finish
     assert record["answer"] == (content if answer is None else answer)

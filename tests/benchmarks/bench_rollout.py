@@ -46,7 +46,7 @@ async def asynchronous(engine, tasks, concurrency):
 
     async def worker():
         for task in todo:
-            ended.append(await rollout.episode(ARGS, engine, Human(), None, "", task, 0))
+            ended.append(await rollout.episode(ARGS, engine, Human(), None, task, 0, ""))
     await asyncio.gather(*(worker() for _ in range(concurrency)))
     return ended
 
