@@ -2,7 +2,7 @@
 # make demo DOMAIN=frontend    the same with web pages; needs a Chromium
 # make demo-llm          the same with a real language model, SmolLM2-135M-Instruct: hours; MODEL= takes another one
 # make demo-seeds        the demo with five seeds, and the means over them
-# make study             RESULTS.md's questions, cell by cell (study.mk); SEEDS='11 12' CELLS='surface' runs a part of it
+# make study             RESULTS.md's questions, cell by cell (study.mk); SEEDS='11 12' CELLS='surface' runs a part
 # make test              every test that needs no GPU
 # Both set up .venv first. Nothing else has to be installed, and nothing is written outside this folder.
 
@@ -49,8 +49,8 @@ JOBS   ?= $(shell $(PYTHON) -c 'import os; print(min(4, os.cpu_count()))')
 AGENTS := base rejection-ft multi-turn-dpo policy
 
 # Learnt from nothing: to copy details first, then to be an imperfect agent. Another world may say otherwise below.
-SEED_MODEL  := $(RUN)/copyist/config.json
-BASE        := --model $(RUN)/copyist --lr 1e-3
+SEED_MODEL  ?= $(RUN)/copyist/config.json
+BASE        := --model $(SEED_MODEL:/config.json=) --lr 1e-3
 CRITIC      := --beta 5 --nll 2 --lr 3e-4 --epochs 3
 CANDIDATES  := --candidates 16 --fraction 0.25
 POLICY      := --beta 2 --nll 1 --lr 2e-4 --epochs 1 --pairs-per-turn 4

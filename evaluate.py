@@ -28,8 +28,8 @@ Reads   runs/{run-name}/{split}.trajectories.jsonl; with --compare scored files,
 Writes  runs/{run-name}/{split}.scored.jsonl, the records plus `reward`, `tests` (one status per test) and `sandbox`
         (its layers); frontend: `reward`, `cosine` (both views), `view`, `page` (ok, blank, ...), `encoder`, `sandbox`
         .scored.settings.json and .metrics.json beside it, with --report one HTML file, with --picture one PNG of pages
-With --truth no run is compared but critics: how each orders the candidates of a turn, beside what playing every candidate
-to its end gave (rollout.py --continue).
+With --truth no run is compared but critics: how each orders the candidates of a turn, beside what playing every
+candidate to its end gave (rollout.py --continue).
 Memory does not grow with the dialogues: each record is written as it is scored, in the order of the input. When it was
 stopped, the same command continues.
 
@@ -65,7 +65,8 @@ from typing import Callable, NamedTuple
 import numpy as np
 from tqdm import tqdm
 
-from sandbox import ANSWER_MARK, COSTS, OUTPUT_MARK, Output, Sandbox, check_path, die, number, read, whole
+from sandbox import (
+    ANSWER_MARK, COSTS, OUTPUT_MARK, Output, Sandbox, check_path, die, monte_carlo_returns, number, read, whole)
 
 VIEWS = ("page", "centre")
 
@@ -512,29 +513,8 @@ def mean_over_seeds(seeds):
 # How well a critic ranks the candidates of a turn: beside what playing each to its end gives
 
 
-def monte_carlo_returns(path):
-    """({(task_id, sample, turn): {candidate: (text, rewards, kind of action)}}, cost) of scored continuations.
-
-    candidate: index of the first one with the same text. Q(o_t, a_t) is the mean of the rewards.
-    """
-    returns, cost = {}, Counter()
-
-    def add(record):
-        if "continues" not in record:
-            raise ValueError("the episode continues no candidate; rollout.py --continue writes those that do")
-        sample, turn, candidate = record["continues"]
-        found = returns.setdefault((record["task_id"], sample, turn), {})
-        text = replies(record)[turn].get("output")
-        found.setdefault(candidate, (text, [], kind_of_action(record, turn)))[1].append(record["reward"])
-        cost.update({"episodes": 1, **(record.get("cost") or {})})
-
-    for _ in read(path, "scored", each=add):
-        pass
-    return returns, cost
-
-
 def kind_of_action(record, turn):
-    """What the agent did at a turn of an episode, judged by the facts that it had been told before and was told then."""
+    """What the agent did at a turn of an episode, by the facts that it had been told before and was told then."""
     place = [n for n, message in enumerate(record["dialogue_history"]) if message["role"] == "assistant"][turn]
     known = [fact for fact, heard in facts_heard(record | {"dialogue_history": record["dialogue_history"][:place]})
              if heard]
@@ -585,7 +565,7 @@ def rank_critics(files, args):
     """
     sums, names, turns = {}, {}, 0    # {(seed, task): {(critic, measure): [sum, count]}}, measures in order
     for seed, truth in enumerate(truths := files_of(args.truth)):
-        returns, _ = monte_carlo_returns(truth)
+        returns, _ = monte_carlo_returns(truth, kind_of_action)
         for critic, paths in files.items():
             if len(paths) != len(truths):
                 die(f"{critic} has {len(paths)} files, --truth {len(truths)}; they are taken in pairs, by name")

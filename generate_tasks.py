@@ -54,7 +54,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from datetime import date, timedelta
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from string import Template
 
@@ -145,14 +145,18 @@ def new_task(domain, about, truth, **more):
     return {"task_id": None, "domain": domain, "problem_description": about, "ground_truth": truth, **more}
 
 
-def backend_draft(family, values):
-    """The task of a combination, without its calls."""
-    f = FAMILIES[family]
+def backend_draft(family, values, request="plain"):
+    """The task of a combination, without its calls. A vague request leaves open even what the function is to do."""
+    f, about = FAMILIES[family], FAMILIES[family]["about"]
     chosen = list(zip(f["details"], values))
-    return new_task("backend", f["about"], source_code(family, values), test_cases=None,
-                    source=f"procedural:{family}", details={d["name"]: v for d, v in chosen},
-                    facts=[{"detail": d["name"], "keywords": d["keywords"], "question": d["question"],
-                            "reply": d["reply"].format(v)} for d, v in chosen])
+    facts = [{"detail": d["name"], "keywords": d["keywords"], "question": d["question"],
+              "reply": d["reply"].format(v)} for d, v in chosen]
+    if request == "vague":
+        facts.insert(0, {"detail": "purpose", "question": "What is the function for?",
+                         "keywords": ["function", "purpose"], "reply": about})
+        about = "Write a function of " + ("two arguments." if "," in about[:about.index(")")] else "one argument.")
+    return new_task("backend", about, source_code(family, values), test_cases=None, source=f"procedural:{family}",
+                    details={d["name"]: v for d, v in chosen}, facts=facts)
 
 
 def page_draft(kind, values):
@@ -245,21 +249,21 @@ def demonstrate(task, questions, ask, waste, max_turns, rng):
     questions: of all tasks, the source of irrelevant ones. Returns (dialogue_history, answer).
     """
     family = task["source"].partition(":")[2]
-    details, facts = FAMILIES[family]["details"], {f["detail"]: f for f in task["facts"]}
-    asked = [d for d in details if rng.random() < ask]
+    asked = [fact for fact in task["facts"] if rng.random() < ask]
     rng.shuffle(asked)
     asked = asked[:max_turns - 1]
     foreign = [q for q in questions if q not in {f["question"] for f in task["facts"]}]
     exchanges, spare = [], max_turns - 1 - len(asked)
-    for d in [*asked, None]:  # None: the turn that answers
+    for fact in [*asked, None]:  # None: the turn that answers
         while spare and (foreign or exchanges) and rng.random() < waste:
             spare -= 1
             repeat = exchanges and (not foreign or rng.random() < 0.5)
             exchanges.append(rng.choice(exchanges) if repeat else (rng.choice(foreign), DO_NOT_KNOW))
-        if d:
-            exchanges.append((facts[d["name"]]["question"], facts[d["name"]]["reply"]))
-    guess = {d["name"]: rng.choices(list(d["values"]), value_weights(d))[0] for d in details}
-    answer = source_code(family, [(task["details"] if d in asked else guess)[d["name"]] for d in details]).strip()
+        if fact:
+            exchanges.append((fact["question"], fact["reply"]))
+    guess = {d["name"]: rng.choices(list(d["values"]), value_weights(d))[0] for d in FAMILIES[family]["details"]}
+    known = {fact["detail"]: task["details"].get(fact["detail"]) for fact in asked}
+    answer = source_code(family, [known.get(name, value) for name, value in guess.items()]).strip()
     history = [{"role": "user", "content": task["problem_description"]}]
     for question, reply in exchanges:
         history += [{"role": "assistant", "content": question}, {"role": "user", "content": reply}]
@@ -372,10 +376,11 @@ def write_procedural(args):
     if args.domain == "frontend":
         draw, draft, check, checker = draw_pages, page_draft, check_page, open_renderer(args)
     else:  # ample time: the programs are quick, and a busy machine must not change which tasks are kept
-        draw, draft, check = draw_functions, backend_draft, check_backend
+        draw, draft, check = draw_functions, partial(backend_draft, request=args.request), check_backend
         checker = Sandbox(workers=args.workers, call_timeout=10, program_timeout=60)
     with checker:
-        outs = open_splits(args, {"source": "procedural", "families": families, "seed": args.seed}, {})
+        outs = open_splits(args, {"source": "procedural", "families": families, "seed": args.seed,
+                                  "request": args.request}, {})
         write_splits(args, outs, lambda split: itertools.starmap(draft, draw(families, split, args.seed)),
                      lambda task: check(checker, task, args.seed))
     if not args.out and args.sizes["train"]:
@@ -429,7 +434,8 @@ def of_known_family(task):
     family = (PAGES if task["domain"] == "frontend" else FAMILIES).get(str(task.get("source")).partition(":")[2])
     values, details = {d["name"]: d["values"] for d in family["details"]} if family else {}, task.get("details") or {}
     known = values and details.keys() == values.keys() and all(details[d] in list(values[d]) for d in values)
-    if not known or task["domain"] == "backend" and {f.get("detail") for f in task.get("facts") or ()} != values.keys():
+    told = {fact.get("detail") for fact in task.get("facts") or ()} - {"purpose"}
+    if not known or task["domain"] == "backend" and told != values.keys():
         raise ValueError("demonstrations need a procedural task with the details and facts of its family, found source "
                          f"{task.get('source')!r} with details {details}; generate_tasks.py writes such tasks")
     return task
@@ -1525,7 +1531,9 @@ MAKERS = {("backend", "procedural"): write_procedural, ("frontend", "procedural"
 SHARE, COUNT, SIZE = number(least=0, most=1), number(int, least=1), number(int, least=0)
 FLAGS = {  # what flags are for (elsewhere they would do nothing, and are refused): name, default, type or choices, help
     "procedural": [
-        ("--families", None, str, "comma-separated families, or kinds of pages, to draw from (default: all)")],
+        ("--families", None, str, "comma-separated families, or kinds of pages, to draw from (default: all)"),
+        ("--request", "plain", ("plain", "vague"), "vague: of the function the request tells only how many arguments "
+         "it takes; what it is to do is one more thing that the human tells")],
     "procedural, llm, websight, colbench": [
         ("--train", None, SIZE, "number of training tasks, 0: none (default 10000)"),
         ("--val", None, SIZE, "number of validation tasks (default 500)"),

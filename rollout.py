@@ -33,9 +33,9 @@ refused key and an unknown model stop it with exit code 2. The same command cont
 
 Reads   data/{domain}/{split}.jsonl (tasks), or with --candidates runs/{run}/{split}.scored.jsonl (trajectories),
         with --continue runs/{run}/{split}.candidates.jsonl
-Writes  runs/{run}/{split}.trajectories.jsonl, .candidates.jsonl or .continuations.jsonl, in the order of the input, each
-        record with its cost and the fingerprints of the models that made it; beside it *.settings.json, and when all is
-        done *.rollout.json
+Writes  runs/{run}/{split}.trajectories.jsonl, .candidates.jsonl or .continuations.jsonl, in the order of the input,
+        each record with its cost and the fingerprints of the models that made it; beside it *.settings.json, and when
+        all is done *.rollout.json
 
     python rollout.py --split train
     python rollout.py --split train --candidates 16
@@ -139,8 +139,9 @@ async def episode(args, agent, simulator, step_reward, task, sample, system, bef
         answer, finish = None, f"error: {problem}"
     return {"task_id": task["task_id"], "sample": sample, "domain": task["domain"], "task": task, "system": system,
             "dialogue_history": dialogue, "answer": answer, "finish": finish,
-            "cost": {name: counts[name] for name in ("sampled_tokens", "simulator_calls")}
-            } | ({"continues": continues} if continues else {}) | {name: counts[name] for name in ("leaks", "unfinished_replies") if counts[name]}
+            "cost": {name: counts[name] for name in ("sampled_tokens", "simulator_calls")},
+            **({"continues": continues} if continues else {}),
+            **{name: counts[name] for name in ("leaks", "unfinished_replies") if counts[name]}}
 
 
 async def candidates(args, agent, trajectory, done):

@@ -1121,6 +1121,27 @@ def fill_in(record, kind, name, domain, samples):
             record["finish"] = "answered" if marked else "error: no answer" if silent else "max_turns"
 
 
+def monte_carlo_returns(path, kind_of=lambda record, turn: None):
+    """({(task_id, sample, turn): {candidate: (text, rewards, its kind)}}, cost) of scored continuations.
+
+    candidate: index of the first one with the same text. Q(o_t, a_t) is the mean of the rewards.
+    """
+    returns, cost = {}, Counter()
+
+    def add(record):
+        if "continues" not in record:
+            raise ValueError("the episode continues no candidate; rollout.py --continue writes those that do")
+        sample, turn, candidate = record["continues"]
+        found = returns.setdefault((record["task_id"], sample, turn), {})
+        action = [message for message in record["dialogue_history"] if message["role"] == "assistant"][turn]
+        found.setdefault(candidate, (action.get("output"), [], kind_of(record, turn)))[1].append(record["reward"])
+        cost.update({"episodes": 1, **(record.get("cost") or {})})
+
+    for _ in read(path, "scored", each=add):
+        pass
+    return returns, cost
+
+
 def fingerprint(path):
     """A digest of a file, or of a model's folder (its weights, its configuration); a hub name or URL is its own."""
     if not Path(path).exists():

@@ -3,14 +3,29 @@
 # A world and a seed are one folder, runs/study/WORLD/SEED, made by the demo's rules. A cell is one more critic, policy or
 # baseline in it: a name, a line of flags below, and the rule of its kind. What was stopped goes on; what is there stays.
 
+# One copyist for all seeds of a world (four: one a seed): what a pre-trained model is to real tasks.
+FIRST := runs/study/$(WORLD)/11
+ifneq ($(filter-out four,$(WORLD)),)
+SEED_MODEL := $(FIRST)/copyist/config.json
+endif
 include Makefile
+ifneq ($(RUN),$(FIRST))
+$(FIRST)/copyist/config.json:
+	$(MAKE) -f study.mk $@ SEED=11 NAME=study/$(WORLD)/11
+endif
 
 # ------------------------------------------------------------------------------------------------ worlds
 # four: the demo's families. eight: the first eight families of generate_tasks.py, with as many more demonstrations.
-# A world counts if its base agent succeeds in 10 to 40% of the tasks; none was changed after its results were seen.
-ifeq ($(WORLD),eight)
+# vague: the same eight, with requests that do not say what the function is to do; questions about another family's
+# details get "I do not know.", and only the reference tells from the start which those are.
+# A world counts if its copyist succeeds in more than 85% of the tasks and its base agent in 10 to 40% (cell: world);
+# none was changed after its results were seen.
+ifneq ($(WORLD),four)
 GENERATE := --families total,average,best,fee,score,code,group,tiers --train 1600 --val 200 --test 500
 COMPLETE := --demonstrations 14000 --ask 1 --waste 0
+endif
+ifeq ($(WORLD),vague)
+GENERATE += --request vague
 endif
 
 # ------------------------------------------------------------------------------------------------ critics
@@ -35,7 +50,8 @@ $(RUN)/critic-%/config.json: $(RUN)/train.metrics.json
 # ------------------------------------------------------------------------------------------------ policies
 # Four candidates a turn, a quarter of the demo's. Settings here and of the baselines: the best of the grids below.
 SWEET-FEW := --beta 2 --nll 1 --lr 2e-4 --epochs 3 --pairs-per-turn 2
-RANKED     = $(EACH) train_policy.py $(FLAGS) --run-name $(NAME) --method sweet $(SWEET-FEW) --in $(RUN)/few.candidates.jsonl
+RANKED     = $(EACH) train_policy.py $(FLAGS) --run-name $(NAME) --method sweet $(SWEET-FEW) \
+	       --in $(RUN)/few.candidates.jsonl
 
 $(RUN)/few.candidates.rollout.json: $(RUN)/train.metrics.json
 	$(call stage,four candidates a turn)
@@ -163,9 +179,9 @@ $(RUN)/grid/normalised-%/config.json: $(RUN)/train.metrics.json
 	$(EACH) train_policy.py $(FLAGS) --run-name $(NAME) --method multi-turn-dpo --loss length-normalised-dpo \
 	  $(normalised-$*) --out $(@D)
 
-$(RUN)/grid/%.val.rollout.json: $(RUN)/grid/%/config.json
+$(RUN)/%.val.rollout.json: $(RUN)/%/config.json
 	$(EACH) rollout.py $(FLAGS) --run-name $(NAME) --split val --in $(RUN)/tasks/val.jsonl $(PLAY) \
-	  --model $(RUN)/grid/$* --out $(RUN)/grid/$*.val.trajectories.jsonl
+	  --model $(RUN)/$* --out $(RUN)/$*.val.trajectories.jsonl
 
 # ------------------------------------------------------------------------------------------------ cells by question
 AGENTS_AT_EQUAL_COST := once-rejection once-dpo policy-sixteen policy-full policy-without-c twice-rejection twice-dpo
@@ -173,6 +189,7 @@ AGENTS_BESIDE        := $(addprefix policy-,likelihood-alone random) once-normal
 tested    = $(patsubst %,$(RUN)/%.test.metrics.json,$(1))
 critics: $(patsubst %,$(RUN)/critic-%/config.json,full without-c likelihood-alone)
 truth:   $(RUN)/val.continuations.metrics.json
+world:   $(patsubst %,$(RUN)/%.val.metrics.json,copyist base)    # does it count?
 surface: truth $(patsubst %,$(RUN)/ranked-by-%.jsonl,$(SURFACE))
 table3:  truth $(patsubst %,$(RUN)/ranked-by-%.jsonl,$(INGREDIENT))
 grid:    $(patsubst %,$(RUN)/grid/%.val.metrics.json,$(GRID))
@@ -194,4 +211,4 @@ report: $(addprefix report-,$(SIZES))
 report-%:
 	@echo '## Critics of $* tasks'
 	$(RANK) $(foreach critic,full-$* without-c-$*,$(call files,$(critic),ranked-by-$(critic).jsonl))
-.PHONY:  report critics truth surface table3 grid equal beside upper heads
+.PHONY:  report critics world truth surface table3 grid equal beside upper heads

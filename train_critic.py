@@ -195,8 +195,9 @@ def main():
     items, sequences, cost = make_items(args, tokenizer, processor)
     check_lengths(sequences, args.model, args.input)
     items, held_out = hold_out(items, args.held_out, args.seed)
-    say(f"{len(items)} {'trajectories' if args.head in ('value', 'q') else 'pairs'} from {len({i.task for i in items})} "
-        f"tasks, {sum(len(s.ids) for s in sequences)} tokens" + f"; {len(held_out)} held out" * bool(held_out))
+    what = "trajectories" if args.head in ("value", "q") else "pairs"
+    say(f"{len(items)} {what} from {len({i.task for i in items})} tasks, {sum(len(s.ids) for s in sequences)} tokens"
+        + f"; {len(held_out)} held out" * bool(held_out))
     reference = reference_logps(args.model, sequences, device, args) if args.head == "log-ratio" else None
     model = load_model(args.model, device, args, new_head(args), processor=processor)
     steps = step_items(items, args)
@@ -230,7 +231,7 @@ def main():
 
 
 def make_items(args, tokenizer, processor):
-    """The pairs of --in (for --head value and q: its trajectories) as items, their sequences, and what they cost to make."""
+    """The pairs of --in (for --head value and q: its trajectories) as items, their sequences, and their cost."""
     with_c = args.context == "with-c"
     tasks, cost = read_trajectories(args.input, "scored", args.limit_tasks, with_c)
     if args.head in ("value", "q"):
@@ -262,7 +263,8 @@ def annotate(args, device):
         said = [{**m, "advantage": next(values)} if of_turns or m["role"] == "assistant" else m for m in record[part]]
         if rank() == 0:
             output.write({**record, part: said})
-    say(f"wrote {len(found)} records with {sum(len(turns) for _, turns in found)} advantages to {args.out}")
+    what = "turns" if of_turns else "trajectories"
+    say(f"wrote {len(found)} {what} with {sum(len(turns) for _, turns in found)} advantages to {args.out}")
 
 
 # ---- Ranks: several processes, one of which speaks and looks at files

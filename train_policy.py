@@ -46,14 +46,14 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from sandbox import ANSWER_MARK, check_path, die, fingerprint, number, read, whole
+from sandbox import ANSWER_MARK, check_path, die, fingerprint, monte_carlo_returns, number, read, whole
 from train_critic import (
-    Critic, Item, accumulate, barrier, begin_training, candidate_turns, check_dialogue, check_lengths, checked_settings, collate_items,
-    common_defaults, default, digest, evaluate, finish, first_tasks, from_rank0, half_squared_log_ratio, hold_out,
-    items_of, join_turns, learning_rate, leave_out_long, load_model, load_tokenizer, make_tiny_model, micro_batches,
-    open_log, optimizer_step, pair_tasks, put_c_in_front, rank, read_trajectories, reduce_at_the_end, reference_logps,
-    response_of, save_model, save_or_stop, say, segment_sum, start_process_group, step_items, step_metrics, tokenise,
-    training_flags, turns_of, unpack_gguf, world)
+    Critic, Item, accumulate, barrier, begin_training, candidate_turns, check_dialogue, check_lengths, checked_settings,
+    collate_items, common_defaults, default, digest, evaluate, finish, first_tasks, from_rank0, half_squared_log_ratio,
+    hold_out, items_of, join_turns, learning_rate, leave_out_long, load_model, load_tokenizer, make_tiny_model,
+    micro_batches, open_log, optimizer_step, pair_tasks, put_c_in_front, rank, read_trajectories, reduce_at_the_end,
+    reference_logps, response_of, save_model, save_or_stop, say, segment_sum, start_process_group, step_items,
+    step_metrics, tokenise, training_flags, turns_of, unpack_gguf, world)
 
 # ---- The mathematics
 
@@ -228,14 +228,13 @@ def rank_candidates(found, args, device):
     if args.critic == "random":
         return [rng_of(record, args.seed, 1).random(len(turns)).tolist() for record, turns in found], Counter()
     if args.critic.endswith(".jsonl"):
-        from evaluate import monte_carlo_returns
         returns, cost = monte_carlo_returns(args.critic)
         ranked = []
         for record, turns in found:
             texts, played = [c.get("output") for c in record["candidates"]], returns.get(tuple(key_of(record)))
             if not played:
-                die(f"{args.critic} continues no candidate of turn {record['turn']} of task {record['task_id']}, sample "
-                    f"{record['sample']}; play all of {args.input} (rollout.py --continue)")
+                die(f"{args.critic} continues no candidate of turn {record['turn']} of task {record['task_id']}, "
+                    f"sample {record['sample']}; play all of {args.input} (rollout.py --continue)")
             q = [float(np.mean(played[texts.index(text)][1])) for text in texts]
             ranked.append([value - float(np.mean(q)) for value in q])
         return ranked, cost

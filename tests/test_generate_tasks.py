@@ -1,7 +1,9 @@
+import ast
 import http.server
 import importlib
 import itertools
 import json
+import random
 import re
 import signal
 import subprocess
@@ -148,6 +150,20 @@ def test_own_questions_find_their_fact_and_foreign_questions_find_none(tasks):
             for f in other["facts"]:
                 if f["question"] not in own:
                     assert not any(hits(t["facts"], f["question"])), (t["source"], f["question"])
+
+
+def test_a_vague_request_leaves_the_purpose_to_be_asked(tasks):
+    """The human tells it as one more fact; the scripted agent, which knows the reference, asks for it like a detail."""
+    for t in tasks:
+        family, values = t["source"].partition(":")[2], tuple(t["details"].values())
+        vague = g.backend_draft(family, values, "vague")
+        assert vague["problem_description"] in ("Write a function of one argument.", "Write a function of two arguments.")
+        (_, call), *_ = t["test_cases"].items()
+        assert ("two" in vague["problem_description"]) == (len(ast.parse(call).body[0].value.args) == 2)
+        assert vague["facts"][0]["reply"] == t["problem_description"] and vague["facts"][1:] == t["facts"]
+        history, answer = g.demonstrate({**vague, "test_cases": t["test_cases"]}, [], 1, 0, 10, random.Random(0))
+        assert {m["content"] for m in history[1::2]} > {f["question"] for f in vague["facts"]}
+        assert answer == t["ground_truth"].strip()
 
 
 def test_replies_are_short_and_keywords_single_words(tasks):
