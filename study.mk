@@ -8,6 +8,11 @@ FIRST := runs/study/$(WORLD)/11
 ifneq ($(filter-out four,$(WORLD)),)
 SEED_MODEL := $(FIRST)/copyist/config.json
 endif
+comma := ,
+define newline
+
+
+endef
 include Makefile
 ifneq ($(RUN),$(FIRST))
 $(FIRST)/copyist/config.json:
@@ -76,6 +81,33 @@ $(RUN)/policy-sixteen/config.json: $(RUN)/critic-full/config.json $(RUN)/train.c
 	$(call stage,policy: ranked by full, 16 candidates)
 	$(EACH) train_policy.py $(FLAGS) --run-name $(NAME) --method sweet $(POLICY) \
 	  --critic $(RUN)/critic-full --pairs $(RUN)/policy-sixteen.pairs.jsonl --out $(RUN)/policy-sixteen
+
+# ------------------------------------------------------------------------------------------------ Fig. 3 of the paper
+# 3a: the base agent samples N actions a turn, and a step reward plays one: $(call best,critic,N,its --step-reward)
+BEST := 2 4 8 16
+define best
+$(RUN)/best-$(1)-$(2).test.rollout.json: $(RUN)/critic-$(1)/config.json
+	$$(EACH) rollout.py $(FLAGS) --run-name $(NAME) --split test --in $(RUN)/tasks/test.jsonl $(PLAY) --limit 200 \
+	  --model $(RUN)/base --best-of-n $(2) --step-reward $(3) --critic $(RUN)/critic-$(1) \
+	  --out $(RUN)/best-$(1)-$(2).test.trajectories.jsonl
+endef
+$(foreach n,$(BEST),$(eval $(call best,full,$n,critic)))
+$(foreach n,$(BEST),$(eval $(call best,without-c,$n,critic-without-c)))
+$(foreach n,$(BEST),$(eval $(call best,value,$n,value)))
+
+# 3b: all stages on the first N tasks alone
+AMOUNTS := 50 100 200
+$(RUN)/sweet-of-%/config.json: $(RUN)/critic-full-%/config.json $(RUN)/few.candidates.rollout.json
+	$(call stage,SWEET-RL on $* tasks)
+	$(RANKED) --limit-tasks $* --critic $(RUN)/critic-full-$* --pairs $(RUN)/sweet-of-$*.pairs.jsonl --out $(@D)
+
+$(RUN)/rejection-of-%/config.json: $(RUN)/train.metrics.json
+	$(call stage,rejection fine-tuning on $* tasks)
+	$(EACH) train_policy.py $(FLAGS) --run-name $(NAME) $(base-rejection) --limit-tasks $* --out $(@D)
+
+$(RUN)/dpo-of-%/config.json: $(RUN)/train.metrics.json
+	$(call stage,multi-turn DPO on $* tasks)
+	$(EACH) train_policy.py $(FLAGS) --run-name $(NAME) $(base-dpo) --limit-tasks $* --out $(@D)
 
 # ------------------------------------------------------------------------------------------------ baselines
 # On the demo's 2,400 episodes, and on twice as many, which is about what SWEET-RL samples with four candidates a turn.
@@ -183,32 +215,64 @@ $(RUN)/%.val.rollout.json: $(RUN)/%/config.json
 	$(EACH) rollout.py $(FLAGS) --run-name $(NAME) --split val --in $(RUN)/tasks/val.jsonl $(PLAY) \
 	  --model $(RUN)/$* --out $(RUN)/$*.val.trajectories.jsonl
 
+# ------------------------------------------------------------------------------------------------ rounds
+# Three rounds of a third of the tasks each: $(call round,number,agent that plays,lines of tasks,rounds so far)
+define round
+$(RUN)/round-$(1).rollout.json: $(RUN)/$(2)/config.json
+	sed -n '$(3)p' $(RUN)/tasks/train.jsonl > $(RUN)/round-$(1).tasks.jsonl
+	$$(EACH) rollout.py $(FLAGS) --run-name $(NAME) --split train --in $(RUN)/round-$(1).tasks.jsonl --samples 6 $(PLAY) \
+	  --model $(RUN)/$(2) --out $(RUN)/round-$(1).trajectories.jsonl
+
+$(RUN)/round-$(1)/config.json: $(RUN)/round-$(1).metrics.json
+	cat $(foreach r,$(4),$(RUN)/round-$r.scored.jsonl) > $(RUN)/round-$(1).so-far.jsonl
+	$$(EACH) train_critic.py $(FLAGS) --run-name $(NAME) $(CRITIC) --in $(RUN)/round-$(1).so-far.jsonl \
+	  --out $(RUN)/round-$(1)-critic
+	$$(EACH) rollout.py $(FLAGS) --run-name $(NAME) --split train --candidates 4 --fraction 0.25 $(SAMPLE) \
+	  --model $(RUN)/$(2) --in $(RUN)/round-$(1).scored.jsonl --out $(RUN)/round-$(1).candidates.jsonl
+	$$(EACH) train_policy.py $(FLAGS) --run-name $(NAME) --method sweet $(SWEET-FEW) --model $(RUN)/$(2) \
+	  --in $(RUN)/round-$(1).candidates.jsonl --critic $(RUN)/round-$(1)-critic \
+	  --pairs $(RUN)/round-$(1).pairs.jsonl --out $(RUN)/round-$(1)
+endef
+$(eval $(call round,1,base,1$(comma)133,1))
+$(eval $(call round,2,round-1,134$(comma)266,1 2))
+$(eval $(call round,3,round-2,267$(comma)400,1 2 3))
+
 # ------------------------------------------------------------------------------------------------ cells by question
-AGENTS_AT_EQUAL_COST := once-rejection once-dpo policy-sixteen policy-full policy-without-c twice-rejection twice-dpo
-AGENTS_BESIDE        := $(addprefix policy-,likelihood-alone random) once-normalised twice-normalised
-tested    = $(patsubst %,$(RUN)/%.test.metrics.json,$(1))
+AT_EQUAL_COST := policy-full policy-sixteen policy-without-c once-rejection once-dpo twice-rejection twice-dpo
+BESIDE        := policy-likelihood-alone policy-random once-normalised twice-normalised
+HEADS         := policy-value policy-q-without-c
+BEST_OF_N     := $(foreach critic,full without-c value,$(addprefix best-$(critic)-,$(BEST)))
+BY_AMOUNT     := $(foreach method,sweet rejection dpo,$(addprefix $(method)-of-,$(AMOUNTS)))
+tested = $(patsubst %,$(RUN)/%.test.metrics.json,$(1))
+ranked = truth $(patsubst %,$(RUN)/ranked-by-%.jsonl,$(1))
+
 critics: $(patsubst %,$(RUN)/critic-%/config.json,full without-c likelihood-alone)
 truth:   $(RUN)/val.continuations.metrics.json
 world:   $(patsubst %,$(RUN)/%.val.metrics.json,copyist base)    # does it count?
-surface: truth $(patsubst %,$(RUN)/ranked-by-%.jsonl,$(SURFACE))
-table3:  truth $(patsubst %,$(RUN)/ranked-by-%.jsonl,$(INGREDIENT))
+surface: $(call ranked,$(SURFACE))
+table3:  $(call ranked,$(INGREDIENT))
 grid:    $(patsubst %,$(RUN)/grid/%.val.metrics.json,$(GRID))
-equal:   $(call tested,base $(AGENTS_AT_EQUAL_COST))
-beside:  $(call tested,$(AGENTS_BESIDE))
+equal:   $(call tested,base $(AT_EQUAL_COST))
+with-c:  $(call tested,base policy-full policy-without-c)
+beside:  $(call tested,$(BESIDE))
 upper:   $(call tested,policy-monte-carlo)
-heads:   $(call tested,$(addprefix policy-,value q-without-c))
+heads:   $(call tested,$(HEADS))
+best:    $(call tested,$(BEST_OF_N))
+amounts: $(call tested,$(BY_AMOUNT))
+rounds:  $(call tested,round-3)
 
-# ------------------------------------------------------------------------------------------------ tables
-files = '$(1)=runs/study/$(WORLD)/*/$(2)'
-RANK  = -@$(PY) evaluate.py --truth 'runs/study/$(WORLD)/*/val.continuations.scored.jsonl' --compare
-report: $(addprefix report-,$(SIZES))
-	@echo '## Critics of 400 tasks'
-	$(RANK) $(foreach critic,full without-c,$(call files,$(critic),ranked-by-$(critic).jsonl))
-	@echo '## Table 3: what the critic is made of'
-	$(RANK) $(foreach critic,full $(INGREDIENT),$(call files,$(critic),ranked-by-$(critic).jsonl))
-	@echo '## Agents at equal cost'
-	-@$(PY) evaluate.py --compare $(foreach agent,$(AGENTS_AT_EQUAL_COST) base,$(call files,$(agent),$(agent).test.scored.jsonl))
-report-%:
-	@echo '## Critics of $* tasks'
-	$(RANK) $(foreach critic,full-$* without-c-$*,$(call files,$(critic),ranked-by-$(critic).jsonl))
-.PHONY:  report critics world truth surface table3 grid equal beside upper heads
+# ------------------------------------------------------------------------------------------------ tables of what is there
+made = $(if $(wildcard runs/study/$(WORLD)/*/$(2)),$(1)='runs/study/$(WORLD)/*/$(2)')
+TRUTH_OF_ALL := 'runs/study/$(WORLD)/*/val.continuations.scored.jsonl'
+table   = @echo '\#\# $(1)'; $(if $(strip $(3)),$(PY) evaluate.py $(2) --compare $(strip $(3)) || true,echo not run yet)
+rank    = $(call table,Critics: $(1),--truth $(TRUTH_OF_ALL),$(foreach n,$(2),$(call made,$n,ranked-by-$n.jsonl)))
+compare = $(call table,Agents: $(1),,$(foreach n,$(2),$(call made,$n,$n.test.scored.jsonl)))
+report:
+	$(foreach n,$(SIZES),$(call rank,$n tasks,full-$n without-c-$n)$(newline))
+	$(call rank,400 tasks,full without-c)
+	$(call rank,what they are made of (Table 3),full $(INGREDIENT))
+	$(call compare,at equal cost,$(AT_EQUAL_COST) base)
+	$(call compare,other rankings and losses,policy-full policy-monte-carlo $(BESIDE) $(HEADS) round-3)
+	$(call compare,best of N (Fig. 3a),base $(BEST_OF_N))
+	$(call compare,by amount of data (Fig. 3b),policy-full $(BY_AMOUNT))
+.PHONY:  report critics world truth surface table3 grid equal with-c beside upper heads best amounts rounds

@@ -122,7 +122,8 @@ def steps(*words):
     return [re.sub(r"^OMP_NUM_THREADS=1 \.venv/bin/", "", line) for line in lines if ".py " in line]
 
 
-STUDY = ["-f", "study.mk", "SEED=7", "surface", "table3", "grid", "equal", "beside", "upper", "heads"]
+STUDY = ["-f", "study.mk", "SEED=7",
+         *"world surface table3 grid equal with-c beside upper heads best amounts rounds".split()]
 
 
 @pytest.mark.skipif(not shutil.which("make"), reason="make is not installed")
