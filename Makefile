@@ -203,8 +203,11 @@ study: .venv/ready
 	for seed in $(or $(SEEDS),11 12 13 14 15); do \
 	  $(MAKE) -f study.mk -j$(JOBS) $(CELLS) SEED=$$seed NAME=study/$(WORLD)/$$seed || exit; done
 
-study-report:                   # the tables of what is there
-	@$(MAKE) --no-print-directory -f study.mk report
+study-report: .venv/ready       # tables of what is there, RESULTS.md's figure, and one page of both
+	$(PIP) matplotlib
+	@for world in $(foreach w,four eight vague,$(if $(wildcard runs/study/$w/),$w)); do \
+	  $(MAKE) --no-print-directory -f study.mk report WORLD=$$world | tee runs/study/$$world/report.md; done
+	$(PY) tests/benchmarks/draw_study.py
 
 # ------------------------------------------------------------------------------------------------ tests
 test: .venv                     # a process a core, each with whole files, so that what a file shares is made once

@@ -251,6 +251,8 @@ def demonstrate(task, questions, ask, waste, max_turns, rng):
     family = task["source"].partition(":")[2]
     asked = [fact for fact in task["facts"] if rng.random() < ask]
     rng.shuffle(asked)
+    if any(fact["detail"] == "purpose" for fact in asked) and rng.random() < ask:    # before all else
+        asked.sort(key=lambda fact: fact["detail"] != "purpose")
     asked = asked[:max_turns - 1]
     foreign = [q for q in questions if q not in {f["question"] for f in task["facts"]}]
     exchanges, spare = [], max_turns - 1 - len(asked)

@@ -265,12 +265,13 @@ rounds:  $(call tested,round-3)
 made = $(if $(wildcard runs/study/$(WORLD)/*/$(2)),$(1)='runs/study/$(WORLD)/*/$(2)')
 TRUTH_OF_ALL := 'runs/study/$(WORLD)/*/val.continuations.scored.jsonl'
 table   = @echo '\#\# $(1)'; $(if $(strip $(3)),$(PY) evaluate.py $(2) --compare $(strip $(3)) || true,echo not run yet)
-rank    = $(call table,Critics: $(1),--truth $(TRUTH_OF_ALL),$(foreach n,$(2),$(call made,$n,ranked-by-$n.jsonl)))
+rank    = $(call table,Critics: $(1),--truth $(TRUTH_OF_ALL) --json runs/study/$(WORLD)/critics-$(2).json,\
+            $(foreach n,$(3),$(call made,$n,ranked-by-$n.jsonl)))
 compare = $(call table,Agents: $(1),,$(foreach n,$(2),$(call made,$n,$n.test.scored.jsonl)))
 report:
-	$(foreach n,$(SIZES),$(call rank,$n tasks,full-$n without-c-$n)$(newline))
-	$(call rank,400 tasks,full without-c)
-	$(call rank,what they are made of (Table 3),full $(INGREDIENT))
+	$(foreach n,$(SIZES),$(call rank,$n tasks,$n,full-$n without-c-$n)$(newline))
+	$(call rank,400 tasks,400,full without-c)
+	$(call rank,what they are made of (Table 3),table3,full $(INGREDIENT))
 	$(call compare,at equal cost,$(AT_EQUAL_COST) base)
 	$(call compare,other rankings and losses,policy-full policy-monte-carlo $(BESIDE) $(HEADS) round-3)
 	$(call compare,best of N (Fig. 3a),base $(BEST_OF_N))

@@ -163,6 +163,7 @@ def test_a_vague_request_leaves_the_purpose_to_be_asked(tasks):
         assert vague["facts"][0]["reply"] == t["problem_description"] and vague["facts"][1:] == t["facts"]
         history, answer = g.demonstrate({**vague, "test_cases": t["test_cases"]}, [], 1, 0, 10, random.Random(0))
         assert {m["content"] for m in history[1::2]} > {f["question"] for f in vague["facts"]}
+        assert history[1]["content"] == vague["facts"][0]["question"]
         assert answer == t["ground_truth"].strip()
 
 
