@@ -56,7 +56,7 @@ import os
 import re
 import sys
 import textwrap
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -556,7 +556,8 @@ def rank_critics(files, args):
     reach sqrt(2 r / (1 + r)), and the corrected correlation is divided by that (Spearman-Brown). Several files a name
     are seeds: their tasks are pooled.
     """
-    sums, names, turns = {}, {}, 0    # {(seed, task): {(critic, measure): [sum, count]}}, measures in order
+    sums = defaultdict(lambda: defaultdict(lambda: np.zeros(2)))    # (seed, task) -> (critic, measure) -> sum, count
+    names, turns = {}, 0    # measures, in order
     for seed, truth in enumerate(truths := files_of(args.truth)):
         returns, _ = monte_carlo_returns(truth, kind_of_action)
         for critic, paths in files.items():
@@ -575,16 +576,15 @@ def rank_critics(files, args):
                 texts, rewards, kinds = zip(*found.values())
                 if texts != tuple(candidate.get("output") for candidate in ranked):
                     die(f"{paths[seed]} and {truth} have different candidates; annotate the file that was continued")
-                of_task = sums.setdefault((seed, record["task_id"]), {})
                 for name, part in rank_turn(values, rewards, kinds, args.gap).items():
-                    of_task[critic, name] = np.add(of_task.get((critic, name), [0, 0]), part)
+                    sums[seed, record["task_id"]][critic, name] += part
                     names[name] = None
                 turns += 1
     if not turns:
         die(f"{args.truth} continues no turn of {', '.join(files)}")
     names = sorted(names, key=lambda name: name.startswith("-"))
-    table = np.array([[of_task.get((critic, name), [0, 0]) for critic in files for name in names]
-                      for of_task in sums.values()]).reshape(len(sums), -1)                      # (T, 2 C M)
+    table = np.array([[of_task[critic, name] for critic in files for name in names]
+                      for of_task in sums.values()]).reshape(len(sums), -1)    # (T, 2 C M)
     total, draws = table.sum(axis=0), bootstrap_sums(table, args.resamples, args.seed)
 
     def measures(sums):    # (..., 2 C M) -> (..., C, M + 1): the last is Spearman's, corrected
@@ -839,13 +839,12 @@ def write_picture(path, named, tasks, picture):
     heights = [24 + max((images[page].height for page in row.values() if images.get(page)), default=0)
                for row in rows.values()]
     sheet = Image.new("RGB", (370 * max(map(len, rows.values())) + 10, sum(heights) + 10), "#d6d9dc")
-    pen, top = ImageDraw.Draw(sheet), 0
-    for row, height in zip(rows.values(), heights):
+    pen = ImageDraw.Draw(sheet)
+    for row, top in zip(rows.values(), itertools.accumulate(heights, initial=0)):
         for column, (caption, page) in enumerate(row.items()):
             pen.text((370 * column + 10, top + 6), caption, fill="black", font=ImageFont.load_default(14))
             if images.get(page):
                 sheet.paste(images[page], (370 * column + 10, top + 24))
-        top += height
     with whole(path) as part:
         sheet.quantize(256).save(part, "PNG", optimize=True)    # pages have few colours
     print(f"wrote {path}: {len(rows)} tasks, {path.stat().st_size / 1e3:.0f} kB")

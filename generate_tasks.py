@@ -193,10 +193,9 @@ def outputs(family, values, calls):
 
 def draw_calls(rng, family, values):
     """Ten calls that tell every wrong value of every detail from the right one, or (None, why not)."""
-    f = FAMILIES[family]
+    f, reason = FAMILIES[family], "calls alike"
     name = re.search(r"def (\w+)", f["code"])[1]
     chosen = {d["name"]: v for d, v in zip(f["details"], values)}
-    reason = "calls alike"
     for _ in range(REDRAWS):
         calls = [f"{name}({', '.join(map(repr, arguments))})" for arguments in f["draw"](rng, chosen)]
         if len(set(calls)) < 10:
@@ -205,9 +204,8 @@ def draw_calls(rng, family, values):
         right = outputs(family, values, compiled)
         if all(r == right[0] for r in right):
             continue
-        unseen = next((d for d, wrong in wrong_values(family, values) if outputs(family, wrong, compiled) == right),
-                      None)
-        if unseen is None:
+        alike = (d for d, wrong in wrong_values(family, values) if outputs(family, wrong, compiled) == right)
+        if not (unseen := next(alike, None)):
             return calls, None
         reason = f"no calls show {family}.{unseen}"
     return None, reason
@@ -542,18 +540,16 @@ def write_colbench(args):
     with (Sandbox(workers=args.workers) if args.domain == "backend" else nullcontext() as box,
           Threads(args.workers) as threads):
         write(out, checked(check, new, out, threads), "record")
-    samples, recovered, faults = Counter(), 0, {"module": Counter(), "released": Counter()}
+    samples, recovered, faulty = Counter(), 0, {}    # task_id -> {mode: failures}
     for record in out.records():
         task = record.get("task", record)
-        if task["task_id"] not in samples:
-            for mode, failed in task.get("reference_failures", {}).items():
-                faults[mode][min(failed.values())] += 1
+        faulty.setdefault(task["task_id"], task.get("reference_failures", {}))
         samples[task["task_id"]] += 1
         recovered += bool(record.get("system"))
     if args.domain == "backend":
         for mode, how in ("module", "as modules"), ("released", "as the released evaluation does"):
-            print(f"{faults[mode].total()} of {len(samples)} references fail their own tests when run {how}"
-                  + listed(faults[mode]))
+            faults = Counter(min(failed[mode].values()) for failed in faulty.values() if mode in failed)
+            print(f"{faults.total()} of {len(samples)} references fail their own tests when run {how}{listed(faults)}")
     if offline:
         print(", ".join(f"{n} tasks with {k} samples" for k, n in sorted(Counter(samples.values()).items())))
         print(f"the agent's instructions were found in `input` and kept as `system` for {recovered} of "
@@ -1252,16 +1248,14 @@ page("event", "Make a page for my concert.", [
     '<body class="$page"><header class="p-16"><h1 class="$ink $size $place">Concert</h1></header>'
     '<main class="$box p-24 text-white"><p class="text-5xl">$day</p></main></body>')
 page("login", "Make a page where people log in.", [
-    PAGE_COLOUR, colour_of("card", "form", {**BRIGHT, **PALE}), place_of("place", TITLE),
-    colour_of("button", BUTTON),
+    PAGE_COLOUR, colour_of("card", "form", {**BRIGHT, **PALE}), place_of("place", TITLE), colour_of("button", BUTTON),
     words_of("verb", BUTTON, ["Enter", "Continue", "Submit", "Start"])],
     '<body class="$page p-24"><form class="$card p-16"><h1 class="text-6xl $place">Login</h1>'
     '<input class="p-8" placeholder="Name"><button class="$button p-12 text-4xl text-white">$verb</button>'
     '</form></body>')
 page("profile", "Make a page about me.", [
-    PAGE_COLOUR, layout_of("layout", "picture", {"row": "flex", "column": "block"}),
-    colour_of("box", "main part"), words_of("job", TEXT, ["Painter", "Teacher", "Doctor", "Writer"]),
-    colour_of("foot", 'footer "[^"]*"')],
+    PAGE_COLOUR, layout_of("layout", "picture", {"row": "flex", "column": "block"}), colour_of("box", "main part"),
+    words_of("job", TEXT, ["Painter", "Teacher", "Doctor", "Writer"]), colour_of("foot", 'footer "[^"]*"')],
     '<body class="$page"><div class="p-16 $layout"><img src="https://picsum.photos/id/48/400/300">'
     '<main class="$box p-20 text-white"><h1 class="text-6xl">Robin</h1><p class="text-4xl">$job</p></main>'
     '</div><footer class="$foot p-12">Contact</footer></body>')
@@ -1272,8 +1266,7 @@ page("news", "Make a page with the news.", [
 page("prices", "We need a page that shows what our three plans cost.", [
     PAGE_COLOUR, colour_of("bar", "header"),
     letters_of("ink", TITLE, {"white": "text-white", "black": "text-black", "light yellow": "text-yellow-200"}),
-    place_of("place", TITLE),
-    layout_of("layout", 'block "[^"]*"', {"row": "flex justify-around", "column": "block"}),
+    place_of("place", TITLE), layout_of("layout", 'block "[^"]*"', {"row": "flex justify-around", "column": "block"}),
     colour_of("basic", 'block "Basic"', PALE), colour_of("team", 'block "Team"', PALE),
     colour_of("firm", 'block "Firm"', PALE), words_of("cost", r'text "\$[^"]*"', ["$$20", "$$35", "$$49", "$$80"])],
     '<body class="$page"><header class="$bar p-8"><h1 class="text-5xl $ink $place">Plans</h1></header>'

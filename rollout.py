@@ -606,11 +606,7 @@ class VLLMEngine:
             from vllm.sampling_params import RequestOutputKind
             from vllm.v1.engine.async_llm import AsyncLLM
             from vllm.v1.engine.llm_engine import LLMEngine
-        except ImportError as error:
-            die(f"--engine vllm needs vllm, which cannot be imported here ({first_line(error)}): pip install -r "
-                "requirements.txt, or use --engine transformers")
-        self.params = lambda **own: SamplingParams(logprobs=0, output_kind=RequestOutputKind.FINAL_ONLY, **own)
-        try:
+            self.params = lambda **own: SamplingParams(logprobs=0, output_kind=RequestOutputKind.FINAL_ONLY, **own)
             self.context = context_of(AutoConfig.from_pretrained(path).get_text_config(), args)
             if not cuda and not args.max_model_len:
                 self.context = min(self.context, 8192)
@@ -624,9 +620,9 @@ class VLLMEngine:
                 tensor_parallel_size=args.tensor_parallel_size, data_parallel_size=args.data_parallel_size,
                 disable_log_stats=True, **cpu))
         except Exception as error:    # vLLM refuses models, flags and too little memory with many kinds of errors
-            die(f"{path}: vLLM cannot load it ({first_line(error)})")
-        self.waiting, self.futures, self.asked = [], {}, 0
-        self.pool, self.driver, self.counts = ThreadPoolExecutor(1), None, Counter()
+            die(f"{path}: vLLM cannot load it here ({first_line(error)}); --engine transformers needs no vLLM")
+        self.waiting, self.futures, self.asked, self.counts = [], {}, 0, Counter()
+        self.pool, self.driver = ThreadPoolExecutor(1), None
 
     async def generate(self, messages, n, seed, temperature, max_tokens):
         prompt, room = fit(self, messages, max_tokens)
