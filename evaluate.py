@@ -528,7 +528,7 @@ def spearman(a, b):
     return float(ranks[0] @ ranks[1]) / scale if scale else 0.0
 
 
-def rank_turn(values, rewards, kinds, gap):
+def rank_turn(values, rewards, kinds, gap=0.25):
     """{measure: [sum, count]} of one turn: what a critic's `values` (n,) say of its n candidates beside their rewards.
 
     rewards: of each candidate's continuations; kinds: of action; gap: pairs whose Q are closer are left out.
@@ -576,7 +576,7 @@ def rank_critics(files, args):
                 texts, rewards, kinds = zip(*found.values())
                 if texts != tuple(candidate.get("output") for candidate in ranked):
                     die(f"{paths[seed]} and {truth} have different candidates; annotate the file that was continued")
-                for name, part in rank_turn(values, rewards, kinds, args.gap).items():
+                for name, part in rank_turn(values, rewards, kinds).items():
                     sums[seed, record["task_id"]][critic, name] += part
                     names[name] = None
                 turns += 1
@@ -907,8 +907,6 @@ def parse_args():
         help="scored continuations (rollout.py --continue): then the files of --compare are candidates with advantages "
              "(train_critic.py --annotate), and the table says how well each critic orders the candidates of a turn. "
              "Patterns in quotes stand for seeds, taken in pairs")
-    add("--gap", type=number(above=0, most=1), default=0.25,
-        help="with --truth: pairs whose returns differ by less are left out (default: 0.25)")
     add("--json", type=ending_in(".json"), help="write the table's numbers here as well")
     # the report
     add("--report", type=ending_in(".html"), help="write one self-contained HTML file with the dialogues here")

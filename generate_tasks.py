@@ -107,8 +107,8 @@ def value_weights(d):
 
 
 def combinations(family, split, seed):
-    """All combinations of a family that belong to a split, in a random order in which likely ones tend to come first
-    (weighted sampling without replacement: sort by -log(u)/weight)."""
+    """All combinations of a family in a split, in a random order in which likely ones tend to come first (weighted
+    sampling without replacement: sort by -log(u)/weight)."""
     details, rng, keyed = FAMILIES[family]["details"], random.Random(f"{seed} {family} order"), []
     weights = [dict(zip(d["values"], value_weights(d))) for d in details]
     for values in itertools.product(*[d["values"] for d in details]):
@@ -180,8 +180,7 @@ def namespace(family, values):
 
 
 def outputs(family, values, calls):
-    """What ten compiled calls return under these values, as the bytes that the sandbox compares; an exception stands
-    as its own name."""
+    """What compiled calls return under these values, as bytes that the sandbox compares; exceptions by their names."""
     names, results = namespace(family, values), []
     for c in calls:
         try:
@@ -386,8 +385,7 @@ def write_procedural(args):
 
 
 def read_websight(path):
-    """Yield (idea, page) of WebSight rows, from JSON lines or parquet; addresses of pictures that are gone become
-    picsum's."""
+    """Yield (idea, page) of WebSight rows, from JSON lines or parquet; pictures that are gone become picsum's."""
     from render import rewrite_images
     rows = read(path, "row")
     if Path(path).suffix == ".parquet":
@@ -1341,8 +1339,8 @@ Ten different calls of the function, one a line, with literal arguments, that re
 
 
 def read_excerpts(path, length):
-    """Excerpts of at most `length` characters: of a JSONL file one a record (key text, content or excerpt), of any
-    other text file its paragraphs, joined as long as they fit."""
+    """Excerpts of at most `length` characters: of JSON lines one a record (key text, content or excerpt), of any other
+    text file its paragraphs, joined as long as they fit."""
     if Path(path).suffix in (".jsonl", ".json", ".ndjson"):
         yield from read(path, "excerpt", each=lambda record: (
             record.get("text") or record.get("content") or record["excerpt"]).strip()[:length])
@@ -1442,7 +1440,6 @@ def write_llm(args):
     attempts.jsonl keeps every response with its verdict: a continued run asks for nothing twice."""
     from rollout import Refused, Stop, make_engine
     excerpts = list(read_excerpts(args.input, args.excerpt_length))
-    bounds = list(itertools.accumulate(args.sizes.values()))  # of train, val and test among the hashes
     settings = {"source": "llm", "model_name": args.model_name, "temperature": args.temperature,
                 "max_tokens": args.max_tokens, "excerpt_length": args.excerpt_length, "similar": args.similar,
                 "seed": args.seed, "sizes": args.sizes}
@@ -1456,6 +1453,7 @@ def write_llm(args):
         if attempt["verdict"] == "kept" and not any(attempts.key_of(attempt) in out.done for out in outs.values()):
             responses[attempts.key_of(attempt)] = attempt["output"]
 
+    bounds = list(itertools.accumulate(args.sizes.values()))  # of train, val and test among the hashes
     splits = [SPLITS[bisect(bounds, hashed(excerpt) % bounds[-1])] for excerpt in excerpts]
     todo = {split: [(i, k) for k in range(args.samples) for i in range(len(excerpts)) if splits[i] == split
                     and ((i, k) not in attempts.done or (i, k) in responses)] for split in outs}
