@@ -56,7 +56,7 @@ import os
 import re
 import sys
 import textwrap
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -80,8 +80,6 @@ def score_programs(records, args):
 
     With --mode both also `reward_released` and `tests_released`, what the released evaluator would say.
     """
-    modes = ["module", "released"] if args.mode == "both" else [args.mode]
-
     def jobs(records, mode):
         for record in records:
             answer = record["answer"] or ""
@@ -89,9 +87,9 @@ def score_programs(records, args):
 
     with Sandbox(workers=args.workers, memory_mb=args.memory_mb, call_timeout=args.call_timeout,
                  program_timeout=args.program_timeout, numpy=args.numpy, unsafe=args.unsafe) as box:
-        streams = [box.score_many(jobs(stream, mode), mode)
-                   for stream, mode in zip(itertools.tee(records, len(modes)), modes)]
-        for scored in zip(*streams):
+        modes = ["module", "released"] if args.mode == "both" else [args.mode]
+        streams = zip(itertools.tee(records, len(modes)), modes)
+        for scored in zip(*(box.score_many(jobs(stream, mode), mode) for stream, mode in streams)):
             record = scored[0][0] | {"sandbox": box.layers}
             for suffix, (_, tests) in zip(("", "_released"), scored):
                 if record["answer"] is None:
@@ -116,9 +114,8 @@ def score_pages(records, args):
 
     def wait_and_embed(rendering):
         picture = rendering.result()
-        if picture.status != "ok":
-            return picture.status, None
-        return "blank" if picture.blank else "ok", {view: embed(picture, view) for view in VIEWS}
+        seen = {view: embed(picture, view) for view in VIEWS} if picture.status == "ok" else None
+        return "blank" if seen and picture.blank else picture.status, seen
 
     @functools.lru_cache(4096)
     def embedded(page):
@@ -169,8 +166,8 @@ def page_of(record, extract_page):
     """The page of an answer, or None. Released records have a picture file's name there: the last reply holds it."""
     if record["answer"] is None:
         return None
-    last = [turn.get("output") or turn["content"] for turn in replies(record)][-1:]
-    return extract_page(record["answer"]) or extract_page("".join(last))
+    last = (replies(record) or [{"content": ""}])[-1]
+    return extract_page(record["answer"]) or extract_page(last.get("output") or last["content"])
 
 
 def replies(record):
@@ -202,10 +199,10 @@ def sampled_lengths(record):
 METRICS = {  # name in metrics.json and --json: its row
     "success": Metric("success", "%", True, lambda r: r["reward"] == 1, "backend"),
     "tests_passed": Metric("tests passed", "%", True, lambda r: r["reward"], "backend"),
-    "success_released": Metric("success (released evaluator)", "%", False,
-                               lambda r: r["reward_released"] == 1 if "reward_released" in r else None, "backend"),
-    "tests_passed_released": Metric("tests passed (released evaluator)", "%", False,
-                                    lambda r: r.get("reward_released"), "backend"),
+    "success_released": Metric("success (released evaluator)", "%", False, lambda r: (
+        r["reward_released"] == 1 if "reward_released" in r else None), "backend"),
+    "tests_passed_released": Metric("tests passed (released evaluator)", "%", False, lambda r: (
+        r.get("reward_released")), "backend"),
     "cosine_page": Metric("cosine x 100, whole page", "x 100", True, lambda r: r["cosine"]["page"], "frontend"),
     "cosine_centre": Metric("cosine x 100, centre", "x 100", True, lambda r: r["cosine"]["centre"], "frontend"),
     "blank": Metric("blank pages", "%", False, lambda r: r["page"] == "blank", "frontend"),
@@ -241,9 +238,8 @@ def bootstrap_sums(sums, resamples, seed):
     sums (T, C): one row per task. Returns (resamples, C). A draw is a count per task, so that the sums of a block of
     draws are one matrix product; blocks keep the memory at a few megabytes.
     """
-    rng, tasks = np.random.default_rng(seed), len(sums)
+    rng, tasks, totals = np.random.default_rng(seed), len(sums), []
     block = max(1, 500_000 // tasks)
-    totals = []
     for start in range(0, resamples, block):
         draws = rng.integers(tasks, size=(min(block, resamples - start), tasks))    # (block, T), indices of tasks
         draws += np.arange(len(draws))[:, None] * tasks    # one bincount for all draws of the block
@@ -289,14 +285,12 @@ def paired_difference(run, base, resamples, seed):
     wins = np.array([[win_share(run.rewards[task], base.rewards[task])] for task in common])    # (T, 1)
     sums, half = np.hstack([ours, theirs, wins]), ours.shape[1]    # (T, 4 M + 1)
 
-    def differences(sums):    # (..., 4 M + 1) -> (..., M)
-        return ratios(sums[..., :half]) - ratios(sums[..., half:-1])
+    def differences(sums):    # (..., 4 M + 1) -> (..., M + 1)
+        return np.concatenate([ratios(sums[..., :half]) - ratios(sums[..., half:-1]), sums[..., -1:] / len(common)], -1)
 
-    total, draws = sums.sum(axis=0), bootstrap_sums(sums, resamples, seed)
-    result = percentile_intervals(METRICS, differences(total), differences(draws))
-    if run.domain == "frontend":
-        result |= percentile_intervals(["win_rate"], total[-1:] / len(common), draws[:, -1:] / len(common))
-    return {"tasks": len(common)} | result
+    names = [*METRICS, "win_rate"] if run.domain == "frontend" else METRICS
+    return {"tasks": len(common)} | percentile_intervals(
+        names, differences(sums.sum(axis=0)), differences(bootstrap_sums(sums, resamples, seed)))
 
 
 def over_seeds(values, least=-math.inf, most=math.inf):
@@ -426,8 +420,7 @@ def training_cost(models):
 
 def compare(summaries, args):
     """{name: {"metrics", "against", "difference", "cost", "notes"}}; differences are against the first run."""
-    base_name, base = next(iter(summaries.items()))
-    result = {}
+    (base_name, base), result = next(iter(summaries.items())), {}
     for name, summary in summaries.items():
         for what in ("domain", "encoder"):
             if getattr(summary, what) != getattr(base, what):
@@ -435,8 +428,8 @@ def compare(summaries, args):
                     "be compared; score both with the same flags")
         difference = paired_difference(summary, base, args.resamples, args.seed) if name != base_name else None
         result[name] = {"metrics": metrics_of(summary, args), "against": base_name if difference else None,
-                        "difference": difference, "cost": training_cost(summary.models)}
-        result[name]["notes"] = notes(summary, base, difference)
+                        "difference": difference, "cost": training_cost(summary.models),
+                        "notes": notes(summary, base, difference)}
     return result
 
 
@@ -515,13 +508,13 @@ def mean_over_seeds(seeds):
 
 def kind_of_action(record, turn):
     """What the agent did at a turn of an episode, by the facts that it had been told before and was told then."""
-    place = [n for n, message in enumerate(record["dialogue_history"]) if message["role"] == "assistant"][turn]
-    known = [fact for fact, heard in facts_heard(record | {"dialogue_history": record["dialogue_history"][:place]})
-             if heard]
-    if place == len(record["dialogue_history"]) - 1:
-        return "answer too early" if len(known) < len(record["task"].get("facts") or ()) else "answer, all known"
-    after = facts_heard(record | {"dialogue_history": record["dialogue_history"][:place + 2]})
-    return "useful question" if sum(heard for _, heard in after) > len(known) else "useless question"
+    history = record["dialogue_history"]
+    place = [n for n, message in enumerate(history) if message["role"] == "assistant"][turn]
+    before, after = (sum(heard for _, heard in facts_heard(record | {"dialogue_history": history[:end]}))
+                     for end in (place, place + 2))
+    if place == len(history) - 1:
+        return "answer too early" if before < len(record["task"].get("facts") or ()) else "answer, all known"
+    return "useful question" if after > before else "useless question"
 
 
 def spearman(a, b):
@@ -535,7 +528,7 @@ def spearman(a, b):
     return float(ranks[0] @ ranks[1]) / scale if scale else 0.0
 
 
-def rank_turn(values, rewards, kinds, gap):
+def rank_turn(values, rewards, kinds, gap=0.25):
     """{measure: [sum, count]} of one turn: what a critic's `values` (n,) say of its n candidates beside their rewards.
 
     rewards: of each candidate's continuations; kinds: of action; gap: pairs whose Q are closer are left out.
@@ -563,7 +556,8 @@ def rank_critics(files, args):
     reach sqrt(2 r / (1 + r)), and the corrected correlation is divided by that (Spearman-Brown). Several files a name
     are seeds: their tasks are pooled.
     """
-    sums, names, turns = {}, {}, 0    # {(seed, task): {(critic, measure): [sum, count]}}, measures in order
+    sums = defaultdict(lambda: defaultdict(lambda: np.zeros(2)))    # (seed, task) -> (critic, measure) -> sum, count
+    names, turns = {}, 0    # measures, in order
     for seed, truth in enumerate(truths := files_of(args.truth)):
         returns, _ = monte_carlo_returns(truth, kind_of_action)
         for critic, paths in files.items():
@@ -582,16 +576,15 @@ def rank_critics(files, args):
                 texts, rewards, kinds = zip(*found.values())
                 if texts != tuple(candidate.get("output") for candidate in ranked):
                     die(f"{paths[seed]} and {truth} have different candidates; annotate the file that was continued")
-                of_task = sums.setdefault((seed, record["task_id"]), {})
-                for name, part in rank_turn(values, rewards, kinds, args.gap).items():
-                    of_task[critic, name] = np.add(of_task.get((critic, name), [0, 0]), part)
+                for name, part in rank_turn(values, rewards, kinds).items():
+                    sums[seed, record["task_id"]][critic, name] += part
                     names[name] = None
                 turns += 1
     if not turns:
         die(f"{args.truth} continues no turn of {', '.join(files)}")
     names = sorted(names, key=lambda name: name.startswith("-"))
-    table = np.array([[of_task.get((critic, name), [0, 0]) for critic in files for name in names]
-                      for of_task in sums.values()]).reshape(len(sums), -1)                      # (T, 2 C M)
+    table = np.array([[of_task[critic, name] for critic in files for name in names]
+                      for of_task in sums.values()]).reshape(len(sums), -1)    # (T, 2 C M)
     total, draws = table.sum(axis=0), bootstrap_sums(table, args.resamples, args.seed)
 
     def measures(sums):    # (..., 2 C M) -> (..., C, M + 1): the last is Spearman's, corrected
@@ -740,12 +733,10 @@ def episode(name, record, place_of):
     if record["domain"] == "frontend":
         from render import extract_page
 
-    advantages = itertools.chain(record.get("advantages") or (), itertools.repeat(None))
-    turns = []
+    advantages, turns = itertools.chain(record.get("advantages") or (), itertools.repeat(None)), []
     for turn in record["dialogue_history"]:
         text, mark, code = turn["content"].partition(ANSWER_MARK)
-        shown = {"agent": turn["role"] == "assistant", "text": text + mark, "code": code.strip()}
-        turns.append(shown)
+        turns.append(shown := {"agent": turn["role"] == "assistant", "text": text + mark, "code": code.strip()})
         if shown["agent"]:
             output, advantage = turn.get("output") or "", turn.get("advantage", next(advantages))
             shown["thought"] = output.partition(ANSWER_MARK)[0].rpartition(OUTPUT_MARK)[0].strip()
@@ -848,13 +839,12 @@ def write_picture(path, named, tasks, picture):
     heights = [24 + max((images[page].height for page in row.values() if images.get(page)), default=0)
                for row in rows.values()]
     sheet = Image.new("RGB", (370 * max(map(len, rows.values())) + 10, sum(heights) + 10), "#d6d9dc")
-    pen, top = ImageDraw.Draw(sheet), 0
-    for row, height in zip(rows.values(), heights):
+    pen = ImageDraw.Draw(sheet)
+    for row, top in zip(rows.values(), itertools.accumulate(heights, initial=0)):
         for column, (caption, page) in enumerate(row.items()):
             pen.text((370 * column + 10, top + 6), caption, fill="black", font=ImageFont.load_default(14))
             if images.get(page):
                 sheet.paste(images[page], (370 * column + 10, top + 24))
-        top += height
     with whole(path) as part:
         sheet.quantize(256).save(part, "PNG", optimize=True)    # pages have few colours
     print(f"wrote {path}: {len(rows)} tasks, {path.stat().st_size / 1e3:.0f} kB")
@@ -864,76 +854,67 @@ def write_picture(path, named, tasks, picture):
 # The command line
 
 
-def parse_args():
-    def ending_in(suffix):
-        def path(text):
-            if not text.endswith(suffix):    # so that a mistyped name replaces no file of another kind
-                raise argparse.ArgumentTypeError(f"{text} must end in {suffix}")
-            return Path(text)
-        return path
+def ending_in(suffix):
+    """An argparse type: a path of this kind, so that a mistyped name replaces no file of another kind."""
+    def path(text):
+        if not text.endswith(suffix):
+            raise argparse.ArgumentTypeError(f"{text} must end in {suffix}")
+        return Path(text)
+    return path
 
+
+def parse_args():
     parser = argparse.ArgumentParser(description="Score trajectories, print metrics with 95% intervals, compare runs, "
                                                  "write a report.")
+    add, count, cores = parser.add_argument, number(int, least=1), getattr(os, "sched_getaffinity", None)
     # what to score
-    parser.add_argument("--run-name", default="default",
-                        help="name of the run: its files are in runs/{run-name} (default: default)")
-    parser.add_argument("--split", default="test",
-                        help="which of the run's trajectories: train, val, test (default: test)")
-    parser.add_argument("--in", dest="input", type=Path,
-                        help="trajectories (default: runs/{run-name}/{split}.trajectories.jsonl)")
-    parser.add_argument("--out", type=Path, help="scored trajectories (default: the input's name with .scored.jsonl)")
-    parser.add_argument("--domain", choices=list(REWARDS), default="backend",
-                        help="domain of records that do not name theirs (default: backend)")
-    parser.add_argument("--overwrite", action="store_true",
-                        help="score everything again, even what --out holds already")
+    add("--run-name", default="default", help="name of the run: its files are in runs/{run-name} (default: default)")
+    add("--split", default="test", help="which of the run's trajectories: train, val, test (default: test)")
+    add("--in", dest="input", type=Path, help="trajectories (default: runs/{run-name}/{split}.trajectories.jsonl)")
+    add("--out", type=Path, help="scored trajectories (default: the input's name with .scored.jsonl)")
+    add("--domain", choices=list(REWARDS), default="backend",
+        help="domain of records that do not name theirs (default: backend)")
+    add("--overwrite", action="store_true", help="score everything again, even what --out holds already")
     # how to score programs
-    parser.add_argument("--mode", choices=["module", "released", "both"], default="module",
-                        help="module: the program runs as a module, which is right; released: by the rules of the "
-                             "evaluator released with the paper; both: the two side by side (default: module)")
-    parser.add_argument("--workers", type=number(int, least=1),
-                        help="programs, or browsers, at work at the same time (default: one per core)",
-                        default=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count())
-    parser.add_argument("--call-timeout", type=number(float, above=0, most=1_000_000), default=1.0,
-                        help="seconds that one call may take (default: 1.0)")
-    parser.add_argument("--program-timeout", type=number(float, above=0, most=1_000_000), default=5.0,
-                        help="seconds that all calls of a program may take (default: 5.0)")
-    parser.add_argument("--memory-mb", type=number(int, least=1, most=1_000_000_000), default=256,
-                        help="megabytes that a program may use (default: 256)")
-    parser.add_argument("--numpy", action="store_true", help="programs find numpy imported")
-    parser.add_argument("--unsafe", action="store_true", help="run programs even where the sandbox cannot shut them in")
+    add("--mode", choices=["module", "released", "both"], default="module",
+        help="module: the program runs as a module, which is right; released: by the rules of the evaluator released "
+             "with the paper; both: the two side by side (default: module)")
+    add("--workers", type=count, default=len(cores(0)) if cores else os.cpu_count(),
+        help="programs, or browsers, at work at the same time (default: one per core)")
+    add("--call-timeout", type=number(above=0, most=1_000_000), default=1.0,
+        help="seconds that one call may take (default: 1.0)")
+    add("--program-timeout", type=number(above=0, most=1_000_000), default=5.0,
+        help="seconds that all calls of a program may take (default: 5.0)")
+    add("--memory-mb", type=number(int, least=1, most=1_000_000_000), default=256,
+        help="megabytes that a program may use (default: 256)")
+    add("--numpy", action="store_true", help="programs find numpy imported")
+    add("--unsafe", action="store_true", help="run programs even where the sandbox cannot shut them in")
     # how to score pages
-    parser.add_argument("--encoder", default="layout",
-                        help="what embeds the pictures: layout (colours and edges, no weights), or the folder or hub "
-                             "name of a CLIP or SigLIP; the paper's is openai/clip-vit-base-patch32 (default: layout)")
-    parser.add_argument("--view", choices=VIEWS, default="page",
-                        help="which cosine is the reward: of the whole page, or of the centre that CLIP's processor "
-                             "keeps, as in the paper; both are recorded (default: page)")
+    add("--encoder", default="layout",
+        help="what embeds the pictures: layout (colours and edges, no weights), or the folder or hub name of a CLIP or "
+             "SigLIP; the paper's is openai/clip-vit-base-patch32 (default: layout)")
+    add("--view", choices=VIEWS, default="page", help="which cosine is the reward: of the whole page, or of the centre "
+        "that CLIP's processor keeps, as in the paper; both are recorded (default: page)")
     # intervals
-    parser.add_argument("--resamples", type=number(int, least=1, most=1_000_000_000), default=10_000,
-                        help="bootstrap draws of the tasks (default: 10000)")
-    parser.add_argument("--seed", type=number(int, least=0), default=0, help="seed of the bootstrap (default: 0)")
-    # compare runs that are scored already
-    parser.add_argument("--compare", nargs="+", metavar="NAME=FILE",
-                        help="scored files to put side by side; differences are against the first one. A pattern in "
-                             "quotes (sweet='runs/seed-*/policy.test.scored.jsonl') stands for the same run with "
-                             "several seeds")
-    # compare critics by how they rank candidates
-    parser.add_argument("--truth", metavar="FILE",
-                        help="scored continuations (rollout.py --continue): then the files of --compare are candidates "
-                             "with advantages (train_critic.py --annotate), and the table says how well each critic "
-                             "orders the candidates of a turn. Patterns in quotes stand for seeds, taken in pairs")
-    parser.add_argument("--gap", type=number(float, above=0, most=1), default=0.25,
-                        help="with --truth: pairs whose returns differ by less are left out (default: 0.25)")
-    parser.add_argument("--json", type=ending_in(".json"), help="write the table's numbers here as well")
+    add("--resamples", type=number(int, least=1, most=1_000_000_000), default=10_000,
+        help="bootstrap draws of the tasks (default: 10000)")
+    add("--seed", type=number(int, least=0), default=0, help="seed of the bootstrap (default: 0)")
+    # compare runs that are scored already, or critics by how they rank candidates
+    add("--compare", nargs="+", metavar="NAME=FILE",
+        help="scored files to put side by side; differences are against the first one. A pattern in quotes "
+             "(sweet='runs/seed-*/policy.test.scored.jsonl') stands for the same run with several seeds")
+    add("--truth", metavar="FILE",
+        help="scored continuations (rollout.py --continue): then the files of --compare are candidates with advantages "
+             "(train_critic.py --annotate), and the table says how well each critic orders the candidates of a turn. "
+             "Patterns in quotes stand for seeds, taken in pairs")
+    add("--json", type=ending_in(".json"), help="write the table's numbers here as well")
     # the report
-    parser.add_argument("--report", type=ending_in(".html"),
-                        help="write one self-contained HTML file with the dialogues here")
-    parser.add_argument("--report-limit", type=number(int, least=1), default=200,
-                        help="most dialogues in the report, all samples and runs of a task together (default: 200)")
-    parser.add_argument("--picture", type=ending_in(".png"), metavar="FILE.png",
-                        help="pages: write a picture of the first tasks (by name) here, a row each: every run's page, "
-                             "then the reference")
-    parser.add_argument("--picture-tasks", type=number(int, least=1), default=4, help="rows of --picture (default: 4)")
+    add("--report", type=ending_in(".html"), help="write one self-contained HTML file with the dialogues here")
+    add("--report-limit", type=count, default=200,
+        help="most dialogues in the report, all samples and runs of a task together (default: 200)")
+    add("--picture", type=ending_in(".png"), metavar="FILE.png", help="pages: write a picture of the first tasks (by "
+        "name) here, a row each: every run's page, then the reference")
+    add("--picture-tasks", type=count, default=4, help="rows of --picture (default: 4)")
     args = parser.parse_args()
     if args.truth and not args.compare:
         parser.error("--truth needs --compare NAME=FILE: the candidates as a critic ranks them")

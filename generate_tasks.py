@@ -107,12 +107,10 @@ def value_weights(d):
 
 
 def combinations(family, split, seed):
-    """All combinations of a family that belong to a split, in a random order in which likely ones tend to come first
-    (weighted sampling without replacement: sort by -log(u)/weight)."""
-    details = FAMILIES[family]["details"]
-    rng = random.Random(f"{seed} {family} order")
+    """All combinations of a family in a split, in a random order in which likely ones tend to come first (weighted
+    sampling without replacement: sort by -log(u)/weight)."""
+    details, rng, keyed = FAMILIES[family]["details"], random.Random(f"{seed} {family} order"), []
     weights = [dict(zip(d["values"], value_weights(d))) for d in details]
-    keyed = []
     for values in itertools.product(*[d["values"] for d in details]):
         key = -math.log(1 - rng.random()) / math.prod(w[v] for w, v in zip(weights, values))
         if split_of(family, values) == split:
@@ -182,8 +180,7 @@ def namespace(family, values):
 
 
 def outputs(family, values, calls):
-    """What ten compiled calls return under these values, as the bytes that the sandbox compares; an exception stands
-    as its own name."""
+    """What compiled calls return under these values, as bytes that the sandbox compares; exceptions by their names."""
     names, results = namespace(family, values), []
     for c in calls:
         try:
@@ -195,10 +192,9 @@ def outputs(family, values, calls):
 
 def draw_calls(rng, family, values):
     """Ten calls that tell every wrong value of every detail from the right one, or (None, why not)."""
-    f = FAMILIES[family]
+    f, reason = FAMILIES[family], "calls alike"
     name = re.search(r"def (\w+)", f["code"])[1]
     chosen = {d["name"]: v for d, v in zip(f["details"], values)}
-    reason = "calls alike"
     for _ in range(REDRAWS):
         calls = [f"{name}({', '.join(map(repr, arguments))})" for arguments in f["draw"](rng, chosen)]
         if len(set(calls)) < 10:
@@ -207,9 +203,8 @@ def draw_calls(rng, family, values):
         right = outputs(family, values, compiled)
         if all(r == right[0] for r in right):
             continue
-        unseen = next((d for d, wrong in wrong_values(family, values) if outputs(family, wrong, compiled) == right),
-                      None)
-        if unseen is None:
+        alike = (d for d, wrong in wrong_values(family, values) if outputs(family, wrong, compiled) == right)
+        if not (unseen := next(alike, None)):
             return calls, None
         reason = f"no calls show {family}.{unseen}"
     return None, reason
@@ -392,8 +387,7 @@ def write_procedural(args):
 
 
 def read_websight(path):
-    """Yield (idea, page) of WebSight rows, from JSON lines or parquet; addresses of pictures that are gone become
-    picsum's."""
+    """Yield (idea, page) of WebSight rows, from JSON lines or parquet; pictures that are gone become picsum's."""
     from render import rewrite_images
     rows = read(path, "row")
     if Path(path).suffix == ".parquet":
@@ -546,18 +540,16 @@ def write_colbench(args):
     with (Sandbox(workers=args.workers) if args.domain == "backend" else nullcontext() as box,
           Threads(args.workers) as threads):
         write(out, checked(check, new, out, threads), "record")
-    samples, recovered, faults = Counter(), 0, {"module": Counter(), "released": Counter()}
+    samples, recovered, faulty = Counter(), 0, {}    # task_id -> {mode: failures}
     for record in out.records():
         task = record.get("task", record)
-        if task["task_id"] not in samples:
-            for mode, failed in task.get("reference_failures", {}).items():
-                faults[mode][min(failed.values())] += 1
+        faulty.setdefault(task["task_id"], task.get("reference_failures", {}))
         samples[task["task_id"]] += 1
         recovered += bool(record.get("system"))
     if args.domain == "backend":
         for mode, how in ("module", "as modules"), ("released", "as the released evaluation does"):
-            print(f"{faults[mode].total()} of {len(samples)} references fail their own tests when run {how}"
-                  + listed(faults[mode]))
+            faults = Counter(min(failed[mode].values()) for failed in faulty.values() if mode in failed)
+            print(f"{faults.total()} of {len(samples)} references fail their own tests when run {how}{listed(faults)}")
     if offline:
         print(", ".join(f"{n} tasks with {k} samples" for k, n in sorted(Counter(samples.values()).items())))
         print(f"the agent's instructions were found in `input` and kept as `system` for {recovered} of "
@@ -942,8 +934,7 @@ def busy(spans):
 
 
 def draw_inventory(rng, v):
-    level = int(v["level"])
-    calls = []
+    level, calls = int(v["level"]), []
     for i in range(10):
         items = rng.sample(WORDS, rng.randint(2, 4))
         stock = {w: rng.choice([0, level - 1, level, level + 1, rng.randint(0, 40)]) for w in items}
@@ -1206,33 +1197,21 @@ SIZE = {"small": "text-3xl", "large": "text-7xl"}
 
 
 def choice(name, told, values):
-    return {"name": name, "told": told,
-            "values": values if isinstance(values, dict) else {v: v for v in values}}
+    return {"name": name, "told": told, "values": values if isinstance(values, dict) else {v: v for v in values}}
 
 
-def colour_of(name, what, values=BRIGHT):
-    return choice(name, rf"^The {what} should "
-                        r"(be (?!taller|less tall|wider|narrower|larger|smaller|bold|in |on )|have no)", values)
+def told_by(sentence, usual=None):
+    """A function (name, what, values) -> a choice that is told by a sentence about `what`."""
+    return lambda name, what, values=usual: choice(name, f"^The {what} {sentence}", values)
 
 
-def letters_of(name, what, values=INK):
-    return choice(name, rf"^The {what} should be in [\w ]+ letters", values)
-
-
-def size_of(name, what, values=SIZE):
-    return choice(name, rf"^The {what} should be (larger|smaller)", values)
-
-
-def place_of(name, what):
-    return choice(name, rf"^The {what} should be (in the centre|on the)", PLACE)
-
-
-def words_of(name, what, values):
-    return choice(name, rf"^The {what} should say", values)
-
-
-def presence_of(name, what, snippet):
-    return choice(name, rf"^The {what} (is missing|should not be there)", {"yes": snippet, "no": ""})
+colour_of = told_by(r"should (be (?!taller|less tall|wider|narrower|larger|smaller|bold|in |on )|have no)", BRIGHT)
+letters_of = told_by(r"should be in [\w ]+ letters", INK)
+size_of = told_by("should be (larger|smaller)", SIZE)
+place_of = told_by(r"should be (in the centre|on the)", PLACE)
+words_of = told_by("should say")
+layout_of = told_by("should stand")
+presence_of = told_by("(is missing|should not be there)")
 
 
 def order_of(name, a, b):
@@ -1241,7 +1220,7 @@ def order_of(name, a, b):
 
 
 PAGE_COLOUR = choice("page", "^The page's background should be", PALE)
-TITLE = r'main heading "[^"]*"'
+TITLE, BUTTON, TEXT = (f'{what} "[^"]*"' for what in ("main heading", "button", "text"))
 
 SPORTS = '<section class="$first p-20"><h2 class="text-4xl">Sports</h2></section>'
 WEATHER = '<section class="$second p-20"><h2 class="text-4xl">Weather</h2></section>'
@@ -1258,27 +1237,25 @@ def page(kind, about, details, code):
 
 page("shop", "Make a page for my shop.", [
     colour_of("bar", "header"), place_of("place", TITLE), colour_of("part", "main part", PALE),
-    colour_of("button", 'button "[^"]*"'), words_of("verb", 'button "[^"]*"', ["Buy", "Order", "Reserve", "Browse"]),
+    colour_of("button", BUTTON), words_of("verb", BUTTON, ["Buy", "Order", "Reserve", "Browse"]),
     colour_of("foot", 'footer "[^"]*"')],
     '<body><header class="$bar p-12 text-white"><h1 class="text-6xl $place">Shop</h1></header>'
     '<main class="$part p-24"><button class="$button p-12 text-4xl text-white">$verb</button></main>'
     '<footer class="$foot p-16 text-white">Contact</footer></body>')
 page("event", "Make a page for my concert.", [
     PAGE_COLOUR, letters_of("ink", TITLE), place_of("place", TITLE), size_of("size", TITLE),
-    colour_of("box", "main part"), words_of("day", 'text "[^"]*"', ["Friday", "Saturday", "Sunday", "Monday"])],
+    colour_of("box", "main part"), words_of("day", TEXT, ["Friday", "Saturday", "Sunday", "Monday"])],
     '<body class="$page"><header class="p-16"><h1 class="$ink $size $place">Concert</h1></header>'
     '<main class="$box p-24 text-white"><p class="text-5xl">$day</p></main></body>')
 page("login", "Make a page where people log in.", [
-    PAGE_COLOUR, colour_of("card", "form", {**BRIGHT, **PALE}), place_of("place", TITLE),
-    colour_of("button", 'button "[^"]*"'),
-    words_of("verb", 'button "[^"]*"', ["Enter", "Continue", "Submit", "Start"])],
+    PAGE_COLOUR, colour_of("card", "form", {**BRIGHT, **PALE}), place_of("place", TITLE), colour_of("button", BUTTON),
+    words_of("verb", BUTTON, ["Enter", "Continue", "Submit", "Start"])],
     '<body class="$page p-24"><form class="$card p-16"><h1 class="text-6xl $place">Login</h1>'
     '<input class="p-8" placeholder="Name"><button class="$button p-12 text-4xl text-white">$verb</button>'
     '</form></body>')
 page("profile", "Make a page about me.", [
-    PAGE_COLOUR, choice("layout", "^The picture should stand", {"row": "flex", "column": "block"}),
-    colour_of("box", "main part"), words_of("job", 'text "[^"]*"', ["Painter", "Teacher", "Doctor", "Writer"]),
-    colour_of("foot", 'footer "[^"]*"')],
+    PAGE_COLOUR, layout_of("layout", "picture", {"row": "flex", "column": "block"}), colour_of("box", "main part"),
+    words_of("job", TEXT, ["Painter", "Teacher", "Doctor", "Writer"]), colour_of("foot", 'footer "[^"]*"')],
     '<body class="$page"><div class="p-16 $layout"><img src="https://picsum.photos/id/48/400/300">'
     '<main class="$box p-20 text-white"><h1 class="text-6xl">Robin</h1><p class="text-4xl">$job</p></main>'
     '</div><footer class="$foot p-12">Contact</footer></body>')
@@ -1289,8 +1266,7 @@ page("news", "Make a page with the news.", [
 page("prices", "We need a page that shows what our three plans cost.", [
     PAGE_COLOUR, colour_of("bar", "header"),
     letters_of("ink", TITLE, {"white": "text-white", "black": "text-black", "light yellow": "text-yellow-200"}),
-    place_of("place", TITLE),
-    choice("layout", r'^The block "[^"]*" should stand', {"row": "flex justify-around", "column": "block"}),
+    place_of("place", TITLE), layout_of("layout", 'block "[^"]*"', {"row": "flex justify-around", "column": "block"}),
     colour_of("basic", 'block "Basic"', PALE), colour_of("team", 'block "Team"', PALE),
     colour_of("firm", 'block "Firm"', PALE), words_of("cost", r'text "\$[^"]*"', ["$$20", "$$35", "$$49", "$$80"])],
     '<body class="$page"><header class="$bar p-8"><h1 class="text-5xl $ink $place">Plans</h1></header>'
@@ -1304,8 +1280,8 @@ page("menu", "We would like a page with the menu of our restaurant.", [
     words_of("dish", 'list item "[^"]*"', ["Grilled fish with rice", "Roast chicken with beans",
                                             "Mushroom pie with salad"]),
     order_of("order", *DISHES),
-    presence_of("foot", 'footer( "[^"]*")?',
-                '<footer class="bg-gray-800 text-white p-10">Open daily from noon</footer>')],
+    presence_of("foot", 'footer( "[^"]*")?', {
+        "yes": '<footer class="bg-gray-800 text-white p-10">Open daily from noon</footer>', "no": ""})],
     '<body class="$page"><header class="$bar p-10 text-white">'
     '<h1 class="text-5xl $place">The Green Table</h1></header><main class="p-12"><h2 class="$ink $size">Mains</h2>'
     '<ul class="p-6 text-xl"><li>$dish</li><li>Noodles with vegetables</li></ul>$order</main>$foot</body>')
@@ -1313,8 +1289,8 @@ page("gallery", "I want a page that shows my photographs.", [
     PAGE_COLOUR, colour_of("bar", 'navigation bar "[^"]*"'), place_of("side", 'navigation bar "[^"]*"'),
     choice("columns", "^The picture should (stand|be)",
            {"two": "grid grid-cols-2 gap-8", "four": "grid grid-cols-4 gap-8"}),
-    words_of("label", 'button "[^"]*"', ["See more", "Hire me", "Write to me"]), colour_of("button", 'button "[^"]*"'),
-    place_of("where", 'button "[^"]*"')],
+    words_of("label", BUTTON, ["See more", "Hire me", "Write to me"]), colour_of("button", BUTTON),
+    place_of("where", BUTTON)],
     '<body class="$page"><nav class="$bar p-8 text-white text-4xl $side">My photographs</nav>'
     '<main class="p-12 $columns">' + 4 * PHOTO +
     '</main><footer class="p-8 $where">'
@@ -1323,7 +1299,7 @@ page("dashboard", "Build a page on which our team sees this week's numbers.", [
     PAGE_COLOUR, colour_of("bar", "sidebar"),
     choice("side", "^The sidebar should be on the", {"left": "flex", "right": "flex flex-row-reverse"}),
     letters_of("ink", TITLE), colour_of("sales", 'block "Sales"'), colour_of("visits", 'block "Visits"'),
-    choice("layout", r'^The block "[^"]*" should stand', {"row": "flex", "column": "block"}), size_of("size", TITLE)],
+    layout_of("layout", 'block "[^"]*"', {"row": "flex", "column": "block"}), size_of("size", TITLE)],
     '<body class="$page"><div class="$side"><aside class="$bar w-64 h-screen p-8 text-white text-2xl">'
     '<p>Overview</p><p>Reports</p></aside><main class="p-8 w-full">'
     '<h1 class="$ink $size">This week</h1><div class="$layout">'
@@ -1332,8 +1308,8 @@ page("dashboard", "Build a page on which our team sees this week's numbers.", [
 page("travel", "Please design a page for our travel agency.", [
     colour_of("bar", "header"), place_of("place", TITLE), size_of("size", TITLE), order_of("order", *TRIPS),
     colour_of("sea", 'section "By the sea"', PALE), colour_of("hills", 'section "In the hills"', PALE),
-    words_of("verb", 'button "[^"]*"', ["Book now", "Ask for dates", "Plan a trip"]),
-    colour_of("button", 'button "[^"]*"'), presence_of("picture", "picture", PHOTO)],
+    words_of("verb", BUTTON, ["Book now", "Ask for dates", "Plan a trip"]),
+    colour_of("button", BUTTON), presence_of("picture", "picture", {"yes": PHOTO, "no": ""})],
     '<body><header class="$bar p-16 text-white"><h1 class="$size $place">Far and Away</h1>'
     '</header>$picture$order<div class="p-12">'
     '<button class="$button text-white p-8 text-2xl">$verb</button></div></body>')
@@ -1365,8 +1341,8 @@ Ten different calls of the function, one a line, with literal arguments, that re
 
 
 def read_excerpts(path, length):
-    """Excerpts of at most `length` characters: of a JSONL file one a record (key text, content or excerpt), of any
-    other text file its paragraphs, joined as long as they fit."""
+    """Excerpts of at most `length` characters: of JSON lines one a record (key text, content or excerpt), of any other
+    text file its paragraphs, joined as long as they fit."""
     if Path(path).suffix in (".jsonl", ".json", ".ndjson"):
         yield from read(path, "excerpt", each=lambda record: (
             record.get("text") or record.get("content") or record["excerpt"]).strip()[:length])
@@ -1466,7 +1442,6 @@ def write_llm(args):
     attempts.jsonl keeps every response with its verdict: a continued run asks for nothing twice."""
     from rollout import Refused, Stop, make_engine
     excerpts = list(read_excerpts(args.input, args.excerpt_length))
-    bounds = list(itertools.accumulate(args.sizes.values()))  # of train, val and test among the hashes
     settings = {"source": "llm", "model_name": args.model_name, "temperature": args.temperature,
                 "max_tokens": args.max_tokens, "excerpt_length": args.excerpt_length, "similar": args.similar,
                 "seed": args.seed, "sizes": args.sizes}
@@ -1480,6 +1455,7 @@ def write_llm(args):
         if attempt["verdict"] == "kept" and not any(attempts.key_of(attempt) in out.done for out in outs.values()):
             responses[attempts.key_of(attempt)] = attempt["output"]
 
+    bounds = list(itertools.accumulate(args.sizes.values()))  # of train, val and test among the hashes
     splits = [SPLITS[bisect(bounds, hashed(excerpt) % bounds[-1])] for excerpt in excerpts]
     todo = {split: [(i, k) for k in range(args.samples) for i in range(len(excerpts)) if splits[i] == split
                     and ((i, k) not in attempts.done or (i, k) in responses)] for split in outs}

@@ -216,9 +216,7 @@ async def play_all(todo, play, made_by, output, concurrency, person):
         await asyncio.gather(*(worker() for _ in range(min(concurrency, len(todo)))))
     finally:
         bar.close()
-        kinds = Counter()
-        for finish, count in finishes.items():
-            kinds[finish.split(":")[0]] += count
+        kinds = Counter(finish.split(":")[0] for finish in finishes.elements())
         print(f"{output.path}: {totals['records']} records in {totals['seconds']:.1f} s, "
               f"{totals['tokens_per_second']:.0f} tokens/s" + f", ended {dict(kinds)}" * bool(kinds)
               + f", {totals['leaks']} replies with code" * bool(totals["leaks"])
@@ -304,9 +302,10 @@ class ModelHuman:
                 raise Refused("the reference page cannot be rendered")
             if not mine:
                 return "Your page could not be shown."
-            content = [{"type": "text", "text": VISION_PROMPT.format(request=task["problem_description"])},
-                       {"type": "text", "text": "The assistant's page:"}, image(mine),
-                       {"type": "text", "text": "The page that you have in mind:"}, image(reference)]
+            content = [{"type": "text", "text": VISION_PROMPT.format(request=task["problem_description"])}]
+            for title, png in (("The assistant's page:", mine), ("The page that you have in mind:", reference)):
+                data = "data:image/png;base64," + base64.b64encode(png).decode()
+                content += [{"type": "text", "text": title}, {"type": "image_url", "image_url": {"url": data}}]
         text, asked = await ask(self.engine, content, derive_seed(self.args.seed, *key, "simulator", len(dialogue)),
                                 self.args.simulator_temperature, self.args.simulator_max_tokens)
         reply = (text or NO_REPLY)[:REPLY_LIMIT[task["domain"]]]
@@ -328,11 +327,6 @@ async def ask(engine, content, seed, temperature, max_tokens):
         if said.strip() and "<think>" not in said and (thought or not response.cut):
             return said.strip(), asked
     return None, asked
-
-
-def image(png):
-    """A picture as a part of a message."""
-    return {"type": "image_url", "image_url": {"url": "data:image/png;base64," + base64.b64encode(png).decode()}}
 
 
 def as_text(dialogue):
@@ -407,14 +401,14 @@ def show_score(record):
     with tempfile.TemporaryDirectory() as folder:
         source, scored = Path(folder) / "talk.jsonl", Path(folder) / "scored.jsonl"
         source.write_text(json.dumps(record) + "\n", encoding="utf-8")
-        ran = subprocess.run([sys.executable, evaluate, "--in", source, "--out", scored], capture_output=True,
-                             text=True)
+        command = [sys.executable, evaluate, "--in", source, "--out", scored]
+        ran = subprocess.run(command, capture_output=True, text=True)
         if ran.returncode:
             return print(f"It could not be scored: {ran.stderr.strip()}")
         record = json.loads(scored.read_text(encoding="utf-8"))
-    tests = list((record.get("tests") or {}).values())
-    print(f"Reward {record['reward']:.2f}" + (
-        f": {tests.count('passed')} of {len(tests)} hidden tests passed ({', '.join(tests)})." if tests else "."))
+    tests = list(record.get("tests", {}).values())
+    print(f"Reward {record['reward']:.2f}"
+          + f": {tests.count('passed')} of {len(tests)} hidden tests passed ({', '.join(tests)})" * bool(tests) + ".")
 
 
 class Screen:
@@ -612,11 +606,7 @@ class VLLMEngine:
             from vllm.sampling_params import RequestOutputKind
             from vllm.v1.engine.async_llm import AsyncLLM
             from vllm.v1.engine.llm_engine import LLMEngine
-        except ImportError as error:
-            die(f"--engine vllm needs vllm, which cannot be imported here ({first_line(error)}): pip install -r "
-                "requirements.txt, or use --engine transformers")
-        self.params = lambda **own: SamplingParams(logprobs=0, output_kind=RequestOutputKind.FINAL_ONLY, **own)
-        try:
+            self.params = lambda **own: SamplingParams(logprobs=0, output_kind=RequestOutputKind.FINAL_ONLY, **own)
             self.context = context_of(AutoConfig.from_pretrained(path).get_text_config(), args)
             if not cuda and not args.max_model_len:
                 self.context = min(self.context, 8192)
@@ -630,9 +620,9 @@ class VLLMEngine:
                 tensor_parallel_size=args.tensor_parallel_size, data_parallel_size=args.data_parallel_size,
                 disable_log_stats=True, **cpu))
         except Exception as error:    # vLLM refuses models, flags and too little memory with many kinds of errors
-            die(f"{path}: vLLM cannot load it ({first_line(error)})")
-        self.waiting, self.futures, self.asked = [], {}, 0
-        self.pool, self.driver, self.counts = ThreadPoolExecutor(1), None, Counter()
+            die(f"{path}: vLLM cannot load it here ({first_line(error)}); --engine transformers needs no vLLM")
+        self.waiting, self.futures, self.asked, self.counts = [], {}, 0, Counter()
+        self.pool, self.driver = ThreadPoolExecutor(1), None
 
     async def generate(self, messages, n, seed, temperature, max_tokens):
         prompt, room = fit(self, messages, max_tokens)
@@ -703,8 +693,7 @@ class TransformersEngine:
         memory = torch.cuda.mem_get_info()[0] // 2 if cuda else 2 << 30    # bytes, for keys and values
         width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-        token = 2 * config.num_hidden_layers * heads * width * self.model.dtype.itemsize
-        self.cache_tokens = memory // token
+        self.cache_tokens = memory // (2 * config.num_hidden_layers * heads * width * self.model.dtype.itemsize)
         self.waiting, self.closed, self.counts = [], False, Counter()
         self.pool, self.driver = ThreadPoolExecutor(1), None
 
@@ -1022,7 +1011,10 @@ class Resources:
 
 def main():
     args = parse_args()
-    args.system_text = args.system and read_text(args.system)
+    try:
+        args.system_text = args.system and Path(args.system).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        die(f"--system {args.system}: {getattr(error, 'strerror', None) or 'not UTF-8'}")
     items = read_trajectories(args) if args.candidates else read_turns(args) if args.continue_ else read_tasks(args)
     output = Output(args.out, *settings_of(args), args.overwrite,
                     ("task_id", "sample", "turn") if args.candidates else ("task_id", "sample"))
@@ -1117,14 +1109,6 @@ def read_turns(args):
     return list(islice(read(args.input, "candidates", args.domain, unique=True, each=check), args.limit or None))
 
 
-def read_text(path):
-    """What stands in the file of --system."""
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        die(f"--system {path}: {getattr(error, 'strerror', None) or 'not UTF-8'}")
-
-
 def system_prompt(args):
     if args.domain == "frontend":
         from render import TAILWIND_LINK
@@ -1135,19 +1119,16 @@ def system_prompt(args):
 
 def settings_of(args):
     """({setting: value}, {flag: file or model}): what decides the content of the output."""
-    inputs = {"--in": args.input, "--model": args.model}
-    if args.system:
-        inputs["--system"] = args.system
-    if not args.candidates and args.simulator not in SIMULATORS:
-        inputs["--simulator"] = args.simulator
-    if args.best_of_n > 1:
-        inputs |= {"--judge": args.judge} if args.step_reward == "judge" else {"--critic": args.critic}
-    elsewhere = {"input", "model", "system", "system_text", "judge", "critic", "out", "overwrite", "run_name", "split"}
-    only_speed = {"limit", "samples", "fraction", "concurrency", "timeout", "retries", "gpu_memory_utilization",
-                  "tensor_parallel_size", "data_parallel_size"}    # or how many records
-    settings = {name: value for name, value in vars(args).items() if name not in elsewhere | only_speed}
-    if "--simulator" in inputs:
-        del settings["simulator"]
+    best, judged, simulated = args.best_of_n > 1, args.step_reward == "judge", args.simulator not in SIMULATORS
+    inputs = {"--in": args.input, "--model": args.model, "--system": args.system,
+              "--simulator": simulated and not args.candidates and args.simulator,
+              "--judge": best and judged and args.judge, "--critic": best and not judged and args.critic}
+    inputs = {flag: path for flag, path in inputs.items() if path}
+    left_out = {"input", "model", "system", "system_text", "judge", "critic", "out", "overwrite", "run_name", "split",
+                "limit", "samples", "fraction", "concurrency", "timeout", "retries", "gpu_memory_utilization",
+                "tensor_parallel_size", "data_parallel_size"}    # paths; how many records; how fast
+    settings = {name: value for name, value in vars(args).items()
+                if name not in left_out and f"--{name}" not in inputs}
     return settings | {"engine": engine_of(args.model, args)}, inputs
 
 
@@ -1234,8 +1215,7 @@ def refuse_misplaced(parser, args):
     best, model = args.best_of_n > 1, args.simulator not in SIMULATORS
     for there, needed, flags in (
             (not args.candidates, "without --candidates", "samples max_turns best_of_n simulator simulator_name "
-                                                          "simulator_temperature simulator_max_tokens"),
-            (not args.candidates, "without --candidates", "continue_"),
+                                                          "simulator_temperature simulator_max_tokens continue_"),
             (not args.continue_, "without --continue", "samples system"),
             (args.candidates, "with --candidates", "fraction"), (best, "with --best-of-n", "step_reward"),
             (best and args.step_reward != "judge", "with --best-of-n and a critic", "critic"),

@@ -1036,9 +1036,9 @@ def fault(value, shape, name="it"):
                     return problem
         return None
     if isinstance(shape, list) and isinstance(value, list):
-        if isinstance(shape[0], tuple) and set(map(type, value)) == {int}:    # token ids, which are many
-            if shape[0][0] <= min(value) and max(value) <= shape[0][1]:
-                return None
+        if (isinstance(shape[0], tuple) and set(map(type, value)) == {int}    # token ids, which are many
+                and shape[0][0] <= min(value) and max(value) <= shape[0][1]):
+            return None
         return next(filter(None, (fault(v, shape[0], f"{name}[{n}]") for n, v in enumerate(value))), None)
     if isinstance(shape, tuple):
         kinds = (int,) if type(shape[0]) is int else (int, float)
@@ -1154,8 +1154,7 @@ def fingerprint(path):
         digest.update(f"{file.name if path.is_dir() else ''} {size}".encode())
         with open(file, "rb") as data:
             if path.is_file() or size <= 1 << 26:
-                while part := data.read(1 << 20):
-                    digest.update(part)
+                hashlib.file_digest(data, lambda: digest)
             else:    # of large weights both ends: training changes every tensor
                 digest.update(data.read(1 << 20))
                 data.seek(-(1 << 20), os.SEEK_END)
