@@ -248,7 +248,7 @@ ranked = truth $(patsubst %,$(RUN)/ranked-by-%.jsonl,$(1))
 
 critics: $(patsubst %,$(RUN)/critic-%/config.json,full without-c likelihood-alone)
 truth:   $(RUN)/val.continuations.metrics.json
-world:   $(patsubst %,$(RUN)/%.val.metrics.json,copyist base)    # does it count?
+world:   $(patsubst %,$(RUN)/%.val.metrics.json,base $(if $(filter $(FIRST),$(RUN)),copyist))    # does it count?
 surface: $(call ranked,$(SURFACE))
 table3:  $(call ranked,$(INGREDIENT))
 grid:    $(patsubst %,$(RUN)/grid/%.val.metrics.json,$(GRID))
