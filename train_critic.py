@@ -73,6 +73,11 @@ def segment_sum(values, index, count):
     return torch.zeros(count, dtype=values.dtype, device=values.device).index_add_(0, index, values)
 
 
+def segment_mean(values, index, count):
+    """The mean of the values that have the same index: (N,), (N,) -> (count,)."""
+    return segment_sum(values, index, count) / segment_sum(torch.ones_like(values), index, count)
+
+
 def turn_advantages(logps, reference, turn, turns):
     """Eq. 3: the mean log-ratio of each turn's tokens.
 
@@ -80,17 +85,14 @@ def turn_advantages(logps, reference, turn, turns):
     Returns (turns,). The reference is subtracted token by token, before anything is summed: two long sums that nearly
     cancel would lose digits.
     """
-    lengths = segment_sum(torch.ones_like(logps), turn, turns)
-    return segment_sum(logps - reference, turn, turns) / lengths
+    return segment_mean(logps - reference, turn, turns)
 
 
 def trajectory_scores(logps, reference, turn, side, sides, advantage="mean-per-turn"):
     """What Eq. 2 compares: a number for each trajectory, (sides,). side: (M,) which trajectory each turn belongs to."""
     if advantage == "mean-per-turn":
         return segment_sum(turn_advantages(logps, reference, turn, len(side)), side, sides)
-    of_token = side[turn]
-    total = segment_sum(logps - reference, of_token, sides)
-    return total if advantage == "sum" else total / segment_sum(torch.ones_like(logps), of_token, sides)
+    return (segment_sum if advantage == "sum" else segment_mean)(logps - reference, side[turn], sides)
 
 
 def bradley_terry_loss(chosen, rejected, beta):
@@ -116,10 +118,8 @@ def next_turn_targets(logits, side, rewards):
 
 
 def last_of_turn(values, turn, turns):
-    """The value at each turn's last token: (N,), (N,) -> (turns,)."""
-    last = torch.zeros(turns, dtype=torch.long, device=turn.device)
-    last.scatter_reduce_(0, turn, torch.arange(len(turn), device=turn.device), "amax", include_self=False)
-    return values[last]
+    """The value at each turn's last token: (N,), (N,) in ascending order -> (turns,)."""
+    return values[torch.bincount(turn, minlength=turns).cumsum(0) - 1]
 
 
 def half_squared_log_ratio(ratio, on_chosen):
@@ -140,12 +140,10 @@ def critic_loss(values, batch, items, args):
     """
     count = len(items)
     if args.head in ("value", "q"):
-        logits = last_of_turn(values, batch.turn, len(batch.side))                               # (M,)
-        success = torch.tensor([item.label for item in items], device=values.device)[batch.side // 2]
-        per_turn = value_loss(logits, success if args.head == "value" else next_turn_targets(
-            logits, batch.side, success))
-        turns = segment_sum(torch.ones_like(per_turn), batch.side // 2, count)
-        losses = segment_sum(per_turn, batch.side // 2, count) / turns                           # (B,)
+        logits, item_of = last_of_turn(values, batch.turn, len(batch.side)), batch.side // 2      # (M,) each
+        success = torch.tensor([item.label for item in items], device=values.device)[item_of]
+        target = success if args.head == "value" else next_turn_targets(logits, batch.side, success)
+        losses = segment_mean(value_loss(logits, target), item_of, count)                        # (B,)
         right = ((logits > 0) == (success > 0.5)).double()
         return losses.sum(), {"loss": (losses.sum(), count), "accuracy": (right.sum(), len(right)),
                               "success": (success.double().sum(), len(success))}
@@ -155,8 +153,7 @@ def critic_loss(values, batch, items, args):
     stats = {}
     if args.head == "log-ratio":
         of_token = batch.side[batch.turn]                                                        # (N,)
-        lengths = segment_sum(torch.ones_like(values), of_token, batch.sides)
-        nll = -(segment_sum(values, of_token, batch.sides) / lengths)[0::2]                      # (B,)
+        nll = -segment_mean(values, of_token, batch.sides)[0::2]                                 # (B,)
         losses = preference + args.nll * nll
         stats = {"nll": (nll.sum(), count), **half_squared_log_ratio(values - batch.reference, of_token % 2 == 0)}
     stats |= {"loss": (losses.sum(), count), "preference_loss": (preference.sum(), count),
