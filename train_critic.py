@@ -232,8 +232,8 @@ def make_items(args, tokenizer, processor):
     with_c = args.context == "with-c"
     tasks, cost = read_trajectories(args.input, "scored", args.limit_tasks, with_c)
     if args.head in ("value", "q"):
-        label = lambda reward: float(reward >= 1.0) if args.head == "value" else reward  # noqa: E731
-        pairs = [(record, None, task, label(record["reward"])) for task in tasks for record in tasks[task]]
+        pairs = [(record, None, task, record["reward"] if args.head == "q" else float(record["reward"] >= 1.0))
+                 for task in tasks for record in tasks[task]]
     else:
         pairs = pair_tasks(tasks, args)
     pictures = Path(args.out).parent / "cache" / "pictures"
@@ -243,8 +243,7 @@ def make_items(args, tokenizer, processor):
 
 def annotate(args, device):
     """Write the records of --annotate with the critic's advantage of each assistant turn, or of each candidate."""
-    is_file = from_rank0(lambda: Path(args.annotate).is_file())
-    of_turns = is_file and from_rank0(lambda: b'"candidates": [' in open(args.annotate, "rb").readline())
+    of_turns = begins_with(args.annotate, b'"candidates": [')
     kind, key = ("candidates", ("task_id", "sample", "turn")) if of_turns else ("scored", ("task_id", "sample"))
     output = Output(args.out, {"script": "train_critic --annotate"},
                     {"--annotate": args.annotate, "--critic": args.critic}, args.overwrite, key)
@@ -281,6 +280,9 @@ def say(*parts):
         print(*parts, flush=True)
 
 
+say_once = functools.cache(say)
+
+
 def barrier():
     if dist.is_initialized():
         dist.barrier()
@@ -292,6 +294,11 @@ def from_rank0(function):
     if world() > 1:
         dist.broadcast_object_list(box)
     return box[0]
+
+
+def begins_with(path, words):
+    """Whether a file is there whose first line holds these words: what kind of record it has."""
+    return from_rank0(lambda: Path(path).is_file() and words in open(path, "rb").readline())
 
 
 def gather(mine):
@@ -308,10 +315,9 @@ def start_process_group():
     cuda = torch.cuda.is_available()
     if cuda:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
-    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
-        dist.init_process_group("cuda:nccl,cpu:gloo" if cuda else "gloo")
-    elif cuda:
-        dist.init_process_group("cuda:nccl,cpu:gloo", store=dist.HashStore(), rank=0, world_size=1)
+    alone = {} if "RANK" in os.environ else {"store": dist.HashStore(), "rank": 0, "world_size": 1}
+    if cuda or not alone:
+        dist.init_process_group("cuda:nccl,cpu:gloo" if cuda else "gloo", **alone)
     return torch.device("cuda", torch.cuda.current_device()) if cuda else torch.device("cpu")
 
 
@@ -475,13 +481,10 @@ def leave_out_long(items, sequences, args):
              if all(len(sequences[i].ids) <= args.max_length for i in item.chosen + item.rejected)]
     if len(short) < len(items):
         say(f"{args.input}: {len(items) - len(short)} of {len(items)} left out: longer than {args.max_length} tokens")
-    if not short:
-        die(f"{args.input}: --max-length {args.max_length} leaves nothing to train on")
     used = sorted({i for item in short for i in item.chosen + item.rejected})
-    number_of = {i: n for n, i in enumerate(used)}
-    renumber = lambda side: [number_of[i] for i in side]
-    items = [item._replace(chosen=renumber(item.chosen), rejected=renumber(item.rejected)) for item in short]
-    return items, [sequences[i] for i in used]
+    new = {i: n for n, i in enumerate(used)}
+    return [item._replace(chosen=[new[i] for i in item.chosen], rejected=[new[i] for i in item.rejected])
+            for item in short], [sequences[i] for i in used]
 
 
 def hold_out(items, share, seed):
@@ -489,7 +492,7 @@ def hold_out(items, share, seed):
     tasks = list(dict.fromkeys(item.task for item in items))
     count = math.ceil(share * len(tasks))
     if count == len(tasks):
-        die(f"--held-out {share:g} of {len(tasks)} tasks leaves nothing to train on")
+        die(f"nothing is left to train on: {len(tasks)} tasks (see --max-length), --held-out {share:g} of them")
     chosen = {tasks[i] for i in np.random.default_rng([seed, 1]).permutation(len(tasks))[:count]}
     return [item for item in items if item.task not in chosen], [item for item in items if item.task in chosen]
 
@@ -566,11 +569,6 @@ def end_of_turn(tokenizer):
     special = set(tokenizer.added_tokens_decoder)
     found = [i for i in tokenizer([behind], add_special_tokens=False)["input_ids"][0] if i in special]
     return found[:1] or [i for i in [tokenizer.eos_token_id] if i is not None]
-
-
-@functools.cache
-def say_once(text):
-    say(text)
 
 
 def ids_are_of(tokenizer, responses):
@@ -1123,10 +1121,9 @@ class Critic:
     def sequences(self, turns, with_c):
         if with_c and any(c is None for _, _, c in turns):
             die(f"{self.path} was trained with c: each turn needs its task's ground_truth")
-        turns = [(messages, response, c if with_c else None) for messages, response, c in turns]
-        if self.processor:
-            return view_turns(turns, self.processor, Path(self.path).parent / "cache" / "pictures")
-        return [join_turns([turn])[0] for turn in tokenise(self.tokenizer, in_context(turns))]
+        each = [[(messages, response, c if with_c else None)] for messages, response, c in turns]
+        pictures = Path(self.path).parent / "cache" / "pictures"
+        return [sequence for sequence, in sequences_of(each, self.tokenizer, self.processor, pictures)]
 
     def score(self, path, sequences):
         model = self.models.get(path)
