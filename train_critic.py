@@ -202,7 +202,7 @@ def main():
     log = open_log(args, first, len(steps))
 
     for step in range(first, len(steps)):
-        begun, total, parts = time.perf_counter(), {}, micro_batches(steps[step], sequences, args)
+        begun, total, parts = time.perf_counter(), {}, micro_batches(steps[step], sequences, args, args.micro_batch)
         for n, part in enumerate(parts):
             reduce_at_the_end(model, n == len(parts) - 1)
             batch = collate_items(part, sequences, reference, device, args)
@@ -670,14 +670,14 @@ def common_prefix(a, b):
     return int(different[0]) if len(different) else length
 
 
-def reading_order(sequences, indices):
-    """The indices sorted as words in a dictionary: sequences that share a beginning follow each other."""
-    return sorted(indices, key=lambda i: sequences[i].ids.astype(">i4").tobytes())
+def reading_order(sequences):
+    """Their indices, sorted as words in a dictionary: sequences that share a beginning follow each other."""
+    return sorted(range(len(sequences)), key=lambda i: sequences[i].ids.astype(">i4").tobytes())
 
 
 def tree_tokens(sequences):
     """How many tokens the sequences take once everything shared at their beginning is there once."""
-    ids = [sequences[n].ids for n in reading_order(sequences, range(len(sequences)))]
+    ids = [sequences[n].ids for n in reading_order(sequences)]
     return sum(map(len, ids)) - sum(common_prefix(a, b) for a, b in zip(ids, ids[1:]))
 
 
@@ -783,13 +783,6 @@ def collate(sequences, side_of, sides, device, pack, reference=None):
     return Batch(ids=to(ids), positions=to(positions), forest=forest, source=to(source), scored=to(scored),
                  target=to(target), turn=to(turn), side=to(turns // 100_000), sides=sides, reference=to(cached),
                  tokens=tokens, attended=attended, views=tuple(s.view for s in sequences))
-
-
-def empty_batch(device, pack, example):
-    """A forward pass that counts for nothing: keeps ranks in step when one has fewer micro-batches."""
-    if not example.view:  # else the picture's layers have to run on every rank too
-        example = Sequence(np.zeros(2, np.int32), np.array([1]), np.array([0]))
-    return collate([example], [0], 1, device, pack)
 
 
 # ---- Attention over a forest
@@ -1001,21 +994,13 @@ class Scorer(nn.Module):
 @torch.no_grad()
 def score_all(model, sequences, device, args, title):
     """One number for each scored token of each sequence: a list of float32 arrays. Ranks share the work."""
-    if as_trees(sequences, args.pack):
-        order, cost = reading_order(sequences, range(len(sequences))), tree_tokens
-    else:
-        order, cost = sorted(range(len(sequences)), key=lambda i: len(sequences[i].ids)), padded_tokens
-    rows = cut(order, lambda part: cost([sequences[i] for i in part]) <= args.micro_tokens)
-    mine = rows[rank()::world()]
-    result = {}
-    for n in progress(range(-(-len(rows) // world())), title, "batch"):
-        part = mine[n] if n < len(mine) else []
-        batch = empty_batch(device, args.pack, sequences[0])
-        if part:
-            batch = collate([sequences[i] for i in part], [0] * len(part), 1, device, args.pack)
-        values = model(batch).float().cpu().numpy()
-        ends = np.cumsum([len(sequences[i].scored) for i in part])
-        result.update(zip(part, np.split(values, ends[:-1]) if part else []))
+    order, result = reading_order(sequences), {}
+    ordered = [sequences[i] for i in order]
+    parts = micro_batches([Item([n], [], ()) for n in range(len(order))], ordered, args)
+    for part in progress(parts, title, "batch"):
+        values = model(collate_items(part, ordered, None, device, args)).float().cpu().numpy()
+        ends = np.cumsum([len(ordered[item.chosen[0]].scored) for item in part])
+        result.update(zip([order[item.chosen[0]] for item in part], np.split(values, ends[:-1])))
     release(model)
     result = gather(result)
     return [result[i] for i in range(len(sequences))]
@@ -1306,8 +1291,9 @@ def step_items(items, args):
     return steps[:args.max_steps] if args.max_steps else steps
 
 
-def micro_batches(items, sequences, args):
-    """This rank's micro-batches of some items; every rank has as many, where it needs fewer the last are empty."""
+def micro_batches(items, sequences, args, most=0):
+    """This rank's micro-batches, of at most so many items (0: any number) and --micro-tokens. Every rank has as many;
+    where it needs fewer the last are empty."""
     of = lambda part: [sequences[i] for item in part for i in item.chosen + item.rejected]
     longest = lambda item: max(len(sequences[i].ids) for i in item.chosen + item.rejected)
     if as_trees(sequences, args.pack):  # neighbours share most: each rank takes a stretch of about the same length
@@ -1318,16 +1304,18 @@ def micro_batches(items, sequences, args):
     else:
         ordered, cost = sorted(items, key=longest), padded_tokens
         portions = [ordered[n::world()] for n in range(world())]
-    fits = lambda part: (not args.micro_batch or len(part) <= args.micro_batch) and cost(of(part)) <= args.micro_tokens
+    fits = lambda part: (not most or len(part) <= most) and cost(of(part)) <= args.micro_tokens
     parts = [cut(portion, fits) for portion in portions]
     mine = parts[rank()]
     return mine + [[]] * (max(map(len, parts)) - len(mine))
 
 
 def collate_items(items, sequences, reference, device, args):
-    """Items as one batch: side 2i is item i's chosen, 2i + 1 its rejected."""
-    if not items:
-        return empty_batch(device, args.pack, sequences[0])
+    """Items as one batch: side 2i is item i's chosen, 2i + 1 its rejected. No items: a batch that counts for nothing,
+    which keeps ranks in step when one has fewer micro-batches."""
+    if not items:  # of an image-text model a whole example: the picture's layers have to run on every rank too
+        example = Sequence(np.zeros(2, np.int32), np.array([1]), np.array([0]))
+        return collate([sequences[0] if sequences[0].view else example], [0], 1, device, args.pack)
     index = [(i, 2 * n + s) for n, item in enumerate(items)
              for s, side in enumerate((item.chosen, item.rejected)) for i in side]
     return collate([sequences[i] for i, _ in index], [side for _, side in index], 2 * len(items), device,
@@ -1400,7 +1388,7 @@ def step_metrics(step, rate, norm, total, begun, device, args):
 def evaluate(model, items, sequences, reference, loss_of, device, args):
     """Loss and accuracy on held-out items, as metrics."""
     total = {}
-    for part in micro_batches(items, sequences, args):
+    for part in micro_batches(items, sequences, args, args.micro_batch):
         batch = collate_items(part, sequences, reference, device, args)
         values = model(batch)
         accumulate(total, loss_of(values, batch, part, args)[1] if part else {})
@@ -1477,15 +1465,15 @@ def begin_training(model, args, settings):
     signals.clear()
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, lambda number, frame: signals.append(number))
-    return optimizer, first, from_rank0(lambda: cut_back_metrics(out / "metrics.jsonl", first))
 
-
-def cut_back_metrics(file, step):
-    """Drop the lines after the step that training goes on from. Returns the least held-out loss before it."""
-    lines = file.read_text(encoding="utf-8").splitlines()[:step] if file.is_file() else []
-    with whole(file) as part:
-        part.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
-    return min((json.loads(line).get("held_out_loss", math.inf) for line in lines), default=math.inf)
+    def cut_back():
+        """Drop the metrics after that step; returns the least held-out loss before it."""
+        file = out / "metrics.jsonl"
+        lines = file.read_text(encoding="utf-8").splitlines(keepends=True)[:first] if file.is_file() else []
+        with whole(file) as part:
+            part.write_text("".join(lines), encoding="utf-8")
+        return min((json.loads(line).get("held_out_loss", math.inf) for line in lines), default=math.inf)
+    return optimizer, first, from_rank0(cut_back)
 
 
 def state_of(model, *optimizers):

@@ -157,7 +157,7 @@ def main():
     log = open_log(args, first, len(steps))
 
     for step in range(first, len(steps)):
-        begun, total, parts = time.perf_counter(), {}, micro_batches(steps[step], sequences, args)
+        begun, total, parts = time.perf_counter(), {}, micro_batches(steps[step], sequences, args, args.micro_batch)
         # Preferences weigh every pair alike; imitation weighs every token alike.
         weight = len(steps[step])
         if imitation:
