@@ -778,7 +778,7 @@ def collate(sequences, side_of, sides, device, pack, reference=None):
     target = np.concatenate([s.ids[s.scored] for s in sequences]).astype(np.int64)
     key = np.concatenate([s.turn + side * 100_000 for s, side in zip(sequences, side_of)]).astype(np.int64)
     turns, turn = np.unique(key, return_inverse=True)
-    cached = np.zeros(len(scored), np.float32) if reference is None else np.concatenate(reference)
+    cached = np.concatenate(reference) if reference else np.zeros(len(scored), np.float32)
     to = lambda array: torch.from_numpy(np.ascontiguousarray(array)).to(device, non_blocking=True)
     return Batch(ids=to(ids), positions=to(positions), forest=forest, source=to(source), scored=to(scored),
                  target=to(target), turn=to(turn), side=to(turns // 100_000), sides=sides, reference=to(cached),
@@ -1111,10 +1111,8 @@ class Critic:
         return [sequence for sequence, in sequences_of(each, self.tokenizer, self.processor, pictures)]
 
     def score(self, path, sequences):
-        model = self.models.get(path)
-        if model is None:
-            head = copy.deepcopy(self.head)  # which is sharded with the model
-            model = load_model(path, self.device, self.args, head, train=False, processor=self.processor)
+        model = self.models.get(path) or load_model(  # which shards its head as well: a copy
+            path, self.device, self.args, copy.deepcopy(self.head), train=False, processor=self.processor)
         if self.resident:
             self.models[path] = model
         title = "" if self.resident else "critic" if path == self.path else "reference"
@@ -1319,7 +1317,7 @@ def collate_items(items, sequences, reference, device, args):
     index = [(i, 2 * n + s) for n, item in enumerate(items)
              for s, side in enumerate((item.chosen, item.rejected)) for i in side]
     return collate([sequences[i] for i, _ in index], [side for _, side in index], 2 * len(items), device,
-                   args.pack, [reference[i] for i, _ in index] if reference is not None else None)
+                   args.pack, reference and [reference[i] for i, _ in index])
 
 
 def learning_rate(step, steps, peak, warmup=0.03, final=0.1):
@@ -1711,119 +1709,108 @@ def make_tiny_model(path, texts, vocabulary, seed):
 # ---- The command line
 
 
+def adder(parser):
+    """parser.add_argument(name, help=...), whose help ends in the flag's default, if it has a fixed one."""
+    return lambda name, text, **how: parser.add_argument(
+        name, help=text + (f" (default {how['default']})" if "default" in how else ""), **how)
+
+
 def training_flags(parser, lr, epochs, batch_size):
     """The flags that both training scripts have; the first three have defaults of the stage's, in words here."""
-    flag, share, count = parser.add_argument, number(float, least=0, most=1), number(int, least=0)
+    flag, share, count, positive = adder(parser), number(float, least=0, most=1), number(int, least=0), number(int, 1)
     # data
-    flag("--run-name", default="default", help="the defaults below lie in runs/RUN_NAME (default default)")
-    flag("--domain", choices=["backend", "frontend"], default="backend",
-         help="frontend: epochs, pairs and gap default to the paper's for pages (default backend)")
-    flag("--pair-rule", choices=["best-vs-lower", "all"],
-         help="best-vs-lower: a task's first fully passing trajectory against each lower one; all: every two whose "
-              "rewards differ (default best-vs-lower; frontend all)")
-    flag("--min-gap", type=share, help="smallest difference of rewards in a pair (default 0; frontend 0.1)")
-    flag("--pairs-per-task", type=count, default=0,
-         help="most pairs of one task, a random choice; 0: all (default 0)")
-    flag("--limit-tasks", type=count, default=0,
-         help="use the first so many tasks of --in, all their trajectories; 0: all (default 0)")
-    flag("--held-out", type=share, default=0.0, help="share of the tasks that is not trained on; loss and accuracy "
-         "there are logged as held_out_loss and held_out_accuracy (default 0)")
-    flag("--held-out-every", type=number(int, least=1), default=50,
-         help="steps between measurements on the held-out tasks; there is one after the last step (default 50)")
-    flag("--keep-best", action="store_true", help="write the weights with the least held_out_loss, not the last ones")
-    flag("--shuffle", choices=["pairs", "turns", "trajectories"], default="turns",
-         help="what is shuffled: pairs (released code); turns, whose pairs stay in one step (with --pairs-per-turn 4 "
-              "half the work); trajectories (or tasks): cheaper still, but a step's pairs are alike (default turns)")
+    flag("--run-name", "the defaults below lie in runs/RUN_NAME", default="default")
+    flag("--domain", "frontend: epochs, pairs and gap default to the paper's for pages",
+         choices=["backend", "frontend"], default="backend")
+    flag("--pair-rule", "best-vs-lower: a task's first fully passing trajectory against each lower one; all: every two "
+         "whose rewards differ (default best-vs-lower; frontend all)", choices=["best-vs-lower", "all"])
+    flag("--min-gap", "smallest difference of rewards in a pair (default 0; frontend 0.1)", type=share)
+    flag("--pairs-per-task", "most pairs of one task, a random choice; 0: all", type=count, default=0)
+    flag("--limit-tasks", "use the first so many tasks of --in, all their trajectories; 0: all", type=count, default=0)
+    flag("--held-out", "share of the tasks that is not trained on; loss and accuracy there are logged as held_out_loss "
+         "and held_out_accuracy", type=share, default=0.0)
+    flag("--held-out-every", "steps between measurements on the held-out tasks; there is one after the last step",
+         type=positive, default=50)
+    flag("--keep-best", "write the weights with the least held_out_loss, not the last ones", action="store_true")
+    flag("--shuffle", "what is shuffled: pairs (released code); turns, whose pairs stay in one step (with "
+         "--pairs-per-turn 4 half the work); trajectories (or tasks): cheaper still, but a step's pairs are alike",
+         choices=["pairs", "turns", "trajectories"], default="turns")
     # optimisation
-    flag("--lr", type=number(float, above=0, most=1e38), help=f"peak learning rate of AdamW (default {lr})")
-    flag("--epochs", type=number(int, least=1), help=f"passes over the data (default {epochs})")
-    flag("--batch-size", type=number(int, least=1),
-         help=f"pairs (or dialogues) a step, over all ranks (default {batch_size})")
-    flag("--max-steps", type=count, default=0, help="stop after so many steps; 0: all (default 0)")
-    flag("--warmup", type=share, default=0.03, help="share of the steps with rising rate (default 0.03)")
-    flag("--final-lr", type=share, default=0.1, help="where the cosine ends, times --lr (default 0.1)")
-    flag("--betas", type=number(float, least=0, most=0.99999), nargs=2, default=[0.9, 0.95],
-         help="AdamW's averages (default 0.9 0.95)")
-    flag("--weight-decay", type=number(float, least=0), default=0.0, help="AdamW's weight decay (default 0)")
-    flag("--clip", type=number(float, above=0), default=1.0, help="largest norm of the gradient (default 1.0)")
-    flag("--seed", type=count, default=0, help="seed of every random choice (default 0)")
+    flag("--lr", f"peak learning rate of AdamW (default {lr})", type=number(float, above=0, most=1e38))
+    flag("--epochs", f"passes over the data (default {epochs})", type=positive)
+    flag("--batch-size", f"pairs (or dialogues) a step, over all ranks (default {batch_size})", type=positive)
+    flag("--max-steps", "stop after so many steps; 0: all", type=count, default=0)
+    flag("--warmup", "share of the steps with rising rate", type=share, default=0.03)
+    flag("--final-lr", "where the cosine ends, times --lr", type=share, default=0.1)
+    flag("--betas", "AdamW's averages", type=number(float, least=0, most=0.99999), nargs=2, default=[0.9, 0.95])
+    flag("--weight-decay", "AdamW's weight decay", type=number(float, least=0), default=0.0)
+    flag("--clip", "largest norm of the gradient", type=number(float, above=0), default=1.0)
+    flag("--seed", "seed of every random choice", type=count, default=0)
     # memory and speed
-    flag("--pack", choices=["tree", "none"], default="tree",
-         help="tree: compute shared beginnings once; none: padded rows, for attention without masks (default tree)")
-    flag("--micro-tokens", type=number(int, least=1), default=8192,
-         help="most tokens in one forward pass; the rest of a step is accumulated (default 8192)")
-    flag("--micro-batch", type=count, default=0,
-         help="most pairs in one forward pass; 0: as many as --micro-tokens allow (default 0)")
-    flag("--max-length", type=count, default=0,
-         help="leave out dialogues of more tokens; 0: none, and one too long for the model is an error (default 0)")
-    flag("--checkpointing", choices=["none", "selective", "full"], default="none",
-         help="layers whose activations are not kept but computed again: none, every second, all (default none)")
-    flag("--cpu-offload", action="store_true",
-         help="keep parameters and AdamW's averages in CPU memory (under torchrun, or with CUDA)")
-    flag("--dtype", choices=["float32", "bfloat16"], default="float32",
-         help="of the layers' matrix products on a CPU; bfloat16 is twice as fast on one with AVX512-BF16 or AMX; "
-              "weights and log-probabilities stay float32; CUDA always has bfloat16 (default float32)")
-    flag("--compile", action="store_true", help="torch.compile each decoder layer; the first steps are slow")
+    flag("--pack", "tree: compute shared beginnings once; none: padded rows, for attention without masks",
+         choices=["tree", "none"], default="tree")
+    flag("--micro-tokens", "most tokens in one forward pass; the rest of a step is accumulated", type=positive,
+         default=8192)
+    flag("--micro-batch", "most pairs in one forward pass; 0: as many as --micro-tokens allow", type=count, default=0)
+    flag("--max-length", "leave out dialogues of more tokens; 0: none, and one too long for the model is an error",
+         type=count, default=0)
+    flag("--checkpointing", "layers whose activations are not kept but computed again: none, every second, all",
+         choices=["none", "selective", "full"], default="none")
+    flag("--cpu-offload", "keep parameters and AdamW's averages in CPU memory (under torchrun, or with CUDA)",
+         action="store_true")
+    flag("--dtype", "of the layers' matrix products on a CPU; bfloat16 is twice as fast on one with AVX512-BF16 or "
+         "AMX; weights and log-probabilities stay float32; CUDA always has bfloat16",
+         choices=["float32", "bfloat16"], default="float32")
+    flag("--compile", "torch.compile each decoder layer; the first steps are slow", action="store_true")
     # watching it, and checkpoints
-    flag("--tracker", choices=["none", "tensorboard", "wandb"], default="none",
-         help="send the metrics there as well (default none)")
-    flag("--save-dtype", choices=["float32", "bfloat16", "float16"], default="float32",
-         help="precision of the written model; bfloat16 loses most updates of a rate of 2e-7 (default float32)")
-    flag("--save-every", type=count, default=200,
-         help="steps between checkpoints, from which the same command continues; 0: none (default 200)")
-    flag("--keep", type=number(int, least=1), default=2, help="checkpoints to keep (default 2)")
-    flag("--overwrite", action="store_true", help="start again and replace the output")
+    flag("--tracker", "send the metrics there as well", choices=["none", "tensorboard", "wandb"], default="none")
+    flag("--save-dtype", "precision of the written model; bfloat16 loses most updates of a rate of 2e-7",
+         choices=["float32", "bfloat16", "float16"], default="float32")
+    flag("--save-every", "steps between checkpoints, from which the same command continues; 0: none", type=count,
+         default=200)
+    flag("--keep", "checkpoints to keep", type=positive, default=2)
+    flag("--overwrite", "start again and replace the output", action="store_true")
 
 
-def default(value, fallback):
-    return fallback if value is None else value
-
-
-def common_defaults(args):
-    """What both scripts' flags default to by domain; called by their parse_args alone."""
+def parse_with_defaults(parser, defaults):
+    """Parse twice: some flags' defaults depend on what others say. defaults(args, run folder, is it pages): a dict."""
+    args = parser.parse_args()
     pages = args.domain == "frontend"
-    args.pair_rule = args.pair_rule or ("all" if pages else "best-vs-lower")
-    args.min_gap = default(args.min_gap, 0.1 if pages else 0.0)
+    pairs = {"pair_rule": "all", "min_gap": 0.1} if pages else {"pair_rule": "best-vs-lower", "min_gap": 0.0}
+    parser.set_defaults(**pairs, **defaults(args, Path("runs") / args.run_name, pages))
+    args = parser.parse_args()
     if args.keep_best and not args.held_out:
         die("--keep-best chooses by the loss on held-out tasks: give it a share of them, such as --held-out 0.05")
+    return args
 
 
 def parse_args():
     parser = argparse.ArgumentParser(description="Train the turn-wise advantage critic (SWEET-RL, stage 1).")
-    flag = parser.add_argument
+    flag = adder(parser)
     # paths
-    flag("--in", dest="input", help="scored trajectories (default runs/RUN_NAME/train.scored.jsonl)")
-    flag("--model", help="seed model, also the reference: folder or hub name (default runs/RUN_NAME/base)")
-    flag("--out", help="folder of the critic (default runs/RUN_NAME/critic); with --annotate: a JSON lines file "
-                       "(default runs/RUN_NAME/train.annotated.jsonl)")
-    flag("--annotate", metavar="FILE", help="do not train: write FILE's trajectories (or candidates) to --out with the "
-                                            "critic's advantage at each turn (or of each candidate)")
-    flag("--critic", help="the critic that --annotate uses (default runs/RUN_NAME/critic)")
+    flag("--in", "scored trajectories (default runs/RUN_NAME/train.scored.jsonl)", dest="input")
+    flag("--model", "seed model, also the reference: folder or hub name (default runs/RUN_NAME/base)")
+    flag("--out", "folder of the critic (default runs/RUN_NAME/critic); with --annotate: a JSON lines file (default "
+         "runs/RUN_NAME/train.annotated.jsonl)")
+    flag("--annotate", "do not train: write FILE's trajectories (or candidates) to --out with the critic's advantage "
+         "at each turn (or of each candidate)", metavar="FILE")
+    flag("--critic", "the critic that --annotate uses (default runs/RUN_NAME/critic)")
     # the critic
-    flag("--beta", type=number(float, above=0), default=0.1, help="inverse temperature of Eq. 2 (default 0.1)")
-    flag("--advantage", choices=["mean-per-turn", "mean-per-trajectory", "sum"], default="mean-per-turn",
-         help="a trajectory's score: the sum of its turns' mean log-ratios (paper), one mean over all tokens (released "
-              "code), or their plain sum (default mean-per-turn)")
-    flag("--context", choices=["with-c", "without-c"], default="with-c",
-         help="whether the critic sees the reference solution (default with-c)")
-    flag("--head", choices=["log-ratio", "regression", "value", "q"], default="log-ratio",
-         help="log-ratio (Eq. 3); regression: a linear head on a turn's mean hidden state (frontend: of an image-text "
-              "model that sees both pages); value: one trained on success; q: on the reward, by temporal differences "
-              "(default log-ratio)")
-    flag("--nll", type=number(float, least=0), default=0.01,
-         help="weight of the chosen side's mean NLL per token (default 0.01)")
+    flag("--beta", "inverse temperature of Eq. 2", type=number(float, above=0), default=0.1)
+    flag("--advantage", "a trajectory's score: the sum of its turns' mean log-ratios (paper), one mean over all tokens "
+         "(released code), or their plain sum", choices=["mean-per-turn", "mean-per-trajectory", "sum"],
+         default="mean-per-turn")
+    flag("--context", "whether the critic sees the reference solution", choices=["with-c", "without-c"],
+         default="with-c")
+    flag("--head", "log-ratio (Eq. 3); regression: a linear head on a turn's mean hidden state (frontend: of an "
+         "image-text model that sees both pages); value: one trained on success; q: on the reward, by temporal "
+         "differences", choices=["log-ratio", "regression", "value", "q"], default="log-ratio")
+    flag("--nll", "weight of the chosen side's mean NLL per token", type=number(float, least=0), default=0.01)
     training_flags(parser, lr="2e-7", epochs="4; frontend 8", batch_size="8")
-    args = parser.parse_args()
-    run, pages = Path("runs") / args.run_name, args.domain == "frontend"
-    args.pictures = pages and args.head == "regression"
-    args.lr, args.batch_size = default(args.lr, 2e-7), default(args.batch_size, 8)
-    args.epochs = default(args.epochs, 8 if pages else 4)
-    args.input = args.input or str(run / "train.scored.jsonl")
-    args.model = args.model or str(run / "base")
-    args.critic = args.critic or str(run / "critic")
-    args.out = args.out or str(run / "train.annotated.jsonl" if args.annotate else run / "critic")
-    common_defaults(args)
-    return args
+    return parse_with_defaults(parser, lambda args, run, pages: {
+        "input": f"{run}/train.scored.jsonl", "model": f"{run}/base", "critic": f"{run}/critic",
+        "out": f"{run}/train.annotated.jsonl" if args.annotate else f"{run}/critic", "lr": 2e-7,
+        "epochs": 8 if pages else 4, "batch_size": 8, "pictures": pages and args.head == "regression"})
 
 
 if __name__ == "__main__":
