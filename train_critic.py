@@ -447,8 +447,8 @@ def items_of(pairs, turns, tokenizer, processor=None, pictures=None):
     turns: a function of a record that returns its turns.
     """
     records = {id(record): record for pair in pairs for record in pair[:2] if record is not None}
-    sequences, of_record = [], {}
     encoded = sequences_of([turns(record) for record in records.values()], tokenizer, processor, pictures)
+    sequences, of_record = [], {}
     for key, joined in zip(records, encoded):
         of_record[key] = list(range(len(sequences), len(sequences) + len(joined)))
         sequences += joined
@@ -623,10 +623,9 @@ def join_turns(turns):
         ids = np.concatenate([prompt, response])
         scored = np.arange(len(prompt), len(ids))
         turn = np.full(len(response), n)
-        last = sequences[-1] if sequences else None
-        if last is not None and len(last.ids) <= len(prompt) and np.array_equal(last.ids, prompt[:len(last.ids)]):
+        if sequences and np.array_equal(sequences[-1].ids, prompt[:len(sequences[-1].ids)]):
+            last = sequences.pop()
             scored, turn = np.concatenate([last.scored, scored]), np.concatenate([last.turn, turn])
-            sequences.pop()
         sequences.append(Sequence(ids, scored, turn))
     return sequences
 
@@ -689,8 +688,8 @@ def plant(sequences, block=256):
     """Lay sequences out as a forest.
 
     The longest sequence is a tree's trunk, one stretch of the row that is causal in itself; branches follow it, those
-    that leave it last come first, each planted in the same way. `block` bounds how many tokens of neighbouring branches
-    are attended together on a CPU.
+    that leave it last come first, each planted in the same way (one that shares no token is a tree of its own). `block`
+    bounds how many tokens of neighbouring branches are attended together on a CPU.
     """
     ids, ends, positions, paths, blocks, length = [], [], [], [None] * len(sequences), [], 0
 
@@ -720,11 +719,7 @@ def plant(sequences, block=256):
             grow(branch, path[:-shared])
             end[:-shared] = length
 
-    roots = {}
-    for i, sequence in enumerate(sequences):
-        roots.setdefault(int(sequence.ids[0]), []).append(i)
-    for members in roots.values():
-        grow(members, np.empty(0, np.int64))
+    grow(list(range(len(sequences))), np.empty(0, np.int64))
     join = lambda parts: np.concatenate(parts).astype(np.int64)
     return Forest(join(ids), join(positions), join(ends), paths, blocks)
 
@@ -1242,9 +1237,7 @@ def save_model(model, tokenizer, seed, args, cost, note=None):
         named = {name for name, _ in lm.named_parameters()}  # a tied weight has one name here
         kind = getattr(torch, args.save_dtype)
         steps = [json.loads(line) for line in (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-        cost = {key: int(cost.get(key, 0)) for key in COSTS}
-        cost["optimizer_steps"] += len(steps)
-        cost["training_tokens"] += sum(step["tokens"] for step in steps)
+        cost += Counter(optimizer_steps=len(steps), training_tokens=sum(step["tokens"] for step in steps))
         try:
             shutil.rmtree(part, ignore_errors=True)
             lm.generation_config = GenerationConfig.from_model_config(lm.config)  # the seed's own is copied below
@@ -1255,7 +1248,7 @@ def save_model(model, tokenizer, seed, args, cost, note=None):
             generation = cached_file(seed, "generation_config.json", _raise_exceptions_for_missing_entries=False)
             if generation:  # as the seed model has it: all of its end tokens
                 shutil.copy(generation, part / "generation_config.json")
-            (part / "cost.json").write_text(json.dumps(cost, indent=1) + "\n")
+            (part / "cost.json").write_text(json.dumps({key: int(cost[key]) for key in COSTS}, indent=1) + "\n")
             if note:
                 head = {key: state[f"head.{key}"].float().flatten().tolist()
                         for key in ("weight", "bias")} if model.head is not None else None
