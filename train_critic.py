@@ -921,7 +921,7 @@ class TokenLogps(torch.autograd.Function):
         scale, cap, chunk = ctx.settings
         hidden, weight, bias, target, *normalisers = ctx.saved_tensors
         d_hidden, d_weight, d_bias = [], None, None
-        for i, (h, t, g) in enumerate(zip(hidden.split(chunk), target.split(chunk), gradient.split(chunk))):
+        for i, (h, t, g) in enumerate(zip(hidden.split(chunk), target.split(chunk), (scale * gradient).split(chunk))):
             # A kept chunk is used up: changed in place, and its memory is free for the layers' backward passes.
             logits = ctx.kept.pop(0) if ctx.kept else TokenLogps.logits_of(h, weight, bias, scale, cap)
             slope = None if cap is None else 1 - (logits / cap) ** 2
@@ -929,8 +929,6 @@ class TokenLogps(torch.autograd.Function):
             d.scatter_add_(1, t[:, None], g[:, None])                          # + g at the target
             if slope is not None:
                 d.mul_(slope)
-            if scale != 1.0:
-                d.mul_(scale)
             if bias is not None:
                 d_bias = d.sum(0) if d_bias is None else d_bias + d.sum(0)
             d = d.to(weight.dtype)
@@ -1584,8 +1582,7 @@ def photograph(pages, folder):
     """{page: file of its picture}. Each page is rendered once, by one of the ranks; what fails to render is white."""
     from PIL import Image
     from render import Renderer
-    name = lambda page: hashlib.sha256(page.encode("utf-8", "replace")).hexdigest()[:24]
-    files = {page: folder / f"{name(page)}.png" for page in pages}
+    files = {page: folder / f"{hashlib.sha256(page.encode('utf-8', 'replace')).hexdigest()[:24]}.png" for page in pages}
     missing = from_rank0(lambda: sorted(page for page, file in files.items() if not file.is_file()))[rank()::world()]
     if missing:
         failed = 0
