@@ -315,8 +315,9 @@ def start_process_group():
     cuda = torch.cuda.is_available()
     if cuda:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
-    alone = {} if "RANK" in os.environ else {"store": dist.HashStore(), "rank": 0, "world_size": 1}
-    if cuda or not alone:
+    torchrun = {"RANK", "WORLD_SIZE"} <= os.environ.keys()
+    if cuda or torchrun:
+        alone = {} if torchrun else {"store": dist.HashStore(), "rank": 0, "world_size": 1}
         dist.init_process_group("cuda:nccl,cpu:gloo" if cuda else "gloo", **alone)
     return torch.device("cuda", torch.cuda.current_device()) if cuda else torch.device("cpu")
 
