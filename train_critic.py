@@ -73,6 +73,11 @@ def segment_sum(values, index, count):
     return torch.zeros(count, dtype=values.dtype, device=values.device).index_add_(0, index, values)
 
 
+def segment_mean(values, index, count):
+    """The mean of the values that have the same index: (N,), (N,) -> (count,)."""
+    return segment_sum(values, index, count) / segment_sum(torch.ones_like(values), index, count)
+
+
 def turn_advantages(logps, reference, turn, turns):
     """Eq. 3: the mean log-ratio of each turn's tokens.
 
@@ -80,17 +85,14 @@ def turn_advantages(logps, reference, turn, turns):
     Returns (turns,). The reference is subtracted token by token, before anything is summed: two long sums that nearly
     cancel would lose digits.
     """
-    lengths = segment_sum(torch.ones_like(logps), turn, turns)
-    return segment_sum(logps - reference, turn, turns) / lengths
+    return segment_mean(logps - reference, turn, turns)
 
 
 def trajectory_scores(logps, reference, turn, side, sides, advantage="mean-per-turn"):
     """What Eq. 2 compares: a number for each trajectory, (sides,). side: (M,) which trajectory each turn belongs to."""
     if advantage == "mean-per-turn":
         return segment_sum(turn_advantages(logps, reference, turn, len(side)), side, sides)
-    of_token = side[turn]
-    total = segment_sum(logps - reference, of_token, sides)
-    return total if advantage == "sum" else total / segment_sum(torch.ones_like(logps), of_token, sides)
+    return (segment_sum if advantage == "sum" else segment_mean)(logps - reference, side[turn], sides)
 
 
 def bradley_terry_loss(chosen, rejected, beta):
@@ -116,10 +118,8 @@ def next_turn_targets(logits, side, rewards):
 
 
 def last_of_turn(values, turn, turns):
-    """The value at each turn's last token: (N,), (N,) -> (turns,)."""
-    last = torch.zeros(turns, dtype=torch.long, device=turn.device)
-    last.scatter_reduce_(0, turn, torch.arange(len(turn), device=turn.device), "amax", include_self=False)
-    return values[last]
+    """The value at each turn's last token: (N,), (N,) in ascending order -> (turns,)."""
+    return values[torch.bincount(turn, minlength=turns).cumsum(0) - 1]
 
 
 def half_squared_log_ratio(ratio, on_chosen):
@@ -140,12 +140,10 @@ def critic_loss(values, batch, items, args):
     """
     count = len(items)
     if args.head in ("value", "q"):
-        logits = last_of_turn(values, batch.turn, len(batch.side))                               # (M,)
-        success = torch.tensor([item.label for item in items], device=values.device)[batch.side // 2]
-        per_turn = value_loss(logits, success if args.head == "value" else next_turn_targets(
-            logits, batch.side, success))
-        turns = segment_sum(torch.ones_like(per_turn), batch.side // 2, count)
-        losses = segment_sum(per_turn, batch.side // 2, count) / turns                           # (B,)
+        logits, item_of = last_of_turn(values, batch.turn, len(batch.side)), batch.side // 2      # (M,) each
+        success = torch.tensor([item.label for item in items], device=values.device)[item_of]
+        target = success if args.head == "value" else next_turn_targets(logits, batch.side, success)
+        losses = segment_mean(value_loss(logits, target), item_of, count)                        # (B,)
         right = ((logits > 0) == (success > 0.5)).double()
         return losses.sum(), {"loss": (losses.sum(), count), "accuracy": (right.sum(), len(right)),
                               "success": (success.double().sum(), len(success))}
@@ -155,8 +153,7 @@ def critic_loss(values, batch, items, args):
     stats = {}
     if args.head == "log-ratio":
         of_token = batch.side[batch.turn]                                                        # (N,)
-        lengths = segment_sum(torch.ones_like(values), of_token, batch.sides)
-        nll = -(segment_sum(values, of_token, batch.sides) / lengths)[0::2]                      # (B,)
+        nll = -segment_mean(values, of_token, batch.sides)[0::2]                                 # (B,)
         losses = preference + args.nll * nll
         stats = {"nll": (nll.sum(), count), **half_squared_log_ratio(values - batch.reference, of_token % 2 == 0)}
     stats |= {"loss": (losses.sum(), count), "preference_loss": (preference.sum(), count),
@@ -205,7 +202,7 @@ def main():
     log = open_log(args, first, len(steps))
 
     for step in range(first, len(steps)):
-        begun, total, parts = time.perf_counter(), {}, micro_batches(steps[step], sequences, args)
+        begun, total, parts = time.perf_counter(), {}, micro_batches(steps[step], sequences, args, args.micro_batch)
         for n, part in enumerate(parts):
             reduce_at_the_end(model, n == len(parts) - 1)
             batch = collate_items(part, sequences, reference, device, args)
@@ -235,8 +232,8 @@ def make_items(args, tokenizer, processor):
     with_c = args.context == "with-c"
     tasks, cost = read_trajectories(args.input, "scored", args.limit_tasks, with_c)
     if args.head in ("value", "q"):
-        label = lambda reward: float(reward >= 1.0) if args.head == "value" else reward  # noqa: E731
-        pairs = [(record, None, task, label(record["reward"])) for task in tasks for record in tasks[task]]
+        pairs = [(record, None, task, record["reward"] if args.head == "q" else float(record["reward"] >= 1.0))
+                 for task in tasks for record in tasks[task]]
     else:
         pairs = pair_tasks(tasks, args)
     pictures = Path(args.out).parent / "cache" / "pictures"
@@ -246,8 +243,7 @@ def make_items(args, tokenizer, processor):
 
 def annotate(args, device):
     """Write the records of --annotate with the critic's advantage of each assistant turn, or of each candidate."""
-    is_file = from_rank0(lambda: Path(args.annotate).is_file())
-    of_turns = is_file and from_rank0(lambda: b'"candidates": [' in open(args.annotate, "rb").readline())
+    of_turns = begins_with(args.annotate, b'"candidates": [')
     kind, key = ("candidates", ("task_id", "sample", "turn")) if of_turns else ("scored", ("task_id", "sample"))
     output = Output(args.out, {"script": "train_critic --annotate"},
                     {"--annotate": args.annotate, "--critic": args.critic}, args.overwrite, key)
@@ -284,6 +280,9 @@ def say(*parts):
         print(*parts, flush=True)
 
 
+say_once = functools.cache(say)
+
+
 def barrier():
     if dist.is_initialized():
         dist.barrier()
@@ -295,6 +294,11 @@ def from_rank0(function):
     if world() > 1:
         dist.broadcast_object_list(box)
     return box[0]
+
+
+def begins_with(path, words):
+    """Whether a file is there whose first line holds these words: what kind of record it has."""
+    return from_rank0(lambda: Path(path).is_file() and words in open(path, "rb").readline())
 
 
 def gather(mine):
@@ -311,10 +315,10 @@ def start_process_group():
     cuda = torch.cuda.is_available()
     if cuda:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
-    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
-        dist.init_process_group("cuda:nccl,cpu:gloo" if cuda else "gloo")
-    elif cuda:
-        dist.init_process_group("cuda:nccl,cpu:gloo", store=dist.HashStore(), rank=0, world_size=1)
+    torchrun = {"RANK", "WORLD_SIZE"} <= os.environ.keys()
+    if cuda or torchrun:
+        alone = {} if torchrun else {"store": dist.HashStore(), "rank": 0, "world_size": 1}
+        dist.init_process_group("cuda:nccl,cpu:gloo" if cuda else "gloo", **alone)
     return torch.device("cuda", torch.cuda.current_device()) if cuda else torch.device("cpu")
 
 
@@ -444,8 +448,8 @@ def items_of(pairs, turns, tokenizer, processor=None, pictures=None):
     turns: a function of a record that returns its turns.
     """
     records = {id(record): record for pair in pairs for record in pair[:2] if record is not None}
-    sequences, of_record = [], {}
     encoded = sequences_of([turns(record) for record in records.values()], tokenizer, processor, pictures)
+    sequences, of_record = [], {}
     for key, joined in zip(records, encoded):
         of_record[key] = list(range(len(sequences), len(sequences) + len(joined)))
         sequences += joined
@@ -478,13 +482,10 @@ def leave_out_long(items, sequences, args):
              if all(len(sequences[i].ids) <= args.max_length for i in item.chosen + item.rejected)]
     if len(short) < len(items):
         say(f"{args.input}: {len(items) - len(short)} of {len(items)} left out: longer than {args.max_length} tokens")
-    if not short:
-        die(f"{args.input}: --max-length {args.max_length} leaves nothing to train on")
     used = sorted({i for item in short for i in item.chosen + item.rejected})
-    number_of = {i: n for n, i in enumerate(used)}
-    renumber = lambda side: [number_of[i] for i in side]
-    items = [item._replace(chosen=renumber(item.chosen), rejected=renumber(item.rejected)) for item in short]
-    return items, [sequences[i] for i in used]
+    new = {i: n for n, i in enumerate(used)}
+    return [item._replace(chosen=[new[i] for i in item.chosen], rejected=[new[i] for i in item.rejected])
+            for item in short], [sequences[i] for i in used]
 
 
 def hold_out(items, share, seed):
@@ -492,7 +493,7 @@ def hold_out(items, share, seed):
     tasks = list(dict.fromkeys(item.task for item in items))
     count = math.ceil(share * len(tasks))
     if count == len(tasks):
-        die(f"--held-out {share:g} of {len(tasks)} tasks leaves nothing to train on")
+        die(f"nothing is left to train on: {len(tasks)} tasks (see --max-length), --held-out {share:g} of them")
     chosen = {tasks[i] for i in np.random.default_rng([seed, 1]).permutation(len(tasks))[:count]}
     return [item for item in items if item.task not in chosen], [item for item in items if item.task in chosen]
 
@@ -571,11 +572,6 @@ def end_of_turn(tokenizer):
     return found[:1] or [i for i in [tokenizer.eos_token_id] if i is not None]
 
 
-@functools.cache
-def say_once(text):
-    say(text)
-
-
 def ids_are_of(tokenizer, responses):
     """Whether sampled ids are this tokenizer's: all are in its vocabulary, and of some the text is what was recorded.
 
@@ -628,10 +624,9 @@ def join_turns(turns):
         ids = np.concatenate([prompt, response])
         scored = np.arange(len(prompt), len(ids))
         turn = np.full(len(response), n)
-        last = sequences[-1] if sequences else None
-        if last is not None and len(last.ids) <= len(prompt) and np.array_equal(last.ids, prompt[:len(last.ids)]):
+        if sequences and np.array_equal(sequences[-1].ids, prompt[:len(sequences[-1].ids)]):
+            last = sequences.pop()
             scored, turn = np.concatenate([last.scored, scored]), np.concatenate([last.turn, turn])
-            sequences.pop()
         sequences.append(Sequence(ids, scored, turn))
     return sequences
 
@@ -675,14 +670,14 @@ def common_prefix(a, b):
     return int(different[0]) if len(different) else length
 
 
-def reading_order(sequences, indices):
-    """The indices sorted as words in a dictionary: sequences that share a beginning follow each other."""
-    return sorted(indices, key=lambda i: sequences[i].ids.astype(">i4").tobytes())
+def reading_order(sequences):
+    """Their indices, sorted as words in a dictionary: sequences that share a beginning follow each other."""
+    return sorted(range(len(sequences)), key=lambda i: sequences[i].ids.astype(">i4").tobytes())
 
 
 def tree_tokens(sequences):
     """How many tokens the sequences take once everything shared at their beginning is there once."""
-    ids = [sequences[n].ids for n in reading_order(sequences, range(len(sequences)))]
+    ids = [sequences[n].ids for n in reading_order(sequences)]
     return sum(map(len, ids)) - sum(common_prefix(a, b) for a, b in zip(ids, ids[1:]))
 
 
@@ -694,8 +689,8 @@ def plant(sequences, block=256):
     """Lay sequences out as a forest.
 
     The longest sequence is a tree's trunk, one stretch of the row that is causal in itself; branches follow it, those
-    that leave it last come first, each planted in the same way. `block` bounds how many tokens of neighbouring branches
-    are attended together on a CPU.
+    that leave it last come first, each planted in the same way (one that shares no token is a tree of its own). `block`
+    bounds how many tokens of neighbouring branches are attended together on a CPU.
     """
     ids, ends, positions, paths, blocks, length = [], [], [], [None] * len(sequences), [], 0
 
@@ -725,11 +720,7 @@ def plant(sequences, block=256):
             grow(branch, path[:-shared])
             end[:-shared] = length
 
-    roots = {}
-    for i, sequence in enumerate(sequences):
-        roots.setdefault(int(sequence.ids[0]), []).append(i)
-    for members in roots.values():
-        grow(members, np.empty(0, np.int64))
+    grow(list(range(len(sequences))), np.empty(0, np.int64))
     join = lambda parts: np.concatenate(parts).astype(np.int64)
     return Forest(join(ids), join(positions), join(ends), paths, blocks)
 
@@ -783,18 +774,11 @@ def collate(sequences, side_of, sides, device, pack, reference=None):
     target = np.concatenate([s.ids[s.scored] for s in sequences]).astype(np.int64)
     key = np.concatenate([s.turn + side * 100_000 for s, side in zip(sequences, side_of)]).astype(np.int64)
     turns, turn = np.unique(key, return_inverse=True)
-    cached = np.zeros(len(scored), np.float32) if reference is None else np.concatenate(reference)
+    cached = np.concatenate(reference) if reference else np.zeros(len(scored), np.float32)
     to = lambda array: torch.from_numpy(np.ascontiguousarray(array)).to(device, non_blocking=True)
     return Batch(ids=to(ids), positions=to(positions), forest=forest, source=to(source), scored=to(scored),
                  target=to(target), turn=to(turn), side=to(turns // 100_000), sides=sides, reference=to(cached),
                  tokens=tokens, attended=attended, views=tuple(s.view for s in sequences))
-
-
-def empty_batch(device, pack, example):
-    """A forward pass that counts for nothing: keeps ranks in step when one has fewer micro-batches."""
-    if not example.view:  # else the picture's layers have to run on every rank too
-        example = Sequence(np.zeros(2, np.int32), np.array([1]), np.array([0]))
-    return collate([example], [0], 1, device, pack)
 
 
 # ---- Attention over a forest
@@ -938,7 +922,7 @@ class TokenLogps(torch.autograd.Function):
         scale, cap, chunk = ctx.settings
         hidden, weight, bias, target, *normalisers = ctx.saved_tensors
         d_hidden, d_weight, d_bias = [], None, None
-        for i, (h, t, g) in enumerate(zip(hidden.split(chunk), target.split(chunk), gradient.split(chunk))):
+        for i, (h, t, g) in enumerate(zip(hidden.split(chunk), target.split(chunk), (scale * gradient).split(chunk))):
             # A kept chunk is used up: changed in place, and its memory is free for the layers' backward passes.
             logits = ctx.kept.pop(0) if ctx.kept else TokenLogps.logits_of(h, weight, bias, scale, cap)
             slope = None if cap is None else 1 - (logits / cap) ** 2
@@ -946,8 +930,6 @@ class TokenLogps(torch.autograd.Function):
             d.scatter_add_(1, t[:, None], g[:, None])                          # + g at the target
             if slope is not None:
                 d.mul_(slope)
-            if scale != 1.0:
-                d.mul_(scale)
             if bias is not None:
                 d_bias = d.sum(0) if d_bias is None else d_bias + d.sum(0)
             d = d.to(weight.dtype)
@@ -1006,21 +988,13 @@ class Scorer(nn.Module):
 @torch.no_grad()
 def score_all(model, sequences, device, args, title):
     """One number for each scored token of each sequence: a list of float32 arrays. Ranks share the work."""
-    if as_trees(sequences, args.pack):
-        order, cost = reading_order(sequences, range(len(sequences))), tree_tokens
-    else:
-        order, cost = sorted(range(len(sequences)), key=lambda i: len(sequences[i].ids)), padded_tokens
-    rows = cut(order, lambda part: cost([sequences[i] for i in part]) <= args.micro_tokens)
-    mine = rows[rank()::world()]
-    result = {}
-    for n in progress(range(-(-len(rows) // world())), title, "batch"):
-        part = mine[n] if n < len(mine) else []
-        batch = empty_batch(device, args.pack, sequences[0])
-        if part:
-            batch = collate([sequences[i] for i in part], [0] * len(part), 1, device, args.pack)
-        values = model(batch).float().cpu().numpy()
-        ends = np.cumsum([len(sequences[i].scored) for i in part])
-        result.update(zip(part, np.split(values, ends[:-1]) if part else []))
+    order, result = reading_order(sequences), {}
+    ordered = [sequences[i] for i in order]
+    parts = micro_batches([Item([n], [], ()) for n in range(len(order))], ordered, args)
+    for part in progress(parts, title, "batch"):
+        values = model(collate_items(part, ordered, None, device, args)).float().cpu().numpy()
+        ends = np.cumsum([len(ordered[item.chosen[0]].scored) for item in part])
+        result.update(zip([order[item.chosen[0]] for item in part], np.split(values, ends[:-1])))
     release(model)
     result = gather(result)
     return [result[i] for i in range(len(sequences))]
@@ -1126,16 +1100,13 @@ class Critic:
     def sequences(self, turns, with_c):
         if with_c and any(c is None for _, _, c in turns):
             die(f"{self.path} was trained with c: each turn needs its task's ground_truth")
-        turns = [(messages, response, c if with_c else None) for messages, response, c in turns]
-        if self.processor:
-            return view_turns(turns, self.processor, Path(self.path).parent / "cache" / "pictures")
-        return [join_turns([turn])[0] for turn in tokenise(self.tokenizer, in_context(turns))]
+        each = [[(messages, response, c if with_c else None)] for messages, response, c in turns]
+        pictures = Path(self.path).parent / "cache" / "pictures"
+        return [sequence for sequence, in sequences_of(each, self.tokenizer, self.processor, pictures)]
 
     def score(self, path, sequences):
-        model = self.models.get(path)
-        if model is None:
-            head = copy.deepcopy(self.head)  # which is sharded with the model
-            model = load_model(path, self.device, self.args, head, train=False, processor=self.processor)
+        model = self.models.get(path) or load_model(  # which shards its head as well: a copy
+            path, self.device, self.args, copy.deepcopy(self.head), train=False, processor=self.processor)
         if self.resident:
             self.models[path] = model
         title = "" if self.resident else "critic" if path == self.path else "reference"
@@ -1265,9 +1236,7 @@ def save_model(model, tokenizer, seed, args, cost, note=None):
         named = {name for name, _ in lm.named_parameters()}  # a tied weight has one name here
         kind = getattr(torch, args.save_dtype)
         steps = [json.loads(line) for line in (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-        cost = {key: int(cost.get(key, 0)) for key in COSTS}
-        cost["optimizer_steps"] += len(steps)
-        cost["training_tokens"] += sum(step["tokens"] for step in steps)
+        cost += Counter(optimizer_steps=len(steps), training_tokens=sum(step["tokens"] for step in steps))
         try:
             shutil.rmtree(part, ignore_errors=True)
             lm.generation_config = GenerationConfig.from_model_config(lm.config)  # the seed's own is copied below
@@ -1278,7 +1247,7 @@ def save_model(model, tokenizer, seed, args, cost, note=None):
             generation = cached_file(seed, "generation_config.json", _raise_exceptions_for_missing_entries=False)
             if generation:  # as the seed model has it: all of its end tokens
                 shutil.copy(generation, part / "generation_config.json")
-            (part / "cost.json").write_text(json.dumps(cost, indent=1) + "\n")
+            (part / "cost.json").write_text(json.dumps({key: int(cost[key]) for key in COSTS}, indent=1) + "\n")
             if note:
                 head = {key: state[f"head.{key}"].float().flatten().tolist()
                         for key in ("weight", "bias")} if model.head is not None else None
@@ -1312,8 +1281,9 @@ def step_items(items, args):
     return steps[:args.max_steps] if args.max_steps else steps
 
 
-def micro_batches(items, sequences, args):
-    """This rank's micro-batches of some items; every rank has as many, where it needs fewer the last are empty."""
+def micro_batches(items, sequences, args, most=0):
+    """This rank's micro-batches, of at most so many items (0: any number) and --micro-tokens. Every rank has as many;
+    where it needs fewer the last are empty."""
     of = lambda part: [sequences[i] for item in part for i in item.chosen + item.rejected]
     longest = lambda item: max(len(sequences[i].ids) for i in item.chosen + item.rejected)
     if as_trees(sequences, args.pack):  # neighbours share most: each rank takes a stretch of about the same length
@@ -1324,20 +1294,22 @@ def micro_batches(items, sequences, args):
     else:
         ordered, cost = sorted(items, key=longest), padded_tokens
         portions = [ordered[n::world()] for n in range(world())]
-    fits = lambda part: (not args.micro_batch or len(part) <= args.micro_batch) and cost(of(part)) <= args.micro_tokens
+    fits = lambda part: (not most or len(part) <= most) and cost(of(part)) <= args.micro_tokens
     parts = [cut(portion, fits) for portion in portions]
     mine = parts[rank()]
     return mine + [[]] * (max(map(len, parts)) - len(mine))
 
 
 def collate_items(items, sequences, reference, device, args):
-    """Items as one batch: side 2i is item i's chosen, 2i + 1 its rejected."""
-    if not items:
-        return empty_batch(device, args.pack, sequences[0])
+    """Items as one batch: side 2i is item i's chosen, 2i + 1 its rejected. No items: a batch that counts for nothing,
+    which keeps ranks in step when one has fewer micro-batches."""
+    if not items:  # of an image-text model a whole example: the picture's layers have to run on every rank too
+        example = Sequence(np.zeros(2, np.int32), np.array([1]), np.array([0]))
+        return collate([sequences[0] if sequences[0].view else example], [0], 1, device, args.pack)
     index = [(i, 2 * n + s) for n, item in enumerate(items)
              for s, side in enumerate((item.chosen, item.rejected)) for i in side]
     return collate([sequences[i] for i, _ in index], [side for _, side in index], 2 * len(items), device,
-                   args.pack, [reference[i] for i, _ in index] if reference is not None else None)
+                   args.pack, reference and [reference[i] for i, _ in index])
 
 
 def learning_rate(step, steps, peak, warmup=0.03, final=0.1):
@@ -1406,7 +1378,7 @@ def step_metrics(step, rate, norm, total, begun, device, args):
 def evaluate(model, items, sequences, reference, loss_of, device, args):
     """Loss and accuracy on held-out items, as metrics."""
     total = {}
-    for part in micro_batches(items, sequences, args):
+    for part in micro_batches(items, sequences, args, args.micro_batch):
         batch = collate_items(part, sequences, reference, device, args)
         values = model(batch)
         accumulate(total, loss_of(values, batch, part, args)[1] if part else {})
@@ -1483,15 +1455,15 @@ def begin_training(model, args, settings):
     signals.clear()
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, lambda number, frame: signals.append(number))
-    return optimizer, first, from_rank0(lambda: cut_back_metrics(out / "metrics.jsonl", first))
 
-
-def cut_back_metrics(file, step):
-    """Drop the lines after the step that training goes on from. Returns the least held-out loss before it."""
-    lines = file.read_text(encoding="utf-8").splitlines()[:step] if file.is_file() else []
-    with whole(file) as part:
-        part.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
-    return min((json.loads(line).get("held_out_loss", math.inf) for line in lines), default=math.inf)
+    def cut_back():
+        """Drop the metrics after that step; returns the least held-out loss before it."""
+        file = out / "metrics.jsonl"
+        lines = file.read_text(encoding="utf-8").splitlines(keepends=True)[:first] if file.is_file() else []
+        with whole(file) as part:
+            part.write_text("".join(lines), encoding="utf-8")
+        return min((json.loads(line).get("held_out_loss", math.inf) for line in lines), default=math.inf)
+    return optimizer, first, from_rank0(cut_back)
 
 
 def state_of(model, *optimizers):
@@ -1611,8 +1583,7 @@ def photograph(pages, folder):
     """{page: file of its picture}. Each page is rendered once, by one of the ranks; what fails to render is white."""
     from PIL import Image
     from render import Renderer
-    name = lambda page: hashlib.sha256(page.encode("utf-8", "replace")).hexdigest()[:24]
-    files = {page: folder / f"{name(page)}.png" for page in pages}
+    files = {page: folder / f"{hashlib.sha256(page.encode('utf-8', 'replace')).hexdigest()[:24]}.png" for page in pages}
     missing = from_rank0(lambda: sorted(page for page, file in files.items() if not file.is_file()))[rank()::world()]
     if missing:
         failed = 0
@@ -1729,119 +1700,108 @@ def make_tiny_model(path, texts, vocabulary, seed):
 # ---- The command line
 
 
+def adder(parser):
+    """parser.add_argument(name, help=...), whose help ends in the flag's default, if it has a fixed one."""
+    return lambda name, text, **how: parser.add_argument(
+        name, help=text + (f" (default {how['default']})" if "default" in how else ""), **how)
+
+
 def training_flags(parser, lr, epochs, batch_size):
     """The flags that both training scripts have; the first three have defaults of the stage's, in words here."""
-    flag, share, count = parser.add_argument, number(float, least=0, most=1), number(int, least=0)
+    flag, share, count, positive = adder(parser), number(float, least=0, most=1), number(int, least=0), number(int, 1)
     # data
-    flag("--run-name", default="default", help="the defaults below lie in runs/RUN_NAME (default default)")
-    flag("--domain", choices=["backend", "frontend"], default="backend",
-         help="frontend: epochs, pairs and gap default to the paper's for pages (default backend)")
-    flag("--pair-rule", choices=["best-vs-lower", "all"],
-         help="best-vs-lower: a task's first fully passing trajectory against each lower one; all: every two whose "
-              "rewards differ (default best-vs-lower; frontend all)")
-    flag("--min-gap", type=share, help="smallest difference of rewards in a pair (default 0; frontend 0.1)")
-    flag("--pairs-per-task", type=count, default=0,
-         help="most pairs of one task, a random choice; 0: all (default 0)")
-    flag("--limit-tasks", type=count, default=0,
-         help="use the first so many tasks of --in, all their trajectories; 0: all (default 0)")
-    flag("--held-out", type=share, default=0.0, help="share of the tasks that is not trained on; loss and accuracy "
-         "there are logged as held_out_loss and held_out_accuracy (default 0)")
-    flag("--held-out-every", type=number(int, least=1), default=50,
-         help="steps between measurements on the held-out tasks; there is one after the last step (default 50)")
-    flag("--keep-best", action="store_true", help="write the weights with the least held_out_loss, not the last ones")
-    flag("--shuffle", choices=["pairs", "turns", "trajectories"], default="turns",
-         help="what is shuffled: pairs (released code); turns, whose pairs stay in one step (with --pairs-per-turn 4 "
-              "half the work); trajectories (or tasks): cheaper still, but a step's pairs are alike (default turns)")
+    flag("--run-name", "the defaults below lie in runs/RUN_NAME", default="default")
+    flag("--domain", "frontend: epochs, pairs and gap default to the paper's for pages",
+         choices=["backend", "frontend"], default="backend")
+    flag("--pair-rule", "best-vs-lower: a task's first fully passing trajectory against each lower one; all: every two "
+         "whose rewards differ (default best-vs-lower; frontend all)", choices=["best-vs-lower", "all"])
+    flag("--min-gap", "smallest difference of rewards in a pair (default 0; frontend 0.1)", type=share)
+    flag("--pairs-per-task", "most pairs of one task, a random choice; 0: all", type=count, default=0)
+    flag("--limit-tasks", "use the first so many tasks of --in, all their trajectories; 0: all", type=count, default=0)
+    flag("--held-out", "share of the tasks that is not trained on; loss and accuracy there are logged as held_out_loss "
+         "and held_out_accuracy", type=share, default=0.0)
+    flag("--held-out-every", "steps between measurements on the held-out tasks; there is one after the last step",
+         type=positive, default=50)
+    flag("--keep-best", "write the weights with the least held_out_loss, not the last ones", action="store_true")
+    flag("--shuffle", "what is shuffled: pairs (released code); turns, whose pairs stay in one step (with "
+         "--pairs-per-turn 4 half the work); trajectories (or tasks): cheaper still, but a step's pairs are alike",
+         choices=["pairs", "turns", "trajectories"], default="turns")
     # optimisation
-    flag("--lr", type=number(float, above=0, most=1e38), help=f"peak learning rate of AdamW (default {lr})")
-    flag("--epochs", type=number(int, least=1), help=f"passes over the data (default {epochs})")
-    flag("--batch-size", type=number(int, least=1),
-         help=f"pairs (or dialogues) a step, over all ranks (default {batch_size})")
-    flag("--max-steps", type=count, default=0, help="stop after so many steps; 0: all (default 0)")
-    flag("--warmup", type=share, default=0.03, help="share of the steps with rising rate (default 0.03)")
-    flag("--final-lr", type=share, default=0.1, help="where the cosine ends, times --lr (default 0.1)")
-    flag("--betas", type=number(float, least=0, most=0.99999), nargs=2, default=[0.9, 0.95],
-         help="AdamW's averages (default 0.9 0.95)")
-    flag("--weight-decay", type=number(float, least=0), default=0.0, help="AdamW's weight decay (default 0)")
-    flag("--clip", type=number(float, above=0), default=1.0, help="largest norm of the gradient (default 1.0)")
-    flag("--seed", type=count, default=0, help="seed of every random choice (default 0)")
+    flag("--lr", f"peak learning rate of AdamW (default {lr})", type=number(float, above=0, most=1e38))
+    flag("--epochs", f"passes over the data (default {epochs})", type=positive)
+    flag("--batch-size", f"pairs (or dialogues) a step, over all ranks (default {batch_size})", type=positive)
+    flag("--max-steps", "stop after so many steps; 0: all", type=count, default=0)
+    flag("--warmup", "share of the steps with rising rate", type=share, default=0.03)
+    flag("--final-lr", "where the cosine ends, times --lr", type=share, default=0.1)
+    flag("--betas", "AdamW's averages", type=number(float, least=0, most=0.99999), nargs=2, default=[0.9, 0.95])
+    flag("--weight-decay", "AdamW's weight decay", type=number(float, least=0), default=0.0)
+    flag("--clip", "largest norm of the gradient", type=number(float, above=0), default=1.0)
+    flag("--seed", "seed of every random choice", type=count, default=0)
     # memory and speed
-    flag("--pack", choices=["tree", "none"], default="tree",
-         help="tree: compute shared beginnings once; none: padded rows, for attention without masks (default tree)")
-    flag("--micro-tokens", type=number(int, least=1), default=8192,
-         help="most tokens in one forward pass; the rest of a step is accumulated (default 8192)")
-    flag("--micro-batch", type=count, default=0,
-         help="most pairs in one forward pass; 0: as many as --micro-tokens allow (default 0)")
-    flag("--max-length", type=count, default=0,
-         help="leave out dialogues of more tokens; 0: none, and one too long for the model is an error (default 0)")
-    flag("--checkpointing", choices=["none", "selective", "full"], default="none",
-         help="layers whose activations are not kept but computed again: none, every second, all (default none)")
-    flag("--cpu-offload", action="store_true",
-         help="keep parameters and AdamW's averages in CPU memory (under torchrun, or with CUDA)")
-    flag("--dtype", choices=["float32", "bfloat16"], default="float32",
-         help="of the layers' matrix products on a CPU; bfloat16 is twice as fast on one with AVX512-BF16 or AMX; "
-              "weights and log-probabilities stay float32; CUDA always has bfloat16 (default float32)")
-    flag("--compile", action="store_true", help="torch.compile each decoder layer; the first steps are slow")
+    flag("--pack", "tree: compute shared beginnings once; none: padded rows, for attention without masks",
+         choices=["tree", "none"], default="tree")
+    flag("--micro-tokens", "most tokens in one forward pass; the rest of a step is accumulated", type=positive,
+         default=8192)
+    flag("--micro-batch", "most pairs in one forward pass; 0: as many as --micro-tokens allow", type=count, default=0)
+    flag("--max-length", "leave out dialogues of more tokens; 0: none, and one too long for the model is an error",
+         type=count, default=0)
+    flag("--checkpointing", "layers whose activations are not kept but computed again: none, every second, all",
+         choices=["none", "selective", "full"], default="none")
+    flag("--cpu-offload", "keep parameters and AdamW's averages in CPU memory (under torchrun, or with CUDA)",
+         action="store_true")
+    flag("--dtype", "of the layers' matrix products on a CPU; bfloat16 is twice as fast on one with AVX512-BF16 or "
+         "AMX; weights and log-probabilities stay float32; CUDA always has bfloat16",
+         choices=["float32", "bfloat16"], default="float32")
+    flag("--compile", "torch.compile each decoder layer; the first steps are slow", action="store_true")
     # watching it, and checkpoints
-    flag("--tracker", choices=["none", "tensorboard", "wandb"], default="none",
-         help="send the metrics there as well (default none)")
-    flag("--save-dtype", choices=["float32", "bfloat16", "float16"], default="float32",
-         help="precision of the written model; bfloat16 loses most updates of a rate of 2e-7 (default float32)")
-    flag("--save-every", type=count, default=200,
-         help="steps between checkpoints, from which the same command continues; 0: none (default 200)")
-    flag("--keep", type=number(int, least=1), default=2, help="checkpoints to keep (default 2)")
-    flag("--overwrite", action="store_true", help="start again and replace the output")
+    flag("--tracker", "send the metrics there as well", choices=["none", "tensorboard", "wandb"], default="none")
+    flag("--save-dtype", "precision of the written model; bfloat16 loses most updates of a rate of 2e-7",
+         choices=["float32", "bfloat16", "float16"], default="float32")
+    flag("--save-every", "steps between checkpoints, from which the same command continues; 0: none", type=count,
+         default=200)
+    flag("--keep", "checkpoints to keep", type=positive, default=2)
+    flag("--overwrite", "start again and replace the output", action="store_true")
 
 
-def default(value, fallback):
-    return fallback if value is None else value
-
-
-def common_defaults(args):
-    """What both scripts' flags default to by domain; called by their parse_args alone."""
+def parse_with_defaults(parser, defaults):
+    """Parse twice: some flags' defaults depend on what others say. defaults(args, run folder, is it pages): a dict."""
+    args = parser.parse_args()
     pages = args.domain == "frontend"
-    args.pair_rule = args.pair_rule or ("all" if pages else "best-vs-lower")
-    args.min_gap = default(args.min_gap, 0.1 if pages else 0.0)
+    pairs = {"pair_rule": "all", "min_gap": 0.1} if pages else {"pair_rule": "best-vs-lower", "min_gap": 0.0}
+    parser.set_defaults(**pairs, **defaults(args, Path("runs") / args.run_name, pages))
+    args = parser.parse_args()
     if args.keep_best and not args.held_out:
         die("--keep-best chooses by the loss on held-out tasks: give it a share of them, such as --held-out 0.05")
+    return args
 
 
 def parse_args():
     parser = argparse.ArgumentParser(description="Train the turn-wise advantage critic (SWEET-RL, stage 1).")
-    flag = parser.add_argument
+    flag = adder(parser)
     # paths
-    flag("--in", dest="input", help="scored trajectories (default runs/RUN_NAME/train.scored.jsonl)")
-    flag("--model", help="seed model, also the reference: folder or hub name (default runs/RUN_NAME/base)")
-    flag("--out", help="folder of the critic (default runs/RUN_NAME/critic); with --annotate: a JSON lines file "
-                       "(default runs/RUN_NAME/train.annotated.jsonl)")
-    flag("--annotate", metavar="FILE", help="do not train: write FILE's trajectories (or candidates) to --out with the "
-                                            "critic's advantage at each turn (or of each candidate)")
-    flag("--critic", help="the critic that --annotate uses (default runs/RUN_NAME/critic)")
+    flag("--in", "scored trajectories (default runs/RUN_NAME/train.scored.jsonl)", dest="input")
+    flag("--model", "seed model, also the reference: folder or hub name (default runs/RUN_NAME/base)")
+    flag("--out", "folder of the critic (default runs/RUN_NAME/critic); with --annotate: a JSON lines file (default "
+         "runs/RUN_NAME/train.annotated.jsonl)")
+    flag("--annotate", "do not train: write FILE's trajectories (or candidates) to --out with the critic's advantage "
+         "at each turn (or of each candidate)", metavar="FILE")
+    flag("--critic", "the critic that --annotate uses (default runs/RUN_NAME/critic)")
     # the critic
-    flag("--beta", type=number(float, above=0), default=0.1, help="inverse temperature of Eq. 2 (default 0.1)")
-    flag("--advantage", choices=["mean-per-turn", "mean-per-trajectory", "sum"], default="mean-per-turn",
-         help="a trajectory's score: the sum of its turns' mean log-ratios (paper), one mean over all tokens (released "
-              "code), or their plain sum (default mean-per-turn)")
-    flag("--context", choices=["with-c", "without-c"], default="with-c",
-         help="whether the critic sees the reference solution (default with-c)")
-    flag("--head", choices=["log-ratio", "regression", "value", "q"], default="log-ratio",
-         help="log-ratio (Eq. 3); regression: a linear head on a turn's mean hidden state (frontend: of an image-text "
-              "model that sees both pages); value: one trained on success; q: on the reward, by temporal differences "
-              "(default log-ratio)")
-    flag("--nll", type=number(float, least=0), default=0.01,
-         help="weight of the chosen side's mean NLL per token (default 0.01)")
+    flag("--beta", "inverse temperature of Eq. 2", type=number(float, above=0), default=0.1)
+    flag("--advantage", "a trajectory's score: the sum of its turns' mean log-ratios (paper), one mean over all tokens "
+         "(released code), or their plain sum", choices=["mean-per-turn", "mean-per-trajectory", "sum"],
+         default="mean-per-turn")
+    flag("--context", "whether the critic sees the reference solution", choices=["with-c", "without-c"],
+         default="with-c")
+    flag("--head", "log-ratio (Eq. 3); regression: a linear head on a turn's mean hidden state (frontend: of an "
+         "image-text model that sees both pages); value: one trained on success; q: on the reward, by temporal "
+         "differences", choices=["log-ratio", "regression", "value", "q"], default="log-ratio")
+    flag("--nll", "weight of the chosen side's mean NLL per token", type=number(float, least=0), default=0.01)
     training_flags(parser, lr="2e-7", epochs="4; frontend 8", batch_size="8")
-    args = parser.parse_args()
-    run, pages = Path("runs") / args.run_name, args.domain == "frontend"
-    args.pictures = pages and args.head == "regression"
-    args.lr, args.batch_size = default(args.lr, 2e-7), default(args.batch_size, 8)
-    args.epochs = default(args.epochs, 8 if pages else 4)
-    args.input = args.input or str(run / "train.scored.jsonl")
-    args.model = args.model or str(run / "base")
-    args.critic = args.critic or str(run / "critic")
-    args.out = args.out or str(run / "train.annotated.jsonl" if args.annotate else run / "critic")
-    common_defaults(args)
-    return args
+    return parse_with_defaults(parser, lambda args, run, pages: {
+        "input": f"{run}/train.scored.jsonl", "model": f"{run}/base", "critic": f"{run}/critic",
+        "out": f"{run}/train.annotated.jsonl" if args.annotate else f"{run}/critic", "lr": 2e-7,
+        "epochs": 8 if pages else 4, "batch_size": 8, "pictures": pages and args.head == "regression"})
 
 
 if __name__ == "__main__":

@@ -48,12 +48,12 @@ import torch.nn.functional as F
 
 from sandbox import ANSWER_MARK, check_path, die, fingerprint, monte_carlo_returns, number, read, whole
 from train_critic import (
-    Critic, Item, accumulate, barrier, begin_training, candidate_turns, check_dialogue, check_lengths, checked_settings,
-    collate_items, common_defaults, default, digest, evaluate, finish, first_tasks, from_rank0, half_squared_log_ratio,
-    hold_out, items_of, join_turns, learning_rate, leave_out_long, load_model, load_tokenizer, make_tiny_model,
-    micro_batches, open_log, optimizer_step, pair_tasks, put_c_in_front, rank, read_trajectories, reduce_at_the_end,
-    reference_logps, response_of, save_model, save_or_stop, say, segment_sum, start_process_group, step_items,
-    step_metrics, tokenise, training_flags, turns_of, unpack_gguf, world)
+    Critic, Item, accumulate, adder, barrier, begin_training, begins_with, candidate_turns, check_dialogue,
+    check_lengths, checked_settings, collate_items, digest, evaluate, finish, first_tasks, from_rank0,
+    half_squared_log_ratio, hold_out, items_of, join_turns, learning_rate, leave_out_long, load_model, load_tokenizer,
+    make_tiny_model, micro_batches, open_log, optimizer_step, pair_tasks, parse_with_defaults, put_c_in_front, rank,
+    read_trajectories, reduce_at_the_end, reference_logps, response_of, save_model, save_or_stop, say, segment_sum,
+    start_process_group, step_items, step_metrics, tokenise, training_flags, turns_of, unpack_gguf, world)
 
 # ---- The mathematics
 
@@ -111,10 +111,8 @@ def draw_pairs(advantages, texts, count, rng):
     """
     order = sorted(range(len(advantages)), key=lambda i: -advantages[i])
     half = len(order) // 2
-    upper, lower = order[:half], order[len(order) - half:]
-    upper, lower = rng.permutation(upper), rng.permutation(lower)
-    pairs = [(int(upper[k % half]), int(lower[k % half])) for k in range(min(count, half))] if half else []
-    return [(i, j) for i, j in pairs if texts[i] != texts[j]]
+    upper, lower = rng.permutation(order[:half]), rng.permutation(order[len(order) - half:])
+    return [(int(i), int(j)) for i, j in zip(upper[:count], lower) if texts[int(i)] != texts[int(j)]]
 
 
 # ---- The training loop
@@ -124,13 +122,13 @@ def main():
     args = parse_args()
     device = start_process_group()
     inputs = {"--in": args.input, **({} if args.model == "tiny" else {"--model": args.model})}
-    ranked = args.method == "sweet" and not holds_pairs(args.input)  # else --in holds the pairs
+    ranked = args.method == "sweet" and not begins_with(args.input, b'"chosen"')  # else --in holds the pairs
     if ranked:
         inputs["--critic"] = args.critic
     without_effect = set().union(*(m["uses"] for m in METHODS.values())) - METHODS[args.method]["uses"]
     if ranked:
         check_path(args.pairs, inputs.values())
-        if not holds_pairs(args.pairs) and Path(args.pairs).exists():
+        if not begins_with(args.pairs, b'"chosen"') and Path(args.pairs).exists():
             die(f"{args.pairs} exists and holds no pairs; name another file with --pairs")
     settings = checked_settings(args, inputs, without_effect, {"--pairs": args.pairs} if ranked else {})
     if settings is None:
@@ -157,7 +155,7 @@ def main():
     log = open_log(args, first, len(steps))
 
     for step in range(first, len(steps)):
-        begun, total, parts = time.perf_counter(), {}, micro_batches(steps[step], sequences, args)
+        begun, total, parts = time.perf_counter(), {}, micro_batches(steps[step], sequences, args, args.micro_batch)
         # Preferences weigh every pair alike; imitation weighs every token alike.
         weight = len(steps[step])
         if imitation:
@@ -193,11 +191,6 @@ def key_of(record):
 def rng_of(record, *seed):
     """Random numbers that depend on the turn and the seed alone, not on where in the file the turn stands."""
     return np.random.default_rng([*seed, zlib.crc32(json.dumps(key_of(record)).encode())])
-
-
-def holds_pairs(path):
-    """Whether a file is there and holds pairs (--in may, instead of candidates)."""
-    return from_rank0(lambda: Path(path).is_file() and b'"chosen"' in open(path, "rb").readline())
 
 
 def read_candidates(args):
@@ -339,21 +332,23 @@ def pair_items(path, tokenizer, limit_tasks):
 
 def trajectory_items(args, tokenizer):
     """Pairs of whole trajectories (multi-turn-dpo), or single dialogues (rejection-ft, sft); what they cost to make."""
-    sft = args.method == "sft"
-    tasks, cost = read_trajectories(args.input, "demonstration" if sft else "scored", args.limit_tasks, args.with_c > 0)
+    kind, with_c = ("demonstration", args.with_c) if args.method == "sft" else ("scored", 0.0)
+    tasks, cost = read_trajectories(args.input, kind, args.limit_tasks, with_c > 0)
     if args.method == "multi-turn-dpo":
         pairs = pair_tasks(tasks, args)
     else:
         pairs = [(record, None, task, 1.0) for task in tasks for record in tasks[task]]
     if args.method == "rejection-ft":
         rewards = [record["reward"] for record, *_ in pairs]
-        least = default(args.min_reward, float(np.quantile(rewards, 0.75)) if args.domain == "frontend" else 1.0)
+        least = args.min_reward
+        if least is None:
+            least = float(np.quantile(rewards, 0.75)) if args.domain == "frontend" else 1.0
         pairs = [pair for pair in pairs if pair[0]["reward"] >= least]
         say(f"{args.input}: {len(rewards) - len(pairs)} records left out: reward below {least:g} (--min-reward)")
         if not pairs:
             die(f"{args.input}: no trajectory is left to train on; sample more trajectories, or lower --min-reward")
     rng = np.random.default_rng(args.seed)
-    return *items_of(pairs, lambda record: turns_of(record, rng.random() < args.with_c), tokenizer), cost
+    return *items_of(pairs, lambda record: turns_of(record, rng.random() < with_c), tokenizer), cost
 
 
 def make_seed(args):
@@ -364,9 +359,7 @@ def make_seed(args):
     if file.suffix != ".gguf":
         return args.model
     path = Path(args.out).parent / "cache" / f"{file.stem}-{fingerprint(file)}"
-    if rank() == 0 and not path.exists():
-        unpack_gguf(file, path)
-    barrier()
+    from_rank0(lambda: path.exists() or unpack_gguf(file, path))
     return str(path)
 
 
@@ -378,9 +371,8 @@ def make_tiny(args):
     texts += [str(r["task"]["ground_truth"]) for r in records if (r.get("task") or {}).get("ground_truth")]
     texts += [put_c_in_front([{"role": "user", "content": ""}], "")[0]["content"], f"{ANSWER_MARK}\n"] * 100
     path = Path(args.out).parent / "cache" / f"tiny-{digest(texts, args.tiny_vocabulary, args.seed)}"
-    if rank() == 0 and not (path / "tokenizer.json").is_file():
-        make_tiny_model(path, texts, args.tiny_vocabulary, args.seed)
-    barrier()
+    from_rank0(lambda: (path / "tokenizer.json").is_file() or make_tiny_model(
+        path, texts, args.tiny_vocabulary, args.seed))
     return str(path)
 
 
@@ -399,61 +391,53 @@ METHODS = {  # what a method's flags default to (the paper's Table 5, which has 
 
 def parse_args():
     parser = argparse.ArgumentParser(description="Train the policy (SWEET-RL, stage 2), or a baseline.")
-    flag = parser.add_argument
+    flag = adder(parser)
     # paths
-    flag("--method", choices=list(METHODS), default="sweet", help="how to train (default sweet)")
-    flag("--in", dest="input",
-         help="candidates, scored trajectories, demonstrations or pairs (default: runs/RUN_NAME/train.candidates.jsonl "
-              "for sweet, train.scored.jsonl there for the baselines, data/DOMAIN/demonstrations.jsonl for sft)")
-    flag("--model",
-         help="seed model, also the reference: folder or hub name, GGUF file, or (sft) tiny "
-              "(default runs/RUN_NAME/base)")
-    flag("--critic", help="what ranks the candidates: the critic's folder; monte-carlo, the returns of "
-                          "runs/RUN_NAME/train.continuations.scored.jsonl (or the name of such a file); or random, to "
-                          "compare with (default runs/RUN_NAME/critic)")
-    flag("--pairs", help="where sweet writes its pairs (default runs/RUN_NAME/train.pairs.jsonl)")
-    flag("--out", help="folder of the policy (default runs/RUN_NAME/policy for sweet, runs/RUN_NAME/METHOD for the "
-                       "baselines, runs/RUN_NAME/base for sft)")
+    flag("--method", "how to train", choices=list(METHODS), default="sweet")
+    flag("--in", "candidates, scored trajectories, demonstrations or pairs (default "
+         "runs/RUN_NAME/train.candidates.jsonl for sweet, train.scored.jsonl there for the baselines, "
+         "data/DOMAIN/demonstrations.jsonl for sft)", dest="input")
+    flag("--model", "seed model, also the reference: folder or hub name, GGUF file, or (sft) tiny (default "
+         "runs/RUN_NAME/base)")
+    flag("--critic", "what ranks the candidates: the critic's folder; monte-carlo, the returns of "
+         "runs/RUN_NAME/train.continuations.scored.jsonl (or the name of such a file); or random, to compare with "
+         "(default runs/RUN_NAME/critic)")
+    flag("--pairs", "where sweet writes its pairs (default runs/RUN_NAME/train.pairs.jsonl)")
+    flag("--out", "folder of the policy (default runs/RUN_NAME/policy for sweet, runs/RUN_NAME/METHOD for the "
+         "baselines, runs/RUN_NAME/base for sft)")
     # preference optimisation
-    flag("--loss", choices=list(LOSSES), default="dpo",
-         help="dpo (Eq. 4); ipo; length-normalised-dpo: each side's log-ratio divided by its tokens, which wants a "
-              "larger --beta (default dpo)")
-    flag("--beta", type=number(float, above=0), default=0.1, help="inverse temperature of Eq. 4 (default 0.1)")
-    flag("--nll", type=number(float, least=0), default=0.01,
-         help="weight of the chosen side's mean NLL per token (default 0.01)")
+    flag("--loss", "dpo (Eq. 4); ipo; length-normalised-dpo: each side's log-ratio divided by its tokens, which wants "
+         "a larger --beta", choices=list(LOSSES), default="dpo")
+    flag("--beta", "inverse temperature of Eq. 4", type=number(float, above=0), default=0.1)
+    flag("--nll", "weight of the chosen side's mean NLL per token", type=number(float, least=0), default=0.01)
     # single methods
-    flag("--pairs-per-turn", type=number(int, least=1), default=1,
-         help="sweet: pairs drawn at each turn (default 1; released code 4)")
-    flag("--critic-reference", choices=["with-c", "without-c"], default="with-c",
-         help="sweet: whether Eq. 3's reference sees c (default with-c; released code without-c)")
-    flag("--min-reward", type=number(float, least=0, most=1),
-         help="rejection-ft: the reward to keep from (default 1.0; frontend: the upper quartile of the rewards)")
-    flag("--with-c", type=number(float, least=0, most=1),
-         help="sft: share of dialogues shown with c in front (default 0.33 for --model tiny, else 0)")
-    flag("--tiny-vocabulary", type=number(int, least=260), default=2048,
-         help="sft: tokens of the tiny model's tokenizer (default 2048)")
+    flag("--pairs-per-turn", "sweet: pairs drawn at each turn; released code 4", type=number(int, least=1), default=1)
+    flag("--critic-reference", "sweet: whether Eq. 3's reference sees c; released code without-c",
+         choices=["with-c", "without-c"], default="with-c")
+    flag("--min-reward", "rejection-ft: the reward to keep from (default 1.0; frontend: the upper quartile of the "
+         "rewards)", type=number(float, least=0, most=1))
+    flag("--with-c", "sft: share of dialogues shown with c in front (default 0.33 for --model tiny, else 0)",
+         type=number(float, least=0, most=1))
+    flag("--tiny-vocabulary", "sft: tokens of the tiny model's tokenizer", type=number(int, least=260), default=2048)
     in_words = lambda name: ", ".join(f"{method} {settings[name]}" for method, settings in METHODS.items())
     training_flags(parser, "2e-7; --model tiny 0.001", in_words("epochs") + "; frontend: "
                    + in_words("frontend_epochs"), in_words("batch_size"))
-    args = parser.parse_args()
-    run, tiny, method = Path("runs") / args.run_name, args.model == "tiny", METHODS[args.method]
-    if args.model is None and args.method == "sft":
-        die("--method sft needs --model: a folder or hub name, or tiny to start from a small random model")
-    if tiny and args.method != "sft":
-        die(f"--model tiny starts from nothing and goes with --method sft only; {args.method} needs a trained model")
-    args.lr = default(args.lr, 1e-3 if tiny else 2e-7)  # a random model needs thousandths
-    args.epochs = default(args.epochs, method["frontend_epochs" if args.domain == "frontend" else "epochs"])
-    args.batch_size = default(args.batch_size, method["batch_size"])
-    args.with_c = default(args.with_c, 0.33 if tiny else 0.0) if args.method == "sft" else 0.0
-    demonstrations = Path("data") / args.domain / "demonstrations.jsonl"
-    args.input = args.input or str(run / method["input"] if method["input"] else demonstrations)
-    args.model = args.model or str(run / "base")
-    args.out = args.out or str(run / method["out"])
-    args.critic = args.critic or str(run / "critic")
+
+    def defaults(args, run, pages):
+        tiny, method = args.model == "tiny", METHODS[args.method]
+        if args.model is None and args.method == "sft":
+            die("--method sft needs --model: a folder or hub name, or tiny to start from a small random model")
+        if tiny and args.method != "sft":
+            die(f"--model tiny starts from nothing and goes with --method sft only; {args.method} needs a trained one")
+        return {"input": f"{run}/{method['input']}" if method["input"] else f"data/{args.domain}/demonstrations.jsonl",
+                "model": f"{run}/base", "critic": f"{run}/critic", "pairs": f"{run}/train.pairs.jsonl",
+                "out": f"{run}/{method['out']}", "lr": 1e-3 if tiny else 2e-7,  # a random model needs thousandths
+                "epochs": method["frontend_epochs" if pages else "epochs"], "batch_size": method["batch_size"],
+                "with_c": 0.33 if tiny else 0.0}
+
+    args = parse_with_defaults(parser, defaults)
     if args.critic == "monte-carlo":
-        args.critic = str(run / "train.continuations.scored.jsonl")
-    args.pairs = args.pairs or str(run / "train.pairs.jsonl")
-    common_defaults(args)
+        args.critic = str(Path("runs") / args.run_name / "train.continuations.scored.jsonl")
     return args
 
 

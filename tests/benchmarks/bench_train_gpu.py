@@ -78,7 +78,7 @@ def run_row(shape, row, folder, steps):
     for step in range(steps + 2):  # two to warm up and compile
         wait()
         start, flops, computed, scored, loss = time.perf_counter(), 0, 0, 0, 0.0
-        parts = tp.micro_batches(items, sequences, args)
+        parts = tp.micro_batches(items, sequences, args, args.micro_batch)
         for n, part in enumerate(parts):
             tp.reduce_at_the_end(model, n == len(parts) - 1)
             if kind == "loop":  # padded rows, whole logits in float32
