@@ -271,7 +271,7 @@ compare = $(call table,Agents: $(1),,$(foreach n,$(2),$(call made,$n,$n.test.sco
 report:
 	$(foreach n,$(SIZES),$(call rank,$n tasks,$n,full-$n without-c-$n)$(newline))
 	$(call rank,400 tasks,400,full without-c)
-	$(call rank,what they are made of (Table 3),table3,full $(INGREDIENT))
+	$(if $(wildcard runs/study/$(WORLD)/*/ranked-by-value.jsonl),$(call rank,made of (Table 3),table3,full $(INGREDIENT)))
 	$(call compare,at equal cost,$(AT_EQUAL_COST) base)
 	$(call compare,other rankings and losses,policy-full policy-monte-carlo $(BESIDE) $(HEADS) round-3)
 	$(call compare,best of N (Fig. 3a),base $(BEST_OF_N))
