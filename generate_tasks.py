@@ -6,8 +6,8 @@ function that draws calls at the edges of the chosen details. A choice of one va
 one task. Its split follows from a hash of (family, combination) alone, so that no combination of the test split occurs
 in train, whatever the seed. The ten calls are redrawn until *every* wrong value of *every* detail fails at least one of
 them: an agent passes all tests only if it has every detail right. Each task is then run in the sandbox: all ten calls
-return, twice the same, not all equal, no None. `--request vague`: of the function the request tells only how many arguments it
-takes; what it is for is one more fact that must be asked for.
+return, twice the same, not all equal, no None. `--request vague`: of the function the request tells only how many
+arguments it takes; what it is for is one more fact that must be asked for.
 
 `--source llm` is the paper's way: a model reads a web excerpt and writes description, function and ten calls. Kept
 are those that run like procedural ones and are no near-duplicates (word 5-grams of the description, syntax tree of the
