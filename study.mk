@@ -1,7 +1,7 @@
 # The study: is it the critic, and is it what the critic sees? Run through `make study`; RESULTS.md has what came out.
 #
-# A world and a seed are one folder, runs/study/WORLD/SEED, made by the demo's rules. A cell is one more critic, policy or
-# baseline in it: a name, a line of flags below, and the rule of its kind. What was stopped goes on; what is there stays.
+# A world and a seed are one folder, runs/study/WORLD/SEED, made by the demo's rules. A cell is one more critic, policy
+# or baseline in it: a name, a line of flags below, and the rule of its kind. What was stopped goes on.
 
 # One copyist for all seeds of a world (four: one a seed): what a pre-trained model is to real tasks.
 FIRST := runs/study/$(WORLD)/11
@@ -261,7 +261,8 @@ best:    $(call tested,$(BEST_OF_N))
 amounts: $(call tested,$(BY_AMOUNT))
 rounds:  $(call tested,round-3)
 
-# ------------------------------------------------------------------------------------------------ tables of what is there
+# ------------------------------------------------------------------------------------------------ tables
+# Of what is there.
 made = $(if $(wildcard runs/study/$(WORLD)/*/$(2)),$(1)='runs/study/$(WORLD)/*/$(2)')
 TRUTH_OF_ALL := 'runs/study/$(WORLD)/*/val.continuations.scored.jsonl'
 table   = @echo '\#\# $(1)'; $(if $(strip $(3)),$(PY) evaluate.py $(2) --compare $(strip $(3)) || true,echo not run yet)

@@ -157,7 +157,7 @@ def test_a_vague_request_leaves_the_purpose_to_be_asked(tasks):
     for t in tasks:
         family, values = t["source"].partition(":")[2], tuple(t["details"].values())
         vague = g.backend_draft(family, values, "vague")
-        assert vague["problem_description"] in ("Write a function of one argument.", "Write a function of two arguments.")
+        assert re.fullmatch("Write a function of (one argument|two arguments).", vague["problem_description"])
         (_, call), *_ = t["test_cases"].items()
         assert ("two" in vague["problem_description"]) == (len(ast.parse(call).body[0].value.args) == 2)
         assert vague["facts"][0]["reply"] == t["problem_description"] and vague["facts"][1:] == t["facts"]
