@@ -240,6 +240,7 @@ $(eval $(call round,3,round-2,267$(comma)400,1 2 3))
 # ------------------------------------------------------------------------------------------------ cells by question
 AT_EQUAL_COST := policy-full policy-sixteen policy-without-c once-rejection once-dpo twice-rejection twice-dpo
 BESIDE        := policy-likelihood-alone policy-random once-normalised twice-normalised
+LITTLE        := policy-full-50 policy-without-c-50    # the critic's data: 50 tasks; the candidates are of all
 HEADS         := policy-value policy-q-without-c
 BEST_OF_N     := $(foreach critic,full without-c value,$(addprefix best-$(critic)-,$(BEST)))
 BY_AMOUNT     := $(foreach method,sweet rejection dpo,$(addprefix $(method)-of-,$(AMOUNTS)))
@@ -254,6 +255,7 @@ table3:  $(call ranked,$(INGREDIENT))
 grid:    $(patsubst %,$(RUN)/grid/%.val.metrics.json,$(GRID))
 equal:   $(call tested,base $(AT_EQUAL_COST))
 with-c:  $(call tested,base policy-full policy-without-c)
+little:  $(call tested,$(LITTLE))
 beside:  $(call tested,$(BESIDE))
 upper:   $(call tested,policy-monte-carlo)
 heads:   $(call tested,$(HEADS))
@@ -274,7 +276,8 @@ report:
 	$(call rank,400 tasks,400,full without-c)
 	$(if $(wildcard runs/study/$(WORLD)/*/ranked-by-value.jsonl),$(call rank,made of (Table 3),table3,full $(INGREDIENT)))
 	$(call compare,at equal cost,$(AT_EQUAL_COST) base)
+	$(call compare,critics of 50 tasks,$(LITTLE))
 	$(call compare,other rankings and losses,policy-full policy-monte-carlo $(BESIDE) $(HEADS) round-3)
 	$(call compare,best of N (Fig. 3a),base $(BEST_OF_N))
 	$(call compare,by amount of data (Fig. 3b),policy-full $(BY_AMOUNT))
-.PHONY:  report critics world truth surface table3 grid equal with-c beside upper heads best amounts rounds
+.PHONY:  report critics world truth surface table3 grid equal with-c little beside upper heads best amounts rounds

@@ -123,7 +123,7 @@ def steps(*words):
 
 
 STUDY = ["-f", "study.mk", "SEED=7",
-         *"world surface table3 grid equal with-c beside upper heads best amounts rounds".split()]
+         *"world surface table3 grid equal with-c little beside upper heads best amounts rounds".split()]
 
 
 @pytest.mark.skipif(not shutil.which("make"), reason="make is not installed")
