@@ -129,6 +129,8 @@ def run_ours(module, command, folder):
         start = time.process_time()
         result = real_reference(*args)
         times["reference"] = time.process_time() - start
+        times.pop("start", None)    # what was collated for this pass does not count
+        tokens[:] = [0, 0, 0]
         return result
 
     def collate(*args):
