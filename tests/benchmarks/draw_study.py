@@ -23,6 +23,8 @@ args = parser.parse_args()
 matplotlib.rcParams |= {"svg.fonttype": "none", "svg.hashsalt": "study", "font.size": 9, "axes.spines.top": False,
                         "axes.spines.right": False}
 worlds = [world for world in NAMES if (Path(args.study) / world / "critics-400.json").is_file()]
+if not worlds:
+    parser.error(f"{args.study} has no world with critics of 400 tasks: make study CELLS=surface, then make study-report")
 figure, panels = plt.subplots(1, len(worlds), figsize=(3.2 * len(worlds), 2.6), sharey=True, squeeze=False)
 for world, panel in zip(worlds, panels[0]):
     found = {int(path.stem.split("-")[1]): json.loads(path.read_text())["critics"]
