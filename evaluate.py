@@ -66,7 +66,8 @@ import numpy as np
 from tqdm import tqdm
 
 from sandbox import (
-    ANSWER_MARK, COSTS, OUTPUT_MARK, Output, Sandbox, check_path, die, monte_carlo_returns, number, read, whole)
+    ANSWER_MARK, COSTS, OUTPUT_MARK, Output, Sandbox, agent_turns, check_path, die, monte_carlo_returns, number, read,
+    whole)
 
 VIEWS = ("page", "centre")
 
@@ -509,7 +510,7 @@ def mean_over_seeds(seeds):
 def kind_of_action(record, turn):
     """What the agent did at a turn of an episode, by the facts that it had been told before and was told then."""
     history = record["dialogue_history"]
-    place = [n for n, message in enumerate(history) if message["role"] == "assistant"][turn]
+    place = agent_turns(history)[turn]
     before, after = (sum(heard for _, heard in facts_heard(record | {"dialogue_history": history[:end]}))
                      for end in (place, place + 2))
     if place == len(history) - 1:

@@ -69,7 +69,7 @@ from types import SimpleNamespace
 from urllib.parse import urlsplit
 
 from sandbox import (
-    Output, die, fingerprint, first_line, merge_system, number, parse_response, read, whole)
+    Output, agent_turns, die, fingerprint, first_line, merge_system, number, parse_response, read, whole)
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")    # before torch comes: its idle threads sleep instead of spinning
 REPLY_LIMIT = {"backend": 400, "frontend": 1000}    # characters of a simulator's reply (paper, section 3)
@@ -224,11 +224,6 @@ async def play_all(todo, play, made_by, output, concurrency, person):
         for why in [finish for finish, _ in finishes.most_common() if finish.startswith("error")][:3]:
             print(f"  {finishes[why]} x {first_line(why)}")
     return {**totals, "finish": kinds}
-
-
-def agent_turns(dialogue):
-    """Where the agent speaks."""
-    return [i for i, message in enumerate(dialogue) if message["role"] == "assistant"]
 
 
 def messages_before(system, dialogue):

@@ -1121,6 +1121,11 @@ def fill_in(record, kind, name, domain, samples):
             record["finish"] = "answered" if marked else "error: no answer" if silent else "max_turns"
 
 
+def agent_turns(dialogue):
+    """Where the agent speaks."""
+    return [i for i, message in enumerate(dialogue) if message["role"] == "assistant"]
+
+
 def monte_carlo_returns(path, kind_of=lambda record, turn: None):
     """({(task_id, sample, turn): {candidate: (text, rewards, its kind)}}, cost) of scored continuations.
 
@@ -1133,7 +1138,7 @@ def monte_carlo_returns(path, kind_of=lambda record, turn: None):
             raise ValueError("the episode continues no candidate; rollout.py --continue writes those that do")
         sample, turn, candidate = record["continues"]
         found = returns.setdefault((record["task_id"], sample, turn), {})
-        action = [message for message in record["dialogue_history"] if message["role"] == "assistant"][turn]
+        action = record["dialogue_history"][agent_turns(record["dialogue_history"])[turn]]
         found.setdefault(candidate, (action.get("output"), [], kind_of(record, turn)))[1].append(record["reward"])
         cost.update({"episodes": 1, **(record.get("cost") or {})})
 

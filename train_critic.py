@@ -482,6 +482,8 @@ def leave_out_long(items, sequences, args):
              if all(len(sequences[i].ids) <= args.max_length for i in item.chosen + item.rejected)]
     if len(short) < len(items):
         say(f"{args.input}: {len(items) - len(short)} of {len(items)} left out: longer than {args.max_length} tokens")
+    if not short:
+        die(f"{args.input}: --max-length {args.max_length} leaves nothing to train on")
     used = sorted({i for item in short for i in item.chosen + item.rejected})
     new = {i: n for n, i in enumerate(used)}
     return [item._replace(chosen=[new[i] for i in item.chosen], rejected=[new[i] for i in item.rejected])
@@ -493,7 +495,7 @@ def hold_out(items, share, seed):
     tasks = list(dict.fromkeys(item.task for item in items))
     count = math.ceil(share * len(tasks))
     if count == len(tasks):
-        die(f"nothing is left to train on: {len(tasks)} tasks (see --max-length), --held-out {share:g} of them")
+        die(f"--held-out {share:g} of {len(tasks)} tasks leaves nothing to train on")
     chosen = {tasks[i] for i in np.random.default_rng([seed, 1]).permutation(len(tasks))[:count]}
     return [item for item in items if item.task not in chosen], [item for item in items if item.task in chosen]
 
