@@ -104,8 +104,6 @@ SHOW        :=
 endif
 stage = @echo '--- $(1)'
 EACH := OMP_NUM_THREADS=1 $(PY)
-# A real model's stages that nothing runs beside take every core; the demo's small one is no faster with two.
-ALONE := OMP_NUM_THREADS=$(if $(LLM),$(JOBS),1) $(PY)
 FLAGS := --seed $(SEED) --domain $(DOMAIN)
 
 demo: .venv/ready $(if $(filter frontend,$(DOMAIN)),browser)
@@ -133,12 +131,12 @@ $(RUN)/copyist/config.json: $(RUN)/complete.done
 
 $(RUN)/base/config.json: $(RUN)/demonstrations.done $(SEED_MODEL)
 	$(call stage,base: it learns to be an imperfect agent)
-	$(ALONE) train_policy.py $(FLAGS) $(FIT) --method sft $(BASE) --in $(RUN)/demonstrations.jsonl --with-c 0.33 \
-	  --batch-size 8 --epochs 1 --out $(RUN)/base
+	OMP_NUM_THREADS=$(if $(LLM),$(JOBS),1) $(PY) train_policy.py $(FLAGS) $(FIT) --method sft $(BASE) \
+	  --in $(RUN)/demonstrations.jsonl --with-c 0.33 --batch-size 8 --epochs 1 --out $(RUN)/base
 
 $(RUN)/train.rollout.json: $(RUN)/base/config.json
 	$(call stage,offline trajectories of the base agent)
-	$(ALONE) rollout.py $(FLAGS) --run-name $(NAME) --split train --in $(RUN)/tasks/train.jsonl $(OFFLINE) $(PLAY)
+	$(EACH) rollout.py $(FLAGS) --run-name $(NAME) --split train --in $(RUN)/tasks/train.jsonl $(OFFLINE) $(PLAY)
 
 $(RUN)/train.metrics.json: $(RUN)/train.rollout.json
 	$(call stage,their rewards)

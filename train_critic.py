@@ -852,10 +852,11 @@ def attend(query, key, value, mask, scale, softcap):
 @torch.compiler.disable
 def block_attention(query, key, value, blocks, scale, softcap):
     """Attention over a forest on a CPU, (1, H, T, D): each block of queries attends to the tokens it descends from."""
-    parts = []
-    for start, stop, keys, mask in blocks:
-        seen = lambda x: x[:, :, start:stop] if keys is None else x.index_select(2, keys)
-        parts.append(attend(query[:, :, start:stop], seen(key), seen(value), mask, scale, softcap))
+    parts, sizes = [], [stop - start for start, stop, _, _ in blocks]  # a slice's gradient would be as long as the row
+    for q, k, v, (_, _, keys, mask) in zip(*(x.split(sizes, 2) for x in (query, key, value)), blocks):
+        if keys is not None:
+            k, v = key.index_select(2, keys), value.index_select(2, keys)
+        parts.append(attend(q, k, v, mask, scale, softcap))
     return torch.cat(parts, 2)
 
 
