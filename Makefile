@@ -48,12 +48,12 @@ RUN    := runs/$(NAME)
 JOBS   ?= $(shell $(PYTHON) -c 'import os; print(min(4, os.cpu_count()))')
 AGENTS := base rejection-ft multi-turn-dpo policy
 
-# Learnt from nothing: to copy details first, then to be an imperfect agent. Another world may say otherwise below.
+# Learnt from nothing: to copy details first, then to be an imperfect agent. Pages and real models say otherwise below.
 SEED_MODEL  ?= $(RUN)/copyist/config.json
 BASE        := --model $(SEED_MODEL:/config.json=) --lr 1e-3
 CRITIC      := --beta 5 --nll 2 --lr 3e-4 --epochs 3
-CANDIDATES  := --candidates 16 --fraction 0.25
-POLICY      := --beta 2 --nll 1 --lr 2e-4 --epochs 1 --pairs-per-turn 4
+CANDIDATES  := --candidates 4 --fraction 0.25
+POLICY      := --beta 2 --nll 1 --lr 2e-4 --epochs 3 --pairs-per-turn 2
 FIT         :=
 
 ifeq ($(DOMAIN),frontend)
@@ -68,6 +68,8 @@ PLAY        := --max-turns 5 $(SAMPLE)
 OFFLINE     := --limit 300 --samples 4
 PAIRS       := --pair-rule all --min-gap 0.05 --pairs-per-task 3
 CRITIC      := $(PAIRS) $(CRITIC)
+CANDIDATES  := --candidates 16 --fraction 0.25
+POLICY      := --beta 2 --nll 1 --lr 2e-4 --epochs 1 --pairs-per-turn 4
 REJECTION   := --lr 1e-3 --batch-size 16 --min-reward 0.95 --epochs 4
 TRAJECTORY  := $(PAIRS) --beta 2 --nll 1 --lr 4e-4 --epochs 2
 SHOW        := --report-limit 60 --picture $(RUN)/pages.png
@@ -104,6 +106,8 @@ SHOW        :=
 endif
 stage = @echo '--- $(1)'
 EACH := OMP_NUM_THREADS=1 $(PY)
+# What nothing runs beside takes every core: a real model as threads, a tiny one as processes.
+ALONE := $(if $(or $(LLM),$(shell command -v nvidia-smi)),OMP_NUM_THREADS=$(JOBS) $(PY),OMP_NUM_THREADS=1 .venv/bin/torchrun --nproc-per-node $(JOBS))
 FLAGS := --seed $(SEED) --domain $(DOMAIN)
 
 demo: .venv/ready $(if $(filter frontend,$(DOMAIN)),browser)
@@ -126,13 +130,13 @@ $(RUN)/demonstrations.done: $(RUN)/tasks/done
 
 $(RUN)/copyist/config.json: $(RUN)/complete.done
 	$(call stage,a transformer from nothing learns to copy details)
-	$(EACH) train_policy.py $(FLAGS) --method sft --model tiny --in $(RUN)/complete.jsonl --with-c 0.33 \
+	$(ALONE) train_policy.py $(FLAGS) --method sft --model tiny --in $(RUN)/complete.jsonl --with-c 0.33 \
 	  --lr 2e-3 --batch-size 8 $(COPYIST) --out $(RUN)/copyist
 
 $(RUN)/base/config.json: $(RUN)/demonstrations.done $(SEED_MODEL)
 	$(call stage,base: it learns to be an imperfect agent)
-	OMP_NUM_THREADS=$(if $(LLM),$(JOBS),1) $(PY) train_policy.py $(FLAGS) $(FIT) --method sft $(BASE) \
-	  --in $(RUN)/demonstrations.jsonl --with-c 0.33 --batch-size 8 --epochs 1 --out $(RUN)/base
+	$(ALONE) train_policy.py $(FLAGS) $(FIT) --method sft $(BASE) --in $(RUN)/demonstrations.jsonl --with-c 0.33 \
+	  --batch-size 8 --epochs 1 --out $(RUN)/base
 
 $(RUN)/train.rollout.json: $(RUN)/base/config.json
 	$(call stage,offline trajectories of the base agent)
@@ -205,7 +209,7 @@ study: .venv/ready
 
 study-report: .venv/ready       # tables of what is there, RESULTS.md's figure, and one page of both
 	$(PIP) matplotlib
-	@for world in $(foreach w,four eight vague,$(if $(wildcard runs/study/$w/),$w)); do \
+	@for world in $(foreach w,four eight vague wide,$(if $(wildcard runs/study/$w/),$w)); do \
 	  $(MAKE) --no-print-directory -f study.mk report WORLD=$$world | tee runs/study/$$world/report.md; done
 	$(PY) tests/benchmarks/draw_study.py
 

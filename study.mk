@@ -23,9 +23,13 @@ endif
 # four: the demo's families. eight: the first eight families of generate_tasks.py, with as many more demonstrations.
 # vague: the same eight, with requests that do not say what the function is to do; questions about another family's
 # details get "I do not know.", and only the reference tells from the start which those are.
+# wide: four with twice the width, a stronger base (Table 4).
 # A world counts if its copyist succeeds in more than 85% of the tasks and its base agent in 10 to 40% (cell: world);
 # none was changed after its results were seen.
-ifneq ($(WORLD),four)
+ifeq ($(WORLD),wide)
+COPYIST  += --tiny-width 256
+endif
+ifneq ($(filter eight vague,$(WORLD)),)
 GENERATE := --families total,average,best,fee,score,code,group,tiers --train 1600 --val 200 --test 500
 COMPLETE := --demonstrations 14000 --ask 1 --waste 0
 endif
@@ -52,35 +56,42 @@ $(RUN)/critic-%/config.json: $(RUN)/train.metrics.json
 	$(call stage,critic: $*)
 	$(EACH) train_critic.py $(FLAGS) --run-name $(NAME) $(critic-$*) --out $(RUN)/critic-$*
 
+$(RUN)/all.rollout.json: $(RUN)/base/config.json
+	$(call stage,episodes on all 1600 tasks)
+	$(EACH) rollout.py $(FLAGS) --run-name $(NAME) --split train --in $(RUN)/tasks/train.jsonl --samples 6 $(PLAY) \
+	  --out $(RUN)/all.trajectories.jsonl
+
+$(patsubst %,$(RUN)/critic-%-1600/config.json,full without-c): $(RUN)/critic-%-1600/config.json: $(RUN)/all.metrics.json
+	$(call stage,critic of 1600 tasks: $*)
+	$(EACH) train_critic.py $(FLAGS) --run-name $(NAME) $(critic-$*) --in $(RUN)/all.scored.jsonl --out $(@D)
+
 # ------------------------------------------------------------------------------------------------ policies
-# Four candidates a turn, a quarter of the demo's. Settings here and of the baselines: the best of the grids below.
-SWEET-FEW := --beta 2 --nll 1 --lr 2e-4 --epochs 3 --pairs-per-turn 2
-RANKED     = $(EACH) train_policy.py $(FLAGS) --run-name $(NAME) --method sweet $(SWEET-FEW) \
-	       --in $(RUN)/few.candidates.jsonl
+# Settings, here and of the baselines, are the demo's: the best of the grids below.
+RANKED = $(EACH) train_policy.py $(FLAGS) --run-name $(NAME) --method sweet $(POLICY)
 
-$(RUN)/few.candidates.rollout.json: $(RUN)/train.metrics.json
-	$(call stage,four candidates a turn)
-	$(EACH) rollout.py $(FLAGS) --run-name $(NAME) --split train --candidates 4 --fraction 0.25 $(SAMPLE) \
-	  --out $(RUN)/few.candidates.jsonl
-
-$(RUN)/policy-random/config.json: $(RUN)/few.candidates.rollout.json
+$(RUN)/policy-random/config.json: $(RUN)/train.candidates.rollout.json
 	$(call stage,policy: ranked at random)
 	$(RANKED) --critic random --pairs $(RUN)/policy-random.pairs.jsonl --out $(RUN)/policy-random
 
-$(RUN)/policy-monte-carlo/config.json: $(RUN)/few.continuations.metrics.json
+$(RUN)/policy-monte-carlo/config.json: $(RUN)/train.continuations.metrics.json
 	$(call stage,policy: ranked by Monte-Carlo returns)
-	$(RANKED) --critic $(RUN)/few.continuations.scored.jsonl --pairs $(RUN)/policy-monte-carlo.pairs.jsonl \
+	$(RANKED) --critic $(RUN)/train.continuations.scored.jsonl --pairs $(RUN)/policy-monte-carlo.pairs.jsonl \
 	  --out $(RUN)/policy-monte-carlo
 
-$(RUN)/policy-%/config.json: $(RUN)/critic-%/config.json $(RUN)/few.candidates.rollout.json
+$(RUN)/policy-%/config.json: $(RUN)/critic-%/config.json $(RUN)/train.candidates.rollout.json
 	$(call stage,policy: ranked by $*)
 	$(RANKED) --critic $(RUN)/critic-$* --pairs $(RUN)/policy-$*.pairs.jsonl --out $(RUN)/policy-$*
 
-# The demo's 16 candidates, and as many tokens for it as five times the episodes sample.
-$(RUN)/policy-sixteen/config.json: $(RUN)/critic-full/config.json $(RUN)/train.candidates.rollout.json
+# 16 candidates a turn: as many tokens as five times the episodes sample.
+$(RUN)/sixteen.candidates.rollout.json: $(RUN)/train.metrics.json
+	$(EACH) rollout.py $(FLAGS) --run-name $(NAME) --split train --candidates 16 --fraction 0.25 $(SAMPLE) \
+	  --out $(RUN)/sixteen.candidates.jsonl
+
+$(RUN)/policy-sixteen/config.json: $(RUN)/critic-full/config.json $(RUN)/sixteen.candidates.rollout.json
 	$(call stage,policy: ranked by full, 16 candidates)
-	$(EACH) train_policy.py $(FLAGS) --run-name $(NAME) --method sweet $(POLICY) \
-	  --critic $(RUN)/critic-full --pairs $(RUN)/policy-sixteen.pairs.jsonl --out $(RUN)/policy-sixteen
+	$(EACH) train_policy.py $(FLAGS) --run-name $(NAME) --method sweet --beta 2 --nll 1 --lr 2e-4 --epochs 1 \
+	  --pairs-per-turn 4 --in $(RUN)/sixteen.candidates.jsonl --critic $(RUN)/critic-full \
+	  --pairs $(RUN)/policy-sixteen.pairs.jsonl --out $(RUN)/policy-sixteen
 
 # ------------------------------------------------------------------------------------------------ Fig. 3 of the paper
 # 3a: the base agent samples N actions a turn, and a step reward plays one: $(call best,critic,N,its --step-reward)
@@ -95,9 +106,18 @@ $(foreach n,$(BEST),$(eval $(call best,full,$n,critic)))
 $(foreach n,$(BEST),$(eval $(call best,without-c,$n,critic-without-c)))
 $(foreach n,$(BEST),$(eval $(call best,value,$n,value)))
 
+# Table 4: a stronger base learns from what the weaker one gathered: after the cell with-c of world four, same seed.
+WEAKER := runs/study/four/$(SEED)
+$(RUN)/of-weaker-sweet/config.json: $(RUN)/base/config.json $(WEAKER)/critic-full/config.json
+	$(EACH) train_policy.py $(FLAGS) --run-name $(NAME) --method sweet $(POLICY) --in $(WEAKER)/train.candidates.jsonl \
+	  --critic $(WEAKER)/critic-full --pairs $(RUN)/of-weaker.pairs.jsonl --out $(@D)
+
+$(RUN)/of-weaker-%/config.json: $(RUN)/base/config.json
+	$(EACH) train_policy.py $(FLAGS) --run-name $(NAME) $(base-$*) --in $(WEAKER)/train.scored.jsonl --out $(@D)
+
 # 3b: all stages on the first N tasks alone
 AMOUNTS := 50 100 200
-$(RUN)/sweet-of-%/config.json: $(RUN)/critic-full-%/config.json $(RUN)/few.candidates.rollout.json
+$(RUN)/sweet-of-%/config.json: $(RUN)/critic-full-%/config.json $(RUN)/train.candidates.rollout.json
 	$(call stage,SWEET-RL on $* tasks)
 	$(RANKED) --limit-tasks $* --critic $(RUN)/critic-full-$* --pairs $(RUN)/sweet-of-$*.pairs.jsonl --out $(@D)
 
@@ -150,15 +170,15 @@ $(RUN)/val.continuations.rollout.json: $(RUN)/val.candidates.rollout.json
 	$(call stage,Monte-Carlo truth: continuations)
 	$(TRUTH) --continue 8 --in $(RUN)/val.candidates.jsonl $(PLAY) --out $(RUN)/val.continuations.jsonl
 
-$(RUN)/few.continuations.rollout.json: $(RUN)/few.candidates.rollout.json
+$(RUN)/train.continuations.rollout.json: $(RUN)/train.candidates.rollout.json
 	$(call stage,Monte-Carlo returns of the candidates that the policy learns from)
-	$(TRUTH) --continue 4 --in $(RUN)/few.candidates.jsonl $(PLAY) --out $(RUN)/few.continuations.jsonl
+	$(TRUTH) --continue 4 --in $(RUN)/train.candidates.jsonl $(PLAY) --out $(RUN)/train.continuations.jsonl
 
 $(RUN)/ranked-by-%.jsonl: $(RUN)/critic-%/config.json $(RUN)/val.candidates.rollout.json
 	$(EACH) train_critic.py --critic $(RUN)/critic-$* --annotate $(RUN)/val.candidates.jsonl --out $@ --overwrite
 
 # ------------------------------------------------------------------------------------------------ grids (seed 0 only)
-# Eight settings a method, the first being the demo's; 200 validation tasks, one episode each.
+# Eight settings a method, the first being the demo's before; 200 validation tasks, one episode each.
 sweet-1      := --beta 2 --nll 1 --lr 2e-4 --epochs 1
 sweet-2      := --beta 2 --nll 1 --lr 4e-4 --epochs 1
 sweet-3      := --beta 2 --nll 1 --lr 2e-4 --epochs 2
@@ -193,10 +213,10 @@ normalised-7 := --beta 10 --nll 1 --lr 4e-4 --epochs 5
 normalised-8 := --beta 2 --nll 1 --lr 4e-4 --epochs 3
 GRID         := $(foreach method,sweet rejection dpo normalised,$(addprefix $(method)-,1 2 3 4 5 6 7 8))
 
-$(RUN)/grid/sweet-%/config.json: $(RUN)/critic-full/config.json $(RUN)/few.candidates.rollout.json
+$(RUN)/grid/sweet-%/config.json: $(RUN)/critic-full/config.json $(RUN)/train.candidates.rollout.json
 	$(call stage,grid: SWEET-RL $(sweet-$*))
 	$(EACH) train_policy.py $(FLAGS) --run-name $(NAME) --method sweet --pairs-per-turn 2 $(sweet-$*) \
-	  --in $(RUN)/few.candidates.jsonl --critic $(RUN)/critic-full --pairs $(RUN)/grid/sweet-$*.pairs.jsonl --out $(@D)
+	  --critic $(RUN)/critic-full --pairs $(RUN)/grid/sweet-$*.pairs.jsonl --out $(@D)
 
 $(RUN)/grid/rejection-%/config.json: $(RUN)/train.metrics.json
 	$(call stage,grid: rejection fine-tuning $(rejection-$*))
@@ -227,9 +247,9 @@ $(RUN)/round-$(1)/config.json: $(RUN)/round-$(1).metrics.json
 	cat $(foreach r,$(4),$(RUN)/round-$r.scored.jsonl) > $(RUN)/round-$(1).so-far.jsonl
 	$$(EACH) train_critic.py $(FLAGS) --run-name $(NAME) $(CRITIC) --in $(RUN)/round-$(1).so-far.jsonl \
 	  --out $(RUN)/round-$(1)-critic
-	$$(EACH) rollout.py $(FLAGS) --run-name $(NAME) --split train --candidates 4 --fraction 0.25 $(SAMPLE) \
+	$$(EACH) rollout.py $(FLAGS) --run-name $(NAME) --split train $(CANDIDATES) $(SAMPLE) \
 	  --model $(RUN)/$(2) --in $(RUN)/round-$(1).scored.jsonl --out $(RUN)/round-$(1).candidates.jsonl
-	$$(EACH) train_policy.py $(FLAGS) --run-name $(NAME) --method sweet $(SWEET-FEW) --model $(RUN)/$(2) \
+	$$(EACH) train_policy.py $(FLAGS) --run-name $(NAME) --method sweet $(POLICY) --model $(RUN)/$(2) \
 	  --in $(RUN)/round-$(1).candidates.jsonl --critic $(RUN)/round-$(1)-critic \
 	  --pairs $(RUN)/round-$(1).pairs.jsonl --out $(RUN)/round-$(1)
 endef
@@ -244,6 +264,7 @@ LITTLE        := policy-full-50 policy-without-c-50    # the critic's data: 50 t
 HEADS         := policy-value policy-q-without-c
 BEST_OF_N     := $(foreach critic,full without-c value,$(addprefix best-$(critic)-,$(BEST)))
 BY_AMOUNT     := $(foreach method,sweet rejection dpo,$(addprefix $(method)-of-,$(AMOUNTS)))
+STRONGER      := policy-full once-rejection once-dpo of-weaker-sweet of-weaker-rejection of-weaker-dpo
 tested = $(patsubst %,$(RUN)/%.test.metrics.json,$(1))
 ranked = truth $(patsubst %,$(RUN)/ranked-by-%.jsonl,$(1))
 
@@ -251,6 +272,7 @@ critics: $(patsubst %,$(RUN)/critic-%/config.json,full without-c likelihood-alon
 truth:   $(RUN)/val.continuations.metrics.json
 world:   $(patsubst %,$(RUN)/%.val.metrics.json,base $(if $(filter $(FIRST),$(RUN)),copyist))    # does it count?
 surface: $(call ranked,$(SURFACE))
+many:    $(call ranked,full-1600 without-c-1600)
 table3:  $(call ranked,$(INGREDIENT))
 grid:    $(patsubst %,$(RUN)/grid/%.val.metrics.json,$(GRID))
 equal:   $(call tested,base $(AT_EQUAL_COST))
@@ -261,6 +283,7 @@ upper:   $(call tested,policy-monte-carlo)
 heads:   $(call tested,$(HEADS))
 best:    $(call tested,$(BEST_OF_N))
 amounts: $(call tested,$(BY_AMOUNT))
+weaker:  $(call tested,base $(STRONGER))    # of world wide
 rounds:  $(call tested,round-3)
 
 # ------------------------------------------------------------------------------------------------ tables
@@ -276,8 +299,10 @@ report:
 	$(call rank,400 tasks,400,full without-c)
 	$(if $(wildcard runs/study/$(WORLD)/*/ranked-by-value.jsonl),$(call rank,made of (Table 3),table3,full $(INGREDIENT)))
 	$(call compare,at equal cost,$(AT_EQUAL_COST) base)
+	$(if $(wildcard runs/study/$(WORLD)/*/ranked-by-full-1600.jsonl),$(call rank,1600 tasks,1600,full-1600 without-c-1600))
+	$(if $(filter wide,$(WORLD)),$(call compare,learning from a weaker base (Table 4),base $(STRONGER)))
 	$(call compare,critics of 50 tasks,$(LITTLE))
 	$(call compare,other rankings and losses,policy-full policy-monte-carlo $(BESIDE) $(HEADS) round-3)
 	$(call compare,best of N (Fig. 3a),base $(BEST_OF_N))
 	$(call compare,by amount of data (Fig. 3b),policy-full $(BY_AMOUNT))
-.PHONY:  report critics world truth surface table3 grid equal with-c little beside upper heads best amounts rounds
+.PHONY:  report critics world truth surface table3 grid equal with-c little beside upper heads best amounts weaker many rounds

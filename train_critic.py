@@ -1688,16 +1688,17 @@ def tiny_tokenizer(texts, vocabulary):
     return fast
 
 
-def make_tiny_model(path, texts, vocabulary, seed):
+def make_tiny_model(path, texts, vocabulary, seed, width=128):
     """Write a small random Llama and a tokenizer trained on `texts` to `path`, in Hugging Face format."""
     from transformers import LlamaConfig, LlamaForCausalLM
     tokenizer = tiny_tokenizer(texts, vocabulary)
     torch.manual_seed(seed)
     # An initial spread of 0.08 instead of 0.02: at width 128 the attention starts sharp enough to learn copying early.
     model = LlamaForCausalLM(LlamaConfig(
-        vocab_size=len(tokenizer), hidden_size=128, intermediate_size=352, num_hidden_layers=3, num_attention_heads=4,
-        num_key_value_heads=4, max_position_embeddings=4096, tie_word_embeddings=False, initializer_range=0.08,
-        bos_token_id=None, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id))
+        vocab_size=len(tokenizer), hidden_size=width, intermediate_size=width * 11 // 4, num_hidden_layers=3,
+        num_attention_heads=width // 32, max_position_embeddings=4096, tie_word_embeddings=False,
+        initializer_range=0.08, bos_token_id=None, eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id))
     model.save_pretrained(path)
     tokenizer.save_pretrained(path)
 

@@ -370,9 +370,9 @@ def make_tiny(args):
     texts = [m["content"] for r in records for m in r["dialogue_history"]]
     texts += [str(r["task"]["ground_truth"]) for r in records if (r.get("task") or {}).get("ground_truth")]
     texts += [put_c_in_front([{"role": "user", "content": ""}], "")[0]["content"], f"{ANSWER_MARK}\n"] * 100
-    path = Path(args.out).parent / "cache" / f"tiny-{digest(texts, args.tiny_vocabulary, args.seed)}"
+    path = Path(args.out).parent / "cache" / f"tiny-{digest(texts, args.tiny_width, args.seed)}"
     from_rank0(lambda: (path / "tokenizer.json").is_file() or make_tiny_model(
-        path, texts, args.tiny_vocabulary, args.seed))
+        path, texts, 2048, args.seed, args.tiny_width))
     return str(path)
 
 
@@ -385,7 +385,7 @@ METHODS = {  # what a method's flags default to (the paper's Table 5, which has 
                            uses={"loss", "beta", "nll", "pair_rule", "min_gap", "pairs_per_task"}),
     "rejection-ft": dict(input="train.scored.jsonl", out="rejection-ft", epochs=4, frontend_epochs=8, batch_size=32,
                          uses={"min_reward"}),
-    "sft": dict(input=None, out="base", epochs=1, frontend_epochs=1, batch_size=32, uses={"with_c", "tiny_vocabulary"}),
+    "sft": dict(input=None, out="base", epochs=1, frontend_epochs=1, batch_size=32, uses={"with_c", "tiny_width"}),
 }
 
 
@@ -418,7 +418,8 @@ def parse_args():
          "rewards)", type=number(float, least=0, most=1))
     flag("--with-c", "sft: share of dialogues shown with c in front (default 0.33 for --model tiny, else 0)",
          type=number(float, least=0, most=1))
-    flag("--tiny-vocabulary", "sft: tokens of the tiny model's tokenizer", type=number(int, least=260), default=2048)
+    flag("--tiny-width", "sft: hidden size of the tiny model", type=int, choices=range(32, 1025, 32), metavar="W",
+         default=128)
     in_words = lambda name: ", ".join(f"{method} {settings[name]}" for method, settings in METHODS.items())
     training_flags(parser, "2e-7; --model tiny 0.001", in_words("epochs") + "; frontend: "
                    + in_words("frontend_epochs"), in_words("batch_size"))

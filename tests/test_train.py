@@ -966,7 +966,7 @@ def test_numbers_without_a_meaning_are_refused(place):
             "--beta nan", "--clip 0", "--warmup 2", "--micro-tokens 0", "--save-every -1", "--min-gap -1", "--lr 0",
             "--lr -1", "--lr nan", "--lr inf", "--betas 2 2", "--betas 0.9 nan", "--keep 0", "--seed -1", "--nll nan",
             "--held-out 2", "--limit-tasks -1", "--keep-best"]
-    for flags in both + ["--with-c 5", "--tiny-vocabulary 0", "--pairs-per-turn 0", "--min-reward nan"]:
+    for flags in both + ["--with-c 5", "--tiny-width 0", "--pairs-per-turn 0", "--min-reward nan"]:
         for module in (train_critic, train_policy) if flags in both else (train_policy,):
             assert flags.split()[0] in refusal(module, *flags.split()), flags
 
