@@ -106,8 +106,8 @@ SHOW        :=
 endif
 stage = @echo '--- $(1)'
 EACH := OMP_NUM_THREADS=1 $(PY)
-# What nothing runs beside takes every core: a real model as threads, a tiny one as processes.
-ALONE := $(if $(or $(LLM),$(shell command -v nvidia-smi)),OMP_NUM_THREADS=$(JOBS) $(PY),OMP_NUM_THREADS=1 .venv/bin/torchrun --nproc-per-node $(JOBS))
+# A real model takes every core where nothing runs beside it; a tiny one is no faster for it.
+ALONE := $(if $(LLM),OMP_NUM_THREADS=$(JOBS) $(PY),$(EACH))
 FLAGS := --seed $(SEED) --domain $(DOMAIN)
 
 demo: .venv/ready $(if $(filter frontend,$(DOMAIN)),browser)

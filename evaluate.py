@@ -513,7 +513,7 @@ def kind_of_action(record, turn):
     place = agent_turns(history)[turn]
     before, after = (sum(heard for _, heard in facts_heard(record | {"dialogue_history": history[:end]}))
                      for end in (place, place + 2))
-    if place == len(history) - 1:
+    if place == len(history) - 1 and record["finish"] != "max_turns":  # a last question is told nothing
         return "answer too early" if before < len(record["task"].get("facts") or ()) else "answer, all known"
     return "useful question" if after > before else "useless question"
 

@@ -83,13 +83,14 @@ def test_a_last_turn_is_played_once():
 def played(dialogue, facts=("The unit is m.", "The order is up.")):
     return {"dialogue_history": [{"role": "user" if n % 2 == 0 else "assistant", "content": text, "output": text}
                                  for n, text in enumerate(dialogue)],
-            "task": {"facts": [{"keywords": [], "question": "", "reply": fact} for fact in facts]}}
+            "finish": "answered" if dialogue[-1] == "A" else "max_turns", "task": {"facts": [{"keywords": [], "question": "", "reply": fact} for fact in facts]}}
 
 
 @pytest.mark.parametrize("dialogue, turn, kind", [
     (["r", "unit?", "The unit is m.", "A"], 0, "useful question"),
     (["r", "unit?", "The unit is m.", "unit?", "The unit is m.", "A"], 1, "useless question"),
     (["r", "hm?", "I do not know.", "A"], 0, "useless question"),
+    (["r", "both?", "The unit is m. The order is up.", "unit?"], 1, "useless question"),
     (["r", "unit?", "The unit is m.", "A"], 1, "answer too early"),
     (["r", "both?", "The unit is m. The order is up.", "A"], 1, "answer, all known")])
 def test_kinds_of_actions(dialogue, turn, kind):
