@@ -49,21 +49,16 @@ critic-q-without-c      := --head q --context without-c --lr 3e-4 --epochs 3
 SIZES                   := 25 50 100 200
 $(foreach n,$(SIZES),$(eval critic-full-$n := $(CRITIC) --limit-tasks $n))
 $(foreach n,$(SIZES),$(eval critic-without-c-$n := $(CRITIC) --context without-c --limit-tasks $n))
+critic-full-1600        := $(CRITIC) --in $(RUN)/all.scored.jsonl
+critic-without-c-1600   := $(critic-full-1600) --context without-c
+MANY       := full-1600 without-c-1600
 SURFACE    := full without-c $(foreach n,$(SIZES),full-$n without-c-$n)
 INGREDIENT := likelihood-alone one-mean sum regression value q-without-c
 
 $(RUN)/critic-%/config.json: $(RUN)/train.metrics.json
 	$(call stage,critic: $*)
 	$(EACH) train_critic.py $(FLAGS) --run-name $(NAME) $(critic-$*) --out $(RUN)/critic-$*
-
-$(RUN)/all.rollout.json: $(RUN)/base/config.json
-	$(call stage,episodes on all 1600 tasks)
-	$(EACH) rollout.py $(FLAGS) --run-name $(NAME) --split train --in $(RUN)/tasks/train.jsonl --samples 6 $(PLAY) \
-	  --out $(RUN)/all.trajectories.jsonl
-
-$(patsubst %,$(RUN)/critic-%-1600/config.json,full without-c): $(RUN)/critic-%-1600/config.json: $(RUN)/all.metrics.json
-	$(call stage,critic of 1600 tasks: $*)
-	$(EACH) train_critic.py $(FLAGS) --run-name $(NAME) $(critic-$*) --in $(RUN)/all.scored.jsonl --out $(@D)
+$(MANY:%=$(RUN)/critic-%/config.json): $(RUN)/all.metrics.json
 
 # ------------------------------------------------------------------------------------------------ policies
 # Settings, here and of the baselines, are the demo's: the best of the grids below.
@@ -89,8 +84,8 @@ $(RUN)/sixteen.candidates.rollout.json: $(RUN)/train.metrics.json
 
 $(RUN)/policy-sixteen/config.json: $(RUN)/critic-full/config.json $(RUN)/sixteen.candidates.rollout.json
 	$(call stage,policy: ranked by full, 16 candidates)
-	$(EACH) train_policy.py $(FLAGS) --run-name $(NAME) --method sweet --beta 2 --nll 1 --lr 2e-4 --epochs 1 \
-	  --pairs-per-turn 4 --in $(RUN)/sixteen.candidates.jsonl --critic $(RUN)/critic-full \
+	$(EACH) train_policy.py $(FLAGS) --run-name $(NAME) --method sweet $(sweet-1) --pairs-per-turn 4 \
+	  --in $(RUN)/sixteen.candidates.jsonl --critic $(RUN)/critic-full \
 	  --pairs $(RUN)/policy-sixteen.pairs.jsonl --out $(RUN)/policy-sixteen
 
 # ------------------------------------------------------------------------------------------------ Fig. 3 of the paper
@@ -106,15 +101,6 @@ $(foreach n,$(BEST),$(eval $(call best,full,$n,critic)))
 $(foreach n,$(BEST),$(eval $(call best,without-c,$n,critic-without-c)))
 $(foreach n,$(BEST),$(eval $(call best,value,$n,value)))
 
-# Table 4: a stronger base learns from what the weaker one gathered: after the cell with-c of world four, same seed.
-WEAKER := runs/study/four/$(SEED)
-$(RUN)/of-weaker-sweet/config.json: $(RUN)/base/config.json $(WEAKER)/critic-full/config.json
-	$(EACH) train_policy.py $(FLAGS) --run-name $(NAME) --method sweet $(POLICY) --in $(WEAKER)/train.candidates.jsonl \
-	  --critic $(WEAKER)/critic-full --pairs $(RUN)/of-weaker.pairs.jsonl --out $(@D)
-
-$(RUN)/of-weaker-%/config.json: $(RUN)/base/config.json
-	$(EACH) train_policy.py $(FLAGS) --run-name $(NAME) $(base-$*) --in $(WEAKER)/train.scored.jsonl --out $(@D)
-
 # 3b: all stages on the first N tasks alone
 AMOUNTS := 50 100 200
 $(RUN)/sweet-of-%/config.json: $(RUN)/critic-full-%/config.json $(RUN)/train.candidates.rollout.json
@@ -129,21 +115,32 @@ $(RUN)/dpo-of-%/config.json: $(RUN)/train.metrics.json
 	$(call stage,multi-turn DPO on $* tasks)
 	$(EACH) train_policy.py $(FLAGS) --run-name $(NAME) $(base-dpo) --limit-tasks $* --out $(@D)
 
+# ------------------------------------------------------------------------------------------------ Table 4 of the paper
+# A stronger base learns from what the weaker one gathered: after the cell with-c of world four, same seed.
+WEAKER := runs/study/four/$(SEED)
+$(RUN)/of-weaker-sweet/config.json: $(RUN)/base/config.json $(WEAKER)/critic-full/config.json
+	$(RANKED) --in $(WEAKER)/train.candidates.jsonl --critic $(WEAKER)/critic-full \
+	  --pairs $(RUN)/of-weaker.pairs.jsonl --out $(@D)
+
+$(RUN)/of-weaker-%/config.json: $(RUN)/base/config.json
+	$(EACH) train_policy.py $(FLAGS) --run-name $(NAME) $(base-$*) --in $(WEAKER)/train.scored.jsonl --out $(@D)
+
 # ------------------------------------------------------------------------------------------------ baselines
 # On the demo's 2,400 episodes, and on twice as many, which is about what SWEET-RL samples with four candidates a turn.
 base-rejection   := --method rejection-ft $(REJECTION)
 base-dpo         := --method multi-turn-dpo $(TRAJECTORY)
 base-normalised  := --method multi-turn-dpo --loss length-normalised-dpo --beta 50 --nll 1 --lr 4e-4 --epochs 3
-TWICE            := --limit 800 --samples 6
+twice-episodes   := --limit 800 --samples 6
+all-episodes     := --samples 6
 
 $(RUN)/once-%/config.json: $(RUN)/train.metrics.json
 	$(call stage,baseline on as many episodes: $*)
 	$(EACH) train_policy.py $(FLAGS) --run-name $(NAME) $(base-$*) --out $(RUN)/once-$*
 
-$(RUN)/twice.rollout.json: $(RUN)/base/config.json
-	$(call stage,twice the episodes)
-	$(EACH) rollout.py $(FLAGS) --run-name $(NAME) --split train --in $(RUN)/tasks/train.jsonl $(TWICE) $(PLAY) \
-	  --out $(RUN)/twice.trajectories.jsonl
+$(RUN)/twice.rollout.json $(RUN)/all.rollout.json: $(RUN)/%.rollout.json: $(RUN)/base/config.json
+	$(call stage,more episodes: $($*-episodes))
+	$(EACH) rollout.py $(FLAGS) --run-name $(NAME) --split train --in $(RUN)/tasks/train.jsonl $($*-episodes) $(PLAY) \
+	  --out $(RUN)/$*.trajectories.jsonl
 
 $(RUN)/twice-%/config.json: $(RUN)/twice.metrics.json
 	$(call stage,baseline on as many sampled tokens: $*)
@@ -272,7 +269,7 @@ critics: $(patsubst %,$(RUN)/critic-%/config.json,full without-c likelihood-alon
 truth:   $(RUN)/val.continuations.metrics.json
 world:   $(patsubst %,$(RUN)/%.val.metrics.json,base $(if $(filter $(FIRST),$(RUN)),copyist))    # does it count?
 surface: $(call ranked,$(SURFACE))
-many:    $(call ranked,full-1600 without-c-1600)
+many:    $(call ranked,$(MANY))
 table3:  $(call ranked,$(INGREDIENT))
 grid:    $(patsubst %,$(RUN)/grid/%.val.metrics.json,$(GRID))
 equal:   $(call tested,base $(AT_EQUAL_COST))
@@ -297,12 +294,13 @@ compare = $(call table,Agents: $(1),,$(foreach n,$(2),$(call made,$n,$n.test.sco
 report:
 	$(foreach n,$(SIZES),$(call rank,$n tasks,$n,full-$n without-c-$n)$(newline))
 	$(call rank,400 tasks,400,full without-c)
+	$(call rank,1600 tasks,1600,$(MANY))
 	$(if $(wildcard runs/study/$(WORLD)/*/ranked-by-value.jsonl),$(call rank,made of (Table 3),table3,full $(INGREDIENT)))
 	$(call compare,at equal cost,$(AT_EQUAL_COST) base)
-	$(if $(wildcard runs/study/$(WORLD)/*/ranked-by-full-1600.jsonl),$(call rank,1600 tasks,1600,full-1600 without-c-1600))
 	$(if $(filter wide,$(WORLD)),$(call compare,learning from a weaker base (Table 4),base $(STRONGER)))
 	$(call compare,critics of 50 tasks,$(LITTLE))
 	$(call compare,other rankings and losses,policy-full policy-monte-carlo $(BESIDE) $(HEADS) round-3)
 	$(call compare,best of N (Fig. 3a),base $(BEST_OF_N))
 	$(call compare,by amount of data (Fig. 3b),policy-full $(BY_AMOUNT))
-.PHONY:  report critics world truth surface table3 grid equal with-c little beside upper heads best amounts weaker many rounds
+.PHONY:  report critics world truth surface many table3 grid equal with-c little beside upper heads best amounts weaker \
+         rounds

@@ -83,7 +83,8 @@ def test_a_last_turn_is_played_once():
 def played(dialogue, facts=("The unit is m.", "The order is up.")):
     return {"dialogue_history": [{"role": "user" if n % 2 == 0 else "assistant", "content": text, "output": text}
                                  for n, text in enumerate(dialogue)],
-            "finish": "answered" if dialogue[-1] == "A" else "max_turns", "task": {"facts": [{"keywords": [], "question": "", "reply": fact} for fact in facts]}}
+            "finish": "answered" if dialogue[-1] == "A" else "max_turns",
+            "task": {"facts": [{"keywords": [], "question": "", "reply": fact} for fact in facts]}}
 
 
 @pytest.mark.parametrize("dialogue, turn, kind", [
