@@ -68,10 +68,9 @@ $(RUN)/policy-random/config.json: $(RUN)/train.candidates.rollout.json
 	$(call stage,policy: ranked at random)
 	$(RANKED) --critic random --pairs $(RUN)/policy-random.pairs.jsonl --out $(RUN)/policy-random
 
-$(RUN)/policy-monte-carlo/config.json: $(RUN)/train.continuations.metrics.json
-	$(call stage,policy: ranked by Monte-Carlo returns)
-	$(RANKED) --critic $(RUN)/train.continuations.scored.jsonl --pairs $(RUN)/policy-monte-carlo.pairs.jsonl \
-	  --out $(RUN)/policy-monte-carlo
+$(RUN)/policy-monte-carlo-%/config.json: $(RUN)/%.continuations.metrics.json
+	$(call stage,policy: ranked by Monte-Carlo returns of $*)
+	$(RANKED) --critic $(RUN)/$*.continuations.scored.jsonl --pairs $(RUN)/policy-monte-carlo-$*.pairs.jsonl --out $(@D)
 
 $(RUN)/policy-%/config.json: $(RUN)/critic-%/config.json $(RUN)/train.candidates.rollout.json
 	$(call stage,policy: ranked by $*)
@@ -167,9 +166,11 @@ $(RUN)/val.continuations.rollout.json: $(RUN)/val.candidates.rollout.json
 	$(call stage,Monte-Carlo truth: continuations)
 	$(TRUTH) --continue 8 --in $(RUN)/val.candidates.jsonl $(PLAY) --out $(RUN)/val.continuations.jsonl
 
-$(RUN)/train.continuations.rollout.json: $(RUN)/train.candidates.rollout.json
-	$(call stage,Monte-Carlo returns of the candidates that the policy learns from)
-	$(TRUTH) --continue 4 --in $(RUN)/train.candidates.jsonl $(PLAY) --out $(RUN)/train.continuations.jsonl
+# Returns of the candidates that the policy learns from, when an agent (base, or a better one) plays on behind them.
+$(RUN)/%.continuations.rollout.json: $(RUN)/%/config.json $(RUN)/train.candidates.rollout.json
+	$(call stage,Monte-Carlo returns: $* plays the candidates to the end)
+	$(EACH) rollout.py --seed 1$(SEED) --domain $(DOMAIN) --split train --in $(RUN)/train.candidates.jsonl --continue 4 \
+	  $(PLAY) --model $(RUN)/$* --out $(RUN)/$*.continuations.jsonl
 
 $(RUN)/ranked-by-%.jsonl: $(RUN)/critic-%/config.json $(RUN)/val.candidates.rollout.json
 	$(EACH) train_critic.py --critic $(RUN)/critic-$* --annotate $(RUN)/val.candidates.jsonl --out $@ --overwrite
@@ -259,6 +260,7 @@ AT_EQUAL_COST := policy-full policy-sixteen policy-without-c once-rejection once
 BESIDE        := policy-likelihood-alone policy-random once-normalised twice-normalised
 LITTLE        := policy-full-50 policy-without-c-50    # the critic's data: 50 tasks; the candidates are of all
 HEADS         := policy-value policy-q-without-c
+RETURNS       := policy-monte-carlo-base policy-monte-carlo-policy-full
 BEST_OF_N     := $(foreach critic,full without-c value,$(addprefix best-$(critic)-,$(BEST)))
 BY_AMOUNT     := $(foreach method,sweet rejection dpo,$(addprefix $(method)-of-,$(AMOUNTS)))
 STRONGER      := policy-full once-rejection once-dpo of-weaker-sweet of-weaker-rejection of-weaker-dpo
@@ -276,7 +278,7 @@ equal:   $(call tested,base $(AT_EQUAL_COST))
 with-c:  $(call tested,base policy-full policy-without-c)
 little:  $(call tested,$(LITTLE))
 beside:  $(call tested,$(BESIDE))
-upper:   $(call tested,policy-monte-carlo)
+upper:   $(call tested,$(RETURNS))
 heads:   $(call tested,$(HEADS))
 best:    $(call tested,$(BEST_OF_N))
 amounts: $(call tested,$(BY_AMOUNT))
@@ -299,7 +301,7 @@ report:
 	$(call compare,at equal cost,$(AT_EQUAL_COST) base)
 	$(if $(filter wide,$(WORLD)),$(call compare,learning from a weaker base (Table 4),base $(STRONGER)))
 	$(call compare,critics of 50 tasks,$(LITTLE))
-	$(call compare,other rankings and losses,policy-full policy-monte-carlo $(BESIDE) $(HEADS) round-3)
+	$(call compare,other rankings and losses,policy-full $(RETURNS) $(BESIDE) $(HEADS) round-3)
 	$(call compare,best of N (Fig. 3a),base $(BEST_OF_N))
 	$(call compare,by amount of data (Fig. 3b),policy-full $(BY_AMOUNT))
 .PHONY:  report critics world truth surface many table3 grid equal with-c little beside upper heads best amounts weaker \
