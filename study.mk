@@ -46,6 +46,7 @@ critic-sum              := $(CRITIC) --advantage sum --beta 0.1
 critic-regression       := $(CRITIC) --head regression --nll 0.01
 critic-value            := --head value --lr 3e-4 --epochs 3
 critic-q-without-c      := --head q --context without-c --lr 3e-4 --epochs 3
+critic-paper            :=
 SIZES                   := 25 50 100 200
 $(foreach n,$(SIZES),$(eval critic-full-$n := $(CRITIC) --limit-tasks $n))
 $(foreach n,$(SIZES),$(eval critic-without-c-$n := $(CRITIC) --context without-c --limit-tasks $n))
@@ -75,6 +76,12 @@ $(RUN)/policy-monte-carlo-%/config.json: $(RUN)/%.continuations.metrics.json
 $(RUN)/policy-%/config.json: $(RUN)/critic-%/config.json $(RUN)/train.candidates.rollout.json
 	$(call stage,policy: ranked by $*)
 	$(RANKED) --critic $(RUN)/critic-$* --pairs $(RUN)/policy-$*.pairs.jsonl --out $(RUN)/policy-$*
+
+# The flags' defaults are the paper's Table 5: 16 candidates, one pair a turn, learning rates of 2e-7.
+$(RUN)/policy-paper/config.json: $(RUN)/critic-paper/config.json $(RUN)/sixteen.candidates.rollout.json
+	$(call stage,policy: the settings of the paper)
+	$(EACH) train_policy.py $(FLAGS) --run-name $(NAME) --method sweet --in $(RUN)/sixteen.candidates.jsonl \
+	  --critic $(RUN)/critic-paper --pairs $(RUN)/policy-paper.pairs.jsonl --out $(@D)
 
 # 16 candidates a turn: as many tokens as five times the episodes sample.
 $(RUN)/sixteen.candidates.rollout.json: $(RUN)/train.metrics.json
@@ -257,9 +264,9 @@ $(eval $(call round,3,round-2,267$(comma)400,1 2 3))
 
 # ------------------------------------------------------------------------------------------------ cells by question
 AT_EQUAL_COST := policy-full policy-sixteen policy-without-c once-rejection once-dpo twice-rejection twice-dpo
-BESIDE        := policy-likelihood-alone policy-random once-normalised twice-normalised
+BESIDE        := policy-random once-normalised twice-normalised policy-paper
 LITTLE        := policy-full-50 policy-without-c-50    # the critic's data: 50 tasks; the candidates are of all
-HEADS         := policy-value policy-q-without-c
+TABLE3        := $(INGREDIENT:%=policy-%)
 RETURNS       := policy-monte-carlo-base policy-monte-carlo-policy-full
 BEST_OF_N     := $(foreach critic,full without-c value,$(addprefix best-$(critic)-,$(BEST)))
 BY_AMOUNT     := $(foreach method,sweet rejection dpo,$(addprefix $(method)-of-,$(AMOUNTS)))
@@ -279,7 +286,7 @@ with-c:  $(call tested,base policy-full policy-without-c)
 little:  $(call tested,$(LITTLE))
 beside:  $(call tested,$(BESIDE))
 upper:   $(call tested,$(RETURNS))
-heads:   $(call tested,$(HEADS))
+heads:   $(call tested,$(TABLE3))
 best:    $(call tested,$(BEST_OF_N))
 amounts: $(call tested,$(BY_AMOUNT))
 weaker:  $(call tested,base $(STRONGER))    # of world wide
@@ -301,7 +308,7 @@ report:
 	$(call compare,at equal cost,$(AT_EQUAL_COST) base)
 	$(if $(filter wide,$(WORLD)),$(call compare,learning from a weaker base (Table 4),base $(STRONGER)))
 	$(call compare,critics of 50 tasks,$(LITTLE))
-	$(call compare,other rankings and losses,policy-full $(RETURNS) $(BESIDE) $(HEADS) round-3)
+	$(call compare,other rankings and losses,policy-full $(RETURNS) $(BESIDE) $(TABLE3) round-3)
 	$(call compare,best of N (Fig. 3a),base $(BEST_OF_N))
 	$(call compare,by amount of data (Fig. 3b),policy-full $(BY_AMOUNT))
 .PHONY:  report critics world truth surface many table3 grid equal with-c little beside upper heads best amounts weaker \
