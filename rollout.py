@@ -62,7 +62,7 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import accumulate, islice
 from pathlib import Path
 from types import SimpleNamespace
@@ -160,6 +160,7 @@ async def candidates(args, agent, trajectory, done):
             continue
         records.append({name: value for name, value in trajectory.items() if name not in LEFT_BEHIND} | {
             "turn": turn, "prompt": prompt, "cost": {"sampled_tokens": sum(action.tokens for action in actions)},
+            "episode_cost": {"episodes": 1, **(trajectory.get("cost") or {})},
             "candidates": [{"output": action.text} | (
                 {"output_ids": action.ids, "logp": round(sum(action.logps), 5)} if action.ids else {})
                 for action in actions]})
@@ -257,6 +258,8 @@ class Scripted:
         if page is None:
             return NO_PAGE
         mine, reference = await asyncio.gather(self.screen.layout(page), self.screen.layout(task["ground_truth"]))
+        if reference is None:
+            raise Refused("the reference page could not be rendered")
         return page_reply(mine, reference, limit=REPLY_LIMIT["frontend"])
 
 
@@ -1073,12 +1076,15 @@ def roll_out(args, todo, output, finished):
 
 
 def read_tasks(args):
-    def check(task):
-        if args.simulator == "scripted" and args.domain == "backend" and args.max_turns > 1 and "facts" not in task:
-            raise ValueError("the task has no 'facts', from which the scripted simulator answers; give a model or URL "
-                             "with --simulator")
-        return task
+    check = partial(check_facts, args)
     return list(islice(read(args.input, "task", args.domain, unique=True, each=check), args.limit or None))
+
+
+def check_facts(args, task):
+    if args.simulator == "scripted" and args.domain == "backend" and args.max_turns > 1 and "facts" not in task:
+        raise ValueError("the task has no 'facts', from which the scripted simulator answers; give a model or URL "
+                         "with --simulator")
+    return task
 
 
 def read_trajectories(args):
@@ -1099,7 +1105,7 @@ def read_turns(args):
             raise ValueError(f"turn {record['turn']} is beyond --max-turns {args.max_turns}")
         if not all("output" in candidate for candidate in record["candidates"]):
             raise ValueError("a candidate has no text ('output'), which the simulator would answer")
-        record["task"] = {**record["task"], "task_id": record["task_id"], "domain": record["domain"]}
+        record["task"] = check_facts(args, {**record["task"], "task_id": record["task_id"], "domain": record["domain"]})
         return record
     return list(islice(read(args.input, "candidates", args.domain, unique=True, each=check), args.limit or None))
 
@@ -1220,6 +1226,8 @@ def refuse_misplaced(parser, args):
         for flag in flags.split():
             if not there and getattr(args, flag) != parser.get_default(flag):
                 die(f"--{flag.rstrip('_').replace('_', '-')} does something {needed} only; leave it out")
+    if args.temperature == 0 and max(args.candidates, args.best_of_n) > 1:
+        die("--temperature 0 gives the same action every time; --candidates and --best-of-n need a higher one")
 
 
 if __name__ == "__main__":

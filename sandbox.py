@@ -1148,12 +1148,13 @@ def monte_carlo_returns(path, kind_of=lambda record, turn: None):
 
 
 def fingerprint(path):
-    """A digest of a file, or of a model's folder (its weights, its configuration); a hub name or URL is its own."""
+    """A digest of a file, or of a model's folder (weights, configuration, template); a hub name or URL is its own."""
     if not Path(path).exists():
         return str(path)
     path, digest = Path(path), hashlib.sha256()
     files = [path] if path.is_file() else sorted(
-        file for file in path.iterdir() if file.suffix in (".safetensors", ".json") and file.stem != "settings")
+        file for file in path.iterdir()
+        if file.suffix in (".safetensors", ".json", ".jinja") and file.stem != "settings")
     for file in files:
         size = file.stat().st_size
         digest.update(f"{file.name if path.is_dir() else ''} {size}".encode())
@@ -1190,7 +1191,7 @@ def whole(path):
     """A name beside `path` to write to; the file takes the place of `path` once all is written, or goes away."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")    # two processes may be making the same file
     try:
         yield part
         os.replace(part, path)

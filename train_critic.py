@@ -642,11 +642,11 @@ def context_of(path):
         die(f"{path}: no model could be loaded from there ({first_line(error)})")
 
 
-def check_lengths(sequences, model, where):
+def check_lengths(sequences, model, where, remedy="leave such records out with --max-length"):
     longest, limit = max((len(s.ids) for s in sequences), default=0), context_of(model)
     if limit and longest > limit:
         die(f"{where}: a dialogue of {longest} tokens does not fit into the context of {model}, {limit}; take a model "
-            f"with a longer one, or leave such records out with --max-length {limit}")
+            f"with a longer one, or {remedy} {limit}")
 
 
 # ---- Trees: what sequences share at their beginning is computed once
@@ -1090,7 +1090,7 @@ class Critic:
         if not turns:
             return []
         sequences = self.sequences(turns, self.with_c)
-        check_lengths(sequences, self.path, "the critic")
+        check_lengths(sequences, self.path, "the critic", "shorter dialogues: with c in front they must stay below")
         values = self.score(self.path, sequences)
         if self.reference:
             if self.reference_with_c != self.with_c:
@@ -1229,6 +1229,7 @@ def save_model(model, tokenizer, seed, args, cost, note=None):
 
     cost: what the records and models that went into it took; note: critic.json, whose head is added here.
     """
+    from safetensors import SafetensorError
     from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
     from transformers import GenerationConfig
     from transformers.utils import cached_file
@@ -1261,7 +1262,7 @@ def save_model(model, tokenizer, seed, args, cost, note=None):
             for file in sorted(part.iterdir(), key=lambda f: (f.name == "config.json", f.name)):
                 os.replace(file, out / file.name)
             part.rmdir()
-        except OSError as error:
+        except (OSError, SafetensorError) as error:
             die(f"{out}: could not be written ({error}); the checkpoints are intact, and the same command continues", 1)
     barrier()
 

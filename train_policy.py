@@ -193,13 +193,17 @@ def rng_of(record, *seed):
     return np.random.default_rng([*seed, zlib.crc32(json.dumps(key_of(record)).encode())])
 
 
+def costs_of(records):
+    """(what turns cost, what the episodes that they are of cost) of candidates or pairs, each counted once."""
+    turns = {tuple(key_of(record)): record.get("cost") or {} for record in records}
+    episodes = {tuple(key_of(record)[:2]): record.get("episode_cost") or {} for record in records}
+    return tuple(sum(map(Counter, costs.values()), Counter()) for costs in (turns, episodes))
+
+
 def read_candidates(args):
-    """The turns of --in with two candidates: [(record, [(prompt messages, response, c or None)])]; what all cost."""
+    """The turns of --in with two candidates: [(record, [(prompt messages, response, c or None)])]; and costs_of all."""
     records = read(args.input, "candidates", each=lambda record: (record, candidate_turns(record)))
     found = list(first_tasks(records, args.limit_tasks, lambda r: r[0].get("task_id")))
-    cost = Counter()
-    for record, _ in found:
-        cost.update(record.get("cost") or {})
     usable = [(record, turns) for record, turns in found if len(turns) > 1]
     if len(usable) < len(found):
         say(f"{args.input}: {len(found) - len(usable)} turns with fewer than two candidates left out")
@@ -210,30 +214,31 @@ def read_candidates(args):
     if others:  # as in the paper's Table 4
         say(f"{args.input}: the candidates were sampled by {', '.join(sorted(map(str, others)))}, not by {args.model}, "
             f"which is trained")
-    return usable, cost
+    return usable, *costs_of([record for record, _ in found])
 
 
-def rank_candidates(found, args, device):
-    """(the advantages of every turn's candidates, a list for each record; what the ranking cost).
+def rank_candidates(found, episodes, args, device):
+    """(the advantages of every turn's candidates, a list for each record; what ranking and `episodes` cost).
 
     --critic may also be `random`, or a file of scored continuations, whose mean rewards are the returns Q(o_t, a_t).
     """
     if args.critic == "random":
-        return [rng_of(record, args.seed, 1).random(len(turns)).tolist() for record, turns in found], Counter()
+        return [rng_of(record, args.seed, 1).random(len(turns)).tolist() for record, turns in found], episodes
     if args.critic.endswith(".jsonl"):
         returns, cost = monte_carlo_returns(args.critic)
         ranked = []
-        for record, turns in found:
-            texts, played = [c.get("output") for c in record["candidates"]], returns.get(tuple(key_of(record)))
-            if not played:
-                die(f"{args.critic} continues no candidate of turn {record['turn']} of task {record['task_id']}, "
-                    f"sample {record['sample']}; play all of {args.input} (rollout.py --continue)")
-            q = [float(np.mean(played[texts.index(text)][1])) for text in texts]
+        for record, _ in found:
+            played = {text: rewards for text, rewards, _ in returns.get(tuple(key_of(record)), {}).values()}
+            texts = [c.get("output") for c in record["candidates"]]
+            if not played.keys() >= set(texts):
+                die(f"{args.critic} does not continue all candidates of turn {record['turn']} of task "
+                    f"{record['task_id']}, sample {record['sample']}; play all of {args.input} (rollout.py --continue)")
+            q = [float(np.mean(played[text])) for text in texts]
             ranked.append([value - float(np.mean(q)) for value in q])
-        return ranked, cost
+        return ranked, episodes + cost
     file = Path(args.critic) / "cost.json"
     cost = from_rank0(lambda: Counter(json.loads(file.read_text())) if file.is_file() else Counter())
-    return score_candidates(found, args, device), cost
+    return score_candidates(found, args, device), episodes | cost  # the critic's episodes hold the candidates'
 
 
 def score_candidates(found, args, device, portion=2000):
@@ -267,8 +272,8 @@ def write_pairs(args, device):
 
     Returns what candidates and critic cost.
     """
-    found, cost = read_candidates(args)
-    ranked, cost_of_ranking = rank_candidates(found, args, device)
+    found, cost, episodes = read_candidates(args)
+    ranked, cost_of_ranking = rank_candidates(found, episodes, args, device)
     pairs, left_out = [], Counter()
     for (record, _), scores in zip(found, ranked):
         texts = [c.get("output") or str(c["output_ids"]) for c in record["candidates"]]
@@ -307,7 +312,7 @@ def write_pairs(args, device):
 
 
 def pair_items(path, tokenizer, limit_tasks):
-    """A file of pairs as items, each side one sequence, scored on its last message; and what its turns cost."""
+    """A file of pairs as items, each side one sequence, scored on its last message; and what they cost to make."""
     def sides(record):
         check_dialogue(record["prompt"], "prompt")
         said = lambda side, ids: record[side][-1]["content"] or (None if ids else "")  # ids alone have no text
@@ -316,15 +321,12 @@ def pair_items(path, tokenizer, limit_tasks):
 
     found = list(first_tasks(read(path, "pair", each=sides), limit_tasks, lambda r: r[0].get("task_id")))
     sequences = [join_turns([turn])[0] for turn in tokenise(tokenizer, [turn for _, turns in found for turn in turns])]
-    items, costs, cost = [], {}, Counter()
+    items = []
     for n, (record, _) in enumerate(found):
         group = (f"{record.get('task_id')} {record.get('sample')}", record["turn"]) if "turn" in record else (n, n)
         answers = tuple(ANSWER_MARK in record[side][-1]["content"] for side in ("chosen", "rejected"))
         items.append(Item([2 * n], [2 * n + 1], group, 1.0, answers, record.get("task_id", n)))
-        costs[group] = record.get("cost") or {}  # the turn's: all its pairs carry it
-    for turn in costs.values():
-        cost.update(turn)
-    return items, sequences, cost
+    return items, sequences, sum(costs_of([record for record, _ in found]), Counter())
 
 
 # ---- From trajectories to items: the baselines

@@ -294,6 +294,14 @@ def test_the_scripted_partner_names_the_largest_differences_and_asks_for_a_page(
     assert replies[2] not in replies[:2] and len(replies[2]) <= 1000
 
 
+def test_a_reference_that_cannot_be_rendered_ends_its_episode_alone():
+    async def layout(page):
+        return None if page == "broken" else {"elements": []}
+    partner = rollout.Scripted(None, types.SimpleNamespace(screen=lambda: types.SimpleNamespace(layout=layout)))
+    with pytest.raises(rollout.Refused, match="the reference page could not be rendered"):
+        asyncio.run(partner.reply({"ground_truth": "broken"}, [{"content": "<html></html>"}], (), None))
+
+
 @needs_browser
 def test_a_vision_model_gets_both_pictures_and_no_source(world):
     import base64

@@ -256,6 +256,13 @@ def test_a_whole_file_takes_the_old_ones_place_or_leaves_it(tmp_path):
             part.write_text("half")
             1 / 0
     assert path.read_text() == "first" and list(path.parent.iterdir()) == [path]
+    writer = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from sandbox import whole\n" \
+             f"with whole({str(path)!r}) as part: part.write_text('another')"
+    with whole(path) as part:    # another process makes the same file in between
+        part.write_text("second")
+        subprocess.run([sys.executable, "-c", writer], check=True)
+        assert path.read_text() == "another"
+    assert path.read_text() == "second" and list(path.parent.iterdir()) == [path]
 
 
 def test_settings_that_differ_are_named(tmp_path, capsys):
@@ -272,6 +279,10 @@ def test_a_fingerprint_is_of_the_content(tmp_path):
         (tmp_path / name / "config.json").write_text("{}")
         (tmp_path / name / "model.safetensors").write_bytes(bytes(3 << 20))
         (tmp_path / name / "settings.json").write_text(name)    # how it was made is no part of what it is
+    assert fingerprint(tmp_path / "one") == fingerprint(tmp_path / "two")
+    (tmp_path / "one" / "chat_template.jinja").write_text("{{ messages }}")
+    assert fingerprint(tmp_path / "one") != fingerprint(tmp_path / "two")
+    (tmp_path / "two" / "chat_template.jinja").write_text("{{ messages }}")
     assert fingerprint(tmp_path / "one") == fingerprint(tmp_path / "two")
     (tmp_path / "two" / "model.safetensors").write_bytes(bytes(2 << 20) + b"x" + bytes((1 << 20) - 1))
     assert fingerprint(tmp_path / "one") != fingerprint(tmp_path / "two")

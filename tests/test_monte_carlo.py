@@ -64,9 +64,14 @@ def test_every_distinct_candidate_is_played_to_the_end_k_times_and_an_answer_onc
 @pytest.mark.parametrize("flags, sentence", [
     (["--continue", 2, "--samples", 2], "--samples does something without --continue only"),
     (["--continue", 2, "--candidates", 4], "--continue does something without --candidates only"),
-    (["--continue", 2, "--max-turns", 1], "turn 1 is beyond --max-turns 1")])
+    (["--continue", 2, "--max-turns", 1], "turn 1 is beyond --max-turns 1"),
+    (["--continue", 2, "--in", "factless.jsonl"], "factless.jsonl, line 1: the task has no 'facts'")])
 def test_what_cannot_be_continued_is_one_sentence(world, tmp_path, flags, sentence):  # noqa: F811
     turns_file(tmp_path / "c.jsonl", world / "tasks.jsonl")
+    rows = records(tmp_path / "c.jsonl")
+    for row in rows:
+        del row["task"]["facts"]
+    write(tmp_path / "factless.jsonl", rows)
     done = play(tmp_path, "--in", "c.jsonl", "--model", world / "model", *flags, code=2)
     assert sentence in done.stderr and len(done.stderr.splitlines()) == 1
 
@@ -194,8 +199,9 @@ def test_seeds_are_pooled_each_with_its_own_truth(tmp_path, monkeypatch):
 def test_returns_rank_the_candidates_and_random_does_not(place):  # noqa: F811
     rows, truth = records(place / "candidates.jsonl"), []
     for row in rows:
-        for index in range(len(row["candidates"])):
-            truth.append(played(["r"] + ["x", "y"] * row["turn"] + ["A"]) | {
+        texts = [c["output"] for c in row["candidates"]]
+        for index, text in ((texts.index(text), text) for text in dict.fromkeys(texts)):
+            truth.append(played(["r"] + ["x", "y"] * row["turn"] + [text]) | {
                 "task_id": row["task_id"], "sample": len(truth), "domain": "backend", "reward": index / 20,
                 "continues": [row["sample"], row["turn"], index], "cost": {"sampled_tokens": 7, "simulator_calls": 2}})
     (place / "runs/default").mkdir(parents=True)
@@ -211,8 +217,19 @@ def test_returns_rank_the_candidates_and_random_does_not(place):  # noqa: F811
         assert pair["advantage_chosen"] == pytest.approx(q[texts.index(pair["chosen"][0]["content"])] - np.mean(q))
     cost = json.loads((place / "policy/cost.json").read_text())
     assert cost["episodes"] == len(truth) and cost["simulator_calls"] == 2 * len(truth)
+    # A candidate without text or ids is left out: the returns of the others are found by their text all the same.
+    advantages = {pair["chosen"][0]["content"]: pair["advantage_chosen"] for pair in records(place / "pairs.jsonl")}
+    write(place / "candidates.jsonl", [row | {"candidates": [{"output": ""}, *row["candidates"]],
+                                              "episode_cost": {"episodes": 1, "sampled_tokens": 9}} for row in rows])
+    code, _, error = call(train_policy, *flags, "--critic", "monte-carlo", "--max-steps", 1, "--overwrite")
+    assert code == 0, error
+    assert advantages == {p["chosen"][0]["content"]: p["advantage_chosen"] for p in records(place / "pairs.jsonl")}
+    # The episodes that the candidates are of are charged once each, also where no critic was trained on them.
     code, _, error = call(train_policy, *flags, "--critic", "random", "--max-steps", 1, "--overwrite")
     assert code == 0, error
+    cost = json.loads((place / "policy/cost.json").read_text())
+    assert cost["episodes"] == len({(row["task_id"], row["sample"]) for row in rows}) < len(rows)
+    assert cost["sampled_tokens"] == 9 * cost["episodes"]
     ups = [pair["advantage_chosen"] > pair["advantage_rejected"] for pair in records(place / "pairs.jsonl")]
     later = [texts.index(pair["chosen"][0]["content"]) > texts.index(pair["rejected"][0]["content"])
              for pair in records(place / "pairs.jsonl")
@@ -226,7 +243,7 @@ def test_a_turn_that_nobody_played_on_is_one_sentence(place):  # noqa: F811
                                                     "continues": [0, 0, 0]}])
     flags = [flag for flag in POLICY if flag not in ("--critic", "critic")]
     code, _, error = call(train_policy, *flags, "--critic", "q.jsonl")
-    assert code == 2 and f"continues no candidate of turn {row['turn']} of task {row['task_id']}" in error
+    assert code == 2 and f"does not continue all candidates of turn {row['turn']} of task {row['task_id']}" in error
 
 
 # ---- The critic by temporal differences

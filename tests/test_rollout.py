@@ -739,6 +739,7 @@ def test_values_of_another_type_are_one_sentence_and_nothing_is_left_behind(tmp_
     ("--candidates 1", "--candidates: must be at least 2"), ("--max-model-len -5", "--max-model-len: must be at least"),
     ("--simulator-max-tokens 0", "--simulator-max-tokens: must be at least 1"),
     ("--fraction 0.5", "--fraction does something with --candidates only"),
+    ("--candidates 2 --temperature 0", "--temperature 0 gives the same action every time"),
     ("--candidates 2 --samples 3", "--samples does something without --candidates only"),
     ("--candidates 2 --best-of-n 3", "--best-of-n does something without --candidates only"),
     ("--judge x --best-of-n 2", "--judge does something with --step-reward judge only"),
@@ -795,7 +796,7 @@ def test_the_last_lines_say_why_episodes_failed_and_what_evaluates_them(world, t
     assert said[-1] == "next: python evaluate.py --in runs/foo/train.trajectories.jsonl"
 
 
-def test_candidates_carry_unknown_keys_and_nothing_of_the_episode(tmp_path):
+def test_candidates_carry_unknown_keys_and_of_the_episode_its_cost_alone(tmp_path):
     (tmp_path / "pages.jsonl").write_text(json.dumps(EPISODE | {
         "domain": "frontend", "reward": 1.0, "model": "m", "cost": {"sampled_tokens": 5, "simulator_calls": 2},
         "fingerprints": {"model": "m", "simulator": "scripted"}, "leaks": 1, "unfinished_replies": 1}) + "\n")
@@ -804,9 +805,10 @@ def test_candidates_carry_unknown_keys_and_nothing_of_the_episode(tmp_path):
              "--out", "c.jsonl")
     [record] = records(tmp_path / "c.jsonl")
     assert record["note"] == "kept" and record["domain"] == "frontend" and record["cost"] == {"sampled_tokens": 20}
+    assert record["episode_cost"] == {"episodes": 1, "sampled_tokens": 5, "simulator_calls": 2}
     assert record["model"] == stub.url and record["fingerprints"] == {"model": f"{stub.url} stub-1"}
     assert set(record) == {*EPISODE, "domain", "turn", "prompt", "candidates", "finish", "model", "cost",
-                           "fingerprints"} - {"dialogue_history", "answer", "finish"}
+                           "episode_cost", "fingerprints"} - {"dialogue_history", "answer", "finish"}
 
 
 @pytest.mark.parametrize("wait", ["loading", "episodes", "batches"])

@@ -1350,7 +1350,8 @@ def test_fine_tuning_on_pages_keeps_the_best_quarter(place):
 def test_a_runs_cost_adds_up_what_went_into_it(place):
     for name in ("scored.jsonl", "candidates.jsonl"):
         cost = {"sampled_tokens": 7, **({"simulator_calls": 2} if name == "scored.jsonl" else {})}
-        write(Path(name), [{**json.loads(line), "cost": cost} for line in open(name).readlines()])
+        of_episode = {"episode_cost": {"episodes": 1, "sampled_tokens": 7, "simulator_calls": 2}}
+        write(Path(name), [{**json.loads(line), "cost": cost, **of_episode} for line in open(name).readlines()])
     assert call(train_critic, *CRITIC)[0] == 0
     code, said, error = call(train_policy, *POLICY, "--pairs-per-turn", 4)
     assert code == 0, error

@@ -246,3 +246,7 @@ def test_a_full_disk_while_saving_is_one_sentence_and_leaves_the_checkpoint_befo
             and "Traceback" not in done.stderr)
     assert not checkpoints("out")
     assert call(train_policy, *long, "--out", "out")[0] == 0
+    half //= 2    # now the weights alone, which safetensors writes
+    done = subprocess.run([sys.executable, str(ROOT / "train_policy.py"), *map(str, long), "--save-every", "0",
+                           "--out", "whole"], capture_output=True, text=True, preexec_fn=small_files)
+    assert (done.returncode == 1 and "whole: could not be written" in done.stderr and "Traceback" not in done.stderr)
