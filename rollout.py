@@ -23,9 +23,9 @@ Best-of-N (--best-of-n, Fig. 3a of the paper): at each turn N actions are sample
 critic's advantage A(o_t, a_t, c) (Eq. 3) with or without c, a value head, or an LLM judge in a knock-out of pairs.
 
 Seeds. Each request has a seed of its own, a hash of (--seed, task, sample, turn). With vLLM on a CPU, in float32 and
-with OMP_NUM_THREADS=1, the same seeds give the same file at any --concurrency and after a kill. With the plain engine
-and on CUDA rounding depends on what else is in the batch: the former repeats itself at the same settings, the latter
-nearly. A server may ignore seeds.
+with OMP_NUM_THREADS=1, the same seeds give the same texts at any --concurrency and after a kill; log-probabilities too,
+but for the sixth digit on some processors. With the plain engine and on CUDA rounding depends on what else is in the
+batch: the former repeats itself at the same settings, the latter nearly. A server may ignore seeds.
 
 When something fails. What a server refuses (prompt too long, content policy) ends its episode with finish "error: ...".
 A server that is busy, gone or talks rubbish is asked again, --retries times; then the run stops with exit code 1. A

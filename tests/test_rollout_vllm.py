@@ -39,7 +39,9 @@ def test_vllm_reuses_prefixes_and_gives_the_same(world, engine):
     long = [[{"role": "user", "content": f"{i}. " + "Write f(x), which adds up what counts. " * 40}] for i in range(4)]
     first, before = ask(engine, long, 3, 1), engine.counts["cached_tokens"]
     for a, b in zip(first, ask(engine, long, 3, 4)):
-        assert [(o.ids, o.logps) for o in a] == [(o.ids, o.logps) for o in b]
+        assert [o.ids for o in a] == [o.ids for o in b]
+        for one, other in zip(a, b):    # some processors round a row of few and of many tokens differently
+            assert one.logps == pytest.approx(other.logps, abs=1e-5)
     assert engine.counts["cached_tokens"] - before >= 4 * 128
 
 
