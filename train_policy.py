@@ -194,8 +194,12 @@ def rng_of(record, *seed):
 
 
 def costs_of(records):
-    """(what turns cost, what the episodes that they are of cost) of candidates or pairs, each counted once."""
-    turns = {tuple(key_of(record)): record.get("cost") or {} for record in records}
+    """(what turns cost, what the episodes that they are of cost) of candidates or pairs, each counted once.
+
+    Pairs that others made name no turn: each counts as one of its own.
+    """
+    turns = {tuple(key_of(record)) if "turn" in record else n: record.get("cost") or {}
+             for n, record in enumerate(records)}
     episodes = {tuple(key_of(record)[:2]): record.get("episode_cost") or {} for record in records}
     return tuple(sum(map(Counter, costs.values()), Counter()) for costs in (turns, episodes))
 

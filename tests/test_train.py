@@ -1363,6 +1363,7 @@ def test_a_runs_cost_adds_up_what_went_into_it(place):
     assert policy["episodes"] == 36 and policy["simulator_calls"] == 72
     assert policy["sampled_tokens"] == 36 * 7 + 7 * len(open("candidates.jsonl").readlines()) and turns
     assert policy["training_tokens"] == critic["training_tokens"] + sum(line["tokens"] for line in lines)
+    assert train_policy.costs_of([{"cost": {"sampled_tokens": 3}}] * 2)[0]["sampled_tokens"] == 6, "of no named turn"
 
 
 def test_training_another_policy_than_the_candidates_sampler_is_said(place):
