@@ -96,7 +96,7 @@ else
 GENERATE    := --families total,fee,best,code --train 1600 --val 200 --test 500
 COMPLETE    := --demonstrations 8000 --ask 1 --waste 0
 IMPERFECT   := --demonstrations 4000 --ask 0.75 --waste 0.4
-COPYIST     := --epochs 2
+COPYIST     := --epochs 1
 SAMPLE      := --max-tokens 128
 PLAY        := $(SAMPLE)
 OFFLINE     := --limit 400 --samples 6
