@@ -23,14 +23,13 @@ part of an object, never by its own methods: an int subclass counts as its int, 
 NaN equals itself; OrderedDicts compare as dicts; objects of unknown classes, generators, functions, and results beyond
 1 MB or 200 levels are "not comparable", and so never pass.
 
-Statuses    passed, wrong, error: TypeError, timeout, killed: memory, killed: exit, killed: SIGSEGV, killed: silent (it
-            closed its results and stayed), not comparable, refused (not a string, too large, a text that mode
-            "released" forbids, or its zygote died twice), and "reference ..." where the reference itself gave no
-            result. After a call that kills the child, the rest run in a new child, within the program's time.
+Statuses    passed, wrong, error: TypeError, timeout, killed: memory, killed: exit, killed: SIGSEGV, not comparable,
+            refused (not a string, too large, a text that mode "released" forbids, or its zygote died twice), and
+            "reference ..." where the reference itself gave no result. After a call that kills the child, the rest run
+            in a new child, within the program's time.
 Modes       "module": the program is a module, as its author meant. "released": what the evaluator released with
-            ColBench says of the raw answer; its rules stand in released_program(), run_child() and verdict(). Only the
-            calls have a time limit there, not the program. Two differences are left: there an object's own __eq__
-            decides, so that one which lies passes (here: not comparable), and [nan] is not equal to [nan] (here: is).
+            ColBench says of the raw answer, by the rules in released_program(), run_child() and verdict(); but objects
+            with an __eq__ of their own, which decides there, are not comparable here, and [nan] equals itself.
 
 What holds a program in. Each layer is tried at the start; `box.layers`, kept in scored records, says which are on:
     namespaces  user, network, pid, mount, ipc, uts; the root holds only the interpreter's library, read-only
@@ -39,24 +38,24 @@ What holds a program in. Each layer is tried at the start; `box.layers`, kept in
     seccomp     an allow-list. No sockets, processes, threads, exec, kill, ptrace, io_uring, memfd; opens are read-only;
                 calls of a foreign architecture kill. Everything else fails with EPERM
     limits      address space, CPU, file size, open files, core; other descriptors closed, standard streams on /dev/null
-    time        the parent waits and sends SIGKILL; nothing is raised inside the program
+    time        the parent waits and has it killed (SIGKILL); nothing is raised inside the program
 Without user namespaces or Landlock the other layers stay. Without seccomp it refuses to start unless unsafe=True
 (--unsafe). Linux only, on x86-64 or arm64 (whose filter is checked against the kernel's table, but has not been run).
 
-What is shared. A zygote's children run one after another in its namespaces, root and Landlock domain, with nothing
-writable and no IPC in them. The calls of one program share a process: a module's attribute that call 1 sets (math.pi =
-3) is still there in call 2; builtins are restored. Nothing of the reference is ever in that process.
+What is shared. A zygote's children run one after another behind the same walls, with nothing writable in them. The
+calls of one program share a process: a module's attribute that call 1 sets (math.pi = 3) is still there in call 2.
 
 What it does not stop: kernel bugs; timing and cache side channels; burning CPU and memory up to the limits; a reference
-that reads the clock (see check_reference). Where the root cannot be pivoted, a program can learn which paths exist, and
-with neither pivot nor Landlock it can read what any user can read. Programs that need threads, subprocesses, sockets
-(asyncio.run makes one) or shared libraries that the zygote has not loaded fail with an error that says so.
+that reads the clock. Where the root cannot be pivoted, a program can learn which paths exist, and without Landlock too
+it can read what any user can read. Programs that need threads, subprocesses, sockets (asyncio.run makes one) or shared
+libraries that the zygote has not loaded fail with an error that says so.
 """
 import builtins
 import ctypes
 import datetime
 import decimal
 import fractions
+import functools
 import gc
 import hashlib
 import importlib
@@ -71,8 +70,9 @@ import socket
 import struct
 import sys
 import types
-from collections import Counter, OrderedDict, deque
-from contextlib import ExitStack, contextmanager
+from collections import Counter, deque
+from contextlib import ExitStack, contextmanager, suppress
+from itertools import cycle, islice, repeat
 from typing import NamedTuple
 
 IS_ZYGOTE = __name__ == "__main__" and sys.argv[1:] == ["--zygote"]
@@ -82,15 +82,15 @@ if not IS_ZYGOTE:    # a small zygote forks faster
     import subprocess
     import threading
     import time
-    from concurrent.futures import Future, ThreadPoolExecutor
+    from concurrent.futures import ThreadPoolExecutor
     from importlib.util import find_spec
     from pathlib import Path
 
 MAX_RESULT = 1 << 20     # bytes of one canonical result; larger ones are "not comparable"
 MAX_PROGRAM = 1 << 20    # characters of one program with its calls; larger ones are "refused"
 MAX_DEPTH = 200          # levels of one result; deeper and self-referential ones are "not comparable"
-KEPT_REFERENCES = 20_000    # tasks whose reference results (32 bytes a call) are kept
-CHANCE = {"timeout", "killed: silent", "refused"}    # statuses that may be a busy machine's fault
+KEPT_REFERENCES = 20_000    # tasks whose reference's results are kept
+CHANCE = {"timeout", "refused"}    # statuses that may be a busy machine's fault
 NOBODY = 65534           # user and group of the children where the parent is root
 EXIT_MEMORY = 77         # exit code of a child that had no memory left
 FRAME = struct.Struct("!cI")    # what a child writes: the kind of frame, the length of the payload that follows
@@ -121,21 +121,17 @@ def released_program(answer):
 
 
 def verdict(reference, outcome, mode):
-    """The status of one test, from the reference's digest (or its status, if not ok) and the candidate's outcome."""
-    if isinstance(reference, str):
-        return f"reference {reference}"
+    """The status of one test, from the outcomes of the reference and of the candidate."""
+    if reference.status != "ok":
+        return f"reference {reference.status}"
     if outcome.status != "ok":
         return outcome.status
-    if mode == "released" and reference in (digest(NONE), digest(NAN)):
+    if mode == "released" and outcome.value in (NONE, NAN):
         return "wrong"    # None means "no result" to the released evaluator, and NaN is not equal to itself
-    return "passed" if digest(outcome.value) == reference else "wrong"
+    return "passed" if outcome.value == reference.value else "wrong"
 
 
-def digest(value):
-    return hashlib.sha256(value).digest()
-
-
-class Sandbox:
+class Sandbox(ExitStack):
     """Runs programs in `workers` zygotes. Threads may share one; what a program does is data, never an exception.
 
     memory_mb         what a program may use beside the interpreter itself
@@ -149,54 +145,38 @@ class Sandbox:
     def __init__(self, workers=2, memory_mb=256, call_timeout=1.0, program_timeout=5.0, numpy=False, unsafe=False,
                  without=()):
         if sys.platform != "linux" or os.uname().machine not in ("x86_64", "aarch64"):
-            die("the sandbox is made of layers of the Linux kernel on x86_64 or aarch64; run it there, or in a virtual "
-                "machine")
-        if numpy and not find_spec("numpy"):
-            die("the sandbox was asked for numpy, which is not installed; install it with: pip install numpy")
+            die("the sandbox needs Linux on x86_64 or aarch64; run it there, or in a virtual machine")
+        super().__init__()
         self.workers, self.call_timeout, self.program_timeout = workers, call_timeout, program_timeout
-        self.options = {"memory_bytes": memory_mb << 20, "without": list(without),
-                        "numpy": str(Path(find_spec("numpy").origin).parents[1]) if numpy else None}
-        self.lock, self.references = threading.Lock(), OrderedDict()
-        self.zygotes = [Zygote(self.options, hash_seed) for hash_seed in (0, 1) for _ in range(workers)]
-        self.free = {0: queue.SimpleQueue(), 1: queue.SimpleQueue()}    # by hash seed; those of seed 1 start when used
+        self.unsafe, self.layers = unsafe, None
+        options = {"memory_bytes": memory_mb << 20, "without": list(without),
+                   "numpy": str(Path(find_spec("numpy").origin).parents[1]) if numpy else None}
+        # Of a task's reference: (a lock, its outcomes once they are there).
+        self.references = functools.lru_cache(KEPT_REFERENCES)(lambda *reference: (threading.Lock(), []))
+        self.zygotes = [Zygote(options, hash_seed) for hash_seed in (0, 1) for _ in range(workers)]
+        self.free = {0: queue.SimpleQueue(), 1: queue.SimpleQueue()}    # by hash seed
         for zygote in self.zygotes:
             self.free[zygote.hash_seed].put(zygote)
+            self.callback(zygote.close)    # at the end of a `with`, or by close()
+        self._start(self.zygotes[0])    # the others start when they are used
+
+    def _start(self, zygote):
+        """Start a zygote, or stop everything; all must have the same layers, those that the records name."""
         try:
-            for zygote in self.zygotes[:workers]:
-                zygote.launch()    # all at once
-            self.layers = None
-            for zygote in self.zygotes[:workers]:
-                self._greet(zygote)
-        except (ZygoteDied, OSError) as error:
-            self.close()
+            layers = zygote.start()
+        except OSError as error:
             die(f"the sandbox could not start: {error}")
-        if not self.layers["seccomp"] and not unsafe:
-            self.close()
+        if not layers["seccomp"] and not self.unsafe:
             die("seccomp, which keeps programs from the kernel, cannot be had; unsafe=True (--unsafe) runs without it")
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.close()
-
-    def close(self):
-        for zygote in self.zygotes:
-            zygote.close()
-
-    def _greet(self, zygote):
-        """Wait until a zygote is ready; all must have the same layers, those that the records name."""
-        layers = zygote.greet()
         self.layers = self.layers or layers
         if layers != self.layers:
-            raise ZygoteDied(f"a worker has the layers {layers}, the first one {self.layers}")
+            die(f"a worker of the sandbox has the layers {layers}, the first one {self.layers}")
 
     def run(self, program, calls, seed=0, mode="module", hash_seed=0):
         """Run each call (an expression) in a fresh namespace of the program; one Outcome a call, in their order.
 
         seed: of random; hash_seed: 0 or 1, of the interpreter, which the order of a set depends on; mode: see the top.
         """
-        calls = list(calls)
         if mode not in ("module", "released"):
             raise ValueError(f"a mode is module or released, not {mode!r}")
         texts = [program, *calls]
@@ -204,7 +184,13 @@ class Sandbox:
             return [Outcome("refused")] * len(calls)
         zygote = self.free[hash_seed].get()
         try:
-            return self._run(zygote, program, calls, seed, mode)
+            for _ in range(2):    # again if the zygote dies
+                if not zygote.process:
+                    self._start(zygote)
+                with suppress(OSError):
+                    return self._run(zygote, program, calls, seed, mode)
+                zygote.close()
+            return [Outcome("refused")] * len(calls)
         except BaseException:
             zygote.close()    # interrupted, say by Ctrl-C: its next answer would belong to this question
             raise
@@ -212,36 +198,19 @@ class Sandbox:
             self.free[hash_seed].put(zygote)
 
     def _run(self, zygote, program, calls, seed, mode):
-        outcomes, deaths, deadline = [], 0, None
+        """What run() returns; raises OSError where the zygote dies."""
         program_timeout = self.call_timeout * len(calls) + 1 if mode == "released" else self.program_timeout
         job = {"program": program, "seed": seed, "mode": mode, "cpu_seconds": math.ceil(program_timeout) + 1}
+        outcomes, deadline = [], time.monotonic() + program_timeout
         while len(outcomes) < len(calls):    # once; again after a call that cost the child its life
             rest = calls[len(outcomes):]
-            try:
-                if not zygote.process:
-                    zygote.launch()
-                    self._greet(zygote)
-                    deadline = None    # the program's time starts again with its zygote
-                deadline = deadline or time.monotonic() + program_timeout
-                if time.monotonic() >= deadline:
-                    return outcomes + [Outcome("timeout")] * len(rest)
-                found, loaded, ended = zygote.run({**job, "calls": rest}, self.call_timeout, deadline)
-            except (ZygoteDied, OSError):
-                zygote.close()
-                deaths += 1
-                if deaths == 2:
-                    return outcomes + [Outcome("refused")] * len(rest)
-                continue
-            outcomes += found
-            if ended != "done":    # where the program itself did not end, no other call can either
-                outcomes += [Outcome(ended)] * (1 if loaded else len(rest) - len(found))
+            if time.monotonic() >= deadline:
+                return outcomes + [Outcome("timeout")] * len(rest)
+            outcomes += zygote.run({**job, "calls": rest}, self.call_timeout, deadline)
         return outcomes
 
     def score(self, task, code, mode="module"):
-        """{label: status} of a candidate on the task's tests; "passed": it returns what the reference returns.
-
-        code: the candidate's program; in mode "released" the raw answer, from which it is cut as it was there.
-        """
+        """{label: status} of a candidate on the task's tests. code: its program; in mode "released" the raw answer."""
         calls = list(task["test_cases"].values())
         references = self._reference(task["ground_truth"], calls, mode)
         outcomes = self.run(released_program(code) if mode == "released" else code, calls, mode=mode)
@@ -249,47 +218,33 @@ class Sandbox:
                 for label, reference, outcome in zip(task["test_cases"], references, outcomes)}
 
     def _reference(self, program, calls, mode):
-        """The reference's results, as verdict() takes them; run once per task, however many threads ask."""
-        key = digest(json.dumps([program, calls, mode]).encode())
-        with self.lock:
-            results, mine = self.references.get(key), None
-            if results is None:
-                results = mine = self.references[key] = Future()    # whoever asks from here on waits for it
-                if len(self.references) > KEPT_REFERENCES:
-                    self.references.popitem(last=False)
-        if mine:
-            try:
+        """The reference's outcomes; it is run once per task, however many threads ask."""
+        lock, kept = self.references(program, tuple(calls), mode)
+        with lock:    # whoever asks meanwhile waits for them
+            if not kept:
                 outcomes = self.run(program, calls, mode=mode)
-                if any(outcome.status in CHANCE for outcome in outcomes):    # remembered only if it happens twice
+                if any(outcome.status in CHANCE for outcome in outcomes):    # kept only if it happens twice
                     outcomes = self.run(program, calls, mode=mode)
-                mine.set_result([digest(out.value) if out.status == "ok" else out.status for out in outcomes])
-            except BaseException as error:
-                self.references.pop(key, None)
-                mine.set_exception(error)
-        return results.result()
+                kept += outcomes
+        return kept
 
     def score_many(self, items, mode="module"):
         """Yield (key, statuses) for each (key, task, code) of an iterable, in order, reading only a little ahead."""
-        with ThreadPoolExecutor(self.workers) as threads:
-            ahead = deque()
-            try:
-                for key, task, code in items:
-                    ahead.append((key, threads.submit(self.score, task, code, mode)))
-                    if len(ahead) > 64 * self.workers:
-                        key, future = ahead.popleft()
-                        yield key, future.result()
-                while ahead:
-                    key, future = ahead.popleft()
-                    yield key, future.result()
-            finally:
-                for _, future in ahead:
-                    future.cancel()
+        threads = ThreadPoolExecutor(self.workers)
+        futures = ((key, threads.submit(self.score, task, code, mode)) for key, task, code in items)
+        try:
+            ahead = deque(islice(futures, 64 * self.workers))
+            while ahead:
+                key, future = ahead.popleft()
+                ahead.extend(islice(futures, 1))
+                yield key, future.result()
+        finally:
+            threads.shutdown(cancel_futures=True)
 
     def check_reference(self, task):
-        """{label: "ok" | "differs" | "none" | "error: ..." | ...}: the reference run twice, with other seeds.
+        """{label: "ok" | "differs" | "none" | "error: ..." | ...}: the reference run twice.
 
-        Both the random and the hash seed differ: what rests on chance, on the order of a set or on a fine clock shows
-        (the date does not).
+        Its random and hash seeds differ: chance, the order of a set and a fine clock show (the date does not).
         """
         calls = list(task["test_cases"].values())
         first = self.run(task["ground_truth"], calls, seed=0)
@@ -309,10 +264,9 @@ def canonical(value):
     """The canonical bytes of a result.
 
     Nothing here runs code of the object's class: kinds are found by the identity of the classes in the true __mro__,
-    contents are read through the built-in class (list.__iter__(o), not iter(o)). `room` bounds the work on shared
-    structures.
+    contents are read through the built-in class (list.__iter__(o), not iter(o)).
     """
-    room = MAX_RESULT
+    room = MAX_RESULT    # bounds the work, also on structures that hold one part many times
 
     def fits(size):
         if size > room:
@@ -381,11 +335,11 @@ def canonical(value):
                 raise NotComparable("too large")
             return ratio(*decimal.Decimal.as_integer_ratio(o))
         if kind is range:    # ranges are equal when the numbers in them are
-            start, stop, step = RANGE_START(o), RANGE_STOP(o), RANGE_STEP(o)
+            start, stop, step = o.start, o.stop, o.step    # nothing can inherit from range
             size = max(0, -((start - stop) // step))
             return items(b"r", 3, (size, start if size else 0, step if size > 1 else 0), depth)
         if kind is datetime.datetime:
-            zone = DATETIME_ZONE(o)
+            zone = datetime.datetime.tzinfo.__get__(o)
             if zone is not None:
                 if type(zone) is not datetime.timezone or type(o) is not datetime.datetime:
                     raise NotComparable("a time zone with methods of its own")
@@ -393,14 +347,15 @@ def canonical(value):
             return text(b"D", datetime.datetime.isoformat(o).encode())
         if kind is datetime.date:
             return text(b"Y", datetime.date.isoformat(o).encode())
-        if kind is datetime.time and TIME_ZONE(o) is None:
+        if kind is datetime.time and datetime.time.tzinfo.__get__(o) is None:
             return text(b"T", datetime.time.isoformat(o).encode())
         if kind is datetime.timedelta:
             return text(b"I", b"%d" % datetime.timedelta.__floordiv__(o, datetime.timedelta(microseconds=1)))
         if kind == "ndarray":
-            if ARRAY_SIZE(o) > room or ARRAY_TYPE(o).kind in "mM":    # of times: tolist() forgets their unit
+            array = NUMPY.ndarray
+            if array.size.__get__(o) > room or array.dtype.__get__(o).kind in "mM":    # tolist() forgets a time's unit
                 raise NotComparable("too large, or times")
-            return items(b"a", 2, (ARRAY_SHAPE(o), NUMPY.ndarray.tolist(o)), depth)
+            return items(b"a", 2, (array.shape.__get__(o), array.tolist(o)), depth)
         if kind == "scalar" or kind == "moment":
             item = NUMPY.generic.item(o)
             # A long double has no Python number that is equal to it, and a time in nanoseconds is no int.
@@ -414,9 +369,7 @@ def canonical(value):
 MRO = type.__dict__["__mro__"].__get__
 TYPE_NAME = type.__dict__["__name__"].__get__
 FRACTION_TOP, FRACTION_BOTTOM = fractions.Fraction._numerator.__get__, fractions.Fraction._denominator.__get__
-RANGE_START, RANGE_STOP, RANGE_STEP = range.start.__get__, range.stop.__get__, range.step.__get__
-DATETIME_ZONE, TIME_ZONE = datetime.datetime.tzinfo.__get__, datetime.time.tzinfo.__get__
-NUMPY = ARRAY_SIZE = ARRAY_SHAPE = ARRAY_TYPE = None    # see load_numpy
+NUMPY = None    # see load_numpy
 NONE_TYPE = type(None)
 SEQUENCES = {list: b"l", tuple: b"t", set: b"S", frozenset: b"S", deque: b"q"}
 KINDS = {id(kind): kind for kind in (
@@ -428,17 +381,14 @@ NONE, NAN = canonical(None), canonical(math.nan)
 # ---------------------------------------------------------------------------------------------------------------------
 # The parent's end of a zygote
 
-class ZygoteDied(Exception):
-    pass
-
-
 class Zygote:
     """The parent's end of one zygote. Used by one thread at a time; started anew after it died."""
 
     def __init__(self, options, hash_seed):
         self.options, self.hash_seed, self.process = options, hash_seed, None
 
-    def launch(self):
+    def start(self):
+        """Start its process and wait until it is ready; returns its layers."""
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         python = getattr(sys, "_base_executable", None) or sys.executable    # not the virtual environment's
         environment = {"PYTHONHASHSEED": str(self.hash_seed), "OPENBLAS_NUM_THREADS": "1"}
@@ -448,73 +398,51 @@ class Zygote:
                 stdin=theirs, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         self.control.settimeout(60)
         self.control.send(json.dumps(self.options).encode())
-
-    def greet(self):
-        """Wait until it is ready; returns its layers."""
-        reply = json.loads(self.control.recv(1 << 16) or b'{"error": "its process ended"}')
-        if "error" in reply:
-            self.close()
-            raise ZygoteDied(reply["error"])
-        self.control.settimeout(30)
-        return reply
+        layers = json.loads(self.control.recv(1 << 16) or b'{"error": "its process ended"}')
+        if "error" in layers:
+            raise OSError(layers["error"])
+        return layers
 
     def close(self):
         process, self.process = self.process, None    # after Ctrl-C its thread may close it at the same time
         if process:
             self.control.close()    # it ends by itself when this is closed
-            try:
+            with suppress(subprocess.TimeoutExpired):
                 process.wait(2)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            process.kill()
+            process.wait()
 
     def run(self, job, call_timeout, deadline):
-        """Have a child run a job: (outcomes, whether the program itself ran, how it ended: "done" or a status)."""
-        try:
-            with ExitStack() as at_the_end:
-                job_file = at_the_end.enter_context(os.fdopen(os.memfd_create("job"), "wb", buffering=0))
+        """The outcomes of a job's calls, up to one that cost the child its life; OSError where the zygote died."""
+        ours, theirs = os.pipe()
+        with open(ours, "rb", buffering=0) as results:
+            with open(theirs, "wb"), open(os.memfd_create("job"), "wb") as job_file:
                 job_file.write(json.dumps(job).encode())
                 job_file.seek(0)
-                results, theirs = os.pipe()
-                at_the_end.callback(os.close, results)
-                try:
-                    socket.send_fds(self.control, [b"J"], [job_file.fileno(), theirs])
-                finally:
-                    os.close(theirs)    # the child's copy is now the only one: when the child ends, so does the pipe
-                pidfds = socket.recv_fds(self.control, 1, 1)[1]
-                if not pidfds:
-                    raise ZygoteDied("it closed its socket")
-                at_the_end.callback(os.close, pidfds[0])
-                outcomes, loaded, ended = read_frames(results, len(job["calls"]), call_timeout, deadline)
-                left = max(0.01, min(call_timeout, deadline - time.monotonic()))
-                if stop(pidfds[0], 1000 * left if ended == "gone" else 0) and ended == "gone":
-                    ended = "killed: silent"    # it closed its results and stayed
-            status = self.control.recv(4)
-            if len(status) != 4:
-                raise ZygoteDied("it closed its socket")
-        except OSError as error:
-            raise ZygoteDied(str(error)) from error
-        return outcomes, loaded, how_it_died(struct.unpack("!i", status)[0]) if ended == "gone" else ended
+                socket.send_fds(self.control, [b"run"], [job_file.fileno(), theirs])
+            # The zygote keeps its copy of `theirs` until the child has ended: only then does the pipe end.
+            outcomes, loaded, ended = read_frames(results, len(job["calls"]), call_timeout, deadline)
+            self.control.send(b"stop")
+        how_it_ended = self.control.recv(1 << 16).decode()
+        if not how_it_ended:
+            raise ConnectionError("the zygote has died")
+        if ended != "done":    # where the program itself did not end, no other call can either
+            lost = Outcome(how_it_ended if ended == "gone" else ended)
+            outcomes += [lost] * (1 if loaded or outcomes else len(job["calls"]))
+        return outcomes
 
 
-def stop(pidfd, wait_ms):
-    """Kill a child, after some milliseconds in which it may end by itself; says whether that was needed."""
+def readable(files, seconds=None):
+    """Wait until one of them has something to read, or its end; False if neither comes in time."""
     poller = select.poll()
-    poller.register(pidfd, select.POLLIN)
-    if wait_ms and poller.poll(wait_ms):
-        return False
-    try:
-        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-    except ProcessLookupError:
-        return False
-    return True
+    for file in files:
+        poller.register(file, select.POLLIN)
+    return bool(poller.poll(None if seconds is None else math.ceil(seconds * 1000)))
 
 
 def read_frames(results, calls, call_timeout, deadline):
     """(outcomes, whether the program itself ran, "done" | "gone": the child ended | "timeout" | "not comparable")."""
     outcomes, loaded, buffer = [], False, bytearray()
-    poller = select.poll()
-    poller.register(results, select.POLLIN)
     call_deadline = time.monotonic() + call_timeout
     while True:
         while len(buffer) >= FRAME.size:
@@ -537,21 +465,12 @@ def read_frames(results, calls, call_timeout, deadline):
             if len(outcomes) == calls:
                 return outcomes, loaded, "done"
         left = min(call_deadline, deadline) - time.monotonic()
-        if left <= 0 or not poller.poll(math.ceil(left * 1000)):
+        if left <= 0 or not readable([results], left):
             return outcomes, loaded, "timeout"
-        chunk = os.read(results, 1 << 16)
+        chunk = results.read(1 << 16)
         if not chunk:
             return outcomes, loaded, "gone"
         buffer += chunk
-
-
-def how_it_died(status):
-    """The status of the call under way when a child ended without being told to."""
-    if os.WIFSIGNALED(status):
-        number = os.WTERMSIG(status)
-        name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
-        return {"SIGKILL": "killed: memory", "SIGXCPU": "timeout"}.get(name, f"killed: {name}")
-    return "killed: memory" if os.WEXITSTATUS(status) == EXIT_MEMORY else "killed: exit"
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -563,42 +482,33 @@ NEW = {"user": 0x10000000, "net": 0x40000000, "pid": 0x20000000, "mount": 0x2000
 
 
 def c(name, *arguments):
-    """Call a function of the C library, or a system call by number; raise OSError where it fails."""
-    if isinstance(name, int):
-        function, arguments = LIBC.syscall, (name, *arguments)
-    else:
-        function = getattr(LIBC, name)
-    result = function(*(ctypes.c_long(a) if isinstance(a, int) else a for a in arguments))
+    """Call a function of the C library; raise OSError where it fails."""
+    result = getattr(LIBC, name)(*(ctypes.c_long(a) if isinstance(a, int) else a for a in arguments))
     if result < 0:
-        raise OSError(ctypes.get_errno(), f"{name}: {os.strerror(ctypes.get_errno())}")
+        raise OSError(ctypes.get_errno(), f"{name}({arguments[0]!r}, ...): {os.strerror(ctypes.get_errno())}")
     return result
-
-
-def prctl(option, value=0):
-    return c("prctl", option, value, 0, 0, 0)
 
 
 def works_in_a_child(trial):
     """Whether a call returns, tried in a forked process."""
     pid = os.fork()
     if pid == 0:
-        code = 1
         try:
             trial()
-            code = 0
+            os._exit(0)
         finally:
-            os._exit(code)
+            os._exit(1)
     return os.waitpid(pid, 0)[1] == 0
 
 
-def new_user_namespace(flags, proc_self):
-    """Enter new namespaces, the user's among them, in which this user keeps its number and no other exists."""
+def unshare(names, proc_self):
+    """Enter new namespaces of these names; in one of the user's this user keeps its number and no other exists."""
     uid, gid = os.getuid(), os.getgid()
-    c("unshare", flags | NEW["user"])
-    for name, line in ("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1"):
-        fd = os.open(name, os.O_WRONLY, dir_fd=proc_self)
-        os.write(fd, line.encode())
-        os.close(fd)
+    c("unshare", sum(NEW[name] for name in names))
+    if "user" in names:
+        for name, line in ("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1"):
+            with open(os.open(name, os.O_WRONLY, dir_fd=proc_self), "w") as file:
+                file.write(line)
 
 
 def enter_namespaces():
@@ -606,17 +516,15 @@ def enter_namespaces():
 
     As root, without the user's: the root must be built with root's own rights. leave_privileges() adds it.
     """
+    names = sorted(set(NEW) - {"user"} if os.getuid() == 0 else NEW)
+
     def enter():
         proc_self = os.open("/proc/self", os.O_RDONLY | os.O_DIRECTORY)
-        if os.getuid() == 0:
-            c("unshare", sum(NEW.values()) - NEW["user"])
-        else:
-            new_user_namespace(sum(NEW.values()), proc_self)
+        unshare(names, proc_self)
         os.close(proc_self)
 
     if not works_in_a_child(enter):    # some systems allow the first steps and forbid the later ones
         return []
-    names = sorted(set(NEW) - {"user"} if os.getuid() == 0 else NEW)
     enter()
     zygote = os.fork()
     if zygote:    # this process is in all new namespaces but the pid's; it stays only to be the zygote's parent
@@ -647,22 +555,18 @@ def pivot_root(paths):
                 os.makedirs(root + b"/empty" + packages)
                 c("mount", root + b"/empty" + packages, root + packages, None, bind, None)
     read_only = struct.pack("QQQQ", 1 | 2 | 4, 0, 0, 0)    # no writing, no set-uid, no devices
-    c(442, -100, root, 0x8000, read_only, len(read_only))    # mount_setattr, with all that is mounted below
+    c("syscall", 442, -100, root, 0x8000, read_only, len(read_only))    # mount_setattr, with all that is mounted below
     os.chdir(root)
-    c(155 if X86 else 41, b".", b".")    # pivot_root: the old root now lies on top of the new one
+    c("syscall", 155 if X86 else 41, b".", b".")    # pivot_root: the old root now lies on top of the new one
     c("umount2", b".", 2)
     os.chdir("/")
 
 
 def become_nobody():
+    """Raises where user nobody cannot read the library: programs' imports would fail, and score as wrong."""
     os.setgroups([])
     os.setresgid(NOBODY, NOBODY, NOBODY)
     os.setresuid(NOBODY, NOBODY, NOBODY)
-
-
-def import_as_nobody():
-    """Raises where user nobody cannot read the library: programs' imports would fail, and score as wrong."""
-    become_nobody()
     open(os.__file__).close()
 
 
@@ -672,40 +576,36 @@ def leave_privileges(proc_self, namespaces, landlock):
     Where no root could be built and nobody cannot read the interpreter (it lies in root's home, say), we stay root
     without capabilities, if Landlock is there to keep that root from reading anything else.
     """
-    if os.getuid() == 0 and not works_in_a_child(import_as_nobody):
-        if not landlock:
-            raise OSError(f"user nobody cannot read the interpreter's library ({os.path.dirname(os.__file__)}), and "
-                          "there is neither a pivoted root nor Landlock; use an interpreter that everyone can read")
-    elif os.getuid() == 0:
+    if os.getuid() == 0 and works_in_a_child(become_nobody):
         become_nobody()
         if namespaces:
-            try:
-                prctl(4, 1)    # PR_SET_DUMPABLE: or our own files in /proc would be root's
-                new_user_namespace(0, proc_self)
+            with suppress(OSError):
+                c("prctl", 4, 1)    # PR_SET_DUMPABLE: or our own files in /proc would be root's
+                unshare(["user"], proc_self)
                 namespaces.append("user")
-            except OSError:
-                pass
+    elif os.getuid() == 0 and not landlock:
+        raise OSError(f"user nobody cannot read the interpreter's library ({os.path.dirname(os.__file__)}), and there "
+                      "is neither a pivoted root nor Landlock; use an interpreter that everyone can read")
     for capability in range(64):
         LIBC.prctl(24, capability, 0, 0, 0)    # PR_CAPBSET_DROP; fails where there is nothing to drop
     c("capset", struct.pack("Ii", 0x20080522, 0), bytes(24))
-    prctl(4, 0)    # not dumpable: other processes of this user cannot look in
-    prctl(38, 1)    # PR_SET_NO_NEW_PRIVS
+    c("prctl", 4, 0)    # not dumpable: other processes of this user cannot look in
+    c("prctl", 38, 1, 0, 0, 0)    # PR_SET_NO_NEW_PRIVS
 
 
 def landlock_rules(paths, pivoted):
     """Rules that allow reading under `paths` and nothing else: (Landlock's version, 0 for none; their descriptor)."""
-    version = LIBC.syscall(444, None, ctypes.c_long(0), 1)
+    version = LIBC.syscall(444, None, ctypes.c_long(0), 1)    # landlock_create_ruleset, which here only answers
     if version < 1:
         return 0, None
     read_file, read_folder = 1 << 2, 1 << 3
     handled = (1 << 13) - 1 | (version >= 2) << 13 | (version >= 3) << 14 | (version >= 5) << 15
     rules = struct.pack("QQQ", handled, 3 if version >= 4 else 0, 3 if version >= 6 else 0)    # files, TCP, signals
-    size = 24 if version >= 6 else 16 if version >= 4 else 8
-    ruleset = c(444, rules[:size], size, 0)
+    ruleset = c("syscall", 444, rules, len(rules), 0)
 
     def allow(path, rights):
         fd = os.open(path, os.O_PATH)
-        c(445, ruleset, 1, struct.pack("=Qi", rights, fd), 0)
+        c("syscall", 445, ruleset, 1, struct.pack("=Qi", rights, fd), 0)
         os.close(fd)
 
     for path in ["/"] if pivoted else paths:
@@ -740,7 +640,7 @@ def seccomp_filter():
     """The allow-list as a program of the kernel's packet filter, in a struct sock_fprog."""
     here = 0 if X86 else 1    # which one of a pair of numbers
     load, equal, at_least, any_bit, leave = 0x20, 0x15, 0x35, 0x45, 0x06
-    allow, eperm, kill = 0x7FFF0000, 0x00050001, 0x80000000
+    allow, eperm, kill, all_bits = 0x7FFF0000, 0x00050001, 0x80000000, 0xFFFFFFFF
     number, arch = 0, 4    # offsets in struct seccomp_data; argument i stands at 16 + 8 i, its upper half 4 further
 
     # An instruction: what to do, how many to skip if it holds and if not, a constant.
@@ -748,26 +648,18 @@ def seccomp_filter():
     program += [(load, 0, 0, number)]
     if X86:
         program += [(at_least, 0, 1, 0x40000000), (leave, 0, 0, kill)]    # x32
-    for numbers in ALLOWED.values():
-        if numbers[here] is not None:
-            program += [(equal, 0, 1, numbers[here]), (leave, 0, 0, allow)]
-
-    def allow_if(numbers, checks):    # checks: (test, argument's offset, constant, must the test fail?)
-        if numbers[here] is None:
-            return
-        body = []
-        for test, offset, constant, must_fail in checks:
-            body += [(load, 0, 0, offset), (test, 0, 1, constant) if must_fail else (test, 1, 0, constant)]
-            body += [(leave, 0, 0, eperm)]
-        program.append((equal, 0, len(body) + 1, numbers[here]))
-        program.extend(body + [(leave, 0, 0, allow)])
-
     writing = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | 0o20000000    # the last: O_TMPFILE
-    allow_if((2, None), [(any_bit, 16 + 8, writing, True)])    # open(path, flags)
-    allow_if((257, 56), [(any_bit, 16 + 16, writing, True)])    # openat(folder, path, flags)
-    own_and_asking = [(equal, 16, 0, False), (equal, 32, 0, False), (equal, 36, 0, False)]
-    allow_if((302, 261), own_and_asking)    # prlimit64(0, resource, no new limit)
-    allow_if((72, 25), [(at_least, 16 + 8, 4, True)])    # fcntl: no owners, no signals, no sizes of pipes
+    refused = {  # what must not hold for some more numbers to be allowed: (test, argument's offset, constant)
+        (2, None): [(any_bit, 16 + 8, writing)],    # open(path, flags)
+        (257, 56): [(any_bit, 16 + 16, writing)],    # openat(folder, path, flags)
+        (302, 261): [(any_bit, offset, all_bits) for offset in (16, 32, 36)],    # prlimit64: another's, a new limit
+        (72, 25): [(at_least, 16 + 8, 4)]}    # fcntl: owners, signals, sizes of pipes
+    for numbers in (*ALLOWED.values(), *refused):
+        body = []
+        for test, offset, constant in refused.get(numbers, ()):
+            body += [(load, 0, 0, offset), (test, 0, 1, constant), (leave, 0, 0, eperm)]
+        if numbers[here] is not None:
+            program += [(equal, 0, len(body) + 1, numbers[here]), *body, (leave, 0, 0, allow)]
     program.append((leave, 0, 0, eperm))
     code = b"".join(struct.pack("HBBI", *instruction) for instruction in program)
     fprog = ctypes.create_string_buffer(16)
@@ -781,7 +673,7 @@ def seccomp_filter():
 
 def wall_in(out_fd, limits, fprog):
     """The child's own layers: from now on it can only compute, read the library and write to out_fd."""
-    prctl(1, signal.SIGKILL)    # PR_SET_PDEATHSIG: die with the zygote
+    c("prctl", 1, signal.SIGKILL)    # PR_SET_PDEATHSIG: die with the zygote
     os.closerange(3, out_fd)
     os.closerange(out_fd + 1, 1024)
     for limit, most in limits:
@@ -792,7 +684,7 @@ def wall_in(out_fd, limits, fprog):
 
 def run_child(job, out_fd):
     """Run each call in a fresh namespace of the program, with the same random seed, and write a frame for it."""
-    mode, seed, program, loaded, collect = job["mode"], job["seed"], None, False, gc.collect
+    mode, seed, program, collect = job["mode"], job["seed"], None, gc.collect
     restore, plain_builtins = vars(builtins).update, dict(vars(builtins))
 
     def send(kind, payload=b"", write=os.write):
@@ -800,7 +692,7 @@ def run_child(job, out_fd):
         while data:
             data = data[write(out_fd, data):]
 
-    for call in job["calls"]:
+    for index, call in enumerate(job["calls"]):
         names, value, raised = {}, None, None
         try:
             sys.setrecursionlimit(1000)
@@ -814,16 +706,12 @@ def run_child(job, out_fd):
             else:    # as in a function that runs exec and eval: what the program defines is local to that function,
                 scope = {}    # so that its functions do not see each other, nor themselves, nor what it imported
             exec(program, scope, names)
-            if not loaded:
+            if index == 0:
                 send(LOADED)
-                loaded = True
             value = eval(call, scope, names)
         except BaseException as error:    # SystemExit and KeyboardInterrupt too: data, like any other
             raised = error
         restore(plain_builtins)
-        if not loaded:
-            send(LOADED)
-            loaded = True
         sys.setrecursionlimit(10_000)
         if raised is None:
             try:
@@ -847,7 +735,6 @@ def fork_child(job_fd, out_fd, control, limits, fprog):
     pid = os.fork()
     if pid:
         return pid
-    code = 1
     try:
         control.close()
         with open(job_fd, "rb") as job_file:
@@ -855,31 +742,36 @@ def fork_child(job_fd, out_fd, control, limits, fprog):
         wall_in(out_fd, [*limits, (resource.RLIMIT_CPU, job["cpu_seconds"])], fprog)
         gc.enable()
         run_child(job, out_fd)
-        code = 0
+        os._exit(0)
     except MemoryError:
-        code = EXIT_MEMORY
+        os._exit(EXIT_MEMORY)
     finally:
-        os._exit(code)
+        os._exit(1)
+
+
+def how_it_died(status):
+    """The status of the call under way, if the child ended without being told to."""
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+        return {"SIGKILL": "killed: memory", "SIGXCPU": "timeout"}.get(name, f"killed: {name}")
+    return "killed: memory" if os.WEXITSTATUS(status) == EXIT_MEMORY else "killed: exit"
 
 
 def no_sockets_under(fprog):
     """Raises where a process under the filter still gets a socket: that the filter is on is tried, not assumed."""
     wall_in(3, [], fprog)
-    try:
+    with suppress(PermissionError):
         socket.socket()
-    except PermissionError:
-        return
-    raise OSError("seccomp is off")
+        raise OSError("seccomp is off")
 
 
 def load_numpy(folder):
     """Import numpy from the folder that holds it, which a bare interpreter does not look into."""
-    global NUMPY, ARRAY_SIZE, ARRAY_SHAPE, ARRAY_TYPE
+    global NUMPY
     sys.path.append(folder)
     NUMPY = importlib.import_module("numpy")
     importlib.import_module("numpy.random")
-    ARRAY_SIZE, ARRAY_SHAPE = NUMPY.ndarray.size.__get__, NUMPY.ndarray.shape.__get__
-    ARRAY_TYPE = NUMPY.ndarray.dtype.__get__
     KINDS.update({id(NUMPY.ndarray): "ndarray", id(NUMPY.generic): "scalar", id(NUMPY.datetime64): "moment",
                   id(NUMPY.timedelta64): "moment", id(importlib.import_module("numpy.ma").MaskedArray): "masked"})
 
@@ -897,18 +789,17 @@ def prepare(options):
         own_memory = int(statm.read().split()[0]) * resource.getpagesize()
     proc_self = os.open("/proc/self", os.O_RDONLY | os.O_DIRECTORY)
     if namespaces:
-        try:
+        with suppress(OSError):
             pivot_root(paths)
             pivoted = True
-        except OSError:
-            pass
     landlock, ruleset = (0, None) if "landlock" in without else landlock_rules(paths, pivoted)
     leave_privileges(proc_self, namespaces, landlock)
     os.close(proc_self)
     if landlock:
-        c(446, ruleset, 0)    # landlock_restrict_self
+        c("syscall", 446, ruleset, 0)    # landlock_restrict_self
         os.close(ruleset)
-    prctl(1, signal.SIGKILL)    # PR_SET_PDEATHSIG: die with the process that holds our namespaces
+    if namespaces:    # elsewhere the parent is a thread of the user's, whose end means nothing
+        c("prctl", 1, signal.SIGKILL)    # PR_SET_PDEATHSIG: die with the process that holds our namespaces
     fprog = None if "seccomp" in without else seccomp_filter()
     seccomp = fprog is not None and works_in_a_child(lambda: no_sockets_under(fprog))
     layers = {"namespaces": sorted(namespaces), "root": "pivoted" if pivoted else "shared", "uid": os.getuid(),
@@ -935,24 +826,19 @@ def zygote_main():
     gc.disable()
     gc.freeze()    # a garbage collection in a child would copy every page of what is here
 
-    poller = select.poll()
-    poller.register(control, 0)    # only: the parent is gone
     while True:
-        message, fds, _, _ = socket.recv_fds(control, 1, 2)
+        message, fds, _, _ = socket.recv_fds(control, 16, 2)
         if not message:
             os._exit(0)
+        if message == b"stop":    # told below
+            continue
         pid = fork_child(*fds, control, limits, fprog)
-        for fd in fds:
-            os.close(fd)
         pidfd = os.pidfd_open(pid)
-        socket.send_fds(control, [b"P"], [pidfd])
-        poller.register(pidfd, select.POLLIN)
-        if any(fd != pidfd for fd, _ in poller.poll()):
-            os.kill(pid, signal.SIGKILL)
-            os._exit(0)
-        poller.unregister(pidfd)
-        os.close(pidfd)
-        control.send(struct.pack("!i", os.waitpid(pid, 0)[1]))
+        readable([pidfd, control])    # the child ends, or the parent wants it to, or is gone
+        os.kill(pid, signal.SIGKILL)
+        control.send(how_it_died(os.waitpid(pid, 0)[1]).encode())
+        for fd in (*fds, pidfd):    # the parent now finds the end of the results
+            os.close(fd)
 
 
 if IS_ZYGOTE:
@@ -992,9 +878,8 @@ SCHEMA = {  # kind of record: (what writes it, what names a record, its shape)
 def die(message, code=2):
     """Stop with one sentence on stderr; exit code 2 is a user's mistake. Under torchrun every rank says its own."""
     rank = int(os.environ.get("RANK", 0))
-    sys.stderr.write(f"{Path(sys.argv[0]).name}: {f'rank {rank}: ' if rank else ''}{message}\n")
+    print(f"{Path(sys.argv[0]).name}: {f'rank {rank}: ' if rank else ''}{message}", file=sys.stderr, flush=True)
     sys.stdout.flush()
-    sys.stderr.flush()
     os._exit(code) if "RANK" in os.environ else sys.exit(code)    # the other ranks may be waiting for this one
 
 
@@ -1003,14 +888,13 @@ def first_line(error):
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
 
 
-def number(kind=float, least=None, above=None, most=math.inf):
+def number(kind=float, least=-math.inf, above=-math.inf, most=math.inf):
     """An argparse type: a finite number of this kind in this range."""
     def parse(text):
         value = kind(text)
-        if not (abs(value) < math.inf and value <= most and (least is None or value >= least)
-                and (above is None or value > above)):    # NaN fails every comparison
+        if not (abs(value) < math.inf and least <= value <= most and value > above):    # NaN fails every comparison
             limits = [f"{words} {limit}" for words, limit in (("at least", least), ("above", above), ("at most", most))
-                      if limit not in (None, math.inf)]
+                      if abs(limit) < math.inf]
             raise argparse.ArgumentTypeError(f"must be {' and '.join(limits) or 'finite'}, found {text}")
         return value
     parse.__name__ = "number" if kind is float else "whole number"    # argparse: "invalid whole number value: 'x'"
@@ -1070,14 +954,13 @@ def read(path, kind, domain=None, unique=False, each=None):
             if line.isspace():
                 continue
             try:
-                try:
+                record = None
+                with suppress(ValueError):
                     record = json.loads(line.decode("utf-8"))
-                except ValueError:
+                if not isinstance(record, dict):
                     torn = "" if line.endswith(b"\n") else f" (the last line is torn: run {maker} again)"
                     begin = line[:60].strip().decode("utf-8", "replace")
-                    raise ValueError(f"expected one JSON object, found {begin!r}{torn}") from None
-                if not isinstance(record, dict):
-                    raise ValueError(f"expected a JSON object, found {type(record).__name__}")
+                    raise ValueError(f"expected one JSON object, found {begin!r}{torn}")
                 if problem := fault(record, shape):
                     raise ValueError(f"{problem}; {maker} writes such records")
                 fill_in(record, kind, f"{Path(path).stem}-{number:05d}", domain, samples)
@@ -1108,8 +991,8 @@ def fill_in(record, kind, name, domain, samples):
     elif kind in ("trajectory", "scored", "demonstration"):
         task = record.get("task") or {}
         content = json.dumps([task.get("problem_description"), task.get("ground_truth")])
-        digest = hashlib.sha256(content.encode()).hexdigest()[:12]
-        record["task_id"] = record.get("task_id") or task.get("task_id") or f"task-{digest}"
+        name = f"task-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
+        record["task_id"] = record.get("task_id") or task.get("task_id") or name
         record["domain"] = record.get("domain") or task.get("domain") or domain
         if record.get("sample") is None:
             record["sample"] = samples[record["task_id"]]
@@ -1172,7 +1055,7 @@ def check_path(path, inputs=()):
     """Stop unless `path` is a file that can be written, or made, and none of the inputs (links followed)."""
     path = Path(path)
     for source in map(Path, inputs):
-        if path.resolve() == source.resolve() or path.exists() and source.exists() and path.samefile(source):
+        if path.exists() and source.exists() and path.samefile(source):
             die(f"{path} is the input {source}, which is never written over; name another output")
     if path.exists() and not path.is_file():
         die(f"{path} is no file; name a file to write")
@@ -1217,9 +1100,8 @@ class Output:
     """A file of JSON lines that one command writes, however often it is stopped and started again.
 
     settings: what decides the content; inputs: {flag: path} of files and models that do. Both are recorded beside the
-    file (as X.settings.json, inputs by their content), and a continued run must agree with them. `done` holds the keys
-    of the records that are there already. Nothing is made or removed before the first record is written: a run that
-    cannot start leaves everything as it was.
+    file (as X.settings.json, inputs by their content), and a continued run must agree with them. `done`: the keys of
+    the records there. Nothing is made or removed before the first record: a run that cannot start changes nothing.
     """
 
     def __init__(self, path, settings, inputs, overwrite=False, key=("task_id", "sample")):
@@ -1238,10 +1120,10 @@ class Output:
 
     def records(self):
         """Yield the records that are there; a torn last line is cut off."""
-        whole_lines = 0
         with open(self.path, "rb") as file:
             for number, line in enumerate(file, 1):
                 if not line.endswith(b"\n"):
+                    os.truncate(self.path, os.path.getsize(self.path) - len(line))
                     break
                 try:
                     record = json.loads(line)
@@ -1249,10 +1131,7 @@ class Output:
                 except (ValueError, LookupError, TypeError, RecursionError):
                     die(f"{self.path}, line {number}: found {line[:60]!r}, expected a record with "
                         f"{', '.join(self.key)}; use --overwrite or another --out")
-                whole_lines += len(line)
                 yield record
-        if whole_lines < self.path.stat().st_size:
-            os.truncate(self.path, whole_lines)
 
     def write(self, record):
         """Append one record: a whole line, on its way to the disk when this returns."""
@@ -1265,28 +1144,22 @@ class Output:
             self.file = open(self.path, "ab", buffering=0)
         line = json.dumps(record, ensure_ascii=False) + "\n"
         line = line.encode("utf-8", "backslashreplace")    # half a surrogate pair stays \ud83d
+        size = os.path.getsize(self.path)
         try:
-            written = self.file.write(line)
-            problem = None if written == len(line) else "the disk is full"
+            while line:    # a disk that fills up takes a part of it, then raises
+                line = line[self.file.write(line):]
         except OSError as error:
-            written, problem = 0, error.strerror
-        if problem:
-            os.truncate(self.path, os.path.getsize(self.path) - written)
-            die(f"{self.path}: {problem}; all finished records are saved, make room and run the same command again", 1)
+            os.truncate(self.path, size)
+            die(f"{self.path}: {error.strerror}; all finished records are saved, make room and run it again", 1)
         self.done.add(self.key_of(record))
 
     def sort(self, position):
         """Sort the finished file by position(*key): records were written in the order in which they were finished."""
-        order, offset = [], 0
-        with open(self.path, "rb") as file:
-            for line in file:
-                order.append((position(*self.key_of(json.loads(line))), offset, len(line)))
-                offset += len(line)
-            if order != sorted(order):
-                with whole(self.path) as part, open(part, "wb") as out:
-                    for _, offset, length in sorted(order):
-                        file.seek(offset)
-                        out.write(file.read(length))
+        lines = self.path.read_bytes().splitlines(keepends=True)
+        ordered = sorted(lines, key=lambda line: position(*self.key_of(json.loads(line))))
+        if ordered != lines:
+            with whole(self.path) as part, open(part, "wb") as out:
+                out.writelines(ordered)
 
 
 def parse_response(text):
@@ -1348,27 +1221,19 @@ def try_hostile(box, task, name, source):
 
 
 def self_test(args):
-    """Try every program of a folder, each worker in a sandbox of its own; prints a table, returns the exit code."""
-    programs = {path.stem: path.read_text(encoding="utf-8") for path in sorted(args.hostile.glob("*.py"))}
+    """Try every program of tests/hostile, on several sandboxes; prints a table, returns the exit code."""
+    folder = Path(__file__).parent / "tests" / "hostile"
+    programs = {path.stem: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.py"))}
     if not programs:
-        die(f"{args.hostile} holds no hostile programs; name the folder of tests/hostile/*.py with --hostile")
+        die(f"{folder} holds no hostile programs; copy tests/hostile to there")
     secret = f"# known to the parent: {os.urandom(8).hex()}"    # some programs hunt for it
     task = {**HOSTILE_TASK, "ground_truth": HOSTILE_TASK["ground_truth"] + secret}
-    free = queue.SimpleQueue()
-
-    def attempt(name):
-        box = free.get()
-        try:
-            return try_hostile(box, task, name, programs[name])
-        finally:
-            free.put(box)
-
     with ExitStack() as stack:
-        for _ in range(args.workers):
-            box = Sandbox(1, program_timeout=1.5, unsafe=args.unsafe, without=args.without)
-            free.put(stack.enter_context(box))
-        print("layers: " + json.dumps(box.layers))
-        results = list(stack.enter_context(ThreadPoolExecutor(args.workers)).map(attempt, programs))
+        boxes = [stack.enter_context(Sandbox(1, program_timeout=1.5, unsafe=args.unsafe, without=args.without))
+                 for _ in range(10)]    # more than there are cores: most of the programs wait for their end
+        print("layers: " + json.dumps(boxes[0].layers))
+        threads = stack.enter_context(ThreadPoolExecutor(len(boxes)))
+        results = list(threads.map(try_hostile, cycle(boxes), repeat(task), programs, programs.values()))
     for name, (result, why) in zip(programs, results):
         print(f"{result:8} {name:28} {why}")
     count = Counter(result for result, _ in results)
@@ -1380,20 +1245,12 @@ def self_test(args):
 def parse_args():
     parser = argparse.ArgumentParser(description="Try the sandbox's layers on hostile programs.")
     parser.add_argument("--self-test", action="store_true", required=True,
-                        help="print the layers, run hostile programs, an honest one after each")
-    parser.add_argument("--hostile", metavar="FOLDER", type=Path, default=Path(__file__).parent / "tests" / "hostile",
-                        help="folder of the hostile programs (default: tests/hostile beside this file)")
-    parser.add_argument("--workers", type=number(int, least=1), default=os.cpu_count(),
-                        help="programs tried at once (default: the number of cores)")
+                        help="print the layers, run the programs of tests/hostile, an honest one after each")
     parser.add_argument("--unsafe", action="store_true", help="run even without seccomp (default: refuse)")
     parser.add_argument("--without", nargs="+", default=[], choices=["namespaces", "landlock", "seccomp"],
-                        metavar="LAYER", help="leave layers out, to test and to price them: namespaces, landlock, "
-                        "seccomp (default: none)")
+                        metavar="LAYER", help="leave out namespaces, landlock or seccomp (default: none)")
     return parser.parse_args()
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(self_test(parse_args()))
-    except KeyboardInterrupt:
-        sys.exit(130)
+    sys.exit(self_test(parse_args()))

@@ -80,7 +80,7 @@ def test_an_optional_key_may_be_missing_or_null_and_a_scored_reward_null():
 
 
 @pytest.mark.parametrize("line, message", [
-    (b"{}}\n", "expected one JSON object, found '{}}'"), (b"[1]\n", "expected a JSON object, found list"),
+    (b"{}}\n", "expected one JSON object, found '{}}'"), (b"[1]\n", "expected one JSON object, found '[1]"),
     (b"\0" * 100 + b"\n", "expected one JSON object"), (b'{"a": "\xff"}\n', "expected one JSON object"),
     (b'{"dialogue', "the last line is torn: run evaluate.py again"), (b'{"a":' * 9_000 + b"\n", "nested too deeply"),
     (b'{"reward": ' + b"9" * 5_000 + b"}\n", "expected one JSON object"), (b"\xef\xbb\xbf{}\n", "expected one JSON")])
@@ -222,7 +222,7 @@ def test_a_full_disk_leaves_whole_lines_and_the_same_command_goes_on(tmp_path, s
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, before)
-    assert ended.value.code == 1 and "the disk is full; all finished records are saved" in capsys.readouterr().err
+    assert ended.value.code == 1 and "File too large; all finished records are saved" in capsys.readouterr().err
     assert out.path.stat().st_size == size
     again = output(tmp_path, source)
     again.write(record(1))

@@ -1,5 +1,5 @@
 # claim: a program that closes its results goes on
-# expect: killed: exit | killed: silent
+# expect: killed: exit | timeout
 import os
 def solve(x):
     for descriptor in range(64):

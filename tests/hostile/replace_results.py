@@ -1,5 +1,5 @@
 # claim: a program that puts another file in the place of its results confuses the parent
-# expect: killed: exit | killed: silent | wrong
+# expect: killed: exit | timeout | wrong
 import os
 def solve(x):
     for descriptor in range(3, 64):

@@ -1,5 +1,5 @@
 # claim: a program that closes everything and sleeps is waited for
-# expect: killed: silent | timeout
+# expect: timeout
 import os, time
 def solve(x):
     for descriptor in range(64):
