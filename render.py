@@ -11,11 +11,10 @@ Rendering. A headless Chromium, driven by Playwright, photographs a page over it
   4. The browser has a dead proxy and a resolver that knows no host.
   5. Where the system allows it, the browser process lives in a network namespace without any interface and, when
      started by root, as an unprivileged user with Chromium's own sandbox on. `Renderer.isolation` says which it is.
-  6. Height is capped at 20,000 pixels, HTML at 1 MB, time at 10 s. A page that takes longer costs its browser, not the
-     run.
-Same bytes in, same pixels out: animations are finished, marquees and players are stilled, fonts come from one pinned
-list. Not held still: CSS animations inside an SVG picture, <progress> in frames and shadow trees, and pictures that a
-page first asks for when an animation has ended. Shadow trees are drawn, but are not in the layout.
+  6. Height is capped at 20,000 pixels, HTML at 1 MB, time at 10 s: a page that takes longer only costs its browser.
+Same bytes in, same pixels out: animations are finished, marquees and players are stilled, no pointer hovers, fonts come
+from one pinned list. Not held still: CSS animations inside an SVG picture, <progress> in frames and shadow trees, and
+pictures that a page first asks for when an animation has ended. Shadow trees are drawn, but are not in the layout.
 
 Similarity. cosine(a, b) of the embeddings of two pictures, by a CLIP or SigLIP (the paper has CLIP ViT-B/32) or by
 "layout", a small embedding of colours and edges that needs no weights; numbers of different encoders cannot be mixed.
@@ -26,19 +25,19 @@ sees a long page's navigation bar and footer); "page" scales the whole page onto
   python render.py --self-test                                # is this machine's set-up sound? exit code 1 if not
   python render.py --in page.html --out page.png
   python render.py --in page.html --compare reference.html    # cosine in both views, and the differences in words
-  python render.py --in runs/default/test.trajectories.jsonl --out pictures/
-                                                              # each answer (or, for tasks, each reference)
 """
 
 import argparse
 import asyncio
 import base64
+import contextlib
 import dataclasses
 import difflib
 import functools
 import hashlib
 import html as html_entities
 import io
+import itertools
 import json
 import os
 import re
@@ -47,14 +46,12 @@ import shlex
 import shutil
 import signal
 import socket
-import sqlite3
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 import urllib.request
-import zlib
 from pathlib import Path
 
 import numpy as np
@@ -70,6 +67,7 @@ PAGE_HEADERS = {
                                "https://unpkg.com https://cdnjs.cloudflare.com; img-src data: https://picsum.photos "
                                "https://source.unsplash.com; frame-src 'none'; object-src 'none'; base-uri 'none'; "
                                "form-action 'none'"}
+VIEWPORT = 1280, 720  # pixels, width and height
 MAX_HEIGHT = 20_000  # pixels
 MAX_HTML = 1_000_000  # bytes
 
@@ -99,9 +97,9 @@ def extract_page(text):
 
 def rewrite_images(page):
     """source.unsplash.com/random/WxH/?... (gone since 2024) -> the one picture that pages may show, in that size."""
-    address = r"https?://source\.unsplash\.com/(?:random|featured)/?(\d{1,4})x(\d{1,4})/?(?:\?[^\s\"')>]*)?"
-    page = re.sub(address, r"https://picsum.photos/id/48/\1/\2", page)
-    return re.sub(r"https?://source\.unsplash\.com/[^\s\"')>]*", "https://picsum.photos/id/48/640/480", page)
+    sized = r"(?:random|featured)/?(\d{1,4})x(\d{1,4})/?(?:\?[^\s\"')>]*)?"
+    return re.sub(rf"https?://source\.unsplash\.com/(?:{sized}|[^\s\"')>]*)",
+                  lambda match: f"https://picsum.photos/id/48/{match[1] or 640}/{match[2] or 480}", page)
 
 
 # ------------------------------------------------------------------------------------------------ rendering
@@ -123,7 +121,7 @@ class Picture:
         from PIL import Image
 
         if not self.png:
-            return np.full((720, 1280, 3), 255, np.uint8)
+            return np.full((VIEWPORT[1], VIEWPORT[0], 3), 255, np.uint8)
         return np.asarray(Image.open(io.BytesIO(self.png)).convert("RGB"))
 
     @functools.cached_property
@@ -137,7 +135,6 @@ class Slot:
     """One browser with its one page."""
 
     folder: Path
-    browser: object = None
     page: object = None
     cdp: object = None
     html: str = ""
@@ -149,24 +146,20 @@ class Slot:
         total = 0.0 if Path("/proc/self/stat").exists() else float("inf")
         group = (self.folder / "pid").read_text().strip()
         for path in Path("/proc").glob("[0-9]*/stat"):
-            try:
+            with contextlib.suppress(OSError):  # where it has just ended
                 fields = path.read_text().rsplit(")", 1)[1].split()
-            except OSError:  # it has just ended
-                continue
-            if fields[2] == group:
-                total += sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+                if fields[2] == group:
+                    total += sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
         return total
 
     def kill(self):
         """End the browser and its children at once, without asking it: it may not answer."""
-        try:    # Playwright starts each browser as the leader of a process group
+        with contextlib.suppress(OSError, ValueError):  # Playwright starts each as the leader of a process group
             os.killpg(int((self.folder / "pid").read_text()), signal.SIGKILL)
-        except (OSError, ValueError):
-            pass
-        self.browser = self.page = self.cdp = None
+        self.page = self.cdp = None
 
 
-class Renderer:
+class Renderer(contextlib.AbstractContextManager):
     """A few browsers in the background, each with one tab that is used again and again.
 
     The browsers live in one thread with an event loop of its own, so render() may be called from any thread, and
@@ -174,18 +167,14 @@ class Renderer:
     some process has measured before is taken from the cache folder: a run shows the same pages again and again.
     """
 
-    def __init__(self, browsers=2, viewport=(1280, 720), timeout=10.0, isolation="auto", cache=CACHE,
-                 pages_per_tab=200, remember=False):
+    def __init__(self, browsers=2, timeout=10.0, isolation="auto", cache=CACHE, pages_per_tab=200, remember=False):
         self.stylesheet, self.executable = load_stylesheet(cache), find_chromium()
-        self.viewport, self.timeout, self.pages_per_tab = viewport, timeout, pages_per_tab
-        self.cache, self.remember, self.kept_layouts = Path(cache), remember, None
+        self.timeout, self.pages_per_tab = timeout, pages_per_tab
+        self.cache, self.remember = Path(cache), remember
         self.ladder = isolation_ladder(isolation)
-        if not self.ladder:
-            raise RuntimeError(f"this system cannot give isolation={isolation!r}; use 'dead proxy' or 'auto'.")
-        self.isolation = self.chromium_sandbox = self.version = None
         self.folder = Path(tempfile.mkdtemp(prefix="render-"))
         self.folder.chmod(0o755)  # the browser may run as another user
-        self.fonts_file, self.fonts = pinned_fonts(self.folder)
+        self.fonts, self.fonts_environment = pinned_fonts(self.folder)
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever, name="renderer", daemon=True)
         self.thread.start()
@@ -194,9 +183,6 @@ class Renderer:
         except BaseException:
             self.close()
             raise
-
-    def __enter__(self):
-        return self
 
     def __exit__(self, *_):
         self.close()
@@ -226,10 +212,8 @@ class Renderer:
     def close(self):
         if self.loop.is_closed():
             return
-        try:
+        with contextlib.suppress(TimeoutError):  # the browsers have been killed by process id by then
             asyncio.run_coroutine_threadsafe(asyncio.wait_for(self._stop(), 20), self.loop).result()
-        except (TimeoutError, asyncio.TimeoutError):
-            pass  # the browsers have been killed by process id by then
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.thread.join(timeout=10)
         self.loop.close()
@@ -241,9 +225,10 @@ class Renderer:
         text = page.encode("utf-8", "replace")
         if len(text) > MAX_HTML:
             return Picture("too large")
-        key = hashlib.sha256(text).hexdigest() if self.kept_layouts and not picture else None
-        if key and (known := self._kept_layout(key)):
-            return Picture("ok", layout=known)
+        kept = self.kept_layouts / f"{hashlib.sha256(text).hexdigest()}.json" if self.remember and not picture else None
+        if kept:
+            with contextlib.suppress(OSError, ValueError):  # not measured yet, or the file is damaged
+                return Picture("ok", layout=json.loads(kept.read_bytes()))
         slot = await self.idle.get()
         try:
             for _ in range(3):
@@ -252,8 +237,8 @@ class Renderer:
                 # has another chance, on a fresh browser.
                 if not result.status.startswith("error") and not (result.status == "timeout" and slot.starved):
                     break
-            if key and self.kept_layouts and result.status == "ok":
-                self._kept_layout(key, result.layout)
+            if kept and result.status == "ok":
+                keep_layout(kept, result.layout)
             return result
         finally:
             self.idle.put_nowait(slot)
@@ -261,12 +246,8 @@ class Renderer:
     async def _try(self, slot, page, layout, picture):
         started, slot.starved = time.monotonic(), True  # what goes wrong before the page is served is not its fault
         try:
-            if slot.browser is None:
+            if slot.page is None or slot.renders >= self.pages_per_tab:  # Playwright remembers every request of a tab
                 await self._open(slot)
-            elif slot.renders >= self.pages_per_tab:  # Playwright remembers every request of a tab
-                old, slot.renders = slot.page.context, 0
-                await asyncio.wait_for(old.close(), self.timeout)
-                await self._open_page(slot)
             work = asyncio.ensure_future(self._photograph(slot, page, layout, picture))
             if not (await asyncio.wait({work}, timeout=self.timeout / 2))[0]:
                 before = slot.cpu_seconds()
@@ -275,7 +256,7 @@ class Renderer:
                     work.cancel()
                     raise TimeoutError
             result = work.result()
-        except (TimeoutError, asyncio.TimeoutError):
+        except TimeoutError:
             slot.kill()
             result = Picture("timeout")
         except Exception as problem:
@@ -289,12 +270,12 @@ class Renderer:
         # Nothing moves by itself, in frames and shadow trees neither, which PREPARE does not reach.
         await slot.cdp.send("Animation.setPlaybackRate", {"playbackRate": 0})
         await slot.page.goto(PAGE_ADDRESS, wait_until="load", timeout=0)  # _try keeps the time
-        script = PREPARE.replace("WANT_LAYOUT", "true" if layout else "false")
-        answer = await slot.cdp.send("Runtime.evaluate", {"expression": script, "returnByValue": True})
+        answer = await slot.cdp.send("Runtime.evaluate", {
+            "expression": f"({PREPARE})({json.dumps(layout)})", "returnByValue": True})
         if "exceptionDetails" in answer:
             raise RuntimeError("the page could not be measured: " + answer["exceptionDetails"].get("text", ""))
         measured = answer["result"]["value"]
-        width, height = self.viewport[0], min(max(measured["height"], self.viewport[1]), MAX_HEIGHT)
+        width, height = VIEWPORT[0], min(max(measured["height"], VIEWPORT[1]), MAX_HEIGHT)
         result = Picture("ok", b"", width, height, measured if layout else None)
         if picture:
             shot = await slot.cdp.send("Page.captureScreenshot", {
@@ -315,8 +296,10 @@ class Renderer:
         for slot in self.slots:
             await self._open(slot)
             self.idle.put_nowait(slot)
-        if self.remember:
-            self._open_kept_layouts()
+        # The folder's name says all that a layout depends on besides the page.
+        settings = repr((self.version, self.isolation, self.fonts)).encode()
+        name = hashlib.sha256(settings + Path(__file__).read_bytes()).hexdigest()[:16]
+        self.kept_layouts = self.cache / f"layouts-{name}"
 
     async def _stop(self):
         for slot in getattr(self, "slots", []):
@@ -325,24 +308,39 @@ class Renderer:
             await self.playwright.stop()
 
     async def _open(self, slot):
-        """Start the slot's browser by the best way that works; the first browser decides for the rest."""
-        problem = None
-        for way in list(self.ladder):
+        """A new tab in the slot's browser, which is started where it does not run."""
+        if slot.page:
+            browser = slot.page.context.browser
+            await asyncio.wait_for(slot.page.context.close(), self.timeout)
+        else:
+            browser = await self._launch(slot)
+        context = await browser.new_context(
+            viewport={"width": VIEWPORT[0], "height": VIEWPORT[1]}, java_script_enabled=False,
+            accept_downloads=False, service_workers="block", locale="en-US", timezone_id="UTC",
+            reduced_motion="reduce", color_scheme="light")
+        slot.page, slot.renders = await context.new_page(), 0
+        await context.route("**/*", functools.partial(self._answer, slot, slot.page))
+        slot.cdp = await context.new_cdp_session(slot.page)
+        await slot.cdp.send("Animation.enable")
+        await slot.cdp.send("Input.setIgnoreInputEvents", {"ignore": True})  # a pointer at (0, 0) hovers now and then
+
+    async def _launch(self, slot):
+        """A browser, started by the best way that works; the first browser decides for the rest."""
+        problem = "this system cannot give the isolation that was asked for"
+        for way in self.ladder:
             try:
-                slot.browser = await self._launch(slot, way)
+                browser = await self._launch_by(way, slot)
             except Exception as failure:
                 problem = failure
                 slot.kill()
                 continue
             self.ladder = [way]
-            self.isolation, self.chromium_sandbox, self.version = way[0], way[3], slot.browser.version
-            await self._open_page(slot)
-            return
+            self.isolation, self.chromium_sandbox, self.version = way[0], way[3], browser.version
+            return browser
         raise RuntimeError(f"Chromium ({self.executable}) does not start: {str(problem).splitlines()[0]}")
 
-    async def _launch(self, slot, way):
+    async def _launch_by(self, way, slot):
         _, before, unprivileged, sandbox = way
-        slot.renders = 0
         shutil.rmtree(slot.folder, ignore_errors=True)
         profile = slot.folder / "profile"
         profile.mkdir(parents=True)
@@ -354,64 +352,33 @@ class Renderer:
                           f"exec {shlex.join([*before, self.executable])} \"$@\" '--user-data-dir={profile}'\n")
         script.chmod(0o755)
         environment = {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "HOME": str(profile), "TMPDIR": str(profile),
-                       "LANG": "C.UTF-8", "TZ": "UTC"}
-        if self.fonts_file:
-            environment["FONTCONFIG_FILE"] = str(self.fonts_file)
+                       "LANG": "C.UTF-8", "TZ": "UTC", **self.fonts_environment}
         return await self.playwright.chromium.launch(executable_path=str(script), args=BROWSER_FLAGS, env=environment,
                                                      chromium_sandbox=sandbox, timeout=30_000)
 
-    async def _open_page(self, slot):
-        context = await slot.browser.new_context(
-            viewport={"width": self.viewport[0], "height": self.viewport[1]}, java_script_enabled=False,
-            accept_downloads=False, service_workers="block", locale="en-US", timezone_id="UTC",
-            reduced_motion="reduce", color_scheme="light")
-        page = await context.new_page()
-
-        async def route(request_route):
-            request = request_route.request
-            the_page_itself = (request.url == PAGE_ADDRESS and request.is_navigation_request()
-                               and request.frame == page.main_frame)
-            answer = None if the_page_itself else answer_request(request.url, self.stylesheet, slot.html)
-            try:
-                if the_page_itself:
-                    await request_route.fulfill(status=200, headers=PAGE_HEADERS,
-                                                body=slot.html.encode("utf-8", "replace"))
-                elif answer:
-                    await request_route.fulfill(status=200, content_type=answer[0], body=answer[1])
-                else:
-                    await request_route.abort("aborted" if request.is_navigation_request() else "blockedbyclient")
-            except Exception:
-                if slot.page is page:  # else the browser was ended meanwhile, and nobody waits for the answer
-                    raise
-
-        await context.route("**/*", route)
-        slot.page, slot.cdp = page, await context.new_cdp_session(page)
-        await slot.cdp.send("Animation.enable")
-
-    def _open_kept_layouts(self):
-        """Layouts measured before, in a file whose name says all that a layout depends on besides the page."""
-        settings = repr((self.version, self.viewport, self.isolation, self.fonts)).encode()
-        name = hashlib.sha256(settings + Path(__file__).read_bytes()).hexdigest()[:16]
+    async def _answer(self, slot, page, route):
+        """Serve the page itself and what stands in for the few things it may name; refuse all else."""
+        request = route.request
+        navigates = request.is_navigation_request()
         try:
-            kept = sqlite3.connect(self.cache / f"layouts-{name}.sqlite", timeout=30, isolation_level=None)
-            kept.execute("PRAGMA journal_mode=WAL")
-            kept.execute("PRAGMA synchronous=OFF")  # after a power cut, measure again
-            kept.execute("CREATE TABLE IF NOT EXISTS layouts (page TEXT PRIMARY KEY, layout BLOB)")
-            self.kept_layouts = kept
-        except sqlite3.Error:  # a cache that cannot be opened: each page is measured
-            pass
+            if request.url == PAGE_ADDRESS and navigates and request.frame == page.main_frame:
+                await route.fulfill(status=200, headers=PAGE_HEADERS, body=slot.html.encode("utf-8", "replace"))
+            elif answer := answer_request(request.url, self.stylesheet, slot.html):
+                await route.fulfill(status=200, content_type=answer[0], body=answer[1])
+            else:
+                await route.abort("aborted" if navigates else "blockedbyclient")
+        except Exception:
+            if slot.page is page:  # else the browser was ended meanwhile, and nobody waits for the answer
+                raise
 
-    def _kept_layout(self, key, layout=None):
-        """The layout under a key, or None; a layout that is given is kept there."""
-        try:
-            if layout:
-                packed = zlib.compress(json.dumps(layout).encode())
-                self.kept_layouts.execute("INSERT OR IGNORE INTO layouts VALUES (?, ?)", (key, packed))
-                return layout
-            found = self.kept_layouts.execute("SELECT layout FROM layouts WHERE page = ?", (key,)).fetchone()
-            return json.loads(zlib.decompress(found[0])) if found else None
-        except (sqlite3.Error, zlib.error, ValueError):
-            self.kept_layouts = None
+
+def keep_layout(file, layout):
+    """Whole or not at all, as others read it; where nothing can be written, the page is measured again."""
+    part = file.with_suffix(f".{os.getpid()}")
+    with contextlib.suppress(OSError):
+        file.parent.mkdir(exist_ok=True)
+        part.write_text(json.dumps(layout))
+        part.replace(file)
 
 
 # ------------------------------------------------------------------------------------------------ similarity
@@ -463,39 +430,33 @@ def load_encoder(name="layout", device=None):
 
     A picture is a Picture or an (H, W, 3) array. Records carry embed.name, so that no encoders are mixed.
     """
-    def as_rgb(picture):
-        return picture.rgb if isinstance(picture, Picture) else np.ascontiguousarray(picture)
-
     if name == "layout":
-        def embed(picture, view="page"):
-            return layout_embedding(as_rgb(picture), view)
+        embed_rgb = layout_embedding
     else:
         try:
             import torch
             from transformers import AutoImageProcessor, AutoModel
-        except ImportError:
-            raise RuntimeError("image encoders other than `layout` need transformers and torch: "
-                               "pip install transformers torch") from None
-        device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-        try:
+
+            device = device or ("cuda" if torch.cuda.is_available() else "cpu")
             model = AutoModel.from_pretrained(name).to(device).eval()
             processor = AutoImageProcessor.from_pretrained(name)
-        except (OSError, ValueError) as problem:
-            raise RuntimeError(f"the image encoder {name!r} cannot be loaded: {str(problem).splitlines()[0]}") from None
-        if not hasattr(model, "get_image_features"):
-            raise RuntimeError(f"{name!r} is a {type(model).__name__}, which has no get_image_features; a CLIP or "
-                               "SigLIP is expected.")
-        side = model.config.vision_config.image_size
+            features_of, side = model.get_image_features, model.config.vision_config.image_size
+        except (ImportError, OSError, ValueError, AttributeError) as problem:
+            raise RuntimeError(f"the image encoder {name!r} cannot be loaded as a CLIP or SigLIP: "
+                               f"{str(problem).splitlines()[0]}") from None
 
-        def embed(picture, view="page"):
+        def embed_rgb(rgb, view):
             from PIL import Image
-            image = Image.fromarray(as_rgb(picture))
+            image = Image.fromarray(rgb)
             if view == "page":  # at the encoder's own size, its processor has nothing left to crop
                 image = image.resize((side, side), Image.Resampling.BICUBIC, reducing_gap=3.0)
             with torch.inference_mode():
-                features = model.get_image_features(**processor(images=image, return_tensors="pt").to(device))
+                features = features_of(**processor(images=image, return_tensors="pt").to(device))
             features = getattr(features, "pooler_output", features)[0].float().cpu().numpy()
             return features / max(float(np.linalg.norm(features)), 1e-12)
+
+    def embed(picture, view="page"):
+        return embed_rgb(picture.rgb if isinstance(picture, Picture) else np.ascontiguousarray(picture), view)
 
     embed.name = name
     return embed
@@ -503,23 +464,18 @@ def load_encoder(name="layout", device=None):
 
 # ------------------------------------------------------------------------------------------------ differences in words
 
-PALETTE = {  # Tailwind's, shades 100 to 900
-    "red": "fee2e2 fecaca fca5a5 f87171 ef4444 dc2626 b91c1c 991b1b 7f1d1d",
-    "yellow": "fef3c7 fde68a fcd34d fbbf24 f59e0b d97706 b45309 92400e 78350f",
-    "green": "d1fae5 a7f3d0 6ee7b7 34d399 10b981 059669 047857 065f46 064e3b",
-    "blue": "dbeafe bfdbfe 93c5fd 60a5fa 3b82f6 2563eb 1d4ed8 1e40af 1e3a8a",
-    "indigo": "e0e7ff c7d2fe a5b4fc 818cf8 6366f1 4f46e5 4338ca 3730a3 312e81",
-    "purple": "ede9fe ddd6fe c4b5fd a78bfa 8b5cf6 7c3aed 6d28d9 5b21b6 4c1d95",
-    "pink": "fce7f3 fbcfe8 f9a8d4 f472b6 ec4899 db2777 be185d 9d174d 831843",
-}
 NO_DIFFERENCE = "I see no difference."
 NO_PAGE = "I see no page. Please show me one."
-COLOURS = {  # what people call them: three light, three middle and three dark shades of each
-    "white": ["#ffffff"], "black": ["#000000"],
-    "light gray": ["#f3f4f6", "#e5e7eb", "#d1d5db"], "gray": ["#9ca3af", "#6b7280"],
-    "dark gray": ["#4b5563", "#374151", "#1f2937", "#111827"],
-    **{f"{shade}{hue}": [f"#{s}" for s in shades.split()[first:first + 3]]
-       for hue, shades in PALETTE.items() for first, shade in ((0, "light "), (3, ""), (6, "dark "))},
+COLOURS = {  # what people call Tailwind's shades 100 to 900
+    "white": "ffffff", "black": "000000",
+    "light gray": "f3f4f6 e5e7eb d1d5db", "gray": "9ca3af 6b7280", "dark gray": "4b5563 374151 1f2937 111827",
+    "light red": "fee2e2 fecaca fca5a5", "red": "f87171 ef4444 dc2626", "dark red": "b91c1c 991b1b 7f1d1d",
+    "light yellow": "fef3c7 fde68a fcd34d", "yellow": "fbbf24 f59e0b d97706", "dark yellow": "b45309 92400e 78350f",
+    "light green": "d1fae5 a7f3d0 6ee7b7", "green": "34d399 10b981 059669", "dark green": "047857 065f46 064e3b",
+    "light blue": "dbeafe bfdbfe 93c5fd", "blue": "60a5fa 3b82f6 2563eb", "dark blue": "1d4ed8 1e40af 1e3a8a",
+    "light indigo": "e0e7ff c7d2fe a5b4fc", "indigo": "818cf8 6366f1 4f46e5", "dark indigo": "4338ca 3730a3 312e81",
+    "light purple": "ede9fe ddd6fe c4b5fd", "purple": "a78bfa 8b5cf6 7c3aed", "dark purple": "6d28d9 5b21b6 4c1d95",
+    "light pink": "fce7f3 fbcfe8 f9a8d4", "pink": "f472b6 ec4899 db2777", "dark pink": "be185d 9d174d 831843",
 }
 KINDS = {"header": "header", "nav": "navigation bar", "footer": "footer", "aside": "sidebar", "form": "form",
          "section": "section", "article": "section", "main": "main part", "h1": "main heading", "h2": "heading",
@@ -545,9 +501,8 @@ def compare_pages(agent, reference):
         return ["Your page could not be shown."]
     if not agent["elements"] and reference["elements"]:
         return ["Your page is empty."]
-    mine, theirs, widths = agent["elements"], reference["elements"], (agent["width"], reference["width"])
-    inside_mine, inside_theirs = descendants(mine), descendants(theirs)
-    pairs = match_elements(mine, theirs, inside_mine, inside_theirs)  # reference's index -> index in the agent's page
+    mine, theirs = with_inside(agent["elements"]), with_inside(reference["elements"])
+    pairs = match_elements(mine, theirs)
     matched, page_area, found = set(pairs.values()), max(1, reference["height"] * reference["width"]), []
 
     def share(element, kind="box"):  # of the reference page that an element, or its text, covers
@@ -574,16 +529,15 @@ def compare_pages(agent, reference):
             say(0.03 + 0.5 * share(a), len(theirs) + j, f"{describe(mine, j)} should not be there")
 
     moved = set()  # containers that stand elsewhere, with the texts in them
-    for i, j in sorted(pairs.items()):
-        have, want = place(mine[j], widths[0]), place(theirs[i], widths[1])
-        if (not theirs[i]["text"] and have != want and theirs[i]["parent"] not in moved
-                and max(theirs[i]["box"][2], mine[j]["box"][2]) < 0.6 * widths[1]):
-            moved.add(i)
-            say(0.02 + share(theirs[i]), i, f"{describe(mine, j)} should be {want}, not {have}")
-
-    shared = {}  # (container, change that its texts need) -> [weight, first order, first name, count]: one sentence
-    for i, j in sorted(pairs.items()):
+    shared = {}  # (container, change that its texts need) -> [(weight, order, name)]: one sentence
+    for i, j in sorted(pairs.items()):  # a container before what is in it
         a, r, name = mine[j], theirs[i], describe(mine, j)  # by the words that the agent knows
+        have, want = place(a, agent["width"]), place(r, reference["width"])
+        to_place = f"should be {want}, not {have}" if have != want else None
+        if (to_place and not r["text"] and r["parent"] not in moved
+                and max(r["box"][2], a["box"][2]) < 0.6 * reference["width"]):
+            moved.add(i)
+            say(0.02 + share(r), i, f"{name} {to_place}")
         have, want = colour_name(a["background"]), colour_name(r["background"])
         if have != want:
             distance = colour_distance(a["background"] or agent["background"],
@@ -597,23 +551,25 @@ def compare_pages(agent, reference):
         if r["text"] and a["text"]:
             if plain(a["text"]) != plain(r["text"]):
                 say(0.03 + 2 * share(r, "text_box"), i, f"{name} should say {quote(r['text'], 80)}")
-            carried = any(k in moved for k in ancestors(theirs, i))
-            for weight, change in differences_of_texts(a, r, widths, carried):
-                entry = shared.setdefault((r["parent"], change), [0.0, i, name, 0])
-                entry[0] += weight * (0.02 + share(r, "text_box"))
-                entry[3] += 1
+            changes = differences_of_texts(a, r)
+            if to_place and not any(i in theirs[k]["inside"] for k in moved):
+                changes.append((1.0, to_place))
+            for weight, change in changes:
+                entry = weight * (0.02 + share(r, "text_box")), i, name
+                shared.setdefault((r["parent"], change), []).append(entry)
         elif not r["text"] and r["tag"] not in ("main", "div"):
             for axis, more, less in ((2, "wider", "narrower"), (3, "taller", "less tall")):
                 ratio = (r["box"][axis] + 8) / (a["box"][axis] + 8)
                 # that a container is taller because something in it is missing or extra has been said already
                 if max(ratio, 1 / ratio) > 1.3 and (
-                        axis == 2 or {pairs.get(k) for k in inside_theirs[i]} == inside_mine[j]):
+                        axis == 2 or {pairs.get(k) for k in r["inside"]} == a["inside"]):
                     say(0.01 + 0.5 * abs(1 - 1 / max(ratio, 1 / ratio)) * share(r), i,
                         f"{name} should be {more if ratio > 1 else less}")
-    for (container, change), (weight, order, name, count) in shared.items():
-        if count > 1:
+    for (container, change), entries in shared.items():
+        _, order, name = entries[0]
+        if len(entries) > 1:
             name = "the texts " + ("of the page" if container is None else f"in {describe(theirs, container)}")
-        say(weight, order, f"{name} {change}")
+        say(sum(weight for weight, _, _ in entries), order, f"{name} {change}")
 
     siblings = {}
     for i in sorted(pairs):
@@ -632,8 +588,8 @@ def compare_pages(agent, reference):
     return list(dict.fromkeys(sentence for _, _, sentence in sorted(found)))
 
 
-def match_elements(mine, theirs, inside_mine, inside_theirs):
-    """Reference index -> agent index. Each element is used at most once. inside_*: descendants()."""
+def match_elements(mine, theirs):
+    """{index in the reference: index in the agent's page}. Each element is used at most once."""
     pairs, free = {}, set(range(len(mine)))
 
     def pair(i, j):
@@ -663,18 +619,17 @@ def match_elements(mine, theirs, inside_mine, inside_theirs):
     pair_texts(lambda a, r: a["tag"] == r["tag"])  # the same kind: its words are wrong
 
     # Containers and pictures: what is inside decides, then the order among their kind.
-    boxes, partner = [], dict(pairs)
+    boxes = []
     ranks_mine, ranks_theirs = ranks(mine), ranks(theirs)
-    words_mine, words_theirs = ([sum(elements[k]["text"] != "" for k in inside) for inside in all_inside]
-                                for elements, all_inside in ((mine, inside_mine), (theirs, inside_theirs)))
     for i, (kind, rank) in ranks_theirs.items():
         for j, (other_kind, other_rank) in ranks_mine.items():
             if other_kind != kind:
                 continue
-            common = sum(partner.get(k) in inside_mine[j] for k in inside_theirs[i] if k in partner)
-            if common == 0 and words_mine[j] and words_theirs[i] and theirs[i]["tag"] not in LANDMARKS:
+            a, r = mine[j], theirs[i]
+            common = sum(pairs.get(k) in a["inside"] for k in r["inside"])
+            if common == 0 and a["texts"] and r["texts"] and r["tag"] not in LANDMARKS:
                 continue  # two blocks that share no word are two different blocks
-            boxes.append((-common / max(1, words_theirs[i], words_mine[j]), abs(other_rank - rank), i, j))
+            boxes.append((-common / max(1, r["texts"], a["texts"]), abs(other_rank - rank), i, j))
     for _, _, i, j in sorted(boxes):
         pair(i, j)
     return pairs
@@ -691,8 +646,8 @@ def ranks(elements):
     return found
 
 
-def differences_of_texts(a, r, widths, carried):
-    """How the agent's text should be set: [(weight, "should be ...")]. carried: its container stands elsewhere too."""
+def differences_of_texts(a, r):
+    """How the agent's text should be set: [(weight, "should be ...")]."""
     found = []
     have, want = colour_name(a["colour"] or "#000000"), colour_name(r["colour"] or "#000000")
     if have != want:
@@ -702,9 +657,6 @@ def differences_of_texts(a, r, widths, carried):
         found.append((abs(1 - ratio), f"should be {'larger' if ratio > 1 else 'smaller'}"))
     if a["bold"] != r["bold"]:
         found.append((0.3, "should be bold" if r["bold"] else "should not be bold"))
-    have, want = place(a, widths[0]), place(r, widths[1])
-    if have != want and not carried:
-        found.append((1.0, f"should be {want}, not {have}"))
     return found
 
 
@@ -726,8 +678,8 @@ def colour_name(colour):
     high, low = max(channels(colour)) / 255, min(channels(colour)) / 255
     saturation = 0 if high == low else (high - low) / (1 - abs(high + low - 1))
     grey = saturation < 0.25 or (high + low < 0.4 and saturation < 0.45)
-    return min((colour_distance(colour, shade), name) for name, shades in COLOURS.items() for shade in shades
-               if grey == (name in ("white", "black") or "gray" in name))[1]
+    return min((colour_distance(colour, f"#{shade}"), name) for name, shades in COLOURS.items()
+               for shade in shades.split() if grey == (name in ("white", "black") or "gray" in name))[1]
 
 
 def beside(a, b):
@@ -746,20 +698,14 @@ def place(element, page_width):
     return "in the centre" if abs(aside) < 0.05 else "on the left" if aside < 0 else "on the right"
 
 
-def ancestors(elements, index):
-    up = elements[index]["parent"]
-    while up is not None:
-        yield up
-        up = elements[up]["parent"]
-
-
-def descendants(elements):
-    """For each element, the indices of all that lies inside it."""
+def with_inside(elements):
+    """The elements, each with the indices of all that lies in it (`inside`) and how many of these are `texts`."""
     inside = [set() for _ in elements]
-    for k in range(len(elements)):
-        for up in ancestors(elements, k):
-            inside[up].add(k)
-    return inside
+    for k in reversed(range(len(elements))):  # what lies in an element comes after it
+        if (up := elements[k]["parent"]) is not None:
+            inside[up] |= inside[k] | {k}
+    return [element | {"inside": found, "texts": sum(elements[k]["text"] != "" for k in found)}
+            for element, found in zip(elements, inside)]
 
 
 def plain(text):
@@ -776,7 +722,7 @@ def describe(elements, index):
     kind = KINDS.get(element["tag"], "text" if element["text"] else "block")
     words = element["text"]
     if not words and element["tag"] not in LANDMARKS:
-        words = next((e["text"] for k, e in enumerate(elements) if e["text"] and index in ancestors(elements, k)), "")
+        words = next((elements[k]["text"] for k in sorted(element["inside"]) if elements[k]["text"]), "")
     return f"the {kind} {quote(words)}" if words else f"the {kind}"
 
 
@@ -792,12 +738,11 @@ def fetch_tailwind(cache=CACHE):
         found = subprocess.run(npm, shell=True, cwd=folder, capture_output=True).stdout
     try:
         found = found or urllib.request.urlopen(TAILWIND_LINK, timeout=60).read()
+        if hashlib.sha256(found).hexdigest() != TAILWIND_SHA256:
+            raise OSError("what arrived has another checksum")
     except OSError as problem:
         raise RuntimeError(f"Tailwind 2.2.19 could be fetched neither by npm nor from {TAILWIND_LINK} ({problem}); "
                            f"put dist/tailwind.min.css of the npm package tailwindcss@2.2.19 at {target}.") from None
-    checksum = hashlib.sha256(found).hexdigest()
-    if checksum != TAILWIND_SHA256:
-        raise RuntimeError(f"Tailwind arrived with checksum {checksum}, expected {TAILWIND_SHA256}; nothing was kept.")
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_bytes(found)
     return target
@@ -818,48 +763,27 @@ class Stylesheet:
     """Tailwind, cut to the rules that a page can use. Exact: JavaScript is off, so no class can be added later."""
 
     def __init__(self, css):
-        self.rules = split_rules(re.sub(r"/\*.*?\*/", "", css, flags=re.S))
-        self.always = [i for i, rule in enumerate(self.rules) if not rule[2]]
-        self.by_class = {}
-        for i, (_, _, classes) in enumerate(self.rules):
-            for name in classes:
-                self.by_class.setdefault(name, []).append(i)
+        self.rules = []  # (the @media that it stands in or "", its text), in order
+        self.by_class = {"": []}  # class -> numbers of the rules whose selectors name it; "": that name none
+        css = re.sub(r"/\*.*?\*/", "", css, flags=re.S)
+        rule = r"[^{}]+\{(?:[^{}]+\{[^{}]*\})*[^{}]*\}"  # may hold rules in turn: @keyframes, @media inside @media
+        for block in re.finditer(r"(@media[^{}]+)\{((?:" + rule + r")*)\}|" + rule, css):
+            for text in re.findall(rule, block[2]) if block[1] else [block[0]]:
+                selector = "" if text.startswith("@") else text.split("{")[0]
+                classes = re.findall(r"\.((?:\\[0-9a-f]{1,6} ?|\\.|[\w-])+)", selector)
+                for name in set(map(unescape_css, classes)) or [""]:
+                    self.by_class.setdefault(name, []).append(len(self.rules))
+                self.rules.append((block[1] or "", text))
 
     def for_page(self, page):
         # lower case, as class names ignore case in quirks mode; every word of the page counts, which only keeps more
-        words = set(re.findall(r"[^\s\"'<>=]+", html_entities.unescape(page).lower()))
-        wanted = sorted(set(self.always).union(*(self.by_class[w] for w in words & self.by_class.keys())))
-        pieces, inside = [], ""
-        for i in wanted:
-            at_rule, text, _ = self.rules[i]
-            if at_rule != inside:
-                pieces.append(("}" if inside else "") + (at_rule + "{" if at_rule else ""))
-                inside = at_rule
-            pieces.append(text)
-        return "".join(pieces) + ("}" if inside else "")
-
-
-def split_rules(css):
-    """Minified CSS -> [(at-rule or "", rule text, classes its selector names)], in order. @keyframes stay whole."""
-    rules, start, depth, at_rule = [], 0, 0, ""
-    for brace in re.finditer(r"[{}]", css):
-        position = brace.end()
-        if brace.group() == "{":
-            depth += 1
-            head = css[start:position - 1].strip()
-            if depth == 1 and head.startswith("@media"):  # its rules are chosen one by one
-                at_rule, start = head, position
-        else:
-            depth -= 1
-            if depth == bool(at_rule):
-                text = css[start:position].strip()
-                selector = "" if text.startswith("@") else text.split("{", 1)[0]
-                classes = re.findall(r"\.((?:\\[0-9a-f]{1,6} ?|\\.|[\w-])+)", selector)
-                rules.append((at_rule, text, frozenset(map(unescape_css, classes))))
-                start = position
-            elif depth == 0:
-                at_rule, start = "", position
-    return rules
+        words = set(re.findall(r"[^\s\"'<>=]+", html_entities.unescape(page).lower())) | {""}
+        wanted = sorted(set().union(*(self.by_class[word] for word in words & self.by_class.keys())))
+        pieces = []
+        for media, numbers in itertools.groupby(wanted, key=lambda i: self.rules[i][0]):
+            text = "".join(self.rules[i][1] for i in numbers)
+            pieces.append(f"{media}{{{text}}}" if media else text)
+        return "".join(pieces)
 
 
 def unescape_css(name):
@@ -877,12 +801,8 @@ def answer_request(address, stylesheet, page):
                     r"\S*tailwind(css)?\S*/tailwind(\.min)?\.css", address):
         return "text/css", stylesheet.for_page(page).encode()
     size = re.fullmatch(r"https://picsum\.photos/id/48/(\d{1,4})(?:/(\d{1,4}))?/?", address) or re.match(
-        r"https://source\.unsplash\.com/(?:random|featured)/?(\d{1,4})x(\d{1,4})\b", address)
-    if size:
-        return "image/svg+xml", placeholder_picture(size[1], size[2] or size[1])
-    if address.startswith("https://source.unsplash.com/"):
-        return "image/svg+xml", placeholder_picture(640, 480)
-    return None
+        r"https://source\.unsplash\.com/(?:(?:random|featured)/?(\d{1,4})x(\d{1,4})\b)?", address)
+    return ("image/svg+xml", placeholder_picture(size[1] or 640, size[2] or size[1] or 480)) if size else None
 
 
 def placeholder_picture(width, height):
@@ -900,18 +820,16 @@ def placeholder_picture(width, height):
 
 def find_chromium():
     """CHROMIUM_PATH, else a Chromium on PATH (the headless shell first: it is the fastest), else Playwright's own."""
-    if named := os.environ.get("CHROMIUM_PATH"):
-        if not shutil.which(named):
-            raise RuntimeError(f"CHROMIUM_PATH names {named}, which is not an executable file.")
-        return shutil.which(named)
-    names = "chromium-headless-shell", "chrome-headless-shell", "chromium", "chromium-browser", "google-chrome"
+    names = ["chromium-headless-shell", "chrome-headless-shell", "chromium", "chromium-browser", "google-chrome"]
     folder = Path(os.environ.get("PLAYWRIGHT_BROWSERS_PATH", "") or Path.home() / ".cache/ms-playwright")
-    found = [path for path in map(shutil.which, names) if path]
     for pattern in ("chromium_headless_shell-*/*/*headless?shell", "chromium-*/*/chrome"):
-        found += sorted(map(str, folder.glob(pattern)), reverse=True)
+        names += sorted(map(str, folder.glob(pattern)), reverse=True)
+    if named := os.environ.get("CHROMIUM_PATH"):
+        names = [named]
+    found = [path for path in map(shutil.which, names) if path]
     if not found:
-        raise RuntimeError("no Chromium was found: apt-get install chromium-headless-shell, "
-                           "or playwright install chromium, or set CHROMIUM_PATH.")
+        raise RuntimeError(f"no Chromium was found{f' at CHROMIUM_PATH={named}' if named else ''}: apt-get install "
+                           "chromium-headless-shell, or playwright install chromium, or set CHROMIUM_PATH.")
     return found[0]
 
 
@@ -942,12 +860,12 @@ FONTS = """<?xml version="1.0"?><!DOCTYPE fontconfig SYSTEM "fonts.dtd"><fontcon
 
 
 def pinned_fonts(folder):
-    """A font list of our own, so that other installed fonts change no page: Liberation, then DejaVu, else all."""
+    """A font list of our own, so that no other font changes a page -> (what is recorded, the browser's environment)."""
     listed = (subprocess.run(["fc-list", ":", "family"], capture_output=True, text=True).stdout
               if shutil.which("fc-list") else "")
-    families = [name for name in ("Liberation", "DejaVu") if f"{name} Sans" in listed]
+    families = [name for name in ("Liberation", "DejaVu") if f"{name} Sans" in listed]  # best first
     if not families:
-        return None, "the system's"
+        return "the system's", {}
     fonts = {"sans": [f"{name} Sans" for name in families], "serif": [f"{name} Serif" for name in families],
              "mono": [{"Liberation": "Liberation Mono", "DejaVu": "DejaVu Sans Mono"}[name] for name in families]}
     accepted = "".join(f"<pattern><patelt name='family'><string>{font}</string></patelt></pattern>"
@@ -955,7 +873,7 @@ def pinned_fonts(folder):
     preferred = {kind: "".join(f"<family>{font}</family>" for font in names) for kind, names in fonts.items()}
     path = Path(folder) / "fonts.conf"
     path.write_text(FONTS.format(cache=Path(folder) / "fontcache", accepted=accepted, **preferred))
-    return path, " + ".join(families)
+    return " + ".join(families), {"FONTCONFIG_FILE": str(path)}
 
 
 def isolation_ladder(wish):
@@ -970,34 +888,32 @@ def isolation_ladder(wish):
     for name, command in ("network namespace", namespace), ("dead proxy", []):
         if wish in ("auto", name) and (not command or works(command)):
             if root and works(as_nobody):
-                ladder += [(name, command + as_nobody, True, True), (name, command + as_nobody, True, False)]
+                ladder += [(name, command + as_nobody, True, sandbox) for sandbox in (True, False)]
             ladder += [(name, command, False, sandbox) for sandbox in ([False] if root else [True, False])]
     return ladder
 
 
-# Runs inside the page, after load. The page's own scripts never ran, but its names can still hide built-in ones (<form
-# name=querySelectorAll>), so every property is taken from its prototype.
+# Runs inside the page, after load: its height, and its layout where that is wanted. The page's own scripts never ran,
+# but its names can still hide built-in ones of the document and of forms (<form name=querySelectorAll>), which are
+# therefore taken from their prototypes.
 PREPARE = r"""
-(() => {
-  const want = WANT_LAYOUT;
-  const getter = (proto, name) => Object.getOwnPropertyDescriptor(proto, name).get;
-  const all = selector => Array.from(Document.prototype.querySelectorAll.call(document, selector));
-  const tagOf = getter(Element.prototype, 'tagName'), parentOf = getter(Node.prototype, 'parentNode');
-  const childrenOf = getter(Node.prototype, 'childNodes'), bodyOf = getter(Document.prototype, 'body');
-  const rootOf = getter(Document.prototype, 'documentElement');
-  const attribute = (e, name) => Element.prototype.getAttribute.call(e, name);
+want_layout => {
+  const all = selector => Document.prototype.querySelectorAll.call(document, selector);
+  const create = tag => Document.prototype.createElement.call(document, tag);
+  const get = (node, name) => Reflect.get(Element.prototype, name, node);
+  const [root, body] = ['documentElement', 'body'].map(name => Reflect.get(Document.prototype, name, document));
   for (const old of all('marquee')) {                       // a marquee stands still, as a plain block
-    const still = Document.prototype.createElement.call(document, 'div');
-    for (const child of Array.from(childrenOf.call(old))) Node.prototype.appendChild.call(still, child);
-    Node.prototype.replaceChild.call(parentOf.call(old), still, old);
+    const still = create('div');
+    while (old.firstChild) still.appendChild(old.firstChild);
+    old.replaceWith(still);
   }
   // A bar without a value swings by a timer of its own.
-  for (const bar of all('progress:indeterminate')) Element.prototype.setAttribute.call(bar, 'value', 0);
+  for (const bar of all('progress:indeterminate')) bar.setAttribute('value', 0);
   // Where no script may run, a player always has controls, and they turn a wheel while it waits for its film.
   if (all('video, audio').length) {
-    const style = Document.prototype.createElement.call(document, 'style');
+    const style = create('style');
     style.textContent = '*::-webkit-media-controls {display: none !important}';
-    Node.prototype.appendChild.call(rootOf.call(document), style);
+    root.appendChild(style);
   }
   // Of an animation: the end of what ends, the start of what does not.
   for (const animation of Document.prototype.getAnimations.call(document)) {
@@ -1006,27 +922,24 @@ PREPARE = r"""
   }
   for (const svg of all('svg')) {
     try {
-      SVGSVGElement.prototype.pauseAnimations.call(svg);
-      SVGSVGElement.prototype.setCurrentTime.call(svg, 0);
+      svg.pauseAnimations();
+      svg.setCurrentTime(0);
     } catch {}
   }
-  const root = rootOf.call(document), body = bodyOf.call(document);
-  const tall = e => e ? getter(Element.prototype, 'scrollHeight').call(e) : 0;
-  const page = {height: Math.max(tall(root), body ? tall(body) : 0)};
-  if (!want) return page;
-  const pixel = Document.prototype.createElement.call(document, 'canvas').getContext('2d', {willReadFrequently: true});
-  const rgb = colour => {                                    // oklch(...), color(srgb ...): as the screen has it
-    pixel.clearRect(0, 0, 1, 1);
-    pixel.fillStyle = colour;
-    pixel.fillRect(0, 0, 1, 1);
-    const [r, g, b, a] = pixel.getImageData(0, 0, 1, 1).data;
-    return `rgba(${r}, ${g}, ${b}, ${a / 255})`;
-  };
+  const page = {height: Math.max(root.scrollHeight, body ? body.scrollHeight : 0)};
+  if (!want_layout) return page;
+  const pixel = create('canvas').getContext('2d', {willReadFrequently: true});
   const hex = colour => {                                    // "rgb(1, 2, 3)" -> "#010203"; transparent -> null
-    if (!colour.startsWith('rgb')) colour = rgb(colour);
-    const n = (colour.match(/[\d.]+/g) || []).map(Number);
-    if (n.length < 3 || (n.length > 3 && n[3] < 0.1)) return null;
-    return '#' + n.slice(0, 3).map(v => Math.round(v).toString(16).padStart(2, '0')).join('');
+    let channels = (colour.match(/[\d.]+/g) || []).map(Number);
+    if (!colour.startsWith('rgb')) {                         // oklch(...), color(srgb ...): as the screen has it
+      pixel.clearRect(0, 0, 1, 1);
+      pixel.fillStyle = colour;
+      pixel.fillRect(0, 0, 1, 1);
+      channels = [...pixel.getImageData(0, 0, 1, 1).data];
+      channels[3] /= 255;
+    }
+    if (channels[3] < 0.1) return null;
+    return '#' + channels.slice(0, 3).map(v => Math.round(v).toString(16).padStart(2, '0')).join('');
   };
   const rounded = r => [r.left + scrollX, r.top + scrollY, r.width, r.height].map(Math.round);
   const drawn = new Set(['IMG', 'SVG', 'VIDEO', 'CANVAS', 'INPUT', 'SELECT', 'TEXTAREA', 'BUTTON', 'HR', 'IFRAME']);
@@ -1036,29 +949,27 @@ PREPARE = r"""
   for (const e of [root, body]) if (e) background = hex(getComputedStyle(e).backgroundColor) || background;
   for (const e of all('body *')) {
     if (elements.length >= 2000) break;
-    let up = parentOf.call(e);
-    while (up && !index.has(up)) up = parentOf.call(up);
-    const tag = String(tagOf.call(e)).toUpperCase(), style = getComputedStyle(e);
+    let up = get(e, 'parentNode');
+    while (up && !index.has(up)) up = get(up, 'parentNode');
+    const tag = get(e, 'tagName').toUpperCase(), style = getComputedStyle(e);
     const box = Element.prototype.getBoundingClientRect.call(e);
     if (style.display === 'none' || style.visibility !== 'visible' || Number(style.opacity) < 0.05) continue;
     if (box.width < 1 || box.height < 1) continue;
     if (tag !== 'SVG' && e instanceof SVGElement) continue;   // a drawing counts as one thing
     let text = '', ink = null;
-    for (const child of childrenOf.call(e)) {
-      if (getter(Node.prototype, 'nodeType').call(child) !== 3) continue;
-      const words = getter(Node.prototype, 'nodeValue').call(child).trim();
+    for (const child of get(e, 'childNodes')) {
+      const words = child instanceof Text ? child.data.trim() : '';
       if (!words) continue;
       text += (text ? ' ' : '') + words;
-      const range = Document.prototype.createRange.call(document); range.selectNodeContents(child);
-      const r = range.getBoundingClientRect();
-      ink = ink || {left: r.left, top: r.top, right: r.right, bottom: r.bottom};
-      ink = {left: Math.min(ink.left, r.left), top: Math.min(ink.top, r.top),
-             right: Math.max(ink.right, r.right), bottom: Math.max(ink.bottom, r.bottom)};
+      const range = new Range();
+      range.selectNodeContents(child);
+      const r = range.getBoundingClientRect(), so_far = ink || r;
+      ink = {left: Math.min(so_far.left, r.left), top: Math.min(so_far.top, r.top),
+             right: Math.max(so_far.right, r.right), bottom: Math.max(so_far.bottom, r.bottom)};
     }
-    const field = tag === 'INPUT' || tag === 'TEXTAREA';
-    if (!text && field) text = attribute(e, 'placeholder') || attribute(e, 'value') || '';
-    const edges = [style.borderTopWidth, style.borderBottomWidth, style.borderLeftWidth];
-    const border = edges.some(edge => parseFloat(edge) > 0);
+    if (!text && ['INPUT', 'TEXTAREA'].includes(tag))
+      text = e.getAttribute('placeholder') || e.getAttribute('value') || '';
+    const border = ['Top', 'Bottom', 'Left'].some(side => parseFloat(style[`border${side}Width`]) > 0);
     const fill = hex(style.backgroundColor), picture = style.backgroundImage !== 'none';
     if (!text && !fill && !picture && !border && !drawn.has(tag) && !landmarks.has(tag)) continue;
     index.set(e, elements.length);
@@ -1069,11 +980,8 @@ PREPARE = r"""
       colour: hex(style.color), background: fill, gradient: picture,
       font_size: Math.round(parseFloat(style.fontSize)), bold: Number(style.fontWeight) >= 600});
   }
-  page.width = innerWidth;
-  page.background = background || '#ffffff';
-  page.elements = elements;
-  return page;
-})()
+  return {...page, width: innerWidth, background: background || '#ffffff', elements};
+}
 """
 
 
@@ -1098,9 +1006,7 @@ def self_test(renderer):
     checks = [
         ("a page with Tailwind's colours", tuple(pictures[0].rgb[700, 1200]) == (59, 130, 246)),
         ("the same pixels each time", len({p.png for p in pictures}) == 1),
-        ("an empty page is called blank", renderer.render("<html><body></body></html>").blank),
         ("nothing leaves", renderer.render(nosy).status == "ok" and not select.select([server], [], [], 0.5)[0]),
-        ("a page of 2 MB is refused", renderer.render("x" * 2_000_000).status == "too large"),
     ]
     for claim, holds in checks:
         print(f"{'ok    ' if holds else 'FAILED'}  {claim}")
@@ -1108,52 +1014,24 @@ def self_test(renderer):
     return all(holds for _, holds in checks)
 
 
-def pages_of(record):
-    """A record of any stage -> (name, page): its answer where it has one, else its reference."""
-    task = record.get("task") or record
-    name = str(record.get("task_id", task.get("task_id", "page")))
-    page = record["answer"] if "answer" in record else task.get("ground_truth")
-    return (f"{name}-{record['sample']}" if "sample" in record else name), extract_page(page or "") or page
-
-
-def render_records(renderer, args):
-    """The page of each record of a JSON lines file into a folder of pictures, with an index."""
-    records, out = [], Path(args.out)
-    with open(args.source, "rb") as lines:
-        for number, line in enumerate(lines, 1):
-            try:
-                records.append(pages_of(json.loads(line)))
-            except (ValueError, KeyError, AttributeError, TypeError) as problem:
-                die(f"{args.source}, line {number}: expected a JSON object with `answer` or `ground_truth`, found "
-                    f"{line[:60].decode('utf-8', 'replace')!r} ({problem}).")
-    out.mkdir(parents=True, exist_ok=True)
-    with open(out / "index.jsonl", "w", encoding="utf-8") as index:
-        for (name, _), picture in zip(records, renderer.render_many(page or "" for _, page in records)):
-            file = re.sub(r"[^\w.-]", "_", name) + ".png"
-            if picture.png:
-                (out / file).write_bytes(picture.png)
-            index.write(json.dumps({"name": name, "file": file if picture.png else None, "status": picture.status,
-                                    "blank": picture.blank, "height": picture.height,
-                                    "seconds": round(picture.seconds, 3)}) + "\n")
-    print(f"wrote {len(records)} pictures and index.jsonl to {args.out}")
-
-
 def render_page(renderer, args):
     """One page: its picture, and how it differs from another page."""
-    picture = renderer.render(Path(args.source).read_text(encoding="utf-8", errors="replace"), layout=True)
-    print(f"{args.source}: {picture.status}, {picture.width} x {picture.height}"
-          f"{', blank' if picture.blank else ''}, {picture.seconds:.2f} s")
-    if args.out:
+    pictures = []
+    for path in filter(None, (args.source, args.compare)):
+        picture = renderer.render(Path(path).read_text(encoding="utf-8", errors="replace"), layout=True)
+        print(f"{path}: {picture.status}, {picture.width} x {picture.height}"
+              f"{', blank' if picture.blank else ''}, {picture.seconds:.2f} s")
         if not picture.png:
             sys.exit(1)
-        Path(args.out).write_bytes(picture.png)
+        pictures.append(picture)
+    if args.out:
+        Path(args.out).write_bytes(pictures[0].png)
         print(f"wrote {args.out}")
     if args.compare:
-        other = renderer.render(Path(args.compare).read_text(encoding="utf-8", errors="replace"), layout=True)
         embed = load_encoder(args.encoder)
         for view in ("page", "centre"):
-            print(f"cosine ({embed.name}, {view}): {cosine(embed(picture, view), embed(other, view)):.4f}")
-        for sentence in compare_pages(picture.layout, other.layout) or ["No difference."]:
+            print(f"cosine ({embed.name}, {view}): {cosine(*(embed(picture, view) for picture in pictures)):.4f}")
+        for sentence in compare_pages(*(picture.layout for picture in pictures)) or ["No difference."]:
             print(f"  {sentence}")
 
 
@@ -1164,22 +1042,14 @@ def parse_args():
     parser.add_argument("--self-test", action="store_true",
                         help="render a few pages and check isolation and determinism; exit code 1 on failure")
     # in and out
-    parser.add_argument("--in", dest="source", metavar="FILE",
-                        help="an .html file, or a .jsonl file of tasks, trajectories or scored records")
-    parser.add_argument("--out", metavar="PATH",
-                        help="the PNG to write (for .html), or a folder of PNGs with index.jsonl (for .jsonl)")
+    parser.add_argument("--in", dest="source", metavar="FILE", help="an .html file")
+    parser.add_argument("--out", metavar="FILE", help="the PNG to write")
     parser.add_argument("--compare", metavar="FILE",
                         help="another .html file: print the cosine in both views and the differences in words")
     parser.add_argument("--overwrite", action="store_true", help="replace what is at --out")
     # how
     parser.add_argument("--encoder", default="layout", help='"layout", or a CLIP or SigLIP (default: layout)')
-    parser.add_argument("--timeout", type=float, default=10.0, help="seconds that a page may take (default: 10)")
-    parser.add_argument("--browsers", type=int, default=2, help="browsers at work at once (default: 2)")
-    args = parser.parse_args()
-    for name, most in ("timeout", 3600), ("browsers", 64):
-        if not 0 < getattr(args, name) <= most:
-            die(f"--{name} must be above 0 and at most {most}, not {getattr(args, name)}.")
-    return args
+    return parser.parse_args()
 
 
 def main():
@@ -1187,9 +1057,7 @@ def main():
     if not (args.setup or args.self_test or args.source):
         die("nothing to do; give --in FILE, --setup or --self-test.")
     if args.source and not (args.out or args.compare):
-        die("--in needs --out PATH or --compare FILE.")
-    if args.compare and str(args.source).endswith(".jsonl"):
-        die("a .jsonl file needs --out FOLDER; --compare takes two .html files.")
+        die("--in needs --out FILE or --compare FILE.")
     for path in filter(None, (args.source, args.compare)):
         if not Path(path).is_file():
             die(f"{path} is not a file.")
@@ -1201,13 +1069,13 @@ def main():
         if args.setup:
             print(f"Tailwind 2.2.19 is at {fetch_tailwind()}, checksum right; Chromium is {find_chromium()}.")
         if args.self_test or args.source:
-            with Renderer(args.browsers, timeout=args.timeout) as renderer:
+            with Renderer(browsers=1) as renderer:
                 print(f"Chromium {renderer.version}, isolation: {renderer.isolation}, Chromium's sandbox: "
                       f"{'on' if renderer.chromium_sandbox else 'off'}, fonts: {renderer.fonts}")
                 if args.self_test and not self_test(renderer):
                     sys.exit(1)
                 if args.source:
-                    (render_records if args.source.endswith(".jsonl") else render_page)(renderer, args)
+                    render_page(renderer, args)
     except (RuntimeError, OSError) as problem:
         die(str(problem))
     except KeyboardInterrupt:

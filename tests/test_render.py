@@ -4,7 +4,6 @@ pixels, and the similarity and the differences in words say what they should."""
 import asyncio
 import concurrent.futures
 import hashlib
-import json
 import os
 import re
 import shutil
@@ -319,6 +318,13 @@ def test_a_player_that_waits_for_its_film_turns_no_wheel(renderer):
 
 
 @needs_browser
+def test_no_pointer_hovers_over_the_corner(renderer):
+    text = page('<p class="transition duration-300 hover:bg-blue-500 p-4">x</p>')
+    pictures = list(renderer.render_many([text] * 16, layout=True))    # half of them were blue
+    assert {p.layout["elements"][0]["background"] for p in pictures} == {None} and len({pixels(p) for p in pictures}) == 1
+
+
+@needs_browser
 def test_what_fades_in_is_seen_and_what_moves_stands_still(renderer):
     picture = renderer.render(next(p for p in HOSTILE if p.stem == "moving").read_text())
     assert (picture.rgb == (0, 0, 255)).all(axis=-1).sum() > 10_000
@@ -557,15 +563,6 @@ def test_the_command_line_renders_compares_and_refuses_to_overwrite(tmp_path):
     again = command("--in", "b.html", "--out", "b.png", cwd=tmp_path)
     assert (again.returncode == 2
             and again.stderr.strip() == "render.py: b.png exists; give --overwrite or another --out.")
-    records = [{"task_id": "t-1", "sample": 0, "answer": f"I WANT TO ANSWER:\n{SHOP}", "task": {}},
-               {"task_id": "t-2", "ground_truth": "<html></html>"},
-               {"task_id": "t-3", "sample": 1, "answer": None, "task": {"ground_truth": SHOP}}]
-    (tmp_path / "r.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
-    done = command("--in", "r.jsonl", "--out", "pictures", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    index = [json.loads(line) for line in (tmp_path / "pictures/index.jsonl").read_text().splitlines()]
-    assert ([(r["name"], r["status"], r["blank"]) for r in index]
-            == [("t-1-0", "ok", False), ("t-2", "ok", True), ("t-3-1", "ok", True)])
 
 
 @needs_browser
@@ -578,7 +575,6 @@ def test_the_self_test_passes():
     ((), "nothing to do"), (("--in", "none.html", "--out", "x.png"), "none.html is not a file"),
     (("--in", str(__file__)), "--in needs --out"), (("--in", "tests", "--out", "x.png"), "tests is not a file"),
     (("--in", str(__file__), "--out", str(__file__), "--overwrite"), "--out is an input"),
-    (("--self-test", "--browsers", "0"), "--browsers"), (("--self-test", "--timeout", "nan"), "--timeout"),
 ])
 def test_a_mistake_is_one_sentence_and_exit_code_2(arguments, message):
     done = command(*arguments)
@@ -605,7 +601,9 @@ def test_a_layout_is_measured_once_for_all_processes_and_is_the_same_again(tmp_p
     with render.Renderer(1, cache=tmp_path, remember=True) as second:
         monkeypatch.setattr(second, "_try", None)    # a page that went to the browser would fail
         assert [second.layout(page) for page in pages] == expected
-    (file,) = tmp_path.glob("layouts-*.sqlite")
-    file.write_bytes(b"not a database" * 500)
+    files = list(tmp_path.glob("layouts-*/*"))
+    assert len(files) == len(pages)
+    for file in files:
+        file.write_bytes(b"no layout" * 500)
     with render.Renderer(1, cache=tmp_path, remember=True) as third:
         assert third.layout(pages[0]) == expected[0]
