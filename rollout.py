@@ -9,23 +9,23 @@ Monte-Carlo return Q(o_t, a_t), which ranks candidates without a critic and show
 Protocol. A response may think before "OUTPUT:"; only what follows it enters the dialogue. What follows the first
 "I WANT TO ANSWER:" is the final answer; at the last turn the whole response counts as the answer.
 
-Agents (--model): a folder or hub name, run by vLLM in this process, or, where vLLM is not installed, by a plain engine
-on transformers; or the URL of any OpenAI-compatible server. An episode is one coroutine: none waits for another, and
-the engine batches whatever is ready.
+Agents (--model): a folder or hub name, run by vLLM, or, where that is not installed, by a plain, slower engine on
+transformers; or the URL of any OpenAI-compatible server. An episode is one coroutine: none waits for another, and the
+engine batches whatever is ready.
 
 Simulators (--simulator): scripted answers from the task's facts (or, for pages, by comparing the two layouts); a
 folder, hub name or URL plays the human with the reference in its prompt, at temperature 0; human is you, at the
-terminal (pages are PNG files for you to open, in a folder talk/ beside the output). For pages a model behind a URL must
-be a vision model: it gets the pictures of both pages (a local model gets the sources instead). A reply that ends inside
-a thought is asked for again with more room; if that does not help, a neutral sentence stands in, and is counted.
+terminal (of pages you get PNG files). For pages a model behind a URL must be a vision model: it gets pictures of both
+pages (a local model gets the sources instead). A reply that ends inside a thought is asked for again with more room; if
+that does not help, a neutral sentence stands in, and is counted.
 
 Best-of-N (--best-of-n, Fig. 3a of the paper): at each turn N actions are sampled and a step reward picks one: the
 critic's advantage A(o_t, a_t, c) (Eq. 3) with or without c, a value head, or an LLM judge in a knock-out of pairs.
 
-Seeds. Each request has a seed of its own, a hash of (--seed, task, sample, turn). With vLLM on a CPU, in float32 and
-with OMP_NUM_THREADS=1, the same seeds give the same texts at any --concurrency and after a kill; log-probabilities too,
-but for the sixth digit on some processors. With the plain engine and on CUDA rounding depends on what else is in the
-batch: the former repeats itself at the same settings, the latter nearly. A server may ignore seeds.
+Seeds. Each request has its own, a hash of (--seed, task, sample, turn). With vLLM on a CPU, in float32 and with
+OMP_NUM_THREADS=1, the same seeds give the same texts at any --concurrency and after a kill; log-probabilities too, but
+for the sixth digit on some processors. Elsewhere rounding depends on what else is in the batch: the plain engine
+repeats itself at the same settings, CUDA nearly. A server may ignore seeds.
 
 When something fails. What a server refuses (prompt too long, content policy) ends its episode with finish "error: ...".
 A server that is busy, gone or talks rubbish is asked again, --retries times; then the run stops with exit code 1. A
@@ -57,12 +57,11 @@ import re
 import shlex
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import accumulate, islice
 from pathlib import Path
 from types import SimpleNamespace
@@ -195,19 +194,18 @@ async def play_all(todo, play, made_by, output, concurrency, person):
     from tqdm import tqdm
     bar = tqdm(total=len(todo), unit="episode" if "seed" in made_by else "trajectory", disable=person, smoothing=0.05,
                mininterval=0.5 if sys.stderr.isatty() else 30)    # a log file gets a line now and then
-    began, items, totals, finishes = time.monotonic(), iter(todo), Counter(records=0), Counter()
+    began, items, finishes = time.monotonic(), iter(todo), Counter()
+    totals = Counter(records=0, leaks=0, unfinished_replies=0)
 
     async def worker():
         for item in items:    # the workers share the iterator
-            records = await play(item)
-            for record in records:
+            for record in await play(item):
                 output.write(record | made_by)
-                totals.update(record["cost"])
-                totals.update({name: record.get(name, 0) for name in ("leaks", "unfinished_replies")})
+                totals.update({"records": 1, **record["cost"], "leaks": record.get("leaks", 0),
+                               "unfinished_replies": record.get("unfinished_replies", 0)})
                 finishes.update([record["finish"]] if "finish" in record else [])
                 if person:
-                    show_score(record)
-            totals["records"] += len(records)
+                    print("\n" + as_text(record["dialogue_history"][-2:]) + f"\n\nThe end: {record['finish']}")
             totals["seconds"] = time.monotonic() - began
             totals["tokens_per_second"] = totals["sampled_tokens"] / totals["seconds"]
             bar.set_postfix_str(f"{totals['tokens_per_second']:.0f} tokens/s", refresh=False)
@@ -218,10 +216,10 @@ async def play_all(todo, play, made_by, output, concurrency, person):
     finally:
         bar.close()
         kinds = Counter(finish.split(":")[0] for finish in finishes.elements())
+        notes = {**kinds, "replies with code": totals["leaks"], "replies lost in thought": totals["unfinished_replies"]}
         print(f"{output.path}: {totals['records']} records in {totals['seconds']:.1f} s, "
-              f"{totals['tokens_per_second']:.0f} tokens/s" + f", ended {dict(kinds)}" * bool(kinds)
-              + f", {totals['leaks']} replies with code" * bool(totals["leaks"])
-              + f", {totals['unfinished_replies']} replies lost in thought" * bool(totals["unfinished_replies"]))
+              f"{totals['tokens_per_second']:.0f} tokens/s" + "".join(
+                  f", {count} {what}" for what, count in notes.items() if count))
         for why in [finish for finish, _ in finishes.most_common() if finish.startswith("error")][:3]:
             print(f"  {finishes[why]} x {first_line(why)}")
     return {**totals, "finish": kinds}
@@ -344,69 +342,34 @@ def leaks_code(reply, reference):
 
 
 class Person:
-    """You, at the terminal. Pages become PNG files for you to open."""
+    """You, at the terminal. Of pages you get two PNG files to open, the agent's and the one that you have in mind."""
 
     def __init__(self, args, resources):
         self.screen, self.folder = resources.screen(), args.out.parent / "talk"
+        print("You are the human. /show prints the hidden reference, which the assistant cannot see; Ctrl-D stops.")
+        if self.screen:
+            print(f"Look at {self.folder}/page.png, the assistant's, and {self.folder}/reference.png.")
 
     async def reply(self, task, dialogue, key, counts):
         said = dialogue[-1]["content"]
-        show_request(task, dialogue)
         if self.screen:
-            said = await self.photograph(task, dialogue, key)
-        print(f"\nagent> {said}")
+            from render import extract_page
+            self.folder.mkdir(parents=True, exist_ok=True)
+            for name, page in (("page", extract_page(said)), ("reference", task["ground_truth"])):
+                if page:
+                    picture = await self.screen.png(page)    # empty where it cannot be rendered
+                    (self.folder / f"{name}.png").write_bytes(picture)
+                    said = said.replace(page, f"({name}.png)")
+        print("\n" + as_text([dialogue[-2], {"role": "assistant", "content": said}]))
         while True:
             try:
                 line = input("you> ").strip()
             except EOFError:
-                line = "/quit"
-            if line == "/quit":
-                raise Stop("you stopped", 0)
+                raise Stop("you stopped", 0) from None
             if line == "/show":
                 print(task["ground_truth"])
             elif line:
                 return line[:REPLY_LIMIT[task["domain"]]]
-
-    async def photograph(self, task, dialogue, key):
-        """The agent's last message with the path of a PNG file for its page; the reference's path is printed."""
-        from render import extract_page
-        said, name = dialogue[-1]["content"], re.sub(r"[^\w.-]", "_", str(key[0]))
-        page, path = extract_page(said), self.folder / f"{name}-{key[1]}-turn-{len(dialogue) // 2}.png"
-        reference = self.folder / f"{name}-reference.png"
-        self.folder.mkdir(parents=True, exist_ok=True)
-        for source, file in ((page, path), (task["ground_truth"], reference)):
-            if source:
-                file.write_bytes(await self.screen.png(source))    # empty where it cannot be rendered
-        if len(dialogue) == 2:
-            print(f"The page that you have in mind: {reference}")
-        return said.replace(page, f"(a page: {path})") if page else said
-
-
-def show_request(task, dialogue):
-    """For a person, when the agent has spoken for the first time."""
-    if len(dialogue) == 2:
-        print("\n" + "=" * 100 + f"\nThe agent was told: {task['problem_description']}\n"
-              "You are the human. Answer it; /show prints the hidden reference, /quit stops.")
-
-
-def show_score(record):
-    """After a talk with a person: what the answer is worth, by evaluate.py where it lies beside this file."""
-    show_request(record["task"], record["dialogue_history"])
-    print(f"\nagent> {record['dialogue_history'][-1]['content']}\n")
-    evaluate = Path(__file__).with_name("evaluate.py")
-    if record["answer"] is None or not evaluate.exists():
-        return print(f"The episode ended: {record['finish']}.")
-    with tempfile.TemporaryDirectory() as folder:
-        source, scored = Path(folder) / "talk.jsonl", Path(folder) / "scored.jsonl"
-        source.write_text(json.dumps(record) + "\n", encoding="utf-8")
-        command = [sys.executable, evaluate, "--in", source, "--out", scored]
-        ran = subprocess.run(command, capture_output=True, text=True)
-        if ran.returncode:
-            return print(f"It could not be scored: {ran.stderr.strip()}")
-        record = json.loads(scored.read_text(encoding="utf-8"))
-    tests = list(record.get("tests", {}).values())
-    print(f"Reward {record['reward']:.2f}"
-          + f": {tests.count('passed')} of {len(tests)} hidden tests passed ({', '.join(tests)})" * bool(tests) + ".")
 
 
 class Screen:
@@ -442,19 +405,16 @@ class CriticReward:
     """The step reward of a trained critic: the advantage of Eq. 3, or its head's value."""
 
     def __init__(self, args, resources):
-        from train_critic import Critic, Sampled
+        from train_critic import Critic, response_of
         self.critic = Critic(args.critic, resident=True, without_c=args.step_reward == "critic-without-c")
-        self.sampled, self.lock, note = Sampled, asyncio.Lock(), self.critic.note
-        if note.get("pictures"):
-            die(f"{args.critic}: this critic sees pages, which --step-reward does not show it; use another critic")
-        if (args.step_reward == "value") != (note["head"] in ("value", "q")):
-            die(f"--step-reward {args.step_reward} needs another critic: {args.critic} has head {note['head']!r}")
-        if args.step_reward == "critic" and note["context"] != "with-c":
-            die(f"{args.critic}: this critic was trained without c; use --step-reward critic-without-c")
+        self.response_of, self.lock, note = response_of, asyncio.Lock(), self.critic.note
+        resources.fingerprints["critic"] = fingerprint(args.critic)
+        kind = "pictures" if note.get("pictures") else "value" if note["head"] in ("value", "q") else note["context"]
+        if kind not in {"critic": ["with-c"], "value": ["value"]}.get(args.step_reward, ["with-c", "without-c"]):
+            die(f"{args.critic}: --step-reward {args.step_reward} needs another critic; this one is for {kind!r}")
 
     async def best(self, task, prompt, actions, key):
-        turns = [(prompt, self.sampled(action.ids, action.text) if action.ids else action.text, task["ground_truth"])
-                 for action in actions]
+        turns = [(prompt, self.response_of(action.text, action.ids), task["ground_truth"]) for action in actions]
         async with self.lock:
             scores = await asyncio.to_thread(self.critic.advantages, turns)
         return actions[scores.index(max(scores))]
@@ -584,158 +544,167 @@ Which message brings the assistant closer to the right final answer? Reply with 
 # Engines: `await generate(messages, n, seed, temperature, max_tokens)` gives n Responses, or raises Refused or Stop
 
 
-class VLLMEngine:
-    """vLLM with prefix caching: on CUDA its asynchronous engine, on a CPU one in this process, stepped in a thread."""
+class LocalEngine:
+    """A model in this process. Requests wait for a thread that samples, so that the event loop stays free.
+
+    A library has a load(path, args, cuda) of its own, and a sample(requests), which goes on with these and with those
+    before: [(name, [(token ids, log-probabilities, whether cut)])] of the requests that are finished.
+    """
 
     def __init__(self, path, name, role, args, concurrency):
         import torch
-        cuda = torch.cuda.is_available()
+        from train_critic import context_of, load_tokenizer
+        self.tokenizer, cuda = load_tokenizer(path), torch.cuda.is_available()
+        self.dtype = args.dtype if args.dtype != "auto" else "bfloat16" if cuda else "float32"
+        own = context_of(path) or 8192
+        self.context = min(own, args.max_model_len or (own if cuda else 8192))
+        self.waiting, self.running, self.asked, self.counts = [], {}, 0, Counter()
+        self.pool, self.driver, self.closed = ThreadPoolExecutor(1), None, False
+        try:
+            self.load(path, args, cuda)
+        except Exception as error:    # of many kinds: a damaged model.safetensors is a SafetensorError
+            die(f"{path}: no causal language model could be loaded from there by {self.library} "
+                f"({first_line(error)}); --engine names another library")
+
+    async def generate(self, messages, n, seed, temperature, max_tokens):
+        prompt = encode_chat(self.tokenizer, messages)
+        room = min(max_tokens, self.context - len(prompt))
+        if room < 1:
+            raise Refused(f"prompt of {len(prompt)} tokens does not fit the context of {self.context} tokens")
+        self.asked += 1
+        self.counts["prompt_tokens"] += len(prompt)
+        request = SimpleNamespace(name=str(self.asked), prompt=prompt, room=room, n=n, seed=seed,
+                                  temperature=temperature, future=asyncio.get_running_loop().create_future())
+        return [Response(self.tokenizer.decode(ids, skip_special_tokens=True), ids, logps, len(ids), cut)
+                for ids, logps, cut in await self.answer(request)]
+
+    async def answer(self, request):
+        self.waiting.append(request)
+        if self.driver is None or self.driver.done():
+            self.driver = asyncio.create_task(self.drive())
+        return await request.future
+
+    async def drive(self):
+        """Sample while there is work."""
+        while self.waiting or self.running:
+            await asyncio.sleep(0)    # whoever was just answered asks again
+            requests = self.take()
+            self.running.update({request.name: request for request in requests})
+            try:
+                finished = await asyncio.get_running_loop().run_in_executor(self.pool, self.sample, requests)
+            except Exception as error:
+                for request in [*self.running.values(), *self.waiting]:
+                    request.future.set_exception(Stop(f"{self.library} failed: {first_line(error)}"))
+                return
+            for name, samples in finished:
+                self.running.pop(name).future.set_result(samples)
+
+    def take(self):
+        """The waiting requests that go next: all."""
+        requests, self.waiting = self.waiting, []
+        return requests
+
+    def close(self):
+        self.closed = True
+        self.pool.shutdown()
+
+
+class VLLMEngine(LocalEngine):
+    """vLLM with prefix caching: on CUDA its asynchronous engine, on a CPU one in this process."""
+    library = "vLLM"
+
+    def load(self, path, args, cuda):
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
         os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
         if not cuda:
             os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")    # GiB
             os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
         self.in_process = os.environ.get("VLLM_ENABLE_V1_MULTIPROCESSING") == "0"
-        from transformers import AutoConfig
-        from train_critic import load_tokenizer
-        self.tokenizer = load_tokenizer(path)    # a model that is not there is found out before vLLM is imported
-        try:
-            from vllm import AsyncEngineArgs, SamplingParams
-            from vllm.sampling_params import RequestOutputKind
-            from vllm.v1.engine.async_llm import AsyncLLM
-            from vllm.v1.engine.llm_engine import LLMEngine
-            self.params = lambda **own: SamplingParams(logprobs=0, output_kind=RequestOutputKind.FINAL_ONLY, **own)
-            self.context = context_of(AutoConfig.from_pretrained(path).get_text_config(), args)
-            if not cuda and not args.max_model_len:
-                self.context = min(self.context, 8192)
-            # On a CPU a prompt must not be cut into chunks: after a chunk vLLM rewinds the seeded generator of the
-            # request, which a CPU generator cannot do (RuntimeError: CPU Generator does not use offset).
-            cpu = {} if cuda else {"enforce_eager": True, "enable_chunked_prefill": False,
-                                   "max_num_batched_tokens": max(16384, self.context)}
-            self.engine = (LLMEngine if self.in_process else AsyncLLM).from_engine_args(AsyncEngineArgs(
-                model=str(path), dtype=dtype_of(args, cuda), max_model_len=self.context, max_num_seqs=IN_FLIGHT,
-                enable_prefix_caching=True, gpu_memory_utilization=args.gpu_memory_utilization,
-                tensor_parallel_size=args.tensor_parallel_size, data_parallel_size=args.data_parallel_size,
-                disable_log_stats=True, **cpu))
-        except Exception as error:    # vLLM refuses models, flags and too little memory with many kinds of errors
-            die(f"{path}: vLLM cannot load it here ({first_line(error)}); --engine transformers needs no vLLM")
-        self.waiting, self.futures, self.asked, self.counts = [], {}, 0, Counter()
-        self.pool, self.driver = ThreadPoolExecutor(1), None
+        from vllm import AsyncEngineArgs, SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+        from vllm.v1.engine.async_llm import AsyncLLM
+        from vllm.v1.engine.llm_engine import LLMEngine
+        self.params = lambda **own: SamplingParams(logprobs=0, output_kind=RequestOutputKind.FINAL_ONLY, **own)
+        # On a CPU a prompt must not be cut into chunks: after a chunk vLLM rewinds the seeded generator of the
+        # request, which a CPU generator cannot do (RuntimeError: CPU Generator does not use offset).
+        cpu = {} if cuda else {"enforce_eager": True, "enable_chunked_prefill": False,
+                               "max_num_batched_tokens": max(16384, self.context)}
+        self.engine = (LLMEngine if self.in_process else AsyncLLM).from_engine_args(AsyncEngineArgs(
+            model=str(path), dtype=self.dtype, max_model_len=self.context, max_num_seqs=IN_FLIGHT,
+            enable_prefix_caching=True, gpu_memory_utilization=args.gpu_memory_utilization,
+            tensor_parallel_size=args.tensor_parallel_size, data_parallel_size=args.data_parallel_size,
+            disable_log_stats=True, **cpu))
 
-    async def generate(self, messages, n, seed, temperature, max_tokens):
-        prompt, room = fit(self, messages, max_tokens)
-        self.asked += 1
-        request = (str(self.asked), {"prompt_token_ids": prompt},
-                   self.params(n=n, seed=seed, temperature=temperature, max_tokens=room))
+    async def answer(self, request):
+        request.asked = {"prompt_token_ids": request.prompt}, self.params(
+            n=request.n, seed=request.seed, temperature=request.temperature, max_tokens=request.room)
         if self.in_process:
-            self.waiting.append(request)
-            future = self.futures[request[0]] = asyncio.get_running_loop().create_future()
-            if self.driver is None or self.driver.done():
-                self.driver = asyncio.create_task(self.drive())
-            result = await future
-        else:
-            try:
-                async for result in self.engine.generate(request[1], request[2], request[0]):
-                    pass
-            except Exception as error:
-                raise Stop(f"the vLLM engine died: {first_line(error)}") from error
-        self.counts.update({"prompt_tokens": len(prompt), "cached_tokens": result.num_cached_tokens or 0})
-        return [Response(self.tokenizer.decode(out.token_ids, skip_special_tokens=True), list(out.token_ids),
-                         [ranks[token].logprob for token, ranks in zip(out.token_ids, out.logprobs)],
-                         len(out.token_ids), out.finish_reason == "length")
-                for out in sorted(result.outputs, key=lambda out: out.index)]
-
-    async def drive(self):
-        """Step the engine in a thread while there is work, so that the event loop stays free."""
+            return await super().answer(request)
         try:
-            while self.waiting or self.engine.has_unfinished_requests():
-                for result in await asyncio.get_running_loop().run_in_executor(self.pool, self.step):
-                    self.futures.pop(result.request_id).set_result(result)
+            async for result in self.engine.generate(*request.asked, request.name):
+                pass
         except Exception as error:
-            for future in self.futures.values():
-                future.set_exception(Stop(f"the vLLM engine died: {first_line(error)}"))
+            raise Stop(f"vLLM failed: {first_line(error)}") from error
+        return self.samples(result)
 
-    def step(self):
-        waiting, self.waiting = self.waiting, []
-        for request in waiting:
-            self.engine.add_request(*request)
-        return [result for result in self.engine.step() if result.finished]
+    def sample(self, requests):
+        for request in requests:
+            self.engine.add_request(request.name, *request.asked)
+        return [(result.request_id, self.samples(result)) for result in self.engine.step() if result.finished]
+
+    def samples(self, result):
+        self.counts["cached_tokens"] += result.num_cached_tokens or 0
+        return [(list(out.token_ids), [ranks[token].logprob for token, ranks in zip(out.token_ids, out.logprobs)],
+                 out.finish_reason == "length") for out in sorted(result.outputs, key=lambda out: out.index)]
 
     def close(self):
-        self.pool.shutdown()
+        super().close()
         (self.engine.engine_core if self.in_process else self.engine).shutdown()
         self.engine = None    # now: at the interpreter's end its own clean-up finds no module any more
 
 
-class TransformersEngine:
+class TransformersEngine(LocalEngine):
     """Plain batches through Hugging Face transformers, for machines without vLLM.
 
     What waits is sampled together, from prompts to last tokens; what arrives meanwhile waits for the next batch.
     """
+    library = "transformers"
 
-    def __init__(self, path, name, role, args, concurrency):
+    def load(self, path, args, cuda):
         import torch
         from transformers import AutoModelForCausalLM
         from transformers.utils import logging
-        from train_critic import load_tokenizer
         logging.disable_progress_bar()
-        self.torch, self.tokenizer, cuda = torch, load_tokenizer(path), torch.cuda.is_available()
-        try:
-            self.model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype_of(args, cuda))
-        except Exception as error:    # a damaged model.safetensors is a SafetensorError, a cut config.json a KeyError
-            die(f"{path}: no causal language model could be loaded from there ({first_line(error)})")
+        self.model = AutoModelForCausalLM.from_pretrained(path, dtype=self.dtype)
         self.model.to("cuda" if cuda else "cpu").eval()
         config, end = self.model.config.get_text_config(), self.model.generation_config.eos_token_id
         self.ends = {self.tokenizer.eos_token_id, *(end if isinstance(end, list) else [end])} - {None}
-        self.context = context_of(config, args)
         memory = torch.cuda.mem_get_info()[0] // 2 if cuda else 2 << 30    # bytes, for keys and values
         width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
         self.cache_tokens = memory // (2 * config.num_hidden_layers * heads * width * self.model.dtype.itemsize)
-        self.waiting, self.closed, self.counts = [], False, Counter()
-        self.pool, self.driver = ThreadPoolExecutor(1), None
 
-    async def generate(self, messages, n, seed, temperature, max_tokens):
-        prompt, room = fit(self, messages, max_tokens)
-        request = SimpleNamespace(prompt=prompt, room=room, n=n, seed=seed, temperature=temperature,
-                                  future=asyncio.get_running_loop().create_future())
-        self.waiting.append(request)
-        if self.driver is None or self.driver.done():
-            self.driver = asyncio.create_task(self.drive())
-        self.counts["prompt_tokens"] += len(prompt)
-        return [Response(self.tokenizer.decode(ids, skip_special_tokens=True), ids, logps, len(ids),
-                         len(ids) == room and ids[-1] not in self.ends) for ids, logps in await request.future]
+    def take(self):
+        """The waiting requests that go next: as many as fit into memory together, those with short prompts first."""
+        self.waiting.sort(key=lambda request: len(request.prompt))
+        rows = accumulate(request.n for request in self.waiting)
+        size = max(1, sum(count * (len(request.prompt) + request.room) <= self.cache_tokens
+                          for count, request in zip(rows, self.waiting)))
+        requests, self.waiting = self.waiting[:size], self.waiting[size:]
+        return requests
 
-    async def drive(self):
-        """Batch after batch in a thread, so that the event loop stays free; prompts of like length go together."""
-        while self.waiting:
-            await asyncio.sleep(0)    # whoever was just answered asks again
-            self.waiting.sort(key=lambda request: len(request.prompt))
-            rows = list(accumulate(request.n for request in self.waiting))
-            size = max(1, sum(count * (len(request.prompt) + request.room) <= self.cache_tokens
-                              for count, request in zip(rows, self.waiting)))
-            batch, self.waiting = self.waiting[:size], self.waiting[size:]
-            try:
-                results = await asyncio.get_running_loop().run_in_executor(self.pool, self.sample, batch)
-            except Exception as error:
-                for request in [*batch, *self.waiting]:
-                    request.future.set_exception(Stop(f"the transformers engine failed: {first_line(error)}"))
-                return
-            for request, result in zip(batch, results):
-                request.future.set_result(result)
-
-    def sample(self, batch):
-        """For each request n (token ids, log-probabilities): every row draws from its own uniform numbers."""
-        torch, device = self.torch, self.model.device
-        longest = max(len(request.prompt) for request in batch)
-        padding = [longest - len(request.prompt) for request in batch]
-        ids = torch.tensor([[0] * pad + request.prompt for pad, request in zip(padding, batch)], device=device)
+    def sample(self, requests):
+        """Every row draws from its own uniform numbers."""
+        import torch
+        device, longest = self.model.device, max(len(request.prompt) for request in requests)
+        padding = [longest - len(request.prompt) for request in requests]
+        ids = torch.tensor([[0] * pad + request.prompt for pad, request in zip(padding, requests)], device=device)
         seen = torch.tensor([[0] * pad + [1] * (longest - pad) for pad in padding], device=device)    # (B, T)
-        first = [i for i, request in enumerate(batch) for _ in range(request.n)]    # row -> its request
-        rooms = [batch[i].room for i in first]
-        temperature = torch.tensor([[batch[i].temperature] for i in first], device=device)            # (R, 1)
+        first = [i for i, request in enumerate(requests) for _ in range(request.n)]    # row -> its request
+        rooms = [requests[i].room for i in first]
+        temperature = torch.tensor([[requests[i].temperature] for i in first], device=device)         # (R, 1)
         uniform = torch.cat([torch.rand(max(rooms), request.n, dtype=torch.float64, generator=torch.Generator(
-            ).manual_seed(request.seed)) for request in batch], 1).to(device)                         # (steps, R)
+            ).manual_seed(request.seed)) for request in requests], 1).to(device)                      # (steps, R)
         rows, alive = [([], []) for _ in first], list(range(len(first)))
         with torch.inference_mode():
             out = self.model(input_ids=ids, attention_mask=seen, position_ids=(seen.cumsum(1) - 1).clamp_min(0),
@@ -750,7 +719,7 @@ class TransformersEngine:
                     rows[row][1].append(logp)
                 on = [rows[row][0][-1] not in self.ends and step + 1 < rooms[row] for row in alive]
                 alive = [row for row, goes_on in zip(alive, on) if goes_on]
-                if not alive or self.closed:
+                if not alive or self.closed:    # closed: a batch under way ends with its next token
                     break
                 if not all(on):
                     keep = torch.tensor(on, device=device)
@@ -759,12 +728,8 @@ class TransformersEngine:
                 seen = torch.cat([seen, seen.new_ones(len(seen), 1)], 1)
                 logits = self.model(input_ids=tokens[:, None], attention_mask=seen, past_key_values=cache,
                                     position_ids=seen.sum(1, keepdim=True) - 1, use_cache=True).logits[:, -1]
-        rows = iter(rows)
-        return [list(islice(rows, request.n)) for request in batch]
-
-    def close(self):
-        self.closed = True    # a batch under way ends with its next token
-        self.pool.shutdown()
+        samples = iter([(ids, logps, ids[-1] not in self.ends) for ids, logps in rows])
+        return [(request.name, list(islice(samples, request.n))) for request in requests]
 
 
 def draw(logits, temperature, uniform):
@@ -807,13 +772,11 @@ class ServerEngine:
 
     async def ask(self, request):
         """One request until it is answered. The client retries what HTTP says is worth it; rubbish is left to us."""
-        attempt = 1
-        while True:
+        for attempt in range(1, self.retries + 2):
             sent = self.without_rejected(request)
             try:
                 async with self.places:    # chat.completions.create() takes twice the time: it checks every message
-                    answer = await self.client.post("/chat/completions", body=sent, cast_to=object)
-                return self.responses(answer)
+                    return self.responses(await self.client.post("/chat/completions", body=sent, cast_to=object))
             except self.openai.APIError as error:
                 status = getattr(error, "status_code", None)
                 if status not in (400, 413, 422):
@@ -821,12 +784,12 @@ class ServerEngine:
                 # another request may have learnt the same meanwhile
                 if self.without_rejected(request) == sent and not self.learn(refusal(error)):
                     raise Refused(f"HTTP {status}: {refusal(error)}") from error
+                return await self.ask(request)
             except (ValueError, LookupError, TypeError, AttributeError) as error:
-                if attempt > self.retries:
-                    raise Stop(f"{self.url} failed {attempt} times, the last time with a reply that is no chat "
-                               f"completion ({type(error).__name__}: {first_line(error)})") from error
+                problem = f"{type(error).__name__}: {first_line(error)}"
                 await asyncio.sleep(min(60, 0.25 * 2 ** attempt))
-                attempt += 1
+        raise Stop(f"{self.url} failed {attempt} times, the last time with a reply that is no chat completion "
+                   f"({problem})")
 
     def without_rejected(self, request):
         """The request without the parameters that the server rejected."""
@@ -888,11 +851,11 @@ def key_of(role, url, args):
 
     A simulator or judge without a key of its own gets the agent's only where its server is the agent's.
     """
-    names = [f"{role.upper()}_API_KEY"]
-    if role == "agent" or urlsplit(url)[:2] == urlsplit(args.model)[:2]:
-        names += ["AGENT_API_KEY", "OPENAI_API_KEY"]
+    own, names = f"{role.upper()}_API_KEY", ["AGENT_API_KEY", "OPENAI_API_KEY"]
+    if role != "agent":
+        names = [own, *names] if urlsplit(url)[:2] == urlsplit(args.model)[:2] else [own]
     name = next((name for name in names if os.environ.get(name)), None)
-    return (name, os.environ[name]) if name else (f"{names[0]}, which is not set", None)
+    return (name, os.environ[name]) if name else (f"{own}, which is not set", None)
 
 
 ENGINES = {"vllm": VLLMEngine, "transformers": TransformersEngine, "server": ServerEngine}
@@ -910,61 +873,35 @@ def engine_of(spec, args):
 def make_engine(spec, name, role, args, concurrency):
     """The engine for a model: a folder, hub name or URL.
 
-    name: the model's name on a server, or None for its first; role: "agent", "simulator" or "judge", which decides the
-    environment variable of a server's key; args: the flags of `engine_flags`, and for a role other than the agent's
-    args.model; concurrency: requests in flight at a server.
+    name: the model's on a server, None for its first; role: agent, simulator or judge, for a server's key; args: the
+    flags of engine_flags, and for a role other than the agent's args.model; concurrency: requests in flight there.
     """
-    kind = engine_of(spec, args)
-    if kind == "transformers" and args.engine == "auto":
-        print(f"{spec}: vllm is not installed here; the plain engine is slower for all but tiny models",
-              file=sys.stderr)
-    return ENGINES[kind](spec, name, role, args, concurrency)
+    return ENGINES[engine_of(spec, args)](spec, name, role, args, concurrency)
 
 
 def engine_flags(parser):
     """The flags of the engines."""
     add = parser.add_argument_group("engines, for local models").add_argument
     add("--engine", default="auto", choices=["auto", "vllm", "transformers"],
-        help="auto = vllm where it is installed, else a plain engine on transformers (default: auto)")
+        help="auto = vllm where it is installed, else a plain, slower engine on transformers (default: auto)")
     add("--dtype", default="auto", choices=["auto", "float32", "bfloat16", "float16"],
         help="auto = float32 on CPU, bfloat16 on CUDA (default: auto)")
     add("--max-model-len", type=SIZE, default=0, metavar="TOKENS",
-        help="tokens of context; 0 = the model's own, with vLLM on a CPU at most 8192 (default: 0)")
+        help="tokens of context; 0 = the model's own, on a CPU at most 8192 (default: 0)")
     add("--gpu-memory-utilization", type=number(above=0, most=1), default=0.9, metavar="SHARE",
         help="vLLM: share of each GPU's memory (default: 0.9)")
-    add("--tensor-parallel-size", type=COUNT, default=1, metavar="GPUS",
-        help="vLLM: GPUs per copy of the model (default: 1)")
+    add("--tensor-parallel-size", type=COUNT, default=1, metavar="GPUS", help="vLLM: GPUs per copy (default: 1)")
     add("--data-parallel-size", type=COUNT, default=1, metavar="COPIES", help="vLLM: copies of the model (default: 1)")
     add = parser.add_argument_group(
         "servers", "Keys come from the environment: AGENT_API_KEY or OPENAI_API_KEY for the agent, SIMULATOR_API_KEY "
         "for the simulator, JUDGE_API_KEY for the judge. The last two may be missing where the server is the agent's; "
         "the agent's key goes to no other host.").add_argument
-    add("--timeout", type=number(above=0), default=300.0, metavar="SECONDS",
-        help="to wait for a server's answer (default: 300)")
-    add("--retries", type=SIZE, default=6,
-        help="further tries when a server is busy, gone or talks rubbish (default: 6)")
+    add("--timeout", type=number(above=0), default=300.0, help="seconds for a server's answer (default: 300)")
+    add("--retries", type=SIZE, default=6, help="further tries when a server is busy or talks rubbish (default: 6)")
 
 
 def is_url(spec):
     return str(spec).startswith(("http://", "https://"))
-
-
-def dtype_of(args, cuda):
-    return args.dtype if args.dtype != "auto" else "bfloat16" if cuda else "float32"
-
-
-def context_of(config, args):
-    own = getattr(config, "max_position_embeddings", None) or 8192
-    return min(own, args.max_model_len or own)
-
-
-def fit(engine, messages, max_tokens):
-    """(prompt token ids, for how many new tokens there is room) in a local engine's context."""
-    prompt = encode_chat(engine.tokenizer, messages)
-    room = min(max_tokens, engine.context - len(prompt))
-    if room < 1:
-        raise Refused(f"prompt of {len(prompt)} tokens does not fit the context of {engine.context} tokens")
-    return prompt, room
 
 
 def encode_chat(tokenizer, messages):
@@ -978,12 +915,15 @@ class Resources:
 
     def __init__(self, args, concurrency):
         self.args, self.concurrency, self.engines, self.browsers = args, concurrency, {}, None
+        self.fingerprints = {}    # of the models: a digest of the folder; a hub name; a URL and the model there
 
     def engine(self, spec, name, role):
         """The engine of a model. Roles share a local model; to a server each goes with its own key."""
         key = (spec, name, role if is_url(spec) else "local")
         if key not in self.engines:
             self.engines[key] = make_engine(spec, name, role, self.args, self.concurrency)
+        self.fingerprints["model" if role == "agent" else role] = (
+            f"{spec} {self.engines[key].name}" if is_url(spec) else fingerprint(spec))
         return self.engines[key]
 
     def screen(self):
@@ -991,10 +931,6 @@ class Resources:
         if self.browsers is None and self.args.domain == "frontend" and self.args.max_turns > 1:
             self.browsers = Screen()
         return self.browsers
-
-    def fingerprint(self, spec, name, role):
-        """What names a model in a record: a digest of its folder; a hub name; a URL and the model there."""
-        return f"{spec} {self.engine(spec, name, role).name}" if is_url(spec) else fingerprint(spec)
 
     def close(self):
         for engine in self.engines.values():
@@ -1009,22 +945,13 @@ class Resources:
 
 def main():
     args = parse_args()
-    try:
-        args.system_text = args.system and Path(args.system).read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        die(f"--system {args.system}: {getattr(error, 'strerror', None) or 'not UTF-8'}")
-    items = read_trajectories(args) if args.candidates else read_turns(args) if args.continue_ else read_tasks(args)
+    keys = plays = what_to_play(args)
+    if args.candidates:    # a record for each turn
+        keys = [(*name, turn) for name, trajectory in plays.items()
+                for turn in range(len(agent_turns(trajectory["dialogue_history"])))]
     output = Output(args.out, *settings_of(args), args.overwrite,
                     ("task_id", "sample", "turn") if args.candidates else ("task_id", "sample"))
-    if args.candidates:
-        order = {(record["task_id"], record["sample"]): record for record in items}
-        todo = [record for key, record in order.items()
-                if any((*key, turn) not in output.done for turn in range(len(agent_turns(record["dialogue_history"]))))]
-    else:
-        order = {(record["task_id"], sample): (record["task"], sample, given) for record in items
-                 for sample, given in continuations(record, args.continue_, args.max_turns)} if args.continue_ else {
-            (task["task_id"], sample): (task, sample, {}) for sample in range(args.samples) for task in items}
-        todo = [episode for key, episode in order.items() if key not in output.done]
+    todo = [plays[name] for name in dict.fromkeys(key[:2] for key in keys if key not in output.done)]
     before = len(output.done)
     if before or not todo:
         print(f"{args.out}: {f'continuing after {before}' if todo else f'nothing left to do, {before}'} records")
@@ -1032,82 +959,79 @@ def main():
     finished = args.out.with_name(args.out.stem.removesuffix(".trajectories") + ".rollout.json")
     metrics = roll_out(args, todo, output, finished) if todo else {"records": 0}
     if args.out.exists():
-        rank = {key: n for n, key in enumerate(order)}    # what --limit or --samples now leaves out comes last
-        output.sort(lambda task, sample, turn=0: (rank.get((task, sample), len(rank)), sample, str(task), turn))
+        rank = {key: n for n, key in enumerate(keys)}
+        output.sort(lambda *key: rank.get(key, len(rank)))    # what --limit or --samples now leaves out comes last
     if todo or not finished.exists():
         with whole(finished) as part:
             part.write_text(json.dumps({**metrics, "continued_after": before}, indent=1) + "\n")
-    if not args.candidates:
+    if args.simulator == "human":    # who wants to know what the answers are worth
+        subprocess.run([sys.executable, Path(__file__).with_name("evaluate.py"), "--in", args.out, "--overwrite"])
+    elif not args.candidates:
         print(f"next: python evaluate.py --in {shlex.quote(str(args.out))}")
+
+
+def what_to_play(args):
+    """{(task_id, sample): what play() below takes}: with --candidates trajectories, else arguments of episode()."""
+    try:
+        system = args.system and Path(args.system).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        die(f"--system {args.system}: {getattr(error, 'strerror', None) or 'not UTF-8'}")
+
+    def playable(task):
+        if args.simulator == "scripted" and args.domain == "backend" and args.max_turns > 1 and "facts" not in task:
+            raise ValueError("the task has no 'facts', from which the scripted simulator answers; give a model or URL "
+                             "with --simulator")
+        return task
+
+    def with_system(record):
+        if not record["dialogue_history"] or record["dialogue_history"][0]["role"] != "user":
+            raise ValueError("'dialogue_history' must begin with the user's message")
+        return {**record, "system": record.get("system") or system or ""}
+
+    def with_continuations(record):
+        if record["turn"] >= args.max_turns:
+            raise ValueError(f"turn {record['turn']} is beyond --max-turns {args.max_turns}")
+        names = {"task_id": record["task_id"], "domain": record["domain"]}
+        return playable({**record["task"], **names}), continuations(record, args.continue_, args.max_turns)
+
+    kind, check = (("trajectory", with_system) if args.candidates else ("candidates", with_continuations)
+                   if args.continue_ else ("task", playable))
+    records = list(read(args.input, kind, args.domain, unique=True, each=check))
+    records = records[:max(1, round(args.fraction * len(records)))][:args.limit or None]
+    if args.candidates:
+        return {(record["task_id"], record["sample"]): record for record in records}
+    if args.continue_:
+        return {(task["task_id"], sample): (task, sample, given) for task, rest in records for sample, given in rest}
+    given = {"system": system or system_prompt(args)}
+    return {(task["task_id"], sample): (task, sample, given) for sample in range(args.samples) for task in records}
 
 
 def roll_out(args, todo, output, finished):
     """Open the models and play what is left to do; returns what that took."""
-    person = args.simulator == "human" and not args.candidates
+    person = args.simulator == "human"
     concurrency = 1 if person else args.concurrency or (
         32 if is_url(args.model) else CANDIDATES_IN_FLIGHT if args.candidates else IN_FLIGHT)
     resources = Resources(args, concurrency)
     try:
         agent = resources.engine(args.model, args.model_name, "agent")
-        prints = {"model": resources.fingerprint(args.model, args.model_name, "agent")}
-        made_by = {"model": args.model_name or args.model, "fingerprints": prints}
+        made_by = {"model": args.model_name or args.model, "fingerprints": resources.fingerprints}
         if args.candidates:
             async def play(trajectory):
                 return await candidates(args, agent, trajectory, output.done)
         else:
             simulator = SIMULATORS.get(args.simulator, ModelHuman)(args, resources)
+            resources.fingerprints.setdefault("simulator", args.simulator)
             step_reward = STEP_REWARDS[args.step_reward](args, resources) if args.best_of_n > 1 else None
-            begin = {} if args.continue_ else {"system": args.system_text or system_prompt(args)}
             made_by |= {"simulator": args.simulator_name or args.simulator, "seed": args.seed}
-            prints["simulator"] = args.simulator if args.simulator in SIMULATORS else resources.fingerprint(
-                args.simulator, args.simulator_name, "simulator")
-            if step_reward:
-                prints |= ({"judge": resources.fingerprint(args.judge, args.judge_name, "judge")}
-                           if args.step_reward == "judge" else {"critic": fingerprint(args.critic)})
 
             async def play(todo):
                 task, sample, given = todo
-                return [await episode(args, agent, simulator, step_reward, task, sample, **begin, **given)]
+                return [await episode(args, agent, simulator, step_reward, task, sample, **given)]
         finished.unlink(missing_ok=True)
         totals = asyncio.run(play_all(todo, play, made_by, output, concurrency, person))
         return {**totals, **agent.counts, "engine": engine_of(args.model, args), "concurrency": concurrency}
     finally:
         resources.close()
-
-
-def read_tasks(args):
-    check = partial(check_facts, args)
-    return list(islice(read(args.input, "task", args.domain, unique=True, each=check), args.limit or None))
-
-
-def check_facts(args, task):
-    if args.simulator == "scripted" and args.domain == "backend" and args.max_turns > 1 and "facts" not in task:
-        raise ValueError("the task has no 'facts', from which the scripted simulator answers; give a model or URL "
-                         "with --simulator")
-    return task
-
-
-def read_trajectories(args):
-    """The first --fraction of the trajectories; the instructions are those of the episode, else those of --system."""
-    def check(record):
-        if not record["dialogue_history"] or record["dialogue_history"][0]["role"] != "user":
-            raise ValueError("'dialogue_history' must begin with the user's message")
-        record["system"] = record.get("system") or args.system_text or ""
-        return record
-    records = list(read(args.input, "trajectory", args.domain, unique=True, each=check))
-    return records[:max(1, round(args.fraction * len(records)))][:args.limit or None]
-
-
-def read_turns(args):
-    """The turns of a candidates file; each one's task carries the name and domain of its record."""
-    def check(record):
-        if record["turn"] >= args.max_turns:
-            raise ValueError(f"turn {record['turn']} is beyond --max-turns {args.max_turns}")
-        if not all("output" in candidate for candidate in record["candidates"]):
-            raise ValueError("a candidate has no text ('output'), which the simulator would answer")
-        record["task"] = check_facts(args, {**record["task"], "task_id": record["task_id"], "domain": record["domain"]})
-        return record
-    return list(islice(read(args.input, "candidates", args.domain, unique=True, each=check), args.limit or None))
 
 
 def system_prompt(args):
@@ -1120,12 +1044,11 @@ def system_prompt(args):
 
 def settings_of(args):
     """({setting: value}, {flag: file or model}): what decides the content of the output."""
-    best, judged, simulated = args.best_of_n > 1, args.step_reward == "judge", args.simulator not in SIMULATORS
     inputs = {"--in": args.input, "--model": args.model, "--system": args.system,
-              "--simulator": simulated and not args.candidates and args.simulator,
-              "--judge": best and judged and args.judge, "--critic": best and not judged and args.critic}
+              "--simulator": args.simulator if args.simulator not in SIMULATORS else None,
+              "--judge": args.judge, "--critic": args.critic}
     inputs = {flag: path for flag, path in inputs.items() if path}
-    left_out = {"input", "model", "system", "system_text", "judge", "critic", "out", "overwrite", "run_name", "split",
+    left_out = {"input", "model", "system", "judge", "critic", "out", "overwrite", "run_name", "split",
                 "limit", "samples", "fraction", "concurrency", "timeout", "retries", "gpu_memory_utilization",
                 "tensor_parallel_size", "data_parallel_size"}    # paths; how many records; how fast
     settings = {name: value for name, value in vars(args).items()
@@ -1146,22 +1069,18 @@ def parse_args():
     add("--run-name", default="default", help="outputs go to runs/RUN_NAME (default: default)")
     add("--domain", default="backend", choices=["backend", "frontend"], help="kind of task (default: backend)")
     add("--split", default="train", help="train, val or test: names the default input and output (default: train)")
-    add("--in", dest="input", metavar="FILE", help="tasks (default: data/DOMAIN/SPLIT.jsonl), or with --candidates "
-        "trajectories (default: runs/RUN_NAME/SPLIT.scored.jsonl), or with --continue candidates (default: "
-        "runs/RUN_NAME/SPLIT.candidates.jsonl)")
-    add("--out", metavar="FILE",
-        help="default: runs/RUN_NAME/SPLIT.trajectories.jsonl, .candidates.jsonl with --candidates, or "
-             ".continuations.jsonl with --continue")
+    add("--in", dest="input", metavar="FILE", help="what is played (default: data/DOMAIN/SPLIT.jsonl; in runs/RUN_NAME "
+        "with --candidates SPLIT.scored.jsonl, with --continue SPLIT.candidates.jsonl)")
+    add("--out", metavar="FILE", help="(default: in runs/RUN_NAME SPLIT.trajectories.jsonl, with --candidates "
+        "SPLIT.candidates.jsonl, with --continue SPLIT.continuations.jsonl)")
     add("--overwrite", action="store_true", help="start again instead of continuing the output")
-    add("--limit", type=SIZE, default=0,
-        help="use the first LIMIT tasks, trajectories or (with --continue) turns; 0 = all (default: 0)")
+    add("--limit", type=SIZE, default=0, help="the first so many tasks, trajectories or turns; 0 = all (default: 0)")
     # episodes
     add("--samples", type=COUNT, default=1, help="episodes per task (default: 1)")
-    add("--max-turns", type=COUNT, default=10,
-        help="agent turns per episode; 1 = answer at once, no questions (default: 10)")
+    add("--max-turns", type=COUNT, default=10, help="agent turns; 1 = answer at once, no questions (default: 10)")
     add("--seed", type=int, default=0, help="seed of all sampling (default: 0)")
-    add("--system", metavar="FILE", help="the agent's instructions instead of ours, word for word (nothing in the file "
-        "is filled in); with --candidates, for trajectories that have none")
+    add("--system", metavar="FILE", help="the agent's instructions instead of ours, word for word; with --candidates, "
+        "for trajectories that have none")
     # candidate actions
     add("--candidates", type=number(int, least=2), default=0, metavar="N",
         help="sample N actions at every turn of given trajectories instead of playing (paper: 16)")
@@ -1170,8 +1089,7 @@ def parse_args():
     add("--continue", dest="continue_", type=COUNT, default=0, metavar="K",
         help="play every candidate of a candidates file to the end, K times: the Monte-Carlo return of each")
     # best of N
-    add("--best-of-n", type=COUNT, default=1, metavar="N",
-        help="sample N actions at each turn and play the best (default: 1)")
+    add("--best-of-n", type=COUNT, default=1, metavar="N", help="sample N actions a turn, play the best (default: 1)")
     add("--step-reward", default="critic", choices=list(STEP_REWARDS), help="what picks the best: the critic's "
         "advantage with or without c, a value head, or an LLM (default: critic)")
     add("--critic", help="folder of the critic or value model (default: runs/RUN_NAME/critic)")
@@ -1187,10 +1105,9 @@ def parse_args():
     add("--simulator", default="scripted", help="scripted, human, or the model that plays the human: folder, hub name "
         "or URL; the agent's own shares its engine (default: scripted)")
     add("--simulator-name", help="the simulator's name on its server (default: the server's first model)")
-    add("--simulator-temperature", type=number(least=0), default=0.0,
-        help="of a simulator model's sampling (default: 0)")
-    add("--simulator-max-tokens", type=COUNT, default=256, help="new tokens per reply of a simulator model; eight "
-        "times as many where these are not enough, as for a model that thinks (default: 256)")
+    add("--simulator-temperature", type=number(least=0), default=0.0, help="of a model as the human (default: 0)")
+    add("--simulator-max-tokens", type=COUNT, default=256, help="new tokens per reply of a model; eight times as many "
+        "where these are not enough, as for one that thinks (default: 256)")
     add("--concurrency", type=SIZE, default=0, help="episodes (or trajectories) in flight; 0 = 32 with a server as the "
         f"agent, else {IN_FLIGHT}, with --candidates {CANDIDATES_IN_FLIGHT} (default: 0)")
     engine_flags(p)
@@ -1198,8 +1115,10 @@ def parse_args():
     refuse_misplaced(p, args)
     runs = Path("runs") / args.run_name
     args.model = args.model or str(runs / "base")
-    args.critic = args.critic or str(runs / "critic")
-    args.judge, args.judge_name = (args.judge, args.judge_name) if args.judge else (args.model, args.model_name)
+    if args.best_of_n > 1 and args.step_reward != "judge":
+        args.critic = args.critic or str(runs / "critic")
+    elif args.best_of_n > 1 and not args.judge:
+        args.judge, args.judge_name = args.model, args.model_name
     source, kind = (("scored", "candidates") if args.candidates else ("candidates", "continuations") if args.continue_
                     else (None, "trajectories"))
     args.input = Path(args.input or (

@@ -623,7 +623,7 @@ def test_best_of_n_plays_the_action_that_the_critic_scores_highest(world, tmp_pa
         {"head": head, "context": context, "advantage": advantage, "reference": str(world / "model"),
          "weights": weights}))
     args = Namespace(critic=str(tmp_path / "critic"), step_reward=reward)
-    scorer = rollout.STEP_REWARDS[reward](args, None)
+    scorer = rollout.STEP_REWARDS[reward](args, rollout.Resources(args, 1))
     task = records(world / "tasks.jsonl")[0]
     messages = [{"role": "user", "content": task["problem_description"]}]
     outs = asyncio.run(engine.generate(messages, 6, 0, 1.0, 8))
@@ -643,7 +643,7 @@ def test_best_of_n_plays_the_action_that_the_critic_scores_highest(world, tmp_pa
                     for m in (critic, reference))
         expected.append(float((a - b).sum() if advantage == "sum" else (a - b).mean()))
     turns = [(messages, o.text, task["ground_truth"]) for o in outs]
-    sampled = [(messages, scorer.sampled(o.ids, o.text), task["ground_truth"]) for o in outs]
+    sampled = [(messages, scorer.response_of(o.text, o.ids), task["ground_truth"]) for o in outs]
     assert np.allclose(scorer.critic.advantages(sampled), expected, atol=1e-4) and len(turns) == 6
     assert asyncio.run(scorer.best(task, messages, outs, ())) is outs[int(np.argmax(expected))]
 
@@ -656,15 +656,15 @@ def test_a_person_plays_the_human_and_sees_the_score(world, tmp_path):
                     "--out", "a.jsonl", input="/show\nNothing, really.\n")
     [row] = records(tmp_path / "a.jsonl")
     assert row["dialogue_history"][2]["content"] == "Nothing, really." and row["finish"] == "answered"
-    assert "def f(x):\n    return 0" in done.stdout and "agent> What is it?" in done.stdout
-    assert "10 of 10 hidden tests passed" in done.stdout
+    assert "def f(x):\n    return 0" in done.stdout and "Assistant: What is it?" in done.stdout
+    assert "tests passed" in done.stdout and "100.0%" in done.stdout
 
 
 def test_a_person_sees_the_request_also_where_the_agent_answers_at_once(world, tmp_path):
     with Stub(lambda messages, rng: "def f(x):\n    return 0") as stub:
         done = play(tmp_path, "--in", world / "tasks.jsonl", "--limit", 1, "--model", stub.url, "--simulator", "human",
                     "--max-turns", 1, "--out", "a.jsonl", input="")
-    assert done.stdout.count("The agent was told: Write f(x) number 0") == 1 and "10 of 10" in done.stdout
+    assert done.stdout.count("Human: Write f(x) number 0") == 1 and "100.0%" in done.stdout
 
 
 def test_a_full_disk_stops_the_run_and_the_same_command_continues(world, tmp_path):

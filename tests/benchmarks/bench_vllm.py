@@ -27,8 +27,9 @@ SYSTEM = "Be brief."
 def alone(engine, args, tasks):
     """vLLM's own loop: {task: its output}."""
     for task in tasks:
-        prompt, room = rollout.fit(engine, rollout.messages_before(
-            SYSTEM, [{"role": "user", "content": task["problem_description"]}]), args.max_tokens)
+        prompt = rollout.encode_chat(engine.tokenizer, rollout.messages_before(
+            SYSTEM, [{"role": "user", "content": task["problem_description"]}]))
+        room = min(args.max_tokens, engine.context - len(prompt))
         engine.engine.add_request(task["task_id"], {"prompt_token_ids": prompt}, engine.params(
             n=1, seed=rollout.derive_seed(args.seed, task["task_id"], 0, 0), temperature=1.0, max_tokens=room))
     outputs = {}
@@ -67,7 +68,8 @@ def rows(a, dtype):
     sys.argv = ["rollout.py", "--model", a.model, "--in", a.tasks, "--limit", str(a.requests), "--max-turns", "1",
                 "--max-tokens", str(a.tokens), "--dtype", dtype, "--engine", "vllm"]
     args = rollout.parse_args()
-    tasks, engine = rollout.read_tasks(args), rollout.make_engine(a.model, None, "agent", args, a.requests)
+    tasks = [task for task, *_ in rollout.what_to_play(args).values()]
+    engine = rollout.make_engine(a.model, None, "agent", args, a.requests)
 
     def timed(function, *arguments):
         engine.engine.reset_prefix_cache()
