@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 from pathlib import Path
 
 import numpy as np
@@ -307,14 +308,13 @@ def test_cosines_of_different_views_or_encoders_are_not_compared(designs):
 
 
 def summary(values, samples=1, tasks=None):
-    """As summarise() returns it, for tasks with the given numbers of successes out of `samples`."""
+    """What is compared of a Summary, for tasks with the given numbers of successes out of `samples`."""
     names = tasks or [f"t{number}" for number in range(len(values))]
     sums = np.zeros((len(values), 2 * len(evaluate.METRICS)))
     place = 2 * list(evaluate.METRICS).index("success")
     sums[:, place], sums[:, place + 1] = values, samples
-    found = evaluate.Summary("x", "backend")
-    found.sums, found.rewards = dict(zip(names, sums)), {name: [0.0] for name in names}
-    return found
+    return types.SimpleNamespace(path="x", domain="backend", sums=dict(zip(names, sums)),
+                                 rewards={name: [0.0] for name in names})
 
 
 def interval(values, resamples=10_000, samples=1):
@@ -426,11 +426,11 @@ def test_seeds_are_paired_by_the_seed_that_the_records_name(tmp_path):
     command = seeds_of(tmp_path, {"base": {0: 0, 1: 0}, "sweet": {0: 1, 2: 1}})
     refused = run(tmp_path, *command, code=2).stderr
     assert "sweet.2.jsonl" in refused or "base.1.jsonl" in refused
-    assert "names the seed" in refused and "base.0.jsonl" in refused or "sweet.0.jsonl" in refused
+    assert "must name one seed" in refused and "base.0.jsonl" in refused and "(0, 1, 2)" in refused
     (tmp_path / "base.1.jsonl").rename(tmp_path / "other")
     (tmp_path / "base.9.jsonl").write_bytes((tmp_path / "base.0.jsonl").read_bytes())
     refused = run(tmp_path, *command, code=2).stderr
-    assert "base.0.jsonl" in refused and "base.9.jsonl" in refused and "both name the seed 0" in refused
+    assert "base.0.jsonl: 0; base.9.jsonl: 0" in refused and "no two the" in refused
     nameless = json.loads((tmp_path / "base.0.jsonl").read_text().splitlines()[0]) | {"seed": None}
     write(tmp_path / "base.9.jsonl", [nameless])
     assert "must name one seed" in run(tmp_path, *command, code=2).stderr
@@ -616,8 +616,6 @@ def test_the_report_shows_dialogue_answer_reference_and_tests(scored, browser):
     assert page.locator("details.episode").count() == 6 == page.locator("section.task").count()
     assert page.locator("details.episode").first.get_attribute("open") is not None, "a dialogue is seen at once"
     assert page.locator("details.episode .body").count() == 1, "the others are made when they are opened"
-    assert page.evaluate("document.getElementById('tasks').compareDocumentPosition("
-                         "document.getElementById('training')) & 4"), "dialogues before curves"
     page.evaluate(OPEN_ALL)
     text = page.inner_text("body")
     for expected in ("What is the factor?", "The factor is 2.", "I wonder.", "double(9)", "error: SyntaxError",
@@ -657,18 +655,16 @@ HOSTILE = ["<script>alert(1)</script>", "</script><script>alert(2)</script>", "\
 def test_nothing_from_a_record_becomes_markup_in_the_report(tmp_path, browser):
     records = []
     for number, text in enumerate(HOSTILE):
-        record = trajectory(number, f"{text}\n{RIGHT}", finish=f"error: {text}", model=text,
-                            advantages=[float("nan"), 0.5])
+        record = trajectory(number, f"{text}\n{RIGHT}", finish=f"error: {text}", model=text)
         record["task_id"] = f"{text} {number}"
         record["task"] |= {"task_id": record["task_id"], "problem_description": text,
                            "ground_truth": f"X = {text!r}\n" + RIGHT, "test_cases": {text: f"double({text!r})"},
                            "facts": [{"detail": text, "reply": text, "keywords": [], "question": text}]}
-        for turn in record["dialogue_history"]:
+        for turn, advantage in zip(record["dialogue_history"], (None, float("nan"), None, 0.5)):
             turn["content"] = text + turn["content"]
             turn["output"] = f"{text} OUTPUT: {text}"
+            turn["advantage"] = advantage
         records.append(record)
-    metrics = {"step": 1, "loss<script>": 1.0, "nan": float("nan"), "accuracy": 0.5}
-    write(tmp_path / "<b>critic/metrics.jsonl", [metrics, metrics | {"step": 2}])
     run(tmp_path, "--in", write(tmp_path / "a.trajectories.jsonl", records))
     run(tmp_path, "--compare", "<i onclick>alert(7)</i>=a.scored.jsonl", "--report", "a.html")
     raw, template = (tmp_path / "a.html").read_text(), (ROOT / "report.html").read_text()
@@ -693,7 +689,7 @@ def test_the_reports_policy_lets_nothing_else_run_or_load(scored, browser, tmp_p
     raw = (folder / "report.html").read_text()
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', raw)[1]
     assert "default-src 'none'" in policy and "img-src data:" in policy and "unsafe" not in policy
-    assert policy.count("'sha256-") == 2 and set(re.findall(r"https?://[^\"]*", raw)) == {"http://www.w3.org/2000/svg"}
+    assert policy.count("'sha256-") == 2 and not re.findall(r"https?://", raw)
     page = browser(folder / "report.html")
     assert "6 shown" in page.inner_text("#count"), "its own script runs under the policy"
     assert page.evaluate("getComputedStyle(document.querySelector('nav')).position") == "sticky", "so does its style"
@@ -722,28 +718,20 @@ def test_the_report_fits_the_width_of_a_phone(scored, browser, width):
     assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
-def test_the_report_holds_advantages_and_training_curves(tmp_path, browser):
+def test_the_report_holds_advantages(tmp_path, browser):
     record = trajectory(0, RIGHT, turns=3)
     replies = [turn for turn in record["dialogue_history"] if turn["role"] == "assistant"]
     replies[0]["advantage"], replies[2]["advantage"] = 0.25, -0.5
-    scored_file(tmp_path / "r/test.scored.jsonl", record, trajectory(1, RIGHT, advantages=[0.125, None]))
-    write(tmp_path / "r/critic/metrics.jsonl",
-          [{"step": step, "loss": 1 / (step + 1), "advantage_chosen": step, "advantage_rejected": -step, "lr": 0.1}
-           | ({"held_out_loss": 0.5} if step % 50 == 0 else {}) for step in range(200)])
+    other = trajectory(1, RIGHT)
+    other["dialogue_history"][1]["advantage"] = 0.125
+    scored_file(tmp_path / "r/test.scored.jsonl", record, other)
     run(tmp_path, "--compare", "a=r/test.scored.jsonl", "--report", "new/er/a.html")
-    [curves] = data_of(tmp_path / "new/er/a.html")["curves"]
-    assert curves["title"] == "r/critic" and list(curves["charts"]) == ["loss", "advantage"], "few curves"
-    assert curves["charts"]["loss"]["held out"] == [[step, 0.5] for step in (0, 50, 100, 150)]
-    assert list(curves["charts"]["advantage"]) == ["chosen", "rejected"]
-    assert len(curves["charts"]["loss"]["training"]) <= 80
     page = browser(tmp_path / "new/er/a.html")
-    assert page.locator("svg:visible").count() == 0, "curves are folded"
     page.evaluate(OPEN_ALL)
     bars = page.eval_on_selector_all(".bar i", "bars => bars.map(bar => [bar.className, bar.style.width])")
     assert bars == [["up", "25%"], ["down", "50%"], ["up", "50%"]], "signed, and as long as the value says"
     assert [text for text in page.locator(".who").all_inner_texts() if text.startswith("advantage")] == [
         "advantage +0.250", "advantage \u22120.500", "advantage +0.125"]
-    assert page.locator("svg:visible").count() == 2 and page.locator("polyline").count() == 4
 
 
 def test_the_report_limit_counts_dialogues_and_keeps_tasks_whole(tmp_path):
