@@ -1,18 +1,16 @@
 """Tasks: a vague request, the hidden reference, ten hidden calls, and what a simulator may tell about them.
 
 `--source procedural` (the default) draws tasks from the FAMILIES below. A family is a request that leaves several
-details open (a field, a threshold, what happens on empty input), a code template with a slot for each detail, and a
-function that draws calls at the edges of the chosen details. A choice of one value for each detail is a *combination*:
-one task. Its split follows from a hash of (family, combination) alone, so that no combination of the test split occurs
-in train, whatever the seed. The ten calls are redrawn until *every* wrong value of *every* detail fails at least one of
-them: an agent passes all tests only if it has every detail right. Each task is then run in the sandbox: all ten calls
-return, twice the same, not all equal, no None. `--request vague`: of the function the request tells only how many
-arguments it takes; what it is for is one more fact that must be asked for.
+details open (a field, a threshold, what happens on empty input), a code template with a slot for each, and a function
+that draws calls at the edges of the chosen values. A choice of one value for each detail is a *combination*: one task.
+Its split follows from a hash of (family, combination) alone: no combination of the test split occurs in train, whatever
+the seed. The ten calls are redrawn until *every* wrong value of *every* detail fails at least one of them, and run in
+the sandbox: all return, twice the same, not all equal, no None. `--request vague`: the request tells only how many
+arguments the function takes; what it is for is one more fact that must be asked for.
 
-`--source llm` is the paper's way: a model reads a web excerpt and writes description, function and ten calls. Kept
-are those that run like procedural ones and are no near-duplicates (word 5-grams of the description, syntax tree of the
-source) of those before. `--source colbench` reads released task and trajectory files, and counts the references that
-fail their own tests.
+`--source llm` is the paper's way: a model reads a web excerpt (key `text`) and writes description, function and ten
+calls. Kept are those that run like procedural ones and are no near-duplicates of those before. `--source colbench`
+reads released task and trajectory files, and counts the references that fail their own tests.
 
 `--domain frontend` draws pages from PAGES: kinds of pages with hidden choices (palette, order, layout, texts), each
 rendered and kept if there is something to see. `--source websight` takes rows of WebSight v0.2 instead: neither an idea
@@ -30,7 +28,6 @@ Writes: data/{domain}/{train,val,test}.jsonl or data/{domain}/demonstrations.jso
         X.settings.json with what decided its content. A run that was killed continues where it stopped.
 
     python generate_tasks.py
-    python generate_tasks.py --families total,fee,score,code --train 2000 --val 200 --test 400
     python generate_tasks.py --demonstrations 8000 --ask 0.6
     python generate_tasks.py --source llm --in excerpts.jsonl --model http://localhost:8000/v1
     python generate_tasks.py --source colbench --split test --in released_test.jsonl
@@ -64,10 +61,9 @@ from tqdm import tqdm
 from sandbox import ANSWER_MARK, SCHEMA, Output, Sandbox, canonical, die, number, parse_response, read
 
 SPLITS = ("train", "val", "test")
-DO_NOT_KNOW = "I do not know."
 REDRAWS = 40  # draws of ten calls before a combination is given up
 BATCH = 1000  # most candidates that are handed to the threads at a time
-SCHEMA["excerpt"] = ("what collects the excerpts", (), {})
+SCHEMA["excerpt"] = ("what collects the excerpts", (), {"text": str})
 SCHEMA["row"] = ("an export of WebSight v0.2", (), {"llm_generated_idea": str, "text": str})
 
 
@@ -191,13 +187,13 @@ def outputs(family, values, calls):
     return results
 
 
-def draw_calls(rng, family, values):
-    """Ten calls that tell every wrong value of every detail from the right one, or (None, why not)."""
-    f, reason = FAMILIES[family], "calls alike"
-    name = re.search(r"def (\w+)", f["code"])[1]
-    chosen = {d["name"]: v for d, v in zip(f["details"], values)}
+def draw_calls(task, seed):
+    """(ten calls that tell every wrong value of every detail from the right one, None), or (None, why not)."""
+    family, values, reason = task["source"].partition(":")[2], tuple(task["details"].values()), "calls alike"
+    rng, name = random.Random(f"{seed} {family} {values}"), re.search(r"def (\w+)", task["ground_truth"])[1]
     for _ in range(REDRAWS):
-        calls = [f"{name}({', '.join(map(repr, arguments))})" for arguments in f["draw"](rng, chosen)]
+        arguments = FAMILIES[family]["draw"](rng, task["details"])
+        calls = [f"{name}({', '.join(map(repr, a))})" for a in arguments]
         if len(set(calls)) < 10:
             continue
         compiled = [compile(c, "call", "eval") for c in calls]
@@ -213,8 +209,7 @@ def draw_calls(rng, family, values):
 
 def check_backend(box, task, seed):
     """Draw the calls of a draft and run it in the sandbox: (task, None, or why it is rejected)."""
-    family, values = task["source"].partition(":")[2], tuple(task["details"].values())
-    calls, reason = draw_calls(random.Random(f"{seed} {family} {values}"), family, values)
+    calls, reason = draw_calls(task, seed)
     if not reason:
         task["test_cases"] = {str(i): c for i, c in enumerate(calls, 1)}
         reason = reference_fault(box, task)
@@ -256,7 +251,7 @@ def demonstrate(task, questions, ask, waste, max_turns, rng):
         while spare and (foreign or exchanges) and rng.random() < waste:
             spare -= 1
             repeat = exchanges and (not foreign or rng.random() < 0.5)
-            exchanges.append(rng.choice(exchanges) if repeat else (rng.choice(foreign), DO_NOT_KNOW))
+            exchanges.append(rng.choice(exchanges) if repeat else (rng.choice(foreign), "I do not know."))
         if fact:
             exchanges.append((fact["question"], fact["reply"]))
     guess = {d["name"]: rng.choices(list(d["values"]), value_weights(d))[0] for d in FAMILIES[family]["details"]}
@@ -297,15 +292,12 @@ def demonstrate_page(task, layout, ask, waste, max_turns, rng):
 # ---------------------------------------------------------------------------------------------------------------------
 # Writing: candidates are drawn in order, checked side by side, and written in order until there are enough
 
-class Threads(ThreadPoolExecutor):
-    """Threads that nobody waits for after an error or Ctrl-C."""
-    def __exit__(self, problem, *_):
-        self.shutdown(wait=problem is None, cancel_futures=True)
+def checked(check, candidates, out, at_once):
+    """Yield check(candidate), which is (record, None or why it is rejected), in order; none more than may be needed.
 
-
-def checked(check, candidates, out, threads):
-    """Yield check(candidate), which is (record, None or why it is rejected), in order; none more than may be needed."""
-    candidates = iter(candidates)
+    at_once: threads. Nobody waits for those still at work after an error or Ctrl-C: the process ends without them.
+    """
+    candidates, threads = iter(candidates), ThreadPoolExecutor(at_once)
     while batch := list(itertools.islice(candidates, min(BATCH, out.wanted - len(out.done)))):
         yield from threads.map(check, batch)
 
@@ -350,12 +342,11 @@ def open_splits(args, settings, inputs, key=("ground_truth",)):
             for split, wanted in args.sizes.items() if wanted}
 
 
-def write_splits(args, outs, drafts, check):
+def write_splits(args, settings, inputs, drafts, check):
     """drafts(split): an iterable of tasks; check(task): the task completed, and None or why it is rejected."""
-    with Threads(4 * args.workers) as threads:
-        for split, out in outs.items():
-            new = (task for task in drafts(split) if out.key_of(task) not in out.done)
-            write(out, checked(check, new, out, threads))
+    for split, out in open_splits(args, settings, inputs).items():
+        new = (task for task in drafts(split) if out.key_of(task) not in out.done)
+        write(out, checked(check, new, out, 4 * args.workers))
 
 
 def open_renderer(args):
@@ -377,32 +368,24 @@ def write_procedural(args):
         draw, draft, check = draw_functions, partial(backend_draft, request=args.request), check_backend
         checker = Sandbox(workers=args.workers, call_timeout=10, program_timeout=60)
     with checker:
-        outs = open_splits(args, {"source": "procedural", "families": families, "seed": args.seed,
-                                  "request": args.request}, {})
-        write_splits(args, outs, lambda split: itertools.starmap(draft, draw(families, split, args.seed)),
+        settings = {"source": "procedural", "families": families, "seed": args.seed, "request": args.request}
+        write_splits(args, settings, {}, lambda split: itertools.starmap(draft, draw(families, split, args.seed)),
                      lambda task: check(checker, task, args.seed))
-    if not args.out and args.sizes["train"]:
-        domain = " --domain frontend" * (args.domain == "frontend")
-        print(f"next: python generate_tasks.py{domain} --demonstrations {3000 if domain else 8000}    or    "
-              f"python rollout.py{domain} --split train --model MODEL")
 
 
 def read_websight(path):
     """Yield (idea, page) of WebSight rows, from JSON lines or parquet; pictures that are gone become picsum's."""
     from render import rewrite_images
     rows = read(path, "row")
-    if Path(path).suffix == ".parquet":
-        try:
-            import pyarrow.parquet
-            batches = pyarrow.parquet.ParquetFile(path).iter_batches(1000, columns=list(SCHEMA["row"][2]))
+    try:
+        if Path(path).suffix == ".parquet":
+            from pyarrow.parquet import ParquetFile
+            batches = ParquetFile(path).iter_batches(1000, columns=list(SCHEMA["row"][2]))
             rows = (row for batch in batches for row in batch.to_pylist())
-            rows = itertools.chain([next(rows)], rows)
-        except ImportError:
-            die(f"{path}: reading parquet needs pyarrow (pip install pyarrow); JSON lines need nothing")
-        except (OSError, ValueError, KeyError, StopIteration) as problem:
-            die(f"{path}: not a parquet file with llm_generated_idea and text ({problem})")
-    for row in rows:
-        yield str(row["llm_generated_idea"]).strip(), rewrite_images(str(row["text"]).strip())
+        for row in rows:
+            yield str(row["llm_generated_idea"]).strip(), rewrite_images(str(row["text"]).strip())
+    except (ImportError, OSError, ValueError, KeyError) as problem:
+        die(f"{path}: no rows with llm_generated_idea and text ({problem}); parquet needs: pip install pyarrow")
 
 
 def websight_drafts(path, split, by):
@@ -419,10 +402,10 @@ def websight_drafts(path, split, by):
 
 
 def write_websight(args):
-    outs = open_splits(args, {"source": "websight", "split_by": args.split_by}, {"--in": args.input})
-    next(read_websight(args.input))  # what is wrong with the file is said before browsers start
+    next(read_websight(args.input), None)  # what is wrong with the file is said before browsers start
     with open_renderer(args) as renderer:
-        write_splits(args, outs, lambda split: websight_drafts(args.input, split, args.split_by),
+        write_splits(args, {"source": "websight", "split_by": args.split_by}, {"--in": args.input},
+                     lambda split: websight_drafts(args.input, split, args.split_by),
                      lambda task: check_page(renderer, task))
 
 
@@ -445,7 +428,7 @@ def write_demonstrations(args):
     settings = {"ask": args.ask, "waste": args.waste, "max_turns": args.max_turns, "seed": args.seed}
     out = open_output(args.out or f"data/{args.domain}/demonstrations.jsonl", args.demonstrations, args, settings,
                       {"--in": path}, ("task_id", "sample"))
-    with open_renderer(args) if pages else nullcontext() as renderer, Threads(4 * args.workers) as threads:
+    with open_renderer(args) if pages else nullcontext() as renderer:
         act, known = (demonstrate_page, lru_cache(maxsize=20000)(renderer.layout)) if pages else (
             demonstrate, sorted({fact["question"] for task in tasks for fact in task["facts"]}))
 
@@ -454,27 +437,22 @@ def write_demonstrations(args):
             rng = random.Random(f"{args.seed} {task['task_id']} {sample}")
             history, answer = act(task, known, args.ask, args.waste, args.max_turns, rng)
             return {"task_id": task["task_id"], "sample": sample, "domain": task["domain"], "task": task,
-                    "system": system, "dialogue_history": history, "answer": answer, "finish": "answered",
+                    "system": system_prompt(args), "dialogue_history": history, "answer": answer, "finish": "answered",
                     "model": "scripted", "simulator": "scripted", "seed": args.seed}, None
 
-        system = system_prompt(args)
         todo = (i for i in range(args.demonstrations)
                 if (tasks[i % len(tasks)]["task_id"], i // len(tasks)) not in out.done)
-        write(out, checked(dialogue, todo, out, threads), "demonstration")
-    print(f"next: python train_policy.py --method sft --model tiny{' --domain frontend' * pages} --in {out.path}")
+        write(out, checked(dialogue, todo, out, 4 * args.workers), "demonstration")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Released ColBench files (--source colbench)
 
-# What stands before the first user message after a chat template: Llama 3 (3.1 adds two dates), ChatML, Llama 2.
+# The prompt of a released turn, whose agent is a Llama 3.1: its chat template (that of Llama 3 adds no dates).
 CHAT_TEMPLATE = re.compile(
     r"(?:<\|begin_of_text\|>)?<\|start_header_id\|>system<\|end_header_id\|>\n\n"
     r"(?:Cutting Knowledge Date: [^\n<]*\nToday Date: [^\n<]*\n\n)?(.*?)<\|eot_id\|>"
-    r"<\|start_header_id\|>user<\|end_header_id\|>\s*"
-    r"|<\|im_start\|>system\n(.*?)<\|im_end\|>\n<\|im_start\|>user\s*"
-    r"|(?:<s>)?\s*\[INST\] <<SYS>>\n(.*?)\n<</SYS>>\s*", re.S)
-MARK = re.compile(r"\s*(?:<\|\w+\|>|\[/?INST\]|<</?SYS>>)")
+    r"<\|start_header_id\|>user<\|end_header_id\|>(.*?)<\|eot_id\|>", re.S)
 
 
 def recover_system(history):
@@ -483,17 +461,23 @@ def recover_system(history):
     None where they are not certain: no `input`, an unknown template, another first message than the dialogue's, text
     with a template's marks in it, or turns that differ.
     """
-    request, found = history[0]["content"].strip(), set()
+    found = set()
     for prompt in (turn["input"] for turn in history if isinstance(turn.get("input"), str)):
         m = CHAT_TEMPLATE.match(prompt)
-        system, rest = (m[m.lastindex], prompt[m.end():]) if m else ("", "")
-        sure = m and rest.startswith(request) and MARK.match(rest, len(request)) and not MARK.search(system)
-        found.add(system.strip() if sure else None)
+        sure = m and m[2].strip() == history[0]["content"].strip() and not re.search(r"<\|\w+\|>", m[1])
+        found.add(m[1].strip() if sure else None)
     return found.pop() if len(found) == 1 else None
 
 
-def from_release(record, task):
-    """A released offline trajectory as ours. Its reward goes to `released_reward`: evaluate.py scores it again."""
+def as_ours(record):
+    """A released task or trajectory as ours. A reward goes to `released_reward`: evaluate.py scores it again."""
+    offline = "dialogue_history" in record
+    task = {"task_id": record["task_id"], "domain": record["domain"], "source": "colbench",
+            **(record["task"] if offline else record)}
+    if record["domain"] == "backend" and not task["test_cases"]:
+        raise ValueError("the task has no test_cases")
+    if not offline:
+        return task
     record["released_reward"] = record.pop("reward", None)
     if ANSWER_MARK in (record["answer"] or ""):
         record["answer"] = parse_response(record["answer"])[1]
@@ -521,13 +505,6 @@ def write_colbench(args):
                       SCHEMA[kind][1])
     known = {}  # task_id -> failures
 
-    def as_ours(record):
-        task = {"task_id": record["task_id"], "domain": record["domain"], "source": "colbench",
-                **(record["task"] if offline else record)}
-        if args.domain == "backend" and not task["test_cases"]:
-            raise ValueError("the task has no test_cases")
-        return from_release(record, task) if offline else task
-
     def check(record):
         task = record.get("task", record)
         if box and task["task_id"] not in known:
@@ -538,24 +515,20 @@ def write_colbench(args):
 
     records = itertools.islice(read(args.input, kind, args.domain, unique=not offline, each=as_ours), limit)
     new = (record for record in records if out.key_of(record) not in out.done)
-    with (Sandbox(workers=args.workers) if args.domain == "backend" else nullcontext() as box,
-          Threads(args.workers) as threads):
-        write(out, checked(check, new, out, threads), "record")
-    samples, recovered, faulty = Counter(), 0, {}    # task_id -> {mode: failures}
+    with Sandbox(workers=args.workers) if args.domain == "backend" else nullcontext() as box:
+        write(out, checked(check, new, out, args.workers), "record")
+    recovered, faulty = 0, {}    # task_id -> {mode: failures}
     for record in out.records():
         task = record.get("task", record)
         faulty.setdefault(task["task_id"], task.get("reference_failures", {}))
-        samples[task["task_id"]] += 1
         recovered += bool(record.get("system"))
     if args.domain == "backend":
         for mode, how in ("module", "as modules"), ("released", "as the released evaluation does"):
             faults = Counter(min(failed[mode].values()) for failed in faulty.values() if mode in failed)
-            print(f"{faults.total()} of {len(samples)} references fail their own tests when run {how}{listed(faults)}")
+            print(f"{faults.total()} of {len(faulty)} references fail their own tests when run {how}{listed(faults)}")
     if offline:
-        print(", ".join(f"{n} tasks with {k} samples" for k, n in sorted(Counter(samples.values()).items())))
-        print(f"the agent's instructions were found in `input` and kept as `system` for {recovered} of "
-              f"{samples.total()} trajectories" + "; give the others to rollout.py --candidates as --system FILE"
-              * (recovered < samples.total()))
+        print(f"the agent's instructions were found in `input` and kept as `system` for {recovered} of {len(out.done)} "
+              "trajectories; rollout.py --candidates takes --system FILE for the others")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -934,49 +907,6 @@ def busy(spans):
 """)
 
 
-def draw_inventory(rng, v):
-    level, calls = int(v["level"]), []
-    for i in range(10):
-        items = rng.sample(WORDS, rng.randint(2, 4))
-        stock = {w: rng.choice([0, level - 1, level, level + 1, rng.randint(0, 40)]) for w in items}
-        sold = rng.choices(items, k=rng.randint(0, 4) if i else 0)
-        sales = [(rng.choice([w, w, w.title()]), rng.choice([0, 1, stock[w], stock[w] + 1, rng.randint(0, 12)]))
-                 for w in sold]
-        sales += [(rng.choice(["pebble", "quartz"]), rng.randint(0, 3))] if rng.random() < 0.3 else []
-        calls.append((stock, sales))
-    return calls
-
-family("inventory", draw_inventory,
-       "Write update(stock, orders), which takes a dict of item counts and a list of (item, amount) sales and "
-       "returns the new counts, with items that ran low filled up again.", [
-    detail("names", "Do capitals matter?", "capitals capital capitalization",
-           "In names, capitals {}.", {"matter": "item", "do not matter, stock names are all small": "item.lower()"}),
-    detail("unknown", "What about unknown items?", "unknown",
-           "Items not in stock {}.", {"are ignored": "continue", "are added with a count of 0": "stock[name] = 0"}),
-    detail("short", "What if a sale exceeds the stock?", "exceeds exceed oversold enough",
-           "If a sale exceeds the stock, {}.",
-           {"it is skipped": "continue", "what is there is sold": "amount = stock[name]",
-            "the count goes below zero": "pass"}),
-    detail("level", "At what count is an item low?", "low reorder",
-           "An item is low at fewer than {}.", [3, 4, 5, 6, 8, 10]),
-    detail("fill", "By how many are items filled up?", "filled fill refill restocked",
-           "Low items are filled up by {}.", [6, 8, 12, 16, 20, 24, 30, 36])], """
-def update(stock, orders):
-    stock = dict(stock)
-    for item, amount in orders:
-        name = $names
-        if name not in stock:
-            $unknown
-        if amount > stock[name]:
-            $short
-        stock[name] -= amount
-    for item, count in stock.items():
-        if count < $level:
-            stock[item] = count + $fill
-    return stock
-""")
-
-
 def draw_leaders(rng, v):
     lists = [[]]
     for _ in range(9):
@@ -1104,81 +1034,6 @@ def tax(income):
 """)
 
 
-def draw_bins(rng, v):
-    number, origin, width = int(v["number"]), int(v["origin"]), int(v["width"])
-    edges = [origin + i * width for i in range(number + 1)]
-
-    def value():
-        return rng.choice([*edges, origin - 1, edges[-1] + 1, rng.randint(origin - 9, edges[-1] + 9),
-                           rng.randint(0, 99) + 0.5])
-    lists = [[value() for _ in range(rng.randint(2, 8))] for _ in range(7)]
-    return [(values,) for values in [[], [origin], [edges[-1]], *lists]]
-
-family("bins", draw_bins,
-       "Write histogram(values), which counts numbers in bins of equal width and returns the list of counts.", [
-    detail("number", "How many bins are there?", "bins", "There are {} bins.", [3, 4, 5, 6]),
-    detail("origin", "At what value does binning begin?", "binning begin begins origin",
-           "The first bin begins at {}.", [0, 5, 10, 20]),
-    detail("width", "How broad is each bin?", "broad wide width", "Each bin is {} wide.", [5, 10, 20, 25]),
-    detail("edges", "Where does a value on an edge belong?", "edge edges boundary",
-           "A value on an edge belongs to the {}.",
-           {"bin above": "(v - $origin) // $width", "bin below": "math.ceil((v - $origin) / $width) - 1"}),
-    detail("outside", "What about values outside the range?", "outside range outliers", "Values outside all bins {}.",
-           {"are left out": "continue", "go to the nearest bin": "i = 0 if i < 0 else $number - 1"}),
-    detail("kind", "Plain or running counts?", "running plain cumulative",
-           "The counts are {}.", {"plain": "counts", "running": "[sum(counts[:i + 1]) for i in range($number)]"})], """
-import math
-
-def histogram(values):
-    counts = [0] * $number
-    for v in values:
-        i = int($edges)
-        if not 0 <= i < $number:
-            $outside
-        counts[i] += 1
-    return $kind
-""")
-
-
-def draw_late(rng, v):
-    hour, minute = map(int, v["opening"].split(":"))
-    grace, most = int(v["grace"]), int(v["most"])
-
-    def arrival():
-        at = hour * 60 + minute + rng.choice([-5, 0, grace, grace + 1, most, most + grace + 1, rng.randint(-20, 120)])
-        return rng.choice(["noon", "8.30"]) if rng.random() < 0.15 else f"{at // 60}:{at % 60:02d}"
-    return [([],)] + [([arrival() for _ in range(rng.randint(1, 4))],) for _ in range(9)]
-
-family("late", draw_late,
-       'Write late_minutes(arrivals), which returns how many minutes are taken off for late arrivals, given as '
-       'strings such as "8:05".', [
-    detail("opening", "When is the opening hour?", "opening",
-           "Work begins at {}.", {"8:00": "480", "8:15": "495", "8:30": "510", "9:00": "540"}),
-    detail("grace", "How many minutes of delay are forgiven?", "forgiven tolerated",
-           "Up to {} minutes late are forgiven.", [3, 5, 10]),
-    detail("beyond", "Does all the delay count, or the excess?", "excess beyond", "For someone later than that, {}.",
-           {"all minutes count": "late", "only the minutes beyond count": "late - $grace"}),
-    detail("most", "What is the most per arrival?", "arrival most",
-           "Per arrival at most {} minutes count.", [30, 45, 60, 90]),
-    detail("broken", "What about times that cannot be read?", "cannot unreadable invalid",
-           "Times that cannot be read {}.",
-           {"are ignored": "continue", "count as the most minutes": "late = $most + $grace"}),
-    detail("block", "Up to a multiple of what is the total taken?", "multiple step rounded",
-           "The sum is rounded up to a multiple of {}.", [5, 10, 15])], """
-def late_minutes(arrivals):
-    total = 0
-    for text in arrivals:
-        try:
-            hour, minute = text.split(":")
-            late = int(hour) * 60 + int(minute) - $opening
-        except ValueError:
-            $broken
-        if late > $grace:
-            total += min($most, $beyond)
-    return -(-total // $block) * $block
-""")
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # The kinds of pages: a request, the hidden choices, a page with a slot for each. A partner who sees both pages names
 # the differences (render.compare_pages). `told` recognises the sentences about a choice, for the scripted agent; a
@@ -1193,8 +1048,6 @@ PALE = {"white": "bg-white", "light gray": "bg-gray-200", "light yellow": "bg-ye
         "light green": "bg-green-200", "light blue": "bg-blue-200", "light pink": "bg-pink-200"}
 INK = {"black": "text-black", "red": "text-red-600", "green": "text-green-600", "blue": "text-blue-600",
        "purple": "text-purple-600"}
-PLACE = {"left": "text-left", "centre": "text-center", "right": "text-right"}
-SIZE = {"small": "text-3xl", "large": "text-7xl"}
 
 
 def choice(name, told, values):
@@ -1208,8 +1061,9 @@ def told_by(sentence, usual=None):
 
 colour_of = told_by(r"should (be (?!taller|less tall|wider|narrower|larger|smaller|bold|in |on )|have no)", BRIGHT)
 letters_of = told_by(r"should be in [\w ]+ letters", INK)
-size_of = told_by("should be (larger|smaller)", SIZE)
-place_of = told_by(r"should be (in the centre|on the)", PLACE)
+size_of = told_by("should be (larger|smaller)", {"small": "text-3xl", "large": "text-7xl"})
+place_of = told_by("should be (in the centre|on the)", {"left": "text-left", "centre": "text-center",
+                                                        "right": "text-right"})
 words_of = told_by("should say")
 layout_of = told_by("should stand")
 presence_of = told_by("(is missing|should not be there)")
@@ -1341,23 +1195,6 @@ Ten different calls of the function, one a line, with literal arguments, that re
 """
 
 
-def read_excerpts(path, length):
-    """Excerpts of at most `length` characters: of JSON lines one a record (key text, content or excerpt), of any other
-    text file its paragraphs, joined as long as they fit."""
-    if Path(path).suffix in (".jsonl", ".json", ".ndjson"):
-        yield from read(path, "excerpt", each=lambda record: (
-            record.get("text") or record.get("content") or record["excerpt"]).strip()[:length])
-        return
-    held = ""
-    for paragraph in re.split(r"\n\s*\n", Path(path).read_text(encoding="utf-8", errors="replace")):
-        if held and len(held) + len(paragraph) > length:
-            yield held.strip()[:length]
-            held = ""
-        held += paragraph + "\n\n"
-    if held.strip():
-        yield held.strip()[:length]
-
-
 def parsed(text, mode="exec"):
     """The syntax tree of a program or expression, or None."""
     try:
@@ -1417,41 +1254,36 @@ def normalised(code):
     return ast.dump(tree)
 
 
-class Seen:
-    """The tasks that were accepted so far, to find near-duplicates."""
+def duplicate(task, sources, descriptions, similar):
+    """Why a task is too much like one that was accepted before; None if it is not, and from now on it is one of them.
 
-    def __init__(self, similar):
-        self.similar, self.sources, self.sizes, self.index = similar, set(), [], {}  # index: 5-gram -> descriptions
-
-    def duplicate(self, task):
-        """Why a task is too much like one before; None if it is not, and from now on it is one of them."""
-        source, mine = normalised(task["ground_truth"]), shingles(task["problem_description"])
-        shared = Counter(i for s in mine for i in self.index.get(s, ()))
-        if source in self.sources:
-            return "duplicate source"
-        # Jaccard similarity |A and B| / |A or B| of the two sets of 5-grams
-        if any(n >= self.similar * (len(mine) + self.sizes[i] - n) for i, n in shared.items()):
+    sources, descriptions: of the tasks that were accepted so far, normalised and as sets of 5-grams.
+    """
+    source, mine = normalised(task["ground_truth"]), shingles(task["problem_description"])
+    if source in sources:
+        return "duplicate source"
+    for other in descriptions:
+        both = len(mine & other)
+        if both and both >= similar * (len(mine) + len(other) - both):  # Jaccard similarity |A and B| / |A or B|
             return "near-duplicate description"
-        self.sources.add(source)
-        for s in mine:
-            self.index.setdefault(s, []).append(len(self.sizes))
-        self.sizes.append(len(mine))
+    sources.add(source)
+    descriptions.append(mine)
 
 
 def write_llm(args):
     """One attempt per excerpt and sample, until the splits are full. An excerpt belongs to one split, by its hash.
     attempts.jsonl keeps every response with its verdict: a continued run asks for nothing twice."""
     from rollout import Refused, Stop, make_engine
-    excerpts = list(read_excerpts(args.input, args.excerpt_length))
-    settings = {"source": "llm", "model_name": args.model_name, "temperature": args.temperature,
-                "max_tokens": args.max_tokens, "excerpt_length": args.excerpt_length, "similar": args.similar,
-                "seed": args.seed, "sizes": args.sizes}
+    excerpts = list(read(args.input, "excerpt", each=lambda record: record["text"].strip()[:args.excerpt_length]))
+    settings = {name: getattr(args, name) for name in (
+        "source", "model_name", "temperature", "max_tokens", "excerpt_length", "similar", "seed", "sizes")}
     inputs, key = {"--in": args.input, "--model": args.model}, ("excerpt", "sample")
     outs = open_splits(args, settings, inputs, key)
     attempts = Output(Path(args.out or f"data/{args.domain}") / "attempts.jsonl", settings, inputs, args.overwrite, key)
-    seen, responses = Seen(args.similar), {}  # responses: of attempts whose task a kill has lost
-    for task in itertools.chain(*(out.records() for out in outs.values() if out.done)):
-        seen.duplicate(task)
+    accepted, responses = (set(), []), {}  # responses: of attempts whose task a kill has lost
+    for out in outs.values():
+        for task in out.records() if out.done else ():
+            duplicate(task, *accepted, args.similar)
     for attempt in attempts.records() if attempts.done else ():
         if attempt["verdict"] == "kept" and not any(attempts.key_of(attempt) in out.done for out in outs.values()):
             responses[attempts.key_of(attempt)] = attempt["output"]
@@ -1481,32 +1313,29 @@ def write_llm(args):
 
     def verdicts(made):
         for (i, k), raw, task, reason in made:
-            reason = reason or seen.duplicate(task)
+            reason = reason or duplicate(task, *accepted, args.similar)
             if not reason:
                 task |= {"source": f"llm:{args.model_name or args.model}", "excerpt": i, "sample": k}
             if (i, k) not in attempts.done:
                 attempts.write({"excerpt": i, "sample": k, "verdict": reason or "kept", "output": raw})
             yield task, reason
 
-    with Sandbox(workers=args.workers) as box, Threads(args.concurrency) as threads:
+    with Sandbox(workers=args.workers) as box:
         try:
             for split, out in outs.items():
-                write(out, verdicts(checked(attempt, todo[split], out, threads)))
+                write(out, verdicts(checked(attempt, todo[split], out, args.concurrency)))
         except Stop as stop:
             die(f"{stop}; what was made so far is kept", stop.code)
     engine.close()
-    outcome = Counter(attempt["verdict"] for attempt in attempts.records())
-    kept = outcome.pop("kept", 0)
-    print(f"{kept + outcome.total()} attempts on {len(excerpts)} excerpts, in {attempts.path}; kept {kept} "
-          f"({100 * kept / (kept + outcome.total()):.1f}%){listed(outcome)}")
+    made, kept = len(attempts.done), sum(len(out.done) for out in outs.values())
+    print(f"{made} attempts on {len(excerpts)} excerpts, in {attempts.path}; kept {kept} ({100 * kept / made:.1f}%)")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The command line
 
-MAKERS = {("backend", "procedural"): write_procedural, ("frontend", "procedural"): write_procedural,
-          ("backend", "colbench"): write_colbench, ("frontend", "colbench"): write_colbench,
-          ("backend", "llm"): write_llm, ("frontend", "websight"): write_websight}
+MAKERS = {"procedural": write_procedural, "llm": write_llm, "colbench": write_colbench, "websight": write_websight,
+          "demonstrations": write_demonstrations}
 SHARE, COUNT, SIZE = number(least=0, most=1), number(int, least=1), number(int, least=0)
 FLAGS = {  # what flags are for (elsewhere they would do nothing, and are refused): name, default, type or choices, help
     "procedural": [
@@ -1570,8 +1399,10 @@ def parse_args():
         engine_flags(p)
     args = p.parse_args()
 
-    args.input, making = getattr(args, "in"), "demonstrations" if args.demonstrations else args.source
-    if (args.domain, args.source) not in MAKERS or args.demonstrations and args.source != "procedural":
+    args.input = getattr(args, "in")
+    args.making = making = "demonstrations" if args.demonstrations else args.source
+    wrong_domain = {"llm": "frontend", "websight": "backend"}.get(args.source)
+    if args.domain == wrong_domain or args.demonstrations and args.source != "procedural":
         die(f"there are no {args.domain} {'demonstrations' if args.demonstrations else 'tasks'} with --source "
             f"{args.source}")
     for flag, kinds in kinds_of.items():
@@ -1591,20 +1422,19 @@ def parse_args():
 
 
 def main():
-    args = parse_args()
-    (write_demonstrations if args.demonstrations else MAKERS[args.domain, args.source])(args)
+    try:
+        args = parse_args()
+        MAKERS[args.making](args)
+    except KeyboardInterrupt:
+        die("stopped; the same command continues", 130)
+    except OSError as problem:
+        die(f"{problem.filename or 'a file'}: {problem.strerror or problem}")
 
 
 if __name__ == "__main__":
     try:
-        code = main() or 0
+        code = main()
     except SystemExit as stop:
         code = stop.code
-    except KeyboardInterrupt:
-        code = 130
-        print("\ngenerate_tasks.py: stopped; the same command continues", file=sys.stderr)
-    except OSError as problem:
-        code = 2
-        print(f"generate_tasks.py: {problem.filename or 'a file'}: {problem.strerror or problem}", file=sys.stderr)
     sys.stdout.flush()
-    os._exit(code)  # what is still at work in threads is not waited for
+    os._exit(code or 0)  # what is still at work in threads is not waited for

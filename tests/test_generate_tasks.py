@@ -281,7 +281,8 @@ def test_mistakes_are_answered_in_one_sentence(folder, tmp_path):
         r = command(*flags, ok=False)
         assert r.returncode == 2 and text in r.stderr and "Traceback" not in r.stderr, r.stderr
     refused("there is no family 'nosuch'", "--families", "nosuch", "--out", tmp_path)
-    refused("seed was 0, now 1", "--train", 19, "--val", 19, "--test", 19, "--seed", 1, "--out", folder)
+    n = len(g.FAMILIES)
+    refused("seed was 0, now 1", "--train", n, "--val", n, "--test", n, "--seed", 1, "--out", folder)
     refused("there are no frontend tasks", "--domain", "frontend", "--source", "llm")
     refused("needs --in", "--source", "colbench")
     refused("--ask: must be at least 0 and at most 1", "--demonstrations", 5, "--ask", 2)
@@ -289,7 +290,7 @@ def test_mistakes_are_answered_in_one_sentence(folder, tmp_path):
     refused("No such file", "--source", "colbench", "--in", tmp_path / "none.jsonl")
     (tmp_path / "bad.jsonl").write_text('{"task_id": "x"}\n')
     refused("line 1", "--demonstrations", 5, "--in", tmp_path / "bad.jsonl")
-    refused("already holds 19 records", "--train", 5, "--val", 19, "--test", 19, "--out", folder)
+    refused(f"already holds {n} records", "--train", 5, "--val", n, "--test", n, "--out", folder)
     (tmp_path / "other.jsonl").write_text(
         '{"task_id": "x", "problem_description": "p", "ground_truth": "g", "source": "colbench"}\n')
     refused("procedural task", "--demonstrations", 5, "--in", tmp_path / "other.jsonl", "--out", tmp_path / "d.jsonl")
@@ -409,7 +410,6 @@ LLAMA = ("<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nCutting
          "Today Date: 26 Jul 2024\n\n{}<|eot_id|><|start_header_id|>user<|end_header_id|>\n\n{}<|eot_id|>"
          "<|start_header_id|>assistant<|end_header_id|>\n\n")
 CHATML = "<|im_start|>system\n{}<|im_end|>\n<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
-LLAMA2 = "<s>[INST] <<SYS>>\n{}\n<</SYS>>\n\n{} [/INST]"
 
 
 def offline(task, template=LLAMA, system=SYSTEM, reply="I WANT TO ANSWER: x", answer="x", **more):
@@ -428,7 +428,6 @@ def test_samples_of_released_trajectories_are_matched_over_blocks(tmp_path):
     out = tmp_path / "o.jsonl"
     r = command("--source", "colbench", "--in", source, "--out", out)
     whole, made = out.read_bytes(), records(out)
-    assert "3 tasks with 3 samples" in r.stdout
     assert "1 of 3 references fail their own tests when run as modules" in r.stdout
     ids, samples = [t["task_id"] for t in made], [t["sample"] for t in made]
     assert len(set(ids)) == 3 and ids == 3 * ids[:3] and samples == [0, 0, 0, 1, 1, 1, 2, 2, 2]
@@ -453,13 +452,13 @@ def test_the_instructions_of_released_trajectories_come_from_the_text_after_the_
     without = offline(task)
     for turn in without["dialogue_history"]:
         turn.pop("input", None)
-    cases = [(offline(task), SYSTEM), (offline(task, CHATML), SYSTEM), (offline(task, LLAMA2), SYSTEM),
+    cases = [(offline(task), SYSTEM), (offline(task, CHATML), ""), (offline(task, LLAMA.replace("{}", " {} ")), SYSTEM),
              (offline(task, LLAMA.replace("Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n", "")),
               SYSTEM),
              (offline(task, "no template") | {"system": "As given."}, "As given."),
              (without, ""), (asked_twice, ""),  # no input; two instructions
              (offline(task, "System: {}\nUser: {}\n"), ""),  # an unknown template
-             (offline(task, CHATML.replace("{}<|im_end|>\n<|im_start|>a", "{} More.<|im_end|>\n<|im_start|>a")), ""),
+             (offline(task, LLAMA.replace("{}<|eot_id|><|start_header_id|>as", "{} More.<|eot_id|>as")), ""),
              (offline(task, LLAMA.replace("Today Date: 26 Jul 2024", "Today Date: 26 Jul 2024<|eot_id|>")), "")]
     moved = offline(other)
     moved["task"] = task  # the template's first message is not the dialogue's
@@ -469,7 +468,7 @@ def test_the_instructions_of_released_trajectories_come_from_the_text_after_the_
     r = command("--source", "colbench", "--in", source, "--out", tmp_path / "o.jsonl")
     for number, ((_, system), made) in enumerate(zip(cases, records(tmp_path / "o.jsonl"), strict=True)):
         assert made["system"] == system, number
-    assert "kept as `system` for 5 of 11 trajectories" in r.stdout, r.stdout
+    assert "kept as `system` for 4 of 11 trajectories" in r.stdout, r.stdout
 
 
 def test_released_answers_with_the_mark_are_taken_apart_by_the_one_rule(tmp_path):
@@ -642,16 +641,15 @@ def test_tasks_from_a_model_are_validated_and_the_yield_is_reported_by_reason(se
 def test_no_more_is_asked_for_than_is_wanted(server, tmp_path):
     """However many requests are under way: the attempts end with the last task that was asked for."""
     url, handler = server
-    source = write(tmp_path / "excerpts.jsonl", [{"text": f"good {i}"} for i in range(40)])
+    source = write(tmp_path / "excerpts.jsonl", [{"text": f"good {i:02d} and more"} for i in range(40)])
     command("--source", "llm", "--in", source, "--model", url, "--out", tmp_path / "out", "--train", 7, "--val", 0,
-            "--test", 0)
+            "--test", 0, "--excerpt-length", 7)
     assert len(records(tmp_path / "out/train.jsonl")) == len(records(tmp_path / "out/attempts.jsonl")) == 7
     assert len(handler.prompts) == 7
 
 
 def test_a_server_that_is_gone_stops_the_run_in_one_sentence(tmp_path):
-    source = tmp_path / "e.txt"
-    source.write_text("one\n\ntwo\n")
+    source = write(tmp_path / "e.jsonl", [{"text": "one"}, {"text": "two"}])
     r = command("--source", "llm", "--in", source, "--model", "http://127.0.0.1:9/v1", "--model-name", "m",
                 "--out", tmp_path / "out", "--retries", 0, ok=False)
     assert r.returncode == 1 and "what was made so far is kept" in r.stderr and "Traceback" not in r.stderr
@@ -668,11 +666,6 @@ def test_a_model_that_cannot_be_loaded_takes_nothing_away(tmp_path, monkeypatch)
         r = command(*flags, model, ok=False)
         assert r.returncode in (1, 2) and text in r.stderr and "Traceback" not in r.stderr, r.stderr
     assert records(tmp_path / "train.jsonl") == [{"excerpt": 0}]
-
-
-def test_text_files_are_cut_into_excerpts(tmp_path):
-    (tmp_path / "e.txt").write_text("a" * 30 + "\n\n" + "b" * 30 + "\n\n" + "c" * 80 + "\n\n\nd\n")
-    assert list(g.read_excerpts(tmp_path / "e.txt", 70)) == ["a" * 30 + "\n\n" + "b" * 30, "c" * 70, "d"]
 
 
 def test_the_signature_is_named_in_the_description():
