@@ -57,13 +57,19 @@ from typing import NamedTuple
 import numpy as np
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 import torch.nn.functional as F
+import transformers
+from jinja2 import TemplateError
+from safetensors import SafetensorError
 from torch import nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions, get_model_state_dict, get_state_dict, set_model_state_dict, set_state_dict)
 from tqdm import tqdm
 
 from sandbox import (
-    ANSWER_MARK, COSTS, Output, check_path, check_settings, die, fingerprint, first_line, merge_system, number, read,
-    whole)
+    ANSWER_MARK, COSTS, Output, agent_turns, check_path, check_settings, die, fingerprint, first_line, merge_system,
+    number, read, whole)
 
 # ---- The mathematics
 
@@ -187,16 +193,12 @@ def main():
     settings = checked_settings(args, inputs, without_effect)
     if settings is None:
         return finish()
-    processor = load_processor(args.model) if args.pictures else None
-    tokenizer = None if processor else load_tokenizer(args.model)
-    items, sequences, cost = make_items(args, tokenizer, processor)
-    check_lengths(sequences, args.model, args.input)
-    items, held_out = hold_out(items, args.held_out, args.seed)
-    what = "trajectories" if args.head in ("value", "q") else "pairs"
-    say(f"{len(items)} {what} from {len({i.task for i in items})} tasks, {sum(len(s.ids) for s in sequences)} tokens"
-        + f"; {len(held_out)} held out" * bool(held_out))
+    tokenizer = load_tokenizer(args.model, args.pictures)
+    items, sequences, cost = make_items(args, tokenizer)
+    items, held_out, sequences = split_items(items, sequences, args.model, args)
     reference = reference_logps(args.model, sequences, device, args) if args.head == "log-ratio" else None
-    model = load_model(args.model, device, args, new_head(args), processor=processor)
+    head = None if args.head == "log-ratio" else new_head(args.model)
+    model = load_model(args.model, device, args, head, processor=tokenizer if args.pictures else None)
     steps = step_items(items, args)
     optimizer, first, best = begin_training(model, args, settings)
     log = open_log(args, first, len(steps))
@@ -222,23 +224,21 @@ def main():
     note = {"head": args.head, "pictures": args.pictures, "context": args.context, "advantage": args.advantage,
             "beta": args.beta, "pack": args.pack, "dtype": args.dtype, "reference": args.model,
             "reference_fingerprint": settings["content of --model"]}
-    save_model(model, processor or tokenizer, args.model, args, cost, note)
+    save_model(model, tokenizer, args.model, args, cost, note)
     say(f"wrote the critic to {args.out}")
     finish()
 
 
-def make_items(args, tokenizer, processor):
+def make_items(args, tokenizer):
     """The pairs of --in (for --head value and q: its trajectories) as items, their sequences, and their cost."""
-    with_c = args.context == "with-c"
-    tasks, cost = read_trajectories(args.input, "scored", args.limit_tasks, with_c)
+    tasks, cost = read_trajectories(args.input, "scored", args.limit_tasks, args.context == "with-c")
     if args.head in ("value", "q"):
         pairs = [(record, None, task, record["reward"] if args.head == "q" else float(record["reward"] >= 1.0))
                  for task in tasks for record in tasks[task]]
     else:
         pairs = pair_tasks(tasks, args)
-    pictures = Path(args.out).parent / "cache" / "pictures"
-    items, sequences = items_of(pairs, lambda record: turns_of(record, with_c), tokenizer, processor, pictures)
-    return *leave_out_long(items, sequences, args), cost
+    pictures = Path(args.out).parent / "cache" / "pictures" if args.pictures else None
+    return *items_of(pairs, tokenizer, pictures), cost
 
 
 def annotate(args, device):
@@ -253,10 +253,10 @@ def annotate(args, device):
         record, candidate_turns(record) if of_turns else turns_of(record, critic.with_c)))
     found = [(record, turns) for record, turns in records if output.key_of(record) not in done]
     advantages = iter(critic.advantages([turn for _, turns in found for turn in turns]))
-    for record, turns in found:
-        values = iter([round(next(advantages), 6) for _ in turns])
-        part = "candidates" if of_turns else "dialogue_history"
-        said = [{**m, "advantage": next(values)} if of_turns or m["role"] == "assistant" else m for m in record[part]]
+    part = "candidates" if of_turns else "dialogue_history"
+    for record, _ in found:
+        said = [{**m, "advantage": round(next(advantages), 6)} if of_turns or m["role"] == "assistant" else m
+                for m in record[part]]
         if rank() == 0:
             output.write({**record, part: said})
     what = "turns" if of_turns else "trajectories"
@@ -377,13 +377,11 @@ def turns_of(record, with_c=False):
     c = (record.get("task") or {}).get("ground_truth") if with_c else None
     if with_c and c is None:
         raise ValueError("the record has no task with a ground_truth, which the critic's context needs")
-    messages = [{"role": "system", "content": record["system"]}] if record.get("system") else []
-    turns = []
-    for m in record["dialogue_history"]:
-        if m["role"] == "assistant":
-            turns.append((list(messages), response_of(m.get("output") or m["content"], m.get("output_ids")), c))
-        messages.append({"role": m["role"], "content": m["content"]})
-    return turns
+    system = [{"role": "system", "content": record["system"]}] if record.get("system") else []
+    history = record["dialogue_history"]
+    messages = [{"role": m["role"], "content": m["content"]} for m in history]
+    said = lambda m: response_of(m.get("output") or m["content"], m.get("output_ids"))
+    return [(system + messages[:i], said(history[i]), c) for i in agent_turns(history)]
 
 
 def candidate_turns(record):
@@ -406,15 +404,15 @@ def first_tasks(records, count, task_of):
 def read_trajectories(path, kind, limit_tasks=0, with_c=False):
     """Trajectories that can be used, {task: [record]}, in the file's order, and what they all cost to make.
 
-    What cannot be used is counted aloud. with_c: each must have a reference solution.
+    Each with its "turns"; with_c: with c in them, which each must have. What cannot be used is counted aloud.
     """
     tasks, unusable, cost = {}, Counter(), Counter()
-    records = read(path, kind, each=lambda record: (record, turns_of(record, with_c)))
-    for record, turns in first_tasks(records, limit_tasks, lambda found: found[0]["task_id"]):
+    records = read(path, kind, each=lambda record: {**record, "turns": turns_of(record, with_c)})
+    for record in first_tasks(records, limit_tasks, lambda record: record["task_id"]):
         cost.update({"episodes": 1, **(record.get("cost") or {})})
         if kind == "scored" and (record["reward"] is None or record["finish"].startswith("error")):
             unusable["no reward (the episode failed)"] += 1
-        elif not turns:
+        elif not record["turns"]:
             unusable["no assistant turn"] += 1
         else:
             tasks.setdefault(record["task_id"], []).append(record)
@@ -442,13 +440,10 @@ def pair_tasks(tasks, args):
     return pairs
 
 
-def items_of(pairs, turns, tokenizer, processor=None, pictures=None):
-    """[(chosen record, rejected record or None, task, label)] as items over a list of sequences.
-
-    turns: a function of a record that returns its turns.
-    """
+def items_of(pairs, tokenizer, pictures=None):
+    """[(chosen record, rejected record or None, task, label)] as items over a list of sequences."""
     records = {id(record): record for pair in pairs for record in pair[:2] if record is not None}
-    encoded = sequences_of([turns(record) for record in records.values()], tokenizer, processor, pictures)
+    encoded = sequences_of([record["turns"] for record in records.values()], tokenizer, pictures)
     sequences, of_record = [], {}
     for key, joined in zip(records, encoded):
         of_record[key] = list(range(len(sequences), len(sequences) + len(joined)))
@@ -459,11 +454,12 @@ def items_of(pairs, turns, tokenizer, processor=None, pictures=None):
             for n, (chosen, rejected, task, label) in enumerate(pairs)], sequences
 
 
-def sequences_of(dialogues, tokenizer, processor=None, pictures=None):
-    """Each dialogue's turns as few sequences as possible; with a processor each turn is one, with its pictures."""
+def sequences_of(dialogues, tokenizer, pictures=None):
+    """Each dialogue's turns as few sequences as possible. With a folder of pictures, for a critic that sees pages, each
+    turn is one sequence, and the tokenizer is a processor."""
     flat = [turn for turns in dialogues for turn in turns]
-    if processor:
-        encoded = iter(view_turns(flat, processor, pictures))
+    if pictures:
+        encoded = iter(view_turns(flat, tokenizer, pictures))
         return [[s._replace(turn=s.turn + n) for n, s in zip(range(len(turns)), encoded)] for turns in dialogues]
     encoded = iter(tokenise(tokenizer, in_context(flat)))
     return [join_turns([next(encoded) for _ in turns]) for turns in dialogues]
@@ -474,12 +470,20 @@ def in_context(turns):
     return [(messages if c is None else put_c_in_front(messages, c), response) for messages, response, c in turns]
 
 
+def split_items(items, sequences, model, args):
+    """(items to train on, items held out, their sequences), which are not too long for --max-length and the model."""
+    items, sequences = leave_out_long(items, sequences, args)
+    check_lengths(sequences, model, args.input)
+    items, held_out = hold_out(items, args.held_out, args.seed)
+    say(f"{len(items)} {'pairs' if items[0].rejected else 'dialogues'} from {len({i.task for i in items})} tasks, "
+        f"{sum(len(s.ids) for s in sequences)} tokens; {len(held_out)} held out")
+    return items, held_out, sequences
+
+
 def leave_out_long(items, sequences, args):
-    """Drop items longer than --max-length."""
-    if not args.max_length:
-        return items, sequences
-    short = [item for item in items
-             if all(len(sequences[i].ids) <= args.max_length for i in item.chosen + item.rejected)]
+    """Drop items longer than --max-length, and the sequences of which none is left."""
+    most = args.max_length or math.inf
+    short = [item for item in items if all(len(sequences[i].ids) <= most for i in item.chosen + item.rejected)]
     if len(short) < len(items):
         say(f"{args.input}: {len(items) - len(short)} of {len(items)} left out: longer than {args.max_length} tokens")
     if not short:
@@ -503,15 +507,19 @@ def hold_out(items, share, seed):
 # ---- From messages to token sequences
 
 
-def load_tokenizer(path, kind="AutoTokenizer"):
-    """The tokenizer of a model (kind AutoProcessor: its processor), which must have a chat template."""
-    import transformers
+def load_tokenizer(path, pictures=False):
+    """The tokenizer of a model, which must have a chat template; of an image-text model its processor, which also cuts
+    pictures into patches."""
     try:
-        tokenizer = getattr(transformers, kind).from_pretrained(path)
+        tokenizer = (transformers.AutoProcessor if pictures else transformers.AutoTokenizer).from_pretrained(path)
     except (ImportError, OSError, ValueError, TypeError, KeyError) as error:
-        die(f"{path}: no {kind.removeprefix('Auto').lower()} could be loaded from there ({first_line(error)})")
+        die(f"{path}: no {'processor' if pictures else 'tokenizer'} could be loaded from there ({first_line(error)})")
     if not tokenizer.chat_template:
         die(f"{path} has no chat template; take an instruction-tuned model, or add chat_template.jinja")
+    if pictures and not hasattr(tokenizer, "image_processor"):
+        die(f"{path}: this model reads text only; a critic that sees pages needs an image-text-to-text model")
+    if pictures:
+        tokenizer.tokenizer.pad_token = tokenizer.tokenizer.pad_token or tokenizer.tokenizer.eos_token
     return tokenizer
 
 
@@ -520,28 +528,19 @@ def unpack_gguf(file, folder):
 
     What transformers reads there of a tokenizer lacks how text is split into words, which a GGUF gives by name only.
     """
-    try:
-        import accelerate  # noqa: F401    transformers needs both
-        from gguf import GGUFReader
-    except ImportError:
-        die(f"{file}: reading a GGUF file needs two more packages: pip install gguf accelerate")
     from tokenizers import pre_tokenizers
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-    from transformers.utils import logging
-    logging.disable_progress_bar()
+    transformers.utils.logging.disable_progress_bar()
     file, part, words = Path(file), Path(f"{folder}.part"), pre_tokenizers.ByteLevel(add_prefix_space=False)
     splits = {"gpt-2": words, "smollm": pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), words])}
     try:
-        fields = GGUFReader(file).fields    # maps all tensors: a file that was cut off fails here
-        split = fields["tokenizer.ggml.pre"].contents()
-        if split not in splits:
-            die(f"{file}: its tokenizer splits words by the rule {split!r}, and only {' and '.join(splits)} are known "
-                "here; take the model as a folder in Hugging Face format")
-        tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
-        lm = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
-    except (OSError, ValueError, LookupError, TypeError, RuntimeError) as error:
-        die(f"{file}: not a whole GGUF file of a language model ({first_line(error)}); fetch it again")
-    tokenizer.backend_tokenizer.pre_tokenizer = splits[split]
+        from gguf import GGUFReader
+        split = splits[GGUFReader(file).fields["tokenizer.ggml.pre"].contents()]
+        tokenizer = transformers.AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+        lm = transformers.AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
+    except (ImportError, OSError, ValueError, LookupError, TypeError, RuntimeError) as error:
+        die(f"{file}: not a whole GGUF file of a model that splits words as {' or '.join(splits)} does, or the "
+            f"packages gguf and accelerate are missing ({first_line(error)})")
+    tokenizer.backend_tokenizer.pre_tokenizer = split
     del lm.hf_quantizer, lm.config.quantization_config    # else it would be saved as a quantised model
     shutil.rmtree(part, ignore_errors=True)
     lm.save_pretrained(part)
@@ -551,7 +550,6 @@ def unpack_gguf(file, folder):
 
 def render_prompt(tokenizer, messages):
     """The prompt text up to where the assistant begins to speak."""
-    from jinja2.exceptions import TemplateError
     try:
         return tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
     except TemplateError as error:
@@ -574,13 +572,12 @@ def end_of_turn(tokenizer):
     return found[:1] or [i for i in [tokenizer.eos_token_id] if i is not None]
 
 
-def ids_are_of(tokenizer, responses):
+def ids_are_of(tokenizer, sampled):
     """Whether sampled ids are this tokenizer's: all are in its vocabulary, and of some the text is what was recorded.
 
     A critic may be of another family than the agent; the agent's ids would then be any words to it.
     """
-    sampled = [r for r in responses if isinstance(r, Sampled)]
-    if max((max(r.ids) for r in sampled), default=0) >= len(tokenizer):
+    if max(max(r.ids) for r in sampled) >= len(tokenizer):
         return False
     with_text = [r for r in sampled if r.text is not None][::max(1, len(sampled) // 200)]
     texts = tokenizer.batch_decode([r.ids for r in with_text], skip_special_tokens=True)
@@ -589,9 +586,10 @@ def ids_are_of(tokenizer, responses):
 
 def tokenise(tokenizer, turns):
     """[(prompt messages, response: text or Sampled)] to [(prompt ids, response ids)], each an int32 array."""
-    if any(isinstance(r, Sampled) for _, r in turns) and not ids_are_of(tokenizer, [r for _, r in turns]):
+    sampled = [r for _, r in turns if isinstance(r, Sampled)]
+    if sampled and not ids_are_of(tokenizer, sampled):
         say_once("the recorded token ids are not this model's (another tokenizer sampled them): the text is used")
-        if any(isinstance(r, Sampled) and r.text is None for _, r in turns):
+        if any(r.text is None for r in sampled):
             die("a response has token ids of another tokenizer and no text (output)")
         turns = [(messages, r.text if isinstance(r, Sampled) else r) for messages, r in turns]
     result, end = [], end_of_turn(tokenizer)
@@ -635,15 +633,16 @@ def join_turns(turns):
 
 def context_of(path):
     """How many tokens a model can read, 0 if its configuration does not say."""
-    from transformers import AutoConfig
     try:
-        return getattr(AutoConfig.from_pretrained(path).get_text_config(), "max_position_embeddings", 0) or 0
+        config = transformers.AutoConfig.from_pretrained(path).get_text_config()
     except (OSError, ValueError) as error:
         die(f"{path}: no model could be loaded from there ({first_line(error)})")
+    return getattr(config, "max_position_embeddings", None) or 0
 
 
 def check_lengths(sequences, model, where, remedy="leave such records out with --max-length"):
-    longest, limit = max((len(s.ids) for s in sequences), default=0), context_of(model)
+    """Exit if the model cannot read the longest sequence."""
+    longest, limit = max(len(s.ids) for s in sequences), context_of(model)
     if limit and longest > limit:
         die(f"{where}: a dialogue of {longest} tokens does not fit into the context of {model}, {limit}; take a model "
             f"with a longer one, or {remedy} {limit}")
@@ -681,10 +680,6 @@ def tree_tokens(sequences):
     """How many tokens the sequences take once everything shared at their beginning is there once."""
     ids = [sequences[n].ids for n in reading_order(sequences)]
     return sum(map(len, ids)) - sum(common_prefix(a, b) for a, b in zip(ids, ids[1:]))
-
-
-def padded_tokens(sequences):
-    return len(sequences) * max(len(s.ids) for s in sequences)
 
 
 def plant(sequences, block=256):
@@ -744,17 +739,13 @@ class Batch(NamedTuple):
     views: tuple = ()           # of each row, what a critic that sees pages reads
 
 
-def as_trees(sequences, pack):
-    """Pictures are no part of a tree: image-text models read padded rows."""
-    return pack == "tree" and not sequences[0].view
-
-
 def collate(sequences, side_of, sides, device, pack, reference=None):
     """Sequences, and the side that each belongs to, as one batch.
 
-    pack "tree": as trees in one row; "none": rows padded on the right, where causal attention never looks.
+    pack "tree": as trees in one row; "none": rows padded on the right, where causal attention never looks. Image-text
+    models always read rows: pictures are no part of a tree.
     """
-    if as_trees(sequences, pack):
+    if pack == "tree" and not sequences[0].view:
         trees = plant(sequences)
         ids, positions, paths, tokens = trees.ids[None], trees.positions[None], trees.paths, len(trees.ids)
         pad = -tokens % 128 if device.type == "cuda" else 0  # FlexAttention works in blocks of 128
@@ -784,6 +775,8 @@ def collate(sequences, side_of, sides, device, pack, reference=None):
 
 
 # ---- Attention over a forest
+
+NO_TREES = "the attention of this model takes no tree mask; compute each sequence by itself: --pack none"
 
 
 def sees(query, key, end, positions, window):
@@ -870,7 +863,7 @@ def tree_attention(module, query, key, value, attention_mask, layout=None, scali
                    softcap=None, **kwargs):
     """The attention of every layer, called by transformers: query (1, H, T, D), key and value (1, K, T, D)."""
     if layout is None or kwargs.get("s_aux") is not None or kwargs.get("position_bias") is not None:
-        raise NotImplementedError("attention that takes no tree, or has sinks or position biases")
+        die(NO_TREES)
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     groups = query.shape[1] // key.shape[1]
     if query.device.type == "cuda":
@@ -949,9 +942,9 @@ class Scorer(nn.Module):
     a processor the model is an image-text one, and reads the views: a value at each token, the pictures' included.
     """
 
-    def __init__(self, lm, head=None, head_bytes=2 ** 29, processor=None, bf16=False):
+    def __init__(self, lm, head=None, head_bytes=2 ** 29, processor=None):
         super().__init__()
-        self.lm, self.head, self.processor, self.bf16 = lm, head, processor, bf16
+        self.lm, self.head, self.processor, self.bf16 = lm, head, processor, False
         self.head_bytes = head_bytes  # logits beyond so many bytes are computed again in the backward pass
 
     def forward(self, batch):
@@ -1036,12 +1029,9 @@ def reference_logps(path, sequences, device, args):
 # ---- The critic as the other stages use it
 
 
-def new_head(args):
-    """A linear head that starts at zero, so that every trajectory starts with the same score; None for log-ratios."""
-    from transformers import AutoConfig
-    if args.head == "log-ratio":
-        return None
-    head = nn.Linear(AutoConfig.from_pretrained(args.model).get_text_config().hidden_size, 1)
+def new_head(model):
+    """A linear head that starts at zero, so that every trajectory starts with the same score."""
+    head = nn.Linear(transformers.AutoConfig.from_pretrained(model).get_text_config().hidden_size, 1)
     nn.init.zeros_(head.weight), nn.init.zeros_(head.bias)
     return head
 
@@ -1065,20 +1055,19 @@ class Critic:
             self.kind = "last" if note["head"] in ("value", "q") else "sum" if note["advantage"] == "sum" else "mean"
             self.reference, self.head = note["reference"], None
             if note["head"] != "log-ratio":
-                weights = {name: torch.tensor(note["weights"][name]) for name in ("weight", "bias")}
-                self.reference, self.head = None, nn.Linear(len(weights["weight"]), 1)
-                self.head.load_state_dict(weights | {"weight": weights["weight"][None]})
+                weight, bias = (torch.tensor(note["weights"][name]) for name in ("weight", "bias"))
+                self.reference, self.head = None, nn.Linear(len(weight), 1)
+                self.head.load_state_dict({"weight": weight[None], "bias": bias})
         except OSError:
             die(f"{path}: no critic.json in there; train one first with train_critic.py, or name another with --critic")
-        except (LookupError, TypeError, ValueError, AttributeError, RuntimeError):
+        except (LookupError, TypeError, ValueError):
             die(f"{file} is not what train_critic.py writes; train the critic again, or name another with --critic")
-        if self.reference:
-            context_of(self.reference)  # it is needed only after the critic's pass: exit now if it is gone
-            if fingerprint(self.reference) != note.get("reference_fingerprint", fingerprint(self.reference)):
-                die(f"{self.reference} is no longer the model that {path} was trained from; train the critic again")
+        now = fingerprint(self.reference) if self.reference else None
+        if now != note.get("reference_fingerprint", now) and self.reference:
+            die(f"{self.reference} is no longer the model that {path} was trained from; train the critic again")
         self.reference_with_c = self.with_c and not reference_without_c
-        self.processor = load_processor(path) if note.get("pictures") else None
-        self.tokenizer = self.processor.tokenizer if self.processor else load_tokenizer(path)
+        self.pictures = Path(path).parent / "cache" / "pictures" if note.get("pictures") else None
+        self.tokenizer = load_tokenizer(path, self.pictures)
         self.args = argparse.Namespace(pack=note.get("pack", "tree"), micro_tokens=micro_tokens, compile=False,
                                        checkpointing="none", cpu_offload=offload, dtype=note.get("dtype", "float32"))
 
@@ -1104,12 +1093,12 @@ class Critic:
         if with_c and any(c is None for _, _, c in turns):
             die(f"{self.path} was trained with c: each turn needs its task's ground_truth")
         each = [[(messages, response, c if with_c else None)] for messages, response, c in turns]
-        pictures = Path(self.path).parent / "cache" / "pictures"
-        return [sequence for sequence, in sequences_of(each, self.tokenizer, self.processor, pictures)]
+        return [sequence for sequence, in sequences_of(each, self.tokenizer, self.pictures)]
 
     def score(self, path, sequences):
-        model = self.models.get(path) or load_model(  # which shards its head as well: a copy
-            path, self.device, self.args, copy.deepcopy(self.head), train=False, processor=self.processor)
+        head = copy.deepcopy(self.head)  # sharding changes it
+        model = self.models.get(path) or load_model(path, self.device, self.args, head, train=False,
+                                                    processor=self.tokenizer if self.pictures else None)
         if self.resident:
             self.models[path] = model
         title = "" if self.resident else "critic" if path == self.path else "reference"
@@ -1147,18 +1136,13 @@ def load_model(path, device, args, head=None, train=True, processor=None):
     Under a process group rank 0 alone reads the file, whole, in float32; each rank then gets its shards. Without one
     (CPU, or a critic inside rollout.py on a GPU, then in bf16) it is loaded as it is.
     """
-    from safetensors import SafetensorError
-    from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
-    from transformers.utils import logging
-    from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
-    logging.disable_progress_bar()
-    AttentionInterface.register("tree", tree_attention)
-    kind = AutoModelForImageTextToText if processor else AutoModelForCausalLM
+    transformers.utils.logging.disable_progress_bar()
+    transformers.AttentionInterface.register("tree", tree_attention)
+    kind = transformers.AutoModelForImageTextToText if processor else transformers.AutoModelForCausalLM
     trees = args.pack == "tree" and processor is None
     grouped = dist.is_initialized()
     options = {"dtype": torch.bfloat16 if device.type == "cuda" and not grouped else torch.float32,
                **({"attn_implementation": "tree"} if trees else {})}
-    no_trees = f"{path}: the attention of this model takes no tree mask; compute each sequence by itself: --pack none"
     lm, full = None, {}
     try:
         if rank() == 0:
@@ -1170,12 +1154,10 @@ def load_model(path, device, args, head=None, train=True, processor=None):
             full = Scorer(lm, head).state_dict() if lm else {}
             buffers = from_rank0(lambda: dict(lm.named_buffers()))  # rotary frequencies and the like: in no file
             with torch.device("meta"):
-                lm = kind.from_config(AutoConfig.from_pretrained(path), **options)
+                lm = kind.from_config(transformers.AutoConfig.from_pretrained(path), **options)
     except (SafetensorError, OSError, ValueError, KeyError, RuntimeError) as error:
-        if error.args == ("tree",):  # old families look their attention up in a table of their own
-            die(no_trees)
         what = "image-text-to-text" if processor else "causal language"
-        die(f"{path}: no {what} model could be loaded from there ({first_line(error)})")
+        die(f"{path}: no {what} model could be loaded from there with --pack {args.pack} ({first_line(error)})")
     for module in lm.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
@@ -1186,8 +1168,7 @@ def load_model(path, device, args, head=None, train=True, processor=None):
     if args.compile:
         for layer in decoder_layers(lm):
             layer.compile(dynamic=True)
-    model = Scorer(lm, head, 2 ** (32 if device.type == "cuda" else 29), processor,
-                   bf16=device.type == "cpu" and args.dtype == "bfloat16")
+    model = Scorer(lm, head, 2 ** (32 if device.type == "cuda" else 29), processor)
     if grouped:
         shard(model, device, args.cpu_offload)
         model.to_empty(device="cpu" if args.cpu_offload else device)
@@ -1199,7 +1180,8 @@ def load_model(path, device, args, head=None, train=True, processor=None):
     else:
         model.to(device)
     if trees and not trees_agree(model.eval(), device):
-        die(no_trees)
+        die(f"{path}: {NO_TREES}")
+    model.bf16 = device.type == "cpu" and args.dtype == "bfloat16"  # only now: rounding could fail the check above
     return model.train(train)
 
 
@@ -1213,13 +1195,7 @@ def trees_agree(model, device):
     paths = [ids, np.concatenate([ids[:12], ids[3:9]]), np.concatenate([ids[:5], ids[1:8]])]
     sequences = [Sequence(path, np.arange(4, len(path)), np.zeros(len(path) - 4, np.int64)) for path in paths]
     score = lambda part: model(collate(part, [0] * len(part), 1, device, "tree"))
-    bf16, model.bf16 = model.bf16, False  # rounding in bf16 moves such improbable tokens by half a nat
-    try:
-        apart = (score(sequences) - torch.cat([score([s]) for s in sequences])).abs().mean().item()
-    except NotImplementedError:
-        return False
-    finally:
-        model.bf16 = bf16
+    apart = (score(sequences) - torch.cat([score([s]) for s in sequences])).abs().mean().item()
     release(model)
     return apart < (0.5 if device.type == "cuda" else 1e-3)  # a mask that is not honoured is off by two
 
@@ -1229,10 +1205,6 @@ def save_model(model, tokenizer, seed, args, cost, note=None):
 
     cost: what the records and models that went into it took; note: critic.json, whose head is added here.
     """
-    from safetensors import SafetensorError
-    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
-    from transformers import GenerationConfig
-    from transformers.utils import cached_file
     if args.keep_best:
         read_checkpoint(Path(args.out) / "checkpoints" / "best", model)
     state = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
@@ -1240,17 +1212,15 @@ def save_model(model, tokenizer, seed, args, cost, note=None):
         lm, out = model.lm, Path(args.out)
         part = out.with_name(out.name + ".part")
         named = {name for name, _ in lm.named_parameters()}  # a tied weight has one name here
-        kind = getattr(torch, args.save_dtype)
         steps = [json.loads(line) for line in (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
         cost += Counter(optimizer_steps=len(steps), training_tokens=sum(step["tokens"] for step in steps))
         try:
             shutil.rmtree(part, ignore_errors=True)
-            lm.generation_config = GenerationConfig.from_model_config(lm.config)  # the seed's own is copied below
-            lm.save_pretrained(part, state_dict={name: state["lm." + name].to(kind).contiguous() for name in named})
-            config = json.loads((part / "config.json").read_text(encoding="utf-8"))  # names the dtype of training
-            (part / "config.json").write_text(json.dumps({**config, "dtype": args.save_dtype}, indent=2) + "\n")
+            lm.generation_config = transformers.GenerationConfig.from_model_config(lm.config)  # the seed's comes below
+            lm.save_pretrained(part, state_dict={name: state["lm." + name].contiguous() for name in named})
             tokenizer.save_pretrained(part)
-            generation = cached_file(seed, "generation_config.json", _raise_exceptions_for_missing_entries=False)
+            generation = transformers.utils.cached_file(seed, "generation_config.json",
+                                                        _raise_exceptions_for_missing_entries=False)
             if generation:  # as the seed model has it: all of its end tokens
                 shutil.copy(generation, part / "generation_config.json")
             (part / "cost.json").write_text(json.dumps({key: int(cost[key]) for key in COSTS}, indent=1) + "\n")
@@ -1292,13 +1262,13 @@ def micro_batches(items, sequences, args, most=0):
     where it needs fewer the last are empty."""
     of = lambda part: [sequences[i] for item in part for i in item.chosen + item.rejected]
     longest = lambda item: max(len(sequences[i].ids) for i in item.chosen + item.rejected)
-    if as_trees(sequences, args.pack):  # neighbours share most: each rank takes a stretch of about the same length
+    if args.pack == "tree" and not sequences[0].view:  # neighbours share most: a rank takes a stretch of them
         ordered, cost = sorted(items, key=lambda item: (repr(item.group), item.chosen)), tree_tokens
         until = np.cumsum([longest(item) for item in ordered])
         rank_of = np.minimum((until - 1) * world() // until[-1], world() - 1)
         portions = [[item for item, r in zip(ordered, rank_of) if r == n] for n in range(world())]
     else:
-        ordered, cost = sorted(items, key=longest), padded_tokens
+        ordered, cost = sorted(items, key=longest), lambda part: len(part) * max(len(s.ids) for s in part)
         portions = [ordered[n::world()] for n in range(world())]
     fits = lambda part: (not most or len(part) <= most) and cost(of(part)) <= args.micro_tokens
     parts = [cut(portion, fits) for portion in portions]
@@ -1444,53 +1414,49 @@ def begin_training(model, args, settings):
     The output folder is made here, once input and model are known to be good; with --overwrite the old one goes now.
     """
     out = Path(args.out)
-    if rank() == 0:
+
+    def prepare():
         out.mkdir(parents=True, exist_ok=True)
         for old in [path for name in WRITTEN for path in out.glob(name)] if args.overwrite else ():
             shutil.rmtree(old) if old.is_dir() and not old.is_symlink() else old.unlink(missing_ok=True)
         if args.overwrite or not (out / "settings.json").is_file():
             with whole(out / "settings.json") as part:
                 part.write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
+        newest, file = max(out.glob("checkpoints/step-??????"), default=None), out / "metrics.jsonl"
+        first = int(newest.name[5:]) if newest else 0
+        lines = file.read_text(encoding="utf-8").splitlines(keepends=True)[:first] if file.is_file() else []
+        with whole(file) as part:  # without the steps after the checkpoint
+            part.write_text("".join(lines), encoding="utf-8")
+        return newest, first, min((json.loads(line).get("held_out_loss", math.inf) for line in lines), default=math.inf)
+
+    newest, first, best = from_rank0(prepare)
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, betas=tuple(args.betas),
                                   weight_decay=args.weight_decay, fused=True)
-    newest, first = from_rank0(lambda: max(out.glob("checkpoints/step-??????"), default=None)), 0
     if newest:
-        first = int(newest.name[5:])
         read_checkpoint(newest, model, optimizer)
         say(f"continuing {out} after step {first}")
     signals.clear()
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, lambda number, frame: signals.append(number))
-
-    def cut_back():
-        """Drop the metrics after that step; returns the least held-out loss before it."""
-        file = out / "metrics.jsonl"
-        lines = file.read_text(encoding="utf-8").splitlines(keepends=True)[:first] if file.is_file() else []
-        with whole(file) as part:
-            part.write_text("".join(lines), encoding="utf-8")
-        return min((json.loads(line).get("held_out_loss", math.inf) for line in lines), default=math.inf)
-    return optimizer, first, from_rank0(cut_back)
+    return optimizer, first, best
 
 
 def state_of(model, *optimizers):
     """Everything that the next step depends on: weights and AdamW's averages. The learning rate, the order of the data
     and every random choice follow from the step and the seed."""
-    from torch.distributed.checkpoint.state_dict import get_state_dict
     warnings.filterwarnings("ignore", "torch.distributed is disabled")  # one process without torchrun: intended
     weights, averages = get_state_dict(model, optimizers)
-    return {"model": weights, "optimizer": averages} if optimizers else {"model": weights}
+    return {"model": weights, "optimizer": averages}
 
 
 def write_checkpoint(folder, model, *optimizers):
     """Each rank writes its shards; the folder appears only once it is complete."""
-    import torch.distributed.checkpoint as dcp
     part = folder.with_suffix(".part")
     try:
         if rank() == 0:
             shutil.rmtree(part, ignore_errors=True)
-            part.mkdir(parents=True)
         barrier()
-        dcp.save(state_of(model, *optimizers), checkpoint_id=str(part), no_dist=not dist.is_initialized())
+        dcp.save(state_of(model, *optimizers), checkpoint_id=str(part))
         if rank() == 0:
             shutil.rmtree(folder, ignore_errors=True)
             os.replace(part, folder)
@@ -1502,17 +1468,15 @@ def write_checkpoint(folder, model, *optimizers):
 
 def read_checkpoint(folder, model, *optimizers):
     """Onto this number of ranks, however many wrote it."""
-    import torch.distributed.checkpoint as dcp
-    from torch.distributed.checkpoint.state_dict import set_state_dict
     state = state_of(model, *optimizers)
     # What a head leaves unused (the output embedding) never had a gradient, and AdamW no averages of it to save.
     planner = dcp.DefaultLoadPlanner(allow_partial_load=model.head is not None)
     try:
-        dcp.load(state, checkpoint_id=str(folder), no_dist=not dist.is_initialized(), planner=planner)
+        dcp.load(state, checkpoint_id=str(folder), planner=planner)
     except (Exception, dcp.api.CheckpointException) as error:  # of many kinds, all of which mean the same
         die(f"{folder} is damaged ({str(error).strip().splitlines()[-1][:100]}); remove it, and the same command "
             f"continues from the one before it")
-    set_state_dict(model, optimizers, model_state_dict=state["model"], optim_state_dict=state.get("optimizer", {}))
+    set_state_dict(model, optimizers, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
 
 
 def save_or_stop(args, model, optimizer, metrics, best, device):
@@ -1576,23 +1540,13 @@ def open_log(args, first, steps):
 PICTURE = 512, 1024  # pixels: a page's picture is scaled to this width, and cut at this height
 
 
-def load_processor(path):
-    """The processor of an image-text model: its tokenizer and chat template, and how it cuts pictures into patches."""
-    processor = load_tokenizer(path, "AutoProcessor")
-    if not hasattr(processor, "image_processor"):
-        die(f"{path}: this model reads text only; a critic that sees pages needs an image-text-to-text model")
-    processor.tokenizer.pad_token = processor.tokenizer.pad_token or processor.tokenizer.eos_token
-    return processor
-
-
 def photograph(pages, folder):
     """{page: file of its picture}. Each page is rendered once, by one of the ranks; what fails to render is white."""
     from PIL import Image
     from render import Renderer
-    files = {page: folder / f"{hashlib.sha256(page.encode('utf-8', 'replace')).hexdigest()[:24]}.png" for page in pages}
+    files = {page: folder / f"{digest(page)}.png" for page in pages}
     missing = from_rank0(lambda: sorted(page for page, file in files.items() if not file.is_file()))[rank()::world()]
     if missing:
-        failed = 0
         try:
             renderer = Renderer(browsers=2 if world() == 1 else 1)
         except RuntimeError as error:
@@ -1604,9 +1558,6 @@ def photograph(pages, folder):
                 height = max(1, round(image.height * PICTURE[0] / image.width))
                 with whole(files[page]) as part:
                     image.resize((PICTURE[0], height), Image.Resampling.BOX).save(part, "PNG")
-                failed += picture.status != "ok"
-        if failed:
-            say(f"{failed} of {len(missing)} pages could not be rendered: their pictures are white")
     barrier()
     return files
 
@@ -1625,16 +1576,10 @@ def view_turns(turns, processor, folder):
     The critic sees the reference's picture (c), the picture of the reply's page (white where it has none), and the
     dialogue, where [page] stands for a page's source. The pictures lie in `folder`.
     """
-    try:
-        import PIL  # noqa: F401
-        from render import extract_page
-    except ImportError as error:
-        die(f"a critic that sees pages needs pillow, and render.py beside this file ({error})")
+    from render import extract_page
     shown, texts = [], []
     for messages, reply, reference in turns:
-        reply = reply.text if isinstance(reply, Sampled) else reply
-        if reply is None:
-            die("a critic that sees pages needs the text of every response (output)")
+        reply = (reply.text or "") if isinstance(reply, Sampled) else reply
         said = [(m["role"], m["content"]) for m in messages if m["role"] != "system"] + [("assistant", reply)]
         found = [extract_page(text) for _, text in said]
         shown.append([page for page in (reference, found[-1] or "") if page is not None])
@@ -1662,12 +1607,10 @@ def tiny_tokenizer(texts, vocabulary):
     """A byte-level BPE tokenizer trained on the data, with a chat template of its own.
 
     One piece is a word with its leading space, a whole number, a line break with its indentation, a run of
-    punctuation, or in a web page a tag as far as its classes or a class (`bg-blue-500`), so that whatever is frequent
-    becomes one token and copying it is one decision.
-    The template leaves system messages out: a model trained from nothing could not follow instructions anyway.
+    punctuation, or in a web page a tag as far as its classes or a class (`bg-blue-500`): to copy what is frequent is
+    one decision. The template leaves system messages out, which a model trained from nothing could not follow anyway.
     """
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import PreTrainedTokenizerFast
     html = r'<[/!]?[A-Za-z][^<>\n]*?(?:>| class=")|">| ?(?:bg|text|p|w|h|flex|grid|gap|justify)(?:-[a-z\d]+)+|'
     pieces = html + r"\n[ \t]*| ?[^\W\d]+| ?\d+(?:\.\d+)?| ?[^\s\w]+|[^\S\n]+"
     tokenizer = Tokenizer(models.BPE())
@@ -1679,9 +1622,9 @@ def tiny_tokenizer(texts, vocabulary):
     tokenizer.train_from_iterator(texts, trainers.BpeTrainer(
         vocab_size=vocabulary, special_tokens=special, show_progress=False,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|end|>", pad_token="<|pad|>",
-                                   additional_special_tokens=["<|user|>", "<|assistant|>"],
-                                   clean_up_tokenization_spaces=False)
+    fast = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, eos_token="<|end|>", pad_token="<|pad|>",
+        additional_special_tokens=["<|user|>", "<|assistant|>"], clean_up_tokenization_spaces=False)
     fast.chat_template = (
         "{% for m in messages %}{% if m['role'] != 'system' %}"
         "{{ '<|' + m['role'] + '|>' + m['content'] + '<|end|>' }}{% endif %}{% endfor %}"
@@ -1691,11 +1634,10 @@ def tiny_tokenizer(texts, vocabulary):
 
 def make_tiny_model(path, texts, vocabulary, seed, width=128):
     """Write a small random Llama and a tokenizer trained on `texts` to `path`, in Hugging Face format."""
-    from transformers import LlamaConfig, LlamaForCausalLM
     tokenizer = tiny_tokenizer(texts, vocabulary)
     torch.manual_seed(seed)
     # An initial spread of 0.08 instead of 0.02: at width 128 the attention starts sharp enough to learn copying early.
-    model = LlamaForCausalLM(LlamaConfig(
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(
         vocab_size=len(tokenizer), hidden_size=width, intermediate_size=width * 11 // 4, num_hidden_layers=3,
         num_attention_heads=width // 32, max_position_embeddings=4096, tie_word_embeddings=False,
         initializer_range=0.08, bos_token_id=None, eos_token_id=tokenizer.eos_token_id,
@@ -1725,10 +1667,10 @@ def training_flags(parser, lr, epochs, batch_size):
     flag("--min-gap", "smallest difference of rewards in a pair (default 0; frontend 0.1)", type=share)
     flag("--pairs-per-task", "most pairs of one task, a random choice; 0: all", type=count, default=0)
     flag("--limit-tasks", "use the first so many tasks of --in, all their trajectories; 0: all", type=count, default=0)
-    flag("--held-out", "share of the tasks that is not trained on; loss and accuracy there are logged as held_out_loss "
-         "and held_out_accuracy", type=share, default=0.0)
-    flag("--held-out-every", "steps between measurements on the held-out tasks; there is one after the last step",
-         type=positive, default=50)
+    flag("--max-length", "leave out dialogues of more tokens; 0: none, and one too long for the model is an error",
+         type=count, default=0)
+    flag("--held-out", "share of the tasks kept for held_out_loss and held_out_accuracy", type=share, default=0.0)
+    flag("--held-out-every", "steps between those; there is one after the last step", type=positive, default=50)
     flag("--keep-best", "write the weights with the least held_out_loss, not the last ones", action="store_true")
     flag("--shuffle", "what is shuffled: pairs (released code); turns, whose pairs stay in one step (with "
          "--pairs-per-turn 4 half the work); trajectories (or tasks): cheaper still, but a step's pairs are alike",
@@ -1747,25 +1689,19 @@ def training_flags(parser, lr, epochs, batch_size):
     # memory and speed
     flag("--pack", "tree: compute shared beginnings once; none: padded rows, for attention without masks",
          choices=["tree", "none"], default="tree")
-    flag("--micro-tokens", "most tokens in one forward pass; the rest of a step is accumulated", type=positive,
-         default=8192)
+    flag("--micro-tokens", "most tokens in one forward pass, several of which make a step", type=positive, default=8192)
     flag("--micro-batch", "most pairs in one forward pass; 0: as many as --micro-tokens allow", type=count, default=0)
-    flag("--max-length", "leave out dialogues of more tokens; 0: none, and one too long for the model is an error",
-         type=count, default=0)
     flag("--checkpointing", "layers whose activations are not kept but computed again: none, every second, all",
          choices=["none", "selective", "full"], default="none")
-    flag("--cpu-offload", "keep parameters and AdamW's averages in CPU memory (under torchrun, or with CUDA)",
+    flag("--cpu-offload", "keep parameters and AdamW's averages in CPU memory (with torchrun or CUDA)",
          action="store_true")
-    flag("--dtype", "of the layers' matrix products on a CPU; bfloat16 is twice as fast on one with AVX512-BF16 or "
-         "AMX; weights and log-probabilities stay float32; CUDA always has bfloat16",
-         choices=["float32", "bfloat16"], default="float32")
+    flag("--dtype", "of the layers' products on a CPU: bfloat16 is twice as fast on one with AVX512-BF16 or AMX; "
+         "weights and log-probabilities stay float32; CUDA always has bfloat16", choices=["float32", "bfloat16"],
+         default="float32")
     flag("--compile", "torch.compile each decoder layer; the first steps are slow", action="store_true")
     # watching it, and checkpoints
     flag("--tracker", "send the metrics there as well", choices=["none", "tensorboard", "wandb"], default="none")
-    flag("--save-dtype", "precision of the written model; bfloat16 loses most updates of a rate of 2e-7",
-         choices=["float32", "bfloat16", "float16"], default="float32")
-    flag("--save-every", "steps between checkpoints, from which the same command continues; 0: none", type=count,
-         default=200)
+    flag("--save-every", "steps between checkpoints; 0: none", type=count, default=200)
     flag("--keep", "checkpoints to keep", type=positive, default=2)
     flag("--overwrite", "start again and replace the output", action="store_true")
 

@@ -49,11 +49,11 @@ import torch.nn.functional as F
 from sandbox import ANSWER_MARK, check_path, die, fingerprint, monte_carlo_returns, number, read, whole
 from train_critic import (
     Critic, Item, accumulate, adder, barrier, begin_training, begins_with, candidate_turns, check_dialogue,
-    check_lengths, checked_settings, collate_items, digest, evaluate, finish, first_tasks, from_rank0,
-    half_squared_log_ratio, hold_out, items_of, join_turns, learning_rate, leave_out_long, load_model, load_tokenizer,
-    make_tiny_model, micro_batches, open_log, optimizer_step, pair_tasks, parse_with_defaults, put_c_in_front, rank,
-    read_trajectories, reduce_at_the_end, reference_logps, response_of, save_model, save_or_stop, say, segment_sum,
-    start_process_group, step_items, step_metrics, tokenise, training_flags, turns_of, unpack_gguf, world)
+    checked_settings, collate_items, digest, evaluate, finish, first_tasks, from_rank0, half_squared_log_ratio, items_of,
+    join_turns, learning_rate, load_model, load_tokenizer, make_tiny_model, micro_batches, open_log, optimizer_step,
+    pair_tasks, parse_with_defaults, put_c_in_front, rank, read_trajectories, reduce_at_the_end, reference_logps,
+    response_of, save_model, save_or_stop, say, segment_sum, split_items, start_process_group, step_items, step_metrics,
+    tokenise, training_flags, turns_of, unpack_gguf, world)
 
 # ---- The mathematics
 
@@ -141,13 +141,9 @@ def main():
         cost = cost or of_pairs
     else:
         items, sequences, cost = trajectory_items(args, tokenizer)
-    items, sequences = leave_out_long(items, sequences, args)
-    check_lengths(sequences, seed, args.input)
-    items, held_out = hold_out(items, args.held_out, args.seed)
+    items, held_out, sequences = split_items(items, sequences, seed, args)
     imitation = args.method in ("rejection-ft", "sft")
     loss_of = imitation_loss if imitation else preference_loss
-    say(f"{len(items)} {'dialogues' if imitation else 'pairs'}, {sum(len(s.ids) for s in sequences)} tokens"
-        + f"; {len(held_out)} held out" * bool(held_out))
     reference = None if imitation else reference_logps(seed, sequences, device, args)
     model = load_model(seed, device, args)
     steps = step_items(items, args)
@@ -354,31 +350,29 @@ def trajectory_items(args, tokenizer):
         if not pairs:
             die(f"{args.input}: no trajectory is left to train on; sample more trajectories, or lower --min-reward")
     rng = np.random.default_rng(args.seed)
-    return *items_of(pairs, lambda record: turns_of(record, rng.random() < with_c), tokenizer), cost
+    for record, *_ in pairs:
+        if rng.random() >= with_c:
+            record["turns"] = turns_of(record)
+    return *items_of(pairs, tokenizer), cost
 
 
 def make_seed(args):
-    """The folder of the seed model. What is none is made into one, once, in the cache beside the output."""
+    """The folder of the seed model. Of tiny and of a GGUF file one is made, once, in the cache beside the output."""
+    cache, file = Path(args.out).parent / "cache", Path(args.model)
     if args.model == "tiny":
-        return make_tiny(args)
-    file = Path(args.model)
-    if file.suffix != ".gguf":
+        records = [r for group in read_trajectories(args.input, "demonstration")[0].values() for r in group]
+        # c is the reference's source, and the critic reads it: its words are learnt like the dialogue's.
+        texts = [m["content"] for r in records for m in r["dialogue_history"]]
+        texts += [str(r["task"]["ground_truth"]) for r in records if (r.get("task") or {}).get("ground_truth")]
+        texts += [put_c_in_front([{"role": "user", "content": ""}], "")[0]["content"], f"{ANSWER_MARK}\n"] * 100
+        path = cache / f"tiny-{digest(texts, args.tiny_width, args.seed)}"
+        make = lambda: make_tiny_model(path, texts, 2048, args.seed, args.tiny_width)
+    elif file.suffix == ".gguf":
+        path = cache / f"{file.stem}-{fingerprint(file)}"
+        make = lambda: unpack_gguf(file, path)
+    else:
         return args.model
-    path = Path(args.out).parent / "cache" / f"{file.stem}-{fingerprint(file)}"
-    from_rank0(lambda: path.exists() or unpack_gguf(file, path))
-    return str(path)
-
-
-def make_tiny(args):
-    """Write the random tiny model; returns its folder."""
-    records = [r for group in read_trajectories(args.input, "demonstration")[0].values() for r in group]
-    # c is the reference's source, and the critic reads it: its words are learnt like the dialogue's.
-    texts = [m["content"] for r in records for m in r["dialogue_history"]]
-    texts += [str(r["task"]["ground_truth"]) for r in records if (r.get("task") or {}).get("ground_truth")]
-    texts += [put_c_in_front([{"role": "user", "content": ""}], "")[0]["content"], f"{ANSWER_MARK}\n"] * 100
-    path = Path(args.out).parent / "cache" / f"tiny-{digest(texts, args.tiny_width, args.seed)}"
-    from_rank0(lambda: (path / "tokenizer.json").is_file() or make_tiny_model(
-        path, texts, 2048, args.seed, args.tiny_width))
+    from_rank0(lambda: (path / "tokenizer.json").is_file() or make())  # the file that is written last
     return str(path)
 
 

@@ -191,7 +191,7 @@ OWN = [
      ["evaluate.py: the image encoder 'nope' cannot be loaded"]),
     ("evaluate.py", ["--no-such-flag"], {}, ["--no-such-flag"]),
     ("evaluate.py", ["--compare", "a.jsonl"], {"a.jsonl": lines(SCORED)}, ["NAME=FILE"]),
-    ("evaluate.py", ["--compare", "x=a.jsonl", "x=a.jsonl"], {"a.jsonl": lines(SCORED)}, ["'x' twice"]),
+    ("evaluate.py", ["--compare", "x=a.jsonl", "x=a.jsonl"], {"a.jsonl": lines(SCORED)}, ["--compare", "x, x"]),
     ("evaluate.py", ["--compare", "x=a.jsonl"], {"a.jsonl": lines(TRAJECTORY)},
      ["line 1", "reward", "evaluate.py writes"]),
     ("evaluate.py", ["--compare", "x=a.jsonl"], {"a.jsonl": lines(SCORED | {"reward": float("nan")})},
@@ -201,8 +201,6 @@ OWN = [
     ("evaluate.py", ["--compare", "x=a.jsonl", "y=b.jsonl"],
      {"a.jsonl": lines(SCORED), "b.jsonl": lines(SCORED | PAGE_SCORE)}, ["b.jsonl", "frontend", "a.jsonl"]),
     ("evaluate.py", ["--compare", "x=a.jsonl", "--in", "a.jsonl"], {"a.jsonl": lines(SCORED)}, ["--compare"]),
-    ("evaluate.py", ["--compare", "x=a.jsonl", "--report", "r.html"],
-     {"a.jsonl": lines(SCORED), "critic/metrics.jsonl": "{\n"}, ["metrics.jsonl", "line 1"]),
     ("generate_tasks.py", ["--families", "no_such_family"], {}, ["no_such_family"]),
     ("generate_tasks.py", ["--train", "-1"], {}, ["--train"]),
     ("generate_tasks.py", ["--demonstrations", "2", "--ask", "2"], {}, ["--ask"]),
@@ -213,7 +211,6 @@ OWN = [
     ("render.py", ["--in", "a.html", "--out", "a.png"], {}, ["a.html"]),
     ("render.py", ["--in", "a.html", "--out", "a.png"], {"a.html": "<html></html>", "a.png": "mine"},
      ["a.png", "--overwrite"]),
-    ("render.py", ["--in", "a.jsonl", "--out", "pictures"], {"a.jsonl": "no\n"}, ["a.jsonl", "line 1"]),
 ]
 
 

@@ -208,7 +208,7 @@ def test_a_turns_value_is_the_head_on_its_mean_hidden_state_whatever_is_batched_
     from transformers import AutoModelForImageTextToText, AutoProcessor
     monkeypatch.chdir(tmp_path)
     make_seeing_model(tmp_path / "base", family)
-    processor, head = train_critic.load_processor("base"), torch.nn.Linear(64, 1)
+    processor, head = train_critic.load_tokenizer("base", pictures=True), torch.nn.Linear(64, 1)
     tall = '<html><body style="margin:0"><div style="height:3000px;background:#1d4ed8"></div></body></html>'
     turns = [(REQUEST * (1 + n), reply, page(SHADES[0][0]))
              for n, reply in enumerate([page(SHADES[1][0]), tall, "Which colour?"])]
@@ -237,7 +237,7 @@ def test_a_turns_value_is_the_head_on_its_mean_hidden_state_whatever_is_batched_
 @needs_browser
 def test_what_the_critic_sees_of_a_turn(place):
     from PIL import Image
-    processor = train_critic.load_processor("base")
+    processor = train_critic.load_tokenizer("base", pictures=True)
     dark, light = page(SHADES[1][0], "secret words"), page(SHADES[0][0])
     prompt = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "A page. <image><|end|>"},
               {"role": "assistant", "content": dark}, {"role": "user", "content": "Lighter."}]
@@ -256,7 +256,7 @@ def test_what_the_critic_sees_of_a_turn(place):
     assert "assistant: A thought. OUTPUT: [page]" in sequences[0].view[0]
     assert "assistant: Which colour?" in sequences[1].view[0]
     record = {**trajectory(0, 0, SHADES[0], SHADES[1][0], 0.5), "system": "Be kind."}
-    (first, second), = train_critic.sequences_of([train_critic.turns_of(record, True)], None, processor, PICTURES)
+    (first, second), = train_critic.sequences_of([train_critic.turns_of(record, True)], processor, PICTURES)
     assert set(first.turn) == {0} and set(second.turn) == {1}, "Eq. 2 adds up the turns"
     files = train_critic.photograph([page(SHADES[1][0]), *map(page, SHADES[0])], PICTURES)
     assert first.view[1] + second.view[1][1:] == [str(file) for file in files.values()]
@@ -325,9 +325,6 @@ def test_mistakes_are_one_sentence_each(place, monkeypatch):
     make_seeing_model(Path("no-template"))
     Path("no-template/chat_template.jinja").unlink()
     assert "has no chat template" in sentence("--model", "no-template")
-    with monkeypatch.context() as m:
-        m.setitem(sys.modules, "render", None)  # as if it were not there
-        assert "needs pillow, and render.py beside this file" in sentence()
     if WITHOUT is None:
         with monkeypatch.context() as m:
             m.setenv("CHROMIUM_PATH", "/nowhere/chromium")
