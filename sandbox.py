@@ -1253,4 +1253,7 @@ def parse_args():
 
 
 if __name__ == "__main__":
-    sys.exit(self_test(parse_args()))
+    try:
+        sys.exit(self_test(parse_args()))
+    except KeyboardInterrupt:
+        die("stopped", 130)
