@@ -211,6 +211,9 @@ async def play_all(todo, play, made_by, output, concurrency, person):
             bar.set_postfix_str(f"{totals['tokens_per_second']:.0f} tokens/s", refresh=False)
             bar.update()
 
+    # An exit (the disk is full) has said why; asyncio would print its traceback too.
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: isinstance(
+        context.get("exception"), SystemExit) or loop.default_exception_handler(context))
     try:
         await asyncio.gather(*(worker() for _ in range(min(concurrency, len(todo)))))
     finally:
