@@ -106,8 +106,8 @@ SHOW        :=
 endif
 stage = @echo '--- $(1)'
 EACH := OMP_NUM_THREADS=1 $(PY)
-# Nothing runs beside the base agent's training: a real model takes every core, a tiny one is no faster for it.
-ALONE := $(if $(LLM),OMP_NUM_THREADS=$(JOBS) $(PY),$(EACH))
+# Nothing runs beside the first two trainings, of the copyist and of the base agent: they take every core.
+ALONE := OMP_NUM_THREADS=$(JOBS) $(PY)
 FLAGS := --seed $(SEED) --domain $(DOMAIN)
 
 demo: .venv/ready $(if $(filter frontend,$(DOMAIN)),browser)
@@ -130,7 +130,7 @@ $(RUN)/demonstrations.done: $(RUN)/tasks/done
 
 $(RUN)/copyist/config.json: $(RUN)/complete.done
 	$(call stage,a transformer from nothing learns to copy details)
-	$(EACH) train_policy.py $(FLAGS) --method sft --model tiny --in $(RUN)/complete.jsonl --with-c 0.33 \
+	$(ALONE) train_policy.py $(FLAGS) --method sft --model tiny --in $(RUN)/complete.jsonl --with-c 0.33 \
 	  --lr 2e-3 --batch-size 8 $(COPYIST) --out $(RUN)/copyist
 
 $(RUN)/base/config.json: $(RUN)/demonstrations.done $(SEED_MODEL)

@@ -26,7 +26,9 @@ endif
 # wide: four with twice the width, a stronger base (Table 4).
 # A world counts if its copyist succeeds in more than 85% of the tasks and its base agent in 10 to 40% (cell: world);
 # none was changed after its results were seen.
-COPYIST  := --epochs 2   # all worlds were made so; the demo's copyist has since had half of that
+# All worlds were made so; the demo's copyist has since had half of that, and every core.
+COPYIST  := --epochs 2
+ALONE    := $(EACH)
 ifeq ($(WORLD),wide)
 COPYIST  += --tiny-width 256
 endif
