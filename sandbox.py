@@ -858,7 +858,7 @@ NAMES = {"task_id?": str | int, "sample?": int}
 TASK = {"task_id?": str | int, "domain?": str, "problem_description?": str, "ground_truth?": str,
         "test_cases?": {str: str}, "facts?": [{"keywords": [str], "question": str, "reply": str}]}
 DIALOGUE = {**NAMES, "domain?": str, "task?": TASK, "system?": str, "dialogue_history": [MESSAGE], "finish?": str,
-            "tests?": {str: str}, "advantages?": list, "cosine?": {"page": int | float, "centre": int | float}}
+            "tests?": {str: str}, "cosine?": {"page": int | float, "centre": int | float}}
 SCHEMA = {  # kind of record: (what writes it, what names a record, its shape)
     "task": ("generate_tasks.py", ("task_id",), TASK | {"problem_description": str, "ground_truth": str}),
     "demonstration": ("generate_tasks.py --demonstrations", ("task_id", "sample"), DIALOGUE),
@@ -871,7 +871,6 @@ SCHEMA = {  # kind of record: (what writes it, what names a record, its shape)
     "pair": ("train_policy.py", ("task_id", "sample", "turn"), NAMES | {
         "turn?": int, "prompt": [MESSAGE], "chosen": [MESSAGE], "rejected": [MESSAGE], "chosen_ids?": TOKEN_IDS,
         "rejected_ids?": TOKEN_IDS}),
-    "metrics": ("train_critic.py or train_policy.py", ("step",), {"step": int | float}),
 }
 
 
