@@ -1156,11 +1156,15 @@ def load_model(path, device, args, head=None, train=True, processor=None):
             with torch.device("meta"):
                 lm = kind.from_config(transformers.AutoConfig.from_pretrained(path), **options)
     except (SafetensorError, OSError, ValueError, KeyError, RuntimeError) as error:
+        if error.args == ("tree",):  # old families look their attention up in a table of their own
+            die(f"{path}: {NO_TREES}")
         what = "image-text-to-text" if processor else "causal language"
-        die(f"{path}: no {what} model could be loaded from there with --pack {args.pack} ({first_line(error)})")
+        die(f"{path}: no {what} model could be loaded from there ({first_line(error)})")
     for module in lm.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
+        if hasattr(module, "attention_dropout"):
+            module.attention_dropout = 0.0
     if args.checkpointing != "none" and train:
         lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         for layer in decoder_layers(lm)[1::2] if args.checkpointing == "selective" else ():

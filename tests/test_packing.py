@@ -207,14 +207,15 @@ def test_no_tensor_of_the_vocabulary_times_all_tokens_is_made():
 
 @pytest.mark.parametrize("family, sizes", [
     ("Mamba", dict(state_size=4)),
+    ("GPTJ", dict(n_embd=32, n_layer=2, n_head=2, rotary_dim=8)),
     ("GptOss", dict(intermediate_size=16, num_attention_heads=4, num_key_value_heads=2, head_dim=8,
                     num_local_experts=2, num_experts_per_tok=1, sliding_window=16))])
 def test_models_that_take_no_tree_mask_need_pack_none_and_are_told_so(tmp_path, capsys, family, sizes):
-    """A state-space model has no attention to mask, and one with sinks no attention of ours: a sentence; with --pack
-    none padded rows, and the same numbers as one by one."""
+    """A state-space model has no attention to mask, one with sinks no attention of ours, an old one keeps a table of its
+    own: a sentence; with --pack none padded rows, and the same numbers as one by one."""
     import transformers
-    config = getattr(transformers, f"{family}Config")(vocab_size=300, hidden_size=32, num_hidden_layers=2,
-                                                      pad_token_id=0, eos_token_id=1, **sizes)
+    shape = {} if "n_embd" in sizes else dict(hidden_size=32, num_hidden_layers=2)
+    config = getattr(transformers, f"{family}Config")(vocab_size=300, pad_token_id=0, eos_token_id=1, **shape, **sizes)
     torch.manual_seed(0)
     of_family = getattr(transformers, f"{family}ForCausalLM")
     of_family(config).save_pretrained(tmp_path / "other")
@@ -253,3 +254,12 @@ def test_that_check_is_made_in_float32_whatever_rounding_does_in_bf16(monkeypatc
     flags = argparse.Namespace(pack="tree", checkpointing="none", compile=False, cpu_offload=False, dtype="bfloat16")
     scorer = tp.load_model("a model", CPU, flags, train=False)
     assert scorer.bf16 and not tp.trees_agree(scorer, CPU), "it would fail in bf16"
+
+
+def test_no_dropout_is_left_in_training_not_even_inside_attention(tmp_path):
+    import transformers
+    config = transformers.LlamaConfig(**{**SHAPE, "attention_dropout": 0.5})
+    transformers.LlamaForCausalLM(config).save_pretrained(tmp_path / "base")
+    flags = argparse.Namespace(pack="none", checkpointing="none", compile=False, cpu_offload=False, dtype="float32")
+    model, ids = tp.load_model(tmp_path / "base", CPU, flags), torch.arange(20)[None]
+    assert model.training and torch.equal(model.lm(ids).logits, model.lm(ids).logits)
