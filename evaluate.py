@@ -646,8 +646,12 @@ def write_report(path, summaries, result, args):
     tasks = {task: {"episodes": []} for task in tasks[:max(1, args.report_limit * len(tasks) // total)]}
     pages = {}    # page -> place of its picture among the pictures
     for name, summary in summaries.items():
+        left = sum(len(summary.rewards.get(task, ())) for task in tasks)
         for record in read(summary.path, "scored", summary.domain):
+            if not left:    # the tasks are the first ones: the rest need not be read
+                break
             if task := tasks.get(task_digest(record)):
+                left -= 1
                 reference = record["task"]["ground_truth"]
                 task |= {"id": record["task_id"], "request": record["task"].get("problem_description") or ""}
                 if summary.domain == "frontend":
