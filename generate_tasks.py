@@ -437,9 +437,10 @@ def write_demonstrations(args):
             rng = random.Random(f"{args.seed} {task['task_id']} {sample}")
             history, answer = act(task, known, args.ask, args.waste, args.max_turns, rng)
             return {"task_id": task["task_id"], "sample": sample, "domain": task["domain"], "task": task,
-                    "system": system_prompt(args), "dialogue_history": history, "answer": answer, "finish": "answered",
+                    "system": system, "dialogue_history": history, "answer": answer, "finish": "answered",
                     "model": "scripted", "simulator": "scripted", "seed": args.seed}, None
 
+        system = system_prompt(args)
         todo = (i for i in range(args.demonstrations)
                 if (tasks[i % len(tasks)]["task_id"], i // len(tasks)) not in out.done)
         write(out, checked(dialogue, todo, out, 4 * args.workers), "demonstration")
