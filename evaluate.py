@@ -38,7 +38,6 @@ Each record is written as it is scored, in the order of the input; the same comm
 name stands for several files, each is a training run with its own seed, which its records name: the table shows means
 over the seeds, differences taken seed by seed, and from five seeds on intervals by Student's t.
 """
-
 import argparse
 import base64
 import difflib
@@ -73,10 +72,7 @@ VIEWS = ("page", "centre")
 
 
 def score_programs(records, args):
-    """Yield each backend record with `reward`, `tests` and `sandbox`, in order; only a few records are read ahead.
-
-    With --mode both also `reward_released` and `tests_released`, what the released evaluator would say.
-    """
+    """Yield each backend record with `reward`, `tests` and `sandbox`, in order; --mode both adds `..._released`."""
     def scored(records, mode, suffix):
         program_of = str if mode == "released" else extract_code
         jobs = ((record, record["task"], program_of(record["answer"] or "")) for record in records)
@@ -95,12 +91,8 @@ def score_programs(records, args):
 
 
 def score_pages(records, args):
-    """Yield each frontend record with `reward`, `cosine` and what they rest on, in order.
-
-    Each page is rendered once (samples of a task share its reference), and others while one is compared.
-    """
+    """Yield each frontend record with `reward`, `cosine` and what they rest on, in order; a page is rendered once."""
     from render import Renderer, cosine, load_encoder
-
     try:
         embed, renderer = load_encoder(args.encoder), Renderer(args.workers)
     except RuntimeError as problem:
@@ -154,16 +146,11 @@ def extract_code(answer):
 
 def page_of(record):
     """The page of an answer, or None. Released records have a picture file's name there: the last reply holds it."""
+    from render import extract_page
     if record["answer"] is None:
         return None
     last = (replies(record) or [{"content": ""}])[-1]
-    return page_in(record["answer"]) or page_in(last.get("output") or last["content"])
-
-
-def page_in(text):
-    from render import extract_page
-
-    return extract_page(text)
+    return extract_page(record["answer"]) or extract_page(last.get("output") or last["content"])
 
 
 def replies(record):
@@ -263,10 +250,7 @@ def win_share(ours, theirs):
 
 
 def paired_difference(run, base, resamples, seed):
-    """{metric: {"value", "low", "high"}} of run minus base over the tasks that both have, under the same draws.
-
-    With "tasks", how many these are, and for pages "win_rate".
-    """
+    """{metric: interval} of run minus base on the tasks of both, under the same draws; "tasks"; of pages "win_rate"."""
     common = [task for task in run.sums if task in base.sums]
     if not common:
         die(f"{run.path} and {base.path} have no task in common (same name, request, reference and tests)")
@@ -294,11 +278,16 @@ def over_seeds(values, least=-math.inf, most=math.inf):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Scoring: trajectories in, scored records out
+# Scoring (trajectories in, scored records out), and comparing what was scored
 
 
 def score(args):
     """Score args.input into args.out, going on where an earlier run stopped."""
+    def with_tests(record):
+        if record["domain"] == "backend" and not record["task"].get("test_cases"):
+            raise ValueError('a backend task needs "test_cases", an object of calls such as {"1": "f(1)"}')
+        return record
+
     domain = domain_of(args.input, "trajectory", args)
     score_records, flags = REWARDS[domain]
     inputs = {"--in": args.input} | ({"--encoder": args.encoder} if domain == "frontend" else {})
@@ -312,6 +301,7 @@ def score(args):
     for record in tqdm(scored, total=count, initial=len(out.done), unit=" answers", desc="scoring", mininterval=0.5,
                        dynamic_ncols=True, delay=0.1):    # no progress bar before sandbox, encoder and browsers work
         out.write(record)
+    print(f"wrote {args.out}")
 
 
 def domain_of(path, kind, args):
@@ -320,17 +310,6 @@ def domain_of(path, kind, args):
     if domain not in REWARDS:
         die(f"{path}, line 1: found domain {domain!r}, expected {' or '.join(REWARDS)}")
     return domain
-
-
-def with_tests(record):
-    """The record, if it can be scored."""
-    if record["domain"] == "backend" and not record["task"].get("test_cases"):
-        raise ValueError('a backend task needs "test_cases", an object of calls such as {"1": "f(1)"}')
-    return record
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Comparing runs
 
 
 class Summary:
@@ -391,22 +370,18 @@ def compare(summaries, args):
         kind, base_kind = ((one.domain, *one.encoder) for one in (summary, base))
         if kind != base_kind:
             die(f"{summary.path}, {kind}, and {base.path}, {base_kind}, cannot be compared; score both alike")
+        model, *others = summary.models
+        cost = Path(str(model)) / "cost.json"    # what went into the model, as its trainer counted it
         metrics = metrics_of(summary, args)
         paired = paired_difference(summary, base, args.resamples, args.seed) if name != base_name else None
         result[name] = {"metrics": metrics, "against": base_name if paired else None, "difference": paired,
-                        "cost": training_cost(summary.models), "notes": notes(metrics)}
+                        "cost": json.loads(cost.read_text()) if cost.is_file() and not others else {},
+                        "notes": notes(metrics)}
         most = max(len(summary.sums), len(base.sums))
         if paired and paired["tasks"] < most / 2:
             result[name]["notes"].append(f"WARNING: the differences rest on {paired['tasks']:,} tasks, of {most:,}: "
                                          f"{summary.path} and {base.path} have only these in common")
     return result
-
-
-def training_cost(models):
-    """What went into the model of a run, as its trainer counted it in cost.json; {} where nobody did."""
-    model, *others = models
-    path = Path(str(model)) / "cost.json"
-    return json.loads(path.read_text()) if path.is_file() and not others else {}
 
 
 def notes(metrics):
@@ -541,8 +516,7 @@ def rank_critics(files, args):
                     sums[seed, record["task_id"]][critic, name] += part
     if not sums:
         die(f"{args.truth} continues no turn of {', '.join(files)}")
-    names = dict.fromkeys(name for of_task in sums.values() for _, name in of_task)
-    names = sorted(names, key=lambda name: name.startswith("-"))
+    names = list(dict.fromkeys(name for of_task in sums.values() for _, name in of_task))
     rows = {critic: np.array([np.ravel([of_task[critic, name] for name in names]) for of_task in sums.values()])
             for critic in files}    # (T, 2 M) each
 
@@ -646,17 +620,14 @@ def write_report(path, summaries, result, args):
     tasks = {task: {"episodes": []} for task in tasks[:max(1, args.report_limit * len(tasks) // total)]}
     pages = {}    # page -> place of its picture among the pictures
     for name, summary in summaries.items():
-        left = sum(len(summary.rewards.get(task, ())) for task in tasks)
-        for record in read(summary.path, "scored", summary.domain):
-            if not left:    # the tasks are the first ones: the rest need not be read
-                break
-            if task := tasks.get(task_digest(record)):
-                left -= 1
-                reference = record["task"]["ground_truth"]
-                task |= {"id": record["task_id"], "request": record["task"].get("problem_description") or ""}
-                if summary.domain == "frontend":
-                    task["picture"] = pages.setdefault(reference, len(pages))
-                task["episodes"].append(episode(name, record, pages))
+        records = (record for record in read(summary.path, "scored", summary.domain) if task_digest(record) in tasks)
+        wanted = sum(len(summary.rewards.get(task, ())) for task in tasks)    # they come first: the rest is not read
+        for record in itertools.islice(records, wanted):
+            task = tasks[task_digest(record)]
+            task |= {"id": record["task_id"], "request": record["task"].get("problem_description") or ""}
+            if summary.domain == "frontend":
+                task["picture"] = pages.setdefault(record["task"]["ground_truth"], len(pages))
+            task["episodes"].append(episode(name, record, pages))
     count = sum(len(task["episodes"]) for task in tasks.values())
     data = {"runs": list(summaries), "table": table(result), "total": total,
             "notes": {name: run["notes"] for name, run in result.items()}, "tasks": list(tasks.values()),
@@ -683,8 +654,10 @@ def episode(name, record, pages):
             shown["thought"] = output.partition(ANSWER_MARK)[0].rpartition(OUTPUT_MARK)[0].strip()
             if isinstance(advantage, (int, float)) and math.isfinite(advantage):
                 shown["advantage"] = advantage
-            if record["domain"] == "frontend" and (page := page_in(output or turn["content"])):
-                shown["picture"] = pages.setdefault(page, len(pages))
+            if record["domain"] == "frontend":
+                from render import extract_page
+                if page := extract_page(output or turn["content"]):
+                    shown["picture"] = pages.setdefault(page, len(pages))
     reference, answer = ([line.rstrip() for line in source.strip("\n").split("\n")][:400]
                          for source in (record["task"]["ground_truth"], extract_code(record["answer"] or "")))
     changes = difflib.SequenceMatcher(None, reference, answer, autojunk=False).get_opcodes()
@@ -721,7 +694,6 @@ def small_pictures(pages, workers):
         return
     from PIL import Image
     from render import Renderer
-
     try:
         renderer = Renderer(workers)
     except RuntimeError as problem:
@@ -736,7 +708,6 @@ def small_pictures(pages, workers):
 def write_picture(path, summaries, workers):
     """One PNG, a row for each of the first four tasks: every run's page (its first sample), then the reference."""
     from PIL import Image, ImageDraw, ImageFont
-
     first = next(iter(summaries.values()))
     if first.domain != "frontend":
         die("--picture shows pages; these are backend episodes")
@@ -770,7 +741,8 @@ def write_picture(path, summaries, workers):
 
 def parse_args():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    add, count, cores = parser.add_argument, number(int, least=1), getattr(os, "sched_getaffinity", None)
+    add, cores = parser.add_argument, getattr(os, "sched_getaffinity", None)
+    count, seconds = number(int, least=1, most=1_000_000_000), number(above=0, most=1_000_000)
     # what to score
     add("--run-name", default="default", help="name of the run: its files are in runs/{run-name} (default: default)")
     add("--split", default="test", help="which of the run's trajectories: train, val, test (default: test)")
@@ -785,12 +757,10 @@ def parse_args():
     add("--mode", choices=["module", "released", "both"], default="module",
         help="module: the program runs as a module; released: by the rules of the evaluator released with the paper; "
              "both: the two side by side (default: module)")
-    add("--call-timeout", type=number(above=0, most=1_000_000), default=1.0,
-        help="seconds that one call may take (default: 1.0)")
-    add("--program-timeout", type=number(above=0, most=1_000_000), default=5.0,
+    add("--call-timeout", type=seconds, default=1.0, help="seconds that one call may take (default: 1.0)")
+    add("--program-timeout", type=seconds, default=5.0,
         help="seconds that all calls of a program may take (default: 5.0)")
-    add("--memory-mb", type=number(int, least=1, most=1_000_000_000), default=256,
-        help="megabytes that a program may use (default: 256)")
+    add("--memory-mb", type=count, default=256, help="megabytes that a program may use (default: 256)")
     add("--numpy", action="store_true", help="programs find numpy imported")
     add("--unsafe", action="store_true", help="run programs even where the sandbox cannot shut them in")
     # how to score pages
@@ -800,8 +770,7 @@ def parse_args():
     add("--view", choices=VIEWS, default="page", help="which cosine is the reward: of the whole page, or of the centre "
         "that CLIP's processor keeps, as in the paper; both are recorded (default: page)")
     # intervals
-    add("--resamples", type=number(int, least=1, most=1_000_000_000), default=10_000,
-        help="bootstrap draws of the tasks (default: 10000)")
+    add("--resamples", type=count, default=10_000, help="bootstrap draws of the tasks (default: 10000)")
     add("--seed", type=number(int, least=0), default=0, help="seed of the bootstrap (default: 0)")
     # compare runs that are scored already, or critics by how they rank candidates
     add("--compare", nargs="+", type=named_files, metavar="NAME=FILE",
@@ -868,7 +837,6 @@ def main():
         die("--report and --picture show one run a name: give them one file for each")
     if args.input:
         score(args)
-        print(f"wrote {args.out}")
     runs = {name: [Summary(path, args) for path in paths] for name, paths in files.items()}
     summaries = {name: run[0] for name, run in runs.items()}
     result = compare_seeds(runs, args) if several else compare(summaries, args)

@@ -5,12 +5,12 @@ details open (a field, a threshold, what happens on empty input), a code templat
 that draws calls at the edges of the chosen values. A choice of one value for each detail is a *combination*: one task.
 Its split follows from a hash of (family, combination) alone: no combination of the test split occurs in train, whatever
 the seed. The ten calls are redrawn until *every* wrong value of *every* detail fails at least one of them, and run in
-the sandbox: all return, twice the same, not all equal, no None. `--request vague`: the request tells only how many
-arguments the function takes; what it is for is one more fact that must be asked for.
+the sandbox: all return, twice the same, not all equal, no None. `--request vague` hides even what the function is for.
 
 `--source llm` is the paper's way: a model reads a web excerpt (key `text`) and writes description, function and ten
-calls. Kept are those that run like procedural ones and are no near-duplicates of those before. `--source colbench`
-reads released task and trajectory files, and counts the references that fail their own tests.
+calls. Kept are those that run like procedural ones and are no near-duplicates of those before. Departure from the
+paper: its 10k + 1k tasks come from a 70B model; procedural ones need none, and a transformer trained from nothing can
+learn them. `--source colbench` reads released tasks or trajectories, and counts references that fail their own tests.
 
 `--domain frontend` draws pages from PAGES: kinds of pages with hidden choices (palette, order, layout, texts), each
 rendered and kept if there is something to see. `--source websight` takes rows of WebSight v0.2 instead: neither an idea
@@ -19,9 +19,6 @@ nor a page occurs in two splits (`--split-by row` cuts at row 10,000 as the rele
 `--demonstrations N` writes dialogues of a scripted, imperfect agent on procedural tasks: it asks each detail with
 probability `--ask`, in random order, wastes turns with probability `--waste`, guesses what it did not ask, and answers.
 On pages it shows one, hears the largest differences and puts right each with probability `--ask`.
-
-Departure from the paper: its 10k + 1k backend tasks come from a 70B model; these need no model, and a transformer
-trained from nothing can learn them.
 
 Reads:  nothing; for demonstrations data/{domain}/{split}.jsonl; for the other sources the file named by --in
 Writes: data/{domain}/{train,val,test}.jsonl or data/{domain}/demonstrations.jsonl; beside each X.jsonl an
@@ -47,10 +44,9 @@ import random
 import re
 import sys
 import threading
-from bisect import bisect
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from datetime import date, timedelta
 from functools import lru_cache, partial
 from pathlib import Path
@@ -88,12 +84,10 @@ def fill(family, values):
 
 
 def source_code(family, values):
-    """The function with these values."""
     return fill(FAMILIES[family], values).strip() + "\n"
 
 
 def page_source(kind, values):
-    """The page with these values."""
     return f"<!DOCTYPE html><html><head>{TAILWIND}</head>{fill(PAGES[kind], values)}</html>"
 
 
@@ -106,13 +100,11 @@ def value_weights(d):
 def combinations(family, split, seed):
     """All combinations of a family in a split, in a random order in which likely ones tend to come first (weighted
     sampling without replacement: sort by -log(u)/weight)."""
-    details, rng, keyed = FAMILIES[family]["details"], random.Random(f"{seed} {family} order"), []
-    weights = [dict(zip(d["values"], value_weights(d))) for d in details]
-    for values in itertools.product(*[d["values"] for d in details]):
-        key = -math.log(1 - rng.random()) / math.prod(w[v] for w, v in zip(weights, values))
-        if split_of(family, values) == split:
-            keyed.append((key, values))
-    return [values for _, values in sorted(keyed)]
+    rng = random.Random(f"{seed} {family} order")
+    weights = [dict(zip(d["values"], value_weights(d))) for d in FAMILIES[family]["details"]]
+    keys = {values: -math.log(1 - rng.random()) / math.prod(w[v] for w, v in zip(weights, values))
+            for values in itertools.product(*weights)}
+    return sorted((values for values in keys if split_of(family, values) == split), key=keys.get)
 
 
 def draw_functions(families, split, seed):
@@ -127,12 +119,11 @@ def draw_pages(kinds, split, seed):
     while kinds := [k for k in kinds if spent[k] < 2000]:  # draws in a row without a new combination
         for kind in kinds:
             values = tuple(rng.choice(list(c["values"])) for c in PAGES[kind]["details"])
-            if (kind, values) in seen or split_of(kind, values) != split:
-                spent[kind] += 1
-                continue
-            spent[kind] = 0
-            seen.add((kind, values))
-            yield kind, values
+            spent[kind] += 1
+            if (kind, values) not in seen and split_of(kind, values) == split:
+                spent[kind] = 0
+                seen.add((kind, values))
+                yield kind, values
 
 
 def new_task(domain, about, truth, **more):
@@ -155,7 +146,6 @@ def backend_draft(family, values, request="plain"):
 
 
 def page_draft(kind, values):
-    """The task of a combination of choices."""
     return new_task("frontend", PAGES[kind]["about"], page_source(kind, values), source=f"procedural:{kind}",
                     details={d["name"]: v for d, v in zip(PAGES[kind]["details"], values)})
 
@@ -188,38 +178,32 @@ def outputs(family, values, calls):
 
 
 def draw_calls(task, seed):
-    """(ten calls that tell every wrong value of every detail from the right one, None), or (None, why not)."""
+    """Give a draft ten calls that tell every wrong value of every detail from the right one. None, or why it fails."""
     family, values, reason = task["source"].partition(":")[2], tuple(task["details"].values()), "calls alike"
     rng, name = random.Random(f"{seed} {family} {values}"), re.search(r"def (\w+)", task["ground_truth"])[1]
     for _ in range(REDRAWS):
-        arguments = FAMILIES[family]["draw"](rng, task["details"])
-        calls = [f"{name}({', '.join(map(repr, a))})" for a in arguments]
-        if len(set(calls)) < 10:
-            continue
+        drawn = FAMILIES[family]["draw"](rng, task["details"])
+        calls = [f"{name}({', '.join(map(repr, a if isinstance(a, tuple) else [a]))})" for a in drawn]
         compiled = [compile(c, "call", "eval") for c in calls]
         right = outputs(family, values, compiled)
-        if all(r == right[0] for r in right):
+        if len(set(calls)) < 10 or len(set(right)) == 1:
             continue
         alike = (d for d, wrong in wrong_values(family, values) if outputs(family, wrong, compiled) == right)
         if not (unseen := next(alike, None)):
-            return calls, None
+            task["test_cases"] = {str(i): c for i, c in enumerate(calls, 1)}
+            return None
         reason = f"no calls show {family}.{unseen}"
-    return None, reason
+    return reason
 
 
 def check_backend(box, task, seed):
     """Draw the calls of a draft and run it in the sandbox: (task, None, or why it is rejected)."""
-    calls, reason = draw_calls(task, seed)
-    if not reason:
-        task["test_cases"] = {str(i): c for i, c in enumerate(calls, 1)}
-        reason = reference_fault(box, task)
-    return task, reason
+    return task, draw_calls(task, seed) or reference_fault(box, task)
 
 
 def reference_fault(box, task):
     """Why a task is not usable: a call that fails, returns None or differs between two runs, or all outcomes alike."""
-    bad = sorted(set(box.check_reference(task).values()) - {"ok"})
-    if bad:
+    if bad := sorted(set(box.check_reference(task).values()) - {"ok"}):
         return f"reference: {bad[0]}"
     outcomes = box.run(task["ground_truth"], list(task["test_cases"].values()))
     return "calls alike" if len(set(outcomes)) == 1 else None
@@ -235,17 +219,15 @@ def check_page(renderer, task, seed=None):
 # Demonstrations: the scripted, imperfect agent
 
 def demonstrate(task, questions, ask, waste, max_turns, rng):
-    """One dialogue: questions about some details in random order, wasted turns among them, guesses, the answer.
-
-    questions: of all tasks, the source of irrelevant ones. Returns (dialogue_history, answer).
-    """
+    """One dialogue, as (dialogue_history, answer): questions about some details in random order, wasted turns among
+    them, guesses, the answer. questions: of all tasks, the source of irrelevant ones."""
     family = task["source"].partition(":")[2]
     asked = [fact for fact in task["facts"] if rng.random() < ask]
     rng.shuffle(asked)
     if any(fact["detail"] == "purpose" for fact in asked) and rng.random() < ask:    # before all else
         asked.sort(key=lambda fact: fact["detail"] != "purpose")
     asked = asked[:max_turns - 1]
-    foreign = [q for q in questions if q not in {f["question"] for f in task["facts"]}]
+    foreign = sorted(set(questions) - {fact["question"] for fact in task["facts"]})
     exchanges, spare = [], max_turns - 1 - len(asked)
     for fact in [*asked, None]:  # None: the turn that answers
         while spare and (foreign or exchanges) and rng.random() < waste:
@@ -257,19 +239,14 @@ def demonstrate(task, questions, ask, waste, max_turns, rng):
     guess = {d["name"]: rng.choices(list(d["values"]), value_weights(d))[0] for d in FAMILIES[family]["details"]}
     known = {fact["detail"]: task["details"].get(fact["detail"]) for fact in asked}
     answer = source_code(family, [known.get(name, value) for name, value in guess.items()]).strip()
-    history = [{"role": "user", "content": task["problem_description"]}]
-    for question, reply in exchanges:
-        history += [{"role": "assistant", "content": question}, {"role": "user", "content": reply}]
-    return history + [{"role": "assistant", "content": f"{ANSWER_MARK}\n{answer}"}], answer
+    said = [task["problem_description"], *itertools.chain(*exchanges), f"{ANSWER_MARK}\n{answer}"]
+    return [{"role": role, "content": text} for role, text in zip(itertools.cycle(["user", "assistant"]), said)], answer
 
 
 def demonstrate_page(task, layout, ask, waste, max_turns, rng):
-    """One dialogue: a page at random, then what the partner names is put right with probability `ask` each (or set to
-    something else); with probability `waste` a page is shown again unchanged, with half of that the answer comes too
-    early, else when nothing is left to name.
-
-    layout: a page -> its layout. Returns (dialogue_history, answer).
-    """
+    """One dialogue, as (dialogue_history, answer): a page at random, then what the partner names is put right with
+    probability `ask` each (or set to something else); with probability `waste` a page is shown again unchanged, with
+    half of that the answer comes too early, else when nothing is left to name. layout: a page -> its layout."""
     from render import page_reply
     kind = task["source"].partition(":")[2]
     choices = PAGES[kind]["details"]
@@ -283,10 +260,9 @@ def demonstrate_page(task, layout, ask, waste, max_turns, rng):
         history += [{"role": "assistant", "content": page}, {"role": "user", "content": reply}]
         told = [i for i, c in enumerate(choices) if values[i] != right[i] and re.search(c["told"], reply, flags=re.M)]
         done = not told
-        if rng.random() < waste:
-            continue
-        for i in told:
-            values[i] = right[i] if rng.random() < ask else rng.choice(list(choices[i]["values"]))
+        if rng.random() >= waste:
+            for i in told:
+                values[i] = right[i] if rng.random() < ask else rng.choice(list(choices[i]["values"]))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -294,9 +270,7 @@ def demonstrate_page(task, layout, ask, waste, max_turns, rng):
 
 def checked(check, candidates, out, at_once):
     """Yield check(candidate), which is (record, None or why it is rejected), in order; none more than may be needed.
-
-    at_once: threads. Nobody waits for those still at work after an error or Ctrl-C: the process ends without them.
-    """
+    at_once: threads. Nobody waits for those still at work after an error or Ctrl-C: the process ends without them."""
     candidates, threads = iter(candidates), ThreadPoolExecutor(at_once)
     while batch := list(itertools.islice(candidates, min(BATCH, out.wanted - len(out.done)))):
         yield from threads.map(check, batch)
@@ -307,10 +281,8 @@ def write(out, verdicts, unit="task"):
     rejected = Counter()
     with tqdm(total=out.wanted, initial=len(out.done), desc=out.path.name, unit=unit, mininterval=1) as bar:
         for record, reason in verdicts:
-            if not reason and out.key_of(record) in out.done:
-                reason = "there before"
-            if reason:
-                rejected[reason] += 1
+            if reason or out.key_of(record) in out.done:
+                rejected[reason or "there before"] += 1
                 continue
             record["task_id"] = record["task_id"] or f"{record['domain']}-{out.path.stem}-{len(out.done):05d}"
             out.write(record)
@@ -321,7 +293,6 @@ def write(out, verdicts, unit="task"):
 
 
 def listed(counts):
-    """Reasons and how often, one a line."""
     return "".join(f"\n  {n} x {what}" for what, n in counts.most_common())
 
 
@@ -389,11 +360,9 @@ def read_websight(path):
 
 
 def websight_drafts(path, split, by):
-    """Yield the tasks of one split: the idea is the request, the page the reference.
-
-    by: "idea", its hash decides; "row", the first 10,000 rows are train and the rest test. Either way a page that
-    several rows hold belongs to the split of the first of them.
-    """
+    """Yield the tasks of one split: the idea is the request, the page the reference. by: "idea", its hash decides;
+    "row", the first 10,000 rows are train and the rest test. Either way a page that several rows hold belongs to the
+    split of the first of them."""
     split_of_page = {}  # hash -> split
     for row, (idea, page) in enumerate(read_websight(path)):
         own = split_of("websight", [idea]) if by == "idea" else "train" if row < 10_000 else "test"
@@ -430,7 +399,7 @@ def write_demonstrations(args):
                       {"--in": path}, ("task_id", "sample"))
     with open_renderer(args) if pages else nullcontext() as renderer:
         act, known = (demonstrate_page, lru_cache(maxsize=20000)(renderer.layout)) if pages else (
-            demonstrate, sorted({fact["question"] for task in tasks for fact in task["facts"]}))
+            demonstrate, {fact["question"] for task in tasks for fact in task["facts"]})
 
         def dialogue(i):
             task, sample = tasks[i % len(tasks)], i // len(tasks)
@@ -441,9 +410,7 @@ def write_demonstrations(args):
                     "model": "scripted", "simulator": "scripted", "seed": args.seed}, None
 
         system = system_prompt(args)
-        todo = (i for i in range(args.demonstrations)
-                if (tasks[i % len(tasks)]["task_id"], i // len(tasks)) not in out.done)
-        write(out, checked(dialogue, todo, out, 4 * args.workers), "demonstration")
+        write(out, checked(dialogue, range(len(out.done), args.demonstrations), out, 4 * args.workers), "demonstration")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -458,10 +425,8 @@ CHAT_TEMPLATE = re.compile(
 
 def recover_system(history):
     """The agent's instructions in a released dialogue, from the `input` of its turns (the prompt after the template).
-
     None where they are not certain: no `input`, an unknown template, another first message than the dialogue's, text
-    with a template's marks in it, or turns that differ.
-    """
+    with a template's marks in it, or turns that differ."""
     found = set()
     for prompt in (turn["input"] for turn in history if isinstance(turn.get("input"), str)):
         m = CHAT_TEMPLATE.match(prompt)
@@ -535,9 +500,9 @@ def write_colbench(args):
 # ---------------------------------------------------------------------------------------------------------------------
 # The families. A detail has one question, the keywords by which a simulator recognises it, a reply ({} is the value)
 # and values: a list (the word stands in the reply and in the code alike) or a dict from the reply's word to the code's.
-# `usual` is the share of tasks that have the first value: a default that a guess gets right often.
-# A question must hit the keywords of its own detail most often, and none in families without that detail.
-# draw(rng, values) returns the arguments of ten calls. A family is one block: its draw function and its entry.
+# `usual` is the share of tasks that have the first value: a default that a guess gets right often. A question must hit
+# the keywords of its own detail most often, and none in families without that detail. draw(rng, values) returns the
+# arguments of ten calls: tuples, or values where there is one. A family is one block: its draw function and its entry.
 
 FAMILIES = {}
 
@@ -592,7 +557,7 @@ def draw_rows(rng, v):
     """Rows whose field lies at the threshold: no row, one row, few rows, many rows."""
     t = int(v["threshold"])
     lists = [[], [t - 1], [t], [t + 1]] + [around(rng, t, rng.randint(2, 6)) for _ in range(6)]
-    return [(rows_of(rng, v["field"], values),) for values in lists]
+    return [rows_of(rng, v["field"], values) for values in lists]
 
 
 # Simple families: few words; the value is the last word of the reply and the same word in the code.
@@ -699,10 +664,8 @@ def draw_group(rng, v):
         gone = rng.choice([{}, {v["key"]: ""}, {v["key"]: None}])
         return {**({v["key"]: group} if group else gone), v["amount"]: amount, "id": rng.randint(1, 99)}
     lists = [[], [row(None, small), row(names[0], small)], [row(names[0], small - 1), row(names[1], small + 1)]]
-    for _ in range(7):
-        lists.append([row(rng.choice([*names, None]), rng.choice([1, small - 1, small, small + 1, rng.randint(0, 50)]))
-                      for _ in range(rng.randint(3, 7))])
-    return [(rows,) for rows in lists]
+    return lists + [[row(rng.choice([*names, None]), rng.choice([1, small - 1, small, small + 1, rng.randint(0, 50)]))
+                     for _ in range(rng.randint(3, 7))] for _ in range(7)]
 
 family("group", draw_group,
        "Write group_totals(rows), which sums up a list of records (dicts) per group and returns a list of [group, "
@@ -761,11 +724,10 @@ def bulk_price(quantity, unit):
 
 
 def draw_rental(rng, v):
-    def day(n):
-        return str(date(2024, 1, 1) + timedelta(n))
     starts, most = rng.sample(range(300), 10), int(v["most"]) // int(v["rate"])
     lengths = [0, 1, 2, 3, -rng.randint(1, 9), 7, most, most + 1, rng.randint(3, 12), 2 * most + rng.randint(3, 9)]
-    return [(day(s), day(s + n)) for s, n in zip(starts, lengths)]
+    year = date(2024, 1, 1)
+    return [(str(year + timedelta(s)), str(year + timedelta(s + n))) for s, n in zip(starts, lengths)]
 
 family("rental", draw_rental,
        'Write rental(start, end), which returns what a rental from one date to another costs. Both dates are '
@@ -801,8 +763,7 @@ def draw_clean(rng, v):
         words = [rng.choice(WORDS[:6] + ["42", "7up", "x_y", "a-b", "don't", "Ok!"]) for _ in range(rng.randint(1, 6))]
         words += [rng.choice(words)] if rng.random() < 0.5 else []
         return "  ".join(rng.choice([w, w.title(), w.upper()]) for w in words)
-    blank = rng.choice(["12 345", "?! ...", "_ __"])
-    return [(t,) for t in ["", blank, "cat", "go go go", *(text() for _ in range(6))]]
+    return ["", rng.choice(["12 345", "?! ...", "_ __"]), "cat", "go go go", *(text() for _ in range(6))]
 
 family("clean", draw_clean,
        "Write clean(text), which turns free text that people typed into a short tidy name: unwanted characters go, "
@@ -834,8 +795,7 @@ def draw_quiz(rng, v):
     calls = []
     for kind in ["none", "perfect", "wrong", "blank", "shouted", *["mixed"] * 5]:
         key = [rng.choice("abcd") for _ in range(0 if kind == "none" else rng.randint(4, 12))]
-        given = {"perfect": key, "wrong": ["e" for _ in key], "blank": ["" for _ in key],
-                 "shouted": [k.upper() for k in key]}
+        given = {"perfect": key, "wrong": ["e"] * len(key), "blank": [""] * len(key), "shouted": [*map(str.upper, key)]}
         mixed = [rng.choice([k, k, k, k, k.upper(), rng.choice("abcd"), ""]) for k in key]
         calls.append((given.get(kind, mixed), key))
     return calls
@@ -880,7 +840,7 @@ def draw_intervals(rng, v):
             result.append((end, at) if rng.random() < 0.2 else (at, end))
             at = end + rng.choice([-1, gap - 1, gap, gap + 1, gap + 2, rng.randint(0, 9)])
         return rng.sample(result, len(result))
-    return [([],)] + [(spans(),) for _ in range(9)]
+    return [[], *(spans() for _ in range(9))]
 
 family("intervals", draw_intervals,
        "Write busy(spans), which merges the [start, end] pairs of a calendar into busy periods and reports on them.", [
@@ -915,7 +875,7 @@ def draw_leaders(rng, v):
         rows = rows_of(rng, v["field"], numbers + rng.choices(numbers, k=2))
         names = rng.sample(WORDS, len(rows))
         lists.append([{**r, "name": name, "age": rng.randint(18, 70)} for r, name in zip(rows, names)])
-    return [(rows,) for rows in lists]
+    return lists
 
 family("leaders", draw_leaders,
        "Write leaders(rows), which returns the names for the top of a leader board, the highest first. Rows are "
@@ -935,10 +895,8 @@ def leaders(rows):
 
 
 def draw_window(rng, v):
-    def reading():
-        return None if rng.random() < 0.15 else round(rng.uniform(0, 50), 4)
     lengths = [0, 1, int(v["width"]) - 1, int(v["width"]), *(rng.randint(3, 10) for _ in range(6))]
-    return [([reading() for _ in range(n)],) for n in lengths]
+    return [[None if rng.random() < 0.15 else round(rng.uniform(0, 50), 4) for _ in range(n)] for n in lengths]
 
 family("window", draw_window,
        "Write smooth(values), which returns a sliding statistic over a list of sensor readings, some of which may "
@@ -973,7 +931,7 @@ def draw_parse(rng, v):
         name = rng.choice(["size", "Size", "color", "Mode", "depth", ""])
         value = rng.choice(["7", "red", "Big one", "x=1", "a:b", "p,q", "m;n", "~", ""])
         return name + (rng.choice([v["equals"], f" {v['equals']} "]) + value if rng.random() < 0.8 else "")
-    return [("",)] + [(v["pairs"].join(part() for _ in range(rng.randint(1, 6))),) for _ in range(9)]
+    return ["", *(v["pairs"].join(part() for _ in range(rng.randint(1, 6))) for _ in range(9))]
 
 family("parse", draw_parse,
        "Write read_settings(line), which turns one line of settings, pairs of a name and a value, into a dict of "
@@ -1010,9 +968,8 @@ def read_settings(line):
 
 def draw_tax(rng, v):
     a, b = int(v["allowance"]), int(v["allowance"]) + int(v["bracket"])
-    incomes = [0, a - 1, a + rng.randint(1, 60), b, b + rng.randint(1, 60), *(rng.randint(a, b) for _ in range(2)),
-               *(rng.randint(b, 3 * b) for _ in range(3))]
-    return [(n,) for n in incomes]
+    return [0, a - 1, a + rng.randint(1, 60), b, b + rng.randint(1, 60), *(rng.randint(a, b) for _ in range(2)),
+            *(rng.randint(b, 3 * b) for _ in range(3))]
 
 family("tax", draw_tax,
        "Write tax(income), which returns the tax owed on an income: nothing up to an allowance, one rate for the "
@@ -1043,12 +1000,10 @@ def tax(income):
 
 PAGES = {}
 TAILWIND = '<link href="https://cdn.jsdelivr.net/npm/tailwindcss@2.2.19/dist/tailwind.min.css" rel="stylesheet">'
-BRIGHT = {"red": "bg-red-500", "yellow": "bg-yellow-500", "green": "bg-green-500", "blue": "bg-blue-500",
-          "purple": "bg-purple-500", "pink": "bg-pink-500", "dark gray": "bg-gray-800", "dark blue": "bg-blue-900"}
-PALE = {"white": "bg-white", "light gray": "bg-gray-200", "light yellow": "bg-yellow-200",
-        "light green": "bg-green-200", "light blue": "bg-blue-200", "light pink": "bg-pink-200"}
-INK = {"black": "text-black", "red": "text-red-600", "green": "text-green-600", "blue": "text-blue-600",
-       "purple": "text-purple-600"}
+BRIGHT = {c: f"bg-{c}-500" for c in ["red", "yellow", "green", "blue", "purple", "pink"]} | {
+    "dark gray": "bg-gray-800", "dark blue": "bg-blue-900"}
+PALE = {"white": "bg-white"} | {f"light {c}": f"bg-{c}-200" for c in ["gray", "yellow", "green", "blue", "pink"]}
+INK = {"black": "text-black"} | {c: f"text-{c}-600" for c in ["red", "green", "blue", "purple"]}
 
 
 def choice(name, told, values):
@@ -1112,7 +1067,7 @@ page("login", "Make a page where people log in.", [
 page("profile", "Make a page about me.", [
     PAGE_COLOUR, layout_of("layout", "picture", {"row": "flex", "column": "block"}), colour_of("box", "main part"),
     words_of("job", TEXT, ["Painter", "Teacher", "Doctor", "Writer"]), colour_of("foot", 'footer "[^"]*"')],
-    '<body class="$page"><div class="p-16 $layout"><img src="https://picsum.photos/id/48/400/300">'
+    f'<body class="$page"><div class="p-16 $layout">{PHOTO}'
     '<main class="$box p-20 text-white"><h1 class="text-6xl">Robin</h1><p class="text-4xl">$job</p></main>'
     '</div><footer class="$foot p-12">Contact</footer></body>')
 page("news", "Make a page with the news.", [
@@ -1135,8 +1090,7 @@ page("menu", "We would like a page with the menu of our restaurant.", [
     size_of("size", r'heading "(Starters|Mains|Desserts)"', {"small": "text-xl", "large": "text-5xl"}),
     words_of("dish", 'list item "[^"]*"', ["Grilled fish with rice", "Roast chicken with beans",
                                             "Mushroom pie with salad"]),
-    order_of("order", *DISHES),
-    presence_of("foot", 'footer( "[^"]*")?', {
+    order_of("order", *DISHES), presence_of("foot", 'footer( "[^"]*")?', {
         "yes": '<footer class="bg-gray-800 text-white p-10">Open daily from noon</footer>', "no": ""})],
     '<body class="$page"><header class="$bar p-10 text-white">'
     '<h1 class="text-5xl $place">The Green Table</h1></header><main class="p-12"><h2 class="$ink $size">Mains</h2>'
@@ -1148,8 +1102,7 @@ page("gallery", "I want a page that shows my photographs.", [
     words_of("label", BUTTON, ["See more", "Hire me", "Write to me"]), colour_of("button", BUTTON),
     place_of("where", BUTTON)],
     '<body class="$page"><nav class="$bar p-8 text-white text-4xl $side">My photographs</nav>'
-    '<main class="p-12 $columns">' + 4 * PHOTO +
-    '</main><footer class="p-8 $where">'
+    f'<main class="p-12 $columns">{4 * PHOTO}</main><footer class="p-8 $where">'
     '<button class="$button p-6 text-2xl text-white">$label</button></footer></body>')
 page("dashboard", "Build a page on which our team sees this week's numbers.", [
     PAGE_COLOUR, colour_of("bar", "sidebar"),
@@ -1166,9 +1119,8 @@ page("travel", "Please design a page for our travel agency.", [
     colour_of("sea", 'section "By the sea"', PALE), colour_of("hills", 'section "In the hills"', PALE),
     words_of("verb", BUTTON, ["Book now", "Ask for dates", "Plan a trip"]),
     colour_of("button", BUTTON), presence_of("picture", "picture", {"yes": PHOTO, "no": ""})],
-    '<body><header class="$bar p-16 text-white"><h1 class="$size $place">Far and Away</h1>'
-    '</header>$picture$order<div class="p-12">'
-    '<button class="$button text-white p-8 text-2xl">$verb</button></div></body>')
+    '<body><header class="$bar p-16 text-white"><h1 class="$size $place">Far and Away</h1></header>$picture$order'
+    '<div class="p-12"><button class="$button text-white p-8 text-2xl">$verb</button></div></body>')
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -1194,14 +1146,7 @@ or output. It always returns a value.
 CALLS:
 Ten different calls of the function, one a line, with literal arguments, that reach the edge cases of the details.
 """
-
-
-def parsed(text, mode="exec"):
-    """The syntax tree of a program or expression, or None."""
-    try:
-        return ast.parse(text, mode=mode)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
+UNPARSABLE = (SyntaxError, ValueError, RecursionError, MemoryError)  # what ast.parse raises
 
 
 def parse_task(raw):
@@ -1210,8 +1155,9 @@ def parse_task(raw):
     if not m:
         return None, "not in the form asked for"
     description, code = re.sub(r"\s+", " ", m[1]), m[2].strip() + "\n"
-    tree = parsed(code)
-    if not tree:
+    try:
+        tree = ast.parse(code)
+    except UNPARSABLE:
         return None, "code does not parse"
     if code.count("\n") > 50:
         return None, "more than 50 lines"
@@ -1219,9 +1165,10 @@ def parse_task(raw):
     calls = {}  # line -> the function that it calls
     for line in m[3].splitlines():
         line = re.sub(r"^\s*(?:\d+[.)]\s|[-*]\s)?\s*`?|`?\s*$", "", line)
-        match parsed(line, "eval"):
-            case ast.Expression(ast.Call(ast.Name(name))) if name in functions:
-                calls.setdefault(line, name)
+        with suppress(*UNPARSABLE):
+            match ast.parse(line, mode="eval"):
+                case ast.Expression(ast.Call(ast.Name(name))) if name in functions:
+                    calls.setdefault(line, name)
     if not calls:
         return None, "no call of a function of its own"
     name = Counter(calls.values()).most_common(1)[0][0]
@@ -1233,16 +1180,10 @@ def parse_task(raw):
     return new_task("backend", description, code, test_cases={str(i): c for i, c in enumerate(calls, 1)}), None
 
 
-def shingles(text, n=5):
-    """The set of word 5-grams of a text (shorter texts: all words as one)."""
-    w = re.findall(r"\w+", text.lower())
-    return {tuple(w[i:i + n]) for i in range(max(1, len(w) - n + 1))}
-
-
 def normalised(code):
     """A program's syntax tree without docstrings, annotations and the names of its functions, as one string."""
     tree = ast.parse(code)
-    names = {n.name: f"f{i}" for i, n in enumerate(n for n in tree.body if isinstance(n, ast.FunctionDef))}
+    names = {n.name: f"f{i}" for i, n in enumerate(tree.body) if isinstance(n, ast.FunctionDef)}
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef):
             node.returns, node.name = None, names.get(node.name, node.name)
@@ -1257,10 +1198,9 @@ def normalised(code):
 
 def duplicate(task, sources, descriptions, similar):
     """Why a task is too much like one that was accepted before; None if it is not, and from now on it is one of them.
-
-    sources, descriptions: of the tasks that were accepted so far, normalised and as sets of 5-grams.
-    """
-    source, mine = normalised(task["ground_truth"]), shingles(task["problem_description"])
+    sources, descriptions: of the tasks that were accepted so far, normalised and as sets of word 5-grams."""
+    source, words = normalised(task["ground_truth"]), re.findall(r"\w+", task["problem_description"].lower())
+    mine = {tuple(words[i:i + 5]) for i in range(max(1, len(words) - 4))}  # all words as one where they are few
     if source in sources:
         return "duplicate source"
     for other in descriptions:
@@ -1282,15 +1222,14 @@ def write_llm(args):
     outs = open_splits(args, settings, inputs, key)
     attempts = Output(Path(args.out or f"data/{args.domain}") / "attempts.jsonl", settings, inputs, args.overwrite, key)
     accepted, responses = (set(), []), {}  # responses: of attempts whose task a kill has lost
-    for out in outs.values():
-        for task in out.records() if out.done else ():
-            duplicate(task, *accepted, args.similar)
+    for task in itertools.chain.from_iterable(out.records() for out in outs.values() if out.done):
+        duplicate(task, *accepted, args.similar)
     for attempt in attempts.records() if attempts.done else ():
         if attempt["verdict"] == "kept" and not any(attempts.key_of(attempt) in out.done for out in outs.values()):
             responses[attempts.key_of(attempt)] = attempt["output"]
 
     bounds = list(itertools.accumulate(args.sizes.values()))  # of train, val and test among the hashes
-    splits = [SPLITS[bisect(bounds, hashed(excerpt) % bounds[-1])] for excerpt in excerpts]
+    splits = [SPLITS[sum(hashed(excerpt) % bounds[-1] >= bound for bound in bounds)] for excerpt in excerpts]
     todo = {split: [(i, k) for k in range(args.samples) for i in range(len(excerpts)) if splits[i] == split
                     and ((i, k) not in attempts.done or (i, k) in responses)] for split in outs}
     if not any(todo[split] and len(out.done) < out.wanted for split, out in outs.items()):
@@ -1408,7 +1347,8 @@ def parse_args():
             f"{args.source}")
     for flag, kinds in kinds_of.items():
         idle = (making not in kinds or making == "colbench" and flag.dest in SPLITS and flag.dest != args.split
-                or flag.dest == "val" and args.split_by == "row")
+                or flag.dest == "val" and args.split_by == "row"
+                or flag.dest == "request" and args.domain == "frontend")
         if idle and getattr(args, flag.dest) != flag.default:
             die(f"{flag.option_strings[0]} would do nothing here: it is for {kinds}")
     for flag in {"llm": ("in", "model"), "colbench": ("in",), "websight": ("in",)}.get(making, ()):

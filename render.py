@@ -55,6 +55,7 @@ import urllib.request
 from pathlib import Path
 
 import numpy as np
+from PIL import Image
 
 CACHE = Path(__file__).resolve().parent / "cache"
 TAILWIND_FILE = "tailwind-2.2.19.min.css"
@@ -118,8 +119,6 @@ class Picture:
     @functools.cached_property
     def rgb(self):
         """(height, width, 3) bytes; a white viewport where nothing could be rendered."""
-        from PIL import Image
-
         if not self.png:
             return np.full((VIEWPORT[1], VIEWPORT[0], 3), 255, np.uint8)
         return np.asarray(Image.open(io.BytesIO(self.png)).convert("RGB"))
@@ -159,7 +158,7 @@ class Slot:
         self.page = self.cdp = None
 
 
-class Renderer(contextlib.AbstractContextManager):
+class Renderer(contextlib.ExitStack):
     """A few browsers in the background, each with one tab that is used again and again.
 
     The browsers live in one thread with an event loop of its own, so render() may be called from any thread, and
@@ -168,24 +167,24 @@ class Renderer(contextlib.AbstractContextManager):
     """
 
     def __init__(self, browsers=2, timeout=10.0, isolation="auto", cache=CACHE, pages_per_tab=200, remember=False):
+        super().__init__()
         self.stylesheet, self.executable = load_stylesheet(cache), find_chromium()
         self.timeout, self.pages_per_tab = timeout, pages_per_tab
         self.cache, self.remember = Path(cache), remember
         self.ladder = isolation_ladder(isolation)
         self.folder = Path(tempfile.mkdtemp(prefix="render-"))
+        self.callback(shutil.rmtree, self.folder, ignore_errors=True)  # by close(), also at the end of a `with`
         self.folder.chmod(0o755)  # the browser may run as another user
         self.fonts, self.fonts_environment = pinned_fonts(self.folder)
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever, name="renderer", daemon=True)
         self.thread.start()
+        self.callback(self._end)
         try:
             asyncio.run_coroutine_threadsafe(self._start(browsers), self.loop).result()
         except BaseException:
             self.close()
             raise
-
-    def __exit__(self, *_):
-        self.close()
 
     def render(self, page, layout=False):
         """HTML -> Picture. Whatever a page does, nothing is raised: `status` says what went wrong."""
@@ -209,15 +208,12 @@ class Renderer(contextlib.AbstractContextManager):
         for future in waiting:
             yield future.result()
 
-    def close(self):
-        if self.loop.is_closed():
-            return
+    def _end(self):
         with contextlib.suppress(TimeoutError):  # the browsers have been killed by process id by then
             asyncio.run_coroutine_threadsafe(asyncio.wait_for(self._stop(), 20), self.loop).result()
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.thread.join(timeout=10)
         self.loop.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
 
     # -- inside the loop's thread: one page's way through a browser
 
@@ -233,15 +229,18 @@ class Renderer(contextlib.AbstractContextManager):
         try:
             for _ in range(3):
                 result = await self._try(slot, page, layout, picture)
-                # Where the browser died, or was given hardly any time on a busy machine, the page is not to blame: it
-                # has another chance, on a fresh browser.
+                # Where the browser died, or hardly got a processor, the page is not to blame: it gets a fresh browser.
                 if not result.status.startswith("error") and not (result.status == "timeout" and slot.starved):
                     break
-            if kept and result.status == "ok":
-                keep_layout(kept, result.layout)
-            return result
         finally:
             self.idle.put_nowait(slot)
+        if kept and result.status == "ok":
+            with contextlib.suppress(OSError):  # where nothing can be written, the page is measured again
+                kept.parent.mkdir(exist_ok=True)
+                part = kept.with_suffix(f".{os.getpid()}")  # whole or not at all, as others read it
+                part.write_text(json.dumps(result.layout))
+                part.replace(kept)
+        return result
 
     async def _try(self, slot, page, layout, picture):
         started, slot.starved = time.monotonic(), True  # what goes wrong before the page is served is not its fault
@@ -256,12 +255,10 @@ class Renderer(contextlib.AbstractContextManager):
                     work.cancel()
                     raise TimeoutError
             result = work.result()
-        except TimeoutError:
-            slot.kill()
-            result = Picture("timeout")
         except Exception as problem:
             slot.kill()
-            result = Picture(f"error: {(str(problem).splitlines() or [type(problem).__name__])[0][:200]}")
+            what = (str(problem).splitlines() or [type(problem).__name__])[0][:200]
+            result = Picture("timeout" if isinstance(problem, TimeoutError) else f"error: {what}")
         result.seconds = time.monotonic() - started
         return result
 
@@ -329,18 +326,14 @@ class Renderer(contextlib.AbstractContextManager):
         problem = "this system cannot give the isolation that was asked for"
         for way in self.ladder:
             try:
-                browser = await self._launch_by(way, slot)
+                return await self._launch_by(way, slot)
             except Exception as failure:
-                problem = failure
+                problem = str(failure).partition("\n")[0]
                 slot.kill()
-                continue
-            self.ladder = [way]
-            self.isolation, self.chromium_sandbox, self.version = way[0], way[3], browser.version
-            return browser
-        raise RuntimeError(f"Chromium ({self.executable}) does not start: {str(problem).splitlines()[0]}")
+        raise RuntimeError(f"Chromium ({self.executable}) does not start: {problem}")
 
     async def _launch_by(self, way, slot):
-        _, before, unprivileged, sandbox = way
+        isolation, before, unprivileged, sandbox = way
         shutil.rmtree(slot.folder, ignore_errors=True)
         profile = slot.folder / "profile"
         profile.mkdir(parents=True)
@@ -353,8 +346,10 @@ class Renderer(contextlib.AbstractContextManager):
         script.chmod(0o755)
         environment = {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "HOME": str(profile), "TMPDIR": str(profile),
                        "LANG": "C.UTF-8", "TZ": "UTC", **self.fonts_environment}
-        return await self.playwright.chromium.launch(executable_path=str(script), args=BROWSER_FLAGS, env=environment,
-                                                     chromium_sandbox=sandbox, timeout=30_000)
+        browser = await self.playwright.chromium.launch(
+            executable_path=str(script), args=BROWSER_FLAGS, env=environment, chromium_sandbox=sandbox, timeout=30_000)
+        self.ladder, self.isolation, self.chromium_sandbox, self.version = [way], isolation, sandbox, browser.version
+        return browser
 
     async def _answer(self, slot, page, route):
         """Serve the page itself and what stands in for the few things it may name; refuse all else."""
@@ -370,15 +365,6 @@ class Renderer(contextlib.AbstractContextManager):
         except Exception:
             if slot.page is page:  # else the browser was ended meanwhile, and nobody waits for the answer
                 raise
-
-
-def keep_layout(file, layout):
-    """Whole or not at all, as others read it; where nothing can be written, the page is measured again."""
-    part = file.with_suffix(f".{os.getpid()}")
-    with contextlib.suppress(OSError):
-        file.parent.mkdir(exist_ok=True)
-        part.write_text(json.dumps(layout))
-        part.replace(file)
 
 
 # ------------------------------------------------------------------------------------------------ similarity
@@ -397,7 +383,7 @@ def pool(picture, cells):
     return picture.reshape(cells, height // cells, cells, width // cells, channels).mean(axis=(1, 3))
 
 
-def layout_embedding(rgb, view="page"):
+def layout_embedding(rgb, view):
     """A picture -> a unit vector of colours and edges on grids, without any learned weight.
 
     The view (whole page, or its centre square) is scaled to 128 x 128. Five parts, each of unit length, so that the
@@ -406,12 +392,9 @@ def layout_embedding(rgb, view="page"):
     across and down) on grids of 8 and 16, which see text, borders and order. White is zero, so that two pages are not
     alike for being mostly white.
     """
-    from PIL import Image
-
     if view == "centre":
-        height, width = rgb.shape[:2]
-        side = min(height, width)
-        top, left = (height - side) // 2, (width - side) // 2
+        side = min(rgb.shape[:2])
+        top, left = ((size - side) // 2 for size in rgb.shape[:2])
         rgb = rgb[top:top + side, left:left + side]
     picture = Image.fromarray(rgb).resize((128, 128), Image.Resampling.BOX)
     ink = 1.0 - np.asarray(picture, np.float32) / 255.0  # (128, 128, 3)
@@ -420,8 +403,7 @@ def layout_embedding(rgb, view="page"):
     edges[:, 1:, 0] = np.abs(np.diff(grey, axis=1))
     edges[1:, :, 1] = np.abs(np.diff(grey, axis=0))
     parts = [pool(ink, 4), pool(ink, 8), pool(ink, 16), pool(edges, 8), pool(edges, 16)]
-    parts = [part.ravel() / max(float(np.linalg.norm(part)), 1e-12) for part in parts]
-    vector = np.concatenate(parts)
+    vector = np.concatenate([part.ravel() / max(float(np.linalg.norm(part)), 1e-12) for part in parts])
     return vector / max(float(np.linalg.norm(vector)), 1e-12)
 
 
@@ -430,9 +412,7 @@ def load_encoder(name="layout", device=None):
 
     A picture is a Picture or an (H, W, 3) array. Records carry embed.name, so that no encoders are mixed.
     """
-    if name == "layout":
-        embed_rgb = layout_embedding
-    else:
+    if name != "layout":
         try:
             import torch
             from transformers import AutoImageProcessor, AutoModel
@@ -443,20 +423,19 @@ def load_encoder(name="layout", device=None):
             features_of, side = model.get_image_features, model.config.vision_config.image_size
         except (ImportError, OSError, ValueError, AttributeError) as problem:
             raise RuntimeError(f"the image encoder {name!r} cannot be loaded as a CLIP or SigLIP: "
-                               f"{str(problem).splitlines()[0]}") from None
-
-        def embed_rgb(rgb, view):
-            from PIL import Image
-            image = Image.fromarray(rgb)
-            if view == "page":  # at the encoder's own size, its processor has nothing left to crop
-                image = image.resize((side, side), Image.Resampling.BICUBIC, reducing_gap=3.0)
-            with torch.inference_mode():
-                features = features_of(**processor(images=image, return_tensors="pt").to(device))
-            features = getattr(features, "pooler_output", features)[0].float().cpu().numpy()
-            return features / max(float(np.linalg.norm(features)), 1e-12)
+                               + str(problem).partition("\n")[0]) from None
 
     def embed(picture, view="page"):
-        return embed_rgb(picture.rgb if isinstance(picture, Picture) else np.ascontiguousarray(picture), view)
+        rgb = picture.rgb if isinstance(picture, Picture) else np.ascontiguousarray(picture)
+        if name == "layout":
+            return layout_embedding(rgb, view)
+        image = Image.fromarray(rgb)
+        if view == "page":  # at the encoder's own size, its processor has nothing left to crop
+            image = image.resize((side, side), Image.Resampling.BICUBIC, reducing_gap=3.0)
+        with torch.inference_mode():
+            features = features_of(**processor(images=image, return_tensors="pt").to(device))
+        features = getattr(features, "pooler_output", features)[0].float().cpu().numpy()
+        return features / max(float(np.linalg.norm(features)), 1e-12)
 
     embed.name = name
     return embed
@@ -560,11 +539,10 @@ def compare_pages(agent, reference):
         elif not r["text"] and r["tag"] not in ("main", "div"):
             for axis, more, less in ((2, "wider", "narrower"), (3, "taller", "less tall")):
                 ratio = (r["box"][axis] + 8) / (a["box"][axis] + 8)
+                change = max(ratio, 1 / ratio)
                 # that a container is taller because something in it is missing or extra has been said already
-                if max(ratio, 1 / ratio) > 1.3 and (
-                        axis == 2 or {pairs.get(k) for k in r["inside"]} == a["inside"]):
-                    say(0.01 + 0.5 * abs(1 - 1 / max(ratio, 1 / ratio)) * share(r), i,
-                        f"{name} should be {more if ratio > 1 else less}")
+                if change > 1.3 and (axis == 2 or {pairs.get(k) for k in r["inside"]} == a["inside"]):
+                    say(0.01 + 0.5 * (1 - 1 / change) * share(r), i, f"{name} should be {more if ratio > 1 else less}")
     for (container, change), entries in shared.items():
         _, order, name = entries[0]
         if len(entries) > 1:
@@ -619,30 +597,25 @@ def match_elements(mine, theirs):
     pair_texts(lambda a, r: a["tag"] == r["tag"])  # the same kind: its words are wrong
 
     # Containers and pictures: what is inside decides, then the order among their kind.
-    boxes = []
-    ranks_mine, ranks_theirs = ranks(mine), ranks(theirs)
-    for i, (kind, rank) in ranks_theirs.items():
-        for j, (other_kind, other_rank) in ranks_mine.items():
-            if other_kind != kind:
-                continue
+    boxes, kinds = [], by_kind(mine)
+    for kind, of_kind in by_kind(theirs).items():
+        for (rank, i), (other_rank, j) in itertools.product(enumerate(of_kind), enumerate(kinds.get(kind, []))):
             a, r = mine[j], theirs[i]
             common = sum(pairs.get(k) in a["inside"] for k in r["inside"])
-            if common == 0 and a["texts"] and r["texts"] and r["tag"] not in LANDMARKS:
-                continue  # two blocks that share no word are two different blocks
-            boxes.append((-common / max(1, r["texts"], a["texts"]), abs(other_rank - rank), i, j))
+            if common or not (a["texts"] and r["texts"]) or r["tag"] in LANDMARKS:  # else two blocks: no word in common
+                boxes.append((-common / max(1, r["texts"], a["texts"]), abs(other_rank - rank), i, j))
     for _, _, i, j in sorted(boxes):
         pair(i, j)
     return pairs
 
 
-def ranks(elements):
-    """Index -> (kind, how many of its kind come before it), of each element without words of its own."""
-    before, found = {}, {}
+def by_kind(elements):
+    """{kind: the indices, in order, of the elements of this kind that have no words of their own}."""
+    found = {}
     for k, element in enumerate(elements):
         if not element["text"]:
             kind = "block" if element["tag"] in ("section", "article") else KINDS.get(element["tag"], "block")
-            found[k] = kind, before.get(kind, 0)
-            before[kind] = found[k][1] + 1
+            found.setdefault(kind, []).append(k)
     return found
 
 
@@ -720,9 +693,8 @@ def describe(elements, index):
     """An element in words: `the button "Buy"`, `the header`, `the section "Prices"` (by the first words inside it)."""
     element = elements[index]
     kind = KINDS.get(element["tag"], "text" if element["text"] else "block")
-    words = element["text"]
-    if not words and element["tag"] not in LANDMARKS:
-        words = next((elements[k]["text"] for k in sorted(element["inside"]) if elements[k]["text"]), "")
+    inside = [] if element["tag"] in LANDMARKS else sorted(element["inside"])
+    words = next((elements[k]["text"] for k in [index, *inside] if elements[k]["text"]), "")
     return f"the {kind} {quote(words)}" if words else f"the {kind}"
 
 
@@ -826,11 +798,10 @@ def find_chromium():
         names += sorted(map(str, folder.glob(pattern)), reverse=True)
     if named := os.environ.get("CHROMIUM_PATH"):
         names = [named]
-    found = [path for path in map(shutil.which, names) if path]
-    if not found:
-        raise RuntimeError(f"no Chromium was found{f' at CHROMIUM_PATH={named}' if named else ''}: apt-get install "
-                           "chromium-headless-shell, or playwright install chromium, or set CHROMIUM_PATH.")
-    return found[0]
+    if found := next(filter(None, map(shutil.which, names)), None):
+        return found
+    raise RuntimeError(f"no Chromium was found{f' at CHROMIUM_PATH={named}' if named else ''}: apt-get install "
+                       "chromium-headless-shell, or playwright install chromium, or set CHROMIUM_PATH.")
 
 
 # Rendering must not depend on the clock, the display or the machine's taste; and nothing may phone home.
@@ -840,8 +811,7 @@ BROWSER_FLAGS = [
     "--disable-checker-imaging", "--disable-image-animation-resync", "--disable-threaded-animation",
     "--disable-threaded-scrolling", "--disable-new-content-rendering-timeout", "--disable-partial-raster",
     "--disable-skia-runtime-opts",
-    # lazy pictures load; moving ones show frame one
-    "--blink-settings=imagesLazyLoadingEnabled=false,imageAnimationPolicy=2",
+    "--blink-settings=imagesLazyLoadingEnabled=false,imageAnimationPolicy=2",  # pictures: none lazy, none moving
     "--disable-remote-fonts", "--disable-extensions", "--disable-sync", "--no-pings", "--dns-prefetch-disable",
     "--proxy-server=http://127.0.0.1:9", "--proxy-bypass-list=<-loopback>", "--host-resolver-rules=MAP * ~NOTFOUND",
     "--disable-features=Translate,BackForwardCache,Prerender2,SpeculationRulesPrefetchProxy,WebRtc,"
@@ -953,8 +923,7 @@ want_layout => {
     while (up && !index.has(up)) up = get(up, 'parentNode');
     const tag = get(e, 'tagName').toUpperCase(), style = getComputedStyle(e);
     const box = Element.prototype.getBoundingClientRect.call(e);
-    if (style.display === 'none' || style.visibility !== 'visible' || Number(style.opacity) < 0.05) continue;
-    if (box.width < 1 || box.height < 1) continue;
+    if (style.visibility !== 'visible' || Number(style.opacity) < 0.05 || box.width < 1 || box.height < 1) continue;
     if (tag !== 'SVG' && e instanceof SVGElement) continue;   // a drawing counts as one thing
     let text = '', ink = null;
     for (const child of get(e, 'childNodes')) {
@@ -996,7 +965,6 @@ def die(message):
 def self_test(renderer):
     """Is this machine's set-up sound? Prints what it finds; True if all is well."""
     server = socket.create_server(("127.0.0.1", 0))  # hears of every connection
-    server.setblocking(False)
     here = f"http://127.0.0.1:{server.getsockname()[1]}"
     good = (f'<!DOCTYPE html><html><head><link href="{TAILWIND_LINK}" rel="stylesheet"></head>'
             '<body class="bg-blue-500"><h1 class="text-white">A</h1></body></html>')
@@ -1037,17 +1005,14 @@ def render_page(renderer, args):
 
 def parse_args():
     parser = argparse.ArgumentParser(description="HTML to pictures in a shut-in Chromium, and how alike two pages are.")
-    # what to do
     parser.add_argument("--setup", action="store_true", help="fetch Tailwind's stylesheet, look for Chromium")
     parser.add_argument("--self-test", action="store_true",
                         help="render a few pages and check isolation and determinism; exit code 1 on failure")
-    # in and out
     parser.add_argument("--in", dest="source", metavar="FILE", help="an .html file")
     parser.add_argument("--out", metavar="FILE", help="the PNG to write")
     parser.add_argument("--compare", metavar="FILE",
                         help="another .html file: print the cosine in both views and the differences in words")
     parser.add_argument("--overwrite", action="store_true", help="replace what is at --out")
-    # how
     parser.add_argument("--encoder", default="layout", help='"layout", or a CLIP or SigLIP (default: layout)')
     return parser.parse_args()
 

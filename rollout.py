@@ -15,9 +15,8 @@ engine batches whatever is ready.
 
 Simulators (--simulator): scripted answers from the task's facts (or, for pages, by comparing the two layouts); a
 folder, hub name or URL plays the human with the reference in its prompt, at temperature 0; human is you, at the
-terminal (of pages you get PNG files). For pages a model behind a URL must be a vision model: it gets pictures of both
-pages (a local model gets the sources instead). A reply that ends inside a thought is asked for again with more room; if
-that does not help, a neutral sentence stands in, and is counted.
+terminal. For pages a model behind a URL must be a vision model: it gets pictures of both pages (a local model gets the
+sources instead). A reply that never comes out of its thought is replaced by a neutral sentence, and counted.
 
 Best-of-N (--best-of-n, Fig. 3a of the paper): at each turn N actions are sampled and a step reward picks one: the
 critic's advantage A(o_t, a_t, c) (Eq. 3) with or without c, a value head, or an LLM judge in a knock-out of pairs.
@@ -61,7 +60,7 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import accumulate, islice
 from pathlib import Path
 from types import SimpleNamespace
@@ -72,7 +71,10 @@ from sandbox import (
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")    # before torch comes: its idle threads sleep instead of spinning
 REPLY_LIMIT = {"backend": 400, "frontend": 1000}    # characters of a simulator's reply (paper, section 3)
-REFERENCE_QUOTE = 25    # characters of a line of the reference that, repeated in a reply, count as a leak
+IN_FLIGHT, CANDIDATES_IN_FLIGHT = 512, 64    # episodes, and trajectories at --candidates, until vLLM on a CPU is full
+REFERENCE_QUOTE = 25    # characters of a line of the reference that, repeated in a reply, count as a leak, as these do:
+CODE_SIGNS = re.compile(
+    r"```|\bdef \w+\(|\blambda\b[^.]*:|^\s*(import|from|return|for|if|while) .*[:=(]|==|</?\w+[^>]*>", re.M)
 COUNT, SIZE = number(int, least=1), number(int, least=0)    # argparse types
 NO_REPLY = "Sorry, I cannot say. Please go on."    # stands in for a reply that never came out of its thought
 # What a candidates record does not take over from its trajectory; keys that we do not know are carried through.
@@ -173,23 +175,23 @@ def continuations(record, count, max_turns):
     numbers the episodes of a task; `continues` says of which episode, turn and candidate each is the rest.
     """
     texts, prompt, turn = [c["output"] for c in record["candidates"]], record["prompt"], record["turn"]
-    system = prompt[0]["content"] if prompt[0]["role"] == "system" else ""
+    system, before = (prompt[0]["content"], prompt[1:]) if prompt[0]["role"] == "system" else ("", prompt)
     found = []
-    for index, candidate in enumerate(record["candidates"]):
+    for text in dict.fromkeys(texts):
+        index = texts.index(text)
         first = ((record["sample"] * max_turns + turn) * len(texts) + index) * count
-        last = parse_response(texts[index])[1] is not None or turn == max_turns - 1
-        given = {"system": system, "before": prompt[bool(system):], "action": Response(
-            texts[index], candidate.get("output_ids")), "continues": [record["sample"], turn, index]}
-        if texts.index(texts[index]) == index:
-            found += [(first + k, given) for k in range(1 if last else count)]
+        last = parse_response(text)[1] is not None or turn == max_turns - 1
+        action = Response(text, record["candidates"][index].get("output_ids"))
+        given = {"system": system, "before": before, "action": action, "continues": [record["sample"], turn, index]}
+        found += [(first + k, given) for k in range(1 if last else count)]
     return found
 
 
 async def play_all(todo, play, made_by, output, concurrency, person):
     """Play everything in todo, each at its own pace, and write the records as they come; returns totals.
 
-    play: an item of todo -> its records; made_by: what each record says of its models; person: whether someone at the
-    terminal plays the human. However it ends, a line says what was done.
+    play: an item -> its records; made_by: what each record says of its models; person: whether you play the human.
+    However it ends, a line says what was done.
     """
     from tqdm import tqdm
     bar = tqdm(total=len(todo), unit="episode" if "seed" in made_by else "trajectory", disable=person, smoothing=0.05,
@@ -334,10 +336,6 @@ def as_text(dialogue):
     return "\n\n".join(f"{names[message['role']]}: {message['content']}" for message in dialogue)
 
 
-CODE_SIGNS = re.compile(
-    r"```|\bdef \w+\(|\blambda\b[^.]*:|^\s*(import|from|return|for|if|while) .*[:=(]|==|</?\w+[^>]*>", re.M)
-
-
 def leaks_code(reply, reference):
     """Whether a simulator's reply contains code, or a line of the reference."""
     lines = [line.strip() for line in reference.splitlines()]
@@ -360,8 +358,7 @@ class Person:
             self.folder.mkdir(parents=True, exist_ok=True)
             for name, page in (("page", extract_page(said)), ("reference", task["ground_truth"])):
                 if page:
-                    picture = await self.screen.png(page)    # empty where it cannot be rendered
-                    (self.folder / f"{name}.png").write_bytes(picture)
+                    (self.folder / f"{name}.png").write_bytes(await self.screen.png(page))
                     said = said.replace(page, f"({name}.png)")
         print("\n" + as_text([dialogue[-2], {"role": "assistant", "content": said}]))
         while True:
@@ -489,9 +486,8 @@ HTML in <html> ... </html>, styled with Tailwind CSS classes alone, linked as
 No JavaScript. The only pictures are those at https://picsum.photos/id/48/W/H, in any width W and height H. You may \
 think first; if you do, write "OUTPUT:" after your thoughts."""
 
-SIMULATOR_PROMPT = {"backend": """\
-You play a human who wants help with a Python function. You cannot read or write code, but \
-you know exactly how the function must behave: just like this reference, which the assistant cannot see.
+SIMULATOR_PROMPT = {"backend": """You play a human who wants help with a Python function. You cannot read or write \
+code, but you know exactly how the function must behave: just like this reference, which the assistant cannot see.
 
 {reference}
 
@@ -518,12 +514,11 @@ Never write or quote code. If the assistant showed no page, ask for one.
 
 Reply:"""}
 
-VISION_PROMPT = """\
-You play a human who has a web page in mind and cannot read code. You asked an assistant: "{request}" \
-Here are two pictures: the assistant's page, and the page that you have in mind, which the assistant cannot see. Tell \
-the assistant the one or two most outstanding visual differences (layout, colours, texts, sizes, pictures) and what \
-you want instead, in plain words, in at most four sentences. Never write code. If there is no difference worth \
-naming, say so."""
+VISION_PROMPT = """You play a human who has a web page in mind and cannot read code. You asked an assistant: \
+"{request}" Here are two pictures: the assistant's page, and the page that you have in mind, which the assistant \
+cannot see. Tell the assistant the one or two most outstanding visual differences (layout, colours, texts, sizes, \
+pictures) and what you want instead, in plain words, in at most four sentences. Never write code. If there is no \
+difference worth naming, say so."""
 
 JUDGE_PROMPT = """A human wants what is described here, and has exactly this in mind:
 
@@ -591,7 +586,8 @@ class LocalEngine:
         """Sample while there is work."""
         while self.waiting or self.running:
             await asyncio.sleep(0)    # whoever was just answered asks again
-            requests = self.take()
+            size = self.next_size()
+            requests, self.waiting = self.waiting[:size], self.waiting[size:]
             self.running.update({request.name: request for request in requests})
             try:
                 finished = await asyncio.get_running_loop().run_in_executor(self.pool, self.sample, requests)
@@ -602,10 +598,9 @@ class LocalEngine:
             for name, samples in finished:
                 self.running.pop(name).future.set_result(samples)
 
-    def take(self):
-        """The waiting requests that go next: all."""
-        requests, self.waiting = self.waiting, []
-        return requests
+    def next_size(self):
+        """How many of the waiting requests go next: all."""
+        return len(self.waiting)
 
     def close(self):
         self.closed = True
@@ -623,16 +618,14 @@ class VLLMEngine(LocalEngine):
             os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")    # GiB
             os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
         self.in_process = os.environ.get("VLLM_ENABLE_V1_MULTIPROCESSING") == "0"
-        from vllm import AsyncEngineArgs, SamplingParams
+        from vllm import AsyncEngineArgs, AsyncLLMEngine, LLMEngine, SamplingParams
         from vllm.sampling_params import RequestOutputKind
-        from vllm.v1.engine.async_llm import AsyncLLM
-        from vllm.v1.engine.llm_engine import LLMEngine
         self.params = lambda **own: SamplingParams(logprobs=0, output_kind=RequestOutputKind.FINAL_ONLY, **own)
         # On a CPU a prompt must not be cut into chunks: after a chunk vLLM rewinds the seeded generator of the
         # request, which a CPU generator cannot do (RuntimeError: CPU Generator does not use offset).
         cpu = {} if cuda else {"enforce_eager": True, "enable_chunked_prefill": False,
                                "max_num_batched_tokens": max(16384, self.context)}
-        self.engine = (LLMEngine if self.in_process else AsyncLLM).from_engine_args(AsyncEngineArgs(
+        self.engine = (LLMEngine if self.in_process else AsyncLLMEngine).from_engine_args(AsyncEngineArgs(
             model=str(path), dtype=self.dtype, max_model_len=self.context, max_num_seqs=IN_FLIGHT,
             enable_prefix_caching=True, gpu_memory_utilization=args.gpu_memory_utilization,
             tensor_parallel_size=args.tensor_parallel_size, data_parallel_size=args.data_parallel_size,
@@ -667,10 +660,7 @@ class VLLMEngine(LocalEngine):
 
 
 class TransformersEngine(LocalEngine):
-    """Plain batches through Hugging Face transformers, for machines without vLLM.
-
-    What waits is sampled together, from prompts to last tokens; what arrives meanwhile waits for the next batch.
-    """
+    """Plain batches through transformers: what waits is sampled together to its end, what arrives meanwhile waits."""
     library = "transformers"
 
     def load(self, path, args, cuda):
@@ -678,8 +668,7 @@ class TransformersEngine(LocalEngine):
         from transformers import AutoModelForCausalLM
         from transformers.utils import logging
         logging.disable_progress_bar()
-        self.model = AutoModelForCausalLM.from_pretrained(path, dtype=self.dtype)
-        self.model.to("cuda" if cuda else "cpu").eval()
+        self.model = AutoModelForCausalLM.from_pretrained(path, dtype=self.dtype).to("cuda" if cuda else "cpu")
         config, end = self.model.config.get_text_config(), self.model.generation_config.eos_token_id
         self.ends = {self.tokenizer.eos_token_id, *(end if isinstance(end, list) else [end])} - {None}
         memory = torch.cuda.mem_get_info()[0] // 2 if cuda else 2 << 30    # bytes, for keys and values
@@ -687,14 +676,12 @@ class TransformersEngine(LocalEngine):
         heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
         self.cache_tokens = memory // (2 * config.num_hidden_layers * heads * width * self.model.dtype.itemsize)
 
-    def take(self):
-        """The waiting requests that go next: as many as fit into memory together, those with short prompts first."""
+    def next_size(self):
+        """How many go next: as many as fit into memory together, once those with short prompts stand first."""
         self.waiting.sort(key=lambda request: len(request.prompt))
         rows = accumulate(request.n for request in self.waiting)
-        size = max(1, sum(count * (len(request.prompt) + request.room) <= self.cache_tokens
+        return max(1, sum(count * (len(request.prompt) + request.room) <= self.cache_tokens
                           for count, request in zip(rows, self.waiting)))
-        requests, self.waiting = self.waiting[:size], self.waiting[size:]
-        return requests
 
     def sample(self, requests):
         """Every row draws from its own uniform numbers."""
@@ -753,8 +740,12 @@ class ServerEngine:
     def __init__(self, url, name, role, args, concurrency):
         import openai
         self.openai, self.url, self.name, self.retries = openai, url, name, args.retries
-        self.variable, key = key_of(role, url, args)
-        settings = {"base_url": url, "api_key": key or "none", "timeout": args.timeout, "max_retries": args.retries}
+        own = f"{role.upper()}_API_KEY"
+        shared = role == "agent" or urlsplit(url)[:2] == urlsplit(args.model)[:2]    # the agent's go to its server only
+        names = [own, "AGENT_API_KEY", "OPENAI_API_KEY"] if shared else [own]
+        self.variable = next((name for name in names if os.environ.get(name)), f"{own}, which is not set")
+        settings = {"base_url": url, "api_key": os.environ.get(self.variable, "none"), "timeout": args.timeout,
+                    "max_retries": args.retries}
         self.client, self.places = openai.AsyncOpenAI(**settings), asyncio.Semaphore(concurrency)
         self.counts, self.rejected = Counter(), set()    # parameters that the server rejected: later requests omit them
         if self.name is None:
@@ -775,7 +766,8 @@ class ServerEngine:
 
     async def ask(self, request):
         """One request until it is answered. The client retries what HTTP says is worth it; rubbish is left to us."""
-        for attempt in range(1, self.retries + 2):
+        for attempt in range(self.retries + 1):
+            await asyncio.sleep(attempt and min(60, 0.25 * 2 ** attempt))
             sent = self.without_rejected(request)
             try:
                 async with self.places:    # chat.completions.create() takes twice the time: it checks every message
@@ -790,8 +782,7 @@ class ServerEngine:
                 return await self.ask(request)
             except (ValueError, LookupError, TypeError, AttributeError) as error:
                 problem = f"{type(error).__name__}: {first_line(error)}"
-                await asyncio.sleep(min(60, 0.25 * 2 ** attempt))
-        raise Stop(f"{self.url} failed {attempt} times, the last time with a reply that is no chat completion "
+        raise Stop(f"{self.url} failed {self.retries + 1} times, the last time with a reply that is no chat completion "
                    f"({problem})")
 
     def without_rejected(self, request):
@@ -849,18 +840,6 @@ def refusal(error):
     return str(body.get("message", body) if isinstance(body, dict) else body or error.response.text).strip()[:300]
 
 
-def key_of(role, url, args):
-    """(environment variable, key or None) for the server of an agent, simulator or judge.
-
-    A simulator or judge without a key of its own gets the agent's only where its server is the agent's.
-    """
-    own, names = f"{role.upper()}_API_KEY", ["AGENT_API_KEY", "OPENAI_API_KEY"]
-    if role != "agent":
-        names = [own, *names] if urlsplit(url)[:2] == urlsplit(args.model)[:2] else [own]
-    name = next((name for name in names if os.environ.get(name)), None)
-    return (name, os.environ[name]) if name else (f"{own}, which is not set", None)
-
-
 ENGINES = {"vllm": VLLMEngine, "transformers": TransformersEngine, "server": ServerEngine}
 
 
@@ -883,7 +862,6 @@ def make_engine(spec, name, role, args, concurrency):
 
 
 def engine_flags(parser):
-    """The flags of the engines."""
     add = parser.add_argument_group("engines, for local models").add_argument
     add("--engine", default="auto", choices=["auto", "vllm", "transformers"],
         help="auto = vllm where it is installed, else a plain, slower engine on transformers (default: auto)")
@@ -922,7 +900,7 @@ class Resources:
 
     def engine(self, spec, name, role):
         """The engine of a model. Roles share a local model; to a server each goes with its own key."""
-        key = (spec, name, role if is_url(spec) else "local")
+        key = (spec, name, role) if is_url(spec) else spec
         if key not in self.engines:
             self.engines[key] = make_engine(spec, name, role, self.args, self.concurrency)
         self.fingerprints["model" if role == "agent" else role] = (
@@ -943,7 +921,7 @@ class Resources:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The run
+# The run and its command line
 
 
 def main():
@@ -1019,8 +997,7 @@ def roll_out(args, todo, output, finished):
         agent = resources.engine(args.model, args.model_name, "agent")
         made_by = {"model": args.model_name or args.model, "fingerprints": resources.fingerprints}
         if args.candidates:
-            async def play(trajectory):
-                return await candidates(args, agent, trajectory, output.done)
+            play = partial(candidates, args, agent, done=output.done)
         else:
             simulator = SIMULATORS.get(args.simulator, ModelHuman)(args, resources)
             resources.fingerprints.setdefault("simulator", args.simulator)
@@ -1057,12 +1034,6 @@ def settings_of(args):
     settings = {name: value for name, value in vars(args).items()
                 if name not in left_out and f"--{name}" not in inputs}
     return settings | {"engine": engine_of(args.model, args)}, inputs
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The command line
-
-IN_FLIGHT, CANDIDATES_IN_FLIGHT = 512, 64    # episodes, and trajectories at --candidates, until vLLM on a CPU is full
 
 
 def parse_args():
@@ -1121,7 +1092,7 @@ def parse_args():
     if args.best_of_n > 1 and args.step_reward != "judge":
         args.critic = args.critic or str(runs / "critic")
     elif args.best_of_n > 1 and not args.judge:
-        args.judge, args.judge_name = args.model, args.model_name
+        args.judge, args.judge_name = args.model, args.judge_name or args.model_name
     source, kind = (("scored", "candidates") if args.candidates else ("candidates", "continuations") if args.continue_
                     else (None, "trajectories"))
     args.input = Path(args.input or (

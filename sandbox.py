@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """Run untrusted Python programs and compare what they return, without believing a word they say.
+Further down stands the record kit, with which every stage of this project reads, checks and writes its records.
 
     with Sandbox(workers=2) as box:
         box.run("def f(x): return x + 1", ["f(1)", "f('a')"])    # [Outcome("ok", b"n2;"), Outcome("error: TypeError")]
@@ -7,8 +8,6 @@
         for key, statuses in box.score_many(items): ...          # a stream of (key, task, code), on all workers
 
     python sandbox.py --self-test                                # prints the layers, runs tests/hostile/*.py
-
-Further down stands the record kit, with which every stage of this project reads, checks and writes its records.
 
 How it works
     parent      (your process) hands out jobs, keeps the time, compares bytes. Expected results never leave it.
@@ -182,13 +181,15 @@ class Sandbox(ExitStack):
         texts = [program, *calls]
         if not all(isinstance(text, str) for text in texts) or sum(map(len, texts)) > MAX_PROGRAM:
             return [Outcome("refused")] * len(calls)
+        program_timeout = self.call_timeout * len(calls) + 1 if mode == "released" else self.program_timeout
+        job = {"program": program, "seed": seed, "mode": mode, "cpu_seconds": math.ceil(program_timeout) + 1}
         zygote = self.free[hash_seed].get()
         try:
             for _ in range(2):    # again if the zygote dies
                 if not zygote.process:
                     self._start(zygote)
                 with suppress(OSError):
-                    return self._run(zygote, program, calls, seed, mode)
+                    return zygote.run(job, calls, self.call_timeout, time.monotonic() + program_timeout)
                 zygote.close()
             return [Outcome("refused")] * len(calls)
         except BaseException:
@@ -196,18 +197,6 @@ class Sandbox(ExitStack):
             raise
         finally:
             self.free[hash_seed].put(zygote)
-
-    def _run(self, zygote, program, calls, seed, mode):
-        """What run() returns; raises OSError where the zygote dies."""
-        program_timeout = self.call_timeout * len(calls) + 1 if mode == "released" else self.program_timeout
-        job = {"program": program, "seed": seed, "mode": mode, "cpu_seconds": math.ceil(program_timeout) + 1}
-        outcomes, deadline = [], time.monotonic() + program_timeout
-        while len(outcomes) < len(calls):    # once; again after a call that cost the child its life
-            rest = calls[len(outcomes):]
-            if time.monotonic() >= deadline:
-                return outcomes + [Outcome("timeout")] * len(rest)
-            outcomes += zygote.run({**job, "calls": rest}, self.call_timeout, deadline)
-        return outcomes
 
     def score(self, task, code, mode="module"):
         """{label: status} of a candidate on the task's tests. code: its program; in mode "released" the raw answer."""
@@ -288,14 +277,6 @@ def canonical(value):
     def real(x):
         return ratio(*x.as_integer_ratio()) if math.isfinite(x) else text(b"f", b"%f" % x)    # nan, inf or -inf
 
-    def items(tag, length, parts, depth):
-        fits(length)
-        take(8)
-        encoded = [encode(part, depth + 1) for part in parts]
-        if tag == b"S":
-            encoded.sort()
-        return b"%s%x[%s]" % (tag, length, b"".join(encoded))
-
     def encode(o, depth):
         if depth > MAX_DEPTH:
             raise NotComparable("too deep")
@@ -309,13 +290,16 @@ def canonical(value):
             return real(float.__add__(o, 0.0))
         if kind is NONE_TYPE:
             return b"N"
-        if kind in SEQUENCES:    # and sets
-            return items(SEQUENCES[kind], kind.__len__(o), kind.__iter__(o), depth)
-        if kind is dict:
-            fits(dict.__len__(o))
+        if kind in CONTAINERS:
+            fits(kind.__len__(o))
             take(8)
-            pairs = sorted([encode(key, depth + 1) + encode(entry, depth + 1) for key, entry in dict.items(o)])
-            return b"d%x[%s]" % (len(pairs), b"".join(pairs))
+            if kind is dict:
+                parts = [encode(key, depth + 1) + encode(entry, depth + 1) for key, entry in dict.items(o)]
+            else:
+                parts = [encode(part, depth + 1) for part in kind.__iter__(o)]
+            if kind in (set, frozenset, dict):    # their order says nothing
+                parts.sort()
+            return b"%s%x[%s]" % (CONTAINERS[kind], len(parts), b"".join(parts))
         if kind is bytes or kind is bytearray:
             fits(kind.__len__(o))
             return text(b"b", bytes(kind.__getitem__(o, slice(None))))
@@ -337,7 +321,7 @@ def canonical(value):
         if kind is range:    # ranges are equal when the numbers in them are
             start, stop, step = o.start, o.stop, o.step    # nothing can inherit from range
             size = max(0, -((start - stop) // step))
-            return items(b"r", 3, (size, start if size else 0, step if size > 1 else 0), depth)
+            return b"r" + encode((size, start if size else 0, step if size > 1 else 0), depth)
         if kind is datetime.datetime:
             zone = datetime.datetime.tzinfo.__get__(o)
             if zone is not None:
@@ -345,17 +329,15 @@ def canonical(value):
                     raise NotComparable("a time zone with methods of its own")
                 o = o.astimezone(datetime.timezone.utc)
             return text(b"D", datetime.datetime.isoformat(o).encode())
-        if kind is datetime.date:
-            return text(b"Y", datetime.date.isoformat(o).encode())
-        if kind is datetime.time and datetime.time.tzinfo.__get__(o) is None:
-            return text(b"T", datetime.time.isoformat(o).encode())
+        if kind is datetime.date or kind is datetime.time and datetime.time.tzinfo.__get__(o) is None:
+            return text(b"T", kind.isoformat(o).encode())    # no date is written like a time
         if kind is datetime.timedelta:
             return text(b"I", b"%d" % datetime.timedelta.__floordiv__(o, datetime.timedelta(microseconds=1)))
         if kind == "ndarray":
             array = NUMPY.ndarray
             if array.size.__get__(o) > room or array.dtype.__get__(o).kind in "mM":    # tolist() forgets a time's unit
                 raise NotComparable("too large, or times")
-            return items(b"a", 2, (array.shape.__get__(o), array.tolist(o)), depth)
+            return b"a" + encode((array.shape.__get__(o), array.tolist(o)), depth)
         if kind == "scalar" or kind == "moment":
             item = NUMPY.generic.item(o)
             # A long double has no Python number that is equal to it, and a time in nanoseconds is no int.
@@ -371,9 +353,9 @@ TYPE_NAME = type.__dict__["__name__"].__get__
 FRACTION_TOP, FRACTION_BOTTOM = fractions.Fraction._numerator.__get__, fractions.Fraction._denominator.__get__
 NUMPY = None    # see load_numpy
 NONE_TYPE = type(None)
-SEQUENCES = {list: b"l", tuple: b"t", set: b"S", frozenset: b"S", deque: b"q"}
+CONTAINERS = {list: b"l", tuple: b"t", set: b"S", frozenset: b"S", deque: b"q", dict: b"d"}
 KINDS = {id(kind): kind for kind in (
-    int, str, float, NONE_TYPE, *SEQUENCES, dict, bytes, bytearray, complex, fractions.Fraction, decimal.Decimal, range,
+    int, str, float, NONE_TYPE, *CONTAINERS, bytes, bytearray, complex, fractions.Fraction, decimal.Decimal, range,
     datetime.datetime, datetime.date, datetime.time, datetime.timedelta)} | {id(bool): int}
 NONE, NAN = canonical(None), canonical(math.nan)
 
@@ -412,23 +394,27 @@ class Zygote:
             process.kill()
             process.wait()
 
-    def run(self, job, call_timeout, deadline):
-        """The outcomes of a job's calls, up to one that cost the child its life; OSError where the zygote died."""
-        ours, theirs = os.pipe()
-        with open(ours, "rb", buffering=0) as results:
-            with open(theirs, "wb"), open(os.memfd_create("job"), "wb") as job_file:
-                job_file.write(json.dumps(job).encode())
-                job_file.seek(0)
-                socket.send_fds(self.control, [b"run"], [job_file.fileno(), theirs])
-            # The zygote keeps its copy of `theirs` until the child has ended: only then does the pipe end.
-            outcomes, loaded, ended = read_frames(results, len(job["calls"]), call_timeout, deadline)
-            self.control.send(b"stop")
-        how_it_ended = self.control.recv(1 << 16).decode()
-        if not how_it_ended:
-            raise ConnectionError("the zygote has died")
-        if ended != "done":    # where the program itself did not end, no other call can either
-            lost = Outcome(how_it_ended if ended == "gone" else ended)
-            outcomes += [lost] * (1 if loaded or outcomes else len(job["calls"]))
+    def run(self, job, calls, call_timeout, deadline):
+        """The outcomes of a job's calls; OSError where the zygote died."""
+        outcomes = []
+        while len(outcomes) < len(calls):    # once; again, in a new child, after a call that cost the child its life
+            rest = calls[len(outcomes):]
+            ours, theirs = os.pipe()
+            with open(ours, "rb", buffering=0) as results:
+                with open(theirs, "wb"), open(os.memfd_create("job"), "wb") as job_file:
+                    job_file.write(json.dumps({**job, "calls": rest}).encode())
+                    job_file.seek(0)
+                    socket.send_fds(self.control, [b"run"], [job_file.fileno(), theirs])
+                # The zygote keeps its copy of `theirs` until the child has ended: only then does the pipe end.
+                found, loaded, ended = read_frames(results, len(rest), call_timeout, deadline)
+                self.control.send(b"stop")
+            how_it_ended = self.control.recv(1 << 16).decode()
+            if not how_it_ended:
+                raise ConnectionError("the zygote has died")
+            if ended != "done":    # where the program itself did not end, no other call can either
+                lost = Outcome(how_it_ended if ended == "gone" else ended)
+                found += [lost] * (1 if loaded or found else len(rest))
+            outcomes += found
         return outcomes
 
 
@@ -526,19 +512,10 @@ def enter_namespaces():
     if not works_in_a_child(enter):    # some systems allow the first steps and forbid the later ones
         return []
     enter()
-    zygote = os.fork()
-    if zygote:    # this process is in all new namespaces but the pid's; it stays only to be the zygote's parent
+    if zygote := os.fork():    # this process is in all new namespaces but the pid's; it stays as the zygote's parent
         os.waitpid(zygote, 0)
         os._exit(0)
     return names
-
-
-def library_paths(numpy):
-    """What a child may read: the standard library (all that is on a bare interpreter's path) and, when asked, numpy."""
-    library = [path for path in sys.path if os.path.isdir(path)]
-    library = [path for path in library if not any(path.startswith(f"{other}/") for other in library)]
-    others = ["/usr/share/zoneinfo"] + ([f"{numpy}/numpy", f"{numpy}/numpy.libs"] if numpy else [])
-    return library + [path for path in others if os.path.isdir(path)]
 
 
 def pivot_root(paths):
@@ -611,11 +588,10 @@ def landlock_rules(paths, pivoted):
     for path in ["/"] if pivoted else paths:
         allow(path, read_folder)
         for entry in os.scandir(path):    # one by one: installed packages may lie inside the library
-            if entry.is_dir():
-                if entry.name not in ("site-packages", "dist-packages") or pivoted:
-                    allow(entry.path, read_file | read_folder)
-            elif entry.is_file():
+            if entry.is_file():
                 allow(entry.path, read_file)
+            elif entry.is_dir() and (pivoted or entry.name not in ("site-packages", "dist-packages")):
+                allow(entry.path, read_file | read_folder)
     return version, ruleset
 
 
@@ -732,8 +708,7 @@ def run_child(job, out_fd):
 
 def fork_child(job_fd, out_fd, control, limits, fprog):
     """Fork; the child runs its job and never returns."""
-    pid = os.fork()
-    if pid:
+    if pid := os.fork():
         return pid
     try:
         control.close()
@@ -758,14 +733,6 @@ def how_it_died(status):
     return "killed: memory" if os.WEXITSTATUS(status) == EXIT_MEMORY else "killed: exit"
 
 
-def no_sockets_under(fprog):
-    """Raises where a process under the filter still gets a socket: that the filter is on is tried, not assumed."""
-    wall_in(3, [], fprog)
-    with suppress(PermissionError):
-        socket.socket()
-        raise OSError("seccomp is off")
-
-
 def load_numpy(folder):
     """Import numpy from the folder that holds it, which a bare interpreter does not look into."""
     global NUMPY
@@ -778,13 +745,17 @@ def load_numpy(folder):
 
 def prepare(options):
     """Make this process a zygote: import, wall in. Returns what is on, the limits of a child, and its filter."""
-    without = options["without"]
-    paths = library_paths(options["numpy"])
+    without, numpy = options["without"], options["numpy"]
+    # What a child may read: the standard library (all that is on a bare interpreter's path) and, when asked, numpy.
+    library = [path for path in sys.path if os.path.isdir(path)]
+    library = [path for path in library if not any(path.startswith(f"{other}/") for other in library)]
+    others = ["/usr/share/zoneinfo"] + ([f"{numpy}/numpy", f"{numpy}/numpy.libs"] if numpy else [])
+    paths = library + [path for path in others if os.path.isdir(path)]
     namespaces, pivoted = [] if "namespaces" in without else enter_namespaces(), False
     for name in PRELOADED:
         importlib.import_module(name)
-    if options["numpy"]:
-        load_numpy(options["numpy"])
+    if numpy:
+        load_numpy(numpy)
     with open("/proc/self/statm") as statm:    # the limit on memory is what a program may add to this
         own_memory = int(statm.read().split()[0]) * resource.getpagesize()
     proc_self = os.open("/proc/self", os.O_RDONLY | os.O_DIRECTORY)
@@ -801,7 +772,14 @@ def prepare(options):
     if namespaces:    # elsewhere the parent is a thread of the user's, whose end means nothing
         c("prctl", 1, signal.SIGKILL)    # PR_SET_PDEATHSIG: die with the process that holds our namespaces
     fprog = None if "seccomp" in without else seccomp_filter()
-    seccomp = fprog is not None and works_in_a_child(lambda: no_sockets_under(fprog))
+
+    def no_sockets():    # that the filter is on is tried, not assumed
+        wall_in(3, [], fprog)
+        with suppress(PermissionError):
+            socket.socket()
+            raise OSError("seccomp is off")
+
+    seccomp = fprog is not None and works_in_a_child(no_sockets)
     layers = {"namespaces": sorted(namespaces), "root": "pivoted" if pivoted else "shared", "uid": os.getuid(),
               "landlock": landlock, "seccomp": seccomp, "limits": True}
     limits = [(resource.RLIMIT_AS, own_memory + options["memory_bytes"]), (resource.RLIMIT_FSIZE, 0),
@@ -969,10 +947,9 @@ def read(path, kind, domain=None, unique=False, each=None):
                     raise ValueError(f"found domain {record['domain']!r}, expected {domain!r} (--domain)")
                 if unique:
                     name = tuple(record.get(part) for part in key)
-                    if name in lines:
+                    if lines.setdefault(name, number) != number:
                         named = ", ".join(f"{part} {value}" for part, value in zip(key, name))
                         raise ValueError(f"{named} is there twice, first in line {lines[name]}")
-                    lines[name] = number
                 found, record = True, each(record) if each else record
             except RecursionError:
                 die(f"{path}, line {number}: nested too deeply for a record")
@@ -1026,8 +1003,7 @@ def monte_carlo_returns(path, kind_of=lambda record, turn: None):
         found.setdefault(candidate, (action.get("output"), [], kind_of(record, turn)))[1].append(record["reward"])
         cost.update({"episodes": 1, **(record.get("cost") or {})})
 
-    for _ in read(path, "scored", each=add):
-        pass
+    deque(read(path, "scored", each=add), maxlen=0)    # reads all, keeps nothing
     return returns, cost
 
 
@@ -1143,8 +1119,7 @@ class Output:
             with whole(self.beside) as part:
                 part.write_text(json.dumps(self.settings, indent=1) + "\n", encoding="utf-8")
             self.file = open(self.path, "ab", buffering=0)
-        line = json.dumps(record, ensure_ascii=False) + "\n"
-        line = line.encode("utf-8", "backslashreplace")    # half a surrogate pair stays \ud83d
+        line = f"{json.dumps(record, ensure_ascii=False)}\n".encode("utf-8", "backslashreplace")    # lone \ud83d stays
         size = os.path.getsize(self.path)
         try:
             while line:    # a disk that fills up takes a part of it, then raises

@@ -68,8 +68,8 @@ from torch.distributed.checkpoint.state_dict import (
 from tqdm import tqdm
 
 from sandbox import (
-    ANSWER_MARK, COSTS, Output, agent_turns, check_path, check_settings, die, fingerprint, first_line, merge_system,
-    number, read, whole)
+    ANSWER_MARK, COSTS, SCHEMA, Output, agent_turns, check_path, check_settings, die, fingerprint, first_line,
+    merge_system, number, read, whole)
 
 # ---- The mathematics
 
@@ -118,8 +118,7 @@ def next_turn_targets(logits, side, rewards):
     trajectory. The action of the next turn is the one that was played (SARSA), as the idea of ArCHer (arXiv 2402.19446)
     on trajectories of the agent itself.
     """
-    last = torch.ones_like(side, dtype=torch.bool)
-    last[:-1] = side[1:] != side[:-1]
+    last = side.diff(append=side[-1:] + 1) != 0
     return torch.where(last, rewards, logits.detach().sigmoid().roll(-1))
 
 
@@ -170,12 +169,11 @@ def critic_loss(values, batch, items, args):
 
 def pair_trajectories(rewards, rule, min_gap=0.0):
     """Indices (chosen, rejected) of one task's trajectories, from their rewards."""
+    chosen = range(len(rewards))
     if rule == "best-vs-lower":
-        best = next((i for i, reward in enumerate(rewards) if reward >= 1.0), None)
-        candidates = [] if best is None else [(best, j) for j in range(len(rewards))]
-    else:
-        candidates = [(i, j) for i in range(len(rewards)) for j in range(len(rewards))]
-    return [(i, j) for i, j in candidates if rewards[i] > rewards[j] and rewards[i] - rewards[j] >= min_gap]
+        chosen = [i for i in chosen if rewards[i] >= 1.0][:1]
+    return [(i, j) for i in chosen for j in range(len(rewards))
+            if rewards[i] > rewards[j] and rewards[i] - rewards[j] >= min_gap]
 
 
 # ---- The training loop
@@ -187,10 +185,9 @@ def main():
     if args.annotate:
         annotate(args, device)
         return finish()
-    inputs = {"--in": args.input, "--model": args.model}
     without_effect = {"log-ratio": (), "regression": ("nll",)}.get(
         args.head, ("nll", "beta", "advantage", "pair_rule", "min_gap", "pairs_per_task"))
-    settings = checked_settings(args, inputs, without_effect)
+    settings = from_rank0(lambda: checked_settings(args, {"--in": args.input, "--model": args.model}, without_effect))
     if settings is None:
         return finish()
     tokenizer = load_tokenizer(args.model, args.pictures)
@@ -219,7 +216,7 @@ def main():
         if held_out and ((step + 1) % args.held_out_every == 0 or step + 1 == len(steps)):
             metrics |= evaluate(model, held_out, sequences, reference, critic_loss, device, args)
         log(metrics)
-        best = save_or_stop(args, model, optimizer, metrics, best, device)
+        best = save_or_stop(args, model, optimizer, metrics, best)
 
     note = {"head": args.head, "pictures": args.pictures, "context": args.context, "advantage": args.advantage,
             "beta": args.beta, "pack": args.pack, "dtype": args.dtype, "reference": args.model,
@@ -244,16 +241,15 @@ def make_items(args, tokenizer):
 def annotate(args, device):
     """Write the records of --annotate with the critic's advantage of each assistant turn, or of each candidate."""
     of_turns = begins_with(args.annotate, b'"candidates": [')
-    kind, key = ("candidates", ("task_id", "sample", "turn")) if of_turns else ("scored", ("task_id", "sample"))
+    kind, part = ("candidates", "candidates") if of_turns else ("scored", "dialogue_history")
     output = Output(args.out, {"script": "train_critic --annotate"},
-                    {"--annotate": args.annotate, "--critic": args.critic}, args.overwrite, key)
+                    {"--annotate": args.annotate, "--critic": args.critic}, args.overwrite, SCHEMA[kind][1])
     critic = Critic(args.critic, device, micro_tokens=args.micro_tokens, offload=args.cpu_offload)
     done = from_rank0(lambda: output.done)
     records = read(args.annotate, kind, each=lambda record: (
         record, candidate_turns(record) if of_turns else turns_of(record, critic.with_c)))
     found = [(record, turns) for record, turns in records if output.key_of(record) not in done]
     advantages = iter(critic.advantages([turn for _, turns in found for turn in turns]))
-    part = "candidates" if of_turns else "dialogue_history"
     for record, _ in found:
         said = [{**m, "advantage": round(next(advantages), 6)} if of_turns or m["role"] == "assistant" else m
                 for m in record[part]]
@@ -275,7 +271,6 @@ def world():
 
 
 def say(*parts):
-    """Print on rank 0 only."""
     if rank() == 0:
         print(*parts, flush=True)
 
@@ -402,10 +397,7 @@ def first_tasks(records, count, task_of):
 
 
 def read_trajectories(path, kind, limit_tasks=0, with_c=False):
-    """Trajectories that can be used, {task: [record]}, in the file's order, and what they all cost to make.
-
-    Each with its "turns"; with_c: with c in them, which each must have. What cannot be used is counted aloud.
-    """
+    """Usable trajectories, {task: [record with its "turns"]} in the file's order, and what all of the file cost."""
     tasks, unusable, cost = {}, Counter(), Counter()
     records = read(path, kind, each=lambda record: {**record, "turns": turns_of(record, with_c)})
     for record in first_tasks(records, limit_tasks, lambda record: record["task_id"]):
@@ -592,13 +584,12 @@ def tokenise(tokenizer, turns):
         if any(r.text is None for r in sampled):
             die("a response has token ids of another tokenizer and no text (output)")
         turns = [(messages, r.text if isinstance(r, Sampled) else r) for messages, r in turns]
+    encode = lambda texts: tokenizer(texts, add_special_tokens=False)["input_ids"]
     result, end = [], end_of_turn(tokenizer)
     for start in range(0, len(turns), 1024):
         part = turns[start:start + 1024]
-        prompts = [render_prompt(tokenizer, messages) for messages, _ in part]
-        prompts = tokenizer(prompts, add_special_tokens=False)["input_ids"]
-        texts = [response if isinstance(response, str) else "" for _, response in part]
-        spoken = tokenizer(texts, add_special_tokens=False)["input_ids"]
+        prompts = encode([render_prompt(tokenizer, messages) for messages, _ in part])
+        spoken = encode([response if isinstance(response, str) else "" for _, response in part])
         for prompt, text_ids, (_, response) in zip(prompts, spoken, part):
             ids = text_ids + end if isinstance(response, str) else response.ids
             result.append((np.array(prompt, np.int32), np.array(ids, np.int32)))
@@ -667,8 +658,7 @@ class Forest(NamedTuple):
 def common_prefix(a, b):
     """How many tokens two sequences share at their beginning."""
     length = min(len(a), len(b))
-    different = np.flatnonzero(a[:length] != b[:length])
-    return int(different[0]) if len(different) else length
+    return int(np.append(a[:length] != b[:length], True).argmax())  # where they differ first, or the shorter one ends
 
 
 def reading_order(sequences):
@@ -701,9 +691,8 @@ def plant(sequences, block=256):
         positions.append(np.arange(depth, len(longest)))
         ends.append(end[depth:])
         path = np.concatenate([prefix, np.arange(start, length)])
-        last = blocks[-1] if blocks else (0, 0, path)
-        if depth and np.array_equal(last[2], prefix) and last[1] == start and length - last[0] <= block:
-            blocks[-1] = (last[0], length, prefix)
+        if depth and np.array_equal(blocks[-1][2], prefix) and length - blocks[-1][0] <= block:
+            blocks[-1] = (blocks[-1][0], length, prefix)
         else:
             blocks.append((start, length, prefix))
         branches = {}
@@ -747,31 +736,27 @@ def collate(sequences, side_of, sides, device, pack, reference=None):
     """
     if pack == "tree" and not sequences[0].view:
         trees = plant(sequences)
-        ids, positions, paths, tokens = trees.ids[None], trees.positions[None], trees.paths, len(trees.ids)
+        paths, tokens, attended = trees.paths, len(trees.ids), int((trees.positions + 1).sum())
         pad = -tokens % 128 if device.type == "cuda" else 0  # FlexAttention works in blocks of 128
-        ids, positions = np.pad(ids, ((0, 0), (0, pad))), np.pad(positions, ((0, 0), (0, pad)))
+        ids, positions = (np.pad(row, (0, pad))[None] for row in (trees.ids, trees.positions))
         end = np.concatenate([trees.end, np.arange(tokens, tokens + pad) + 1])
-        attended = int((trees.positions + 1).sum())
         forest = Attention(end, positions[0], trees.blocks, device)
     else:
         length, forest = max(len(s.ids) for s in sequences), None
-        ids = np.zeros((len(sequences), length), np.int64)
-        for row, s in enumerate(sequences):
-            ids[row, :len(s.ids)] = s.ids
+        ids = np.stack([np.pad(s.ids, (0, length - len(s.ids))) for s in sequences]).astype(np.int64)
         paths = [row * length + np.arange(len(s.ids)) for row, s in enumerate(sequences)]
         positions = np.tile(np.arange(length), (len(sequences), 1))
         tokens = sum(len(s.ids) for s in sequences)
         attended = sum(len(s.ids) * (len(s.ids) + 1) // 2 for s in sequences)
     source = np.concatenate([path[s.scored - 1] for path, s in zip(paths, sequences)])
     scored = np.concatenate([path[s.scored] for path, s in zip(paths, sequences)])
-    target = np.concatenate([s.ids[s.scored] for s in sequences]).astype(np.int64)
     key = np.concatenate([s.turn + side * 100_000 for s, side in zip(sequences, side_of)]).astype(np.int64)
     turns, turn = np.unique(key, return_inverse=True)
     cached = np.concatenate(reference) if reference else np.zeros(len(scored), np.float32)
     to = lambda array: torch.from_numpy(np.ascontiguousarray(array)).to(device, non_blocking=True)
     return Batch(ids=to(ids), positions=to(positions), forest=forest, source=to(source), scored=to(scored),
-                 target=to(target), turn=to(turn), side=to(turns // 100_000), sides=sides, reference=to(cached),
-                 tokens=tokens, attended=attended, views=tuple(s.view for s in sequences))
+                 target=to(ids.ravel()[scored]), turn=to(turn), side=to(turns // 100_000), sides=sides,
+                 reference=to(cached), tokens=tokens, attended=attended, views=tuple(s.view for s in sequences))
 
 
 # ---- Attention over a forest
@@ -804,15 +789,14 @@ class Attention:
             ends, depths = end.view(-1, size), positions.view(-1, size)  # (blocks, size)
             keys = torch.arange(len(ends), device=end.device) * size     # (blocks,) where each begins
             queries = keys[:, None]
-            some = (keys == queries) | (keys < queries) & (ends.amax(1) > queries)
+            some = (keys <= queries) & (ends.amax(1) > queries)
             full = (keys < queries) & (ends.amin(1) >= queries + size)
             if window is not None:
                 some &= depths.amin(1)[:, None] - depths.amax(1) < window
                 full &= depths.amax(1)[:, None] - depths.amin(1) < window
-
-            def listed(chosen):  # how many key blocks each query block has, and their numbers, those first
-                return chosen.sum(1, dtype=torch.int32)[None, None], \
-                    chosen.int().argsort(dim=1, descending=True, stable=True).int()[None, None]
+            # Of each query block: how many key blocks are chosen, and their numbers, those first.
+            order = lambda chosen: chosen.int().argsort(dim=1, descending=True, stable=True)
+            listed = lambda chosen: (x.int()[None, None] for x in (chosen.sum(1), order(chosen)))
             self.masks[window] = BlockMask.from_kv_blocks(
                 *listed(some & ~full), *listed(full), BLOCK_SIZE=size,
                 mask_mod=lambda batch, head, query, key: sees(query, key, end, positions, window))
@@ -825,9 +809,8 @@ class Attention:
             self.masks[window] = []
             for start, stop, prefix in self.blocks:
                 keys = torch.cat([torch.from_numpy(prefix), torch.arange(start, stop)])
-                mask = None
-                if len(prefix) or window is not None and int(self.positions[start:stop].max()) >= window:
-                    mask = self.allowed(torch.arange(start, stop), keys, window)
+                needed = len(prefix) or window is not None and int(self.positions[start:stop].max()) >= window
+                mask = self.allowed(torch.arange(start, stop), keys, window) if needed else None
                 self.masks[window].append((start, stop, keys if len(prefix) else None, mask))
         return self.masks[window]
 
@@ -1062,8 +1045,7 @@ class Critic:
             die(f"{path}: no critic.json in there; train one first with train_critic.py, or name another with --critic")
         except (LookupError, TypeError, ValueError):
             die(f"{file} is not what train_critic.py writes; train the critic again, or name another with --critic")
-        now = fingerprint(self.reference) if self.reference else None
-        if now != note.get("reference_fingerprint", now) and self.reference:
+        if self.reference and note.get("reference_fingerprint") not in (None, fingerprint(self.reference)):
             die(f"{self.reference} is no longer the model that {path} was trained from; train the critic again")
         self.reference_with_c = self.with_c and not reference_without_c
         self.pictures = Path(path).parent / "cache" / "pictures" if note.get("pictures") else None
@@ -1072,10 +1054,7 @@ class Critic:
                                        checkpointing="none", cpu_offload=offload, dtype=note.get("dtype", "float32"))
 
     def advantages(self, turns):
-        """Eq. 3 for each turn, or what the head says of it: a float each.
-
-        turns: [(prompt messages, response: text or Sampled, ground_truth or None)], c not yet in front.
-        """
+        """Eq. 3 of each turn (prompt messages, response, c or None), or what the head says of it: a float each."""
         if not turns:
             return []
         sequences = self.sequences(turns, self.with_c)
@@ -1085,9 +1064,8 @@ class Critic:
             if self.reference_with_c != self.with_c:
                 sequences = self.sequences(turns, self.reference_with_c)
             values = [v - r for v, r in zip(values, self.score(self.reference, sequences))]
-        of = {"last": lambda v: v[-1], "sum": lambda v: v.sum(dtype=np.float64),
-              "mean": lambda v: v.mean(dtype=np.float64)}[self.kind]
-        return [float(of(v)) for v in values]
+        of = {"last": lambda v: v[-1], "sum": np.sum, "mean": np.mean}[self.kind]
+        return [float(of(v.astype(np.float64))) for v in values]
 
     def sequences(self, turns, with_c):
         if with_c and any(c is None for _, _, c in turns):
@@ -1143,7 +1121,6 @@ def load_model(path, device, args, head=None, train=True, processor=None):
     grouped = dist.is_initialized()
     options = {"dtype": torch.bfloat16 if device.type == "cuda" and not grouped else torch.float32,
                **({"attn_implementation": "tree"} if trees else {})}
-    lm, full = None, {}
     try:
         if rank() == 0:
             lm, info = kind.from_pretrained(path, output_loading_info=True, **options)
@@ -1151,7 +1128,7 @@ def load_model(path, device, args, head=None, train=True, processor=None):
                 die(f"{path}: the weights there lack {sorted(info['missing_keys'])[0]} ({len(info['missing_keys'])} "
                     f"are missing); make or fetch the model again")
         if grouped:
-            full = Scorer(lm, head).state_dict() if lm else {}
+            full = Scorer(lm, head).state_dict() if rank() == 0 else {}
             buffers = from_rank0(lambda: dict(lm.named_buffers()))  # rotary frequencies and the like: in no file
             with torch.device("meta"):
                 lm = kind.from_config(transformers.AutoConfig.from_pretrained(path), **options)
@@ -1169,9 +1146,8 @@ def load_model(path, device, args, head=None, train=True, processor=None):
         lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         for layer in decoder_layers(lm)[1::2] if args.checkpointing == "selective" else ():
             layer.gradient_checkpointing = False
-    if args.compile:
-        for layer in decoder_layers(lm):
-            layer.compile(dynamic=True)
+    for layer in decoder_layers(lm) if args.compile else ():
+        layer.compile(dynamic=True)
     model = Scorer(lm, head, 2 ** (32 if device.type == "cuda" else 29), processor)
     if grouped:
         shard(model, device, args.cpu_offload)
@@ -1229,8 +1205,7 @@ def save_model(model, tokenizer, seed, args, cost, note=None):
                 shutil.copy(generation, part / "generation_config.json")
             (part / "cost.json").write_text(json.dumps({key: int(cost[key]) for key in COSTS}, indent=1) + "\n")
             if note:
-                head = {key: state[f"head.{key}"].float().flatten().tolist()
-                        for key in ("weight", "bias")} if model.head is not None else None
+                head = model.head and {key: state[f"head.{key}"].flatten().tolist() for key in ("weight", "bias")}
                 (part / "critic.json").write_text(json.dumps({**note, "weights": head}, indent=1))
             # config.json comes last: its presence says that the output is complete
             for file in sorted(part.iterdir(), key=lambda f: (f.name == "config.json", f.name)):
@@ -1245,20 +1220,17 @@ def save_model(model, tokenizer, seed, args, cost, note=None):
 
 
 def step_items(items, args):
-    """The items of each step: a new random order every epoch, the same on any number of ranks.
-
-    --shuffle says what is shuffled: pairs; turns, whose pairs then come one after the other; or whole trajectories
-    (pairs of trajectories: tasks).
-    """
+    """The items of each step: what --shuffle names in a new order every epoch, the same on any number of ranks."""
     units = {}
     for i, item in enumerate(items):
-        units.setdefault({"pairs": i, "turns": item.group, "trajectories": item.group[0]}[args.shuffle], []).append(i)
+        unit = {"pairs": i, "turns": item.group, "trajectories": item.group[0]}[args.shuffle]
+        units.setdefault(unit, []).append(item)
     units, steps = list(units.values()), []
     for epoch in range(args.epochs):
         order = np.random.default_rng([args.seed, epoch]).permutation(len(units))
-        order = [i for n in order for i in units[n]]
-        steps += [[items[i] for i in order[s:s + args.batch_size]] for s in range(0, len(order), args.batch_size)]
-    return steps[:args.max_steps] if args.max_steps else steps
+        order = [item for n in order for item in units[n]]
+        steps += [order[s:s + args.batch_size] for s in range(0, len(order), args.batch_size)]
+    return steps[:args.max_steps or None]
 
 
 def micro_batches(items, sequences, args, most=0):
@@ -1269,7 +1241,7 @@ def micro_batches(items, sequences, args, most=0):
     if args.pack == "tree" and not sequences[0].view:  # neighbours share most: a rank takes a stretch of them
         ordered, cost = sorted(items, key=lambda item: (repr(item.group), item.chosen)), tree_tokens
         until = np.cumsum([longest(item) for item in ordered])
-        rank_of = np.minimum((until - 1) * world() // until[-1], world() - 1)
+        rank_of = (until - 1) * world() // until[-1]
         portions = [[item for item, r in zip(ordered, rank_of) if r == n] for n in range(world())]
     else:
         ordered, cost = sorted(items, key=longest), lambda part: len(part) * max(len(s.ids) for s in part)
@@ -1382,34 +1354,32 @@ def checked_settings(args, inputs, without_effect, outputs={}):
     """What decides the result: flags, and the content of the inputs. None if --out is complete with just these.
 
     inputs, outputs: {flag: path}; --out may hold none of them. without_effect: flags that this run does not heed.
-    Exits if --out was begun with other settings or is somebody else's; writes nothing.
+    Exits if --out was begun with other settings or is somebody else's; writes nothing. Rank 0 calls it for all.
     """
-    def look():
-        out = Path(args.out)
-        inside = {"the working directory": ".", **inputs, **outputs, "the folder of caches": out.parent / "cache"}
-        for name, path in inside.items():
-            if Path(path).resolve().is_relative_to(out.resolve()):
-                die(f"--out {out} is or holds {name} ({path}); name another folder with --out")
-        check_path(out / "metrics.jsonl")
-        check_path(out.parent / "cache" / "reference")
-        left_out = {*NOT_SETTINGS, *without_effect, *([] if args.held_out else ["held_out_every"])}
-        settings = {"script": Path(sys.argv[0]).stem,
-                    **{name: value for name, value in vars(args).items() if name not in left_out},
-                    **{f"content of {flag}": fingerprint(path) for flag, path in inputs.items()}}
-        begun = out / "settings.json"
-        if not begun.is_file():
-            if out.exists() and any(out.iterdir()):
-                die(f"{out} exists and was not written by this script; name another folder with --out")
-        elif args.overwrite:
-            before = begun.read_text(encoding="utf-8")
-            if '"script"' in before and f'"{settings["script"]}"' not in before:
-                die(f"{out} was written by another script; name another folder with --out")
-        else:
-            check_settings(begun, settings)
-            if (out / "config.json").is_file():
-                return print(f"{out} is finished already (--overwrite trains it again)", flush=True)
-        return settings
-    return from_rank0(look)
+    out = Path(args.out)
+    inside = {"the working directory": ".", **inputs, **outputs, "the folder of caches": out.parent / "cache"}
+    for name, path in inside.items():
+        if Path(path).resolve().is_relative_to(out.resolve()):
+            die(f"--out {out} is or holds {name} ({path}); name another folder with --out")
+    check_path(out / "metrics.jsonl")
+    check_path(out.parent / "cache" / "reference")
+    left_out = {*NOT_SETTINGS, *without_effect, *([] if args.held_out else ["held_out_every"])}
+    settings = {"script": Path(sys.argv[0]).stem,
+                **{name: value for name, value in vars(args).items() if name not in left_out},
+                **{f"content of {flag}": fingerprint(path) for flag, path in inputs.items()}}
+    begun = out / "settings.json"
+    if not begun.is_file():
+        if out.exists() and any(out.iterdir()):
+            die(f"{out} exists and was not written by this script; name another folder with --out")
+    elif args.overwrite:
+        before = begun.read_text(encoding="utf-8")
+        if '"script"' in before and f'"{settings["script"]}"' not in before:
+            die(f"{out} was written by another script; name another folder with --out")
+    else:
+        check_settings(begun, settings)
+        if (out / "config.json").is_file():
+            return print(f"{out} is finished already (--overwrite trains it again)", flush=True)
+    return settings
 
 
 def begin_training(model, args, settings):
@@ -1457,9 +1427,7 @@ def write_checkpoint(folder, model, *optimizers):
     """Each rank writes its shards; the folder appears only once it is complete."""
     part = folder.with_suffix(".part")
     try:
-        if rank() == 0:
-            shutil.rmtree(part, ignore_errors=True)
-        barrier()
+        from_rank0(lambda: shutil.rmtree(part, ignore_errors=True))
         dcp.save(state_of(model, *optimizers), checkpoint_id=str(part))
         if rank() == 0:
             shutil.rmtree(folder, ignore_errors=True)
@@ -1483,7 +1451,7 @@ def read_checkpoint(folder, model, *optimizers):
     set_state_dict(model, optimizers, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
 
 
-def save_or_stop(args, model, optimizer, metrics, best, device):
+def save_or_stop(args, model, optimizer, metrics, best):
     """Save every --save-every steps; and if a rank got SIGTERM (a scheduler's warning) or Ctrl-C, save and leave.
 
     With --keep-best also the weights whose held-out loss is the least so far. best: that loss; returns the new one.
@@ -1491,14 +1459,12 @@ def save_or_stop(args, model, optimizer, metrics, best, device):
     step, loss, folder = metrics["step"], metrics.get("held_out_loss", math.inf), Path(args.out) / "checkpoints"
     if args.keep_best and loss < best:
         write_checkpoint(folder / "best", model)
-    asked = torch.tensor([float(len(signals))], device=device)
-    if dist.is_initialized():
-        dist.all_reduce(asked)
-    if asked.item() or args.save_every and step % args.save_every == 0:
+    asked = any(gather({rank(): len(signals)}).values())
+    if asked or args.save_every and step % args.save_every == 0:
         write_checkpoint(folder / f"step-{step:06d}", model, optimizer)
         for old in sorted(folder.glob("step-??????"))[:-args.keep] if rank() == 0 else ():
             shutil.rmtree(old)
-    if asked.item():
+    if asked:
         say(f"stopped by a signal after step {step}, which is saved; the same command continues")
         finish()
         sys.exit(128 + (signals[0] if signals else signal.SIGTERM))
@@ -1510,7 +1476,7 @@ def open_log(args, first, steps):
     if rank() > 0:
         return lambda metrics: None
     out, send = Path(args.out), lambda metrics: None
-    file = open(out / "metrics.jsonl", "a", encoding="utf-8")
+    file = open(out / "metrics.jsonl", "a", encoding="utf-8", buffering=1)  # a line at a time
     try:
         if args.tracker == "tensorboard":
             from torch.utils.tensorboard import SummaryWriter
@@ -1529,7 +1495,6 @@ def open_log(args, first, steps):
 
     def log(metrics):
         file.write(json.dumps(metrics) + "\n")
-        file.flush()
         send(metrics)
         shown = ("loss", "accuracy", "held_out_loss", "tokens_per_second", "tflops", "memory_gib")
         bar.set_postfix({k: f"{metrics[k]:.4g}" for k in shown if k in metrics}, refresh=False)
@@ -1622,9 +1587,8 @@ def tiny_tokenizer(texts, vocabulary):
         pre_tokenizers.Split(Regex(pieces), behavior="isolated"),
         pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
     tokenizer.decoder = decoders.ByteLevel()
-    special = ["<|pad|>", "<|user|>", "<|assistant|>", "<|end|>"]
     tokenizer.train_from_iterator(texts, trainers.BpeTrainer(
-        vocab_size=vocabulary, special_tokens=special, show_progress=False,
+        vocab_size=vocabulary, special_tokens=["<|pad|>", "<|user|>", "<|assistant|>", "<|end|>"], show_progress=False,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
     fast = transformers.PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, eos_token="<|end|>", pad_token="<|pad|>",
@@ -1680,6 +1644,8 @@ def training_flags(parser, lr, epochs, batch_size):
          "--pairs-per-turn 4 half the work); trajectories (or tasks): cheaper still, but a step's pairs are alike",
          choices=["pairs", "turns", "trajectories"], default="turns")
     # optimisation
+    flag("--beta", "inverse temperature of Eq. 2 and 4", type=number(float, above=0), default=0.1)
+    flag("--nll", "weight of the chosen side's mean NLL per token", type=number(float, least=0), default=0.01)
     flag("--lr", f"peak learning rate of AdamW (default {lr})", type=number(float, above=0, most=1e38))
     flag("--epochs", f"passes over the data (default {epochs})", type=positive)
     flag("--batch-size", f"pairs (or dialogues) a step, over all ranks (default {batch_size})", type=positive)
@@ -1734,7 +1700,6 @@ def parse_args():
          "at each turn (or of each candidate)", metavar="FILE")
     flag("--critic", "the critic that --annotate uses (default runs/RUN_NAME/critic)")
     # the critic
-    flag("--beta", "inverse temperature of Eq. 2", type=number(float, above=0), default=0.1)
     flag("--advantage", "a trajectory's score: the sum of its turns' mean log-ratios (paper), one mean over all tokens "
          "(released code), or their plain sum", choices=["mean-per-turn", "mean-per-trajectory", "sum"],
          default="mean-per-turn")
@@ -1743,7 +1708,6 @@ def parse_args():
     flag("--head", "log-ratio (Eq. 3); regression: a linear head on a turn's mean hidden state (frontend: of an "
          "image-text model that sees both pages); value: one trained on success; q: on the reward, by temporal "
          "differences", choices=["log-ratio", "regression", "value", "q"], default="log-ratio")
-    flag("--nll", "weight of the chosen side's mean NLL per token", type=number(float, least=0), default=0.01)
     training_flags(parser, lr="2e-7", epochs="4; frontend 8", batch_size="8")
     return parse_with_defaults(parser, lambda args, run, pages: {
         "input": f"{run}/train.scored.jsonl", "model": f"{run}/base", "critic": f"{run}/critic",

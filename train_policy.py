@@ -32,8 +32,7 @@ Writes  runs/RUN_NAME/train.pairs.jsonl (sweet) and runs/RUN_NAME/policy/: the m
     torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint HOST:29500 train_policy.py   # each node
     python train_policy.py --method sft --model tiny --in data/backend/demonstrations.jsonl --out runs/default/base
 
-In this file: the mathematics; the training loop; the pairs that the critic's advantages make; trajectories; flags. The
-engine (trees, attention, log-probabilities, sharding, checkpoints) is train_critic.py's.
+The engine (trees, attention, log-probabilities, sharding, checkpoints) is train_critic.py's.
 """
 import argparse
 import json
@@ -49,11 +48,11 @@ import torch.nn.functional as F
 from sandbox import ANSWER_MARK, check_path, die, fingerprint, monte_carlo_returns, number, read, whole
 from train_critic import (
     Critic, Item, accumulate, adder, barrier, begin_training, begins_with, candidate_turns, check_dialogue,
-    checked_settings, collate_items, digest, evaluate, finish, first_tasks, from_rank0, half_squared_log_ratio, items_of,
-    join_turns, learning_rate, load_model, load_tokenizer, make_tiny_model, micro_batches, open_log, optimizer_step,
-    pair_tasks, parse_with_defaults, put_c_in_front, rank, read_trajectories, reduce_at_the_end, reference_logps,
-    response_of, save_model, save_or_stop, say, segment_sum, split_items, start_process_group, step_items, step_metrics,
-    tokenise, training_flags, turns_of, unpack_gguf, world)
+    checked_settings, collate_items, digest, evaluate, finish, first_tasks, from_rank0, half_squared_log_ratio,
+    items_of, join_turns, learning_rate, load_model, load_tokenizer, make_tiny_model, micro_batches, open_log,
+    optimizer_step, pair_tasks, parse_with_defaults, put_c_in_front, rank, read_trajectories, reduce_at_the_end,
+    reference_logps, response_of, save_model, save_or_stop, say, segment_sum, split_items, start_process_group,
+    step_items, step_metrics, tokenise, training_flags, turns_of, unpack_gguf, world)
 
 # ---- The mathematics
 
@@ -122,15 +121,15 @@ def main():
     args = parse_args()
     device = start_process_group()
     inputs = {"--in": args.input, **({} if args.model == "tiny" else {"--model": args.model})}
+    without_effect = set().union(*(m["uses"] for m in METHODS.values())) - METHODS[args.method]["uses"]
     ranked = args.method == "sweet" and not begins_with(args.input, b'"chosen"')  # else --in holds the pairs
     if ranked:
         inputs["--critic"] = args.critic
-    without_effect = set().union(*(m["uses"] for m in METHODS.values())) - METHODS[args.method]["uses"]
-    if ranked:
         check_path(args.pairs, inputs.values())
         if not begins_with(args.pairs, b'"chosen"') and Path(args.pairs).exists():
             die(f"{args.pairs} exists and holds no pairs; name another file with --pairs")
-    settings = checked_settings(args, inputs, without_effect, {"--pairs": args.pairs} if ranked else {})
+    outputs = {"--pairs": args.pairs} if ranked else {}
+    settings = from_rank0(lambda: checked_settings(args, inputs, without_effect, outputs))
     if settings is None:
         return finish()
     seed = make_seed(args)
@@ -153,9 +152,8 @@ def main():
     for step in range(first, len(steps)):
         begun, total, parts = time.perf_counter(), {}, micro_batches(steps[step], sequences, args, args.micro_batch)
         # Preferences weigh every pair alike; imitation weighs every token alike.
-        weight = len(steps[step])
-        if imitation:
-            weight = sum(len(sequences[i].scored) for item in steps[step] for i in item.chosen)
+        scored = [len(sequences[i].scored) for item in steps[step] for i in item.chosen]
+        weight = sum(scored) if imitation else len(steps[step])
         for n, part in enumerate(parts):
             reduce_at_the_end(model, n == len(parts) - 1)
             batch = collate_items(part, sequences, reference, device, args)
@@ -170,7 +168,7 @@ def main():
         if held_out and ((step + 1) % args.held_out_every == 0 or step + 1 == len(steps)):
             metrics |= evaluate(model, held_out, sequences, reference, loss_of, device, args)
         log(metrics)
-        best = save_or_stop(args, model, optimizer, metrics, best, device)
+        best = save_or_stop(args, model, optimizer, metrics, best)
 
     save_model(model, tokenizer, seed, args, cost)
     say(f"wrote the model to {args.out}")
@@ -190,12 +188,9 @@ def rng_of(record, *seed):
 
 
 def costs_of(records):
-    """(what turns cost, what the episodes that they are of cost) of candidates or pairs, each counted once.
-
-    Pairs that others made name no turn: each counts as one of its own.
-    """
-    turns = {tuple(key_of(record)) if "turn" in record else n: record.get("cost") or {}
-             for n, record in enumerate(records)}
+    """(what turns cost, what the episodes that they are of cost) of candidates or pairs, each counted once."""
+    turns = {n if record.get("turn") is None else tuple(key_of(record)): record.get("cost") or {}
+             for n, record in enumerate(records)}  # pairs that others made name no turn: each counts as one of its own
     episodes = {tuple(key_of(record)[:2]): record.get("episode_cost") or {} for record in records}
     return tuple(sum(map(Counter, costs.values()), Counter()) for costs in (turns, episodes))
 
@@ -218,13 +213,10 @@ def read_candidates(args):
 
 
 def rank_candidates(found, episodes, args, device):
-    """(the advantages of every turn's candidates, a list for each record; what ranking and `episodes` cost).
-
-    --critic may also be `random`, or a file of scored continuations, whose mean rewards are the returns Q(o_t, a_t).
-    """
+    """(the advantages of every turn's candidates, a list for each record; what ranking and `episodes` cost)."""
     if args.critic == "random":
         return [rng_of(record, args.seed, 1).random(len(turns)).tolist() for record, turns in found], episodes
-    if args.critic.endswith(".jsonl"):
+    if args.critic.endswith(".jsonl"):  # of scored continuations, whose mean rewards are the returns Q(o_t, a_t)
         returns, cost = monte_carlo_returns(args.critic)
         ranked = []
         for record, _ in found:
@@ -242,11 +234,7 @@ def rank_candidates(found, episodes, args, device):
 
 
 def score_candidates(found, args, device, portion=2000):
-    """The critic's advantages; kept on disk, portion by portion.
-
-    What they depend on names the file: another critic, reference or candidates file has a file of its own, and other
-    DPO settings find theirs finished.
-    """
+    """The critic's advantages; kept on disk, portion by portion, in a file that is named by all they depend on."""
     critic = Critic(args.critic, device, reference_without_c=args.critic_reference == "without-c",
                     micro_tokens=args.micro_tokens, offload=args.cpu_offload)
     models = [fingerprint(path) for path in (args.critic, critic.reference) if path]
@@ -268,10 +256,7 @@ def score_candidates(found, args, device, portion=2000):
 
 
 def write_pairs(args, device):
-    """Rank the candidates with the critic, draw the pairs, and write them in the conversational preference format.
-
-    Returns what candidates and critic cost.
-    """
+    """Rank candidates, draw pairs, write them in the conversational preference format; returns what it all cost."""
     found, cost, episodes = read_candidates(args)
     ranked, cost_of_ranking = rank_candidates(found, episodes, args, device)
     pairs, left_out = [], Counter()
@@ -292,9 +277,8 @@ def write_pairs(args, device):
             known = {"domain": (record.get("task") or {}).get("domain"), **record}
             pairs.append({**pair, **{k: v for k, v in known.items()
                                      if v is not None and k not in (*pair, "task", "candidates")}})
-    for what, count in left_out.items():
-        if count:
-            say(f"{count} pairs left out: chosen and rejected have the same {what}")
+    for what, count in (+left_out).items():  # those above zero
+        say(f"{count} pairs left out: chosen and rejected have the same {what}")
     if not pairs:
         reason = f"{args.critic} gives the candidates of a turn the same advantage; is it trained?"
         if not left_out["advantage"]:
@@ -323,9 +307,10 @@ def pair_items(path, tokenizer, limit_tasks):
     sequences = [join_turns([turn])[0] for turn in tokenise(tokenizer, [turn for _, turns in found for turn in turns])]
     items = []
     for n, (record, _) in enumerate(found):
-        group = (f"{record.get('task_id')} {record.get('sample')}", record["turn"]) if "turn" in record else (n, n)
+        task, sample, turn = key_of(record)
+        group = (n, n) if turn is None else (f"{task} {sample}", turn)
         answers = tuple(ANSWER_MARK in record[side][-1]["content"] for side in ("chosen", "rejected"))
-        items.append(Item([2 * n], [2 * n + 1], group, 1.0, answers, record.get("task_id", n)))
+        items.append(Item([2 * n], [2 * n + 1], group, 1.0, answers, n if task is None else task))
     return items, sequences, sum(costs_of([record for record, _ in found]), Counter())
 
 
@@ -336,10 +321,9 @@ def trajectory_items(args, tokenizer):
     """Pairs of whole trajectories (multi-turn-dpo), or single dialogues (rejection-ft, sft); what they cost to make."""
     kind, with_c = ("demonstration", args.with_c) if args.method == "sft" else ("scored", 0.0)
     tasks, cost = read_trajectories(args.input, kind, args.limit_tasks, with_c > 0)
+    pairs = [(record, None, task, 1.0) for task in tasks for record in tasks[task]]
     if args.method == "multi-turn-dpo":
         pairs = pair_tasks(tasks, args)
-    else:
-        pairs = [(record, None, task, 1.0) for task in tasks for record in tasks[task]]
     if args.method == "rejection-ft":
         rewards = [record["reward"] for record, *_ in pairs]
         least = args.min_reward
@@ -408,8 +392,6 @@ def parse_args():
     # preference optimisation
     flag("--loss", "dpo (Eq. 4); ipo; length-normalised-dpo: each side's log-ratio divided by its tokens, which wants "
          "a larger --beta", choices=list(LOSSES), default="dpo")
-    flag("--beta", "inverse temperature of Eq. 4", type=number(float, above=0), default=0.1)
-    flag("--nll", "weight of the chosen side's mean NLL per token", type=number(float, least=0), default=0.01)
     # single methods
     flag("--pairs-per-turn", "sweet: pairs drawn at each turn; released code 4", type=number(int, least=1), default=1)
     flag("--critic-reference", "sweet: whether Eq. 3's reference sees c; released code without-c",

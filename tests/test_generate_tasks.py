@@ -310,7 +310,8 @@ def test_families_that_offer_fewer_tasks_than_asked_for_say_so(tmp_path):
     (["--source", "colbench", "--seed", 1], "--seed"), (["--source", "colbench", "--split", "test", "--train", 9],
                                                         "--train"),
     (["--source", "colbench", "--demonstrations", 3], "--source"),
-    (["--domain", "frontend", "--source", "websight", "--split-by", "row", "--in", "x", "--val", 9], "--val")])
+    (["--domain", "frontend", "--source", "websight", "--split-by", "row", "--in", "x", "--val", 9], "--val"),
+    (["--domain", "frontend", "--request", "vague"], "--request")])
 def test_a_flag_that_would_do_nothing_is_refused(tmp_path, flags, flag):
     done = command(*flags, ok=False, cwd=tmp_path)
     assert done.returncode == 2 and flag in done.stderr.splitlines()[-1] and not list(tmp_path.iterdir()), done.stderr

@@ -514,6 +514,9 @@ def test_candidates_are_scored_and_trained_on_as_they_were_sampled(place):
     pair = json.loads(open("pairs.jsonl").read())
     for side, (n,) in (("chosen", item.chosen), ("rejected", item.rejected)):
         assert sequences[n].ids[sequences[n].scored].tolist() == letters(pair[side][0]["content"])
+    write(Path("others.jsonl"), [{**pair, "turn": None, "task_id": None}] * 2)  # as `datasets` writes what is not there
+    items = train_policy.pair_items("others.jsonl", tokenizer, 0)[0]
+    assert len({item.group for item in items}) == len({item.task for item in items}) == 2
 
 
 @pytest.mark.parametrize("head, advantage", [("log-ratio", "sum"), ("log-ratio", "mean-per-trajectory"),
@@ -1362,7 +1365,8 @@ def test_a_runs_cost_adds_up_what_went_into_it(place):
     assert policy["episodes"] == 36 and policy["simulator_calls"] == 72
     assert policy["sampled_tokens"] == 36 * 7 + 7 * len(open("candidates.jsonl").readlines()) and turns
     assert policy["training_tokens"] == critic["training_tokens"] + sum(line["tokens"] for line in lines)
-    assert train_policy.costs_of([{"cost": {"sampled_tokens": 3}}] * 2)[0]["sampled_tokens"] == 6, "of no named turn"
+    for pair in ({"cost": {"sampled_tokens": 3}}, {"cost": {"sampled_tokens": 3}, "turn": None, "task_id": None}):
+        assert train_policy.costs_of([pair] * 2)[0]["sampled_tokens"] == 6, "of no named turn"
 
 
 def test_training_another_policy_than_the_candidates_sampler_is_said(place):
