@@ -84,10 +84,10 @@ BASE        := --model $(MODEL) --lr 3e-4
 BF16        := $(if $(shell grep -sm1 -E 'avx512_bf16|amx_bf16' /proc/cpuinfo),bfloat16,float32)
 SAMPLE      := --max-tokens 128 --dtype $(if $(shell command -v nvidia-smi),auto,$(BF16))
 PLAY        := $(SAMPLE) --concurrency 64
-OFFLINE     := --limit 150 --samples 4
-CRITIC      := --beta 5 --nll 2 --lr 5e-5 --epochs 2
-CANDIDATES  := --candidates 4 --fraction 0.5
-POLICY      := --beta 2 --nll 1 --lr 3e-5 --epochs 1 --pairs-per-turn 2 --shuffle trajectories
+OFFLINE     := --limit 300 --samples 4
+CRITIC      := --beta 5 --nll 8 --lr 5e-5 --epochs 1
+CANDIDATES  := --candidates 4 --fraction 0.25
+POLICY      := --beta 2 --nll 1 --lr 5e-5 --epochs 1 --batch-size 32 --pairs-per-turn 2 --shuffle trajectories
 REJECTION   := --lr 1e-4 --batch-size 16 --epochs 4
 TRAJECTORY  := --beta 2 --nll 1 --lr 3e-5 --epochs 2
 FIT         := --dtype $(BF16) --micro-tokens 2048 --save-every 25 --keep 1
@@ -109,6 +109,9 @@ EACH := OMP_NUM_THREADS=1 $(PY)
 # Nothing runs beside the first two trainings, of the copyist and of the base agent: they take every core.
 ALONE := OMP_NUM_THREADS=$(JOBS) $(PY)
 FLAGS := --seed $(SEED) --domain $(DOMAIN)
+ifdef LLM                       # with a model of this size, so do the rollouts between them and the rest
+$(RUN)/train.rollout.json: EACH := $(ALONE)
+endif
 
 demo: .venv/ready $(if $(filter frontend,$(DOMAIN)),browser)
 	@$(MAKE) --no-print-directory -j$(JOBS) $(RUN)/report.html
