@@ -110,7 +110,7 @@ EACH := OMP_NUM_THREADS=1 $(PY)
 ALONE := OMP_NUM_THREADS=$(JOBS) $(PY)
 FLAGS := --seed $(SEED) --domain $(DOMAIN)
 ifdef LLM                       # with a model of this size, so do the rollouts between them and the rest
-$(RUN)/train.rollout.json: EACH := $(ALONE)
+$(RUN)/train.rollout.json: private EACH := $(ALONE)
 endif
 
 demo: .venv/ready $(if $(filter frontend,$(DOMAIN)),browser)

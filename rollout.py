@@ -767,7 +767,8 @@ class ServerEngine:
     async def ask(self, request):
         """One request until it is answered. The client retries what HTTP says is worth it; rubbish is left to us."""
         for attempt in range(self.retries + 1):
-            await asyncio.sleep(attempt and min(60, 0.25 * 2 ** attempt))
+            if attempt:
+                await asyncio.sleep(min(60, 0.25 * 2 ** attempt))
             sent = self.without_rejected(request)
             try:
                 async with self.places:    # chat.completions.create() takes twice the time: it checks every message

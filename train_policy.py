@@ -152,8 +152,8 @@ def main():
     for step in range(first, len(steps)):
         begun, total, parts = time.perf_counter(), {}, micro_batches(steps[step], sequences, args, args.micro_batch)
         # Preferences weigh every pair alike; imitation weighs every token alike.
-        scored = [len(sequences[i].scored) for item in steps[step] for i in item.chosen]
-        weight = sum(scored) if imitation else len(steps[step])
+        weight = len(steps[step]) if not imitation else sum(
+            len(sequences[i].scored) for item in steps[step] for i in item.chosen)
         for n, part in enumerate(parts):
             reduce_at_the_end(model, n == len(parts) - 1)
             batch = collate_items(part, sequences, reference, device, args)

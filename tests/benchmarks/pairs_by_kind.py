@@ -56,21 +56,21 @@ def scripted_kind(pair, side):
 
 def continued_kind(pair, side):
     """The same from what was said to it in the continuations."""
-    of_turn = returns[pair["task_id"], pair["sample"], pair["turn"]].values()
-    return {text: kind for text, _, kind in of_turn}[pair[side][-1]["content"]]
+    return kinds[pair["task_id"], pair["sample"], pair["turn"]][pair[side][-1]["content"]]
 
 
 if args.truth:
     kind_of, (returns, _) = continued_kind, monte_carlo_returns(args.truth, kind_of_action)
+    kinds = {key: {text: kind for text, _, kind in turn.values()} for key, turn in returns.items()}
     noise_of(returns)
 else:
     kind_of, tasks = scripted_kind, {record["task_id"]: record["task"] for record in read(args.tasks, "trajectory")}
 shares = {}
 for name, _, path in (words.partition("=") for words in args.pairs):
     counts = Counter(tuple(kind_of(pair, side) for side in ("chosen", "rejected")) for pair in read(path, "pair"))
-    shares[name] = {kinds: count / counts.total() for kinds, count in counts.items()}
+    shares[name] = {two: count / counts.total() for two, count in counts.items()}
 most = Counter()
 for share in shares.values():
     most.update(share)
 print(markdown([("chosen", "rejected", *shares)] + [
-    (*kinds, *(f"{share.get(kinds, 0):.1%}" for share in shares.values())) for kinds, _ in most.most_common()]))
+    (*two, *(f"{share.get(two, 0):.1%}" for share in shares.values())) for two, _ in most.most_common()]))
