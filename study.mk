@@ -55,6 +55,7 @@ $(foreach n,$(SIZES),$(eval critic-full-$n := $(CRITIC) --limit-tasks $n))
 $(foreach n,$(SIZES),$(eval critic-without-c-$n := $(CRITIC) --context without-c --limit-tasks $n))
 critic-full-1600        := $(CRITIC) --in $(RUN)/all.scored.jsonl
 critic-without-c-1600   := $(critic-full-1600) --context without-c
+critic-full-800         := $(CRITIC) --in $(RUN)/twice.scored.jsonl
 MANY       := full-1600 without-c-1600
 SURFACE    := full without-c $(foreach n,$(SIZES),full-$n without-c-$n)
 INGREDIENT := likelihood-alone one-mean sum regression value q-without-c
@@ -63,6 +64,7 @@ $(RUN)/critic-%/config.json: $(RUN)/train.metrics.json
 	$(call stage,critic: $*)
 	$(EACH) train_critic.py $(FLAGS) --run-name $(NAME) $(critic-$*) --out $(RUN)/critic-$*
 $(MANY:%=$(RUN)/critic-%/config.json): $(RUN)/all.metrics.json
+$(RUN)/critic-full-800/config.json: $(RUN)/twice.metrics.json
 
 # ------------------------------------------------------------------------------------------------ policies
 # Settings, here and of the baselines, are the demo's: the best of the grids below.
@@ -110,11 +112,20 @@ $(foreach n,$(BEST),$(eval $(call best,full,$n,critic)))
 $(foreach n,$(BEST),$(eval $(call best,without-c,$n,critic-without-c)))
 $(foreach n,$(BEST),$(eval $(call best,value,$n,value)))
 
-# 3b: all stages on the first N tasks alone
+# 3b: all stages on the first N tasks alone; 800 are the baselines' twice
 AMOUNTS := 50 100 200
 $(RUN)/sweet-of-%/config.json: $(RUN)/critic-full-%/config.json $(RUN)/train.candidates.rollout.json
 	$(call stage,SWEET-RL on $* tasks)
 	$(RANKED) --limit-tasks $* --critic $(RUN)/critic-full-$* --pairs $(RUN)/sweet-of-$*.pairs.jsonl --out $(@D)
+
+$(RUN)/twice.candidates.rollout.json: $(RUN)/twice.metrics.json
+	$(EACH) rollout.py $(FLAGS) --run-name $(NAME) --split train --in $(RUN)/twice.scored.jsonl $(CANDIDATES) $(SAMPLE) \
+	  --out $(RUN)/twice.candidates.jsonl
+
+$(RUN)/sweet-of-800/config.json: $(RUN)/critic-full-800/config.json $(RUN)/twice.candidates.rollout.json
+	$(call stage,SWEET-RL on 800 tasks)
+	$(RANKED) --in $(RUN)/twice.candidates.jsonl --critic $(RUN)/critic-full-800 \
+	  --pairs $(RUN)/sweet-of-800.pairs.jsonl --out $(@D)
 
 $(RUN)/rejection-of-%/config.json: $(RUN)/train.metrics.json
 	$(call stage,rejection fine-tuning on $* tasks)
@@ -244,15 +255,18 @@ $(RUN)/%.val.rollout.json: $(RUN)/%/config.json
 	  --model $(RUN)/$* --out $(RUN)/$*.val.trajectories.jsonl
 
 # ------------------------------------------------------------------------------------------------ rounds
-# Three rounds of a third of the tasks each: $(call round,number,agent that plays,lines of tasks,rounds so far)
-define round
-$(RUN)/round-$(1).rollout.json: $(RUN)/$(2)/config.json
-	sed -n '$(3)p' $(RUN)/tasks/train.jsonl > $(RUN)/round-$(1).tasks.jsonl
-	$$(EACH) rollout.py $(FLAGS) --run-name $(NAME) --split train --in $(RUN)/round-$(1).tasks.jsonl --samples 6 $(PLAY) \
-	  --model $(RUN)/$(2) --out $(RUN)/round-$(1).trajectories.jsonl
-
+# Three rounds, each on the dialogues that the last round's agent has on another third of the tasks.
+# $(call played,dialogues,agent,lines of tasks)
+define played
+$(RUN)/$(1).rollout.json: $(RUN)/$(2)/config.json
+	sed -n '$(3)p' $(RUN)/tasks/train.jsonl > $(RUN)/$(1).tasks.jsonl
+	$$(EACH) rollout.py $(FLAGS) --run-name $(NAME) --split train --in $(RUN)/$(1).tasks.jsonl --samples 6 $(PLAY) \
+	  --model $(RUN)/$(2) --out $(RUN)/$(1).trajectories.jsonl
+endef
+# $(call sweet,round,agent,rounds so far): the critic learns from all dialogues so far, the policy from the new ones
+define sweet
 $(RUN)/round-$(1)/config.json: $(RUN)/round-$(1).metrics.json
-	cat $(foreach r,$(4),$(RUN)/round-$r.scored.jsonl) > $(RUN)/round-$(1).so-far.jsonl
+	cat $(foreach r,$(3),$(RUN)/round-$r.scored.jsonl) > $(RUN)/round-$(1).so-far.jsonl
 	$$(EACH) train_critic.py $(FLAGS) --run-name $(NAME) $(CRITIC) --in $(RUN)/round-$(1).so-far.jsonl \
 	  --out $(RUN)/round-$(1)-critic
 	$$(EACH) rollout.py $(FLAGS) --run-name $(NAME) --split train $(CANDIDATES) $(SAMPLE) \
@@ -261,9 +275,26 @@ $(RUN)/round-$(1)/config.json: $(RUN)/round-$(1).metrics.json
 	  --in $(RUN)/round-$(1).candidates.jsonl --critic $(RUN)/round-$(1)-critic \
 	  --pairs $(RUN)/round-$(1).pairs.jsonl --out $(RUN)/round-$(1)
 endef
-$(eval $(call round,1,base,1$(comma)133,1))
-$(eval $(call round,2,round-1,134$(comma)266,1 2))
-$(eval $(call round,3,round-2,267$(comma)400,1 2 3))
+# $(call baseline,method,round,agent,dialogues)
+define baseline
+$(RUN)/$(1)-round-$(2)/config.json: $(RUN)/$(4).metrics.json
+	$$(EACH) train_policy.py $(FLAGS) --run-name $(NAME) $(base-$(1)) --model $(RUN)/$(3) --in $(RUN)/$(4).scored.jsonl \
+	  --out $$(@D)
+endef
+SECOND := 134$(comma)266
+THIRD  := 267$(comma)400
+$(eval $(call played,round-1,base,1$(comma)133))
+$(eval $(call sweet,1,base,1))
+$(eval $(call played,round-2,round-1,$(SECOND)))
+$(eval $(call sweet,2,round-1,1 2))
+$(eval $(call played,round-3,round-2,$(THIRD)))
+$(eval $(call sweet,3,round-2,1 2 3))
+$(foreach method,rejection dpo,\
+  $(eval $(call baseline,$(method),1,base,round-1))\
+  $(eval $(call played,$(method)-round-2,$(method)-round-1,$(SECOND)))\
+  $(eval $(call baseline,$(method),2,$(method)-round-1,$(method)-round-2))\
+  $(eval $(call played,$(method)-round-3,$(method)-round-2,$(THIRD)))\
+  $(eval $(call baseline,$(method),3,$(method)-round-2,$(method)-round-3)))
 
 # ------------------------------------------------------------------------------------------------ cells by question
 AT_EQUAL_COST := policy-full policy-sixteen policy-without-c once-rejection once-dpo twice-rejection twice-dpo
@@ -272,7 +303,9 @@ LITTLE        := policy-full-50 policy-without-c-50    # the critic's data: 50 t
 TABLE3        := $(INGREDIENT:%=policy-%)
 RETURNS       := policy-monte-carlo-base policy-monte-carlo-policy-full
 BEST_OF_N     := $(foreach critic,full without-c value,$(addprefix best-$(critic)-,$(BEST)))
-BY_AMOUNT     := $(foreach method,sweet rejection dpo,$(addprefix $(method)-of-,$(AMOUNTS)))
+BY_AMOUNT     := $(foreach method,sweet rejection dpo,$(addprefix $(method)-of-,$(AMOUNTS))) sweet-of-800 twice-rejection \
+                 twice-dpo
+ITERATED      := round-3 rejection-round-3 dpo-round-3
 STRONGER      := policy-full once-rejection once-dpo of-weaker-sweet of-weaker-rejection of-weaker-dpo
 tested = $(patsubst %,$(RUN)/%.test.metrics.json,$(1))
 ranked = truth $(patsubst %,$(RUN)/ranked-by-%.jsonl,$(1))
@@ -282,7 +315,7 @@ truth:   $(RUN)/val.continuations.metrics.json
 world:   $(patsubst %,$(RUN)/%.val.metrics.json,base $(if $(filter $(FIRST),$(RUN)),copyist))    # does it count?
 surface: $(call ranked,$(SURFACE))
 many:    $(call ranked,$(MANY))
-table3:  $(call ranked,$(INGREDIENT))
+table3:  $(call ranked,full without-c $(INGREDIENT))
 grid:    $(patsubst %,$(RUN)/grid/%.val.metrics.json,$(GRID))
 equal:   $(call tested,base $(AT_EQUAL_COST))
 with-c:  $(call tested,base policy-full policy-without-c)
@@ -293,7 +326,7 @@ heads:   $(call tested,$(TABLE3))
 best:    $(call tested,$(BEST_OF_N))
 amounts: $(call tested,$(BY_AMOUNT))
 weaker:  $(call tested,base $(STRONGER))    # of world wide
-rounds:  $(call tested,round-3)
+rounds:  $(call tested,$(ITERATED))
 
 # ------------------------------------------------------------------------------------------------ tables
 # Of what is there.
@@ -307,12 +340,13 @@ report:
 	$(foreach n,$(SIZES),$(call rank,$n tasks,$n,full-$n without-c-$n)$(newline))
 	$(call rank,400 tasks,400,full without-c)
 	$(call rank,1600 tasks,1600,$(MANY))
-	$(if $(wildcard runs/study/$(WORLD)/*/ranked-by-value.jsonl),$(call rank,made of (Table 3),table3,full $(INGREDIENT)))
+	$(if $(wildcard runs/study/$(WORLD)/*/ranked-by-value.jsonl),$(call rank,made of (Table 3),table3,full without-c $(INGREDIENT)))
 	$(call compare,at equal cost,$(AT_EQUAL_COST) base)
 	$(if $(filter wide,$(WORLD)),$(call compare,learning from a weaker base (Table 4),base $(STRONGER)))
 	$(call compare,critics of 50 tasks,$(LITTLE))
-	$(call compare,other rankings and losses,policy-full $(RETURNS) $(BESIDE) $(TABLE3) round-3)
+	$(call compare,other rankings and losses,policy-full $(RETURNS) $(BESIDE) $(TABLE3))
+	$(call compare,three rounds instead of one,policy-full once-rejection once-dpo $(ITERATED))
 	$(call compare,best of N (Fig. 3a),base $(BEST_OF_N))
-	$(call compare,by amount of data (Fig. 3b),policy-full $(BY_AMOUNT))
+	$(call compare,by amount of data (Fig. 3b),policy-full once-rejection once-dpo $(BY_AMOUNT))
 .PHONY:  report critics world truth surface many table3 grid equal with-c little beside upper heads best amounts weaker \
          rounds
