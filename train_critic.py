@@ -38,6 +38,7 @@ In this file: the mathematics; the training loop; how it is computed (records, s
 log-probabilities, the critic's advantages, sharding, steps, output and checkpoints, pictures, the tiny model); flags.
 """
 import argparse
+import atexit
 import copy
 import functools
 import hashlib
@@ -317,10 +318,16 @@ def start_process_group():
     return torch.device("cuda", torch.cuda.current_device()) if cuda else torch.device("cpu")
 
 
-def finish():
+def finish(code=0):
+    """Leave the group, and under torchrun the process: gloo's threads may still hold a tensor, and to let go of it while
+    the interpreter is being taken down ends a finished run in "terminate called" (pytorch/pytorch#190489)."""
     if dist.is_initialized():
         dist.barrier()
         dist.destroy_process_group()
+    if "RANK" in os.environ:
+        atexit._run_exitfuncs()    # a tracker's, for one
+        sys.stderr.flush()
+        os._exit(code)
 
 
 def progress(what, title, unit):
@@ -1466,8 +1473,9 @@ def save_or_stop(args, model, optimizer, metrics, best):
             shutil.rmtree(old)
     if asked:
         say(f"stopped by a signal after step {step}, which is saved; the same command continues")
-        finish()
-        sys.exit(128 + (signals[0] if signals else signal.SIGTERM))
+        code = 128 + (signals[0] if signals else signal.SIGTERM)
+        finish(code)
+        sys.exit(code)
     return min(best, loss)
 
 

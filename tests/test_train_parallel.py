@@ -218,6 +218,20 @@ def test_twenty_kills_at_random_moments(place, processes):
     assert furthest("straight", "killed") < (1e-12 if processes == 1 else 1e-6)
 
 
+def test_a_run_that_is_done_leaves_without_taking_the_interpreter_down(place, monkeypatch):
+    """There gloo's threads can abort it (pytorch/pytorch#190489); here whatever is taken down does, and exit hooks run."""
+    (place / "sitecustomize.py").write_text(
+        "import atexit, os\n"
+        "class Fragile:\n"
+        "    def __del__(self, abort=os.abort): abort()\n"
+        "if 'RANK' in os.environ:\n"
+        "    fragile = Fragile()\n"
+        "    atexit.register(print, 'the hook ran', flush=True)\n")
+    monkeypatch.setenv("PYTHONPATH", str(place))
+    said = torchrun(2, *PAIRS, "--max-steps", 1, "--out", "out")
+    assert said.count("the hook ran") == 2 and Path("out/config.json").exists()
+
+
 @pytest.mark.slow
 def test_a_rank_that_dies_ends_the_run_and_leaves_the_checkpoints(place):
     long = [*PAIRS, "--batch-size", "1", "--epochs", "20", "--save-every", "5"]
