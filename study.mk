@@ -256,29 +256,30 @@ $(RUN)/%.val.rollout.json: $(RUN)/%/config.json
 
 # ------------------------------------------------------------------------------------------------ rounds
 # Three rounds, each on the dialogues that the last round's agent has on another third of the tasks.
+# Those of demo-llm: make -f study.mk LLM=yes NAME=llm-rounds rounds
 # $(call played,dialogues,agent,lines of tasks)
 define played
 $(RUN)/$(1).rollout.json: $(RUN)/$(2)/config.json
 	sed -n '$(3)p' $(RUN)/tasks/train.jsonl > $(RUN)/$(1).tasks.jsonl
-	$$(EACH) rollout.py $(FLAGS) --run-name $(NAME) --split train --in $(RUN)/$(1).tasks.jsonl --samples 6 $(PLAY) \
+	$$(EACH) rollout.py $(FLAGS) --run-name $(NAME) --split train --in $(RUN)/$(1).tasks.jsonl $(OFFLINE) $(PLAY) \
 	  --model $(RUN)/$(2) --out $(RUN)/$(1).trajectories.jsonl
 endef
 # $(call sweet,round,agent,rounds so far): the critic learns from all dialogues so far, the policy from the new ones
 define sweet
 $(RUN)/round-$(1)/config.json: $(RUN)/round-$(1).metrics.json
 	cat $(foreach r,$(3),$(RUN)/round-$r.scored.jsonl) > $(RUN)/round-$(1).so-far.jsonl
-	$$(EACH) train_critic.py $(FLAGS) --run-name $(NAME) $(CRITIC) --in $(RUN)/round-$(1).so-far.jsonl \
+	$$(EACH) train_critic.py $(FLAGS) $(FIT) --run-name $(NAME) $(CRITIC) --in $(RUN)/round-$(1).so-far.jsonl \
 	  --out $(RUN)/round-$(1)-critic
 	$$(EACH) rollout.py $(FLAGS) --run-name $(NAME) --split train $(CANDIDATES) $(SAMPLE) \
 	  --model $(RUN)/$(2) --in $(RUN)/round-$(1).scored.jsonl --out $(RUN)/round-$(1).candidates.jsonl
-	$$(EACH) train_policy.py $(FLAGS) --run-name $(NAME) --method sweet $(POLICY) --model $(RUN)/$(2) \
+	$$(EACH) train_policy.py $(FLAGS) $(FIT) --run-name $(NAME) --method sweet $(POLICY) --model $(RUN)/$(2) \
 	  --in $(RUN)/round-$(1).candidates.jsonl --critic $(RUN)/round-$(1)-critic \
 	  --pairs $(RUN)/round-$(1).pairs.jsonl --out $(RUN)/round-$(1)
 endef
 # $(call baseline,method,round,agent,dialogues)
 define baseline
 $(RUN)/$(1)-round-$(2)/config.json: $(RUN)/$(4).metrics.json
-	$$(EACH) train_policy.py $(FLAGS) --run-name $(NAME) $(base-$(1)) --model $(RUN)/$(3) --in $(RUN)/$(4).scored.jsonl \
+	$$(EACH) train_policy.py $(FLAGS) $(FIT) --run-name $(NAME) $(base-$(1)) --model $(RUN)/$(3) --in $(RUN)/$(4).scored.jsonl \
 	  --out $$(@D)
 endef
 SECOND := 134$(comma)266
