@@ -297,6 +297,11 @@ $(foreach method,rejection dpo,\
   $(eval $(call played,$(method)-round-3,$(method)-round-2,$(THIRD)))\
   $(eval $(call baseline,$(method),3,$(method)-round-2,$(method)-round-3)))
 
+# SWEET-RL teaches to ask; to imitate what was won in the last round's dialogues teaches to write the answer as well.
+$(RUN)/%-imitated/config.json: $(RUN)/%/config.json
+	$(EACH) train_policy.py $(FLAGS) $(FIT) --run-name $(NAME) $(base-rejection) --model $(RUN)/$* \
+	  --in $(RUN)/$*.scored.jsonl --out $(@D)
+
 # ------------------------------------------------------------------------------------------------ cells by question
 AT_EQUAL_COST := policy-full policy-sixteen policy-without-c once-rejection once-dpo twice-rejection twice-dpo
 BESIDE        := policy-random once-normalised twice-normalised policy-paper
@@ -306,7 +311,7 @@ RETURNS       := policy-monte-carlo-base policy-monte-carlo-policy-full
 BEST_OF_N     := $(foreach critic,full without-c value,$(addprefix best-$(critic)-,$(BEST)))
 BY_AMOUNT     := $(foreach method,sweet rejection dpo,$(addprefix $(method)-of-,$(AMOUNTS))) sweet-of-800 twice-rejection \
                  twice-dpo
-ITERATED      := round-3 rejection-round-3 dpo-round-3
+ITERATED      := $(foreach last,round-3 rejection-round-3 dpo-round-3,$(last) $(last)-imitated)
 STRONGER      := policy-full once-rejection once-dpo of-weaker-sweet of-weaker-rejection of-weaker-dpo
 tested = $(patsubst %,$(RUN)/%.test.metrics.json,$(1))
 ranked = truth $(patsubst %,$(RUN)/ranked-by-%.jsonl,$(1))
