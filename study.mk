@@ -276,10 +276,10 @@ $(RUN)/round-$(1)/config.json: $(RUN)/round-$(1).metrics.json
 	  --in $(RUN)/round-$(1).candidates.jsonl --critic $(RUN)/round-$(1)-critic \
 	  --pairs $(RUN)/round-$(1).pairs.jsonl --out $(RUN)/round-$(1)
 endef
-# $(call baseline,method,round,agent,dialogues)
+# $(call baseline,its name,method,agent,dialogues)
 define baseline
-$(RUN)/$(1)-round-$(2)/config.json: $(RUN)/$(4).metrics.json
-	$$(EACH) train_policy.py $(FLAGS) $(FIT) --run-name $(NAME) $(base-$(1)) --model $(RUN)/$(3) --in $(RUN)/$(4).scored.jsonl \
+$(RUN)/$(1)/config.json: $(RUN)/$(3)/config.json $(RUN)/$(4).metrics.json
+	$$(EACH) train_policy.py $(FLAGS) $(FIT) --run-name $(NAME) $(base-$(2)) --model $(RUN)/$(3) --in $(RUN)/$(4).scored.jsonl \
 	  --out $$(@D)
 endef
 SECOND := 134$(comma)266
@@ -291,16 +291,14 @@ $(eval $(call sweet,2,round-1,1 2))
 $(eval $(call played,round-3,round-2,$(THIRD)))
 $(eval $(call sweet,3,round-2,1 2 3))
 $(foreach method,rejection dpo,\
-  $(eval $(call baseline,$(method),1,base,round-1))\
+  $(eval $(call baseline,$(method)-round-1,$(method),base,round-1))\
   $(eval $(call played,$(method)-round-2,$(method)-round-1,$(SECOND)))\
-  $(eval $(call baseline,$(method),2,$(method)-round-1,$(method)-round-2))\
+  $(eval $(call baseline,$(method)-round-2,$(method),$(method)-round-1,$(method)-round-2))\
   $(eval $(call played,$(method)-round-3,$(method)-round-2,$(THIRD)))\
-  $(eval $(call baseline,$(method),3,$(method)-round-2,$(method)-round-3)))
-
+  $(eval $(call baseline,$(method)-round-3,$(method),$(method)-round-2,$(method)-round-3)))
 # SWEET-RL teaches to ask; to imitate what was won in the last round's dialogues teaches to write the answer as well.
-$(RUN)/%-imitated/config.json: $(RUN)/%/config.json
-	$(EACH) train_policy.py $(FLAGS) $(FIT) --run-name $(NAME) $(base-rejection) --model $(RUN)/$* \
-	  --in $(RUN)/$*.scored.jsonl --out $(@D)
+LAST := round-3 rejection-round-3 dpo-round-3
+$(foreach last,$(LAST),$(eval $(call baseline,$(last)-imitated,rejection,$(last),$(last))))
 
 # ------------------------------------------------------------------------------------------------ cells by question
 AT_EQUAL_COST := policy-full policy-sixteen policy-without-c once-rejection once-dpo twice-rejection twice-dpo
@@ -311,7 +309,7 @@ RETURNS       := policy-monte-carlo-base policy-monte-carlo-policy-full
 BEST_OF_N     := $(foreach critic,full without-c value,$(addprefix best-$(critic)-,$(BEST)))
 BY_AMOUNT     := $(foreach method,sweet rejection dpo,$(addprefix $(method)-of-,$(AMOUNTS))) sweet-of-800 twice-rejection \
                  twice-dpo
-ITERATED      := $(foreach last,round-3 rejection-round-3 dpo-round-3,$(last) $(last)-imitated)
+ITERATED      := $(LAST) $(LAST:%=%-imitated)
 STRONGER      := policy-full once-rejection once-dpo of-weaker-sweet of-weaker-rejection of-weaker-dpo
 tested = $(patsubst %,$(RUN)/%.test.metrics.json,$(1))
 ranked = truth $(patsubst %,$(RUN)/ranked-by-%.jsonl,$(1))

@@ -326,7 +326,7 @@ def finish(code=0):
         dist.destroy_process_group()
     if "RANK" in os.environ:
         atexit._run_exitfuncs()    # a tracker's, for one
-        sys.stderr.flush()
+        sys.stdout.flush()
         os._exit(code)
 
 
