@@ -20,14 +20,15 @@ Departures
 - The paper gives no intervals. The released code runs programs inside its own process, in a function's local scope,
   behind a list of forbidden words (--mode released applies its rules inside the sandbox), and reports the best of k
   samples. Here every sample counts.
-- Frontend: the page of the answer counts, and an answer without a page, or with one that cannot be rendered, scores 0
+- Frontend: the page of the answer counts (else its message's), and one that is missing or cannot be rendered scores 0
   (released code: the last page shown at any turn, else a black picture).
 
-Reads   runs/{run-name}/{split}.trajectories.jsonl; with --compare scored files, and cost.json of the models they name
+Reads   runs/{run-name}/{split}.trajectories.jsonl, or with --compare scored files; cost.json of the models they name
 Writes  runs/{run-name}/{split}.scored.jsonl, the records plus `reward`, `tests` (one status per test) and `sandbox`
         (its layers); frontend: `reward`, `cosine` (both views), `view`, `page` (ok, blank, ...), `encoder`, `sandbox`
         .scored.settings.json and .metrics.json beside it, with --report one HTML file, with --picture one PNG of pages
-Each record is written as it is scored, in the order of the input; the same command goes on where it was stopped.
+Each record is written as it is scored, in the order of the input; the same command, without --overwrite, goes on where
+it was stopped.
 
     python evaluate.py --split train
     python evaluate.py --in runs/default/test.trajectories.jsonl --report runs/default/report.html
@@ -61,8 +62,8 @@ import numpy as np
 from tqdm import tqdm
 
 from sandbox import (
-    ANSWER_MARK, COSTS, OUTPUT_MARK, Output, Sandbox, agent_turns, check_path, die, monte_carlo_returns, number, read,
-    whole)
+    ANSWER_MARK, COSTS, OUTPUT_MARK, Output, Sandbox, agent_turns, check_path, die, fingerprint, monte_carlo_returns,
+    number, read, whole)
 
 VIEWS = ("page", "centre")
 
@@ -73,6 +74,8 @@ VIEWS = ("page", "centre")
 
 def score_programs(records, args):
     """Yield each backend record with `reward`, `tests` and `sandbox`, in order; --mode both adds `..._released`."""
+    modes = ["module", "released"] if args.mode == "both" else [args.mode]
+
     def scored(records, mode, suffix):
         program_of = str if mode == "released" else extract_code
         jobs = ((record, record["task"], program_of(record["answer"] or "")) for record in records)
@@ -80,11 +83,11 @@ def score_programs(records, args):
             if record["answer"] is None:
                 tests = dict.fromkeys(tests, "no answer")
             passed = sum(status == "passed" for status in tests.values())
-            yield record | {"sandbox": box.layers, f"reward{suffix}": passed / len(tests), f"tests{suffix}": tests}
+            yield record | {"mode": modes[0], "sandbox": box.layers, f"reward{suffix}": passed / len(tests),
+                            f"tests{suffix}": tests}
 
     with Sandbox(workers=args.workers, memory_mb=args.memory_mb, call_timeout=args.call_timeout,
                  program_timeout=args.program_timeout, numpy=args.numpy, unsafe=args.unsafe) as box:
-        modes = ["module", "released"] if args.mode == "both" else [args.mode]
         for mode, suffix in zip(modes, ("", "_released")):
             records = scored(records, mode, suffix)
         yield from records
@@ -150,7 +153,7 @@ def page_of(record):
     if record["answer"] is None:
         return None
     last = (replies(record) or [{"content": ""}])[-1]
-    return extract_page(record["answer"]) or extract_page(last.get("output") or last["content"])
+    return extract_page(record["answer"]) or extract_page(last["content"])
 
 
 def replies(record):
@@ -317,11 +320,11 @@ class Summary:
 
     def __init__(self, path, args):
         self.path, self.domain = str(path), domain_of(path, "scored", args)
-        self.encoder = ()    # of pages: (its name, the view)
+        self.scored_by = {}    # runs are compared if this agrees: of pages encoder and view, of programs the mode
         self.sums, self.rewards = {}, {}    # of each task's digest: (2 M,) sums; rewards
         self.ends, self.errors, self.statuses, self.failing = Counter(), Counter(), Counter(), Counter()
-        self.models, self.seeds = set(), set()
-        for _ in read(path, "scored", self.domain, each=self.add):
+        self.models, self.seeds = set(), set()    # models: (name, fingerprint)
+        for _ in read(path, "scored", self.domain, unique=True, each=self.add):
             pass
 
     def add(self, record):
@@ -333,12 +336,13 @@ class Summary:
         if end == "error":
             self.errors[record["finish"][:120]] += 1
         statuses = (record.get("tests") or {}).values()
+        self.scored_by = {"mode": record.get("mode", "module")}
         if self.domain == "frontend":
-            self.encoder, statuses = (record["encoder"], record["view"]), [record["page"]]
+            self.scored_by, statuses = {name: record[name] for name in ("encoder", "view")}, [record["page"]]
         self.statuses.update(statuses)
         if any(status.startswith("reference") for status in statuses):
             self.failing[record["task_id"]] += 1
-        self.models.add(record.get("model"))
+        self.models.add((record.get("model"), (record.get("fingerprints") or {}).get("model")))
         self.seeds.add(record.get("seed"))
 
 
@@ -354,7 +358,7 @@ def metrics_of(summary, args):
     return {
         "in": summary.path, "domain": summary.domain, "tasks": len(summary.sums),
         "samples": sum(map(len, summary.rewards.values())),
-        **dict(zip(("encoder", "view"), summary.encoder)),
+        **summary.scored_by,
         **intervals(np.array(list(summary.sums.values())), args.resamples, args.seed),
         "finish": dict(summary.ends.most_common()), "errors": dict(summary.errors.most_common(10)),
         "statuses": dict(summary.statuses.most_common()),
@@ -367,15 +371,16 @@ def compare(summaries, args):
     """{name: {"metrics", "against", "difference", "cost", "notes"}}; differences are against the first run."""
     (base_name, base), result = next(iter(summaries.items())), {}
     for name, summary in summaries.items():
-        kind, base_kind = ((one.domain, *one.encoder) for one in (summary, base))
+        kind, base_kind = ((one.domain, *one.scored_by.values()) for one in (summary, base))
         if kind != base_kind:
             die(f"{summary.path}, {kind}, and {base.path}, {base_kind}, cannot be compared; score both alike")
-        model, *others = summary.models
+        (model, made), *others = summary.models
         cost = Path(str(model)) / "cost.json"    # what went into the model, as its trainer counted it
+        known = cost.is_file() and not others and made in (None, fingerprint(model))    # it was not trained anew since
         metrics = metrics_of(summary, args)
         paired = paired_difference(summary, base, args.resamples, args.seed) if name != base_name else None
         result[name] = {"metrics": metrics, "against": base_name if paired else None, "difference": paired,
-                        "cost": json.loads(cost.read_text()) if cost.is_file() and not others else {},
+                        "cost": json.loads(cost.read_text()) if known else {},
                         "notes": notes(metrics)}
         most = max(len(summary.sums), len(base.sums))
         if paired and paired["tasks"] < most / 2:
@@ -403,16 +408,26 @@ def notes(metrics):
 
 
 def compare_seeds(runs, args):
-    """compare() for several files a name: {name: [Summary]} -> {name: {..., "seeds": {seed: compare()'s result}}}."""
-    seeds = dict.fromkeys(seed for run in runs.values() for summary in run for seed in summary.seeds)
+    """compare() for several files a name: {name: [Summary]} -> {name: {..., "seeds": {seed: compare()'s result}}}.
+
+    A name may lack some of the first one's seeds: its numbers are then over those that it has, and a warning says so.
+    """
+    first, *_ = runs.values()
+    seeds = list(dict.fromkeys(seed for summary in first for seed in summary.seeds))
     for name, run in runs.items():
-        if None in seeds or Counter(tuple(summary.seeds) for summary in run) != Counter((seed,) for seed in seeds):
+        its = [seed for summary in run for seed in summary.seeds]
+        if None in its or len({*its}) < len(its) or len(its) > len(run) or {*its} - {*seeds}:
             found = "; ".join(f"{summary.path}: {', '.join(map(str, summary.seeds))}" for summary in run)
             die(f"each file of {name!r} must name one seed in its records (rollout.py --seed writes it), no two the "
-                f"same one, and together all seeds of the other names ({', '.join(map(str, seeds))}); found {found}")
-    by_seed = {seed: compare({name: next(summary for summary in run if seed in summary.seeds)
-                              for name, run in runs.items()}, args) for seed in seeds}
-    return {name: mean_over_seeds({seed: result[name] for seed, result in by_seed.items()}) for name in runs}
+                f"same one, and all of them seeds of the first name ({', '.join(map(str, seeds))}); found {found}")
+    by_seed = {seed: compare({name: summary for name, run in runs.items() for summary in run if seed in summary.seeds},
+                             args) for seed in seeds}
+    results = {name: mean_over_seeds({seed: by_seed[seed][name] for seed in seeds if name in by_seed[seed]})
+               for name in runs}
+    for result in results.values():
+        if missing := [str(seed) for seed in seeds if seed not in result["seeds"]]:
+            result["notes"].append(f"WARNING: no seed {', '.join(missing)} here; other columns may be means over more")
+    return results
 
 
 def mean_over_seeds(seeds):
@@ -449,7 +464,7 @@ def kind_of_action(record, turn):
     place = agent_turns(history)[turn]
     before, after = (sum(heard for _, heard in facts_heard(record | {"dialogue_history": history[:end]}))
                      for end in (place, place + 2))
-    if place == len(history) - 1 and record["finish"] != "max_turns":  # a last question is told nothing
+    if place == len(history) - 1 and record["finish"] == "answered":    # else the last turn is a question, told nothing
         return "answer too early" if before < len(record["task"].get("facts") or ()) else "answer, all known"
     return "useful question" if after > before else "useless question"
 
@@ -491,29 +506,37 @@ def rank_critics(files, args):
 
     Only pairs of one turn count. The truth is noisy: its halves agree with a correlation r, a perfect critic would
     reach sqrt(2 r / (1 + r)), and the corrected correlation is divided by that (Spearman-Brown). Several files a name
-    are seeds: their tasks are pooled.
+    are seeds, taken in order: their tasks are pooled. Where some lack a seed, only folders that all have count.
     """
     sums = defaultdict(lambda: defaultdict(lambda: np.zeros(2)))    # (seed, task) -> (critic, measure) -> sum, count
     truths = files_of(args.truth)
-    for critic, paths in files.items():
-        if len(paths) != len(truths):
-            die(f"{critic} has {len(paths)} files, --truth {len(truths)}; they are taken in pairs, by name")
+    if {len(truths)} != {*map(len, files.values())}:
+        shared = set.intersection(*({path.parent for path in paths} for paths in (truths, *files.values())))
+        truths, *others = ([path for path in paths if path.parent in shared] for paths in (truths, *files.values()))
+        files = dict(zip(files, others))
+        if not truths or {len(truths)} != {*map(len, others)}:
+            die(f"{args.truth} and the files of {', '.join(files)} are not equally many, and share no folders either")
+        print(f"only of {', '.join(map(str, sorted(shared)))}: some critics are missing elsewhere")
     for seed, truth in enumerate(truths):
         returns, _ = monte_carlo_returns(truth, kind_of_action)
+
+        def add(critic, record):
+            found = returns.get((record["task_id"], record["sample"], record["turn"]), {})
+            if len(found) < 2:
+                return
+            texts, rewards, kinds = zip(*found.values())
+            candidates = dict(enumerate(record["candidates"]))
+            ranked = [candidates.get(n, {}) for n in found]
+            if any(one.get("output") != text or one.get("advantage") is None for one, text in zip(ranked, texts)):
+                raise ValueError(f"these are not the candidates of {truth}, or have no advantages; give the file that "
+                                 "was continued to train_critic.py --annotate")
+            values = np.array([candidate["advantage"] for candidate in ranked])
+            for name, part in rank_turn(values, rewards, kinds).items():
+                sums[seed, record["task_id"]][critic, name] += part
+
         for critic, paths in files.items():
-            for record in read(paths[seed], "candidates"):
-                found = returns.get((record["task_id"], record["sample"], record["turn"]), {})
-                if len(found) < 2:
-                    continue
-                texts, rewards, kinds = zip(*found.values())
-                candidates = dict(enumerate(record["candidates"]))
-                ranked = [candidates.get(n, {}) for n in found]
-                if any(one.get("output") != text or "advantage" not in one for one, text in zip(ranked, texts)):
-                    die(f"{paths[seed]} and {truth} have different candidates, or the first no advantages; give the "
-                        "file that was continued to train_critic.py --annotate")
-                values = np.array([candidate["advantage"] for candidate in ranked])
-                for name, part in rank_turn(values, rewards, kinds).items():
-                    sums[seed, record["task_id"]][critic, name] += part
+            for _ in read(paths[seed], "candidates", each=functools.partial(add, critic)):
+                pass
     if not sums:
         die(f"{args.truth} continues no turn of {', '.join(files)}")
     names = list(dict.fromkeys(name for of_task in sums.values() for _, name in of_task))
@@ -522,9 +545,9 @@ def rank_critics(files, args):
 
     def measures(sums):    # (..., 2 M) -> (..., M + 1): the last is Spearman's, corrected
         found = ratios(sums)
-        r = np.maximum(found[..., names.index("Spearman of Q's halves")], 0)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            corrected = found[..., names.index("Spearman with Q")] / np.sqrt(2 * r / (1 + r))
+        r = found[..., names.index("Spearman of Q's halves")]
+        r = np.where(r > 0, r, np.nan)    # halves that do not agree at all: nothing to correct by
+        corrected = found[..., names.index("Spearman with Q")] / np.sqrt(2 * r / (1 + r))
         return np.concatenate([found, corrected[..., None]], axis=-1)
 
     base, critics = next(iter(files)), {}
@@ -619,15 +642,21 @@ def write_report(path, summaries, result, args):
     tasks = list(dict.fromkeys(task for summary in summaries.values() for task in summary.sums))
     tasks = {task: {"episodes": []} for task in tasks[:max(1, args.report_limit * len(tasks) // total)]}
     pages = {}    # page -> place of its picture among the pictures
-    for name, summary in summaries.items():
-        records = (record for record in read(summary.path, "scored", summary.domain) if task_digest(record) in tasks)
-        wanted = sum(len(summary.rewards.get(task, ())) for task in tasks)    # they come first: the rest is not read
-        for record in itertools.islice(records, wanted):
-            task = tasks[task_digest(record)]
+
+    def add(name, record):    # -> is it in the report?
+        task = tasks.get(task_digest(record))
+        if task is not None:
             task |= {"id": record["task_id"], "request": record["task"].get("problem_description") or ""}
-            if summary.domain == "frontend":
+            if record["domain"] == "frontend":
                 task["picture"] = pages.setdefault(record["task"]["ground_truth"], len(pages))
             task["episodes"].append(episode(name, record, pages))
+        return task is not None
+
+    for name, summary in summaries.items():
+        added = read(summary.path, "scored", summary.domain, each=functools.partial(add, name))
+        wanted = sum(len(summary.rewards.get(task, ())) for task in tasks)
+        while wanted:    # they come first: the rest is not read
+            wanted -= next(added)
     count = sum(len(task["episodes"]) for task in tasks.values())
     data = {"runs": list(summaries), "table": table(result), "total": total,
             "notes": {name: run["notes"] for name, run in result.items()}, "tasks": list(tasks.values()),
@@ -656,7 +685,7 @@ def episode(name, record, pages):
                 shown["advantage"] = advantage
             if record["domain"] == "frontend":
                 from render import extract_page
-                if page := extract_page(output or turn["content"]):
+                if page := extract_page(turn["content"]):
                     shown["picture"] = pages.setdefault(page, len(pages))
     reference, answer = ([line.rstrip() for line in source.strip("\n").split("\n")][:400]
                          for source in (record["task"]["ground_truth"], extract_code(record["answer"] or "")))
@@ -789,8 +818,8 @@ def parse_args():
     args = parser.parse_args()
     if args.compare and len(dict(args.compare)) < len(args.compare):
         parser.error(f"--compare needs another name for each run, found {', '.join(name for name, _ in args.compare)}")
-    if args.truth and not args.compare:
-        parser.error("--truth needs --compare NAME=FILE: the candidates as a critic ranks them")
+    if args.truth and (not args.compare or args.report or args.picture):
+        parser.error("--truth needs --compare NAME=FILE, the candidates as a critic ranks them, and gives a table alone")
     if args.compare and (args.input or args.out):
         parser.error("--compare reads files that are scored already: give it without --in and --out")
     return args
@@ -824,8 +853,8 @@ def main():
     files = dict(args.compare or [(stem, [args.out])])
     inputs = [TEMPLATE, *filter(None, [args.input]), *itertools.chain(*files.values())]
     for path, suffix in ((args.report, ".html"), (args.json, ".json"), (args.picture, ".png")):
-        if path and path.suffix != suffix:    # a mistyped name replaces no file of another kind
-            die(f"{path} must end in {suffix}")
+        if path and (path.suffix != suffix or path.name.endswith(".metrics.json")):
+            die(f"{path} must end in {suffix}, and not in .metrics.json")    # a mistyped name replaces no other file
         if path:
             check_path(path, inputs)
     if args.truth:
@@ -860,7 +889,7 @@ if __name__ == "__main__":
         main()
     except KeyboardInterrupt:
         sys.stdout.flush()
-        print("\nevaluate.py: stopped; the same command goes on where it stopped", file=sys.stderr)
+        print("\nevaluate.py: stopped; the same command, without --overwrite, goes on", file=sys.stderr)
         os._exit(130)    # without waiting for threads that are still at work
     except OSError as error:
         die(f"{error.filename or 'a file'}: {error.strerror or error}")

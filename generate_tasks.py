@@ -17,7 +17,8 @@ rendered and kept if there is something to see. `--source websight` takes rows o
 nor a page occurs in two splits (`--split-by row` cuts at row 10,000 as the release does, whatever the ideas).
 
 `--demonstrations N` writes dialogues of a scripted, imperfect agent on procedural tasks: it asks each detail with
-probability `--ask`, in random order, wastes turns with probability `--waste`, guesses what it did not ask, and answers.
+probability `--ask`, in random order, wastes turns with probability `--waste`, guesses the details that it did not ask
+(the purpose it knows, also with `--request vague`), and answers.
 On pages it shows one, hears the largest differences and puts right each with probability `--ask`.
 
 Reads:  nothing; for demonstrations data/{domain}/{split}.jsonl; for the other sources the file named by --in
@@ -202,11 +203,9 @@ def check_backend(box, task, seed):
 
 
 def reference_fault(box, task):
-    """Why a task is not usable: a call that fails, returns None or differs between two runs, or all outcomes alike."""
-    if bad := sorted(set(box.check_reference(task).values()) - {"ok"}):
-        return f"reference: {bad[0]}"
-    outcomes = box.run(task["ground_truth"], list(task["test_cases"].values()))
-    return "calls alike" if len(set(outcomes)) == 1 else None
+    """Why a reference is not usable: a call that fails, returns None or differs between two runs."""
+    bad = sorted(set(box.check_reference(task).values()) - {"ok"})
+    return f"reference: {bad[0]}" if bad else None
 
 
 def check_page(renderer, task, seed=None):
@@ -284,7 +283,8 @@ def write(out, verdicts, unit="task"):
             if reason or out.key_of(record) in out.done:
                 rejected[reason or "there before"] += 1
                 continue
-            record["task_id"] = record["task_id"] or f"{record['domain']}-{out.path.stem}-{len(out.done):05d}"
+            if record["task_id"] is None:
+                record["task_id"] = f"{record['domain']}-{out.path.stem}-{len(out.done):05d}"
             out.write(record)
             bar.update()
     print(f"wrote {len(out.done)} {unit}s to {out.path}; rejected {rejected.total()}{listed(rejected)}")
@@ -354,7 +354,7 @@ def read_websight(path):
             batches = ParquetFile(path).iter_batches(1000, columns=list(SCHEMA["row"][2]))
             rows = (row for batch in batches for row in batch.to_pylist())
         for row in rows:
-            yield str(row["llm_generated_idea"]).strip(), rewrite_images(str(row["text"]).strip())
+            yield (row["llm_generated_idea"] or "").strip(), rewrite_images((row["text"] or "").strip())
     except (ImportError, OSError, ValueError, KeyError) as problem:
         die(f"{path}: no rows with llm_generated_idea and text ({problem}); parquet needs: pip install pyarrow")
 
@@ -812,7 +812,7 @@ family("quiz", draw_quiz,
     detail("match", "Do capitals matter?", "capitals capital capitalization", "Small and capital letters {}.",
            {"count as the same": "given.lower() == right.lower()", "count as different": "given == right"}),
     detail("bonus", "Is there a bonus for a perfect sheet?", "bonus perfect",
-           "A perfect sheet gets a bonus of {}.", [0, 5, 10, 20], usual=0.4),
+           "A perfect sheet, which an empty one is not, gets a bonus of {}.", [0, 5, 10, 20], usual=0.4),
     only(FLOOR, [0, 2, 5])], """
 def grade_quiz(answers, key):
     points, hits = 0, 0
@@ -935,7 +935,7 @@ def draw_parse(rng, v):
 
 family("parse", draw_parse,
        "Write read_settings(line), which turns one line of settings, pairs of a name and a value, into a dict of "
-       "strings.", [
+       "strings; what has no name is left out.", [
     detail("pairs", "What stands between two pairs?", "pairs between",
            'Between two pairs stands "{}".', [";", ",", "|", "&"]),
     detail("equals", "What separates name and value?", "separates assignment",
@@ -1151,10 +1151,10 @@ UNPARSABLE = (SyntaxError, ValueError, RecursionError, MemoryError)  # what ast.
 
 def parse_task(raw):
     """(task, None) from a model's response, or (None, why not)."""
-    m = re.search(r"DESCRIPTION:\s*(.*?)\s*CODE:\s*```(?:python)?\n(.*?)```\s*CALLS:\s*(.*)", raw, re.S)
+    m = re.search(r"DESCRIPTION:(.*?)CODE:\s*```(?:python)?\n(.*?)```\s*CALLS:\s*(.*)", raw, re.S)
     if not m:
         return None, "not in the form asked for"
-    description, code = re.sub(r"\s+", " ", m[1]), m[2].strip() + "\n"
+    description, code = re.sub(r"\s+", " ", m[1]).strip(), m[2].strip() + "\n"
     try:
         tree = ast.parse(code)
     except UNPARSABLE:
@@ -1199,7 +1199,11 @@ def normalised(code):
 def duplicate(task, sources, descriptions, similar):
     """Why a task is too much like one that was accepted before; None if it is not, and from now on it is one of them.
     sources, descriptions: of the tasks that were accepted so far, normalised and as sets of word 5-grams."""
-    source, words = normalised(task["ground_truth"]), re.findall(r"\w+", task["problem_description"].lower())
+    try:
+        source = normalised(task["ground_truth"])
+    except RecursionError:
+        return "nested too deeply"
+    words = re.findall(r"\w+", task["problem_description"].lower())
     mine = {tuple(words[i:i + 5]) for i in range(max(1, len(words) - 4))}  # all words as one where they are few
     if source in sources:
         return "duplicate source"
@@ -1249,7 +1253,10 @@ def write_llm(args):
         except Refused:
             return key, None, None, "request refused"
         task, reason = parse_task(raw)
-        return key, raw, task, reason or reference_fault(box, task)
+        reason = reason or reference_fault(box, task)
+        if not reason and len(set(box.run(task["ground_truth"], list(task["test_cases"].values())))) == 1:
+            reason = "calls alike"
+        return key, raw, task, reason
 
     def verdicts(made):
         for (i, k), raw, task, reason in made:
@@ -1283,8 +1290,8 @@ FLAGS = {  # what flags are for (elsewhere they would do nothing, and are refuse
         ("--request", "plain", ("plain", "vague"), "vague: of the function the request tells only how many arguments "
          "it takes; what it is to do is one more thing that the human tells")],
     "procedural, llm, websight, colbench": [
-        ("--train", None, SIZE, "number of training tasks, 0: none (default 10000)"),
-        ("--val", None, SIZE, "number of validation tasks (default 500)"),
+        ("--train", None, SIZE, "number of training tasks, 0: none (default 10000; of released trajectories all)"),
+        ("--val", None, SIZE, "number of validation tasks (default 500; with --split-by row 0)"),
         ("--test", None, SIZE, "number of test tasks (default 1000, frontend 500, as in the paper)")],
     "procedural, llm, demonstrations": [("--seed", 0, int, "random seed")],
     "demonstrations, llm, websight, colbench": [
@@ -1358,7 +1365,7 @@ def parse_args():
     args.sizes = {split: size if getattr(args, split) is None else getattr(args, split)
                   for split, size in zip(SPLITS, usual)}
     if not (args.sizes[args.split] if making == "colbench" else any(args.sizes.values())):
-        die("--train, --val and --test are all 0: nothing to make")
+        die("no tasks are asked for: nothing to make")
     return args
 
 

@@ -370,7 +370,7 @@ class Renderer(contextlib.ExitStack):
 # ------------------------------------------------------------------------------------------------ similarity
 
 def cosine(a, b):
-    """Cosine of two embeddings. A blank page embeds to zero: it is like another blank page (1), unlike all else (0)."""
+    """Cosine of two embeddings. Zero, a white page's by "layout", is like another zero (1), unlike all else (0)."""
     lengths = float(np.linalg.norm(a)), float(np.linalg.norm(b))
     if min(lengths) == 0.0:
         return float(lengths[0] == lengths[1])
@@ -387,10 +387,10 @@ def layout_embedding(rgb, view):
     """A picture -> a unit vector of colours and edges on grids, without any learned weight.
 
     The view (whole page, or its centre square) is scaled to 128 x 128. Five parts, each of unit length, so that the
-    cosine of two pages is the mean of the parts' cosines: ink (white minus colour, three channels) on grids of 4, 8 and
-    16 cells a side, which see where which colour lies, coarsely and finely; edges (absolute differences of brightness
-    across and down) on grids of 8 and 16, which see text, borders and order. White is zero, so that two pages are not
-    alike for being mostly white.
+    cosine of two pages is the mean of the parts' cosines (where no part is zero): ink (white minus colour, three
+    channels) on grids of 4, 8 and 16 cells a side, which see where which colour lies, coarsely and finely; edges
+    (absolute differences of brightness across and down) on grids of 8 and 16, which see text, borders and order. White
+    is zero, so that two pages are not alike for being mostly white.
     """
     if view == "centre":
         side = min(rgb.shape[:2])
@@ -749,7 +749,7 @@ class Stylesheet:
 
     def for_page(self, page):
         # lower case, as class names ignore case in quirks mode; every word of the page counts, which only keeps more
-        words = set(re.findall(r"[^\s\"'<>=]+", html_entities.unescape(page).lower())) | {""}
+        words = set(re.findall(r"[^\s\"'<>=]+", html_entities.unescape(re.sub(r"&#\d{8,}", "", page)).lower())) | {""}
         wanted = sorted(set().union(*(self.by_class[word] for word in words & self.by_class.keys())))
         pieces = []
         for media, numbers in itertools.groupby(wanted, key=lambda i: self.rules[i][0]):

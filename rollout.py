@@ -28,7 +28,8 @@ repeats itself at the same settings, CUDA nearly. A server may ignore seeds.
 
 When something fails. What a server refuses (prompt too long, content policy) ends its episode with finish "error: ...".
 A server that is busy, gone or talks rubbish is asked again, --retries times; then the run stops with exit code 1. A
-refused key and an unknown model stop it with exit code 2. The same command continues after any stop.
+refused key and an unknown model stop it with exit code 2. The same command, without --overwrite, continues after any
+stop.
 
 Reads   data/{domain}/{split}.jsonl (tasks), or with --candidates runs/{run}/{split}.scored.jsonl (trajectories),
         with --continue runs/{run}/{split}.candidates.jsonl
@@ -740,6 +741,10 @@ class ServerEngine:
     def __init__(self, url, name, role, args, concurrency):
         import openai
         self.openai, self.url, self.name, self.retries = openai, url, name, args.retries
+        try:
+            urlsplit(url).port
+        except ValueError as error:
+            die(f"{url}: {error}")
         own = f"{role.upper()}_API_KEY"
         shared = role == "agent" or urlsplit(url)[:2] == urlsplit(args.model)[:2]    # the agent's go to its server only
         names = [own, "AGENT_API_KEY", "OPENAI_API_KEY"] if shared else [own]
@@ -829,7 +834,7 @@ class ServerEngine:
             return f"{self.url} refused the key in the environment variable {self.variable} ({problem})"
         if status == 404:
             return f"{self.url} has no model {self.name!r}, or is no OpenAI-compatible address ({problem})"
-        return f"{self.url} failed {self.retries + 1} times, the last time with {problem}"
+        return f"{self.url} failed: {problem}"
 
     def close(self):
         pass
@@ -1008,6 +1013,10 @@ def roll_out(args, todo, output, finished):
             async def play(todo):
                 task, sample, given = todo
                 return [await episode(args, agent, simulator, step_reward, task, sample, **given)]
+        before = next(output.records()).get("fingerprints") if output.done else resources.fingerprints
+        if before != resources.fingerprints:    # a server's first model, which no setting names
+            die(f"{args.out}: its records were made by {before}, now it would be {resources.fingerprints}; use --overwrite "
+                "or another --out")
         finished.unlink(missing_ok=True)
         totals = asyncio.run(play_all(todo, play, made_by, output, concurrency, person))
         return {**totals, **agent.counts, "engine": engine_of(args.model, args), "concurrency": concurrency}
@@ -1034,7 +1043,8 @@ def settings_of(args):
                 "tensor_parallel_size", "data_parallel_size"}    # paths; how many records; how fast
     settings = {name: value for name, value in vars(args).items()
                 if name not in left_out and f"--{name}" not in inputs}
-    return settings | {"engine": engine_of(args.model, args)}, inputs
+    models = [inputs[flag] for flag in ("--model", "--simulator", "--judge") if flag in inputs]
+    return settings | {"engine": " ".join(sorted({engine_of(model, args) for model in models}))}, inputs
 
 
 def parse_args():
@@ -1109,8 +1119,7 @@ def refuse_misplaced(parser, args):
     """A flag that would change nothing is a mistake."""
     best, model = args.best_of_n > 1, args.simulator not in SIMULATORS
     for there, needed, flags in (
-            (not args.candidates, "without --candidates", "samples max_turns best_of_n simulator simulator_name "
-                                                          "simulator_temperature simulator_max_tokens continue_"),
+            (not args.candidates, "without --candidates", "samples max_turns best_of_n simulator continue_"),
             (not args.continue_, "without --continue", "samples system"),
             (args.candidates, "with --candidates", "fraction"), (best, "with --best-of-n", "step_reward"),
             (best and args.step_reward != "judge", "with --best-of-n and a critic", "critic"),
@@ -1128,6 +1137,7 @@ if __name__ == "__main__":
     try:
         main()
     except (Stop, OSError) as problem:    # OSError: the disk is full, while the finished file is sorted
-        die(f"{problem}; finished records are saved, and the same command continues", getattr(problem, "code", 1))
+        die(f"{problem}; finished records are saved, and the same command, without --overwrite, continues",
+            getattr(problem, "code", 1))
     except KeyboardInterrupt:
-        die("stopped; finished records are saved, and the same command continues", 130)
+        die("stopped; finished records are saved, and the same command, without --overwrite, continues", 130)

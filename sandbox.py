@@ -38,21 +38,22 @@ What holds a program in. Each layer is tried at the start; `box.layers`, kept in
                 calls of a foreign architecture kill. Everything else fails with EPERM
     limits      address space, CPU, file size, open files, core; other descriptors closed, standard streams on /dev/null
     time        the parent waits and has it killed (SIGKILL); nothing is raised inside the program
-Without user namespaces or Landlock the other layers stay. Without seccomp it refuses to start unless unsafe=True
-(--unsafe). Linux only, on x86-64 or arm64 (whose filter is checked against the kernel's table, but has not been run).
+Without user namespaces or Landlock the other layers stay. Without seccomp, or without both of those where not started as
+root, it refuses to start unless unsafe=True (--unsafe). Linux only, on x86-64 or arm64 (whose filter is checked against the kernel's table, but has not been run).
 
 What is shared. A zygote's children run one after another behind the same walls, with nothing writable in them. The
 calls of one program share a process: a module's attribute that call 1 sets (math.pi = 3) is still there in call 2.
 
 What it does not stop: kernel bugs; timing and cache side channels; burning CPU and memory up to the limits; a reference
 that reads the clock. Where the root cannot be pivoted, a program can learn which paths exist, and without Landlock too
-it can read what any user can read. Programs that need threads, subprocesses, sockets (asyncio.run makes one) or shared
+it can read what user nobody can read. Programs that need threads, subprocesses, sockets (asyncio.run makes one) or shared
 libraries that the zygote has not loaded fail with an error that says so.
 """
 import builtins
 import ctypes
 import datetime
 import decimal
+import fcntl
 import fractions
 import functools
 import gc
@@ -167,6 +168,9 @@ class Sandbox(ExitStack):
             die(f"the sandbox could not start: {error}")
         if not layers["seccomp"] and not self.unsafe:
             die("seccomp, which keeps programs from the kernel, cannot be had; unsafe=True (--unsafe) runs without it")
+        if layers["root"] == "shared" and not layers["landlock"] and layers["uid"] == os.getuid() and not self.unsafe:
+            die("neither a root of its own nor Landlock can be had, so that programs could read your files, expected "
+                "results among them; unsafe=True (--unsafe) runs all the same, or start it as root")
         self.layers = self.layers or layers
         if layers != self.layers:
             die(f"a worker of the sandbox has the layers {layers}, the first one {self.layers}")
@@ -443,7 +447,7 @@ def read_frames(results, calls, call_timeout, deadline):
                 loaded = True
                 continue
             if kind == ERROR:    # the exception's name is the only text of the child that anyone is shown
-                name = payload.decode("utf-8", "replace")
+                name = payload[:64].decode("utf-8", "replace")
                 outcomes.append(Outcome(f"error: {name if name.isascii() and name.isidentifier() else 'unnamed'}"))
             else:
                 outcomes.append(Outcome("ok", payload) if kind == VALUE else Outcome("not comparable"))
@@ -532,7 +536,8 @@ def pivot_root(paths):
                 os.makedirs(root + b"/empty" + packages)
                 c("mount", root + b"/empty" + packages, root + packages, None, bind, None)
     read_only = struct.pack("QQQQ", 1 | 2 | 4, 0, 0, 0)    # no writing, no set-uid, no devices
-    c("syscall", 442, -100, root, 0x8000, read_only, len(read_only))    # mount_setattr, with all that is mounted below
+    with suppress(OSError):    # before Linux 5.12: then seccomp alone keeps programs from writing
+        c("syscall", 442, -100, root, 0x8000, read_only, len(read_only))    # mount_setattr, with all mounted below
     os.chdir(root)
     c("syscall", 155 if X86 else 41, b".", b".")    # pivot_root: the old root now lies on top of the new one
     c("umount2", b".", 2)
@@ -746,6 +751,7 @@ def load_numpy(folder):
 def prepare(options):
     """Make this process a zygote: import, wall in. Returns what is on, the limits of a child, and its filter."""
     without, numpy = options["without"], options["numpy"]
+    os.close(os.pidfd_open(os.getpid()))    # not there before Linux 5.3
     # What a child may read: the standard library (all that is on a bare interpreter's path) and, when asked, numpy.
     library = [path for path in sys.path if os.path.isdir(path)]
     library = [path for path in library if not any(path.startswith(f"{other}/") for other in library)]
@@ -769,7 +775,7 @@ def prepare(options):
     if landlock:
         c("syscall", 446, ruleset, 0)    # landlock_restrict_self
         os.close(ruleset)
-    if namespaces:    # elsewhere the parent is a thread of the user's, whose end means nothing
+    if namespaces:    # without them the parent is a thread of the user's: programs would end with that thread
         c("prctl", 1, signal.SIGKILL)    # PR_SET_PDEATHSIG: die with the process that holds our namespaces
     fprog = None if "seccomp" in without else seccomp_filter()
 
@@ -964,13 +970,13 @@ def read(path, kind, domain=None, unique=False, each=None):
 def fill_in(record, kind, name, domain, samples):
     """What records of the released files lack: task_id, sample (their samples carry no number), domain, finish."""
     if kind == "task":
-        record["task_id"] = record.get("task_id") or name
+        record["task_id"] = name if record.get("task_id") is None else record["task_id"]
         record["domain"] = record.get("domain") or domain
     elif kind in ("trajectory", "scored", "demonstration"):
         task = record.get("task") or {}
         content = json.dumps([task.get("problem_description"), task.get("ground_truth")])
         name = f"task-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
-        record["task_id"] = record.get("task_id") or task.get("task_id") or name
+        record["task_id"] = next(one for one in (record.get("task_id"), task.get("task_id"), name) if one is not None)
         record["domain"] = record.get("domain") or task.get("domain") or domain
         if record.get("sample") is None:
             record["sample"] = samples[record["task_id"]]
@@ -995,8 +1001,9 @@ def monte_carlo_returns(path, kind_of=lambda record, turn: None):
     returns, cost = {}, Counter()
 
     def add(record):
-        if "continues" not in record:
-            raise ValueError("the episode continues no candidate; rollout.py --continue writes those that do")
+        if "continues" not in record or record["reward"] is None:
+            raise ValueError("the episode continues no candidate, or has no reward; rollout.py --continue writes those "
+                             "that do")
         sample, turn, candidate = record["continues"]
         found = returns.setdefault((record["task_id"], sample, turn), {})
         action = record["dialogue_history"][agent_turns(record["dialogue_history"])[turn]]
@@ -1088,9 +1095,20 @@ class Output:
         check_path(self.path, inputs.values())
         self.beside = self.path.with_suffix(".settings.json")
         self.settings = {**settings, **{f"content of {flag}": fingerprint(source) for flag, source in inputs.items()}}
+        if self.path.exists():
+            self.open().close()
         if self.path.exists() and not overwrite:
             check_settings(self.beside, self.settings)
             self.done = {self.key_of(record) for record in self.records()}
+
+    def open(self):
+        """The file, opened at its end and locked: a second run of the same command is refused."""
+        file = open(self.path, "ab", buffering=0)
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)    # unlike flock's, no child of a killed run keeps it
+        except (BlockingIOError, PermissionError):
+            die(f"{self.path}: another process is writing it; wait for it, or name another --out")
+        return file
 
     def key_of(self, record):
         return tuple(record[part] for part in self.key)
@@ -1118,7 +1136,7 @@ class Output:
                 self.path.unlink(missing_ok=True)
             with whole(self.beside) as part:
                 part.write_text(json.dumps(self.settings, indent=1) + "\n", encoding="utf-8")
-            self.file = open(self.path, "ab", buffering=0)
+            self.file = self.open()
         line = f"{json.dumps(record, ensure_ascii=False)}\n".encode("utf-8", "backslashreplace")    # lone \ud83d stays
         size = os.path.getsize(self.path)
         try:
@@ -1126,7 +1144,7 @@ class Output:
                 line = line[self.file.write(line):]
         except OSError as error:
             os.truncate(self.path, size)
-            die(f"{self.path}: {error.strerror}; all finished records are saved, make room and run it again", 1)
+            die(f"{self.path}: {error.strerror}; all finished records are saved; make room and run it again, without --overwrite", 1)
         self.done.add(self.key_of(record))
 
     def sort(self, position):

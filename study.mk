@@ -333,9 +333,10 @@ weaker:  $(call tested,base $(STRONGER))    # of world wide
 rounds:  $(call tested,$(ITERATED))
 
 # ------------------------------------------------------------------------------------------------ tables
-# Of what is there.
-made = $(if $(wildcard runs/study/$(WORLD)/*/$(2)),$(1)='runs/study/$(WORLD)/*/$(2)')
-TRUTH_OF_ALL := 'runs/study/$(WORLD)/*/val.continuations.scored.jsonl'
+# Of what is there, of one seed with SEEDS=14. The first name of a table has all seeds; others may lack some.
+OF := runs/study/$(WORLD)/$(if $(word 2,$(SEEDS)),*,$(or $(SEEDS),*))
+made = $(if $(wildcard $(OF)/$(2)),$(1)='$(OF)/$(2)')
+TRUTH_OF_ALL := '$(OF)/val.continuations.scored.jsonl'
 table   = @echo '\#\# $(1)'; $(if $(strip $(3)),$(PY) evaluate.py $(2) --compare $(strip $(3)) || true,echo not run yet)
 rank    = $(call table,Critics: $(1),--truth $(TRUTH_OF_ALL) --json runs/study/$(WORLD)/critics-$(2).json,\
             $(foreach n,$(3),$(call made,$n,ranked-by-$n.jsonl)))
@@ -344,7 +345,8 @@ report:
 	$(foreach n,$(SIZES),$(call rank,$n tasks,$n,full-$n without-c-$n)$(newline))
 	$(call rank,400 tasks,400,full without-c)
 	$(call rank,1600 tasks,1600,$(MANY))
-	$(if $(wildcard runs/study/$(WORLD)/*/ranked-by-value.jsonl),$(call rank,made of (Table 3),table3,full without-c $(INGREDIENT)))
+	$(if $(wildcard $(OF)/ranked-by-value.jsonl),$(call rank,made of (Table 3),table3,full without-c $(INGREDIENT)))
+	$(if $(wildcard $(OF)/grid),$(call table,Agents: the grids (validation tasks),,$(foreach n,$(GRID),$(call made,$n,grid/$n.val.scored.jsonl))))
 	$(call compare,at equal cost,$(AT_EQUAL_COST) base)
 	$(if $(filter wide,$(WORLD)),$(call compare,learning from a weaker base (Table 4),base $(STRONGER)))
 	$(call compare,critics of 50 tasks,$(LITTLE))

@@ -170,6 +170,9 @@ def test_both_modes_are_printed_side_by_side(tmp_path):
     assert first["reward"] == 1.0 and first["reward_released"] == 0.0
     assert set(first["tests"].values()) == {"passed"} and set(first["tests_released"].values()) == {"error: NameError"}
     assert second["reward"] == second["reward_released"] == 1.0
+    run(tmp_path, "--in", source, "--mode", "released", "--out", "b.scored.jsonl")
+    refused = run(tmp_path, "--compare", "a=a.scored.jsonl", "b=b.scored.jsonl", code=2).stderr
+    assert "'released'" in refused and "score both alike" in refused
     assert (re.search(r"success +\| 100.0%", done.stdout)
             and re.search(r"success \(released evaluator\) +\| 50.0%", done.stdout))
 
@@ -425,8 +428,7 @@ def test_below_five_seeds_the_values_are_printed_and_no_interval(tmp_path):
 def test_seeds_are_paired_by_the_seed_that_the_records_name(tmp_path):
     command = seeds_of(tmp_path, {"base": {0: 0, 1: 0}, "sweet": {0: 1, 2: 1}})
     refused = run(tmp_path, *command, code=2).stderr
-    assert "sweet.2.jsonl" in refused or "base.1.jsonl" in refused
-    assert "must name one seed" in refused and "base.0.jsonl" in refused and "(0, 1, 2)" in refused
+    assert "must name one seed" in refused and "sweet.2.jsonl: 2" in refused and "first name (0, 1)" in refused
     (tmp_path / "base.1.jsonl").rename(tmp_path / "other")
     (tmp_path / "base.9.jsonl").write_bytes((tmp_path / "base.0.jsonl").read_bytes())
     refused = run(tmp_path, *command, code=2).stderr
@@ -434,6 +436,12 @@ def test_seeds_are_paired_by_the_seed_that_the_records_name(tmp_path):
     nameless = json.loads((tmp_path / "base.0.jsonl").read_text().splitlines()[0]) | {"seed": None}
     write(tmp_path / "base.9.jsonl", [nameless])
     assert "must name one seed" in run(tmp_path, *command, code=2).stderr
+
+
+def test_a_name_that_lacks_a_seed_is_compared_on_the_others_and_says_so(tmp_path):
+    said = run(tmp_path, *seeds_of(tmp_path, {"base": {0: 0, 1: 2, 2: 0}, "sweet": {2: 1, 0: 2}})).stdout
+    assert "sweet: WARNING: no seed 1 here" in said and "sweet: success, seeds 0, 2: 100.0, 50.0" in said
+    assert "base: success, seeds 0, 1, 2: 0.0, 100.0, 0.0" in said and "+75.0 (+100.0, +50.0)" in said
 
 
 @pytest.mark.parametrize("seeds, t", [(5, 2.776), (6, 2.571), (10, 2.262), (11, 2.228), (21, 2.086), (61, 2.000)])
@@ -460,6 +468,24 @@ def test_the_cost_of_a_run_stands_beside_its_success(tmp_path):
     assert cells["cost: sampled tokens"][1] == "1,234,567" and cells["cost: simulator calls"][1] == "9,000"
     assert cells["cost: optimizer steps"][1] == "410" and cells["cost: training tokens"][1] == "7,654,321"
     assert json.loads((tmp_path / "c.json").read_text())["b"]["cost"] == cost
+    scored_file(tmp_path / "b.jsonl", trajectory(0, RIGHT) | {"model": "policy", "fingerprints": {"model": "another"}})
+    assert "1,234,567" not in run(tmp_path, "--compare", "a=a.jsonl", "b=b.jsonl").stdout, "the folder was trained anew"
+
+
+@pytest.mark.parametrize("flags, message", [
+    (["--report", "r.html"], "the key 'answer' is missing"), (["--json", "x.metrics.json"], "not in .metrics.json"),
+    (["--truth", "a.jsonl", "--report", "r.html"], "gives a table alone")])
+def test_what_cannot_be_shown_is_one_sentence(tmp_path, flags, message):
+    scored_file(tmp_path / "a.jsonl", trajectory(0, RIGHT))
+    record = json.loads((tmp_path / "a.jsonl").read_text())
+    write(tmp_path / "a.jsonl", [{name: value for name, value in record.items() if name != "answer"}])
+    refused = run(tmp_path, "--compare", "a=a.jsonl", *flags, code=2).stderr
+    assert message in refused and "Traceback" not in refused
+
+
+def test_an_episode_counts_once(tmp_path):
+    scored_file(tmp_path / "a.jsonl", trajectory(0, RIGHT), trajectory(0, RIGHT))
+    assert "is there twice" in run(tmp_path, "--compare", "a=a.jsonl", code=2).stderr
 
 
 def test_compare_prints_a_markdown_table_with_differences(tmp_path):
@@ -528,7 +554,7 @@ def test_ctrl_c_is_quiet_and_leaves_whole_lines(tmp_path):
     process.send_signal(signal.SIGINT)
     said = process.communicate(timeout=60)[1]
     assert process.returncode == 130 and "Traceback" not in said
-    assert said.splitlines()[-1] == "evaluate.py: stopped; the same command goes on where it stopped"
+    assert said.splitlines()[-1] == "evaluate.py: stopped; the same command, without --overwrite, goes on"
     assert out.read_bytes().endswith(b"\n")
 
 

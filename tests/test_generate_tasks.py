@@ -348,7 +348,7 @@ def test_what_cannot_run_takes_nothing_away(folder, tmp_path):
             ["settings.json: the settings", "--train", 19, "--out", "."],
             ["train.jsonl/train.jsonl cannot be written", "--train", 1, "--val", 0, "--test", 0, "--out",
              "train.jsonl"],
-            ["all 0: nothing to make", "--train", 0, "--val", 0, "--test", 0, "--out", "."],
+            ["no tasks are asked for", "--train", 0, "--val", 0, "--test", 0, "--out", "."],
             ["--workers: must be at least 1", "--workers", 0],
             ["--waste: must be at least 0", "--demonstrations", 1, "--waste", "nan"]):
         done = command(*flags, ok=False, cwd=tmp_path)
@@ -554,6 +554,7 @@ BAD = {"not in the form asked for": "I will not.",
        "reference: error: ZeroDivisionError": response("d", "def f(x):\n    return 1 / x", TEN),
        "reference: none": response("d", "def f(x):\n    pass", TEN),
        "reference: differs": response("d", "import random\ndef f(x):\n    return random.random()", TEN),
+       "nested too deeply": response("d", "def f(x):\n    return x" + " + 1" * 1000, TEN),
        "calls alike": response("d", "def f(x):\n    return 7", TEN),
        "duplicate source": response("Something else.", 'def other(x):\n    """Doc."""\n    return x * 2',
                                     [f"other({n})" for n in range(10)]),

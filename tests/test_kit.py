@@ -168,6 +168,35 @@ def test_a_continued_output_needs_the_same_settings_and_the_same_input_wherever_
     assert "missing or damaged" in said(capsys, lambda: output(tmp_path, source))
 
 
+def test_a_second_process_never_writes_the_same_output(tmp_path, source):
+    """Neither beside the first, nor with --overwrite; once the first is gone (killed, its children alive), it may."""
+    first = subprocess.Popen([sys.executable, "-c", f"""
+import os, sys, time
+sys.path.insert(0, {str(ROOT)!r})
+from sandbox import Output
+out = Output({str(tmp_path / 'runs/out.jsonl')!r}, {{"seed": 0}}, {{"--in": {str(source)!r}}})
+out.write({record(0)!r})
+out.file.write(b'{{"half a line')
+if os.fork() == 0:
+    time.sleep(60)
+print("written", flush=True)
+time.sleep(60)
+"""], stdout=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        assert first.stdout.readline() == "written\n"
+        path = tmp_path / "runs/out.jsonl"
+        before = path.read_bytes()
+        for overwrite in (False, True):
+            with pytest.raises(SystemExit):
+                output(tmp_path, source, overwrite)
+            assert path.read_bytes() == before
+        first.kill()
+        first.wait()
+        assert output(tmp_path, source).done == {("t0", 0)}
+    finally:
+        os.killpg(first.pid, signal.SIGKILL)
+
+
 def test_overwrite_removes_nothing_before_the_first_record(tmp_path, source):
     output(tmp_path, source).write(record(0))
     before = {path: path.read_bytes() for path in (tmp_path / "runs").iterdir()}

@@ -166,7 +166,8 @@ def test_a_perfect_critic_orders_every_pair_right(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("spoil, sentence", [
     (lambda truth: truth.pop("continues"), "line 1: the episode continues no candidate"),
-    (lambda truth: truth["dialogue_history"][1].update(output="else"), "good.jsonl and truth.jsonl have different"),
+    (lambda truth: truth["dialogue_history"][1].update(output="else"), "good.jsonl, line 1: these are not the cand"),
+    (lambda truth: truth.update(reward=None), "line 1: the episode continues no candidate, or has no reward"),
     (lambda truth: truth.update(task_id="other"), "truth.jsonl continues no turn of good, bad")])
 def test_what_is_no_truth_is_one_sentence(tmp_path, monkeypatch, spoil, sentence):
     monkeypatch.chdir(tmp_path)
@@ -190,7 +191,27 @@ def test_seeds_are_pooled_each_with_its_own_truth(tmp_path, monkeypatch):
     result = json.loads((tmp_path / "out.json").read_text())
     assert result["turns"] == 40 and result["critics"]["good"]["measures"]["Spearman with Q"]["value"] == 1
     code, _, error = call(evaluate, "--truth", "*/truth.jsonl", "--compare", "good=a/good.jsonl")
-    assert code == 2 and "good has 1 files, --truth 2" in error
+    assert code == 0 and not error    # only of folder a, which both have
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "a/good.jsonl").rename(tmp_path / "elsewhere/good.jsonl")
+    code, _, error = call(evaluate, "--truth", "*/truth.jsonl", "--compare", "good=elsewhere/good.jsonl")
+    assert code == 2 and "are not equally many, and share no folders either" in error
+
+
+def test_a_truth_whose_halves_disagree_corrects_nothing(tmp_path, monkeypatch):
+    """Each candidate's two continuations won and lost: every Q is 1/2, or the halves order them the other way round."""
+    monkeypatch.chdir(tmp_path)
+    flags = truth_and_rankings(tmp_path)
+    rows = records(tmp_path / "truth.jsonl")
+    for number, row in enumerate(rows):    # Q is 0.5 but for the first candidate's 0.55; the halves are opposites
+        row["reward"] = (0.1 * row["continues"][2] if number % 2 else 1 - 0.1 * row["continues"][2]) + (
+            0.1 if row["continues"][2] == 0 and number % 2 else 0)
+    write(tmp_path / "truth.jsonl", rows)
+    code, said, error = call(evaluate, *flags, "--json", "out.json")
+    assert code == 0 and not error
+    assert "Infinity" not in (tmp_path / "out.json").read_text() and "NaN" not in (tmp_path / "out.json").read_text()
+    measures = json.loads((tmp_path / "out.json").read_text())["critics"]["good"]["measures"]
+    assert measures["Spearman of Q's halves"]["value"] < 0 and "Spearman with Q, corrected" not in measures
 
 
 # ---- The rankings that need no critic

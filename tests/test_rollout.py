@@ -468,14 +468,26 @@ def test_a_refused_request_ends_its_episode_and_the_run_goes_on(world, tmp_path)
 
 @pytest.mark.parametrize("stub, code, words", [
     ({"key": "secret"}, 2, "refused the key in the environment variable AGENT_API_KEY, which is not set"),
-    ({"always": "unknown model"}, 2, "has no model 'stub-1'"), ({"always": "500"}, 1, "failed 2 times"),
-    ({"always": "reset"}, 1, "failed 2 times"),
+    ({"always": "unknown model"}, 2, "has no model 'stub-1'"), ({"always": "500"}, 1, "failed: HTTP 500"),
+    ({"always": "reset"}, 1, "failed: "),
     ({"always": "html"}, 1, "failed 2 times"), ({"always": "empty choices"}, 1, "no choices")])
 def test_what_cannot_be_helped_stops_the_run_in_one_sentence(world, tmp_path, stub, code, words):
     with Stub(**stub) as server:
         done = play(tmp_path, "--in", world / "tasks.jsonl", "--model", server.url, "--out", "a.jsonl",
-                    "--retries", 1, code=code)
+                    "--limit", 1, "--retries", 1, code=code)
     assert words in done.stderr
+    assert len(server.requests) == 3 - code    # what is the user's mistake is not tried again
+
+
+def test_a_run_does_not_go_on_with_the_model_that_a_server_has_meanwhile(world, tmp_path):
+    common = ["--in", world / "tasks.jsonl", "--out", "a.jsonl"]
+    with Stub(models=["one"]) as stub:
+        play(tmp_path, *common, "--model", stub.url, "--limit", 1)
+        stub.models = ["two"]
+        said = play(tmp_path, *common, "--model", stub.url, code=2).stderr
+    assert f"{stub.url} one" in said and f"{stub.url} two" in said and len(records(tmp_path / "a.jsonl")) == 1
+    said = play(tmp_path, *common, "--model", "http://localhost:99999/v1", "--model-name", "x", "--overwrite", code=2).stderr
+    assert "http://localhost:99999/v1: Port out of range" in said
 
 
 @pytest.mark.parametrize("variable", ["AGENT_API_KEY", "OPENAI_API_KEY"])
