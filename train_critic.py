@@ -41,6 +41,7 @@ import argparse
 import atexit
 import copy
 import functools
+import gc
 import hashlib
 import json
 import math
@@ -239,6 +240,9 @@ def make_items(args, tokenizer):
     return *items_of(pairs, tokenizer, pictures), cost
 
 
+PORTION = 2000  # so many turns, or trajectories, are scored and saved at a time
+
+
 def annotate(args, device):
     """Write the records of --annotate with the critic's advantage of each assistant turn, or of each candidate."""
     of_turns = begins_with(args.annotate, b'"candidates": [')
@@ -248,14 +252,16 @@ def annotate(args, device):
     critic = Critic(args.critic, device, micro_tokens=args.micro_tokens, offload=args.cpu_offload)
     done = from_rank0(lambda: output.done)
     records = read(args.annotate, kind, each=lambda record: (
-        record, candidate_turns(record) if of_turns else turns_of(record, critic.with_c)))
-    found = [(record, turns) for record, turns in records if output.key_of(record) not in done]
-    advantages = iter(critic.advantages([turn for _, turns in found for turn in turns]))
-    for record, _ in found:
-        said = [{**m, "advantage": round(next(advantages), 6)} if of_turns or m["role"] == "assistant" else m
-                for m in record[part]]
-        if rank() == 0:
-            output.write({**record, part: said})
+        output.key_of(record), record, candidate_turns(record) if of_turns else turns_of(record, critic.with_c)))
+    found = [(record, turns) for key, record, turns in records if key not in done]
+    for start in range(0, len(found), PORTION):
+        portion = found[start:start + PORTION]
+        advantages = iter(critic.advantages([turn for _, turns in portion for turn in turns]))
+        for record, _ in portion:
+            said = [{**m, "advantage": round(next(advantages), 6)} if of_turns or m["role"] == "assistant" else m
+                    for m in record[part]]
+            if rank() == 0:
+                output.write({**record, part: said})
     what = "turns" if of_turns else "trajectories"
     say(f"wrote {len(found)} {what} with {sum(len(turns) for _, turns in found)} advantages to {args.out}")
 
@@ -310,7 +316,10 @@ def start_process_group():
     """Join torchrun's group if there is one; returns the device. Plain `python` on a CPU needs no group."""
     cuda = torch.cuda.is_available()
     if cuda:
-        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
+        local, devices = int(os.environ.get("LOCAL_RANK", 0)), torch.cuda.device_count()
+        if local >= devices:
+            die(f"a process needs a GPU of its own, and there are {devices}; torchrun --nproc-per-node {devices}")
+        torch.cuda.set_device(local)
     torchrun = {"RANK", "WORLD_SIZE"} <= os.environ.keys()
     if cuda or torchrun:
         alone = {} if torchrun else {"store": dist.HashStore(), "rank": 0, "world_size": 1}
@@ -846,6 +855,8 @@ def block_attention(query, key, value, blocks, scale, softcap):
 @functools.cache
 def compiled_flex():
     from torch.nn.attention.flex_attention import flex_attention
+    torch._dynamo.config.specialize_float = True  # a soft cap as a symbol would break the graph in training
+    torch._dynamo.config.recompile_limit = 64
     return torch.compile(flex_attention, dynamic=True)
 
 
@@ -941,20 +952,23 @@ class Scorer(nn.Module):
         if self.processor is not None:
             inputs = read_views(self.processor, batch.views).to(batch.ids.device, self.head.weight.dtype)
             hidden = self.lm.base_model(**inputs, use_cache=False).last_hidden_state              # (R, T, D)
-            hidden = hidden[inputs["attention_mask"].bool()].to(self.head.weight.dtype)           # (N, D)
-            return self.head(hidden).float()[:, 0]                                                # (N,)
+            return self.values(hidden[inputs["attention_mask"].bool()])                           # (N,)
         trees = {} if batch.forest is None else {"layout": batch.forest, "position_ids": batch.positions}
         with torch.autocast("cpu", torch.bfloat16, enabled=self.bf16):  # the residual stream stays float32
             hidden = self.lm.base_model(input_ids=batch.ids, use_cache=False, **trees).last_hidden_state.flatten(0, 1)
         if self.head is not None:                                                                 # (R * T, D)
-            return self.head(hidden[batch.scored].to(self.head.weight.dtype)).float()[:, 0]       # (N,)
-        config, output = self.lm.config, self.lm.get_output_embeddings()
+            return self.values(hidden[batch.scored])                                              # (N,)
+        config, output = self.lm.config.get_text_config(), self.lm.get_output_embeddings()
         scale = getattr(config, "logit_scale", None) or 1 / (getattr(config, "logits_scaling", None) or 1.0)
         vocabulary = output.weight.shape[0]
         chunk = max(1, min(len(batch.source), self.head_bytes // 4 // (4 * vocabulary)))
         keep = torch.is_grad_enabled() and 4 * len(batch.source) * vocabulary <= self.head_bytes
         return TokenLogps.apply(hidden[batch.source], output.weight, output.bias, batch.target, scale,
                                 getattr(config, "final_logit_softcapping", None), chunk, keep)
+
+    def values(self, hidden):
+        """The head's values (N,) of (N, D), in float32: most turns would have the same number in bf16."""
+        return F.linear(hidden.float(), self.head.weight.float(), self.head.bias.float())[:, 0]
 
     def work(self, batch):
         """What a batch costs forward and backward, as sums to log: tokens, and floating-point operations.
@@ -1003,7 +1017,8 @@ def digest(*parts):
 
 def reference_logps(path, sequences, device, args):
     """Log-probabilities under the reference, once: from the cache, or one pass that fills it. No model stays."""
-    name = digest(from_rank0(lambda: fingerprint(path)), args.dtype, *[a for s in sequences for a in (s.ids, s.scored)])
+    dtype = "bfloat16" if device.type == "cuda" else args.dtype
+    name = digest(from_rank0(lambda: fingerprint(path)), dtype, *[a for s in sequences for a in (s.ids, s.scored)])
     file = Path(args.out).parent / "cache" / f"reference-{name}.npy"
     flat = from_rank0(lambda: np.load(file) if file.is_file() else None)
     if flat is not None:
@@ -1126,14 +1141,23 @@ def load_model(path, device, args, head=None, train=True, processor=None):
     kind = transformers.AutoModelForImageTextToText if processor else transformers.AutoModelForCausalLM
     trees = args.pack == "tree" and processor is None
     grouped = dist.is_initialized()
-    options = {"dtype": torch.bfloat16 if device.type == "cuda" and not grouped else torch.float32,
-               **({"attn_implementation": "tree"} if trees else {})}
+    options = {"dtype": torch.bfloat16 if device.type == "cuda" and not grouped else torch.float32}
+    gc.collect()  # FSDP's modules hold each other: the model before this one would stay
     try:
+        if trees:
+            options["attn_implementation"] = "tree"
+        elif getattr(transformers.AutoConfig.from_pretrained(path).get_text_config(), "attn_logit_softcapping", None):
+            options["attn_implementation"] = "eager"  # the default, SDPA, leaves the cap out
         if rank() == 0:
             lm, info = kind.from_pretrained(path, output_loading_info=True, **options)
             if info["missing_keys"]:
                 die(f"{path}: the weights there lack {sorted(info['missing_keys'])[0]} ({len(info['missing_keys'])} "
                     f"are missing); make or fetch the model again")
+            if trees and not takes_trees(lm):
+                die(f"{path}: {NO_TREES}")
+            if head is None and not logits_agree(lm.eval(), args.pack):
+                die(f"{path}: its logits are not its last layer's output times its output matrix, scaled and capped as "
+                    f"its configuration says; Scorer, which computes them so, would have to learn what it does")
         if grouped:
             full = Scorer(lm, head).state_dict() if rank() == 0 else {}
             buffers = from_rank0(lambda: dict(lm.named_buffers()))  # rotary frequencies and the like: in no file
@@ -1173,12 +1197,26 @@ def load_model(path, device, args, head=None, train=True, processor=None):
 
 
 @torch.no_grad()
+def logits_agree(lm, pack):
+    """Whether a Scorer's log-probabilities are those of the model's own logits, of one short sequence on a CPU."""
+    ids = np.arange(16, dtype=np.int32) % lm.config.get_text_config().vocab_size
+    batch = collate([Sequence(ids, np.arange(1, 16), np.zeros(15, np.int64))], [0], 1, torch.device("cpu"), pack)
+    trees = {} if batch.forest is None else {"layout": batch.forest, "position_ids": batch.positions}
+    logits = lm(input_ids=batch.ids, use_cache=False, **trees).logits.flatten(0, 1)[batch.source].float()
+    own = logits.log_softmax(-1).gather(1, batch.target[:, None])[:, 0]
+    return (Scorer(lm)(batch) - own).abs().mean().item() < (0.01 if lm.dtype == torch.float32 else 0.5)
+
+
+def takes_trees(lm):
+    """Whether every layer of a model is attention that takes a function of ours."""
+    kinds = set(getattr(lm.config.get_text_config(), "layer_types", None) or ())
+    return lm._supports_attention_backend and kinds <= {"full_attention", "sliding_attention"}
+
+
+@torch.no_grad()
 def trees_agree(model, device):
     """Whether three short dialogues as a tree have the log-probabilities that they have one by one."""
-    kinds = set(getattr(model.lm.config.get_text_config(), "layer_types", None) or ())
-    if not model.lm._supports_attention_backend or not kinds <= {"full_attention", "sliding_attention"}:
-        return False
-    ids = np.arange(24, dtype=np.int32) % model.lm.config.vocab_size
+    ids = np.arange(24, dtype=np.int32) % model.lm.config.get_text_config().vocab_size
     paths = [ids, np.concatenate([ids[:12], ids[3:9]]), np.concatenate([ids[:5], ids[1:8]])]
     sequences = [Sequence(path, np.arange(4, len(path)), np.zeros(len(path) - 4, np.int64)) for path in paths]
     score = lambda part: model(collate(part, [0] * len(part), 1, device, "tree"))
@@ -1198,7 +1236,8 @@ def save_model(model, tokenizer, seed, args, cost, note=None):
     if rank() == 0:
         lm, out = model.lm, Path(args.out)
         part = out.with_name(out.name + ".part")
-        named = {name for name, _ in lm.named_parameters()}  # a tied weight has one name here
+        # a tied weight has one name among the parameters; routers of experts keep some of theirs as buffers
+        named = {name for name, _ in (*lm.named_parameters(), *lm.named_buffers()) if f"lm.{name}" in state}
         steps = [json.loads(line) for line in (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
         cost += Counter(optimizer_steps=len(steps), training_tokens=sum(step["tokens"] for step in steps))
         try:
@@ -1352,7 +1391,7 @@ WRITTEN = (  # what --overwrite removes of an output folder, in this order, and 
     "config.json", "checkpoints", "tensorboard", "metrics.jsonl", "critic.json", "cost.json", "*config.json",
     "model*.safetensors*", "*token*.json", "tokenizer.model", "chat_template*", "vocab.*", "merges.txt")
 NOT_SETTINGS = {  # flags that decide where files lie, how fast it goes and what is shown, never the result
-    "run_name", "domain", "input", "model", "out", "critic", "pairs", "annotate", "overwrite", "pack", "micro_tokens",
+    "run_name", "input", "model", "out", "critic", "pairs", "annotate", "overwrite", "pack", "micro_tokens",
     "micro_batch", "checkpointing", "cpu_offload", "compile", "tracker", "save_every", "keep"}
 signals = []  # the signals that asked the run to stop
 
@@ -1648,8 +1687,8 @@ def training_flags(parser, lr, epochs, batch_size):
     flag("--held-out", "share of the tasks kept for held_out_loss and held_out_accuracy", type=share, default=0.0)
     flag("--held-out-every", "steps between those; there is one after the last step", type=positive, default=50)
     flag("--keep-best", "write the weights with the least held_out_loss, not the last ones", action="store_true")
-    flag("--shuffle", "what is shuffled: pairs (released code); turns, whose pairs stay in one step (with "
-         "--pairs-per-turn 4 half the work); trajectories (or tasks): cheaper still, but a step's pairs are alike",
+    flag("--shuffle", "what is shuffled: pairs (released code); turns, whose pairs stay together but at a step's edge "
+         "(with --pairs-per-turn 4 half the work); trajectories (or tasks): cheaper still, but a step's pairs are alike",
          choices=["pairs", "turns", "trajectories"], default="turns")
     # optimisation
     flag("--beta", "inverse temperature of Eq. 2 and 4", type=number(float, above=0), default=0.1)

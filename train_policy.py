@@ -47,7 +47,7 @@ import torch.nn.functional as F
 
 from sandbox import ANSWER_MARK, check_path, die, fingerprint, monte_carlo_returns, number, read, whole
 from train_critic import (
-    Critic, Item, accumulate, adder, barrier, begin_training, begins_with, candidate_turns, check_dialogue,
+    PORTION, Critic, Item, accumulate, adder, barrier, begin_training, begins_with, candidate_turns, check_dialogue,
     checked_settings, collate_items, digest, evaluate, finish, first_tasks, from_rank0, half_squared_log_ratio,
     items_of, join_turns, learning_rate, load_model, load_tokenizer, make_tiny_model, micro_batches, open_log,
     optimizer_step, pair_tasks, parse_with_defaults, put_c_in_front, rank, read_trajectories, reduce_at_the_end,
@@ -233,19 +233,19 @@ def rank_candidates(found, episodes, args, device):
     return score_candidates(found, args, device), episodes | cost  # the critic's episodes hold the candidates'
 
 
-def score_candidates(found, args, device, portion=2000):
+def score_candidates(found, args, device):
     """The critic's advantages; kept on disk, portion by portion, in a file that is named by all they depend on."""
     critic = Critic(args.critic, device, reference_without_c=args.critic_reference == "without-c",
                     micro_tokens=args.micro_tokens, offload=args.cpu_offload)
-    models = [fingerprint(path) for path in (args.critic, critic.reference) if path]
-    name = from_rank0(lambda: digest(models, args.critic_reference, args.limit_tasks, fingerprint(args.input)))
+    name = from_rank0(lambda: digest([fingerprint(path) for path in (args.critic, critic.reference) if path],
+                                     args.critic_reference, args.limit_tasks, fingerprint(args.input)))
     file = Path(args.out).parent / "cache" / f"advantages-{name}.jsonl"
     lines = from_rank0(lambda: file.read_text(encoding="utf-8").splitlines() if file.is_file() else [])
     result = [json.loads(line)["advantages"] for line in lines]
     if result:
         say(f"advantages of {len(result)} of {len(found)} turns: taken from {file}")
     while len(result) < len(found):
-        part = found[len(result):len(result) + portion]
+        part = found[len(result):len(result) + PORTION]
         values = iter(critic.advantages([turn for _, turns in part for turn in turns]))
         result += [[round(next(values), 7) for _ in turns] for _, turns in part]
         if rank() == 0:
@@ -300,7 +300,7 @@ def pair_items(path, tokenizer, limit_tasks):
     def sides(record):
         check_dialogue(record["prompt"], "prompt")
         said = lambda side, ids: record[side][-1]["content"] or (None if ids else "")  # ids alone have no text
-        return record, [(record["prompt"], response_of(said(side, ids), ids))
+        return record, [(record["prompt"] + record[side][:-1], response_of(said(side, ids), ids))
                         for side in ("chosen", "rejected") for ids in [record.get(f"{side}_ids")]]
 
     found = list(first_tasks(read(path, "pair", each=sides), limit_tasks, lambda r: r[0].get("task_id")))

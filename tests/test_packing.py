@@ -234,6 +234,46 @@ def test_models_that_take_no_tree_mask_need_pack_none_and_are_told_so(tmp_path, 
     torch.testing.assert_close(torch.tensor(np.concatenate(found)), expected, rtol=1e-5, atol=1e-5)
 
 
+CAPPED = dict(head_dim=16, attn_logit_softcapping=0.5, query_pre_attn_scalar=1, initializer_range=0.3)
+TEXT = {**SHAPE, "head_dim": 16, "initializer_range": 0.5, "layer_types": ["sliding_attention", "full_attention"],
+        "num_hidden_layers": 2}
+VISION = dict(hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2)
+
+
+@pytest.mark.parametrize("pack", ["tree", "none"])
+@pytest.mark.parametrize("family, kind, sizes", [
+    ("Gemma2", "ForCausalLM", {**SHAPE, **CAPPED}),    # transformers' default attention leaves its cap out
+    ("Gemma3", "ForConditionalGeneration", dict(text_config=TEXT, vision_config=VISION)),
+    ("Gemma4", "ForConditionalGeneration", dict(
+        text_config={**TEXT, "global_head_dim": 16, "final_logit_softcapping": 2.0, "vocab_size_per_layer_input": 300,
+                     "hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0},
+        vision_config={**VISION, "head_dim": 16, "num_key_value_heads": 2}))])
+def test_caps_and_sizes_are_those_of_the_text_part_in_either_layout(tmp_path, family, kind, sizes, pack):
+    import transformers
+    torch.manual_seed(0)
+    model = getattr(transformers, family + kind)(getattr(transformers, family + "Config")(**sizes))
+    model.save_pretrained(tmp_path / "model")
+    sequences = forest_of_dialogues(np.random.default_rng(0))[:6]
+    flags = argparse.Namespace(pack=pack, micro_tokens=4096, compile=False, checkpointing="none", cpu_offload=False,
+                               dtype="float32")
+    found = tp.score_all(tp.load_model(tmp_path / "model", CPU, flags, train=False), sequences, CPU, flags, "")
+    plain = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "model", attn_implementation="eager").eval()
+    expected = one_at_a_time(plain, sequences, [torch.ones(len(s.scored)) for s in sequences])
+    torch.testing.assert_close(torch.tensor(np.concatenate(found)), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_scale_of_the_logits_that_is_not_known_is_found_out(tmp_path, capsys):
+    import transformers
+    torch.manual_seed(0)
+    config = transformers.HyperCLOVAXConfig(**SHAPE, logits_scaling=0.25, initializer_range=0.3)    # it multiplies by it
+    transformers.HyperCLOVAXForCausalLM(config).save_pretrained(tmp_path / "model")
+    flags = argparse.Namespace(pack="tree", micro_tokens=4096, compile=False, checkpointing="none", cpu_offload=False,
+                               dtype="float32")
+    with pytest.raises(SystemExit):
+        tp.load_model(tmp_path / "model", CPU, flags, train=False)
+    assert "its logits are not its last layer's output times" in capsys.readouterr().err
+
+
 def test_a_model_whose_attention_ignores_the_mask_is_found_out():
     model = random_model("Llama")
     assert tp.trees_agree(tp.Scorer(model).eval(), CPU)

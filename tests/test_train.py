@@ -517,6 +517,12 @@ def test_candidates_are_scored_and_trained_on_as_they_were_sampled(place):
     write(Path("others.jsonl"), [{**pair, "turn": None, "task_id": None}] * 2)  # as `datasets` writes what is not there
     items = train_policy.pair_items("others.jsonl", tokenizer, 0)[0]
     assert len({item.group for item in items}) == len({item.task for item in items}) == 2
+    longer = [{"role": "assistant", "content": "Which field?"}, {"role": "user", "content": "The first."}]
+    write(Path("others.jsonl"), [{"prompt": pair["prompt"], **{side: longer + [{"role": "assistant", "content": side}]
+                                                               for side in ("chosen", "rejected")}}])
+    sequence = train_policy.pair_items("others.jsonl", tokenizer, 0)[1][0]
+    assert "The first." in tokenizer.decode(sequence.ids) and "The" not in tokenizer.decode(
+        sequence.ids[sequence.scored]), "earlier messages of a side are read, its last one is learnt"
 
 
 @pytest.mark.parametrize("head, advantage", [("log-ratio", "sum"), ("log-ratio", "mean-per-trajectory"),
@@ -1347,6 +1353,67 @@ def test_fine_tuning_on_pages_keeps_the_best_quarter(place):
     code, said, error = call(train_policy, "--domain", "frontend", "--method", "rejection-ft", "--in", "pages.jsonl",
                              "--model", "base", "--out", "out", "--max-steps", 1)
     assert code == 0 and "9 dialogues" in said and "27 records left out: reward below 0.7625" in said, said + error
+    assert "domain was 'frontend', now 'backend'" in refusal(
+        train_policy, "--method", "rejection-ft", "--in", "pages.jsonl", "--model", "base", "--out", "out",
+        "--max-steps", 1)
+
+
+def test_what_a_model_keeps_beside_its_parameters_is_saved(place):
+    """The routers of GLM-4-MoE have a bias that is a buffer, without which the next stage could not load the model."""
+    import transformers
+    tokenizer = transformers.AutoTokenizer.from_pretrained("base")
+    config = transformers.Glm4MoeConfig(
+        vocab_size=len(tokenizer), hidden_size=32, intermediate_size=48, moe_intermediate_size=16, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, head_dim=8, n_routed_experts=4, n_shared_experts=1,
+        num_experts_per_tok=2, first_k_dense_replace=1, n_group=1, topk_group=1, pad_token_id=0, bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id)
+    model = transformers.Glm4MoeForCausalLM(config)
+    bias = model.model.layers[1].mlp.gate.e_score_correction_bias
+    bias.copy_(torch.arange(len(bias)))
+    model.save_pretrained("glm")
+    tokenizer.save_pretrained("glm")
+    code, _, error = call(train_policy, "--method", "rejection-ft", "--in", "scored.jsonl", "--model", "glm", "--out",
+                          "out", "--max-steps", 1)
+    assert code == 0, error
+    saved = transformers.AutoModelForCausalLM.from_pretrained("out")
+    assert torch.equal(saved.model.layers[1].mlp.gate.e_score_correction_bias, bias)
+    train_critic.load_model("out", torch.device("cpu"), SimpleNamespace(
+        pack="tree", checkpointing="none", compile=False, cpu_offload=False, dtype="float32"))
+
+
+def test_a_heads_values_are_float32_whatever_its_weights_are():
+    """FSDP hands the forward pass bf16 weights on CUDA: turns whose values then were equal would make no pair."""
+    head, hidden = torch.nn.Linear(64, 1).bfloat16(), torch.randn(200, 64).bfloat16()
+    assert len(train_critic.Scorer(None, head).values(hidden).unique()) == 200 > len(head(hidden).unique())
+
+
+def test_annotated_portions_are_saved_as_they_come_and_candidates_need_a_name(place, monkeypatch):
+    seeming_critic()
+    flags = ["--annotate", "scored.jsonl", "--critic", "critic", "--model", "base", "--out"]
+    assert call(train_critic, *flags, "whole.jsonl")[0] == 0
+    monkeypatch.setattr(train_critic, "PORTION", 7)
+    advantages, calls = train_critic.Critic.advantages, []
+
+    def twice(self, turns):
+        calls.append(len(turns))
+        if len(calls) > 2:
+            raise KeyboardInterrupt
+        return advantages(self, turns)
+    monkeypatch.setattr(train_critic.Critic, "advantages", twice)
+    with pytest.raises(KeyboardInterrupt):
+        call(train_critic, *flags, "parts.jsonl")
+    assert len(open("parts.jsonl").readlines()) == 14
+    monkeypatch.setattr(train_critic.Critic, "advantages", advantages)
+    assert call(train_critic, *flags, "parts.jsonl")[0] == 0
+    seen = [[m.get("advantage") for m in json.loads(line)["dialogue_history"]] for file in ("whole", "parts")
+            for line in open(f"{file}.jsonl")]
+    assert len(seen) == 72 and all(a == pytest.approx(b, abs=2e-5) for ones in zip(seen[:36], seen[36:])
+                                   for a, b in zip(*ones) if a is not None)
+    nameless = json.loads(open("candidates.jsonl").readline())
+    del nameless["turn"]
+    write(Path("nameless.jsonl"), [nameless])
+    assert "nameless.jsonl, line 1: the key 'turn' is missing" in refusal(
+        train_critic, "--annotate", "nameless.jsonl", "--critic", "critic", "--model", "base", "--out", "n.jsonl")
 
 
 def test_a_runs_cost_adds_up_what_went_into_it(place):
