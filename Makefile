@@ -4,7 +4,7 @@
 # make demo-seeds        the demo with five seeds, and the means over them
 # make study             RESULTS.md's questions, cell by cell (study.mk); SEEDS='11 12' CELLS='surface' runs a part
 # make test              every test that needs no GPU
-# Both set up .venv first. Nothing else has to be installed, and nothing is written outside this folder.
+# All set up .venv first. Nothing else has to be installed, and nothing is written outside this folder.
 
 PYTHON  ?= python3
 PY      := .venv/bin/python
@@ -205,7 +205,7 @@ demo-seeds: .venv/ready
 
 # ------------------------------------------------------------------------------------------------ study
 WORLD ?= four
-CELLS ?= surface table3 equal beside upper heads best amounts rounds
+CELLS ?= surface table3 equal beside upper heads best amounts rounds imitated
 study: .venv/ready
 	for seed in $(or $(SEEDS),11 12 13 14 15); do \
 	  $(MAKE) -f study.mk -j$(JOBS) $(CELLS) SEED=$$seed NAME=study/$(WORLD)/$$seed || exit; done
@@ -213,7 +213,7 @@ study: .venv/ready
 study-report: .venv/ready       # tables of what is there, RESULTS.md's figure, and one page of both
 	$(PIP) matplotlib
 	@for world in $(foreach w,four eight vague wide,$(if $(wildcard runs/study/$w/),$w)); do \
-	  $(MAKE) --no-print-directory -f study.mk report WORLD=$$world | tee runs/study/$$world/report.md; done
+	  $(MAKE) --no-print-directory -f study.mk report WORLD=$$world SEEDS='$(SEEDS)' | tee runs/study/$$world/report.md; done
 	$(PY) tests/benchmarks/draw_study.py
 
 # ------------------------------------------------------------------------------------------------ tests

@@ -297,8 +297,11 @@ $(foreach method,rejection dpo,\
   $(eval $(call played,$(method)-round-3,$(method)-round-2,$(THIRD)))\
   $(eval $(call baseline,$(method)-round-3,$(method),$(method)-round-2,$(method)-round-3)))
 # SWEET-RL teaches to ask; to imitate what was won in the last round's dialogues teaches to write the answer as well.
+# ONCE: the same after one round, on the offline dialogues.
 LAST := round-3 rejection-round-3 dpo-round-3
+ONCE := policy-full once-rejection once-dpo
 $(foreach last,$(LAST),$(eval $(call baseline,$(last)-imitated,rejection,$(last),$(last))))
+$(foreach once,$(ONCE),$(eval $(call baseline,$(once)-imitated,rejection,$(once),train)))
 
 # ------------------------------------------------------------------------------------------------ cells by question
 AT_EQUAL_COST := policy-full policy-sixteen policy-without-c once-rejection once-dpo twice-rejection twice-dpo
@@ -310,6 +313,7 @@ BEST_OF_N     := $(foreach critic,full without-c value,$(addprefix best-$(critic
 BY_AMOUNT     := $(foreach method,sweet rejection dpo,$(addprefix $(method)-of-,$(AMOUNTS))) sweet-of-800 twice-rejection \
                  twice-dpo
 ITERATED      := $(LAST) $(LAST:%=%-imitated)
+IMITATED      := $(ONCE) $(ONCE:%=%-imitated)
 STRONGER      := policy-full once-rejection once-dpo of-weaker-sweet of-weaker-rejection of-weaker-dpo
 tested = $(patsubst %,$(RUN)/%.test.metrics.json,$(1))
 ranked = truth $(patsubst %,$(RUN)/ranked-by-%.jsonl,$(1))
@@ -331,6 +335,7 @@ best:    $(call tested,$(BEST_OF_N))
 amounts: $(call tested,$(BY_AMOUNT))
 weaker:  $(call tested,base $(STRONGER))    # of world wide
 rounds:  $(call tested,$(ITERATED))
+imitated: $(call tested,base $(IMITATED))
 
 # ------------------------------------------------------------------------------------------------ tables
 # Of what is there, of one seed with SEEDS=14. The first name of a table has all seeds; others may lack some.
@@ -351,8 +356,9 @@ report:
 	$(if $(filter wide,$(WORLD)),$(call compare,learning from a weaker base (Table 4),base $(STRONGER)))
 	$(call compare,critics of 50 tasks,$(LITTLE))
 	$(call compare,other rankings and losses,policy-full $(RETURNS) $(BESIDE) $(TABLE3))
-	$(call compare,three rounds instead of one,policy-full once-rejection once-dpo $(ITERATED))
+	$(call compare,three rounds instead of one,$(ONCE) $(ITERATED))
+	$(call compare,and imitation after one round,$(IMITATED))
 	$(call compare,best of N (Fig. 3a),base $(BEST_OF_N))
 	$(call compare,by amount of data (Fig. 3b),policy-full once-rejection once-dpo $(BY_AMOUNT))
 .PHONY:  report critics world truth surface many table3 grid equal with-c little beside upper heads best amounts weaker \
-         rounds
+         rounds imitated
