@@ -266,15 +266,14 @@ $(RUN)/$(1).rollout.json: $(RUN)/$(2)/config.json
 endef
 # $(call sweet,round,agent,rounds so far): the critic learns from all dialogues so far, the policy from the new ones
 define sweet
-$(RUN)/round-$(1)/config.json: $(RUN)/round-$(1).metrics.json
-	cat $(foreach r,$(3),$(RUN)/round-$r.scored.jsonl) > $(RUN)/round-$(1).so-far.jsonl
-	$$(EACH) train_critic.py $(FLAGS) $(FIT) --run-name $(NAME) $(CRITIC) --in $(RUN)/round-$(1).so-far.jsonl \
-	  --out $(RUN)/round-$(1)-critic
+$(RUN)/$(1)/config.json: $(RUN)/$(1).metrics.json
+	cat $(3:%=$(RUN)/%.scored.jsonl) > $(RUN)/$(1).so-far.jsonl
+	$$(EACH) train_critic.py $(FLAGS) $(FIT) --run-name $(NAME) $(CRITIC) --in $(RUN)/$(1).so-far.jsonl \
+	  --out $(RUN)/$(1)-critic
 	$$(EACH) rollout.py $(FLAGS) --run-name $(NAME) --split train $(CANDIDATES) $(SAMPLE) \
-	  --model $(RUN)/$(2) --in $(RUN)/round-$(1).scored.jsonl --out $(RUN)/round-$(1).candidates.jsonl
+	  --model $(RUN)/$(2) --in $(RUN)/$(1).scored.jsonl --out $(RUN)/$(1).candidates.jsonl
 	$$(EACH) train_policy.py $(FLAGS) $(FIT) --run-name $(NAME) --method sweet $(POLICY) --model $(RUN)/$(2) \
-	  --in $(RUN)/round-$(1).candidates.jsonl --critic $(RUN)/round-$(1)-critic \
-	  --pairs $(RUN)/round-$(1).pairs.jsonl --out $(RUN)/round-$(1)
+	  --in $(RUN)/$(1).candidates.jsonl --critic $(RUN)/$(1)-critic --pairs $(RUN)/$(1).pairs.jsonl --out $(RUN)/$(1)
 endef
 # $(call baseline,its name,method,agent,dialogues)
 define baseline
@@ -285,17 +284,25 @@ endef
 SECOND := 134$(comma)266
 THIRD  := 267$(comma)400
 $(eval $(call played,round-1,base,1$(comma)133))
-$(eval $(call sweet,1,base,1))
+$(eval $(call sweet,round-1,base,round-1))
 $(eval $(call played,round-2,round-1,$(SECOND)))
-$(eval $(call sweet,2,round-1,1 2))
+$(eval $(call sweet,round-2,round-1,round-1 round-2))
 $(eval $(call played,round-3,round-2,$(THIRD)))
-$(eval $(call sweet,3,round-2,1 2 3))
+$(eval $(call sweet,round-3,round-2,round-1 round-2 round-3))
 $(foreach method,rejection dpo,\
   $(eval $(call baseline,$(method)-round-1,$(method),base,round-1))\
   $(eval $(call played,$(method)-round-2,$(method)-round-1,$(SECOND)))\
   $(eval $(call baseline,$(method)-round-2,$(method),$(method)-round-1,$(method)-round-2))\
   $(eval $(call played,$(method)-round-3,$(method)-round-2,$(THIRD)))\
   $(eval $(call baseline,$(method)-round-3,$(method),$(method)-round-2,$(method)-round-3)))
+# The control: the same three rounds, but all dialogues are the base agent's.
+$(eval $(call played,stale-2,base,$(SECOND)))
+$(eval $(call sweet,stale-2,round-1,round-1 stale-2))
+$(eval $(call played,stale-3,base,$(THIRD)))
+$(eval $(call sweet,stale-3,stale-2,round-1 stale-2 stale-3))
+$(foreach method,rejection dpo,\
+  $(eval $(call baseline,$(method)-stale-2,$(method),$(method)-round-1,stale-2))\
+  $(eval $(call baseline,$(method)-stale-3,$(method),$(method)-stale-2,stale-3)))
 # SWEET-RL teaches to ask; to imitate what was won in the last round's dialogues teaches to write the answer as well.
 # ONCE: the same after one round, on the offline dialogues.
 LAST := round-3 rejection-round-3 dpo-round-3
@@ -313,6 +320,7 @@ BEST_OF_N     := $(foreach critic,full without-c value,$(addprefix best-$(critic
 BY_AMOUNT     := $(foreach method,sweet rejection dpo,$(addprefix $(method)-of-,$(AMOUNTS))) sweet-of-800 twice-rejection \
                  twice-dpo
 ITERATED      := $(LAST) $(LAST:%=%-imitated)
+STALE         := stale-3 rejection-stale-3 dpo-stale-3
 IMITATED      := $(ONCE) $(ONCE:%=%-imitated)
 STRONGER      := policy-full once-rejection once-dpo of-weaker-sweet of-weaker-rejection of-weaker-dpo
 tested = $(patsubst %,$(RUN)/%.test.metrics.json,$(1))
@@ -335,6 +343,7 @@ best:    $(call tested,$(BEST_OF_N))
 amounts: $(call tested,$(BY_AMOUNT))
 weaker:  $(call tested,base $(STRONGER))    # of world wide
 rounds:  $(call tested,$(ITERATED))
+stale:   $(call tested,base $(STALE))
 imitated: $(call tested,base $(IMITATED))
 
 # ------------------------------------------------------------------------------------------------ tables
@@ -356,9 +365,9 @@ report:
 	$(if $(filter wide,$(WORLD)),$(call compare,learning from a weaker base (Table 4),base $(STRONGER)))
 	$(call compare,critics of 50 tasks,$(LITTLE))
 	$(call compare,other rankings and losses,policy-full $(RETURNS) $(BESIDE) $(TABLE3))
-	$(call compare,three rounds instead of one,$(ONCE) $(ITERATED))
+	$(call compare,three rounds instead of one,$(ONCE) $(ITERATED) $(STALE))
 	$(call compare,and imitation after one round,$(IMITATED))
 	$(call compare,best of N (Fig. 3a),base $(BEST_OF_N))
 	$(call compare,by amount of data (Fig. 3b),policy-full once-rejection once-dpo $(BY_AMOUNT))
 .PHONY:  report critics world truth surface many table3 grid equal with-c little beside upper heads best amounts weaker \
-         rounds imitated
+         rounds stale imitated
