@@ -1096,7 +1096,7 @@ class Output:
         self.beside = self.path.with_suffix(".settings.json")
         self.settings = {**settings, **{f"content of {flag}": fingerprint(source) for flag, source in inputs.items()}}
         if self.path.exists():
-            self.open().close()
+            self.open().close()    # nobody else is writing it
         if self.path.exists() and not overwrite:
             check_settings(self.beside, self.settings)
             self.done = {self.key_of(record) for record in self.records()}
