@@ -336,6 +336,7 @@ def test_the_stylesheet_is_split_without_losing_a_character():
     css = re.sub(r"/\*.*?\*/", "", (render.CACHE / render.TAILWIND_FILE).read_text(), flags=re.S)
     sheet = render.load_stylesheet()
     assert sheet.for_page('<p class="' + " ".join(sheet.by_class) + '">') == css
+    assert sheet.for_page("&#" + 5000 * "1" + ";") == sheet.for_page(""), "Python reads no number of 5,000 digits"
     small = sheet.for_page('<p class="md:w-1/2 2xl:p-4 hover:bg-red-500">')
     assert ".md\\:w-1\\/2{" in small and ".\\32xl\\:p-4{" in small and "bg-blue-500" not in small and len(small) < 8000
 
