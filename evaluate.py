@@ -410,24 +410,29 @@ def notes(metrics):
 def compare_seeds(runs, args):
     """compare() for several files a name: {name: [Summary]} -> {name: {..., "seeds": {seed: compare()'s result}}}.
 
-    A name may lack some of the first one's seeds: its numbers are then over those that it has, and a warning says so.
+    A name may lack seeds: its numbers are over those that it has, its differences over those that the first one has
+    too, and a warning says so.
     """
-    first, *_ = runs.values()
-    seeds = list(dict.fromkeys(seed for summary in first for seed in summary.seeds))
     for name, run in runs.items():
         its = [seed for summary in run for seed in summary.seeds]
-        if None in its or len({*its}) < len(its) or len(its) > len(run) or {*its} - {*seeds}:
+        if None in its or not len({*its}) == len(its) == len(run):
             found = "; ".join(f"{summary.path}: {', '.join(map(str, summary.seeds))}" for summary in run)
-            die(f"each file of {name!r} must name one seed in its records (rollout.py --seed writes it), no two the "
-                f"same one, and all of them seeds of the first name ({', '.join(map(str, seeds))}); found {found}")
-    by_seed = {seed: compare({name: summary for name, run in runs.items() for summary in run if seed in summary.seeds},
-                             args) for seed in seeds}
-    results = {name: mean_over_seeds({seed: by_seed[seed][name] for seed in seeds if name in by_seed[seed]})
-               for name in runs}
-    for result in results.values():
-        if missing := [str(seed) for seed in seeds if seed not in result["seeds"]]:
-            result["notes"].append(f"WARNING: no seed {', '.join(missing)} here; other columns may be means over more")
-    return results
+            die(f"each file of {name!r} must name one seed in its records (rollout.py --seed writes it), and no two the "
+                f"same one; found {found}")
+    by_seed = defaultdict(dict)
+    for name, run in runs.items():
+        for summary in run:
+            by_seed[next(iter(summary.seeds))][name] = summary
+    results = defaultdict(dict)
+    for seed, summaries in sorted(by_seed.items()):
+        groups = [summaries] if next(iter(runs)) in summaries else [{name: one} for name, one in summaries.items()]
+        for name, result in itertools.chain(*(compare(group, args).items() for group in groups)):
+            results[name][seed] = result
+    means = {name: mean_over_seeds(results[name]) for name in runs}
+    for result in means.values():
+        if missing := [str(seed) for seed in sorted(by_seed) if seed not in result["seeds"]]:
+            result["notes"].append(f"WARNING: no seed {', '.join(missing)} here; differences are over what both have")
+    return means
 
 
 def mean_over_seeds(seeds):
@@ -435,11 +440,13 @@ def mean_over_seeds(seeds):
     runs = list(seeds.values())
     metrics = {key: runs[0]["metrics"][key] for key in ("domain", "tasks")}
     metrics["samples"] = sum(run["metrics"]["samples"] for run in runs)
-    result = {"metrics": metrics, "against": runs[0]["against"], "difference": {}, "notes": [], "seeds": seeds}
+    compared = [run for run in runs if run["against"]]
+    result = {"metrics": metrics, "against": compared[0]["against"] if compared else None, "difference": {},
+              "notes": [], "seeds": seeds}
     for part in ("metrics", "difference"):
         for name in (*METRICS, "win_rate"):
             values = [run[part][name]["value"] for run in runs if name in (run[part] or ())]
-            if len(values) == len(runs):
+            if values and len(values) == len(compared if part == "difference" else runs):
                 least = -1 if part == "difference" and name != "win_rate" else 0    # a share, or a difference of two
                 is_share = name == "win_rate" or METRICS[name].unit
                 result[part][name] = over_seeds(values, *((least, 1) if is_share else ()))

@@ -426,9 +426,7 @@ def test_below_five_seeds_the_values_are_printed_and_no_interval(tmp_path):
 
 
 def test_seeds_are_paired_by_the_seed_that_the_records_name(tmp_path):
-    command = seeds_of(tmp_path, {"base": {0: 0, 1: 0}, "sweet": {0: 1, 2: 1}})
-    refused = run(tmp_path, *command, code=2).stderr
-    assert "must name one seed" in refused and "sweet.2.jsonl: 2" in refused and "first name (0, 1)" in refused
+    command = seeds_of(tmp_path, {"base": {0: 0, 1: 0}, "sweet": {0: 1, 1: 1}})
     (tmp_path / "base.1.jsonl").rename(tmp_path / "other")
     (tmp_path / "base.9.jsonl").write_bytes((tmp_path / "base.0.jsonl").read_bytes())
     refused = run(tmp_path, *command, code=2).stderr
@@ -442,6 +440,8 @@ def test_a_name_that_lacks_a_seed_is_compared_on_the_others_and_says_so(tmp_path
     said = run(tmp_path, *seeds_of(tmp_path, {"base": {0: 0, 1: 2, 2: 0}, "sweet": {2: 1, 0: 2}})).stdout
     assert "sweet: WARNING: no seed 1 here" in said and "sweet: success, seeds 0, 2: 100.0, 50.0" in said
     assert "base: success, seeds 0, 1, 2: 0.0, 100.0, 0.0" in said and "+75.0 (+100.0, +50.0)" in said
+    said = run(tmp_path, "--compare", "sweet=sweet.*.jsonl", "base=base.*.jsonl").stdout
+    assert "sweet: WARNING: no seed 1" in said and "33.3% (0.0, 100.0, 0.0)" in said and "-75.0 (-100.0, -50.0)" in said
 
 
 @pytest.mark.parametrize("seeds, t", [(5, 2.776), (6, 2.571), (10, 2.262), (11, 2.228), (21, 2.086), (61, 2.000)])

@@ -687,7 +687,7 @@ def test_a_full_disk_stops_the_run_and_the_same_command_continues(world, tmp_pat
         common = ["--in", "tasks.jsonl", "--model", stub.url, "--out", "a.jsonl"]
         small = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000))  # noqa: E731
         done = play(tmp_path, *common, code=1, preexec_fn=small)
-        assert "all finished records are saved, make room" in done.stderr
+        assert "all finished records are saved; make room" in done.stderr
         assert (tmp_path / "a.jsonl").stat().st_size <= 40_000
         play(tmp_path, *common)
     assert (Counter(r["task_id"] for r in records(tmp_path / "a.jsonl"))
