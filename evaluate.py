@@ -417,8 +417,8 @@ def compare_seeds(runs, args):
         its = [seed for summary in run for seed in summary.seeds]
         if None in its or not len({*its}) == len(its) == len(run):
             found = "; ".join(f"{summary.path}: {', '.join(map(str, summary.seeds))}" for summary in run)
-            die(f"each file of {name!r} must name one seed in its records (rollout.py --seed writes it), and no two the "
-                f"same one; found {found}")
+            die(f"each file of {name!r} must name one seed in its records (rollout.py --seed writes it), and no two "
+                f"the same one; found {found}")
     by_seed = defaultdict(dict)
     for name, run in runs.items():
         for summary in run:
@@ -826,7 +826,7 @@ def parse_args():
     if args.compare and len(dict(args.compare)) < len(args.compare):
         parser.error(f"--compare needs another name for each run, found {', '.join(name for name, _ in args.compare)}")
     if args.truth and (not args.compare or args.report or args.picture):
-        parser.error("--truth needs --compare NAME=FILE, the candidates as a critic ranks them, and gives a table alone")
+        parser.error("--truth needs --compare NAME=FILE, candidates as a critic ranks them, and gives a table alone")
     if args.compare and (args.input or args.out):
         parser.error("--compare reads files that are scored already: give it without --in and --out")
     return args

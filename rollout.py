@@ -1015,8 +1015,8 @@ def roll_out(args, todo, output, finished):
                 return [await episode(args, agent, simulator, step_reward, task, sample, **given)]
         before = next(output.records()).get("fingerprints") if output.done else resources.fingerprints
         if before != resources.fingerprints:    # a server's first model, which no setting names
-            die(f"{args.out}: its records were made by {before}, now it would be {resources.fingerprints}; use --overwrite "
-                "or another --out")
+            die(f"{args.out}: its records were made by {before}, now it would be {resources.fingerprints}; use "
+                "--overwrite or another --out")
         finished.unlink(missing_ok=True)
         totals = asyncio.run(play_all(todo, play, made_by, output, concurrency, person))
         return {**totals, **agent.counts, "engine": engine_of(args.model, args), "concurrency": concurrency}

@@ -38,16 +38,17 @@ What holds a program in. Each layer is tried at the start; `box.layers`, kept in
                 calls of a foreign architecture kill. Everything else fails with EPERM
     limits      address space, CPU, file size, open files, core; other descriptors closed, standard streams on /dev/null
     time        the parent waits and has it killed (SIGKILL); nothing is raised inside the program
-Without user namespaces or Landlock the other layers stay. Without seccomp, or without both of those where not started as
-root, it refuses to start unless unsafe=True (--unsafe). Linux only, on x86-64 or arm64 (whose filter is checked against the kernel's table, but has not been run).
+Without user namespaces or Landlock the other layers stay. Without seccomp, or without both of those where it was not
+started as root, it refuses to start unless unsafe=True (--unsafe). Linux only, on x86-64 or arm64 (whose filter is
+checked against the kernel's table, but has not been run).
 
 What is shared. A zygote's children run one after another behind the same walls, with nothing writable in them. The
 calls of one program share a process: a module's attribute that call 1 sets (math.pi = 3) is still there in call 2.
 
 What it does not stop: kernel bugs; timing and cache side channels; burning CPU and memory up to the limits; a reference
 that reads the clock. Where the root cannot be pivoted, a program can learn which paths exist, and without Landlock too
-it can read what user nobody can read. Programs that need threads, subprocesses, sockets (asyncio.run makes one) or shared
-libraries that the zygote has not loaded fail with an error that says so.
+it can read what user nobody can read. Programs that need threads, subprocesses, sockets (asyncio.run makes one) or
+shared libraries that the zygote has not loaded fail with an error that says so.
 """
 import builtins
 import ctypes
@@ -1144,7 +1145,8 @@ class Output:
                 line = line[self.file.write(line):]
         except OSError as error:
             os.truncate(self.path, size)
-            die(f"{self.path}: {error.strerror}; all finished records are saved; make room and run it again, without --overwrite", 1)
+            die(f"{self.path}: {error.strerror}; all finished records are saved; make room and run it again, without "
+                "--overwrite", 1)
         self.done.add(self.key_of(record))
 
     def sort(self, position):
