@@ -210,11 +210,12 @@ study: .venv/ready
 	for seed in $(or $(SEEDS),11 12 13 14 15); do \
 	  $(MAKE) -f study.mk -j$(JOBS) $(CELLS) SEED=$$seed NAME=study/$(WORLD)/$$seed || exit; done
 
-study-report: .venv/ready       # tables of what is there, RESULTS.md's figure, and one page of both
-	$(PIP) matplotlib
-	@for world in $(foreach w,four eight vague wide,$(if $(wildcard runs/study/$w/),$w)); do \
-	  $(MAKE) --no-print-directory -f study.mk report WORLD=$$world SEEDS='$(SEEDS)' | tee runs/study/$$world/report.md; done
-	$(PY) tests/benchmarks/draw_study.py
+# Tables of what is there, RESULTS.md's figure, and one page of both; with SEEDS=14 the tables of this seed alone.
+ONE := $(if $(word 2,$(SEEDS)),,$(SEEDS))
+study-report: .venv/ready
+	@for world in $(foreach w,four eight vague wide,$(if $(wildcard runs/study/$w/$(ONE)),$w)); do \
+	  $(MAKE) --no-print-directory -f study.mk report WORLD=$$world | tee runs/study/$$world/$(ONE:%=%/)report.md; done
+	$(if $(ONE),,$(PIP) matplotlib && $(PY) tests/benchmarks/draw_study.py)
 
 # ------------------------------------------------------------------------------------------------ tests
 test: .venv                     # a process a core, each with whole files, so that what a file shares is made once

@@ -1374,7 +1374,7 @@ def main():
         args = parse_args()
         MAKERS[args.making](args)
     except KeyboardInterrupt:
-        die("stopped; the same command continues", 130)
+        die("stopped; the same command, without --overwrite, continues", 130)
     except OSError as problem:
         die(f"{problem.filename or 'a file'}: {problem.strerror or problem}")
 

@@ -1109,6 +1109,8 @@ class Output:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)    # unlike flock's, no child of a killed run keeps it
         except (BlockingIOError, PermissionError):
             die(f"{self.path}: another process is writing it; wait for it, or name another --out")
+        except OSError:    # a file system without locks
+            pass
         return file
 
     def key_of(self, record):
@@ -1133,8 +1135,9 @@ class Output:
         """Append one record: a whole line, on its way to the disk when this returns."""
         if self.file is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            if self.overwrite:
-                self.path.unlink(missing_ok=True)
+            if self.overwrite and self.path.exists():
+                self.open().close()    # nobody else began meanwhile
+                self.path.unlink()
             with whole(self.beside) as part:
                 part.write_text(json.dumps(self.settings, indent=1) + "\n", encoding="utf-8")
             self.file = self.open()

@@ -266,7 +266,7 @@ $(RUN)/$(1).rollout.json: $(RUN)/$(2)/config.json
 endef
 # $(call sweet,round,agent,rounds so far): the critic learns from all dialogues so far, the policy from the new ones
 define sweet
-$(RUN)/$(1)/config.json: $(RUN)/$(1).metrics.json
+$(RUN)/$(1)/config.json: $(RUN)/$(2)/config.json $(3:%=$(RUN)/%.metrics.json)
 	cat $(3:%=$(RUN)/%.scored.jsonl) > $(RUN)/$(1).so-far.jsonl
 	$$(EACH) train_critic.py $(FLAGS) $(FIT) --run-name $(NAME) $(CRITIC) --in $(RUN)/$(1).so-far.jsonl \
 	  --out $(RUN)/$(1)-critic
@@ -347,12 +347,12 @@ stale:   $(call tested,base $(STALE))
 imitated: $(call tested,base $(IMITATED))
 
 # ------------------------------------------------------------------------------------------------ tables
-# Of what is there, of one seed with SEEDS=14. The first name of a table has all seeds; others may lack some.
-OF := runs/study/$(WORLD)/$(if $(word 2,$(SEEDS)),*,$(or $(SEEDS),*))
+# Of what is there: of one seed with SEEDS=14, else of all with two digits (0 and 1 chose settings). Names may lack seeds.
+OF := runs/study/$(WORLD)/$(if $(word 2,$(SEEDS)),??,$(or $(SEEDS),??))
 made = $(if $(wildcard $(OF)/$(2)),$(1)='$(OF)/$(2)')
 TRUTH_OF_ALL := '$(OF)/val.continuations.scored.jsonl'
 table   = @echo '\#\# $(1)'; $(if $(strip $(3)),$(PY) evaluate.py $(2) --compare $(strip $(3)) || true,echo not run yet)
-rank    = $(call table,Critics: $(1),--truth $(TRUTH_OF_ALL) --json runs/study/$(WORLD)/critics-$(2).json,\
+rank    = $(call table,Critics: $(1),--truth $(TRUTH_OF_ALL) --json $(OF:/??=)/critics-$(2).json,\
             $(foreach n,$(3),$(call made,$n,ranked-by-$n.jsonl)))
 compare = $(call table,Agents: $(1),,$(foreach n,$(2),$(call made,$n,$n.test.scored.jsonl)))
 report:

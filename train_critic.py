@@ -247,13 +247,12 @@ def annotate(args, device):
     """Write the records of --annotate with the critic's advantage of each assistant turn, or of each candidate."""
     of_turns = begins_with(args.annotate, b'"candidates": [')
     kind, part = ("candidates", "candidates") if of_turns else ("scored", "dialogue_history")
-    output = Output(args.out, {"script": "train_critic --annotate"},
-                    {"--annotate": args.annotate, "--critic": args.critic}, args.overwrite, SCHEMA[kind][1])
+    output = from_rank0(lambda: Output(args.out, {"script": "train_critic --annotate"}, {
+        "--annotate": args.annotate, "--critic": args.critic}, args.overwrite, SCHEMA[kind][1]))
     critic = Critic(args.critic, device, micro_tokens=args.micro_tokens, offload=args.cpu_offload)
-    done = from_rank0(lambda: output.done)
     records = read(args.annotate, kind, each=lambda record: (
         output.key_of(record), record, candidate_turns(record) if of_turns else turns_of(record, critic.with_c)))
-    found = [(record, turns) for key, record, turns in records if key not in done]
+    found = [(record, turns) for key, record, turns in records if key not in output.done]
     for start in range(0, len(found), PORTION):
         portion = found[start:start + PORTION]
         advantages = iter(critic.advantages([turn for _, turns in portion for turn in turns]))
@@ -1258,7 +1257,8 @@ def save_model(model, tokenizer, seed, args, cost, note=None):
                 os.replace(file, out / file.name)
             part.rmdir()
         except (OSError, SafetensorError) as error:
-            die(f"{out}: could not be written ({error}); the checkpoints are intact, and the same command continues", 1)
+            die(f"{out}: could not be written ({error}); the checkpoints are intact, and the same command, without "
+                "--overwrite, continues", 1)
     barrier()
 
 
@@ -1480,7 +1480,7 @@ def write_checkpoint(folder, model, *optimizers):
             os.replace(part, folder)
     except (OSError, RuntimeError, dcp.api.CheckpointException) as error:
         die(f"{folder}: the checkpoint could not be written ({str(error).strip().splitlines()[-1]}); the one before it "
-            f"is intact, and the same command continues from it", 1)
+            f"is intact, and the same command, without --overwrite, continues from it", 1)
     barrier()
 
 
@@ -1511,7 +1511,7 @@ def save_or_stop(args, model, optimizer, metrics, best):
         for old in sorted(folder.glob("step-??????"))[:-args.keep] if rank() == 0 else ():
             shutil.rmtree(old)
     if asked:
-        say(f"stopped by a signal after step {step}, which is saved; the same command continues")
+        say(f"stopped by a signal after step {step}, which is saved; the same command, without --overwrite, continues")
         code = 128 + (signals[0] if signals else signal.SIGTERM)
         finish(code)
         sys.exit(code)
