@@ -310,6 +310,13 @@ ONCE := policy-full once-rejection once-dpo
 $(foreach last,$(LAST),$(eval $(call baseline,$(last)-imitated,rejection,$(last),$(last))))
 $(foreach once,$(ONCE),$(eval $(call baseline,$(once)-imitated,rejection,$(once),train)))
 
+# ------------------------------------------------------------------------------------------------ greedy
+# The same test tasks, but the agent takes its likeliest action: what has it learnt, and what is lost by sampling?
+$(RUN)/%.greedy.rollout.json: $(RUN)/%/config.json
+	$(call stage,held-out tasks at temperature 0: $*)
+	$(EACH) rollout.py $(FLAGS) --run-name $(NAME) --split test --in $(RUN)/tasks/test.jsonl $(PLAY) --temperature 0 \
+	  --model $(RUN)/$* --out $(RUN)/$*.greedy.trajectories.jsonl
+
 # ------------------------------------------------------------------------------------------------ cells by question
 AT_EQUAL_COST := policy-full policy-sixteen policy-without-c once-rejection once-dpo twice-rejection twice-dpo
 BESIDE        := policy-random once-normalised twice-normalised policy-paper
@@ -321,6 +328,7 @@ BY_AMOUNT     := $(foreach method,sweet rejection dpo,$(addprefix $(method)-of-,
                  twice-dpo
 ITERATED      := $(LAST) $(LAST:%=%-imitated)
 STALE         := stale-3 rejection-stale-3 dpo-stale-3
+GREEDY        := base $(ONCE) $(LAST)
 IMITATED      := $(ONCE) $(ONCE:%=%-imitated)
 STRONGER      := policy-full once-rejection once-dpo of-weaker-sweet of-weaker-rejection of-weaker-dpo
 tested = $(patsubst %,$(RUN)/%.test.metrics.json,$(1))
@@ -344,6 +352,9 @@ amounts: $(call tested,$(BY_AMOUNT))
 weaker:  $(call tested,base $(STRONGER))    # of world wide
 rounds:  $(call tested,$(ITERATED))
 stale:   $(call tested,base $(STALE))
+once:    $(call tested,base $(ONCE))
+greedy:  $(patsubst %,$(RUN)/%.greedy.metrics.json,base $(ONCE))
+greedy-rounds: $(patsubst %,$(RUN)/%.greedy.metrics.json,$(LAST))
 imitated: $(call tested,base $(IMITATED))
 
 # ------------------------------------------------------------------------------------------------ tables
@@ -367,7 +378,8 @@ report:
 	$(call compare,other rankings and losses,policy-full $(RETURNS) $(BESIDE) $(TABLE3))
 	$(call compare,three rounds instead of one,$(ONCE) $(ITERATED) $(STALE))
 	$(call compare,and imitation after one round,$(IMITATED))
+	$(call table,Agents: at temperature 0,,$(foreach n,$(GREEDY),$(call made,$n,$n.greedy.scored.jsonl)))
 	$(call compare,best of N (Fig. 3a),base $(BEST_OF_N))
 	$(call compare,by amount of data (Fig. 3b),policy-full once-rejection once-dpo $(BY_AMOUNT))
 .PHONY:  report critics world truth surface many table3 grid equal with-c little beside upper heads best amounts weaker \
-         rounds stale imitated
+         rounds stale imitated once greedy greedy-rounds
