@@ -328,10 +328,11 @@ BY_AMOUNT     := $(foreach method,sweet rejection dpo,$(addprefix $(method)-of-,
                  twice-dpo
 ITERATED      := $(LAST) $(LAST:%=%-imitated)
 STALE         := stale-3 rejection-stale-3 dpo-stale-3
-GREEDY        := base $(ONCE) $(LAST)
+GREEDY        := base $(ONCE) policy-without-c
 IMITATED      := $(ONCE) $(ONCE:%=%-imitated)
 STRONGER      := policy-full once-rejection once-dpo of-weaker-sweet of-weaker-rejection of-weaker-dpo
 tested = $(patsubst %,$(RUN)/%.test.metrics.json,$(1))
+greedily = $(patsubst %,$(RUN)/%.greedy.metrics.json,$(1))
 ranked = truth $(patsubst %,$(RUN)/ranked-by-%.jsonl,$(1))
 
 critics: $(patsubst %,$(RUN)/critic-%/config.json,full without-c likelihood-alone)
@@ -353,8 +354,10 @@ weaker:  $(call tested,base $(STRONGER))    # of world wide
 rounds:  $(call tested,$(ITERATED))
 stale:   $(call tested,base $(STALE))
 once:    $(call tested,base $(ONCE))
-greedy:  $(patsubst %,$(RUN)/%.greedy.metrics.json,base $(ONCE))
-greedy-rounds: $(patsubst %,$(RUN)/%.greedy.metrics.json,$(LAST))
+greedy:  $(call greedily,$(GREEDY))
+greedy-heads:   $(call greedily,$(TABLE3))
+greedy-rounds:  $(call greedily,$(ITERATED))
+greedy-amounts: $(call greedily,$(BY_AMOUNT))
 imitated: $(call tested,base $(IMITATED))
 
 # ------------------------------------------------------------------------------------------------ tables
@@ -378,8 +381,9 @@ report:
 	$(call compare,other rankings and losses,policy-full $(RETURNS) $(BESIDE) $(TABLE3))
 	$(call compare,three rounds instead of one,$(ONCE) $(ITERATED) $(STALE))
 	$(call compare,and imitation after one round,$(IMITATED))
-	$(call table,Agents: at temperature 0,,$(foreach n,$(GREEDY),$(call made,$n,$n.greedy.scored.jsonl)))
+	$(call table,Agents: at temperature 0,,$(foreach n,policy-full $(filter-out policy-full,$(GREEDY)) $(TABLE3) \
+	  $(ITERATED) $(BY_AMOUNT),$(call made,$n,$n.greedy.scored.jsonl)))
 	$(call compare,best of N (Fig. 3a),base $(BEST_OF_N))
 	$(call compare,by amount of data (Fig. 3b),policy-full once-rejection once-dpo $(BY_AMOUNT))
 .PHONY:  report critics world truth surface many table3 grid equal with-c little beside upper heads best amounts weaker \
-         rounds stale imitated once greedy greedy-rounds
+         rounds stale imitated once greedy greedy-heads greedy-rounds greedy-amounts
