@@ -353,7 +353,6 @@ amounts: $(call tested,$(BY_AMOUNT))
 weaker:  $(call tested,base $(STRONGER))    # of world wide
 rounds:  $(call tested,$(ITERATED))
 stale:   $(call tested,base $(STALE))
-once:    $(call tested,base $(ONCE))
 greedy:  $(call greedily,$(GREEDY))
 greedy-heads:   $(call greedily,$(TABLE3))
 greedy-rounds:  $(call greedily,$(ITERATED))
@@ -386,4 +385,4 @@ report:
 	$(call compare,best of N (Fig. 3a),base $(BEST_OF_N))
 	$(call compare,by amount of data (Fig. 3b),policy-full once-rejection once-dpo $(BY_AMOUNT))
 .PHONY:  report critics world truth surface many table3 grid equal with-c little beside upper heads best amounts weaker \
-         rounds stale imitated once greedy greedy-heads greedy-rounds greedy-amounts
+         rounds stale imitated greedy greedy-heads greedy-rounds greedy-amounts
