@@ -373,7 +373,7 @@ def test_ctrl_c_is_quiet_and_leaves_whole_lines(tmp_path):
     process.send_signal(signal.SIGINT)
     said = process.communicate(timeout=60)[1]
     assert process.returncode == 130 and "Traceback" not in said, said
-    assert "the same command continues" in said and out.read_bytes().endswith(b"\n")
+    assert "the same command, without --overwrite, continues" in said and out.read_bytes().endswith(b"\n")
 
 
 # --- released files
