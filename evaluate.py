@@ -376,11 +376,12 @@ def compare(summaries, args):
             die(f"{summary.path}, {kind}, and {base.path}, {base_kind}, cannot be compared; score both alike")
         (model, made), *others = summary.models
         cost = Path(str(model)) / "cost.json"    # what went into the model, as its trainer counted it
-        same = made is None or "://" in made or made == fingerprint(model)    # it was not trained anew since
+        known = cost.is_file() and not others and (    # and it was not trained anew since
+            made is None or "://" in made or made == fingerprint(model))
         metrics = metrics_of(summary, args)
         paired = paired_difference(summary, base, args.resamples, args.seed) if name != base_name else None
         result[name] = {"metrics": metrics, "against": base_name if paired else None, "difference": paired,
-                        "cost": json.loads(cost.read_text()) if cost.is_file() and same and not others else {},
+                        "cost": json.loads(cost.read_text()) if known else {},
                         "notes": notes(metrics)}
         most = max(len(summary.sums), len(base.sums))
         if paired and paired["tasks"] < most / 2:

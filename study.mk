@@ -328,7 +328,7 @@ BY_AMOUNT     := $(foreach method,sweet rejection dpo,$(addprefix $(method)-of-,
                  twice-dpo
 ITERATED      := $(LAST) $(LAST:%=%-imitated)
 STALE         := stale-3 rejection-stale-3 dpo-stale-3
-GREEDY        := base $(ONCE) policy-without-c
+GREEDY        := $(ONCE) policy-without-c base
 IMITATED      := $(ONCE) $(ONCE:%=%-imitated)
 STRONGER      := policy-full once-rejection once-dpo of-weaker-sweet of-weaker-rejection of-weaker-dpo
 tested = $(patsubst %,$(RUN)/%.test.metrics.json,$(1))
@@ -380,8 +380,8 @@ report:
 	$(call compare,other rankings and losses,policy-full $(RETURNS) $(BESIDE) $(TABLE3))
 	$(call compare,three rounds instead of one,$(ONCE) $(ITERATED) $(STALE))
 	$(call compare,and imitation after one round,$(IMITATED))
-	$(call table,Agents: at temperature 0,,$(foreach n,policy-full $(filter-out policy-full,$(GREEDY)) $(TABLE3) \
-	  $(ITERATED) $(BY_AMOUNT),$(call made,$n,$n.greedy.scored.jsonl)))
+	$(call table,Agents: at temperature 0,,$(foreach n,$(GREEDY) $(TABLE3) $(ITERATED) $(BY_AMOUNT),\
+	  $(call made,$n,$n.greedy.scored.jsonl)))
 	$(call compare,best of N (Fig. 3a),base $(BEST_OF_N))
 	$(call compare,by amount of data (Fig. 3b),policy-full once-rejection once-dpo $(BY_AMOUNT))
 .PHONY:  report critics world truth surface many table3 grid equal with-c little beside upper heads best amounts weaker \

@@ -742,6 +742,12 @@ class Batch(NamedTuple):
     attended: int               # sum over them of how many tokens each attends to
     views: tuple = ()           # of each row, what a critic that sees pages reads
 
+    @property
+    def inputs(self):
+        """What a language model is called with."""
+        trees = {} if self.forest is None else {"layout": self.forest, "position_ids": self.positions}
+        return {"input_ids": self.ids, "use_cache": False, **trees}
+
 
 def collate(sequences, side_of, sides, device, pack, reference=None):
     """Sequences, and the side that each belongs to, as one batch.
@@ -952,9 +958,8 @@ class Scorer(nn.Module):
             inputs = read_views(self.processor, batch.views).to(batch.ids.device, self.head.weight.dtype)
             hidden = self.lm.base_model(**inputs, use_cache=False).last_hidden_state              # (R, T, D)
             return self.values(hidden[inputs["attention_mask"].bool()])                           # (N,)
-        trees = {} if batch.forest is None else {"layout": batch.forest, "position_ids": batch.positions}
         with torch.autocast("cpu", torch.bfloat16, enabled=self.bf16):  # the residual stream stays float32
-            hidden = self.lm.base_model(input_ids=batch.ids, use_cache=False, **trees).last_hidden_state.flatten(0, 1)
+            hidden = self.lm.base_model(**batch.inputs).last_hidden_state.flatten(0, 1)
         if self.head is not None:                                                                 # (R * T, D)
             return self.values(hidden[batch.scored])                                              # (N,)
         config, output = self.lm.config.get_text_config(), self.lm.get_output_embeddings()
@@ -1200,8 +1205,7 @@ def logits_agree(lm, pack):
     """Whether a Scorer's log-probabilities are those of the model's own logits, of one short sequence on a CPU."""
     ids = np.arange(16, dtype=np.int32) % lm.config.get_text_config().vocab_size
     batch = collate([Sequence(ids, np.arange(1, 16), np.zeros(15, np.int64))], [0], 1, torch.device("cpu"), pack)
-    trees = {} if batch.forest is None else {"layout": batch.forest, "position_ids": batch.positions}
-    logits = lm(input_ids=batch.ids, use_cache=False, **trees).logits.flatten(0, 1)[batch.source].float()
+    logits = lm(**batch.inputs).logits.flatten(0, 1)[batch.source].float()
     own = logits.log_softmax(-1).gather(1, batch.target[:, None])[:, 0]
     return (Scorer(lm)(batch) - own).abs().mean().item() < (0.01 if lm.dtype == torch.float32 else 0.5)
 
