@@ -318,8 +318,8 @@ $(RUN)/%.greedy.rollout.json: $(RUN)/%/config.json
 	  --model $(RUN)/$* --out $(RUN)/$*.greedy.trajectories.jsonl
 
 # ------------------------------------------------------------------------------------------------ cells by question
-AT_EQUAL_COST := policy-full policy-sixteen policy-without-c once-rejection once-dpo twice-rejection twice-dpo
-BESIDE        := policy-random once-normalised twice-normalised policy-paper
+AT_EQUAL_COST := policy-full policy-without-c once-rejection once-dpo twice-rejection twice-dpo
+BESIDE        := policy-sixteen policy-random once-normalised twice-normalised policy-paper
 LITTLE        := policy-full-50 policy-without-c-50    # the critic's data: 50 tasks; the candidates are of all
 TABLE3        := $(INGREDIENT:%=policy-%)
 RETURNS       := policy-monte-carlo-base policy-monte-carlo-policy-full
@@ -328,7 +328,7 @@ BY_AMOUNT     := $(foreach method,sweet rejection dpo,$(addprefix $(method)-of-,
                  twice-dpo
 ITERATED      := $(LAST) $(LAST:%=%-imitated)
 STALE         := stale-3 rejection-stale-3 dpo-stale-3
-GREEDY        := $(ONCE) policy-without-c base
+GREEDY        := base $(AT_EQUAL_COST)
 IMITATED      := $(ONCE) $(ONCE:%=%-imitated)
 STRONGER      := policy-full once-rejection once-dpo of-weaker-sweet of-weaker-rejection of-weaker-dpo
 tested = $(patsubst %,$(RUN)/%.test.metrics.json,$(1))
