@@ -1,6 +1,7 @@
 # make demo              the whole pipeline on this machine, from tasks to the table
 # make demo DOMAIN=frontend    the same with web pages; needs a Chromium
 # make demo-llm          the same with a real language model, SmolLM2-135M-Instruct: hours; MODEL= takes another one
+# make demo-greedy       then its agents once more, at temperature 0
 # make demo-seeds        the demo with five seeds, and the means over them
 # make study             RESULTS.md's questions, cell by cell (study.mk); SEEDS='11 12' CELLS='surface' runs a part
 # make test              every test that needs no GPU
@@ -169,22 +170,35 @@ $(RUN)/multi-turn-dpo/config.json: $(RUN)/train.metrics.json
 	$(call stage,baseline: multi-turn DPO)
 	$(EACH) train_policy.py $(FLAGS) $(FIT) --run-name $(NAME) --method multi-turn-dpo $(TRAJECTORY)
 
-$(RUN)/%.test.rollout.json: $(RUN)/%/config.json
-	$(call stage,held-out tasks: $*)
-	$(EACH) rollout.py $(FLAGS) --run-name $(NAME) --split test --in $(RUN)/tasks/test.jsonl $(PLAY) \
-	  --model $(RUN)/$* --out $(RUN)/$*.test.trajectories.jsonl
+# $(call plays,suffix of the files,split,flags): an agent and held-out tasks
+define plays
+$(RUN)/%.$(1).rollout.json: $(RUN)/%/config.json
+	$$(call stage,$(1): $$*)
+	$$(EACH) rollout.py $$(FLAGS) --run-name $$(NAME) --split $(2) --in $$(RUN)/tasks/$(2).jsonl $$(PLAY) $(3) \
+	  --model $$(RUN)/$$* --out $$(RUN)/$$*.$(1).trajectories.jsonl
+endef
+$(eval $(call plays,test,test))
+$(eval $(call plays,val,val))
+$(eval $(call plays,greedy,test,--temperature 0))
 
-$(RUN)/%.test.metrics.json: $(RUN)/%.test.rollout.json
-	$(EACH) evaluate.py --in $(RUN)/$*.test.trajectories.jsonl
+$(RUN)/%.metrics.json: $(RUN)/%.rollout.json
+	$(EACH) evaluate.py --in $(RUN)/$*.trajectories.jsonl
 
 $(RUN)/policy.test.annotated.jsonl: $(RUN)/policy.test.metrics.json $(RUN)/critic/config.json
 	$(EACH) train_critic.py $(FIT) --run-name $(NAME) --annotate $(RUN)/policy.test.scored.jsonl --out $@ --overwrite
 
-# Named in the order in which they should start: the longest way first.
+# $(call named,test or greedy): the agents by their methods' names
+named = base=$(RUN)/base.$(1).scored.jsonl rejection-ft=$(RUN)/rejection-ft.$(1).scored.jsonl \
+  multi-turn-dpo=$(RUN)/multi-turn-dpo.$(1).scored.jsonl
+
+# What it needs is named in the order in which it should start: the longest way first.
 $(RUN)/report.html: $(RUN)/policy.test.annotated.jsonl $(AGENTS:%=$(RUN)/%.test.metrics.json)
-	$(EACH) evaluate.py --compare base=$(RUN)/base.test.scored.jsonl rejection-ft=$(RUN)/rejection-ft.test.scored.jsonl \
-	  multi-turn-dpo=$(RUN)/multi-turn-dpo.test.scored.jsonl sweet-rl=$(RUN)/policy.test.annotated.jsonl \
-	  --report $@ $(SHOW)
+	$(EACH) evaluate.py --compare $(call named,test) sweet-rl=$(RUN)/policy.test.annotated.jsonl --report $@ $(SHOW)
+
+# The same agents at temperature 0: each takes its likeliest action.
+demo-greedy: .venv/ready
+	@$(MAKE) --no-print-directory -j$(JOBS) $(AGENTS:%=$(RUN)/%.greedy.metrics.json)
+	$(EACH) evaluate.py --compare $(call named,greedy) sweet-rl=$(RUN)/policy.greedy.scored.jsonl
 
 browser: .venv/ready
 	$(PY) render.py --setup
@@ -236,4 +250,4 @@ clean:
 	rm -rf data runs
 
 .SECONDARY:                     # keep every stage's file
-.PHONY: .venv study study-report test stress test-trl clean demo demo-llm demo-seeds browser
+.PHONY: .venv study study-report test stress test-trl clean demo demo-llm demo-greedy demo-seeds browser

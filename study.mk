@@ -166,9 +166,6 @@ $(RUN)/twice-%/config.json: $(RUN)/twice.metrics.json
 	$(call stage,baseline on as many sampled tokens: $*)
 	$(EACH) train_policy.py $(FLAGS) --run-name $(NAME) $(base-$*) --in $(RUN)/twice.scored.jsonl --out $(RUN)/twice-$*
 
-$(RUN)/%.metrics.json: $(RUN)/%.rollout.json
-	$(EACH) evaluate.py --in $(RUN)/$*.trajectories.jsonl
-
 $(RUN)/%.continuations.metrics.json: $(RUN)/%.continuations.rollout.json
 	$(EACH) evaluate.py --in $(RUN)/$*.continuations.jsonl
 
@@ -250,10 +247,6 @@ $(RUN)/grid/normalised-%/config.json: $(RUN)/train.metrics.json
 	$(EACH) train_policy.py $(FLAGS) --run-name $(NAME) --method multi-turn-dpo --loss length-normalised-dpo \
 	  $(normalised-$*) --out $(@D)
 
-$(RUN)/%.val.rollout.json: $(RUN)/%/config.json
-	$(EACH) rollout.py $(FLAGS) --run-name $(NAME) --split val --in $(RUN)/tasks/val.jsonl $(PLAY) \
-	  --model $(RUN)/$* --out $(RUN)/$*.val.trajectories.jsonl
-
 # ------------------------------------------------------------------------------------------------ rounds
 # Three rounds, each on the dialogues that the last round's agent has on another third of the tasks.
 # Those of demo-llm: make -f study.mk LLM=yes NAME=llm-rounds rounds
@@ -309,13 +302,6 @@ LAST := round-3 rejection-round-3 dpo-round-3
 ONCE := policy-full once-rejection once-dpo
 $(foreach last,$(LAST),$(eval $(call baseline,$(last)-imitated,rejection,$(last),$(last))))
 $(foreach once,$(ONCE),$(eval $(call baseline,$(once)-imitated,rejection,$(once),train)))
-
-# ------------------------------------------------------------------------------------------------ greedy
-# The same test tasks, but the agent takes its likeliest action: what has it learnt, and what is lost by sampling?
-$(RUN)/%.greedy.rollout.json: $(RUN)/%/config.json
-	$(call stage,held-out tasks at temperature 0: $*)
-	$(EACH) rollout.py $(FLAGS) --run-name $(NAME) --split test --in $(RUN)/tasks/test.jsonl $(PLAY) --temperature 0 \
-	  --model $(RUN)/$* --out $(RUN)/$*.greedy.trajectories.jsonl
 
 # ------------------------------------------------------------------------------------------------ cells by question
 AT_EQUAL_COST := policy-full policy-without-c once-rejection once-dpo twice-rejection twice-dpo
