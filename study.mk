@@ -310,8 +310,8 @@ LITTLE        := policy-full-50 policy-without-c-50    # the critic's data: 50 t
 TABLE3        := $(INGREDIENT:%=policy-%)
 RETURNS       := policy-monte-carlo-base policy-monte-carlo-policy-full
 BEST_OF_N     := $(foreach critic,full without-c value,$(addprefix best-$(critic)-,$(BEST)))
-BY_AMOUNT     := $(foreach method,sweet rejection dpo,$(addprefix $(method)-of-,$(AMOUNTS))) sweet-of-800 twice-rejection \
-                 twice-dpo
+BY_AMOUNT     := $(foreach method,sweet rejection dpo,$(addprefix $(method)-of-,$(AMOUNTS)))
+DOUBLED       := sweet-of-800 twice-rejection twice-dpo
 ITERATED      := $(LAST) $(LAST:%=%-imitated)
 STALE         := stale-3 rejection-stale-3 dpo-stale-3
 GREEDY        := base $(AT_EQUAL_COST)
@@ -336,6 +336,7 @@ upper:   $(call tested,$(RETURNS))
 heads:   $(call tested,$(TABLE3))
 best:    $(call tested,$(BEST_OF_N))
 amounts: $(call tested,$(BY_AMOUNT))
+doubled: $(call tested,$(DOUBLED))
 weaker:  $(call tested,base $(STRONGER))    # of world wide
 rounds:  $(call tested,$(ITERATED))
 stale:   $(call tested,base $(STALE))
@@ -369,6 +370,6 @@ report:
 	$(call table,Agents: at temperature 0,,$(foreach n,$(GREEDY) $(TABLE3) $(ITERATED) $(BY_AMOUNT),\
 	  $(call made,$n,$n.greedy.scored.jsonl)))
 	$(call compare,best of N (Fig. 3a),base $(BEST_OF_N))
-	$(call compare,by amount of data (Fig. 3b),policy-full once-rejection once-dpo $(BY_AMOUNT))
-.PHONY:  report critics world truth surface many table3 grid equal with-c little beside upper heads best amounts weaker \
-         rounds stale imitated greedy greedy-heads greedy-rounds greedy-amounts
+	$(call compare,by amount of data (Fig. 3b),policy-full once-rejection once-dpo $(BY_AMOUNT) $(DOUBLED))
+.PHONY:  report critics world truth surface many table3 grid equal with-c little beside upper heads best amounts doubled \
+         weaker rounds stale imitated greedy greedy-heads greedy-rounds greedy-amounts
