@@ -354,7 +354,10 @@ TRUTH_OF_ALL := '$(OF)/val.continuations.scored.jsonl'
 table   = @echo '\#\# $(1)'; $(if $(strip $(3)),$(PY) evaluate.py $(2) --compare $(strip $(3)) || true,echo not run yet)
 rank    = $(call table,Critics: $(1),--truth $(TRUTH_OF_ALL) --json $(OF:/??=)/critics-$(2).json,\
             $(foreach n,$(3),$(call made,$n,ranked-by-$n.jsonl)))
-compare = $(call table,Agents: $(1),,$(foreach n,$(2),$(call made,$n,$n.test.scored.jsonl)))
+define compare
+$(call table,Agents: $(1),,$(foreach n,$(2),$(call made,$n,$n.test.scored.jsonl)))
+$(call table,At temperature 0: $(1),,$(foreach n,$(2),$(call made,$n,$n.greedy.scored.jsonl)))
+endef
 report:
 	$(foreach n,$(SIZES),$(call rank,$n tasks,$n,full-$n without-c-$n)$(newline))
 	$(call rank,400 tasks,400,full without-c)
@@ -367,8 +370,6 @@ report:
 	$(call compare,other rankings and losses,policy-full $(RETURNS) $(BESIDE) $(TABLE3))
 	$(call compare,three rounds instead of one,$(ONCE) $(ITERATED) $(STALE))
 	$(call compare,and imitation after one round,$(IMITATED))
-	$(call table,Agents: at temperature 0,,$(foreach n,$(GREEDY) $(TABLE3) $(ITERATED) $(BY_AMOUNT),\
-	  $(call made,$n,$n.greedy.scored.jsonl)))
 	$(call compare,best of N (Fig. 3a),base $(BEST_OF_N))
 	$(call compare,by amount of data (Fig. 3b),policy-full once-rejection once-dpo $(BY_AMOUNT) $(DOUBLED))
 .PHONY:  report critics world truth surface many table3 grid equal with-c little beside upper heads best amounts doubled \
