@@ -123,7 +123,8 @@ def steps(*words):
 
 
 STUDY = ["-f", "study.mk", "SEED=7",
-         *"world surface table3 grid equal with-c little beside upper heads best amounts rounds".split()]
+         *"world surface many table3 grid equal with-c little beside upper heads best amounts doubled rounds stale".split(),
+         *"imitated greedy greedy-heads greedy-rounds greedy-amounts".split()]
 
 
 @pytest.mark.skipif(not shutil.which("make"), reason="make is not installed")
