@@ -303,6 +303,9 @@ ONCE := policy-full once-rejection once-dpo
 $(foreach last,$(LAST),$(eval $(call baseline,$(last)-imitated,rejection,$(last),$(last))))
 $(foreach once,$(ONCE),$(eval $(call baseline,$(once)-imitated,rejection,$(once),train)))
 
+# Between the paper's temperature and the likeliest action:
+$(eval $(call plays,half,test,--temperature 0.5))
+
 # ------------------------------------------------------------------------------------------------ cells by question
 AT_EQUAL_COST := policy-full policy-without-c once-rejection once-dpo twice-rejection twice-dpo
 BESIDE        := policy-sixteen policy-random once-normalised twice-normalised policy-paper
@@ -319,6 +322,7 @@ IMITATED      := $(ONCE) $(ONCE:%=%-imitated)
 STRONGER      := policy-full once-rejection once-dpo of-weaker-sweet of-weaker-rejection of-weaker-dpo
 tested = $(patsubst %,$(RUN)/%.test.metrics.json,$(1))
 greedily = $(patsubst %,$(RUN)/%.greedy.metrics.json,$(1))
+halfway = $(patsubst %,$(RUN)/%.half.metrics.json,$(1))
 ranked = truth $(patsubst %,$(RUN)/ranked-by-%.jsonl,$(1))
 
 critics: $(patsubst %,$(RUN)/critic-%/config.json,full without-c likelihood-alone)
@@ -341,6 +345,7 @@ weaker:  $(call tested,base $(STRONGER))    # of world wide
 rounds:  $(call tested,$(ITERATED))
 stale:   $(call tested,base $(STALE))
 greedy:  $(call greedily,$(GREEDY))
+half:    $(call halfway,$(GREEDY))
 greedy-heads:   $(call greedily,$(TABLE3))
 greedy-rounds:  $(call greedily,$(ITERATED))
 greedy-amounts: $(call greedily,$(BY_AMOUNT))
@@ -354,9 +359,11 @@ TRUTH_OF_ALL := '$(OF)/val.continuations.scored.jsonl'
 table   = @echo '\#\# $(1)'; $(if $(strip $(3)),$(PY) evaluate.py $(2) --compare $(strip $(3)) || true,echo not run yet)
 rank    = $(call table,Critics: $(1),--truth $(TRUTH_OF_ALL) --json $(OF:/??=)/critics-$(2).json,\
             $(foreach n,$(3),$(call made,$n,ranked-by-$n.jsonl)))
+# $(call at,suffix of the files,title,names,name of a JSON file): the agents at one temperature
+at = $(call table,$(2),$(4:%=--json $(OF:/??=)/%-$(1).json),$(foreach n,$(3),$(call made,$n,$n.$(1).scored.jsonl)))
 define compare
-$(call table,Agents: $(1),,$(foreach n,$(2),$(call made,$n,$n.test.scored.jsonl)))
-$(call table,At temperature 0: $(1),,$(foreach n,$(2),$(call made,$n,$n.greedy.scored.jsonl)))
+$(call at,test,Agents: $(1),$(2),$(3))
+$(call at,greedy,At temperature 0: $(1),$(2),$(3))
 endef
 report:
 	$(foreach n,$(SIZES),$(call rank,$n tasks,$n,full-$n without-c-$n)$(newline))
@@ -365,12 +372,13 @@ report:
 	$(if $(wildcard $(OF)/ranked-by-value.jsonl),$(call rank,made of (Table 3),table3,full without-c $(INGREDIENT)))
 	$(if $(wildcard $(OF)/grid),$(call table,Agents: the grids (validation tasks),,$(foreach n,$(GRID),$(call made,$n,grid/$n.val.scored.jsonl))))
 	$(call compare,at equal cost,$(AT_EQUAL_COST) base)
+	$(call at,half,At temperature 0.5: at equal cost,$(AT_EQUAL_COST) base)
 	$(if $(filter wide,$(WORLD)),$(call compare,learning from a weaker base (Table 4),base $(STRONGER)))
 	$(call compare,critics of 50 tasks,$(LITTLE))
 	$(call compare,other rankings and losses,policy-full $(RETURNS) $(BESIDE) $(TABLE3))
 	$(call compare,three rounds instead of one,$(ONCE) $(ITERATED) $(STALE))
 	$(call compare,and imitation after one round,$(IMITATED))
 	$(call compare,best of N (Fig. 3a),base $(BEST_OF_N))
-	$(call compare,by amount of data (Fig. 3b),policy-full once-rejection once-dpo $(BY_AMOUNT) $(DOUBLED))
+	$(call compare,by amount of data (Fig. 3b),policy-full once-rejection once-dpo $(BY_AMOUNT) $(DOUBLED),amounts)
 .PHONY:  report critics world truth surface many table3 grid equal with-c little beside upper heads best amounts doubled \
-         weaker rounds stale imitated greedy greedy-heads greedy-rounds greedy-amounts
+         weaker rounds stale imitated greedy half greedy-heads greedy-rounds greedy-amounts

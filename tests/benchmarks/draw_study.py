@@ -1,6 +1,7 @@
-"""RESULTS.md's figure of the study: how often critics with and without c order two candidates of a turn right, by the
-number of tasks that they learnt from, a panel a world, with 95% intervals over tasks; and one HTML page of it and of the
-tables. Needs matplotlib, which `make study-report` installs.
+"""RESULTS.md's figures of the study, by the number of tasks that were learnt from: how often critics with and without c
+order two candidates of a turn right, a panel a world, with 95% intervals over tasks (study.svg); and the agents' success at
+temperatures 1 and 0, the mean over seeds and each seed (amounts.svg). And one HTML page of them and of the tables. Needs
+matplotlib, which `make study-report` installs.
 
     make study-report
 """
@@ -13,11 +14,14 @@ import matplotlib
 import matplotlib.pyplot as plt
 
 NAMES = {"four": "four families", "eight": "eight families", "vague": "eight families, vague requests"}
+TEMPERATURES = {"temperature 1": "test", "temperature 0": "greedy"}
+METHODS = {"SWEET-RL": ("sweet", "policy-full", "#1b6ca8", "o"), "multi-turn DPO": ("dpo", "once-dpo", "#c8553d", "^"),
+           "rejection fine-tuning": ("rejection", "once-rejection", "#7a9e3b", "s")}
 LINES = {"full": ("critic with c", "#1b6ca8", "o"), "without-c": ("critic without c", "#c8553d", "s")}
 
 parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
 parser.add_argument("--study", default="runs/study", help="folder of the worlds (default: runs/study)")
-parser.add_argument("--out", default="study.svg", help="picture to write (default: study.svg)")
+parser.add_argument("--out", default=".", help="folder of the pictures (default: here)")
 args = parser.parse_args()
 
 matplotlib.rcParams |= {"svg.fonttype": "none", "svg.hashsalt": "study", "font.size": 9, "axes.spines.top": False,
@@ -25,6 +29,22 @@ matplotlib.rcParams |= {"svg.fonttype": "none", "svg.hashsalt": "study", "font.s
 worlds = [world for world in NAMES if (Path(args.study) / world / "critics-400.json").is_file()]
 if not worlds:
     parser.error(f"{args.study} has no world with critics of 400 tasks: make study CELLS=surface, then make study-report")
+
+
+def axes(panel, title, label, sizes):
+    panel.set(title=title, xlabel=label, xscale="log")
+    panel.set_xticks(sizes, sizes, minor=False)
+    panel.minorticks_off()
+
+
+def finish(figure, panel, label, name):
+    panel.set_ylabel(label)
+    panel.legend(frameon=False, loc="upper left")
+    figure.tight_layout()
+    figure.savefig(Path(args.out, name), metadata={"Date": None})
+    return Path(args.out, name).read_text().partition("?>")[2]
+
+
 figure, panels = plt.subplots(1, len(worlds), figsize=(3.2 * len(worlds), 2.6), sharey=True, squeeze=False)
 for world, panel in zip(worlds, panels[0]):
     found = {int(path.stem.split("-")[1]): json.loads(path.read_text())["critics"]
@@ -36,17 +56,27 @@ for world, panel in zip(worlds, panels[0]):
         panel.plot(sizes, [row["value"] for row in rows], mark + "-", color=colour, label=label, markersize=4)
         panel.fill_between(sizes, [row["low"] for row in rows], [row["high"] for row in rows], color=colour, alpha=0.15,
                            linewidth=0)
-    panel.set(title=NAMES[world], xlabel="tasks of critic data", xscale="log")
-    panel.set_xticks(sizes, sizes, minor=False)
-    panel.minorticks_off()
-panels[0][0].set_ylabel("pairs in the right order")
-panels[0][0].legend(frameon=False, loc="upper left")
-figure.tight_layout()
-figure.savefig(args.out, metadata={"Date": None})
+    axes(panel, NAMES[world], "tasks of critic data", sizes)
+pictures = [finish(figure, panels[0][0], "pairs in the right order", "study.svg")]
+
+found = {title: Path(args.study, "four", f"amounts-{kind}.json") for title, kind in TEMPERATURES.items()}
+found = {title: json.loads(path.read_text()) for title, path in found.items() if path.is_file()}
+if found:
+    figure, panels = plt.subplots(1, len(found), figsize=(4.2 * len(found), 2.8), sharey=True, squeeze=False)
+    for (title, runs), panel in zip(found.items(), panels[0]):
+        for label, (name, of_all, colour, mark) in METHODS.items():
+            of = {n: runs[f"{name}-of-{n}"]["seeds"] for n in (50, 100, 200)} | {400: runs[of_all]["seeds"]}
+            seeds = set.intersection(*map(set, of.values()))    # those that have every size
+            values = {n: [100 * of[n][seed]["metrics"]["success"]["value"] for seed in seeds] for n in of}
+            panel.plot(values, [sum(of_seeds) / len(seeds) for of_seeds in values.values()], color=colour, label=label)
+            for n, of_seeds in values.items():
+                panel.plot([n] * len(seeds), of_seeds, mark, color=colour, markersize=3, alpha=0.6)
+        axes(panel, title, "tasks, six episodes each", list(of))
+    pictures.append(finish(figure, panels[0][0], "success, % of 500 test tasks", "amounts.svg"))
 
 page = ["<!DOCTYPE html><meta charset='utf-8'><title>The study</title><style>body { font: 15px sans-serif; margin: 2em }",
         "td, th { padding: 2px 10px; text-align: left; border-bottom: 1px solid #ddd }</style><h1>The study</h1>",
-        Path(args.out).read_text().partition("?>")[2]]
+        *pictures]
 for world in worlds:
     page.append(f"<h2>{NAMES[world]}</h2><table>")
     for line in Path(args.study, world, "report.md").read_text().splitlines():
@@ -56,4 +86,4 @@ for world in worlds:
             page.append("<tr>" + "".join(f"<td>{html.escape(cell.strip())}</td>" for cell in line.split("|")[1:-1]))
     page.append("</table>")
 Path(args.study, "report.html").write_text("\n".join(page))
-print(f"wrote {args.out} and {args.study}/report.html")
+print(f"wrote the pictures and {args.study}/report.html")
