@@ -349,6 +349,7 @@ half:    $(call halfway,$(GREEDY))
 greedy-heads:   $(call greedily,$(TABLE3))
 greedy-rounds:  $(call greedily,$(ITERATED))
 greedy-amounts: $(call greedily,$(BY_AMOUNT))
+half-amounts:   $(call halfway,$(BY_AMOUNT))
 imitated: $(call tested,base $(IMITATED))
 
 # ------------------------------------------------------------------------------------------------ tables
@@ -363,7 +364,8 @@ rank    = $(call table,Critics: $(1),--truth $(TRUTH_OF_ALL) --json $(OF:/??=)/c
 at = $(call table,$(2),$(4:%=--json $(OF:/??=)/%-$(1).json),$(foreach n,$(3),$(call made,$n,$n.$(1).scored.jsonl)))
 define compare
 $(call at,test,Agents: $(1),$(2),$(3))
-$(call at,greedy,At temperature 0: $(1),$(2),$(3))
+$(call at,half,Temperature 0.5: $(1),$(2),$(3))
+$(call at,greedy,Temperature 0: $(1),$(2),$(3))
 endef
 report:
 	$(foreach n,$(SIZES),$(call rank,$n tasks,$n,full-$n without-c-$n)$(newline))
@@ -372,7 +374,6 @@ report:
 	$(if $(wildcard $(OF)/ranked-by-value.jsonl),$(call rank,made of (Table 3),table3,full without-c $(INGREDIENT)))
 	$(if $(wildcard $(OF)/grid),$(call table,Agents: the grids (validation tasks),,$(foreach n,$(GRID),$(call made,$n,grid/$n.val.scored.jsonl))))
 	$(call compare,at equal cost,$(AT_EQUAL_COST) base)
-	$(call at,half,At temperature 0.5: at equal cost,$(AT_EQUAL_COST) base)
 	$(if $(filter wide,$(WORLD)),$(call compare,learning from a weaker base (Table 4),base $(STRONGER)))
 	$(call compare,critics of 50 tasks,$(LITTLE))
 	$(call compare,other rankings and losses,policy-full $(RETURNS) $(BESIDE) $(TABLE3))
@@ -381,4 +382,5 @@ report:
 	$(call compare,best of N (Fig. 3a),base $(BEST_OF_N))
 	$(call compare,by amount of data (Fig. 3b),policy-full once-rejection once-dpo $(BY_AMOUNT) $(DOUBLED),amounts)
 .PHONY:  report critics world truth surface many table3 grid equal with-c little beside upper heads best amounts doubled \
-         weaker rounds stale imitated greedy half greedy-heads greedy-rounds greedy-amounts
+         weaker rounds stale imitated greedy half greedy-heads greedy-rounds greedy-amounts \
+         half-amounts

@@ -1,6 +1,6 @@
 """RESULTS.md's figures of the study, by the number of tasks that were learnt from: how often critics with and without c
 order two candidates of a turn right, a panel a world, with 95% intervals over tasks (study.svg); and the agents' success at
-temperatures 1 and 0, the mean over seeds and each seed (amounts.svg). And one HTML page of them and of the tables. Needs
+temperatures 1, 0.5 and 0, the mean over seeds and each seed (amounts.svg). And one HTML page of them and of the tables. Needs
 matplotlib, which `make study-report` installs.
 
     make study-report
@@ -14,7 +14,7 @@ import matplotlib
 import matplotlib.pyplot as plt
 
 NAMES = {"four": "four families", "eight": "eight families", "vague": "eight families, vague requests"}
-TEMPERATURES = {"temperature 1": "test", "temperature 0": "greedy"}
+TEMPERATURES = {"temperature 1": "test", "temperature 0.5": "half", "temperature 0": "greedy"}
 METHODS = {"SWEET-RL": ("sweet", "policy-full", "#1b6ca8", "o"), "multi-turn DPO": ("dpo", "once-dpo", "#c8553d", "^"),
            "rejection fine-tuning": ("rejection", "once-rejection", "#7a9e3b", "s")}
 LINES = {"full": ("critic with c", "#1b6ca8", "o"), "without-c": ("critic without c", "#c8553d", "s")}
@@ -62,7 +62,7 @@ pictures = [finish(figure, panels[0][0], "pairs in the right order", "study.svg"
 found = {title: Path(args.study, "four", f"amounts-{kind}.json") for title, kind in TEMPERATURES.items()}
 found = {title: json.loads(path.read_text()) for title, path in found.items() if path.is_file()}
 if found:
-    figure, panels = plt.subplots(1, len(found), figsize=(4.2 * len(found), 2.8), sharey=True, squeeze=False)
+    figure, panels = plt.subplots(1, len(found), figsize=(3.2 * len(found), 2.6), sharey=True, squeeze=False)
     for (title, runs), panel in zip(found.items(), panels[0]):
         for label, (name, of_all, colour, mark) in METHODS.items():
             of = {n: runs[f"{name}-of-{n}"]["seeds"] for n in (50, 100, 200)} | {400: runs[of_all]["seeds"]}
