@@ -349,6 +349,8 @@ half:    $(call halfway,$(GREEDY))
 greedy-heads:   $(call greedily,$(TABLE3))
 greedy-rounds:  $(call greedily,$(ITERATED))
 greedy-amounts: $(call greedily,$(BY_AMOUNT))
+half-heads:     $(call halfway,$(TABLE3))
+half-rounds:    $(call halfway,$(ITERATED))
 half-amounts:   $(call halfway,$(BY_AMOUNT))
 imitated: $(call tested,base $(IMITATED))
 
@@ -382,5 +384,4 @@ report:
 	$(call compare,best of N (Fig. 3a),base $(BEST_OF_N))
 	$(call compare,by amount of data (Fig. 3b),policy-full once-rejection once-dpo $(BY_AMOUNT) $(DOUBLED),amounts)
 .PHONY:  report critics world truth surface many table3 grid equal with-c little beside upper heads best amounts doubled \
-         weaker rounds stale imitated greedy half greedy-heads greedy-rounds greedy-amounts \
-         half-amounts
+         weaker rounds stale imitated greedy half $(foreach at,greedy half,$(at)-heads $(at)-rounds $(at)-amounts)

@@ -124,7 +124,7 @@ def steps(*words):
 
 STUDY = ["-f", "study.mk", "SEED=7",
          *"world surface many table3 grid equal with-c little beside upper heads best amounts doubled rounds stale".split(),
-         *"imitated greedy half greedy-heads greedy-rounds greedy-amounts half-amounts".split()]
+         *"imitated greedy half greedy-heads greedy-rounds greedy-amounts half-heads half-rounds half-amounts".split()]
 
 
 @pytest.mark.skipif(not shutil.which("make"), reason="make is not installed")
