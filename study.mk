@@ -307,7 +307,7 @@ $(foreach once,$(ONCE),$(eval $(call baseline,$(once)-imitated,rejection,$(once)
 $(eval $(call plays,half,test,--temperature 0.5))
 
 # ------------------------------------------------------------------------------------------------ cells by question
-AT_EQUAL_COST := policy-full policy-without-c once-rejection once-dpo twice-rejection twice-dpo
+AT_EQUAL_COST := policy-full policy-without-c policy-likelihood-alone once-rejection once-dpo twice-rejection twice-dpo
 BESIDE        := policy-sixteen policy-random once-normalised twice-normalised policy-paper
 LITTLE        := policy-full-50 policy-without-c-50    # the critic's data: 50 tasks; the candidates are of all
 TABLE3        := $(INGREDIENT:%=policy-%)
