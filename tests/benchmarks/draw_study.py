@@ -37,9 +37,9 @@ def axes(panel, title, label, sizes):
     panel.minorticks_off()
 
 
-def finish(figure, panel, label, name):
+def finish(figure, panel, label, name, corner):
     panel.set_ylabel(label)
-    panel.legend(frameon=False, loc="upper left")
+    panel.legend(frameon=False, loc=corner)
     figure.tight_layout()
     figure.savefig(Path(args.out, name), metadata={"Date": None})
     return Path(args.out, name).read_text().partition("?>")[2]
@@ -57,7 +57,7 @@ for world, panel in zip(worlds, panels[0]):
         panel.fill_between(sizes, [row["low"] for row in rows], [row["high"] for row in rows], color=colour, alpha=0.15,
                            linewidth=0)
     axes(panel, NAMES[world], "tasks of critic data", sizes)
-pictures = [finish(figure, panels[0][0], "pairs in the right order", "study.svg")]
+pictures = [finish(figure, panels[0][0], "pairs in the right order", "study.svg", "upper left")]
 
 found = {title: Path(args.study, "four", f"amounts-{kind}.json") for title, kind in TEMPERATURES.items()}
 found = {title: json.loads(path.read_text()) for title, path in found.items() if path.is_file()}
@@ -65,14 +65,15 @@ if found:
     figure, panels = plt.subplots(1, len(found), figsize=(3.2 * len(found), 2.6), sharey=True, squeeze=False)
     for (title, runs), panel in zip(found.items(), panels[0]):
         for label, (name, of_all, colour, mark) in METHODS.items():
-            of = {n: runs[f"{name}-of-{n}"]["seeds"] for n in (50, 100, 200)} | {400: runs[of_all]["seeds"]}
-            seeds = set.intersection(*map(set, of.values()))    # those that have every size
+            names = {n: f"{name}-of-{n}" for n in (50, 100, 200)} | {400: of_all}
+            of = {n: runs[run].get("seeds", {"the only one": runs[run]}) for n, run in names.items() if run in runs}
+            seeds = set.intersection(*map(set, of.values())) if of else ()    # those that have every size
             values = {n: [100 * of[n][seed]["metrics"]["success"]["value"] for seed in seeds] for n in of}
-            panel.plot(values, [sum(of_seeds) / len(seeds) for of_seeds in values.values()], color=colour, label=label)
-            for n, of_seeds in values.items():
-                panel.plot([n] * len(seeds), of_seeds, mark, color=colour, markersize=3, alpha=0.6)
-        axes(panel, title, "tasks, six episodes each", list(of))
-    pictures.append(finish(figure, panels[0][0], "success, % of 500 test tasks", "amounts.svg"))
+            panel.plot(list(values), [sum(its) / len(its) for its in values.values()], color=colour, label=label)
+            for n, its in values.items():
+                panel.plot([n] * len(its), its, mark, color=colour, markersize=3, alpha=0.6)
+        axes(panel, title, "tasks, six episodes each", [50, 100, 200, 400])
+    pictures.append(finish(figure, panels[0][0], "success, % of 500 test tasks", "amounts.svg", "lower right"))
 
 page = ["<!DOCTYPE html><meta charset='utf-8'><title>The study</title><style>body { font: 15px sans-serif; margin: 2em }",
         "td, th { padding: 2px 10px; text-align: left; border-bottom: 1px solid #ddd }</style><h1>The study</h1>",
