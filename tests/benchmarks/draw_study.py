@@ -67,7 +67,7 @@ if found:
         for label, (name, of_all, colour, mark) in METHODS.items():
             names = {n: f"{name}-of-{n}" for n in (50, 100, 200)} | {400: of_all}
             of = {n: runs[run].get("seeds", {"the only one": runs[run]}) for n, run in names.items() if run in runs}
-            seeds = set.intersection(*map(set, of.values())) if of else ()    # those that have every size
+            seeds = sorted(set.intersection(*map(set, of.values()))) if of else []    # that have every size
             values = {n: [100 * of[n][seed]["metrics"]["success"]["value"] for seed in seeds] for n in of}
             panel.plot(list(values), [sum(its) / len(its) for its in values.values()], color=colour, label=label)
             for n, its in values.items():
