@@ -1,7 +1,7 @@
 # make demo              the whole pipeline on this machine, from tasks to the table
 # make demo DOMAIN=frontend    the same with web pages; needs a Chromium
 # make demo-llm          the same with a real language model, SmolLM2-135M-Instruct: hours; MODEL= takes another one
-# make demo-greedy       then its agents once more, at temperature 0
+# make demo-half         then its agents once more, at temperature 0.5
 # make demo-seeds        the demo with five seeds, and the means over them
 # make study             RESULTS.md's questions, cell by cell (study.mk); SEEDS='11 12' CELLS='surface' runs a part
 # make test              every test that needs no GPU
@@ -179,7 +179,7 @@ $(RUN)/%.$(1).rollout.json: $(RUN)/%/config.json
 endef
 $(eval $(call plays,test,test))
 $(eval $(call plays,val,val))
-$(eval $(call plays,greedy,test,--temperature 0))
+$(eval $(call plays,half,test,--temperature 0.5))
 
 $(RUN)/%.metrics.json: $(RUN)/%.rollout.json
 	$(EACH) evaluate.py --in $(RUN)/$*.trajectories.jsonl
@@ -187,7 +187,7 @@ $(RUN)/%.metrics.json: $(RUN)/%.rollout.json
 $(RUN)/policy.test.annotated.jsonl: $(RUN)/policy.test.metrics.json $(RUN)/critic/config.json
 	$(EACH) train_critic.py $(FIT) --run-name $(NAME) --annotate $(RUN)/policy.test.scored.jsonl --out $@ --overwrite
 
-# $(call named,test or greedy): the agents by their methods' names
+# $(call named,test or half): the agents by their methods' names
 named = base=$(RUN)/base.$(1).scored.jsonl rejection-ft=$(RUN)/rejection-ft.$(1).scored.jsonl \
   multi-turn-dpo=$(RUN)/multi-turn-dpo.$(1).scored.jsonl
 
@@ -195,10 +195,9 @@ named = base=$(RUN)/base.$(1).scored.jsonl rejection-ft=$(RUN)/rejection-ft.$(1)
 $(RUN)/report.html: $(RUN)/policy.test.annotated.jsonl $(AGENTS:%=$(RUN)/%.test.metrics.json)
 	$(EACH) evaluate.py --compare $(call named,test) sweet-rl=$(RUN)/policy.test.annotated.jsonl --report $@ $(SHOW)
 
-# The same agents at temperature 0: each takes its likeliest action.
-demo-greedy: .venv/ready
-	@$(MAKE) --no-print-directory -j$(JOBS) $(AGENTS:%=$(RUN)/%.greedy.metrics.json)
-	$(EACH) evaluate.py --compare $(call named,greedy) sweet-rl=$(RUN)/policy.greedy.scored.jsonl
+demo-half: .venv/ready
+	@$(MAKE) --no-print-directory -j$(JOBS) $(AGENTS:%=$(RUN)/%.half.metrics.json)
+	$(EACH) evaluate.py --compare $(call named,half) sweet-rl=$(RUN)/policy.half.scored.jsonl
 
 browser: .venv/ready
 	$(PY) render.py --setup
@@ -250,4 +249,4 @@ clean:
 	rm -rf data runs
 
 .SECONDARY:                     # keep every stage's file
-.PHONY: .venv study study-report test stress test-trl clean demo demo-llm demo-greedy demo-seeds browser
+.PHONY: .venv study study-report test stress test-trl clean demo demo-llm demo-half demo-seeds browser

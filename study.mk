@@ -303,8 +303,8 @@ ONCE := policy-full once-rejection once-dpo
 $(foreach last,$(LAST),$(eval $(call baseline,$(last)-imitated,rejection,$(last),$(last))))
 $(foreach once,$(ONCE),$(eval $(call baseline,$(once)-imitated,rejection,$(once),train)))
 
-# Between the paper's temperature and the likeliest action:
-$(eval $(call plays,half,test,--temperature 0.5))
+# Each agent's likeliest action: one script for all tasks of a family, so that a seed is few observations (RESULTS.md)
+$(eval $(call plays,greedy,test,--temperature 0))
 
 # ------------------------------------------------------------------------------------------------ cells by question
 AT_EQUAL_COST := policy-full policy-without-c policy-likelihood-alone once-rejection once-dpo twice-rejection twice-dpo
