@@ -114,9 +114,14 @@ $(foreach n,$(BEST),$(eval $(call best,value,$n,value)))
 
 # 3b: all stages on the first N tasks alone; 800 are the baselines' twice
 AMOUNTS := 50 100 200
-$(RUN)/sweet-of-%/config.json: $(RUN)/critic-full-%/config.json $(RUN)/train.candidates.rollout.json
-	$(call stage,SWEET-RL on $* tasks)
-	$(RANKED) --limit-tasks $* --critic $(RUN)/critic-full-$* --pairs $(RUN)/sweet-of-$*.pairs.jsonl --out $(@D)
+# $(call of-tasks,method,its critic)
+define of-tasks
+$(RUN)/$(1)-of-%/config.json: $(RUN)/$(2)-%/config.json $(RUN)/train.candidates.rollout.json
+	$$(call stage,SWEET-RL on $$* tasks: $(2))
+	$$(RANKED) --limit-tasks $$* --critic $(RUN)/$(2)-$$* --pairs $(RUN)/$(1)-of-$$*.pairs.jsonl --out $$(@D)
+endef
+$(eval $(call of-tasks,sweet,critic-full))
+$(eval $(call of-tasks,without-c,critic-without-c))
 
 $(RUN)/twice.candidates.rollout.json: $(RUN)/twice.metrics.json
 	$(EACH) rollout.py $(FLAGS) --run-name $(NAME) --split train --in $(RUN)/twice.scored.jsonl $(CANDIDATES) $(SAMPLE) \
@@ -313,7 +318,7 @@ LITTLE        := policy-full-50 policy-without-c-50    # the critic's data: 50 t
 TABLE3        := $(INGREDIENT:%=policy-%)
 RETURNS       := policy-monte-carlo-base policy-monte-carlo-policy-full
 BEST_OF_N     := $(foreach critic,full without-c value,$(addprefix best-$(critic)-,$(BEST)))
-BY_AMOUNT     := $(foreach method,sweet rejection dpo,$(addprefix $(method)-of-,$(AMOUNTS)))
+BY_AMOUNT     := $(foreach method,sweet without-c rejection dpo,$(addprefix $(method)-of-,$(AMOUNTS)))
 DOUBLED       := sweet-of-800 twice-rejection twice-dpo
 ITERATED      := $(LAST) $(LAST:%=%-imitated)
 STALE         := stale-3 rejection-stale-3 dpo-stale-3
