@@ -1,7 +1,7 @@
 # make demo              the whole pipeline on this machine, from tasks to the table
+# make demo-half         the demo's agents once more, at temperature 0.5
 # make demo DOMAIN=frontend    the same with web pages; needs a Chromium
 # make demo-llm          the same with a real language model, SmolLM2-135M-Instruct: hours; MODEL= takes another one
-# make demo-half         then its agents once more, at temperature 0.5
 # make demo-seeds        the demo with five seeds, and the means over them
 # make study             RESULTS.md's questions, cell by cell (study.mk); SEEDS='11 12' CELLS='surface' runs a part
 # make test              every test that needs no GPU

@@ -308,7 +308,7 @@ ONCE := policy-full once-rejection once-dpo
 $(foreach last,$(LAST),$(eval $(call baseline,$(last)-imitated,rejection,$(last),$(last))))
 $(foreach once,$(ONCE),$(eval $(call baseline,$(once)-imitated,rejection,$(once),train)))
 
-# Each agent's likeliest action: one script for all tasks of a family, so that a seed is few observations (RESULTS.md)
+# Each agent's likeliest action: few scripts a family, so that a seed is few observations (RESULTS.md)
 $(eval $(call plays,greedy,test,--temperature 0))
 
 # ------------------------------------------------------------------------------------------------ cells by question
@@ -322,12 +322,10 @@ BY_AMOUNT     := $(foreach method,sweet without-c rejection dpo,$(addprefix $(me
 DOUBLED       := sweet-of-800 twice-rejection twice-dpo
 ITERATED      := $(LAST) $(LAST:%=%-imitated)
 STALE         := stale-3 rejection-stale-3 dpo-stale-3
-GREEDY        := base $(AT_EQUAL_COST)
 IMITATED      := $(ONCE) $(ONCE:%=%-imitated)
 STRONGER      := policy-full once-rejection once-dpo of-weaker-sweet of-weaker-rejection of-weaker-dpo
-tested = $(patsubst %,$(RUN)/%.test.metrics.json,$(1))
-greedily = $(patsubst %,$(RUN)/%.greedy.metrics.json,$(1))
-halfway = $(patsubst %,$(RUN)/%.half.metrics.json,$(1))
+played = $(patsubst %,$(RUN)/%.$(1).metrics.json,$(2))
+tested = $(call played,test,$(1))
 ranked = truth $(patsubst %,$(RUN)/ranked-by-%.jsonl,$(1))
 
 critics: $(patsubst %,$(RUN)/critic-%/config.json,full without-c likelihood-alone)
@@ -349,15 +347,15 @@ doubled: $(call tested,$(DOUBLED))
 weaker:  $(call tested,base $(STRONGER))    # of world wide
 rounds:  $(call tested,$(ITERATED))
 stale:   $(call tested,base $(STALE))
-greedy:  $(call greedily,$(GREEDY))
-half:    $(call halfway,$(GREEDY))
-greedy-heads:   $(call greedily,$(TABLE3))
-greedy-rounds:  $(call greedily,$(ITERATED))
-greedy-amounts: $(call greedily,$(BY_AMOUNT))
-half-heads:     $(call halfway,$(TABLE3))
-half-rounds:    $(call halfway,$(ITERATED))
-half-amounts:   $(call halfway,$(BY_AMOUNT))
 imitated: $(call tested,base $(IMITATED))
+# The same agents at other temperatures: half, half-heads, ..., greedy-amounts.
+define cooler
+$(1):         $(call played,$(1),base $(AT_EQUAL_COST))
+$(1)-heads:   $(call played,$(1),$(TABLE3))
+$(1)-rounds:  $(call played,$(1),$(ITERATED))
+$(1)-amounts: $(call played,$(1),$(BY_AMOUNT))
+endef
+$(foreach at,half greedy,$(eval $(call cooler,$(at))))
 
 # ------------------------------------------------------------------------------------------------ tables
 # Of what is there: of one seed with SEEDS=14, else of all with two digits (0 and 1 chose settings). Names may lack seeds.

@@ -67,12 +67,12 @@ if found:
         for label, (name, of_all, colour, mark) in METHODS.items():
             names = {n: f"{name}-of-{n}" for n in (50, 100, 200)} | {400: of_all}
             of = {n: runs[run].get("seeds", {"the only one": runs[run]}) for n, run in names.items() if run in runs}
-            seeds = sorted(set.intersection(*map(set, of.values()))) if of else []    # that have every size
-            values = {n: [100 * of[n][seed]["metrics"]["success"]["value"] for seed in seeds] for n in of}
+            seeds = sorted(set.intersection(*map(set, of.values())) if of else ())    # that have every size
+            values = {n: [100 * of[n][seed]["metrics"]["success"]["value"] for seed in seeds] for n in of if seeds}
             panel.plot(list(values), [sum(its) / len(its) for its in values.values()], color=colour, label=label)
             for n, its in values.items():
                 panel.plot([n] * len(its), its, mark, color=colour, markersize=3, alpha=0.6)
-        axes(panel, title, "tasks, six episodes each", [50, 100, 200, 400])
+        axes(panel, title, "tasks, six episodes each", list(names))
     pictures.append(finish(figure, panels[0][0], "success, % of 500 test tasks", "amounts.svg", "lower right"))
 
 page = ["<!DOCTYPE html><meta charset='utf-8'><title>The study</title><style>body { font: 15px sans-serif; margin: 2em }",
