@@ -12,10 +12,10 @@ and it is trained so that the sum of advantages orders trajectories as their rew
 
 pi_theta starts as the seed model, pi_ref stays the seed model; its log-probabilities are computed once and cached.
 
-To this comes a small NLL term on the chosen side (--nll). Choices beside the paper's: one mean over all tokens of the
-trajectory, as in the released code, or a sum (--advantage); no c (--context without-c); a linear head on the mean
-hidden state, or a value head trained with binary cross-entropy on success or by temporal differences (--head); other
-pairs (--pair-rule).
+To this comes a small NLL term on the chosen side (--nll). Which trajectories are paired is the released code's choice
+(--pair-rule), as the paper does not say. Choices beside the paper's: one mean over all tokens of the trajectory, as in
+the released code, or a sum (--advantage); no c (--context without-c); a linear head on the mean hidden state, or a
+value head trained with binary cross-entropy on success or by temporal differences (--head).
 
 --domain frontend --head regression is the paper's critic of web pages: an image-text model (any that transformers
 loads with a processor and a chat template; the paper has Qwen2-VL-7B) that sees c as the picture of the reference page,
@@ -35,7 +35,7 @@ Writes  runs/RUN_NAME/critic/: the model in Hugging Face format, critic.json (ho
     python train_critic.py --annotate runs/default/train.scored.jsonl --out runs/default/train.annotated.jsonl
 
 In this file: the mathematics; the training loop; how it is computed (records, sequences, trees, attention,
-log-probabilities, the critic's advantages, sharding, steps, output and checkpoints, pictures, the tiny model); flags.
+log-probabilities, the critic's advantages, sharding, steps, output and checkpoints, pictures); flags.
 """
 import argparse
 import atexit
@@ -143,7 +143,8 @@ def half_squared_log_ratio(ratio, on_chosen):
 def critic_loss(values, batch, items, args):
     """The loss summed over a micro-batch's items, and what is logged: {name: (sum, count)}.
 
-    values: (N,) log-probabilities, or the head's outputs (whose reference is zero).
+    values: (N,) log-probabilities, or the head's outputs (whose reference is zero). Of batch (see Batch): side 2i is
+    item i's chosen trajectory, or its only one, and side 2i + 1 its rejected one.
     """
     count = len(items)
     if args.head in ("value", "q"):
@@ -175,7 +176,7 @@ def pair_trajectories(rewards, rule, min_gap=0.0):
     if rule == "best-vs-lower":
         chosen = [i for i in chosen if rewards[i] >= 1.0][:1]
     return [(i, j) for i in chosen for j in range(len(rewards))
-            if rewards[i] > rewards[j] and rewards[i] - rewards[j] >= min_gap]
+            if rewards[i] > rewards[j] and rewards[i] - rewards[j] > min_gap - 1e-9]    # 1.0 - 0.9 is below 0.1
 
 
 # ---- The training loop
@@ -234,6 +235,8 @@ def make_items(args, tokenizer):
     if args.head in ("value", "q"):
         pairs = [(record, None, task, record["reward"] if args.head == "q" else float(record["reward"] >= 1.0))
                  for task in tasks for record in tasks[task]]
+        if len({label for *_, label in pairs}) == 1:
+            die(f"{args.input}: --head {args.head} has nothing to learn, every label is {pairs[0][3]:g}")
     else:
         pairs = pair_tasks(tasks, args)
     pictures = Path(args.out).parent / "cache" / "pictures" if args.pictures else None
@@ -245,7 +248,7 @@ PORTION = 2000  # so many turns, or trajectories, are scored and saved at a time
 
 def annotate(args, device):
     """Write the records of --annotate with the critic's advantage of each assistant turn, or of each candidate."""
-    of_turns = begins_with(args.annotate, b'"candidates": [')
+    of_turns = from_rank0(lambda: holds(args.annotate, "candidates"))
     kind, part = ("candidates", "candidates") if of_turns else ("scored", "dialogue_history")
     output = from_rank0(lambda: Output(args.out, {"script": "train_critic --annotate"}, {
         "--annotate": args.annotate, "--critic": args.critic}, args.overwrite, SCHEMA[kind][1]))
@@ -297,9 +300,13 @@ def from_rank0(function):
     return box[0]
 
 
-def begins_with(path, words):
-    """Whether a file is there whose first line holds these words: what kind of record it has."""
-    return from_rank0(lambda: Path(path).is_file() and words in open(path, "rb").readline())
+def holds(path, key):
+    """Whether the first record of a file has this key: what kind of record it has."""
+    try:
+        with open(path, "rb") as file:
+            return key in json.loads(file.readline())
+    except (OSError, ValueError, TypeError):
+        return False
 
 
 def gather(mine):
@@ -327,7 +334,7 @@ def start_process_group():
 
 
 def finish(code=0):
-    """Leave the group, and under torchrun the process: gloo's threads may still hold a tensor, and to let go of it while
+    """Leave the group, and under torchrun the process: gloo's threads may still hold a tensor; to let go of it while
     the interpreter is being taken down ends a finished run in "terminate called" (pytorch/pytorch#190489)."""
     if dist.is_initialized():
         dist.barrier()
@@ -405,9 +412,10 @@ def candidate_turns(record):
 def first_tasks(records, count, task_of):
     """The records of the first `count` tasks (0: of all), in the file's order. Samples of a task may lie far apart."""
     seen = set()
-    for record in records:
-        if not count or len(seen) < count or task_of(record) in seen:
-            seen.add(task_of(record))
+    for n, record in enumerate(records):
+        task = (n,) if task_of(record) is None else task_of(record)    # a record that names no task is one of its own
+        if not count or len(seen) < count or task in seen:
+            seen.add(task)
             yield record
 
 
@@ -528,31 +536,6 @@ def load_tokenizer(path, pictures=False):
     if pictures:
         tokenizer.tokenizer.pad_token = tokenizer.tokenizer.pad_token or tokenizer.tokenizer.eos_token
     return tokenizer
-
-
-def unpack_gguf(file, folder):
-    """Write the model and the tokenizer in a GGUF file to `folder`, in Hugging Face format and float32.
-
-    What transformers reads there of a tokenizer lacks how text is split into words, which a GGUF gives by name only.
-    """
-    from tokenizers import pre_tokenizers
-    transformers.utils.logging.disable_progress_bar()
-    file, part, words = Path(file), Path(f"{folder}.part"), pre_tokenizers.ByteLevel(add_prefix_space=False)
-    splits = {"gpt-2": words, "smollm": pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), words])}
-    try:
-        from gguf import GGUFReader
-        split = splits[GGUFReader(file).fields["tokenizer.ggml.pre"].contents()]
-        tokenizer = transformers.AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
-        lm = transformers.AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
-    except (ImportError, OSError, ValueError, LookupError, TypeError, RuntimeError) as error:
-        die(f"{file}: not a whole GGUF file of a model that splits words as {' or '.join(splits)} does, or the "
-            f"packages gguf and accelerate are missing ({first_line(error)})")
-    tokenizer.backend_tokenizer.pre_tokenizer = split
-    del lm.hf_quantizer, lm.config.quantization_config    # else it would be saved as a quantised model
-    shutil.rmtree(part, ignore_errors=True)
-    lm.save_pretrained(part)
-    tokenizer.save_pretrained(part)
-    os.replace(part, folder)
 
 
 def render_prompt(tokenizer, messages):
@@ -730,7 +713,7 @@ class Batch(NamedTuple):
     """What one forward pass computes; N scored tokens in M turns on S sides (a pair has two sides)."""
     ids: torch.Tensor           # (R, T) token ids: R padded rows, or one row that holds a forest
     positions: torch.Tensor     # (R, T) position of each token in its own sequence
-    forest: object              # the row's Attention (which token sees which), or None: rows, causal
+    attention: object           # of a forest: which token sees which; None: rows, causal
     source: torch.Tensor        # (N,) flat index of the token that predicts the scored one
     scored: torch.Tensor        # (N,) flat index of the scored token itself
     target: torch.Tensor        # (N,) id of the scored token
@@ -745,7 +728,7 @@ class Batch(NamedTuple):
     @property
     def inputs(self):
         """What a language model is called with."""
-        trees = {} if self.forest is None else {"layout": self.forest, "position_ids": self.positions}
+        trees = {} if self.attention is None else {"layout": self.attention, "position_ids": self.positions}
         return {"input_ids": self.ids, "use_cache": False, **trees}
 
 
@@ -761,9 +744,9 @@ def collate(sequences, side_of, sides, device, pack, reference=None):
         pad = -tokens % 128 if device.type == "cuda" else 0  # FlexAttention works in blocks of 128
         ids, positions = (np.pad(row, (0, pad))[None] for row in (trees.ids, trees.positions))
         end = np.concatenate([trees.end, np.arange(tokens, tokens + pad) + 1])
-        forest = Attention(end, positions[0], trees.blocks, device)
+        attention = Attention(end, positions[0], trees.blocks, device)
     else:
-        length, forest = max(len(s.ids) for s in sequences), None
+        length, attention = max(len(s.ids) for s in sequences), None
         ids = np.stack([np.pad(s.ids, (0, length - len(s.ids))) for s in sequences]).astype(np.int64)
         paths = [row * length + np.arange(len(s.ids)) for row, s in enumerate(sequences)]
         positions = np.tile(np.arange(length), (len(sequences), 1))
@@ -771,12 +754,13 @@ def collate(sequences, side_of, sides, device, pack, reference=None):
         attended = sum(len(s.ids) * (len(s.ids) + 1) // 2 for s in sequences)
     source = np.concatenate([path[s.scored - 1] for path, s in zip(paths, sequences)])
     scored = np.concatenate([path[s.scored] for path, s in zip(paths, sequences)])
-    key = np.concatenate([s.turn + side * 100_000 for s, side in zip(sequences, side_of)]).astype(np.int64)
+    most = 1 + max(int(s.turn.max()) for s in sequences)    # (side, turn) as one number
+    key = np.concatenate([s.turn + side * most for s, side in zip(sequences, side_of)]).astype(np.int64)
     turns, turn = np.unique(key, return_inverse=True)
     cached = np.concatenate(reference) if reference else np.zeros(len(scored), np.float32)
     to = lambda array: torch.from_numpy(np.ascontiguousarray(array)).to(device, non_blocking=True)
-    return Batch(ids=to(ids), positions=to(positions), forest=forest, source=to(source), scored=to(scored),
-                 target=to(ids.ravel()[scored]), turn=to(turn), side=to(turns // 100_000), sides=sides,
+    return Batch(ids=to(ids), positions=to(positions), attention=attention, source=to(source), scored=to(scored),
+                 target=to(ids.ravel()[scored]), turn=to(turn), side=to(turns // most), sides=sides,
                  reference=to(cached), tokens=tokens, attended=attended, views=tuple(s.view for s in sequences))
 
 
@@ -977,7 +961,8 @@ class Scorer(nn.Module):
     def work(self, batch):
         """What a batch costs forward and backward, as sums to log: tokens, and floating-point operations.
 
-        6 per weight and token, 12 per attended pair and layer; a critic with a head of its own has no output matrix.
+        6 per weight and token (of experts: all), 12 per attended pair and layer; a critic with a head of its own has no
+        output matrix.
         """
         config = self.lm.config.get_text_config()
         output = 0 if self.head is not None else self.lm.get_output_embeddings().weight.numel()
@@ -1366,7 +1351,7 @@ def step_metrics(step, rate, norm, total, begun, device, args):
     if not math.isfinite(values["loss"]) or not math.isfinite(norm):
         die(f"step {step + 1}: the loss is {values['loss']}, the gradient's norm {norm}; nothing of this step was "
             f"saved, the last checkpoint is intact; try a smaller --lr")
-    # Before the first update the model is its reference: every log-ratio is zero.
+    # Before the first update the model is its reference: every log-ratio is zero (the chosen sides' are looked at).
     distance = (2 * values.get("half_squared_log_ratio_chosen", 0.0)) ** 0.5
     if step == 0 and distance > (0.14 if device.type == "cuda" or args.dtype == "bfloat16" else 0.0014):
         die(f"the model's log-probabilities differ from its reference's before the first step, by {distance:.2g} nats "
@@ -1496,8 +1481,8 @@ def read_checkpoint(folder, model, *optimizers):
     try:
         dcp.load(state, checkpoint_id=str(folder), planner=planner)
     except (Exception, dcp.api.CheckpointException) as error:  # of many kinds, all of which mean the same
-        die(f"{folder} is damaged ({str(error).strip().splitlines()[-1][:100]}); remove it, and the same command "
-            f"continues from the one before it")
+        die(f"{folder} could not be read ({str(error).strip().splitlines()[-1][:100]}); if it is damaged, remove it: "
+            f"the same command continues from the one before it")
     set_state_dict(model, optimizers, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
 
 
@@ -1620,51 +1605,6 @@ def view_turns(turns, processor, folder):
             for n, view in enumerate(views)]
 
 
-# ---- The tiny model: learns from nothing on two CPU cores
-
-
-def tiny_tokenizer(texts, vocabulary):
-    """A byte-level BPE tokenizer trained on the data, with a chat template of its own.
-
-    One piece is a word with its leading space, a whole number, a line break with its indentation, a run of
-    punctuation, or in a web page a tag as far as its classes or a class (`bg-blue-500`): to copy what is frequent is
-    one decision. The template leaves system messages out, which a model trained from nothing could not follow anyway.
-    """
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-    html = r'<[/!]?[A-Za-z][^<>\n]*?(?:>| class=")|">| ?(?:bg|text|p|w|h|flex|grid|gap|justify)(?:-[a-z\d]+)+|'
-    pieces = html + r"\n[ \t]*| ?[^\W\d]+| ?\d+(?:\.\d+)?| ?[^\s\w]+|[^\S\n]+"
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
-        pre_tokenizers.Split(Regex(pieces), behavior="isolated"),
-        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.train_from_iterator(texts, trainers.BpeTrainer(
-        vocab_size=vocabulary, special_tokens=["<|pad|>", "<|user|>", "<|assistant|>", "<|end|>"], show_progress=False,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
-    fast = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, eos_token="<|end|>", pad_token="<|pad|>",
-        additional_special_tokens=["<|user|>", "<|assistant|>"], clean_up_tokenization_spaces=False)
-    fast.chat_template = (
-        "{% for m in messages %}{% if m['role'] != 'system' %}"
-        "{{ '<|' + m['role'] + '|>' + m['content'] + '<|end|>' }}{% endif %}{% endfor %}"
-        "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}")
-    return fast
-
-
-def make_tiny_model(path, texts, vocabulary, seed, width=128):
-    """Write a small random Llama and a tokenizer trained on `texts` to `path`, in Hugging Face format."""
-    tokenizer = tiny_tokenizer(texts, vocabulary)
-    torch.manual_seed(seed)
-    # An initial spread of 0.08 instead of 0.02: at width 128 the attention starts sharp enough to learn copying early.
-    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(
-        vocab_size=len(tokenizer), hidden_size=width, intermediate_size=width * 11 // 4, num_hidden_layers=3,
-        num_attention_heads=width // 32, max_position_embeddings=4096, tie_word_embeddings=False,
-        initializer_range=0.08, bos_token_id=None, eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id))
-    model.save_pretrained(path)
-    tokenizer.save_pretrained(path)
-
-
 # ---- The command line
 
 
@@ -1675,7 +1615,7 @@ def adder(parser):
 
 
 def training_flags(parser, lr, epochs, batch_size):
-    """The flags that both training scripts have; the first three have defaults of the stage's, in words here."""
+    """The flags that both training scripts have. lr, epochs, batch_size: the stage's own defaults, in words."""
     flag, share, count, positive = adder(parser), number(float, least=0, most=1), number(int, least=0), number(int, 1)
     # data
     flag("--run-name", "the defaults below lie in runs/RUN_NAME", default="default")
@@ -1692,7 +1632,7 @@ def training_flags(parser, lr, epochs, batch_size):
     flag("--held-out-every", "steps between those; there is one after the last step", type=positive, default=50)
     flag("--keep-best", "write the weights with the least held_out_loss, not the last ones", action="store_true")
     flag("--shuffle", "what is shuffled: pairs (released code); turns, whose pairs stay together but at a step's edge "
-         "(with --pairs-per-turn 4 half the work); trajectories (or tasks): cheaper still, but a step's pairs are alike",
+         "(with --pairs-per-turn 4 half the work); trajectories (or tasks): cheaper yet, but a step's pairs are alike",
          choices=["pairs", "turns", "trajectories"], default="turns")
     # optimisation
     flag("--beta", "inverse temperature of Eq. 2 and 4", type=number(float, above=0), default=0.1)
@@ -1763,7 +1703,8 @@ def parse_args():
     return parse_with_defaults(parser, lambda args, run, pages: {
         "input": f"{run}/train.scored.jsonl", "model": f"{run}/base", "critic": f"{run}/critic",
         "out": f"{run}/train.annotated.jsonl" if args.annotate else f"{run}/critic", "lr": 2e-7,
-        "epochs": 8 if pages else 4, "batch_size": 8, "pictures": pages and args.head == "regression"})
+        "epochs": 8 if pages else 4, "batch_size": 8,
+        "pictures": pages and args.head == "regression"})    # no flag: whether the critic sees pages
 
 
 if __name__ == "__main__":

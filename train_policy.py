@@ -36,6 +36,8 @@ The engine (trees, attention, log-probabilities, sharding, checkpoints) is train
 """
 import argparse
 import json
+import os
+import shutil
 import time
 import zlib
 from collections import Counter
@@ -44,15 +46,16 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
+import transformers
 
-from sandbox import ANSWER_MARK, check_path, die, fingerprint, monte_carlo_returns, number, read, whole
+from sandbox import ANSWER_MARK, check_path, die, fingerprint, first_line, monte_carlo_returns, number, read, whole
 from train_critic import (
-    PORTION, Critic, Item, accumulate, adder, barrier, begin_training, begins_with, candidate_turns, check_dialogue,
-    checked_settings, collate_items, digest, evaluate, finish, first_tasks, from_rank0, half_squared_log_ratio,
-    items_of, join_turns, learning_rate, load_model, load_tokenizer, make_tiny_model, micro_batches, open_log,
+    PORTION, Critic, Item, accumulate, adder, begin_training, candidate_turns, check_dialogue,
+    checked_settings, collate_items, digest, evaluate, finish, first_tasks, from_rank0, half_squared_log_ratio, holds,
+    items_of, join_turns, learning_rate, load_model, load_tokenizer, micro_batches, open_log,
     optimizer_step, pair_tasks, parse_with_defaults, put_c_in_front, rank, read_trajectories, reduce_at_the_end,
     reference_logps, response_of, save_model, save_or_stop, say, segment_sum, split_items, start_process_group,
-    step_items, step_metrics, tokenise, training_flags, turns_of, unpack_gguf, world)
+    step_items, step_metrics, tokenise, training_flags, turns_of, world)
 
 # ---- The mathematics
 
@@ -121,23 +124,30 @@ def main():
     args = parse_args()
     device = start_process_group()
     inputs = {"--in": args.input, **({} if args.model == "tiny" else {"--model": args.model})}
-    without_effect = set().union(*(m["uses"] for m in METHODS.values())) - METHODS[args.method]["uses"]
-    ranked = args.method == "sweet" and not begins_with(args.input, b'"chosen"')  # else --in holds the pairs
-    if ranked:
-        inputs["--critic"] = args.critic
-        check_path(args.pairs, inputs.values())
-        if not begins_with(args.pairs, b'"chosen"') and Path(args.pairs).exists():
-            die(f"{args.pairs} exists and holds no pairs; name another file with --pairs")
-    outputs = {"--pairs": args.pairs} if ranked else {}
-    settings = from_rank0(lambda: checked_settings(args, inputs, without_effect, outputs))
+    uses = METHODS[args.method]["uses"]
+    ranked = args.method == "sweet" and not from_rank0(lambda: holds(args.input, "chosen"))  # else --in holds the pairs
+    if args.method == "sweet" and not ranked:
+        uses = uses - {"pairs_per_turn", "critic_reference"}
+    without_effect = set().union(*(m["uses"] for m in METHODS.values())) - uses
+
+    def check():
+        if ranked:
+            inputs["--critic"] = args.critic
+            check_path(args.pairs, inputs.values())
+            if Path(args.pairs).exists() and not holds(args.pairs, "chosen"):
+                die(f"{args.pairs} exists and holds no pairs; name another file with --pairs")
+        return checked_settings(args, inputs, without_effect, {"--pairs": args.pairs} if ranked else {})
+
+    settings = from_rank0(check)
     if settings is None:
         return finish()
     seed = make_seed(args)
     tokenizer = load_tokenizer(seed)
-    if args.method == "sweet":
-        cost = write_pairs(args, device) if ranked else None
-        items, sequences, of_pairs = pair_items(args.pairs if ranked else args.input, tokenizer, args.limit_tasks)
-        cost = cost or of_pairs
+    if ranked:
+        pairs, cost = make_pairs(args, device)
+        items, sequences, _ = pair_items(map(with_sides, pairs), tokenizer)
+    elif args.method == "sweet":
+        items, sequences, cost = pair_items(read_pairs(args.input, args.limit_tasks), tokenizer)
     else:
         items, sequences, cost = trajectory_items(args, tokenizer)
     items, held_out, sequences = split_items(items, sequences, seed, args)
@@ -147,6 +157,8 @@ def main():
     model = load_model(seed, device, args)
     steps = step_items(items, args)
     optimizer, first, best = begin_training(model, args, settings)
+    if ranked:
+        write_pairs(pairs, args)
     log = open_log(args, first, len(steps))
 
     for step in range(first, len(steps)):
@@ -255,8 +267,8 @@ def score_candidates(found, args, device):
     return result
 
 
-def write_pairs(args, device):
-    """Rank candidates, draw pairs, write them in the conversational preference format; returns what it all cost."""
+def make_pairs(args, device):
+    """Rank candidates and draw pairs: (records in the conversational preference format, what it all cost)."""
     found, cost, episodes = read_candidates(args)
     ranked, cost_of_ranking = rank_candidates(found, episodes, args, device)
     pairs, left_out = [], Counter()
@@ -284,26 +296,40 @@ def write_pairs(args, device):
         if not left_out["advantage"]:
             reason = "the candidates of every turn are the same text; sample at a higher temperature"
         die(f"{args.input}: no pair could be drawn, {reason}")
-    text, file = "".join(json.dumps(pair, ensure_ascii=False) + "\n" for pair in pairs), Path(args.pairs)
+    file, text = Path(args.pairs), lines_of(pairs)
     if from_rank0(lambda: not args.overwrite and file.is_file() and file.read_text(encoding="utf-8") != text):
         die(f"{file} exists with other pairs (another seed, critic or candidates); use --overwrite, or another --pairs")
+    say(f"{len(pairs)} pairs of {len(found)} turns")
+    return pairs, cost + cost_of_ranking
+
+
+def lines_of(pairs):
+    return "".join(json.dumps(pair, ensure_ascii=False) + "\n" for pair in pairs)
+
+
+def write_pairs(pairs, args):
+    """Once the run is sure to start: another run's pairs may lie there (--overwrite)."""
     if rank() == 0:
-        with whole(file) as part:
-            part.write_text(text, encoding="utf-8")
-    say(f"wrote {len(pairs)} pairs of {len(found)} turns to {args.pairs}")
-    barrier()
-    return cost + cost_of_ranking
+        with whole(args.pairs) as part:
+            part.write_text(lines_of(pairs), encoding="utf-8")
+    say(f"wrote {args.pairs}")
 
 
-def pair_items(path, tokenizer, limit_tasks):
-    """A file of pairs as items, each side one sequence, scored on its last message; and what they cost to make."""
-    def sides(record):
-        check_dialogue(record["prompt"], "prompt")
-        said = lambda side, ids: record[side][-1]["content"] or (None if ids else "")  # ids alone have no text
-        return record, [(record["prompt"] + record[side][:-1], response_of(said(side, ids), ids))
-                        for side in ("chosen", "rejected") for ids in [record.get(f"{side}_ids")]]
+def with_sides(pair):
+    """(the pair, its chosen and its rejected side as (prompt messages, response))."""
+    check_dialogue(pair["prompt"], "prompt")
+    said = lambda side, ids: pair[side][-1]["content"] or (None if ids else "")  # ids alone have no text
+    return pair, [(pair["prompt"] + pair[side][:-1], response_of(said(side, ids), ids))
+                  for side in ("chosen", "rejected") for ids in [pair.get(f"{side}_ids")]]
 
-    found = list(first_tasks(read(path, "pair", each=sides), limit_tasks, lambda r: r[0].get("task_id")))
+
+def read_pairs(path, limit_tasks):
+    return first_tasks(read(path, "pair", each=with_sides), limit_tasks, lambda r: r[0].get("task_id"))
+
+
+def pair_items(found, tokenizer):
+    """Pairs as of with_sides: as items, each side one sequence, scored on its last message; and what they cost."""
+    found = list(found)
     sequences = [join_turns([turn])[0] for turn in tokenise(tokenizer, [turn for _, turns in found for turn in turns])]
     items = []
     for n, (record, _) in enumerate(found):
@@ -333,11 +359,15 @@ def trajectory_items(args, tokenizer):
         say(f"{args.input}: {len(rewards) - len(pairs)} records left out: reward below {least:g} (--min-reward)")
         if not pairs:
             die(f"{args.input}: no trajectory is left to train on; sample more trajectories, or lower --min-reward")
-    rng = np.random.default_rng(args.seed)
-    for record, *_ in pairs:
-        if rng.random() >= with_c:
-            record["turns"] = turns_of(record)
+    if with_c:
+        rng = np.random.default_rng(args.seed)
+        for record, *_ in pairs:
+            if rng.random() >= with_c:
+                record["turns"] = turns_of(record)
     return *items_of(pairs, tokenizer), cost
+
+
+# ---- Seed models that are made here: of a GGUF file, and the tiny one
 
 
 def make_seed(args):
@@ -358,6 +388,73 @@ def make_seed(args):
         return args.model
     from_rank0(lambda: (path / "tokenizer.json").is_file() or make())  # the file that is written last
     return str(path)
+
+
+def unpack_gguf(file, folder):
+    """Write the model and the tokenizer in a GGUF file to `folder`, in Hugging Face format and float32.
+
+    What transformers reads there of a tokenizer lacks how text is split into words, which a GGUF gives by name only.
+    """
+    from tokenizers import pre_tokenizers
+    transformers.utils.logging.disable_progress_bar()
+    file, part, words = Path(file), Path(f"{folder}.part"), pre_tokenizers.ByteLevel(add_prefix_space=False)
+    splits = {"gpt-2": words, "smollm": pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), words])}
+    try:
+        from gguf import GGUFReader
+        split = splits[GGUFReader(file).fields["tokenizer.ggml.pre"].contents()]
+        tokenizer = transformers.AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+        lm = transformers.AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
+    except (ImportError, OSError, ValueError, LookupError, TypeError, RuntimeError) as error:
+        die(f"{file}: not a whole GGUF file of a model that splits words as {' or '.join(splits)} does, or the "
+            f"packages gguf and accelerate are missing ({first_line(error)})")
+    tokenizer.backend_tokenizer.pre_tokenizer = split
+    del lm.hf_quantizer, lm.config.quantization_config    # else it would be saved as a quantised model
+    shutil.rmtree(part, ignore_errors=True)
+    lm.save_pretrained(part)
+    tokenizer.save_pretrained(part)
+    os.replace(part, folder)
+
+
+def tiny_tokenizer(texts, vocabulary):
+    """A byte-level BPE tokenizer trained on the data, with a chat template of its own.
+
+    One piece is a word with its leading space, a whole number, a line break with its indentation, a run of
+    punctuation, or in a web page a tag as far as its classes or a class (`bg-blue-500`): to copy what is frequent is
+    one decision. The template leaves system messages out, which a model trained from nothing could not follow anyway.
+    """
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+    html = r'<[/!]?[A-Za-z][^<>\n]*?(?:>| class=")|">| ?(?:bg|text|p|w|h|flex|grid|gap|justify)(?:-[a-z\d]+)+|'
+    pieces = html + r"\n[ \t]*| ?[^\W\d]+| ?\d+(?:\.\d+)?| ?[^\s\w]+|[^\S\n]+"
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
+        pre_tokenizers.Split(Regex(pieces), behavior="isolated"),
+        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.train_from_iterator(texts, trainers.BpeTrainer(
+        vocab_size=vocabulary, special_tokens=["<|pad|>", "<|user|>", "<|assistant|>", "<|end|>"], show_progress=False,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
+    fast = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, eos_token="<|end|>", pad_token="<|pad|>",
+        additional_special_tokens=["<|user|>", "<|assistant|>"], clean_up_tokenization_spaces=False)
+    fast.chat_template = (
+        "{% for m in messages %}{% if m['role'] != 'system' %}"
+        "{{ '<|' + m['role'] + '|>' + m['content'] + '<|end|>' }}{% endif %}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}")
+    return fast
+
+
+def make_tiny_model(path, texts, vocabulary, seed, width=128):
+    """Write a small random Llama and a tokenizer trained on `texts` to `path`, in Hugging Face format."""
+    tokenizer = tiny_tokenizer(texts, vocabulary)
+    torch.manual_seed(seed)
+    # An initial spread of 0.08 instead of 0.02: at width 128 the attention starts sharp enough to learn copying early.
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(
+        vocab_size=len(tokenizer), hidden_size=width, intermediate_size=width * 11 // 4, num_hidden_layers=3,
+        num_attention_heads=width // 32, max_position_embeddings=4096, tie_word_embeddings=False,
+        initializer_range=0.08, bos_token_id=None, eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id))
+    model.save_pretrained(path)
+    tokenizer.save_pretrained(path)
 
 
 # ---- The command line

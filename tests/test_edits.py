@@ -17,6 +17,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 import train_critic  # noqa: E402
+import train_policy  # noqa: E402
 from stub_server import Stub  # noqa: E402
 
 
@@ -78,7 +79,7 @@ TRAIN = ["--epochs", "1", "--max-steps", "2", "--batch-size", "4", "--lr", "1e-3
 def make_base(copy):
     copy.write("scored.jsonl", SCORED)
     texts = [message["content"] for record in SCORED for message in record["dialogue_history"]]
-    train_critic.make_tiny_model(copy.folder / "base", texts, 400, seed=0)
+    train_policy.make_tiny_model(copy.folder / "base", texts, 400, seed=0)
 
 
 def test_another_preference_loss_is_at_most_five_lines(copy):

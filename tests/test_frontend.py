@@ -245,7 +245,7 @@ class NoEarlyAnswer(random.Random):
 
 def test_a_tiny_page_is_about_fifty_tokens(world):
     records = read(world / "data/frontend/demonstrations.jsonl")
-    tokenizer = train_critic.tiny_tokenizer([m["content"] for r in records for m in r["dialogue_history"]], 2048)
+    tokenizer = train_policy.tiny_tokenizer([m["content"] for r in records for m in r["dialogue_history"]], 2048)
     assert max(len(tokenizer(r["answer"])["input_ids"]) for r in records) <= 70
     assert all(tokenizer.decode(tokenizer(r["answer"])["input_ids"]) == r["answer"] for r in records)
 

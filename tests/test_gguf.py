@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 gguf = pytest.importorskip("gguf")
 pytest.importorskip("accelerate")
 import train_critic  # noqa: E402
+import train_policy  # noqa: E402
 from test_bad_input import TRAJECTORY, lines, refuse  # noqa: E402
 
 TEMPLATE = ("{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>' + '\n' }}"
@@ -50,7 +51,7 @@ def write_gguf(path, template=TEMPLATE, context=512, split="smollm"):
 
 def test_what_is_unpacked_is_what_went_in(tmp_path):
     lm = write_gguf(tmp_path / "m.gguf")
-    train_critic.unpack_gguf(tmp_path / "m.gguf", tmp_path / "model")
+    train_policy.unpack_gguf(tmp_path / "m.gguf", tmp_path / "model")
     tokenizer = train_critic.load_tokenizer(tmp_path / "model")
     said = [{"role": "user", "content": "Hi 12"}]
     prompt = "<|im_start|>user\nHi 12<|im_end|>\n<|im_start|>assistant\n"
@@ -74,7 +75,7 @@ def test_a_damaged_gguf_is_refused_in_one_sentence(tmp_path, fault, capsys):
     if fault == "missing":
         file.unlink()
     with pytest.raises(SystemExit) as stopped:
-        train_critic.unpack_gguf(file, tmp_path / "model")
+        train_policy.unpack_gguf(file, tmp_path / "model")
     said = capsys.readouterr().err
     assert stopped.value.code == 2 and f"{file}: not a whole GGUF file" in said and said.count("\n") == 1
     assert not (tmp_path / "model").exists()
@@ -84,12 +85,12 @@ def test_models_that_cannot_talk_are_refused_in_one_sentence(tmp_path, capsys):
     """No chat template; a tokenizer that splits words by an unknown rule; a context shorter than a dialogue."""
     for name, settings in (("mute", {"template": ""}), ("other", {"split": "tekken"}), ("short", {"context": 16})):
         write_gguf(tmp_path / f"{name}.gguf", **settings)
-    train_critic.unpack_gguf(tmp_path / "mute.gguf", tmp_path / "mute")
-    train_critic.unpack_gguf(tmp_path / "short.gguf", tmp_path / "short")
+    train_policy.unpack_gguf(tmp_path / "mute.gguf", tmp_path / "mute")
+    train_policy.unpack_gguf(tmp_path / "short.gguf", tmp_path / "short")
     capsys.readouterr()
     dialogue = train_critic.Sequence(np.arange(17), np.arange(17), np.arange(17))
     for refused, words in ((lambda: train_critic.load_tokenizer(tmp_path / "mute"), "mute has no chat template"),
-                           (lambda: train_critic.unpack_gguf(tmp_path / "other.gguf", tmp_path / "o"), "'tekken'"),
+                           (lambda: train_policy.unpack_gguf(tmp_path / "other.gguf", tmp_path / "o"), "'tekken'"),
                            (lambda: train_critic.check_lengths([dialogue], tmp_path / "short", "d.jsonl"),
                             "d.jsonl: a dialogue of 17 tokens does not fit into the context of")):
         with pytest.raises(SystemExit) as stopped:

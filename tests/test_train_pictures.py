@@ -32,7 +32,7 @@ def page(colour, words=""):
 
 def seeing_tokenizer(family):
     words = "The pictures show the page of the last reply. user: Make me a page, please."
-    tokenizer, image = train_critic.tiny_tokenizer([words] * 3, 400), IMAGE[family]
+    tokenizer, image = train_policy.tiny_tokenizer([words] * 3, 400), IMAGE[family]
     others = ["<start_of_image>", "<end_of_image>", "<|vision_start|>", "<|vision_end|>", "<|video_pad|>"]
     if family == "idefics3":
         others = ["<fake_token_around_image>", "<end_of_utterance>", "<global-img>"]
@@ -123,7 +123,7 @@ def world(tmp_path_factory):
     write(folder / "scored.jsonl", records)
     write(folder / "candidates.jsonl", candidates)
     texts = [m["content"] for r in records for m in r["dialogue_history"]]
-    train_critic.make_tiny_model(folder / "policy-base", texts, 400, seed=0)
+    train_policy.make_tiny_model(folder / "policy-base", texts, 400, seed=0)
     return folder
 
 
