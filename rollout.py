@@ -6,8 +6,9 @@ is played: for every agent turn of given trajectories n actions a_t ~ pi(. | o_t
 ranks with the critic. With --continue k every such candidate is played to the end k times: its mean reward is the
 Monte-Carlo return Q(o_t, a_t), which ranks candidates without a critic and shows what a critic is worth.
 
-Protocol. A response may think before "OUTPUT:"; only what follows it enters the dialogue. What follows the first
-"I WANT TO ANSWER:" is the final answer; at the last turn the whole response counts as the answer.
+Protocol. A response may think before "OUTPUT:" (or, as reasoning models do, before "</think>"); only what follows it
+enters the dialogue. What follows the first "I WANT TO ANSWER:" is the final answer; at the last turn the whole response
+counts as the answer.
 
 Agents (--model): a folder or hub name, run by vLLM, or, where that is not installed, by a plain, slower engine on
 transformers; or the URL of any OpenAI-compatible server. An episode is one coroutine: none waits for another, and the
@@ -40,8 +41,8 @@ Writes  runs/{run}/{split}.trajectories.jsonl, .candidates.jsonl or .continuatio
     python rollout.py --split train
     python rollout.py --split train --candidates 16
     python rollout.py --split val --continue 8
-    python rollout.py --split test --model runs/default/policy --out runs/default/test.policy.jsonl
-    python rollout.py --split test --simulator human --limit 1 --out runs/default/talk.jsonl
+    python rollout.py --split test --model runs/default/policy --out runs/default/policy.test.trajectories.jsonl
+    python rollout.py --split test --simulator human --limit 1 --out runs/default/talk.trajectories.jsonl
     python rollout.py --split train --samples 3 --model meta-llama/Llama-3.1-8B-Instruct --tensor-parallel-size 8 \\
         --simulator http://localhost:8001/v1
     python rollout.py --split test --model https://api.openai.com/v1 --model-name gpt-4o --concurrency 32
@@ -78,10 +79,13 @@ CODE_SIGNS = re.compile(
     r"```|\bdef \w+\(|\blambda\b[^.]*:|^\s*(import|from|return|for|if|while) .*[:=(]|==|</?\w+[^>]*>", re.M)
 COUNT, SIZE = number(int, least=1), number(int, least=0)    # argparse types
 NO_REPLY = "Sorry, I cannot say. Please go on."    # stands in for a reply that never came out of its thought
+# What goes wrong within an episode: its name in the record, and how it is told at the end.
+COUNTED = {"leaks": "replies with code", "unfinished_replies": "replies lost in thought",
+           "undecided": "comparisons that the judge left to chance"}
 # What a candidates record does not take over from its trajectory; keys that we do not know are carried through.
 LEFT_BEHIND = {"dialogue_history", "system", "answer", "finish", "model", "simulator", "seed", "cost", "fingerprints",
-               "leaks", "unfinished_replies", "reward", "tests", "sandbox", "reward_released", "tests_released",
-               "cosine", "page", "encoder", "view"}
+               "leaks", "unfinished_replies", "undecided", "reward", "tests", "mode", "sandbox", "reward_released",
+               "tests_released", "cosine", "page", "encoder", "view"}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -126,7 +130,8 @@ async def episode(args, agent, simulator, step_reward, task, sample, system, bef
                 actions = await agent.generate(prompt, args.best_of_n, derive_seed(args.seed, *key, turn),
                                                args.temperature, args.max_tokens)
                 counts["sampled_tokens"] += sum(action.tokens for action in actions)
-                action = await step_reward.best(task, prompt, actions, (*key, turn)) if step_reward else actions[0]
+                action = (await step_reward.best(task, prompt, actions, (*key, turn), counts) if step_reward
+                          else actions[0])
             content, answer = parse_response(action.text)
             dialogue.append({"role": "assistant", "content": content, "output": action.text}
                             | ({"output_ids": action.ids} if action.ids else {}))
@@ -143,7 +148,7 @@ async def episode(args, agent, simulator, step_reward, task, sample, system, bef
             "dialogue_history": dialogue, "answer": answer, "finish": finish,
             "cost": {name: counts[name] for name in ("sampled_tokens", "simulator_calls")},
             **({"continues": continues} if continues else {}),
-            **{name: counts[name] for name in ("leaks", "unfinished_replies") if counts[name]}}
+            **{name: counts[name] for name in COUNTED if counts[name]}}
 
 
 async def candidates(args, agent, trajectory, done):
@@ -198,14 +203,13 @@ async def play_all(todo, play, made_by, output, concurrency, person):
     bar = tqdm(total=len(todo), unit="episode" if "seed" in made_by else "trajectory", disable=person, smoothing=0.05,
                mininterval=0.5 if sys.stderr.isatty() else 30)    # a log file gets a line now and then
     began, items, finishes = time.monotonic(), iter(todo), Counter()
-    totals = Counter(records=0, leaks=0, unfinished_replies=0)
+    totals = Counter(records=0, **dict.fromkeys(COUNTED, 0))
 
     async def worker():
         for item in items:    # the workers share the iterator
             for record in await play(item):
                 output.write(record | made_by)
-                totals.update({"records": 1, **record["cost"], "leaks": record.get("leaks", 0),
-                               "unfinished_replies": record.get("unfinished_replies", 0)})
+                totals.update({"records": 1, **record["cost"], **{name: record.get(name, 0) for name in COUNTED}})
                 finishes.update([record["finish"]] if "finish" in record else [])
                 if person:
                     print("\n" + as_text(record["dialogue_history"][-2:]) + f"\n\nThe end: {record['finish']}")
@@ -222,7 +226,7 @@ async def play_all(todo, play, made_by, output, concurrency, person):
     finally:
         bar.close()
         kinds = Counter(finish.split(":")[0] for finish in finishes.elements())
-        notes = {**kinds, "replies with code": totals["leaks"], "replies lost in thought": totals["unfinished_replies"]}
+        notes = {**kinds, **{words: totals[name] for name, words in COUNTED.items()}}
         print(f"{output.path}: {totals['records']} records in {totals['seconds']:.1f} s, "
               f"{totals['tokens_per_second']:.0f} tokens/s" + "".join(
                   f", {count} {what}" for what, count in notes.items() if count))
@@ -244,7 +248,7 @@ def derive_seed(*key):
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Simulators: `await reply(task, dialogue, key, counts)` gives the human's next text. key: (task_id, sample); counts: a
-# Counter of the episode's "leaks", "unfinished_replies" and "simulator_calls" (a call a reply is counted already)
+# Counter of the episode's COUNTED and "simulator_calls" (a call a reply is counted already)
 
 
 class Scripted:
@@ -264,7 +268,8 @@ class Scripted:
         mine, reference = await asyncio.gather(self.screen.layout(page), self.screen.layout(task["ground_truth"]))
         if reference is None:
             raise Refused("the reference page could not be rendered")
-        return page_reply(mine, reference, limit=REPLY_LIMIT["frontend"])
+        # In a thread: pages of many elements take seconds, for which no other episode should wait.
+        return await asyncio.to_thread(page_reply, mine, reference, limit=REPLY_LIMIT["frontend"])
 
 
 def scripted_reply(facts, text):
@@ -399,7 +404,8 @@ SIMULATORS = {"scripted": Scripted, "human": Person}    # --simulator; what is n
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Best of N: step rewards. `await best(task, prompt, actions, key)` gives the action to play; key: (task, sample, turn)
+# Best of N: step rewards. `await best(task, prompt, actions, key, counts)` gives the action to play; key: (task_id,
+# sample, turn); counts as of simulators
 
 
 class CriticReward:
@@ -414,7 +420,7 @@ class CriticReward:
         if kind not in {"critic": ["with-c"], "value": ["value"]}.get(args.step_reward, ["with-c", "without-c"]):
             die(f"{args.critic}: --step-reward {args.step_reward} needs another critic; this one is for {kind!r}")
 
-    async def best(self, task, prompt, actions, key):
+    async def best(self, task, prompt, actions, key, counts):
         turns = [(prompt, self.response_of(action.text, action.ids), task["ground_truth"]) for action in actions]
         async with self.lock:
             scores = await asyncio.to_thread(self.critic.advantages, turns)
@@ -427,7 +433,7 @@ class JudgeReward:
     def __init__(self, args, resources):
         self.engine, self.seed = resources.engine(args.judge, args.judge_name, "judge"), args.seed
 
-    async def best(self, task, prompt, actions, key):
+    async def best(self, task, prompt, actions, key, counts):
         dialogue = as_text([message for message in prompt if message["role"] != "system"])
         contents, left = [parse_response(action.text)[0] for action in actions], list(range(len(actions)))
 
@@ -438,8 +444,9 @@ class JudgeReward:
             question = JUDGE_PROMPT.format(reference=task["ground_truth"], dialogue=dialogue, a=contents[first],
                                            b=contents[second])
             text, _ = await ask(self.engine, question, seed, 0.0, 64)
-            said = re.findall(r"\b[AB]\b", text or "")
-            return second if said and said[0] == "B" else first
+            said = set(re.findall(r"\b[AB]\b", text or ""))
+            counts["undecided"] += len(said) != 1
+            return second if said == {"B"} else first
 
         while len(left) > 1:
             winners = await asyncio.gather(*(better(i, j) for i, j in zip(left[::2], left[1::2])))
@@ -902,7 +909,7 @@ class Resources:
 
     def __init__(self, args, concurrency):
         self.args, self.concurrency, self.engines, self.browsers = args, concurrency, {}, None
-        self.fingerprints = {}    # of the models: a digest of the folder; a hub name; a URL and the model there
+        self.fingerprints = {}    # of the models: a digest of the folder; a hub name; the name on a server
 
     def engine(self, spec, name, role):
         """The engine of a model. Roles share a local model; to a server each goes with its own key."""
@@ -910,7 +917,7 @@ class Resources:
         if key not in self.engines:
             self.engines[key] = make_engine(spec, name, role, self.args, self.concurrency)
         self.fingerprints["model" if role == "agent" else role] = (
-            f"{spec} {self.engines[key].name}" if is_url(spec) else fingerprint(spec))
+            self.engines[key].name if is_url(spec) else fingerprint(spec))
         return self.engines[key]
 
     def screen(self):
@@ -986,10 +993,12 @@ def what_to_play(args):
     records = list(read(args.input, kind, args.domain, unique=True, each=check))
     records = records[:max(1, round(args.fraction * len(records)))][:args.limit or None]
     if args.candidates:
+        if bare := sum(not record["system"] for record in records):
+            print(f"{args.input}: {bare} trajectories without the agent's instructions; --system FILE gives them some")
         return {(record["task_id"], record["sample"]): record for record in records}
     if args.continue_:
         return {(task["task_id"], sample): (task, sample, given) for task, rest in records for sample, given in rest}
-    given = {"system": system or system_prompt(args)}
+    given = {"system": system_prompt(args) if system is None else system}
     return {(task["task_id"], sample): (task, sample, given) for sample in range(args.samples) for task in records}
 
 
@@ -1026,9 +1035,9 @@ def roll_out(args, todo, output, finished):
 
 def system_prompt(args):
     if args.domain == "frontend":
-        from render import TAILWIND_LINK
+        from render import TAILWIND_TAG
         prompt = AGENT_PAGES_SINGLE_TURN if args.max_turns == 1 else AGENT_PAGES_MULTI_TURN
-        return prompt.format(max_turns=args.max_turns, stylesheet=f'<link href="{TAILWIND_LINK}" rel="stylesheet">')
+        return prompt.format(max_turns=args.max_turns, stylesheet=TAILWIND_TAG)
     return AGENT_SINGLE_TURN if args.max_turns == 1 else AGENT_MULTI_TURN.format(max_turns=args.max_turns)
 
 
@@ -1044,7 +1053,11 @@ def settings_of(args):
     settings = {name: value for name, value in vars(args).items()
                 if name not in left_out and f"--{name}" not in inputs}
     models = [inputs[flag] for flag in ("--model", "--simulator", "--judge") if flag in inputs]
-    return settings | {"engine": " ".join(sorted({engine_of(model, args) for model in models}))}, inputs
+    settings["engine"] = " ".join(sorted({engine_of(model, args) for model in models}))
+    prompts = json.dumps([system_prompt(args), SIMULATOR_PROMPT, VISION_PROMPT, JUDGE_PROMPT, NO_REPLY])
+    settings["prompts"] = hashlib.sha256(prompts.encode()).hexdigest()[:16]
+    # A server may come back at another address: the name of its model is in the records' fingerprints.
+    return settings, {flag: path for flag, path in inputs.items() if not is_url(path)}
 
 
 def parse_args():
@@ -1129,8 +1142,10 @@ def refuse_misplaced(parser, args):
         for flag in flags.split():
             if not there and getattr(args, flag) != parser.get_default(flag):
                 die(f"--{flag.rstrip('_').replace('_', '-')} does something {needed} only; leave it out")
-    if args.temperature == 0 and max(args.candidates, args.best_of_n) > 1:
-        die("--temperature 0 gives the same action every time; --candidates and --best-of-n need a higher one")
+    same = args.simulator != "human" and args.simulator_temperature == 0    # the same reply to the same question
+    if args.temperature == 0 and max(args.candidates, args.best_of_n, same and max(args.samples, args.continue_)) > 1:
+        die("--temperature 0 gives the same action every time; several of --candidates, --best-of-n, --samples or "
+            "--continue need a higher one")
 
 
 if __name__ == "__main__":

@@ -42,13 +42,13 @@ def make_tasks(path, count):
 @pytest.fixture(scope="session")
 def world(tmp_path_factory):
     """A folder with a tiny model, tasks, and trajectories of a few turns."""
-    import train_critic
+    import train_policy
     folder = tmp_path_factory.mktemp("world")
     make_tasks(folder / "tasks.jsonl", 12)
     tasks = [json.loads(line) for line in open(folder / "tasks.jsonl")]
     texts = [t["problem_description"] + " ".join(f["question"] + " " + f["reply"] for f in t["facts"]) for t in tasks]
     texts += ["I WANT TO ANSWER:\ndef f(x):\n    return sum(x)"] * 5
-    train_critic.make_tiny_model(folder / "model", texts, 400, 0)
+    train_policy.make_tiny_model(folder / "model", texts, 400, 0)
     with open(folder / "trajectories.jsonl", "w") as f:
         for t in tasks:
             dialogue = [{"role": "user", "content": t["problem_description"]}]
@@ -479,13 +479,35 @@ def test_what_cannot_be_helped_stops_the_run_in_one_sentence(world, tmp_path, st
     assert len(server.requests) == 3 - code    # what is the user's mistake is not tried again
 
 
+def test_a_run_goes_on_when_its_servers_come_back_elsewhere(world, tmp_path):
+    """Another address with the same models is no other setting, neither the agent's nor the human's."""
+    human = lambda messages, rng: "I do not know."  # noqa: E731
+    common = ["--in", world / "tasks.jsonl", "--out", "a.jsonl"]
+    for limit in (2, 3):
+        with Stub() as agent, Stub(human) as other:
+            play(tmp_path, *common, "--model", agent.url, "--simulator", other.url, "--limit", limit)
+        assert len(records(tmp_path / "a.jsonl")) == limit
+
+
+def test_other_prompts_are_another_setting(world, monkeypatch):
+    """Whoever edits one and starts the same command again shall not mix two protocols in one file."""
+    monkeypatch.setattr(sys, "argv", ["rollout.py", "--in", str(world / "tasks.jsonl"), "--model", str(world / "model")])
+    args = rollout.parse_args()
+    seen = [rollout.settings_of(args)[0]["prompts"]]
+    for name in ("AGENT_MULTI_TURN", "VISION_PROMPT", "JUDGE_PROMPT"):
+        monkeypatch.setattr(rollout, name, getattr(rollout, name) + " Be brief.")
+        seen.append(rollout.settings_of(args)[0]["prompts"])
+    monkeypatch.setitem(rollout.SIMULATOR_PROMPT, "backend", "Play the human.")
+    assert len({*seen, rollout.settings_of(args)[0]["prompts"]}) == 5
+
+
 def test_a_run_does_not_go_on_with_the_model_that_a_server_has_meanwhile(world, tmp_path):
     common = ["--in", world / "tasks.jsonl", "--out", "a.jsonl"]
     with Stub(models=["one"]) as stub:
         play(tmp_path, *common, "--model", stub.url, "--limit", 1)
         stub.models = ["two"]
         said = play(tmp_path, *common, "--model", stub.url, code=2).stderr
-    assert f"{stub.url} one" in said and f"{stub.url} two" in said and len(records(tmp_path / "a.jsonl")) == 1
+    assert "'model': 'one'" in said and "'model': 'two'" in said and len(records(tmp_path / "a.jsonl")) == 1
     said = play(tmp_path, *common, "--model", "http://localhost:99999/v1", "--model-name", "x", "--overwrite", code=2).stderr
     assert "http://localhost:99999/v1: Port out of range" in said
 
@@ -499,7 +521,7 @@ def test_the_key_comes_from_the_environment_and_names_from_the_flags(world, tmp_
         play(tmp_path, *common, "--model-name", "two", environment={variable: "secret"})
         assert {r["model"] for r in stub.requests if r["headers"]["authorization"] == "Bearer secret"} == {"two"}
     row = records(tmp_path / "a.jsonl")[0]
-    assert row["model"] == "two" and row["fingerprints"]["model"] == f"{stub.url} two"
+    assert row["model"] == "two" and row["fingerprints"]["model"] == "two"
 
 
 def test_the_agents_key_never_goes_to_another_host(world, tmp_path):
@@ -612,9 +634,19 @@ def test_a_judge_that_prefers_a_place_prefers_no_sample():
         judge = rollout.JudgeReward(args, rollout.Resources(args, 4))
         task, messages = {"ground_truth": "g"}, [{"role": "user", "content": "u"}]
 
-        async def winners():
-            return [outs.index(await judge.best(task, messages, outs, ("task", n, 0))) for n in range(30)]
-        assert set(asyncio.run(winners())) == {0, 1, 2, 3}
+        async def winners(counts):
+            return [outs.index(await judge.best(task, messages, outs, ("task", n, 0), counts)) for n in range(30)]
+        assert set(asyncio.run(winners(counts := Counter()))) == {0, 1, 2, 3} and counts["undecided"] == 0
+
+
+@pytest.mark.parametrize("verdict, undecided", [("B", 0), ("[B].", 0), ("Message B", 0), ("A closer look: B", 3),
+                                                ("Neither.", 3), ("b", 3)])
+def test_what_is_no_verdict_of_a_judge_is_counted(world, tmp_path, verdict, undecided):
+    with Stub() as player, Stub(lambda messages, rng: verdict) as umpire:
+        done = play(tmp_path, "--in", world / "tasks.jsonl", "--limit", 1, "--max-turns", 1, "--model", player.url,
+                    "--best-of-n", 4, "--step-reward", "judge", "--judge", umpire.url, "--out", "a.jsonl")
+    assert records(tmp_path / "a.jsonl")[0].get("undecided", 0) == undecided
+    assert ("3 comparisons that the judge left to chance" in done.stdout) == bool(undecided)
 
 
 @pytest.mark.parametrize("context, reward, head, advantage", [
@@ -658,7 +690,7 @@ def test_best_of_n_plays_the_action_that_the_critic_scores_highest(world, tmp_pa
     turns = [(messages, o.text, task["ground_truth"]) for o in outs]
     sampled = [(messages, scorer.response_of(o.text, o.ids), task["ground_truth"]) for o in outs]
     assert np.allclose(scorer.critic.advantages(sampled), expected, atol=1e-4) and len(turns) == 6
-    assert asyncio.run(scorer.best(task, messages, outs, ())) is outs[int(np.argmax(expected))]
+    assert asyncio.run(scorer.best(task, messages, outs, (), Counter())) is outs[int(np.argmax(expected))]
 
 
 def test_a_person_plays_the_human_and_sees_the_score(world, tmp_path):
@@ -820,7 +852,7 @@ def test_candidates_carry_unknown_keys_and_of_the_episode_its_cost_alone(tmp_pat
     [record] = records(tmp_path / "c.jsonl")
     assert record["note"] == "kept" and record["domain"] == "frontend" and record["cost"] == {"sampled_tokens": 20}
     assert record["episode_cost"] == {"episodes": 1, "sampled_tokens": 5, "simulator_calls": 2}
-    assert record["model"] == stub.url and record["fingerprints"] == {"model": f"{stub.url} stub-1"}
+    assert record["model"] == stub.url and record["fingerprints"] == {"model": "stub-1"}
     assert set(record) == {*EPISODE, "domain", "turn", "prompt", "candidates", "finish", "model", "cost",
                            "episode_cost", "fingerprints"} - {"dialogue_history", "answer", "finish"}
 
