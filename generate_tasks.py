@@ -89,7 +89,8 @@ def source_code(family, values):
 
 
 def page_source(kind, values):
-    return f"<!DOCTYPE html><html><head>{TAILWIND}</head>{fill(PAGES[kind], values)}</html>"
+    from render import TAILWIND_TAG
+    return f"<!DOCTYPE html><html><head>{TAILWIND_TAG}</head>{fill(PAGES[kind], values)}</html>"
 
 
 def value_weights(d):
@@ -208,7 +209,7 @@ def reference_fault(box, task):
     return f"reference: {bad[0]}" if bad else None
 
 
-def check_page(renderer, task, seed=None):
+def check_page(renderer, task):
     """Render the reference of a draft: (task, None, or why it is rejected)."""
     picture = renderer.render(task["ground_truth"])
     return task, picture.status if picture.status != "ok" else "blank" if picture.blank else None
@@ -999,7 +1000,6 @@ def tax(income):
 # simple kinds: few words, about fifty tokens of the tiny model.
 
 PAGES = {}
-TAILWIND = '<link href="https://cdn.jsdelivr.net/npm/tailwindcss@2.2.19/dist/tailwind.min.css" rel="stylesheet">'
 BRIGHT = {c: f"bg-{c}-500" for c in ["red", "yellow", "green", "blue", "purple", "pink"]} | {
     "dark gray": "bg-gray-800", "dark blue": "bg-blue-900"}
 PALE = {"white": "bg-white"} | {f"light {c}": f"bg-{c}-200" for c in ["gray", "yellow", "green", "blue", "pink"]}

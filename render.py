@@ -12,6 +12,7 @@ Rendering. A headless Chromium, driven by Playwright, photographs a page over it
   5. Where the system allows it, the browser process lives in a network namespace without any interface and, when
      started by root, as an unprivileged user with Chromium's own sandbox on. `Renderer.isolation` says which it is.
   6. Height is capped at 20,000 pixels, HTML at 1 MB, time at 10 s: a page that takes longer only costs its browser.
+     Memory is not: a page may take a gigabyte until its time is over.
 Same bytes in, same pixels out: animations are finished, marquees and players are stilled, no pointer hovers, fonts come
 from one pinned list. Not held still: CSS animations inside an SVG picture, <progress> in frames and shadow trees, and
 pictures that a page first asks for when an animation has ended. Shadow trees are drawn, but are not in the layout.
@@ -61,6 +62,7 @@ CACHE = Path(__file__).resolve().parent / "cache"
 TAILWIND_FILE = "tailwind-2.2.19.min.css"
 TAILWIND_SHA256 = "b6ad97402eddb903e7a5d7a73ee47a679204efbdda4521a391cbad9df509b932"
 TAILWIND_LINK = "https://cdn.jsdelivr.net/npm/tailwindcss@2.2.19/dist/tailwind.min.css"
+TAILWIND_TAG = f'<link href="{TAILWIND_LINK}" rel="stylesheet">'
 PAGE_ADDRESS = "https://page.invalid/"  # .invalid never resolves (RFC 2606): the page lives only in the interception
 PAGE_HEADERS = {
     "Content-Type": "text/html; charset=utf-8", "Referrer-Policy": "no-referrer", "X-DNS-Prefetch-Control": "off",
@@ -528,7 +530,7 @@ def compare_pages(agent, reference):
             say(0.01 + 0.3 * share(r), i,
                 f"{name} should {'' if r['gradient'] else 'not '}have a gradient or a picture behind it")
         if r["text"] and a["text"]:
-            if plain(a["text"]) != plain(r["text"]):
+            if a["plain"] != r["plain"]:
                 say(0.03 + 2 * share(r, "text_box"), i, f"{name} should say {quote(r['text'], 80)}")
             changes = differences_of_texts(a, r)
             if to_place and not any(i in theirs[k]["inside"] for k in moved):
@@ -581,13 +583,13 @@ def match_elements(mine, theirs):
                 pair(i, next((j for j in sorted(free) if mine[j]["text"] and alike(mine[j], theirs[i])), None))
 
     with_text = [i for i, e in enumerate(theirs) if e["text"]]
-    pair_texts(lambda a, r: plain(a["text"]) == plain(r["text"]) and a["tag"] == r["tag"])
-    pair_texts(lambda a, r: plain(a["text"]) == plain(r["text"]))
+    pair_texts(lambda a, r: a["plain"] == r["plain"] and a["tag"] == r["tag"])
+    pair_texts(lambda a, r: a["plain"] == r["plain"])
     close = []  # similar words, by how they begin: a ratio takes quadratic time
-    begins = {j: plain(mine[j]["text"])[:100] for j in sorted(free) if mine[j]["text"]}
+    begins = {j: mine[j]["plain"][:100] for j in sorted(free) if mine[j]["text"]}
     for i in with_text:
         if i not in pairs:
-            matcher = difflib.SequenceMatcher(b=plain(theirs[i]["text"])[:100], autojunk=False)
+            matcher = difflib.SequenceMatcher(b=theirs[i]["plain"][:100], autojunk=False)
             for j, begin in begins.items():
                 matcher.set_seq1(begin)
                 if matcher.real_quick_ratio() > 0.6 and matcher.quick_ratio() > 0.6 and matcher.ratio() > 0.6:
@@ -672,12 +674,14 @@ def place(element, page_width):
 
 
 def with_inside(elements):
-    """The elements, each with the indices of all that lies in it (`inside`) and how many of these are `texts`."""
+    """The elements, each with the indices of all that lies in it (`inside`), how many of these are `texts`, and its own
+    words (`plain`)."""
     inside = [set() for _ in elements]
     for k in reversed(range(len(elements))):  # what lies in an element comes after it
         if (up := elements[k]["parent"]) is not None:
             inside[up] |= inside[k] | {k}
-    return [element | {"inside": found, "texts": sum(elements[k]["text"] != "" for k in found)}
+    return [element | {"inside": found, "texts": sum(elements[k]["text"] != "" for k in found),
+                       "plain": plain(element["text"])}
             for element, found in zip(elements, inside)]
 
 
@@ -716,7 +720,9 @@ def fetch_tailwind(cache=CACHE):
         raise RuntimeError(f"Tailwind 2.2.19 could be fetched neither by npm nor from {TAILWIND_LINK} ({problem}); "
                            f"put dist/tailwind.min.css of the npm package tailwindcss@2.2.19 at {target}.") from None
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_bytes(found)
+    part = target.with_name(f"{target.name}.{os.getpid()}.part")    # other processes may be reading, or fetching, it
+    part.write_bytes(found)
+    os.replace(part, target)
     return target
 
 
@@ -748,8 +754,10 @@ class Stylesheet:
                 self.rules.append((block[1] or "", text))
 
     def for_page(self, page):
-        # lower case, as class names ignore case in quirks mode; every word of the page counts, which only keeps more
-        words = set(re.findall(r"[^\s\"'<>=]+", html_entities.unescape(re.sub(r"&#\d{8,}", "", page)).lower())) | {""}
+        # lower case, as class names ignore case in quirks mode; every word of the page counts, which only keeps more;
+        # Python refuses to read numbers of thousands of digits, as &#000...0112; may have
+        page = re.sub(r"&#0*(\d{0,7})\d*", r"&#\1", page)
+        words = set(re.findall(r"[^\s\"'<>=]+", html_entities.unescape(page).lower())) | {""}
         wanted = sorted(set().union(*(self.by_class[word] for word in words & self.by_class.keys())))
         pieces = []
         for media, numbers in itertools.groupby(wanted, key=lambda i: self.rules[i][0]):
@@ -851,7 +859,7 @@ def isolation_ladder(wish):
     def works(command):
         return shutil.which(command[0]) and subprocess.run([*command, "true"], capture_output=True).returncode == 0
 
-    root = hasattr(os, "geteuid") and os.geteuid() == 0
+    root = os.geteuid() == 0
     as_nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--no-new-privs", "--"]
     namespace = ["unshare", "--net", "--"] if root else ["unshare", "--user", "--map-current-user", "--net", "--"]
     ladder = []
@@ -966,7 +974,7 @@ def self_test(renderer):
     """Is this machine's set-up sound? Prints what it finds; True if all is well."""
     server = socket.create_server(("127.0.0.1", 0))  # hears of every connection
     here = f"http://127.0.0.1:{server.getsockname()[1]}"
-    good = (f'<!DOCTYPE html><html><head><link href="{TAILWIND_LINK}" rel="stylesheet"></head>'
+    good = (f'<!DOCTYPE html><html><head>{TAILWIND_TAG}</head>'
             '<body class="bg-blue-500"><h1 class="text-white">A</h1></body></html>')
     nosy = (f'<html><head><link rel="prefetch" href="{here}/p"><link rel="preconnect" href="{here}"></head>'
             f'<body>A<img src="{here}/i"><iframe src="{here}/f"></iframe></body></html>')

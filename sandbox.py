@@ -45,10 +45,11 @@ checked against the kernel's table, but has not been run).
 What is shared. A zygote's children run one after another behind the same walls, with nothing writable in them. The
 calls of one program share a process: a module's attribute that call 1 sets (math.pi = 3) is still there in call 2.
 
-What it does not stop: kernel bugs; timing and cache side channels; burning CPU and memory up to the limits; a reference
-that reads the clock. Where the root cannot be pivoted, a program can learn which paths exist, and without Landlock too
-it can read what user nobody can read. Programs that need threads, subprocesses, sockets (asyncio.run makes one) or
-shared libraries that the zygote has not loaded fail with an error that says so.
+What it does not stop: kernel bugs; timing and cache side channels; burning CPU, and memory up to the limits, which count
+no page tables (a program can have the kernel hold twice as much again); a reference that reads the clock. Where the root
+cannot be pivoted, a program can learn which paths exist, and without Landlock too it can read what user nobody can read.
+Programs that need threads, subprocesses, sockets (asyncio.run makes one) or shared libraries that the zygote has not
+loaded fail with an error that says so.
 """
 import builtins
 import ctypes
@@ -832,7 +833,8 @@ if IS_ZYGOTE:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The record kit: how every stage of this project refuses mistakes, reads records and writes them
+# The record kit: how every stage of this project refuses mistakes, reads records and writes them, and what all of them
+# know of a dialogue
 
 ANSWER_MARK, OUTPUT_MARK = "I WANT TO ANSWER:", "OUTPUT:"
 COSTS = ("episodes", "sampled_tokens", "simulator_calls", "optimizer_steps", "training_tokens")    # of cost.json
@@ -1022,7 +1024,7 @@ def fingerprint(path):
     path, digest = Path(path), hashlib.sha256()
     files = [path] if path.is_file() else sorted(
         file for file in path.iterdir()
-        if file.suffix in (".safetensors", ".json", ".jinja") and file.stem != "settings")
+        if file.suffix in (".safetensors", ".bin", ".json", ".jinja") and file.stem != "settings")
     for file in files:
         size = file.stat().st_size
         digest.update(f"{file.name if path.is_dir() else ''} {size}".encode())
@@ -1093,14 +1095,16 @@ class Output:
         self.path, self.key, self.overwrite, self.done, self.file = Path(path), key, overwrite, set(), None
         if self.path.suffix != ".jsonl":
             die(f"{path}: the name of the output must end in .jsonl")
-        check_path(self.path, inputs.values())
         self.beside = self.path.with_suffix(".settings.json")
+        check_path(self.path, inputs.values())
+        check_path(self.beside, inputs.values())
         self.settings = {**settings, **{f"content of {flag}": fingerprint(source) for flag, source in inputs.items()}}
         if self.path.exists():
             self.open().close()    # nobody else is writing it
         if self.path.exists() and not overwrite:
             check_settings(self.beside, self.settings)
             self.done = {self.key_of(record) for record in self.records()}
+        self.size = self.path.stat().st_size if self.path.exists() and not overwrite else 0    # as it was found
 
     def open(self):
         """The file, opened at its end and locked: a second run of the same command is refused."""
@@ -1138,9 +1142,11 @@ class Output:
             if self.overwrite and self.path.exists():
                 self.open().close()    # nobody else began meanwhile
                 self.path.unlink()
+            self.file = self.open()
+            if os.fstat(self.file.fileno()).st_size != self.size:
+                die(f"{self.path}: another process has written it since this one began; start this one again")
             with whole(self.beside) as part:
                 part.write_text(json.dumps(self.settings, indent=1) + "\n", encoding="utf-8")
-            self.file = self.open()
         line = f"{json.dumps(record, ensure_ascii=False)}\n".encode("utf-8", "backslashreplace")    # lone \ud83d stays
         size = os.path.getsize(self.path)
         try:
@@ -1164,9 +1170,10 @@ class Output:
 def parse_response(text):
     """A response as (content: what enters the dialogue, the answer or None).
 
-    A thought may precede OUTPUT:, and the first I WANT TO ANSWER: begins the answer, in which nothing is cut any more.
+    A thought may precede </think> or OUTPUT:, and the first I WANT TO ANSWER: behind it begins the answer, in which
+    nothing is cut any more.
     """
-    before, mark, answer = text.partition(ANSWER_MARK)
+    before, mark, answer = text.split("</think>", 1)[-1].partition(ANSWER_MARK)
     content = before.rsplit(OUTPUT_MARK, 1)[-1] + mark + answer
     return content.strip(), answer.strip() if mark else None
 

@@ -302,6 +302,25 @@ def test_settings_that_differ_are_named(tmp_path, capsys):
     assert "lr was 0.1, now 0.2; gone was 1, now None; use --overwrite" in told
 
 
+def test_an_output_that_another_process_wrote_meanwhile_is_not_mixed(tmp_path, capsys):
+    """Both began before the file was there: what the second would have written, settings too, stays away."""
+    path, record = tmp_path / "a.jsonl", {"task_id": "t", "sample": 0}
+    first, second = Output(path, {"seed": 0}, {}), Output(path, {"seed": 1}, {})
+    first.write(record)
+    before = (tmp_path / "a.settings.json").read_bytes(), path.read_bytes()
+    assert "another process has written it" in said(capsys, lambda: second.write(record))
+    assert before == ((tmp_path / "a.settings.json").read_bytes(), path.read_bytes())
+    first.write(record | {"sample": 1})
+    again = Output(path, {"seed": 0}, {})
+    again.write(record | {"sample": 2})
+    assert len(path.read_text().splitlines()) == 3
+
+
+def test_the_settings_of_an_output_are_not_written_over_an_input(tmp_path, capsys):
+    (tmp_path / "a.settings.json").write_text("precious")
+    assert "is the input" in said(capsys, lambda: Output(tmp_path / "a.jsonl", {}, {"--in": tmp_path / "a.settings.json"}))
+
+
 def test_a_fingerprint_is_of_the_content(tmp_path):
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
@@ -326,6 +345,8 @@ def test_a_fingerprint_is_of_the_content(tmp_path):
     ("I think.\nOUTPUT: What is x?", "What is x?", None),
     ("I think.\nOUTPUT: I WANT TO ANSWER:\ndef f(): pass", "I WANT TO ANSWER:\ndef f(): pass", "def f(): pass"),
     ("I WANT TO ANSWER: print('OUTPUT: 3')", "I WANT TO ANSWER: print('OUTPUT: 3')", "print('OUTPUT: 3')"),
+    ("<think>Should I WANT TO ANSWER: now?</think>\nWhich field?", "Which field?", None),
+    ("The template opened it.</think> I WANT TO ANSWER: '</think>'", "I WANT TO ANSWER: '</think>'", "'</think>'"),
     ("OUTPUT: I WANT TO ANSWER: 'I WANT TO ANSWER:'", "I WANT TO ANSWER: 'I WANT TO ANSWER:'", "'I WANT TO ANSWER:'"),
     ("I WANT TO ANSWER:", "I WANT TO ANSWER:", ""), ("", "", None)])
 def test_a_response_is_cut_before_the_answer_and_never_in_it(text, content, answer):

@@ -336,6 +336,8 @@ def test_the_stylesheet_is_split_without_losing_a_character():
     css = re.sub(r"/\*.*?\*/", "", (render.CACHE / render.TAILWIND_FILE).read_text(), flags=re.S)
     sheet = render.load_stylesheet()
     assert sheet.for_page('<p class="' + " ".join(sheet.by_class) + '">') == css
+    assert sheet.for_page("<p class='&#00000112;-4'>") == sheet.for_page("<p class=p-4>") != sheet.for_page("<p>")
+    assert sheet.for_page("&#" + 5000 * "0" + "112;-4") == sheet.for_page("p-4"), "nor so many zeros"
     assert sheet.for_page("&#" + 5000 * "1" + ";") == sheet.for_page(""), "Python reads no number of 5,000 digits"
     small = sheet.for_page('<p class="md:w-1/2 2xl:p-4 hover:bg-red-500">')
     assert ".md\\:w-1\\/2{" in small and ".\\32xl\\:p-4{" in small and "bg-blue-500" not in small and len(small) < 8000
@@ -590,6 +592,7 @@ def test_a_wrong_stylesheet_is_refused(tmp_path):
         render.load_stylesheet(tmp_path / "elsewhere")
 
 
+@needs_browser
 def test_a_layout_is_measured_once_for_all_processes_and_is_the_same_again(tmp_path, monkeypatch):
     """Two renderers over one cache folder; a page with a lone surrogate and a damaged file do no harm."""
     shutil.copy(render.CACHE / render.TAILWIND_FILE, tmp_path)
