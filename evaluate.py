@@ -135,8 +135,9 @@ REWARDS = {  # domain: (records -> scored records, the flags that decide their r
 def extract_code(answer):
     """The program in an answer: a leading answer mark and markdown fences are taken off, the common indentation too.
 
-    Of several fenced blocks those with a definition are kept, in order (a later one overrides an earlier one); usage
-    examples and prose around the blocks go. A block that was cut off before its closing fence still counts.
+    Of several fenced blocks those with a definition are kept, and those of nothing but imports and CONSTANTS, in order
+    (a later one overrides an earlier one); usage examples and prose around the blocks go. A block that was cut off
+    before its closing fence still counts.
     """
     text = re.sub(rf"\A\s*{ANSWER_MARK}", "", answer).replace("\r\n", "\n")
     blocks = re.findall(r"```[^\n`]*\n(.*?)(?:```|\Z)", text, flags=re.DOTALL)
@@ -144,7 +145,9 @@ def extract_code(answer):
         blocks = re.findall(r"```(?:python|py)?\b(.*?)```", text, flags=re.DOTALL) or [text]
     blocks = [textwrap.dedent(block) for block in blocks]
     definition = re.compile(r"^(?:async )?(?:def|class) |^\w+ *= *lambda\b", flags=re.MULTILINE)
-    return "\n".join([b for b in blocks if definition.search(b)] or blocks).strip("\n").lstrip(" \t")
+    needed = lambda block: definition.search(block) or all(  # noqa: E731
+        re.match(r"\s*$|#|import |from |[A-Z_\d]+ *=", line) for line in block.split("\n"))
+    return "\n".join([b for b in blocks if needed(b)] or blocks).strip("\n").lstrip(" \t")
 
 
 def page_of(record):
@@ -363,7 +366,7 @@ def metrics_of(summary, args):
         "finish": dict(summary.ends.most_common()), "errors": dict(summary.errors.most_common(10)),
         "statuses": dict(summary.statuses.most_common()),
         "references_failing": len(summary.failing), "references_failing_first": list(summary.failing)[:10],
-        "interval": "95%, percentile bootstrap over tasks", "resamples": args.resamples, "seed": args.seed,
+        "interval": "95%, percentile bootstrap over tasks", "resamples": args.resamples, "bootstrap_seed": args.seed,
     }
 
 
@@ -376,8 +379,8 @@ def compare(summaries, args):
             die(f"{summary.path}, {kind}, and {base.path}, {base_kind}, cannot be compared; score both alike")
         (model, made), *others = summary.models
         cost = Path(str(model)) / "cost.json"    # what went into the model, as its trainer counted it
-        known = cost.is_file() and not others and (    # and it was not trained anew since
-            made is None or "://" in made or made == fingerprint(model))
+        # and it was not trained anew since (of a server's model the name is all that is known)
+        known = cost.is_file() and not others and made in (None, model, fingerprint(model))
         metrics = metrics_of(summary, args)
         paired = paired_difference(summary, base, args.resamples, args.seed) if name != base_name else None
         result[name] = {"metrics": metrics, "against": base_name if paired else None, "difference": paired,
@@ -430,7 +433,11 @@ def compare_seeds(runs, args):
         for name, result in itertools.chain(*(compare(group, args).items() for group in groups)):
             results[name][seed] = result
     means = {name: mean_over_seeds(results[name]) for name in runs}
-    for result in means.values():
+    for name, result in means.items():
+        models = [made for summary in runs[name] for _, made in summary.models if made]
+        if len(set(models)) < len(models):
+            result["notes"].append("WARNING: some of these files are of one and the same model: seeds of its sampling, "
+                                   "not training runs, are what the interval is over")
         if missing := [str(seed) for seed in sorted(by_seed) if seed not in result["seeds"]]:
             result["notes"].append(f"WARNING: no seed {', '.join(missing)} here; differences are over what both have")
     return means
@@ -545,6 +552,8 @@ def rank_critics(files, args):
         for critic, paths in files.items():
             for _ in read(paths[seed], "candidates", each=functools.partial(add, critic)):
                 pass
+        if all(len(rewards) == 1 for turn in returns.values() for _, rewards, _ in turn.values()):
+            die(f"{truth} continues every candidate once, which does not show how noisy it is; rollout.py --continue 2")
     if not sums:
         die(f"{args.truth} continues no turn of {', '.join(files)}")
     names = list(dict.fromkeys(name for of_task in sums.values() for _, name in of_task))
@@ -608,8 +617,9 @@ def row(runs, heading, part, name, unit, signed=False):
 def table(result):
     """Metrics, differences to the first run and costs as rows of texts, a run a column; the first row is the head."""
     runs, base = list(result.values()), next(iter(result))
-    sizes = [(run["metrics"]["tasks"], run["metrics"]["samples"]) for run in runs]
-    rows = [("tasks x samples", *(f"{tasks:,} x {samples / tasks:.3g}" for tasks, samples in sizes)),
+    sizes = [(len(run.get("seeds", ())), run["metrics"]["tasks"], run["metrics"]["samples"]) for run in runs]
+    rows = [("tasks x samples", *(f"{f'{seeds} seeds: ' * (seeds > 0)}{tasks:,} x {samples / tasks / max(1, seeds):.3g}"
+                                  for seeds, tasks, samples in sizes)),
             row(runs, f"win rate vs {base}", "difference", "win_rate", "%")]
     for name, metric in METRICS.items():
         rows.append(row(runs, metric.heading, "metrics", name, metric.unit))
@@ -782,7 +792,7 @@ def parse_args():
     count, seconds = number(int, least=1, most=1_000_000_000), number(above=0, most=1_000_000)
     # what to score
     add("--run-name", default="default", help="name of the run: its files are in runs/{run-name} (default: default)")
-    add("--split", default="test", help="which of the run's trajectories: train, val, test (default: test)")
+    add("--split", default="train", help="which of the run's trajectories: train, val, test (default: train)")
     add("--in", dest="input", type=Path, help="trajectories (default: runs/{run-name}/{split}.trajectories.jsonl)")
     add("--out", type=Path, help="scored trajectories (default: the input's name with .scored.jsonl)")
     add("--domain", choices=list(REWARDS), default="backend",

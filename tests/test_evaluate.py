@@ -152,6 +152,8 @@ def test_a_reference_that_fails_its_own_tests_is_counted(tmp_path):
     ("```python\ndef f():\n    return g()\n```\nwith\n```python\ndef g():\n    return 1\n```\n"
      "Use:\n```\nprint(f())\n```",
      "def f():\n    return g()\n\ndef g():\n    return 1"),
+    ("```\nimport math\n\nRATE = 3\n```\nthen\n```\ndef f(x):\n    return math.floor(x) + RATE\n```\nUse:\n```\nimport math"
+     "\nprint(f(2))\n```", "import math\n\nRATE = 3\n\ndef f(x):\n    return math.floor(x) + RATE"),
     ("```python f = len```", "f = len"),
     ("```python\nf = len\n```", "f = len"),
     ("    def f():\n        return 1", "def f():\n    return 1"),
@@ -416,6 +418,15 @@ def test_several_files_a_name_are_seeds_whose_differences_are_taken_seed_by_seed
     assert found["difference"]["success"] == pytest.approx(
         {"value": 0.2, "low": 0.2 - half, "high": 0.2 + half, "values": pytest.approx([0, 0.5, 0.5, 0, 0])}, abs=1e-3)
     assert "one file" in run(tmp_path, *command, "--report", "r.html", code=2).stderr
+    assert said.splitlines()[2].split("|")[2].strip() == "5 seeds: 2 x 1" and "WARNING" not in said
+
+
+def test_seeds_of_one_models_sampling_are_not_taken_for_training_runs(tmp_path):
+    command = seeds_of(tmp_path, {"base": dict.fromkeys(range(5), 1)})
+    for seed in range(5):
+        records = [json.loads(line) for line in open(tmp_path / f"base.{seed}.jsonl")]
+        write(tmp_path / f"base.{seed}.jsonl", [r | {"fingerprints": {"model": min(seed, 3)}} for r in records])
+    assert "base: WARNING: some of these files are of one and the same model" in run(tmp_path, *command).stdout
 
 
 def test_below_five_seeds_the_values_are_printed_and_no_interval(tmp_path):
