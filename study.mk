@@ -140,6 +140,17 @@ $(RUN)/dpo-of-%/config.json: $(RUN)/train.metrics.json
 	$(call stage,multi-turn DPO on $* tasks)
 	$(EACH) train_policy.py $(FLAGS) --run-name $(NAME) $(base-dpo) --limit-tasks $* --out $(@D)
 
+# Its control: baselines of 200 tasks that train as long as both stages of SWEET-RL on these, by tokens or by steps.
+tokens-rejection := --epochs 35
+tokens-dpo       := --epochs 8
+steps-rejection  := --epochs 110
+steps-dpo        := --epochs 24
+LONGER           := as-many-tokens-rejection as-many-tokens-dpo as-many-steps-rejection as-many-steps-dpo
+
+$(RUN)/as-many-%/config.json: $(RUN)/train.metrics.json
+	$(call stage,baseline on 200 tasks with as many $*)
+	$(EACH) train_policy.py $(FLAGS) --run-name $(NAME) $(base-$(lastword $(subst -, ,$*))) --limit-tasks 200 $($*) --out $(@D)
+
 # ------------------------------------------------------------------------------------------------ Table 4 of the paper
 # A stronger base learns from what the weaker one gathered: after the cell with-c of world four, same seed.
 WEAKER := runs/study/four/$(SEED)
@@ -344,6 +355,7 @@ heads:   $(call tested,$(TABLE3))
 best:    $(call tested,$(BEST_OF_N))
 amounts: $(call tested,$(BY_AMOUNT))
 doubled: $(call tested,$(DOUBLED))
+longer:  $(call tested,$(LONGER))
 weaker:  $(call tested,base $(STRONGER))    # of world wide
 rounds:  $(call tested,$(ITERATED))
 stale:   $(call tested,base $(STALE))
@@ -354,6 +366,7 @@ $(1):         $(call played,$(1),base $(AT_EQUAL_COST))
 $(1)-heads:   $(call played,$(1),$(TABLE3))
 $(1)-rounds:  $(call played,$(1),$(ITERATED))
 $(1)-amounts: $(call played,$(1),$(BY_AMOUNT))
+$(1)-longer:  $(call played,$(1),$(LONGER))
 endef
 $(foreach at,half greedy,$(eval $(call cooler,$(at))))
 
@@ -385,6 +398,7 @@ report:
 	$(call compare,three rounds instead of one,$(ONCE) $(ITERATED) $(STALE))
 	$(call compare,and imitation after one round,$(IMITATED))
 	$(call compare,best of N (Fig. 3a),base $(BEST_OF_N))
+	$(call compare,200 tasks and as much training,sweet-of-200 rejection-of-200 dpo-of-200 $(LONGER))
 	$(call compare,by amount of data (Fig. 3b),policy-full once-rejection once-dpo $(BY_AMOUNT) $(DOUBLED),amounts)
 .PHONY:  report critics world truth surface many table3 grid equal with-c little beside upper heads best amounts doubled \
-         weaker rounds stale imitated greedy half $(foreach at,greedy half,$(at)-heads $(at)-rounds $(at)-amounts)
+         longer weaker rounds stale imitated greedy half $(foreach at,greedy half,$(at)-heads $(at)-rounds $(at)-amounts $(at)-longer)
