@@ -542,7 +542,7 @@ def test_a_text_of_symbols_is_not_taken_for_a_block_without_text(renderer):
 def test_colours_have_the_names_people_use():
     names = {"#3b82f6": "blue", "#1e3a8a": "dark blue", "#ef4444": "red", "#10b981": "green", "#ffffff": "white",
              "#f9fafb": "white", "#111827": "dark gray", "#d1d5db": "light gray", "#c7d2fe": "light indigo",
-             "#10b981": "green", "#6b7280": "gray", "#374151": "dark gray", "#fde68a": "light yellow",
+             "#6b7280": "gray", "#374151": "dark gray", "#fde68a": "light yellow",
              "#8b5cf6": "purple", "#ec4899": "pink", "#000000": "black"}
     assert {colour: render.colour_name(colour) for colour in names} == names
 

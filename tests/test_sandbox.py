@@ -252,11 +252,6 @@ def test_a_program_that_kills_its_zygote_twice_is_refused_and_the_next_one_passe
         assert box.score(TASK, TASK["ground_truth"]) == PASSED
 
 
-def test_without_seccomp_it_refuses_to_start():
-    result = command("--self-test", "--without", "seccomp")
-    assert result.returncode == 2 and "--unsafe" in result.stderr and "Traceback" not in result.stderr
-
-
 def test_nothing_is_left_running_when_the_parent_is_killed(tmp_path):
     """Neither zygotes nor a child that sleeps for ever."""
     script = f"""
