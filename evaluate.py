@@ -697,8 +697,9 @@ def episode(name, record, pages):
         text, mark, code = turn["content"].partition(ANSWER_MARK)
         turns.append(shown := {"agent": turn["role"] == "assistant", "text": text + mark, "code": code.strip()})
         if shown["agent"]:
-            output, advantage = turn.get("output") or "", turn.get("advantage")
-            shown["thought"] = output.partition(ANSWER_MARK)[0].rpartition(OUTPUT_MARK)[0].strip()
+            output, advantage = (turn.get("output") or "").strip(), turn.get("advantage")
+            if output.endswith(turn["content"]):    # what parse_response cut off in front
+                shown["thought"] = output.removesuffix(turn["content"]).strip().removesuffix(OUTPUT_MARK).strip()
             if isinstance(advantage, (int, float)) and math.isfinite(advantage):
                 shown["advantage"] = advantage
             if record["domain"] == "frontend":
