@@ -135,9 +135,9 @@ REWARDS = {  # domain: (records -> scored records, the flags that decide their r
 def extract_code(answer):
     """The program in an answer: a leading answer mark and markdown fences are taken off, the common indentation too.
 
-    Of several fenced blocks those with a definition are kept, and those of nothing but imports and CONSTANTS, in order
-    (a later one overrides an earlier one); usage examples and prose around the blocks go. A block that was cut off
-    before its closing fence still counts.
+    Of several fenced blocks those with a definition are kept, and with them those of nothing but imports and constants
+    (a line each), in order (a later one overrides an earlier one); usage examples and prose around the blocks go. A
+    block that was cut off before its closing fence still counts.
     """
     text = re.sub(rf"\A\s*{ANSWER_MARK}", "", answer).replace("\r\n", "\n")
     blocks = re.findall(r"```[^\n`]*\n(.*?)(?:```|\Z)", text, flags=re.DOTALL)
@@ -145,9 +145,9 @@ def extract_code(answer):
         blocks = re.findall(r"```(?:python|py)?\b(.*?)```", text, flags=re.DOTALL) or [text]
     blocks = [textwrap.dedent(block) for block in blocks]
     definition = re.compile(r"^(?:async )?(?:def|class) |^\w+ *= *lambda\b", flags=re.MULTILINE)
-    needed = lambda block: definition.search(block) or all(  # noqa: E731
-        re.match(r"\s*$|#|import |from |[A-Z_\d]+ *=", line) for line in block.split("\n"))
-    return "\n".join([b for b in blocks if needed(b)] or blocks).strip("\n").lstrip(" \t")
+    before = re.compile(r"\s*$|#|import [\w.]|from [\w.]+ import [\w*]|[A-Z][A-Z_\d]* *= *[-\d\"'({\[]")
+    needed = [b for b in blocks if definition.search(b) or b.strip() and all(map(before.match, b.split("\n")))]
+    return "\n".join(needed if any(map(definition.search, blocks)) else blocks).strip("\n").lstrip(" \t")
 
 
 def page_of(record):
@@ -436,8 +436,8 @@ def compare_seeds(runs, args):
     for name, result in means.items():
         models = [made for summary in runs[name] for _, made in summary.models if made]
         if len(set(models)) < len(models):
-            result["notes"].append("WARNING: some of these files are of one and the same model: seeds of its sampling, "
-                                   "not training runs, are what the interval is over")
+            result["notes"].append("WARNING: some of these files are of one and the same model: what differs is the "
+                                   "seed of its sampling, not the training run")
         if missing := [str(seed) for seed in sorted(by_seed) if seed not in result["seeds"]]:
             result["notes"].append(f"WARNING: no seed {', '.join(missing)} here; differences are over what both have")
     return means

@@ -754,8 +754,8 @@ class Stylesheet:
                 self.rules.append((block[1] or "", text))
 
     def for_page(self, page):
-        # lower case, as class names ignore case in quirks mode; every word of the page counts, which only keeps more;
-        # Python refuses to read numbers of thousands of digits, as &#000...0112; may have
+        # lower case, as class names ignore case in quirks mode; every word of the page counts, which only keeps more.
+        # Of a numeric reference seven digits are left: Python parses no thousands of them, be they zeros.
         page = re.sub(r"&#0*(\d{0,7})\d*", r"&#\1", page)
         words = set(re.findall(r"[^\s\"'<>=]+", html_entities.unescape(page).lower())) | {""}
         wanted = sorted(set().union(*(self.by_class[word] for word in words & self.by_class.keys())))

@@ -444,7 +444,9 @@ class JudgeReward:
             question = JUDGE_PROMPT.format(reference=task["ground_truth"], dialogue=dialogue, a=contents[first],
                                            b=contents[second])
             text, _ = await ask(self.engine, question, seed, 0.0, 64)
-            said = set(re.findall(r"\b[AB]\b", text or ""))
+            # "A.", "A, because B ...", "[A]", "A is better than B"; else the only letter that it names, if it is one
+            begins = re.match(r"\W*([AB])(?: is\b|[^\w\s]|\s*$)", text or "")
+            said = {begins[1]} if begins else set(re.findall(r"\b[AB]\b", text or ""))
             counts["undecided"] += len(said) != 1
             return second if said == {"B"} else first
 
@@ -760,9 +762,13 @@ class ServerEngine:
                     "max_retries": args.retries}
         self.client, self.places = openai.AsyncOpenAI(**settings), asyncio.Semaphore(concurrency)
         self.counts, self.rejected = Counter(), set()    # parameters that the server rejected: later requests omit them
-        if self.name is None:
+        self.identity = name
+        if name is None:
             try:
-                self.name = openai.OpenAI(**settings).with_options(max_retries=1).models.list().data[0].id
+                first = openai.OpenAI(**settings).with_options(max_retries=1).models.list().data[0]
+                self.name = first.id
+                root = getattr(first, "root", None)    # vLLM tells which model it serves under the name
+                self.identity = first.id if root in (None, first.id) else f"{first.id} ({root})"
             except openai.APIStatusError as error:
                 die(self.explain(error))
             except (openai.OpenAIError, LookupError, TypeError, AttributeError, ValueError) as error:
@@ -909,7 +915,7 @@ class Resources:
 
     def __init__(self, args, concurrency):
         self.args, self.concurrency, self.engines, self.browsers = args, concurrency, {}, None
-        self.fingerprints = {}    # of the models: a digest of the folder; a hub name; the name on a server
+        self.fingerprints = {}    # of the models: a digest of the folder; a hub name; what a server calls it
 
     def engine(self, spec, name, role):
         """The engine of a model. Roles share a local model; to a server each goes with its own key."""
@@ -917,7 +923,7 @@ class Resources:
         if key not in self.engines:
             self.engines[key] = make_engine(spec, name, role, self.args, self.concurrency)
         self.fingerprints["model" if role == "agent" else role] = (
-            self.engines[key].name if is_url(spec) else fingerprint(spec))
+            self.engines[key].identity if is_url(spec) else fingerprint(spec))
         return self.engines[key]
 
     def screen(self):
@@ -1054,9 +1060,11 @@ def settings_of(args):
                 if name not in left_out and f"--{name}" not in inputs}
     models = [inputs[flag] for flag in ("--model", "--simulator", "--judge") if flag in inputs]
     settings["engine"] = " ".join(sorted({engine_of(model, args) for model in models}))
-    prompts = json.dumps([system_prompt(args), SIMULATOR_PROMPT, VISION_PROMPT, JUDGE_PROMPT, NO_REPLY])
-    settings["prompts"] = hashlib.sha256(prompts.encode()).hexdigest()[:16]
-    # A server may come back at another address: the name of its model is in the records' fingerprints.
+    prompts = ([system_prompt(args)] if not (args.candidates or args.continue_ or args.system) else []) + (
+        [SIMULATOR_PROMPT[args.domain], VISION_PROMPT, NO_REPLY] if "--simulator" in inputs else []) + (
+        [JUDGE_PROMPT] if args.judge else [])
+    settings["prompts"] = hashlib.sha256(json.dumps(prompts).encode()).hexdigest()[:16]
+    # A server may come back at another address: what model it has is in the records' fingerprints.
     return settings, {flag: path for flag, path in inputs.items() if not is_url(path)}
 
 
@@ -1142,10 +1150,10 @@ def refuse_misplaced(parser, args):
         for flag in flags.split():
             if not there and getattr(args, flag) != parser.get_default(flag):
                 die(f"--{flag.rstrip('_').replace('_', '-')} does something {needed} only; leave it out")
-    same = args.simulator != "human" and args.simulator_temperature == 0    # the same reply to the same question
-    if args.temperature == 0 and max(args.candidates, args.best_of_n, same and max(args.samples, args.continue_)) > 1:
-        die("--temperature 0 gives the same action every time; several of --candidates, --best-of-n, --samples or "
-            "--continue need a higher one")
+    repeats = args.simulator != "human" and args.simulator_temperature == 0    # the same reply to the same words
+    if args.temperature == 0 and max(args.candidates, args.best_of_n, repeats * max(args.samples, args.continue_)) > 1:
+        die("--temperature 0 gives the same action every time: more than 1 of --candidates, --best-of-n, --samples or "
+            "--continue needs a higher one")
 
 
 if __name__ == "__main__":

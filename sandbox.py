@@ -45,11 +45,11 @@ checked against the kernel's table, but has not been run).
 What is shared. A zygote's children run one after another behind the same walls, with nothing writable in them. The
 calls of one program share a process: a module's attribute that call 1 sets (math.pi = 3) is still there in call 2.
 
-What it does not stop: kernel bugs; timing and cache side channels; burning CPU, and memory up to the limits, which count
-no page tables (a program can have the kernel hold twice as much again); a reference that reads the clock. Where the root
-cannot be pivoted, a program can learn which paths exist, and without Landlock too it can read what user nobody can read.
-Programs that need threads, subprocesses, sockets (asyncio.run makes one) or shared libraries that the zygote has not
-loaded fail with an error that says so.
+What it does not stop: kernel bugs; timing and cache side channels; burning CPU, and memory up to the limits, which
+count no page tables (a program can have the kernel hold twice as much again); a reference that reads the clock. Where
+the root cannot be pivoted, a program can learn which paths exist, and without Landlock too it can read what user nobody
+can read. Programs that need threads, subprocesses, sockets (asyncio.run makes one) or shared libraries that the zygote
+has not loaded fail with an error that says so.
 """
 import builtins
 import ctypes
@@ -986,7 +986,7 @@ def fill_in(record, kind, name, domain, samples):
             samples[record["task_id"]] += 1
         if record.get("finish") is None:
             last = next((m for m in reversed(record["dialogue_history"]) if m["role"] == "assistant"), {})
-            marked = ANSWER_MARK in (last.get("output") or last.get("content") or "")
+            marked = parse_response(last.get("output") or last.get("content") or "")[1] is not None
             silent = "answer" in record and record["answer"] is None
             record["finish"] = "answered" if marked else "error: no answer" if silent else "max_turns"
 
@@ -1101,10 +1101,10 @@ class Output:
         self.settings = {**settings, **{f"content of {flag}": fingerprint(source) for flag, source in inputs.items()}}
         if self.path.exists():
             self.open().close()    # nobody else is writing it
-        if self.path.exists() and not overwrite:
+        self.size = self.path.stat().st_size if self.path.exists() and not overwrite else 0    # as it was found
+        if self.size:
             check_settings(self.beside, self.settings)
             self.done = {self.key_of(record) for record in self.records()}
-        self.size = self.path.stat().st_size if self.path.exists() and not overwrite else 0    # as it was found
 
     def open(self):
         """The file, opened at its end and locked: a second run of the same command is refused."""
@@ -1125,7 +1125,8 @@ class Output:
         with open(self.path, "rb") as file:
             for number, line in enumerate(file, 1):
                 if not line.endswith(b"\n"):
-                    os.truncate(self.path, os.path.getsize(self.path) - len(line))
+                    self.size = os.path.getsize(self.path) - len(line)
+                    os.truncate(self.path, self.size)
                     break
                 try:
                     record = json.loads(line)
@@ -1170,10 +1171,13 @@ class Output:
 def parse_response(text):
     """A response as (content: what enters the dialogue, the answer or None).
 
-    A thought may precede </think> or OUTPUT:, and the first I WANT TO ANSWER: behind it begins the answer, in which
-    nothing is cut any more.
+    A thought ends with the first </think>, or with OUTPUT:, and the first I WANT TO ANSWER: behind it begins the
+    answer, in which nothing is cut any more. Of a thought that was begun with <think> and never ended nothing is left.
     """
-    before, mark, answer = text.split("</think>", 1)[-1].partition(ANSWER_MARK)
+    text = text.split("</think>", 1)[-1]
+    if text.lstrip().startswith("<think>"):
+        return "", None
+    before, mark, answer = text.partition(ANSWER_MARK)
     content = before.rsplit(OUTPUT_MARK, 1)[-1] + mark + answer
     return content.strip(), answer.strip() if mark else None
 

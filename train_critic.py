@@ -305,7 +305,7 @@ def holds(path, key):
     try:
         with open(path, "rb") as file:
             return key in json.loads(file.readline())
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError, RecursionError):
         return False
 
 

@@ -48,7 +48,8 @@ import torch
 import torch.nn.functional as F
 import transformers
 
-from sandbox import ANSWER_MARK, check_path, die, fingerprint, first_line, monte_carlo_returns, number, read, whole
+from sandbox import (
+    ANSWER_MARK, check_path, die, fingerprint, first_line, monte_carlo_returns, number, parse_response, read, whole)
 from train_critic import (
     PORTION, Critic, Item, accumulate, adder, begin_training, candidate_turns, check_dialogue,
     checked_settings, collate_items, digest, evaluate, finish, first_tasks, from_rank0, half_squared_log_ratio, holds,
@@ -124,11 +125,8 @@ def main():
     args = parse_args()
     device = start_process_group()
     inputs = {"--in": args.input, **({} if args.model == "tiny" else {"--model": args.model})}
-    uses = METHODS[args.method]["uses"]
+    without_effect = set().union(*(m["uses"] for m in METHODS.values())) - METHODS[args.method]["uses"]
     ranked = args.method == "sweet" and not from_rank0(lambda: holds(args.input, "chosen"))  # else --in holds the pairs
-    if args.method == "sweet" and not ranked:
-        uses = uses - {"pairs_per_turn", "critic_reference"}
-    without_effect = set().union(*(m["uses"] for m in METHODS.values())) - uses
 
     def check():
         if ranked:
@@ -159,6 +157,7 @@ def main():
     optimizer, first, best = begin_training(model, args, settings)
     if ranked:
         write_pairs(pairs, args)
+        del pairs  # with every turn's whole prompt
     log = open_log(args, first, len(steps))
 
     for step in range(first, len(steps)):
@@ -296,8 +295,9 @@ def make_pairs(args, device):
         if not left_out["advantage"]:
             reason = "the candidates of every turn are the same text; sample at a higher temperature"
         die(f"{args.input}: no pair could be drawn, {reason}")
-    file, text = Path(args.pairs), lines_of(pairs)
-    if from_rank0(lambda: not args.overwrite and file.is_file() and file.read_text(encoding="utf-8") != text):
+    file = Path(args.pairs)
+    differ = lambda: file.is_file() and file.read_text(encoding="utf-8") != lines_of(pairs)
+    if not args.overwrite and from_rank0(differ):
         die(f"{file} exists with other pairs (another seed, critic or candidates); use --overwrite, or another --pairs")
     say(f"{len(pairs)} pairs of {len(found)} turns")
     return pairs, cost + cost_of_ranking
@@ -335,7 +335,7 @@ def pair_items(found, tokenizer):
     for n, (record, _) in enumerate(found):
         task, sample, turn = key_of(record)
         group = (n, n) if turn is None else (f"{task} {sample}", turn)
-        answers = tuple(ANSWER_MARK in record[side][-1]["content"] for side in ("chosen", "rejected"))
+        answers = tuple(parse_response(record[side][-1]["content"])[1] is not None for side in ("chosen", "rejected"))
         items.append(Item([2 * n], [2 * n + 1], group, 1.0, answers, n if task is None else task))
     return items, sequences, sum(costs_of([record for record, _ in found]), Counter())
 

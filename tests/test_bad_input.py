@@ -86,7 +86,8 @@ READERS = {
     "generate_tasks": ("generate_tasks.py", ["--domain", "frontend", "--demonstrations", "2", "--out", "out.jsonl",
                                              "--in"], PAGE, "problem_description"),
 }
-# Every reader is tried with a file that is not there and with a key that is not; all read lines by sandbox.read.
+# Every reader is tried with a file that is not there and with a key that is not. What is no record at all is refused by
+# sandbox.read for all of them.
 FAULTS = [(reader, fault) for reader in READERS for fault in ("missing", "missing key")] + [
     ("evaluate", fault) for fault in ("torn", "not json", "not an object", "empty", "binary")]
 

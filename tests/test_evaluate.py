@@ -152,8 +152,11 @@ def test_a_reference_that_fails_its_own_tests_is_counted(tmp_path):
     ("```python\ndef f():\n    return g()\n```\nwith\n```python\ndef g():\n    return 1\n```\n"
      "Use:\n```\nprint(f())\n```",
      "def f():\n    return g()\n\ndef g():\n    return 1"),
-    ("```\nimport math\n\nRATE = 3\n```\nthen\n```\ndef f(x):\n    return math.floor(x) + RATE\n```\nUse:\n```\nimport math"
-     "\nprint(f(2))\n```", "import math\n\nRATE = 3\n\ndef f(x):\n    return math.floor(x) + RATE"),
+    ("```\nimport math\n\nRATE = 3\n```\nthen\n```\ndef f(x):\n    return math.floor(x) + RATE\n```\nUse:\n"
+     "```\nimport math\nprint(f(2))\n```", "import math\n\nRATE = 3\n\ndef f(x):\n    return math.floor(x) + RATE"),
+    ("```\nf = len\n```\n```\n", "f = len"),
+    ("```\nimport operator\n```\n```\nf = operator.add\n```", "import operator\n\nf = operator.add"),
+    ("```\ndef f():\n    return 1\n```\n```\nRESULT = f()\n```\n```\nfrom 3 to 5\n```", "def f():\n    return 1"),
     ("```python f = len```", "f = len"),
     ("```python\nf = len\n```", "f = len"),
     ("    def f():\n        return 1", "def f():\n    return 1"),

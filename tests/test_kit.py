@@ -346,6 +346,7 @@ def test_a_fingerprint_is_of_the_content(tmp_path):
     ("I think.\nOUTPUT: I WANT TO ANSWER:\ndef f(): pass", "I WANT TO ANSWER:\ndef f(): pass", "def f(): pass"),
     ("I WANT TO ANSWER: print('OUTPUT: 3')", "I WANT TO ANSWER: print('OUTPUT: 3')", "print('OUTPUT: 3')"),
     ("<think>Should I WANT TO ANSWER: now?</think>\nWhich field?", "Which field?", None),
+    ("<think>I WANT TO ANSWER: perhaps, if there is room", "", None),
     ("The template opened it.</think> I WANT TO ANSWER: '</think>'", "I WANT TO ANSWER: '</think>'", "'</think>'"),
     ("OUTPUT: I WANT TO ANSWER: 'I WANT TO ANSWER:'", "I WANT TO ANSWER: 'I WANT TO ANSWER:'", "'I WANT TO ANSWER:'"),
     ("I WANT TO ANSWER:", "I WANT TO ANSWER:", ""), ("", "", None)])
