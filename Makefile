@@ -218,7 +218,7 @@ demo-seeds: .venv/ready
 
 # ------------------------------------------------------------------------------------------------ study
 WORLD ?= four
-CELLS ?= surface table3 equal beside upper heads best amounts doubled longer rounds stale imitated greedy half \
+CELLS ?= surface table3 equal beside upper heads best amounts doubled longer second rounds stale imitated greedy half \
          greedy-heads greedy-rounds greedy-amounts half-heads half-rounds half-amounts half-longer
 study: .venv/ready
 	for seed in $(or $(SEEDS),11 12 13 14 15); do \
@@ -227,7 +227,7 @@ study: .venv/ready
 # Tables of what is there, RESULTS.md's figure, and one page of both; with SEEDS=14 the tables of this seed alone.
 ONE := $(if $(word 2,$(SEEDS)),,$(SEEDS))
 study-report: .venv/ready
-	@for world in $(foreach w,four eight vague wide,$(if $(wildcard runs/study/$w/$(ONE)),$w)); do \
+	@for world in $(foreach w,four eight vague hazy wide,$(if $(wildcard runs/study/$w/$(ONE)),$w)); do \
 	  $(MAKE) --no-print-directory -f study.mk report WORLD=$$world | tee runs/study/$$world/$(ONE:%=%/)report.md; done
 	$(if $(ONE),,$(PIP) matplotlib && $(PY) tests/benchmarks/draw_study.py)
 

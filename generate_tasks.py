@@ -209,7 +209,7 @@ def reference_fault(box, task):
     return f"reference: {bad[0]}" if bad else None
 
 
-def check_page(renderer, task):
+def check_page(renderer, task, seed=None):
     """Render the reference of a draft: (task, None, or why it is rejected)."""
     picture = renderer.render(task["ground_truth"])
     return task, picture.status if picture.status != "ok" else "blank" if picture.blank else None

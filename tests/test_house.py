@@ -123,7 +123,7 @@ def steps(*words):
 
 
 STUDY = ["-f", "study.mk", "SEED=7",
-         *"world surface many table3 grid equal with-c little beside upper heads best amounts doubled longer rounds stale".split(),
+         *"world surface many table3 grid equal with-c little beside upper heads best amounts doubled longer second rounds stale".split(),
          *"imitated greedy half greedy-heads greedy-rounds greedy-amounts half-heads half-rounds half-amounts half-longer".split()]
 
 
