@@ -1267,7 +1267,8 @@ def write_llm(args):
                 attempts.write({"excerpt": i, "sample": k, "verdict": reason or "kept", "output": raw})
             yield task, reason
 
-    with Sandbox(workers=args.workers) as box:
+    # ample time: a busy machine must not change which tasks are kept
+    with Sandbox(workers=args.workers, call_timeout=5, program_timeout=30) as box:
         try:
             for split, out in outs.items():
                 write(out, verdicts(checked(attempt, todo[split], out, args.concurrency)))
