@@ -363,7 +363,7 @@ best:    $(call tested,$(BEST_OF_N))
 amounts: $(call tested,$(BY_AMOUNT))
 doubled: $(call tested,$(DOUBLED))
 longer:  $(call tested,$(LONGER))
-second:  $(foreach at,test half,$(call played,$(at),once-dpo-6))
+second:  $(foreach at,test half,$(call played,$(at),once-dpo-6 twice-dpo-6))
 weaker:  $(call tested,base $(STRONGER))    # of world wide
 rounds:  $(call tested,$(ITERATED))
 stale:   $(call tested,base $(STALE))
@@ -406,7 +406,7 @@ report:
 	$(call compare,three rounds instead of one,$(ONCE) $(ITERATED) $(STALE))
 	$(call compare,and imitation after one round,$(IMITATED))
 	$(call compare,best of N (Fig. 3a),base $(BEST_OF_N))
-	$(call compare,settings that two tuning seeds would choose,policy-full once-dpo once-dpo-6)
+	$(call compare,settings that two tuning seeds would choose,policy-full once-dpo once-dpo-6 twice-dpo twice-dpo-6)
 	$(call compare,200 tasks and as much training,sweet-of-200 rejection-of-200 dpo-of-200 $(LONGER))
 	$(call compare,by amount of data (Fig. 3b),policy-full once-rejection once-dpo $(BY_AMOUNT) $(DOUBLED),amounts)
 .PHONY:  report critics world truth surface many table3 grid equal with-c little beside upper heads best amounts doubled \

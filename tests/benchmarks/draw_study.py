@@ -13,7 +13,7 @@ from pathlib import Path
 import matplotlib
 import matplotlib.pyplot as plt
 
-NAMES = {"four": "four families", "eight": "eight families", "vague": "eight families, vague requests"}
+NAMES = {"four": "four families", "eight": "eight families", "hazy": "eight families, vague requests"}
 TEMPERATURES = {"temperature 1": "test", "temperature 0.5": "half", "temperature 0": "greedy"}
 METHODS = {"SWEET-RL": ("sweet", "policy-full", "#1b6ca8", "o"), "multi-turn DPO": ("dpo", "once-dpo", "#c8553d", "^"),
            "rejection fine-tuning": ("rejection", "once-rejection", "#7a9e3b", "s")}
