@@ -617,9 +617,11 @@ def row(runs, heading, part, name, unit, signed=False):
 def table(result):
     """Metrics, differences to the first run and costs as rows of texts, a run a column; the first row is the head."""
     runs, base = list(result.values()), next(iter(result))
-    sizes = [(len(run.get("seeds", ())), run["metrics"]["tasks"], run["metrics"]["samples"]) for run in runs]
-    rows = [("tasks x samples", *(f"{f'{seeds} seeds: ' * (seeds > 0)}{tasks:,} x {samples / tasks / max(1, seeds):.3g}"
-                                  for seeds, tasks, samples in sizes)),
+    def size(run):
+        seeds, tasks, samples = len(run.get("seeds", ())), run["metrics"]["tasks"], run["metrics"]["samples"]
+        return (f"{seeds} seeds: " if seeds else "") + f"{tasks:,} x {samples / tasks / (seeds or 1):.3g}"
+
+    rows = [("tasks x samples", *map(size, runs)),
             row(runs, f"win rate vs {base}", "difference", "win_rate", "%")]
     for name, metric in METRICS.items():
         rows.append(row(runs, metric.heading, "metrics", name, metric.unit))

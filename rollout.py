@@ -1060,9 +1060,9 @@ def settings_of(args):
                 if name not in left_out and f"--{name}" not in inputs}
     models = [inputs[flag] for flag in ("--model", "--simulator", "--judge") if flag in inputs]
     settings["engine"] = " ".join(sorted({engine_of(model, args) for model in models}))
-    prompts = ([system_prompt(args)] if not (args.candidates or args.continue_ or args.system) else []) + (
-        [SIMULATOR_PROMPT[args.domain], VISION_PROMPT, NO_REPLY] if "--simulator" in inputs else []) + (
-        [JUDGE_PROMPT] if args.judge else [])
+    prompts = [not (args.candidates or args.continue_ or args.system) and system_prompt(args),    # those that are used
+               "--simulator" in inputs and [SIMULATOR_PROMPT[args.domain], VISION_PROMPT, NO_REPLY],
+               "--judge" in inputs and JUDGE_PROMPT]
     settings["prompts"] = hashlib.sha256(json.dumps(prompts).encode()).hexdigest()[:16]
     # A server may come back at another address: what model it has is in the records' fingerprints.
     return settings, {flag: path for flag, path in inputs.items() if not is_url(path)}

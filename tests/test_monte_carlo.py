@@ -180,6 +180,14 @@ def test_what_is_no_truth_is_one_sentence(tmp_path, monkeypatch, spoil, sentence
     assert code == 2 and sentence in error
 
 
+def test_a_truth_of_one_continuation_does_not_show_its_noise(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    flags = truth_and_rankings(tmp_path)
+    write(tmp_path / "truth.jsonl", records(tmp_path / "truth.jsonl")[::2])
+    code, _, error = call(evaluate, *flags)
+    assert code == 2 and "truth.jsonl continues every candidate once" in error
+
+
 def test_seeds_are_pooled_each_with_its_own_truth(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for seed in ("a", "b"):

@@ -793,6 +793,7 @@ def test_values_of_another_type_are_one_sentence_and_nothing_is_left_behind(tmp_
     ("--simulator-max-tokens 0", "--simulator-max-tokens: must be at least 1"),
     ("--fraction 0.5", "--fraction does something with --candidates only"),
     ("--candidates 2 --temperature 0", "--temperature 0 gives the same action every time"),
+    ("--samples 3 --temperature 0", "--temperature 0 gives the same action every time"),
     ("--candidates 2 --samples 3", "--samples does something without --candidates only"),
     ("--candidates 2 --best-of-n 3", "--best-of-n does something without --candidates only"),
     ("--judge x --best-of-n 2", "--judge does something with --step-reward judge only"),
@@ -835,10 +836,13 @@ def test_candidates_get_the_systems_file_where_a_trajectory_has_no_instructions(
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(record) + "\n" for record in (
         EPISODE | {"system": ""}, EPISODE | {"sample": 1, "system": "Its own."})))
     with Stub() as stub:
-        play(tmp_path, "--in", "in.jsonl", "--model", stub.url, "--candidates", 2, "--out", "c.jsonl", "--system",
-             "s.txt")
+        done = play(tmp_path, "--in", "in.jsonl", "--model", stub.url, "--candidates", 2, "--out", "c.jsonl", "--system",
+                    "s.txt")
+        assert "without the agent's instructions" not in done.stdout
+        done = play(tmp_path, "--in", "in.jsonl", "--model", stub.url, "--candidates", 2, "--out", "bare.jsonl")
+        assert "in.jsonl: 1 trajectories without the agent's instructions" in done.stdout
     assert [r["prompt"][0]["content"] for r in records(tmp_path / "c.jsonl")] == ["From the file.", "Its own."]
-    assert {r["messages"][0]["content"] for r in stub.requests} == {"From the file.", "Its own."}
+    assert {r["messages"][0]["content"] for r in stub.requests[:2]} == {"From the file.", "Its own."}
 
 
 def test_the_last_lines_say_why_episodes_failed_and_what_evaluates_them(world, tmp_path):

@@ -1337,6 +1337,13 @@ def test_the_first_tasks_come_with_all_their_trajectories_wherever_they_stand(pl
     assert code == 0 and "12 dialogues" in said, error
 
 
+@pytest.mark.parametrize("head, reward, label", [("value", 0.5, "0"), ("value", 1.0, "1"), ("q", 0.5, "0.5")])
+def test_a_value_head_needs_labels_that_differ(place, head, reward, label):
+    write(Path("alike.jsonl"), [json.loads(line) | {"reward": reward} for line in open("scored.jsonl")])
+    assert f"--head {head} has nothing to learn, every label is {label}" in refusal(
+        train_critic, "--in", "alike.jsonl", "--model", "base", "--out", "v", "--head", head)
+
+
 def test_of_records_that_name_no_task_each_is_one():
     records = [{"task_id": None}] * 3 + [{"task_id": "a"}] * 2 + [{}]
     found = lambda count: len(list(train_critic.first_tasks(records, count, lambda r: r.get("task_id"))))
