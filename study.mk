@@ -62,8 +62,13 @@ $(foreach n,$(SIZES),$(eval critic-without-c-$n := $(CRITIC) --context without-c
 critic-full-1600        := $(CRITIC) --in $(RUN)/all.scored.jsonl
 critic-without-c-1600   := $(critic-full-1600) --context without-c
 critic-full-800         := $(CRITIC) --in $(RUN)/twice.scored.jsonl
+# Less of the NLL term, in which Eq. 2 could hide: the demo's weight is 2, the paper's 0.01.
+NLL                     := 0.01 0.2
+$(foreach n,$(NLL),$(eval critic-full-nll-$n := $(CRITIC) --nll $n))
+$(foreach n,$(NLL),$(eval critic-without-c-nll-$n := $(CRITIC) --nll $n --context without-c))
 MANY       := full-1600 without-c-1600
 SURFACE    := full without-c $(foreach n,$(SIZES),full-$n without-c-$n)
+LESS_NLL   := $(foreach n,$(NLL),full-nll-$n without-c-nll-$n)
 INGREDIENT := likelihood-alone one-mean sum regression value q-without-c
 
 $(RUN)/critic-%/config.json: $(RUN)/train.metrics.json
@@ -334,6 +339,7 @@ AT_EQUAL_COST := policy-full policy-without-c policy-likelihood-alone once-rejec
 BESIDE        := policy-sixteen policy-random once-normalised twice-normalised policy-paper
 LITTLE        := policy-full-50 policy-without-c-50    # the critic's data: 50 tasks; the candidates are of all
 TABLE3        := $(INGREDIENT:%=policy-%)
+WITH_LESS_NLL := $(LESS_NLL:%=policy-%)
 RETURNS       := policy-monte-carlo-base policy-monte-carlo-policy-full
 BEST_OF_N     := $(foreach critic,full without-c value,$(addprefix best-$(critic)-,$(BEST)))
 BY_AMOUNT     := $(foreach method,sweet without-c rejection dpo,$(addprefix $(method)-of-,$(AMOUNTS)))
@@ -344,6 +350,7 @@ IMITATED      := $(ONCE) $(ONCE:%=%-imitated)
 STRONGER      := policy-full once-rejection once-dpo of-weaker-sweet of-weaker-rejection of-weaker-dpo
 played = $(patsubst %,$(RUN)/%.$(1).metrics.json,$(2))
 tested = $(call played,test,$(1))
+both   = $(foreach at,test half,$(call played,$(at),$(1)))
 ranked = truth $(patsubst %,$(RUN)/ranked-by-%.jsonl,$(1))
 
 critics: $(patsubst %,$(RUN)/critic-%/config.json,full without-c likelihood-alone)
@@ -352,18 +359,21 @@ world:   $(patsubst %,$(RUN)/%.val.metrics.json,base $(if $(filter $(FIRST),$(RU
 surface: $(call ranked,$(SURFACE))
 many:    $(call ranked,$(MANY))
 table3:  $(call ranked,full without-c $(INGREDIENT))
+nll:     $(call ranked,full without-c likelihood-alone $(LESS_NLL)) $(call both,$(WITH_LESS_NLL))
 grid:    $(patsubst %,$(RUN)/grid/%.val.metrics.json,$(GRID))
 equal:   $(call tested,base $(AT_EQUAL_COST))
 with-c:  $(call tested,base policy-full policy-without-c)
+once:    $(call both,base policy-full policy-without-c once-rejection once-dpo)
 little:  $(call tested,$(LITTLE))
 beside:  $(call tested,$(BESIDE))
 upper:   $(call tested,$(RETURNS))
 heads:   $(call tested,$(TABLE3))
 best:    $(call tested,$(BEST_OF_N))
 amounts: $(call tested,$(BY_AMOUNT))
+of-200:  $(call both,base $(filter %-200,$(BY_AMOUNT)))
 doubled: $(call tested,$(DOUBLED))
 longer:  $(call tested,$(LONGER))
-second:  $(foreach at,test half,$(call played,$(at),once-dpo-6 twice-dpo-6))
+second:  $(call both,once-dpo-6 twice-dpo-6)
 weaker:  $(call tested,base $(STRONGER))    # of world wide
 rounds:  $(call tested,$(ITERATED))
 stale:   $(call tested,base $(STALE))
@@ -398,10 +408,12 @@ report:
 	$(call rank,400 tasks,400,full without-c)
 	$(call rank,1600 tasks,1600,$(MANY))
 	$(if $(wildcard $(OF)/ranked-by-value.jsonl),$(call rank,made of (Table 3),table3,full without-c $(INGREDIENT)))
+	$(if $(wildcard $(OF)/ranked-by-full-nll-0.2.jsonl),$(call rank,with less of the NLL term,nll,full without-c likelihood-alone $(LESS_NLL)))
 	$(if $(wildcard $(OF)/grid),$(call table,Agents: the grids (validation tasks),,$(foreach n,$(GRID),$(call made,$n,grid/$n.val.scored.jsonl))))
 	$(call compare,at equal cost,$(AT_EQUAL_COST) base)
 	$(if $(filter wide,$(WORLD)),$(call compare,learning from a weaker base (Table 4),base $(STRONGER)))
 	$(call compare,critics of 50 tasks,$(LITTLE))
+	$(call compare,critics with less of the NLL term,policy-full policy-without-c policy-likelihood-alone $(WITH_LESS_NLL))
 	$(call compare,other rankings and losses,policy-full $(RETURNS) $(BESIDE) $(TABLE3))
 	$(call compare,three rounds instead of one,$(ONCE) $(ITERATED) $(STALE))
 	$(call compare,and imitation after one round,$(IMITATED))
@@ -409,5 +421,5 @@ report:
 	$(call compare,settings that two tuning seeds would choose,policy-full once-dpo once-dpo-6 twice-dpo twice-dpo-6)
 	$(call compare,200 tasks and as much training,sweet-of-200 rejection-of-200 dpo-of-200 $(LONGER))
 	$(call compare,by amount of data (Fig. 3b),policy-full once-rejection once-dpo $(BY_AMOUNT) $(DOUBLED),amounts)
-.PHONY:  report critics world truth surface many table3 grid equal with-c little beside upper heads best amounts doubled \
-         longer second weaker rounds stale imitated greedy half $(foreach at,greedy half,$(at)-heads $(at)-rounds $(at)-amounts $(at)-longer)
+.PHONY:  report critics world truth surface many table3 nll grid equal with-c once little beside upper heads best amounts \
+         of-200 doubled longer second weaker rounds stale imitated greedy half $(foreach at,greedy half,$(at)-heads $(at)-rounds $(at)-amounts $(at)-longer)
