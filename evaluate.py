@@ -300,6 +300,11 @@ def score(args):
     out = Output(args.out, {"domain": domain, **{flag: getattr(args, flag) for flag in flags}}, inputs, args.overwrite)
     trajectories = functools.partial(read, args.input, "trajectory", domain, unique=True, each=with_tests)
     count = sum(1 for _ in trajectories())    # every line can be read, before anything is written
+    finished = args.input.with_name(args.input.stem.removesuffix(".trajectories") + ".rollout.json")
+    begun = args.input.with_suffix(".settings.json").exists() and "reward" not in next(trajectories())
+    if begun and not finished.exists():
+        print(f"{args.input}: rollout.py has not finished it, and short episodes come first: these {count:,} are no fair "
+              "sample; the same rollout.py command continues")
     if len(out.done) == count:
         print(f"{args.out}: all {count:,} trajectories are scored already")
         return
@@ -873,6 +878,8 @@ def main():
         args.out = args.out or args.input.parent / f"{stem}.scored.jsonl"
     files = dict(args.compare or [(stem, [args.out])])
     inputs = [TEMPLATE, *filter(None, [args.input]), *itertools.chain(*files.values())]
+    if args.report and not TEMPLATE.is_file():
+        die(f"{TEMPLATE}: the report's template, which belongs beside evaluate.py, is missing")
     for path, suffix in ((args.report, ".html"), (args.json, ".json"), (args.picture, ".png")):
         if path and (path.suffix != suffix or path.name.endswith(".metrics.json")):
             die(f"{path} must end in {suffix}, and not in .metrics.json")    # a mistyped name replaces no other file

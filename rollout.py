@@ -549,7 +549,8 @@ Two possible next messages of the assistant:
 Which message brings the assistant closer to the right final answer? Reply with one letter, A or B."""
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Engines: `await generate(messages, n, seed, temperature, max_tokens)` gives n Responses, or raises Refused or Stop
+# Engines: `await generate(messages, n, seed, temperature, max_tokens)` gives n Responses, or raises Refused or Stop;
+# counts: a Counter of what the run is to report; close() ends it. A server also has an identity: what model answers there
 
 
 class LocalEngine:
@@ -882,7 +883,7 @@ def make_engine(spec, name, role, args, concurrency):
 
 def engine_flags(parser):
     add = parser.add_argument_group("engines, for local models").add_argument
-    add("--engine", default="auto", choices=["auto", "vllm", "transformers"],
+    add("--engine", default="auto", choices=["auto", *(name for name in ENGINES if name != "server")],
         help="auto = vllm where it is installed, else a plain, slower engine on transformers (default: auto)")
     add("--dtype", default="auto", choices=["auto", "float32", "bfloat16", "float16"],
         help="auto = float32 on CPU, bfloat16 on CUDA (default: auto)")
@@ -1121,9 +1122,9 @@ def parse_args():
     refuse_misplaced(p, args)
     runs = Path("runs") / args.run_name
     args.model = args.model or str(runs / "base")
-    if args.best_of_n > 1 and args.step_reward != "judge":
+    if args.best_of_n > 1 and STEP_REWARDS[args.step_reward] is CriticReward:
         args.critic = args.critic or str(runs / "critic")
-    elif args.best_of_n > 1 and not args.judge:
+    elif args.best_of_n > 1 and args.step_reward == "judge" and not args.judge:
         args.judge, args.judge_name = args.model, args.judge_name or args.model_name
     source, kind = (("scored", "candidates") if args.candidates else ("candidates", "continuations") if args.continue_
                     else (None, "trajectories"))
@@ -1143,7 +1144,7 @@ def refuse_misplaced(parser, args):
             (not args.candidates, "without --candidates", "samples max_turns best_of_n simulator continue_"),
             (not args.continue_, "without --continue", "samples system"),
             (args.candidates, "with --candidates", "fraction"), (best, "with --best-of-n", "step_reward"),
-            (best and args.step_reward != "judge", "with --best-of-n and a critic", "critic"),
+            (best and STEP_REWARDS[args.step_reward] is CriticReward, "with --best-of-n and a critic", "critic"),
             (best and args.step_reward == "judge", "with --step-reward judge", "judge judge_name"),
             (model, "with a model as --simulator", "simulator_name simulator_temperature simulator_max_tokens"),
             (is_url(args.model), "with a URL as --model", "model_name")):

@@ -934,6 +934,8 @@ def read(path, kind, domain=None, unique=False, each=None):
     (also a ValueError, LookupError or TypeError that `each` raises) ends in one sentence that names file and line.
     """
     maker, key, shape = SCHEMA[kind]
+    if Path(path).stem.endswith(".scored"):
+        maker = "evaluate.py"
     if not Path(path).is_file():
         die(f"{path}: no such file; run {maker} first, or name another")
     samples, lines, found = Counter(), {}, False

@@ -83,21 +83,21 @@ RANKED = $(EACH) train_policy.py $(FLAGS) --run-name $(NAME) --method sweet $(PO
 
 $(RUN)/policy-random/config.json: $(RUN)/train.candidates.rollout.json
 	$(call stage,policy: ranked at random)
-	$(RANKED) --critic random --pairs $(RUN)/policy-random.pairs.jsonl --out $(RUN)/policy-random
+	$(RANKED) --critic random --out $(@D)
 
 $(RUN)/policy-monte-carlo-%/config.json: $(RUN)/%.continuations.metrics.json
 	$(call stage,policy: ranked by Monte-Carlo returns of $*)
-	$(RANKED) --critic $(RUN)/$*.continuations.scored.jsonl --pairs $(RUN)/policy-monte-carlo-$*.pairs.jsonl --out $(@D)
+	$(RANKED) --critic $(RUN)/$*.continuations.scored.jsonl --out $(@D)
 
 $(RUN)/policy-%/config.json: $(RUN)/critic-%/config.json $(RUN)/train.candidates.rollout.json
 	$(call stage,policy: ranked by $*)
-	$(RANKED) --critic $(RUN)/critic-$* --pairs $(RUN)/policy-$*.pairs.jsonl --out $(RUN)/policy-$*
+	$(RANKED) --critic $(RUN)/critic-$* --out $(@D)
 
 # The flags' defaults are the paper's Table 5: 16 candidates, one pair a turn, learning rates of 2e-7.
 $(RUN)/policy-paper/config.json: $(RUN)/critic-paper/config.json $(RUN)/sixteen.candidates.rollout.json
 	$(call stage,policy: the settings of the paper)
 	$(EACH) train_policy.py $(FLAGS) --run-name $(NAME) --method sweet --in $(RUN)/sixteen.candidates.jsonl \
-	  --critic $(RUN)/critic-paper --pairs $(RUN)/policy-paper.pairs.jsonl --out $(@D)
+	  --critic $(RUN)/critic-paper --out $(@D)
 
 # 16 candidates a turn: as many tokens as five times the episodes sample.
 $(RUN)/sixteen.candidates.rollout.json: $(RUN)/train.metrics.json
@@ -107,8 +107,7 @@ $(RUN)/sixteen.candidates.rollout.json: $(RUN)/train.metrics.json
 $(RUN)/policy-sixteen/config.json: $(RUN)/critic-full/config.json $(RUN)/sixteen.candidates.rollout.json
 	$(call stage,policy: ranked by full, 16 candidates)
 	$(EACH) train_policy.py $(FLAGS) --run-name $(NAME) --method sweet $(sweet-1) --pairs-per-turn 4 \
-	  --in $(RUN)/sixteen.candidates.jsonl --critic $(RUN)/critic-full \
-	  --pairs $(RUN)/policy-sixteen.pairs.jsonl --out $(RUN)/policy-sixteen
+	  --in $(RUN)/sixteen.candidates.jsonl --critic $(RUN)/critic-full --out $(@D)
 
 # ------------------------------------------------------------------------------------------------ Fig. 3 of the paper
 # 3a: the base agent samples N actions a turn, and a step reward plays one: $(call best,critic,N,its --step-reward)
@@ -129,7 +128,7 @@ AMOUNTS := 50 100 200
 define of-tasks
 $(RUN)/$(1)-of-%/config.json: $(RUN)/$(2)-%/config.json $(RUN)/train.candidates.rollout.json
 	$$(call stage,SWEET-RL on $$* tasks: $(2))
-	$$(RANKED) --limit-tasks $$* --critic $(RUN)/$(2)-$$* --pairs $(RUN)/$(1)-of-$$*.pairs.jsonl --out $$(@D)
+	$$(RANKED) --limit-tasks $$* --critic $(RUN)/$(2)-$$* --out $$(@D)
 endef
 $(eval $(call of-tasks,sweet,critic-full))
 $(eval $(call of-tasks,without-c,critic-without-c))
@@ -140,8 +139,7 @@ $(RUN)/twice.candidates.rollout.json: $(RUN)/twice.metrics.json
 
 $(RUN)/sweet-of-800/config.json: $(RUN)/critic-full-800/config.json $(RUN)/twice.candidates.rollout.json
 	$(call stage,SWEET-RL on 800 tasks)
-	$(RANKED) --in $(RUN)/twice.candidates.jsonl --critic $(RUN)/critic-full-800 \
-	  --pairs $(RUN)/sweet-of-800.pairs.jsonl --out $(@D)
+	$(RANKED) --in $(RUN)/twice.candidates.jsonl --critic $(RUN)/critic-full-800 --out $(@D)
 
 $(RUN)/rejection-of-%/config.json: $(RUN)/train.metrics.json
 	$(call stage,rejection fine-tuning on $* tasks)
@@ -166,8 +164,7 @@ $(RUN)/as-many-%/config.json: $(RUN)/train.metrics.json
 # A stronger base learns from what the weaker one gathered: after the cell with-c of world four, same seed.
 WEAKER := runs/study/four/$(SEED)
 $(RUN)/of-weaker-sweet/config.json: $(RUN)/base/config.json $(WEAKER)/critic-full/config.json
-	$(RANKED) --in $(WEAKER)/train.candidates.jsonl --critic $(WEAKER)/critic-full \
-	  --pairs $(RUN)/of-weaker.pairs.jsonl --out $(@D)
+	$(RANKED) --in $(WEAKER)/train.candidates.jsonl --critic $(WEAKER)/critic-full --out $(@D)
 
 $(RUN)/of-weaker-%/config.json: $(RUN)/base/config.json
 	$(EACH) train_policy.py $(FLAGS) --run-name $(NAME) $(base-$*) --in $(WEAKER)/train.scored.jsonl --out $(@D)
@@ -260,7 +257,7 @@ GRID         := $(foreach method,sweet rejection dpo normalised,$(addprefix $(me
 $(RUN)/grid/sweet-%/config.json: $(RUN)/critic-full/config.json $(RUN)/train.candidates.rollout.json
 	$(call stage,grid: SWEET-RL $(sweet-$*))
 	$(EACH) train_policy.py $(FLAGS) --run-name $(NAME) --method sweet --pairs-per-turn 2 $(sweet-$*) \
-	  --critic $(RUN)/critic-full --pairs $(RUN)/grid/sweet-$*.pairs.jsonl --out $(@D)
+	  --critic $(RUN)/critic-full --out $(@D)
 
 $(RUN)/grid/rejection-%/config.json: $(RUN)/train.metrics.json
 	$(call stage,grid: rejection fine-tuning $(rejection-$*))
@@ -294,7 +291,7 @@ $(RUN)/$(1)/config.json: $(RUN)/$(2)/config.json $(3:%=$(RUN)/%.metrics.json)
 	$$(EACH) rollout.py $(FLAGS) --run-name $(NAME) --split train $(CANDIDATES) $(SAMPLE) \
 	  --model $(RUN)/$(2) --in $(RUN)/$(1).scored.jsonl --out $(RUN)/$(1).candidates.jsonl
 	$$(EACH) train_policy.py $(FLAGS) $(FIT) --run-name $(NAME) --method sweet $(POLICY) --model $(RUN)/$(2) \
-	  --in $(RUN)/$(1).candidates.jsonl --critic $(RUN)/$(1)-critic --pairs $(RUN)/$(1).pairs.jsonl --out $(RUN)/$(1)
+	  --in $(RUN)/$(1).candidates.jsonl --critic $(RUN)/$(1)-critic --out $(RUN)/$(1)
 endef
 # $(call baseline,its name,method,agent,dialogues)
 define baseline

@@ -170,6 +170,9 @@ def critic_loss(values, batch, items, args):
     return losses.sum(), stats
 
 
+PAIR_RULES = ("best-vs-lower", "all")
+
+
 def pair_trajectories(rewards, rule, min_gap=0.0):
     """Indices (chosen, rejected) of one task's trajectories, from their rewards."""
     chosen = range(len(rewards))
@@ -188,9 +191,8 @@ def main():
     if args.annotate:
         annotate(args, device)
         return finish()
-    without_effect = {"log-ratio": (), "regression": ("nll",)}.get(
-        args.head, ("nll", "beta", "advantage", "pair_rule", "min_gap", "pairs_per_task"))
-    settings = from_rank0(lambda: checked_settings(args, {"--in": args.input, "--model": args.model}, without_effect))
+    inputs = {"--in": args.input, "--model": args.model}
+    settings = from_rank0(lambda: checked_settings(args, inputs, without_effect(args)))
     if settings is None:
         return finish()
     tokenizer = load_tokenizer(args.model, args.pictures)
@@ -451,7 +453,7 @@ def pair_tasks(tasks, args):
         say(f"{args.input}: {without} of {len(tasks)} tasks left out: no two trajectories make a pair")
     if not pairs:
         die(f"{args.input}: no task has two trajectories that can be compared ({len(tasks)} tasks); sample more "
-            f"trajectories per task (rollout.py --samples), or try --pair-rule all")
+            f"trajectories per task (rollout.py --samples){', or try --pair-rule all' * (args.pair_rule != 'all')}")
     return pairs
 
 
@@ -525,6 +527,8 @@ def hold_out(items, share, seed):
 def load_tokenizer(path, pictures=False):
     """The tokenizer of a model, which must have a chat template; of an image-text model its processor, which also cuts
     pictures into patches."""
+    if not (Path(path) / "config.json").is_file() and (Path(path).is_dir() or str(path).count("/") > 1):
+        die(f"{path}: no model is there; train it first, or name another with --model")    # nor is it a hub's name
     try:
         tokenizer = (transformers.AutoProcessor if pictures else transformers.AutoTokenizer).from_pretrained(path)
     except (ImportError, OSError, ValueError, TypeError, KeyError) as error:
@@ -1056,8 +1060,13 @@ class Critic:
             die(f"{path}: no critic.json in there; train one first with train_critic.py, or name another with --critic")
         except (LookupError, TypeError, ValueError):
             die(f"{file} is not what train_critic.py writes; train the critic again, or name another with --critic")
-        if self.reference and note.get("reference_fingerprint") not in (None, fingerprint(self.reference)):
-            die(f"{self.reference} is no longer the model that {path} was trained from; train the critic again")
+        if self.reference:    # where it was when the critic was trained, or beside the critic: the run was moved
+            places = [self.reference, str(Path(path).parent / Path(self.reference).name)]
+            known = note.get("reference_fingerprint")
+            self.reference = next((place for place in places if known in (None, fingerprint(place))), None)
+            if not self.reference:
+                die(f"{path} was trained from another model than now is in {' or '.join(dict.fromkeys(places))}; put it "
+                    f"back (or its path into {file}), or train the critic again")
         self.reference_with_c = self.with_c and not reference_without_c
         self.pictures = Path(path).parent / "cache" / "pictures" if note.get("pictures") else None
         self.tokenizer = load_tokenizer(path, self.pictures)
@@ -1622,7 +1631,7 @@ def training_flags(parser, lr, epochs, batch_size):
     flag("--domain", "frontend: epochs, pairs and gap default to the paper's for pages",
          choices=["backend", "frontend"], default="backend")
     flag("--pair-rule", "best-vs-lower: a task's first fully passing trajectory against each lower one; all: every two "
-         "whose rewards differ (default best-vs-lower; frontend all)", choices=["best-vs-lower", "all"])
+         "whose rewards differ (default best-vs-lower; frontend all)", choices=PAIR_RULES)
     flag("--min-gap", "smallest difference of rewards in a pair (default 0; frontend 0.1)", type=share)
     flag("--pairs-per-task", "most pairs of one task, a random choice; 0: all", type=count, default=0)
     flag("--limit-tasks", "use the first so many tasks of --in, all their trajectories; 0: all", type=count, default=0)
@@ -1667,8 +1676,9 @@ def training_flags(parser, lr, epochs, batch_size):
     flag("--overwrite", "start again and replace the output", action="store_true")
 
 
-def parse_with_defaults(parser, defaults):
-    """Parse twice: some flags' defaults depend on what others say. defaults(args, run folder, is it pages): a dict."""
+def parse_with_defaults(parser, defaults, without_effect):
+    """Parse twice: some flags' defaults depend on what others say. defaults(args, run folder, is it pages): a dict;
+    without_effect(args): names of flags that change nothing, of which those that were given are named."""
     args = parser.parse_args()
     pages = args.domain == "frontend"
     pairs = {"pair_rule": "all", "min_gap": 0.1} if pages else {"pair_rule": "best-vs-lower", "min_gap": 0.0}
@@ -1676,7 +1686,16 @@ def parse_with_defaults(parser, defaults):
     args = parser.parse_args()
     if args.keep_best and not args.held_out:
         die("--keep-best chooses by the loss on held-out tasks: give it a share of them, such as --held-out 0.05")
+    for name in without_effect(args):
+        if getattr(args, name) != parser.get_default(name) and os.environ.get("RANK", "0") == "0":
+            print(f"--{name.replace('_', '-')} changes nothing in this run (see --help)")
     return args
+
+
+def without_effect(args):
+    """Flags that the head does not heed."""
+    return {"log-ratio": (), "regression": ("nll",)}.get(
+        args.head, ("nll", "beta", "advantage", "pair_rule", "min_gap", "pairs_per_task"))
 
 
 def parse_args():
@@ -1704,7 +1723,8 @@ def parse_args():
         "input": f"{run}/train.scored.jsonl", "model": f"{run}/base", "critic": f"{run}/critic",
         "out": f"{run}/train.annotated.jsonl" if args.annotate else f"{run}/critic", "lr": 2e-7,
         "epochs": 8 if pages else 4, "batch_size": 8,
-        "pictures": pages and args.head == "regression"})    # no flag: whether the critic sees pages
+        "pictures": pages and args.head == "regression"},    # no flag: whether the critic sees pages
+        without_effect)
 
 
 if __name__ == "__main__":

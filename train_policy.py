@@ -125,7 +125,6 @@ def main():
     args = parse_args()
     device = start_process_group()
     inputs = {"--in": args.input, **({} if args.model == "tiny" else {"--model": args.model})}
-    without_effect = set().union(*(m["uses"] for m in METHODS.values())) - METHODS[args.method]["uses"]
     ranked = args.method == "sweet" and not from_rank0(lambda: holds(args.input, "chosen"))  # else --in holds the pairs
 
     def check():
@@ -134,7 +133,7 @@ def main():
             check_path(args.pairs, inputs.values())
             if Path(args.pairs).exists() and not holds(args.pairs, "chosen"):
                 die(f"{args.pairs} exists and holds no pairs; name another file with --pairs")
-        return checked_settings(args, inputs, without_effect, {"--pairs": args.pairs} if ranked else {})
+        return checked_settings(args, inputs, without_effect(args), {"--pairs": args.pairs} if ranked else {})
 
     settings = from_rank0(check)
     if settings is None:
@@ -470,6 +469,11 @@ METHODS = {  # what a method's flags default to (the paper's Table 5, which has 
 }
 
 
+def without_effect(args):
+    """Flags that the method does not heed."""
+    return sorted(set().union(*(method["uses"] for method in METHODS.values())) - METHODS[args.method]["uses"])
+
+
 def parse_args():
     parser = argparse.ArgumentParser(description="Train the policy (SWEET-RL, stage 2), or a baseline.")
     flag = adder(parser)
@@ -483,7 +487,8 @@ def parse_args():
     flag("--critic", "what ranks the candidates: the critic's folder; monte-carlo, the returns of "
          "runs/RUN_NAME/train.continuations.scored.jsonl (or the name of such a file); or random, to compare with "
          "(default runs/RUN_NAME/critic)")
-    flag("--pairs", "where sweet writes its pairs (default runs/RUN_NAME/train.pairs.jsonl)")
+    flag("--pairs", "where sweet writes its pairs (default OUT.pairs.jsonl, runs/RUN_NAME/train.pairs.jsonl without "
+         "--out)")
     flag("--out", "folder of the policy (default runs/RUN_NAME/policy for sweet, runs/RUN_NAME/METHOD for the "
          "baselines, runs/RUN_NAME/base for sft)")
     # preference optimisation
@@ -510,12 +515,12 @@ def parse_args():
         if tiny and args.method != "sft":
             die(f"--model tiny starts from nothing and goes with --method sft only; {args.method} needs a trained one")
         return {"input": f"{run}/{method['input']}" if method["input"] else f"data/{args.domain}/demonstrations.jsonl",
-                "model": f"{run}/base", "critic": f"{run}/critic", "pairs": f"{run}/train.pairs.jsonl",
+                "model": f"{run}/base", "critic": f"{run}/critic", "pairs": f"{args.out or f'{run}/train'}.pairs.jsonl",
                 "out": f"{run}/{method['out']}", "lr": 1e-3 if tiny else 2e-7,  # a random model needs thousandths
                 "epochs": method["frontend_epochs" if pages else "epochs"], "batch_size": method["batch_size"],
                 "with_c": 0.33 if tiny else 0.0}
 
-    args = parse_with_defaults(parser, defaults)
+    args = parse_with_defaults(parser, defaults, without_effect)
     if args.critic == "monte-carlo":
         args.critic = str(Path("runs") / args.run_name / "train.continuations.scored.jsonl")
     return args

@@ -116,6 +116,40 @@ SIMULATORS = {"silent": Silent, '''))
     assert {r["fingerprints"]["simulator"] for r in records} == {"silent"}
 
 
+def test_another_engine_and_another_step_reward_are_an_object_each(copy):
+    """An agent that only ever asks one of two questions; of both the step reward takes the longer one."""
+    lines = copy.edit("rollout.py", ('ENGINES = {"vllm"', '''class Parrot:
+    counts = Counter()
+
+    def __init__(self, spec, name, role, args, concurrency):
+        pass
+
+    async def generate(self, messages, n, seed, temperature, max_tokens):
+        return [Response("Why?" + " And how?" * k) for k in range(n)]
+
+    def close(self):
+        pass
+
+
+ENGINES = {"parrot": Parrot, "vllm"'''), ('STEP_REWARDS = {', '''class Longest:
+    def __init__(self, args, resources):
+        pass
+
+    async def best(self, task, prompt, actions, key, counts):
+        return max(actions, key=lambda action: len(action.text))
+
+
+STEP_REWARDS = {"longest": Longest, '''))
+    assert lines <= 22
+    copy.write("tasks.jsonl", [record["task"] for record in SCORED[::4]])
+    copy.write("facts.jsonl", [{**record["task"], "facts": []} for record in SCORED[::4]])
+    copy.run("rollout.py", "--in", "facts.jsonl", "--model", "none", "--engine", "parrot", "--best-of-n", "2",
+             "--step-reward", "longest", "--out", "a.jsonl")
+    records = copy.read("a.jsonl")
+    assert {m["content"] for r in records for m in r["dialogue_history"][1::2]} == {"Why? And how?"}
+    assert "critic" not in (copy.folder / "a.settings.json").read_text()    # no critic stands behind it
+
+
 def test_another_family_of_tasks_is_one_block(copy):
     block = '''
 family("shift", lambda rng, v: [(n,) for n in range(10)], "Write shift(x): x and an amount together.", [
@@ -148,21 +182,20 @@ def test_another_metric_is_one_row(copy):
     assert "50.0%" in said and "100.0%" in said and "+50.0" in said
 
 
-def test_another_rule_of_pairing_is_one_function(copy):
+def test_another_rule_of_pairing_is_a_name_and_two_lines(copy):
     """Neighbours in reward alone: 1.0 over 0.6, 0.6 over 0.2, 0.2 over 0.0."""
-    body = '''    order = sorted(range(len(rewards)), key=lambda i: -rewards[i])
-    return list(zip(order, order[1:]))
-
-
-def pair_as_before('''
-    start = "def pair_trajectories("
-    source = (copy.folder / "train_critic.py").read_text()
-    head = source[source.index(start):].split("\n", 1)[0]
-    copy.edit("train_critic.py", (head, head + "\n" + body + head.removeprefix(start)))
+    lines = copy.edit("train_critic.py", ('PAIR_RULES = ("best-vs-lower",', 'PAIR_RULES = ("neighbours", "best-vs-lower",'),
+                      ("    chosen = range(len(rewards))\n", """    if rule == "neighbours":
+        order = sorted(range(len(rewards)), key=lambda i: -rewards[i])
+        return list(zip(order, order[1:]))
+    chosen = range(len(rewards))
+"""))
+    assert lines <= 4
     make_base(copy)
-    said = copy.run("train_critic.py", "--model", "base", "--in", "scored.jsonl", "--out", "critic", *TRAIN)
+    rule = ["--pair-rule", "neighbours"]
+    said = copy.run("train_critic.py", "--model", "base", "--in", "scored.jsonl", "--out", "critic", *rule, *TRAIN)
     assert f"{6 * 3} pairs from 6 tasks" in said
     said = copy.run("train_policy.py", "--method", "multi-turn-dpo", "--model", "base", "--in", "scored.jsonl",
-                    "--out", "policy", *TRAIN)
+                    "--out", "policy", *rule, *TRAIN)
     assert f"{6 * 3} pairs" in said
     assert math.isfinite(copy.read("policy/metrics.jsonl")[-1]["loss"])

@@ -118,6 +118,17 @@ def test_metrics_are_those_computed_by_hand(scored):
     assert "| success" in done.stdout and "33.3%" in done.stdout and "the server is gone" in done.stdout
 
 
+def test_of_a_rollout_that_was_stopped_it_says_so(tmp_path):
+    """Its first records are the shortest episodes. A finished one has its .rollout.json beside it."""
+    write(tmp_path / "a.trajectories.jsonl", [trajectory(0, RIGHT)])
+    assert "has not finished it" not in run(tmp_path, "--in", "a.trajectories.jsonl").stdout    # somebody else's
+    (tmp_path / "a.trajectories.settings.json").write_text("{}")
+    assert "has not finished it" in run(tmp_path, "--in", "a.trajectories.jsonl").stdout
+    assert "has not finished it" not in run(tmp_path, "--in", "a.scored.jsonl").stdout    # scored again
+    (tmp_path / "a.rollout.json").write_text("{}")
+    assert "has not finished it" not in run(tmp_path, "--in", "a.trajectories.jsonl").stdout
+
+
 def test_the_share_of_hidden_details_that_the_agent_was_told_is_counted(scored):
     folder, _ = scored
     assert json.loads((folder / "runs/default/test.metrics.json").read_text())["details_told"]["value"] == 1.0
@@ -563,7 +574,7 @@ def test_ctrl_c_is_quiet_and_leaves_whole_lines(tmp_path):
     process = subprocess.Popen([sys.executable, ROOT / "evaluate.py", "--in", path], cwd=tmp_path,
                                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     out, deadline = tmp_path / "a.scored.jsonl", time.monotonic() + 60
-    while time.monotonic() < deadline and not out.exists():
+    while time.monotonic() < deadline and not (out.exists() and out.stat().st_size):
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
     said = process.communicate(timeout=60)[1]

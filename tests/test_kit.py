@@ -96,6 +96,8 @@ def test_a_file_without_records_and_one_that_is_not_there_name_the_stage_that_wr
     (tmp_path / "a.jsonl").write_bytes(content)
     assert "holds no records; run evaluate.py first" in said(capsys, lambda: list(read(tmp_path / "a.jsonl", "scored")))
     assert "no such file; run evaluate.py" in said(capsys, lambda: list(read(tmp_path / "b.jsonl", "scored")))
+    forgotten = tmp_path / "b.scored.jsonl"    # what --candidates reads needs no reward, but is scored as a rule
+    assert "no such file; run evaluate.py" in said(capsys, lambda: list(read(forgotten, "trajectory")))
 
 
 def test_released_records_get_what_they_lack(tmp_path):

@@ -1103,8 +1103,43 @@ def test_advantages_are_relative_to_the_model_that_the_critic_was_trained_from(p
     assert "still/critic.json is not what train_critic.py writes" in refusal(train_policy, *still)
     perturbed("base", "moved")
     os.replace("moved/model.safetensors", "base/model.safetensors")
-    assert "base is no longer the model that critic was trained from" in refusal(
+    assert "critic was trained from another model than now is in base; put it back" in refusal(
         train_critic, "--annotate", "scored.jsonl", "--critic", "critic", "--out", "late.jsonl")
+
+
+def test_a_run_may_be_moved(place):
+    """critic.json names the reference as a path from where the critic was trained; it is also looked for beside it."""
+    assert call(train_critic, *CRITIC)[0] == 0
+    Path("runs").mkdir()
+    for name in ("base", "critic"):
+        shutil.move(name, f"runs/{name}")
+    code, _, error = call(train_critic, "--annotate", "scored.jsonl", "--critic", "runs/critic", "--out", "a.jsonl")
+    assert code == 0, error
+    shutil.rmtree("runs/base")
+    assert "runs/critic was trained from another model than now is in base or runs/base" in refusal(
+        train_critic, "--annotate", "scored.jsonl", "--critic", "runs/critic", "--out", "b.jsonl")
+
+
+@pytest.mark.parametrize("script, flags, name", [
+    (train_critic, "--head value --beta 3", "beta"), (train_critic, "--head regression --nll 1", "nll"),
+    (train_policy, "--method rejection-ft --pairs-per-turn 4", "pairs-per-turn"),
+    (train_policy, "--method multi-turn-dpo --min-reward 0.5", "min-reward")])
+def test_a_flag_that_changes_nothing_is_named(place, script, flags, name):
+    said = call(script, *flags.split())[1]
+    assert said.count("changes nothing in this run") == 1 and f"--{name} changes nothing" in said
+
+
+def test_pairs_lie_beside_the_policy_that_learns_from_them(place):
+    code, _, error = call(train_policy, "--in", "candidates.jsonl", "--model", "base", "--critic", "random", "--out",
+                          "by-chance", "--max-steps", 1)
+    assert code == 0, error
+    assert Path("by-chance.pairs.jsonl").is_file()
+
+
+@pytest.mark.parametrize("name", ["runs/none/base", "empty"])
+def test_where_no_model_is_one_sentence_says_so(place, name):
+    Path("empty").mkdir()
+    assert f"{name}: no model is there" in refusal(train_critic, "--in", "scored.jsonl", "--model", name, "--out", "c")
 
 
 def test_pairs_carry_what_their_turns_carry(place):
