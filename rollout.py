@@ -414,16 +414,18 @@ class CriticReward:
     def __init__(self, args, resources):
         from train_critic import Critic, response_of
         self.critic = Critic(args.critic, resident=True, without_c=args.step_reward == "critic-without-c")
-        self.response_of, self.lock, note = response_of, asyncio.Lock(), self.critic.note
+        self.response_of, note = response_of, self.critic.note
+        self.pool = ThreadPoolExecutor(1)    # one thread, for the models and for what torch.compile keeps in it
         resources.fingerprints["critic"] = fingerprint(args.critic)
         kind = "pictures" if note.get("pictures") else "value" if note["head"] in ("value", "q") else note["context"]
         if kind not in {"critic": ["with-c"], "value": ["value"]}.get(args.step_reward, ["with-c", "without-c"]):
             die(f"{args.critic}: --step-reward {args.step_reward} needs another critic; this one is for {kind!r}")
+        # Loaded now: a GPU that is too small for it shows before the first episode.
+        self.pool.submit(self.critic.advantages, [([{"role": "user", "content": "?"}], "!", "?")]).result()
 
     async def best(self, task, prompt, actions, key, counts):
         turns = [(prompt, self.response_of(action.text, action.ids), task["ground_truth"]) for action in actions]
-        async with self.lock:
-            scores = await asyncio.to_thread(self.critic.advantages, turns)
+        scores = await asyncio.get_running_loop().run_in_executor(self.pool, self.critic.advantages, turns)
         return actions[scores.index(max(scores))]
 
 
@@ -573,7 +575,7 @@ class LocalEngine:
             self.load(path, args, cuda)
         except Exception as error:    # of many kinds: a damaged model.safetensors is a SafetensorError
             die(f"{path}: no causal language model could be loaded from there by {self.library} "
-                f"({first_line(error)}); --engine names another library")
+                f"({first_line(error)}); --engine names another library, --max-model-len a shorter context")
 
     async def generate(self, messages, n, seed, temperature, max_tokens):
         prompt = encode_chat(self.tokenizer, messages)
@@ -890,7 +892,7 @@ def engine_flags(parser):
     add("--max-model-len", type=SIZE, default=0, metavar="TOKENS",
         help="tokens of context; 0 = the model's own, on a CPU at most 8192 (default: 0)")
     add("--gpu-memory-utilization", type=number(above=0, most=1), default=0.9, metavar="SHARE",
-        help="vLLM: share of each GPU's memory (default: 0.9)")
+        help="vLLM: share of each GPU's memory (default: 0.9, divided by the number of local models)")
     add("--tensor-parallel-size", type=COUNT, default=1, metavar="GPUS", help="vLLM: GPUs per copy (default: 1)")
     add("--data-parallel-size", type=COUNT, default=1, metavar="COPIES", help="vLLM: copies of the model (default: 1)")
     add = parser.add_argument_group(
@@ -1013,7 +1015,8 @@ def roll_out(args, todo, output, finished):
     """Open the models and play what is left to do; returns what that took."""
     person = args.simulator == "human"
     concurrency = 1 if person else args.concurrency or (
-        32 if is_url(args.model) else CANDIDATES_IN_FLIGHT if args.candidates else IN_FLIGHT)
+        32 if is_url(args.model) else args.data_parallel_size * (
+            CANDIDATES_IN_FLIGHT if args.candidates else IN_FLIGHT))
     resources = Resources(args, concurrency)
     try:
         agent = resources.engine(args.model, args.model_name, "agent")
@@ -1126,6 +1129,9 @@ def parse_args():
         args.critic = args.critic or str(runs / "critic")
     elif args.best_of_n > 1 and args.step_reward == "judge" and not args.judge:
         args.judge, args.judge_name = args.model, args.judge_name or args.model_name
+    local = {name for name in (args.model, args.judge, args.simulator) if name and not is_url(name)} - SIMULATORS.keys()
+    if args.gpu_memory_utilization == p.get_default("gpu_memory_utilization"):
+        args.gpu_memory_utilization /= max(1, len(local) + bool(args.critic))
     source, kind = (("scored", "candidates") if args.candidates else ("candidates", "continuations") if args.continue_
                     else (None, "trajectories"))
     args.input = Path(args.input or (

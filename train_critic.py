@@ -207,8 +207,7 @@ def main():
 
     for step in range(first, len(steps)):
         begun, total, parts = time.perf_counter(), {}, micro_batches(steps[step], sequences, args, args.micro_batch)
-        for n, part in enumerate(parts):
-            reduce_at_the_end(model, n == len(parts) - 1)
+        for part in parts:
             batch = collate_items(part, sequences, reference, device, args)
             values = model(batch)                                                                # (N,)
             loss, stats = critic_loss(values, batch, part, args) if part else (0 * values.sum(), {})
@@ -245,9 +244,6 @@ def make_items(args, tokenizer):
     return *items_of(pairs, tokenizer, pictures), cost
 
 
-PORTION = 2000  # so many turns, or trajectories, are scored and saved at a time
-
-
 def annotate(args, device):
     """Write the records of --annotate with the critic's advantage of each assistant turn, or of each candidate."""
     of_turns = from_rank0(lambda: holds(args.annotate, "candidates"))
@@ -258,16 +254,16 @@ def annotate(args, device):
     records = read(args.annotate, kind, each=lambda record: (
         output.key_of(record), record, candidate_turns(record) if of_turns else turns_of(record, critic.with_c)))
     found = [(record, turns) for key, record, turns in records if key not in output.done]
-    for start in range(0, len(found), PORTION):
-        portion = found[start:start + PORTION]
-        advantages = iter(critic.advantages([turn for _, turns in portion for turn in turns]))
-        for record, _ in portion:
+    what = f"{len(found)} {'turns' if of_turns else 'trajectories'} with {sum(len(turns) for _, turns in found)}"
+    while found:
+        now, found = found[:portion()], found[portion():]
+        advantages = iter(critic.advantages([turn for _, turns in now for turn in turns]))
+        for record, _ in now:
             said = [{**m, "advantage": round(next(advantages), 6)} if of_turns or m["role"] == "assistant" else m
                     for m in record[part]]
             if rank() == 0:
                 output.write({**record, part: said})
-    what = "turns" if of_turns else "trajectories"
-    say(f"wrote {len(found)} {what} with {sum(len(turns) for _, turns in found)} advantages to {args.out}")
+    say(f"wrote {what} advantages to {args.out}")
 
 
 # ---- Ranks: several processes, one of which speaks and looks at files
@@ -590,11 +586,13 @@ def tokenise(tokenizer, turns):
     result, end = [], end_of_turn(tokenizer)
     for start in range(0, len(turns), 1024):
         part = turns[start:start + 1024]
-        prompts = encode([render_prompt(tokenizer, messages) for messages, _ in part])
+        texts = [render_prompt(tokenizer, messages) for messages, _ in part]
+        once = list(dict.fromkeys(texts))  # candidates of one turn share theirs
+        ids_of = dict(zip(once, encode(once)))
         spoken = encode([response if isinstance(response, str) else "" for _, response in part])
-        for prompt, text_ids, (_, response) in zip(prompts, spoken, part):
+        for text, text_ids, (_, response) in zip(texts, spoken, part):
             ids = text_ids + end if isinstance(response, str) else response.ids
-            result.append((np.array(prompt, np.int32), np.array(ids, np.int32)))
+            result.append((np.array(ids_of[text], np.int32), np.array(ids, np.int32)))
     return result
 
 
@@ -946,11 +944,15 @@ class Scorer(nn.Module):
             inputs = read_views(self.processor, batch.views).to(batch.ids.device, self.head.weight.dtype)
             hidden = self.lm.base_model(**inputs, use_cache=False).last_hidden_state              # (R, T, D)
             return self.values(hidden[inputs["attention_mask"].bool()])                           # (N,)
+        config = self.lm.config.get_text_config()
+        if batch.attention is not None and batch.ids.is_cuda:  # now: a compiled layer that checkpointing computes again
+            for window in {None, getattr(config, "sliding_window", None)}:  # must find what it found before
+                batch.attention.block_mask(window)
         with torch.autocast("cpu", torch.bfloat16, enabled=self.bf16):  # the residual stream stays float32
             hidden = self.lm.base_model(**batch.inputs).last_hidden_state.flatten(0, 1)
         if self.head is not None:                                                                 # (R * T, D)
             return self.values(hidden[batch.scored])                                              # (N,)
-        config, output = self.lm.config.get_text_config(), self.lm.get_output_embeddings()
+        output = self.lm.get_output_embeddings()
         scale = getattr(config, "logit_scale", None) or 1 / (getattr(config, "logits_scaling", None) or 1.0)
         vocabulary = output.weight.shape[0]
         chunk = max(1, min(len(batch.source), self.head_bytes // 4 // (4 * vocabulary)))
@@ -1025,6 +1027,11 @@ def reference_logps(path, sequences, device, args):
 
 
 # ---- The critic as the other stages use it
+
+
+def portion():
+    """So many turns, or trajectories, are scored and saved at a time: minutes of work, since models load for each."""
+    return 6000 * world() if torch.cuda.is_available() else 2000
 
 
 def new_head(model):
@@ -1282,13 +1289,16 @@ def micro_batches(items, sequences, args, most=0):
     where it needs fewer the last are empty."""
     of = lambda part: [sequences[i] for item in part for i in item.chosen + item.rejected]
     longest = lambda item: max(len(sequences[i].ids) for i in item.chosen + item.rejected)
-    if args.pack == "tree" and not sequences[0].view:  # neighbours share most: a rank takes a stretch of them
-        ordered, cost = sorted(items, key=lambda item: (repr(item.group), item.chosen)), tree_tokens
+    trees = args.pack == "tree" and not sequences[0].view
+    cost = tree_tokens if trees else lambda part: len(part) * max(len(s.ids) for s in part)
+    if trees and (world() == 1 or len({item.group[:1] for item in items}) < len(items)):
+        # neighbours share most: a rank takes a stretch of them
+        ordered = sorted(items, key=lambda item: (repr(item.group), item.chosen))
         until = np.cumsum([longest(item) for item in ordered])
         rank_of = (until - 1) * world() // until[-1]
         portions = [[item for item, r in zip(ordered, rank_of) if r == n] for n in range(world())]
     else:
-        ordered, cost = sorted(items, key=longest), lambda part: len(part) * max(len(s.ids) for s in part)
+        ordered = sorted(items, key=longest)
         portions = [ordered[n::world()] for n in range(world())]
     fits = lambda part: (not most or len(part) <= most) and cost(of(part)) <= args.micro_tokens
     parts = [cut(portion, fits) for portion in portions]
@@ -1315,12 +1325,6 @@ def learning_rate(step, steps, peak, warmup=0.03, final=0.1):
         return peak * (step + 1) / warm
     passed = (step - warm) / max(1, steps - warm)
     return peak * (final + (1 - final) * 0.5 * (1 + math.cos(math.pi * passed)))
-
-
-def reduce_at_the_end(model, last):
-    """FSDP sums gradients over the ranks only after a step's last micro-batch."""
-    if dist.is_initialized():
-        model.set_requires_gradient_sync(last)
 
 
 def optimizer_step(model, optimizer, rate, clip):

@@ -51,10 +51,10 @@ import transformers
 from sandbox import (
     ANSWER_MARK, check_path, die, fingerprint, first_line, monte_carlo_returns, number, parse_response, read, whole)
 from train_critic import (
-    PORTION, Critic, Item, accumulate, adder, begin_training, candidate_turns, check_dialogue,
+    Critic, Item, accumulate, adder, begin_training, candidate_turns, check_dialogue,
     checked_settings, collate_items, digest, evaluate, finish, first_tasks, from_rank0, half_squared_log_ratio, holds,
     items_of, join_turns, learning_rate, load_model, load_tokenizer, micro_batches, open_log,
-    optimizer_step, pair_tasks, parse_with_defaults, put_c_in_front, rank, read_trajectories, reduce_at_the_end,
+    optimizer_step, pair_tasks, parse_with_defaults, portion, put_c_in_front, rank, read_trajectories,
     reference_logps, response_of, save_model, save_or_stop, say, segment_sum, split_items, start_process_group,
     step_items, step_metrics, tokenise, training_flags, turns_of, world)
 
@@ -164,8 +164,7 @@ def main():
         # Preferences weigh every pair alike; imitation weighs every token alike.
         weight = len(steps[step]) if not imitation else sum(
             len(sequences[i].scored) for item in steps[step] for i in item.chosen)
-        for n, part in enumerate(parts):
-            reduce_at_the_end(model, n == len(parts) - 1)
+        for part in parts:
             batch = collate_items(part, sequences, reference, device, args)
             logps = model(batch)                                                                 # (N,)
             loss, stats = loss_of(logps, batch, part, args) if part else (0 * logps.sum(), {})
@@ -255,7 +254,7 @@ def score_candidates(found, args, device):
     if result:
         say(f"advantages of {len(result)} of {len(found)} turns: taken from {file}")
     while len(result) < len(found):
-        part = found[len(result):len(result) + PORTION]
+        part = found[len(result):len(result) + portion()]
         values = iter(critic.advantages([turn for _, turns in part for turn in turns]))
         result += [[round(next(values), 7) for _ in turns] for _, turns in part]
         if rank() == 0:

@@ -32,7 +32,7 @@ SHAPES = {"tiny": dict(hidden_size=256, intermediate_size=512, num_hidden_layers
 class Flags:
     """The trainers' flags that a step reads."""
     pack, checkpointing, compile, cpu_offload, micro_tokens, micro_batch = "tree", "none", False, False, 16384, 0
-    loss, beta, nll, lr = "dpo", 0.1, 0.01, 2e-7
+    loss, beta, nll, lr, dtype = "dpo", 0.1, 0.01, 2e-7, "float32"
 
 
 def pairs(tp, turns=8, first=250, last=1500, action=60, seed=0):
@@ -57,6 +57,7 @@ def make_model(shape, folder):
                          tie_word_embeddings=shape == "1B", **SHAPES[shape])
     with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
         LlamaForCausalLM._from_config(config, dtype=torch.bfloat16).save_pretrained(folder)
+    torch.cuda.empty_cache()    # the rows, processes of their own, need it
 
 
 def run_row(shape, row, folder, steps):
