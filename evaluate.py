@@ -63,7 +63,7 @@ from tqdm import tqdm
 
 from sandbox import (
     ANSWER_MARK, COSTS, OUTPUT_MARK, Output, Sandbox, agent_turns, check_path, die, fingerprint, monte_carlo_returns,
-    number, read, whole)
+    number, read, sign_of_end, whole)
 
 VIEWS = ("page", "centre")
 
@@ -300,9 +300,9 @@ def score(args):
     out = Output(args.out, {"domain": domain, **{flag: getattr(args, flag) for flag in flags}}, inputs, args.overwrite)
     trajectories = functools.partial(read, args.input, "trajectory", domain, unique=True, each=with_tests)
     count = sum(1 for _ in trajectories())    # every line can be read, before anything is written
-    finished = args.input.with_name(args.input.stem.removesuffix(".trajectories") + ".rollout.json")
-    begun = args.input.with_suffix(".settings.json").exists() and "reward" not in next(trajectories())
-    if begun and not finished.exists():
+    first = next(trajectories())
+    ours = args.input.with_suffix(".settings.json").exists() and first.get("model") != "released" and "reward" not in first
+    if ours and not sign_of_end(args.input).exists():
         print(f"{args.input}: rollout.py has not finished it, and short episodes come first: these {count:,} are no fair "
               "sample; the same rollout.py command continues")
     if len(out.done) == count:

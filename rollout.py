@@ -69,7 +69,8 @@ from types import SimpleNamespace
 from urllib.parse import urlsplit
 
 from sandbox import (
-    Output, agent_turns, die, fingerprint, first_line, merge_system, number, parse_response, read, whole)
+    Output, agent_turns, die, fingerprint, first_line, merge_system, number, parse_response, read, sign_of_end,
+    whole)
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")    # before torch comes: its idle threads sleep instead of spinning
 REPLY_LIMIT = {"backend": 400, "frontend": 1000}    # characters of a simulator's reply (paper, section 3)
@@ -892,7 +893,7 @@ def engine_flags(parser):
     add("--max-model-len", type=SIZE, default=0, metavar="TOKENS",
         help="tokens of context; 0 = the model's own, on a CPU at most 8192 (default: 0)")
     add("--gpu-memory-utilization", type=number(above=0, most=1), default=0.9, metavar="SHARE",
-        help="vLLM: share of each GPU's memory (default: 0.9, divided by the number of local models)")
+        help="vLLM: share of each GPU's memory (default: 0.9, which local models divide among them)")
     add("--tensor-parallel-size", type=COUNT, default=1, metavar="GPUS", help="vLLM: GPUs per copy (default: 1)")
     add("--data-parallel-size", type=COUNT, default=1, metavar="COPIES", help="vLLM: copies of the model (default: 1)")
     add = parser.add_argument_group(
@@ -958,8 +959,7 @@ def main():
     before = len(output.done)
     if before or not todo:
         print(f"{args.out}: {f'continuing after {before}' if todo else f'nothing left to do, {before}'} records")
-    # The sign that all is done: a run that was stopped leaves none.
-    finished = args.out.with_name(args.out.stem.removesuffix(".trajectories") + ".rollout.json")
+    finished = sign_of_end(args.out)
     metrics = roll_out(args, todo, output, finished) if todo else {"records": 0}
     if args.out.exists():
         rank = {key: n for n, key in enumerate(keys)}
@@ -1064,9 +1064,10 @@ def settings_of(args):
                 if name not in left_out and f"--{name}" not in inputs}
     models = [inputs[flag] for flag in ("--model", "--simulator", "--judge") if flag in inputs]
     settings["engine"] = " ".join(sorted({engine_of(model, args) for model in models}))
-    prompts = [not (args.candidates or args.continue_ or args.system) and system_prompt(args),    # those that are used
-               "--simulator" in inputs and [SIMULATOR_PROMPT[args.domain], VISION_PROMPT, NO_REPLY],
-               "--judge" in inputs and JUDGE_PROMPT]
+    of_use = ((not (args.candidates or args.continue_ or args.system), [system_prompt(args)]),
+              ("--simulator" in inputs, [SIMULATOR_PROMPT[args.domain], VISION_PROMPT, NO_REPLY]),
+              ("--judge" in inputs, [JUDGE_PROMPT]))
+    prompts = [prompt for used, several in of_use if used for prompt in several]
     settings["prompts"] = hashlib.sha256(json.dumps(prompts).encode()).hexdigest()[:16]
     # A server may come back at another address: what model it has is in the records' fingerprints.
     return settings, {flag: path for flag, path in inputs.items() if not is_url(path)}
@@ -1119,7 +1120,7 @@ def parse_args():
     add("--simulator-max-tokens", type=COUNT, default=256, help="new tokens per reply of a model; eight times as many "
         "where these are not enough, as for one that thinks (default: 256)")
     add("--concurrency", type=SIZE, default=0, help="episodes (or trajectories) in flight; 0 = 32 with a server as the "
-        f"agent, else {IN_FLIGHT}, with --candidates {CANDIDATES_IN_FLIGHT} (default: 0)")
+        f"agent, else {IN_FLIGHT}, with --candidates {CANDIDATES_IN_FLIGHT}, for each of --data-parallel-size (default: 0)")
     engine_flags(p)
     args = p.parse_args()
     refuse_misplaced(p, args)

@@ -1170,6 +1170,11 @@ class Output:
                 out.writelines(ordered)
 
 
+def sign_of_end(path):
+    """The file that rollout.py writes beside its output when all is done; a run that was stopped leaves none."""
+    return Path(path).with_name(Path(path).stem.removesuffix(".trajectories") + ".rollout.json")
+
+
 def parse_response(text):
     """A response as (content: what enters the dialogue, the answer or None).
 

@@ -62,7 +62,7 @@ $(foreach n,$(SIZES),$(eval critic-without-c-$n := $(CRITIC) --context without-c
 critic-full-1600        := $(CRITIC) --in $(RUN)/all.scored.jsonl
 critic-without-c-1600   := $(critic-full-1600) --context without-c
 critic-full-800         := $(CRITIC) --in $(RUN)/twice.scored.jsonl
-# Less of the NLL term, in which Eq. 2 could hide: the demo's weight is 2, the paper's 0.01.
+# Less of the NLL term, which could do Eq. 2's work: the demo's weight is 2, the paper's 0.01.
 NLL                     := 0.01 0.2
 $(foreach n,$(NLL),$(eval critic-full-nll-$n := $(CRITIC) --nll $n))
 $(foreach n,$(NLL),$(eval critic-without-c-nll-$n := $(CRITIC) --nll $n --context without-c))
@@ -360,7 +360,7 @@ nll:     $(call ranked,full without-c likelihood-alone $(LESS_NLL)) $(call both,
 grid:    $(patsubst %,$(RUN)/grid/%.val.metrics.json,$(GRID))
 equal:   $(call tested,base $(AT_EQUAL_COST))
 with-c:  $(call tested,base policy-full policy-without-c)
-once:    $(call both,base policy-full policy-without-c once-rejection once-dpo)
+episodes: $(call both,base policy-full policy-without-c once-rejection once-dpo)
 little:  $(call tested,$(LITTLE))
 beside:  $(call tested,$(BESIDE))
 upper:   $(call tested,$(RETURNS))
@@ -410,7 +410,7 @@ report:
 	$(call compare,at equal cost,$(AT_EQUAL_COST) base)
 	$(if $(filter wide,$(WORLD)),$(call compare,learning from a weaker base (Table 4),base $(STRONGER)))
 	$(call compare,critics of 50 tasks,$(LITTLE))
-	$(call compare,critics with less of the NLL term,policy-full policy-without-c policy-likelihood-alone $(WITH_LESS_NLL))
+	$(if $(wildcard $(OF)/policy-full-nll-0.2),$(call compare,critics with less of the NLL term,policy-full policy-without-c policy-likelihood-alone $(WITH_LESS_NLL)))
 	$(call compare,other rankings and losses,policy-full $(RETURNS) $(BESIDE) $(TABLE3))
 	$(call compare,three rounds instead of one,$(ONCE) $(ITERATED) $(STALE))
 	$(call compare,and imitation after one round,$(IMITATED))
@@ -418,5 +418,5 @@ report:
 	$(call compare,settings that two tuning seeds would choose,policy-full once-dpo once-dpo-6 twice-dpo twice-dpo-6)
 	$(call compare,200 tasks and as much training,sweet-of-200 rejection-of-200 dpo-of-200 $(LONGER))
 	$(call compare,by amount of data (Fig. 3b),policy-full once-rejection once-dpo $(BY_AMOUNT) $(DOUBLED),amounts)
-.PHONY:  report critics world truth surface many table3 nll grid equal with-c once little beside upper heads best amounts \
+.PHONY:  report critics world truth surface many table3 nll grid equal with-c episodes little beside upper heads best amounts \
          of-200 doubled longer second weaker rounds stale imitated greedy half $(foreach at,greedy half,$(at)-heads $(at)-rounds $(at)-amounts $(at)-longer)

@@ -192,7 +192,7 @@ def main():
         annotate(args, device)
         return finish()
     inputs = {"--in": args.input, "--model": args.model}
-    settings = from_rank0(lambda: checked_settings(args, inputs, without_effect(args)))
+    settings = from_rank0(lambda: checked_settings(args, inputs, unheeded(args)))
     if settings is None:
         return finish()
     tokenizer = load_tokenizer(args.model, args.pictures)
@@ -256,7 +256,7 @@ def annotate(args, device):
     found = [(record, turns) for key, record, turns in records if key not in output.done]
     what = f"{len(found)} {'turns' if of_turns else 'trajectories'} with {sum(len(turns) for _, turns in found)}"
     while found:
-        now, found = found[:portion()], found[portion():]
+        now, found = found[:portion_size()], found[portion_size():]
         advantages = iter(critic.advantages([turn for _, turns in now for turn in turns]))
         for record, _ in now:
             said = [{**m, "advantage": round(next(advantages), 6)} if of_turns or m["role"] == "assistant" else m
@@ -523,8 +523,9 @@ def hold_out(items, share, seed):
 def load_tokenizer(path, pictures=False):
     """The tokenizer of a model, which must have a chat template; of an image-text model its processor, which also cuts
     pictures into patches."""
+    # A hub's name has one slash at most: what has more is a folder.
     if not (Path(path) / "config.json").is_file() and (Path(path).is_dir() or str(path).count("/") > 1):
-        die(f"{path}: no model is there; train it first, or name another with --model")    # nor is it a hub's name
+        die(f"{path}: no model is there; train it first, or name another")
     try:
         tokenizer = (transformers.AutoProcessor if pictures else transformers.AutoTokenizer).from_pretrained(path)
     except (ImportError, OSError, ValueError, TypeError, KeyError) as error:
@@ -945,8 +946,9 @@ class Scorer(nn.Module):
             hidden = self.lm.base_model(**inputs, use_cache=False).last_hidden_state              # (R, T, D)
             return self.values(hidden[inputs["attention_mask"].bool()])                           # (N,)
         config = self.lm.config.get_text_config()
-        if batch.attention is not None and batch.ids.is_cuda:  # now: a compiled layer that checkpointing computes again
-            for window in {None, getattr(config, "sliding_window", None)}:  # must find what it found before
+        if batch.attention is not None and batch.ids.is_cuda:
+            # Before the layers run: one that is compiled and computed again (--checkpointing) must meet the same masks.
+            for window in {None, getattr(config, "sliding_window", None)}:
                 batch.attention.block_mask(window)
         with torch.autocast("cpu", torch.bfloat16, enabled=self.bf16):  # the residual stream stays float32
             hidden = self.lm.base_model(**batch.inputs).last_hidden_state.flatten(0, 1)
@@ -1029,7 +1031,7 @@ def reference_logps(path, sequences, device, args):
 # ---- The critic as the other stages use it
 
 
-def portion():
+def portion_size():
     """So many turns, or trajectories, are scored and saved at a time: minutes of work, since models load for each."""
     return 6000 * world() if torch.cuda.is_available() else 2000
 
@@ -1072,8 +1074,8 @@ class Critic:
             known = note.get("reference_fingerprint")
             self.reference = next((place for place in places if known in (None, fingerprint(place))), None)
             if not self.reference:
-                die(f"{path} was trained from another model than now is in {' or '.join(dict.fromkeys(places))}; put it "
-                    f"back (or its path into {file}), or train the critic again")
+                die(f"{path} was trained from a model that is no longer {' or '.join(dict.fromkeys(places))}; put it back "
+                    f"(or its path into {file}), or train the critic again")
         self.reference_with_c = self.with_c and not reference_without_c
         self.pictures = Path(path).parent / "cache" / "pictures" if note.get("pictures") else None
         self.tokenizer = load_tokenizer(path, self.pictures)
@@ -1291,13 +1293,13 @@ def micro_batches(items, sequences, args, most=0):
     longest = lambda item: max(len(sequences[i].ids) for i in item.chosen + item.rejected)
     trees = args.pack == "tree" and not sequences[0].view
     cost = tree_tokens if trees else lambda part: len(part) * max(len(s.ids) for s in part)
-    if trees and (world() == 1 or len({item.group[:1] for item in items}) < len(items)):
-        # neighbours share most: a rank takes a stretch of them
+    related = len({item.group[:1] for item in items}) < len(items)    # some are of one task or trajectory
+    if trees and (related or world() == 1):  # neighbours share most: a rank takes a stretch of them
         ordered = sorted(items, key=lambda item: (repr(item.group), item.chosen))
         until = np.cumsum([longest(item) for item in ordered])
         rank_of = (until - 1) * world() // until[-1]
         portions = [[item for item, r in zip(ordered, rank_of) if r == n] for n in range(world())]
-    else:
+    else:  # nothing is shared: as much work for each rank
         ordered = sorted(items, key=longest)
         portions = [ordered[n::world()] for n in range(world())]
     fits = lambda part: (not most or len(part) <= most) and cost(of(part)) <= args.micro_tokens
@@ -1398,10 +1400,10 @@ NOT_SETTINGS = {  # flags that decide where files lie, how fast it goes and what
 signals = []  # the signals that asked the run to stop
 
 
-def checked_settings(args, inputs, without_effect, outputs={}):
+def checked_settings(args, inputs, unheeded, outputs={}):
     """What decides the result: flags, and the content of the inputs. None if --out is complete with just these.
 
-    inputs, outputs: {flag: path}; --out may hold none of them. without_effect: flags that this run does not heed.
+    inputs, outputs: {flag: path}; --out may hold none of them. unheeded: flags that change nothing in this run.
     Exits if --out was begun with other settings or is somebody else's; writes nothing. Rank 0 calls it for all.
     """
     out = Path(args.out)
@@ -1411,7 +1413,7 @@ def checked_settings(args, inputs, without_effect, outputs={}):
             die(f"--out {out} is or holds {name} ({path}); name another folder with --out")
     check_path(out / "metrics.jsonl")
     check_path(out.parent / "cache" / "reference")
-    left_out = {*NOT_SETTINGS, *without_effect, *([] if args.held_out else ["held_out_every"])}
+    left_out = {*NOT_SETTINGS, *unheeded, *([] if args.held_out else ["held_out_every"])}
     settings = {"script": Path(sys.argv[0]).stem,
                 **{name: value for name, value in vars(args).items() if name not in left_out},
                 **{f"content of {flag}": fingerprint(path) for flag, path in inputs.items()}}
@@ -1680,9 +1682,9 @@ def training_flags(parser, lr, epochs, batch_size):
     flag("--overwrite", "start again and replace the output", action="store_true")
 
 
-def parse_with_defaults(parser, defaults, without_effect):
+def parse_with_defaults(parser, defaults, idle):
     """Parse twice: some flags' defaults depend on what others say. defaults(args, run folder, is it pages): a dict;
-    without_effect(args): names of flags that change nothing, of which those that were given are named."""
+    idle(args): names of flags that change nothing; those of them that were given are named."""
     args = parser.parse_args()
     pages = args.domain == "frontend"
     pairs = {"pair_rule": "all", "min_gap": 0.1} if pages else {"pair_rule": "best-vs-lower", "min_gap": 0.0}
@@ -1690,13 +1692,13 @@ def parse_with_defaults(parser, defaults, without_effect):
     args = parser.parse_args()
     if args.keep_best and not args.held_out:
         die("--keep-best chooses by the loss on held-out tasks: give it a share of them, such as --held-out 0.05")
-    for name in without_effect(args):
+    for name in idle(args):
         if getattr(args, name) != parser.get_default(name) and os.environ.get("RANK", "0") == "0":
             print(f"--{name.replace('_', '-')} changes nothing in this run (see --help)")
     return args
 
 
-def without_effect(args):
+def unheeded(args):
     """Flags that the head does not heed."""
     return {"log-ratio": (), "regression": ("nll",)}.get(
         args.head, ("nll", "beta", "advantage", "pair_rule", "min_gap", "pairs_per_task"))
@@ -1728,7 +1730,7 @@ def parse_args():
         "out": f"{run}/train.annotated.jsonl" if args.annotate else f"{run}/critic", "lr": 2e-7,
         "epochs": 8 if pages else 4, "batch_size": 8,
         "pictures": pages and args.head == "regression"},    # no flag: whether the critic sees pages
-        without_effect)
+        unheeded)
 
 
 if __name__ == "__main__":

@@ -23,8 +23,8 @@ is theirs), one pair a turn is drawn (--pairs-per-turn 4 is theirs), without rep
 
 Reads   runs/RUN_NAME/train.candidates.jsonl and runs/RUN_NAME/critic/ (sweet), train.scored.jsonl (baselines), or
         demonstrations (sft); the seed model. --in may also be a file of pairs, which is trained on as it is.
-Writes  runs/RUN_NAME/train.pairs.jsonl (sweet) and runs/RUN_NAME/policy/: the model in Hugging Face format, cost.json
-        (what it took), settings.json, metrics.jsonl, checkpoints/. The critic's advantages are kept in
+Writes  runs/RUN_NAME/train.pairs.jsonl (sweet; with --out OUT.pairs.jsonl) and runs/RUN_NAME/policy/: the model in
+        Hugging Face format, cost.json (what it took), settings.json, metrics.jsonl, checkpoints/. The critic's advantages are kept in
         runs/RUN_NAME/cache/, so other DPO settings do not score again.
 
     python train_policy.py                                              # one process, CPU or one GPU
@@ -54,7 +54,7 @@ from train_critic import (
     Critic, Item, accumulate, adder, begin_training, candidate_turns, check_dialogue,
     checked_settings, collate_items, digest, evaluate, finish, first_tasks, from_rank0, half_squared_log_ratio, holds,
     items_of, join_turns, learning_rate, load_model, load_tokenizer, micro_batches, open_log,
-    optimizer_step, pair_tasks, parse_with_defaults, portion, put_c_in_front, rank, read_trajectories,
+    optimizer_step, pair_tasks, parse_with_defaults, portion_size, put_c_in_front, rank, read_trajectories,
     reference_logps, response_of, save_model, save_or_stop, say, segment_sum, split_items, start_process_group,
     step_items, step_metrics, tokenise, training_flags, turns_of, world)
 
@@ -133,7 +133,7 @@ def main():
             check_path(args.pairs, inputs.values())
             if Path(args.pairs).exists() and not holds(args.pairs, "chosen"):
                 die(f"{args.pairs} exists and holds no pairs; name another file with --pairs")
-        return checked_settings(args, inputs, without_effect(args), {"--pairs": args.pairs} if ranked else {})
+        return checked_settings(args, inputs, unheeded(args), {"--pairs": args.pairs} if ranked else {})
 
     settings = from_rank0(check)
     if settings is None:
@@ -254,7 +254,7 @@ def score_candidates(found, args, device):
     if result:
         say(f"advantages of {len(result)} of {len(found)} turns: taken from {file}")
     while len(result) < len(found):
-        part = found[len(result):len(result) + portion()]
+        part = found[len(result):len(result) + portion_size()]
         values = iter(critic.advantages([turn for _, turns in part for turn in turns]))
         result += [[round(next(values), 7) for _ in turns] for _, turns in part]
         if rank() == 0:
@@ -468,7 +468,7 @@ METHODS = {  # what a method's flags default to (the paper's Table 5, which has 
 }
 
 
-def without_effect(args):
+def unheeded(args):
     """Flags that the method does not heed."""
     return sorted(set().union(*(method["uses"] for method in METHODS.values())) - METHODS[args.method]["uses"])
 
@@ -514,12 +514,12 @@ def parse_args():
         if tiny and args.method != "sft":
             die(f"--model tiny starts from nothing and goes with --method sft only; {args.method} needs a trained one")
         return {"input": f"{run}/{method['input']}" if method["input"] else f"data/{args.domain}/demonstrations.jsonl",
-                "model": f"{run}/base", "critic": f"{run}/critic", "pairs": f"{args.out or f'{run}/train'}.pairs.jsonl",
+                "model": f"{run}/base", "critic": f"{run}/critic", "pairs": f"{Path(args.out or run / 'train')}.pairs.jsonl",
                 "out": f"{run}/{method['out']}", "lr": 1e-3 if tiny else 2e-7,  # a random model needs thousandths
                 "epochs": method["frontend_epochs" if pages else "epochs"], "batch_size": method["batch_size"],
                 "with_c": 0.33 if tiny else 0.0}
 
-    args = parse_with_defaults(parser, defaults, without_effect)
+    args = parse_with_defaults(parser, defaults, unheeded)
     if args.critic == "monte-carlo":
         args.critic = str(Path("runs") / args.run_name / "train.continuations.scored.jsonl")
     return args

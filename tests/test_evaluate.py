@@ -125,6 +125,9 @@ def test_of_a_rollout_that_was_stopped_it_says_so(tmp_path):
     (tmp_path / "a.trajectories.settings.json").write_text("{}")
     assert "has not finished it" in run(tmp_path, "--in", "a.trajectories.jsonl").stdout
     assert "has not finished it" not in run(tmp_path, "--in", "a.scored.jsonl").stdout    # scored again
+    write(tmp_path / "b.jsonl", [trajectory(0, RIGHT, model="released")])
+    (tmp_path / "b.settings.json").write_text("{}")
+    assert "has not finished it" not in run(tmp_path, "--in", "b.jsonl").stdout    # generate_tasks.py wrote it
     (tmp_path / "a.rollout.json").write_text("{}")
     assert "has not finished it" not in run(tmp_path, "--in", "a.trajectories.jsonl").stdout
 

@@ -1103,7 +1103,7 @@ def test_advantages_are_relative_to_the_model_that_the_critic_was_trained_from(p
     assert "still/critic.json is not what train_critic.py writes" in refusal(train_policy, *still)
     perturbed("base", "moved")
     os.replace("moved/model.safetensors", "base/model.safetensors")
-    assert "critic was trained from another model than now is in base; put it back" in refusal(
+    assert "critic was trained from a model that is no longer base; put it back" in refusal(
         train_critic, "--annotate", "scored.jsonl", "--critic", "critic", "--out", "late.jsonl")
 
 
@@ -1116,7 +1116,7 @@ def test_a_run_may_be_moved(place):
     code, _, error = call(train_critic, "--annotate", "scored.jsonl", "--critic", "runs/critic", "--out", "a.jsonl")
     assert code == 0, error
     shutil.rmtree("runs/base")
-    assert "runs/critic was trained from another model than now is in base or runs/base" in refusal(
+    assert "runs/critic was trained from a model that is no longer base or runs/base" in refusal(
         train_critic, "--annotate", "scored.jsonl", "--critic", "runs/critic", "--out", "b.jsonl")
 
 
@@ -1455,7 +1455,7 @@ def test_annotated_portions_are_saved_as_they_come_and_candidates_need_a_name(pl
     seeming_critic()
     flags = ["--annotate", "scored.jsonl", "--critic", "critic", "--model", "base", "--out"]
     assert call(train_critic, *flags, "whole.jsonl")[0] == 0
-    monkeypatch.setattr(train_critic, "PORTION", 7)
+    monkeypatch.setattr(train_critic, "portion_size", lambda: 7)
     advantages, calls = train_critic.Critic.advantages, []
 
     def twice(self, turns):

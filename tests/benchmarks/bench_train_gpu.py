@@ -80,8 +80,7 @@ def run_row(shape, row, folder, steps):
         wait()
         start, flops, computed, scored, loss = time.perf_counter(), 0, 0, 0, 0.0
         parts = tp.micro_batches(items, sequences, args, args.micro_batch)
-        for n, part in enumerate(parts):
-            tp.reduce_at_the_end(model, n == len(parts) - 1)
+        for part in parts:
             if kind == "loop":  # padded rows, whole logits in float32
                 of = [i for item in part for i in item.chosen + item.rejected]
                 batch = tp.collate([sequences[i] for i in of], list(range(len(of))), len(of), device, "none",
