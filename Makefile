@@ -218,8 +218,8 @@ demo-seeds: .venv/ready
 
 # ------------------------------------------------------------------------------------------------ study
 WORLD ?= four
-CELLS ?= surface table3 nll equal beside upper heads best amounts doubled longer second rounds stale imitated greedy half \
-         greedy-heads greedy-rounds greedy-amounts half-heads half-rounds half-amounts half-longer
+CELLS ?= surface table3 nll equal beside upper heads best amounts doubled longer second rounds stale imitated greedy \
+         half greedy-heads greedy-rounds greedy-amounts half-heads half-rounds half-amounts half-longer
 study: .venv/ready
 	for seed in $(or $(SEEDS),11 12 13 14 15); do \
 	  $(MAKE) -f study.mk -j$(JOBS) $(CELLS) SEED=$$seed NAME=study/$(WORLD)/$$seed || exit; done

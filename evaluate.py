@@ -300,11 +300,11 @@ def score(args):
     out = Output(args.out, {"domain": domain, **{flag: getattr(args, flag) for flag in flags}}, inputs, args.overwrite)
     trajectories = functools.partial(read, args.input, "trajectory", domain, unique=True, each=with_tests)
     count = sum(1 for _ in trajectories())    # every line can be read, before anything is written
-    first = next(trajectories())
-    ours = args.input.with_suffix(".settings.json").exists() and first.get("model") != "released" and "reward" not in first
+    first, ours = next(trajectories()), args.input.with_suffix(".settings.json").exists()
+    ours = ours and first.get("model") != "released" and "reward" not in first
     if ours and not sign_of_end(args.input).exists():
-        print(f"{args.input}: rollout.py has not finished it, and short episodes come first: these {count:,} are no fair "
-              "sample; the same rollout.py command continues")
+        print(f"{args.input}: rollout.py has not finished it, and short episodes come first: these {count:,} are no "
+              "fair sample; the same rollout.py command continues")
     if len(out.done) == count:
         print(f"{args.out}: all {count:,} trajectories are scored already")
         return

@@ -553,7 +553,7 @@ Which message brings the assistant closer to the right final answer? Reply with 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Engines: `await generate(messages, n, seed, temperature, max_tokens)` gives n Responses, or raises Refused or Stop;
-# counts: a Counter of what the run is to report; close() ends it. A server also has an identity: what model answers there
+# counts: a Counter of what the run is to report; close() ends it; a server's identity is what model answers there
 
 
 class LocalEngine:
@@ -1120,7 +1120,7 @@ def parse_args():
     add("--simulator-max-tokens", type=COUNT, default=256, help="new tokens per reply of a model; eight times as many "
         "where these are not enough, as for one that thinks (default: 256)")
     add("--concurrency", type=SIZE, default=0, help="episodes (or trajectories) in flight; 0 = 32 with a server as the "
-        f"agent, else {IN_FLIGHT}, with --candidates {CANDIDATES_IN_FLIGHT}, for each of --data-parallel-size (default: 0)")
+        f"agent, else {IN_FLIGHT}, with --candidates {CANDIDATES_IN_FLIGHT}, times --data-parallel-size (default: 0)")
     engine_flags(p)
     args = p.parse_args()
     refuse_misplaced(p, args)

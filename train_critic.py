@@ -1074,8 +1074,8 @@ class Critic:
             known = note.get("reference_fingerprint")
             self.reference = next((place for place in places if known in (None, fingerprint(place))), None)
             if not self.reference:
-                die(f"{path} was trained from a model that is no longer {' or '.join(dict.fromkeys(places))}; put it back "
-                    f"(or its path into {file}), or train the critic again")
+                die(f"{path} was trained from a model that is no longer {' or '.join(dict.fromkeys(places))}; put it "
+                    f"back (or its path into {file}), or train the critic again")
         self.reference_with_c = self.with_c and not reference_without_c
         self.pictures = Path(path).parent / "cache" / "pictures" if note.get("pictures") else None
         self.tokenizer = load_tokenizer(path, self.pictures)

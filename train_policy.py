@@ -24,8 +24,8 @@ is theirs), one pair a turn is drawn (--pairs-per-turn 4 is theirs), without rep
 Reads   runs/RUN_NAME/train.candidates.jsonl and runs/RUN_NAME/critic/ (sweet), train.scored.jsonl (baselines), or
         demonstrations (sft); the seed model. --in may also be a file of pairs, which is trained on as it is.
 Writes  runs/RUN_NAME/train.pairs.jsonl (sweet; with --out OUT.pairs.jsonl) and runs/RUN_NAME/policy/: the model in
-        Hugging Face format, cost.json (what it took), settings.json, metrics.jsonl, checkpoints/. The critic's advantages are kept in
-        runs/RUN_NAME/cache/, so other DPO settings do not score again.
+        Hugging Face format, cost.json (what it took), settings.json, metrics.jsonl, checkpoints/. The critic's
+        advantages are kept in runs/RUN_NAME/cache/, so other DPO settings do not score again.
 
     python train_policy.py                                              # one process, CPU or one GPU
     torchrun --nproc-per-node 8 train_policy.py --model meta-llama/Llama-3.1-8B-Instruct
@@ -51,12 +51,11 @@ import transformers
 from sandbox import (
     ANSWER_MARK, check_path, die, fingerprint, first_line, monte_carlo_returns, number, parse_response, read, whole)
 from train_critic import (
-    Critic, Item, accumulate, adder, begin_training, candidate_turns, check_dialogue,
-    checked_settings, collate_items, digest, evaluate, finish, first_tasks, from_rank0, half_squared_log_ratio, holds,
-    items_of, join_turns, learning_rate, load_model, load_tokenizer, micro_batches, open_log,
-    optimizer_step, pair_tasks, parse_with_defaults, portion_size, put_c_in_front, rank, read_trajectories,
-    reference_logps, response_of, save_model, save_or_stop, say, segment_sum, split_items, start_process_group,
-    step_items, step_metrics, tokenise, training_flags, turns_of, world)
+    Critic, Item, accumulate, adder, begin_training, candidate_turns, check_dialogue, checked_settings, collate_items,
+    digest, evaluate, finish, first_tasks, from_rank0, half_squared_log_ratio, holds, items_of, join_turns,
+    learning_rate, load_model, load_tokenizer, micro_batches, open_log, optimizer_step, pair_tasks, parse_with_defaults,
+    portion_size, put_c_in_front, rank, read_trajectories, reference_logps, response_of, save_model, save_or_stop, say,
+    segment_sum, split_items, start_process_group, step_items, step_metrics, tokenise, training_flags, turns_of, world)
 
 # ---- The mathematics
 
@@ -514,8 +513,8 @@ def parse_args():
         if tiny and args.method != "sft":
             die(f"--model tiny starts from nothing and goes with --method sft only; {args.method} needs a trained one")
         return {"input": f"{run}/{method['input']}" if method["input"] else f"data/{args.domain}/demonstrations.jsonl",
-                "model": f"{run}/base", "critic": f"{run}/critic", "pairs": f"{Path(args.out or run / 'train')}.pairs.jsonl",
-                "out": f"{run}/{method['out']}", "lr": 1e-3 if tiny else 2e-7,  # a random model needs thousandths
+                "model": f"{run}/base", "critic": f"{run}/critic", "out": f"{run}/{method['out']}",
+                "pairs": f"{Path(args.out or run / 'train')}.pairs.jsonl", "lr": 1e-3 if tiny else 2e-7,  # a random model needs thousandths
                 "epochs": method["frontend_epochs" if pages else "epochs"], "batch_size": method["batch_size"],
                 "with_c": 0.33 if tiny else 0.0}
 
