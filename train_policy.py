@@ -514,7 +514,8 @@ def parse_args():
             die(f"--model tiny starts from nothing and goes with --method sft only; {args.method} needs a trained one")
         return {"input": f"{run}/{method['input']}" if method["input"] else f"data/{args.domain}/demonstrations.jsonl",
                 "model": f"{run}/base", "critic": f"{run}/critic", "out": f"{run}/{method['out']}",
-                "pairs": f"{Path(args.out or run / 'train')}.pairs.jsonl", "lr": 1e-3 if tiny else 2e-7,  # a random model needs thousandths
+                "pairs": f"{Path(args.out or run / 'train')}.pairs.jsonl",
+                "lr": 1e-3 if tiny else 2e-7,  # a random model needs thousandths
                 "epochs": method["frontend_epochs" if pages else "epochs"], "batch_size": method["batch_size"],
                 "with_c": 0.33 if tiny else 0.0}
 
