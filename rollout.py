@@ -562,6 +562,7 @@ class LocalEngine:
     A library has a load(path, args, cuda) of its own, and a sample(requests), which goes on with these and with those
     before: [(name, [(token ids, log-probabilities, whether cut)])] of the requests that are finished.
     """
+    pool = ThreadPoolExecutor(1)    # of all models: two of vLLM's on a CPU that sample at once corrupt its memory
 
     def __init__(self, path, name, role, args, concurrency):
         import torch
@@ -571,7 +572,7 @@ class LocalEngine:
         own = context_of(path) or 8192
         self.context = min(own, args.max_model_len or (own if cuda else 8192))
         self.waiting, self.running, self.asked, self.counts = [], {}, 0, Counter()
-        self.pool, self.driver, self.closed = ThreadPoolExecutor(1), None, False
+        self.driver, self.closed = None, False
         try:
             self.load(path, args, cuda)
         except Exception as error:    # of many kinds: a damaged model.safetensors is a SafetensorError
@@ -618,7 +619,7 @@ class LocalEngine:
 
     def close(self):
         self.closed = True
-        self.pool.shutdown()
+        self.pool.submit(int).result()    # what is being sampled ends first
 
 
 class VLLMEngine(LocalEngine):
