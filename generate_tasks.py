@@ -1,25 +1,27 @@
-"""Tasks: a vague request, the hidden reference, ten hidden calls, and what a simulator may tell about them.
+"""Tasks: a vague request, the hidden reference, ten hidden calls, and what a simulated human may tell about them.
 
-`--source procedural` (the default) draws tasks from the FAMILIES below. A family is a request that leaves several
-details open (a field, a threshold, what happens on empty input), a code template with a slot for each, and a function
-that draws calls at the edges of the chosen values. A choice of one value for each detail is a *combination*: one task.
-Its split follows from a hash of (family, combination) alone: no combination of the test split occurs in train, whatever
-the seed. The ten calls are redrawn until *every* wrong value of *every* detail fails at least one of them, and run in
-the sandbox: all return, twice the same, not all equal, no None. `--request vague` hides even what the function is for.
+`--source procedural` (the default) composes tasks. A function is a short pipeline over a list of records: filter them,
+take what each is worth, combine, rank or group them, bound or join the result. Each step has details ("slots"); the
+request states some and leaves four to six open. Which question is useful must be read from this request. Some details
+exist only if another has a certain value: a cap only if the result has one. The ten calls are chosen so that every wrong
+value of every detail, and every program that differs from the reference in one place, fails at least one of them.
+
+A hash of the reference decides the split, whatever the seed. Another hash keeps a quarter of the compositions out of
+training: validation and test alternate between `seen` compositions with new values and `new` ones (key `half`).
+`--plain` words everything in one way and gives each detail its own keys, for a model that is trained from nothing.
 
 `--source llm` is the paper's way: a model reads a web excerpt (key `text`) and writes description, function and ten
-calls. Kept are those that run like procedural ones and are no near-duplicates of those before. Departure from the
-paper: its 10k + 1k tasks come from a 70B model; procedural ones need none, and a transformer trained from nothing can
-learn them. `--source colbench` reads released tasks or trajectories, and counts references that fail their own tests.
+calls. A task is kept if its reference runs, twice with the same results, and if it is no near-duplicate of an earlier
+one. Departure from the paper: its 10k + 1k tasks come from a 70B model; composed ones need none.
+`--source colbench` reads released tasks or trajectories, and counts references that fail their own tests.
 
 `--domain frontend` draws pages from PAGES: kinds of pages with hidden choices (palette, order, layout, texts), each
 rendered and kept if there is something to see. `--source websight` takes rows of WebSight v0.2 instead: neither an idea
 nor a page occurs in two splits (`--split-by row` cuts at row 10,000 as the release does, whatever the ideas).
 
-`--demonstrations N` writes dialogues of a scripted, imperfect agent on procedural tasks: it asks each detail with
-probability `--ask`, in random order, wastes turns with probability `--waste`, guesses the details that it did not ask
-(the purpose it knows, also with `--request vague`), and answers.
-On pages it shows one, hears the largest differences and puts right each with probability `--ask`.
+`--demonstrations N` writes dialogues of a scripted, imperfect agent on procedural tasks: it asks for each hidden detail
+with probability `--ask`, in random order, wastes turns with probability `--waste`, guesses what it did not ask, and
+answers. On pages it shows one, hears the largest differences and puts right each with probability `--ask`.
 
 Reads:  nothing; for demonstrations data/{domain}/{split}.jsonl; for the other sources the file named by --in
 Writes: data/{domain}/{train,val,test}.jsonl or data/{domain}/demonstrations.jsonl; beside each X.jsonl an
@@ -29,7 +31,7 @@ Writes: data/{domain}/{train,val,test}.jsonl or data/{domain}/demonstrations.jso
     python generate_tasks.py --demonstrations 8000 --ask 0.6
     python generate_tasks.py --source llm --in excerpts.jsonl --model http://localhost:8000/v1
     python generate_tasks.py --source colbench --split test --in released_test.jsonl
-    python generate_tasks.py --domain frontend --families shop,event,login,profile --train 1000 --val 0 --test 200
+    python generate_tasks.py --domain frontend --kinds shop,event,login,profile --train 1000 --val 0 --test 200
     python generate_tasks.py --domain frontend --demonstrations 3000 --max-turns 6
     python generate_tasks.py --domain frontend --source websight --in websight.parquet
 """
@@ -48,84 +50,185 @@ import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
-from datetime import date, timedelta
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from string import Template
+from typing import NamedTuple
 
 from tqdm import tqdm
 
-from sandbox import ANSWER_MARK, SCHEMA, Output, Sandbox, canonical, die, number, parse_response, read
+from records import ANSWER_MARK, SCHEMA, Output, die, number, parse_response, read
+from sandbox import Sandbox
 
 SPLITS = ("train", "val", "test")
-REDRAWS = 40  # draws of ten calls before a combination is given up
-BATCH = 1000  # most candidates that are handed to the threads at a time
+BATCH = 1000      # most candidates that are handed to the threads at a time
 SCHEMA["excerpt"] = ("what collects the excerpts", (), {"text": str})
 SCHEMA["row"] = ("an export of WebSight v0.2", (), {"llm_generated_idea": str, "text": str})
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# From a family (or a kind of page) and a choice of values to a task
+# Composed tasks: a function is a short pipeline over a list of records. A *composition* names its steps, the *slots* of
+# those steps are the details that a request states or leaves open, and a slot's value settles one reading.
 
-def split_of(family, values):
-    """Which split a combination belongs to: 72% train, 8% val, 20% test, by its hash alone (no seed)."""
-    h = hashed(json.dumps([family, *values])) % 100
+THEMES = {  # the records: (the key of a record's name, the keys of what can be added up or sorted by)
+    "orders": ("code", ["amount", "weight", "price"]),
+    "shifts": ("badge", ["hours", "pay", "miles"]),
+    "books": ("title", ["pages", "copies", "sales"]),
+    "games": ("match", ["points", "fouls", "goals"]),
+}
+KEYS = {  # slot -> the keys that it may name; with --plain each slot has its own, else all numbers and all labels mix
+    "field": ["age", "size", "days", "stock"],
+    "factor": ["count", "rate", "units"],
+    "second": ["rank", "level", "rating"],
+    "label": ["city", "region", "branch"],
+    "group": ["client", "team", "owner"],
+}
+PLACES = ["oslo", "lima", "rome", "bern", "cairo", "quito"]
+PEOPLE = ["anna", "bruno", "carla", "dino", "emma", "felix", "greta", "hugo", "ines", "jonas", "klara", "leo"]
+NAMES = """amber birch cedar delta ember fern grove hazel iris jade kelp lotus maple nova onyx pearl quartz raven sage
+    tulip umber violet willow yarrow""".split()
+SIDES = {"above": ">", "below": "<", "at least": ">=", "at most": "<="}
+
+FILTERS = ["limit", "label", "both", "none"]
+KINDS = {  # kind -> (its share of the tasks, what a record may be worth, what may be returned)
+    "total": (3, ["plain", "plus", "times", "cut"], ["number", "bounded"]),
+    "average": (3, ["plain", "plus", "times", "cut"], ["number", "bounded"]),
+    "ranked": (4, ["plain", "times"], ["first", "list", "text"]),
+    "grouped": (4, ["plain", "times", "ones"], ["first", "list", "text"]),
+}
+CONDITIONAL = {  # slot -> (the slot that it depends on, the value with which it exists)
+    "cap": ("bound", "a cap"),
+    "floor": ("bound", "a floor"),
+    "second": ("ties", "second"),
+    "many": ("part", "first"),
+}
+
+
+class Slot(NamedTuple):
+    """One detail of a function: how it is asked for, and what the human says of it."""
+    questions: list       # the first is the one that --plain uses
+    replies: object       # a list, in which {} is the value, or {value: list}
+    absent: str           # the reply where the function has no such detail
+
+
+SLOTS = {
+    "field": Slot(
+        ["Which number is limited?", "What is the limit on?", "Which key does the limit look at?"],
+        ['The limit is on "{}".', 'It is "{}" that is limited.', 'Look at "{}" for the limit.'],
+        "There is no limit."),
+    "side": Slot(
+        ["Which side of the limit counts?", "Above or below, and does the limit itself count?",
+         "Do the records at the limit count, and which side of it is kept?"],
+        ["Keep what is {} the limit.", "It has to be {} the limit.", "What counts is {} the limit."],
+        "There is no limit."),
+    "limit": Slot(
+        ["What is the limit?", "How high is the limit?", "Which number is the limit?"],
+        ["The limit is {}.", "I mean a limit of {}.", "It is limited at {}."],
+        "There is no limit."),
+    "label": Slot(
+        ["Which label is checked?", "Which label decides?", "Which key holds that word?"],
+        ['The label is "{}".', 'I mean the label "{}".', 'Look at the label "{}".'],
+        "No label decides what is kept."),
+    "which": Slot(
+        ["Are those kept or left out?", "Do those stay or go?", "Is it only those, or all but those?"],
+        {"only": ["Keep only those.", "Only those stay.", "Use those and no others."],
+         "not": ["Leave out those.", "Those go.", "Use all but those."]},
+        "No label decides what is kept."),
+    "word": Slot(
+        ["Which word is it?", "Which word do you mean?", "What does the label have to say?"],
+        ['The word is "{}".', 'I mean the word "{}".', 'It says "{}".'],
+        "No label decides what is kept."),
+    "value": Slot(
+        ["Which value do you mean?", "Which value is used?", "Which key holds the value?"],
+        ['The value is "{}".', 'I mean the value "{}".', 'Take "{}" as the value.'],
+        "Nothing is added up but the count."),
+    "factor": Slot(
+        ["What is it multiplied by?", "Times what?", "Which key is the factor?"],
+        ['Take it times "{}".', 'Multiply it by "{}".', 'The factor is "{}".'],
+        "Nothing is multiplied."),
+    "fee": Slot(
+        ["How large is the fee?", "What is the fee?", "How much is added to each?"],
+        ["The fee is {}.", "I mean a fee of {}.", "Add {} to each."],
+        "There is no fee."),
+    "cut": Slot(
+        ["Where is each one cut?", "At most how much counts of each?", "What is the most that one record counts?"],
+        ["Each one is cut at {}.", "Of each at most {} counts.", "Count each as {} at most."],
+        "Single records are not cut."),
+    "how": Slot(
+        ["How are they combined?", "Sum, largest or smallest?", "What is taken of them?"],
+        {"sum": ["Take the sum.", "I want the sum.", "Add them all up."],
+         "max": ["Take the largest.", "I want the largest.", "The largest of them."],
+         "min": ["Take the smallest.", "I want the smallest.", "The smallest of them."]},
+        "They are not combined to one number in another way than I said."),
+    "rounding": Slot(
+        ["Is it rounded up or down?", "How is it rounded?", "Which whole number is it, the next or the last?"],
+        ["Round it {}.", "I want it rounded {}.", "It is always rounded {}."],
+        "Nothing is rounded."),
+    "bound": Slot(
+        ["Does the result have bounds?", "Is the result bounded?", "Is there a cap or a floor?"],
+        {"none": ["It has no bounds.", "No, there are no bounds.", "Neither a cap nor a floor."],
+         "a cap": ["It has a cap.", "Yes, there is a cap.", "A cap, but no floor."],
+         "a floor": ["It has a floor.", "Yes, there is a floor.", "A floor, but no cap."]},
+        "It has no bounds."),
+    "cap": Slot(
+        ["What is the cap?", "How high is the cap?", "What is the highest result?"],
+        ["The cap is {}.", "I mean a cap of {}.", "The result is {} at most."],
+        "There is no cap."),
+    "floor": Slot(
+        ["What is the floor?", "How low is the floor?", "What is the lowest result?"],
+        ["The floor is {}.", "I mean a floor of {}.", "The result is {} at least."],
+        "There is no floor."),
+    "empty": Slot(
+        ["What if nothing is left?", "What if none are left?", "What comes back when there is no record?"],
+        ["Then return {} at once.", "With nothing left, return {} at once.", "Return {} at once, then."],
+        "Then the list is empty."),
+    "order": Slot(
+        ["Which end comes first?", "In which order are they sorted?", "Is it the largest or the smallest first?"],
+        ["The {} first.", "I want the {} first.", "Begin with the {}."],
+        "You may choose."),
+    "ties": Slot(
+        ["What if two are equal?", "How are ties settled?", "Which of two equals comes first?"],
+        {"earlier": ["Of equals the earlier leads.", "Then the earlier leads.", "Equals stay in their order."],
+         "later": ["Of equals the later leads.", "Then the later leads.", "Equals go in reverse order."],
+         "second": ["Of equals another number decides.", "Then another number decides.", "By another number."]},
+        "You may choose."),
+    "second": Slot(
+        ["Which number decides then?", "What is the other number?", "By which key are equals sorted?"],
+        ['The smaller "{}" leads.', 'Then the smaller "{}" leads.', 'Of equals the smaller "{}" comes first.'],
+        "There is no other number."),
+    "group": Slot(
+        ["What are the groups by?", "Which label makes the groups?", "What do the records of a group share?"],
+        ['The groups are by "{}".', 'I mean groups by "{}".', 'Group them by "{}".'],
+        "There are no groups."),
+    "alphabet": Slot(
+        ["What if two groups are equal?", "How are equal groups sorted?", "Which of two equal groups comes first?"],
+        ["Equal groups go from {}.", "Then they go from {}.", "Sort equal groups from {}."],
+        "You may choose."),
+    "part": Slot(
+        ["All or only the first?", "Do you want all of them?", "Is the whole list returned?"],
+        {"all": ["I want all of them.", "Return all of them.", "All, without end."],
+         "first": ["Only the first few.", "I want only the first few.", "No, the first few."]},
+        "There is only one."),
+    "many": Slot(
+        ["How many are returned?", "How many do you want?", "How many are the first few?"],
+        ["The first {}.", "I want the first {}.", "At most {} of them."],
+        "There is no such number."),
+    "between": Slot(
+        ["What stands between them?", "What separates them?", "How are they joined?"],
+        ["Put {} between them.", "I want {} between them.", "Join them with {}."],
+        "They are not joined to a text."),
+}
+
+
+def hashed(*what):
+    """A number from anything that JSON can write, the same in every process."""
+    return int.from_bytes(hashlib.sha256(json.dumps(what).encode("utf-8", "replace")).digest()[:8], "big")
+
+
+def split_of(*what):
+    """Which split something belongs to: 72% train, 8% val, 20% test, by its hash alone (no seed)."""
+    h = hashed(*what) % 100
     return "train" if h < 72 else "val" if h < 80 else "test"
-
-
-def hashed(text):
-    """A number from a text, the same in every process."""
-    return int.from_bytes(hashlib.sha256(text.encode("utf-8", "replace")).digest()[:8], "big")
-
-
-def fill(family, values):
-    """The template of a family with these values in its slots. A value may itself contain a slot, hence two rounds."""
-    slots = {d["name"]: d["values"][v] for d, v in zip(family["details"], values)}
-    return Template(Template(family["code"]).substitute(slots)).substitute(slots)
-
-
-def source_code(family, values):
-    return fill(FAMILIES[family], values).strip() + "\n"
-
-
-def page_source(kind, values):
-    from render import TAILWIND_TAG
-    return f"<!DOCTYPE html><html><head>{TAILWIND_TAG}</head>{fill(PAGES[kind], values)}</html>"
-
-
-def value_weights(d):
-    """How often each value of a detail is to occur; the first has the share `usual` where the detail gives one."""
-    n = len(d["values"])
-    return [d["usual"]] + [(1 - d["usual"]) / (n - 1)] * (n - 1) if d["usual"] else [1 / n] * n
-
-
-def combinations(family, split, seed):
-    """All combinations of a family in a split, in a random order in which likely ones tend to come first (weighted
-    sampling without replacement: sort by -log(u)/weight)."""
-    rng = random.Random(f"{seed} {family} order")
-    weights = [dict(zip(d["values"], value_weights(d))) for d in FAMILIES[family]["details"]]
-    keys = {values: -math.log(1 - rng.random()) / math.prod(w[v] for w, v in zip(weights, values))
-            for values in itertools.product(*weights)}
-    return sorted((values for values in keys if split_of(family, values) == split), key=keys.get)
-
-
-def draw_functions(families, split, seed):
-    """Yield (family, values), one of each family in turn, until all combinations of this split are used up."""
-    columns = [[(f, values) for values in combinations(f, split, seed)] for f in families]
-    return (c for row in itertools.zip_longest(*columns) for c in row if c is not None)
-
-
-def draw_pages(kinds, split, seed):
-    """Yield (kind, values), one of each kind in turn, each combination once, until all of this split are used up."""
-    rng, seen, spent = random.Random(f"{seed} {split} pages"), set(), Counter()
-    while kinds := [k for k in kinds if spent[k] < 2000]:  # draws in a row without a new combination
-        for kind in kinds:
-            values = tuple(rng.choice(list(c["values"])) for c in PAGES[kind]["details"])
-            spent[kind] += 1
-            if (kind, values) not in seen and split_of(kind, values) == split:
-                spent[kind] = 0
-                seen.add((kind, values))
-                yield kind, values
 
 
 def new_task(domain, about, truth, **more):
@@ -133,74 +236,413 @@ def new_task(domain, about, truth, **more):
     return {"task_id": None, "domain": domain, "problem_description": about, "ground_truth": truth, **more}
 
 
-def backend_draft(family, values, request="plain"):
-    """The task of a combination, without its calls. A vague request leaves open even what the function is to do."""
-    f, about = FAMILIES[family], FAMILIES[family]["about"]
-    chosen = list(zip(f["details"], values))
-    facts = [{"detail": d["name"], "keywords": d["keywords"], "question": d["question"],
-              "reply": d["reply"].format(v)} for d, v in chosen]
-    if request == "vague":
-        facts.insert(0, {"detail": "purpose", "question": "What is the function for?",
-                         "keywords": ["function", "purpose"], "reply": about})
-        about = "Write a function of " + ("two arguments." if "," in about[:about.index(")")] else "one argument.")
-    return new_task("backend", about, source_code(family, values), test_cases=None, source=f"procedural:{family}",
-                    details={d["name"]: v for d, v in chosen}, facts=facts)
+def half_of(composition):
+    """"new" for the quarter of the compositions that training never has, else "seen"."""
+    return "new" if hashed("compositions", *composition) % 4 == 0 else "seen"
 
 
-def page_draft(kind, values):
-    return new_task("frontend", PAGES[kind]["about"], page_source(kind, values), source=f"procedural:{kind}",
-                    details={d["name"]: v for d, v in zip(PAGES[kind]["details"], values)})
+def choices_of(composition, theme, plain):
+    """{slot: its values} for every slot that a composition may have, parents before the slots that depend on them."""
+    filters, kind, worth, out = composition
+    numbers = [*THEMES[theme][1], *KEYS["field"], *KEYS["factor"], *KEYS["second"]]
+    labels = [*KEYS["label"], *KEYS["group"]]
+
+    def keys(slot):
+        own = THEMES[theme][1] if slot == "value" else KEYS[slot]
+        return own if plain else labels if slot in ("label", "group") else numbers
+
+    found = {}
+    if filters in ("limit", "both"):
+        found |= {"field": keys("field"), "side": list(SIDES), "limit": [5, 10, 15, 20, 25, 30, 40, 50, 60, 80]}
+    if filters in ("label", "both"):
+        found |= {"label": keys("label"), "which": ["only", "not"], "word": PLACES}
+    if kind == "grouped":
+        found["group"] = keys("group")
+    if worth != "ones":
+        found["value"] = keys("value")
+    if worth == "times":
+        found["factor"] = keys("factor")
+    if worth == "plus":
+        found["fee"] = [6, 7, 8, 9]
+    if worth == "cut":
+        found["cut"] = [35, 45, 55, 65, 75]
+    if kind == "total":
+        found["how"] = ["sum", "max", "min"]
+    if kind == "average":
+        found["rounding"] = ["down", "up"]
+    if out == "bounded":
+        found |= {"bound": ["none", "a cap", "a floor"], "cap": [90, 110, 120, 140, 150], "floor": [12, 18, 24, 32, 48]}
+    if kind in ("ranked", "grouped"):
+        found["order"] = ["largest", "smallest"]
+    if kind == "ranked":
+        found |= {"ties": ["earlier", "later", "second"], "second": keys("second")}
+    if kind == "grouped":
+        found["alphabet"] = ["a to z", "z to a"]
+    if out in ("list", "text"):
+        found |= {"part": ["all", "first"], "many": [2, 3, 4]}
+    if out == "text":
+        found["between"] = ['", "', '"; "', '" - "', '" / "']
+    if out in ("number", "bounded"):
+        found["empty"] = ["0", "-1", "1", "100"]
+    if out in ("first", "text"):
+        found["empty"] = ['"none"', '"empty"', '"nobody"', '"missing"']
+    return found
 
 
-def wrong_values(family, values):
-    """Every combination that has exactly one detail wrong: (the detail's name, its values)."""
-    for i, d in enumerate(FAMILIES[family]["details"]):
-        for other in d["values"]:
-            if other != values[i]:
-                yield d["name"], values[:i] + (other,) + values[i + 1:]
+def all_compositions():
+    """Every composition with at least five slots that are not conditional, or else too little could be left open."""
+    found = []
+    for kind, (_, worths, outs) in KINDS.items():
+        for composition in itertools.product(FILTERS, [kind], worths, outs):
+            if len(choices_of(composition, "orders", True).keys() - CONDITIONAL.keys()) >= 5:
+                found.append(composition)
+    return found
 
 
-@lru_cache(maxsize=20000)
-def namespace(family, values):
-    """The namespace of the executed function. Our own templates only: nothing untrusted is ever run here."""
-    names = {}
-    exec(compile(source_code(family, values), family, "exec"), names)
-    return names
+COMPOSITIONS = all_compositions()
 
 
-def outputs(family, values, calls):
-    """What compiled calls return under these values, as bytes that the sandbox compares; exceptions by their names."""
-    names, results = namespace(family, values), []
-    for c in calls:
+def draw_values(composition, theme, plain, rng, known=()):
+    """A value for each slot of a task; those in `known` are given. No two slots name the same key."""
+    values = dict(known)
+    for slot, choices in choices_of(composition, theme, plain).items():
+        parent, needed = CONDITIONAL.get(slot, (None, None))
+        if slot not in values and (parent is None or values[parent] == needed):
+            taken = [values[other] for other in ("value", *KEYS) if other in values]
+            values[slot] = rng.choice([choice for choice in choices if choice not in taken])
+    return values
+
+
+def write_function(composition, theme, values):
+    """The reference: a line or two for each step of the pipeline."""
+    filters, kind, worth, out = composition
+    name = THEMES[theme][0]
+    lines = []
+    if "limit" in values:
+        lines += [f'rows = [r for r in rows if r["{values["field"]}"] {SIDES[values["side"]]} {values["limit"]}]']
+    if "word" in values:
+        sign = "==" if values["which"] == "only" else "!="
+        lines += [f'rows = [r for r in rows if r["{values["label"]}"] {sign} "{values["word"]}"]']
+    if "empty" in values:
+        lines += ["if not rows:", f"    return {values['empty']}"]
+    lines += {"total": total_lines, "average": average_lines, "ranked": ranked_lines, "grouped": grouped_lines}[kind](
+        worth_of_record(worth, values), name, values)
+    if "cap" in values:
+        lines += [f"out = min(out, {values['cap']})"]
+    if "floor" in values:
+        lines += [f"out = max(out, {values['floor']})"]
+    few = f"[:{values['many']}]" if "many" in values else ""
+    if out in ("number", "bounded"):
+        lines += ["return out"]
+    if out == "first":
+        lines += ["return names[0]"]
+    if out == "list":
+        lines += [f"return names{few}"]
+    if out == "text":
+        lines += [f"return {values['between']}.join(names{few})"]
+    return "def report(rows):\n" + "".join(f"    {line}\n" for line in lines)
+
+
+def worth_of_record(worth, values):
+    """What one record r is worth, as an expression."""
+    if worth == "ones":
+        return "1"
+    value = f'r["{values["value"]}"]'
+    if worth == "plus":
+        return f"{value} + {values['fee']}"
+    if worth == "times":
+        return f'{value} * r["{values["factor"]}"]'
+    if worth == "cut":
+        return f"min({value}, {values['cut']})"
+    return value
+
+
+def total_lines(value, name, values):
+    return [f"out = {values['how']}({value} for r in rows)"]
+
+
+def average_lines(value, name, values):
+    total = f"sum({value} for r in rows)"
+    return [f"out = {total} // len(rows)" if values["rounding"] == "down" else f"out = -(-{total} // len(rows))"]
+
+
+def ranked_lines(value, name, values):
+    reverse = ", reverse=True" if values["order"] == "largest" else ""
+    before = {"earlier": [], "later": ["rows = rows[::-1]"], "second": [
+        f'rows = sorted(rows, key=lambda r: r["{values.get("second")}"])']}
+    return [*before[values["ties"]], f"rows = sorted(rows, key=lambda r: {value}{reverse})",
+            f'names = [r["{name}"] for r in rows]']
+
+
+def grouped_lines(value, name, values):
+    reverse = ", reverse=True" if values["order"] == "largest" else ""
+    turned = ", reverse=True" if values["alphabet"] == "z to a" else ""
+    key = f'r["{values["group"]}"]'
+    return ["sums = {}", "for r in rows:", f"    sums[{key}] = sums.get({key}, 0) + {value}",
+            f"names = sorted(sums{turned})", f"names = sorted(names, key=sums.get{reverse})"]
+
+
+def write_request(composition, theme, values, stated, plain, rng):
+    """The task in plain words: what is stated of each step, and of the rest that it is there, or nothing at all."""
+    filters, kind, worth, out = composition
+    name = THEMES[theme][0]
+
+    def pick(*wordings):
+        return wordings[0] if plain else rng.choice(wordings)
+
+    def say(slot, known, *vague):
+        return known.format(values[slot]) if slot in stated else pick(*vague)
+
+    opening = "Write report(rows) for a list of {}." if plain else rng.choice([
+        "Write report(rows), where rows is a list of {}, each a dictionary.",
+        "I have a list of {}, which are dictionaries; write report(rows).",
+        "I need a function report(rows); rows are {}, as dictionaries."])
+    text = [opening.format(theme)]
+    if "limit" in values:
+        text.append(pick("Keep those with", "Use only those with", "What counts are those with") + " a limit on "
+                    + say("field", '"{}"', "one number", "some number") + ": "
+                    + say("side", "{} the limit", "on one side of the limit", "on a certain side of the limit")
+                    + say("limit", " {}", "") + ".")
+    if "word" in values:
+        rule = {"only": pick("Keep only those", "Use only those"), "not": pick("Leave out those", "Drop those")}
+        text.append((rule[values["which"]] if "which" in stated else pick("Mind those", "There is a rule for those"))
+                    + say("label", ' where the label "{}" is', " where a label is", " where some label is")
+                    + say("word", ' the word "{}".', " a certain word.", " one word."))
+    if "empty" in stated:
+        text.append(pick("If nothing is left, return {} at once.", "With nothing left, return {} at once.").format(
+            values["empty"]))
+    worth_words = say("value", 'the value "{}"', "a value", "some value") if "value" in values else ""
+    if worth == "plus":
+        worth_words += say("fee", " plus a fee of {} each", " plus a fee each")
+    if worth == "times":
+        worth_words += say("factor", ' times "{}"', " times another number", " times a factor")
+    if worth == "cut":
+        worth_words += say("cut", ", each one cut at {}", ", each one cut somewhere", ", each one cut")
+    order = f", the {values['order']} first" if "order" in stated else ""
+    if kind == "total":
+        how = {"sum": "sum", "max": "largest", "min": "smallest"}[values["how"]]
+        text.append(f"{pick('Take', 'I want')} the {how} of {worth_words}." if "how" in stated else
+                    f"{pick('Combine', 'Put together')} {worth_words}.")
+    if kind == "average":
+        text.append(f"{pick('Average', 'Take the average of')} {worth_words}, as a whole number"
+                    + (f", rounded {values['rounding']}." if "rounding" in stated else "."))
+    if kind == "ranked":
+        text.append(f"{pick('Sort them by', 'Order them by')} {worth_words}{order}.")
+    if kind == "grouped":
+        text.append(pick("Make groups", "Put them in groups") + say("group", ' by "{}"', " by a label") + ", "
+                    + (f"add up {worth_words}" if worth != "ones" else "count them")
+                    + f" in each, and sort the groups by that{order}.")
+    if "bound" in values and "bound" not in stated:
+        text.append(pick("The result may have bounds.", "Mind the bounds of the result."))
+    elif "bound" in values:
+        detail = {"none": "no bounds", "a cap": say("cap", "a cap of {}", "a cap") if "cap" in values else "",
+                  "a floor": say("floor", "a floor of {}", "a floor") if "floor" in values else ""}[values["bound"]]
+        text.append(f"{pick('The result has', 'It has')} {detail}.")
+    if "ties" in stated:
+        text.append("Of equals " + (say("second", 'the smaller "{}"', "the smaller of another number")
+                                    if values["ties"] == "second" else f"the {values['ties']}") + " leads.")
+    if "alphabet" in stated:
+        text.append(f"Equal groups go from {values['alphabet']}.")
+    thing = "group" if kind == "grouped" else f'"{name}"'
+    if out == "first":
+        text.append(pick("Return the first {}.", "I want the first {}.").format(thing))
+    if out in ("list", "text"):
+        which = "all" if values["part"] == "all" else "the first " + say("many", "{}", "few")
+        which = which if "part" in stated else "the"
+        form = "" if out == "list" else " as one text" + say("between", ", {} between them", "")
+        things = "groups" if kind == "grouped" else thing
+        text.append(f"{pick('Return', 'I want')} {which} {things}{form or ' in a list'}.")
+    return " ".join(text)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Ten calls that tell the reference from whatever is nearly it
+
+def draw_rows(theme, values, rng):
+    """Records near the edges: at the limit, with the word in question, worth the same as others, none at all."""
+    numbers = [*THEMES[theme][1], *KEYS["field"], *KEYS["factor"], *KEYS["second"]]
+    scale, size = rng.choice([12, 40, 90, 200]), rng.randint(0, 7)
+    places, people, shown = rng.sample(PLACES, 3), rng.sample(PEOPLE, 3), rng.sample(NAMES, size)
+    seconds = rng.sample(range(1, 60), size)
+    rows = []
+    for i in range(size):
+        row = {THEMES[theme][0]: shown[i]}
+        row |= {key: rng.choice(places) for key in KEYS["label"]}
+        row |= {key: rng.choice(people) for key in KEYS["group"]}
+        row |= {key: rng.randint(1, scale) for key in numbers}
+        if rows and rng.random() < 0.5:    # worth as much as another record
+            row |= {key: rng.choice([rows[-1], rng.choice(rows)])[key] for key in numbers}
+        if "limit" in values and rng.random() < 0.6:
+            row[values["field"]] = values["limit"] + rng.choice([-3, -1, 0, 0, 1, 7, 20])
+        if "word" in values and rng.random() < (0.5 if values["which"] == "only" else 0.3):
+            row[values["label"]] = values["word"]
+        if "second" in values:    # never equal: what then decides is no part of the task
+            row[values["second"]] = seconds[i]
+        rows.append(row)
+    return rows
+
+
+def mutants(code):
+    """Programs that differ from a program in one place: a comparison, a number, an operator, a function, a line."""
+    tree, found = ast.parse(code), []
+
+    def change(node, part, value):
+        before = getattr(node, part)
+        setattr(node, part, value)
+        found.append(ast.unparse(tree))
+        setattr(node, part, before)
+
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare):
+            for sign in (ast.Gt, ast.GtE, ast.Lt, ast.LtE, ast.Eq, ast.NotEq):
+                change(node, "ops", [sign()])
+        elif isinstance(node, ast.BinOp):
+            for sign in (ast.Add, ast.Sub, ast.Mult):
+                change(node, "op", sign())
+        elif isinstance(node, ast.Constant) and isinstance(node.value, bool):
+            change(node, "value", not node.value)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, int):
+            change(node, "value", node.value - 1)
+            change(node, "value", node.value + 1)
+        elif isinstance(node, ast.Name) and node.id in ("min", "max", "sum"):
+            for other in ("min", "max", "sum"):
+                change(node, "id", other)
+        if isinstance(getattr(node, "body", None), list) and len(node.body) > 1:
+            for i in range(len(node.body)):
+                change(node, "body", node.body[:i] + node.body[i + 1:])
+    return [mutant for mutant in dict.fromkeys(found) if mutant != ast.unparse(tree)]
+
+
+def with_one_wrong(composition, theme, values, plain):
+    """{(slot, wrong value): the program that is right but for this slot}."""
+    choices, found = choices_of(composition, theme, plain), {}
+    for slot in values:
+        for wrong in choices[slot]:
+            changed = values | {slot: wrong}
+            for child, (parent, needed) in CONDITIONAL.items():
+                if slot == parent and wrong == needed:
+                    changed[child] = choices[child][0]    # a cap where there is none: any will do
+                elif slot == parent:
+                    changed.pop(child, None)
+            if wrong != values[slot]:
+                found[slot, wrong] = write_function(composition, theme, changed)
+    return found
+
+
+def results_of(code, inputs):
+    """What a program made of our own templates returns for each list of records, as text; exceptions by their names."""
+    names, found = {}, []
+    exec(compile(code, "task", "exec"), names)
+    for rows in inputs:
         try:
-            results.append(canonical(eval(c, names)))
-        except Exception as e:
-            results.append(f"raised {type(e).__name__}")
-    return results
+            found.append(repr(names["report"](list(rows))))
+        except Exception as error:    # a mutant may do anything
+            found.append(type(error).__name__)
+    return found
 
 
-def draw_calls(task, seed):
-    """Give a draft ten calls that tell every wrong value of every detail from the right one. None, or why it fails."""
-    family, values, reason = task["source"].partition(":")[2], tuple(task["details"].values()), "calls alike"
-    rng, name = random.Random(f"{seed} {family} {values}"), re.search(r"def (\w+)", task["ground_truth"])[1]
-    for _ in range(REDRAWS):
-        drawn = FAMILIES[family]["draw"](rng, task["details"])
-        calls = [f"{name}({', '.join(map(repr, a if isinstance(a, tuple) else [a]))})" for a in drawn]
-        compiled = [compile(c, "call", "eval") for c in calls]
-        right = outputs(family, values, compiled)
-        if len(set(calls)) < 10 or len(set(right)) == 1:
-            continue
-        alike = (d for d, wrong in wrong_values(family, values) if outputs(family, wrong, compiled) == right)
-        if not (unseen := next(alike, None)):
-            task["test_cases"] = {str(i): c for i, c in enumerate(calls, 1)}
-            return None
-        reason = f"no calls show {family}.{unseen}"
-    return reason
+POOL = 60    # lists of records from which ten calls are chosen
 
 
-def check_backend(box, task, seed):
-    """Draw the calls of a draft and run it in the sandbox: (task, None, or why it is rejected)."""
-    return task, draw_calls(task, seed) or reference_fault(box, task)
+def choose_calls(composition, theme, values, plain, rng):
+    """(ten calls, None) that together fail every wrong value and every mutant, or (None, why there are none).
+
+    The calls are a greedy cover of the wrong programs by a pool of random inputs. Their results differ, so that a
+    constant answer passes one of them; two may be equal where ten different ones are not to be had.
+    """
+    inputs = [[]] + [draw_rows(theme, values, rng) for _ in range(POOL)]
+    code = write_function(composition, theme, values)
+    right = results_of(code, inputs)
+    wrong = with_one_wrong(composition, theme, values, plain) | {("mutant", m): m for m in mutants(code)}
+    shown_by = {}    # wrong program -> the inputs that show it
+    for name, program in wrong.items():
+        shown = {i for i, (a, b) in enumerate(zip(right, results_of(program, inputs))) if a != b}
+        if shown:
+            shown_by[name] = shown
+        elif name[0] != "mutant":
+            return None, f"no input shows a wrong value of {name[0]}"
+    chosen, times, left = [], Counter(), set(shown_by)
+    while len(chosen) < 10:
+        free = [i for i in range(len(inputs)) if i not in chosen]
+        free = [i for i in free if times[right[i]] == min(times[right[j]] for j in free)]
+        shows = Counter(itertools.chain.from_iterable(shown_by[name] for name in left))    # input -> how many it shows
+        best = max(free, key=lambda i: shows[i])
+        chosen.append(best)
+        times[right[best]] += 1
+        left -= {name for name in left if best in shown_by[name]}
+    if max(times.values()) > 1 and len(times) < 9:
+        return None, "results alike"
+    if left:
+        return None, "ten calls are too few"
+    return [f"report({inputs[i]!r})" for i in sorted(chosen)], None
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Tasks, and the dialogues of a scripted, imperfect agent
+
+def reply_of(slot, value, plain, rng):
+    """What the human says of a slot's value."""
+    replies = SLOTS[slot].replies
+    replies = replies[value] if isinstance(replies, dict) else replies
+    return (replies[0] if plain else rng.choice(replies)).format(value)
+
+
+def draw_open(values, rng):
+    """Four to six slots that the request leaves open, or None. Where a slot is open, so are those that depend on it."""
+    if len(values) < 4:
+        return None
+    opened = set(rng.sample(list(values), min(len(values), rng.choice([4, 5, 6]))))
+    opened |= {child for child, (parent, _) in CONDITIONAL.items() if child in values and parent in opened}
+    return opened if len(opened) <= 6 else None
+
+
+def draw_task(split, half, kinds, plain, rng):
+    """A task without its calls, or None where the draw belongs to another split or half, or leaves too much open."""
+    kind = rng.choices(kinds, [KINDS[kind][0] for kind in kinds])[0]
+    composition = rng.choice([one for one in COMPOSITIONS if one[1] == kind])
+    theme = rng.choice(list(THEMES))
+    values = draw_values(composition, theme, plain, rng)
+    opened = draw_open(values, rng)
+    reference = write_function(composition, theme, values)
+    if half_of(composition) != half or split_of(reference) != split or not opened:
+        return None
+    about = write_request(composition, theme, values, values.keys() - opened, plain, rng)
+    said = {slot: reply_of(slot, value, plain, rng) for slot, value in values.items()}
+    facts = [{"detail": slot, "question": SLOTS[slot].questions[0], "keywords": [], "reply": said[slot],
+              "implies": [CONDITIONAL[slot][0]] if CONDITIONAL.get(slot, (None,))[0] in opened else []}
+             for slot in values if slot in opened]
+    replies = {slot: said.get(slot) or SLOTS[slot].absent for slot in SLOTS if slot not in opened}
+    return new_task("backend", about, reference, test_cases=None, source=f"procedural:{kind}", half=half,
+                    composition=composition, theme=theme, plain=plain, details=values, facts=facts, replies=replies)
+
+
+def draw_tasks(split, kinds, plain, seed):
+    """Yield tasks of a split without their calls: independent draws, each reference once, until no new one is found.
+
+    Validation and test tasks are of `seen` and of `new` compositions in turn.
+    """
+    halves = ["seen"] if split == "train" else ["seen", "new"]
+    rngs = {half: random.Random(f"{seed} {split} {half}") for half in halves}
+    found = set()
+    for half in itertools.cycle(halves):
+        for _ in range(20_000):    # draws in a row without a new task
+            task = draw_task(split, half, kinds, plain, rngs[half])
+            if task and task["ground_truth"] not in found:
+                break
+        else:
+            return
+        found.add(task["ground_truth"])
+        yield task
+
+
+def check_task(box, task, seed):
+    """Give a task its calls and run its reference in the sandbox: (task, None, or why it is rejected)."""
+    rng = random.Random(f"{seed} {task['ground_truth']}")
+    calls, reason = choose_calls(task["composition"], task["theme"], task["details"], task["plain"], rng)
+    if reason:
+        return task, reason
+    task["test_cases"] = {str(number): call for number, call in enumerate(calls, 1)}
+    return task, reference_fault(box, task)
 
 
 def reference_fault(box, task):
@@ -209,45 +651,110 @@ def reference_fault(box, task):
     return f"reference: {bad[0]}" if bad else None
 
 
+def demonstrate(task, ask, waste, max_turns, rng):
+    """One dialogue of the scripted agent, as (dialogue_history, answer).
+
+    It asks for some open details, those that make others exist first, with wasted turns among them: a question that
+    it asked before, or one about a detail that is not open.
+    """
+    facts = {fact["detail"]: fact["reply"] for fact in task["facts"]}
+    asked = [slot for slot in facts if rng.random() < ask]
+    rng.shuffle(asked)
+    asked = parents_first(asked[:max_turns - 1])
+    exchanges, spare = [], max_turns - 1 - len(asked)    # (question, reply, what it told)
+    for slot in [*asked, None]:    # None: the turn that answers
+        while spare and rng.random() < waste:
+            spare -= 1
+            if exchanges and rng.random() < 0.5:
+                exchanges.append(rng.choice(exchanges))
+            else:
+                idle = rng.choice(list(task["replies"]))
+                exchanges.append((question_about(idle, task["plain"], rng), task["replies"][idle], []))
+        if slot:
+            exchanges.append((question_about(slot, task["plain"], rng), facts[slot], [slot]))
+
+    known = {slot: value for slot, value in task["details"].items() if slot not in facts or slot in asked}
+    for child, (parent, needed) in CONDITIONAL.items():
+        if child in known:    # a cap of 90 says that there is one
+            known[parent] = needed
+    guessed = draw_values(task["composition"], task["theme"], task["plain"], rng, known)
+    answer = write_function(task["composition"], task["theme"], guessed).strip()
+    history = [{"role": "user", "content": task["problem_description"]}]
+    for question, reply, told in exchanges:
+        history += [{"role": "assistant", "content": question}, {"role": "user", "content": reply, "told": told}]
+    return history + [{"role": "assistant", "content": f"{ANSWER_MARK}\n{answer}"}], answer
+
+
+def parents_first(slots):
+    """The slots in an order in which none stands before the one that it depends on."""
+    slots = list(slots)
+    for child, (parent, _) in CONDITIONAL.items():
+        if child in slots and parent in slots and slots.index(child) < slots.index(parent):
+            i, j = slots.index(child), slots.index(parent)
+            slots[i], slots[j] = parent, child
+    return slots
+
+
+def question_about(slot, plain, rng):
+    return SLOTS[slot].questions[0] if plain else rng.choice(SLOTS[slot].questions)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Web pages: from a kind of page and a choice of values to a task, and a scripted designer
+
+def fill(family, values):
+    """The template of a family with these values in its slots. A value may itself contain a slot, hence two rounds."""
+    slots = {d["name"]: d["values"][v] for d, v in zip(family["details"], values)}
+    return Template(Template(family["code"]).substitute(slots)).substitute(slots)
+
+
+def page_source(kind, values):
+    from render import TAILWIND_TAG
+    return f"<!DOCTYPE html><html><head>{TAILWIND_TAG}</head>{fill(PAGES[kind], values)}</html>"
+
+
+def half_of_page(kind, values):
+    """"new" for a quarter of the pairs of the first two choices, which training never has together, else "seen"."""
+    return "new" if hashed("pages", kind, *values[:2]) % 4 == 0 else "seen"
+
+
+def draw_pages(kinds, split, seed):
+    """Yield (kind, values), one of each kind in turn, each combination once, until all of this split are used up.
+
+    Validation and test pages of a kind are of `seen` and of `new` pairs of choices in turn.
+    """
+    rng, seen, spent, found = random.Random(f"{seed} {split} pages"), set(), Counter(), Counter()
+    while kinds := [k for k in kinds if spent[k] < 2000]:  # draws in a row without a new combination
+        for kind in kinds:
+            values = tuple(rng.choice(list(c["values"])) for c in PAGES[kind]["details"])
+            spent[kind] += 1
+            half = "new" if split != "train" and found[kind] % 2 else "seen"
+            if (split_of(kind, values) == split and half_of_page(kind, values) == half
+                    and (kind, values) not in seen):
+                found[kind], spent[kind] = found[kind] + 1, 0
+                seen.add((kind, values))
+                yield kind, values
+
+
+def page_draft(kind, values):
+    about, choices = PAGES[kind]["about"], PAGES[kind]["details"]
+    return new_task("frontend", about[hashed("about", kind, *values) % len(about)], page_source(kind, values),
+                    source=f"procedural:{kind}", half=half_of_page(kind, values),
+                    details={one["name"]: value for one, value in zip(choices, values)},
+                    choices={one["name"]: one["told"] for one in choices})
+
+
 def check_page(renderer, task, seed=None):
     """Render the reference of a draft: (task, None, or why it is rejected)."""
     picture = renderer.render(task["ground_truth"])
     return task, picture.status if picture.status != "ok" else "blank" if picture.blank else None
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Demonstrations: the scripted, imperfect agent
-
-def demonstrate(task, questions, ask, waste, max_turns, rng):
-    """One dialogue, as (dialogue_history, answer): questions about some details in random order, wasted turns among
-    them, guesses, the answer. questions: of all tasks, the source of irrelevant ones."""
-    family = task["source"].partition(":")[2]
-    asked = [fact for fact in task["facts"] if rng.random() < ask]
-    rng.shuffle(asked)
-    if any(fact["detail"] == "purpose" for fact in asked) and rng.random() < ask:    # before all else
-        asked.sort(key=lambda fact: fact["detail"] != "purpose")
-    asked = asked[:max_turns - 1]
-    foreign = sorted(set(questions) - {fact["question"] for fact in task["facts"]})
-    exchanges, spare = [], max_turns - 1 - len(asked)
-    for fact in [*asked, None]:  # None: the turn that answers
-        while spare and (foreign or exchanges) and rng.random() < waste:
-            spare -= 1
-            repeat = exchanges and (not foreign or rng.random() < 0.5)
-            exchanges.append(rng.choice(exchanges) if repeat else (rng.choice(foreign), "I do not know."))
-        if fact:
-            exchanges.append((fact["question"], fact["reply"]))
-    guess = {d["name"]: rng.choices(list(d["values"]), value_weights(d))[0] for d in FAMILIES[family]["details"]}
-    known = {fact["detail"]: task["details"].get(fact["detail"]) for fact in asked}
-    answer = source_code(family, [known.get(name, value) for name, value in guess.items()]).strip()
-    said = [task["problem_description"], *itertools.chain(*exchanges), f"{ANSWER_MARK}\n{answer}"]
-    return [{"role": role, "content": text} for role, text in zip(itertools.cycle(["user", "assistant"]), said)], answer
-
-
 def demonstrate_page(task, layout, ask, waste, max_turns, rng):
     """One dialogue, as (dialogue_history, answer): a page at random, then what the partner names is put right with
     probability `ask` each (or set to something else); with probability `waste` a page is shown again unchanged, with
     half of that the answer comes too early, else when nothing is left to name. layout: a page -> its layout."""
-    from render import page_reply
+    from render import compare_pages, in_words, is_about
     kind = task["source"].partition(":")[2]
     choices = PAGES[kind]["details"]
     right, values = [task["details"][c["name"]] for c in choices], [rng.choice(list(c["values"])) for c in choices]
@@ -256,9 +763,10 @@ def demonstrate_page(task, layout, ask, waste, max_turns, rng):
         page = page_source(kind, values)
         if done or turn == max_turns - 1 or (turn and rng.random() < waste / 2):
             return history + [{"role": "assistant", "content": f"{ANSWER_MARK}\n{page}"}], page
-        reply = page_reply(layout(page), layout(task["ground_truth"]))
-        history += [{"role": "assistant", "content": page}, {"role": "user", "content": reply}]
-        told = [i for i, c in enumerate(choices) if values[i] != right[i] and re.search(c["told"], reply, flags=re.M)]
+        found = compare_pages(layout(page), layout(task["ground_truth"]))[:2]
+        history += [{"role": "assistant", "content": page}, {"role": "user", "content": in_words(found)}]
+        told = [i for i, c in enumerate(choices)
+                if values[i] != right[i] and any(is_about(one, c["told"]) for one in found)]
         done = not told
         if rng.random() >= waste:
             for i in told:
@@ -330,19 +838,20 @@ def open_renderer(args):
 
 
 def write_procedural(args):
-    known = PAGES if args.domain == "frontend" else FAMILIES
-    families = args.families.split(",") if args.families else list(known)
-    if unknown := [f for f in families if f not in known]:
-        die(f"there is no family {unknown[0]!r}; there are {', '.join(known)}")
+    known = PAGES if args.domain == "frontend" else KINDS
+    kinds = args.kinds.split(",") if args.kinds else list(known)
+    if unknown := [kind for kind in kinds if kind not in known]:
+        die(f"there is no kind {unknown[0]!r}; there are {', '.join(known)}")
+    settings = {"source": "procedural", "kinds": kinds, "seed": args.seed, "plain": args.plain}
     if args.domain == "frontend":
-        draw, draft, check, checker = draw_pages, page_draft, check_page, open_renderer(args)
-    else:  # ample time: the programs are quick, and a busy machine must not change which tasks are kept
-        draw, draft, check = draw_functions, partial(backend_draft, request=args.request), check_backend
-        checker = Sandbox(workers=args.workers, call_timeout=10, program_timeout=60)
-    with checker:
-        settings = {"source": "procedural", "families": families, "seed": args.seed, "request": args.request}
-        write_splits(args, settings, {}, lambda split: itertools.starmap(draft, draw(families, split, args.seed)),
-                     lambda task: check(checker, task, args.seed))
+        with open_renderer(args) as renderer:
+            write_splits(args, settings, {}, lambda split: itertools.starmap(page_draft, draw_pages(
+                kinds, split, args.seed)), lambda task: check_page(renderer, task))
+        return
+    # ample time: the programs are quick, and a busy machine must not change which tasks are kept
+    with Sandbox(workers=args.workers, call_timeout=10, program_timeout=60) as box:
+        write_splits(args, settings, {}, lambda split: draw_tasks(split, kinds, args.plain, args.seed),
+                     lambda task: check_task(box, task, args.seed))
 
 
 def read_websight(path):
@@ -379,14 +888,18 @@ def write_websight(args):
                      lambda task: check_page(renderer, task))
 
 
-def of_known_family(task):
-    """A task, if its details and facts are those of a family or kind of page above; else ValueError."""
-    family = (PAGES if task["domain"] == "frontend" else FAMILIES).get(str(task.get("source")).partition(":")[2])
-    values, details = {d["name"]: d["values"] for d in family["details"]} if family else {}, task.get("details") or {}
-    known = values and details.keys() == values.keys() and all(details[d] in list(values[d]) for d in values)
-    told = {fact.get("detail") for fact in task.get("facts") or ()} - {"purpose"}
-    if not known or task["domain"] == "backend" and told != values.keys():
-        raise ValueError("demonstrations need a procedural task with the details and facts of its family, found source "
+def check_demonstrable(task):
+    """A task, if it is a procedural one that the scripted agent can play; else ValueError."""
+    kind, details = str(task.get("source")).partition(":")[2], task.get("details") or {}
+    if task["domain"] == "frontend":
+        values = {d["name"]: d["values"] for d in PAGES[kind]["details"]} if kind in PAGES else {}
+        known = values and details.keys() == values.keys() and all(details[name] in values[name] for name in values)
+    else:
+        known = (tuple(task.get("composition") or ()) in COMPOSITIONS and task.get("theme") in THEMES
+                 and task.get("facts") and task.get("replies") and {fact["detail"] for fact in task["facts"]} <= details.keys()
+                 and write_function(task["composition"], task["theme"], details) == task["ground_truth"])
+    if not known:
+        raise ValueError("demonstrations need a procedural task with its details and facts, found source "
                          f"{task.get('source')!r} with details {details}; generate_tasks.py writes such tasks")
     return task
 
@@ -394,18 +907,20 @@ def of_known_family(task):
 def write_demonstrations(args):
     from rollout import system_prompt    # the instructions that an agent has in rollouts
     path, pages = args.input or f"data/{args.domain}/{args.split}.jsonl", args.domain == "frontend"
-    tasks = list(read(path, "task", args.domain, unique=True, each=of_known_family))
+    tasks = list(read(path, "task", args.domain, unique=True, each=check_demonstrable))
     settings = {"ask": args.ask, "waste": args.waste, "max_turns": args.max_turns, "seed": args.seed}
     out = open_output(args.out or f"data/{args.domain}/demonstrations.jsonl", args.demonstrations, args, settings,
                       {"--in": path}, ("task_id", "sample"))
     with open_renderer(args) if pages else nullcontext() as renderer:
-        act, known = (demonstrate_page, lru_cache(maxsize=20000)(renderer.layout)) if pages else (
-            demonstrate, {fact["question"] for task in tasks for fact in task["facts"]})
+        layout = lru_cache(maxsize=20000)(renderer.layout) if pages else None
 
         def dialogue(i):
             task, sample = tasks[i % len(tasks)], i // len(tasks)
             rng = random.Random(f"{args.seed} {task['task_id']} {sample}")
-            history, answer = act(task, known, args.ask, args.waste, args.max_turns, rng)
+            if pages:
+                history, answer = demonstrate_page(task, layout, args.ask, args.waste, args.max_turns, rng)
+            else:
+                history, answer = demonstrate(task, args.ask, args.waste, args.max_turns, rng)
             return {"task_id": task["task_id"], "sample": sample, "domain": task["domain"], "task": task,
                     "system": system, "dialogue_history": history, "answer": answer, "finish": "answered",
                     "model": "scripted", "simulator": "scripted", "seed": args.seed}, None
@@ -499,505 +1014,9 @@ def write_colbench(args):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The families. A detail has one question, the keywords by which a simulator recognises it, a reply ({} is the value)
-# and values: a list (the word stands in the reply and in the code alike) or a dict from the reply's word to the code's.
-# `usual` is the share of tasks that have the first value: a default that a guess gets right often. A question must hit
-# the keywords of its own detail most often, and none in families without that detail. draw(rng, values) returns the
-# arguments of ten calls: tuples, or values where there is one. A family is one block: its draw function and its entry.
-
-FAMILIES = {}
-
-
-def family(name, draw, about, details, code):
-    FAMILIES[name] = {"about": about, "draw": draw, "details": details, "code": code}
-
-
-def detail(name, question, keywords, reply, values, usual=None):
-    values = {str(v): str(v) for v in values} if not isinstance(values, dict) else values
-    return {"name": name, "question": question, "keywords": keywords.split(), "reply": reply, "values": values,
-            "usual": usual}
-
-
-NUMBERS = [5, 10, 15, 20, 25, 30, 40, 50, 60, 80]
-FIELDS = ["price", "weight", "points", "stock", "size", "age", "hours", "rating"]
-FIELD = detail("field", "Which field should I use?", "field column", 'The field is "{}".', FIELDS)
-THRESHOLD = detail("threshold", "What is the threshold?", "threshold cutoff limit", "The threshold is {}.", NUMBERS)
-COMPARISON = detail("comparison", "Is it above or below?", "above below inclusive exactly",
-                    "The comparison is {}.", {"above": ">", "below": "<", "at least": ">=", "at most": "<="})
-DIGITS = detail("digits", "How many digits are kept?", "digits decimals decimal rounded rounding",
-                "The digits kept are {}.", [1, 2, 3])
-EMPTY = detail("empty", "What if nothing passes?", "nothing empty none",
-               "The result is then {}.", [0, 1, 100], usual=0.7)
-CASE = detail("case", "Is it upper or lower case?", "case upper lower uppercase lowercase",
-              "The case is {}.", ["upper", "lower"])
-FLOOR = detail("floor", "What is the lowest score?", "lowest floor minimum negative",
-               "The lowest score is {}.", [0, 5, 10, 20], usual=0.7)
-
-
-def only(known, values, **changes):
-    """A shared detail with other values: same question, same keywords."""
-    return {**known, **changes, "values": {v: known["values"].get(v, v) for v in map(str, values)}}
-
-
-WORDS = "amber birch cedar delta ember fern grove hazel iris jade kelp lotus maple nova".split()
-
-
-def around(rng, t, n):
-    """n numbers at and beside t, and a few far from it."""
-    return [rng.choice([t - 1, t, t, t + 1, t + 2, rng.randint(0, 2 * t + 20), rng.randint(0, 100) + 0.5])
-            for _ in range(n)]
-
-
-def rows_of(rng, field, values):
-    """Rows with a name, the field in question and one more field."""
-    other = rng.choice([f for f in FIELDS if f != field])
-    return [{"name": rng.choice(WORDS), field: v, other: rng.randint(0, 90)} for v in values]
-
-
-def draw_rows(rng, v):
-    """Rows whose field lies at the threshold: no row, one row, few rows, many rows."""
-    t = int(v["threshold"])
-    lists = [[], [t - 1], [t], [t + 1]] + [around(rng, t, rng.randint(2, 6)) for _ in range(6)]
-    return [rows_of(rng, v["field"], values) for values in lists]
-
-
-# Simple families: few words; the value is the last word of the reply and the same word in the code.
-family("total", draw_rows, "Write total(rows): add up one field over the rows that pass a threshold.", [
-    FIELD, COMPARISON, THRESHOLD, EMPTY], """
-def total(rows):
-    kept = [r["$field"] for r in rows if r["$field"] $comparison $threshold]
-    if not kept:
-        return $empty
-    return sum(kept)
-""")
-
-
-family("average", draw_rows,
-       "Write average(rows): the average of one field over the rows above a threshold, rounded.", [
-    FIELD, THRESHOLD, DIGITS, EMPTY], """
-def average(rows):
-    kept = [r["$field"] for r in rows if r["$field"] > $threshold]
-    if not kept:
-        return $empty
-    return round(sum(kept) / len(kept), $digits)
-""")
-
-
-family("best", draw_rows, "Write best(rows): the name of the best row above a threshold.", [
-    FIELD, THRESHOLD,
-    detail("direction", "Is the largest or smallest best?", "largest smallest biggest",
-           "The best is the {}.", {"largest": "max", "smallest": "min"}),
-    only(EMPTY, ["none", "nobody", "missing", "blank"], reply='The result is then "{}".')], """
-def best(rows):
-    kept = [r for r in rows if r["$field"] > $threshold]
-    if not kept:
-        return "$empty"
-    return $direction(kept, key=lambda r: r["$field"])["name"]
-""")
-
-
-def draw_fee(rng, v):
-    t = int(v["threshold"])
-    numbers = [t - 1, *rng.sample(range(t + 2, 2 * t + 40), 3), *rng.sample(range(t - 1), 2)]
-    return [(t, False), (t, True), (t + 1, False), (t + 1, True)] + [(n, rng.random() < 0.5) for n in numbers]
-
-family("fee", draw_fee, "Write fee(weight, far): small fee, large fee above a threshold, extra fee if far.", [
-    THRESHOLD,
-    detail("small", "What is the small fee?", "small", "The small fee is {}.", [1, 2, 3, 4, 6, 8]),
-    detail("large", "What is the large fee?", "large", "The large fee is {}.", [12, 14, 16, 18, 20, 25]),
-    detail("extra", "What is the extra fee?", "extra surcharge", "The extra fee is {}.", [5, 7, 9, 10], usual=0.7)], """
-def fee(weight, far):
-    cost = $small
-    if weight > $threshold:
-        cost = $large
-    if far:
-        cost = cost + $extra
-    return cost
-""")
-
-
-def draw_score(rng, v):
-    cap, free = int(v["cap"]), int(v["grace"])
-    edges = [(cap + rng.randint(1, 30), 0), (100, rng.randint(0, free)), (cap - 1, free), (cap - 1, free + 1),
-             (rng.randint(0, 9), free + 9), (rng.randint(1, 4), free + 1)]
-    return edges + [(rng.randint(40, 110), rng.randint(0, free + 4)) for _ in range(4)]
-
-family("score", draw_score,
-       "Write score(points, days): points less a penalty for late days, between the lowest and highest score.", [
-    detail("penalty", "What does a late day cost?", "late penalty cost",
-           "A late day costs {}.", [1, 2, 3, 4, 5, 6, 8, 10]),
-    detail("grace", "How many days are free?", "free grace", "The free days are {}.", [1, 2, 3, 4]),
-    detail("cap", "What is the highest score?", "highest cap maximum",
-           "The highest score is {}.", [50, 60, 70, 75, 80, 85, 90, 95]),
-    FLOOR], """
-def score(points, days):
-    late = max(0, days - $grace)
-    points = points - late * $penalty
-    points = min(points, $cap)
-    return max(points, $floor)
-""")
-
-
-def draw_code(rng, v):
-    return [(rng.choice(WORDS).title() + rng.choice(WORDS), n) for n in [0, 1, 9, *rng.sample(range(10, 99), 7)]]
-
-family("code", draw_code, "Write code(name, number): a prefix, the first letters of the name, and a number.", [
-    detail("prefix", "What is the prefix?", "prefix",
-           'The prefix is "{}".', ["item", "box", "lot", "unit", "part", "bin", "kit", "set"]),
-    detail("letters", "How many letters are taken?", "letters", "The letters taken are {}.", [1, 2, 3, 4, 5, 6]),
-    CASE,
-    detail("first", "Where do the numbers start?", "start numbers numbering",
-           "The numbers start at {}.", [10, 20, 30, 40, 50, 60, 80, 100])], """
-def code(name, number):
-    head = name[: $letters].$case()
-    tail = str(number + $first)
-    return "$prefix" + head + tail
-""")
-
-
-# The others: five or six details, replies in whole sentences, longer answers.
-
-def draw_group(rng, v):
-    names = rng.sample(["north", "south", "east", "west"], 3)
-    small = int(v["small"])
-
-    def row(group, amount):
-        gone = rng.choice([{}, {v["key"]: ""}, {v["key"]: None}])
-        return {**({v["key"]: group} if group else gone), v["amount"]: amount, "id": rng.randint(1, 99)}
-    lists = [[], [row(None, small), row(names[0], small)], [row(names[0], small - 1), row(names[1], small + 1)]]
-    return lists + [[row(rng.choice([*names, None]), rng.choice([1, small - 1, small, small + 1, rng.randint(0, 50)]))
-                     for _ in range(rng.randint(3, 7))] for _ in range(7)]
-
-family("group", draw_group,
-       "Write group_totals(rows), which sums up a list of records (dicts) per group and returns a list of [group, "
-       "total] pairs for a report. Small groups do not belong in the report.", [
-    detail("key", "By which key are records grouped?", "grouped group key",
-           'They are grouped by "{}".', ["region", "team", "city", "kind"]),
-    detail("amount", "Which entry of a record is summed up?", "summed sum entry",
-           'The entry "{}" is summed up.', ["amount", "units", "seconds", "visits"]),
-    detail("missing", "What about records without a group?", "without group", "Records without a group {}.",
-           {'are counted under "other"': 'key = "other"', 'are counted under "unknown"': 'key = "unknown"',
-            "are skipped": "continue"}),
-    detail("small", "From which total on is it reported?", "reported report",
-           "Groups are reported from a total of {} on.", [1, 5, 10, 20, 40]),
-    detail("order", "In which order are groups listed?", "order sorted listed", "The groups are listed {}.",
-           {"alphabetically": "p[0]", "by total, the largest first": "-p[1]", "by total, the smallest first": "p[1]",
-            "in order of first appearance": "0"})], """
-def group_totals(rows):
-    totals = {}
-    for r in rows:
-        key = r.get("$key")
-        if not key:
-            $missing
-        totals[key] = totals.get(key, 0) + r["$amount"]
-    pairs = [[k, t] for k, t in totals.items() if t >= $small]
-    return sorted(pairs, key=lambda p: $order)
-""")
-
-
-def draw_tiers(rng, v):
-    a, b = int(v["lower"]), int(v["upper"])
-    quantities = [0, a - 1, a, a + 1, b - 1, b, b + 1, rng.randint(1, a), rng.randint(a, b), rng.randint(b, 2 * b)]
-    return [(q, round(rng.uniform(1, 30), 4)) for q in quantities]
-
-family("tiers", draw_tiers,
-       "Write bulk_price(quantity, unit), which returns the price of an order: quantity times the unit price, with "
-       "a quantity discount in two steps.", [
-    detail("lower", "From which quantity on is the first discount given?", "quantity first",
-           "The first discount begins at a quantity of {}.", [6, 10, 12, 15]),
-    detail("upper", "From which quantity on is the second discount given?", "quantity second",
-           "The second discount begins at a quantity of {}.", [30, 40, 50, 100]),
-    detail("less", "How many percent is the first discount?", "percent percentage first",
-           "The first discount is {} percent.", [5, 8, 10]),
-    detail("more", "How many percent is the second discount?", "percent percentage second",
-           "The second discount is {} percent.", [15, 20, 25]),
-    detail("reach", "Does just meeting it earn the discount?", "meeting meets exactly inclusive",
-           "An order of exactly that quantity {}.", {"gets the discount": ">=", "does not get it yet": ">"}),
-    DIGITS], """
-def bulk_price(quantity, unit):
-    discount = 0
-    if quantity $reach $lower:
-        discount = $less
-    if quantity $reach $upper:
-        discount = $more
-    return round(quantity * unit * (100 - discount) / 100, $digits)
-""")
-
-
-def draw_rental(rng, v):
-    starts, most = rng.sample(range(300), 10), int(v["most"]) // int(v["rate"])
-    lengths = [0, 1, 2, 3, -rng.randint(1, 9), 7, most, most + 1, rng.randint(3, 12), 2 * most + rng.randint(3, 9)]
-    year = date(2024, 1, 1)
-    return [(str(year + timedelta(s)), str(year + timedelta(s + n))) for s, n in zip(starts, lengths)]
-
-family("rental", draw_rental,
-       'Write rental(start, end), which returns what a rental from one date to another costs. Both dates are '
-       'strings such as "2024-03-09".', [
-    detail("rate", "What is the price of a rented day?", "price rented daily",
-           "Each charged day costs {}.", [8, 12, 15, 20, 25]),
-    detail("last", "Is the day of return charged?", "return returned",
-           "The day of return {}.", {"is charged like the others": "1", "is not charged": "0"}),
-    detail("week", "Are weekends charged?", "weekend weekends saturday saturdays sunday sundays", "Of the week, {}.",
-           {"every day is charged": "7", "Sundays are not charged": "6", "Saturdays and Sundays are not charged": "5"}),
-    detail("least", "How few days may be charged?", "few fewest minimum",
-           "The number of days charged is at least {}.", [1, 2, 3]),
-    detail("most", "Is the bill of a rental capped?", "bill capped ceiling",
-           "A rental costs at most {}.", [150, 200, 240, 300]),
-    detail("swapped", "What if the dates are swapped?", "swapped reversed before",
-           "If the end lies before the start, {}.",
-           {"the result is 0": "return 0", "the dates are swapped": "first, last = last, first",
-            "the result is -1": "return -1"})], """
-from datetime import date, timedelta
-
-def rental(start, end):
-    first, last = date.fromisoformat(start), date.fromisoformat(end)
-    if last < first:
-        $swapped
-    days = [first + timedelta(n) for n in range((last - first).days + $last)]
-    charged = [d for d in days if d.weekday() < $week]
-    return min($most, $rate * max($least, len(charged)))
-""")
-
-
-def draw_clean(rng, v):
-    def text():
-        words = [rng.choice(WORDS[:6] + ["42", "7up", "x_y", "a-b", "don't", "Ok!"]) for _ in range(rng.randint(1, 6))]
-        words += [rng.choice(words)] if rng.random() < 0.5 else []
-        return "  ".join(rng.choice([w, w.title(), w.upper()]) for w in words)
-    return ["", rng.choice(["12 345", "?! ...", "_ __"]), "cat", "go go go", *(text() for _ in range(6))]
-
-family("clean", draw_clean,
-       "Write clean(text), which turns free text that people typed into a short tidy name: unwanted characters go, "
-       "words are joined, long names are cut.", [
-    detail("unwanted", "Which characters are unwanted?", "unwanted removed stripped", "{}.",
-           {"Digits are unwanted": "not c.isdigit()",
-            "Everything but letters, digits and spaces is unwanted": "c.isalnum() or c.isspace()",
-            "Only underscores are unwanted": 'c != "_"'}),
-    only(CASE, ["upper", "lower", "title"]),
-    detail("repeats", "What about words that repeat?", "repeat repeats repeated duplicates",
-           "Repeated words {}.", {"stay": "text.split()", "are kept only once": "list(dict.fromkeys(text.split()))"}),
-    detail("joiner", "What joins the words?", "joins joined joiner separator",
-           'The words are joined by "{}".', ["-", "_", ".", "+"]),
-    detail("length", "How long may the name be?", "long length cut",
-           "The name is cut to {} characters.", [8, 10, 12, 16, 20]),
-    detail("blank", "What if no words are left?", "left blank",
-           'If no words are left, the name is "{}".', ["empty", "unknown", "untitled"])], """
-def clean(text):
-    text = "".join(c for c in text if $unwanted)
-    text = text.$case()
-    words = $repeats
-    if not words:
-        return "$blank"
-    return "$joiner".join(words)[:$length]
-""")
-
-
-def draw_quiz(rng, v):
-    calls = []
-    for kind in ["none", "perfect", "wrong", "blank", "shouted", *["mixed"] * 5]:
-        key = [rng.choice("abcd") for _ in range(0 if kind == "none" else rng.randint(4, 12))]
-        given = {"perfect": key, "wrong": ["e"] * len(key), "blank": [""] * len(key), "shouted": [*map(str.upper, key)]}
-        mixed = [rng.choice([k, k, k, k, k.upper(), rng.choice("abcd"), ""]) for k in key]
-        calls.append((given.get(kind, mixed), key))
-    return calls
-
-family("quiz", draw_quiz,
-       "Write grade_quiz(answers, key), which returns the points of a multiple-choice sheet. answers and key are "
-       "lists of letters; an empty string is a question left out.", [
-    detail("right", "How many points does a right answer give?", "right correct",
-           "A right answer gives {}.", [2, 3, 4, 5]),
-    detail("wrong", "How many points does a wrong answer lose?", "wrong incorrect",
-           "A wrong answer loses {}.", [0, 1, 2, 3]),
-    detail("blank", "What does an omitted question give?", "omitted unanswered blank",
-           "A question left out gives {}.", {"nothing": "0", "1 point": "1", "minus 1 point": "-1"}),
-    detail("match", "Do capitals matter?", "capitals capital capitalization", "Small and capital letters {}.",
-           {"count as the same": "given.lower() == right.lower()", "count as different": "given == right"}),
-    detail("bonus", "Is there a bonus for a perfect sheet?", "bonus perfect",
-           "A perfect sheet, which an empty one is not, gets a bonus of {}.", [0, 5, 10, 20], usual=0.4),
-    only(FLOOR, [0, 2, 5])], """
-def grade_quiz(answers, key):
-    points, hits = 0, 0
-    for given, right in zip(answers, key):
-        if given == "":
-            points += $blank
-        elif $match:
-            points += $right
-            hits += 1
-        else:
-            points -= $wrong
-    if key and hits == len(key):
-        points += $bonus
-    return max($floor, points)
-""")
-
-
-def draw_intervals(rng, v):
-    gap, short = int(v["gap"]), int(v["shortest"])
-
-    def spans():
-        at, result = rng.randint(0, 9), []
-        for _ in range(rng.randint(1, 6)):
-            end = at + rng.choice([1, short - 1, short, short + 1, rng.randint(1, 9)])
-            result.append((end, at) if rng.random() < 0.2 else (at, end))
-            at = end + rng.choice([-1, gap - 1, gap, gap + 1, gap + 2, rng.randint(0, 9)])
-        return rng.sample(result, len(result))
-    return [[], *(spans() for _ in range(9))]
-
-family("intervals", draw_intervals,
-       "Write busy(spans), which merges the [start, end] pairs of a calendar into busy periods and reports on them.", [
-    detail("gap", "How far apart may spans be and still merge?", "apart", "Spans may be {} apart.", [1, 2, 3, 4, 5, 6]),
-    detail("touch", "Is a hole of just that size bridged?", "bridged exactly inclusive",
-           "Spans exactly that far apart {}.", {"merge": "<=", "stay separate": "<"}),
-    detail("reversed", "What about spans that run backwards?", "backwards reversed", "Spans whose end comes first {}.",
-           {"are turned round": "[min(s), max(s)] for s in spans",
-            "are left out": "list(s) for s in spans if s[0] <= s[1]"}),
-    detail("shortest", "How short may a busy period be?", "short shortest",
-           "Merged periods shorter than {} are dropped.", [2, 3, 4, 5, 6, 8, 10, 12]),
-    detail("result", "What is the output of busy?", "output result", "It returns {}.",
-           {"the list of merged periods": "merged", "how many periods there are": "len(merged)",
-            "the total length of the periods": "sum(e - s for s, e in merged)",
-            "the length of the longest period, else 0": "max((e - s for s, e in merged), default=0)"})], """
-def busy(spans):
-    merged = []
-    for start, end in sorted($reversed):
-        if merged and start - merged[-1][1] $touch $gap:
-            merged[-1][1] = max(merged[-1][1], end)
-        else:
-            merged.append([start, end])
-    merged = [[s, e] for s, e in merged if e - s >= $shortest]
-    return $result
-""")
-
-
-def draw_leaders(rng, v):
-    lists = [[]]
-    for _ in range(9):
-        numbers = around(rng, int(v["threshold"]), rng.randint(1, 7))
-        rows = rows_of(rng, v["field"], numbers + rng.choices(numbers, k=2))
-        names = rng.sample(WORDS, len(rows))
-        lists.append([{**r, "name": name, "age": rng.randint(18, 70)} for r, name in zip(rows, names)])
-    return lists
-
-family("leaders", draw_leaders,
-       "Write leaders(rows), which returns the names for the top of a leader board, the highest first. Rows are "
-       "dicts with a name, an age and some numbers.", [
-    only(FIELD, ["price", "points", "stock", "size", "hours", "rating"]),
-    only(THRESHOLD, NUMBERS, reply="The threshold to be listed is {}."),
-    detail("reach", "Is a row just on the line kept?", "line exactly inclusive",
-           "Exactly the threshold {}.", {"is enough": ">=", "is not enough": ">"}),
-    detail("places", "How many places does the board have?", "places board top", "The board has {} places.", [2, 3, 4]),
-    detail("ties", "How are ties resolved?", "ties tie tied", "Ties are ordered {}.",
-           {"by name": 'r["name"]', "by age, the youngest first": 'r["age"]', "as the rows came": "0"})], """
-def leaders(rows):
-    kept = [r for r in rows if r["$field"] $reach $threshold]
-    kept.sort(key=lambda r: (-r["$field"], $ties))
-    return [r["name"] for r in kept[:$places]]
-""")
-
-
-def draw_window(rng, v):
-    lengths = [0, 1, int(v["width"]) - 1, int(v["width"]), *(rng.randint(3, 10) for _ in range(6))]
-    return [[None if rng.random() < 0.15 else round(rng.uniform(0, 50), 4) for _ in range(n)] for n in lengths]
-
-family("window", draw_window,
-       "Write smooth(values), which returns a sliding statistic over a list of sensor readings, some of which may "
-       "be None.", [
-    detail("width", "How many readings does it span?", "span width window",
-           "The window spans {} readings.", [2, 3, 4, 5, 6, 7]),
-    detail("statistic", "Which statistic is taken?", "statistic mean median", "The statistic is {}.",
-           {"the mean": "sum(part) / len(part)", "the largest": "max(part)", "the smallest": "min(part)",
-            "the range": "max(part) - min(part)"}),
-    detail("gaps", "How are missing readings treated?", "missing gaps", "Missing readings {}.",
-           {"are skipped": "continue", "count as 0": "v = 0",
-            "repeat the reading before, or 0": "v = filled[-1] if filled else 0"}),
-    detail("partial", "What happens until the window is full?", "until full partial incomplete",
-           "Until the window is full, {}.", {"the readings so far are used": "0", "nothing is returned": "$width - 1"}),
-    DIGITS], """
-def smooth(values):
-    filled = []
-    for v in values:
-        if v is None:
-            $gaps
-        filled.append(v)
-    result = []
-    for i in range($partial, len(filled)):
-        part = filled[max(0, i - $width + 1):i + 1]
-        result.append(round($statistic, $digits))
-    return result
-""")
-
-
-def draw_parse(rng, v):
-    def part():
-        name = rng.choice(["size", "Size", "color", "Mode", "depth", ""])
-        value = rng.choice(["7", "red", "Big one", "x=1", "a:b", "p,q", "m;n", "~", ""])
-        return name + (rng.choice([v["equals"], f" {v['equals']} "]) + value if rng.random() < 0.8 else "")
-    return ["", *(v["pairs"].join(part() for _ in range(rng.randint(1, 6))) for _ in range(9))]
-
-family("parse", draw_parse,
-       "Write read_settings(line), which turns one line of settings, pairs of a name and a value, into a dict of "
-       "strings; what has no name is left out.", [
-    detail("pairs", "What stands between two pairs?", "pairs between",
-           'Between two pairs stands "{}".', [";", ",", "|", "&"]),
-    detail("equals", "What separates name and value?", "separates assignment",
-           'Between name and value stands "{}".', ["=", ":", "~"]),
-    detail("twice", "What if a name comes twice?", "twice duplicate again", "If a name comes twice, {}.",
-           {"the first value stays": "result.setdefault(name, value)", "the last value stays": "result[name] = value",
-            'both values stay, joined by "/"':
-                'result[name] = result[name] + "/" + value if name in result else value'}),
-    detail("spelling", "How are names spelled?", "spelled spelling spelt",
-           "Names are spelled {}.", {"as they came": "", "in small letters": ".lower()", "in capitals": ".upper()"}),
-    detail("flag", "What is the value of a name standing alone?", "alone",
-           'A name standing alone has the value "{}".', ["on", "yes", "true"]),
-    detail("hollow", "What if a value is only whitespace?", "whitespace empty",
-           'An empty value is stored as "{}".', ["blank", "default", "-"])], """
-def read_settings(line):
-    result = {}
-    for part in line.split("$pairs"):
-        name, found, value = part.partition("$equals")
-        name, value = name.strip()$spelling, value.strip()
-        if not name:
-            continue
-        if not found:
-            value = "$flag"
-        elif not value:
-            value = "$hollow"
-        $twice
-    return result
-""")
-
-
-def draw_tax(rng, v):
-    a, b = int(v["allowance"]), int(v["allowance"]) + int(v["bracket"])
-    return [0, a - 1, a + rng.randint(1, 60), b, b + rng.randint(1, 60), *(rng.randint(a, b) for _ in range(2)),
-            *(rng.randint(b, 3 * b) for _ in range(3))]
-
-family("tax", draw_tax,
-       "Write tax(income), which returns the tax owed on an income: nothing up to an allowance, one rate for the "
-       "first bracket above it, a higher rate for the rest, in whole units.", [
-    detail("allowance", "What is the allowance?", "allowance exempt",
-           "The allowance is {}.", [500, 1000, 1200, 1500, 2000]),
-    detail("bracket", "How far does the bracket reach?", "bracket reach",
-           "The first bracket is {} wide.", [3000, 4000, 5000, 8000]),
-    detail("rate", "What is the basic rate?", "basic rate", "The rate in the bracket is {} percent.", [5, 8, 10, 12]),
-    detail("higher", "What is the higher rate?", "higher rate", "The higher rate is {} percent.", [20, 25, 30, 40]),
-    detail("whole", "How does tax become whole units?", "whole integer rounded rounding", "It is rounded {}.",
-           {"down": "int(owed)", "up": "math.ceil(owed)", "to the nearest, halves up": "int(owed + 0.5)"})], """
-import math
-
-def tax(income):
-    base = max(0, income - $allowance)
-    inside = min(base, $bracket)
-    owed = (inside * $rate + (base - inside) * $higher) / 100
-    return $whole
-""")
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The kinds of pages: a request, the hidden choices, a page with a slot for each. A partner who sees both pages names
-# the differences (render.compare_pages). `told` recognises the sentences about a choice, for the scripted agent; a
-# test holds that a wrong choice is told, and told by its own sentence. shop, event, login, profile and news are the
-# simple kinds: few words, about fifty tokens of the tiny model.
+# The kinds of pages: requests, the hidden choices, a page with a slot for each. A partner who sees both pages names
+# the differences (render.compare_pages). A test holds that a wrong choice shows, and by a difference of its own. shop,
+# event, login, profile and news are the simple kinds: few words, about fifty tokens of the tiny model.
 
 PAGES = {}
 BRIGHT = {c: f"bg-{c}-500" for c in ["red", "yellow", "green", "blue", "purple", "pink"]} | {
@@ -1006,31 +1025,29 @@ PALE = {"white": "bg-white"} | {f"light {c}": f"bg-{c}-200" for c in ["gray", "y
 INK = {"black": "text-black"} | {c: f"text-{c}-600" for c in ["red", "green", "blue", "purple"]}
 
 
-def choice(name, told, values):
-    return {"name": name, "told": told, "values": values if isinstance(values, dict) else {v: v for v in values}}
+def choice(name, aspects, subject, values):
+    """A hidden choice. told: how a wrong one shows in the comparison of two pages (render.is_about)."""
+    return {"name": name, "told": (aspects.split(), subject),
+            "values": values if isinstance(values, dict) else {v: v for v in values}}
 
 
-def told_by(sentence, usual=None):
-    """A function (name, what, values) -> a choice that is told by a sentence about `what`."""
-    return lambda name, what, values=usual: choice(name, f"^The {what} {sentence}", values)
+def told_by(aspects, usual=None):
+    """A function (name, subject, values) -> a choice that shows in these aspects of the subject."""
+    return lambda name, subject, values=usual: choice(name, aspects, subject, values)
 
 
-colour_of = told_by(r"should (be (?!taller|less tall|wider|narrower|larger|smaller|bold|in |on )|have no)", BRIGHT)
-letters_of = told_by(r"should be in [\w ]+ letters", INK)
-size_of = told_by("should be (larger|smaller)", {"small": "text-3xl", "large": "text-7xl"})
-place_of = told_by("should be (in the centre|on the)", {"left": "text-left", "centre": "text-center",
-                                                        "right": "text-right"})
-words_of = told_by("should say")
-layout_of = told_by("should stand")
-presence_of = told_by("(is missing|should not be there)")
+colour_of, letters_of = told_by("colour", BRIGHT), told_by("letters", INK)
+size_of = told_by("size", {"small": "text-3xl", "large": "text-7xl"})
+place_of = told_by("place", {"left": "text-left", "centre": "text-center", "right": "text-right"})
+words_of, layout_of, presence_of = told_by("words"), told_by("layout order"), told_by("extra")
 
 
 def order_of(name, a, b):
     """Two pieces in either order; a piece may hold slots of other choices."""
-    return choice(name, "^The section .* should (come before|stand above)", {"first": a + b, "second": b + a})
+    return choice(name, "order layout", "section .*", {"first": a + b, "second": b + a})
 
 
-PAGE_COLOUR = choice("page", "^The page's background should be", PALE)
+PAGE_COLOUR = choice("page", "colour", "page's background", PALE)
 TITLE, BUTTON, TEXT = (f'{what} "[^"]*"' for what in ("main heading", "button", "text"))
 
 SPORTS = '<section class="$first p-20"><h2 class="text-4xl">Sports</h2></section>'
@@ -1046,35 +1063,41 @@ def page(kind, about, details, code):
     PAGES[kind] = {"about": about, "details": details, "code": code}
 
 
-page("shop", "Make a page for my shop.", [
+page("shop", ["Make a page for my shop.",
+    "I have a shop and need a page for it.", "My shop should have a page of its own."], [
     colour_of("bar", "header"), place_of("place", TITLE), colour_of("part", "main part", PALE),
     colour_of("button", BUTTON), words_of("verb", BUTTON, ["Buy", "Order", "Reserve", "Browse"]),
     colour_of("foot", 'footer "[^"]*"')],
     '<body><header class="$bar p-12 text-white"><h1 class="text-6xl $place">Shop</h1></header>'
     '<main class="$part p-24"><button class="$button p-12 text-4xl text-white">$verb</button></main>'
     '<footer class="$foot p-16 text-white">Contact</footer></body>')
-page("event", "Make a page for my concert.", [
+page("event", ["Make a page for my concert.",
+    "I need a page that announces my concert.", "My concert is soon; please make a page for it."], [
     PAGE_COLOUR, letters_of("ink", TITLE), place_of("place", TITLE), size_of("size", TITLE),
     colour_of("box", "main part"), words_of("day", TEXT, ["Friday", "Saturday", "Sunday", "Monday"])],
     '<body class="$page"><header class="p-16"><h1 class="$ink $size $place">Concert</h1></header>'
     '<main class="$box p-24 text-white"><p class="text-5xl">$day</p></main></body>')
-page("login", "Make a page where people log in.", [
+page("login", ["Make a page where people log in.",
+    "I need a login page.", "Please build the page on which our users log in."], [
     PAGE_COLOUR, colour_of("card", "form", {**BRIGHT, **PALE}), place_of("place", TITLE), colour_of("button", BUTTON),
     words_of("verb", BUTTON, ["Enter", "Continue", "Submit", "Start"])],
     '<body class="$page p-24"><form class="$card p-16"><h1 class="text-6xl $place">Login</h1>'
     '<input class="p-8" placeholder="Name"><button class="$button p-12 text-4xl text-white">$verb</button>'
     '</form></body>')
-page("profile", "Make a page about me.", [
+page("profile", ["Make a page about me.",
+    "I would like a page about myself.", "Please design my personal page."], [
     PAGE_COLOUR, layout_of("layout", "picture", {"row": "flex", "column": "block"}), colour_of("box", "main part"),
     words_of("job", TEXT, ["Painter", "Teacher", "Doctor", "Writer"]), colour_of("foot", 'footer "[^"]*"')],
     f'<body class="$page"><div class="p-16 $layout">{PHOTO}'
     '<main class="$box p-20 text-white"><h1 class="text-6xl">Robin</h1><p class="text-4xl">$job</p></main>'
     '</div><footer class="$foot p-12">Contact</footer></body>')
-page("news", "Make a page with the news.", [
+page("news", ["Make a page with the news.",
+    "I need a page for the news of the day.", "Please make a news page."], [
     colour_of("bar", "header"), place_of("place", TITLE), colour_of("first", 'section "Sports"', PALE),
     colour_of("second", 'section "Weather"', PALE), order_of("order", SPORTS, WEATHER)],
     '<body><header class="$bar p-12 text-white"><h1 class="text-6xl $place">News</h1></header>$order</body>')
-page("prices", "We need a page that shows what our three plans cost.", [
+page("prices", ["We need a page that shows what our three plans cost.",
+    "Please show the prices of our three plans on a page.", "Make a page with the prices of our plans."], [
     PAGE_COLOUR, colour_of("bar", "header"),
     letters_of("ink", TITLE, {"white": "text-white", "black": "text-black", "light yellow": "text-yellow-200"}),
     place_of("place", TITLE), layout_of("layout", 'block "[^"]*"', {"row": "flex justify-around", "column": "block"}),
@@ -1084,7 +1107,8 @@ page("prices", "We need a page that shows what our three plans cost.", [
     '<main class="$layout"><div class="$basic p-16"><h2 class="text-3xl">Basic</h2><p>Free</p></div>'
     '<div class="$team p-16"><h2 class="text-3xl">Team</h2><p>$cost</p></div>'
     '<div class="$firm p-16"><h2 class="text-3xl">Firm</h2><p>Ask us</p></div></main></body>')
-page("menu", "We would like a page with the menu of our restaurant.", [
+page("menu", ["We would like a page with the menu of our restaurant.",
+    "Our restaurant needs a page with its menu.", "Please put our restaurant's menu on a page."], [
     PAGE_COLOUR, colour_of("bar", "header"), place_of("place", TITLE),
     letters_of("ink", r'heading "(Starters|Mains|Desserts)"'),
     size_of("size", r'heading "(Starters|Mains|Desserts)"', {"small": "text-xl", "large": "text-5xl"}),
@@ -1095,18 +1119,20 @@ page("menu", "We would like a page with the menu of our restaurant.", [
     '<body class="$page"><header class="$bar p-10 text-white">'
     '<h1 class="text-5xl $place">The Green Table</h1></header><main class="p-12"><h2 class="$ink $size">Mains</h2>'
     '<ul class="p-6 text-xl"><li>$dish</li><li>Noodles with vegetables</li></ul>$order</main>$foot</body>')
-page("gallery", "I want a page that shows my photographs.", [
+page("gallery", ["I want a page that shows my photographs.",
+    "Please make a gallery of my photographs.", "My photographs need a page."], [
     PAGE_COLOUR, colour_of("bar", 'navigation bar "[^"]*"'), place_of("side", 'navigation bar "[^"]*"'),
-    choice("columns", "^The picture should (stand|be)",
+    choice("columns", "layout order shape place", "picture",
            {"two": "grid grid-cols-2 gap-8", "four": "grid grid-cols-4 gap-8"}),
     words_of("label", BUTTON, ["See more", "Hire me", "Write to me"]), colour_of("button", BUTTON),
     place_of("where", BUTTON)],
     '<body class="$page"><nav class="$bar p-8 text-white text-4xl $side">My photographs</nav>'
     f'<main class="p-12 $columns">{4 * PHOTO}</main><footer class="p-8 $where">'
     '<button class="$button p-6 text-2xl text-white">$label</button></footer></body>')
-page("dashboard", "Build a page on which our team sees this week's numbers.", [
+page("dashboard", ["Build a page on which our team sees this week's numbers.",
+    "Our team needs a dashboard with this week's numbers.", "Please make a dashboard for our team."], [
     PAGE_COLOUR, colour_of("bar", "sidebar"),
-    choice("side", "^The sidebar should be on the", {"left": "flex", "right": "flex flex-row-reverse"}),
+    choice("side", "place", "sidebar", {"left": "flex", "right": "flex flex-row-reverse"}),
     letters_of("ink", TITLE), colour_of("sales", 'block "Sales"'), colour_of("visits", 'block "Visits"'),
     layout_of("layout", 'block "[^"]*"', {"row": "flex", "column": "block"}), size_of("size", TITLE)],
     '<body class="$page"><div class="$side"><aside class="$bar w-64 h-screen p-8 text-white text-2xl">'
@@ -1114,7 +1140,8 @@ page("dashboard", "Build a page on which our team sees this week's numbers.", [
     '<h1 class="$ink $size">This week</h1><div class="$layout">'
     '<div class="$sales p-20 text-white"><h2 class="text-3xl">Sales</h2></div>'
     '<div class="$visits p-20 text-white"><h2 class="text-3xl">Visits</h2></div></div></main></div></body>')
-page("travel", "Please design a page for our travel agency.", [
+page("travel", ["Please design a page for our travel agency.",
+    "Our travel agency needs a page.", "We sell journeys and would like a page for that."], [
     colour_of("bar", "header"), place_of("place", TITLE), size_of("size", TITLE), order_of("order", *TRIPS),
     colour_of("sea", 'section "By the sea"', PALE), colour_of("hills", 'section "In the hills"', PALE),
     words_of("verb", BUTTON, ["Book now", "Ask for dates", "Plan a trip"]),
@@ -1176,7 +1203,10 @@ def parse_task(raw):
     if len(calls) < 10:
         return None, "fewer than ten different calls"
     if f"{name}(" not in description:
-        description += f" Signature: {name}({ast.unparse(functions[name].args)})."
+        try:
+            description += f" Signature: {name}({ast.unparse(functions[name].args)})."
+        except RecursionError:
+            return None, "nested too deeply"
     return new_task("backend", description, code, test_cases={str(i): c for i, c in enumerate(calls, 1)}), None
 
 
@@ -1287,9 +1317,10 @@ MAKERS = {"procedural": write_procedural, "llm": write_llm, "colbench": write_co
 SHARE, COUNT, SIZE = number(least=0, most=1), number(int, least=1), number(int, least=0)
 FLAGS = {  # what flags are for (elsewhere they would do nothing, and are refused): name, default, type or choices, help
     "procedural": [
-        ("--families", None, str, "comma-separated families, or kinds of pages, to draw from (default: all)"),
-        ("--request", "plain", ("plain", "vague"), "vague: of the function the request tells only how many arguments "
-         "it takes; what it is to do is one more thing that the human tells")],
+        ("--kinds", None, str, "comma-separated kinds of functions (total, average, ranked, grouped) or of pages "
+         "(default: all)"),
+        ("--plain", False, None, "one wording for each thing, and keys of its own for each detail: what a model that is "
+         "trained from nothing can learn in minutes")],
     "procedural, llm, websight, colbench": [
         ("--train", None, SIZE, "number of training tasks, 0: none (default 10000; of released trajectories all)"),
         ("--val", None, SIZE, "number of validation tasks (default 500; with --split-by row 0)"),
@@ -1321,7 +1352,7 @@ FLAGS = {  # what flags are for (elsewhere they would do nothing, and are refuse
 def parse_args():
     first = argparse.ArgumentParser(add_help=False)
     first.add_argument("--source", choices=["procedural", "llm", "colbench", "websight"], default="procedural",
-                       help="procedural: from the families in this file; llm: written by a model from web excerpts; "
+                       help="procedural: composed by the grammar in this file; llm: written by a model from web excerpts; "
                             "colbench: released task or trajectory files; websight: rows of WebSight v0.2, frontend "
                             "(default procedural)")
     p = argparse.ArgumentParser(description=__doc__.split("\n")[0], parents=[first])
@@ -1339,8 +1370,9 @@ def parse_args():
         group = p.add_argument_group(kinds)
         for name, default, allowed, text in flags:
             flag = group.add_argument(
-                name, default=default, help=text + f" (default {default})" * (default is not None),
-                **({"choices": allowed} if isinstance(allowed, tuple) else {"type": allowed}))
+                name, default=default, help=text + f" (default {default})" * (default not in (None, False)),
+                **({"action": "store_true"} if allowed is None else {"choices": allowed} if isinstance(allowed, tuple)
+                   else {"type": allowed}))
             kinds_of[flag] = kinds
     if first.parse_known_args()[0].source == "llm":
         from rollout import engine_flags
@@ -1356,7 +1388,7 @@ def parse_args():
     for flag, kinds in kinds_of.items():
         idle = (making not in kinds or making == "colbench" and flag.dest in SPLITS and flag.dest != args.split
                 or flag.dest == "val" and args.split_by == "row"
-                or flag.dest == "request" and args.domain == "frontend")
+                or flag.dest == "plain" and args.domain == "frontend")
         if idle and getattr(args, flag.dest) != flag.default:
             die(f"{flag.option_strings[0]} would do nothing here: it is for {kinds}")
     for flag in {"llm": ("in", "model"), "colbench": ("in",), "websight": ("in",)}.get(making, ()):

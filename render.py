@@ -54,6 +54,7 @@ import threading
 import time
 import urllib.request
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -468,20 +469,51 @@ LANDMARKS = ("header", "nav", "footer", "main", "aside", "form")
 
 def page_reply(agent, reference, most=2, limit=1000):
     """What the scripted human says to a page: its `most` largest differences, one a line, within `limit` characters."""
-    return "\n".join(compare_pages(agent, reference)[:most])[:limit] or NO_DIFFERENCE
+    return in_words(compare_pages(agent, reference)[:most], limit)
+
+
+def in_words(differences, limit=1000):
+    """What the scripted human says of Differences."""
+    return "\n".join(one.sentence() for one in differences)[:limit] or NO_DIFFERENCE
+
+
+class Difference(NamedTuple):
+    """One thing that is different in the agent's page."""
+    subject: str    # what it is about: `button "Buy"`, "header", "page's background"; "" of the page as a whole
+    aspect: str     # colour, letters, size, bold, place, words, shape, gradient, layout, order, missing, extra, page
+    words: str      # what should be: "should be red, not blue"
+
+    def sentence(self):
+        return f"The {self.subject} {self.words}." if self.subject else self.words
+
+
+def choices_right(choices, agent, reference):
+    """{name: whether the agent's page has what the reference has} for the hidden choices of a page.
+
+    choices: {name: (aspects, a pattern of subjects)}, which say how a wrong choice shows in the two layouts.
+    """
+    found = compare_pages(agent, reference)
+    lost = any(one.aspect == "page" for one in found)    # there is nothing to look at
+    return {name: not lost and not any(is_about(one, choice) for one in found) for name, choice in choices.items()}
+
+
+def is_about(difference, choice):
+    """Whether a difference shows that a choice (aspects, a pattern of subjects) is wrong."""
+    aspects, subject = choice
+    return difference.aspect in (*aspects, "missing") and bool(re.fullmatch(subject, difference.subject))
 
 
 def compare_pages(agent, reference):
-    """Two layouts (Renderer.layout) -> what is different in the agent's page, in words, the largest difference first.
+    """Two layouts (Renderer.layout) -> the Differences of the agent's page from the reference, the largest first.
 
     Elements are matched by what they say (the same text, then a similar one, then the same kind in the same order),
     containers by kind and by what they contain. A difference weighs about as much as the share of the reference page
     that it touches. The same two layouts always give the same list; equal layouts give an empty one.
     """
     if agent is None:
-        return ["Your page could not be shown."]
+        return [Difference("", "page", "Your page could not be shown.")]
     if not agent["elements"] and reference["elements"]:
-        return ["Your page is empty."]
+        return [Difference("", "page", "Your page is empty.")]
     mine, theirs = with_inside(agent["elements"]), with_inside(reference["elements"])
     pairs = match_elements(mine, theirs)
     matched, page_area, found = set(pairs.values()), max(1, reference["height"] * reference["width"]), []
@@ -490,24 +522,25 @@ def compare_pages(agent, reference):
         _, _, width, height = element[kind] or element["box"]
         return min(1.0, width * height / page_area)
 
-    def say(weight, order, sentence):
-        found.append((-round(weight, 6), order, sentence[:1].upper() + sentence[1:] + "."))
+    def say(weight, order, subject, aspect, words):
+        difference = Difference(subject, aspect, words)
+        found.append((-round(weight, 6), order, difference.sentence(), difference))
 
     have, want = colour_name(agent["background"]), colour_name(reference["background"])
     if have != want:
         say(0.3 + 0.3 * colour_distance(agent["background"], reference["background"]), -1,
-            f"the page's background should be {want}, not {have}")
+            "page's background", "colour", f"should be {want}, not {have}")
 
     for i, r in enumerate(theirs):  # what is missing, but not what is inside something that is missing
         if i not in pairs and (r["parent"] is None or r["parent"] in pairs):
-            where = next((f", after {describe(theirs, j)}" for j in range(i - 1, -1, -1)
+            where = next((f", after the {describe(theirs, j)}" for j in range(i - 1, -1, -1)
                           if j in pairs and j != r["parent"]), ", at the top")
             colour = f". It is {colour_name(r['background'])}" if r["background"] else ""
-            say(0.05 + 1.5 * share(r), i, f"{describe(theirs, i)} is missing{where}{colour}")
+            say(0.05 + 1.5 * share(r), i, describe(theirs, i), "missing", f"is missing{where}{colour}")
 
     for j, a in enumerate(mine):
         if j not in matched and (a["parent"] is None or a["parent"] in matched):
-            say(0.03 + 0.5 * share(a), len(theirs) + j, f"{describe(mine, j)} should not be there")
+            say(0.03 + 0.5 * share(a), len(theirs) + j, describe(mine, j), "extra", "should not be there")
 
     moved = set()  # containers that stand elsewhere, with the texts in them
     shared = {}  # (container, change that its texts need) -> [(weight, order, name)]: one sentence
@@ -518,38 +551,39 @@ def compare_pages(agent, reference):
         if (to_place and not r["text"] and r["parent"] not in moved
                 and max(r["box"][2], a["box"][2]) < 0.6 * reference["width"]):
             moved.add(i)
-            say(0.02 + share(r), i, f"{name} {to_place}")
+            say(0.02 + share(r), i, name, "place", to_place)
         have, want = colour_name(a["background"]), colour_name(r["background"])
         if have != want:
             distance = colour_distance(a["background"] or agent["background"],
                                        r["background"] or reference["background"])
-            say(0.01 + share(r) * (0.4 + distance), i, name + (
-                " should have no background colour" if want == "transparent" else
-                f" should be {want}" if have == "transparent" else f" should be {want}, not {have}"))
+            say(0.01 + share(r) * (0.4 + distance), i, name, "colour", (
+                "should have no background colour" if want == "transparent" else
+                f"should be {want}" if have == "transparent" else f"should be {want}, not {have}"))
         elif a["gradient"] != r["gradient"]:
-            say(0.01 + 0.3 * share(r), i,
-                f"{name} should {'' if r['gradient'] else 'not '}have a gradient or a picture behind it")
+            say(0.01 + 0.3 * share(r), i, name, "gradient",
+                f"should {'' if r['gradient'] else 'not '}have a gradient or a picture behind it")
         if r["text"] and a["text"]:
             if a["plain"] != r["plain"]:
-                say(0.03 + 2 * share(r, "text_box"), i, f"{name} should say {quote(r['text'], 80)}")
+                say(0.03 + 2 * share(r, "text_box"), i, name, "words", f"should say {quote(r['text'], 80)}")
             changes = differences_of_texts(a, r)
             if to_place and not any(i in theirs[k]["inside"] for k in moved):
-                changes.append((1.0, to_place))
-            for weight, change in changes:
+                changes.append((1.0, "place", to_place))
+            for weight, aspect, change in changes:
                 entry = weight * (0.02 + share(r, "text_box")), i, name
-                shared.setdefault((r["parent"], change), []).append(entry)
+                shared.setdefault((r["parent"], aspect, change), []).append(entry)
         elif not r["text"] and r["tag"] not in ("main", "div"):
             for axis, more, less in ((2, "wider", "narrower"), (3, "taller", "less tall")):
                 ratio = (r["box"][axis] + 8) / (a["box"][axis] + 8)
                 change = max(ratio, 1 / ratio)
                 # that a container is taller because something in it is missing or extra has been said already
                 if change > 1.3 and (axis == 2 or {pairs.get(k) for k in r["inside"]} == a["inside"]):
-                    say(0.01 + 0.5 * (1 - 1 / change) * share(r), i, f"{name} should be {more if ratio > 1 else less}")
-    for (container, change), entries in shared.items():
+                    say(0.01 + 0.5 * (1 - 1 / change) * share(r), i, name, "shape",
+                        f"should be {more if ratio > 1 else less}")
+    for (container, aspect, change), entries in shared.items():
         _, order, name = entries[0]
         if len(entries) > 1:
-            name = "the texts " + ("of the page" if container is None else f"in {describe(theirs, container)}")
-        say(sum(weight for weight, _, _ in entries), order, f"{name} {change}")
+            name = "texts " + ("of the page" if container is None else f"in the {describe(theirs, container)}")
+        say(sum(weight for weight, _, _ in entries), order, name, aspect, change)
 
     siblings = {}
     for i in sorted(pairs):
@@ -558,14 +592,14 @@ def compare_pages(agent, reference):
         for first, second in zip(children, children[1:]):
             a, b, r, s = mine[pairs[first]], mine[pairs[second]], theirs[first], theirs[second]
             if a["order"] > b["order"]:
-                how = "come before"
+                aspect, how = "order", "come before"
             elif beside(r, s) != beside(a, b) and below(r, s) != below(a, b):
-                how = "stand beside" if beside(r, s) else "stand above"
+                aspect, how = "layout", "stand beside" if beside(r, s) else "stand above"
             else:
                 continue
-            say(0.02 + min(share(r), share(s)), first,
-                f"{describe(theirs, first)} should {how} {describe(theirs, second)}")
-    return list(dict.fromkeys(sentence for _, _, sentence in sorted(found)))
+            say(0.02 + min(share(r), share(s)), first, describe(theirs, first), aspect,
+                f"should {how} the {describe(theirs, second)}")
+    return list({sentence: difference for _, _, sentence, difference in sorted(found)}.values())
 
 
 def match_elements(mine, theirs):
@@ -622,16 +656,16 @@ def by_kind(elements):
 
 
 def differences_of_texts(a, r):
-    """How the agent's text should be set: [(weight, "should be ...")]."""
+    """How the agent's text should be set: [(weight, aspect, "should be ...")]."""
     found = []
     have, want = colour_name(a["colour"] or "#000000"), colour_name(r["colour"] or "#000000")
     if have != want:
-        found.append((0.6, f"should be in {want} letters, not {have}"))
+        found.append((0.6, "letters", f"should be in {want} letters, not {have}"))
     ratio = r["font_size"] / max(1, a["font_size"])
     if max(ratio, 1 / ratio) > 1.15:
-        found.append((abs(1 - ratio), f"should be {'larger' if ratio > 1 else 'smaller'}"))
+        found.append((abs(1 - ratio), "size", f"should be {'larger' if ratio > 1 else 'smaller'}"))
     if a["bold"] != r["bold"]:
-        found.append((0.3, "should be bold" if r["bold"] else "should not be bold"))
+        found.append((0.3, "bold", "should be bold" if r["bold"] else "should not be bold"))
     return found
 
 
@@ -694,12 +728,12 @@ def quote(text, most=40):
 
 
 def describe(elements, index):
-    """An element in words: `the button "Buy"`, `the header`, `the section "Prices"` (by the first words inside it)."""
+    """An element in words: `button "Buy"`, `header`, `section "Prices"` (by the first words inside it)."""
     element = elements[index]
     kind = KINDS.get(element["tag"], "text" if element["text"] else "block")
     inside = [] if element["tag"] in LANDMARKS else sorted(element["inside"])
     words = next((elements[k]["text"] for k in [index, *inside] if elements[k]["text"]), "")
-    return f"the {kind} {quote(words)}" if words else f"the {kind}"
+    return f"{kind} {quote(words)}" if words else kind
 
 
 # ------------------------------------------------------------------------------------------------ Tailwind's stylesheet
@@ -1007,7 +1041,8 @@ def render_page(renderer, args):
         embed = load_encoder(args.encoder)
         for view in ("page", "centre"):
             print(f"cosine ({embed.name}, {view}): {cosine(*(embed(picture, view) for picture in pictures)):.4f}")
-        for sentence in compare_pages(*(picture.layout for picture in pictures)) or ["No difference."]:
+        found = compare_pages(*(picture.layout for picture in pictures))
+        for sentence in [one.sentence() for one in found] or ["No difference."]:
             print(f"  {sentence}")
 
 

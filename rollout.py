@@ -17,20 +17,21 @@ engine batches whatever is ready.
 Simulators (--simulator): scripted answers from the task's facts (or, for pages, by comparing the two layouts); a
 folder, hub name or URL plays the human with the reference in its prompt, at temperature 0; human is you, at the
 terminal. For pages a model behind a URL must be a vision model: it gets pictures of both pages (a local model gets the
-sources instead). A reply that never comes out of its thought is replaced by a neutral sentence, and counted.
+sources instead). A reply that is cut inside its thought, the human's or the agent's, is asked for again with eight
+times the room; if that is not enough a neutral sentence takes its place, and the record counts it.
 
 Best-of-N (--best-of-n, Fig. 3a of the paper): at each turn N actions are sampled and a step reward picks one: the
 critic's advantage A(o_t, a_t, c) (Eq. 3) with or without c, a value head, or an LLM judge in a knock-out of pairs.
 
 Seeds. Each request has its own, a hash of (--seed, task, sample, turn). With vLLM on a CPU, in float32 and with
-OMP_NUM_THREADS=1, the same seeds give the same texts at any --concurrency and after a kill; log-probabilities too, but
-for the sixth digit on some processors. Elsewhere rounding depends on what else is in the batch: the plain engine
-repeats itself at the same settings, CUDA nearly. A server may ignore seeds.
+OMP_NUM_THREADS=1, the same seeds give the same texts at any --concurrency and after a kill. Elsewhere rounding depends
+on what else is in the batch: the plain engine repeats itself at the same settings, CUDA nearly. A server may ignore
+seeds.
 
-When something fails. What a server refuses (prompt too long, content policy) ends its episode with finish "error: ...".
-A server that is busy, gone or talks rubbish is asked again, --retries times; then the run stops with exit code 1. A
-refused key and an unknown model stop it with exit code 2. The same command, without --overwrite, continues after any
-stop.
+When something fails. What one request meets (prompt too long, content policy, an odd reply) ends its episode with
+finish "error: ..."; the others go on, and the exit code is 1. --retry-errors plays such episodes again. A server that is
+busy or gone is asked again, --retries times, then the run stops. So it does where no request is answered any more: a
+refused key, no credit, an unknown model. The same command, without --overwrite, continues after any stop.
 
 Reads   data/{domain}/{split}.jsonl (tasks), or with --candidates runs/{run}/{split}.scored.jsonl (trajectories),
         with --continue runs/{run}/{split}.candidates.jsonl
@@ -53,6 +54,7 @@ import base64
 import hashlib
 import importlib.util
 import json
+import math
 import os
 import re
 import shlex
@@ -61,32 +63,39 @@ import sys
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from itertools import accumulate, islice
+from itertools import takewhile
 from pathlib import Path
 from types import SimpleNamespace
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from sandbox import (
+import numpy as np
+
+from records import (
     Output, agent_turns, die, fingerprint, first_line, merge_system, number, parse_response, read, sign_of_end,
-    whole)
+    atomic_write)
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")    # before torch comes: its idle threads sleep instead of spinning
-REPLY_LIMIT = {"backend": 400, "frontend": 1000}    # characters of a simulator's reply (paper, section 3)
 IN_FLIGHT, CANDIDATES_IN_FLIGHT = 512, 64    # episodes, and trajectories at --candidates, until vLLM on a CPU is full
 REFERENCE_QUOTE = 25    # characters of a line of the reference that, repeated in a reply, count as a leak, as these do:
 CODE_SIGNS = re.compile(
     r"```|\bdef \w+\(|\blambda\b[^.]*:|^\s*(import|from|return|for|if|while) .*[:=(]|==|</?\w+[^>]*>", re.M)
 COUNT, SIZE = number(int, least=1), number(int, least=0)    # argparse types
 NO_REPLY = "Sorry, I cannot say. Please go on."    # stands in for a reply that never came out of its thought
+NO_ACTION = "Sorry, I have lost my thread."         # the same for the agent
+MORE_ROOM = 8    # times --max-tokens, for a reply that was cut inside its thought
+COSTS = ("sampled_tokens", "simulator_calls", "simulator_tokens", "judge_tokens")    # of an episode
 # What goes wrong within an episode: its name in the record, and how it is told at the end.
-COUNTED = {"leaks": "replies with code", "unfinished_replies": "replies lost in thought",
+COUNTED = {"cut": "actions cut at --max-tokens", "unfinished_actions": "actions lost in thought",
+           "leaks": "replies with code", "unfinished_replies": "replies lost in thought",
            "undecided": "comparisons that the judge left to chance"}
 # What a candidates record does not take over from its trajectory; keys that we do not know are carried through.
 LEFT_BEHIND = {"dialogue_history", "system", "answer", "finish", "model", "simulator", "seed", "cost", "fingerprints",
-               "leaks", "unfinished_replies", "undecided", "reward", "tests", "mode", "sandbox", "reward_released",
-               "tests_released", "cosine", "page", "encoder", "view"}
+               "rejected_parameters", *COUNTED, "reward", "tests", "mode", "sandbox", "reward_released",
+               "tests_released", "cosine", "page", "encoder", "view", "choices", "rewarded"}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -96,15 +105,21 @@ LEFT_BEHIND = {"dialogue_history", "system", "answer", "finish", "model", "simul
 @dataclass
 class Response:
     """One of the n texts that `await engine.generate(messages, n, seed, temperature, max_tokens)` gives."""
-    text: str            # without the end-of-turn token
-    ids: list = None     # sampled token ids, with the end-of-turn token where the model emitted it; None from a server
-    logps: list = None   # log pi(token) of each, before the temperature; None from a server
-    tokens: int = 0      # how many were sampled
-    cut: bool = False    # whether they were as many as there was room for
+    text: str               # without the end-of-turn token
+    ids: list = None        # sampled token ids, with the end-of-turn token where the model emitted it; None from a server
+    tokens: int = 0         # how many were sampled
+    prompt_tokens: int = 0
+    cut: bool = False       # whether they were as many as there was room for
+    thinks: bool = True     # whether a text that was cut may be a thought alone; a server does not tell
+
+    @property
+    def unfinished(self):
+        """Whether it was cut before the thought came to its end, so that nobody may see it."""
+        return self.cut and "</think>" not in self.text and (self.thinks or "<think>" in self.text)
 
 
 class Refused(Exception):
-    """This one request cannot be answered (prompt too long, content policy): its episode ends with an error."""
+    """This one request cannot be answered (prompt too long, content policy, an odd reply): its episode is an error."""
 
 
 class Stop(Exception):
@@ -115,41 +130,58 @@ class Stop(Exception):
         self.code = code
 
 
-async def episode(args, agent, simulator, step_reward, task, sample, system, before=(), action=None, continues=None):
+async def episode(args, agent, simulator, step_reward, task, sample, system, max_turns, before=(), action=None,
+                  continues=None):
     """Play one dialogue to its end; returns its record.
 
     agent: an engine; simulator, step_reward: see SIMULATORS and STEP_REWARDS (without one the first action is played);
     sample: number of this episode among those of the task; system: the agent's instructions. before: the dialogue that
     is continued, if one is, with the agent's next Response as `action`; continues: what the record says of it.
+    max_turns: after so many turns of the agent the episode ends.
     """
     key, counts = (task["task_id"], sample), Counter()
     dialogue = list(before) or [{"role": "user", "content": task["problem_description"]}]
     try:
-        for turn in range(len(agent_turns(dialogue)), args.max_turns):
+        for turn in range(len(agent_turns(dialogue)), max_turns):
             prompt = messages_before(system, dialogue)
             if action is None:
-                actions = await agent.generate(prompt, args.best_of_n, derive_seed(args.seed, *key, turn),
-                                               args.temperature, args.max_tokens)
-                counts["sampled_tokens"] += sum(action.tokens for action in actions)
+                actions = await sample_actions(args, agent, prompt, args.best_of_n, (*key, turn), counts)
                 action = (await step_reward.best(task, prompt, actions, (*key, turn), counts) if step_reward
                           else actions[0])
-            content, answer = parse_response(action.text)
+            content, answer = (NO_ACTION, None) if action.unfinished else parse_response(action.text)
             dialogue.append({"role": "assistant", "content": content, "output": action.text}
                             | ({"output_ids": action.ids} if action.ids else {}))
-            if answer is not None or turn == args.max_turns - 1:
+            if answer is not None or turn == max_turns - 1:
                 break
             counts["simulator_calls"] += 1
-            reply = await simulator.reply(task, dialogue, key, counts)
-            dialogue.append({"role": "user", "content": reply})
+            reply, told = await simulator.reply(task, dialogue, key, counts)
+            dialogue.append({"role": "user", "content": reply} | ({} if told is None else {"told": told}))
             action = None
         answer, finish = (content, "max_turns") if answer is None else (answer, "answered")
     except Refused as problem:
         answer, finish = None, f"error: {problem}"
     return {"task_id": task["task_id"], "sample": sample, "domain": task["domain"], "task": task, "system": system,
-            "dialogue_history": dialogue, "answer": answer, "finish": finish,
-            "cost": {name: counts[name] for name in ("sampled_tokens", "simulator_calls")},
+            "max_turns": max_turns, "dialogue_history": dialogue, "answer": answer, "finish": finish,
+            "cost": {name: counts[name] for name in COSTS},
             **({"continues": continues} if continues else {}),
             **{name: counts[name] for name in COUNTED if counts[name]}}
+
+
+async def sample_actions(args, agent, prompt, n, key, counts):
+    """n Responses of the agent to a prompt. What was cut inside its thought is asked for again, with more room.
+
+    key: (task_id, sample, turn, ...), which seeds the request; counts: the episode's.
+    """
+    seed = derive_seed(args.seed, *key)
+    actions = await agent.generate(prompt, n, seed, args.temperature, args.max_tokens)
+    counts["sampled_tokens"] += sum(action.tokens for action in actions)
+    for i, action in enumerate(actions):
+        if action.unfinished:
+            [actions[i]] = await agent.generate(prompt, 1, seed + i, args.temperature, MORE_ROOM * args.max_tokens)
+            counts["sampled_tokens"] += actions[i].tokens
+        counts["unfinished_actions"] += actions[i].unfinished
+        counts["cut"] += actions[i].cut and not actions[i].unfinished
+    return actions
 
 
 async def candidates(args, agent, trajectory, done):
@@ -158,46 +190,48 @@ async def candidates(args, agent, trajectory, done):
     for turn, index in enumerate(agent_turns(dialogue)):
         if (*key, turn) in done:
             continue
-        prompt = messages_before(trajectory["system"], dialogue[:index])
+        prompt, counts = messages_before(trajectory["system"], dialogue[:index]), Counter()
         try:
-            actions = await agent.generate(prompt, args.candidates, derive_seed(args.seed, *key, turn, "candidates"),
-                                           args.temperature, args.max_tokens)
+            actions = await sample_actions(args, agent, prompt, args.candidates, (*key, turn, "candidates"), counts)
         except Refused as problem:
             print(f"{args.input}: turn {turn} of task {key[0]}, sample {key[1]} is left out: {problem}",
                   file=sys.stderr)
+            agent.counts["left_out"] += 1
             continue
         records.append({name: value for name, value in trajectory.items() if name not in LEFT_BEHIND} | {
-            "turn": turn, "prompt": prompt, "cost": {"sampled_tokens": sum(action.tokens for action in actions)},
+            "turn": turn, "prompt": prompt, "cost": {"sampled_tokens": counts["sampled_tokens"]},
             "episode_cost": {"episodes": 1, **(trajectory.get("cost") or {})},
-            "candidates": [{"output": action.text} | (
-                {"output_ids": action.ids, "logp": round(sum(action.logps), 5)} if action.ids else {})
-                for action in actions]})
+            "candidates": [{"output": action.text} | ({"output_ids": action.ids} if action.ids else {})
+                           for action in actions if not action.unfinished],
+            **{name: counts[name] for name in COUNTED if counts[name]}})
     return records
 
 
-def continuations(record, count, max_turns):
+def continuations(record, count, max_turns, first):
     """What --continue plays from a turn's candidates: [(sample, keyword arguments of episode)].
 
     Candidates of the same text are played once, and so is one that ends the episode, whose reward is certain. `sample`
-    numbers the episodes of a task; `continues` says of which episode, turn and candidate each is the rest.
+    numbers the episodes of a task, from `first` on; `continues` says of which episode, turn and candidate each is the
+    rest.
     """
     texts, prompt, turn = [c["output"] for c in record["candidates"]], record["prompt"], record["turn"]
     system, before = (prompt[0]["content"], prompt[1:]) if prompt[0]["role"] == "system" else ("", prompt)
     found = []
     for text in dict.fromkeys(texts):
         index = texts.index(text)
-        first = ((record["sample"] * max_turns + turn) * len(texts) + index) * count
         last = parse_response(text)[1] is not None or turn == max_turns - 1
         action = Response(text, record["candidates"][index].get("output_ids"))
-        given = {"system": system, "before": before, "action": action, "continues": [record["sample"], turn, index]}
-        found += [(first + k, given) for k in range(1 if last else count)]
+        given = {"system": system, "before": before, "action": action, "continues": [record["sample"], turn, index],
+                 "max_turns": max_turns}
+        found += [(first + len(found) + k, given) for k in range(1 if last else count)]
     return found
 
 
-async def play_all(todo, play, made_by, output, concurrency, person):
+async def play_all(todo, play, made_by, rejected, output, concurrency, person):
     """Play everything in todo, each at its own pace, and write the records as they come; returns totals.
 
-    play: an item -> its records; made_by: what each record says of its models; person: whether you play the human.
+    play: an item -> its records; made_by: what each record says of its models; rejected: {role: the parameters that its
+    server rejected so far}, which records name too; person: whether you play the human.
     However it ends, a line says what was done.
     """
     from tqdm import tqdm
@@ -209,7 +243,8 @@ async def play_all(todo, play, made_by, output, concurrency, person):
     async def worker():
         for item in items:    # the workers share the iterator
             for record in await play(item):
-                output.write(record | made_by)
+                without = {role: names for role, names in rejected.items() if names}
+                output.write(record | made_by | ({"rejected_parameters": without} if without else {}))
                 totals.update({"records": 1, **record["cost"], **{name: record.get(name, 0) for name in COUNTED}})
                 finishes.update([record["finish"]] if "finish" in record else [])
                 if person:
@@ -236,6 +271,14 @@ async def play_all(todo, play, made_by, output, concurrency, person):
     return {**totals, "finish": kinds}
 
 
+def cost_of_all(output):
+    """The costs of all records of an output, whichever of several runs made them."""
+    total = Counter()
+    for record in output.records():
+        total.update(record["cost"])
+    return total
+
+
 def messages_before(system, dialogue):
     """What the agent is shown: its instructions and the dialogue so far, without our own keys."""
     return ([{"role": "system", "content": system}] if system else []) + [
@@ -248,93 +291,234 @@ def derive_seed(*key):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Simulators: `await reply(task, dialogue, key, counts)` gives the human's next text. key: (task_id, sample); counts: a
-# Counter of the episode's COUNTED and "simulator_calls" (a call a reply is counted already)
+# Environments: all that depends on the domain. Another one is another row here, and one in evaluate.py.
+
+
+class Environment(NamedTuple):
+    multi_turn: str          # the agent's instructions; {max_turns} and {stylesheet} are filled in
+    single_turn: str         # the same for --max-turns 1
+    model_human: str         # the prompt of a model that plays the human: {reference}, {dialogue}
+    scripted_human: object   # await scripted_human(task, text, screen) -> (reply, names of the details told, or None)
+    reply_limit: int         # most characters of the human's reply
+    needs: tuple = ()        # keys of a task that the scripted human reads
+    pages: bool = False      # whether the agent shows web pages, which the human sees as pictures
+
+
+async def functions_human(task, text, screen):
+    return scripted_reply(task, text)
+
+
+async def pages_human(task, text, screen):
+    """Names the largest differences between the layouts of two pages."""
+    from render import NO_PAGE, extract_page, page_reply
+    page = extract_page(text)
+    if page is None:
+        return NO_PAGE, None
+    mine, reference = await asyncio.gather(screen.layout(page), screen.layout(task["ground_truth"]))
+    if reference is None:
+        raise Refused("the reference page could not be rendered")
+    # In a thread: pages of many elements take seconds, for which no other episode should wait.
+    return await asyncio.to_thread(page_reply, mine, reference, limit=ENVIRONMENTS["frontend"].reply_limit), None
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Simulators: `await reply(task, dialogue, key, counts)` gives the human's next text and the names of the details that it
+# tells (None: not known). key: (task_id, sample); counts: a Counter of the episode's COUNTED and COSTS (a call a reply
+# is counted already)
 
 
 class Scripted:
-    """Answers from the task's facts. For pages, names the largest differences of the two layouts."""
+    """The environment's scripted human."""
 
     def __init__(self, args, resources):
-        self.screen = resources.screen()
+        self.environment, self.screen = ENVIRONMENTS[args.domain], resources.screen()
 
     async def reply(self, task, dialogue, key, counts):
-        said = dialogue[-1]["content"]
-        if self.screen is None:
-            return scripted_reply(task["facts"], said)
-        from render import NO_PAGE, extract_page, page_reply
-        page = extract_page(said)
-        if page is None:
-            return NO_PAGE
-        mine, reference = await asyncio.gather(self.screen.layout(page), self.screen.layout(task["ground_truth"]))
-        if reference is None:
-            raise Refused("the reference page could not be rendered")
-        # In a thread: pages of many elements take seconds, for which no other episode should wait.
-        return await asyncio.to_thread(page_reply, mine, reference, limit=REPLY_LIMIT["frontend"])
+        reply, told = await self.environment.scripted_human(task, dialogue[-1]["content"], self.screen)
+        return reply[:self.environment.reply_limit], told
 
 
-def scripted_reply(facts, text):
-    """The scripted human: at most two sentences from `facts`, by the words of the agent's `text`.
+def scripted_reply(task, text):
+    """The scripted human of the backend: (its reply to an agent's text, the hidden details that the reply tells).
 
-    Facts whose own question stands in the text win. Otherwise a fact scores the number of its keywords in the text
-    (whole words, any case); the best answers, and a second one if it is asked about with words of its own.
+    A composed task says in `facts` what is hidden and in `replies` what else may be asked about. What a question means
+    is found by `Listener`. Of a user's own task, which has `facts` alone, by the questions and keywords of each fact.
+    """
+    if "replies" not in task:
+        facts = facts_by_keywords(task["facts"], text)[:2]
+        reply = " ".join(fact["reply"] for fact in facts) or "I do not know."
+    else:
+        hidden = {fact["detail"]: fact for fact in task["facts"]}
+        replies = {detail: fact["reply"] for detail, fact in hidden.items()} | task["replies"]
+        replies["choose"] = "You may choose."
+        topics = listener().topics(task, text)[:2]
+        reply = " ".join(replies[topic] for topic in topics) or "What do you mean?"
+        facts = [hidden[topic] for topic in topics if topic in hidden]
+    told = {fact.get("detail"): None for fact in facts}
+    for fact in facts:
+        told |= dict.fromkeys(fact.get("implies", []))    # the height of a cap tells that there is one
+    return reply, [detail for detail in told if detail]
+
+
+def facts_by_keywords(facts, text):
+    """The facts that a text asks for, the best first. A fact whose question stands in the text wins.
+
+    Otherwise a fact scores the number of its keywords in the text (whole words, any case). A second fact counts if it
+    has keywords of its own there.
     """
     text = text.lower()
-    chosen = [fact for fact in facts if fact["question"].lower() in text]
-    if not chosen:
-        said = lambda word: re.search(rf"(?<!\w){re.escape(word.lower())}(?!\w)", text)  # noqa: E731
-        hits = [{word.lower() for word in fact["keywords"] if said(word)} for fact in facts]
-        order = sorted((i for i in range(len(facts)) if hits[i]), key=lambda i: -len(hits[i]))
-        chosen = [facts[i] for i in order if i == order[0] or hits[i] - hits[order[0]]]
-    reply = " ".join(fact["reply"] for fact in chosen[:2]) or "I do not know."
-    return reply[:REPLY_LIMIT["backend"]]
+    quoted = [fact for fact in facts
+              if any(question.lower() in text for question in [fact["question"], *fact.get("questions", [])])]
+    if quoted:
+        return quoted
+    hits = [{word for word in fact["keywords"] if re.search(rf"(?<!\w){re.escape(word.lower())}(?!\w)", text)}
+            for fact in facts]
+    order = sorted(range(len(facts)), key=lambda i: -len(hits[i]))
+    return [facts[i] for i in order if hits[i] and (i == order[0] or hits[i] - hits[order[0]])]
+
+
+class Listener:
+    """Finds the detail that a question is about, from a table of example questions (questions.tsv).
+
+    Kernel ridge regression: a question is a vector of its words, pairs of words and parts of words, weighted by how
+    rare they are. Each topic's score is linear in it. Hidden details of the task are likelier than stated ones, and
+    those likelier than details that the function does not have. A guess below SURE is no understanding.
+    """
+    RIDGE, SHARPNESS, SURE = 0.2, 10, 0.55
+    PRIOR = {"hidden": 0, "choose": -1, "none": -1, "stated": -1.5, "absent": -3}    # in logits
+
+    def __init__(self, path):
+        lines = [line.split("\t") for line in path.read_text().splitlines()]
+        self.same = {stem(word): topic for topic, words in lines if topic.startswith("=") for word in words.split()}
+        examples = [(topic, text) for topic, text in lines if not topic.startswith("=")]
+        self.known = {" ".join(words_of(text)): topic for topic, text in reversed(examples)}    # the first one counts
+        self.names = sorted({topic for topic, _ in examples})
+        found = [self.features(text) for _, text in examples]
+        count = Counter(feature for features in found for feature in features)
+        self.rarity = {feature: math.log(1 + len(found) / n) for feature, n in count.items()}
+        self.column = {feature: i for i, feature in enumerate(self.rarity)}
+        x = np.stack([self.vector(features) for features in found])
+        y = np.array([[topic == name for name in self.names] for topic, _ in examples], float)
+        self.weights = x.T @ np.linalg.solve(x @ x.T + self.RIDGE * np.eye(len(x)), y)
+
+    def features(self, text):
+        """{feature: its weight} of a text: words or what they stand for, pairs of them, and parts of four letters."""
+        words = words_of(text)
+        stems = [self.same.get(stem(word), stem(word)) for word in words]
+        found = dict.fromkeys([*map(stem, words), *stems], 1.0)
+        for pair in zip(["^", *stems], [*stems, "$"]):
+            found[pair] = 0.6
+        for word in words:
+            for i in range(len(word) - 1):
+                found[f"{' ' + word + ' '}"[i:i + 4], "part"] = 0.3
+        return found
+
+    def vector(self, features):
+        vector = np.zeros(len(self.column))
+        for feature, weight in features.items():
+            if feature in self.column:
+                vector[self.column[feature]] = weight * self.rarity[feature]
+        return vector / (np.linalg.norm(vector) or 1)
+
+    def topic(self, task, question):
+        """The detail of a task that a question is about, or "choose"; None if that is not clear."""
+        if known := self.known.get(" ".join(words_of(question))):
+            return known
+        hidden = {fact["detail"] for fact in task["facts"]}
+        logits = self.vector(self.features(question)) @ self.weights * self.SHARPNESS
+        for i, name in enumerate(self.names):
+            logits[i] += self.PRIOR[name if name in self.PRIOR else "hidden" if name in hidden
+                                    else "stated" if name in task["details"] else "absent"]
+        likely = np.exp(logits - logits.max())
+        best = int(likely.argmax())
+        return self.names[best] if likely[best] >= self.SURE * likely.sum() else None
+
+    def topics(self, task, text):
+        """What the questions of a text are about, each topic once, in their order."""
+        questions = re.findall(r"[^.?!\n]+\?", text) or [text]
+        found = [self.topic(task, with_slots(task, question)) for question in questions]
+        return [topic for topic in dict.fromkeys(found) if topic not in (None, "none")]
+
+
+@lru_cache(maxsize=None)
+def listener():
+    return Listener(Path(__file__).with_name("questions.tsv"))
+
+
+def with_slots(task, question):
+    """A question with what the request names (keys, words, numbers) replaced by the names of the details: {limit}."""
+    hidden = {fact["detail"] for fact in task["facts"]}
+    request = set(re.findall(r'"(\w+)"|\b(\d+)\b', task["problem_description"]))
+    named = {first or second for first, second in request}
+    for detail, value in task["details"].items():
+        if detail not in hidden and str(value) in named:
+            question = re.sub(rf'"?\b{value}\b"?', "{" + detail + "}", question)
+    one = task["theme"][:-1]    # a book; "the order" may be that of the results
+    return re.sub(rf"\b{one}s\b|\b(an?|each|every|per|single|two) {one}\b", "{records}", question, flags=re.I)
+
+
+def words_of(text):
+    """The words of a text in small letters; a number is "0", {limit} is "limit_"."""
+    text = re.sub(r'"?\{(\w+)\}"?', r"\1_", text.lower()).replace("what's", "what is").replace("n't", " not")
+    return re.findall(r"[a-z_]+", re.sub(r"\d+", " zero ", text))
+
+
+def stem(word):
+    """A word without its ending."""
+    for ending in ("ing", "ies", "ed", "es", "s", "ly"):
+        if word.endswith(ending) and len(word) >= len(ending) + 3:
+            return word[:-len(ending)]
+    return word
 
 
 class ModelHuman:
     """A model plays the human: brief, bound to the reference. Of pages a server's model sees both pictures."""
 
     def __init__(self, args, resources):
-        self.args = args
+        self.args, self.environment = args, ENVIRONMENTS[args.domain]
         self.engine = resources.engine(args.simulator, args.simulator_name, "simulator")
         self.screen = resources.screen() if is_url(args.simulator) else None
 
     async def reply(self, task, dialogue, key, counts):
-        content = SIMULATOR_PROMPT[task["domain"]].format(reference=task["ground_truth"], dialogue=as_text(dialogue))
+        content = self.environment.model_human.format(reference=task["ground_truth"], dialogue=as_text(dialogue))
         if self.screen:
             from render import NO_PAGE, extract_page
             page = extract_page(dialogue[-1]["content"])
             if page is None:
-                return NO_PAGE
+                return NO_PAGE, None
             mine, reference = await asyncio.gather(self.screen.png(page), self.screen.png(task["ground_truth"]))
             if not reference:
                 raise Refused("the reference page cannot be rendered")
             if not mine:
-                return "Your page could not be shown."
+                return "Your page could not be shown.", None
             content = [{"type": "text", "text": VISION_PROMPT.format(request=task["problem_description"])}]
             for title, png in (("The assistant's page:", mine), ("The page that you have in mind:", reference)):
                 data = "data:image/png;base64," + base64.b64encode(png).decode()
                 content += [{"type": "text", "text": title}, {"type": "image_url", "image_url": {"url": data}}]
-        text, asked = await ask(self.engine, content, derive_seed(self.args.seed, *key, "simulator", len(dialogue)),
-                                self.args.simulator_temperature, self.args.simulator_max_tokens)
-        reply = (text or NO_REPLY)[:REPLY_LIMIT[task["domain"]]]
-        counts.update({"simulator_calls": asked - 1, "unfinished_replies": text is None,
+        text, asked, tokens = await ask(
+            self.engine, content, derive_seed(self.args.seed, *key, "simulator", len(dialogue)),
+            self.args.simulator_temperature, self.args.simulator_max_tokens)
+        reply = (text or NO_REPLY)[:self.environment.reply_limit]
+        counts.update({"simulator_calls": asked - 1, "simulator_tokens": tokens, "unfinished_replies": text is None,
                        "leaks": leaks_code(reply, task["ground_truth"])})
-        return reply
+        return reply, None
 
 
 async def ask(engine, content, seed, temperature, max_tokens):
-    """(what a model says after thinking, how often it was asked); None for a text with nothing after its thought.
+    """(what a model says after thinking, how often it was asked, tokens read and written); None for a lost thought.
 
     A model that reasons before it replies may run out of room inside the thought, which would tell the reference; its
     chat template may have opened the thought, so that any reply that was cut may be one. Such a reply is asked for
-    again with eight times the room.
+    again with more room.
     """
-    for asked, room in enumerate((max_tokens, 8 * max_tokens), 1):
+    tokens = 0
+    for asked, room in enumerate((max_tokens, MORE_ROOM * max_tokens), 1):
         [response] = await engine.generate([{"role": "user", "content": content}], 1, seed, temperature, room)
+        tokens += response.prompt_tokens + response.tokens
         _, thought, said = response.text.rpartition("</think>")
         if said.strip() and "<think>" not in said and (thought or not response.cut):
-            return said.strip(), asked
-    return None, asked
+            return said.strip(), asked, tokens
+    return None, asked, tokens
 
 
 def as_text(dialogue):
@@ -376,7 +560,7 @@ class Person:
             if line == "/show":
                 print(task["ground_truth"])
             elif line:
-                return line[:REPLY_LIMIT[task["domain"]]]
+                return line[:ENVIRONMENTS[task["domain"]].reply_limit], None
 
 
 class Screen:
@@ -446,7 +630,8 @@ class JudgeReward:
             first, second = (i, j) if seed % 2 else (j, i)
             question = JUDGE_PROMPT.format(reference=task["ground_truth"], dialogue=dialogue, a=contents[first],
                                            b=contents[second])
-            text, _ = await ask(self.engine, question, seed, 0.0, 64)
+            text, _, tokens = await ask(self.engine, question, seed, 0.0, 64)
+            counts["judge_tokens"] += tokens
             # "A.", "A, because B ...", "[A]", "A is better than B"; else the only letter that it names, if it is one
             begins = re.match(r"\W*([AB])(?: is\b|[^\w\s]|\s*$)", text or "")
             said = {begins[1]} if begins else set(re.findall(r"\b[AB]\b", text or ""))
@@ -499,7 +684,7 @@ HTML in <html> ... </html>, styled with Tailwind CSS classes alone, linked as
 No JavaScript. The only pictures are those at https://picsum.photos/id/48/W/H, in any width W and height H. You may \
 think first; if you do, write "OUTPUT:" after your thoughts."""
 
-SIMULATOR_PROMPT = {"backend": """You play a human who wants help with a Python function. You cannot read or write \
+HUMAN_OF_FUNCTIONS = """You play a human who wants help with a Python function. You cannot read or write \
 code, but you know exactly how the function must behave: just like this reference, which the assistant cannot see.
 
 {reference}
@@ -513,7 +698,9 @@ Write the human's reply to the assistant's last message.
 - Answer only what was asked, and only what the reference settles. If it does not settle it, say "I do not know."
 - Do not contradict the reference, and do not tell what was not asked.
 
-Reply:""", "frontend": """You play a human who has a web page in mind and cannot read code. This is the page:
+Reply:"""
+
+HUMAN_OF_PAGES = """You play a human who has a web page in mind and cannot read code. This is the page:
 
 {reference}
 
@@ -525,7 +712,7 @@ Imagine the assistant's last page and yours as pictures, side by side. Write the
 outstanding visual differences (layout, colours, texts, sizes, pictures), in plain words, in at most four sentences. \
 Never write or quote code. If the assistant showed no page, ask for one.
 
-Reply:"""}
+Reply:"""
 
 VISION_PROMPT = """You play a human who has a web page in mind and cannot read code. You asked an assistant: \
 "{request}" Here are two pictures: the assistant's page, and the page that you have in mind, which the assistant \
@@ -551,6 +738,14 @@ Two possible next messages of the assistant:
 
 Which message brings the assistant closer to the right final answer? Reply with one letter, A or B."""
 
+ENVIRONMENTS = {
+    "backend": Environment(AGENT_MULTI_TURN, AGENT_SINGLE_TURN, HUMAN_OF_FUNCTIONS, functions_human, reply_limit=400,
+                           needs=("facts",)),
+    "frontend": Environment(AGENT_PAGES_MULTI_TURN, AGENT_PAGES_SINGLE_TURN, HUMAN_OF_PAGES, pages_human,
+                            reply_limit=1000, pages=True),
+}
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Engines: `await generate(messages, n, seed, temperature, max_tokens)` gives n Responses, or raises Refused or Stop;
 # counts: a Counter of what the run is to report; close() ends it; a server's identity is what model answers there
@@ -560,7 +755,7 @@ class LocalEngine:
     """A model in this process. Requests wait for a thread that samples, so that the event loop stays free.
 
     A library has a load(path, args, cuda) of its own, and a sample(requests), which goes on with these and with those
-    before: [(name, [(token ids, log-probabilities, whether cut)])] of the requests that are finished.
+    before: [(name, [(token ids, whether cut)])] of the requests that are finished.
     """
     pool = ThreadPoolExecutor(1)    # of all models: two of vLLM's on a CPU that sample at once corrupt its memory
 
@@ -588,8 +783,9 @@ class LocalEngine:
         self.counts["prompt_tokens"] += len(prompt)
         request = SimpleNamespace(name=str(self.asked), prompt=prompt, room=room, n=n, seed=seed,
                                   temperature=temperature, future=asyncio.get_running_loop().create_future())
-        return [Response(self.tokenizer.decode(ids, skip_special_tokens=True), ids, logps, len(ids), cut)
-                for ids, logps, cut in await self.answer(request)]
+        thinks = self.tokenizer.decode(prompt[-8:]).rstrip().endswith("<think>")    # the template opened the thought
+        return [Response(self.tokenizer.decode(ids, skip_special_tokens=True), ids, len(ids), len(prompt), cut, thinks)
+                for ids, cut in await self.answer(request)]
 
     async def answer(self, request):
         self.waiting.append(request)
@@ -635,7 +831,7 @@ class VLLMEngine(LocalEngine):
         self.in_process = os.environ.get("VLLM_ENABLE_V1_MULTIPROCESSING") == "0"
         from vllm import AsyncEngineArgs, AsyncLLMEngine, LLMEngine, SamplingParams
         from vllm.sampling_params import RequestOutputKind
-        self.params = lambda **own: SamplingParams(logprobs=0, output_kind=RequestOutputKind.FINAL_ONLY, **own)
+        self.params = lambda **own: SamplingParams(output_kind=RequestOutputKind.FINAL_ONLY, **own)
         # On a CPU a prompt must not be cut into chunks: after a chunk vLLM rewinds the seeded generator of the
         # request, which a CPU generator cannot do (RuntimeError: CPU Generator does not use offset).
         cpu = {} if cuda else {"enforce_eager": True, "enable_chunked_prefill": False,
@@ -665,8 +861,8 @@ class VLLMEngine(LocalEngine):
 
     def samples(self, result):
         self.counts["cached_tokens"] += result.num_cached_tokens or 0
-        return [(list(out.token_ids), [ranks[token].logprob for token, ranks in zip(out.token_ids, out.logprobs)],
-                 out.finish_reason == "length") for out in sorted(result.outputs, key=lambda out: out.index)]
+        return [(list(out.token_ids), out.finish_reason == "length")
+                for out in sorted(result.outputs, key=lambda out: out.index)]
 
     def close(self):
         super().close()
@@ -675,82 +871,63 @@ class VLLMEngine(LocalEngine):
 
 
 class TransformersEngine(LocalEngine):
-    """Plain batches through transformers: what waits is sampled together to its end, what arrives meanwhile waits."""
-    library = "transformers"
+    """Plain batches through model.generate: what waits is sampled together to its end. Slower than vLLM.
+
+    The same settings give the same texts again; a request's text depends on what shares its batch.
+    """
+    library, most_rows = "transformers", 64
 
     def load(self, path, args, cuda):
-        import torch
         from transformers import AutoModelForCausalLM
         from transformers.utils import logging
         logging.disable_progress_bar()
         self.model = AutoModelForCausalLM.from_pretrained(path, dtype=self.dtype).to("cuda" if cuda else "cpu")
-        config, end = self.model.config.get_text_config(), self.model.generation_config.eos_token_id
-        self.ends = {self.tokenizer.eos_token_id, *(end if isinstance(end, list) else [end])} - {None}
-        memory = torch.cuda.mem_get_info()[0] // 2 if cuda else 2 << 30    # bytes, for keys and values
-        width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-        self.cache_tokens = memory // (2 * config.num_hidden_layers * heads * width * self.model.dtype.itemsize)
+        end = self.model.generation_config.eos_token_id
+        self.ends = list({self.tokenizer.eos_token_id, *(end if isinstance(end, list) else [end])} - {None})
 
     def next_size(self):
-        """How many go next: as many as fit into memory together, once those with short prompts stand first."""
-        self.waiting.sort(key=lambda request: len(request.prompt))
-        rows = accumulate(request.n for request in self.waiting)
-        return max(1, sum(count * (len(request.prompt) + request.room) <= self.cache_tokens
-                          for count, request in zip(rows, self.waiting)))
+        """How many go next: those at the front that want the same, as far as the rows of a batch reach."""
+        def wanted(request):
+            return request.n, request.temperature
+
+        alike = takewhile(lambda request: wanted(request) == wanted(self.waiting[0]), self.waiting)
+        return min(len(list(alike)), max(1, self.most_rows // self.waiting[0].n))
 
     def sample(self, requests):
-        """Every row draws from its own uniform numbers."""
         import torch
-        device, longest = self.model.device, max(len(request.prompt) for request in requests)
-        padding = [longest - len(request.prompt) for request in requests]
-        ids = torch.tensor([[0] * pad + request.prompt for pad, request in zip(padding, requests)], device=device)
-        seen = torch.tensor([[0] * pad + [1] * (longest - pad) for pad in padding], device=device)    # (B, T)
-        first = [i for i, request in enumerate(requests) for _ in range(request.n)]    # row -> its request
-        rooms = [requests[i].room for i in first]
-        temperature = torch.tensor([[requests[i].temperature] for i in first], device=device)         # (R, 1)
-        uniform = torch.cat([torch.rand(max(rooms), request.n, dtype=torch.float64, generator=torch.Generator(
-            ).manual_seed(request.seed)) for request in requests], 1).to(device)                      # (steps, R)
-        rows, alive = [([], []) for _ in first], list(range(len(first)))
-        with torch.inference_mode():
-            out = self.model(input_ids=ids, attention_mask=seen, position_ids=(seen.cumsum(1) - 1).clamp_min(0),
-                             use_cache=True, logits_to_keep=1)
-            cache, keep = out.past_key_values, torch.tensor(first, device=device)
-            cache.batch_select_indices(keep)
-            seen, logits = seen[keep], out.logits[keep, -1]
-            for step in range(max(rooms)):
-                tokens, logps = draw(logits.float(), temperature[alive], uniform[step, alive])
-                for row, token, logp in zip(alive, tokens.tolist(), logps.tolist()):
-                    rows[row][0].append(token)
-                    rows[row][1].append(logp)
-                on = [rows[row][0][-1] not in self.ends and step + 1 < rooms[row] for row in alive]
-                alive = [row for row, goes_on in zip(alive, on) if goes_on]
-                if not alive or self.closed:    # closed: a batch under way ends with its next token
-                    break
-                if not all(on):
-                    keep = torch.tensor(on, device=device)
-                    cache.batch_select_indices(keep)
-                    seen, tokens = seen[keep], tokens[keep]
-                seen = torch.cat([seen, seen.new_ones(len(seen), 1)], 1)
-                logits = self.model(input_ids=tokens[:, None], attention_mask=seen, past_key_values=cache,
-                                    position_ids=seen.sum(1, keepdim=True) - 1, use_cache=True).logits[:, -1]
-        samples = iter([(ids, logps, ids[-1] not in self.ends) for ids, logps in rows])
-        return [(request.name, list(islice(samples, request.n))) for request in requests]
-
-
-def draw(logits, temperature, uniform):
-    """A token for each row, by its uniform number, and its log-probability before the temperature.
-
-    logits: (R, V); temperature: (R, 1), 0 for the likeliest token; uniform: (R,) in [0, 1).
-    """
-    from torch import searchsorted
-    cdf = (logits / temperature.clamp_min(1e-6)).double().softmax(-1).cumsum(-1)
-    tokens = searchsorted(cdf, uniform[:, None] * cdf[:, -1:], right=True).clamp_max(logits.shape[1] - 1)    # (R, 1)
-    tokens = tokens.where(temperature > 0, logits.argmax(-1, keepdim=True))
-    return tokens[:, 0], logits.log_softmax(-1).gather(1, tokens)[:, 0]
+        if not requests:
+            return []
+        first, rows = requests[0], [request for request in requests for _ in range(request.n)]
+        longest = max(len(row.prompt) for row in rows)
+        padding = [longest - len(row.prompt) for row in rows]
+        ids = torch.tensor([[0] * pad + row.prompt for pad, row in zip(padding, rows)])
+        seen = torch.tensor([[0] * pad + [1] * (longest - pad) for pad in padding])    # (R, T)
+        torch.manual_seed(first.seed)
+        draw = {"do_sample": True, "temperature": first.temperature} if first.temperature else {"do_sample": False}
+        out = self.model.generate(
+            input_ids=ids.to(self.model.device), attention_mask=seen.to(self.model.device), **draw, top_k=0, top_p=1.0,
+            repetition_penalty=1.0, max_new_tokens=max(row.room for row in rows), eos_token_id=self.ends,
+            pad_token_id=self.ends[0], stopping_criteria=[lambda ids, scores: torch.full((len(ids),), self.closed)])
+        samples = []
+        for row, request in zip(out[:, longest:].tolist(), rows):    # padded with ends
+            ended = [i for i, token in enumerate(row[:request.room]) if token in self.ends]
+            length = ended[0] + 1 if ended else min(len(row), request.room)
+            samples.append((row[:length], not ended))
+        return [(request.name, samples[i * first.n:(i + 1) * first.n]) for i, request in enumerate(requests)]
 
 
 class ServerEngine:
-    """An OpenAI-compatible server, through OpenAI's client: it waits and tries again as the server asks it to."""
+    """An OpenAI-compatible server.
+
+    An error is this episode's or the account's. What one request meets (a refusal, a moderation, a reply that is none)
+    is Refused: its episode ends, the others go on. What every request would meet (no such model, a wrong key, no
+    credit, no server) is Stop. ALIKE different requests in a row with one and the same refusal are the account's too.
+    Whoever is busy is asked again, after as long as it says.
+    """
+    ALIKE = 8
+    OPTIONAL = {    # parameter that a server may reject -> a word that its refusal then has
+        "max_tokens": "max_completion_tokens", "temperature": "temperature", "top_p": "top_p", "system": "role",
+        "seed": "seed"}
 
     def __init__(self, url, name, role, args, concurrency):
         import openai
@@ -763,51 +940,75 @@ class ServerEngine:
         shared = role == "agent" or urlsplit(url)[:2] == urlsplit(args.model)[:2]    # the agent's go to its server only
         names = [own, "AGENT_API_KEY", "OPENAI_API_KEY"] if shared else [own]
         self.variable = next((name for name in names if os.environ.get(name)), f"{own}, which is not set")
-        settings = {"base_url": url, "api_key": os.environ.get(self.variable, "none"), "timeout": args.timeout,
-                    "max_retries": args.retries}
-        self.client, self.places = openai.AsyncOpenAI(**settings), asyncio.Semaphore(concurrency)
-        self.counts, self.rejected = Counter(), set()    # parameters that the server rejected: later requests omit them
+        settings = {"base_url": url, "api_key": os.environ.get(self.variable, "none"), "timeout": args.timeout}
+        self.client, self.places = openai.AsyncOpenAI(max_retries=0, **settings), asyncio.Semaphore(concurrency)
+        self.extra = getattr(args, "extra_body" if role == "agent" else f"{role}_extra_body", None) or {}
+        self.counts, self.rejected, self.alike = Counter(), [], Counter()
         self.identity = name
         if name is None:
             try:
-                first = openai.OpenAI(**settings).with_options(max_retries=1).models.list().data[0]
-                self.name = first.id
-                root = getattr(first, "root", None)    # vLLM tells which model it serves under the name
-                self.identity = first.id if root in (None, first.id) else f"{first.id} ({root})"
+                models = openai.OpenAI(max_retries=1, **settings).models.list().data
+                if len(models) > 1:
+                    flag = "--model-name" if role == "agent" else f"--{role}-name"
+                    die(f"{url} has several models: {', '.join(model.id for model in models[:12])}; choose one with {flag}")
+                self.name = models[0].id
+                root = getattr(models[0], "root", None)    # vLLM tells which model it serves under the name
+                self.identity = self.name if root in (None, self.name) else f"{self.name} ({root})"
             except openai.APIStatusError as error:
                 die(self.explain(error))
             except (openai.OpenAIError, LookupError, TypeError, AttributeError, ValueError) as error:
                 die(f"{url}: no list of models there ({first_line(error)}); check the URL, or name the model")
+        print(f"{role}: {self.identity} at {url}")
 
     async def generate(self, messages, n, seed, temperature, max_tokens):
         responses = []
         while len(responses) < n:    # some servers give one choice however many are asked for
+            count = 1 if "n" in self.rejected else n - len(responses)
             responses += await self.ask({
-                "model": self.name, "messages": messages, "n": n - len(responses), "temperature": temperature,
-                "max_tokens": max_tokens, "seed": (seed + len(responses)) % (1 << 31)})
+                "model": self.name, "messages": messages, "n": count, "temperature": temperature, "top_p": 1,
+                "max_tokens": max_tokens, "seed": (seed + len(responses)) % (1 << 31), **self.extra})
         return responses[:n]
 
     async def ask(self, request):
-        """One request until it is answered. The client retries what HTTP says is worth it; rubbish is left to us."""
-        for attempt in range(self.retries + 1):
-            if attempt:
-                await asyncio.sleep(min(60, 0.25 * 2 ** attempt))
-            sent = self.without_rejected(request)
+        """One request until it is answered, Refused or Stop."""
+        attempt = 0
+        while True:
+            sent, wait = self.without_rejected(request), min(60, 0.5 * 2 ** attempt)
             try:
                 async with self.places:    # chat.completions.create() takes twice the time: it checks every message
-                    return self.responses(await self.client.post("/chat/completions", body=sent, cast_to=object))
-            except self.openai.APIError as error:
-                status = getattr(error, "status_code", None)
-                if status not in (400, 413, 422):
-                    raise Stop(self.explain(error), 2 if status in (401, 403, 404) else 1) from error
-                # another request may have learnt the same meanwhile
-                if self.without_rejected(request) == sent and not self.learn(refusal(error)):
-                    raise Refused(f"HTTP {status}: {refusal(error)}") from error
-                return await self.ask(request)
+                    responses = self.responses(await self.client.post("/chat/completions", body=sent, cast_to=object))
+                self.alike.clear()
+                return responses
+            except self.openai.APIStatusError as error:
+                status, said = error.status_code, refusal(error)
+                if status in (401, 402, 404) or "insufficient_quota" in said or "billing" in said:
+                    raise Stop(self.explain(error), 2 if status in (401, 404) else 1) from error
+                problem, for_good = f"HTTP {status}: {said}", status not in (408, 409, 425, 429) and status < 500
+                if for_good and self.asks_otherwise(request, sent, said):
+                    continue
+                with suppress(TypeError, ValueError):
+                    wait = max(wait, float(error.response.headers.get("retry-after")))
+            except self.openai.APIConnectionError as error:
+                problem, for_good = None, False
+                if attempt == self.retries:
+                    raise Stop(self.explain(error)) from error
+            except Refused as error:
+                problem, for_good = str(error), True
             except (ValueError, LookupError, TypeError, AttributeError) as error:
-                problem = f"{type(error).__name__}: {first_line(error)}"
-        raise Stop(f"{self.url} failed {self.retries + 1} times, the last time with a reply that is no chat completion "
-                   f"({problem})")
+                problem, for_good = f"no chat completion ({type(error).__name__}: {first_line(error)})", False
+            if for_good or attempt == self.retries:
+                raise self.refused(problem)
+            if wait > 60:
+                print(f"{self.url} asks to wait {wait:.0f} s ({problem})", file=sys.stderr)
+            await asyncio.sleep(wait)
+            attempt += 1
+
+    def refused(self, problem):
+        """Refused, or Stop where request after request meets the same problem and none is answered."""
+        self.alike[re.sub(r"\d+", "0", problem)] += 1
+        if max(self.alike.values()) >= self.ALIKE:
+            return Stop(f"{self.url}: {self.ALIKE} requests in a row met the same problem ({problem})")
+        return Refused(problem)
 
     def without_rejected(self, request):
         """The request without the parameters that the server rejected."""
@@ -819,36 +1020,54 @@ class ServerEngine:
             sent["messages"] = merge_system(request["messages"])
         return sent
 
-    def learn(self, message):
-        """Whether a refusal names a parameter that can be left out: o1-mini has no system role, no temperature."""
-        said, signs = message.lower(), {"max_tokens": "max_completion_tokens", "temperature": "temperature",
-                                        "system": "role", "seed": "seed", "n": "'n'"}
-        named = [name for name in signs if name not in self.rejected and name in said and signs[name] in said]
-        if not named or "context" in said:
+    def asks_otherwise(self, request, sent, said):
+        """Whether to ask again without a parameter that the server rejects: o1-mini has no system role, no temperature.
+
+        Many servers refuse n > 1, each in its own words: after any refusal of it one text is asked for at a time.
+        """
+        if self.without_rejected(request) != sent:    # another request has learnt something meanwhile
+            return True
+        named = [] if "context" in said.lower() else [
+            name for name, word in self.OPTIONAL.items()
+            if name not in self.rejected and name in said.lower() and word in said.lower()]
+        if not named and sent.get("n", 1) == 1:
             return False
-        self.rejected.add(named[0])
-        print(f"{self.url}: the server rejects {named[0]} ({message})", file=sys.stderr)
+        if not named:
+            request["n"] = 1
+        self.rejected.append((named or ["n"])[0])
+        print(f"{self.url}: the server rejects {self.rejected[-1]} ({said})", file=sys.stderr)
         return True
 
     def responses(self, answer):
-        """The Responses of a chat completion; what is none raises."""
+        """The Responses of a chat completion. Raises Refused for the odd ones, and anything for what is none."""
+        if "error" in answer and not answer.get("choices"):
+            error = answer["error"]
+            raise Refused(first_line(error.get("message", error) if isinstance(error, dict) else error))
         usage, texts = answer.get("usage") or {}, []
         for choice in answer["choices"]:
-            text, why = choice["message"]["content"], choice.get("finish_reason")
-            texts.append(("" if text is None and why in ("length", "content_filter") else text, why == "length"))
+            message, why = choice["message"], choice.get("finish_reason")
+            text = message.get("content")
+            if isinstance(text, list):
+                text = "".join(part.get("text") or "" for part in text)
+            if text is None and (message.get("refusal") or message.get("tool_calls")):
+                raise Refused(first_line(message.get("refusal") or "the model calls a tool instead of speaking"))
+            if text is None and why in ("length", "content_filter"):
+                text = ""
+            texts.append((text, why == "length"))
         if not texts or not all(isinstance(text, str) for text, _ in texts):
             raise TypeError("no content" if texts else "no choices")
         tokens = usage.get("completion_tokens") or sum(len(text) // 4 for text, _ in texts)    # of all choices together
-        self.counts.update({"prompt_tokens": usage.get("prompt_tokens") or 0, "cached_tokens": (
+        prompt = usage.get("prompt_tokens") or 0
+        self.counts.update({"prompt_tokens": prompt, "cached_tokens": (
             usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0})
-        return [Response(text, tokens=tokens // len(texts) + (i < tokens % len(texts)), cut=cut)
+        return [Response(text, None, tokens // len(texts) + (i < tokens % len(texts)), prompt, cut)
                 for i, (text, cut) in enumerate(texts)]
 
     def explain(self, error):
         """What an error means that is no matter of one request."""
         status = getattr(error, "status_code", None)
         problem = f"HTTP {status}: {refusal(error)}" if status else first_line(error.__cause__ or error)
-        if status in (401, 403):
+        if status == 401:
             return f"{self.url} refused the key in the environment variable {self.variable} ({problem})"
         if status == 404:
             return f"{self.url} has no model {self.name!r}, or is no OpenAI-compatible address ({problem})"
@@ -901,8 +1120,11 @@ def engine_flags(parser):
         "servers", "Keys come from the environment: AGENT_API_KEY or OPENAI_API_KEY for the agent, SIMULATOR_API_KEY "
         "for the simulator, JUDGE_API_KEY for the judge. The last two may be missing where the server is the agent's; "
         "the agent's key goes to no other host.").add_argument
+    add("--extra-body", type=json.loads, metavar="JSON", help="what else each request to the agent's server says: top_k, "
+        "repetition_penalty, reasoning_effort, chat_template_kwargs (temperature, top_p 1, seed and max_tokens are said)")
     add("--timeout", type=number(above=0), default=300.0, help="seconds for a server's answer (default: 300)")
-    add("--retries", type=SIZE, default=6, help="further tries when a server is busy or talks rubbish (default: 6)")
+    add("--retries", type=SIZE, default=8, help="further tries when a server is busy or talks rubbish, the last ones a "
+        "minute apart (default: 8)")
 
 
 def is_url(spec):
@@ -921,19 +1143,21 @@ class Resources:
     def __init__(self, args, concurrency):
         self.args, self.concurrency, self.engines, self.browsers = args, concurrency, {}, None
         self.fingerprints = {}    # of the models: a digest of the folder; a hub name; what a server calls it
+        self.rejected = {}        # of servers: the parameters that they rejected so far, which they are not sent
 
     def engine(self, spec, name, role):
         """The engine of a model. Roles share a local model; to a server each goes with its own key."""
         key = (spec, name, role) if is_url(spec) else spec
         if key not in self.engines:
             self.engines[key] = make_engine(spec, name, role, self.args, self.concurrency)
-        self.fingerprints["model" if role == "agent" else role] = (
-            self.engines[key].identity if is_url(spec) else fingerprint(spec))
+        role = "model" if role == "agent" else role
+        self.fingerprints[role] = self.engines[key].identity if is_url(spec) else fingerprint(spec)
+        self.rejected[role] = getattr(self.engines[key], "rejected", [])
         return self.engines[key]
 
     def screen(self):
         """The Screen if there are pages to see, else None."""
-        if self.browsers is None and self.args.domain == "frontend" and self.args.max_turns > 1:
+        if self.browsers is None and ENVIRONMENTS[self.args.domain].pages and self.args.max_turns > 1:
             self.browsers = Screen()
         return self.browsers
 
@@ -956,22 +1180,32 @@ def main():
                 for turn in range(len(agent_turns(trajectory["dialogue_history"])))]
     output = Output(args.out, *settings_of(args), args.overwrite,
                     ("task_id", "sample", "turn") if args.candidates else ("task_id", "sample"))
-    todo = [plays[name] for name in dict.fromkeys(key[:2] for key in keys if key not in output.done)]
-    before = len(output.done)
+    failed = set()
+    if args.retry_errors and output.done:
+        failed = {output.key_of(record) for record in output.records() if record["finish"].startswith("error")}
+    done = output.done - failed
+    todo = [plays[name] for name in dict.fromkeys(key[:2] for key in keys if key not in done)]
+    before = len(done)
     if before or not todo:
         print(f"{args.out}: {f'continuing after {before}' if todo else f'nothing left to do, {before}'} records")
     finished = sign_of_end(args.out)
-    metrics = roll_out(args, todo, output, finished) if todo else {"records": 0}
+    metrics = roll_out(args, todo, output, finished, failed) if todo else {"records": 0}
     if args.out.exists():
         rank = {key: n for n, key in enumerate(keys)}
         output.sort(lambda *key: rank.get(key, len(rank)))    # what --limit or --samples now leaves out comes last
+        metrics["cost"] = cost_of_all(output)
+        print(f"{args.out}: all its records took " + ", ".join(
+            f"{count:,} {name.replace('_', ' ')}" for name, count in metrics["cost"].items() if count))
     if todo or not finished.exists():
-        with whole(finished) as part:
+        with atomic_write(finished) as part:
             part.write_text(json.dumps({**metrics, "continued_after": before}, indent=1) + "\n")
     if args.simulator == "human":    # who wants to know what the answers are worth
         subprocess.run([sys.executable, Path(__file__).with_name("evaluate.py"), "--in", args.out, "--overwrite"])
     elif not args.candidates:
         print(f"next: python evaluate.py --in {shlex.quote(str(args.out))}")
+    if errors := metrics.get("finish", {}).get("error") or metrics.get("left_out"):
+        die(f"{errors} failed, see above; " + ("the same command asks for them again" if args.candidates else
+                                               "--retry-errors plays them again"), 1)
 
 
 def what_to_play(args):
@@ -982,9 +1216,11 @@ def what_to_play(args):
         die(f"--system {args.system}: {getattr(error, 'strerror', None) or 'not UTF-8'}")
 
     def playable(task):
-        if args.simulator == "scripted" and args.domain == "backend" and args.max_turns > 1 and "facts" not in task:
-            raise ValueError("the task has no 'facts', from which the scripted simulator answers; give a model or URL "
-                             "with --simulator")
+        if args.simulator == "scripted" and args.max_turns > 1:
+            for key in ENVIRONMENTS[args.domain].needs:
+                if key not in task:
+                    raise ValueError(f"the task has no {key!r}, from which the scripted simulator answers; give a model "
+                                     "or URL with --simulator")
         return task
 
     def with_system(record):
@@ -992,11 +1228,16 @@ def what_to_play(args):
             raise ValueError("'dialogue_history' must begin with the user's message")
         return {**record, "system": record.get("system") or system or ""}
 
+    episodes = Counter()    # of each task, so far
+
     def with_continuations(record):
-        if record["turn"] >= args.max_turns:
-            raise ValueError(f"turn {record['turn']} is beyond --max-turns {args.max_turns}")
+        max_turns = record.get("max_turns") or args.max_turns
+        if record["turn"] >= max_turns:
+            raise ValueError(f"turn {record['turn']} is beyond --max-turns {max_turns}")
         names = {"task_id": record["task_id"], "domain": record["domain"]}
-        return playable({**record["task"], **names}), continuations(record, args.continue_, args.max_turns)
+        rest = continuations(record, args.continue_, max_turns, episodes[record["task_id"]])
+        episodes[record["task_id"]] += len(rest)
+        return playable({**record["task"], **names}), rest
 
     kind, check = (("trajectory", with_system) if args.candidates else ("candidates", with_continuations)
                    if args.continue_ else ("task", playable))
@@ -1008,12 +1249,12 @@ def what_to_play(args):
         return {(record["task_id"], record["sample"]): record for record in records}
     if args.continue_:
         return {(task["task_id"], sample): (task, sample, given) for task, rest in records for sample, given in rest}
-    given = {"system": system_prompt(args) if system is None else system}
+    given = {"system": system_prompt(args) if system is None else system, "max_turns": args.max_turns}
     return {(task["task_id"], sample): (task, sample, given) for sample in range(args.samples) for task in records}
 
 
-def roll_out(args, todo, output, finished):
-    """Open the models and play what is left to do; returns what that took."""
+def roll_out(args, todo, output, finished, failed):
+    """Open the models and play what is left to do; returns what that took. failed: records that it replaces."""
     person = args.simulator == "human"
     concurrency = 1 if person else args.concurrency or (
         32 if is_url(args.model) else args.data_parallel_size * (
@@ -1038,18 +1279,21 @@ def roll_out(args, todo, output, finished):
             die(f"{args.out}: its records were made by {before}, now it would be {resources.fingerprints}; use "
                 "--overwrite or another --out")
         finished.unlink(missing_ok=True)
-        totals = asyncio.run(play_all(todo, play, made_by, output, concurrency, person))
+        output.drop(failed)
+        totals = asyncio.run(play_all(todo, play, made_by, resources.rejected, output, concurrency, person))
         return {**totals, **agent.counts, "engine": engine_of(args.model, args), "concurrency": concurrency}
     finally:
         resources.close()
 
 
 def system_prompt(args):
-    if args.domain == "frontend":
+    """The agent's instructions."""
+    environment = ENVIRONMENTS[args.domain]
+    prompt = environment.single_turn if args.max_turns == 1 else environment.multi_turn
+    if environment.pages:
         from render import TAILWIND_TAG
-        prompt = AGENT_PAGES_SINGLE_TURN if args.max_turns == 1 else AGENT_PAGES_MULTI_TURN
-        return prompt.format(max_turns=args.max_turns, stylesheet=TAILWIND_TAG)
-    return AGENT_SINGLE_TURN if args.max_turns == 1 else AGENT_MULTI_TURN.format(max_turns=args.max_turns)
+        prompt = prompt.replace("{stylesheet}", TAILWIND_TAG)
+    return prompt.replace("{max_turns}", str(args.max_turns))
 
 
 def settings_of(args):
@@ -1059,14 +1303,14 @@ def settings_of(args):
               "--judge": args.judge, "--critic": args.critic}
     inputs = {flag: path for flag, path in inputs.items() if path}
     left_out = {"input", "model", "system", "judge", "critic", "out", "overwrite", "run_name", "split",
-                "limit", "samples", "fraction", "concurrency", "timeout", "retries", "gpu_memory_utilization",
+                "limit", "samples", "fraction", "concurrency", "timeout", "retries", "retry_errors", "gpu_memory_utilization",
                 "tensor_parallel_size", "data_parallel_size"}    # paths; how many records; how fast
     settings = {name: value for name, value in vars(args).items()
                 if name not in left_out and f"--{name}" not in inputs}
     models = [inputs[flag] for flag in ("--model", "--simulator", "--judge") if flag in inputs]
     settings["engine"] = " ".join(sorted({engine_of(model, args) for model in models}))
     of_use = ((not (args.candidates or args.continue_ or args.system), [system_prompt(args)]),
-              ("--simulator" in inputs, [SIMULATOR_PROMPT[args.domain], VISION_PROMPT, NO_REPLY]),
+              ("--simulator" in inputs, [ENVIRONMENTS[args.domain].model_human, VISION_PROMPT, NO_REPLY]),
               ("--judge" in inputs, [JUDGE_PROMPT]))
     prompts = [prompt for used, several in of_use if used for prompt in several]
     settings["prompts"] = hashlib.sha256(json.dumps(prompts).encode()).hexdigest()[:16]
@@ -1079,17 +1323,19 @@ def parse_args():
     add = p.add_argument
     # what to roll out, and where it goes
     add("--run-name", default="default", help="outputs go to runs/RUN_NAME (default: default)")
-    add("--domain", default="backend", choices=["backend", "frontend"], help="kind of task (default: backend)")
+    add("--domain", default="backend", choices=list(ENVIRONMENTS), help="kind of task (default: backend)")
     add("--split", default="train", help="train, val or test: names the default input and output (default: train)")
     add("--in", dest="input", metavar="FILE", help="what is played (default: data/DOMAIN/SPLIT.jsonl; in runs/RUN_NAME "
         "with --candidates SPLIT.scored.jsonl, with --continue SPLIT.candidates.jsonl)")
     add("--out", metavar="FILE", help="(default: in runs/RUN_NAME SPLIT.trajectories.jsonl, with --candidates "
         "SPLIT.candidates.jsonl, with --continue SPLIT.continuations.jsonl)")
     add("--overwrite", action="store_true", help="start again instead of continuing the output")
+    add("--retry-errors", action="store_true", help="play the episodes of the output again that ended in an error")
     add("--limit", type=SIZE, default=0, help="the first so many tasks, trajectories or turns; 0 = all (default: 0)")
     # episodes
     add("--samples", type=COUNT, default=1, help="episodes per task (default: 1)")
-    add("--max-turns", type=COUNT, default=10, help="agent turns; 1 = answer at once, no questions (default: 10)")
+    add("--max-turns", type=COUNT, default=10, help="agent turns; 1 = answer at once, no questions (default: 10; with "
+        "--continue as many as the episode that is continued had)")
     add("--seed", type=int, default=0, help="seed of all sampling (default: 0)")
     add("--system", metavar="FILE", help="the agent's instructions instead of ours, word for word; with --candidates, "
         "for trajectories that have none")
@@ -1106,17 +1352,20 @@ def parse_args():
         "advantage with or without c, a value head, or an LLM (default: critic)")
     add("--critic", help="folder of the critic or value model (default: runs/RUN_NAME/critic)")
     add("--judge", help="folder, hub name or URL of the judge (default: the agent itself)")
-    add("--judge-name", help="the judge's name on its server (default: the server's first model)")
+    add("--judge-name", help="the judge's name on its server (default: the only model there)")
+    add("--judge-extra-body", type=json.loads, metavar="JSON", help="what else each request to the judge's server says")
     # the agent
     add("--model", help="the agent: folder, hub name, or URL of an OpenAI-compatible server, such as "
         "http://localhost:8000/v1 (default: runs/RUN_NAME/base)")
-    add("--model-name", help="the agent's name on its server (default: the server's first model)")
+    add("--model-name", help="the agent's name on its server (default: the only model there)")
     add("--temperature", type=number(least=0), default=1.0, help="of the agent's sampling; 0 = greedy (default: 1)")
     add("--max-tokens", type=COUNT, default=1024, help="new tokens per response of the agent (default: 1024)")
     # the human
     add("--simulator", default="scripted", help="scripted, human, or the model that plays the human: folder, hub name "
         "or URL; the agent's own shares its engine (default: scripted)")
-    add("--simulator-name", help="the simulator's name on its server (default: the server's first model)")
+    add("--simulator-name", help="the simulator's name on its server (default: the only model there)")
+    add("--simulator-extra-body", type=json.loads, metavar="JSON",
+        help="what else each request to the simulator's server says")
     add("--simulator-temperature", type=number(least=0), default=0.0, help="of a model as the human (default: 0)")
     add("--simulator-max-tokens", type=COUNT, default=256, help="new tokens per reply of a model; eight times as many "
         "where these are not enough, as for one that thinks (default: 256)")
@@ -1127,10 +1376,14 @@ def parse_args():
     refuse_misplaced(p, args)
     runs = Path("runs") / args.run_name
     args.model = args.model or str(runs / "base")
+    if args.simulator == args.model:
+        args.simulator_name = args.simulator_name or args.model_name
     if args.best_of_n > 1 and STEP_REWARDS[args.step_reward] is CriticReward:
         args.critic = args.critic or str(runs / "critic")
-    elif args.best_of_n > 1 and args.step_reward == "judge" and not args.judge:
-        args.judge, args.judge_name = args.model, args.judge_name or args.model_name
+    elif args.best_of_n > 1 and args.step_reward == "judge":
+        args.judge = args.judge or args.model
+        if args.judge == args.model:
+            args.judge_name = args.judge_name or args.model_name
     local = {name for name in (args.model, args.judge, args.simulator) if name and not is_url(name)} - SIMULATORS.keys()
     if args.gpu_memory_utilization == p.get_default("gpu_memory_utilization"):
         args.gpu_memory_utilization /= max(1, len(local) + bool(args.critic))
@@ -1149,13 +1402,14 @@ def refuse_misplaced(parser, args):
     """A flag that would change nothing is a mistake."""
     best, model = args.best_of_n > 1, args.simulator not in SIMULATORS
     for there, needed, flags in (
-            (not args.candidates, "without --candidates", "samples max_turns best_of_n simulator continue_"),
+            (not args.candidates, "without --candidates",
+             "samples max_turns best_of_n simulator continue_ retry_errors"),
             (not args.continue_, "without --continue", "samples system"),
             (args.candidates, "with --candidates", "fraction"), (best, "with --best-of-n", "step_reward"),
             (best and STEP_REWARDS[args.step_reward] is CriticReward, "with --best-of-n and a critic", "critic"),
-            (best and args.step_reward == "judge", "with --step-reward judge", "judge judge_name"),
-            (model, "with a model as --simulator", "simulator_name simulator_temperature simulator_max_tokens"),
-            (is_url(args.model), "with a URL as --model", "model_name")):
+            (best and args.step_reward == "judge", "with --step-reward judge", "judge judge_name judge_extra_body"),
+            (model, "with a model as --simulator", "simulator_name simulator_temperature simulator_max_tokens simulator_extra_body"),
+            (is_url(args.model), "with a URL as --model", "model_name extra_body")):
         for flag in flags.split():
             if not there and getattr(args, flag) != parser.get_default(flag):
                 die(f"--{flag.rstrip('_').replace('_', '-')} does something {needed} only; leave it out")

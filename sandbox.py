@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
 """Run untrusted Python programs and compare what they return, without believing a word they say.
-Further down stands the record kit, with which every stage of this project reads, checks and writes its records.
 
     with Sandbox(workers=2) as box:
         box.run("def f(x): return x + 1", ["f(1)", "f('a')"])    # [Outcome("ok", b"n2;"), Outcome("error: TypeError")]
@@ -55,11 +54,9 @@ import builtins
 import ctypes
 import datetime
 import decimal
-import fcntl
 import fractions
 import functools
 import gc
-import hashlib
 import importlib
 import json
 import math
@@ -73,7 +70,7 @@ import struct
 import sys
 import types
 from collections import Counter, deque
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from itertools import cycle, islice, repeat
 from typing import NamedTuple
 
@@ -88,10 +85,13 @@ if not IS_ZYGOTE:    # a small zygote forks faster
     from importlib.util import find_spec
     from pathlib import Path
 
+    from records import die
+
 MAX_RESULT = 1 << 20     # bytes of one canonical result; larger ones are "not comparable"
 MAX_PROGRAM = 1 << 20    # characters of one program with its calls; larger ones are "refused"
 MAX_DEPTH = 200          # levels of one result; deeper and self-referential ones are "not comparable"
 KEPT_REFERENCES = 20_000    # tasks whose reference's results are kept
+STARVED = "starved"                 # a timeout of a program that waited for the CPU; nobody outside sees it
 CHANCE = {"timeout", "refused"}    # statuses that may be a busy machine's fault
 NOBODY = 65534           # user and group of the children where the parent is root
 EXIT_MEMORY = 77         # exit code of a child that had no memory left
@@ -139,6 +139,7 @@ class Sandbox(ExitStack):
     memory_mb         what a program may use beside the interpreter itself
     call_timeout      seconds for one call, with the running of the program in front of it
     program_timeout   seconds for all calls of one program (no such limit in mode "released")
+                      (a program that had less than half of a core meanwhile is run again with four times both)
     numpy             True: programs can import numpy, and its arrays and scalars can be compared
     unsafe            True: start even where seccomp cannot be had
     without           layers to leave out, of "namespaces", "landlock", "seccomp": to test and to price them
@@ -189,13 +190,20 @@ class Sandbox(ExitStack):
             return [Outcome("refused")] * len(calls)
         program_timeout = self.call_timeout * len(calls) + 1 if mode == "released" else self.program_timeout
         job = {"program": program, "seed": seed, "mode": mode, "cpu_seconds": math.ceil(program_timeout) + 1}
+        for patience in (1, 4):
+            outcomes = self._run_in_time(job, calls, hash_seed, patience * self.call_timeout, patience * program_timeout)
+            if Outcome(STARVED) not in outcomes:
+                break
+        return [Outcome("timeout") if outcome.status == STARVED else outcome for outcome in outcomes]
+
+    def _run_in_time(self, job, calls, hash_seed, call_timeout, program_timeout):
         zygote = self.free[hash_seed].get()
         try:
             for _ in range(2):    # again if the zygote dies
                 if not zygote.process:
                     self._start(zygote)
                 with suppress(OSError):
-                    return zygote.run(job, calls, self.call_timeout, time.monotonic() + program_timeout)
+                    return zygote.run(job, calls, call_timeout, time.monotonic() + program_timeout)
                 zygote.close()
             return [Outcome("refused")] * len(calls)
         except BaseException:
@@ -405,7 +413,7 @@ class Zygote:
         outcomes = []
         while len(outcomes) < len(calls):    # once; again, in a new child, after a call that cost the child its life
             rest = calls[len(outcomes):]
-            ours, theirs = os.pipe()
+            began, (ours, theirs) = time.monotonic(), os.pipe()
             with open(ours, "rb", buffering=0) as results:
                 with open(theirs, "wb"), open(os.memfd_create("job"), "wb") as job_file:
                     job_file.write(json.dumps({**job, "calls": rest}).encode())
@@ -414,9 +422,12 @@ class Zygote:
                 # The zygote keeps its copy of `theirs` until the child has ended: only then does the pipe end.
                 found, loaded, ended = read_frames(results, len(rest), call_timeout, deadline)
                 self.control.send(b"stop")
-            how_it_ended = self.control.recv(1 << 16).decode()
-            if not how_it_ended:
+            message = self.control.recv(1 << 16)
+            if not message:
                 raise ConnectionError("the zygote has died")
+            how_it_ended, cpu_seconds, preempted = json.loads(message)
+            if ended == "timeout" and cpu_seconds < (time.monotonic() - began) / 2 and preempted >= 10:
+                ended = STARVED    # one that sleeps is not preempted
             if ended != "done":    # where the program itself did not end, no other call can either
                 lost = Outcome(how_it_ended if ended == "gone" else ended)
                 found += [lost] * (1 if loaded or found else len(rest))
@@ -822,7 +833,8 @@ def zygote_main():
         pidfd = os.pidfd_open(pid)
         readable([pidfd, control])    # the child ends, or the parent wants it to, or is gone
         os.kill(pid, signal.SIGKILL)
-        control.send(how_it_died(os.waitpid(pid, 0)[1]).encode())
+        _, status, used = os.wait4(pid, 0)
+        control.send(json.dumps([how_it_died(status), used.ru_utime + used.ru_stime, used.ru_nivcsw]).encode())
         for fd in (*fds, pidfd):    # the parent now finds the end of the results
             os.close(fd)
 
@@ -830,371 +842,6 @@ def zygote_main():
 if IS_ZYGOTE:
     del Sandbox, Zygote, verdict    # the parent's, like all that follows
     zygote_main()    # never returns
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The record kit: how every stage of this project refuses mistakes, reads records and writes them, and what all of them
-# know of a dialogue
-
-ANSWER_MARK, OUTPUT_MARK = "I WANT TO ANSWER:", "OUTPUT:"
-COSTS = ("episodes", "sampled_tokens", "simulator_calls", "optimizer_steps", "training_tokens")    # of cost.json
-
-TOKEN_IDS = [(0, 1 << 31)]
-MESSAGE = {"role": str, "content": str, "output?": str, "output_ids?": TOKEN_IDS}
-NAMES = {"task_id?": str | int, "sample?": int}
-TASK = {"task_id?": str | int, "domain?": str, "problem_description?": str, "ground_truth?": str,
-        "test_cases?": {str: str}, "facts?": [{"keywords": [str], "question": str, "reply": str}]}
-DIALOGUE = {**NAMES, "domain?": str, "task?": TASK, "system?": str, "dialogue_history": [MESSAGE], "finish?": str,
-            "tests?": {str: str}, "cosine?": {"page": int | float, "centre": int | float}}
-SCHEMA = {  # kind of record: (what writes it, what names a record, its shape)
-    "task": ("generate_tasks.py", ("task_id",), TASK | {"problem_description": str, "ground_truth": str}),
-    "demonstration": ("generate_tasks.py --demonstrations", ("task_id", "sample"), DIALOGUE),
-    "trajectory": ("rollout.py", ("task_id", "sample"), DIALOGUE | {"task": TASK | {"ground_truth": str},
-                                                                   "answer": str | None}),
-    "scored": ("evaluate.py", ("task_id", "sample"), DIALOGUE | {"reward": (0.0, 1.0, None)}),
-    "candidates": ("rollout.py --candidates 16", ("task_id", "sample", "turn"), NAMES | {
-        "turn?": int, "task?": TASK, "prompt": [MESSAGE],
-        "candidates": [{"output?": str, "output_ids?": TOKEN_IDS}]}),
-    "pair": ("train_policy.py", ("task_id", "sample", "turn"), NAMES | {
-        "turn?": int, "prompt": [MESSAGE], "chosen": [MESSAGE], "rejected": [MESSAGE], "chosen_ids?": TOKEN_IDS,
-        "rejected_ids?": TOKEN_IDS}),
-}
-
-
-def die(message, code=2):
-    """Stop with one sentence on stderr; exit code 2 is a user's mistake. Under torchrun every rank says its own."""
-    rank = int(os.environ.get("RANK", 0))
-    print(f"{Path(sys.argv[0]).name}: {f'rank {rank}: ' if rank else ''}{message}", file=sys.stderr, flush=True)
-    sys.stdout.flush()
-    os._exit(code) if "RANK" in os.environ else sys.exit(code)    # the other ranks may be waiting for this one
-
-
-def first_line(error):
-    """What an error says, as one line of at most 300 characters."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
-
-
-def number(kind=float, least=-math.inf, above=-math.inf, most=math.inf):
-    """An argparse type: a finite number of this kind in this range."""
-    def parse(text):
-        value = kind(text)
-        if not (abs(value) < math.inf and least <= value <= most and value > above):    # NaN fails every comparison
-            limits = [f"{words} {limit}" for words, limit in (("at least", least), ("above", above), ("at most", most))
-                      if abs(limit) < math.inf]
-            raise argparse.ArgumentTypeError(f"must be {' and '.join(limits) or 'finite'}, found {text}")
-        return value
-    parse.__name__ = "number" if kind is float else "whole number"    # argparse: "invalid whole number value: 'x'"
-    return parse
-
-
-def fault(value, shape, name="it"):
-    """What keeps a value from having a shape, as one clause that names the place, or None.
-
-    A shape is a type (`str`, `int | None`); a range (low, high), of whole numbers if low is one, or (low, high, None),
-    which null meets too; [shape], a list of such values; {str: shape}, an object of such values; or {"key": shape,
-    ...}, an object with these keys, of which "key?" may be missing or null. Other keys may hold anything.
-    """
-    if isinstance(shape, dict) and isinstance(value, dict):
-        if str in shape:
-            return next(filter(None, (fault(v, shape[str], f"{name}[{k!r}]") for k, v in value.items())), None)
-        for key, inner in shape.items():
-            plain = key.rstrip("?")
-            if type(value.get(plain)) is inner:    # most are: a call less for each
-                continue
-            if plain not in value and plain == key:
-                return f"{name} lacks the key {plain!r}, found {', '.join(sorted(value)[:12]) or 'none'}"
-            if plain in value and (value[plain] is not None or plain == key):
-                if problem := fault(value[plain], inner, plain if name == "it" else f"{name}.{plain}"):
-                    return problem
-        return None
-    if isinstance(shape, list) and isinstance(value, list):
-        if (isinstance(shape[0], tuple) and set(map(type, value)) == {int}    # token ids, which are many
-                and shape[0][0] <= min(value) and max(value) <= shape[0][1]):
-            return None
-        return next(filter(None, (fault(v, shape[0], f"{name}[{n}]") for n, v in enumerate(value))), None)
-    if isinstance(shape, tuple):
-        kinds = (int,) if type(shape[0]) is int else (int, float)
-        if type(value) in kinds and shape[0] <= value <= shape[1] or value is None and None in shape:
-            return None
-        expected = f"a {'whole ' * (len(kinds) == 1)}number from {shape[0]} to {shape[1]}"
-    elif not isinstance(shape, (dict, list)) and isinstance(value, shape) and not isinstance(value, bool):
-        return None
-    else:
-        plain = {dict: "an object", list: "a list", str: "text", int: "a whole number"}
-        kind = shape if not isinstance(shape, (dict, list)) else type(shape)
-        expected = plain.get(kind) or str(kind).replace("str", "text").replace("None", "null")
-    return f"{name} must be {expected}, found {json.dumps(value)[:60]}"
-
-
-def read(path, kind, domain=None, unique=False, each=None):
-    """Yield the records of a JSON lines file, of a kind in SCHEMA, with what released files lack filled in.
-
-    domain: what a record without one is about; a record that names another is refused. unique: whether no two records
-    may have the same key. each: a function of the record whose result is yielded instead. Whatever is wrong in a line
-    (also a ValueError, LookupError or TypeError that `each` raises) ends in one sentence that names file and line.
-    """
-    maker, key, shape = SCHEMA[kind]
-    if Path(path).stem.endswith(".scored"):
-        maker = "evaluate.py"
-    if not Path(path).is_file():
-        die(f"{path}: no such file; run {maker} first, or name another")
-    samples, lines, found = Counter(), {}, False
-    with open(path, "rb") as file:
-        for number, line in enumerate(file, 1):
-            if line.isspace():
-                continue
-            try:
-                record = None
-                with suppress(ValueError):
-                    record = json.loads(line.decode("utf-8"))
-                if not isinstance(record, dict):
-                    torn = "" if line.endswith(b"\n") else f" (the last line is torn: run {maker} again)"
-                    begin = line[:60].strip().decode("utf-8", "replace")
-                    raise ValueError(f"expected one JSON object, found {begin!r}{torn}")
-                if problem := fault(record, shape):
-                    raise ValueError(f"{problem}; {maker} writes such records")
-                fill_in(record, kind, f"{Path(path).stem}-{number:05d}", domain, samples)
-                if domain and record["domain"] != domain:
-                    raise ValueError(f"found domain {record['domain']!r}, expected {domain!r} (--domain)")
-                if unique:
-                    name = tuple(record.get(part) for part in key)
-                    if lines.setdefault(name, number) != number:
-                        named = ", ".join(f"{part} {value}" for part, value in zip(key, name))
-                        raise ValueError(f"{named} is there twice, first in line {lines[name]}")
-                found, record = True, each(record) if each else record
-            except RecursionError:
-                die(f"{path}, line {number}: nested too deeply for a record")
-            except (ValueError, LookupError, TypeError, AttributeError) as error:
-                what = f"the key {error} is missing" if isinstance(error, KeyError) else error
-                die(f"{path}, line {number}: {what}")
-            yield record
-    if not found:
-        die(f"{path} holds no records; run {maker} first, or name another")
-
-
-def fill_in(record, kind, name, domain, samples):
-    """What records of the released files lack: task_id, sample (their samples carry no number), domain, finish."""
-    if kind == "task":
-        record["task_id"] = name if record.get("task_id") is None else record["task_id"]
-        record["domain"] = record.get("domain") or domain
-    elif kind in ("trajectory", "scored", "demonstration"):
-        task = record.get("task") or {}
-        content = json.dumps([task.get("problem_description"), task.get("ground_truth")])
-        name = f"task-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
-        record["task_id"] = next(one for one in (record.get("task_id"), task.get("task_id"), name) if one is not None)
-        record["domain"] = record.get("domain") or task.get("domain") or domain
-        if record.get("sample") is None:
-            record["sample"] = samples[record["task_id"]]
-            samples[record["task_id"]] += 1
-        if record.get("finish") is None:
-            last = next((m for m in reversed(record["dialogue_history"]) if m["role"] == "assistant"), {})
-            marked = parse_response(last.get("output") or last.get("content") or "")[1] is not None
-            silent = "answer" in record and record["answer"] is None
-            record["finish"] = "answered" if marked else "error: no answer" if silent else "max_turns"
-
-
-def agent_turns(dialogue):
-    """Where the agent speaks."""
-    return [i for i, message in enumerate(dialogue) if message["role"] == "assistant"]
-
-
-def monte_carlo_returns(path, kind_of=lambda record, turn: None):
-    """({(task_id, sample, turn): {candidate: (text, rewards, its kind)}}, cost) of scored continuations.
-
-    candidate: index of the first one with the same text. Q(o_t, a_t) is the mean of the rewards.
-    """
-    returns, cost = {}, Counter()
-
-    def add(record):
-        if "continues" not in record or record["reward"] is None:
-            raise ValueError("the episode continues no candidate, or has no reward; rollout.py --continue writes those "
-                             "that do")
-        sample, turn, candidate = record["continues"]
-        found = returns.setdefault((record["task_id"], sample, turn), {})
-        action = record["dialogue_history"][agent_turns(record["dialogue_history"])[turn]]
-        found.setdefault(candidate, (action.get("output"), [], kind_of(record, turn)))[1].append(record["reward"])
-        cost.update({"episodes": 1, **(record.get("cost") or {})})
-
-    deque(read(path, "scored", each=add), maxlen=0)    # reads all, keeps nothing
-    return returns, cost
-
-
-def fingerprint(path):
-    """A digest of a file, or of a model's folder (weights, configuration, template); a hub name or URL is its own."""
-    if not Path(path).exists():
-        return str(path)
-    path, digest = Path(path), hashlib.sha256()
-    files = [path] if path.is_file() else sorted(
-        file for file in path.iterdir()
-        if file.suffix in (".safetensors", ".bin", ".json", ".jinja") and file.stem != "settings")
-    for file in files:
-        size = file.stat().st_size
-        digest.update(f"{file.name if path.is_dir() else ''} {size}".encode())
-        with open(file, "rb") as data:
-            if path.is_file() or size <= 1 << 26:
-                hashlib.file_digest(data, lambda: digest)
-            else:    # of large weights both ends: training changes every tensor
-                digest.update(data.read(1 << 20))
-                data.seek(-(1 << 20), os.SEEK_END)
-                digest.update(data.read())
-    return digest.hexdigest()[:16]
-
-
-def check_path(path, inputs=()):
-    """Stop unless `path` is a file that can be written, or made, and none of the inputs (links followed)."""
-    path = Path(path)
-    for source in map(Path, inputs):
-        if path.exists() and source.exists() and path.samefile(source):
-            die(f"{path} is the input {source}, which is never written over; name another output")
-    if path.exists() and not path.is_file():
-        die(f"{path} is no file; name a file to write")
-    folder = next(folder for folder in path.absolute().parents if folder.exists())
-    probe = path if path.exists() else folder / f".{path.name}.{os.getpid()}"
-    try:
-        open(probe, "ab").close()
-        if probe != path:
-            probe.unlink()
-    except OSError as error:
-        die(f"{path} cannot be written: {error.strerror}")
-
-
-@contextmanager
-def whole(path):
-    """A name beside `path` to write to; the file takes the place of `path` once all is written, or goes away."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")    # two processes may be making the same file
-    try:
-        yield part
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
-
-
-def check_settings(file, settings):
-    """Stop if an output was begun with settings, or inputs, other than these. file: where those are recorded."""
-    try:
-        before = dict(json.loads(Path(file).read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
-        die(f"{file}: the settings that the output was made with are missing or damaged; use --overwrite or another "
-            "--out")
-    now = json.loads(json.dumps(settings))
-    changed = [f"{name} was {before.get(name)!r}, now {now.get(name)!r}" for name in {**now, **before}
-               if before.get(name) != now.get(name)]
-    if changed:
-        die(f"{file}: {'; '.join(changed)}; use --overwrite or another --out")
-
-
-class Output:
-    """A file of JSON lines that one command writes, however often it is stopped and started again.
-
-    settings: what decides the content; inputs: {flag: path} of files and models that do. Both are recorded beside the
-    file (as X.settings.json, inputs by their content), and a continued run must agree with them. `done`: the keys of
-    the records there. Nothing is made or removed before the first record: a run that cannot start changes nothing.
-    """
-
-    def __init__(self, path, settings, inputs, overwrite=False, key=("task_id", "sample")):
-        self.path, self.key, self.overwrite, self.done, self.file = Path(path), key, overwrite, set(), None
-        if self.path.suffix != ".jsonl":
-            die(f"{path}: the name of the output must end in .jsonl")
-        self.beside = self.path.with_suffix(".settings.json")
-        check_path(self.path, inputs.values())
-        check_path(self.beside, inputs.values())
-        self.settings = {**settings, **{f"content of {flag}": fingerprint(source) for flag, source in inputs.items()}}
-        if self.path.exists():
-            self.open().close()    # nobody else is writing it
-        self.size = self.path.stat().st_size if self.path.exists() and not overwrite else 0    # as it was found
-        if self.size:
-            check_settings(self.beside, self.settings)
-            self.done = {self.key_of(record) for record in self.records()}
-
-    def open(self):
-        """The file, opened at its end and locked: a second run of the same command is refused."""
-        file = open(self.path, "ab", buffering=0)
-        try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)    # unlike flock's, no child of a killed run keeps it
-        except (BlockingIOError, PermissionError):
-            die(f"{self.path}: another process is writing it; wait for it, or name another --out")
-        except OSError:    # a file system without locks
-            pass
-        return file
-
-    def key_of(self, record):
-        return tuple(record[part] for part in self.key)
-
-    def records(self):
-        """Yield the records that are there; a torn last line is cut off."""
-        with open(self.path, "rb") as file:
-            for number, line in enumerate(file, 1):
-                if not line.endswith(b"\n"):
-                    self.size = os.path.getsize(self.path) - len(line)
-                    os.truncate(self.path, self.size)
-                    break
-                try:
-                    record = json.loads(line)
-                    hash(self.key_of(record))
-                except (ValueError, LookupError, TypeError, RecursionError):
-                    die(f"{self.path}, line {number}: found {line[:60]!r}, expected a record with "
-                        f"{', '.join(self.key)}; use --overwrite or another --out")
-                yield record
-
-    def write(self, record):
-        """Append one record: a whole line, on its way to the disk when this returns."""
-        if self.file is None:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            if self.overwrite and self.path.exists():
-                self.open().close()    # nobody else began meanwhile
-                self.path.unlink()
-            self.file = self.open()
-            if os.fstat(self.file.fileno()).st_size != self.size:
-                die(f"{self.path}: another process has written it since this one began; start this one again")
-            with whole(self.beside) as part:
-                part.write_text(json.dumps(self.settings, indent=1) + "\n", encoding="utf-8")
-        line = f"{json.dumps(record, ensure_ascii=False)}\n".encode("utf-8", "backslashreplace")    # lone \ud83d stays
-        size = os.path.getsize(self.path)
-        try:
-            while line:    # a disk that fills up takes a part of it, then raises
-                line = line[self.file.write(line):]
-        except OSError as error:
-            os.truncate(self.path, size)
-            die(f"{self.path}: {error.strerror}; all finished records are saved; make room and run it again, without "
-                "--overwrite", 1)
-        self.done.add(self.key_of(record))
-
-    def sort(self, position):
-        """Sort the finished file by position(*key): records were written in the order in which they were finished."""
-        lines = self.path.read_bytes().splitlines(keepends=True)
-        ordered = sorted(lines, key=lambda line: position(*self.key_of(json.loads(line))))
-        if ordered != lines:
-            with whole(self.path) as part, open(part, "wb") as out:
-                out.writelines(ordered)
-
-
-def sign_of_end(path):
-    """The file that rollout.py writes beside its output when all is done; a run that was stopped leaves none."""
-    return Path(path).with_name(Path(path).stem.removesuffix(".trajectories") + ".rollout.json")
-
-
-def parse_response(text):
-    """A response as (content: what enters the dialogue, the answer or None).
-
-    A thought ends with the first </think>, or with OUTPUT:, and the first I WANT TO ANSWER: behind it begins the
-    answer, in which nothing is cut any more. Of a thought that was begun with <think> and never ended nothing is left.
-    """
-    text = text.split("</think>", 1)[-1]
-    if text.lstrip().startswith("<think>"):
-        return "", None
-    before, mark, answer = text.partition(ANSWER_MARK)
-    content = before.rsplit(OUTPUT_MARK, 1)[-1] + mark + answer
-    return content.strip(), answer.strip() if mark else None
-
-
-def merge_system(messages):
-    """For models without a system role: the instructions in front of the first user message."""
-    if messages[0]["role"] != "system":
-        return messages
-    system, first, *rest = messages
-    return [{"role": first["role"], "content": f"{system['content']}\n\n{first['content']}"}, *rest]
 
 
 # ---------------------------------------------------------------------------------------------------------------------

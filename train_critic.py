@@ -32,7 +32,8 @@ Writes  runs/RUN_NAME/critic/: the model in Hugging Face format, critic.json (ho
     torchrun --nproc-per-node 8 train_critic.py --model meta-llama/Llama-3.1-8B-Instruct
     torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint HOST:29500 train_critic.py   # each node
     python train_critic.py --domain frontend --head regression --model Qwen/Qwen2-VL-7B-Instruct --checkpointing full
-    python train_critic.py --annotate runs/default/train.scored.jsonl --out runs/default/train.annotated.jsonl
+    python train_critic.py --score runs/default/train.candidates.jsonl  # writes train.ranked.jsonl, for train_policy.py
+    python train_critic.py --score runs/default/test.scored.jsonl       # writes test.annotated.jsonl, for the report
 
 In this file: the mathematics; the training loop; how it is computed (records, sequences, trees, attention,
 log-probabilities, the critic's advantages, sharding, steps, output and checkpoints, pictures); flags.
@@ -43,6 +44,7 @@ import copy
 import functools
 import gc
 import hashlib
+import itertools
 import json
 import math
 import os
@@ -69,9 +71,9 @@ from torch.distributed.checkpoint.state_dict import (
     StateDictOptions, get_model_state_dict, get_state_dict, set_model_state_dict, set_state_dict)
 from tqdm import tqdm
 
-from sandbox import (
+from records import (
     ANSWER_MARK, COSTS, SCHEMA, Output, agent_turns, check_path, check_settings, die, fingerprint, first_line,
-    merge_system, number, read, whole)
+    merge_system, number, open_locked, read, atomic_write)
 
 # ---- The mathematics
 
@@ -86,21 +88,25 @@ def segment_mean(values, index, count):
     return segment_sum(values, index, count) / segment_sum(torch.ones_like(values), index, count)
 
 
-def turn_advantages(logps, reference, turn, turns):
-    """Eq. 3: the mean log-ratio of each turn's tokens.
+def turn_advantages(logps, reference, turn, turns, advantage="mean-per-turn"):
+    """Eq. 3: the mean log-ratio of each turn's tokens; with --advantage sum their sum.
 
+    The loss, --score and best-of-N all call this function, and no other place computes an advantage.
     logps, reference: (N,) log-probabilities of the scored tokens, in nats; turn: (N,) which turn each belongs to.
-    Returns (turns,). The reference is subtracted token by token, before anything is summed: two long sums that nearly
-    cancel would lose digits.
+    Returns (turns,).
     """
-    return segment_mean(logps - reference, turn, turns)
+    # The subtraction comes before the sum: two long sums that nearly cancel would lose digits.
+    ratio = logps - reference
+    if advantage == "sum":
+        return segment_sum(ratio, turn, turns)
+    return segment_mean(ratio, turn, turns)
 
 
 def trajectory_scores(logps, reference, turn, side, sides, advantage="mean-per-turn"):
     """What Eq. 2 compares: a number for each trajectory, (sides,). side: (M,) which trajectory each turn belongs to."""
-    if advantage == "mean-per-turn":
-        return segment_sum(turn_advantages(logps, reference, turn, len(side)), side, sides)
-    return (segment_sum if advantage == "sum" else segment_mean)(logps - reference, side[turn], sides)
+    if advantage == "mean-per-trajectory":
+        return segment_mean(logps - reference, side[turn], sides)
+    return segment_sum(turn_advantages(logps, reference, turn, len(side), advantage), side, sides)
 
 
 def bradley_terry_loss(chosen, rejected, beta):
@@ -188,11 +194,11 @@ def pair_trajectories(rewards, rule, min_gap=0.0):
 def main():
     args = parse_args()
     device = start_process_group()
-    if args.annotate:
-        annotate(args, device)
+    if args.score:
+        score_file(args, device)
         return finish()
     inputs = {"--in": args.input, "--model": args.model}
-    settings = from_rank0(lambda: checked_settings(args, inputs, unheeded(args)))
+    settings = from_rank0(lambda: checked_settings(args, inputs, unused_flags(args)))
     if settings is None:
         return finish()
     tokenizer = load_tokenizer(args.model, args.pictures)
@@ -244,26 +250,71 @@ def make_items(args, tokenizer):
     return *items_of(pairs, tokenizer, pictures), cost
 
 
-def annotate(args, device):
-    """Write the records of --annotate with the critic's advantage of each assistant turn, or of each candidate."""
-    of_turns = from_rank0(lambda: holds(args.annotate, "candidates"))
-    kind, part = ("candidates", "candidates") if of_turns else ("scored", "dialogue_history")
-    output = from_rank0(lambda: Output(args.out, {"script": "train_critic --annotate"}, {
-        "--annotate": args.annotate, "--critic": args.critic}, args.overwrite, SCHEMA[kind][1]))
-    critic = Critic(args.critic, device, micro_tokens=args.micro_tokens, offload=args.cpu_offload)
-    records = read(args.annotate, kind, each=lambda record: (
-        output.key_of(record), record, candidate_turns(record) if of_turns else turns_of(record, critic.with_c)))
-    found = [(record, turns) for key, record, turns in records if key not in output.done]
-    what = f"{len(found)} {'turns' if of_turns else 'trajectories'} with {sum(len(turns) for _, turns in found)}"
-    while found:
-        now, found = found[:portion_size()], found[portion_size():]
-        advantages = iter(critic.advantages([turn for _, turns in now for turn in turns]))
-        for record, _ in now:
-            said = [{**m, "advantage": round(next(advantages), 6)} if of_turns or m["role"] == "assistant" else m
-                    for m in record[part]]
+def score_file(args, device):
+    """Write the records of --score with the critic's advantage of each candidate, or of each assistant turn."""
+    of_candidates = from_rank0(lambda: first_record_has(args.score, "candidates"))
+    kind = "candidates" if of_candidates else "scored"
+    args.out = args.out or name_of_ranking(args.score, kind)
+    settings = {"script": "train_critic --score", "critic_reference": args.critic_reference,
+                "limit_tasks": args.limit_tasks}
+    inputs = {"--score": args.score, "--critic": args.critic}
+    output = from_rank0(lambda: Output(args.out, settings, inputs, args.overwrite, SCHEMA[kind][1]))
+    done = frozenset(output.done)    # rank 0 adds to its own while it writes
+    critic = Critic(args.critic, device, reference_without_c=args.critic_reference == "without-c",
+                    micro_tokens=args.micro_tokens, offload=args.cpu_offload)
+    ranked_by = from_rank0(lambda: {"critic": args.critic, "fingerprint": fingerprint(args.critic),
+                                    "cost": critic.cost()})
+
+    def turns_in(record):
+        turns = candidate_turns(record) if of_candidates else turns_of(record, critic.with_c)
+        return output.key_of(record), record, turns
+
+    def missing():
+        """What the output lacks: (record, its turns). A generator: token ids as Python lists take much memory."""
+        found = read(args.score, kind, each=turns_in)
+        for key, record, turns in first_tasks(found, args.limit_tasks, lambda found: found[1].get("task_id")):
+            if key not in done:
+                yield record, turns
+
+    todo, written, left_out = missing(), Counter(), 0
+    for _ in missing():
+        pass    # a mistake in the last line shows now, not after hours
+    while portion := list(itertools.islice(todo, portion_size())):
+        advantages = iter(critic.advantages([turn for _, turns in portion for turn in turns]))
+        for record, turns in portion:
+            found = [round(next(advantages), 7) for _ in turns]
+            fit = [value for value in found if value > -math.inf]
+            left_out += len(fit) < len(found) if of_candidates else len(found) - len(fit)
+            if of_candidates and len(fit) < len(found):
+                continue
+            part, values = with_advantages(record, found, of_candidates)
+            written.update(records=1, advantages=len(fit))
             if rank() == 0:
-                output.write({**record, part: said})
-    say(f"wrote {what} advantages to {args.out}")
+                output.write({**record, part: values, "ranked_by": ranked_by})
+    if left_out:
+        say(f"{args.score}: {left_out} turns left out: they do not fit into the critic's context")
+    if not done and not written["records"]:
+        die(f"{args.score}: no turn fits into the context of {args.critic}; nothing was written")
+    what = "turns" if of_candidates else "trajectories"
+    say(f"wrote {written['records']} {what} with {written['advantages']} advantages to {args.out}")
+
+
+def name_of_ranking(path, kind):
+    """Where --score writes: X.candidates.jsonl becomes X.ranked.jsonl, X.scored.jsonl becomes X.annotated.jsonl."""
+    stem = Path(path).name.removesuffix(".jsonl").removesuffix(f".{kind}")
+    ending = "ranked" if kind == "candidates" else "annotated"
+    return str(Path(path).with_name(f"{stem}.{ending}.jsonl"))
+
+
+def with_advantages(record, found, of_candidates):
+    """(the key of a record under which its turns lie, those with their advantages)."""
+    if of_candidates:
+        return "candidates", [{**one, "advantage": value} for one, value in zip(record["candidates"], found)]
+    history = list(record["dialogue_history"])
+    for place, value in zip(agent_turns(history), found):
+        if value > -math.inf:
+            history[place] = {**history[place], "advantage": value}
+    return "dialogue_history", history
 
 
 # ---- Ranks: several processes, one of which speaks and looks at files
@@ -298,7 +349,7 @@ def from_rank0(function):
     return box[0]
 
 
-def holds(path, key):
+def first_record_has(path, key):
     """Whether the first record of a file has this key: what kind of record it has."""
     try:
         with open(path, "rb") as file:
@@ -354,7 +405,7 @@ def progress(what, title, unit):
 
 class Sampled(NamedTuple):
     """A response as its token ids, which hold for the tokenizer that they were sampled with, and as text (or None)."""
-    ids: list
+    ids: list    # or an array of int32
     text: str
 
 
@@ -370,7 +421,7 @@ class Item(NamedTuple):
 
 def response_of(text, ids):
     """The response: as it was sampled where the record has ids, else its text."""
-    return Sampled(ids, text) if ids else text
+    return Sampled(ids, text) if ids is not None and len(ids) else text
 
 
 def put_c_in_front(messages, ground_truth):
@@ -474,7 +525,10 @@ def sequences_of(dialogues, tokenizer, pictures=None):
     if pictures:
         encoded = iter(view_turns(flat, tokenizer, pictures))
         return [[s._replace(turn=s.turn + n) for n, s in zip(range(len(turns)), encoded)] for turns in dialogues]
-    encoded = iter(tokenise(tokenizer, in_context(flat)))
+    tokens = tokenise(tokenizer, in_context(flat))
+    if any(turn is None for turn in tokens):
+        die(NO_TEXT)
+    encoded = iter(tokens)
     return [join_turns([next(encoded) for _ in turns]) for turns in dialogues]
 
 
@@ -568,20 +622,24 @@ def ids_are_of(tokenizer, sampled):
 
     A critic may be of another family than the agent; the agent's ids would then be any words to it.
     """
-    if max(max(r.ids) for r in sampled) >= len(tokenizer):
+    if max(np.max(r.ids) for r in sampled) >= len(tokenizer):
         return False
     with_text = [r for r in sampled if r.text is not None][::max(1, len(sampled) // 200)]
     texts = tokenizer.batch_decode([r.ids for r in with_text], skip_special_tokens=True)
     return all(text.split() == r.text.split() for text, r in zip(texts, with_text))
 
 
+NO_TEXT = "a response has token ids of another tokenizer and no text (output)"
+
+
 def tokenise(tokenizer, turns):
-    """[(prompt messages, response: text or Sampled)] to [(prompt ids, response ids)], each an int32 array."""
+    """[(prompt messages, response: text or Sampled)] to [(prompt ids, response ids)], each an int32 array.
+
+    None stands for a turn that NO_TEXT is true of.
+    """
     sampled = [r for _, r in turns if isinstance(r, Sampled)]
     if sampled and not ids_are_of(tokenizer, sampled):
         say_once("the recorded token ids are not this model's (another tokenizer sampled them): the text is used")
-        if any(r.text is None for r in sampled):
-            die("a response has token ids of another tokenizer and no text (output)")
         turns = [(messages, r.text if isinstance(r, Sampled) else r) for messages, r in turns]
     encode = lambda texts: tokenizer(texts, add_special_tokens=False)["input_ids"]
     result, end = [], end_of_turn(tokenizer)
@@ -592,6 +650,9 @@ def tokenise(tokenizer, turns):
         ids_of = dict(zip(once, encode(once)))
         spoken = encode([response if isinstance(response, str) else "" for _, response in part])
         for text, text_ids, (_, response) in zip(texts, spoken, part):
+            if response is None:
+                result.append(None)
+                continue
             ids = text_ids + end if isinstance(response, str) else response.ids
             result.append((np.array(ids_of[text], np.int32), np.array(ids, np.int32)))
     return result
@@ -623,21 +684,42 @@ def join_turns(turns):
     return sequences
 
 
-def context_of(path):
-    """How many tokens a model can read, 0 if its configuration does not say."""
+def text_config(path):
+    """The configuration of a model, or of the text part of an image-text model."""
     try:
-        config = transformers.AutoConfig.from_pretrained(path).get_text_config()
+        return transformers.AutoConfig.from_pretrained(path).get_text_config()
     except (OSError, ValueError) as error:
         die(f"{path}: no model could be loaded from there ({first_line(error)})")
-    return getattr(config, "max_position_embeddings", None) or 0
 
 
-def check_lengths(sequences, model, where, remedy="leave such records out with --max-length"):
+def context_of(path):
+    """How many tokens a model can read, 0 if its configuration does not say."""
+    return getattr(text_config(path), "max_position_embeddings", None) or 0
+
+
+def longest_sequence(path):
+    """(the most tokens of a sequence that a model scores, why it is not its whole context or "").
+
+    Longrope and dynamic rope turn every sequence of a batch differently once one of them is longer than the original
+    context: log-probabilities would depend on what else is in the batch.
+    """
+    config = text_config(path)
+    context = getattr(config, "max_position_embeddings", None) or math.inf
+    rope = getattr(config, "rope_parameters", None) or {}
+    for part in [rope, *rope.values()]:    # some models have one of each kind of layer
+        kind = part.get("rope_type") if isinstance(part, dict) else None
+        if kind in ("longrope", "dynamic"):
+            original = part.get("original_max_position_embeddings") or context
+            return original, f", beyond which its {kind} position encoding depends on what else is in the batch"
+    return context, ""
+
+
+def check_lengths(sequences, model, where):
     """Exit if the model cannot read the longest sequence."""
-    longest, limit = max(len(s.ids) for s in sequences), context_of(model)
-    if limit and longest > limit:
-        die(f"{where}: a dialogue of {longest} tokens does not fit into the context of {model}, {limit}; take a model "
-            f"with a longer one, or {remedy} {limit}")
+    longest, (limit, why) = max(len(s.ids) for s in sequences), longest_sequence(model)
+    if longest > limit:
+        die(f"{where}: a dialogue of {longest} tokens does not fit into the context of {model}, {limit}{why}; take a "
+            f"model with a longer one, or leave such records out with --max-length {limit}")
 
 
 # ---- Trees: what sequences share at their beginning is computed once
@@ -673,7 +755,7 @@ def tree_tokens(sequences):
     return sum(map(len, ids)) - sum(common_prefix(a, b) for a, b in zip(ids, ids[1:]))
 
 
-def plant(sequences, block=256):
+def build_prefix_forest(sequences, block=256):
     """Lay sequences out as a forest.
 
     The longest sequence is a tree's trunk, one stretch of the row that is causal in itself; branches follow it, those
@@ -742,7 +824,7 @@ def collate(sequences, side_of, sides, device, pack, reference=None):
     models always read rows: pictures are no part of a tree.
     """
     if pack == "tree" and not sequences[0].view:
-        trees = plant(sequences)
+        trees = build_prefix_forest(sequences)
         paths, tokens, attended = trees.paths, len(trees.ids), int((trees.positions + 1).sum())
         pad = -tokens % 128 if device.type == "cuda" else 0  # FlexAttention works in blocks of 128
         ids, positions = (np.pad(row, (0, pad))[None] for row in (trees.ids, trees.positions))
@@ -959,7 +1041,8 @@ class Scorer(nn.Module):
         vocabulary = output.weight.shape[0]
         chunk = max(1, min(len(batch.source), self.head_bytes // 4 // (4 * vocabulary)))
         keep = torch.is_grad_enabled() and 4 * len(batch.source) * vocabulary <= self.head_bytes
-        return TokenLogps.apply(hidden[batch.source], output.weight, output.bias, batch.target, scale,
+        hidden = hidden[batch.source].to(output.weight.dtype)    # state-space models give float32
+        return TokenLogps.apply(hidden, output.weight, output.bias, batch.target, scale,
                                 getattr(config, "final_logit_softcapping", None), chunk, keep)
 
     def values(self, hidden):
@@ -992,16 +1075,16 @@ def score_all(model, sequences, device, args, title):
         values = model(collate_items(part, ordered, None, device, args)).float().cpu().numpy()
         ends = np.cumsum([len(ordered[item.chosen[0]].scored) for item in part])
         result.update(zip([order[item.chosen[0]] for item in part], np.split(values, ends[:-1])))
-    release(model)
+    reshard(model)
     result = gather(result)
     return [result[i] for i in range(len(sequences))]
 
 
-def cut(things, fits):
+def split_until(things, fits):
     """Cut a list into as few stretches as halving finds for which fits(stretch) holds; single things stay whole."""
     if len(things) <= 1 or fits(things):
         return [things] if things else []
-    return cut(things[:len(things) // 2], fits) + cut(things[len(things) // 2:], fits)
+    return split_until(things[:len(things) // 2], fits) + split_until(things[len(things) // 2:], fits)
 
 
 def digest(*parts):
@@ -1023,7 +1106,7 @@ def reference_logps(path, sequences, device, args):
         return np.split(flat, np.cumsum([len(s.scored) for s in sequences])[:-1])
     values = score_all(load_model(path, device, args, train=False), sequences, device, args, "reference")
     if rank() == 0:
-        with whole(file) as part, open(part, "wb") as out:
+        with atomic_write(file) as part, open(part, "wb") as out:
             np.save(out, np.concatenate(values))
     return values
 
@@ -1053,14 +1136,13 @@ class Critic:
 
     def __init__(self, path, device=None, resident=False, without_c=False, reference_without_c=False,
                  micro_tokens=8192, offload=False):
-        self.path, self.resident, self.models = path, resident, {}
+        self.path, self.resident, self.models = str(path), resident, {}
         self.device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
         file = Path(path) / "critic.json"
         try:
             note = self.note = json.loads(file.read_text(encoding="utf-8"))
             self.with_c = note["context"] == "with-c" and not without_c
-            self.kind = "last" if note["head"] in ("value", "q") else "sum" if note["advantage"] == "sum" else "mean"
-            self.reference, self.head = note["reference"], None
+            self.advantage, self.reference, self.head = note["advantage"], note["reference"], None
             if note["head"] != "log-ratio":
                 weight, bias = (torch.tensor(note["weights"][name]) for name in ("weight", "bias"))
                 self.reference, self.head = None, nn.Linear(len(weight), 1)
@@ -1083,18 +1165,35 @@ class Critic:
                                        checkpointing="none", cpu_offload=offload, dtype=note.get("dtype", "float32"))
 
     def advantages(self, turns):
-        """Eq. 3 of each turn (prompt messages, response, c or None), or what the head says of it: a float each."""
-        if not turns:
-            return []
-        sequences = self.sequences(turns, self.with_c)
-        check_lengths(sequences, self.path, "the critic", "shorter dialogues: with c in front they must stay below")
-        values = self.score(self.path, sequences)
+        """Eq. 3 of each turn (prompt messages, response, c or None), or what the head says of it: a float each.
+
+        A turn that does not fit into the critic's context, with c in front, has the advantage -inf.
+        """
+        advantages = [-math.inf] * len(turns)
+        sequences = self.sequences(turns, self.with_c) if turns else []
+        limit, _ = longest_sequence(self.path)
+        fit = [n for n, sequence in enumerate(sequences) if len(sequence.ids) <= limit]
+        if not fit:
+            return advantages
+        values = self.score(self.path, [sequences[n] for n in fit])
+        reference = [np.zeros_like(v) for v in values]
         if self.reference:
-            if self.reference_with_c != self.with_c:
-                sequences = self.sequences(turns, self.reference_with_c)
-            values = [v - r for v, r in zip(values, self.score(self.reference, sequences))]
-        of = {"last": lambda v: v[-1], "sum": np.sum, "mean": np.mean}[self.kind]
-        return [float(of(v.astype(np.float64))) for v in values]
+            sequences = self.sequences([turns[n] for n in fit], self.reference_with_c)
+            reference = self.score(self.reference, sequences)
+        turn = torch.arange(len(fit)).repeat_interleave(torch.tensor([len(v) for v in values]))
+        values, reference = (torch.from_numpy(np.concatenate(x)).double() for x in (values, reference))
+        if self.note["head"] in ("value", "q"):
+            found = last_of_turn(values, turn, len(fit))
+        else:
+            found = turn_advantages(values, reference, turn, len(fit), self.advantage)
+        for n, advantage in zip(fit, found.tolist()):
+            advantages[n] = advantage
+        return advantages
+
+    def cost(self):
+        """What it took to train it, as cost.json has it."""
+        file = Path(self.path) / "cost.json"
+        return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
 
     def sequences(self, turns, with_c):
         if with_c and any(c is None for _, _, c in turns):
@@ -1130,7 +1229,7 @@ def shard(model, device, offload):
     fully_shard(model, **options)
 
 
-def release(model):
+def reshard(model):
     """After a forward pass without a backward one FSDP's root group stays gathered: an optimizer built then, or a state
     saved, would hold the gathered tensors instead of the shards."""
     if dist.is_initialized():
@@ -1227,7 +1326,7 @@ def trees_agree(model, device):
     sequences = [Sequence(path, np.arange(4, len(path)), np.zeros(len(path) - 4, np.int64)) for path in paths]
     score = lambda part: model(collate(part, [0] * len(part), 1, device, "tree"))
     apart = (score(sequences) - torch.cat([score([s]) for s in sequences])).abs().mean().item()
-    release(model)
+    reshard(model)
     return apart < (0.5 if device.type == "cuda" else 1e-3)  # a mask that is not honoured is off by two
 
 
@@ -1303,7 +1402,7 @@ def micro_batches(items, sequences, args, most=0):
         ordered = sorted(items, key=longest)
         portions = [ordered[n::world()] for n in range(world())]
     fits = lambda part: (not most or len(part) <= most) and cost(of(part)) <= args.micro_tokens
-    parts = [cut(portion, fits) for portion in portions]
+    parts = [split_until(portion, fits) for portion in portions]
     mine = parts[rank()]
     return mine + [[]] * (max(map(len, parts)) - len(mine))
 
@@ -1384,7 +1483,7 @@ def evaluate(model, items, sequences, reference, loss_of, device, args):
         batch = collate_items(part, sequences, reference, device, args)
         values = model(batch)
         accumulate(total, loss_of(values, batch, part, args)[1] if part else {})
-    release(model)
+    reshard(model)
     found = means(total)
     return {f"held_out_{name}": found[name] for name in ("loss", "accuracy") if name in found}
 
@@ -1395,15 +1494,16 @@ WRITTEN = (  # what --overwrite removes of an output folder, in this order, and 
     "config.json", "checkpoints", "tensorboard", "metrics.jsonl", "critic.json", "cost.json", "*config.json",
     "model*.safetensors*", "*token*.json", "tokenizer.model", "chat_template*", "vocab.*", "merges.txt")
 NOT_SETTINGS = {  # flags that decide where files lie, how fast it goes and what is shown, never the result
-    "run_name", "input", "model", "out", "critic", "pairs", "annotate", "overwrite", "pack", "micro_tokens",
+    "run_name", "input", "model", "out", "critic", "critic_reference", "pairs", "score", "overwrite", "pack", "micro_tokens",
     "micro_batch", "checkpointing", "cpu_offload", "compile", "tracker", "save_every", "keep"}
-signals = []  # the signals that asked the run to stop
+signals = []  # those that asked the run to stop
+locks = []    # files that stay open, locked, until this process ends
 
 
-def checked_settings(args, inputs, unheeded, outputs={}):
+def checked_settings(args, inputs, unused, outputs={}):
     """What decides the result: flags, and the content of the inputs. None if --out is complete with just these.
 
-    inputs, outputs: {flag: path}; --out may hold none of them. unheeded: flags that change nothing in this run.
+    inputs, outputs: {flag: path}; --out may hold none of them. unused: flags that change nothing in this run.
     Exits if --out was begun with other settings or is somebody else's; writes nothing. Rank 0 calls it for all.
     """
     out = Path(args.out)
@@ -1413,11 +1513,13 @@ def checked_settings(args, inputs, unheeded, outputs={}):
             die(f"--out {out} is or holds {name} ({path}); name another folder with --out")
     check_path(out / "metrics.jsonl")
     check_path(out.parent / "cache" / "reference")
-    left_out = {*NOT_SETTINGS, *unheeded, *([] if args.held_out else ["held_out_every"])}
+    left_out = {*NOT_SETTINGS, *unused, *([] if args.held_out else ["held_out_every"])}
     settings = {"script": Path(sys.argv[0]).stem,
                 **{name: value for name, value in vars(args).items() if name not in left_out},
                 **{f"content of {flag}": fingerprint(path) for flag, path in inputs.items()}}
     begun = out / "settings.json"
+    if begun.is_file():
+        open_locked(begun).close()    # nobody else is training there
     if not begun.is_file():
         if out.exists() and any(out.iterdir()):
             die(f"{out} exists and was not written by this script; name another folder with --out")
@@ -1444,12 +1546,15 @@ def begin_training(model, args, settings):
         for old in [path for name in WRITTEN for path in out.glob(name)] if args.overwrite else ():
             shutil.rmtree(old) if old.is_dir() and not old.is_symlink() else old.unlink(missing_ok=True)
         if args.overwrite or not (out / "settings.json").is_file():
-            with whole(out / "settings.json") as part:
+            with atomic_write(out / "settings.json") as part:
                 part.write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
+        locks.append(open_locked(out / "settings.json"))    # until this process ends
+        for part in out.glob("checkpoints/*.part"):    # a checkpoint that a kill cut short
+            shutil.rmtree(part)
         newest, file = max(out.glob("checkpoints/step-??????"), default=None), out / "metrics.jsonl"
         first = int(newest.name[5:]) if newest else 0
         lines = file.read_text(encoding="utf-8").splitlines(keepends=True)[:first] if file.is_file() else []
-        with whole(file) as part:  # without the steps after the checkpoint
+        with atomic_write(file) as part:  # without the steps after the checkpoint
             part.write_text("".join(lines), encoding="utf-8")
         return newest, first, min((json.loads(line).get("held_out_loss", math.inf) for line in lines), default=math.inf)
 
@@ -1576,7 +1681,7 @@ def photograph(pages, folder):
                 pixels = picture.rgb                                                               # (H, W, 3)
                 image = Image.fromarray(pixels[:pixels.shape[1] * PICTURE[1] // PICTURE[0]])
                 height = max(1, round(image.height * PICTURE[0] / image.width))
-                with whole(files[page]) as part:
+                with atomic_write(files[page]) as part:
                     image.resize((PICTURE[0], height), Image.Resampling.BOX).save(part, "PNG")
     barrier()
     return files
@@ -1698,7 +1803,7 @@ def parse_with_defaults(parser, defaults, idle):
     return args
 
 
-def unheeded(args):
+def unused_flags(args):
     """Flags that the head does not heed."""
     return {"log-ratio": (), "regression": ("nll",)}.get(
         args.head, ("nll", "beta", "advantage", "pair_rule", "min_gap", "pairs_per_task"))
@@ -1710,11 +1815,13 @@ def parse_args():
     # paths
     flag("--in", "scored trajectories (default runs/RUN_NAME/train.scored.jsonl)", dest="input")
     flag("--model", "seed model, also the reference: folder or hub name (default runs/RUN_NAME/base)")
-    flag("--out", "folder of the critic (default runs/RUN_NAME/critic); with --annotate: a JSON lines file (default "
-         "runs/RUN_NAME/train.annotated.jsonl)")
-    flag("--annotate", "do not train: write FILE's trajectories (or candidates) to --out with the critic's advantage "
-         "at each turn (or of each candidate)", metavar="FILE")
-    flag("--critic", "the critic that --annotate uses (default runs/RUN_NAME/critic)")
+    flag("--out", "folder of the critic (default runs/RUN_NAME/critic); with --score a JSON lines file (default: beside "
+         "FILE, X.ranked.jsonl for X.candidates.jsonl and X.annotated.jsonl for X.scored.jsonl)")
+    flag("--score", "do not train; write FILE's candidates, or scored trajectories, to --out with the critic's advantage "
+         "of each candidate, or of each assistant turn", metavar="FILE")
+    flag("--critic", "the critic that --score uses (default runs/RUN_NAME/critic)")
+    flag("--critic-reference", "--score: whether the reference of Eq. 3 sees c, as the critic does; the released code "
+         "has without-c", choices=["with-c", "without-c"], default="with-c")
     # the critic
     flag("--advantage", "a trajectory's score: the sum of its turns' mean log-ratios (paper), one mean over all tokens "
          "(released code), or their plain sum", choices=["mean-per-turn", "mean-per-trajectory", "sum"],
@@ -1727,10 +1834,10 @@ def parse_args():
     training_flags(parser, lr="2e-7", epochs="4; frontend 8", batch_size="8")
     return parse_with_defaults(parser, lambda args, run, pages: {
         "input": f"{run}/train.scored.jsonl", "model": f"{run}/base", "critic": f"{run}/critic",
-        "out": f"{run}/train.annotated.jsonl" if args.annotate else f"{run}/critic", "lr": 2e-7,
+        "out": None if args.score else f"{run}/critic", "lr": 2e-7,
         "epochs": 8 if pages else 4, "batch_size": 8,
         "pictures": pages and args.head == "regression"},    # no flag: whether the critic sees pages
-        unheeded)
+        unused_flags)
 
 
 if __name__ == "__main__":

@@ -1,15 +1,15 @@
 """Stage 2 of SWEET-RL: train the policy on its own turns, as the critic ranks them; and the baselines.
 
---method sweet (the paper's). At each turn of the offline trajectories 16 candidate actions were sampled (rollout.py
---candidates 16). The critic, which sees the training-time information c, gives each its advantage (Eq. 3, in
-train_critic.py), and a random one of the upper half is preferred to a random one of the lower half by the policy, which
-never sees c:
+--method sweet (the paper's). 16 candidate actions were sampled at each turn of the offline trajectories (rollout.py
+--candidates 16). The critic, which sees the training-time information c, gave each its advantage (Eq. 3, train_critic.py
+--score). The policy, which never sees c, learns to prefer a random candidate of the upper half to a random one of the
+lower half:
 
     J = -log sigmoid( beta' [log pi_phi(a+|o_t) - log pi_ref(a+|o_t)]
                     - beta' [log pi_phi(a-|o_t) - log pi_ref(a-|o_t)] )                                          (Eq. 4)
 
-Log-probabilities in Eq. 4 are sums over the action's tokens; the advantages of Eq. 3 are means. To this comes a small
-NLL term on the chosen action (--nll, the paper's Table 5). Other losses: --loss ipo, --loss length-normalised-dpo.
+Log-probabilities in Eq. 4 are sums over the action's tokens; the advantages of Eq. 3 are means. A small NLL term on the
+chosen action is added (--nll, the paper's Table 5). Other losses: --loss ipo, --loss length-normalised-dpo.
 
 --method multi-turn-dpo   The same loss on pairs of whole trajectories of one task, ordered by reward:
                           log-probabilities are summed over all assistant tokens.
@@ -18,14 +18,14 @@ NLL term on the chosen action (--nll, the paper's Table 5). Other losses: --loss
                           small random model and a tokenizer trained on the data. --with-c shows part of them with c
                           in front, so that a model learnt from nothing can also be the critic's seed.
 
-Where it departs from the released code: the critic's reference sees c as the critic does (--critic-reference without-c
-is theirs), one pair a turn is drawn (--pairs-per-turn 4 is theirs), without replacement, and none of identical text.
+Where it departs from the released code: one pair a turn is drawn (--pairs-per-turn 4 is theirs), without replacement,
+and none of identical text.
 
-Reads   runs/RUN_NAME/train.candidates.jsonl and runs/RUN_NAME/critic/ (sweet), train.scored.jsonl (baselines), or
-        demonstrations (sft); the seed model. --in may also be a file of pairs, which is trained on as it is.
+Reads   runs/RUN_NAME/train.ranked.jsonl (sweet), train.scored.jsonl (baselines), or demonstrations (sft); the seed
+        model. The ranking is a file of candidates with their `advantage`: another one, of whatever program, may take its
+        place. --in may also be a file of pairs, which is trained on as it is.
 Writes  runs/RUN_NAME/train.pairs.jsonl (sweet; with --out OUT.pairs.jsonl) and runs/RUN_NAME/policy/: the model in
-        Hugging Face format, cost.json (what it took), settings.json, metrics.jsonl, checkpoints/. The critic's
-        advantages are kept in runs/RUN_NAME/cache/, so other DPO settings do not score again.
+        Hugging Face format, cost.json (what it took), settings.json, metrics.jsonl, checkpoints/.
 
     python train_policy.py                                              # one process, CPU or one GPU
     torchrun --nproc-per-node 8 train_policy.py --model meta-llama/Llama-3.1-8B-Instruct
@@ -36,8 +36,6 @@ The engine (trees, attention, log-probabilities, sharding, checkpoints) is train
 """
 import argparse
 import json
-import os
-import shutil
 import time
 import zlib
 from collections import Counter
@@ -48,14 +46,14 @@ import torch
 import torch.nn.functional as F
 import transformers
 
-from sandbox import (
-    ANSWER_MARK, check_path, die, fingerprint, first_line, monte_carlo_returns, number, parse_response, read, whole)
+from records import (
+    ANSWER_MARK, COSTS, atomic_write, check_path, die, fingerprint, number, parse_response, read)
 from train_critic import (
-    Critic, Item, accumulate, adder, begin_training, candidate_turns, check_dialogue, checked_settings, collate_items,
-    digest, evaluate, finish, first_tasks, from_rank0, half_squared_log_ratio, holds, items_of, join_turns,
-    learning_rate, load_model, load_tokenizer, micro_batches, open_log, optimizer_step, pair_tasks, parse_with_defaults,
-    portion_size, put_c_in_front, rank, read_trajectories, reference_logps, response_of, save_model, save_or_stop, say,
-    segment_sum, split_items, start_process_group, step_items, step_metrics, tokenise, training_flags, turns_of, world)
+    NO_TEXT, Item, accumulate, adder, begin_training, check_dialogue, checked_settings, collate_items, digest, evaluate,
+    finish, first_record_has, first_tasks, from_rank0, half_squared_log_ratio, items_of, join_turns, learning_rate,
+    load_model, load_tokenizer, micro_batches, open_log, optimizer_step, pair_tasks, parse_with_defaults, put_c_in_front,
+    rank, read_trajectories, reference_logps, response_of, save_model, save_or_stop, say, segment_sum, split_items,
+    start_process_group, step_items, step_metrics, tokenise, training_flags, turns_of, world)
 
 # ---- The mathematics
 
@@ -124,15 +122,14 @@ def main():
     args = parse_args()
     device = start_process_group()
     inputs = {"--in": args.input, **({} if args.model == "tiny" else {"--model": args.model})}
-    ranked = args.method == "sweet" and not from_rank0(lambda: holds(args.input, "chosen"))  # else --in holds the pairs
+    ranked = args.method == "sweet" and not from_rank0(lambda: first_record_has(args.input, "chosen"))  # else --in holds the pairs
 
     def check():
         if ranked:
-            inputs["--critic"] = args.critic
             check_path(args.pairs, inputs.values())
-            if Path(args.pairs).exists() and not holds(args.pairs, "chosen"):
+            if Path(args.pairs).exists() and not first_record_has(args.pairs, "chosen"):
                 die(f"{args.pairs} exists and holds no pairs; name another file with --pairs")
-        return checked_settings(args, inputs, unheeded(args), {"--pairs": args.pairs} if ranked else {})
+        return checked_settings(args, inputs, unused_flags(args), {"--pairs": args.pairs} if ranked else {})
 
     settings = from_rank0(check)
     if settings is None:
@@ -140,7 +137,7 @@ def main():
     seed = make_seed(args)
     tokenizer = load_tokenizer(seed)
     if ranked:
-        pairs, cost = make_pairs(args, device)
+        pairs, cost = make_pairs(args)
         items, sequences, _ = pair_items(map(with_sides, pairs), tokenizer)
     elif args.method == "sweet":
         items, sequences, cost = pair_items(read_pairs(args.input, args.limit_tasks), tokenizer)
@@ -195,119 +192,98 @@ def rng_of(record, *seed):
     return np.random.default_rng([*seed, zlib.crc32(json.dumps(key_of(record)).encode())])
 
 
-def costs_of(records):
-    """(what turns cost, what the episodes that they are of cost) of candidates or pairs, each counted once."""
-    turns = {n if record.get("turn") is None else tuple(key_of(record)): record.get("cost") or {}
-             for n, record in enumerate(records)}  # pairs that others made name no turn: each counts as one of its own
-    episodes = {tuple(key_of(record)[:2]): record.get("episode_cost") or {} for record in records}
-    return tuple(sum(map(Counter, costs.values()), Counter()) for costs in (turns, episodes))
+def cost_of(records):
+    """What was spent on the episodes, the candidates and the ranking behind candidates or pairs, each counted once."""
+    turns, episodes, rankings = {}, {}, {}
+    for n, record in enumerate(records):
+        key = tuple(key_of(record))
+        # Pairs that others made name no turn: each is one of its own.
+        turns[n if record.get("turn") is None else key] = record.get("cost") or {}
+        episodes[key[:2]] = record.get("episode_cost") or {}
+        ranked_by = record.get("ranked_by") or {}
+        rankings[ranked_by.get("fingerprint")] = ranked_by.get("cost") or {}
+    turns, episodes, rankings = (sum(map(Counter, costs.values()), Counter()) for costs in (turns, episodes, rankings))
+    # The cost of a ranking includes the episodes that the candidates are of: the critic was trained on them.
+    return turns + Counter({name: max(episodes[name], rankings[name]) for name in COSTS})
 
 
-def read_candidates(args):
-    """The turns of --in with two candidates: [(record, [(prompt messages, response, c or None)])]; and costs_of all."""
-    records = read(args.input, "candidates", each=lambda record: (record, candidate_turns(record)))
-    found = list(first_tasks(records, args.limit_tasks, lambda r: r[0].get("task_id")))
-    usable = [(record, turns) for record, turns in found if len(turns) > 1]
-    if len(usable) < len(found):
-        say(f"{args.input}: {len(found) - len(usable)} turns with fewer than two candidates left out")
-    if not usable:
+def make_pairs(args):
+    """Draw the pairs of --in, ranked candidates: (records in the conversational preference format, what they cost)."""
+    pairs, seen, left_out, found = [], [], Counter(), 0
+    records = read(args.input, "ranked", each=lambda record: check_dialogue(record["prompt"], "prompt") or record)
+    for record in first_tasks(records, args.limit_tasks, lambda record: record.get("task_id")):
+        seen.append({name: record.get(name) for name in SOURCE})
+        if len(record["candidates"]) < 2:
+            left_out["turns with fewer than two candidates"] += 1
+            continue
+        found += 1
+        pairs += pairs_of_turn(record, args, left_out)
+    for what, count in left_out.items():
+        if count:
+            say(f"{args.input}: {count} {what} left out")
+    if not found:
         die(f"{args.input}: no turn has two candidates to compare; run rollout.py --candidates 16 again")
-    own = fingerprint(args.model)
-    others = {r.get("model") for r, _ in usable if (r.get("fingerprints") or {}).get("model", own) != own}
-    if others:  # as in the paper's Table 4
-        say(f"{args.input}: the candidates were sampled by {', '.join(sorted(map(str, others)))}, not by {args.model}, "
-            f"which is trained")
-    return usable, *costs_of([record for record, _ in found])
-
-
-def rank_candidates(found, episodes, args, device):
-    """(the advantages of every turn's candidates, a list for each record; what ranking and `episodes` cost)."""
-    if args.critic == "random":
-        return [rng_of(record, args.seed, 1).random(len(turns)).tolist() for record, turns in found], episodes
-    if args.critic.endswith(".jsonl"):  # of scored continuations, whose mean rewards are the returns Q(o_t, a_t)
-        returns, cost = monte_carlo_returns(args.critic)
-        ranked = []
-        for record, _ in found:
-            played = {text: rewards for text, rewards, _ in returns.get(tuple(key_of(record)), {}).values()}
-            texts = [c.get("output") for c in record["candidates"]]
-            if not played.keys() >= set(texts):
-                die(f"{args.critic} does not continue all candidates of turn {record['turn']} of task "
-                    f"{record['task_id']}, sample {record['sample']}; play all of {args.input} (rollout.py --continue)")
-            q = [float(np.mean(played[text])) for text in texts]
-            ranked.append([value - float(np.mean(q)) for value in q])
-        return ranked, episodes + cost
-    file = Path(args.critic) / "cost.json"
-    cost = from_rank0(lambda: Counter(json.loads(file.read_text())) if file.is_file() else Counter())
-    return score_candidates(found, args, device), episodes | cost  # the critic's episodes hold the candidates'
-
-
-def score_candidates(found, args, device):
-    """The critic's advantages; kept on disk, portion by portion, in a file that is named by all they depend on."""
-    critic = Critic(args.critic, device, reference_without_c=args.critic_reference == "without-c",
-                    micro_tokens=args.micro_tokens, offload=args.cpu_offload)
-    name = from_rank0(lambda: digest([fingerprint(path) for path in (args.critic, critic.reference) if path],
-                                     args.critic_reference, args.limit_tasks, fingerprint(args.input)))
-    file = Path(args.out).parent / "cache" / f"advantages-{name}.jsonl"
-    lines = from_rank0(lambda: file.read_text(encoding="utf-8").splitlines() if file.is_file() else [])
-    result = [json.loads(line)["advantages"] for line in lines]
-    if result:
-        say(f"advantages of {len(result)} of {len(found)} turns: taken from {file}")
-    while len(result) < len(found):
-        part = found[len(result):len(result) + portion_size()]
-        values = iter(critic.advantages([turn for _, turns in part for turn in turns]))
-        result += [[round(next(values), 7) for _ in turns] for _, turns in part]
-        if rank() == 0:
-            with whole(file) as out:
-                out.write_text("".join(json.dumps({"key": key_of(record), "advantages": values}) + "\n"
-                                       for (record, _), values in zip(found, result)), encoding="utf-8")
-    return result
-
-
-def make_pairs(args, device):
-    """Rank candidates and draw pairs: (records in the conversational preference format, what it all cost)."""
-    found, cost, episodes = read_candidates(args)
-    ranked, cost_of_ranking = rank_candidates(found, episodes, args, device)
-    pairs, left_out = [], Counter()
-    for (record, _), scores in zip(found, ranked):
-        texts = [c.get("output") or str(c["output_ids"]) for c in record["candidates"]]
-        drawn = draw_pairs(scores, texts, args.pairs_per_turn, rng_of(record, args.seed))
-        left_out["text"] += min(args.pairs_per_turn, len(texts) // 2) - len(drawn)
-        apart = [(i, j) for i, j in drawn if scores[i] > scores[j]]  # of equal ones neither is preferred
-        left_out["advantage"] += len(drawn) - len(apart)
-        for i, j in apart:
-            pair = {"prompt": record["prompt"]}
-            for side, k in (("chosen", i), ("rejected", j)):
-                candidate = record["candidates"][k]
-                pair[side] = [{"role": "assistant", "content": candidate.get("output") or ""}]
-                pair[f"advantage_{side}"] = scores[k]
-                if candidate.get("output_ids"):
-                    pair[f"{side}_ids"] = candidate["output_ids"]
-            known = {"domain": (record.get("task") or {}).get("domain"), **record}
-            pairs.append({**pair, **{k: v for k, v in known.items()
-                                     if v is not None and k not in (*pair, "task", "candidates")}})
-    for what, count in (+left_out).items():  # those above zero
-        say(f"{count} pairs left out: chosen and rejected have the same {what}")
     if not pairs:
-        reason = f"{args.critic} gives the candidates of a turn the same advantage; is it trained?"
-        if not left_out["advantage"]:
+        reason = "the candidates of a turn have the same advantage; is the critic trained?"
+        if not left_out[SAME_ADVANTAGE]:
             reason = "the candidates of every turn are the same text; sample at a higher temperature"
         die(f"{args.input}: no pair could be drawn, {reason}")
+    say_who_sampled(seen, args)
     file = Path(args.pairs)
     differ = lambda: file.is_file() and file.read_text(encoding="utf-8") != lines_of(pairs)
     if not args.overwrite and from_rank0(differ):
-        die(f"{file} exists with other pairs (another seed, critic or candidates); use --overwrite, or another --pairs")
-    say(f"{len(pairs)} pairs of {len(found)} turns")
-    return pairs, cost + cost_of_ranking
+        die(f"{file} exists with other pairs (another seed, ranking or candidates); use --overwrite, or another --pairs")
+    say(f"{len(pairs)} pairs of {found} turns")
+    return pairs, cost_of(seen)
+
+
+SOURCE = ("task_id", "sample", "turn", "cost", "episode_cost", "ranked_by", "model", "fingerprints")
+SAME_TEXT, SAME_ADVANTAGE = "pairs of the same text", "pairs of the same advantage"
+
+
+def pairs_of_turn(record, args, left_out):
+    """The pairs drawn at one turn, as records; those that are left out are counted in `left_out`."""
+    candidates, pairs = record["candidates"], []
+    scores = [candidate["advantage"] for candidate in candidates]
+    texts = [candidate.get("output") or str(candidate.get("output_ids")) for candidate in candidates]
+    drawn = draw_pairs(scores, texts, args.pairs_per_turn, rng_of(record, args.seed))
+    left_out[SAME_TEXT] += min(args.pairs_per_turn, len(texts) // 2) - len(drawn)
+    carried = {"domain": (record.get("task") or {}).get("domain"), **record}
+    for name in ("task", "candidates"):
+        carried.pop(name, None)
+    for i, j in drawn:
+        if scores[i] <= scores[j]:    # of two equal ones neither is preferred
+            left_out[SAME_ADVANTAGE] += 1
+            continue
+        pair = {"prompt": record["prompt"]}
+        for side, candidate in (("chosen", candidates[i]), ("rejected", candidates[j])):
+            pair[side] = [{"role": "assistant", "content": candidate.get("output") or ""}]
+            pair[f"advantage_{side}"] = candidate["advantage"]
+            if candidate.get("output_ids"):
+                pair[f"{side}_ids"] = np.array(candidate["output_ids"], np.int32)    # a list takes ten times the memory
+        pairs.append(pair | {name: value for name, value in carried.items() if name not in pair and value is not None})
+    return pairs
+
+
+def say_who_sampled(records, args):
+    """Name the models that sampled the candidates, if they are others than the one trained (as in the paper's Table 4)."""
+    own, others = fingerprint(args.model), set()
+    for record in records:
+        if (record["fingerprints"] or {}).get("model", own) != own:
+            others.add(str(record["model"]))
+    if others:
+        say(f"{args.input}: the candidates were sampled by {', '.join(sorted(others))}, not by {args.model}, which is "
+            f"trained")
 
 
 def lines_of(pairs):
-    return "".join(json.dumps(pair, ensure_ascii=False) + "\n" for pair in pairs)
+    return "".join(json.dumps(pair, ensure_ascii=False, default=np.ndarray.tolist) + "\n" for pair in pairs)
 
 
 def write_pairs(pairs, args):
     """Once the run is sure to start: another run's pairs may lie there (--overwrite)."""
     if rank() == 0:
-        with whole(args.pairs) as part:
+        with atomic_write(args.pairs) as part:
             part.write_text(lines_of(pairs), encoding="utf-8")
     say(f"wrote {args.pairs}")
 
@@ -315,7 +291,7 @@ def write_pairs(pairs, args):
 def with_sides(pair):
     """(the pair, its chosen and its rejected side as (prompt messages, response))."""
     check_dialogue(pair["prompt"], "prompt")
-    said = lambda side, ids: pair[side][-1]["content"] or (None if ids else "")  # ids alone have no text
+    said = lambda side, ids: pair[side][-1]["content"] or ("" if ids is None else None)  # ids alone have no text
     return pair, [(pair["prompt"] + pair[side][:-1], response_of(said(side, ids), ids))
                   for side in ("chosen", "rejected") for ids in [pair.get(f"{side}_ids")]]
 
@@ -326,15 +302,28 @@ def read_pairs(path, limit_tasks):
 
 def pair_items(found, tokenizer):
     """Pairs as of with_sides: as items, each side one sequence, scored on its last message; and what they cost."""
-    found = list(found)
-    sequences = [join_turns([turn])[0] for turn in tokenise(tokenizer, [turn for _, turns in found for turn in turns])]
-    items = []
-    for n, (record, _) in enumerate(found):
+    records, turns = [], []
+    for record, sides in found:
+        records.append({**record, "prompt": None})    # the prompt is in the sides
+        turns += sides
+    tokens = tokenise(tokenizer, turns)
+    items, sequences = [], []
+    for n, record in enumerate(records):
+        sides = tokens[2 * n:2 * n + 2]
+        if any(side is None for side in sides):
+            continue
         task, sample, turn = key_of(record)
         group = (n, n) if turn is None else (f"{task} {sample}", turn)
         answers = tuple(parse_response(record[side][-1]["content"])[1] is not None for side in ("chosen", "rejected"))
-        items.append(Item([2 * n], [2 * n + 1], group, 1.0, answers, n if task is None else task))
-    return items, sequences, sum(costs_of([record for record, _ in found]), Counter())
+        first = len(sequences)
+        sequences += [join_turns([side])[0] for side in sides]
+        items.append(Item([first], [first + 1], group, 1.0, answers, n if task is None else task))
+    silent = len(records) - len(items)
+    if silent:
+        say(f"{silent} pairs left out: {NO_TEXT}")
+    if not items:
+        die(f"no pair is left to train on: {NO_TEXT}")
+    return items, sequences, cost_of(records)
 
 
 # ---- From trajectories to items: the baselines
@@ -364,52 +353,22 @@ def trajectory_items(args, tokenizer):
     return *items_of(pairs, tokenizer), cost
 
 
-# ---- Seed models that are made here: of a GGUF file, and the tiny one
+# ---- The tiny model
 
 
 def make_seed(args):
-    """The folder of the seed model. Of tiny and of a GGUF file one is made, once, in the cache beside the output."""
-    cache, file = Path(args.out).parent / "cache", Path(args.model)
-    if args.model == "tiny":
-        records = [r for group in read_trajectories(args.input, "demonstration")[0].values() for r in group]
-        # c is the reference's source, and the critic reads it: its words are learnt like the dialogue's.
-        texts = [m["content"] for r in records for m in r["dialogue_history"]]
-        texts += [str(r["task"]["ground_truth"]) for r in records if (r.get("task") or {}).get("ground_truth")]
-        texts += [put_c_in_front([{"role": "user", "content": ""}], "")[0]["content"], f"{ANSWER_MARK}\n"] * 100
-        path = cache / f"tiny-{digest(texts, args.tiny_width, args.seed)}"
-        make = lambda: make_tiny_model(path, texts, 2048, args.seed, args.tiny_width)
-    elif file.suffix == ".gguf":
-        path = cache / f"{file.stem}-{fingerprint(file)}"
-        make = lambda: unpack_gguf(file, path)
-    else:
+    """The folder of the seed model. The tiny one is made, once, in the cache beside the output."""
+    if args.model != "tiny":
         return args.model
-    from_rank0(lambda: (path / "tokenizer.json").is_file() or make())  # the file that is written last
+    records = [r for group in read_trajectories(args.input, "demonstration")[0].values() for r in group]
+    # c is the reference's source, and the critic reads it: its words are learnt like the dialogue's.
+    texts = [m["content"] for r in records for m in r["dialogue_history"]]
+    texts += [str(r["task"]["ground_truth"]) for r in records if (r.get("task") or {}).get("ground_truth")]
+    texts += [put_c_in_front([{"role": "user", "content": ""}], "")[0]["content"], f"{ANSWER_MARK}\n"] * 100
+    path = Path(args.out).parent / "cache" / f"tiny-{digest(texts, args.tiny_width, args.seed)}"
+    made = lambda: (path / "tokenizer.json").is_file()    # the file that is written last
+    from_rank0(lambda: made() or make_tiny_model(path, texts, 2048, args.seed, args.tiny_width))
     return str(path)
-
-
-def unpack_gguf(file, folder):
-    """Write the model and the tokenizer in a GGUF file to `folder`, in Hugging Face format and float32.
-
-    What transformers reads there of a tokenizer lacks how text is split into words, which a GGUF gives by name only.
-    """
-    from tokenizers import pre_tokenizers
-    transformers.utils.logging.disable_progress_bar()
-    file, part, words = Path(file), Path(f"{folder}.part"), pre_tokenizers.ByteLevel(add_prefix_space=False)
-    splits = {"gpt-2": words, "smollm": pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), words])}
-    try:
-        from gguf import GGUFReader
-        split = splits[GGUFReader(file).fields["tokenizer.ggml.pre"].contents()]
-        tokenizer = transformers.AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
-        lm = transformers.AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
-    except (ImportError, OSError, ValueError, LookupError, TypeError, RuntimeError) as error:
-        die(f"{file}: not a whole GGUF file of a model that splits words as {' or '.join(splits)} does, or the "
-            f"packages gguf and accelerate are missing ({first_line(error)})")
-    tokenizer.backend_tokenizer.pre_tokenizer = split
-    del lm.hf_quantizer, lm.config.quantization_config    # else it would be saved as a quantised model
-    shutil.rmtree(part, ignore_errors=True)
-    lm.save_pretrained(part)
-    tokenizer.save_pretrained(part)
-    os.replace(part, folder)
 
 
 def tiny_tokenizer(texts, vocabulary):
@@ -457,8 +416,8 @@ def make_tiny_model(path, texts, vocabulary, seed, width=128):
 # ---- The command line
 
 METHODS = {  # what a method's flags default to (the paper's Table 5, which has no sft), and the flags that it heeds
-    "sweet": dict(input="train.candidates.jsonl", out="policy", epochs=1, frontend_epochs=1, batch_size=8,
-                  uses={"loss", "beta", "nll", "pairs_per_turn", "critic_reference"}),
+    "sweet": dict(input="train.ranked.jsonl", out="policy", epochs=1, frontend_epochs=1, batch_size=8,
+                  uses={"loss", "beta", "nll", "pairs_per_turn"}),
     "multi-turn-dpo": dict(input="train.scored.jsonl", out="multi-turn-dpo", epochs=4, frontend_epochs=8, batch_size=8,
                            uses={"loss", "beta", "nll", "pair_rule", "min_gap", "pairs_per_task"}),
     "rejection-ft": dict(input="train.scored.jsonl", out="rejection-ft", epochs=4, frontend_epochs=8, batch_size=32,
@@ -467,7 +426,7 @@ METHODS = {  # what a method's flags default to (the paper's Table 5, which has 
 }
 
 
-def unheeded(args):
+def unused_flags(args):
     """Flags that the method does not heed."""
     return sorted(set().union(*(method["uses"] for method in METHODS.values())) - METHODS[args.method]["uses"])
 
@@ -477,14 +436,11 @@ def parse_args():
     flag = adder(parser)
     # paths
     flag("--method", "how to train", choices=list(METHODS), default="sweet")
-    flag("--in", "candidates, scored trajectories, demonstrations or pairs (default "
-         "runs/RUN_NAME/train.candidates.jsonl for sweet, train.scored.jsonl there for the baselines, "
+    flag("--in", "ranked candidates, scored trajectories, demonstrations or pairs (default "
+         "runs/RUN_NAME/train.ranked.jsonl for sweet, train.scored.jsonl there for the baselines, "
          "data/DOMAIN/demonstrations.jsonl for sft)", dest="input")
-    flag("--model", "seed model, also the reference: folder or hub name, GGUF file, or (sft) tiny (default "
+    flag("--model", "seed model, also the reference: folder or hub name, or (sft) tiny (default "
          "runs/RUN_NAME/base)")
-    flag("--critic", "what ranks the candidates: the critic's folder; monte-carlo, the returns of "
-         "runs/RUN_NAME/train.continuations.scored.jsonl (or the name of such a file); or random, to compare with "
-         "(default runs/RUN_NAME/critic)")
     flag("--pairs", "where sweet writes its pairs (default OUT.pairs.jsonl, runs/RUN_NAME/train.pairs.jsonl without "
          "--out)")
     flag("--out", "folder of the policy (default runs/RUN_NAME/policy for sweet, runs/RUN_NAME/METHOD for the "
@@ -494,8 +450,6 @@ def parse_args():
          "a larger --beta", choices=list(LOSSES), default="dpo")
     # single methods
     flag("--pairs-per-turn", "sweet: pairs drawn at each turn; released code 4", type=number(int, least=1), default=1)
-    flag("--critic-reference", "sweet: whether Eq. 3's reference sees c; released code without-c",
-         choices=["with-c", "without-c"], default="with-c")
     flag("--min-reward", "rejection-ft: the reward to keep from (default 1.0; frontend: the upper quartile of the "
          "rewards)", type=number(float, least=0, most=1))
     flag("--with-c", "sft: share of dialogues shown with c in front (default 0.33 for --model tiny, else 0)",
@@ -513,16 +467,13 @@ def parse_args():
         if tiny and args.method != "sft":
             die(f"--model tiny starts from nothing and goes with --method sft only; {args.method} needs a trained one")
         return {"input": f"{run}/{method['input']}" if method["input"] else f"data/{args.domain}/demonstrations.jsonl",
-                "model": f"{run}/base", "critic": f"{run}/critic", "out": f"{run}/{method['out']}",
+                "model": f"{run}/base", "out": f"{run}/{method['out']}",
                 "pairs": f"{Path(args.out or run / 'train')}.pairs.jsonl",
                 "lr": 1e-3 if tiny else 2e-7,  # a random model needs thousandths
                 "epochs": method["frontend_epochs" if pages else "epochs"], "batch_size": method["batch_size"],
                 "with_c": 0.33 if tiny else 0.0}
 
-    args = parse_with_defaults(parser, defaults, unheeded)
-    if args.critic == "monte-carlo":
-        args.critic = str(Path("runs") / args.run_name / "train.continuations.scored.jsonl")
-    return args
+    return parse_with_defaults(parser, defaults, unused_flags)
 
 
 if __name__ == "__main__":

@@ -31,13 +31,14 @@ def agent(messages, rng):
 class Stub:
     """`faults`: list of what the first requests meet instead of an answer (None = an answer): "429", "500", "reset",
     "empty choices", "no content", "torn", "html"; `always`: a fault of every request, also "refuse" and
-    "unknown model"; characters_a_token: if given, a request's max_tokens cuts its answers."""
+    "unknown model", "no credit", "busy SECONDS"; characters_a_token: if given, a request's max_tokens cuts its answers;
+    odd: (messages -> whether they meet it, a message or "error" or a status, finish_reason)."""
 
     def __init__(self, answer=agent, latency=None, faults=(), always=None, key=None, one_choice=False, o1=False,
-                 models=("stub-1",), characters_a_token=None):
+                 models=("stub-1",), characters_a_token=None, odd=None, one_at_a_time=False):
         self.answer, self.latency, self.faults, self.always = answer, latency, list(faults), always
         self.key, self.one_choice, self.o1, self.models = key, one_choice, o1, models
-        self.characters_a_token = characters_a_token
+        self.characters_a_token, self.odd, self.one_at_a_time = characters_a_token, odd, one_at_a_time
         self.requests, self.lock = [], threading.Lock()
         stub = self
 
@@ -95,6 +96,21 @@ class Stub:
             return handler.send(400, {"error": {"message": "This model's maximum context length is 10 tokens."}})
         if fault == "429":
             return handler.send(429, {"error": {"message": "Rate limit reached."}}, [("Retry-After", "0")])
+        if fault == "no credit":
+            return handler.send(429, {"error": {"message": "You exceeded your current quota, check your billing."}})
+        if (fault or "").startswith("busy"):
+            return handler.send(429, {"error": {"message": "Slow down."}}, [("Retry-After", fault.split()[1])])
+        if self.one_at_a_time and "n" in body:
+            return handler.send(422, {"error": {"message": "Only a single completion is offered."}})
+        if self.odd and self.odd[0](body["messages"]):
+            _, message, why = self.odd
+            if message == 500:
+                return handler.send(500, b"upstream died")
+            if message == 403:
+                return handler.send(403, {"error": {"message": "flagged by moderation"}})
+            if message == "error":
+                return handler.send(200, {"error": {"message": "Provider returned error", "code": 502}})
+            return handler.send(200, {"choices": [{"index": 0, "finish_reason": why, "message": message}]})
         if fault == "500":
             return handler.send(500, b"upstream died")
         if fault == "reset":

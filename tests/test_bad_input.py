@@ -28,6 +28,7 @@ PAGE_SCORE = {"domain": "frontend", "page": "ok", "cosine": {"page": 0.5, "centr
               "view": "page"}
 CANDIDATES = {"task_id": "t-0", "sample": 0, "turn": 0, "prompt": SAID[:1], "task": TASK,
               "candidates": [{"output": "a"}, {"output": "b"}]}
+RANKED = CANDIDATES | {"candidates": [{"output": "a", "advantage": 0.1}, {"output": "b", "advantage": 0.2}]}
 
 
 def without(record, *keys):
@@ -77,7 +78,7 @@ READERS = {
     "rollout --candidates": ("rollout.py", ["--candidates", "4", "--out", "out.jsonl", "--model", "{model}", "--in"],
                              SCORED, "dialogue_history"),
     "train_critic": ("train_critic.py", ["--out", "out", "--model", "{model}", "--in"], SCORED, "reward"),
-    "train_policy sweet": ("train_policy.py", ["--out", "out", "--model", "{model}", "--in"], CANDIDATES, "candidates"),
+    "train_policy sweet": ("train_policy.py", ["--out", "out", "--model", "{model}", "--in"], RANKED, "candidates"),
     "train_policy dpo": ("train_policy.py",
                          ["--method", "multi-turn-dpo", "--out", "out", "--model", "{model}", "--in"],
                          SCORED, "reward"),
@@ -87,7 +88,7 @@ READERS = {
                                              "--in"], PAGE, "problem_description"),
 }
 # Every reader is tried with a file that is not there and with a key that is not. What is no record at all is refused by
-# sandbox.read for all of them.
+# records.read for all of them.
 FAULTS = [(reader, fault) for reader in READERS for fault in ("missing", "missing key")] + [
     ("evaluate", fault) for fault in ("torn", "not json", "not an object", "empty", "binary")]
 
@@ -182,7 +183,7 @@ OWN = [
     ("evaluate.py", ["--compare", "x=a.jsonl", "y=b.jsonl"],
      {"a.jsonl": lines(SCORED), "b.jsonl": lines(SCORED | PAGE_SCORE)}, ["b.jsonl", "frontend", "a.jsonl"]),
     ("evaluate.py", ["--compare", "x=a.jsonl", "--in", "a.jsonl"], {"a.jsonl": lines(SCORED)}, ["--compare"]),
-    ("generate_tasks.py", ["--families", "no_such_family"], {}, ["no_such_family"]),
+    ("generate_tasks.py", ["--kinds", "no_such_kind"], {}, ["no_such_kind"]),
     ("generate_tasks.py", ["--train", "-1"], {}, ["--train"]),
     ("generate_tasks.py", ["--demonstrations", "2", "--ask", "2"], {}, ["--ask"]),
     ("rollout.py", ["--split", "test"], {"data/backend/test.jsonl": lines(TASK)},

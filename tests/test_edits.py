@@ -26,7 +26,7 @@ class Copy:
 
     def __init__(self, folder):
         self.folder = folder
-        for path in [*ROOT.glob("*.py"), ROOT / "report.html"]:
+        for path in [*ROOT.glob("*.py"), ROOT / "report.html", ROOT / "questions.tsv"]:
             shutil.copy(path, folder)
 
     def edit(self, script, *changes):
@@ -103,7 +103,7 @@ class Silent:
         pass
 
     async def reply(self, task, dialogue, key, counts):
-        return "No idea."
+        return "No idea.", []
 
 
 SIMULATORS = {"silent": Silent, '''))
@@ -150,22 +150,23 @@ STEP_REWARDS = {"longest": Longest, '''))
     assert "critic" not in (copy.folder / "a.settings.json").read_text()    # no critic stands behind it
 
 
-def test_another_family_of_tasks_is_one_block(copy):
-    block = '''
-family("shift", lambda rng, v: [(n,) for n in range(10)], "Write shift(x): x and an amount together.", [
-    detail("amount", "What is the amount?", "amount", "The amount is {}.", list(range(1, 41))),
-    detail("sign", "Is it added or taken away?", "added taken", "It is {}.", {"added": "+", "taken": "-"})], """
-def shift(x):
-    return x $sign $amount
-""")
+def test_another_kind_of_function_is_a_row_its_lines_and_its_sentence(copy):
+    copy.edit(
+        "generate_tasks.py",
+        ('    "average": (3, ', '    "spread": (1, ["plain", "times"], ["number"]),\n    "average": (3, '),
+        ('{"total": total_lines, ', '{"spread": spread_lines, "total": total_lines, '),
+        ("def average_lines(", """def spread_lines(value, name, values):
+    return [f"worth = [{value} for r in rows]", "out = max(worth) - min(worth)"]
 
 
-'''
-    start = 'family("total", draw_rows'
-    copy.edit("generate_tasks.py", (start, block.lstrip("\n") + start))
-    copy.run("generate_tasks.py", "--families", "shift", "--train", "12", "--val", "2", "--test", "4", "--out", "data")
+def average_lines("""),
+        ('    if kind == "total":\n        how = ', """    if kind == "spread":
+        text.append(f"How far apart are the largest and the smallest of {worth_words}?")
+    if kind == "total":
+        how = """))
+    copy.run("generate_tasks.py", "--kinds", "spread", "--train", "12", "--val", "2", "--test", "4", "--out", "data")
     tasks = copy.read("data/train.jsonl")
-    assert len(tasks) == 12 and {t["source"] for t in tasks} == {"procedural:shift"}
+    assert len(tasks) == 12 and {t["source"] for t in tasks} == {"procedural:spread"}
     copy.run("generate_tasks.py", "--in", "data/train.jsonl", "--demonstrations", "4", "--out", "shown.jsonl")
     assert len(copy.read("shown.jsonl")) == 4
 
@@ -199,3 +200,75 @@ def test_another_rule_of_pairing_is_a_name_and_two_lines(copy):
                     "--out", "policy", *rule, *TRAIN)
     assert f"{6 * 3} pairs" in said
     assert math.isfinite(copy.read("policy/metrics.jsonl")[-1]["loss"])
+
+
+TWENTY_QUESTIONS = '''
+
+async def answer_yes_or_no(task, text, screen):
+    """Says whether the animal that it has in mind has the trait that a question names."""
+    for trait, has in task["traits"].items():
+        if trait in text:
+            return ("Yes." if has else "No."), [trait]
+    return "I cannot say.", []
+
+
+ENVIRONMENTS["animals"] = Environment(
+    multi_turn="I have an animal in mind. Ask yes-or-no questions, at most {max_turns} turns in all. When you know it, "
+               "write I WANT TO ANSWER: and its name.",
+    single_turn="I have an animal in mind. Write I WANT TO ANSWER: and its name.",
+    model_human="You have this animal in mind: {reference}. The game so far: {dialogue}. Answer with yes or no.",
+    scripted_human=answer_yes_or_no, reply_limit=100, needs=("traits",))
+'''
+TWENTY_REWARDS = '''
+
+def score_guesses(records, args):
+    """1 if the answer is the animal, else 0."""
+    for record in records:
+        yield record | {"reward": float((record["answer"] or "").strip().lower() == record["task"]["ground_truth"])}
+
+
+ENVIRONMENTS["animals"] = Environment(score_guesses)
+'''
+
+
+def test_twenty_questions_is_a_row_in_two_tables(copy):
+    """Another environment, from its tasks to a trained policy and a report; the trainers stay as they are."""
+    lines = copy.edit("rollout.py", ("            reply_limit=1000, pages=True),\n}\n",
+                                     "            reply_limit=1000, pages=True),\n}\n" + TWENTY_QUESTIONS))
+    lines += copy.edit("evaluate.py", ("HALVES = (", TWENTY_REWARDS.lstrip() + "\nHALVES = ("))
+    assert lines <= 60
+    animals = {"cat": (True, False), "bird": (False, True), "fish": (False, False), "bat": (True, True)}
+    tasks = [{"task_id": f"animal-{n}", "domain": "animals", "problem_description": "Which animal is it?",
+              "ground_truth": name, "traits": {"fur": fur, "wings": wings},
+              "facts": [{"detail": trait, "question": f"Has it {trait}?", "keywords": [], "reply": ""}
+                        for trait in ("fur", "wings")]}
+             for n, (name, (fur, wings)) in enumerate([*animals.items()] * 3)]
+    copy.write("tasks.jsonl", tasks)
+
+    def agent(messages, rng):
+        asked = sum(message["role"] == "assistant" for message in messages)
+        if asked < 2 and rng.random() < 0.7:
+            return f"Has it {rng.choice(['fur', 'wings', 'teeth'])}?"
+        return f"I WANT TO ANSWER:\n{rng.choice([*animals])}"
+
+    common = ["--domain", "animals", "--max-turns", "5"]
+    with Stub(agent) as stub:
+        copy.run("rollout.py", *common, "--in", "tasks.jsonl", "--model", stub.url, "--samples", "8", "--out", "a.jsonl")
+        copy.run("evaluate.py", "--in", "a.jsonl", "--domain", "animals", "--out", "scored.jsonl")
+        copy.run("rollout.py", "--domain", "animals", "--in", "scored.jsonl", "--model", stub.url, "--candidates", "4",
+                 "--out", "candidates.jsonl")
+    records = copy.read("scored.jsonl")
+    assert 0.1 < sum(record["reward"] for record in records) / len(records) < 0.6
+    assert {message["content"] for record in records for message in record["dialogue_history"][2::2]} == {
+        "Yes.", "No.", "I cannot say."}
+    texts = [message["content"] for record in records for message in record["dialogue_history"]]
+    train_policy.make_tiny_model(copy.folder / "base", texts, 400, seed=0)
+    copy.run("train_critic.py", "--model", "base", "--in", "scored.jsonl", "--out", "critic", *TRAIN)
+    copy.run("train_critic.py", "--score", "candidates.jsonl", "--critic", "critic", "--out", "ranked.jsonl")
+    copy.run("train_policy.py", "--model", "base", "--in", "ranked.jsonl", "--out", "policy", *TRAIN)
+    copy.run("rollout.py", *common, "--in", "tasks.jsonl", "--model", "policy", "--engine", "transformers",
+             "--max-tokens", "8", "--out", "b.jsonl")
+    copy.run("evaluate.py", "--in", "b.jsonl", "--domain", "animals", "--out", "after.jsonl")
+    said = copy.run("evaluate.py", "--compare", "before=scored.jsonl", "after=after.jsonl", "--report", "seen.html")
+    assert "| success" in said and "| reward" in said and "hidden details told" in said
+    assert "Which animal is it?" in (copy.folder / "seen.html").read_text()

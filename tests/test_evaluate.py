@@ -37,7 +37,7 @@ def trajectory(number, answer, sample=0, turns=2, finish="answered", **more):
     for turn in range(turns - 1):
         history += [{"role": "assistant", "content": "What is the factor?",
                      "output": "I wonder. OUTPUT: What is the factor?", "output_ids": [5, 6, 7]},
-                    {"role": "user", "content": "The factor is 2."}]
+                    {"role": "user", "content": "The factor is 2.", "told": ["factor"]}]
     history.append({"role": "assistant", "content": f"I WANT TO ANSWER: {answer}",
                     "output": f"I WANT TO ANSWER: {answer}", "output_ids": [1] * 9})
     return {"task_id": f"t-{number:03d}", "sample": sample, "domain": "backend", "task": task(number), "system": "",
@@ -135,10 +135,62 @@ def test_of_a_rollout_that_was_stopped_it_says_so(tmp_path):
 def test_the_share_of_hidden_details_that_the_agent_was_told_is_counted(scored):
     folder, _ = scored
     assert json.loads((folder / "runs/default/test.metrics.json").read_text())["details_told"]["value"] == 1.0
-    assert [heard for _, heard in evaluate.facts_heard(trajectory(0, RIGHT, turns=1))] == [False]
-    assert [heard for _, heard in evaluate.facts_heard(trajectory(0, RIGHT, turns=2))] == [True]
-    guess = trajectory(0, RIGHT + "# The factor is 2.", turns=1)
-    assert [heard for _, heard in evaluate.facts_heard(guess)] == [False], "the agent guessed it, nobody told it"
+    assert evaluate.details_told(trajectory(0, RIGHT, turns=2)) == [True]
+    silent = trajectory(0, RIGHT, turns=2)
+    silent["dialogue_history"][2] |= {"content": "The factor is 2, reworded.", "told": []}
+    assert evaluate.details_told(silent) == [False], "what counts is what the human says that it told"
+    silent["dialogue_history"][2] |= {"content": "I do not know. The factor is 2.", "told": ["factor"]}
+    assert evaluate.details_told(silent) == [True]
+
+
+def test_a_model_as_the_human_does_not_say_what_it_told(tmp_path):
+    record = trajectory(0, RIGHT)
+    del record["dialogue_history"][2]["told"]
+    plain = trajectory(1, RIGHT)
+    plain["task"]["facts"] = []
+    said = run(tmp_path, "--in", write(tmp_path / "a.trajectories.jsonl", [record, plain])).stdout
+    assert re.search(r"hidden details told +\| not known", said)
+    assert json.loads((tmp_path / "a.metrics.json").read_text())["details_told"] is None
+    said = run(tmp_path, "--in", write(tmp_path / "b.trajectories.jsonl", [plain])).stdout
+    assert "hidden details" not in said, "a task without facts has no such row"
+
+
+def test_success_is_shown_for_both_halves_of_the_tasks(tmp_path):
+    for name, rewards in (("a", (1, 1, 0, 1)), ("b", (1, 1, 1, 1))):
+        records = [trajectory(n, RIGHT if reward else HALF) for n, reward in enumerate(rewards)]
+        for number, record in enumerate(records):
+            record["task"]["half"] = ("seen", "new")[number // 2]
+        scored_file(tmp_path / f"{name}.jsonl", *records)
+    said = run(tmp_path, "--compare", "a=a.jsonl", "b=b.jsonl", "--json", "c.json").stdout
+    result = json.loads((tmp_path / "c.json").read_text())
+    metrics, differences = result["a"]["metrics"], result["b"]["difference"]
+    assert metrics["success_seen"]["value"] == 1 and metrics["success_new"]["value"] == 0.5
+    assert metrics["success_seen"]["low"] == pytest.approx(evaluate.wilson(1, 2)[0]), "of two tasks, not of four"
+    assert differences["success_seen"]["value"] == 0 and differences["success_new"]["value"] == 0.5
+    assert re.search(r"success, seen tasks +\| 100.0% \[", said) and "success, new tasks, vs a" in said
+    scored_file(tmp_path / "d.jsonl", trajectory(0, RIGHT))
+    assert "seen" not in run(tmp_path, "--compare", "d=d.jsonl").stdout, "most tasks have no halves"
+
+
+def test_another_environment_is_one_row(tmp_path, monkeypatch, capsys):
+    """Twenty questions, scored by whether the answer names the thing: a table and a report with no other edit."""
+    def score_twenty(records, args):
+        for record in records:
+            yield record | {"reward": float(record["task"]["ground_truth"] in (record["answer"] or ""))}
+
+    monkeypatch.setitem(evaluate.ENVIRONMENTS, "twenty", evaluate.Environment(score_twenty))
+    records = []
+    for number, answer in enumerate(["a cat", "a dog", "a cat", None]):
+        record = trajectory(number, answer or "", domain="twenty") | {"answer": answer}
+        record["task"] |= {"domain": "twenty", "ground_truth": "cat", "test_cases": None, "facts": []}
+        records.append(record)
+    path = write(tmp_path / "a.trajectories.jsonl", records)
+    monkeypatch.setattr(sys, "argv", ["evaluate.py", "--in", str(path), "--report", str(tmp_path / "a.html")])
+    evaluate.main()
+    said = capsys.readouterr().out
+    assert re.search(r"success +\| 50.0% \[", said) and re.search(r"reward +\| 50.0% \[", said)
+    data = data_of(tmp_path / "a.html")
+    assert len(data["tasks"]) == 4 and data["tasks"][0]["episodes"][0]["result"] == ["solved", "good"]
 
 
 def test_a_reference_that_fails_its_own_tests_is_counted(tmp_path):
@@ -178,6 +230,47 @@ def test_a_reference_that_fails_its_own_tests_is_counted(tmp_path):
 ])
 def test_code_is_taken_out_of_markdown(answer, code):
     assert evaluate.extract_code(answer) == code
+
+
+STUB = "def double(x):\n    \"\"\"As above.\"\"\"\n    ..."
+DOCUMENTED = 'def double(x):\n    """Twice x.\n\n    ```\n    double(2)\n    ```\n    """\n    return 2 * x'
+
+
+@pytest.mark.parametrize("answer", [
+    f"**I WANT TO ANSWER:**\n{RIGHT}", f"**\n{RIGHT}",
+    f"Here is the function:\n\n{RIGHT}\nIt works because 2 * x is twice x.",
+    f"import math\n{RIGHT}\nThis is all.\nEnjoy",
+    f"```python\n{RIGHT}```\nFill in the rest:\n```python\n{STUB}\n```",
+    f"```python\n{STUB}\n```\nand in full:\n```python\n{RIGHT}```",
+    f"{RIGHT}\nassert double(2) == 5", f"{RIGHT}\nprint(double('2' + 1))",
+    f"{RIGHT}\ndef test_double():\n    assert double(2) == 5\n\ntest_double()",
+    f"```python\n{RIGHT}```\n```python\nfor x, y in [(2, 5)]:\n    assert double(x) == y\n```",
+    f"```python\n{DOCUMENTED}\n```", f"```python\n{DOCUMENTED}\n```\nUse:\n```\ndouble(2) -> 4\n```",
+    f"```python\n{RIGHT}```\nNot this:\n```python\ndef double(x:\n```",
+    f"{RIGHT.replace('double', 'twice')}\nAnd by its name:\n\ndef double(x):\n    return twice(x)\nDone.",
+    f"```python\n{RIGHT.replace('double', 'twice')}\n```\n```python\ndouble = twice\n```",
+])
+def test_a_right_answer_is_found_in_whatever_surrounds_it(answer):
+    code = evaluate.extract_code(answer, {"double"})
+    names = {}
+    exec(compile(code, "answer", "exec"), names)
+    assert [names["double"](x) for x in (0, 3)] == [0, 6], code
+
+
+@pytest.mark.parametrize("program", [
+    "try:\n    from math import isqrt as f\nexcept ImportError:\n    def f(x):\n        return f(x)",
+    "import sys\nsys.setrecursionlimit(9000)\ndef f(x):\n    assert x\n    return x",
+    "known = []\ndef f(x):\n    return x\nknown.append(f)\nf = staticmethod(f)", "x = 1; assert x\nf = len"])
+def test_what_is_no_test_stays_in_a_program(program):
+    assert evaluate.extract_code(program, {"f"}) == program
+
+
+def test_hostile_text_is_no_program_and_stops_nothing():
+    for text in ("(" * 100_000, "-" * 100_000 + "1", "def f():\n  x\x00", "```" * 3000, "```\n(" * 1000,
+                 "def f(:\n" * 3000, "x = " * 20_000, "\ud83d"):
+        began = time.monotonic()
+        evaluate.extract_code(text, {"f"})
+        assert time.monotonic() - began < 5, text[:9]
 
 
 def test_both_modes_are_printed_side_by_side(tmp_path):
@@ -332,8 +425,9 @@ def test_cosines_of_different_views_or_encoders_are_not_compared(designs):
 def summary(values, samples=1, tasks=None):
     """What is compared of a Summary, for tasks with the given numbers of successes out of `samples`."""
     names = tasks or [f"t{number}" for number in range(len(values))]
-    sums = np.zeros((len(values), 2 * len(evaluate.METRICS)))
-    place = 2 * list(evaluate.METRICS).index("success")
+    rows = list(evaluate.metrics_of("backend"))
+    sums = np.zeros((len(values), 2 * len(rows)))
+    place = 2 * rows.index("success")
     sums[:, place], sums[:, place + 1] = values, samples
     return types.SimpleNamespace(path="x", domain="backend", sums=dict(zip(names, sums)),
                                  rewards={name: [0.0] for name in names})
@@ -341,7 +435,7 @@ def summary(values, samples=1, tasks=None):
 
 def interval(values, resamples=10_000, samples=1):
     sums = np.array(list(summary(values, samples).sums.values()))
-    return evaluate.intervals(sums, resamples, seed=0)["success"]
+    return evaluate.intervals(sums, resamples, 0, evaluate.metrics_of("backend"), shares=["success"])["success"]
 
 
 def width(numbers):
@@ -376,17 +470,30 @@ def test_the_difference_is_paired():
     rng = np.random.default_rng(0)
     base = (rng.random(500) < 0.4).astype(float)
     better = np.maximum(base, rng.random(500) < 0.1)  # the same tasks, some more solved
-    difference = evaluate.paired_difference(summary(better), summary(base), 5000, seed=0)["success"]
+    difference = evaluate.paired_difference(summary(better), summary(base), summary(base).sums, 5000, seed=0)["success"]
     assert difference["value"] == pytest.approx(better.mean() - base.mean()) and difference["low"] > 0
     apart = [width(interval(values, 5000)) for values in (base, better)]
     assert width(difference) < 0.7 * np.hypot(*apart), "the difficulty of the tasks must cancel"
-    same = evaluate.paired_difference(summary(base), summary(base), 500, seed=0)["success"]
+    same = evaluate.paired_difference(summary(base), summary(base), summary(base).sums, 500, seed=0)["success"]
     assert (same["value"], same["low"], same["high"]) == (0, 0, 0)
+
+
+def test_intervals_of_shares_near_0_and_1_cover():
+    """0 of 24 by Wilson: 1.96^2 / (24 + 1.96^2) = 0.138."""
+    none, every = interval(np.zeros(24)), interval(np.ones(24))
+    assert (none["low"], none["high"]) == (0, pytest.approx(0.138, abs=1e-3))
+    assert (every["low"], every["high"]) == (pytest.approx(1 - 0.138, abs=1e-3), 1)
+    many = interval(np.zeros(24), samples=100)
+    assert many["high"] == pytest.approx(none["high"]), "samples of one task add no tasks"
+    rng = np.random.default_rng(0)
+    for tasks, share in ((24, 0.02), (60, 0.97), (200, 0.03)):
+        drawn = [interval((rng.random(tasks) < share).astype(float), 200) for _ in range(300)]
+        assert np.mean([one["low"] <= share <= one["high"] for one in drawn]) > 0.92, (tasks, share)
 
 
 def test_the_difference_uses_the_common_tasks_in_whatever_order():
     run_a, run_b = summary([1, 0, 1], tasks=["a", "b", "c"]), summary([0, 1, 1], tasks=["x", "c", "a"])
-    difference = evaluate.paired_difference(run_a, run_b, 500, seed=0)
+    difference = evaluate.paired_difference(run_a, run_b, ["a", "c"], 500, seed=0)
     assert difference["tasks"] == 2 and difference["success"]["value"] == 0 == width(difference["success"])
 
 
@@ -407,7 +514,7 @@ def test_a_task_is_its_content_and_not_its_name(tmp_path):
     assert "a.jsonl" in refused and "b.jsonl" in refused and "no task in common" in refused
     scored_file(tmp_path / "c.jsonl", trajectory(0, HALF), *other[1:])
     said = run(tmp_path, "--compare", "a=a.jsonl", "c=c.jsonl", "--json", "c.json").stdout
-    assert "WARNING: the differences rest on 1 tasks, of 4" in said and "-100.0 [-100.0, -100.0]" in said
+    assert "WARNING: columns and differences rest on the 1 tasks that all runs have, of 4" in said and "-100.0 [-100.0, -100.0]" in said
     scored_file(tmp_path / "d.jsonl", *[trajectory(n, RIGHT) for n in (0, 1)], *other[2:])
     assert "WARNING" not in run(tmp_path, "--compare", "a=a.jsonl", "d=d.jsonl").stdout, "half of them is enough"
 
@@ -436,6 +543,44 @@ def test_several_files_a_name_are_seeds_whose_differences_are_taken_seed_by_seed
         {"value": 0.2, "low": 0.2 - half, "high": 0.2 + half, "values": pytest.approx([0, 0.5, 0.5, 0, 0])}, abs=1e-3)
     assert "one file" in run(tmp_path, *command, "--report", "r.html", code=2).stderr
     assert said.splitlines()[2].split("|")[2].strip() == "5 seeds: 2 x 1" and "WARNING" not in said
+
+
+def test_columns_and_differences_rest_on_the_same_tasks(tmp_path):
+    scored_file(tmp_path / "a.jsonl", *[trajectory(n, RIGHT if n < 2 else HALF) for n in range(6)])
+    scored_file(tmp_path / "b.jsonl", *[trajectory(n, RIGHT) for n in range(4)])
+    said = run(tmp_path, "--compare", "a=a.jsonl", "b=b.jsonl", "--json", "c.json").stdout
+    result = json.loads((tmp_path / "c.json").read_text())
+    assert [result[name]["metrics"]["tasks"] for name in "ab"] == [4, 4] and "| 4 x 1" in said
+    assert result["a"]["metrics"]["success"]["value"] == 0.5 and result["b"]["metrics"]["success"]["value"] == 1
+    assert result["b"]["difference"]["success"]["value"] == 0.5
+    assert "a: columns and differences rest on the 4 tasks that all runs have, of 6 in a.jsonl" in said
+
+
+def test_episodes_that_failed_are_counted_and_shown(tmp_path):
+    broken = [trajectory(n, HALF, finish="error: the server is gone") for n in range(3)]
+    scored_file(tmp_path / "a.jsonl", *broken, trajectory(3, RIGHT))
+    scored_file(tmp_path / "b.jsonl", *[trajectory(n, RIGHT) for n in range(4)])
+    said = run(tmp_path, "--compare", "b=b.jsonl", "a=a.jsonl").stdout
+    assert re.search(r"failed by an error +\| 0.0% \[.*\| 75.0% \[", said)
+    assert "a: 3 x error: the server is gone" in said
+
+
+def test_several_seeds_do_not_hide_how_episodes_ended(tmp_path):
+    command = seeds_of(tmp_path, {"base": dict.fromkeys(range(2), 1)})
+    records = [json.loads(line) | {"finish": "error: no server"} for line in open(tmp_path / "base.1.jsonl")]
+    write(tmp_path / "base.1.jsonl", records)
+    said = run(tmp_path, *command).stdout
+    assert "base: episodes of all seeds ended: answered 2 (50.0%), error 2 (50.0%)" in said
+    assert "WARNING: seed 1, episodes of base.1.jsonl ended: error 2 (100.0%)" in said
+    assert "seed 1: 2 x error: no server" in said and "WARNING: seed 0" not in said
+
+
+def test_runs_with_other_humans_get_a_note(tmp_path):
+    scored_file(tmp_path / "a.jsonl", trajectory(0, RIGHT))
+    scored_file(tmp_path / "b.jsonl", trajectory(0, RIGHT, simulator="llama"))
+    said = run(tmp_path, "--compare", "a=a.jsonl", "b=b.jsonl").stdout
+    assert "b: WARNING: the human is llama; in a it is scripted" in said
+    assert "the human is" not in run(tmp_path, "--compare", "a=a.jsonl", "b=a.jsonl").stdout
 
 
 def test_seeds_of_one_models_sampling_are_not_taken_for_training_runs(tmp_path):
@@ -501,8 +646,7 @@ def test_the_cost_of_a_run_stands_beside_its_success(tmp_path):
 
 
 @pytest.mark.parametrize("flags, message", [
-    (["--report", "r.html"], "the key 'answer' is missing"), (["--json", "x.metrics.json"], "not in .metrics.json"),
-    (["--truth", "a.jsonl", "--report", "r.html"], "gives a table alone")])
+    (["--report", "r.html"], "the key 'answer' is missing"), (["--json", "x.metrics.json"], "not in .metrics.json")])
 def test_what_cannot_be_shown_is_one_sentence(tmp_path, flags, message):
     scored_file(tmp_path / "a.jsonl", trajectory(0, RIGHT))
     record = json.loads((tmp_path / "a.jsonl").read_text())
@@ -755,7 +899,7 @@ def test_the_reports_policy_lets_nothing_else_run_or_load(scored, browser, tmp_p
 
 
 def test_a_report_never_takes_the_place_of_its_template(tmp_path):
-    for name in ("evaluate.py", "sandbox.py", "report.html"):
+    for name in ("evaluate.py", "records.py", "sandbox.py", "report.html"):
         shutil.copy(ROOT / name, tmp_path)
     scored_file(tmp_path / "a.jsonl", trajectory(0, RIGHT))
     done = subprocess.run([sys.executable, "evaluate.py", "--compare", "a=a.jsonl", "--report", "report.html"],

@@ -1,8 +1,8 @@
 import ast
 import http.server
-import importlib
 import itertools
 import json
+import math
 import random
 import re
 import signal
@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -17,9 +18,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 import generate_tasks as g  # noqa: E402
+import rollout  # noqa: E402
 from sandbox import Sandbox  # noqa: E402
-
-SIMPLE = ["total", "average", "best", "fee", "score", "code"]
 
 
 def command(*flags, ok=True, cwd=None):
@@ -33,67 +33,202 @@ def records(path):
     return [json.loads(line) for line in Path(path).read_text().splitlines()]
 
 
-def words(text):
-    return set(re.findall(r"\w+", text.lower()))
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """One task of each family in each split."""
+    """Tasks in many wordings, as the real command writes them."""
     out = tmp_path_factory.mktemp("tasks")
-    n = len(g.FAMILIES)
-    command("--train", n, "--val", n, "--test", n, "--out", out)
+    command("--train", 60, "--val", 10, "--test", 20, "--out", out)
     return out
 
 
 @pytest.fixture(scope="module")
 def tasks(folder):
-    return records(folder / "train.jsonl")
+    return [task for split in g.SPLITS for task in records(folder / f"{split}.jsonl")]
 
 
-# --- tasks 
+# --- the grammar
+
+def drafts(split, count, seed=0, plain=False, kinds=tuple(g.KINDS)):
+    """Tasks without their calls."""
+    return list(itertools.islice(g.draw_tasks(split, list(kinds), plain, seed), count))
+
+
+def test_there_are_a_hundred_compositions_and_a_quarter_of_them_is_new():
+    halves = [g.half_of(composition) for composition in g.COMPOSITIONS]
+    assert len(g.COMPOSITIONS) == len(set(g.COMPOSITIONS)) >= 100
+    assert 0.2 < halves.count("new") / len(halves) < 0.32
+    for kind in g.KINDS:
+        own = [half for composition, half in zip(g.COMPOSITIONS, halves) if composition[1] == kind]
+        assert {"seen", "new"} == set(own), kind
+
+
+def test_ten_thousand_tasks_have_nine_thousand_distinct_requests():
+    requests = [task["problem_description"] for task in drafts("train", 10_000)]
+    assert len(requests) == 10_000 and len(set(requests)) >= 9000
+
+
+def test_training_has_no_new_composition_and_the_splits_share_no_function_whatever_the_seed():
+    made = {(split, seed): drafts(split, 300, seed) for split in g.SPLITS for seed in (0, 1)}
+    for (split, _), tasks in made.items():
+        halves = [task["half"] for task in tasks]
+        assert all(task["half"] == g.half_of(tuple(task["composition"])) for task in tasks)
+        assert halves == ["seen"] * 300 if split == "train" else halves == ["seen", "new"] * 150
+    functions = {split: {task["ground_truth"] for seed in (0, 1) for task in made[split, seed]} for split in g.SPLITS}
+    for one, other in itertools.combinations(g.SPLITS, 2):
+        assert not functions[one] & functions[other]
+
+
+def test_draws_are_independent_so_that_train_and_test_agree_within_sampling_error():
+    """Over five seeds, the share of each value among the `seen` tasks of a split: beyond two standard errors as often as
+    chance has it (5%), and never beyond five."""
+    counts = {split: Counter() for split in g.SPLITS}
+    for seed in range(5):
+        for split in g.SPLITS:
+            for task in drafts(split, 400, seed):
+                if task["half"] == "seen":
+                    counts[split].update(["tasks", task["source"], task["theme"]])
+                    counts[split].update((slot, str(value)) for slot, value in task["details"].items())
+    distances = []
+    for other in ("val", "test"):
+        n, m = counts["train"]["tasks"], counts[other]["tasks"]
+        for value in counts["train"]:
+            p, q = counts["train"][value] / n, counts[other][value] / m
+            pooled = (counts["train"][value] + counts[other][value]) / (n + m)
+            if 0.005 < pooled < 1:
+                distances.append(abs(p - q) / math.sqrt(pooled * (1 - pooled) * (1 / n + 1 / m)))
+    assert len(distances) > 200 and max(distances) < 5
+    assert sum(distance > 2 for distance in distances) < 0.1 * len(distances)
+
+
+def test_four_to_six_details_are_open_and_often_one_that_depends_on_another():
+    tasks = drafts("train", 1000)
+    number = Counter(len(task["facts"]) for task in tasks)
+    assert set(number) == {4, 5, 6} and min(number.values()) > 200
+    assert sum(any(fact["detail"] in g.CONDITIONAL for fact in task["facts"]) for task in tasks) > 200
+    for task in tasks:
+        opened = {fact["detail"] for fact in task["facts"]}
+        for child, (parent, needed) in g.CONDITIONAL.items():
+            assert (child in task["details"]) == (task["details"].get(parent) == needed)
+            assert child not in task["details"] or parent not in opened or child in opened
+
+
+def test_the_request_says_what_is_stated_and_nothing_of_what_is_open():
+    for task in drafts("train", 600):
+        request = task["problem_description"]
+        opened = {fact["detail"] for fact in task["facts"]}
+        numbers = re.findall(r"\d+", request)
+        stated = {slot: str(value) for slot, value in task["details"].items() if slot not in opened}
+        for slot, value in task["details"].items():
+            if slot in ("field", "label", "word", "value", "factor", "second", "group"):
+                assert (f'"{value}"' in request) == (slot not in opened), (slot, request)
+            elif slot in ("limit", "fee", "cut", "cap", "floor", "many"):
+                assert (str(value) in numbers) == (slot not in opened or str(value) in stated.values()), (slot, request)
+        assert len(request) < 700
+
+
+def test_every_slot_has_a_question_and_a_reply_for_each_of_its_values():
+    """A grammar edit that makes a detail nobody can settle, or one that nobody can ask for, is named here."""
+    used = set()
+    for composition in g.COMPOSITIONS:
+        for plain in (True, False):
+            for slot, values in g.choices_of(composition, "orders", plain).items():
+                used.add(slot)
+                assert slot in g.SLOTS, f"{slot} has no question"
+                for value in values:
+                    for seed in range(3):
+                        reply = g.reply_of(slot, value, plain, random.Random(seed))
+                        assert len(reply) <= 130 and reply.endswith("."), (slot, value, reply)
+                    others = {g.reply_of(slot, other, True, None) for other in values if other != value}
+                    assert g.reply_of(slot, value, True, None) not in others, f"{slot}: two values, one reply"
+    assert used == g.SLOTS.keys(), f"no composition has {g.SLOTS.keys() - used}"
+    topics = {line.split("\t")[0] for line in (ROOT / "questions.tsv").read_text().splitlines()}
+    assert g.SLOTS.keys() <= topics, f"the human knows no question about {g.SLOTS.keys() - topics}"
+
+
+def test_every_question_of_the_grammar_is_understood_in_every_task(tasks):
+    for task in tasks:
+        hidden = {fact["detail"]: fact for fact in task["facts"]}
+        for slot, about in g.SLOTS.items():
+            for question in about.questions:
+                reply, told = rollout.scripted_reply(task, question)
+                if slot in hidden:
+                    assert reply == hidden[slot]["reply"] and told == [slot, *hidden[slot]["implies"]], question
+                else:
+                    assert reply == task["replies"][slot] and told == [], (question, reply)
+
+
+def test_the_plain_grammar_words_everything_in_one_way_and_types_its_keys():
+    for task in drafts("train", 300, plain=True, kinds=["total", "average", "ranked"]):
+        assert task["problem_description"].startswith(f"Write report(rows) for a list of {task['theme']}.")
+        for fact in task["facts"]:
+            assert fact["reply"] == g.reply_of(fact["detail"], task["details"][fact["detail"]], True, None)
+        for slot in g.KEYS.keys() & task["details"].keys():
+            assert task["details"][slot] in g.KEYS[slot]
+
+
+# --- calls
+
+def parts_of(task):
+    return tuple(task["composition"]), task["theme"], task["details"], task["plain"]
+
+
+def rows_of(task):
+    return [ast.literal_eval(call.removeprefix("report(")[:-1]) for call in task["test_cases"].values()]
+
 
 def test_each_wrong_value_of_each_detail_fails_a_call(tasks):
-    items = []
-    for t in tasks:
-        family, values = t["source"].partition(":")[2], tuple(t["details"].values())
-        assert t["ground_truth"] == g.source_code(family, values)
-        items += [((t["task_id"], name, wrong), t, g.source_code(family, wrong))
-                  for name, wrong in g.wrong_values(family, values)]
+    items = [((task["task_id"], *slot), task, program) for task in tasks
+             for slot, program in g.with_one_wrong(*parts_of(task)).items()]
     assert len(items) > 15 * len(tasks)
     with Sandbox(workers=2) as box:
         for key, statuses in box.score_many(items):
             assert set(statuses.values()) != {"passed"}, key
 
 
-def test_references_run_twice_the_same_and_are_not_constant(tasks):
+def test_mutants_that_differ_on_any_of_300_inputs_fail_a_call(tasks):
+    """At least 99% of them."""
+    caught = missed = 0
+    for task in tasks:
+        composition, theme, values, _ = parts_of(task)
+        rng = random.Random(task["task_id"])
+        more = [g.draw_rows(theme, values, rng) for _ in range(300)]
+        code = task["ground_truth"]
+        right, right_more = g.results_of(code, rows_of(task)), g.results_of(code, more)
+        for mutant in g.mutants(code):
+            if g.results_of(mutant, rows_of(task)) != right:
+                caught += 1
+            elif g.results_of(mutant, more) != right_more:
+                missed += 1
+    assert caught > 500 and caught / (caught + missed) >= 0.99, (caught, missed)
+
+
+def test_a_constant_answer_passes_an_eighth_of_the_calls_at_most(tasks):
+    shares = []
+    for task in tasks:
+        results = Counter(g.results_of(task["ground_truth"], rows_of(task)))
+        shares.append(max(results.values()) / 10)
+    assert len(task["test_cases"]) == 10 and max(shares) <= 0.2
+    assert sum(shares) / len(shares) <= 0.12
+
+
+def test_references_run_twice_the_same(tasks):
     with Sandbox(workers=2) as box:
-        for t in tasks:
-            assert len(t["test_cases"]) == 10
-            assert set(box.check_reference(t).values()) == {"ok"}, t["task_id"]
-            outcomes = box.run(t["ground_truth"], list(t["test_cases"].values()))
-            assert len({o.value for o in outcomes}) > 1, t["task_id"]
+        for task in tasks:
+            assert set(box.check_reference(task).values()) == {"ok"}, task["task_id"]
 
 
-def test_every_family_and_every_split_is_there(folder):
-    assert len(g.FAMILIES) >= 12
-    for split in g.SPLITS:
-        assert {t["source"] for t in records(folder / f"{split}.jsonl")} == {f"procedural:{f}" for f in g.FAMILIES}
-
-
-def test_no_combination_is_in_two_splits_whatever_the_seed():
-    offered = {s: {(f, v) for f in g.FAMILIES for v in g.combinations(f, s, 0)} for s in g.SPLITS}
-    again = {s: {(f, v) for f in g.FAMILIES for v in g.combinations(f, s, 7)} for s in g.SPLITS}
-    assert offered == again
-    for a, b in itertools.combinations(g.SPLITS, 2):
-        assert not offered[a] & offered[b]
-    assert len(offered["train"]) >= 10500 and len(offered["val"]) >= 550 and len(offered["test"]) >= 1100
-    for f in SIMPLE:
-        assert sum(len(g.combinations(f, s, 0)) for s in g.SPLITS) >= 600
+def test_a_detail_that_no_call_can_show_is_rejected(monkeypatch):
+    """A slot whose value changes nothing in the function."""
+    choices_of = g.choices_of
+    monkeypatch.setattr(g, "choices_of", lambda *about: choices_of(*about) | {"unused": ["this", "that"]})
+    composition = ("none", "total", "times", "bounded")
+    values = g.draw_values(composition, "orders", True, random.Random(0))
+    found = g.choose_calls(composition, "orders", values, True, random.Random(0))
+    assert found == (None, "no input shows a wrong value of unused")
 
 
 def test_the_output_follows_from_the_seed_and_a_cut_file_is_continued(tmp_path):
-    flags = ["--families", "fee,quiz", "--train", 12, "--val", 2, "--test", 2]
+    flags = ["--kinds", "total,ranked", "--train", 12, "--val", 2, "--test", 2]
     command(*flags, "--out", tmp_path / "a")
     command(*flags, "--out", tmp_path / "b")
     command(*flags, "--out", tmp_path / "c", "--seed", 1)
@@ -104,112 +239,10 @@ def test_the_output_follows_from_the_seed_and_a_cut_file_is_continued(tmp_path):
     assert (tmp_path / "b/train.jsonl").read_bytes() == whole
     command(*flags[:2], "--train", 8, "--val", 2, "--test", 2, "--out", tmp_path / "d")
     assert whole.startswith((tmp_path / "d/train.jsonl").read_bytes())
+    assert {task["source"] for task in records(tmp_path / "a/train.jsonl")} == {"procedural:total", "procedural:ranked"}
 
 
-def test_a_detail_that_no_call_can_show_is_rejected(monkeypatch):
-    fee = g.FAMILIES["fee"]
-    blind = {**fee, "details": fee["details"] + [g.detail("unused", "Unused?", "unused", "It is {}.", [1, 2])]}
-    monkeypatch.setitem(g.FAMILIES, "blind", blind)
-    values = tuple(next(iter(d["values"])) for d in blind["details"])
-    assert g.check_backend(None, g.backend_draft("blind", values), 0)[1] == "no calls show blind.unused"
-
-
-def test_calls_tell_values_apart_by_the_rule_of_the_sandbox(monkeypatch):
-    """1 == 1.0 and NaN == NaN there: a detail that only changes these is not shown."""
-    fee = g.FAMILIES["fee"]
-    for one, other in ("1", "1.0"), ("float('nan')", "-float('nan')"):
-        kind = g.detail("kind", "Which?", "which", "It is {}.", {"a": one, "b": other})
-        family = {**fee, "details": fee["details"] + [kind], "code": fee["code"].replace("cost + $extra", "$kind")}
-        family["code"] = family["code"].replace("return cost", "return [cost + $extra, $kind]")
-        monkeypatch.setitem(g.FAMILIES, "odd", family)
-        values = tuple(next(iter(d["values"])) for d in family["details"])
-        g.namespace.cache_clear()
-        assert g.check_backend(None, g.backend_draft("odd", values), 0)[1] == "no calls show odd.kind"
-
-
-def test_the_usual_value_comes_first_more_often():
-    first = g.combinations("fee", "train", 0)[:200]
-    i = [d["name"] for d in g.FAMILIES["fee"]["details"]].index("extra")
-    share = sum(v[i] == "5" for v in first) / 200
-    assert 0.5 < share < 0.85  # 0.7 asked for, 0.25 if the values were alike
-
-
-# --- facts 
-
-def hits(facts, text):
-    return [len(words(text) & set(f["keywords"])) for f in facts]
-
-
-def test_own_questions_find_their_fact_and_foreign_questions_find_none(tasks):
-    for t in tasks:
-        own = [f["question"] for f in t["facts"]]
-        for i, question in enumerate(own):
-            h = hits(t["facts"], question)
-            assert h[i] and [k for k, n in enumerate(h) if n == max(h)] == [i], (t["source"], question, h)
-        for other in tasks:
-            for f in other["facts"]:
-                if f["question"] not in own:
-                    assert not any(hits(t["facts"], f["question"])), (t["source"], f["question"])
-
-
-def test_a_vague_request_leaves_the_purpose_to_be_asked(tasks):
-    """The human tells it as one more fact; the scripted agent, which knows the reference, asks for it like a detail."""
-    for t in tasks:
-        family, values = t["source"].partition(":")[2], tuple(t["details"].values())
-        vague = g.backend_draft(family, values, "vague")
-        assert re.fullmatch("Write a function of (one argument|two arguments).", vague["problem_description"])
-        (_, call), *_ = t["test_cases"].items()
-        assert ("two" in vague["problem_description"]) == (len(ast.parse(call).body[0].value.args) == 2)
-        assert vague["facts"][0]["reply"] == t["problem_description"] and vague["facts"][1:] == t["facts"]
-        history, answer = g.demonstrate({**vague, "test_cases": t["test_cases"]}, [], 1, 0, 10, random.Random(0))
-        assert {m["content"] for m in history[1::2]} > {f["question"] for f in vague["facts"]}
-        assert history[1]["content"] == vague["facts"][0]["question"]
-        assert answer == t["ground_truth"].strip()
-
-
-def test_replies_are_short_and_keywords_single_words(tasks):
-    for f in (f for t in tasks for f in t["facts"]):
-        assert len(f["reply"]) <= 400 and f["reply"].endswith(".") and f["question"].endswith("?")
-        assert all(re.fullmatch(r"[a-z]+", k) for k in f["keywords"])
-
-
-# --- the simple families 
-
-def pieces(text):
-    """Words and numbers with their leading space, runs of other signs, line breaks with their indent."""
-    return re.findall(r"\n[ \t]*| ?[^\W\d]+| ?\d+(?:\.\d+)?| ?[^\s\w]+|[^\S\n]+", text)
-
-
-def test_simple_families_have_few_words_and_short_texts():
-    vocabulary = set()
-    for family in SIMPLE:
-        f = g.FAMILIES[family]
-        assert len(f["about"].split()) <= 25 and family in words(f["about"]) and 3 <= len(f["details"]) <= 4
-        vocabulary |= set(pieces(f["about"]))
-        for d in f["details"]:
-            assert 4 <= len(d["question"].split()) <= 7
-            vocabulary |= set(pieces(d["question"]))
-            for v in d["values"]:
-                reply = d["reply"].format(v)
-                assert reply.rstrip('."').endswith(v), reply
-                vocabulary |= set(pieces(reply))
-        for values in g.combinations(family, "val", 0):
-            code = g.source_code(family, values)
-            assert 3 <= code.count("\n") <= 7 and len(pieces(code)) <= 75
-            vocabulary |= set(pieces(code))
-    assert len(vocabulary) < 250, len(vocabulary)
-
-
-def test_simple_values_are_the_same_piece_in_the_reply_and_in_the_code():
-    for family in SIMPLE:
-        for d, i in zip(g.FAMILIES[family]["details"], itertools.count()):
-            for values in g.combinations(family, "val", 0):
-                if d["values"][values[i]] == values[i] and d["name"] != "case":
-                    value = next(p for p in reversed(pieces(d["reply"].format(values[i]))) if p.strip() == values[i])
-                    assert value in pieces(g.source_code(family, values)), (family, d["name"], value)
-
-
-# --- demonstrations 
+# --- demonstrations
 
 def demonstrations(folder, *flags):
     out = folder / ("demo" + "".join(map(str, flags)) + ".jsonl")
@@ -218,41 +251,44 @@ def demonstrations(folder, *flags):
 
 
 def exchanges(record):
+    """[(question, the human's message)]"""
     h = record["dialogue_history"]
     assert [m["role"] for m in h] == ["user", "assistant"] * (len(h) // 2) and len(h) <= 20
-    return [(h[i]["content"], h[i + 1]["content"]) for i in range(1, len(h) - 1, 2)]
+    return [(h[i]["content"], h[i + 1]) for i in range(1, len(h) - 1, 2)]
 
 
-def test_with_ask_1_and_waste_0_every_detail_is_asked_once_and_the_answer_is_right(folder):
+def hidden_of(record):
+    return [fact["detail"] for fact in record["task"]["facts"]]
+
+
+def test_with_ask_1_and_waste_0_every_detail_is_told_once_parents_first_and_the_answer_is_right(folder):
     for r in demonstrations(folder, "--ask", 1, "--waste", 0):
-        facts = {f["question"]: f["reply"] for f in r["task"]["facts"]}
-        assert dict(exchanges(r)) == facts and len(exchanges(r)) == len(facts)
+        told = [detail for _, message in exchanges(r) for detail in message["told"]]
+        assert sorted(told) == sorted(hidden_of(r)) and len(exchanges(r)) == len(told)
+        for child, (parent, _) in g.CONDITIONAL.items():
+            assert child not in told or parent not in told or told.index(parent) < told.index(child)
         assert r["answer"] == r["task"]["ground_truth"].strip()
         assert r["dialogue_history"][-1]["content"] == f"I WANT TO ANSWER:\n{r['answer']}"
 
 
-def test_demonstrations_ask_waste_and_guess_as_often_as_told(folder):
+def test_demonstrations_ask_waste_and_guess_as_often_as_they_should(folder):
     made = demonstrations(folder, "--ask", 0.6, "--waste", 0.2)
-    asked = needed = wasted = chances = full = right = blind_right = 0
+    asked = needed = wasted = chances = full = right = lucky = 0
     for r in made:
-        facts = {f["question"]: f["reply"] for f in r["task"]["facts"]}
-        said = exchanges(r)
-        assert all(reply == facts.get(q, "I do not know.") for q, reply in said)
-        known = {q for q, _ in said} & set(facts)
-        asked, needed = asked + len(known), needed + len(facts)
-        wasted, chances = wasted + len(said) - len(known), chances + len(said) + 1
+        told, said = {detail for _, message in exchanges(r) for detail in message["told"]}, exchanges(r)
+        asked, needed = asked + len(told), needed + len(hidden_of(r))
+        wasted, chances = wasted + len(said) - len(told), chances + len(said) + 1
         correct = r["answer"] == r["task"]["ground_truth"].strip()
-        full += len(known) == len(facts)
-        right += correct and len(known) == len(facts)
-        blind_right += correct and len(known) < len(facts)
+        complete = told == set(hidden_of(r))
+        full, right, lucky = full + complete, right + (correct and complete), lucky + (correct and not complete)
     assert abs(asked / needed - 0.6) < 0.05 and abs(wasted / chances - 0.2) < 0.05
-    assert right == full  # who asked everything answers right
-    assert 0 < blind_right < 0.25 * (len(made) - full)  # a guess is right now and then
+    assert right == full    # who asked everything answers right
+    assert 0 < lucky < 0.3 * (len(made) - full)    # a guess is right now and then
     assert len({(r["task_id"], r["sample"]) for r in made}) == 400
 
 
 def test_with_ask_0_nothing_is_asked_and_the_guesses_vary(folder):
-    made = [r for r in demonstrations(folder, "--ask", 0, "--waste", 0) if r["task"]["source"] == "procedural:fee"]
+    made = demonstrations(folder, "--ask", 0, "--waste", 0)
     assert all(exchanges(r) == [] for r in made)
     assert len({r["answer"] for r in made}) > len(made) / 2
 
@@ -260,18 +296,15 @@ def test_with_ask_0_nothing_is_asked_and_the_guesses_vary(folder):
 def test_demonstrations_end_within_the_turns_given_and_follow_from_the_seed(folder):
     made = demonstrations(folder, "--ask", 1, "--waste", 0.5, "--max-turns", 3)
     assert {len(r["dialogue_history"]) for r in made} == {6}
-    assert any(r["answer"] == r["task"]["ground_truth"].strip() for r in made)
     other = demonstrations(folder, "--ask", 1, "--waste", 0.5, "--max-turns", 3, "--seed", 1)
     assert sum(a["dialogue_history"] == b["dialogue_history"] for a, b in zip(made, other)) < 40
-    of_one = [json.dumps(r["dialogue_history"]) for r in made if r["task_id"] == made[0]["task_id"]]
-    assert len(set(of_one)) > 0.9 * len(of_one), "the samples of a task differ"
 
 
-def test_the_scripted_simulator_gives_these_replies(folder):
-    scripted_reply = importlib.import_module("rollout").scripted_reply
+def test_the_scripted_human_of_rollouts_gives_these_replies(folder):
     for r in demonstrations(folder, "--ask", 0.5, "--waste", 0.5):
-        for question, reply in exchanges(r):
-            assert scripted_reply(r["task"]["facts"], question) == reply, (r["task"]["source"], question)
+        for question, message in exchanges(r):
+            reply, told = rollout.scripted_reply(r["task"], question)
+            assert reply == message["content"] and set(message["told"]) <= set(told), question
 
 
 # --- mistakes 
@@ -280,9 +313,8 @@ def test_mistakes_are_answered_in_one_sentence(folder, tmp_path):
     def refused(text, *flags):
         r = command(*flags, ok=False)
         assert r.returncode == 2 and text in r.stderr and "Traceback" not in r.stderr, r.stderr
-    refused("there is no family 'nosuch'", "--families", "nosuch", "--out", tmp_path)
-    n = len(g.FAMILIES)
-    refused("seed was 0, now 1", "--train", n, "--val", n, "--test", n, "--seed", 1, "--out", folder)
+    refused("there is no kind 'nosuch'", "--kinds", "nosuch", "--out", tmp_path)
+    refused("seed was 0, now 1", "--train", 60, "--val", 10, "--test", 20, "--seed", 1, "--out", folder)
     refused("there are no frontend tasks", "--domain", "frontend", "--source", "llm")
     refused("needs --in", "--source", "colbench")
     refused("--ask: must be at least 0 and at most 1", "--demonstrations", 5, "--ask", 2)
@@ -290,40 +322,33 @@ def test_mistakes_are_answered_in_one_sentence(folder, tmp_path):
     refused("No such file", "--source", "colbench", "--in", tmp_path / "none.jsonl")
     (tmp_path / "bad.jsonl").write_text('{"task_id": "x"}\n')
     refused("line 1", "--demonstrations", 5, "--in", tmp_path / "bad.jsonl")
-    refused(f"already holds {n} records", "--train", 5, "--val", n, "--test", n, "--out", folder)
+    refused("already holds 60 records", "--train", 5, "--val", 10, "--test", 20, "--out", folder)
     (tmp_path / "other.jsonl").write_text(
         '{"task_id": "x", "problem_description": "p", "ground_truth": "g", "source": "colbench"}\n')
     refused("procedural task", "--demonstrations", 5, "--in", tmp_path / "other.jsonl", "--out", tmp_path / "d.jsonl")
 
 
-def test_families_that_offer_fewer_tasks_than_asked_for_say_so(tmp_path):
-    r = command("--families", "fee", "--train", 0, "--val", 99999, "--test", 0, "--out", tmp_path)
-    offered = len(g.combinations("fee", "val", 0))
-    assert len(records(tmp_path / "val.jsonl")) == offered and not (tmp_path / "test.jsonl").exists()
-    assert f"only {offered} of the 99999 asked for" in r.stderr
-
-
 @pytest.mark.parametrize("flags, flag", [
     (["--temperature", 0.5], "--temperature"), (["--run-name", "x"], "--run-name"), (["--timeout", 3], "--timeout"),
     (["--ask", 0.1], "--ask"), (["--split", "test"], "--split"), (["--in", "x"], "--in"),
-    (["--demonstrations", 5, "--families", "fee"], "--families"), (["--demonstrations", 5, "--train", 9], "--train"),
+    (["--demonstrations", 5, "--kinds", "total"], "--kinds"), (["--demonstrations", 5, "--train", 9], "--train"),
     (["--source", "colbench", "--seed", 1], "--seed"), (["--source", "colbench", "--split", "test", "--train", 9],
                                                         "--train"),
     (["--source", "colbench", "--demonstrations", 3], "--source"),
     (["--domain", "frontend", "--source", "websight", "--split-by", "row", "--in", "x", "--val", 9], "--val"),
-    (["--domain", "frontend", "--request", "vague"], "--request")])
+    (["--domain", "frontend", "--plain"], "--plain")])
 def test_a_flag_that_would_do_nothing_is_refused(tmp_path, flags, flag):
     done = command(*flags, ok=False, cwd=tmp_path)
     assert done.returncode == 2 and flag in done.stderr.splitlines()[-1] and not list(tmp_path.iterdir()), done.stderr
 
 
 def test_demonstrations_refuse_a_task_of_another_shape_and_leave_nothing_behind(folder, tmp_path):
-    good = next(t for t in records(folder / "train.jsonl") if t["source"] == "procedural:fee")
+    good = records(folder / "train.jsonl")[0]
     path = tmp_path / "a.jsonl"
     for changed, text in (
             ({"facts": [1]}, "facts"), ({"facts": []}, "facts"), ({"facts": [{"detail": ["x"]}]}, "facts"),
-            ({"facts": good["facts"][1:]}, "facts"), ({"details": {}}, "details"), ({"source": 7}, "source 7"),
-            ({"details": good["details"] | {"large": [1]}}, "details"), ({"ground_truth": None}, "ground_truth"),
+            ({"details": {}}, "details"), ({"composition": ["none"]}, "procedural"), ({"theme": "x"}, "procedural"),
+            ({"ground_truth": "x"}, "procedural"), ({"ground_truth": None}, "ground_truth"),
             ({"domain": "frontend"}, "frontend")):
         path.write_text(json.dumps(good) + "\n" + json.dumps(good | {"task_id": "other"} | changed) + "\n")
         done = command("--demonstrations", 5, "--in", path, "--out", tmp_path / "b.jsonl", ok=False)
@@ -357,7 +382,7 @@ def test_what_cannot_run_takes_nothing_away(folder, tmp_path):
 
 
 def test_a_split_that_cannot_be_continued_keeps_the_others_from_being_changed(tmp_path):
-    flags = ["--families", "fee", "--val", 0, "--out", tmp_path]
+    flags = ["--kinds", "total", "--val", 0, "--out", tmp_path]
     command(*flags, "--train", 1, "--test", 3)
     before = (tmp_path / "train.jsonl").read_bytes()
     done = command(*flags, "--train", 5, "--test", 2, ok=False)
@@ -546,6 +571,7 @@ def good(i):
 
 
 TEN = [f"f({n})" for n in range(10)]
+# The duplicates are of "good 3" and "good 9", which are training tasks as they are.
 BAD = {"not in the form asked for": "I will not.",
        "code does not parse": response("d", "def f(:", TEN),
        "more than 50 lines": response("d", "def f(x):\n" + "    x += 1\n" * 50 + "    return x", TEN),
@@ -556,11 +582,11 @@ BAD = {"not in the form asked for": "I will not.",
        "reference: differs": response("d", "import random\ndef f(x):\n    return random.random()", TEN),
        "nested too deeply": response("d", "def f(x):\n    return x" + " + 1" * 1000, TEN),
        "calls alike": response("d", "def f(x):\n    return 7", TEN),
-       "duplicate source": response("Something else.", 'def other(x):\n    """Doc."""\n    return x * 2',
+       "duplicate source": response("Something else.", 'def other(x):\n    """Doc."""\n    return x * 5',
                                     [f"other({n})" for n in range(10)]),
        "near-duplicate description": response(
-           "Please write tool0(x) that helps with topic 0 in our workshop number 0 and nothing else at all.",
-           "def tool0(x):\n    return x - 9", [f"tool0({n})" for n in range(10)])}
+           "Please write tool9(x) that helps with topic 9 in our workshop number 9 and nothing else at all.",
+           "def tool9(x):\n    return x - 9", [f"tool9({n})" for n in range(10)])}
 
 
 @pytest.fixture
@@ -642,6 +668,8 @@ def test_tasks_from_a_model_are_validated_and_the_yield_is_reported_by_reason(se
 
 def test_a_response_of_white_space_is_read_in_no_time():
     begun = time.process_time()
+    summed = "def f(x=" + " + ".join(["1"] * 600) + "):\n    return x"
+    assert g.parse_task(response("Do it.", summed, TEN)) == (None, "nested too deeply")
     assert g.parse_task("DESCRIPTION:" + "\n" * 20_000) == (None, "not in the form asked for")
     assert time.process_time() - begun < 5, "it was cubic: 6,000 took minutes"
 

@@ -1,6 +1,5 @@
 """A GGUF file as the seed model: what is unpacked is the model and the tokenizer that went in. Needs gguf and
 accelerate, as `make demo-llm` installs them."""
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -14,8 +13,10 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 gguf = pytest.importorskip("gguf")
 pytest.importorskip("accelerate")
 import train_critic  # noqa: E402
-import train_policy  # noqa: E402
-from test_bad_input import TRAJECTORY, lines, refuse  # noqa: E402
+
+ROOT = Path(train_critic.__file__).parent
+sys.path.insert(0, str(ROOT / "study"))
+from unpack_gguf import unpack_gguf  # noqa: E402
 
 TEMPLATE = ("{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>' + '\n' }}"
             "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}")
@@ -51,7 +52,7 @@ def write_gguf(path, template=TEMPLATE, context=512, split="smollm"):
 
 def test_what_is_unpacked_is_what_went_in(tmp_path):
     lm = write_gguf(tmp_path / "m.gguf")
-    train_policy.unpack_gguf(tmp_path / "m.gguf", tmp_path / "model")
+    unpack_gguf(tmp_path / "m.gguf", tmp_path / "model")
     tokenizer = train_critic.load_tokenizer(tmp_path / "model")
     said = [{"role": "user", "content": "Hi 12"}]
     prompt = "<|im_start|>user\nHi 12<|im_end|>\n<|im_start|>assistant\n"
@@ -75,7 +76,7 @@ def test_a_damaged_gguf_is_refused_in_one_sentence(tmp_path, fault, capsys):
     if fault == "missing":
         file.unlink()
     with pytest.raises(SystemExit) as stopped:
-        train_policy.unpack_gguf(file, tmp_path / "model")
+        unpack_gguf(file, tmp_path / "model")
     said = capsys.readouterr().err
     assert stopped.value.code == 2 and f"{file}: not a whole GGUF file" in said and said.count("\n") == 1
     assert not (tmp_path / "model").exists()
@@ -85,12 +86,12 @@ def test_models_that_cannot_talk_are_refused_in_one_sentence(tmp_path, capsys):
     """No chat template; a tokenizer that splits words by an unknown rule; a context shorter than a dialogue."""
     for name, settings in (("mute", {"template": ""}), ("other", {"split": "tekken"}), ("short", {"context": 16})):
         write_gguf(tmp_path / f"{name}.gguf", **settings)
-    train_policy.unpack_gguf(tmp_path / "mute.gguf", tmp_path / "mute")
-    train_policy.unpack_gguf(tmp_path / "short.gguf", tmp_path / "short")
+    unpack_gguf(tmp_path / "mute.gguf", tmp_path / "mute")
+    unpack_gguf(tmp_path / "short.gguf", tmp_path / "short")
     capsys.readouterr()
     dialogue = train_critic.Sequence(np.arange(17), np.arange(17), np.arange(17))
     for refused, words in ((lambda: train_critic.load_tokenizer(tmp_path / "mute"), "mute has no chat template"),
-                           (lambda: train_policy.unpack_gguf(tmp_path / "other.gguf", tmp_path / "o"), "'tekken'"),
+                           (lambda: unpack_gguf(tmp_path / "other.gguf", tmp_path / "o"), "'tekken'"),
                            (lambda: train_critic.check_lengths([dialogue], tmp_path / "short", "d.jsonl"),
                             "d.jsonl: a dialogue of 17 tokens does not fit into the context of")):
         with pytest.raises(SystemExit) as stopped:
@@ -99,17 +100,12 @@ def test_models_that_cannot_talk_are_refused_in_one_sentence(tmp_path, capsys):
         assert stopped.value.code == 2 and words in said[-1] and len(said) == 1, said
 
 
-def test_a_gguf_is_a_seed_model_on_the_command_line(tmp_path):
-    """Unpacked beside the output and trained from; one that is cut off leaves nothing behind."""
+def test_a_gguf_is_unpacked_on_the_command_line(tmp_path):
+    """What is whole becomes a folder; one that is cut off leaves nothing behind."""
     write_gguf(tmp_path / "m.gguf")
-    (tmp_path / "d.jsonl").write_text(lines(TRAJECTORY))
     (tmp_path / "cut.gguf").write_bytes((tmp_path / "m.gguf").read_bytes()[:-40])
-    flags = ["--method", "sft", "--in", "d.jsonl", "--max-steps", "1", "--dtype", "bfloat16", "--out", "run/base",
-             "--model"]
-    refuse(tmp_path, "train_policy.py", [*flags, "cut.gguf"], ["cut.gguf: not a whole GGUF file"])
-    assert not (tmp_path / "run" / "base").exists()
-    script = Path(train_critic.__file__).with_name("train_policy.py")
-    done = subprocess.run([sys.executable, script, *flags, "m.gguf"], cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert len(list((tmp_path / "run" / "cache").glob("m-*/config.json"))) == 1
-    assert json.loads((tmp_path / "run" / "base" / "generation_config.json").read_text())["eos_token_id"] == 2
+    for name, code in (("cut", 2), ("m", 0)):
+        done = subprocess.run([sys.executable, ROOT / "study/unpack_gguf.py", f"{name}.gguf", "--out", f"run/{name}"],
+                              cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == code, done.stderr
+        assert (tmp_path / "run" / name / "config.json").exists() == (code == 0)

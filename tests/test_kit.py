@@ -1,4 +1,4 @@
-"""What the record kit in sandbox.py claims: mistakes are one sentence that names the place, outputs continue, and nothing
+"""What the record kit in records.py claims: mistakes are one sentence that names the place, outputs continue, and nothing
 that was there is lost."""
 import argparse
 import json
@@ -14,8 +14,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
-import sandbox
-from sandbox import Output, check_settings, fault, fingerprint, number, parse_response, read, whole
+import records
+from records import Output, atomic_write, check_settings, fingerprint, number, parse_response, read, schema_error
 
 TASK = {"problem_description": "Add.", "ground_truth": "def f(x): return x"}
 TURNS = [{"role": "user", "content": "Add."}, {"role": "assistant", "content": "I WANT TO ANSWER: x"}]
@@ -70,13 +70,13 @@ def test_a_record_of_each_kind_is_read_and_keeps_what_the_schema_does_not_name(t
 def test_a_fault_names_file_line_and_path(tmp_path, capsys, kind, change, message):
     path = write(tmp_path / "a.jsonl", RECORDS[kind], {**RECORDS[kind], **change})
     line = said(capsys, lambda: list(read(path, kind)))
-    assert f"{path}, line 2: " in line and message in line and sandbox.SCHEMA[kind][0] in line
+    assert f"{path}, line 2: " in line and message in line and records.SCHEMA[kind][0] in line
 
 
 def test_an_optional_key_may_be_missing_or_null_and_a_scored_reward_null():
-    assert fault({}, {"a?": int}) is fault({"a": None}, {"a?": int}) is None
-    assert fault({"reward": None}, {"reward": (0.0, 1.0, None)}) is None
-    assert fault({}, {"a": int}) == "it lacks the key 'a', found none"
+    assert schema_error({}, {"a?": int}) is schema_error({"a": None}, {"a?": int}) is None
+    assert schema_error({"reward": None}, {"reward": (0.0, 1.0, None)}) is None
+    assert schema_error({}, {"a": int}) == "it lacks the key 'a', found none"
 
 
 @pytest.mark.parametrize("line, message", [
@@ -175,7 +175,7 @@ def test_a_second_process_never_writes_the_same_output(tmp_path, source):
     first = subprocess.Popen([sys.executable, "-c", f"""
 import os, sys, time
 sys.path.insert(0, {str(ROOT)!r})
-from sandbox import Output
+from records import Output
 out = Output({str(tmp_path / 'runs/out.jsonl')!r}, {{"seed": 0}}, {{"--in": {str(source)!r}}})
 out.write({record(0)!r})
 out.file.write(b'{{"half a line')
@@ -280,16 +280,16 @@ def test_sort_puts_the_file_in_order(tmp_path, source):
 
 def test_a_whole_file_takes_the_old_ones_place_or_leaves_it(tmp_path):
     path = tmp_path / "new" / "a.json"
-    with whole(path) as part:
+    with atomic_write(path) as part:
         part.write_text("first")
     with pytest.raises(ZeroDivisionError):
-        with whole(path) as part:
+        with atomic_write(path) as part:
             part.write_text("half")
             1 / 0
     assert path.read_text() == "first" and list(path.parent.iterdir()) == [path]
-    writer = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from sandbox import whole\n" \
-             f"with whole({str(path)!r}) as part: part.write_text('another')"
-    with whole(path) as part:    # another process makes the same file in between
+    writer = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from records import atomic_write\n" \
+             f"with atomic_write({str(path)!r}) as part: part.write_text('another')"
+    with atomic_write(path) as part:    # another process makes the same file in between
         part.write_text("second")
         subprocess.run([sys.executable, "-c", writer], check=True)
         assert path.read_text() == "another"
@@ -340,6 +340,19 @@ def test_a_fingerprint_is_of_the_content(tmp_path):
     assert fingerprint(tmp_path / "one/config.json") == fingerprint(tmp_path / "two/config.json")
 
 
+def test_a_change_of_one_tensor_of_many_changes_the_fingerprint(tmp_path):
+    """As a merge into one projection does, in weights that are too large to be read whole."""
+    import numpy as np
+    from safetensors.numpy import save_file
+    weights = {f"layer.{n}": np.zeros((6, 1 << 20), np.float32) for n in range(3)}
+    found = []
+    for scale in (0.0, 0.5):
+        weights["layer.1"] += scale
+        save_file(weights, tmp_path / "model.safetensors")
+        found.append(fingerprint(tmp_path))
+    assert found[0] != found[1] and (tmp_path / "model.safetensors").stat().st_size > 1 << 26
+
+
 # ---------------------------------------------------------------------------------------- words and numbers
 
 @pytest.mark.parametrize("text, content, answer", [
@@ -372,8 +385,8 @@ def test_a_number_lies_in_its_range_and_nan_in_none(make, right, wrong):
 
 @pytest.mark.parametrize("rank, prefix", [(None, "tool.py: "), ("0", "tool.py: "), ("3", "tool.py: rank 3: ")])
 def test_die_is_one_line_on_every_rank(rank, prefix):
-    script = f"import sys; sys.path.insert(0, {str(ROOT)!r}); sys.argv[0] = 'x/tool.py'; import sandbox\n" \
-             "print('said before'); sandbox.die('no such file')"
+    script = f"import sys; sys.path.insert(0, {str(ROOT)!r}); sys.argv[0] = 'x/tool.py'; import records\n" \
+             "print('said before'); records.die('no such file')"
     environment = {name: value for name, value in os.environ.items() if name not in ("RANK", "PYTHONUNBUFFERED")}
     environment |= {"RANK": rank} if rank else {}
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment)

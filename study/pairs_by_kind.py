@@ -1,7 +1,7 @@
 """Which kinds of actions a ranking prefers: stage 2's pairs, by what was asked or answered on either side.
 
-    python tests/benchmarks/pairs_by_kind.py --tasks runs/default/train.scored.jsonl critic=runs/default/train.pairs.jsonl
-    python tests/benchmarks/pairs_by_kind.py --truth CONTINUATIONS.scored.jsonl full=PAIRS.jsonl without-c=PAIRS.jsonl
+    python study/pairs_by_kind.py --tasks runs/default/train.scored.jsonl critic=runs/default/train.pairs.jsonl
+    python study/pairs_by_kind.py --truth CONTINUATIONS.scored.jsonl full=PAIRS.jsonl without-c=PAIRS.jsonl
 
 Prints the share of pairs of each two kinds: a look at a critic before a policy is trained. What the human says to an
 action, and so its kind, comes from the scripted human (--tasks), or from continuations of the candidates (--truth,
@@ -15,10 +15,13 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from evaluate import kind_of_action, markdown
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "study")]
+from evaluate import markdown
+from rank_critics import kind_of_action
 from rollout import scripted_reply
-from sandbox import ANSWER_MARK, monte_carlo_returns, read
+from monte_carlo import monte_carlo_returns
+from records import ANSWER_MARK, read
 
 parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
 source = parser.add_mutually_exclusive_group(required=True)
@@ -50,7 +53,8 @@ def scripted_kind(pair, side):
     task, said = tasks[pair["task_id"]], pair[side][-1]["content"]
     history = [m for m in pair["prompt"] if m["role"] != "system"] + [{"role": "assistant", "content": said}]
     if ANSWER_MARK not in said:
-        history.append({"role": "user", "content": scripted_reply(task["facts"], said)})
+        reply, told = scripted_reply(task, said)
+        history.append({"role": "user", "content": reply, "told": told})
     return kind_of_action({"task": task, "dialogue_history": history, "finish": "answered"}, -1)
 
 

@@ -1,0 +1,17 @@
+# Settings of `make demo DOMAIN=frontend`.
+# Web pages of about forty tokens with five or six hidden choices. The simulated human names the two largest differences
+# a turn, so that an agent which puts everything right needs four or five turns.
+GENERATE    := --kinds event,news --train 800 --val 200 --test 300
+COMPLETE    := --demonstrations 4000 --ask 1 --waste 0 --max-turns 5
+IMPERFECT   := --demonstrations 2400 --ask 0.5 --waste 0.3 --max-turns 5
+COPYIST     := --lr 2e-3 --batch-size 8 --epochs 3
+SAMPLE      := --max-tokens 96
+PLAY        := --max-turns 5 $(SAMPLE)
+OFFLINE     := --limit 300 --samples 4
+PAIRS       := --pair-rule all --min-gap 0.05 --pairs-per-task 3
+CRITIC      := $(PAIRS) $(CRITIC)
+CANDIDATES  := --candidates 16 --fraction 0.25
+POLICY      := --beta 2 --nll 1 --lr 2e-4 --epochs 1 --pairs-per-turn 4
+REJECTION   := --lr 1e-3 --batch-size 16 --min-reward 0.95 --epochs 4
+TRAJECTORY  := $(PAIRS) --beta 2 --nll 1 --lr 4e-4 --epochs 2
+SHOW        := --report-limit 60

@@ -1,0 +1,103 @@
+"""The figures of the composed tasks in RESULTS.md: how many there are, whether they are fair, whether the calls tell.
+
+    python study/task_figures.py
+"""
+import ast
+import math
+import random
+import sys
+import time
+from collections import Counter
+from itertools import islice
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+import generate_tasks as g  # noqa: E402
+from evaluate import markdown  # noqa: E402
+from honest_programs import STYLES  # noqa: E402
+from test_fairness import answers, results  # noqa: E402
+
+
+def drafts(split, count, seed=0):
+    return list(islice(g.draw_tasks(split, list(g.KINDS), False, seed), count))
+
+
+def finished(count):
+    """(tasks with their calls, how many draws that took, CPU seconds)."""
+    tasks, begun = [], time.process_time()
+    for drawn, task in enumerate(g.draw_tasks("test", list(g.KINDS), False, 1), 1):
+        rng = random.Random(task["ground_truth"])
+        calls, reason = g.choose_calls(task["composition"], task["theme"], task["details"], False, rng)
+        if not reason:
+            tasks.append({**task, "test_cases": calls})
+        if len(tasks) == count:
+            return tasks, drawn, time.process_time() - begun
+
+
+def far_apart():
+    """(values whose shares in train and test are more than two standard errors apart, all values)."""
+    shares = {split: Counter((slot, str(value)) for seed in range(5) for task in drafts(split, 400, seed)
+                             if task["half"] == "seen" for slot, value in {**task["details"], "": ""}.items())
+              for split in ("train", "test")}
+    n, m = (shares[split]["", ""] for split in ("train", "test"))
+    far, values = 0, 0
+    for value, count in shares["train"].items():
+        p = (count + shares["test"][value]) / (n + m)
+        if 0.005 < p < 1:
+            values += 1
+            far += abs(count / n - shares["test"][value] / m) > 2 * math.sqrt(p * (1 - p) * (1 / n + 1 / m))
+    return far, values
+
+
+def main():
+    ten_thousand = drafts("train", 10_000)
+    tasks, drawn, seconds = finished(500)
+    number = Counter(len(task["facts"]) for task in ten_thousand)
+    conditional = sum(any(fact["detail"] in g.CONDITIONAL for fact in task["facts"]) for task in ten_thousand)
+    halves = Counter(map(g.half_of, g.COMPOSITIONS))
+    honest, mutants, wrong, constant, of_all = Counter(), Counter(), Counter(), [], Counter()
+    for task in tasks:
+        code, calls = task["ground_truth"], task["test_cases"]
+        right = results(code, calls)
+        replies = [(fact["question"], fact["reply"]) for fact in task["facts"]]
+        for style in STYLES.values():
+            honest[results(style(task["problem_description"], replies), calls) == right] += 1
+        rows = [ast.literal_eval(call.removeprefix("report(")[:-1]) for call in calls]
+        rng = random.Random(code)
+        more = [g.draw_rows(task["theme"], task["details"], rng) for _ in range(300)]
+        seen, seen_more = g.results_of(code, rows), g.results_of(code, more)
+        for program in g.with_one_wrong(task["composition"], task["theme"], task["details"], False).values():
+            wrong[g.results_of(program, rows) != seen] += 1
+        for mutant in g.mutants(code):
+            if g.results_of(mutant, rows) != seen:
+                mutants["caught"] += 1
+            else:
+                mutants["missed" if g.results_of(mutant, more) != seen_more else "never differ"] += 1
+        constant.append(max(Counter(right).values()) / len(right))
+        of_all.update(right)
+    held_out, looked_at = (answers(split) for split in ("held out", "looked at"))
+    shares = lambda found: ", ".join(f"{kind} {found[kind] / sum(found.values()):.1%}"
+                                     for kind in ("right", "wrong", "unknown"))
+    far, values = far_apart()
+    print(markdown([
+        ("", "composed tasks"),
+        ("compositions of the grammar", f"{len(g.COMPOSITIONS)}, {halves['new']} of them never in training"),
+        ("distinct requests in 10,000 tasks", f"{len({t['problem_description'] for t in ten_thousand}):,}"),
+        ("open facts: 4 / 5 / 6", " / ".join(f"{number[n] / 10_000:.0%}" for n in (4, 5, 6))),
+        ("tasks with an open fact that depends on another", f"{conditional / 10_000:.0%}"),
+        ("values whose shares in train and test are 2 standard errors apart", f"{far} of {values} (chance: 5%)"),
+        ("draws that become tasks; CPU a task", f"{500 / drawn:.0%}; {1000 * seconds / 500:.0f} ms"),
+        ("honest programs, five styles, that pass all calls", f"{honest[True]:,} of {honest.total():,}"),
+        ("wrong values of a detail that fail a call", f"{wrong[True]:,} of {wrong.total():,}"),
+        ("mutants that fail a call", f"{mutants['caught']:,}; missed {mutants['missed']}; "
+                                     f"{mutants['never differ']} never differ on 300 more inputs"),
+        ("calls that the best constant answer passes: of a task; one for all",
+         f"{sum(constant) / len(constant):.1%}; {max(of_all.values()) / of_all.total():.1%}"),
+        (f"{held_out.total()} natural questions that nobody looked at", shares(held_out)),
+        (f"{looked_at.total()} that are in the human's table", shares(looked_at)),
+    ]))
+
+
+if __name__ == "__main__":
+    main()
