@@ -45,12 +45,14 @@ import math
 import os
 import random
 import re
+import signal
 import sys
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from functools import lru_cache
+from multiprocessing import get_context
 from pathlib import Path
 from string import Template
 from typing import NamedTuple
@@ -635,10 +637,11 @@ def draw_tasks(split, kinds, plain, seed):
         yield task
 
 
-def check_task(box, task, seed):
-    """Give a task its calls and run its reference in the sandbox: (task, None, or why it is rejected)."""
+def check_task(box, pool, task, seed):
+    """Give a task its calls and run its reference in the sandbox: (task, None, or why it is rejected).
+    pool: processes that choose the calls."""
     rng = random.Random(f"{seed} {task['ground_truth']}")
-    calls, reason = choose_calls(task["composition"], task["theme"], task["details"], task["plain"], rng)
+    calls, reason = pool.apply(choose_calls, (task["composition"], task["theme"], task["details"], task["plain"], rng))
     if reason:
         return task, reason
     task["test_cases"] = {str(number): call for number, call in enumerate(calls, 1)}
@@ -849,9 +852,10 @@ def write_procedural(args):
                 kinds, split, args.seed)), lambda task: check_page(renderer, task))
         return
     # ample time: the programs are quick, and a busy machine must not change which tasks are kept
-    with Sandbox(workers=args.workers, call_timeout=10, program_timeout=60) as box:
+    with Sandbox(workers=args.workers, call_timeout=10, program_timeout=60) as box, \
+            get_context("spawn").Pool(args.workers, signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool:
         write_splits(args, settings, {}, lambda split: draw_tasks(split, kinds, args.plain, args.seed),
-                     lambda task: check_task(box, task, args.seed))
+                     lambda task: check_task(box, pool, task, args.seed))
 
 
 def read_websight(path):
