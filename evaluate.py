@@ -1,28 +1,28 @@
 """Rewards for trajectories, metrics with intervals, runs side by side, and a report that a person can read.
 
-Backend: the reward is the share of the task's hidden tests that the final answer passes. A test is a call; its expected
-value is what the task's reference returns (sandbox.py runs both, in different processes). Frontend: the reward is the
-cosine of the embeddings of two pictures, of the answer's page and of the reference page (render.py).
+Backend: the reward is the share of the task's hidden tests that the final answer passes. A test is a call. Its expected
+value is what the task's reference returns; sandbox.py runs answer and reference in different processes. Frontend: the
+reward is the cosine of the embeddings of two pictures, of the answer's page and of the reference page (render.py).
 
     backend    reward(tau)  = 1/K sum_k [ answer(call_k) == reference(call_k) ]      in [0, 1], K = 10 in ColBench
                success(tau) = [ reward(tau) == 1 ]
     frontend   reward(tau)  = max(0, cos(f(answer), f(reference)))                   f = --encoder, of the --view
                win(a, b)    = [ reward(a) > reward(b) ] + 1/2 [ reward(a) == reward(b) ]     mean over common tasks
 
-Every metric is a ratio m = sum_i a_i / sum_i b_i over tasks i, where a_i and b_i are sums over the task's samples (for
-the success rate a_i = number of successes, b_i = number of samples). Its 95% interval is the percentile bootstrap over
-TASKS, because the samples of one task are not independent. The bootstrap fails where a share is near 0 or 1: there the
+Every metric is a ratio m = sum_i a_i / sum_i b_i over tasks i. a_i and b_i are sums over the task's samples: for the
+success rate the number of successes and the number of samples. Its 95% interval is the percentile bootstrap over TASKS,
+because the samples of one task are not independent. The bootstrap fails where a share is near 0 or 1. There the
 interval is Wilson's, on the effective number of tasks n = (sum_i b_i)^2 / sum_i b_i^2. Runs are compared on the tasks
 that all of them have (same name, request, reference and tests). Each draw of tasks is used for both runs (a paired
 difference), so that the difficulty of the tasks cancels.
 
 Departures
 - An episode without an answer (the engine or the simulator failed) scores 0, and the table shows the share of them.
-- The paper gives no intervals. The released code runs programs inside its own process, in a function's local scope,
-  behind a list of forbidden words (--mode released applies its rules inside the sandbox), and reports the best of k
-  samples. Here every sample counts.
-- Frontend: the page of the answer counts (or else its message's). A page that is missing or cannot be rendered scores
-  0. The released code takes the last page shown at any turn, or else a black picture.
+- The paper gives no intervals. The released code reports the best of k samples; here every sample counts.
+- The released code runs programs inside its own process, in a function's local scope, behind a list of forbidden words.
+  --mode released applies its rules inside the sandbox.
+- Frontend: the page of the answer counts, or else its message's. A page that is missing or cannot be rendered scores 0.
+  The released code takes the last page shown at any turn, or else a black picture.
 
 Reads   runs/{run-name}/{split}.trajectories.jsonl, or with --compare scored files; cost.json of the models they name
 Writes  runs/{run-name}/{split}.scored.jsonl, the records plus `reward`, `tests` (one status per test) and `sandbox`
@@ -34,8 +34,10 @@ Each record is written as it is scored, in the order of the input. After a stop,
     python evaluate.py --in runs/default/test.trajectories.jsonl --report runs/default/report.html
     python evaluate.py --compare base=runs/a/test.scored.jsonl sweet=runs/b/test.scored.jsonl --report runs/b/ab.html
     python evaluate.py --compare base='runs/seed-*/base.test.scored.jsonl' sweet='runs/seed-*/policy.test.scored.jsonl'
-Where a name stands for several files, each is a training run with its own seed, which its records name. The table then
-shows means over the seeds. Differences are taken seed by seed. From five seeds on, intervals are Student's.
+
+In the last command a name stands for several files. Each is a training run with its own seed, which its records name.
+The table then shows means over the seeds, and differences are taken seed by seed. With five seeds or more the intervals
+are Student's.
 
 To add an environment, add a row to ENVIRONMENTS.
 """
@@ -75,31 +77,26 @@ VIEWS = ("page", "centre")
 
 
 def score_programs(records, args):
-    """Yield each backend record with `reward`, `tests` and `sandbox`, in order; --mode both adds `..._released`."""
-    modes = ["module", "released"] if args.mode == "both" else [args.mode]
-
-    def program_of(record, mode):
+    """Yield each backend record with `reward`, `tests` and `sandbox`, in order."""
+    def program_of(record):
         answer = record["answer"] or ""
-        return answer if mode == "released" else extract_code(answer, called_names(record["task"]))
+        if args.mode == "released":
+            return answer
+        return extract_code(answer, called_names(record["task"]))
 
-    def scored(records, mode, suffix):
-        jobs = ((record, record["task"], program_of(record, mode)) for record in records)
-        for record, tests in box.score_many(jobs, mode):
+    with Sandbox(workers=args.workers, memory_mb=args.memory_mb, call_timeout=args.call_timeout,
+                 program_timeout=args.program_timeout, numpy=args.numpy, unsafe=args.unsafe) as box:
+        jobs = ((record, record["task"], program_of(record)) for record in records)
+        for record, tests in box.score_many(jobs, args.mode):
             if record["answer"] is None:
                 tests = dict.fromkeys(tests, "no answer")
             passed = sum(status == "passed" for status in tests.values())
             yield record | {
-                "mode": modes[0],
+                "mode": args.mode,
                 "sandbox": box.layers,
-                f"reward{suffix}": passed / len(tests),
-                f"tests{suffix}": tests,
+                "reward": passed / len(tests),
+                "tests": tests,
             }
-
-    with Sandbox(workers=args.workers, memory_mb=args.memory_mb, call_timeout=args.call_timeout,
-                 program_timeout=args.program_timeout, numpy=args.numpy, unsafe=args.unsafe) as box:
-        for mode, suffix in zip(modes, ("", "_released")):
-            records = scored(records, mode, suffix)
-        yield from records
 
 
 def score_pages(records, args):
@@ -111,28 +108,39 @@ def score_pages(records, args):
         die(str(problem))
 
     def wait_and_embed(rendering):
+        """(status, {view: embedding} or None, layout or None)."""
         if rendering is None:
             return "no page", None, None
         picture = rendering.result()
         if picture.status != "ok":
             return picture.status, None, None
-        seen = {view: embed(picture, view) for view in VIEWS}
-        return "blank" if picture.blank else "ok", seen, picture.layout
+        embeddings = {view: embed(picture, view) for view in VIEWS}
+        return "blank" if picture.blank else "ok", embeddings, picture.layout
 
     @functools.lru_cache(4096)
-    def embedded(page):
-        """The future of (status, {view: embedding} or None, layout or None)."""
-        return embedder.submit(wait_and_embed, None if page is None else renderer.submit(page, layout=True))
+    def seen(page, layout):
+        """A future of what wait_and_embed returns for a page, or None."""
+        rendering = None if page is None else renderer.submit(page, layout)
+        return embedder.submit(wait_and_embed, rendering)
 
-    def rewarded(record, reference, answer):
+    def begin(record):
+        layout = bool(record["task"].get("choices"))    # they are judged by the layouts
+        return record, seen(record["task"]["ground_truth"], layout), seen(page_of(record), layout)
+
+    def finish(record, reference, answer):
         reference_status, theirs, wanted = reference.result()
         status, ours, shown = answer.result()
-        cosines = {view: cosine(ours[view], theirs[view]) if ours and theirs else 0.0 for view in VIEWS}
+        cosines = dict.fromkeys(VIEWS, 0.0)
+        if ours and theirs:
+            cosines = {view: cosine(ours[view], theirs[view]) for view in VIEWS}
         choices = record["task"].get("choices") or {}
-        if args.reward == "choices" and not choices:
-            die(f"task {record['task_id']} names no choices; leave --reward choices out")
         choices = choices_right(choices, shown, wanted) if wanted else dict.fromkeys(choices, False)
-        reward = cosines[args.view] if args.reward == "cosine" else sum(choices.values()) / len(choices)
+        if args.reward == "cosine":
+            reward = cosines[args.view]
+        elif choices:
+            reward = sum(choices.values()) / len(choices)
+        else:
+            die(f"task {record['task_id']} names no choices; leave --reward choices out")
         return record | {
             "reward": min(1.0, max(0.0, reward)),
             "rewarded": args.reward,
@@ -145,12 +153,12 @@ def score_pages(records, args):
         }
 
     with renderer, ThreadPoolExecutor(1) as embedder:
-        begun = ((record, embedded(record["task"]["ground_truth"]), embedded(page_of(record))) for record in records)
+        begun = map(begin, records)
         underway = list(itertools.islice(begun, 2 * args.workers))
         while underway:
             oldest = underway.pop(0)
             underway += itertools.islice(begun, 1)
-            yield rewarded(*oldest)
+            yield finish(*oldest)
 
 
 def page_of(record):
@@ -200,8 +208,10 @@ def extract_code(answer, called=()):
 
 def called_names(task):
     """The names of the functions that a task's tests call."""
-    calls = (task.get("test_cases") or {}).values()
-    return {found[1] for call in calls if (found := re.match(r"\s*(\w+)\s*\(", call))}
+    names = set()
+    for call in (task.get("test_cases") or {}).values():
+        names.update(re.findall(r"\A\s*(\w+)\s*\(", call))
+    return names
 
 
 def tidy(block):
@@ -297,11 +307,14 @@ def is_preparation(statement):
 def without_tests(block, tree, called):
     """A program without the lines at its top level that try it out: a wrong test of its own would end it."""
     lines = block.split("\n")
-    owners = Counter(line for statement in tree.body for line in range(statement.lineno, statement.end_lineno + 1))
+    statements_on = Counter()
+    for statement in tree.body:
+        statements_on.update(range(statement.lineno, statement.end_lineno + 1))
     for statement in reversed(tree.body):
-        alone = owners[statement.lineno] == owners[statement.end_lineno] == 1
-        if alone and tries_it_out(statement, called):
-            del lines[statement.lineno - 1:statement.end_lineno]
+        first, last = statement.lineno, statement.end_lineno
+        shares_a_line = statements_on[first] > 1 or statements_on[last] > 1
+        if not shares_a_line and tries_it_out(statement, called):
+            del lines[first - 1:last]
     return "\n".join(lines).strip("\n")
 
 
@@ -311,13 +324,17 @@ def tries_it_out(statement, called):
         return False
     if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Name):
         return True
-    nodes = list(ast.walk(statement))
-    if any(isinstance(node, (ast.FunctionDef, ast.ClassDef)) for node in nodes):
-        return False
-    calls = {node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
-    if calls & set(called) or any(name.startswith("test") for name in calls):
-        return True
-    return any(isinstance(node, ast.Assert) or getattr(node, "id", "") == "unittest" for node in nodes)
+    found = False
+    for node in ast.walk(statement):
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            return False
+        if isinstance(node, ast.Assert) or getattr(node, "id", "") == "unittest":
+            found = True
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            name = node.func.id
+            if name in called or name.startswith("test"):
+                found = True
+    return found
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -335,13 +352,10 @@ class Metric(NamedTuple):
 def facts_told(record):
     """[(fact, was the agent told it?)] of the task's hidden details; None if the human does not say what it told."""
     facts = record["task"].get("facts") or []
-    told, is_known = set(), False
-    for turn in record["dialogue_history"]:
-        if turn.get("told") is not None:
-            told.update(turn["told"])
-            is_known = True
-    if facts and not is_known:
+    sayings = [turn["told"] for turn in record["dialogue_history"] if turn.get("told") is not None]
+    if facts and not sayings:
         return None
+    told = set().union(*sayings)
     return [(fact, fact.get("detail") in told) for fact in facts]
 
 
@@ -369,10 +383,6 @@ REWARD_METRICS = {
 PROGRAM_METRICS = {
     "success": REWARD_METRICS["success"],
     "tests_passed": Metric("tests passed", "%", True, lambda r: r["reward"]),
-    "success_released": Metric("success (released evaluator)", "%", False, lambda r: (
-        [r["reward_released"] == 1] if "reward_released" in r else [])),
-    "tests_passed_released": Metric("tests passed (released evaluator)", "%", False, lambda r: (
-        r.get("reward_released", []))),
 }
 PAGE_METRICS = {
     "cosine_page": Metric("cosine x 100, whole page", "x 100", True, lambda r: r["cosine"]["page"]),
@@ -384,28 +394,12 @@ PAGE_METRICS = {
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Environments: all that depends on a record's domain
-
-
-def grade_reward(record):
-    """What a reward amounts to in the report: (words to filter by, "good", "some" or "bad")."""
-    if record["reward"] == 1:
-        return "solved", "good"
-    return ("partly solved", "some") if record["reward"] else ("unsolved", "bad")
-
-
-def grade_page(record):
-    if record["page"] != "ok":
-        return "blank or broken page", "bad"
-    if record["reward"] >= 0.9:
-        return "close, from 0.9", "good"
-    return ("similar, from 0.7", "some") if record["reward"] >= 0.7 else ("unlike, below 0.7", "bad")
+# Environments: everything that depends on a record's domain
 
 
 class Environment(NamedTuple):
     score: Callable                      # (records, args) -> the records with `reward`, in the same order
     flags: tuple = ()                    # the flags that decide the rewards
-    inputs: tuple = ()                   # those of them that name a file or a model
     task_needs: dict = {}                # keys that a task must have to be scored: what each must be
     metrics: dict = REWARD_METRICS
     headline: str = "success"            # the metric that counts as success
@@ -414,7 +408,6 @@ class Environment(NamedTuple):
     counts: str = "tests"                # what the statuses are of
     win_rate: bool = False               # are runs also compared by who has the higher reward?
     pages: bool = False                  # do the replies hold pages, which the report shows as pictures?
-    grade: Callable = grade_reward
 
 
 ENVIRONMENTS = {
@@ -428,7 +421,6 @@ ENVIRONMENTS = {
     "frontend": Environment(
         score_pages,
         flags=("encoder", "view", "reward"),
-        inputs=("encoder",),
         metrics=PAGE_METRICS,
         headline="cosine_page",
         scored_by={"encoder": None, "view": None, "rewarded": "cosine"},
@@ -436,10 +428,9 @@ ENVIRONMENTS = {
         counts="pages",
         win_rate=True,
         pages=True,
-        grade=grade_page,
     ),
 }
-HALVES = ("seen", "new")    # tasks of compositions that training has, and that it never has
+HALVES = ("seen", "new")    # tasks whose composition occurs in training, and tasks whose composition never does
 
 
 @functools.cache
@@ -461,11 +452,8 @@ def of_half(metric, half):
     return metric._replace(heading=f"{metric.heading}, {half} tasks", of_record=of_record)
 
 
-def values_of(record):
-    """{metric: its values in a record, or None where the record does not say}."""
-    found = {name: metric.of_record(record) for name, metric in metrics_of(record["domain"]).items()}
-    return {name: values if values is None or isinstance(values, list) else [values]
-            for name, values in found.items()}
+def units_of(domain):
+    return {name: metric.unit for name, metric in metrics_of(domain).items()}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -502,9 +490,9 @@ def wilson(share, n, z=1.959964):
     middle = (share + z * z / (2 * n)) / scale
     variance = share * (1 - share) / n + z * z / (4 * n * n)
     half = z * math.sqrt(variance) / scale
-    low = min(share, middle - half)    # rounding may leave the share itself outside
-    high = max(share, middle + half)
-    return max(0.0, low), min(1.0, high)
+    low = max(0.0, middle - half)
+    high = min(1.0, middle + half)
+    return min(low, share), max(high, share)    # rounding may leave the share itself outside
 
 
 def near_the_edge(part, whole, tasks=10):
@@ -554,19 +542,8 @@ def difference(measures):
 def win_share(ours, theirs):
     """Share of the pairs (a sample of ours, one of theirs) in which ours has the higher reward; a tie is half a win."""
     ours, theirs = np.array(ours)[:, None], np.array(theirs)[None, :]
-    return float(((ours > theirs) + 0.5 * (ours == theirs)).mean())
-
-
-def paired_difference(run, base, tasks, resamples, seed):
-    """{metric: interval} of run minus base on these tasks, under the same draws; "tasks"; perhaps "win_rate"."""
-    sums = np.array([[*run.sums[task], *base.sums[task]] for task in tasks])    # (T, 4 M)
-    found = {"tasks": len(tasks)}
-    found |= intervals(sums, resamples, seed, metrics_of(run.domain), measures=difference(ratios))
-    if ENVIRONMENTS[run.domain].win_rate:
-        wins = [win_share(run.rewards[task], base.rewards[task]) for task in tasks]
-        sums = np.column_stack([wins, np.ones(len(wins))])    # (T, 2)
-        found |= intervals(sums, resamples, seed, ["win_rate"], shares=["win_rate"])
-    return found
+    wins = (ours > theirs) + 0.5 * (ours == theirs)
+    return float(wins.mean())
 
 
 STUDENT = {  # degrees of freedom: the 97.5% quantile of Student's t; between two rows the smaller one's holds
@@ -590,6 +567,39 @@ def over_seeds(values, least=-math.inf, most=math.inf):
     return {"value": mean, "low": low, "high": high, "values": list(values)}
 
 
+def estimate(rows, units, args, paired=False):
+    """{name: {"value", "low", "high"}}: of one file by the bootstrap over tasks, of several over their seeds.
+
+    rows: {(seed, task): (C,)}, sums of a task; the seed is None where there is one file. units: {name: its unit}.
+    paired: the sums of two runs stand side by side in a row, and each metric is their difference.
+    """
+    measures = difference(ratios) if paired else ratios
+    of_seed = defaultdict(list)
+    for (seed, _), row in rows.items():
+        of_seed[seed].append(row)
+    if None in of_seed:
+        shares = [name for name, unit in units.items() if unit == "%" and not paired]
+        return intervals(np.array(of_seed[None]), args.resamples, args.seed, units, shares, measures)
+    values = np.array([measures(np.sum(rows, axis=0)) for _, rows in sorted(of_seed.items())])    # (seeds, M)
+    result = {}
+    for place, (name, unit) in enumerate(units.items()):
+        if np.isnan(values[:, place]).any():
+            continue
+        least, most = (-1 if paired else 0, 1) if unit else (-math.inf, math.inf)
+        result[name] = over_seeds(values[:, place].tolist(), least, most)
+    return result
+
+
+def paired_difference(run, base, tasks, args):
+    """{metric: interval} of run minus base on these tasks, under the same draws of tasks, and perhaps "win_rate"."""
+    rows = {task: np.concatenate([run.sums[task], base.sums[task]]) for task in tasks}    # (4 M,) each
+    found = estimate(rows, units_of(run.domain), args, paired=True)
+    if ENVIRONMENTS[run.domain].win_rate:
+        wins = {task: (win_share(run.rewards[task], base.rewards[task]), 1) for task in tasks}
+        found |= estimate(wins, {"win_rate": "%"}, args)
+    return found
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Scoring (trajectories in, scored records out), and comparing what was scored
 
@@ -606,8 +616,7 @@ def score(args):
         return record
 
     settings = {"domain": domain, **{flag: getattr(args, flag) for flag in environment.flags}}
-    inputs = {"--in": args.input, **{f"--{flag}": getattr(args, flag) for flag in environment.inputs}}
-    out = Output(args.out, settings, inputs, args.overwrite)
+    out = Output(args.out, settings, {"--in": args.input}, args.overwrite)
     trajectories = functools.partial(read, args.input, "trajectory", domain, unique=True, each=checked)
     count = sum(1 for _ in trajectories())    # every line can be read, before anything is written
     warn_of_unfinished_rollout(args.input, next(trajectories()), count)
@@ -638,48 +647,59 @@ def domain_of(path, kind, args):
     return domain
 
 
-class Summary:
-    """What the tables need of one scored file, however long its dialogues: a row of sums per task, and counts."""
+class Run:
+    """What the tables need of the scored files of a run, however long the dialogues: sums of each task, and counts.
 
-    def __init__(self, path, args):
-        self.path, self.domain = str(path), domain_of(path, "scored", args)
-        self.environment = ENVIRONMENTS[self.domain]
-        self.scored_by = {}    # runs are compared if this agrees
-        self.sums = {}         # of each task's digest: (2 M,), sum and number of the values of each of M metrics
-        self.rewards = {}      # of each task's digest: its samples' rewards
-        self.not_known = set()    # metrics that some record does not say
-        self.ends, self.errors = Counter(), Counter()
-        self.statuses = Counter()
-        self.failing = Counter()    # tasks whose reference fails
-        self.models = set()         # (name, fingerprint)
+    A task is (seed, digest). Each of several files is a training run with its own seed. Of a single file the seed does
+    not matter: it is None.
+    """
+
+    def __init__(self, paths, has_seeds, args):
+        self.paths, self.has_seeds, self.domain = paths, has_seeds, domain_of(paths[0], "scored", args)
+        self.sums = {}                      # of each task: (2 M,), sum and number of the values of each of M metrics
+        self.rewards = defaultdict(list)    # of each task: its samples' rewards
+        self.not_known = set()              # metrics that some record does not say
+        self.scored_by, self.kinds = {}, set()    # runs are compared if these agree
+        self.seeds = {}                     # of each seed: its file
+        self.models = set()                 # (name, fingerprint)
         self.humans = set()
-        self.seeds = set()
-        for _ in read(path, "scored", self.domain, unique=True, each=self.add):
-            pass
+        self.ends = defaultdict(Counter)    # of each file: how its episodes ended
+        self.errors, self.statuses = Counter(), Counter()
+        self.failing = {}                   # names of tasks whose reference fails, in their order
+        for path in paths:
+            for _ in read(path, "scored", self.domain, unique=True, each=functools.partial(self.add, path)):
+                pass
 
-    def add(self, record):
-        task = task_digest(record)
-        values = values_of(record)
-        sums = []
-        for name, found in values.items():
-            if found is None:
+    def add(self, path, record):
+        environment = ENVIRONMENTS[self.domain]
+        seed = record.get("seed") if self.has_seeds else None
+        first = self.seeds.setdefault(seed, path)
+        if first != path or (self.has_seeds and seed is None):
+            raise ValueError(f"found seed {seed}, as in {first}; each of several files must name a seed of its own "
+                             "(rollout.py --seed writes it)")
+        task, sums = (seed, task_digest(record)), []
+        for name, metric in metrics_of(self.domain).items():
+            values = metric.of_record(record)
+            if values is None:
                 self.not_known.add(name)
-                found = []
-            sums += [sum(found), len(found)]
+                values = []
+            if not isinstance(values, list):
+                values = [values]
+            sums += [sum(values), len(values)]
         self.sums[task] = self.sums.get(task, 0) + np.array(sums, float)
-        self.rewards.setdefault(task, []).append(record["reward"])
-        end = record["finish"].split(":")[0]
-        self.ends[end] += 1
-        if end == "error":
-            self.errors[record["finish"][:120]] += 1
-        self.scored_by = {key: record.get(key, missing) for key, missing in self.environment.scored_by.items()}
-        statuses = self.environment.statuses(record)
-        self.statuses.update(statuses)
-        if any(status.startswith("reference") for status in statuses):
-            self.failing[record["task_id"]] += 1
+        self.rewards[task].append(record["reward"])
+        self.scored_by = {key: record.get(key, missing) for key, missing in environment.scored_by.items()}
+        self.kinds.add((self.domain, *self.scored_by.values()))
         self.models.add((record.get("model"), (record.get("fingerprints") or {}).get("model")))
         self.humans.add(str(record.get("simulator")))
-        self.seeds.add(record.get("seed"))
+        end = record["finish"].split(":")[0]
+        self.ends[path][end] += 1
+        if end == "error":
+            self.errors[record["finish"][:120]] += 1
+        for status in environment.statuses(record):
+            self.statuses[status] += 1
+            if status.startswith("reference"):
+                self.failing[record["task_id"]] = True
 
 
 def task_digest(record):
@@ -689,77 +709,81 @@ def task_digest(record):
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def summarise(summary, tasks, args):
-    """What goes into metrics.json, of these tasks; how episodes ended is of all that the file has."""
-    rows = metrics_of(summary.domain)
-    sums = np.array([summary.sums[task] for task in tasks])
-    shares = [name for name, metric in rows.items() if metric.unit == "%"]
+def compare(runs, args):
+    """{name: {"metrics", "against", "difference", "cost", "notes"}} of {name: Run}; differences are against the first.
+
+    All numbers of a seed rest on the tasks that all runs with this seed have.
+    """
+    base_name, base = next(iter(runs.items()))
+    paths = ", ".join(str(path) for run in runs.values() for path in run.paths)
+    kinds = set().union(*(run.kinds for run in runs.values()))
+    if len(kinds) > 1:
+        die(f"{paths} cannot be compared: they are of {' and '.join(sorted(map(str, kinds)))}; score both alike")
+    all_tasks = dict.fromkeys(task for run in runs.values() for task in run.sums)
+    common = [task for task in all_tasks
+              if all(task in run.sums for run in runs.values() if task[0] in run.seeds)]
+    result = {}
+    for name, run in runs.items():
+        tasks = [task for task in common if task in run.sums]
+        if not tasks:
+            die(f"{paths} have no task in common (same name, request, reference and tests)")
+        shared = [task for task in tasks if task in base.sums]
+        is_compared = name != base_name and shared
+        metrics = summarise(run, tasks, args)
+        result[name] = {
+            "metrics": metrics,
+            "against": base_name if is_compared else None,
+            "difference": paired_difference(run, base, shared, args) if is_compared else None,
+            "cost": cost_of(run),
+            "notes": notes(run, metrics),
+        }
+        said = result[name]["notes"]
+        if len(tasks) < len(run.sums):
+            few = "WARNING: " if len(tasks) < len(run.sums) / 2 else ""
+            said.append(f"{few}columns and differences rest on the {len(tasks):,} tasks that all runs have, of "
+                        f"{len(run.sums):,} in {metrics['in']}")
+        if run.humans != base.humans:
+            said.append(f"WARNING: the human is {' and '.join(sorted(run.humans))}; in {base_name} it is "
+                        f"{' and '.join(sorted(base.humans))}")
+        missing = {seed for seed, _ in common} - {seed for seed, _ in tasks}
+        if missing:
+            said.append(f"WARNING: no seed {', '.join(map(str, sorted(missing)))} here; differences are over what both "
+                        "have")
+    return result
+
+
+def summarise(run, tasks, args):
+    """What goes into metrics.json, of these tasks; how episodes ended is of all that the files have."""
+    rows = {task: run.sums[task] for task in tasks}
+    ends = sum(run.ends.values(), Counter())
     return {
-        "in": summary.path,
-        "domain": summary.domain,
+        "in": ", ".join(map(str, run.paths)),
+        "domain": run.domain,
+        "seeds": sorted({seed for seed, _ in tasks}) if run.has_seeds else None,
         "tasks": len(tasks),
-        "samples": sum(len(summary.rewards[task]) for task in tasks),
-        **summary.scored_by,
-        **dict.fromkeys(summary.not_known),    # null, unless other records say it
-        **intervals(sums, args.resamples, args.seed, rows, shares),
-        "finish": dict(summary.ends.most_common()),
-        "errors": dict(summary.errors.most_common(10)),
-        "statuses": dict(summary.statuses.most_common()),
-        "references_failing": len(summary.failing),
-        "references_failing_first": list(summary.failing)[:10],
-        "interval": "95%, percentile bootstrap over tasks; near 0 and 1 Wilson's",
+        "samples": sum(len(run.rewards[task]) for task in tasks),
+        **run.scored_by,
+        **dict.fromkeys(run.not_known),    # null, unless other records say it
+        **estimate(rows, units_of(run.domain), args),
+        "finish": dict(ends.most_common()),
+        "errors": dict(run.errors.most_common(10)),
+        "statuses": dict(run.statuses.most_common()),
+        "references_failing": len(run.failing),
+        "references_failing_first": list(run.failing)[:10],
         "resamples": args.resamples,
         "bootstrap_seed": args.seed,
     }
 
 
-def compare(summaries, args):
-    """{name: {"metrics", "against", "difference", "cost", "notes"}}; differences are against the first run.
-
-    All numbers rest on the tasks that all runs have.
-    """
-    base_name, base = next(iter(summaries.items()))
-    for summary in summaries.values():
-        check_comparable(summary, base)
-    tasks = [task for task in base.sums if all(task in summary.sums for summary in summaries.values())]
-    if not tasks:
-        paths = ", ".join(summary.path for summary in summaries.values())
-        die(f"{paths} have no task in common (same name, request, reference and tests)")
-    result = {}
-    for name, summary in summaries.items():
-        metrics = summarise(summary, tasks, args)
-        is_base = name == base_name
-        result[name] = {
-            "metrics": metrics,
-            "against": None if is_base else base_name,
-            "difference": None if is_base else paired_difference(summary, base, tasks, args.resamples, args.seed),
-            "cost": cost_of(summary),
-            "notes": notes(summary, metrics),
-        }
-        if len(tasks) < len(summary.sums):
-            few = "WARNING: " if len(tasks) < len(summary.sums) / 2 else ""
-            result[name]["notes"].append(f"{few}columns and differences rest on the {len(tasks):,} tasks that all runs "
-                                         f"have, of {len(summary.sums):,} in {summary.path}")
-        if summary.humans != base.humans:
-            result[name]["notes"].append(f"WARNING: the human is {' and '.join(sorted(summary.humans))}; in "
-                                         f"{base_name} it is {' and '.join(sorted(base.humans))}")
-    return result
-
-
-def check_comparable(summary, base):
-    kind = (summary.domain, *summary.scored_by.values())
-    base_kind = (base.domain, *base.scored_by.values())
-    if kind != base_kind:
-        die(f"{summary.path}, {kind}, and {base.path}, {base_kind}, cannot be compared; score both alike")
-
-
-def cost_of(summary):
-    """What went into the model that played, as its trainer counted it; {} if that is not known."""
-    (model, made), *others = summary.models
-    cost = Path(str(model)) / "cost.json"
-    if others or not cost.is_file() or made not in (None, model, fingerprint(model)):    # or it was trained anew
-        return {}
-    return json.loads(cost.read_text())
+def cost_of(run):
+    """What went into the models that played, as their trainers counted it; the mean if the seeds have several."""
+    costs = []
+    for model, made in run.models:
+        path = Path(str(model)) / "cost.json"
+        is_known = path.is_file() and made in (None, model, fingerprint(model))    # else it was trained anew
+        costs.append(json.loads(path.read_text()) if is_known else {})
+    names = [name for name in COSTS if all(name in cost for cost in costs)]
+    return {name: sum(cost[name] for cost in costs) / len(costs) for name in names}
 
 
 def shares(counts):
@@ -768,127 +792,30 @@ def shares(counts):
     return ", ".join(texts)
 
 
-def notes(summary, metrics):
+def notes(run, metrics):
     """What the numbers of a run rest on, as sentences."""
-    said = [f"episodes of {summary.path} ended: {shares(metrics['finish'])}"]
+    said = []
+    if run.has_seeds:
+        for name, metric in metrics_of(run.domain).items():
+            if metric.compared and name in metrics:
+                values = [show(value, metric.unit) for value in metrics[name]["values"]]
+                said.append(f"{metric.heading}, seeds {', '.join(map(str, metrics['seeds']))}: {', '.join(values)}")
+    for path, ends in run.ends.items():
+        said.append(f"episodes of {path} ended: {shares(dict(ends.most_common()))}")
     for error, count in metrics["errors"].items():
         said.append(f"{count:,} x {error}")
     if metrics["statuses"]:
-        said.append(f"{summary.environment.counts}: {shares(metrics['statuses'])}")
+        said.append(f"{ENVIRONMENTS[run.domain].counts}: {shares(metrics['statuses'])}")
     if "encoder" in metrics:
         said.append('encoder: {encoder}; the reward is the cosine of the view "{view}"'.format(**metrics))
-    if metrics["references_failing"]:
+    if run.failing:
         first = ", ".join(map(str, metrics["references_failing_first"][:3]))
-        said.append(f"WARNING: {metrics['references_failing']:,} tasks whose reference does not run (first: {first}); "
-                    "no answer can score there")
-    return said
-
-
-def compare_seeds(runs, args):
-    """compare() for several files a name: {name: [Summary]} -> {name: {..., "seeds": {seed: compare()'s result}}}.
-
-    A name may lack seeds: its numbers are over those that it has, its differences over those that the first one has
-    too, and a warning says so.
-    """
-    by_seed = defaultdict(dict)    # seed -> {name: Summary}
-    for name, run in runs.items():
-        for seed, summary in zip(seeds_of(name, run), run):
-            by_seed[seed][name] = summary
-    base = next(iter(runs))
-    results = {name: {} for name in runs}
-    for seed, summaries in sorted(by_seed.items()):
-        groups = [summaries]
-        if base not in summaries:    # nothing to compare with
-            groups = [{name: summary} for name, summary in summaries.items()]
-        for group in groups:
-            for name, result in compare(group, args).items():
-                results[name][seed] = result
-    means = {name: mean_over_seeds(seeds) for name, seeds in results.items()}
-    for name, result in means.items():
-        models = [made for summary in runs[name] for _, made in summary.models if made]
-        missing = [str(seed) for seed in sorted(by_seed) if seed not in result["seeds"]]
-        if len(set(models)) < len(models):
-            result["notes"].append("WARNING: some of these files are of one and the same model: what differs is the "
-                                   "seed of its sampling, not the training run")
-        if missing:
-            result["notes"].append(f"WARNING: no seed {', '.join(missing)} here; differences are over what both have")
-    return means
-
-
-def seeds_of(name, run):
-    """The one seed that the records of each file name."""
-    seeds = [seed for summary in run for seed in summary.seeds]
-    if None in seeds or len(seeds) != len(run) or len(set(seeds)) < len(seeds):
-        found = "; ".join(f"{summary.path}: {', '.join(map(str, summary.seeds))}" for summary in run)
-        die(f"each file of {name!r} must name one seed in its records (rollout.py --seed writes it), and no two "
-            f"the same one; found {found}")
-    return seeds
-
-
-def mean_over_seeds(seeds):
-    """One run's result over its seeds {seed: result}, in the shape of compare()'s, with "seeds" added."""
-    runs = list(seeds.values())
-    compared = [run for run in runs if run["against"]]
-    of_runs = [run["metrics"] for run in runs]
-    of_pairs = [run["difference"] for run in compared]
-    metrics = {
-        "domain": of_runs[0]["domain"],
-        "tasks": of_runs[0]["tasks"],
-        "samples": sum(one["samples"] for one in of_runs),
-        "finish": added_up(one["finish"] for one in of_runs),
-        "errors": added_up(one["errors"] for one in of_runs),
-    }
-    difference = {}
-    for name, metric in metrics_of(metrics["domain"]).items():
-        is_share = bool(metric.unit)
-        if any(name in one for one in of_runs):
-            metrics[name] = mean_of(name, of_runs, *((0, 1) if is_share else ()))
-        if mean := mean_of(name, of_pairs, *((-1, 1) if is_share else ())):
-            difference[name] = mean
-    if win_rate := mean_of("win_rate", of_pairs, 0, 1):
-        difference["win_rate"] = win_rate
-    cost = {}
-    for name in COSTS:
-        if all(name in run["cost"] for run in runs):
-            cost[name] = sum(run["cost"][name] for run in runs) / len(runs)
-    return {
-        "metrics": metrics,
-        "against": compared[0]["against"] if compared else None,
-        "difference": difference,
-        "cost": cost,
-        "notes": notes_over_seeds(seeds, metrics),
-        "seeds": seeds,
-    }
-
-
-def added_up(counts):
-    return dict(sum(map(Counter, counts), Counter()).most_common())
-
-
-def mean_of(name, results, least=-math.inf, most=math.inf):
-    """The mean of a metric over the seeds' results; None unless all of them have it."""
-    found = [result.get(name) for result in results]
-    if not found or not all(found):
-        return None
-    return over_seeds([one["value"] for one in found], least, most)
-
-
-def notes_over_seeds(seeds, metrics):
-    said = []
-    for name, metric in metrics_of(metrics["domain"]).items():
-        if metric.compared and metrics.get(name):
-            values = [show(value, metric.unit) for value in metrics[name]["values"]]
-            said.append(f"{metric.heading}, seeds {', '.join(map(str, seeds))}: {', '.join(values)}")
-    said.append(f"episodes of all seeds ended: {shares(metrics['finish'])}")
-    for seed, run in seeds.items():
-        errors = run["metrics"]["errors"]
-        if errors:
-            said.append(f"WARNING: seed {seed}, {run['notes'][0]}")
-        for error, count in errors.items():
-            said.append(f"seed {seed}: {count:,} x {error}")
-        for note in run["notes"]:
-            if note.startswith("WARNING"):
-                said.append(f"seed {seed}: {note}")
+        said.append(f"WARNING: {len(run.failing):,} tasks whose reference does not run (first: {first}); no answer can "
+                    "score there")
+    made = {digest for _, digest in run.models}
+    if None not in made and len(made) < len(run.seeds):
+        said.append("WARNING: some of these files are of one and the same model: what differs is the seed of its "
+                    "sampling, not the training run")
     return said
 
 
@@ -942,17 +869,18 @@ def table(result):
     for name in COSTS:
         costs = [f"{run['cost'][name]:,.0f}" if name in run["cost"] else "" for run in runs]
         rows.append((f"cost: {name.replace('_', ' ')}", *costs))
-    rows = [texts for texts in rows if any(texts[1:])]
+    rows = [(heading, *texts) for heading, *texts in rows if any(texts)]
     return [("", *result), *rows]
 
 
 def size_of(run):
     """Number of tasks, and of samples of each; of several seeds that of one."""
-    tasks, samples = run["metrics"]["tasks"], run["metrics"]["samples"]
-    if "seeds" not in run:
-        return f"{tasks:,} x {samples / tasks:.3g}"
-    seeds = len(run["seeds"])
-    return f"{seeds} seeds: {tasks:,} x {samples / tasks / seeds:.3g}"
+    metrics = run["metrics"]
+    tasks, samples = metrics["tasks"], metrics["samples"] / metrics["tasks"]
+    if metrics["seeds"] is None:
+        return f"{tasks:,} x {samples:.3g}"
+    seeds = len(metrics["seeds"])
+    return f"{seeds} seeds: {tasks / seeds:,.0f} x {samples:.3g}"
 
 
 def markdown(rows):
@@ -979,10 +907,10 @@ def printable(text):
 TEMPLATE = Path(__file__).with_name("report.html")
 
 
-def write_report(path, summaries, result, args):
-    """The table and dialogues of the scored files that were summarised {name: Summary}, as one HTML file."""
-    total = sum(len(rewards) for summary in summaries.values() for rewards in summary.rewards.values())
-    names = list(dict.fromkeys(task for summary in summaries.values() for task in summary.sums))
+def write_report(path, runs, result, args):
+    """The table and some dialogues of runs {name: Run}, of one file each, as one HTML file."""
+    total = sum(len(rewards) for run in runs.values() for rewards in run.rewards.values())
+    names = list(dict.fromkeys(digest for run in runs.values() for _, digest in run.sums))
     names = names[:max(1, args.report_limit * len(names) // total)]
     tasks = {name: {"episodes": []} for name in names}
     pages = {}    # page -> place of its picture among the pictures
@@ -997,14 +925,14 @@ def write_report(path, summaries, result, args):
         task["episodes"].append(episode(name, record, pages))
         return True
 
-    for name, summary in summaries.items():
-        added = read(summary.path, "scored", summary.domain, each=functools.partial(add, name))
-        wanted = sum(len(summary.rewards.get(task, ())) for task in tasks)
+    for name, run in runs.items():
+        added = read(run.paths[0], "scored", run.domain, each=functools.partial(add, name))
+        wanted = sum(len(run.rewards.get((None, task), ())) for task in tasks)
         while wanted:    # they come first: the rest is not read
             wanted -= next(added)
     count = sum(len(task["episodes"]) for task in tasks.values())
     data = {
-        "runs": list(summaries),
+        "runs": list(runs),
         "table": table(result),
         "total": total,
         "notes": {name: run["notes"] for name, run in result.items()},
@@ -1029,9 +957,6 @@ def fill_template(data):
 def episode(name, record, pages):
     """One scored record as the report's script shows it; pages that it shows are added to `pages` {page: place}."""
     has_pages = ENVIRONMENTS[record["domain"]].pages
-    more = [f"{view} {value:.3f}" for view, value in (record.get("cosine") or {}).items()]
-    if "reward_released" in record:
-        more.append(f"released evaluator {record['reward_released']:.2f}")
     facts = [("good" if told else "bad", f"{'' if told else 'never '}told: {fact.get('detail', '?')}", fact["reply"])
              for fact, told in facts_told(record) or ()]
     calls = record["task"].get("test_cases") or {}
@@ -1041,19 +966,16 @@ def episode(name, record, pages):
         "run": name,
         "sample": record["sample"],
         "reward": record["reward"],
-        "result": ENVIRONMENTS[record["domain"]].grade(record),
         "finish": record["finish"],
-        "more": more,
         "turns": [shown_turn(turn, pages if has_pages else None) for turn in record["dialogue_history"]],
-        "lines": lines_side_by_side(record),
         "lists": {"Hidden details": facts, "Tests": tests},
+        "changes": changed_lines(record),
     }
 
 
 def shown_turn(turn, pages):
     """A message as the report's script shows it; pages: None if replies hold none."""
-    text, mark, code = turn["content"].partition(ANSWER_MARK)
-    shown = {"agent": turn["role"] == "assistant", "text": text + mark, "code": code.strip()}
+    shown = {"agent": turn["role"] == "assistant", "text": turn["content"]}
     if not shown["agent"]:
         return shown
     output, advantage = (turn.get("output") or "").strip(), turn.get("advantage")
@@ -1068,22 +990,16 @@ def shown_turn(turn, pages):
     return shown
 
 
-def lines_side_by_side(record):
-    """[(are they equal?, line of the reference or None, line of the answer or None)]."""
-    def lines_of(source):
-        return [line.rstrip() for line in source.strip("\n").split("\n")][:400]
-
-    reference = lines_of(record["task"]["ground_truth"])
-    answer = lines_of(extract_code(record["answer"] or "", called_names(record["task"])))
-    rows = []
-    for kind, a, b, c, d in difflib.SequenceMatcher(None, reference, answer, autojunk=False).get_opcodes():
-        for pair in itertools.zip_longest(reference[a:b], answer[c:d]):
-            rows.append((kind == "equal", *pair))
-    return rows
+def changed_lines(record):
+    """Reference and answer as the lines of one text, each behind "-" (the reference alone), "+" (the answer) or " "."""
+    reference = record["task"]["ground_truth"].strip().splitlines()
+    answer = extract_code(record["answer"] or "", called_names(record["task"])).splitlines()
+    changes = difflib.unified_diff(reference, answer, n=1_000_000, lineterm="")
+    return list(changes)[3:] or [f" {line}" for line in reference]    # without three lines of heading
 
 
 def small_pictures(pages, workers):
-    """Yield an address with the picture of each page, 360 pixels wide and cut at three screens; None if it broke."""
+    """Yield an address with the picture of each page, 360 pixels wide; None if it broke."""
     if not pages:
         return
     from PIL import Image
@@ -1097,9 +1013,9 @@ def small_pictures(pages, workers):
             if found.status != "ok":
                 yield None
                 continue
-            image = Image.fromarray(found.rgb[:3 * 1280])
-            image = image.resize((360, max(1, round(image.height * 360 / image.width))), Image.Resampling.BOX)
-            image.save(data := io.BytesIO(), "WEBP", quality=55, method=4)
+            image = Image.fromarray(found.rgb)
+            image.thumbnail((360, image.height))
+            image.save(data := io.BytesIO(), "WEBP")
             yield "data:image/webp;base64," + base64.b64encode(data.getvalue()).decode()
 
 
@@ -1122,9 +1038,9 @@ def parse_args():
     add("--workers", type=count, default=len(cores(0)) if cores else os.cpu_count(),
         help="programs, or browsers, at work at the same time (default: one per core)")
     # how to score programs
-    add("--mode", choices=["module", "released", "both"], default="module",
-        help="module: the program runs as a module; released: by the rules of the evaluator released with the paper; "
-             "both: the two side by side (default: module)")
+    add("--mode", choices=["module", "released"], default="module",
+        help="module: the program runs as a module; released: by the rules of the evaluator released with the paper "
+             "(default: module)")
     add("--call-timeout", type=seconds, default=1.0, help="seconds that one call may take (default: 1.0)")
     add("--program-timeout", type=seconds, default=5.0,
         help="seconds that all calls of a program may take (default: 5.0)")
@@ -1169,7 +1085,7 @@ def named_files(pair):
 
 def files_of(path):
     """The file, or the files of a pattern in the order of their names."""
-    return [Path(path)] if Path(path).is_file() else sorted(map(Path, glob.glob(path))) or [Path(path)]
+    return sorted(map(Path, glob.glob(path))) or [Path(path)]
 
 
 def write_json(path, value):
@@ -1180,18 +1096,26 @@ def write_json(path, value):
 
 def main():
     args = parse_args()
-    if not args.compare:
+    if args.compare:
+        files = dict(args.compare)
+    else:
         args.input = args.input or Path("runs") / args.run_name / f"{args.split}.trajectories.jsonl"
-        stem = args.input.name.removesuffix(".jsonl").removesuffix(".trajectories")
-        args.out = args.out or args.input.parent / f"{stem}.scored.jsonl"
-    files = dict(args.compare or [(stem, [args.out])])
-    several = any(len(paths) > 1 for paths in files.values())
-    check_outputs(args, files, several)
+        name = args.input.name.removesuffix(".jsonl").removesuffix(".trajectories")
+        args.out = args.out or args.input.parent / f"{name}.scored.jsonl"
+        files = {name: [args.out]}
+    has_seeds = any(len(paths) > 1 for paths in files.values())
+    if args.report and has_seeds:
+        die("--report shows one run a name: give it one file for each")
+    inputs = [TEMPLATE, *itertools.chain(*files.values()), *([args.input] if args.input else [])]
+    for path, suffix in ((args.report, ".html"), (args.json, ".json")):
+        if path and path.suffix != suffix:    # a mistyped name replaces no other file
+            die(f"{path} must end in {suffix}")
+        if path:
+            check_path(path, inputs)
     if args.input:
         score(args)
-    runs = {name: [Summary(path, args) for path in paths] for name, paths in files.items()}
-    summaries = {name: run[0] for name, run in runs.items()}
-    result = compare_seeds(runs, args) if several else compare(summaries, args)
+    runs = {name: Run(paths, has_seeds, args) for name, paths in files.items()}
+    result = compare(runs, args)
     print(markdown(table(result)))
     for name, run in result.items():
         for note in run["notes"]:
@@ -1199,27 +1123,10 @@ def main():
     if args.json:
         write_json(args.json, result)
     if args.input:
-        name = args.out.name.removesuffix(".jsonl").removesuffix(".scored")
-        write_json(args.out.with_name(f"{name}.metrics.json"), result[stem]["metrics"])
+        stem = args.out.name.removesuffix(".jsonl").removesuffix(".scored")
+        write_json(args.out.with_name(f"{stem}.metrics.json"), result[name]["metrics"])
     if args.report:
-        write_report(args.report, summaries, result, args)
-
-
-def check_outputs(args, files, several):
-    """Stop before any work if --json or --report cannot be written."""
-    inputs = [TEMPLATE, *itertools.chain(*files.values())]
-    if args.input:
-        inputs.append(args.input)
-    if args.report and not TEMPLATE.is_file():
-        die(f"{TEMPLATE}: the report's template, which belongs beside evaluate.py, is missing")
-    if args.report and several:
-        die("--report shows one run a name: give it one file for each")
-    for path, suffix in ((args.report, ".html"), (args.json, ".json")):
-        if path is None:
-            continue
-        if path.suffix != suffix or path.name.endswith(".metrics.json"):    # a mistyped name replaces no other file
-            die(f"{path} must end in {suffix}, and not in .metrics.json")
-        check_path(path, inputs)
+        write_report(args.report, runs, result, args)
 
 
 if __name__ == "__main__":

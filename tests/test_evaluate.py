@@ -190,7 +190,7 @@ def test_another_environment_is_one_row(tmp_path, monkeypatch, capsys):
     said = capsys.readouterr().out
     assert re.search(r"success +\| 50.0% \[", said) and re.search(r"reward +\| 50.0% \[", said)
     data = data_of(tmp_path / "a.html")
-    assert len(data["tasks"]) == 4 and data["tasks"][0]["episodes"][0]["result"] == ["solved", "good"]
+    assert len(data["tasks"]) == 4 and [task["episodes"][0]["reward"] for task in data["tasks"]] == [1, 0, 1, 0]
 
 
 def test_a_reference_that_fails_its_own_tests_is_counted(tmp_path):
@@ -273,20 +273,19 @@ def test_hostile_text_is_no_program_and_stops_nothing():
         assert time.monotonic() - began < 5, text[:9]
 
 
-def test_both_modes_are_printed_side_by_side(tmp_path):
+def test_the_two_modes_score_alike_but_for_the_released_evaluators_rules_and_are_not_compared(tmp_path):
     # the released evaluator: NameError
     helper = "def twice(x):\n    return 2 * x\n\ndef double(x):\n    return twice(x)\n"
     source = write(tmp_path / "a.trajectories.jsonl", [trajectory(0, helper), trajectory(1, RIGHT)])
-    done = run(tmp_path, "--in", source, "--mode", "both")
+    done = run(tmp_path, "--in", source)
     first, second = read(tmp_path / "a.scored.jsonl")
-    assert first["reward"] == 1.0 and first["reward_released"] == 0.0
-    assert set(first["tests"].values()) == {"passed"} and set(first["tests_released"].values()) == {"error: NameError"}
-    assert second["reward"] == second["reward_released"] == 1.0
-    run(tmp_path, "--in", source, "--mode", "released", "--out", "b.scored.jsonl")
+    assert first["reward"] == second["reward"] == 1.0 and set(first["tests"].values()) == {"passed"}
+    released = run(tmp_path, "--in", source, "--mode", "released", "--out", "b.scored.jsonl")
+    first, second = read(tmp_path / "b.scored.jsonl")
+    assert first["reward"] == 0.0 and set(first["tests"].values()) == {"error: NameError"} and second["reward"] == 1.0
     refused = run(tmp_path, "--compare", "a=a.scored.jsonl", "b=b.scored.jsonl", code=2).stderr
     assert "'released'" in refused and "score both alike" in refused
-    assert (re.search(r"success +\| 100.0%", done.stdout)
-            and re.search(r"success \(released evaluator\) +\| 50.0%", done.stdout))
+    assert re.search(r"success +\| 100.0%", done.stdout) and re.search(r"success +\| 50.0%", released.stdout)
 
 
 def test_the_released_evaluator_gets_the_answer_as_it_stands_and_the_module_its_program(monkeypatch):
@@ -306,12 +305,14 @@ def test_the_released_evaluator_gets_the_answer_as_it_stands_and_the_module_its_
                 yield key, dict.fromkeys(task["test_cases"], "passed")
 
     monkeypatch.setattr(evaluate, "Sandbox", Box)
-    args = argparse.Namespace(mode="both", workers=1, memory_mb=1, call_timeout=1, program_timeout=1, numpy=False,
-                              unsafe=False)
     answer = f"Here:\n```python\n{RIGHT}```\nDone."
-    scored = list(evaluate.score_programs([trajectory(0, answer), trajectory(1, None)], args))
-    assert asked[:2] == [("module", RIGHT.strip()), ("released", answer)]
-    assert [record["reward_released"] for record in scored] == [1.0, 0.0], "no answer passes nothing"
+    for mode, program in (("module", RIGHT.strip()), ("released", answer)):
+        args = argparse.Namespace(mode=mode, workers=1, memory_mb=1, call_timeout=1, program_timeout=1, numpy=False,
+                                  unsafe=False)
+        scored = list(evaluate.score_programs([trajectory(0, answer), trajectory(1, None)], args))
+        assert asked[0] == (mode, program)
+        assert [record["reward"] for record in scored] == [1.0, 0.0], "no answer passes nothing"
+        asked.clear()
 
 
 def test_released_trajectories_are_read_as_they_are(tmp_path):
@@ -423,14 +424,18 @@ def test_cosines_of_different_views_or_encoders_are_not_compared(designs):
 
 
 def summary(values, samples=1, tasks=None):
-    """What is compared of a Summary, for tasks with the given numbers of successes out of `samples`."""
-    names = tasks or [f"t{number}" for number in range(len(values))]
+    """What is compared of a Run of one file, for tasks with the given numbers of successes out of `samples`."""
+    names = [(None, name) for name in tasks or range(len(values))]
     rows = list(evaluate.metrics_of("backend"))
     sums = np.zeros((len(values), 2 * len(rows)))
     place = 2 * rows.index("success")
     sums[:, place], sums[:, place + 1] = values, samples
-    return types.SimpleNamespace(path="x", domain="backend", sums=dict(zip(names, sums)),
+    return types.SimpleNamespace(domain="backend", sums=dict(zip(names, sums)),
                                  rewards={name: [0.0] for name in names})
+
+
+def paired_difference(run, base, tasks, resamples):
+    return evaluate.paired_difference(run, base, tasks, argparse.Namespace(resamples=resamples, seed=0))["success"]
 
 
 def interval(values, resamples=10_000, samples=1):
@@ -470,11 +475,11 @@ def test_the_difference_is_paired():
     rng = np.random.default_rng(0)
     base = (rng.random(500) < 0.4).astype(float)
     better = np.maximum(base, rng.random(500) < 0.1)  # the same tasks, some more solved
-    difference = evaluate.paired_difference(summary(better), summary(base), summary(base).sums, 5000, seed=0)["success"]
+    difference = paired_difference(summary(better), summary(base), summary(base).sums, 5000)
     assert difference["value"] == pytest.approx(better.mean() - base.mean()) and difference["low"] > 0
     apart = [width(interval(values, 5000)) for values in (base, better)]
     assert width(difference) < 0.7 * np.hypot(*apart), "the difficulty of the tasks must cancel"
-    same = evaluate.paired_difference(summary(base), summary(base), summary(base).sums, 500, seed=0)["success"]
+    same = paired_difference(summary(base), summary(base), summary(base).sums, 500)
     assert (same["value"], same["low"], same["high"]) == (0, 0, 0)
 
 
@@ -493,8 +498,8 @@ def test_intervals_of_shares_near_0_and_1_cover():
 
 def test_the_difference_uses_the_common_tasks_in_whatever_order():
     run_a, run_b = summary([1, 0, 1], tasks=["a", "b", "c"]), summary([0, 1, 1], tasks=["x", "c", "a"])
-    difference = evaluate.paired_difference(run_a, run_b, ["a", "c"], 500, seed=0)
-    assert difference["tasks"] == 2 and difference["success"]["value"] == 0 == width(difference["success"])
+    difference = paired_difference(run_a, run_b, [(None, "a"), (None, "c")], 500)
+    assert difference["value"] == 0 == width(difference)
 
 
 def scored_file(path, *records):
@@ -570,9 +575,9 @@ def test_several_seeds_do_not_hide_how_episodes_ended(tmp_path):
     records = [json.loads(line) | {"finish": "error: no server"} for line in open(tmp_path / "base.1.jsonl")]
     write(tmp_path / "base.1.jsonl", records)
     said = run(tmp_path, *command).stdout
-    assert "base: episodes of all seeds ended: answered 2 (50.0%), error 2 (50.0%)" in said
-    assert "WARNING: seed 1, episodes of base.1.jsonl ended: error 2 (100.0%)" in said
-    assert "seed 1: 2 x error: no server" in said and "WARNING: seed 0" not in said
+    assert "base: episodes of base.0.jsonl ended: answered 2 (100.0%)" in said
+    assert "base: episodes of base.1.jsonl ended: error 2 (100.0%)" in said and "base: 2 x error: no server" in said
+    assert re.search(r"failed by an error +\| 50.0%", said)
 
 
 def test_runs_with_other_humans_get_a_note(tmp_path):
@@ -603,10 +608,11 @@ def test_seeds_are_paired_by_the_seed_that_the_records_name(tmp_path):
     (tmp_path / "base.1.jsonl").rename(tmp_path / "other")
     (tmp_path / "base.9.jsonl").write_bytes((tmp_path / "base.0.jsonl").read_bytes())
     refused = run(tmp_path, *command, code=2).stderr
-    assert "base.0.jsonl: 0; base.9.jsonl: 0" in refused and "no two the" in refused
+    assert "base.9.jsonl, line 1: found seed 0, as in base.0.jsonl" in refused and "a seed of its own" in refused
     nameless = json.loads((tmp_path / "base.0.jsonl").read_text().splitlines()[0]) | {"seed": None}
     write(tmp_path / "base.9.jsonl", [nameless])
-    assert "must name one seed" in run(tmp_path, *command, code=2).stderr
+    refused = run(tmp_path, *command, code=2).stderr
+    assert "base.9.jsonl, line 1: found seed None" in refused and "a seed of its own" in refused
 
 
 def test_a_name_that_lacks_a_seed_is_compared_on_the_others_and_says_so(tmp_path):
@@ -645,14 +651,12 @@ def test_the_cost_of_a_run_stands_beside_its_success(tmp_path):
     assert "1,234,567" not in run(tmp_path, "--compare", "a=a.jsonl", "b=b.jsonl").stdout, "the folder was trained anew"
 
 
-@pytest.mark.parametrize("flags, message", [
-    (["--report", "r.html"], "the key 'answer' is missing"), (["--json", "x.metrics.json"], "not in .metrics.json")])
-def test_what_cannot_be_shown_is_one_sentence(tmp_path, flags, message):
+def test_what_cannot_be_shown_is_one_sentence(tmp_path):
     scored_file(tmp_path / "a.jsonl", trajectory(0, RIGHT))
     record = json.loads((tmp_path / "a.jsonl").read_text())
     write(tmp_path / "a.jsonl", [{name: value for name, value in record.items() if name != "answer"}])
-    refused = run(tmp_path, "--compare", "a=a.jsonl", *flags, code=2).stderr
-    assert message in refused and "Traceback" not in refused
+    refused = run(tmp_path, "--compare", "a=a.jsonl", "--report", "r.html", code=2).stderr
+    assert "the key 'answer' is missing" in refused and "Traceback" not in refused
 
 
 def test_an_episode_counts_once(tmp_path):
@@ -820,9 +824,11 @@ def test_the_report_shows_dialogue_answer_reference_and_tests(scored, browser):
                      "told: factor", "error: the server is gone", "0.50 partly solved", "33.3% [", "1.00 solved"):
         assert expected in text, expected
     half = page.locator("details.episode", has_text="0.50 partly solved")
-    marked = {kind: [text.strip() for text in half.locator(f"td.{kind}").all_inner_texts() if text.strip()]
+    marked = {kind: [text[1:].strip() for text in half.locator(f"pre .{kind}").all_inner_texts() if text[1:].strip()]
               for kind in ("bad", "good")}    # lines that differ
     assert marked == {"bad": ["return 2 * x", "NUMBER = 1"], "good": ["return 2 * x if x < 5 else 0"]}
+    same = page.locator("details.episode", has_text="1.00 solved").first.locator("pre").inner_text()
+    assert "def double(x):" in same
 
 
 def test_the_report_is_filtered_by_run_result_and_words(tmp_path, browser):
