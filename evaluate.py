@@ -66,7 +66,7 @@ import numpy as np
 from tqdm import tqdm
 
 from records import (
-    ANSWER_MARK, COSTS, OUTPUT_MARK, Output, atomic_write, check_path, die, fingerprint, number, read, sign_of_end)
+    ANSWER_MARK, COSTS, Output, atomic_write, check_path, die, fingerprint, number, read, sign_of_end)
 from sandbox import Sandbox
 
 VIEWS = ("page", "centre")
@@ -366,6 +366,16 @@ def details_told(record):
     return [told for _, told in facts]
 
 
+def with_halves(name, metric):
+    """The rows of a metric: of all tasks, of those whose composition training has (seen), and of the others (new)."""
+    rows = {name: metric}
+    for half in ("seen", "new"):
+        rows[f"{name}_{half}"] = metric._replace(
+            heading=f"{metric.heading}, {half} tasks",
+            of_record=lambda r, half=half: metric.of_record(r) if r["task"].get("half") == half else [])
+    return rows
+
+
 METRICS = {  # of every environment. Name in metrics.json and --json: its row
     "details_told": Metric("hidden details told", "%", False, details_told),
     "answered": Metric("answered", "%", False, lambda r: r["finish"] == "answered"),
@@ -376,16 +386,17 @@ METRICS = {  # of every environment. Name in metrics.json and --json: its row
     "tokens_per_reply": Metric("tokens per reply", "", False, lambda r: (
         [len(turn["output_ids"]) for turn in replies(r) if turn.get("output_ids")])),
 }
+SUCCESS = with_halves("success", Metric("success", "%", True, lambda r: r["reward"] == 1))
 REWARD_METRICS = {
-    "success": Metric("success", "%", True, lambda r: r["reward"] == 1),
+    **SUCCESS,
     "reward": Metric("reward", "%", True, lambda r: r["reward"]),
 }
 PROGRAM_METRICS = {
-    "success": REWARD_METRICS["success"],
+    **SUCCESS,
     "tests_passed": Metric("tests passed", "%", True, lambda r: r["reward"]),
 }
 PAGE_METRICS = {
-    "cosine_page": Metric("cosine x 100, whole page", "x 100", True, lambda r: r["cosine"]["page"]),
+    **with_halves("cosine_page", Metric("cosine x 100, whole page", "x 100", True, lambda r: r["cosine"]["page"])),
     "cosine_centre": Metric("cosine x 100, centre", "x 100", True, lambda r: r["cosine"]["centre"]),
     "choices_right": Metric("choices right", "%", True, lambda r: list((r.get("choices") or {}).values())),
     "blank": Metric("blank pages", "%", False, lambda r: r["page"] == "blank"),
@@ -402,7 +413,6 @@ class Environment(NamedTuple):
     flags: tuple = ()                    # the flags that decide the rewards
     task_needs: dict = {}                # keys that a task must have to be scored: what each must be
     metrics: dict = REWARD_METRICS
-    headline: str = "success"            # the metric that counts as success
     scored_by: dict = {}                 # only runs that agree in these keys are compared: value where one is missing
     statuses: Callable = lambda record: list((record.get("tests") or {}).values())    # counted in the notes
     counts: str = "tests"                # what the statuses are of
@@ -422,7 +432,6 @@ ENVIRONMENTS = {
         score_pages,
         flags=("encoder", "view", "reward"),
         metrics=PAGE_METRICS,
-        headline="cosine_page",
         scored_by={"encoder": None, "view": None, "rewarded": "cosine"},
         statuses=lambda record: [record["page"]],
         counts="pages",
@@ -430,26 +439,11 @@ ENVIRONMENTS = {
         pages=True,
     ),
 }
-HALVES = ("seen", "new")    # tasks whose composition occurs in training, and tasks whose composition never does
 
 
-@functools.cache
 def metrics_of(domain):
-    """{name: Metric} of a domain; its headline stands there for each half of the tasks as well."""
-    environment, rows = ENVIRONMENTS[domain], {}
-    for name, metric in (environment.metrics | METRICS).items():
-        rows[name] = metric
-        if name == environment.headline:
-            for half in HALVES:
-                rows[f"{name}_{half}"] = of_half(metric, half)
-    return rows
-
-
-def of_half(metric, half):
-    def of_record(record):
-        return metric.of_record(record) if record["task"].get("half") == half else []
-
-    return metric._replace(heading=f"{metric.heading}, {half} tasks", of_record=of_record)
+    """{name: Metric} of a domain."""
+    return ENVIRONMENTS[domain].metrics | METRICS
 
 
 def units_of(domain):
@@ -542,11 +536,11 @@ def difference(measures):
 def win_share(ours, theirs):
     """Share of the pairs (a sample of ours, one of theirs) in which ours has the higher reward; a tie is half a win."""
     ours, theirs = np.array(ours)[:, None], np.array(theirs)[None, :]
-    wins = (ours > theirs) + 0.5 * (ours == theirs)
-    return float(wins.mean())
+    lead = np.sign(ours - theirs)    # (ours, theirs): 1, 0 or -1
+    return float(((1 + lead) / 2).mean())
 
 
-STUDENT = {  # degrees of freedom: the 97.5% quantile of Student's t; between two rows the smaller one's holds
+STUDENT = {  # degrees of freedom: the 97.5% quantile of Student's t; for a number in between, the next smaller one's
     4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262, 10: 2.228, 12: 2.179, 15: 2.131, 20: 2.086, 30: 2.042,
     60: 2.000}
 
@@ -554,7 +548,7 @@ STUDENT = {  # degrees of freedom: the 97.5% quantile of Student's t; between tw
 def over_seeds(values, least=-math.inf, most=math.inf):
     """{"value", "low", "high", "values"}: the mean of independent training runs and its 95% t interval.
 
-    values: one per seed; the interval is cut at `least` and `most`, what the metric can be. Below five seeds low and
+    values: one per seed. The interval is cut at `least` and `most`, the limits of the metric. Below five seeds low and
     high are None: Student's interval of so few says nothing (of 0% and 100% it is -585% to 685%).
     """
     mean = float(np.mean(values))
@@ -580,13 +574,12 @@ def estimate(rows, units, args, paired=False):
     if None in of_seed:
         shares = [name for name, unit in units.items() if unit == "%" and not paired]
         return intervals(np.array(of_seed[None]), args.resamples, args.seed, units, shares, measures)
-    values = np.array([measures(np.sum(rows, axis=0)) for _, rows in sorted(of_seed.items())])    # (seeds, M)
+    limits = (-1, 1) if paired else (0, 1)    # of what has a unit
+    values = np.array([measures(np.sum(of_seed[seed], axis=0)) for seed in sorted(of_seed)])    # (seeds, M)
     result = {}
-    for place, (name, unit) in enumerate(units.items()):
-        if np.isnan(values[:, place]).any():
-            continue
-        least, most = (-1 if paired else 0, 1) if unit else (-math.inf, math.inf)
-        result[name] = over_seeds(values[:, place].tolist(), least, most)
+    for (name, unit), of_name in zip(units.items(), values.T):
+        if not np.isnan(of_name).any():
+            result[name] = over_seeds(of_name.tolist(), *(limits if unit else ()))
     return result
 
 
@@ -601,7 +594,7 @@ def paired_difference(run, base, tasks, args):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Scoring (trajectories in, scored records out), and comparing what was scored
+# Scoring: trajectories in, scored records out
 
 
 def score(args):
@@ -623,7 +616,8 @@ def score(args):
     if len(out.done) == count:
         print(f"{args.out}: all {count:,} trajectories are scored already")
         return
-    scored = environment.score((record for record in trajectories() if out.key_of(record) not in out.done), args)
+    todo = (record for record in trajectories() if out.key_of(record) not in out.done)
+    scored = environment.score(todo, args)
     for record in tqdm(scored, total=count, initial=len(out.done), unit=" answers", desc="scoring", mininterval=0.5,
                        dynamic_ncols=True, delay=0.1):    # no progress bar before sandbox, encoder and browsers work
         out.write(record)
@@ -631,10 +625,10 @@ def score(args):
 
 
 def warn_of_unfinished_rollout(path, first, count):
-    """rollout.py writes its settings at the start and a sign at the end. Other programs' files have neither."""
-    from_rollout = (path.with_suffix(".settings.json").exists()
-                    and first.get("model") != "released" and "reward" not in first)
-    if from_rollout and not sign_of_end(path).exists():
+    """rollout.py writes settings beside its output at the start, and another file at the end."""
+    is_from_rollout = first.get("model") != "released" and "reward" not in first    # others write settings too
+    has_begun = path.with_suffix(".settings.json").exists()
+    if is_from_rollout and has_begun and not sign_of_end(path).exists():
         print(f"{path}: rollout.py has not finished it, and short episodes come first: these {count:,} are not a fair "
               "sample; the same rollout.py command continues")
 
@@ -645,6 +639,10 @@ def domain_of(path, kind, args):
     if domain not in ENVIRONMENTS:
         die(f"{path}, line 1: found domain {domain!r}, expected {' or '.join(ENVIRONMENTS)}")
     return domain
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Comparing what was scored
 
 
 class Run:
@@ -659,8 +657,8 @@ class Run:
         self.sums = {}                      # of each task: (2 M,), sum and number of the values of each of M metrics
         self.rewards = defaultdict(list)    # of each task: its samples' rewards
         self.not_known = set()              # metrics that some record does not say
-        self.scored_by, self.kinds = {}, set()    # runs are compared if these agree
         self.seeds = {}                     # of each seed: its file
+        self.kinds = []                     # how the records were scored: runs are compared if they agree in this
         self.models = set()                 # (name, fingerprint)
         self.humans = set()
         self.ends = defaultdict(Counter)    # of each file: how its episodes ended
@@ -677,7 +675,12 @@ class Run:
         if first != path or (self.has_seeds and seed is None):
             raise ValueError(f"found seed {seed}, as in {first}; each of several files must name a seed of its own "
                              "(rollout.py --seed writes it)")
-        task, sums = (seed, task_digest(record)), []
+        kind = {"domain": self.domain}
+        for key, missing in environment.scored_by.items():
+            kind[key] = record.get(key, missing)
+        if kind not in self.kinds:
+            self.kinds.append(kind)
+        sums = []
         for name, metric in metrics_of(self.domain).items():
             values = metric.of_record(record)
             if values is None:
@@ -686,10 +689,9 @@ class Run:
             if not isinstance(values, list):
                 values = [values]
             sums += [sum(values), len(values)]
+        task = seed, task_digest(record)
         self.sums[task] = self.sums.get(task, 0) + np.array(sums, float)
         self.rewards[task].append(record["reward"])
-        self.scored_by = {key: record.get(key, missing) for key, missing in environment.scored_by.items()}
-        self.kinds.add((self.domain, *self.scored_by.values()))
         self.models.add((record.get("model"), (record.get("fingerprints") or {}).get("model")))
         self.humans.add(str(record.get("simulator")))
         end = record["finish"].split(":")[0]
@@ -703,9 +705,9 @@ class Run:
 
 
 def task_digest(record):
-    """Names of tasks repeat over seeds: what is asked and what is expected belongs to a task's identity."""
-    keys = "problem_description", "ground_truth", "test_cases"
-    content = [record["task_id"], *(record["task"].get(key) for key in keys)]
+    """A task's identity: names repeat over seeds, so what is asked and what is expected belong to it."""
+    task = record["task"]
+    content = [record["task_id"], task.get("problem_description"), task.get("ground_truth"), task.get("test_cases")]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -716,9 +718,10 @@ def compare(runs, args):
     """
     base_name, base = next(iter(runs.items()))
     paths = ", ".join(str(path) for run in runs.values() for path in run.paths)
-    kinds = set().union(*(run.kinds for run in runs.values()))
-    if len(kinds) > 1:
-        die(f"{paths} cannot be compared: they are of {' and '.join(sorted(map(str, kinds)))}; score both alike")
+    kind, *others = [kind for run in runs.values() for kind in run.kinds]
+    for other in others:
+        if other != kind:
+            die(f"{paths} cannot be compared: found {kind} and {other}; score both alike")
     all_tasks = dict.fromkeys(task for run in runs.values() for task in run.sums)
     common = [task for task in all_tasks
               if all(task in run.sums for run in runs.values() if task[0] in run.seeds)]
@@ -730,14 +733,7 @@ def compare(runs, args):
         shared = [task for task in tasks if task in base.sums]
         is_compared = name != base_name and shared
         metrics = summarise(run, tasks, args)
-        result[name] = {
-            "metrics": metrics,
-            "against": base_name if is_compared else None,
-            "difference": paired_difference(run, base, shared, args) if is_compared else None,
-            "cost": cost_of(run),
-            "notes": notes(run, metrics),
-        }
-        said = result[name]["notes"]
+        said = notes(run, metrics)
         if len(tasks) < len(run.sums):
             few = "WARNING: " if len(tasks) < len(run.sums) / 2 else ""
             said.append(f"{few}columns and differences rest on the {len(tasks):,} tasks that all runs have, of "
@@ -745,10 +741,16 @@ def compare(runs, args):
         if run.humans != base.humans:
             said.append(f"WARNING: the human is {' and '.join(sorted(run.humans))}; in {base_name} it is "
                         f"{' and '.join(sorted(base.humans))}")
-        missing = {seed for seed, _ in common} - {seed for seed, _ in tasks}
+        missing = sorted({seed for other in runs.values() for seed in other.seeds if seed not in run.seeds})
         if missing:
-            said.append(f"WARNING: no seed {', '.join(map(str, sorted(missing)))} here; differences are over what both "
-                        "have")
+            said.append(f"WARNING: no seed {', '.join(map(str, missing))} here; differences are over what both have")
+        result[name] = {
+            "metrics": metrics,
+            "against": base_name if is_compared else None,
+            "difference": paired_difference(run, base, shared, args) if is_compared else None,
+            "cost": cost_of(run),
+            "notes": said,
+        }
     return result
 
 
@@ -758,11 +760,10 @@ def summarise(run, tasks, args):
     ends = sum(run.ends.values(), Counter())
     return {
         "in": ", ".join(map(str, run.paths)),
-        "domain": run.domain,
+        **run.kinds[0],
         "seeds": sorted({seed for seed, _ in tasks}) if run.has_seeds else None,
         "tasks": len(tasks),
         "samples": sum(len(run.rewards[task]) for task in tasks),
-        **run.scored_by,
         **dict.fromkeys(run.not_known),    # null, unless other records say it
         **estimate(rows, units_of(run.domain), args),
         "finish": dict(ends.most_common()),
@@ -788,7 +789,7 @@ def cost_of(run):
 
 def shares(counts):
     total = sum(counts.values())
-    texts = [f"{name} {count:,} ({100 * count / total:.1f}%)" for name, count in counts.items()]
+    texts = [f"{name} {count:,} ({100 * count / total:.1f}%)" for name, count in Counter(counts).most_common()]
     return ", ".join(texts)
 
 
@@ -796,20 +797,21 @@ def notes(run, metrics):
     """What the numbers of a run rest on, as sentences."""
     said = []
     if run.has_seeds:
+        seeds = ", ".join(map(str, metrics["seeds"]))
         for name, metric in metrics_of(run.domain).items():
-            if metric.compared and name in metrics:
+            if metric.compared and metrics.get(name):
                 values = [show(value, metric.unit) for value in metrics[name]["values"]]
-                said.append(f"{metric.heading}, seeds {', '.join(map(str, metrics['seeds']))}: {', '.join(values)}")
+                said.append(f"{metric.heading}, seeds {seeds}: {', '.join(values)}")
     for path, ends in run.ends.items():
-        said.append(f"episodes of {path} ended: {shares(dict(ends.most_common()))}")
+        said.append(f"episodes of {path} ended: {shares(ends)}")
     for error, count in metrics["errors"].items():
         said.append(f"{count:,} x {error}")
-    if metrics["statuses"]:
-        said.append(f"{ENVIRONMENTS[run.domain].counts}: {shares(metrics['statuses'])}")
+    if run.statuses:
+        said.append(f"{ENVIRONMENTS[run.domain].counts}: {shares(run.statuses)}")
     if "encoder" in metrics:
         said.append('encoder: {encoder}; the reward is the cosine of the view "{view}"'.format(**metrics))
     if run.failing:
-        first = ", ".join(map(str, metrics["references_failing_first"][:3]))
+        first = ", ".join(map(str, list(run.failing)[:3]))
         said.append(f"WARNING: {len(run.failing):,} tasks whose reference does not run (first: {first}); no answer can "
                     "score there")
     made = {digest for _, digest in run.models}
@@ -891,7 +893,8 @@ def markdown(rows):
     for row in rows:
         cells = [text.ljust(width) for text, width in zip(row, widths)]
         lines.append(f"| {' | '.join(cells)} |")
-    lines.insert(1, f"|{'|'.join('-' * (width + 2) for width in widths)}|")
+    rules = ["-" * (width + 2) for width in widths]
+    lines.insert(1, f"|{'|'.join(rules)}|")
     return "\n".join(lines)
 
 
@@ -901,8 +904,8 @@ def printable(text):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The report: report.html with its data filled in. The template's script shows every text of a record as text only, and
-# the policy in its head lets no other script run (it names the script by its hash), loads nothing and sends nothing.
+# The report: report.html with its data filled in. The template's script shows every text of a record as text only. The
+# policy in its head names that script by its hash: no other script runs, nothing is loaded, nothing is sent.
 
 TEMPLATE = Path(__file__).with_name("report.html")
 
@@ -910,12 +913,13 @@ TEMPLATE = Path(__file__).with_name("report.html")
 def write_report(path, runs, result, args):
     """The table and some dialogues of runs {name: Run}, of one file each, as one HTML file."""
     total = sum(len(rewards) for run in runs.values() for rewards in run.rewards.values())
-    names = list(dict.fromkeys(digest for run in runs.values() for _, digest in run.sums))
-    names = names[:max(1, args.report_limit * len(names) // total)]
-    tasks = {name: {"episodes": []} for name in names}
+    digests = list(dict.fromkeys(digest for run in runs.values() for _, digest in run.sums))
+    digests = digests[:max(1, args.report_limit * len(digests) // total)]
+    tasks = {digest: {"episodes": []} for digest in digests}
     pages = {}    # page -> place of its picture among the pictures
 
-    def add(name, record):    # -> is it in the report?
+    def add(name, record):
+        """Is the record in the report?"""
         task = tasks.get(task_digest(record))
         if task is None:
             return False
@@ -927,10 +931,9 @@ def write_report(path, runs, result, args):
 
     for name, run in runs.items():
         added = read(run.paths[0], "scored", run.domain, each=functools.partial(add, name))
-        wanted = sum(len(run.rewards.get((None, task), ())) for task in tasks)
-        while wanted:    # they come first: the rest is not read
-            wanted -= next(added)
-    count = sum(len(task["episodes"]) for task in tasks.values())
+        missing = sum(len(run.rewards.get((None, digest), ())) for digest in digests)
+        while missing:    # they come first: the rest is not read
+            missing -= next(added)
     data = {
         "runs": list(runs),
         "table": table(result),
@@ -941,49 +944,42 @@ def write_report(path, runs, result, args):
     }
     with atomic_write(path) as part:
         part.write_text(fill_template(data), encoding="utf-8")
+    count = sum(len(task["episodes"]) for task in tasks.values())
     print(f"wrote {path}: {count:,} of {total:,} dialogues, {path.stat().st_size / 1e6:.1f} MB; open it in a browser")
 
 
 def fill_template(data):
     template = TEMPLATE.read_text(encoding="utf-8")
     text = json.dumps(data, allow_nan=False).replace("<", "\\u003c")    # no </script> and no <!-- can end the script
-    policy = "default-src 'none'; img-src data:; base-uri 'none'; form-action 'none'"
+    policy = ["default-src 'none'", "img-src data:", "base-uri 'none'", "form-action 'none'"]
     for tag in ("style", "script"):
-        content = re.search(f"<{tag}>(.*?)</{tag}>", template, re.DOTALL)[1].encode()
-        policy += f"; {tag}-src 'sha256-{base64.b64encode(hashlib.sha256(content).digest()).decode()}'"
-    return template.replace("{{policy}}", policy).replace("{{data}}", text)
+        content = re.search(f"<{tag}>(.*?)</{tag}>", template, re.DOTALL)[1]
+        digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+        policy.append(f"{tag}-src 'sha256-{digest}'")
+    return template.replace("{{policy}}", "; ".join(policy)).replace("{{data}}", text)
 
 
 def episode(name, record, pages):
-    """One scored record as the report's script shows it; pages that it shows are added to `pages` {page: place}."""
-    has_pages = ENVIRONMENTS[record["domain"]].pages
-    facts = [("good" if told else "bad", f"{'' if told else 'never '}told: {fact.get('detail', '?')}", fact["reply"])
-             for fact, told in facts_told(record) or ()]
-    calls = record["task"].get("test_cases") or {}
-    tests = [("good" if status == "passed" else "bad", status, calls.get(label, ""))
-             for label, status in (record.get("tests") or {}).items()]
+    """What the report's script needs of a scored record; pages of its replies are added to `pages` {page: place}."""
     return {
         "run": name,
         "sample": record["sample"],
         "reward": record["reward"],
         "finish": record["finish"],
-        "turns": [shown_turn(turn, pages if has_pages else None) for turn in record["dialogue_history"]],
-        "lists": {"Hidden details": facts, "Tests": tests},
+        "turns": [shown_turn(turn, record["domain"], pages) for turn in record["dialogue_history"]],
+        "facts": facts_told(record) or [],
+        "tests": record.get("tests") or {},
+        "calls": record["task"].get("test_cases") or {},
         "changes": changed_lines(record),
     }
 
 
-def shown_turn(turn, pages):
-    """A message as the report's script shows it; pages: None if replies hold none."""
-    shown = {"agent": turn["role"] == "assistant", "text": turn["content"]}
-    if not shown["agent"]:
-        return shown
-    output, advantage = (turn.get("output") or "").strip(), turn.get("advantage")
-    if output.endswith(turn["content"]):    # what parse_response cut off in front
-        shown["thought"] = output.removesuffix(turn["content"]).strip().removesuffix(OUTPUT_MARK).strip()
+def shown_turn(turn, domain, pages):
+    shown = {key: turn.get(key) for key in ("role", "content", "output")}
+    advantage = turn.get("advantage")
     if isinstance(advantage, (int, float)) and math.isfinite(advantage):
         shown["advantage"] = advantage
-    if pages is not None:
+    if ENVIRONMENTS[domain].pages and turn["role"] == "assistant":
         from render import extract_page
         if page := extract_page(turn["content"]):
             shown["picture"] = pages.setdefault(page, len(pages))

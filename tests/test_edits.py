@@ -235,7 +235,7 @@ def test_twenty_questions_is_a_row_in_two_tables(copy):
     """Another environment, from its tasks to a trained policy and a report; the trainers stay as they are."""
     lines = copy.edit("rollout.py", ("            reply_limit=1000, pages=True),\n}\n",
                                      "            reply_limit=1000, pages=True),\n}\n" + TWENTY_QUESTIONS))
-    lines += copy.edit("evaluate.py", ("HALVES = (", TWENTY_REWARDS.lstrip() + "\nHALVES = ("))
+    lines += copy.edit("evaluate.py", ("def metrics_of(", TWENTY_REWARDS.lstrip() + "\n\ndef metrics_of("))
     assert lines <= 60
     animals = {"cat": (True, False), "bird": (False, True), "fish": (False, False), "bat": (True, True)}
     tasks = [{"task_id": f"animal-{n}", "domain": "animals", "problem_description": "Which animal is it?",
