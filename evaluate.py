@@ -911,29 +911,24 @@ TEMPLATE = Path(__file__).with_name("report.html")
 
 
 def write_report(path, runs, result, args):
-    """The table and some dialogues of runs {name: Run}, of one file each, as one HTML file."""
-    total = sum(len(rewards) for run in runs.values() for rewards in run.rewards.values())
-    digests = list(dict.fromkeys(digest for run in runs.values() for _, digest in run.sums))
-    digests = digests[:max(1, args.report_limit * len(digests) // total)]
-    tasks = {digest: {"episodes": []} for digest in digests}
+    """The table and the first dialogues of runs {name: Run}, of one file each, as one HTML file."""
+    tasks = {}    # digest -> what the report's script needs of a task
     pages = {}    # page -> place of its picture among the pictures
 
     def add(name, record):
-        """Is the record in the report?"""
-        task = tasks.get(task_digest(record))
-        if task is None:
-            return False
-        task |= {"id": record["task_id"], "request": record["task"].get("problem_description") or ""}
+        task = tasks.setdefault(task_digest(record), {"episodes": []})
+        task["id"] = record["task_id"]
+        task["request"] = record["task"].get("problem_description") or ""
         if ENVIRONMENTS[record["domain"]].pages:
             task["picture"] = pages.setdefault(record["task"]["ground_truth"], len(pages))
         task["episodes"].append(episode(name, record, pages))
-        return True
 
     for name, run in runs.items():
         added = read(run.paths[0], "scored", run.domain, each=functools.partial(add, name))
-        missing = sum(len(run.rewards.get((None, digest), ())) for digest in digests)
-        while missing:    # they come first: the rest is not read
-            missing -= next(added)
+        for _ in itertools.islice(added, max(1, args.report_limit // len(runs))):
+            pass
+    count = sum(len(task["episodes"]) for task in tasks.values())
+    total = sum(len(rewards) for run in runs.values() for rewards in run.rewards.values())
     data = {
         "runs": list(runs),
         "table": table(result),
@@ -944,7 +939,6 @@ def write_report(path, runs, result, args):
     }
     with atomic_write(path) as part:
         part.write_text(fill_template(data), encoding="utf-8")
-    count = sum(len(task["episodes"]) for task in tasks.values())
     print(f"wrote {path}: {count:,} of {total:,} dialogues, {path.stat().st_size / 1e6:.1f} MB; open it in a browser")
 
 
@@ -1062,7 +1056,7 @@ def parse_args():
     add("--json", type=Path, help="write the table's numbers here as well")
     add("--report", type=Path, help="write one self-contained HTML file with the dialogues here")
     add("--report-limit", type=count, default=200,
-        help="about how many dialogues go into the report, all of a task or none (default: 200)")
+        help="how many dialogues go into the report, equally many of each run (default: 200)")
     args = parser.parse_args()
     if args.compare and len(dict(args.compare)) < len(args.compare):
         parser.error(f"--compare needs another name for each run, found {', '.join(name for name, _ in args.compare)}")

@@ -938,11 +938,13 @@ def test_the_report_holds_advantages(tmp_path, browser):
         "advantage +0.250", "advantage \u22120.500", "advantage +0.125"]
 
 
-def test_the_report_limit_counts_dialogues_and_keeps_tasks_whole(tmp_path):
-    records = [trajectory(n, RIGHT, sample=sample) for sample in range(3) for n in range(5)]
-    run(tmp_path, "--in", write(tmp_path / "a.trajectories.jsonl", records), "--report", "a.html", "--report-limit", 7)
+def test_the_report_limit_counts_dialogues(tmp_path):
+    for name in ("a", "b"):
+        scored_file(tmp_path / f"{name}.jsonl", *[trajectory(n, RIGHT, sample=k) for n in range(5) for k in range(3)])
+    run(tmp_path, "--compare", "a=a.jsonl", "b=b.jsonl", "--report", "a.html", "--report-limit", 8)
     data = data_of(tmp_path / "a.html")
-    assert [len(task["episodes"]) for task in data["tasks"]] == [3, 3] and data["total"] == 15
+    assert [[episode["run"] for episode in task["episodes"]] for task in data["tasks"]] == [[*"aaabbb"], [*"ab"]]
+    assert data["total"] == 30
 
 
 @pytest.mark.slow
