@@ -585,7 +585,9 @@ def estimate(rows, units, args, paired=False):
 
 def paired_difference(run, base, tasks, args):
     """{metric: interval} of run minus base on these tasks, under the same draws of tasks, and perhaps "win_rate"."""
-    rows = {task: np.concatenate([run.sums[task], base.sums[task]]) for task in tasks}    # (4 M,) each
+    rows = {}
+    for task in tasks:
+        rows[task] = np.concatenate([run.sums[task], base.sums[task]])    # (4 M,)
     found = estimate(rows, units_of(run.domain), args, paired=True)
     if ENVIRONMENTS[run.domain].win_rate:
         wins = {task: (win_share(run.rewards[task], base.rewards[task]), 1) for task in tasks}
@@ -777,19 +779,23 @@ def summarise(run, tasks, args):
 
 
 def cost_of(run):
-    """What went into the models that played, as their trainers counted it; the mean if the seeds have several."""
+    """What went into the models that played, as their trainers counted it: the mean, where all of them are known."""
     costs = []
     for model, made in run.models:
         path = Path(str(model)) / "cost.json"
         is_known = path.is_file() and made in (None, model, fingerprint(model))    # else it was trained anew
         costs.append(json.loads(path.read_text()) if is_known else {})
-    names = [name for name in COSTS if all(name in cost for cost in costs)]
-    return {name: sum(cost[name] for cost in costs) / len(costs) for name in names}
+    means = {}
+    for name in COSTS:
+        if all(name in cost for cost in costs):
+            means[name] = sum(cost[name] for cost in costs) / len(costs)
+    return means
 
 
 def shares(counts):
-    total = sum(counts.values())
-    texts = [f"{name} {count:,} ({100 * count / total:.1f}%)" for name, count in Counter(counts).most_common()]
+    texts = []
+    for name, count in counts.most_common():
+        texts.append(f"{name} {count:,} ({100 * count / counts.total():.1f}%)")
     return ", ".join(texts)
 
 
@@ -877,12 +883,11 @@ def table(result):
 
 def size_of(run):
     """Number of tasks, and of samples of each; of several seeds that of one."""
-    metrics = run["metrics"]
-    tasks, samples = metrics["tasks"], metrics["samples"] / metrics["tasks"]
-    if metrics["seeds"] is None:
+    tasks, seeds = run["metrics"]["tasks"], run["metrics"]["seeds"]
+    samples = run["metrics"]["samples"] / tasks
+    if seeds is None:
         return f"{tasks:,} x {samples:.3g}"
-    seeds = len(metrics["seeds"])
-    return f"{seeds} seeds: {tasks / seeds:,.0f} x {samples:.3g}"
+    return f"{len(seeds)} seeds: {tasks / len(seeds):,.0f} x {samples:.3g}"
 
 
 def markdown(rows):
@@ -983,9 +988,10 @@ def shown_turn(turn, domain, pages):
 def changed_lines(record):
     """Reference and answer as the lines of one text, each behind "-" (the reference alone), "+" (the answer) or " "."""
     reference = record["task"]["ground_truth"].strip().splitlines()
-    answer = extract_code(record["answer"] or "", called_names(record["task"])).splitlines()
-    changes = difflib.unified_diff(reference, answer, n=1_000_000, lineterm="")
-    return list(changes)[3:] or [f" {line}" for line in reference]    # without three lines of heading
+    program = extract_code(record["answer"] or "", called_names(record["task"]))
+    changes = difflib.unified_diff(reference, program.splitlines(), n=1_000_000, lineterm="")
+    lines = list(changes)[3:]    # without its heading
+    return lines or [f" {line}" for line in reference]
 
 
 def small_pictures(pages, workers):
@@ -1026,7 +1032,7 @@ def parse_args():
         help="domain of records that do not name theirs (default: backend)")
     add("--overwrite", action="store_true", help="score everything again, even what --out holds already")
     add("--workers", type=count, default=len(cores(0)) if cores else os.cpu_count(),
-        help="programs, or browsers, at work at the same time (default: one per core)")
+        help="programs, or browsers, that run at the same time (default: one per core)")
     # how to score programs
     add("--mode", choices=["module", "released"], default="module",
         help="module: the program runs as a module; released: by the rules of the evaluator released with the paper "
@@ -1096,11 +1102,13 @@ def main():
     has_seeds = any(len(paths) > 1 for paths in files.values())
     if args.report and has_seeds:
         die("--report shows one run a name: give it one file for each")
-    inputs = [TEMPLATE, *itertools.chain(*files.values()), *([args.input] if args.input else [])]
+    inputs = [TEMPLATE, *itertools.chain(*files.values())]
+    if args.input:
+        inputs.append(args.input)
     for path, suffix in ((args.report, ".html"), (args.json, ".json")):
-        if path and path.suffix != suffix:    # a mistyped name replaces no other file
-            die(f"{path} must end in {suffix}")
         if path:
+            if path.suffix != suffix:    # a mistyped name replaces no other file
+                die(f"{path} must end in {suffix}")
             check_path(path, inputs)
     if args.input:
         score(args)
@@ -1113,8 +1121,9 @@ def main():
     if args.json:
         write_json(args.json, result)
     if args.input:
+        [scored] = result.values()
         stem = args.out.name.removesuffix(".jsonl").removesuffix(".scored")
-        write_json(args.out.with_name(f"{stem}.metrics.json"), result[name]["metrics"])
+        write_json(args.out.with_name(f"{stem}.metrics.json"), scored["metrics"])
     if args.report:
         write_report(args.report, runs, result, args)
 

@@ -561,6 +561,18 @@ def test_columns_and_differences_rest_on_the_same_tasks(tmp_path):
     assert "a: columns and differences rest on the 4 tasks that all runs have, of 6 in a.jsonl" in said
 
 
+def test_columns_and_differences_of_a_seed_rest_on_its_common_tasks(tmp_path):
+    """Seed 0: tasks 0 to 3 against 0 and 1; seed 1: the same two tasks."""
+    for name, seed, rewards in (("a", 0, "1000"), ("a", 1, "10"), ("b", 0, "11"), ("b", 1, "11")):
+        scored_file(tmp_path / f"{name}.{seed}.jsonl", *[
+            trajectory(n, RIGHT if reward == "1" else HALF, seed=seed) for n, reward in enumerate(rewards)])
+    said = run(tmp_path, "--compare", "a=a.*.jsonl", "b=b.*.jsonl", "--json", "c.json").stdout
+    result = json.loads((tmp_path / "c.json").read_text())
+    assert result["a"]["metrics"]["success"]["values"] == [0.5, 0.5]
+    assert result["b"]["difference"]["success"]["values"] == [0.5, 0.5] and "2 seeds: 2 x 1" in said
+    assert "a: columns and differences rest on the 4 tasks that all runs have, of 6" in said
+
+
 def test_episodes_that_failed_are_counted_and_shown(tmp_path):
     broken = [trajectory(n, HALF, finish="error: the server is gone") for n in range(3)]
     scored_file(tmp_path / "a.jsonl", *broken, trajectory(3, RIGHT))

@@ -377,15 +377,16 @@ def test_the_share_of_right_choices_can_be_the_reward(world):
 
 @needs_browser
 def test_an_evaluation_renders_each_page_once(monkeypatch):
-    rendered, submit = [], render.Renderer.submit
+    rendered, measured, submit = [], [], render.Renderer.submit
     monkeypatch.setattr(render.Renderer, "submit", lambda self, page, layout=False: (
-        rendered.append(page) or submit(self, page, layout)))
+        rendered.append(page) or measured.append(layout) or submit(self, page, layout)))
     pages = [f'<html><body><h1 style="color: {colour}">A</h1></body></html>' for colour in ("red", "green", "blue")]
     records = [{"answer": answer, "dialogue_history": [], "task": {"ground_truth": truth}}
                for truth in pages for answer in [*pages, None, *pages]]
     args = types.SimpleNamespace(encoder="layout", workers=2, view="page", reward="cosine")
     scored = list(evaluate.score_pages(iter(records), args))
     assert sorted(rendered) == sorted(pages) and len(scored) == len(records)
+    assert not any(measured), "no layout is measured where a task has no choices"
     for record in scored:
         truth, answer = record["task"]["ground_truth"], record["answer"]
         assert record["reward"] == pytest.approx(1.0) if answer == truth else record["reward"] < 0.9999
