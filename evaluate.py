@@ -181,9 +181,9 @@ def replies(record):
 def extract_code(answer, called=()):
     """The program in an answer, without the answer mark, markdown, prose, and the answer's own tests.
 
-    called: names of the functions that the task's tests call. Of several blocks those count that compile and define
-    something, and those of imports and constants alone; a later definition overrides an earlier one, unless it is a
-    stub. If no block compiles, all of them are the program, so that its error is the sandbox's to report.
+    called: names of the functions that the task's tests call. Of several blocks, those count that compile and define
+    something, and those that hold imports and constants alone. A later definition overrides an earlier one, unless it
+    is a stub. If no block compiles, the program is all of them, and the sandbox reports its error.
     """
     text = re.sub(rf"\A[\s*]*{ANSWER_MARK}", "", answer).replace("\r\n", "\n").replace("\r", "\n")
     text = re.sub(r"\A\s*\*\*", "", text)    # the end of a bold mark
@@ -231,7 +231,7 @@ def parse(block):
 def fenced_blocks(text):
     """The blocks between fences. A block ends at the first fence with which it compiles: a docstring may hold others.
 
-    A block that compiles nowhere ends at the first fence; one that was cut off ends with the text.
+    A block that compiles with no fence ends at the first one. A block that was cut off ends with the text.
     """
     opening_fence = re.compile(r"```[^\n`]*\n")
     fences = [match.start() for match in re.finditer("```", text)]
@@ -345,8 +345,8 @@ class Metric(NamedTuple):
     heading: str
     unit: str              # how it is printed: "%" (a share), "x 100", or "" (a plain number)
     compared: bool         # are runs compared by it?
-    of_record: Callable    # scored record -> a value, or a list of values, of which the metric is the mean; None if the
-    #                        record does not say
+    of_record: Callable    # scored record -> a value, or a list of values, or None if the record does not say; the
+    #                        metric is the mean over all values
 
 
 def facts_told(record):
@@ -376,7 +376,7 @@ def with_halves(name, metric):
     return rows
 
 
-METRICS = {  # of every environment. Name in metrics.json and --json: its row
+METRICS = {  # of every environment: {name in metrics.json and --json: row}
     "details_told": Metric("hidden details told", "%", False, details_told),
     "answered": Metric("answered", "%", False, lambda r: r["finish"] == "answered"),
     "failed": Metric("failed by an error", "%", False, lambda r: r["finish"].startswith("error")),
@@ -411,9 +411,9 @@ PAGE_METRICS = {
 class Environment(NamedTuple):
     score: Callable                      # (records, args) -> the records with `reward`, in the same order
     flags: tuple = ()                    # the flags that decide the rewards
-    task_needs: dict = {}                # keys that a task must have to be scored: what each must be
+    task_needs: dict = {}                # {key that a task must have to be scored: what it must be}
     metrics: dict = REWARD_METRICS
-    scored_by: dict = {}                 # only runs that agree in these keys are compared: value where one is missing
+    scored_by: dict = {}                 # runs are compared if records agree in these keys: {key: value if missing}
     statuses: Callable = lambda record: list((record.get("tests") or {}).values())    # counted in the notes
     counts: str = "tests"                # what the statuses are of
     win_rate: bool = False               # are runs also compared by who has the higher reward?
@@ -492,7 +492,7 @@ def wilson(share, n, z=1.959964):
 def near_the_edge(part, whole, tasks=10):
     """Is a share near 0 or 1? That is, do fewer than `tasks` tasks have any part of it, or lack any?
 
-    part, whole: (T,). If every task is somewhere between, as where two equal runs tie on each, the bootstrap holds.
+    part, whole: (T,). If every task lies in between, as when two equal runs tie on each, the bootstrap holds.
     """
     part, whole = part[whole > 0], whole[whole > 0]
     has_some, lacks_some = part > 0, part < whole
@@ -665,7 +665,6 @@ class Run:
         self.humans = set()
         self.ends = defaultdict(Counter)    # of each file: how its episodes ended
         self.errors, self.statuses = Counter(), Counter()
-        self.failing = {}                   # names of tasks whose reference fails, in their order
         for path in paths:
             for _ in read(path, "scored", self.domain, unique=True, each=functools.partial(self.add, path)):
                 pass
@@ -700,10 +699,7 @@ class Run:
         self.ends[path][end] += 1
         if end == "error":
             self.errors[record["finish"][:120]] += 1
-        for status in environment.statuses(record):
-            self.statuses[status] += 1
-            if status.startswith("reference"):
-                self.failing[record["task_id"]] = True
+        self.statuses.update(environment.statuses(record))
 
 
 def task_digest(record):
@@ -771,8 +767,6 @@ def summarise(run, tasks, args):
         "finish": dict(ends.most_common()),
         "errors": dict(run.errors.most_common(10)),
         "statuses": dict(run.statuses.most_common()),
-        "references_failing": len(run.failing),
-        "references_failing_first": list(run.failing)[:10],
         "resamples": args.resamples,
         "bootstrap_seed": args.seed,
     }
@@ -816,10 +810,8 @@ def notes(run, metrics):
         said.append(f"{ENVIRONMENTS[run.domain].counts}: {shares(run.statuses)}")
     if "encoder" in metrics:
         said.append('encoder: {encoder}; the reward is the cosine of the view "{view}"'.format(**metrics))
-    if run.failing:
-        first = ", ".join(map(str, list(run.failing)[:3]))
-        said.append(f"WARNING: {len(run.failing):,} tasks whose reference does not run (first: {first}); no answer can "
-                    "score there")
+    if any(status.startswith("reference") for status in run.statuses):
+        said.append("WARNING: some references do not run; no answer can score there")
     made = {digest for _, digest in run.models}
     if None not in made and len(made) < len(run.seeds):
         said.append("WARNING: some of these files are of one and the same model: what differs is the seed of its "
