@@ -237,7 +237,7 @@ DOCUMENTED = 'def double(x):\n    """Twice x.\n\n    ```\n    double(2)\n    ```
 
 
 @pytest.mark.parametrize("answer", [
-    f"**I WANT TO ANSWER:**\n{RIGHT}", f"**\n{RIGHT}",
+    f"**I WANT TO ANSWER:**\n{RIGHT}", f"**I WANT TO ANSWER:** {RIGHT}", f"**\n{RIGHT}",
     f"Here is the function:\n\n{RIGHT}\nIt works because 2 * x is twice x.",
     f"import math\n{RIGHT}\nThis is all.\nEnjoy",
     f"```python\n{RIGHT}```\nFill in the rest:\n```python\n{STUB}\n```",
@@ -839,8 +839,14 @@ def test_the_report_shows_dialogue_answer_reference_and_tests(scored, browser):
     marked = {kind: [text[1:].strip() for text in half.locator(f"pre .{kind}").all_inner_texts() if text[1:].strip()]
               for kind in ("bad", "good")}    # lines that differ
     assert marked == {"bad": ["return 2 * x", "NUMBER = 1"], "good": ["return 2 * x if x < 5 else 0"]}
-    same = page.locator("details.episode", has_text="1.00 solved").first.locator("pre").inner_text()
-    assert "def double(x):" in same
+
+
+def test_an_answer_that_equals_the_reference_is_shown_as_well():
+    record = trajectory(0, RIGHT)
+    record["task"]["ground_truth"] = RIGHT
+    assert evaluate.changed_lines(record) == [" def double(x):", "     return 2 * x"]
+    assert evaluate.changed_lines(record | {"answer": HALF})[1:] == [
+        "-    return 2 * x", "+    return 2 * x if x < 5 else 0"]
 
 
 def test_the_report_is_filtered_by_run_result_and_words(tmp_path, browser):
