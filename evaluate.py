@@ -387,16 +387,14 @@ METRICS = {  # of every environment: {name in metrics.json and --json: row}
         [len(turn["output_ids"]) for turn in replies(r) if turn.get("output_ids")])),
 }
 SUCCESS = with_halves("success", Metric("success", "%", True, lambda r: r["reward"] == 1))
-REWARD_METRICS = {
-    **SUCCESS,
+REWARD_METRICS = SUCCESS | {
     "reward": Metric("reward", "%", True, lambda r: r["reward"]),
 }
-PROGRAM_METRICS = {
-    **SUCCESS,
+PROGRAM_METRICS = SUCCESS | {
     "tests_passed": Metric("tests passed", "%", True, lambda r: r["reward"]),
 }
-PAGE_METRICS = {
-    **with_halves("cosine_page", Metric("cosine x 100, whole page", "x 100", True, lambda r: r["cosine"]["page"])),
+COSINE = Metric("cosine x 100, whole page", "x 100", True, lambda r: r["cosine"]["page"])
+PAGE_METRICS = with_halves("cosine_page", COSINE) | {
     "cosine_centre": Metric("cosine x 100, centre", "x 100", True, lambda r: r["cosine"]["centre"]),
     "choices_right": Metric("choices right", "%", True, lambda r: list((r.get("choices") or {}).values())),
     "blank": Metric("blank pages", "%", False, lambda r: r["page"] == "blank"),
