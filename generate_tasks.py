@@ -3,21 +3,18 @@
 `--source procedural` (the default) composes tasks. A function is a short pipeline over a list of records: filter them,
 take what each is worth, combine, rank or group them, bound or join the result. Each step has details ("slots"); the
 request states some and leaves four to six open. Which question is useful must be read from this request. Some details
-exist only if another has a certain value: a cap only if the result has one. The ten calls are chosen so that every wrong
-value of every detail, and every program that differs from the reference in one place, fails at least one of them.
+exist only if another has a certain value: a cap only if the result has one. The ten calls are chosen so that each wrong
+value of each detail, and each program that differs from the reference in one place, fails at least one of them.
 
 A hash of the reference decides the split, whatever the seed. Another hash keeps a quarter of the compositions out of
 training: validation and test alternate between `seen` compositions with new values and `new` ones (key `half`).
 `--plain` words everything in one way and gives each detail its own keys, for a model that is trained from nothing.
+`--domain frontend` draws web pages with hidden choices (palette, order, layout, texts) from pages.toml.
 
 `--source llm` is the paper's way: a model reads a web excerpt (key `text`) and writes description, function and ten
-calls. A task is kept if its reference runs twice with the same results and its description is unlike earlier ones.
-Departure from the paper: its 10k + 1k tasks come from a 70B model; composed ones need none.
-`--source colbench` converts released tasks or trajectories.
-
-`--domain frontend` draws pages from pages.toml: kinds of pages with hidden choices (palette, order, layout, texts).
-`--source websight` takes rows of WebSight v0.2 instead, as JSON lines (`datasets` writes them, less the images), and
-keeps a page if there is something to see. Neither an idea nor a page is in two splits.
+calls. A task is kept if its reference runs, twice with the same results. Departure from the paper: its 10k + 1k tasks
+come from a 70B model; composed ones need none. `--source colbench` converts released tasks or trajectories, and
+`--source websight` takes rows of WebSight v0.2 (JSON lines) whose pages show something.
 
 `--demonstrations N` writes dialogues of a scripted, imperfect agent on procedural tasks. It asks for each hidden detail
 with probability `--ask`, in random order, wastes turns with probability `--waste`, guesses what it did not ask, and
@@ -32,7 +29,6 @@ Writes: data/{domain}/{train,val,test}.jsonl or data/{domain}/demonstrations.jso
     python generate_tasks.py --source llm --in excerpts.jsonl --model http://localhost:8000/v1
     python generate_tasks.py --source colbench --split test --in released_test.jsonl
     python generate_tasks.py --domain frontend --kinds shop,event,login,profile --train 1000 --val 0 --test 200
-    python generate_tasks.py --domain frontend --demonstrations 3000 --max-turns 6
     python generate_tasks.py --domain frontend --source websight --in websight.jsonl
 """
 import argparse
@@ -63,7 +59,8 @@ from tqdm import tqdm
 from records import ANSWER_MARK, SCHEMA, Output, die, number, parse_response, read
 
 SPLITS = ("train", "val", "test")
-BATCH = 1000      # most candidates that are handed to the threads at a time
+BATCH = 1000    # most candidates that are handed to the threads at a time
+POOL = 60       # lists of records from which the ten calls are chosen
 SCHEMA["excerpt"] = ("what collects the excerpts", (), {"text": str})
 SCHEMA["row"] = ("an export of WebSight v0.2", (), {"llm_generated_idea": str, "text": str})
 
@@ -90,7 +87,6 @@ PEOPLE = ["anna", "bruno", "carla", "dino", "emma", "felix", "greta", "hugo", "i
 NAMES = """amber birch cedar delta ember fern grove hazel iris jade kelp lotus maple nova onyx pearl quartz raven sage
     tulip umber violet willow yarrow""".split()
 SIDES = {"above": ">", "below": "<", "at least": ">=", "at most": "<="}
-
 FILTERS = ["limit", "label", "both", "none"]
 KINDS = {  # kind -> (its share of the tasks, what a record may be worth, what may be returned)
     "total": (3, ["plain", "plus", "times", "cut"], ["number", "bounded"]),
@@ -219,15 +215,18 @@ def half_of(composition):
     return "new" if hashed("compositions", *composition) % 4 == 0 else "seen"
 
 
+def number_keys(theme):
+    return [*THEMES[theme][1], *KEYS["field"], *KEYS["factor"], *KEYS["second"]]
+
+
 def choices_of(composition, theme, plain):
     """{slot: its values} for every slot that a composition may have, parents before the slots that depend on them."""
     filters, kind, worth, out = composition
-    numbers = [*THEMES[theme][1], *KEYS["field"], *KEYS["factor"], *KEYS["second"]]
-    labels = [*KEYS["label"], *KEYS["group"]]
 
     def keys(slot):
-        own = THEMES[theme][1] if slot == "value" else KEYS[slot]
-        return own if plain else labels if slot in ("label", "group") else numbers
+        if plain:
+            return THEMES[theme][1] if slot == "value" else KEYS[slot]
+        return [*KEYS["label"], *KEYS["group"]] if slot in ("label", "group") else number_keys(theme)
 
     found = {}
     if filters in ("limit", "both"):
@@ -312,14 +311,14 @@ def write_function(composition, theme, values):
     if "floor" in values:
         lines += [f"out = max(out, {values['floor']})"]
     few = f"[:{values['many']}]" if "many" in values else ""
-    if out in ("number", "bounded"):
-        lines += ["return out"]
     if out == "first":
         lines += ["return names[0]"]
-    if out == "list":
+    elif out == "list":
         lines += [f"return names{few}"]
-    if out == "text":
+    elif out == "text":
         lines += [f"return {values['between']}.join(names{few})"]
+    else:
+        lines += ["return out"]
     return "def report(rows):\n" + "".join(f"    {line}\n" for line in lines)
 
 
@@ -453,7 +452,7 @@ def write_request(composition, theme, values, stated, plain, rng):
 
 def draw_rows(theme, values, rng):
     """Records near the edges: at the limit, with the word in question, worth the same as others, none at all."""
-    numbers = [*THEMES[theme][1], *KEYS["field"], *KEYS["factor"], *KEYS["second"]]
+    numbers = number_keys(theme)
     scale = rng.choice([12, 40, 90, 200])
     size = rng.randint(0, 7)
     places, people = rng.sample(PLACES, 3), rng.sample(PEOPLE, 3)
@@ -486,24 +485,27 @@ def mutants(code):
     tree = ast.parse(code)
     found = []
     for node in ast.walk(tree):
-        changes = []    # (attribute, other value)
-        if isinstance(node, ast.Compare):
-            changes = [("ops", [sign()]) for sign in (ast.Gt, ast.GtE, ast.Lt, ast.LtE, ast.Eq, ast.NotEq)]
-        elif isinstance(node, ast.BinOp):
-            changes = [("op", sign()) for sign in (ast.Add, ast.Sub, ast.Mult)]
-        elif isinstance(node, ast.Constant) and isinstance(node.value, bool):
-            changes = [("value", not node.value)]
-        elif isinstance(node, ast.Constant) and isinstance(node.value, int):
-            changes = [("value", node.value - 1), ("value", node.value + 1)]
-        elif isinstance(node, ast.Name) and node.id in ("min", "max", "sum"):
-            changes = [("id", other) for other in ("min", "max", "sum")]
-        elif isinstance(node, (ast.FunctionDef, ast.If, ast.For)) and len(node.body) > 1:
-            changes = [("body", node.body[:i] + node.body[i + 1:]) for i in range(len(node.body))]
-        for attribute, other in changes:
-            before = getattr(node, attribute)
+        match node:
+            case ast.Compare():
+                signs = (ast.Gt, ast.GtE, ast.Lt, ast.LtE, ast.Eq, ast.NotEq)
+                attribute, others = "ops", [[sign()] for sign in signs]
+            case ast.BinOp():
+                attribute, others = "op", [ast.Add(), ast.Sub(), ast.Mult()]
+            case ast.Constant(bool(value)):
+                attribute, others = "value", [not value]
+            case ast.Constant(int(value)):
+                attribute, others = "value", [value - 1, value + 1]
+            case ast.Name("min" | "max" | "sum"):
+                attribute, others = "id", ["min", "max", "sum"]
+            case ast.FunctionDef(body=body) | ast.For(body=body) if len(body) > 1:
+                attribute, others = "body", [body[:i] + body[i + 1:] for i in range(len(body))]
+            case _:
+                continue
+        before = getattr(node, attribute)
+        for other in others:
             setattr(node, attribute, other)
             found.append(ast.unparse(tree))
-            setattr(node, attribute, before)
+        setattr(node, attribute, before)
     return [mutant for mutant in dict.fromkeys(found) if mutant != ast.unparse(tree)]
 
 
@@ -534,9 +536,6 @@ def results_of(code, inputs):
         except Exception as error:    # a mutant may do anything
             found.append(type(error).__name__)
     return found
-
-
-POOL = 60    # lists of records from which ten calls are chosen
 
 
 def choose_calls(composition, theme, values, plain, rng):
@@ -593,8 +592,6 @@ def question_about(slot, plain, rng):
 
 def draw_open(values, rng):
     """Four to six slots that the request leaves open, or None. Where a slot is open, so are those that depend on it."""
-    if len(values) < 4:
-        return None
     count = min(len(values), rng.choice([4, 5, 6]))
     opened = set(rng.sample(list(values), count))
     for child, (parent, _) in CONDITIONAL.items():
@@ -628,9 +625,7 @@ def draw_task(split, half, kinds, plain, rng):
 
 def draw_tasks(split, kinds, plain, seed):
     """Yield tasks of a split without their calls: independent draws, each reference once, until no new one is found.
-
-    Validation and test tasks are of `seen` and of `new` compositions in turn.
-    """
+    Validation and test tasks are of `seen` and of `new` compositions in turn."""
     halves = ["seen"] if split == "train" else ["seen", "new"]
     rngs = {half: random.Random(f"{seed} {split} {half}") for half in halves}
     found = set()
@@ -646,7 +641,7 @@ def draw_tasks(split, kinds, plain, seed):
 
 
 def with_calls(pool, task, seed):
-    """A task with its calls: (task, None, or why there are none). pool: processes that choose them."""
+    """A task with its calls, which processes of the pool choose: (task, None or why there are none)."""
     rng = random.Random(f"{seed} {task['ground_truth']}")
     calls, reason = pool.apply(choose_calls, (task["composition"], task["theme"], task["details"], task["plain"], rng))
     if not reason:
@@ -744,9 +739,7 @@ def half_of_page(kind, values):
 
 def draw_pages(kinds, split, seed):
     """Yield (kind, values), one of each kind in turn, each combination once, until all of this split are used up.
-
-    Validation and test pages of a kind are of `seen` and of `new` pairs of choices in turn.
-    """
+    Validation and test pages of a kind are of `seen` and of `new` pairs of choices in turn."""
     rng = random.Random(f"{seed} {split} pages")
     found = {kind: set() for kind in kinds}
     in_vain = Counter()    # kind -> draws in a row without a new combination
@@ -780,9 +773,9 @@ def kind_and_values(task):
 def demonstrate_page(task, layout, ask, waste, max_turns, rng):
     """One dialogue, as (dialogue_history, answer). layout: a page -> its layout.
 
-    The designer begins with a page at random. With probability `ask` it corrects a choice that the partner names, else
-    it sets it to anything. With probability `waste` it shows the page again unchanged, and with half of that it answers
-    too early. Otherwise it answers when nothing is left to name.
+    The designer begins with a page at random. With probability `ask` it corrects a choice that the partner names; if
+    not, it guesses. With probability `waste` it shows the page again unchanged, with half of that it answers too early;
+    if not, it answers when nothing is left to name.
     """
     from render import compare_pages, in_words, is_about
     kind, right = kind_and_values(task)
@@ -821,8 +814,6 @@ def write(out, verdicts, unit="task"):
     rejected = Counter()
     with tqdm(total=out.wanted, initial=len(out.done), desc=out.path.name, unit=unit, mininterval=1) as bar:
         for record, reason in verdicts:
-            if not reason and out.key_of(record) in out.done:
-                reason = "there before"
             if reason:
                 rejected[reason] += 1
                 continue
@@ -842,8 +833,7 @@ def open_output(path, wanted, args, settings, inputs, key):
     out = Output(path, settings, inputs, args.overwrite, key)
     out.wanted = wanted
     if len(out.done) > wanted:
-        die(f"{path} already holds {len(out.done)} records, more than the {wanted} asked for; use --overwrite or "
-            "another --out")
+        die(f"{path} already holds {len(out.done)} records, not {wanted}; use --overwrite or another --out")
     return out
 
 
@@ -880,8 +870,10 @@ def write_procedural(args):
             die(f"there is no kind {kind!r}; there are {', '.join(known)}")
     settings = {"source": "procedural", "kinds": kinds, "seed": args.seed, "plain": args.plain}
     if args.domain == "frontend":
-        write_splits(args, settings, {}, lambda split: itertools.starmap(page_draft, draw_pages(kinds, split, args.seed)),
-                     lambda task: (task, None))
+        def drafts(split):
+            return (page_draft(kind, values) for kind, values in draw_pages(kinds, split, args.seed))
+
+        write_splits(args, settings, {}, drafts, lambda task: (task, None))
         return
     with get_context("spawn").Pool(args.workers, signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool:
         write_splits(args, settings, {}, lambda split: draw_tasks(split, kinds, args.plain, args.seed),
@@ -889,18 +881,15 @@ def write_procedural(args):
 
 
 def websight_drafts(path, split):
-    """Yield the tasks of one split from rows of WebSight: the idea is the request, the page the reference.
-
-    The idea's hash decides the split; a page that several rows hold belongs to the split of the first of them.
-    Pictures that are gone become picsum's.
-    """
+    """Yield the tasks of one split: a row's idea is the request, its page the reference. The idea's hash decides the
+    split; a page that several rows hold belongs to the first of them. Lost pictures become picsum's."""
     from render import rewrite_images
-    split_of_page = {}    # hash -> split
+    seen = set()
     for row in read(path, "row"):
         idea, page = row["llm_generated_idea"].strip(), rewrite_images(row["text"].strip())
-        if idea and "<html" in page.lower():
-            own = split_of("websight", [idea])
-            if split_of_page.setdefault(hashed(page), own) == own == split:
+        if idea and "<html" in page.lower() and hashed(page) not in seen:
+            seen.add(hashed(page))
+            if split_of("websight", [idea]) == split:
                 yield new_task("frontend", idea, page, source="websight")
 
 
@@ -933,9 +922,10 @@ def check_demonstrable(task):
 
 def write_demonstrations(args):
     from rollout import system_prompt    # the instructions that an agent has in rollouts
-    path, pages = args.input or f"data/{args.domain}/{args.split}.jsonl", args.domain == "frontend"
+    pages = args.domain == "frontend"
+    path = args.input or f"data/{args.domain}/{args.split}.jsonl"
     tasks = list(read(path, "task", args.domain, unique=True, each=check_demonstrable))
-    settings = {"ask": args.ask, "waste": args.waste, "max_turns": args.max_turns, "seed": args.seed}
+    settings = {name: getattr(args, name) for name in ("ask", "waste", "max_turns", "seed")}
     out = open_output(args.out or f"data/{args.domain}/demonstrations.jsonl", args.demonstrations, args, settings,
                       {"--in": path}, ("task_id", "sample"))
     system = system_prompt(args)
@@ -943,7 +933,8 @@ def write_demonstrations(args):
         layout = lru_cache(maxsize=20000)(renderer.layout) if pages else None
 
         def dialogue(i):
-            task, sample = tasks[i % len(tasks)], i // len(tasks)
+            sample, place = divmod(i, len(tasks))
+            task = tasks[place]
             rng = random.Random(f"{args.seed} {task['task_id']} {sample}")
             if pages:
                 history, answer = demonstrate_page(task, layout, args.ask, args.waste, args.max_turns, rng)
@@ -967,9 +958,8 @@ CHAT_TEMPLATE = re.compile(
 
 
 def recover_system(history):
-    """The agent's instructions in a released dialogue, from the `input` of its turns (the prompt after the template).
-    "" where they are not certain: no `input`, an unknown template, another request than the dialogue's, or turns that
-    differ."""
+    """The agent's instructions, from the `input` of its turns (the prompt after the template). "" where they are not
+    certain: no `input`, an unknown template, another request than the dialogue's, or turns that differ."""
     found = set()
     for turn in history:
         if turn.get("input"):
@@ -1062,32 +1052,14 @@ def parse_task(raw):
     return new_task("backend", description, code, test_cases={str(i): call for i, call in enumerate(calls, 1)}), None
 
 
-def near_duplicate(task, others, similar):
-    """Whether a description is too much like one of the others, by the Jaccard similarity of their word 5-grams.
-    others: the 5-grams of the tasks that were accepted so far; if it is not, it becomes one of them."""
-    words = re.findall(r"\w+", task["problem_description"].lower())
-    grams = {tuple(words[i:i + 5]) for i in range(max(1, len(words) - 4))}    # all words as one where they are few
-    for other in others:
-        both = len(grams & other)
-        if both and both >= similar * len(grams | other):
-            return True
-    others.append(grams)
-    return False
-
-
 def write_llm(args):
-    """One attempt per excerpt, until the splits are full. An excerpt belongs to one split, by its hash. A continued run
-    begins behind the last excerpt that became a task."""
+    """One attempt per excerpt, until the splits are full. A continued run begins behind the last that became a task."""
     from rollout import Refused, Stop, make_engine
     from sandbox import Sandbox
     excerpts = list(read(args.input, "excerpt", each=lambda record: record["text"].strip()[:args.excerpt_length]))
-    names = ("source", "model_name", "temperature", "max_tokens", "excerpt_length", "similar", "seed", "sizes")
-    settings = {name: getattr(args, name) for name in names}
+    settings = {name: getattr(args, name) for name in (
+        "source", "model_name", "temperature", "max_tokens", "excerpt_length", "seed")}
     outs = open_splits(args, settings, {"--in": args.input, "--model": args.model}, ("excerpt",))
-    descriptions = []
-    for out in outs.values():
-        for task in out.records() if out.done else ():
-            near_duplicate(task, descriptions, args.similar)
     engine = make_engine(args.model, args.model_name, "agent", args, args.concurrency)
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, daemon=True).start()
@@ -1110,31 +1082,16 @@ def write_llm(args):
         results = box.run(task["ground_truth"], list(task["test_cases"].values()))
         return task, "calls alike" if len(set(results)) == 1 else None
 
-    def verdicts(made):
-        for task, reason in made:
-            if not reason and near_duplicate(task, descriptions, args.similar):
-                reason = "near-duplicate description"
-            yield task, reason
-
     # ample time: a busy machine must not change which tasks are kept
     with Sandbox(workers=args.workers, call_timeout=5, program_timeout=30) as box:
         try:
             for split, out in outs.items():
                 last = max(out.done, default=(-1,))[0]
-                todo = [i for i, excerpt in enumerate(excerpts) if i > last and split_for(excerpt, args.sizes) == split]
-                write(out, verdicts(checked(attempt, todo, out, args.concurrency)))
+                todo = [i for i, excerpt in enumerate(excerpts) if i > last and split_of(excerpt) == split]
+                write(out, checked(attempt, todo, out, args.concurrency))
         except Stop as stop:
             die(f"{stop}; what was made so far is kept", stop.code)
     engine.close()
-
-
-def split_for(excerpt, sizes):
-    """The split of an excerpt: each has a share that is its share of the tasks asked for."""
-    place = hashed(excerpt) % sum(sizes.values())
-    for split, size in sizes.items():
-        if place < size:
-            return split
-        place -= size
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -1145,7 +1102,7 @@ MAKERS = {"procedural": write_procedural, "llm": write_llm, "colbench": write_co
 SHARE, COUNT, SIZE = number(least=0, most=1), number(int, least=1), number(int, least=0)
 FLAGS = {  # what is made -> the flags that it takes; they are refused with everything else
     "procedural": {
-        "--kinds": {"help": "comma-separated kinds of functions (total, average, ranked, grouped) or pages (default: all)"},
+        "--kinds": {"help": "kinds of functions (total,average,ranked,grouped) or of pages (default: all)"},
         "--plain": {"action": "store_true", "help": "one wording for each thing, and keys of its own for each detail: "
                     "what a model that is trained from nothing can learn in minutes"},
     },
@@ -1156,10 +1113,11 @@ FLAGS = {  # what is made -> the flags that it takes; they are refused with ever
     },
     "procedural, llm, demonstrations": {"--seed": {"type": int, "default": 0, "help": "random seed (default 0)"}},
     "demonstrations, llm, websight, colbench": {
-        "--in": {"dest": "input", "help": "tasks (default data/{domain}/{split}.jsonl), excerpts, rows, or a released "
-                 "file"}},
+        "--in": {"dest": "input", "help": "tasks (default data/{domain}/{split}.jsonl), excerpts, rows, released file"},
+    },
     "demonstrations, colbench": {
-        "--split": {"choices": SPLITS, "default": "train", "help": "split of the tasks, or of the file (default train)"}},
+        "--split": {"choices": SPLITS, "default": "train", "help": "split of the tasks or of the file (default train)"},
+    },
     "demonstrations": {
         "--ask": {"type": SHARE, "default": 0.6,
                   "help": "probability that a hidden detail is asked, or a named difference corrected (default 0.6)"},
@@ -1169,13 +1127,11 @@ FLAGS = {  # what is made -> the flags that it takes; they are refused with ever
     },
     "colbench": {"--run-name": {"default": "default", "help": "of trajectories: name of the run (default default)"}},
     "llm": {
-        "--model": {"help": "folder, hub name, or URL of an OpenAI-compatible server; how it is run: rollout.py --help"},
+        "--model": {"help": "folder, hub name, or URL of an OpenAI-compatible server (rollout.py has its other flags)"},
         "--model-name": {"help": "model to name to the server (default: its first)"},
         "--temperature": {"type": number(least=0), "default": 1.0, "help": "sampling temperature (default 1.0)"},
         "--max-tokens": {"type": COUNT, "default": 2048, "help": "new tokens per attempt (default 2048)"},
         "--excerpt-length": {"type": COUNT, "default": 2000, "help": "longest excerpt, in characters (default 2000)"},
-        "--similar": {"type": SHARE, "default": 0.5,
-                      "help": "similarity from which a description is a duplicate: Jaccard, 5-grams (default 0.5)"},
         "--concurrency": {"type": COUNT, "default": 64, "help": "requests under way at once (default 64)"},
     },
 }
@@ -1187,12 +1143,11 @@ def parse_args():
     p.add_argument("--source", choices=["procedural", "llm", "colbench", "websight"], default="procedural",
                    help="procedural: composed by the grammar in this file; llm: written by a model from web excerpts; "
                         "colbench: released files; websight: rows of WebSight v0.2 (default procedural)")
-    p.add_argument("--domain", choices=["backend", "frontend"], default="backend", help="kind of task (default backend)")
+    p.add_argument("--domain", choices=["backend", "frontend"], default="backend", help="(default backend)")
     p.add_argument("--demonstrations", type=SIZE, default=0, metavar="N",
                    help="write N dialogues of the scripted agent instead of tasks (default 0: write tasks)")
     p.add_argument("--out", help="folder of the tasks (default data/{domain}); demonstrations and colbench: the file "
-                   "(default data/{domain}/demonstrations.jsonl, data/{domain}/{split}.jsonl, or for trajectories "
-                   "runs/{run name}/{split}.trajectories.jsonl)")
+                   "(default data/{domain}/..., for trajectories runs/{run name}/{split}.trajectories.jsonl)")
     p.add_argument("--workers", type=COUNT, default=2, help="sandbox processes, or browsers (default 2)")
     p.add_argument("--overwrite", action="store_true", help="start the output again instead of continuing it")
     takers = {}    # flag -> what takes it
@@ -1207,7 +1162,7 @@ def parse_args():
 
     args.making = "demonstrations" if args.demonstrations else args.source
     if args.demonstrations and args.source != "procedural":
-        die(f"there are no demonstrations with --source {args.source}")
+        die(f"--demonstrations cannot be combined with --source {args.source}")
     if (args.source, args.domain) in (("llm", "frontend"), ("websight", "backend")):
         die(f"there are no {args.domain} tasks with --source {args.source}")
     for flag, kinds in takers.items():

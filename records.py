@@ -342,19 +342,23 @@ class Output:
 
     def sort(self, position):
         """Sort the finished file by position(*key): records were written in the order in which they were finished."""
-        self.rewrite(lambda lines: sorted(lines, key=lambda line: position(*self.key_of(json.loads(line)))))
+        lines = self.lines()
+        ordered = sorted(lines, key=lambda line: position(*self.key_of(json.loads(line))))
+        if ordered != lines:
+            self.replace(ordered)
 
     def drop(self, keys):
         """Take records with these keys out of the file, before the first new one is written."""
-        self.rewrite(lambda lines: [line for line in lines if self.key_of(json.loads(line)) not in keys])
-        self.size, self.done = self.path.stat().st_size, self.done - keys
+        if keys:
+            self.replace([line for line in self.lines() if self.key_of(json.loads(line)) not in keys])
+            self.size, self.done = self.path.stat().st_size, self.done - keys
 
-    def rewrite(self, change):
-        lines = self.path.read_bytes().splitlines(keepends=True)
-        changed = change(lines)
-        if changed != lines:
-            with atomic_write(self.path) as part:
-                part.write_bytes(b"".join(changed))
+    def lines(self):
+        return self.path.read_bytes().splitlines(keepends=True)
+
+    def replace(self, lines):
+        with atomic_write(self.path) as part:
+            part.write_bytes(b"".join(lines))
 
 
 def sign_of_end(path):

@@ -552,7 +552,6 @@ def good(i):
 
 
 TEN = [f"f({n})" for n in range(10)]
-# The duplicate is of "good 9", which is a training task as it is.
 BAD = {"not in the form asked for": "I will not.",
        "code does not parse": response("d", "def f(:", TEN),
        "more than 50 lines": response("d", "def f(x):\n" + "    x += 1\n" * 50 + "    return x", TEN),
@@ -561,10 +560,7 @@ BAD = {"not in the form asked for": "I will not.",
        "reference: error: ZeroDivisionError": response("d", "def f(x):\n    return 1 / x", TEN),
        "reference: none": response("d", "def f(x):\n    pass", TEN),
        "reference: differs": response("d", "import random\ndef f(x):\n    return random.random()", TEN),
-       "calls alike": response("d", "def f(x):\n    return 7", TEN),
-       "near-duplicate description": response(
-           "Please write tool9(x) that helps with topic 9 in our workshop number 9 and nothing else at all.",
-           "def tool9(x):\n    return x - 9", [f"tool9({n})" for n in range(10)])}
+       "calls alike": response("d", "def f(x):\n    return 7", TEN)}
 
 
 @pytest.fixture
@@ -611,31 +607,31 @@ def test_tasks_from_a_model_are_validated_and_the_yield_is_reported_by_reason(se
     url, handler = server
     excerpts = [f"good {i}" for i in range(12)] + list(BAD) + ["refuse"]
     source = write(tmp_path / "excerpts.jsonl", [{"text": e} for e in excerpts])
-    flags = ["--source", "llm", "--in", source, "--model", url, "--out", tmp_path / "out", "--train", 60, "--val", 0,
+    flags = ["--source", "llm", "--in", source, "--model", url, "--out", tmp_path / "out", "--train", 60, "--val", 20,
              "--test", 40, "--concurrency", 12]
     r = command(*flags)
     for reason in [*BAD, "request refused"]:
         assert f"  1 x {reason}\n" in r.stdout, (reason, r.stdout)
-    made = {s: records(tmp_path / f"out/{s}.jsonl") for s in ("train", "test")}
+    made = {s: records(tmp_path / f"out/{s}.jsonl") for s in g.SPLITS if (tmp_path / f"out/{s}.jsonl").exists()}
     assert {t["problem_description"] for s in made for t in made[s]} == {
         g.parse_task(good(i))[0]["problem_description"] for i in range(12)}
-    assert made["train"] and made["test"] and not (tmp_path / "out/val.jsonl").exists()
+    assert {"train", "test"} <= made.keys()
+    assert all(g.split_of(excerpts[t["excerpt"]]) == split for split in made for t in made[split])
     assert sorted(handler.prompts) == sorted(excerpts)  # nothing lost, nothing asked twice in spite of the failures
 
     # a kill: a run goes on behind the last task of each split
-    whole = {s: (tmp_path / f"out/{s}.jsonl").read_bytes() for s in ("train", "test")}
-    last = {}
-    for split in whole:
-        kept = made[split][:-2]
-        last[split] = kept[-1]["excerpt"]
+    whole = {s: (tmp_path / f"out/{s}.jsonl").read_bytes() for s in made}
+    last = dict.fromkeys(g.SPLITS, -1)
+    for split in made:
+        kept = made[split][:len(made[split]) // 2]
+        last[split] = kept[-1]["excerpt"] if kept else -1
         write(tmp_path / f"out/{split}.jsonl", kept)
     handler.prompts.clear()
     command(*flags)
     for name, text in whole.items():
         assert (tmp_path / f"out/{name}.jsonl").read_bytes() == text, name
-    sizes = {"train": 60, "val": 0, "test": 40}
-    assert sorted(handler.prompts) == sorted(
-        e for i, e in enumerate(excerpts) if i > last[g.split_for(e, sizes)])
+    assert sorted(handler.prompts) == sorted(e for i, e in enumerate(excerpts) if i > last[g.split_of(e)])
+    assert len(handler.prompts) < len(excerpts)
     r = command(*flags, "--temperature", 0.5, ok=False)
     assert r.returncode == 2 and "temperature was 1.0, now 0.5" in r.stderr
 
