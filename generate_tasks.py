@@ -916,8 +916,7 @@ def check_demonstrable(task):
             return task
     except (LookupError, TypeError, ValueError):
         pass
-    raise ValueError("demonstrations need a procedural task with its details and facts; generate_tasks.py writes such "
-                     "tasks")
+    raise ValueError("demonstrations need a procedural task with its details and facts, as generate_tasks.py writes it")
 
 
 def write_demonstrations(args):
@@ -1184,6 +1183,8 @@ def main():
     try:
         args = parse_args()
         MAKERS[args.making](args)
+    except tomllib.TOMLDecodeError as problem:
+        die(f"pages.toml: {problem}")
     except KeyboardInterrupt:
         die("stopped; the same command, without --overwrite, continues", 130)
     except OSError as problem:

@@ -44,11 +44,11 @@ SCHEMA = {  # kind of record: (what writes it, what names a record, its shape)
 
 def die(message, code=2):
     """Stop with one sentence on stderr; exit code 2 is a user's mistake. Under torchrun each rank says its own."""
-    rank = os.environ.get("RANK")
-    prefix = f"rank {rank}: " if rank not in (None, "0") else ""
+    rank = os.environ.get("RANK", "0")
+    prefix = "" if rank == "0" else f"rank {rank}: "
     print(f"{Path(sys.argv[0]).name}: {prefix}{message}", file=sys.stderr, flush=True)
     sys.stdout.flush()
-    if rank:
+    if "RANK" in os.environ:
         os._exit(code)    # the other ranks may be waiting for this one
     sys.exit(code)
 
@@ -60,13 +60,14 @@ def first_line(error):
 
 def number(kind=float, least=-math.inf, above=-math.inf, most=math.inf):
     """An argparse type: a finite number of this kind in this range."""
+    limits = {"at least": least, "above": above, "at most": most}
+    expected = " and ".join(f"{words} {limit}" for words, limit in limits.items() if abs(limit) < math.inf)
+
     def parse(text):
         value = kind(text)
         if least <= value <= most and above < value < math.inf:    # NaN fails every comparison
             return value
-        limits = [f"{words} {limit}" for words, limit in (("at least", least), ("above", above), ("at most", most))
-                  if abs(limit) < math.inf]
-        raise argparse.ArgumentTypeError(f"must be {' and '.join(limits) or 'finite'}, found {text}")
+        raise argparse.ArgumentTypeError(f"must be {expected or 'finite'}, found {text}")
 
     parse.__name__ = "number" if kind is float else "whole number"    # argparse: "invalid whole number value: 'x'"
     return parse
@@ -104,10 +105,9 @@ def schema_error(value, shape, name="it"):
         return None
     if isinstance(shape, tuple):
         low, high, *other = shape
-        kinds = [int] if type(low) is int else [int, float]
-        if type(value) in kinds and low <= value <= high or value in other:
+        if type(value) in (int, type(low)) and low <= value <= high or value in other:
             return None
-        expected = f"a {'whole ' if kinds == [int] else ''}number from {low} to {high}"
+        expected = f"a {'whole ' if type(low) is int else ''}number from {low} to {high}"
     elif isinstance(shape, (dict, list)):
         expected = "an object" if isinstance(shape, dict) else "a list"
     elif isinstance(value, shape) and not isinstance(value, bool):
@@ -124,10 +124,11 @@ def read(path, kind, domain=None, unique=False, each=None):
     may have the same key. each: a function of the record whose result is yielded instead. Whatever is wrong in a line
     (also a ValueError, LookupError or TypeError that `each` raises) ends in one sentence that names file and line.
     """
+    path = Path(path)
     maker, key, shape = SCHEMA[kind]
-    if Path(path).stem.endswith(".scored"):
+    if path.stem.endswith(".scored"):
         maker = "evaluate.py"
-    if not Path(path).is_file():
+    if not path.is_file():
         die(f"{path}: no such file; run {maker} first, or name another")
     samples, lines, found = Counter(), {}, False
     with open(path, "rb") as file:
@@ -138,14 +139,16 @@ def read(path, kind, domain=None, unique=False, each=None):
                 record = parse_line(line, maker)
                 if problem := schema_error(record, shape):
                     raise ValueError(f"{problem}; {maker} writes such records")
-                fill_in(record, kind, f"{Path(path).stem}-{number:05d}", domain, samples)
+                fill_in(record, kind, f"{path.stem}-{number:05d}", domain, samples)
                 if domain and record["domain"] != domain:
                     raise ValueError(f"found domain {record['domain']!r}, expected {domain!r} (--domain)")
-                name = tuple(record.get(part) for part in key)
-                if unique and lines.setdefault(name, number) != number:
-                    named = ", ".join(f"{part} {value}" for part, value in zip(key, name))
-                    raise ValueError(f"{named} is there twice, first in line {lines[name]}")
-                found, record = True, each(record) if each else record
+                if unique:
+                    name = ", ".join(f"{part} {record.get(part)}" for part in key)
+                    if lines.setdefault(name, number) != number:
+                        raise ValueError(f"{name} is there twice, first in line {lines[name]}")
+                found = True
+                if each:
+                    record = each(record)
             except KeyError as error:
                 die(f"{path}, line {number}: the key {error} is missing")
             except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
@@ -157,17 +160,17 @@ def read(path, kind, domain=None, unique=False, each=None):
 
 def parse_line(line, maker):
     """The object that a line holds."""
-    record = None
     try:
         record = json.loads(line.decode("utf-8"))
     except RecursionError:
         raise ValueError("nested too deeply for a record") from None
     except ValueError:
-        pass
+        record = None
     if isinstance(record, dict):
         return record
+    begin = line[:60].strip().decode("utf-8", "replace")
     torn = "" if line.endswith(b"\n") else f" (the last line is torn: run {maker} again)"
-    raise ValueError(f"expected one JSON object, found {line[:60].strip().decode('utf-8', 'replace')!r}{torn}")
+    raise ValueError(f"expected one JSON object, found {begin!r}{torn}")
 
 
 def fill_in(record, kind, name, domain, samples):
@@ -178,20 +181,24 @@ def fill_in(record, kind, name, domain, samples):
     record["domain"] = record.get("domain") or task.get("domain") or domain
     if record.get("task_id") is None:
         record["task_id"] = task.get("task_id")
+    if kind == "task":
+        if record["task_id"] is None:
+            record["task_id"] = name
+        return
     if record["task_id"] is None:
         content = json.dumps([task.get("problem_description"), task.get("ground_truth")])
-        record["task_id"] = name if kind == "task" else f"task-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
-    if kind == "task":
-        return
+        record["task_id"] = f"task-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
     if record.get("sample") is None:
         record["sample"] = samples[record["task_id"]]
         samples[record["task_id"]] += 1
     if record.get("finish") is None:
-        said = [m.get("output") or m["content"] for m in record["dialogue_history"] if m["role"] == "assistant"]
-        silent = "answer" in record and record["answer"] is None
-        record["finish"] = "error: no answer" if silent else "max_turns"
-        if said and parse_response(said[-1])[1] is not None:
+        turns = [message for message in record["dialogue_history"] if message["role"] == "assistant"]
+        if turns and parse_response(turns[-1].get("output") or turns[-1]["content"])[1] is not None:
             record["finish"] = "answered"
+        elif "answer" in record and record["answer"] is None:
+            record["finish"] = "error: no answer"
+        else:
+            record["finish"] = "max_turns"
 
 
 def agent_turns(dialogue):
@@ -206,21 +213,21 @@ def fingerprint(path):
     path, digest = Path(path), hashlib.sha256()
     files = [path]
     if path.is_dir():
-        files = sorted(file for file in path.iterdir() if file.stem != "settings"
-                       and file.suffix in (".safetensors", ".bin", ".json", ".jinja"))
+        files = [file for file in sorted(path.iterdir()) if file.stem != "settings"
+                 and file.suffix in (".safetensors", ".bin", ".json", ".jinja")]
     for file in files:
         name = file.name if path.is_dir() else ""
         digest.update(f"{name} {file.stat().st_size}".encode())
         with open(file, "rb") as data:
-            hashlib.file_digest(data, lambda: digest)
+            hashlib.file_digest(data, lambda: digest)    # all of it, about a second for 2 GB
     return digest.hexdigest()[:16]
 
 
 def check_path(path, inputs=()):
     """Stop unless `path` is a file that can be written, or made, and none of the inputs (links followed)."""
     path = Path(path)
-    for source in map(Path, inputs):
-        if path.exists() and source.exists() and path.samefile(source):
+    for source in inputs:
+        if path.exists() and Path(source).exists() and path.samefile(source):
             die(f"{path} is the input {source}, which is never written over; name another output")
     if path.exists() and not path.is_file():
         die(f"{path} is no file; name a file to write")
@@ -254,8 +261,10 @@ def check_settings(file, settings):
     except (OSError, ValueError, TypeError):
         die(f"{file}: the settings of the output are missing or damaged; use --overwrite or another --out")
     now = json.loads(json.dumps(settings))
-    changed = [f"{name} was {before.get(name)!r}, now {now.get(name)!r}" for name in {**now, **before}
-               if before.get(name) != now.get(name)]
+    changed = []
+    for name in {**now, **before}:
+        if before.get(name) != now.get(name):
+            changed.append(f"{name} was {before.get(name)!r}, now {now.get(name)!r}")
     if changed:
         die(f"{file}: {'; '.join(changed)}; use --overwrite or another --out")
 
@@ -342,23 +351,20 @@ class Output:
 
     def sort(self, position):
         """Sort the finished file by position(*key): records were written in the order in which they were finished."""
-        lines = self.lines()
-        ordered = sorted(lines, key=lambda line: position(*self.key_of(json.loads(line))))
-        if ordered != lines:
-            self.replace(ordered)
+        lines = self.path.read_bytes().splitlines(keepends=True)
+        self.rewrite(lines, sorted(lines, key=lambda line: position(*self.key_of(json.loads(line)))))
 
     def drop(self, keys):
         """Take records with these keys out of the file, before the first new one is written."""
         if keys:
-            self.replace([line for line in self.lines() if self.key_of(json.loads(line)) not in keys])
+            lines = self.path.read_bytes().splitlines(keepends=True)
+            self.rewrite(lines, [line for line in lines if self.key_of(json.loads(line)) not in keys])
             self.size, self.done = self.path.stat().st_size, self.done - keys
 
-    def lines(self):
-        return self.path.read_bytes().splitlines(keepends=True)
-
-    def replace(self, lines):
-        with atomic_write(self.path) as part:
-            part.write_bytes(b"".join(lines))
+    def rewrite(self, before, after):
+        if after != before:
+            with atomic_write(self.path) as part:
+                part.write_bytes(b"".join(after))
 
 
 def sign_of_end(path):
@@ -369,10 +375,9 @@ def sign_of_end(path):
 def parse_response(text):
     """A response as (content: what enters the dialogue, the answer or None).
 
-    A thought ends with the first </think>, or with OUTPUT:, and the first I WANT TO ANSWER: behind it begins the
-    answer, in which nothing is cut any more. A thought may name that mark: a line that begins with OUTPUT: behind it
-    ends the thought, unless a program stands between the two. Of a thought that was begun with <think> and never ended
-    nothing is left.
+    A thought ends at the first </think> or at OUTPUT:. The first I WANT TO ANSWER: after it begins the answer, which is
+    kept whole. A thought may name that mark: a later line that begins with OUTPUT: ends it too, unless a program stands
+    between the two. A thought that was begun with <think> and never ended leaves nothing.
     """
     text = text.split("</think>", 1)[-1]
     if text.lstrip().startswith("<think>"):
