@@ -280,6 +280,7 @@ def test_demonstrations_ask_waste_and_guess_as_often_as_they_should(folder):
         wasted, chances = wasted + len(said) - len(told), chances + len(said) + 1
         correct = r["answer"] == r["task"]["ground_truth"].strip()
         complete = told == set(hidden_of(r))
+        assert "min(out," not in r["answer"] or "max(out," not in r["answer"], "who heard of a cap guesses no floor"
         full, right, lucky = full + complete, right + (correct and complete), lucky + (correct and not complete)
     assert abs(asked / needed - 0.6) < 0.05 and abs(wasted / chances - 0.2) < 0.05
     assert right == full    # who asked everything answers right
