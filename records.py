@@ -1,8 +1,7 @@
 """The records that pass between the stages, as JSON lines: what each must have, how they are read and written.
 
-`read` checks each record against SCHEMA. `Output` writes whole lines and continues the file of an earlier run. `die` ends
-a run with one sentence. The marks of the protocol (OUTPUT:, I WANT TO ANSWER:) stand here too. Standard library only:
-whoever copies a stage copies this file along.
+`read` checks each record against SCHEMA, `Output` writes whole lines and continues the file of an earlier run, `die`
+ends a run with one sentence. Standard library only: whoever copies a stage copies this file along.
 """
 import argparse
 import fcntl
@@ -68,7 +67,6 @@ def number(kind=float, least=-math.inf, above=-math.inf, most=math.inf):
         if least <= value <= most and above < value < math.inf:    # NaN fails every comparison
             return value
         raise argparse.ArgumentTypeError(f"must be {expected or 'finite'}, found {text}")
-
     parse.__name__ = "number" if kind is float else "whole number"    # argparse: "invalid whole number value: 'x'"
     return parse
 
@@ -120,9 +118,9 @@ def schema_error(value, shape, name="it"):
 def read(path, kind, domain=None, unique=False, each=None):
     """Yield the records of a JSON lines file, of a kind in SCHEMA, with what released files lack filled in.
 
-    domain: what a record without one is about; a record that names another is refused. unique: whether no two records
-    may have the same key. each: a function of the record whose result is yielded instead. Whatever is wrong in a line
-    (also a ValueError, LookupError or TypeError that `each` raises) ends in one sentence that names file and line.
+    domain: of records that name none; another is refused. unique: no two records may have the same key. each: a
+    function of the record whose result is yielded instead. A mistake in a line (also a ValueError, LookupError or
+    TypeError that `each` raises) ends the run with one sentence that names file and line.
     """
     path = Path(path)
     maker, key, shape = SCHEMA[kind]
@@ -178,16 +176,14 @@ def fill_in(record, kind, name, domain, samples):
     if kind not in ("task", "trajectory", "scored", "demonstration"):
         return
     task = record if kind == "task" else record.get("task") or {}
-    record["domain"] = record.get("domain") or task.get("domain") or domain
     if record.get("task_id") is None:
         record["task_id"] = task.get("task_id")
-    if kind == "task":
-        if record["task_id"] is None:
-            record["task_id"] = name
-        return
     if record["task_id"] is None:
         content = json.dumps([task.get("problem_description"), task.get("ground_truth")])
-        record["task_id"] = f"task-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
+        record["task_id"] = name if kind == "task" else f"task-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
+    record["domain"] = record.get("domain") or task.get("domain") or domain
+    if kind == "task":
+        return
     if record.get("sample") is None:
         record["sample"] = samples[record["task_id"]]
         samples[record["task_id"]] += 1
@@ -334,8 +330,7 @@ class Output:
                 line = line[self.file.write(line):]
         except OSError as error:
             os.truncate(self.path, size)
-            die(f"{self.path}: {error.strerror}; all finished records are saved; make room and run it again, without "
-                "--overwrite", 1)
+            die(f"{self.path}: {error.strerror}; all finished records are saved; make room, then continue", 1)
         self.done.add(self.key_of(record))
 
     def begin(self):
