@@ -3,25 +3,22 @@
 `--source procedural` (the default) composes tasks. A function is a short pipeline over a list of records: filter them,
 take what each is worth, combine, rank or group them, bound or join the result. Each step has details ("slots"); the
 request states some and leaves four to six open. Which question is useful must be read from this request. Some details
-exist only if another has a certain value: a cap only if the result has one. The ten calls are chosen so that every wrong
-value of every detail, and every program that differs from the reference in one place, fails at least one of them.
+exist only if another has a certain value: a cap only if the result has one. The ten calls are chosen so that each wrong
+value of each detail, and each program that differs from the reference in one place, fails at least one of them.
 
 A hash of the reference decides the split, whatever the seed. Another hash keeps a quarter of the compositions out of
 training: validation and test alternate between `seen` compositions with new values and `new` ones (key `half`).
 `--plain` words everything in one way and gives each detail its own keys, for a model that is trained from nothing.
+`--domain frontend` draws web pages with hidden choices (palette, order, layout, texts) from pages.toml.
 
 `--source llm` is the paper's way: a model reads a web excerpt (key `text`) and writes description, function and ten
-calls. A task is kept if its reference runs, twice with the same results, and if it is no near-duplicate of an earlier
-one. Departure from the paper: its 10k + 1k tasks come from a 70B model; composed ones need none.
-`--source colbench` reads released tasks or trajectories, and counts references that fail their own tests.
+calls. A task is kept if its reference runs, twice with the same results. Departure from the paper: its 10k + 1k tasks
+come from a 70B model; composed ones need none. `--source colbench` converts released tasks or trajectories, and
+`--source websight` takes rows of WebSight v0.2 (JSON lines) whose pages show something.
 
-`--domain frontend` draws pages from PAGES: kinds of pages with hidden choices (palette, order, layout, texts), each
-rendered and kept if there is something to see. `--source websight` takes rows of WebSight v0.2 instead: neither an idea
-nor a page occurs in two splits (`--split-by row` cuts at row 10,000 as the release does, whatever the ideas).
-
-`--demonstrations N` writes dialogues of a scripted, imperfect agent on procedural tasks: it asks for each hidden detail
+`--demonstrations N` writes dialogues of a scripted, imperfect agent on procedural tasks. It asks for each hidden detail
 with probability `--ask`, in random order, wastes turns with probability `--waste`, guesses what it did not ask, and
-answers. On pages it shows one, hears the largest differences and puts right each with probability `--ask`.
+answers. On pages it shows one, hears the largest differences and corrects each with probability `--ask`.
 
 Reads:  nothing; for demonstrations data/{domain}/{split}.jsonl; for the other sources the file named by --in
 Writes: data/{domain}/{train,val,test}.jsonl or data/{domain}/demonstrations.jsonl; beside each X.jsonl an
@@ -32,8 +29,7 @@ Writes: data/{domain}/{train,val,test}.jsonl or data/{domain}/demonstrations.jso
     python generate_tasks.py --source llm --in excerpts.jsonl --model http://localhost:8000/v1
     python generate_tasks.py --source colbench --split test --in released_test.jsonl
     python generate_tasks.py --domain frontend --kinds shop,event,login,profile --train 1000 --val 0 --test 200
-    python generate_tasks.py --domain frontend --demonstrations 3000 --max-turns 6
-    python generate_tasks.py --domain frontend --source websight --in websight.parquet
+    python generate_tasks.py --domain frontend --source websight --in websight.jsonl
 """
 import argparse
 import ast
@@ -48,9 +44,10 @@ import re
 import signal
 import sys
 import threading
+import tomllib
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from functools import lru_cache
 from multiprocessing import get_context
 from pathlib import Path
@@ -60,10 +57,10 @@ from typing import NamedTuple
 from tqdm import tqdm
 
 from records import ANSWER_MARK, SCHEMA, Output, die, number, parse_response, read
-from sandbox import Sandbox
 
 SPLITS = ("train", "val", "test")
-BATCH = 1000      # most candidates that are handed to the threads at a time
+BATCH = 1000    # most candidates that are handed to the threads at a time
+POOL = 60       # lists of records from which the ten calls are chosen
 SCHEMA["excerpt"] = ("what collects the excerpts", (), {"text": str})
 SCHEMA["row"] = ("an export of WebSight v0.2", (), {"llm_generated_idea": str, "text": str})
 
@@ -90,7 +87,6 @@ PEOPLE = ["anna", "bruno", "carla", "dino", "emma", "felix", "greta", "hugo", "i
 NAMES = """amber birch cedar delta ember fern grove hazel iris jade kelp lotus maple nova onyx pearl quartz raven sage
     tulip umber violet willow yarrow""".split()
 SIDES = {"above": ">", "below": "<", "at least": ">=", "at most": "<="}
-
 FILTERS = ["limit", "label", "both", "none"]
 KINDS = {  # kind -> (its share of the tasks, what a record may be worth, what may be returned)
     "total": (3, ["plain", "plus", "times", "cut"], ["number", "bounded"]),
@@ -108,117 +104,93 @@ CONDITIONAL = {  # slot -> (the slot that it depends on, the value with which it
 
 class Slot(NamedTuple):
     """One detail of a function: how it is asked for, and what the human says of it."""
+    absent: str           # the reply where the function has no such detail
     questions: list       # the first is the one that --plain uses
     replies: object       # a list, in which {} is the value, or {value: list}
-    absent: str           # the reply where the function has no such detail
 
 
 SLOTS = {
-    "field": Slot(
+    "field": Slot("There is no limit.",
         ["Which number is limited?", "What is the limit on?", "Which key does the limit look at?"],
-        ['The limit is on "{}".', 'It is "{}" that is limited.', 'Look at "{}" for the limit.'],
-        "There is no limit."),
-    "side": Slot(
+        ['The limit is on "{}".', 'It is "{}" that is limited.', 'Look at "{}" for the limit.']),
+    "side": Slot("There is no limit.",
         ["Which side of the limit counts?", "Above or below, and does the limit itself count?",
          "Do the records at the limit count, and which side of it is kept?"],
-        ["Keep what is {} the limit.", "It has to be {} the limit.", "What counts is {} the limit."],
-        "There is no limit."),
-    "limit": Slot(
+        ["Keep what is {} the limit.", "It has to be {} the limit.", "What counts is {} the limit."]),
+    "limit": Slot("There is no limit.",
         ["What is the limit?", "How high is the limit?", "Which number is the limit?"],
-        ["The limit is {}.", "I mean a limit of {}.", "It is limited at {}."],
-        "There is no limit."),
-    "label": Slot(
+        ["The limit is {}.", "I mean a limit of {}.", "It is limited at {}."]),
+    "label": Slot("No label decides what is kept.",
         ["Which label is checked?", "Which label decides?", "Which key holds that word?"],
-        ['The label is "{}".', 'I mean the label "{}".', 'Look at the label "{}".'],
-        "No label decides what is kept."),
-    "which": Slot(
+        ['The label is "{}".', 'I mean the label "{}".', 'Look at the label "{}".']),
+    "which": Slot("No label decides what is kept.",
         ["Are those kept or left out?", "Do those stay or go?", "Is it only those, or all but those?"],
         {"only": ["Keep only those.", "Only those stay.", "Use those and no others."],
-         "not": ["Leave out those.", "Those go.", "Use all but those."]},
-        "No label decides what is kept."),
-    "word": Slot(
+         "not": ["Leave out those.", "Those go.", "Use all but those."]}),
+    "word": Slot("No label decides what is kept.",
         ["Which word is it?", "Which word do you mean?", "What does the label have to say?"],
-        ['The word is "{}".', 'I mean the word "{}".', 'It says "{}".'],
-        "No label decides what is kept."),
-    "value": Slot(
+        ['The word is "{}".', 'I mean the word "{}".', 'It says "{}".']),
+    "value": Slot("Nothing is added up but the count.",
         ["Which value do you mean?", "Which value is used?", "Which key holds the value?"],
-        ['The value is "{}".', 'I mean the value "{}".', 'Take "{}" as the value.'],
-        "Nothing is added up but the count."),
-    "factor": Slot(
+        ['The value is "{}".', 'I mean the value "{}".', 'Take "{}" as the value.']),
+    "factor": Slot("Nothing is multiplied.",
         ["What is it multiplied by?", "Times what?", "Which key is the factor?"],
-        ['Take it times "{}".', 'Multiply it by "{}".', 'The factor is "{}".'],
-        "Nothing is multiplied."),
-    "fee": Slot(
+        ['Take it times "{}".', 'Multiply it by "{}".', 'The factor is "{}".']),
+    "fee": Slot("There is no fee.",
         ["How large is the fee?", "What is the fee?", "How much is added to each?"],
-        ["The fee is {}.", "I mean a fee of {}.", "Add {} to each."],
-        "There is no fee."),
-    "cut": Slot(
+        ["The fee is {}.", "I mean a fee of {}.", "Add {} to each."]),
+    "cut": Slot("Single records are not cut.",
         ["Where is each one cut?", "At most how much counts of each?", "What is the most that one record counts?"],
-        ["Each one is cut at {}.", "Of each at most {} counts.", "Count each as {} at most."],
-        "Single records are not cut."),
-    "how": Slot(
+        ["Each one is cut at {}.", "Of each at most {} counts.", "Count each as {} at most."]),
+    "how": Slot("They are not combined to one number in another way than I said.",
         ["How are they combined?", "Sum, largest or smallest?", "What is taken of them?"],
         {"sum": ["Take the sum.", "I want the sum.", "Add them all up."],
          "max": ["Take the largest.", "I want the largest.", "The largest of them."],
-         "min": ["Take the smallest.", "I want the smallest.", "The smallest of them."]},
-        "They are not combined to one number in another way than I said."),
-    "rounding": Slot(
+         "min": ["Take the smallest.", "I want the smallest.", "The smallest of them."]}),
+    "rounding": Slot("Nothing is rounded.",
         ["Is it rounded up or down?", "How is it rounded?", "Which whole number is it, the next or the last?"],
-        ["Round it {}.", "I want it rounded {}.", "It is always rounded {}."],
-        "Nothing is rounded."),
-    "bound": Slot(
+        ["Round it {}.", "I want it rounded {}.", "It is always rounded {}."]),
+    "bound": Slot("It has no bounds.",
         ["Does the result have bounds?", "Is the result bounded?", "Is there a cap or a floor?"],
         {"none": ["It has no bounds.", "No, there are no bounds.", "Neither a cap nor a floor."],
          "a cap": ["It has a cap.", "Yes, there is a cap.", "A cap, but no floor."],
-         "a floor": ["It has a floor.", "Yes, there is a floor.", "A floor, but no cap."]},
-        "It has no bounds."),
-    "cap": Slot(
+         "a floor": ["It has a floor.", "Yes, there is a floor.", "A floor, but no cap."]}),
+    "cap": Slot("There is no cap.",
         ["What is the cap?", "How high is the cap?", "What is the highest result?"],
-        ["The cap is {}.", "I mean a cap of {}.", "The result is {} at most."],
-        "There is no cap."),
-    "floor": Slot(
+        ["The cap is {}.", "I mean a cap of {}.", "The result is {} at most."]),
+    "floor": Slot("There is no floor.",
         ["What is the floor?", "How low is the floor?", "What is the lowest result?"],
-        ["The floor is {}.", "I mean a floor of {}.", "The result is {} at least."],
-        "There is no floor."),
-    "empty": Slot(
+        ["The floor is {}.", "I mean a floor of {}.", "The result is {} at least."]),
+    "empty": Slot("Then the list is empty.",
         ["What if nothing is left?", "What if none are left?", "What comes back when there is no record?"],
-        ["Then return {} at once.", "With nothing left, return {} at once.", "Return {} at once, then."],
-        "Then the list is empty."),
-    "order": Slot(
+        ["Then return {} at once.", "With nothing left, return {} at once.", "Return {} at once, then."]),
+    "order": Slot("You may choose.",
         ["Which end comes first?", "In which order are they sorted?", "Is it the largest or the smallest first?"],
-        ["The {} first.", "I want the {} first.", "Begin with the {}."],
-        "You may choose."),
-    "ties": Slot(
+        ["The {} first.", "I want the {} first.", "Begin with the {}."]),
+    "ties": Slot("You may choose.",
         ["What if two are equal?", "How are ties settled?", "Which of two equals comes first?"],
         {"earlier": ["Of equals the earlier leads.", "Then the earlier leads.", "Equals stay in their order."],
          "later": ["Of equals the later leads.", "Then the later leads.", "Equals go in reverse order."],
-         "second": ["Of equals another number decides.", "Then another number decides.", "By another number."]},
-        "You may choose."),
-    "second": Slot(
+         "second": ["Of equals another number decides.", "Then another number decides.", "By another number."]}),
+    "second": Slot("There is no other number.",
         ["Which number decides then?", "What is the other number?", "By which key are equals sorted?"],
-        ['The smaller "{}" leads.', 'Then the smaller "{}" leads.', 'Of equals the smaller "{}" comes first.'],
-        "There is no other number."),
-    "group": Slot(
+        ['The smaller "{}" leads.', 'Then the smaller "{}" leads.', 'Of equals the smaller "{}" comes first.']),
+    "group": Slot("There are no groups.",
         ["What are the groups by?", "Which label makes the groups?", "What do the records of a group share?"],
-        ['The groups are by "{}".', 'I mean groups by "{}".', 'Group them by "{}".'],
-        "There are no groups."),
-    "alphabet": Slot(
+        ['The groups are by "{}".', 'I mean groups by "{}".', 'Group them by "{}".']),
+    "alphabet": Slot("You may choose.",
         ["What if two groups are equal?", "How are equal groups sorted?", "Which of two equal groups comes first?"],
-        ["Equal groups go from {}.", "Then they go from {}.", "Sort equal groups from {}."],
-        "You may choose."),
-    "part": Slot(
+        ["Equal groups go from {}.", "Then they go from {}.", "Sort equal groups from {}."]),
+    "part": Slot("There is only one.",
         ["All or only the first?", "Do you want all of them?", "Is the whole list returned?"],
         {"all": ["I want all of them.", "Return all of them.", "All, without end."],
-         "first": ["Only the first few.", "I want only the first few.", "No, the first few."]},
-        "There is only one."),
-    "many": Slot(
+         "first": ["Only the first few.", "I want only the first few.", "No, the first few."]}),
+    "many": Slot("There is no such number.",
         ["How many are returned?", "How many do you want?", "How many are the first few?"],
-        ["The first {}.", "I want the first {}.", "At most {} of them."],
-        "There is no such number."),
-    "between": Slot(
+        ["The first {}.", "I want the first {}.", "At most {} of them."]),
+    "between": Slot("They are not joined to a text.",
         ["What stands between them?", "What separates them?", "How are they joined?"],
-        ["Put {} between them.", "I want {} between them.", "Join them with {}."],
-        "They are not joined to a text."),
+        ["Put {} between them.", "I want {} between them.", "Join them with {}."]),
 }
 
 
@@ -243,15 +215,18 @@ def half_of(composition):
     return "new" if hashed("compositions", *composition) % 4 == 0 else "seen"
 
 
+def number_keys(theme):
+    return [*THEMES[theme][1], *KEYS["field"], *KEYS["factor"], *KEYS["second"]]
+
+
 def choices_of(composition, theme, plain):
     """{slot: its values} for every slot that a composition may have, parents before the slots that depend on them."""
     filters, kind, worth, out = composition
-    numbers = [*THEMES[theme][1], *KEYS["field"], *KEYS["factor"], *KEYS["second"]]
-    labels = [*KEYS["label"], *KEYS["group"]]
 
     def keys(slot):
-        own = THEMES[theme][1] if slot == "value" else KEYS[slot]
-        return own if plain else labels if slot in ("label", "group") else numbers
+        if plain:
+            return THEMES[theme][1] if slot == "value" else KEYS[slot]
+        return [*KEYS["label"], *KEYS["group"]] if slot in ("label", "group") else number_keys(theme)
 
     found = {}
     if filters in ("limit", "both"):
@@ -309,7 +284,8 @@ def draw_values(composition, theme, plain, rng, known=()):
     values = dict(known)
     for slot, choices in choices_of(composition, theme, plain).items():
         parent, needed = CONDITIONAL.get(slot, (None, None))
-        if slot not in values and (parent is None or values[parent] == needed):
+        exists = parent is None or values[parent] == needed
+        if exists and slot not in values:
             taken = [values[other] for other in ("value", *KEYS) if other in values]
             values[slot] = rng.choice([choice for choice in choices if choice not in taken])
     return values
@@ -321,7 +297,8 @@ def write_function(composition, theme, values):
     name = THEMES[theme][0]
     lines = []
     if "limit" in values:
-        lines += [f'rows = [r for r in rows if r["{values["field"]}"] {SIDES[values["side"]]} {values["limit"]}]']
+        sign = SIDES[values["side"]]
+        lines += [f'rows = [r for r in rows if r["{values["field"]}"] {sign} {values["limit"]}]']
     if "word" in values:
         sign = "==" if values["which"] == "only" else "!="
         lines += [f'rows = [r for r in rows if r["{values["label"]}"] {sign} "{values["word"]}"]']
@@ -334,14 +311,14 @@ def write_function(composition, theme, values):
     if "floor" in values:
         lines += [f"out = max(out, {values['floor']})"]
     few = f"[:{values['many']}]" if "many" in values else ""
-    if out in ("number", "bounded"):
-        lines += ["return out"]
     if out == "first":
         lines += ["return names[0]"]
-    if out == "list":
+    elif out == "list":
         lines += [f"return names{few}"]
-    if out == "text":
+    elif out == "text":
         lines += [f"return {values['between']}.join(names{few})"]
+    else:
+        lines += ["return out"]
     return "def report(rows):\n" + "".join(f"    {line}\n" for line in lines)
 
 
@@ -370,10 +347,12 @@ def average_lines(value, name, values):
 
 def ranked_lines(value, name, values):
     reverse = ", reverse=True" if values["order"] == "largest" else ""
-    before = {"earlier": [], "later": ["rows = rows[::-1]"], "second": [
-        f'rows = sorted(rows, key=lambda r: r["{values.get("second")}"])']}
-    return [*before[values["ties"]], f"rows = sorted(rows, key=lambda r: {value}{reverse})",
-            f'names = [r["{name}"] for r in rows]']
+    lines = []
+    if values["ties"] == "later":
+        lines += ["rows = rows[::-1]"]
+    if values["ties"] == "second":
+        lines += [f'rows = sorted(rows, key=lambda r: r["{values["second"]}"])']
+    return lines + [f"rows = sorted(rows, key=lambda r: {value}{reverse})", f'names = [r["{name}"] for r in rows]']
 
 
 def grouped_lines(value, name, values):
@@ -401,18 +380,22 @@ def write_request(composition, theme, values, stated, plain, rng):
         "I need a function report(rows); rows are {}, as dictionaries."])
     text = [opening.format(theme)]
     if "limit" in values:
-        text.append(pick("Keep those with", "Use only those with", "What counts are those with") + " a limit on "
-                    + say("field", '"{}"', "one number", "some number") + ": "
-                    + say("side", "{} the limit", "on one side of the limit", "on a certain side of the limit")
-                    + say("limit", " {}", "") + ".")
+        keep = pick("Keep those with", "Use only those with", "What counts are those with")
+        field = say("field", '"{}"', "one number", "some number")
+        side = say("side", "{} the limit", "on one side of the limit", "on a certain side of the limit")
+        limit = say("limit", " {}", "")
+        text.append(f"{keep} a limit on {field}: {side}{limit}.")
     if "word" in values:
-        rule = {"only": pick("Keep only those", "Use only those"), "not": pick("Leave out those", "Drop those")}
-        text.append((rule[values["which"]] if "which" in stated else pick("Mind those", "There is a rule for those"))
-                    + say("label", ' where the label "{}" is', " where a label is", " where some label is")
-                    + say("word", ' the word "{}".', " a certain word.", " one word."))
+        keep = pick("Keep only those", "Use only those")
+        drop = pick("Leave out those", "Drop those")
+        rule = keep if values["which"] == "only" else drop
+        if "which" not in stated:
+            rule = pick("Mind those", "There is a rule for those")
+        label = say("label", ' where the label "{}" is', " where a label is", " where some label is")
+        text.append(rule + label + say("word", ' the word "{}".', " a certain word.", " one word."))
     if "empty" in stated:
-        text.append(pick("If nothing is left, return {} at once.", "With nothing left, return {} at once.").format(
-            values["empty"]))
+        sentence = pick("If nothing is left, return {} at once.", "With nothing left, return {} at once.")
+        text.append(sentence.format(values["empty"]))
     worth_words = say("value", 'the value "{}"', "a value", "some value") if "value" in values else ""
     if worth == "plus":
         worth_words += say("fee", " plus a fee of {} each", " plus a fee each")
@@ -423,37 +406,44 @@ def write_request(composition, theme, values, stated, plain, rng):
     order = f", the {values['order']} first" if "order" in stated else ""
     if kind == "total":
         how = {"sum": "sum", "max": "largest", "min": "smallest"}[values["how"]]
-        text.append(f"{pick('Take', 'I want')} the {how} of {worth_words}." if "how" in stated else
-                    f"{pick('Combine', 'Put together')} {worth_words}.")
+        if "how" in stated:
+            text.append(f"{pick('Take', 'I want')} the {how} of {worth_words}.")
+        else:
+            text.append(f"{pick('Combine', 'Put together')} {worth_words}.")
     if kind == "average":
-        text.append(f"{pick('Average', 'Take the average of')} {worth_words}, as a whole number"
-                    + (f", rounded {values['rounding']}." if "rounding" in stated else "."))
+        rounded = f", rounded {values['rounding']}" if "rounding" in stated else ""
+        text.append(f"{pick('Average', 'Take the average of')} {worth_words}, as a whole number{rounded}.")
     if kind == "ranked":
         text.append(f"{pick('Sort them by', 'Order them by')} {worth_words}{order}.")
     if kind == "grouped":
-        text.append(pick("Make groups", "Put them in groups") + say("group", ' by "{}"', " by a label") + ", "
-                    + (f"add up {worth_words}" if worth != "ones" else "count them")
-                    + f" in each, and sort the groups by that{order}.")
-    if "bound" in values and "bound" not in stated:
-        text.append(pick("The result may have bounds.", "Mind the bounds of the result."))
+        groups = pick("Make groups", "Put them in groups") + say("group", ' by "{}"', " by a label")
+        summed = "count them" if worth == "ones" else f"add up {worth_words}"
+        text.append(f"{groups}, {summed} in each, and sort the groups by that{order}.")
+    if "bound" in stated:
+        bound = "no bounds"
+        if values["bound"] == "a cap":
+            bound = say("cap", "a cap of {}", "a cap")
+        if values["bound"] == "a floor":
+            bound = say("floor", "a floor of {}", "a floor")
+        text.append(f"{pick('The result has', 'It has')} {bound}.")
     elif "bound" in values:
-        detail = {"none": "no bounds", "a cap": say("cap", "a cap of {}", "a cap") if "cap" in values else "",
-                  "a floor": say("floor", "a floor of {}", "a floor") if "floor" in values else ""}[values["bound"]]
-        text.append(f"{pick('The result has', 'It has')} {detail}.")
+        text.append(pick("The result may have bounds.", "Mind the bounds of the result."))
     if "ties" in stated:
-        text.append("Of equals " + (say("second", 'the smaller "{}"', "the smaller of another number")
-                                    if values["ties"] == "second" else f"the {values['ties']}") + " leads.")
+        leader = f"the {values['ties']}"
+        if values["ties"] == "second":
+            leader = say("second", 'the smaller "{}"', "the smaller of another number")
+        text.append(f"Of equals {leader} leads.")
     if "alphabet" in stated:
         text.append(f"Equal groups go from {values['alphabet']}.")
-    thing = "group" if kind == "grouped" else f'"{name}"'
+    thing, things = ("group", "groups") if kind == "grouped" else (f'"{name}"', f'"{name}"')
     if out == "first":
         text.append(pick("Return the first {}.", "I want the first {}.").format(thing))
     if out in ("list", "text"):
         which = "all" if values["part"] == "all" else "the first " + say("many", "{}", "few")
-        which = which if "part" in stated else "the"
-        form = "" if out == "list" else " as one text" + say("between", ", {} between them", "")
-        things = "groups" if kind == "grouped" else thing
-        text.append(f"{pick('Return', 'I want')} {which} {things}{form or ' in a list'}.")
+        if "part" not in stated:
+            which = "the"
+        form = " in a list" if out == "list" else " as one text" + say("between", ", {} between them", "")
+        text.append(f"{pick('Return', 'I want')} {which} {things}{form}.")
     return " ".join(text)
 
 
@@ -462,18 +452,24 @@ def write_request(composition, theme, values, stated, plain, rng):
 
 def draw_rows(theme, values, rng):
     """Records near the edges: at the limit, with the word in question, worth the same as others, none at all."""
-    numbers = [*THEMES[theme][1], *KEYS["field"], *KEYS["factor"], *KEYS["second"]]
-    scale, size = rng.choice([12, 40, 90, 200]), rng.randint(0, 7)
-    places, people, shown = rng.sample(PLACES, 3), rng.sample(PEOPLE, 3), rng.sample(NAMES, size)
+    numbers = number_keys(theme)
+    scale = rng.choice([12, 40, 90, 200])
+    size = rng.randint(0, 7)
+    places, people = rng.sample(PLACES, 3), rng.sample(PEOPLE, 3)
+    names = rng.sample(NAMES, size)
     seconds = rng.sample(range(1, 60), size)
     rows = []
     for i in range(size):
-        row = {THEMES[theme][0]: shown[i]}
-        row |= {key: rng.choice(places) for key in KEYS["label"]}
-        row |= {key: rng.choice(people) for key in KEYS["group"]}
-        row |= {key: rng.randint(1, scale) for key in numbers}
+        row = {THEMES[theme][0]: names[i]}
+        for key in KEYS["label"]:
+            row[key] = rng.choice(places)
+        for key in KEYS["group"]:
+            row[key] = rng.choice(people)
+        for key in numbers:
+            row[key] = rng.randint(1, scale)
         if rows and rng.random() < 0.5:    # worth as much as another record
-            row |= {key: rng.choice([rows[-1], rng.choice(rows)])[key] for key in numbers}
+            for key in numbers:
+                row[key] = rng.choice([rows[-1], rng.choice(rows)])[key]
         if "limit" in values and rng.random() < 0.6:
             row[values["field"]] = values["limit"] + rng.choice([-3, -1, 0, 0, 1, 7, 20])
         if "word" in values and rng.random() < (0.5 if values["which"] == "only" else 0.3):
@@ -486,38 +482,37 @@ def draw_rows(theme, values, rng):
 
 def mutants(code):
     """Programs that differ from a program in one place: a comparison, a number, an operator, a function, a line."""
-    tree, found = ast.parse(code), []
-
-    def change(node, part, value):
-        before = getattr(node, part)
-        setattr(node, part, value)
-        found.append(ast.unparse(tree))
-        setattr(node, part, before)
-
+    tree = ast.parse(code)
+    found = []
     for node in ast.walk(tree):
-        if isinstance(node, ast.Compare):
-            for sign in (ast.Gt, ast.GtE, ast.Lt, ast.LtE, ast.Eq, ast.NotEq):
-                change(node, "ops", [sign()])
-        elif isinstance(node, ast.BinOp):
-            for sign in (ast.Add, ast.Sub, ast.Mult):
-                change(node, "op", sign())
-        elif isinstance(node, ast.Constant) and isinstance(node.value, bool):
-            change(node, "value", not node.value)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, int):
-            change(node, "value", node.value - 1)
-            change(node, "value", node.value + 1)
-        elif isinstance(node, ast.Name) and node.id in ("min", "max", "sum"):
-            for other in ("min", "max", "sum"):
-                change(node, "id", other)
-        if isinstance(getattr(node, "body", None), list) and len(node.body) > 1:
-            for i in range(len(node.body)):
-                change(node, "body", node.body[:i] + node.body[i + 1:])
+        match node:
+            case ast.Compare():
+                signs = (ast.Gt, ast.GtE, ast.Lt, ast.LtE, ast.Eq, ast.NotEq)
+                attribute, others = "ops", [[sign()] for sign in signs]
+            case ast.BinOp():
+                attribute, others = "op", [ast.Add(), ast.Sub(), ast.Mult()]
+            case ast.Constant(bool(value)):
+                attribute, others = "value", [not value]
+            case ast.Constant(int(value)):
+                attribute, others = "value", [value - 1, value + 1]
+            case ast.Name("min" | "max" | "sum"):
+                attribute, others = "id", ["min", "max", "sum"]
+            case ast.FunctionDef(body=body) | ast.For(body=body) if len(body) > 1:
+                attribute, others = "body", [body[:i] + body[i + 1:] for i in range(len(body))]
+            case _:
+                continue
+        before = getattr(node, attribute)
+        for other in others:
+            setattr(node, attribute, other)
+            found.append(ast.unparse(tree))
+        setattr(node, attribute, before)
     return [mutant for mutant in dict.fromkeys(found) if mutant != ast.unparse(tree)]
 
 
 def with_one_wrong(composition, theme, values, plain):
     """{(slot, wrong value): the program that is right but for this slot}."""
-    choices, found = choices_of(composition, theme, plain), {}
+    choices = choices_of(composition, theme, plain)
+    found = {}
     for slot in values:
         for wrong in choices[slot]:
             changed = values | {slot: wrong}
@@ -543,9 +538,6 @@ def results_of(code, inputs):
     return found
 
 
-POOL = 60    # lists of records from which ten calls are chosen
-
-
 def choose_calls(composition, theme, values, plain, rng):
     """(ten calls, None) that together fail every wrong value and every mutant, or (None, why there are none).
 
@@ -555,23 +547,27 @@ def choose_calls(composition, theme, values, plain, rng):
     inputs = [[]] + [draw_rows(theme, values, rng) for _ in range(POOL)]
     code = write_function(composition, theme, values)
     right = results_of(code, inputs)
-    wrong = with_one_wrong(composition, theme, values, plain) | {("mutant", m): m for m in mutants(code)}
+    wrong = with_one_wrong(composition, theme, values, plain)
+    wrong |= {("mutant", mutant): mutant for mutant in mutants(code)}
     shown_by = {}    # wrong program -> the inputs that show it
     for name, program in wrong.items():
-        shown = {i for i, (a, b) in enumerate(zip(right, results_of(program, inputs))) if a != b}
+        results = results_of(program, inputs)
+        shown = {i for i in range(len(inputs)) if results[i] != right[i]}
         if shown:
             shown_by[name] = shown
         elif name[0] != "mutant":
             return None, f"no input shows a wrong value of {name[0]}"
+
     chosen, times, left = [], Counter(), set(shown_by)
     while len(chosen) < 10:
         free = [i for i in range(len(inputs)) if i not in chosen]
-        free = [i for i in free if times[right[i]] == min(times[right[j]] for j in free)]
-        shows = Counter(itertools.chain.from_iterable(shown_by[name] for name in left))    # input -> how many it shows
+        rarest = min(times[right[i]] for i in free)
+        free = [i for i in free if times[right[i]] == rarest]
+        shows = Counter(i for name in left for i in shown_by[name])    # input -> how many wrong programs it shows
         best = max(free, key=lambda i: shows[i])
         chosen.append(best)
         times[right[best]] += 1
-        left -= {name for name in left if best in shown_by[name]}
+        left = {name for name in left if best not in shown_by[name]}
     if max(times.values()) > 1 and len(times) < 9:
         return None, "results alike"
     if left:
@@ -589,12 +585,18 @@ def reply_of(slot, value, plain, rng):
     return (replies[0] if plain else rng.choice(replies)).format(value)
 
 
+def question_about(slot, plain, rng):
+    questions = SLOTS[slot].questions
+    return questions[0] if plain else rng.choice(questions)
+
+
 def draw_open(values, rng):
     """Four to six slots that the request leaves open, or None. Where a slot is open, so are those that depend on it."""
-    if len(values) < 4:
-        return None
-    opened = set(rng.sample(list(values), min(len(values), rng.choice([4, 5, 6]))))
-    opened |= {child for child, (parent, _) in CONDITIONAL.items() if child in values and parent in opened}
+    count = min(len(values), rng.choice([4, 5, 6]))
+    opened = set(rng.sample(list(values), count))
+    for child, (parent, _) in CONDITIONAL.items():
+        if child in values and parent in opened:
+            opened.add(child)
     return opened if len(opened) <= 6 else None
 
 
@@ -610,19 +612,20 @@ def draw_task(split, half, kinds, plain, rng):
         return None
     about = write_request(composition, theme, values, values.keys() - opened, plain, rng)
     said = {slot: reply_of(slot, value, plain, rng) for slot, value in values.items()}
-    facts = [{"detail": slot, "question": SLOTS[slot].questions[0], "keywords": [], "reply": said[slot],
-              "implies": [CONDITIONAL[slot][0]] if CONDITIONAL.get(slot, (None,))[0] in opened else []}
-             for slot in values if slot in opened]
-    replies = {slot: said.get(slot) or SLOTS[slot].absent for slot in SLOTS if slot not in opened}
+    facts = []
+    for slot in values:
+        if slot in opened:
+            parent = CONDITIONAL[slot][0] if slot in CONDITIONAL else None
+            facts.append({"detail": slot, "question": SLOTS[slot].questions[0], "keywords": [], "reply": said[slot],
+                          "implies": [parent] if parent in opened else []})
+    replies = {slot: said.get(slot, SLOTS[slot].absent) for slot in SLOTS if slot not in opened}
     return new_task("backend", about, reference, test_cases=None, source=f"procedural:{kind}", half=half,
                     composition=composition, theme=theme, plain=plain, details=values, facts=facts, replies=replies)
 
 
 def draw_tasks(split, kinds, plain, seed):
     """Yield tasks of a split without their calls: independent draws, each reference once, until no new one is found.
-
-    Validation and test tasks are of `seen` and of `new` compositions in turn.
-    """
+    Validation and test tasks are of `seen` and of `new` compositions in turn."""
     halves = ["seen"] if split == "train" else ["seen", "new"]
     rngs = {half: random.Random(f"{seed} {split} {half}") for half in halves}
     found = set()
@@ -637,21 +640,13 @@ def draw_tasks(split, kinds, plain, seed):
         yield task
 
 
-def check_task(box, pool, task, seed):
-    """Give a task its calls and run its reference in the sandbox: (task, None, or why it is rejected).
-    pool: processes that choose the calls."""
+def with_calls(pool, task, seed):
+    """A task with its calls, which processes of the pool choose: (task, None or why there are none)."""
     rng = random.Random(f"{seed} {task['ground_truth']}")
     calls, reason = pool.apply(choose_calls, (task["composition"], task["theme"], task["details"], task["plain"], rng))
-    if reason:
-        return task, reason
-    task["test_cases"] = {str(number): call for number, call in enumerate(calls, 1)}
-    return task, reference_fault(box, task)
-
-
-def reference_fault(box, task):
-    """Why a reference is not usable: a call that fails, returns None or differs between two runs."""
-    bad = sorted(set(box.check_reference(task).values()) - {"ok"})
-    return f"reference: {bad[0]}" if bad else None
+    if not reason:
+        task["test_cases"] = {str(number): call for number, call in enumerate(calls, 1)}
+    return task, reason
 
 
 def demonstrate(task, ask, waste, max_turns, rng):
@@ -660,11 +655,12 @@ def demonstrate(task, ask, waste, max_turns, rng):
     It asks for some open details, those that make others exist first, with wasted turns among them: a question that
     it asked before, or one about a detail that is not open.
     """
-    facts = {fact["detail"]: fact["reply"] for fact in task["facts"]}
+    plain, facts = task["plain"], {fact["detail"]: fact["reply"] for fact in task["facts"]}
     asked = [slot for slot in facts if rng.random() < ask]
     rng.shuffle(asked)
     asked = parents_first(asked[:max_turns - 1])
-    exchanges, spare = [], max_turns - 1 - len(asked)    # (question, reply, what it told)
+    exchanges = []    # (question, reply, what it told)
+    spare = max_turns - 1 - len(asked)
     for slot in [*asked, None]:    # None: the turn that answers
         while spare and rng.random() < waste:
             spare -= 1
@@ -672,48 +668,68 @@ def demonstrate(task, ask, waste, max_turns, rng):
                 exchanges.append(rng.choice(exchanges))
             else:
                 idle = rng.choice(list(task["replies"]))
-                exchanges.append((question_about(idle, task["plain"], rng), task["replies"][idle], []))
+                exchanges.append((question_about(idle, plain, rng), task["replies"][idle], []))
         if slot:
-            exchanges.append((question_about(slot, task["plain"], rng), facts[slot], [slot]))
+            exchanges.append((question_about(slot, plain, rng), facts[slot], [slot]))
 
     known = {slot: value for slot, value in task["details"].items() if slot not in facts or slot in asked}
     for child, (parent, needed) in CONDITIONAL.items():
         if child in known:    # a cap of 90 says that there is one
             known[parent] = needed
-    guessed = draw_values(task["composition"], task["theme"], task["plain"], rng, known)
+    guessed = draw_values(task["composition"], task["theme"], plain, rng, known)
     answer = write_function(task["composition"], task["theme"], guessed).strip()
     history = [{"role": "user", "content": task["problem_description"]}]
     for question, reply, told in exchanges:
-        history += [{"role": "assistant", "content": question}, {"role": "user", "content": reply, "told": told}]
-    return history + [{"role": "assistant", "content": f"{ANSWER_MARK}\n{answer}"}], answer
+        history.append({"role": "assistant", "content": question})
+        history.append({"role": "user", "content": reply, "told": told})
+    history.append({"role": "assistant", "content": f"{ANSWER_MARK}\n{answer}"})
+    return history, answer
 
 
 def parents_first(slots):
     """The slots in an order in which none stands before the one that it depends on."""
     slots = list(slots)
     for child, (parent, _) in CONDITIONAL.items():
-        if child in slots and parent in slots and slots.index(child) < slots.index(parent):
+        if child in slots and parent in slots:
             i, j = slots.index(child), slots.index(parent)
-            slots[i], slots[j] = parent, child
+            if i < j:
+                slots[i], slots[j] = parent, child
     return slots
-
-
-def question_about(slot, plain, rng):
-    return SLOTS[slot].questions[0] if plain else rng.choice(SLOTS[slot].questions)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Web pages: from a kind of page and a choice of values to a task, and a scripted designer
 
-def fill(family, values):
-    """The template of a family with these values in its slots. A value may itself contain a slot, hence two rounds."""
-    slots = {d["name"]: d["values"][v] for d, v in zip(family["details"], values)}
-    return Template(Template(family["code"]).substitute(slots)).substitute(slots)
+@lru_cache
+def page_kinds():
+    """{kind: {"about": requests, "details": hidden choices, "code": the page, with a slot for each choice}}, from
+    pages.toml. `told` of a choice: how a wrong value shows in the comparison of two pages (render.is_about)."""
+    with open(Path(__file__).with_name("pages.toml"), "rb") as file:
+        content = tomllib.load(file)
+    kinds = {}
+    for kind, entry in content["kinds"].items():
+        choices = []
+        for name, (aspects, subject, values) in entry["choices"].items():
+            if isinstance(values, str):    # names of tables
+                values = {value: text for table in values.split() for value, text in content["values"][table].items()}
+            if isinstance(values, list):
+                values = {value: value for value in values}
+            values = {value: text.format(**entry.get("pieces", {})) for value, text in values.items()}
+            choices.append({"name": name, "told": (aspects.split(), subject), "values": values})
+        code = "".join(line.strip() for line in entry["page"].splitlines())
+        kinds[kind] = {"about": entry["requests"], "details": choices, "code": code}
+    return kinds
 
 
 def page_source(kind, values):
+    """The page of a kind with these values in its slots. A value may itself contain a slot, hence two rounds."""
     from render import TAILWIND_TAG
-    return f"<!DOCTYPE html><html><head>{TAILWIND_TAG}</head>{fill(PAGES[kind], values)}</html>"
+    choices = page_kinds()[kind]["details"]
+    slots = {choice["name"]: choice["values"][value] for choice, value in zip(choices, values)}
+    body = page_kinds()[kind]["code"]
+    for _ in range(2):
+        body = Template(body).substitute(slots)
+    return f"<!DOCTYPE html><html><head>{TAILWIND_TAG}</head>{body}</html>"
 
 
 def half_of_page(kind, values):
@@ -723,56 +739,62 @@ def half_of_page(kind, values):
 
 def draw_pages(kinds, split, seed):
     """Yield (kind, values), one of each kind in turn, each combination once, until all of this split are used up.
-
-    Validation and test pages of a kind are of `seen` and of `new` pairs of choices in turn.
-    """
-    rng, seen, spent, found = random.Random(f"{seed} {split} pages"), set(), Counter(), Counter()
-    while kinds := [k for k in kinds if spent[k] < 2000]:  # draws in a row without a new combination
+    Validation and test pages of a kind are of `seen` and of `new` pairs of choices in turn."""
+    rng = random.Random(f"{seed} {split} pages")
+    found = {kind: set() for kind in kinds}
+    in_vain = Counter()    # kind -> draws in a row without a new combination
+    while kinds := [kind for kind in kinds if in_vain[kind] < 2000]:
         for kind in kinds:
-            values = tuple(rng.choice(list(c["values"])) for c in PAGES[kind]["details"])
-            spent[kind] += 1
-            half = "new" if split != "train" and found[kind] % 2 else "seen"
-            if (split_of(kind, values) == split and half_of_page(kind, values) == half
-                    and (kind, values) not in seen):
-                found[kind], spent[kind] = found[kind] + 1, 0
-                seen.add((kind, values))
+            values = tuple(rng.choice(list(choice["values"])) for choice in page_kinds()[kind]["details"])
+            half = "new" if split != "train" and len(found[kind]) % 2 else "seen"
+            fits = split_of(kind, values) == split and half_of_page(kind, values) == half
+            in_vain[kind] += 1
+            if fits and values not in found[kind]:
+                in_vain[kind] = 0
+                found[kind].add(values)
                 yield kind, values
 
 
 def page_draft(kind, values):
-    about, choices = PAGES[kind]["about"], PAGES[kind]["details"]
-    return new_task("frontend", about[hashed("about", kind, *values) % len(about)], page_source(kind, values),
-                    source=f"procedural:{kind}", half=half_of_page(kind, values),
-                    details={one["name"]: value for one, value in zip(choices, values)},
-                    choices={one["name"]: one["told"] for one in choices})
+    requests, choices = page_kinds()[kind]["about"], page_kinds()[kind]["details"]
+    about = requests[hashed("about", kind, *values) % len(requests)]
+    return new_task("frontend", about, page_source(kind, values), source=f"procedural:{kind}",
+                    half=half_of_page(kind, values),
+                    details={choice["name"]: value for choice, value in zip(choices, values)},
+                    choices={choice["name"]: choice["told"] for choice in choices})
 
 
-def check_page(renderer, task, seed=None):
-    """Render the reference of a draft: (task, None, or why it is rejected)."""
-    picture = renderer.render(task["ground_truth"])
-    return task, picture.status if picture.status != "ok" else "blank" if picture.blank else None
+def kind_and_values(task):
+    """What page_draft made a task from."""
+    kind = task["source"].removeprefix("procedural:")
+    return kind, [task["details"][choice["name"]] for choice in page_kinds()[kind]["details"]]
 
 
 def demonstrate_page(task, layout, ask, waste, max_turns, rng):
-    """One dialogue, as (dialogue_history, answer): a page at random, then what the partner names is put right with
-    probability `ask` each (or set to something else); with probability `waste` a page is shown again unchanged, with
-    half of that the answer comes too early, else when nothing is left to name. layout: a page -> its layout."""
+    """One dialogue, as (dialogue_history, answer). layout: a page -> its layout.
+
+    The designer begins with a page at random. With probability `ask` it corrects a choice that the partner names; if
+    not, it guesses. With probability `waste` it shows the page again unchanged, with half of that it answers too early;
+    if not, it answers when nothing is left to name.
+    """
     from render import compare_pages, in_words, is_about
-    kind = task["source"].partition(":")[2]
-    choices = PAGES[kind]["details"]
-    right, values = [task["details"][c["name"]] for c in choices], [rng.choice(list(c["values"])) for c in choices]
+    kind, right = kind_and_values(task)
+    choices = page_kinds()[kind]["details"]
+    values = [rng.choice(list(choice["values"])) for choice in choices]
     history, done = [{"role": "user", "content": task["problem_description"]}], False
     for turn in range(max_turns):
         page = page_source(kind, values)
         if done or turn == max_turns - 1 or (turn and rng.random() < waste / 2):
-            return history + [{"role": "assistant", "content": f"{ANSWER_MARK}\n{page}"}], page
+            history.append({"role": "assistant", "content": f"{ANSWER_MARK}\n{page}"})
+            return history, page
         found = compare_pages(layout(page), layout(task["ground_truth"]))[:2]
-        history += [{"role": "assistant", "content": page}, {"role": "user", "content": in_words(found)}]
-        told = [i for i, c in enumerate(choices)
-                if values[i] != right[i] and any(is_about(one, c["told"]) for one in found)]
-        done = not told
+        history.append({"role": "assistant", "content": page})
+        history.append({"role": "user", "content": in_words(found)})
+        named = [i for i, choice in enumerate(choices)
+                 if values[i] != right[i] and any(is_about(one, choice["told"]) for one in found)]
+        done = not named
         if rng.random() >= waste:
-            for i in told:
+            for i in named:
                 values[i] = right[i] if rng.random() < ask else rng.choice(list(choices[i]["values"]))
 
 
@@ -792,37 +814,37 @@ def write(out, verdicts, unit="task"):
     rejected = Counter()
     with tqdm(total=out.wanted, initial=len(out.done), desc=out.path.name, unit=unit, mininterval=1) as bar:
         for record, reason in verdicts:
-            if reason or out.key_of(record) in out.done:
-                rejected[reason or "there before"] += 1
+            if reason:
+                rejected[reason] += 1
                 continue
             if record["task_id"] is None:
                 record["task_id"] = f"{record['domain']}-{out.path.stem}-{len(out.done):05d}"
             out.write(record)
             bar.update()
-    print(f"wrote {len(out.done)} {unit}s to {out.path}; rejected {rejected.total()}{listed(rejected)}")
+    print(f"wrote {len(out.done)} {unit}s to {out.path}; rejected {rejected.total()}")
+    for reason, count in rejected.most_common():
+        print(f"  {count} x {reason}")
     if len(out.done) < out.wanted < math.inf:
         print(f"  only {len(out.done)} of the {out.wanted} asked for: there are no more", file=sys.stderr)
 
 
-def listed(counts):
-    return "".join(f"\n  {n} x {what}" for what, n in counts.most_common())
-
-
 def open_output(path, wanted, args, settings, inputs, key):
-    """An Output, of which `wanted` is the number of records when it is finished."""
+    """An Output; `wanted`: how many records it has when it is finished."""
     out = Output(path, settings, inputs, args.overwrite, key)
     out.wanted = wanted
     if len(out.done) > wanted:
-        die(f"{path} already holds {len(out.done)} records, more than the {wanted} asked for; use --overwrite or "
-            "another --out")
+        die(f"{path} already holds {len(out.done)} records, not {wanted}; use --overwrite or another --out")
     return out
 
 
 def open_splits(args, settings, inputs, key=("ground_truth",)):
-    """{split: Output} of the splits asked for. Whatever stands in the way of one is said before any is changed."""
-    folder = Path(args.out or f"data/{args.domain}")
-    return {split: open_output(folder / f"{split}.jsonl", wanted, args, settings, inputs, key)
-            for split, wanted in args.sizes.items() if wanted}
+    """{split: Output} of the splits asked for. A mistake in one is found before any is changed."""
+    outs = {}
+    for split, wanted in args.sizes.items():
+        if wanted:
+            path = Path(args.out or f"data/{args.domain}") / f"{split}.jsonl"
+            outs[split] = open_output(path, wanted, args, settings, inputs, key)
+    return outs
 
 
 def write_splits(args, settings, inputs, drafts, check):
@@ -841,85 +863,77 @@ def open_renderer(args):
 
 
 def write_procedural(args):
-    known = PAGES if args.domain == "frontend" else KINDS
+    known = page_kinds() if args.domain == "frontend" else KINDS
     kinds = args.kinds.split(",") if args.kinds else list(known)
-    if unknown := [kind for kind in kinds if kind not in known]:
-        die(f"there is no kind {unknown[0]!r}; there are {', '.join(known)}")
+    for kind in kinds:
+        if kind not in known:
+            die(f"there is no kind {kind!r}; there are {', '.join(known)}")
     settings = {"source": "procedural", "kinds": kinds, "seed": args.seed, "plain": args.plain}
     if args.domain == "frontend":
-        with open_renderer(args) as renderer:
-            write_splits(args, settings, {}, lambda split: itertools.starmap(page_draft, draw_pages(
-                kinds, split, args.seed)), lambda task: check_page(renderer, task))
+        def drafts(split):
+            return (page_draft(kind, values) for kind, values in draw_pages(kinds, split, args.seed))
+
+        write_splits(args, settings, {}, drafts, lambda task: (task, None))
         return
-    # ample time: the programs are quick, and a busy machine must not change which tasks are kept
-    with Sandbox(workers=args.workers, call_timeout=10, program_timeout=60) as box, \
-            get_context("spawn").Pool(args.workers, signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool:
+    with get_context("spawn").Pool(args.workers, signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool:
         write_splits(args, settings, {}, lambda split: draw_tasks(split, kinds, args.plain, args.seed),
-                     lambda task: check_task(box, pool, task, args.seed))
+                     lambda task: with_calls(pool, task, args.seed))
 
 
-def read_websight(path):
-    """Yield (idea, page) of WebSight rows, from JSON lines or parquet; pictures that are gone become picsum's."""
+def websight_drafts(path, split):
+    """Yield the tasks of one split: a row's idea is the request, its page the reference. The idea's hash decides the
+    split; a page that several rows hold belongs to the first of them. Lost pictures become picsum's."""
     from render import rewrite_images
-    rows = read(path, "row")
-    try:
-        if Path(path).suffix == ".parquet":
-            from pyarrow.parquet import ParquetFile
-            batches = ParquetFile(path).iter_batches(1000, columns=list(SCHEMA["row"][2]))
-            rows = (row for batch in batches for row in batch.to_pylist())
-        for row in rows:
-            yield (row["llm_generated_idea"] or "").strip(), rewrite_images((row["text"] or "").strip())
-    except (ImportError, OSError, ValueError, KeyError) as problem:
-        die(f"{path}: no rows with llm_generated_idea and text ({problem}); parquet needs: pip install pyarrow")
-
-
-def websight_drafts(path, split, by):
-    """Yield the tasks of one split: the idea is the request, the page the reference. by: "idea", its hash decides;
-    "row", the first 10,000 rows are train and the rest test. Either way a page that several rows hold belongs to the
-    split of the first of them."""
-    split_of_page = {}  # hash -> split
-    for row, (idea, page) in enumerate(read_websight(path)):
-        own = split_of("websight", [idea]) if by == "idea" else "train" if row < 10_000 else "test"
-        if idea and "<html" in page.lower() and split_of_page.setdefault(hashed(page), own) == own == split:
-            yield new_task("frontend", idea, page, source="websight")
+    seen = set()
+    for row in read(path, "row"):
+        idea, page = row["llm_generated_idea"].strip(), rewrite_images(row["text"].strip())
+        if idea and "<html" in page.lower() and hashed(page) not in seen:
+            seen.add(hashed(page))
+            if split_of("websight", [idea]) == split:
+                yield new_task("frontend", idea, page, source="websight")
 
 
 def write_websight(args):
-    next(read_websight(args.input), None)  # what is wrong with the file is said before browsers start
     with open_renderer(args) as renderer:
-        write_splits(args, {"source": "websight", "split_by": args.split_by}, {"--in": args.input},
-                     lambda split: websight_drafts(args.input, split, args.split_by),
-                     lambda task: check_page(renderer, task))
+        def check(task):
+            picture = renderer.render(task["ground_truth"])
+            if picture.status != "ok":
+                return task, picture.status
+            return task, "blank" if picture.blank else None
+
+        write_splits(args, {"source": "websight"}, {"--in": args.input},
+                     lambda split: websight_drafts(args.input, split), check)
 
 
 def check_demonstrable(task):
-    """A task, if it is a procedural one that the scripted agent can play; else ValueError."""
-    kind, details = str(task.get("source")).partition(":")[2], task.get("details") or {}
-    if task["domain"] == "frontend":
-        values = {d["name"]: d["values"] for d in PAGES[kind]["details"]} if kind in PAGES else {}
-        known = values and details.keys() == values.keys() and all(details[name] in values[name] for name in values)
-    else:
-        known = (tuple(task.get("composition") or ()) in COMPOSITIONS and task.get("theme") in THEMES
-                 and task.get("facts") and task.get("replies") and {fact["detail"] for fact in task["facts"]} <= details.keys()
-                 and write_function(task["composition"], task["theme"], details) == task["ground_truth"])
-    if not known:
-        raise ValueError("demonstrations need a procedural task with its details and facts, found source "
-                         f"{task.get('source')!r} with details {details}; generate_tasks.py writes such tasks")
-    return task
+    """The task, if the scripted agent can play it: its program or page can be written again from its details."""
+    try:
+        if task["domain"] == "frontend":
+            page_source(*kind_and_values(task))
+            return task
+        again = write_function(task["composition"], task["theme"], task["details"])
+        if task["facts"] and again == task["ground_truth"]:
+            return task
+    except (LookupError, TypeError, ValueError):
+        pass
+    raise ValueError("demonstrations need a procedural task with its details and facts, as generate_tasks.py writes it")
 
 
 def write_demonstrations(args):
     from rollout import system_prompt    # the instructions that an agent has in rollouts
-    path, pages = args.input or f"data/{args.domain}/{args.split}.jsonl", args.domain == "frontend"
+    pages = args.domain == "frontend"
+    path = args.input or f"data/{args.domain}/{args.split}.jsonl"
     tasks = list(read(path, "task", args.domain, unique=True, each=check_demonstrable))
-    settings = {"ask": args.ask, "waste": args.waste, "max_turns": args.max_turns, "seed": args.seed}
+    settings = {name: getattr(args, name) for name in ("ask", "waste", "max_turns", "seed")}
     out = open_output(args.out or f"data/{args.domain}/demonstrations.jsonl", args.demonstrations, args, settings,
                       {"--in": path}, ("task_id", "sample"))
+    system = system_prompt(args)
     with open_renderer(args) if pages else nullcontext() as renderer:
         layout = lru_cache(maxsize=20000)(renderer.layout) if pages else None
 
         def dialogue(i):
-            task, sample = tasks[i % len(tasks)], i // len(tasks)
+            sample, place = divmod(i, len(tasks))
+            task = tasks[place]
             rng = random.Random(f"{args.seed} {task['task_id']} {sample}")
             if pages:
                 history, answer = demonstrate_page(task, layout, args.ask, args.waste, args.max_turns, rng)
@@ -929,7 +943,6 @@ def write_demonstrations(args):
                     "system": system, "dialogue_history": history, "answer": answer, "finish": "answered",
                     "model": "scripted", "simulator": "scripted", "seed": args.seed}, None
 
-        system = system_prompt(args)
         write(out, checked(dialogue, range(len(out.done), args.demonstrations), out, 4 * args.workers), "demonstration")
 
 
@@ -939,20 +952,20 @@ def write_demonstrations(args):
 # The prompt of a released turn, whose agent is a Llama 3.1: its chat template (that of Llama 3 adds no dates).
 CHAT_TEMPLATE = re.compile(
     r"(?:<\|begin_of_text\|>)?<\|start_header_id\|>system<\|end_header_id\|>\n\n"
-    r"(?:Cutting Knowledge Date: [^\n<]*\nToday Date: [^\n<]*\n\n)?(.*?)<\|eot_id\|>"
-    r"<\|start_header_id\|>user<\|end_header_id\|>(.*?)<\|eot_id\|>", re.S)
+    r"(?:Cutting Knowledge Date: [^\n<]*\nToday Date: [^\n<]*\n\n)?(?P<system>(?:(?!<\|).)*)<\|eot_id\|>"
+    r"<\|start_header_id\|>user<\|end_header_id\|>(?P<request>.*?)<\|eot_id\|>", re.S)
 
 
 def recover_system(history):
-    """The agent's instructions in a released dialogue, from the `input` of its turns (the prompt after the template).
-    None where they are not certain: no `input`, an unknown template, another first message than the dialogue's, text
-    with a template's marks in it, or turns that differ."""
+    """The agent's instructions, from the `input` of its turns (the prompt after the template). "" where they are not
+    certain: no `input`, an unknown template, another request than the dialogue's, or turns that differ."""
     found = set()
-    for prompt in (turn["input"] for turn in history if isinstance(turn.get("input"), str)):
-        m = CHAT_TEMPLATE.match(prompt)
-        sure = m and m[2].strip() == history[0]["content"].strip() and not re.search(r"<\|\w+\|>", m[1])
-        found.add(m[1].strip() if sure else None)
-    return found.pop() if len(found) == 1 else None
+    for turn in history:
+        if turn.get("input"):
+            prompt = CHAT_TEMPLATE.match(turn["input"])
+            sure = prompt and prompt["request"].strip() == history[0]["content"].strip()
+            found.add(prompt["system"].strip() if sure else "")
+    return found.pop() if len(found) == 1 else ""
 
 
 def as_ours(record):
@@ -967,16 +980,8 @@ def as_ours(record):
     record["released_reward"] = record.pop("reward", None)
     if ANSWER_MARK in (record["answer"] or ""):
         record["answer"] = parse_response(record["answer"])[1]
-    system = record.get("system") or recover_system(record["dialogue_history"]) or ""
+    system = record.get("system") or recover_system(record["dialogue_history"])
     return record | {"task": task, "system": system, "model": "released", "simulator": "released", "seed": None}
-
-
-def failures(box, task):
-    """Which calls of a released reference fail, by mode: {"module": {label: status}, "released": {...}}, {} if none."""
-    module = {k: v for k, v in box.check_reference(task).items() if v not in ("ok", "none")}
-    released = {k: "returns None" if v == "wrong" else v.removeprefix("reference ")
-                for k, v in box.score(task, task["ground_truth"], mode="released").items() if v != "passed"}
-    return {mode: failed for mode, failed in (("module", module), ("released", released)) if failed}
 
 
 def write_colbench(args):
@@ -984,174 +989,16 @@ def write_colbench(args):
     of trajectories. The samples of a task, which lie num_tasks lines apart, are numbered in their order."""
     with open(args.input, "rb") as file:
         offline = b'"dialogue_history"' in file.readline()
-    kind, limit, path = (
-        ("trajectory", getattr(args, args.split), f"runs/{args.run_name}/{args.split}.trajectories.jsonl") if offline
-        else ("task", args.sizes[args.split], f"data/{args.domain}/{args.split}.jsonl"))
+    if offline:
+        kind, limit = "trajectory", getattr(args, args.split)
+        path = f"runs/{args.run_name}/{args.split}.trajectories.jsonl"
+    else:
+        kind, limit = "task", args.sizes[args.split]
+        path = f"data/{args.domain}/{args.split}.jsonl"
     out = open_output(args.out or path, limit or math.inf, args, {"source": "colbench"}, {"--in": args.input},
                       SCHEMA[kind][1])
-    known = {}  # task_id -> failures
-
-    def check(record):
-        task = record.get("task", record)
-        if box and task["task_id"] not in known:
-            known[task["task_id"]] = failures(box, task)
-        if known.get(task["task_id"]):
-            task["reference_failures"] = known[task["task_id"]]
-        return record, None
-
     records = itertools.islice(read(args.input, kind, args.domain, unique=not offline, each=as_ours), limit)
-    new = (record for record in records if out.key_of(record) not in out.done)
-    with Sandbox(workers=args.workers) if args.domain == "backend" else nullcontext() as box:
-        write(out, checked(check, new, out, args.workers), "record")
-    recovered, faulty = 0, {}    # task_id -> {mode: failures}
-    for record in out.records():
-        task = record.get("task", record)
-        faulty.setdefault(task["task_id"], task.get("reference_failures", {}))
-        recovered += bool(record.get("system"))
-    if args.domain == "backend":
-        for mode, how in ("module", "as modules"), ("released", "as the released evaluation does"):
-            faults = Counter(min(failed[mode].values()) for failed in faulty.values() if mode in failed)
-            print(f"{faults.total()} of {len(faulty)} references fail their own tests when run {how}{listed(faults)}")
-    if offline:
-        print(f"the agent's instructions were found in `input` and kept as `system` for {recovered} of {len(out.done)} "
-              "trajectories; rollout.py --candidates takes --system FILE for the others")
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The kinds of pages: requests, the hidden choices, a page with a slot for each. A partner who sees both pages names
-# the differences (render.compare_pages). A test holds that a wrong choice shows, and by a difference of its own. shop,
-# event, login, profile and news are the simple kinds: few words, about fifty tokens of the tiny model.
-
-PAGES = {}
-BRIGHT = {c: f"bg-{c}-500" for c in ["red", "yellow", "green", "blue", "purple", "pink"]} | {
-    "dark gray": "bg-gray-800", "dark blue": "bg-blue-900"}
-PALE = {"white": "bg-white"} | {f"light {c}": f"bg-{c}-200" for c in ["gray", "yellow", "green", "blue", "pink"]}
-INK = {"black": "text-black"} | {c: f"text-{c}-600" for c in ["red", "green", "blue", "purple"]}
-
-
-def choice(name, aspects, subject, values):
-    """A hidden choice. told: how a wrong one shows in the comparison of two pages (render.is_about)."""
-    return {"name": name, "told": (aspects.split(), subject),
-            "values": values if isinstance(values, dict) else {v: v for v in values}}
-
-
-def told_by(aspects, usual=None):
-    """A function (name, subject, values) -> a choice that shows in these aspects of the subject."""
-    return lambda name, subject, values=usual: choice(name, aspects, subject, values)
-
-
-colour_of, letters_of = told_by("colour", BRIGHT), told_by("letters", INK)
-size_of = told_by("size", {"small": "text-3xl", "large": "text-7xl"})
-place_of = told_by("place", {"left": "text-left", "centre": "text-center", "right": "text-right"})
-words_of, layout_of, presence_of = told_by("words"), told_by("layout order"), told_by("extra")
-
-
-def order_of(name, a, b):
-    """Two pieces in either order; a piece may hold slots of other choices."""
-    return choice(name, "order layout", "section .*", {"first": a + b, "second": b + a})
-
-
-PAGE_COLOUR = choice("page", "colour", "page's background", PALE)
-TITLE, BUTTON, TEXT = (f'{what} "[^"]*"' for what in ("main heading", "button", "text"))
-
-SPORTS = '<section class="$first p-20"><h2 class="text-4xl">Sports</h2></section>'
-WEATHER = '<section class="$second p-20"><h2 class="text-4xl">Weather</h2></section>'
-DISHES = ['<section><h2 class="$ink $size">Starters</h2><p class="p-6 text-xl">Soup of the day</p></section>',
-          '<section><h2 class="$ink $size">Desserts</h2><p class="p-6 text-xl">Apple cake</p></section>']
-TRIPS = ['<section class="$sea p-16"><h2 class="text-4xl">By the sea</h2><p>Two weeks of sand and salt</p></section>',
-         '<section class="$hills p-16"><h2 class="text-4xl">In the hills</h2><p>Nine days on foot</p></section>']
-PHOTO = '<img src="https://picsum.photos/id/48/400/300">'
-
-
-def page(kind, about, details, code):
-    PAGES[kind] = {"about": about, "details": details, "code": code}
-
-
-page("shop", ["Make a page for my shop.",
-    "I have a shop and need a page for it.", "My shop should have a page of its own."], [
-    colour_of("bar", "header"), place_of("place", TITLE), colour_of("part", "main part", PALE),
-    colour_of("button", BUTTON), words_of("verb", BUTTON, ["Buy", "Order", "Reserve", "Browse"]),
-    colour_of("foot", 'footer "[^"]*"')],
-    '<body><header class="$bar p-12 text-white"><h1 class="text-6xl $place">Shop</h1></header>'
-    '<main class="$part p-24"><button class="$button p-12 text-4xl text-white">$verb</button></main>'
-    '<footer class="$foot p-16 text-white">Contact</footer></body>')
-page("event", ["Make a page for my concert.",
-    "I need a page that announces my concert.", "My concert is soon; please make a page for it."], [
-    PAGE_COLOUR, letters_of("ink", TITLE), place_of("place", TITLE), size_of("size", TITLE),
-    colour_of("box", "main part"), words_of("day", TEXT, ["Friday", "Saturday", "Sunday", "Monday"])],
-    '<body class="$page"><header class="p-16"><h1 class="$ink $size $place">Concert</h1></header>'
-    '<main class="$box p-24 text-white"><p class="text-5xl">$day</p></main></body>')
-page("login", ["Make a page where people log in.",
-    "I need a login page.", "Please build the page on which our users log in."], [
-    PAGE_COLOUR, colour_of("card", "form", {**BRIGHT, **PALE}), place_of("place", TITLE), colour_of("button", BUTTON),
-    words_of("verb", BUTTON, ["Enter", "Continue", "Submit", "Start"])],
-    '<body class="$page p-24"><form class="$card p-16"><h1 class="text-6xl $place">Login</h1>'
-    '<input class="p-8" placeholder="Name"><button class="$button p-12 text-4xl text-white">$verb</button>'
-    '</form></body>')
-page("profile", ["Make a page about me.",
-    "I would like a page about myself.", "Please design my personal page."], [
-    PAGE_COLOUR, layout_of("layout", "picture", {"row": "flex", "column": "block"}), colour_of("box", "main part"),
-    words_of("job", TEXT, ["Painter", "Teacher", "Doctor", "Writer"]), colour_of("foot", 'footer "[^"]*"')],
-    f'<body class="$page"><div class="p-16 $layout">{PHOTO}'
-    '<main class="$box p-20 text-white"><h1 class="text-6xl">Robin</h1><p class="text-4xl">$job</p></main>'
-    '</div><footer class="$foot p-12">Contact</footer></body>')
-page("news", ["Make a page with the news.",
-    "I need a page for the news of the day.", "Please make a news page."], [
-    colour_of("bar", "header"), place_of("place", TITLE), colour_of("first", 'section "Sports"', PALE),
-    colour_of("second", 'section "Weather"', PALE), order_of("order", SPORTS, WEATHER)],
-    '<body><header class="$bar p-12 text-white"><h1 class="text-6xl $place">News</h1></header>$order</body>')
-page("prices", ["We need a page that shows what our three plans cost.",
-    "Please show the prices of our three plans on a page.", "Make a page with the prices of our plans."], [
-    PAGE_COLOUR, colour_of("bar", "header"),
-    letters_of("ink", TITLE, {"white": "text-white", "black": "text-black", "light yellow": "text-yellow-200"}),
-    place_of("place", TITLE), layout_of("layout", 'block "[^"]*"', {"row": "flex justify-around", "column": "block"}),
-    colour_of("basic", 'block "Basic"', PALE), colour_of("team", 'block "Team"', PALE),
-    colour_of("firm", 'block "Firm"', PALE), words_of("cost", r'text "\$[^"]*"', ["$$20", "$$35", "$$49", "$$80"])],
-    '<body class="$page"><header class="$bar p-8"><h1 class="text-5xl $ink $place">Plans</h1></header>'
-    '<main class="$layout"><div class="$basic p-16"><h2 class="text-3xl">Basic</h2><p>Free</p></div>'
-    '<div class="$team p-16"><h2 class="text-3xl">Team</h2><p>$cost</p></div>'
-    '<div class="$firm p-16"><h2 class="text-3xl">Firm</h2><p>Ask us</p></div></main></body>')
-page("menu", ["We would like a page with the menu of our restaurant.",
-    "Our restaurant needs a page with its menu.", "Please put our restaurant's menu on a page."], [
-    PAGE_COLOUR, colour_of("bar", "header"), place_of("place", TITLE),
-    letters_of("ink", r'heading "(Starters|Mains|Desserts)"'),
-    size_of("size", r'heading "(Starters|Mains|Desserts)"', {"small": "text-xl", "large": "text-5xl"}),
-    words_of("dish", 'list item "[^"]*"', ["Grilled fish with rice", "Roast chicken with beans",
-                                            "Mushroom pie with salad"]),
-    order_of("order", *DISHES), presence_of("foot", 'footer( "[^"]*")?', {
-        "yes": '<footer class="bg-gray-800 text-white p-10">Open daily from noon</footer>', "no": ""})],
-    '<body class="$page"><header class="$bar p-10 text-white">'
-    '<h1 class="text-5xl $place">The Green Table</h1></header><main class="p-12"><h2 class="$ink $size">Mains</h2>'
-    '<ul class="p-6 text-xl"><li>$dish</li><li>Noodles with vegetables</li></ul>$order</main>$foot</body>')
-page("gallery", ["I want a page that shows my photographs.",
-    "Please make a gallery of my photographs.", "My photographs need a page."], [
-    PAGE_COLOUR, colour_of("bar", 'navigation bar "[^"]*"'), place_of("side", 'navigation bar "[^"]*"'),
-    choice("columns", "layout order shape place", "picture",
-           {"two": "grid grid-cols-2 gap-8", "four": "grid grid-cols-4 gap-8"}),
-    words_of("label", BUTTON, ["See more", "Hire me", "Write to me"]), colour_of("button", BUTTON),
-    place_of("where", BUTTON)],
-    '<body class="$page"><nav class="$bar p-8 text-white text-4xl $side">My photographs</nav>'
-    f'<main class="p-12 $columns">{4 * PHOTO}</main><footer class="p-8 $where">'
-    '<button class="$button p-6 text-2xl text-white">$label</button></footer></body>')
-page("dashboard", ["Build a page on which our team sees this week's numbers.",
-    "Our team needs a dashboard with this week's numbers.", "Please make a dashboard for our team."], [
-    PAGE_COLOUR, colour_of("bar", "sidebar"),
-    choice("side", "place", "sidebar", {"left": "flex", "right": "flex flex-row-reverse"}),
-    letters_of("ink", TITLE), colour_of("sales", 'block "Sales"'), colour_of("visits", 'block "Visits"'),
-    layout_of("layout", 'block "[^"]*"', {"row": "flex", "column": "block"}), size_of("size", TITLE)],
-    '<body class="$page"><div class="$side"><aside class="$bar w-64 h-screen p-8 text-white text-2xl">'
-    '<p>Overview</p><p>Reports</p></aside><main class="p-8 w-full">'
-    '<h1 class="$ink $size">This week</h1><div class="$layout">'
-    '<div class="$sales p-20 text-white"><h2 class="text-3xl">Sales</h2></div>'
-    '<div class="$visits p-20 text-white"><h2 class="text-3xl">Visits</h2></div></div></main></div></body>')
-page("travel", ["Please design a page for our travel agency.",
-    "Our travel agency needs a page.", "We sell journeys and would like a page for that."], [
-    colour_of("bar", "header"), place_of("place", TITLE), size_of("size", TITLE), order_of("order", *TRIPS),
-    colour_of("sea", 'section "By the sea"', PALE), colour_of("hills", 'section "In the hills"', PALE),
-    words_of("verb", BUTTON, ["Book now", "Ask for dates", "Plan a trip"]),
-    colour_of("button", BUTTON), presence_of("picture", "picture", {"yes": PHOTO, "no": ""})],
-    '<body><header class="$bar p-16 text-white"><h1 class="$size $place">Far and Away</h1></header>$picture$order'
-    '<div class="p-12"><button class="$button text-white p-8 text-2xl">$verb</button></div></body>')
+    write(out, ((record, None) for record in records if out.key_of(record) not in out.done), "record")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -1177,140 +1024,73 @@ or output. It always returns a value.
 CALLS:
 Ten different calls of the function, one a line, with literal arguments, that reach the edge cases of the details.
 """
-UNPARSABLE = (SyntaxError, ValueError, RecursionError, MemoryError)  # what ast.parse raises
 
 
 def parse_task(raw):
     """(task, None) from a model's response, or (None, why not)."""
-    m = re.search(r"DESCRIPTION:(.*?)CODE:\s*```(?:python)?\n(.*?)```\s*CALLS:\s*(.*)", raw, re.S)
-    if not m:
+    form = re.search(r"DESCRIPTION:(.*?)CODE:\s*```(?:python)?\n(.*?)```\s*CALLS:\s*(.*)", raw, re.S)
+    if not form:
         return None, "not in the form asked for"
-    description, code = re.sub(r"\s+", " ", m[1]).strip(), m[2].strip() + "\n"
+    description, code = " ".join(form[1].split()), form[2].strip() + "\n"
     try:
-        tree = ast.parse(code)
-    except UNPARSABLE:
+        functions = [node for node in ast.parse(code).body if isinstance(node, ast.FunctionDef)]
+        parameters = {node.name: ast.unparse(node.args) for node in functions}
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None, "code does not parse"
     if code.count("\n") > 50:
         return None, "more than 50 lines"
-    functions = {n.name: n for n in tree.body if isinstance(n, ast.FunctionDef)}
-    calls = {}  # line -> the function that it calls
-    for line in m[3].splitlines():
-        line = re.sub(r"^\s*(?:\d+[.)]\s|[-*]\s)?\s*`?|`?\s*$", "", line)
-        with suppress(*UNPARSABLE):
-            match ast.parse(line, mode="eval"):
-                case ast.Expression(ast.Call(ast.Name(name))) if name in functions:
-                    calls.setdefault(line, name)
+    calls = [found for found in re.finditer(r"\b(\w+)\(.*\)", form[3]) if found[1] in parameters]
     if not calls:
         return None, "no call of a function of its own"
-    name = Counter(calls.values()).most_common(1)[0][0]
-    calls = [c for c, called in calls.items() if called == name][:10]
+    name = calls[0][1]
+    calls = list(dict.fromkeys(found[0] for found in calls if found[1] == name))[:10]
     if len(calls) < 10:
         return None, "fewer than ten different calls"
     if f"{name}(" not in description:
-        try:
-            description += f" Signature: {name}({ast.unparse(functions[name].args)})."
-        except RecursionError:
-            return None, "nested too deeply"
-    return new_task("backend", description, code, test_cases={str(i): c for i, c in enumerate(calls, 1)}), None
-
-
-def normalised(code):
-    """A program's syntax tree without docstrings, annotations and the names of its functions, as one string."""
-    tree = ast.parse(code)
-    names = {n.name: f"f{i}" for i, n in enumerate(tree.body) if isinstance(n, ast.FunctionDef)}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef):
-            node.returns, node.name = None, names.get(node.name, node.name)
-            if ast.get_docstring(node) is not None:
-                node.body = node.body[1:]
-        if isinstance(node, ast.arg):
-            node.annotation = None
-        if isinstance(node, ast.Name):
-            node.id = names.get(node.id, node.id)
-    return ast.dump(tree)
-
-
-def duplicate(task, sources, descriptions, similar):
-    """Why a task is too much like one that was accepted before; None if it is not, and from now on it is one of them.
-    sources, descriptions: of the tasks that were accepted so far, normalised and as sets of word 5-grams."""
-    try:
-        source = normalised(task["ground_truth"])
-    except RecursionError:
-        return "nested too deeply"
-    words = re.findall(r"\w+", task["problem_description"].lower())
-    mine = {tuple(words[i:i + 5]) for i in range(max(1, len(words) - 4))}  # all words as one where they are few
-    if source in sources:
-        return "duplicate source"
-    for other in descriptions:
-        both = len(mine & other)
-        if both and both >= similar * (len(mine) + len(other) - both):  # Jaccard similarity |A and B| / |A or B|
-            return "near-duplicate description"
-    sources.add(source)
-    descriptions.append(mine)
+        description += f" Signature: {name}({parameters[name]})."
+    return new_task("backend", description, code, test_cases={str(i): call for i, call in enumerate(calls, 1)}), None
 
 
 def write_llm(args):
-    """One attempt per excerpt and sample, until the splits are full. An excerpt belongs to one split, by its hash.
-    attempts.jsonl keeps every response with its verdict: a continued run asks for nothing twice."""
+    """One attempt per excerpt, until the splits are full. A continued run begins behind the last that became a task."""
     from rollout import Refused, Stop, make_engine
+    from sandbox import Sandbox
     excerpts = list(read(args.input, "excerpt", each=lambda record: record["text"].strip()[:args.excerpt_length]))
     settings = {name: getattr(args, name) for name in (
-        "source", "model_name", "temperature", "max_tokens", "excerpt_length", "similar", "seed", "sizes")}
-    inputs, key = {"--in": args.input, "--model": args.model}, ("excerpt", "sample")
-    outs = open_splits(args, settings, inputs, key)
-    attempts = Output(Path(args.out or f"data/{args.domain}") / "attempts.jsonl", settings, inputs, args.overwrite, key)
-    accepted, responses = (set(), []), {}  # responses: of attempts whose task a kill has lost
-    for task in itertools.chain.from_iterable(out.records() for out in outs.values() if out.done):
-        duplicate(task, *accepted, args.similar)
-    for attempt in attempts.records() if attempts.done else ():
-        if attempt["verdict"] == "kept" and not any(attempts.key_of(attempt) in out.done for out in outs.values()):
-            responses[attempts.key_of(attempt)] = attempt["output"]
-
-    bounds = list(itertools.accumulate(args.sizes.values()))  # of train, val and test among the hashes
-    splits = [SPLITS[sum(hashed(excerpt) % bounds[-1] >= bound for bound in bounds)] for excerpt in excerpts]
-    todo = {split: [(i, k) for k in range(args.samples) for i in range(len(excerpts)) if splits[i] == split
-                    and ((i, k) not in attempts.done or (i, k) in responses)] for split in outs}
-    if not any(todo[split] and len(out.done) < out.wanted for split, out in outs.items()):
-        return print(f"{attempts.path.parent}: nothing left to ask")
+        "source", "model_name", "temperature", "max_tokens", "excerpt_length", "seed")}
+    outs = open_splits(args, settings, {"--in": args.input, "--model": args.model}, ("excerpt",))
     engine = make_engine(args.model, args.model_name, "agent", args, args.concurrency)
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, daemon=True).start()
 
-    def attempt(key):
-        """(key, response, task, why it is rejected or None)"""
-        raw, (i, k) = responses.get(key), key
+    def attempt(i):
+        """(task, None or why it is rejected)"""
+        prompt = [{"role": "user", "content": LLM_PROMPT.format(excerpt=excerpts[i])}]
+        replies = engine.generate(prompt, 1, args.seed + i, args.temperature, args.max_tokens)
         try:
-            if raw is None:
-                prompt = [{"role": "user", "content": LLM_PROMPT.format(excerpt=excerpts[i])}]
-                raw = asyncio.run_coroutine_threadsafe(engine.generate(
-                    prompt, 1, args.seed + 1_000_003 * k + i, args.temperature, args.max_tokens), loop).result()[0].text
+            raw = asyncio.run_coroutine_threadsafe(replies, loop).result()[0].text
         except Refused:
-            return key, None, None, "request refused"
+            return None, "request refused"
         task, reason = parse_task(raw)
-        reason = reason or reference_fault(box, task)
-        if not reason and len(set(box.run(task["ground_truth"], list(task["test_cases"].values())))) == 1:
-            reason = "calls alike"
-        return key, raw, task, reason
-
-    def verdicts(made):
-        for (i, k), raw, task, reason in made:
-            reason = reason or duplicate(task, *accepted, args.similar)
-            if not reason:
-                task |= {"source": f"llm:{args.model_name or args.model}", "excerpt": i, "sample": k}
-            if (i, k) not in attempts.done:
-                attempts.write({"excerpt": i, "sample": k, "verdict": reason or "kept", "output": raw})
-            yield task, reason
+        if reason:
+            return None, reason
+        task |= {"source": f"llm:{args.model_name or args.model}", "excerpt": i}
+        faults = set(box.check_reference(task).values()) - {"ok"}
+        if faults:
+            return task, f"reference: {min(faults)}"
+        results = box.run(task["ground_truth"], list(task["test_cases"].values()))
+        return task, "calls alike" if len(set(results)) == 1 else None
 
     # ample time: a busy machine must not change which tasks are kept
     with Sandbox(workers=args.workers, call_timeout=5, program_timeout=30) as box:
         try:
             for split, out in outs.items():
-                write(out, verdicts(checked(attempt, todo[split], out, args.concurrency)))
+                last = max(out.done, default=(-1,))[0]
+                todo = [i for i, excerpt in enumerate(excerpts) if i > last and split_of(excerpt) == split]
+                write(out, checked(attempt, todo, out, args.concurrency))
         except Stop as stop:
             die(f"{stop}; what was made so far is kept", stop.code)
     engine.close()
-    made, kept = len(attempts.done), sum(len(out.done) for out in outs.values())
-    print(f"{made} attempts on {len(excerpts)} excerpts, in {attempts.path}; kept {kept} ({100 * kept / made:.1f}%)")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -1319,89 +1099,82 @@ def write_llm(args):
 MAKERS = {"procedural": write_procedural, "llm": write_llm, "colbench": write_colbench, "websight": write_websight,
           "demonstrations": write_demonstrations}
 SHARE, COUNT, SIZE = number(least=0, most=1), number(int, least=1), number(int, least=0)
-FLAGS = {  # what flags are for (elsewhere they would do nothing, and are refused): name, default, type or choices, help
-    "procedural": [
-        ("--kinds", None, str, "comma-separated kinds of functions (total, average, ranked, grouped) or of pages "
-         "(default: all)"),
-        ("--plain", False, None, "one wording for each thing, and keys of its own for each detail: what a model that is "
-         "trained from nothing can learn in minutes")],
-    "procedural, llm, websight, colbench": [
-        ("--train", None, SIZE, "number of training tasks, 0: none (default 10000; of released trajectories all)"),
-        ("--val", None, SIZE, "number of validation tasks (default 500; with --split-by row 0)"),
-        ("--test", None, SIZE, "number of test tasks (default 1000, frontend 500, as in the paper)")],
-    "procedural, llm, demonstrations": [("--seed", 0, int, "random seed")],
-    "demonstrations, llm, websight, colbench": [
-        ("--in", None, str, "tasks (default data/{domain}/{split}.jsonl), excerpts, rows, or a released file")],
-    "demonstrations, colbench": [("--split", "train", SPLITS, "split that they are about, or that the file holds")],
-    "demonstrations": [
-        ("--ask", 0.6, SHARE, "probability that a hidden detail is asked, or a difference that was named put right"),
-        ("--waste", 0.2, SHARE, "probability, before each turn, of a wasted turn, again and again"),
-        ("--max-turns", 10, COUNT, "longest dialogue, in agent turns")],
-    "websight": [
-        ("--split-by", "idea", ("idea", "row"), "idea: by a hash of it; row: the first 10,000 rows are train, the rest "
-         "test, as in the release")],
-    "colbench": [("--run-name", "default", str, "of trajectories: name of the run")],
-    "llm": [
-        ("--model", None, str, "folder, hub name, or URL of an OpenAI-compatible server, such as "
-         "http://localhost:8000/v1; --source llm --help tells the flags of its engine"),
-        ("--model-name", None, str, "model to name to the server (default: its first)"),
-        ("--samples", 1, COUNT, "attempts per excerpt"),
-        ("--temperature", 1.0, number(least=0), "sampling temperature"),
-        ("--max-tokens", 2048, COUNT, "new tokens per attempt"),
-        ("--excerpt-length", 2000, COUNT, "longest excerpt, in characters"),
-        ("--similar", 0.5, SHARE, "Jaccard similarity of word 5-grams from which a description is a duplicate"),
-        ("--concurrency", 64, COUNT, "requests under way at once")]}
+FLAGS = {  # what is made -> the flags that it takes; they are refused with everything else
+    "procedural": {
+        "--kinds": {"help": "kinds of functions (total,average,ranked,grouped) or of pages (default: all)"},
+        "--plain": {"action": "store_true", "help": "one wording for each thing, and keys of its own for each detail: "
+                    "what a model that is trained from nothing can learn in minutes"},
+    },
+    "procedural, llm, websight, colbench": {
+        "--train": {"type": SIZE, "help": "training tasks, 0: none (default 10000; all released trajectories)"},
+        "--val": {"type": SIZE, "help": "validation tasks (default 500)"},
+        "--test": {"type": SIZE, "help": "test tasks (default 1000, frontend 500, as in the paper)"},
+    },
+    "procedural, llm, demonstrations": {"--seed": {"type": int, "default": 0, "help": "random seed (default 0)"}},
+    "demonstrations, llm, websight, colbench": {
+        "--in": {"dest": "input", "help": "tasks (default data/{domain}/{split}.jsonl), excerpts, rows, released file"},
+    },
+    "demonstrations, colbench": {
+        "--split": {"choices": SPLITS, "default": "train", "help": "split of the tasks or of the file (default train)"},
+    },
+    "demonstrations": {
+        "--ask": {"type": SHARE, "default": 0.6,
+                  "help": "probability that a hidden detail is asked, or a named difference corrected (default 0.6)"},
+        "--waste": {"type": SHARE, "default": 0.2,
+                    "help": "probability, before each turn, of a wasted turn, again and again (default 0.2)"},
+        "--max-turns": {"type": COUNT, "default": 10, "help": "longest dialogue, in agent turns (default 10)"},
+    },
+    "colbench": {"--run-name": {"default": "default", "help": "of trajectories: name of the run (default default)"}},
+    "llm": {
+        "--model": {"help": "folder, hub name, or URL of an OpenAI-compatible server (rollout.py has its other flags)"},
+        "--model-name": {"help": "model to name to the server (default: its first)"},
+        "--temperature": {"type": number(least=0), "default": 1.0, "help": "sampling temperature (default 1.0)"},
+        "--max-tokens": {"type": COUNT, "default": 2048, "help": "new tokens per attempt (default 2048)"},
+        "--excerpt-length": {"type": COUNT, "default": 2000, "help": "longest excerpt, in characters (default 2000)"},
+        "--concurrency": {"type": COUNT, "default": 64, "help": "requests under way at once (default 64)"},
+    },
+}
+NEEDED = {"llm": ("--in", "--model"), "colbench": ("--in",), "websight": ("--in",)}
 
 
 def parse_args():
-    first = argparse.ArgumentParser(add_help=False)
-    first.add_argument("--source", choices=["procedural", "llm", "colbench", "websight"], default="procedural",
-                       help="procedural: composed by the grammar in this file; llm: written by a model from web excerpts; "
-                            "colbench: released task or trajectory files; websight: rows of WebSight v0.2, frontend "
-                            "(default procedural)")
-    p = argparse.ArgumentParser(description=__doc__.split("\n")[0], parents=[first])
-    p.add_argument("--domain", choices=["backend", "frontend"], default="backend",
-                   help="kind of task (default backend)")
+    p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    p.add_argument("--source", choices=["procedural", "llm", "colbench", "websight"], default="procedural",
+                   help="procedural: composed by the grammar in this file; llm: written by a model from web excerpts; "
+                        "colbench: released files; websight: rows of WebSight v0.2 (default procedural)")
+    p.add_argument("--domain", choices=["backend", "frontend"], default="backend", help="(default backend)")
     p.add_argument("--demonstrations", type=SIZE, default=0, metavar="N",
                    help="write N dialogues of the scripted agent instead of tasks (default 0: write tasks)")
     p.add_argument("--out", help="folder of the tasks (default data/{domain}); demonstrations and colbench: the file "
-                   "(default data/{domain}/demonstrations.jsonl, data/{domain}/{split}.jsonl, or for trajectories "
-                   "runs/{run name}/{split}.trajectories.jsonl)")
+                   "(default data/{domain}/..., for trajectories runs/{run name}/{split}.trajectories.jsonl)")
     p.add_argument("--workers", type=COUNT, default=2, help="sandbox processes, or browsers (default 2)")
     p.add_argument("--overwrite", action="store_true", help="start the output again instead of continuing it")
-    kinds_of = {}
+    takers = {}    # flag -> what takes it
     for kinds, flags in FLAGS.items():
         group = p.add_argument_group(kinds)
-        for name, default, allowed, text in flags:
-            flag = group.add_argument(
-                name, default=default, help=text + f" (default {default})" * (default not in (None, False)),
-                **({"action": "store_true"} if allowed is None else {"choices": allowed} if isinstance(allowed, tuple)
-                   else {"type": allowed}))
-            kinds_of[flag] = kinds
-    if first.parse_known_args()[0].source == "llm":
+        for name, options in flags.items():
+            takers[group.add_argument(name, **options)] = kinds
+    if p.parse_known_args()[0].source == "llm":
         from rollout import engine_flags
         engine_flags(p)
     args = p.parse_args()
 
-    args.input = getattr(args, "in")
-    args.making = making = "demonstrations" if args.demonstrations else args.source
-    wrong_domain = {"llm": "frontend", "websight": "backend"}.get(args.source)
-    if args.domain == wrong_domain or args.demonstrations and args.source != "procedural":
-        die(f"there are no {args.domain} {'demonstrations' if args.demonstrations else 'tasks'} with --source "
-            f"{args.source}")
-    for flag, kinds in kinds_of.items():
-        idle = (making not in kinds or making == "colbench" and flag.dest in SPLITS and flag.dest != args.split
-                or flag.dest == "val" and args.split_by == "row"
-                or flag.dest == "plain" and args.domain == "frontend")
-        if idle and getattr(args, flag.dest) != flag.default:
-            die(f"{flag.option_strings[0]} would do nothing here: it is for {kinds}")
-    for flag in {"llm": ("in", "model"), "colbench": ("in",), "websight": ("in",)}.get(making, ()):
-        if not getattr(args, flag):
-            die(f"--source {making} needs --{flag}")
-    usual = (10000, 0 if args.split_by == "row" else 500, 1000 if args.domain == "backend" else 500)
-    args.sizes = {split: size if getattr(args, split) is None else getattr(args, split)
-                  for split, size in zip(SPLITS, usual)}
-    if not (args.sizes[args.split] if making == "colbench" else any(args.sizes.values())):
+    args.making = "demonstrations" if args.demonstrations else args.source
+    if args.demonstrations and args.source != "procedural":
+        die(f"--demonstrations cannot be combined with --source {args.source}")
+    if (args.source, args.domain) in (("llm", "frontend"), ("websight", "backend")):
+        die(f"there are no {args.domain} tasks with --source {args.source}")
+    for flag, kinds in takers.items():
+        name, given = flag.option_strings[0], getattr(args, flag.dest)
+        if args.making not in kinds.split(", ") and given != flag.default:
+            die(f"{name} would do nothing here: it is for {kinds}")
+        if name in NEEDED.get(args.making, ()) and not given:
+            die(f"--source {args.making} needs {name}")
+    args.sizes = {}
+    for split, usual in zip(SPLITS, (10000, 500, 1000 if args.domain == "backend" else 500)):
+        given = getattr(args, split)
+        args.sizes[split] = usual if given is None else given
+    if not any(args.sizes.values()):
         die("no tasks are asked for: nothing to make")
     return args
 
@@ -1410,6 +1183,8 @@ def main():
     try:
         args = parse_args()
         MAKERS[args.making](args)
+    except tomllib.TOMLDecodeError as problem:
+        die(f"pages.toml: {problem}")
     except KeyboardInterrupt:
         die("stopped; the same command, without --overwrite, continues", 130)
     except OSError as problem:

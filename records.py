@@ -1,10 +1,7 @@
-"""The records that pass between the stages: what each must have, reading them, and writing them line by line.
+"""The records that pass between the stages, as JSON lines: what each must have, how they are read and written.
 
-Every stage reads and writes JSON lines, one record a line. `read` checks each record against SCHEMA, `Output` writes
-whole lines and continues a file that an earlier run began, `die` ends a run with one sentence. The marks of the
-protocol (OUTPUT:, I WANT TO ANSWER:) and what depends on them stand here too.
-
-Standard library only: whoever copies a stage copies this file along.
+`read` checks each record against SCHEMA, `Output` writes whole lines and continues the file of an earlier run, `die`
+ends a run with one sentence. Standard library only: whoever copies a stage copies this file along.
 """
 import argparse
 import fcntl
@@ -14,8 +11,9 @@ import math
 import os
 import re
 import sys
+import tempfile
 from collections import Counter
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 ANSWER_MARK, OUTPUT_MARK = "I WANT TO ANSWER:", "OUTPUT:"
@@ -23,35 +21,35 @@ COSTS = ("episodes", "sampled_tokens", "simulator_calls", "optimizer_steps", "tr
 
 TOKEN_IDS = [(0, 1 << 31)]
 MESSAGE = {"role": str, "content": str, "output?": str, "output_ids?": TOKEN_IDS}
+CANDIDATE = {"output?": str, "output_ids?": TOKEN_IDS}
 NAMES = {"task_id?": str | int, "sample?": int}
 TASK = {"task_id?": str | int, "domain?": str, "problem_description?": str, "ground_truth?": str,
         "test_cases?": {str: str}, "facts?": [{"keywords": [str], "question": str, "reply": str}]}
-DIALOGUE = {**NAMES, "domain?": str, "task?": TASK, "system?": str, "dialogue_history": [MESSAGE], "finish?": str,
-            "tests?": {str: str}, "cosine?": {"page": int | float, "centre": int | float}}
+DIALOGUE = NAMES | {"domain?": str, "task?": TASK, "system?": str, "dialogue_history": [MESSAGE], "finish?": str,
+                    "tests?": {str: str}, "cosine?": {str: int | float}}
+TURN = NAMES | {"turn?": int, "task?": TASK, "prompt": [MESSAGE]}
+EPISODE_KEY, TURN_KEY = ("task_id", "sample"), ("task_id", "sample", "turn")
 SCHEMA = {  # kind of record: (what writes it, what names a record, its shape)
     "task": ("generate_tasks.py", ("task_id",), TASK | {"problem_description": str, "ground_truth": str}),
-    "demonstration": ("generate_tasks.py --demonstrations", ("task_id", "sample"), DIALOGUE),
-    "trajectory": ("rollout.py", ("task_id", "sample"), DIALOGUE | {"task": TASK | {"ground_truth": str},
-                                                                   "answer": str | None}),
-    "scored": ("evaluate.py", ("task_id", "sample"), DIALOGUE | {"reward": (0.0, 1.0, None)}),
-    "candidates": ("rollout.py --candidates 16", ("task_id", "sample", "turn"), NAMES | {
-        "turn?": int, "task?": TASK, "prompt": [MESSAGE],
-        "candidates": [{"output?": str, "output_ids?": TOKEN_IDS}]}),
-    "ranked": ("train_critic.py --score", ("task_id", "sample", "turn"), NAMES | {
-        "turn?": int, "task?": TASK, "prompt": [MESSAGE],
-        "candidates": [{"output?": str, "output_ids?": TOKEN_IDS, "advantage": int | float}]}),
-    "pair": ("train_policy.py", ("task_id", "sample", "turn"), NAMES | {
-        "turn?": int, "prompt": [MESSAGE], "chosen": [MESSAGE], "rejected": [MESSAGE], "chosen_ids?": TOKEN_IDS,
-        "rejected_ids?": TOKEN_IDS}),
+    "demonstration": ("generate_tasks.py --demonstrations", EPISODE_KEY, DIALOGUE),
+    "trajectory": ("rollout.py", EPISODE_KEY, DIALOGUE | {"task": TASK | {"ground_truth": str}, "answer": str | None}),
+    "scored": ("evaluate.py", EPISODE_KEY, DIALOGUE | {"reward": (0.0, 1.0, None)}),
+    "candidates": ("rollout.py --candidates 16", TURN_KEY, TURN | {"candidates": [CANDIDATE]}),
+    "ranked": ("train_critic.py --score", TURN_KEY, TURN | {"candidates": [CANDIDATE | {"advantage": int | float}]}),
+    "pair": ("train_policy.py", TURN_KEY, TURN | {"chosen": [MESSAGE], "rejected": [MESSAGE],
+                                                  "chosen_ids?": TOKEN_IDS, "rejected_ids?": TOKEN_IDS}),
 }
 
 
 def die(message, code=2):
-    """Stop with one sentence on stderr; exit code 2 is a user's mistake. Under torchrun every rank says its own."""
-    rank = int(os.environ.get("RANK", 0))
-    print(f"{Path(sys.argv[0]).name}: {f'rank {rank}: ' if rank else ''}{message}", file=sys.stderr, flush=True)
+    """Stop with one sentence on stderr; exit code 2 is a user's mistake. Under torchrun each rank says its own."""
+    rank = os.environ.get("RANK", "0")
+    prefix = "" if rank == "0" else f"rank {rank}: "
+    print(f"{Path(sys.argv[0]).name}: {prefix}{message}", file=sys.stderr, flush=True)
     sys.stdout.flush()
-    os._exit(code) if "RANK" in os.environ else sys.exit(code)    # the other ranks may be waiting for this one
+    if "RANK" in os.environ:
+        os._exit(code)    # the other ranks may be waiting for this one
+    sys.exit(code)
 
 
 def first_line(error):
@@ -61,13 +59,14 @@ def first_line(error):
 
 def number(kind=float, least=-math.inf, above=-math.inf, most=math.inf):
     """An argparse type: a finite number of this kind in this range."""
+    limits = {"at least": least, "above": above, "at most": most}
+    expected = " and ".join(f"{words} {limit}" for words, limit in limits.items() if abs(limit) < math.inf)
+
     def parse(text):
         value = kind(text)
-        if not (abs(value) < math.inf and least <= value <= most and value > above):    # NaN fails every comparison
-            limits = [f"{words} {limit}" for words, limit in (("at least", least), ("above", above), ("at most", most))
-                      if abs(limit) < math.inf]
-            raise argparse.ArgumentTypeError(f"must be {' and '.join(limits) or 'finite'}, found {text}")
-        return value
+        if least <= value <= most and above < value < math.inf:    # NaN fails every comparison
+            return value
+        raise argparse.ArgumentTypeError(f"must be {expected or 'finite'}, found {text}")
     parse.__name__ = "number" if kind is float else "whole number"    # argparse: "invalid whole number value: 'x'"
     return parse
 
@@ -75,53 +74,59 @@ def number(kind=float, least=-math.inf, above=-math.inf, most=math.inf):
 def schema_error(value, shape, name="it"):
     """What keeps a value from having a shape, as one clause that names the place, or None.
 
-    A shape is a type (`str`, `int | None`); a range (low, high), of whole numbers if low is one, or (low, high, None),
-    which null meets too; [shape], a list of such values; {str: shape}, an object of such values; or {"key": shape,
-    ...}, an object with these keys, of which "key?" may be missing or null. Other keys may hold anything.
+    A shape is a type (`str`, `int | None`); a range (low, high), or (low, high, None), which null meets too; [shape], a
+    list of such values; {str: shape}, an object of such values; or {"key": shape, ...}, an object with these keys, of
+    which "key?" may be missing or null. Other keys may hold anything.
     """
     if isinstance(shape, dict) and isinstance(value, dict):
         if str in shape:
-            return next(filter(None, (schema_error(v, shape[str], f"{name}[{k!r}]") for k, v in value.items())), None)
+            for key, inner in value.items():
+                if problem := schema_error(inner, shape[str], f"{name}[{key!r}]"):
+                    return problem
+            return None
         for key, inner in shape.items():
             plain = key.rstrip("?")
-            if type(value.get(plain)) is inner:    # most are: a call less for each
+            found = value.get(plain)
+            if type(found) is inner or found is None and plain != key:    # most are
                 continue
-            if plain not in value and plain == key:
+            if plain not in value:
                 return f"{name} lacks the key {plain!r}, found {', '.join(sorted(value)[:12]) or 'none'}"
-            if plain in value and (value[plain] is not None or plain == key):
-                if problem := schema_error(value[plain], inner, plain if name == "it" else f"{name}.{plain}"):
-                    return problem
+            if problem := schema_error(found, inner, plain if name == "it" else f"{name}.{plain}"):
+                return problem
         return None
     if isinstance(shape, list) and isinstance(value, list):
-        if (isinstance(shape[0], tuple) and set(map(type, value)) == {int}    # token ids, which are many
-                and shape[0][0] <= min(value) and max(value) <= shape[0][1]):
-            return None
-        return next(filter(None, (schema_error(v, shape[0], f"{name}[{n}]") for n, v in enumerate(value))), None)
+        if shape is TOKEN_IDS and set(map(type, value)) == {int} and 0 <= min(value) <= max(value) < 1 << 31:
+            return None    # quicker than one by one
+        for n, inner in enumerate(value):
+            if problem := schema_error(inner, shape[0], f"{name}[{n}]"):
+                return problem
+        return None
     if isinstance(shape, tuple):
-        kinds = (int,) if type(shape[0]) is int else (int, float)
-        if type(value) in kinds and shape[0] <= value <= shape[1] or value is None and None in shape:
+        low, high, *other = shape
+        if type(value) in (int, type(low)) and low <= value <= high or value in other:
             return None
-        expected = f"a {'whole ' * (len(kinds) == 1)}number from {shape[0]} to {shape[1]}"
-    elif not isinstance(shape, (dict, list)) and isinstance(value, shape) and not isinstance(value, bool):
+        expected = f"a {'whole ' if type(low) is int else ''}number from {low} to {high}"
+    elif isinstance(shape, (dict, list)):
+        expected = "an object" if isinstance(shape, dict) else "a list"
+    elif isinstance(value, shape) and not isinstance(value, bool):
         return None
     else:
-        plain = {dict: "an object", list: "a list", str: "text", int: "a whole number"}
-        kind = shape if not isinstance(shape, (dict, list)) else type(shape)
-        expected = plain.get(kind) or str(kind).replace("str", "text").replace("None", "null")
+        expected = {str: "text", int: "a whole number"}.get(shape) or str(shape).replace("str", "text")
     return f"{name} must be {expected}, found {json.dumps(value)[:60]}"
 
 
 def read(path, kind, domain=None, unique=False, each=None):
     """Yield the records of a JSON lines file, of a kind in SCHEMA, with what released files lack filled in.
 
-    domain: what a record without one is about; a record that names another is refused. unique: whether no two records
-    may have the same key. each: a function of the record whose result is yielded instead. Whatever is wrong in a line
-    (also a ValueError, LookupError or TypeError that `each` raises) ends in one sentence that names file and line.
+    domain: of records that name none; another is refused. unique: no two records may have the same key. each: a
+    function of the record whose result is yielded instead. A mistake in a line (also a ValueError, LookupError or
+    TypeError that `each` raises) ends the run with one sentence that names file and line.
     """
+    path = Path(path)
     maker, key, shape = SCHEMA[kind]
-    if Path(path).stem.endswith(".scored"):
+    if path.stem.endswith(".scored"):
         maker = "evaluate.py"
-    if not Path(path).is_file():
+    if not path.is_file():
         die(f"{path}: no such file; run {maker} first, or name another")
     samples, lines, found = Counter(), {}, False
     with open(path, "rb") as file:
@@ -129,53 +134,67 @@ def read(path, kind, domain=None, unique=False, each=None):
             if line.isspace():
                 continue
             try:
-                record = None
-                with suppress(ValueError):
-                    record = json.loads(line.decode("utf-8"))
-                if not isinstance(record, dict):
-                    torn = "" if line.endswith(b"\n") else f" (the last line is torn: run {maker} again)"
-                    begin = line[:60].strip().decode("utf-8", "replace")
-                    raise ValueError(f"expected one JSON object, found {begin!r}{torn}")
+                record = parse_line(line, maker)
                 if problem := schema_error(record, shape):
                     raise ValueError(f"{problem}; {maker} writes such records")
-                fill_in(record, kind, f"{Path(path).stem}-{number:05d}", domain, samples)
+                fill_in(record, kind, f"{path.stem}-{number:05d}", domain, samples)
                 if domain and record["domain"] != domain:
                     raise ValueError(f"found domain {record['domain']!r}, expected {domain!r} (--domain)")
                 if unique:
-                    name = tuple(record.get(part) for part in key)
+                    name = ", ".join(f"{part} {record.get(part)}" for part in key)
                     if lines.setdefault(name, number) != number:
-                        named = ", ".join(f"{part} {value}" for part, value in zip(key, name))
-                        raise ValueError(f"{named} is there twice, first in line {lines[name]}")
-                found, record = True, each(record) if each else record
-            except RecursionError:
-                die(f"{path}, line {number}: nested too deeply for a record")
-            except (ValueError, LookupError, TypeError, AttributeError) as error:
-                what = f"the key {error} is missing" if isinstance(error, KeyError) else error
-                die(f"{path}, line {number}: {what}")
+                        raise ValueError(f"{name} is there twice, first in line {lines[name]}")
+                found = True
+                if each:
+                    record = each(record)
+            except KeyError as error:
+                die(f"{path}, line {number}: the key {error} is missing")
+            except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+                die(f"{path}, line {number}: {error}")
             yield record
     if not found:
         die(f"{path} holds no records; run {maker} first, or name another")
 
 
+def parse_line(line, maker):
+    """The object that a line holds."""
+    try:
+        record = json.loads(line.decode("utf-8"))
+    except RecursionError:
+        raise ValueError("nested too deeply for a record") from None
+    except ValueError:
+        record = None
+    if isinstance(record, dict):
+        return record
+    begin = line[:60].strip().decode("utf-8", "replace")
+    torn = "" if line.endswith(b"\n") else f" (the last line is torn: run {maker} again)"
+    raise ValueError(f"expected one JSON object, found {begin!r}{torn}")
+
+
 def fill_in(record, kind, name, domain, samples):
-    """What records of the released files lack: task_id, sample (their samples carry no number), domain, finish."""
-    if kind == "task":
-        record["task_id"] = name if record.get("task_id") is None else record["task_id"]
-        record["domain"] = record.get("domain") or domain
-    elif kind in ("trajectory", "scored", "demonstration"):
-        task = record.get("task") or {}
+    """Add what records of released files lack: task_id, domain, sample (theirs carry no number), finish."""
+    if kind not in ("task", "trajectory", "scored", "demonstration"):
+        return
+    task = record if kind == "task" else record.get("task") or {}
+    if record.get("task_id") is None:
+        record["task_id"] = task.get("task_id")
+    if record["task_id"] is None:
         content = json.dumps([task.get("problem_description"), task.get("ground_truth")])
-        name = f"task-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
-        record["task_id"] = next(one for one in (record.get("task_id"), task.get("task_id"), name) if one is not None)
-        record["domain"] = record.get("domain") or task.get("domain") or domain
-        if record.get("sample") is None:
-            record["sample"] = samples[record["task_id"]]
-            samples[record["task_id"]] += 1
-        if record.get("finish") is None:
-            last = next((m for m in reversed(record["dialogue_history"]) if m["role"] == "assistant"), {})
-            marked = parse_response(last.get("output") or last.get("content") or "")[1] is not None
-            silent = "answer" in record and record["answer"] is None
-            record["finish"] = "answered" if marked else "error: no answer" if silent else "max_turns"
+        record["task_id"] = name if kind == "task" else f"task-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
+    record["domain"] = record.get("domain") or task.get("domain") or domain
+    if kind == "task":
+        return
+    if record.get("sample") is None:
+        record["sample"] = samples[record["task_id"]]
+        samples[record["task_id"]] += 1
+    if record.get("finish") is None:
+        turns = [message for message in record["dialogue_history"] if message["role"] == "assistant"]
+        if turns and parse_response(turns[-1].get("output") or turns[-1]["content"])[1] is not None:
+            record["finish"] = "answered"
+        elif "answer" in record and record["answer"] is None:
+            record["finish"] = "error: no answer"
+        else:
+            record["finish"] = "max_turns"
 
 
 def agent_turns(dialogue):
@@ -188,50 +207,32 @@ def fingerprint(path):
     if not Path(path).exists():
         return str(path)
     path, digest = Path(path), hashlib.sha256()
-    files = [path] if path.is_file() else sorted(
-        file for file in path.iterdir()
-        if file.suffix in (".safetensors", ".bin", ".json", ".jinja") and file.stem != "settings")
+    files = [path]
+    if path.is_dir():
+        files = [file for file in sorted(path.iterdir()) if file.stem != "settings"
+                 and file.suffix in (".safetensors", ".bin", ".json", ".jinja")]
     for file in files:
-        size = file.stat().st_size
-        digest.update(f"{file.name if path.is_dir() else ''} {size}".encode())
+        name = file.name if path.is_dir() else ""
+        digest.update(f"{name} {file.stat().st_size}".encode())
         with open(file, "rb") as data:
-            if path.is_file() or size <= 1 << 26:
-                hashlib.file_digest(data, lambda: digest)
-            elif file.suffix == ".safetensors":
-                digest.update(sample_of_tensors(data))
-            else:
-                for place in range(0, size, 1 << 22):    # 4 KiB of every 4 MiB
-                    data.seek(place)
-                    digest.update(data.read(1 << 12))
+            hashlib.file_digest(data, lambda: digest)    # all of it, about a second for 2 GB
     return digest.hexdigest()[:16]
-
-
-def sample_of_tensors(file):
-    """Of large weights the header, and the first 4 KiB of each tensor: training or merging changes a tensor throughout."""
-    header = file.read(int.from_bytes(file.read(8), "little"))
-    start, sample = file.tell(), [header]
-    for name, tensor in sorted(json.loads(header).items()):
-        if name != "__metadata__":
-            begin, end = tensor["data_offsets"]
-            file.seek(start + begin)
-            sample.append(file.read(min(1 << 12, end - begin)))
-    return b"".join(sample)
 
 
 def check_path(path, inputs=()):
     """Stop unless `path` is a file that can be written, or made, and none of the inputs (links followed)."""
     path = Path(path)
-    for source in map(Path, inputs):
-        if path.exists() and source.exists() and path.samefile(source):
+    for source in inputs:
+        if path.exists() and Path(source).exists() and path.samefile(source):
             die(f"{path} is the input {source}, which is never written over; name another output")
     if path.exists() and not path.is_file():
         die(f"{path} is no file; name a file to write")
-    folder = next(folder for folder in path.absolute().parents if folder.exists())
-    probe = path if path.exists() else folder / f".{path.name}.{os.getpid()}"
     try:
-        open(probe, "ab").close()
-        if probe != path:
-            probe.unlink()
+        if path.exists():
+            open(path, "ab").close()
+        else:
+            folder = next(folder for folder in path.absolute().parents if folder.exists())
+            tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
         die(f"{path} cannot be written: {error.strerror}")
 
@@ -250,15 +251,16 @@ def atomic_write(path):
 
 
 def check_settings(file, settings):
-    """Stop if an output was begun with settings, or inputs, other than these. file: where those are recorded."""
+    """Stop if an output was begun with other settings or inputs, which `file` records."""
     try:
         before = dict(json.loads(Path(file).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
-        die(f"{file}: the settings that the output was made with are missing or damaged; use --overwrite or another "
-            "--out")
+        die(f"{file}: the settings of the output are missing or damaged; use --overwrite or another --out")
     now = json.loads(json.dumps(settings))
-    changed = [f"{name} was {before.get(name)!r}, now {now.get(name)!r}" for name in {**now, **before}
-               if before.get(name) != now.get(name)]
+    changed = []
+    for name in {**now, **before}:
+        if before.get(name) != now.get(name):
+            changed.append(f"{name} was {before.get(name)!r}, now {now.get(name)!r}")
     if changed:
         die(f"{file}: {'; '.join(changed)}; use --overwrite or another --out")
 
@@ -279,24 +281,25 @@ class Output:
     """A file of JSON lines that one command writes, however often it is stopped and started again.
 
     settings: what decides the content; inputs: {flag: path} of files and models that do. Both are recorded beside the
-    file (as X.settings.json, inputs by their content), and a continued run must agree with them. `done`: the keys of
-    the records there. Nothing is made or removed before the first record: a run that cannot start changes nothing.
+    file (X.settings.json, inputs by their content), and a continued run must agree with them. `done`: the keys of the
+    records there. Nothing is made or removed before the first record: a run that cannot start changes nothing.
     """
 
     def __init__(self, path, settings, inputs, overwrite=False, key=("task_id", "sample")):
-        self.path, self.key, self.overwrite, self.done, self.file = Path(path), key, overwrite, set(), None
+        self.path, self.key, self.overwrite = Path(path), key, overwrite
+        self.beside = self.path.with_suffix(".settings.json")
         if self.path.suffix != ".jsonl":
             die(f"{path}: the name of the output must end in .jsonl")
-        self.beside = self.path.with_suffix(".settings.json")
         check_path(self.path, inputs.values())
         check_path(self.beside, inputs.values())
         self.settings = {**settings, **{f"content of {flag}": fingerprint(source) for flag, source in inputs.items()}}
+        self.file, self.size, self.done = None, 0, set()    # size: of what is kept
         if self.path.exists():
             open_locked(self.path).close()    # nobody else is writing it
-        self.size = self.path.stat().st_size if self.path.exists() and not overwrite else 0    # as it was found
-        if self.size:
-            check_settings(self.beside, self.settings)
-            self.done = {self.key_of(record) for record in self.records()}
+            if not overwrite and self.path.stat().st_size:
+                check_settings(self.beside, self.settings)
+                self.done = {self.key_of(record) for record in self.records()}
+                self.size = self.path.stat().st_size
 
     def key_of(self, record):
         return tuple(record[part] for part in self.key)
@@ -306,8 +309,7 @@ class Output:
         with open(self.path, "rb") as file:
             for number, line in enumerate(file, 1):
                 if not line.endswith(b"\n"):
-                    self.size = os.path.getsize(self.path) - len(line)
-                    os.truncate(self.path, self.size)
+                    os.truncate(self.path, self.path.stat().st_size - len(line))
                     break
                 try:
                     record = json.loads(line)
@@ -320,43 +322,44 @@ class Output:
     def write(self, record):
         """Append one record: a whole line, on its way to the disk when this returns."""
         if self.file is None:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            if self.overwrite and self.path.exists():
-                open_locked(self.path).close()    # nobody else began meanwhile
-                self.path.unlink()
-            self.file = open_locked(self.path)
-            if os.fstat(self.file.fileno()).st_size != self.size:
-                die(f"{self.path}: another process has written it since this one began; start this one again")
-            with atomic_write(self.beside) as part:
-                part.write_text(json.dumps(self.settings, indent=1) + "\n", encoding="utf-8")
+            self.begin()
         line = f"{json.dumps(record, ensure_ascii=False)}\n".encode("utf-8", "backslashreplace")    # lone \ud83d stays
-        size = os.path.getsize(self.path)
+        size = self.path.stat().st_size
         try:
             while line:    # a disk that fills up takes a part of it, then raises
                 line = line[self.file.write(line):]
         except OSError as error:
             os.truncate(self.path, size)
-            die(f"{self.path}: {error.strerror}; all finished records are saved; make room and run it again, without "
-                "--overwrite", 1)
+            die(f"{self.path}: {error.strerror}; all finished records are saved; make room, then continue", 1)
         self.done.add(self.key_of(record))
+
+    def begin(self):
+        """Open the file, empty it with --overwrite, and record the settings."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.file = open_locked(self.path)
+        if self.overwrite:
+            self.file.truncate(0)
+        elif self.path.stat().st_size != self.size:
+            die(f"{self.path}: another process has written it since this one began; start this one again")
+        with atomic_write(self.beside) as part:
+            part.write_text(json.dumps(self.settings, indent=1) + "\n", encoding="utf-8")
 
     def sort(self, position):
         """Sort the finished file by position(*key): records were written in the order in which they were finished."""
         lines = self.path.read_bytes().splitlines(keepends=True)
-        ordered = sorted(lines, key=lambda line: position(*self.key_of(json.loads(line))))
-        if ordered != lines:
-            self.replace(ordered)
+        self.rewrite(lines, sorted(lines, key=lambda line: position(*self.key_of(json.loads(line)))))
 
     def drop(self, keys):
         """Take records with these keys out of the file, before the first new one is written."""
         if keys:
             lines = self.path.read_bytes().splitlines(keepends=True)
-            self.replace([line for line in lines if self.key_of(json.loads(line)) not in keys])
+            self.rewrite(lines, [line for line in lines if self.key_of(json.loads(line)) not in keys])
             self.size, self.done = self.path.stat().st_size, self.done - keys
 
-    def replace(self, lines):
-        with atomic_write(self.path) as part, open(part, "wb") as out:
-            out.writelines(lines)
+    def rewrite(self, before, after):
+        if after != before:
+            with atomic_write(self.path) as part:
+                part.write_bytes(b"".join(after))
 
 
 def sign_of_end(path):
@@ -367,10 +370,9 @@ def sign_of_end(path):
 def parse_response(text):
     """A response as (content: what enters the dialogue, the answer or None).
 
-    A thought ends with the first </think>, or with OUTPUT:, and the first I WANT TO ANSWER: behind it begins the
-    answer, in which nothing is cut any more. A thought may name that mark: a line that begins with OUTPUT: behind it
-    ends the thought, unless a program stands between the two. Of a thought that was begun with <think> and never ended
-    nothing is left.
+    A thought ends at the first </think> or at OUTPUT:. The first I WANT TO ANSWER: after it begins the answer, which is
+    kept whole. A thought may name that mark: a later line that begins with OUTPUT: ends it too, unless a program stands
+    between the two. A thought that was begun with <think> and never ended leaves nothing.
     """
     text = text.split("</think>", 1)[-1]
     if text.lstrip().startswith("<think>"):

@@ -22,7 +22,7 @@ import rollout  # noqa: E402
 from test_render import WITHOUT, needs_browser  # noqa: E402, F401
 from test_train import call, train_critic, train_policy  # noqa: E402
 
-KINDS = list(generate_tasks.PAGES)
+KINDS = list(generate_tasks.page_kinds())
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def test_there_are_at_least_eight_kinds_and_enough_combinations():
     total = 0
     for kind in KINDS:
         n = 1
-        for c in generate_tasks.PAGES[kind]["details"]:
+        for c in generate_tasks.page_kinds()[kind]["details"]:
             n *= len(c["values"])
         total += n
     assert total * 0.72 > 10_000 and total * 0.2 > 500
@@ -59,7 +59,7 @@ def test_there_are_at_least_eight_kinds_and_enough_combinations():
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_wrong_choice_is_told_first_and_by_its_own_sentence(renderer, kind):
-    choices = generate_tasks.PAGES[kind]["details"]
+    choices = generate_tasks.page_kinds()[kind]["details"]
     rng = random.Random(kind)
     right = [rng.choice(list(c["values"])) for c in choices]
     reference = renderer.layout(generate_tasks.page_source(kind, right))
@@ -80,7 +80,7 @@ def test_a_wrong_choice_is_told_first_and_by_its_own_sentence(renderer, kind):
 
 @pytest.mark.parametrize("kind", ["event", "news"])
 def test_the_reward_falls_with_the_number_of_wrong_choices(renderer, kind):
-    choices, rng, embed = generate_tasks.PAGES[kind]["details"], random.Random(kind), render.load_encoder("layout")
+    choices, rng, embed = generate_tasks.page_kinds()[kind]["details"], random.Random(kind), render.load_encoder("layout")
     totals = [0.0] * (len(choices) + 1)
     for _ in range(5):
         right = [rng.choice(list(c["values"])) for c in choices]
@@ -147,31 +147,6 @@ def test_websight_rows_are_filtered_by_rendering_and_their_pictures_rewritten(tm
     assert "blank" in done.stdout and len(splits["train"]) > len(splits["test"]) > 0
     missing = run("generate_tasks.py", "--domain", "frontend", "--source", "websight", cwd=tmp_path)
     assert missing.returncode == 2 and "--in" in missing.stderr
-
-
-def test_websight_rows_are_the_same_from_parquet_and_from_json_lines(tmp_path):
-    pyarrow = pytest.importorskip("pyarrow")
-    import pyarrow.parquet
-
-    page = '<html><img src="https://source.unsplash.com/random/{}x200/?a"></html>'
-    rows = [{"llm_generated_idea": f" Idea {n} ", "text": page.format(n)} for n in range(1, 2500)]
-    table = pyarrow.Table.from_pylist([row | {"image": b"not read"} for row in rows])
-    pyarrow.parquet.write_table(table, tmp_path / "rows.parquet", row_group_size=700)
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    found = list(generate_tasks.read_websight(tmp_path / "rows.parquet"))
-    assert found == list(generate_tasks.read_websight(tmp_path / "rows.jsonl")) and len(found) == 2499
-    assert found[6] == ("Idea 7", '<html><img src="https://picsum.photos/id/48/7/200"></html>')
-
-
-def test_a_parquet_file_that_is_none_or_cannot_be_read_here_is_one_sentence(tmp_path):
-    (tmp_path / "rows.parquet").write_bytes(b"PAR1 not really")
-    done = run("generate_tasks.py", "--domain", "frontend", "--source", "websight", "--in", "rows.parquet",
-               cwd=tmp_path)
-    if "Chromium" in done.stderr or "Tailwind" in done.stderr:
-        pytest.skip(done.stderr)
-    assert done.returncode == 2 and len(done.stderr.strip().splitlines()) == 1, done.stderr
-    assert "rows.parquet" in done.stderr
-    assert "pip install pyarrow" in done.stderr or "not a parquet file" in done.stderr
 
 
 # ------------------------------------------------------------------------------------------ demonstrations and rollouts

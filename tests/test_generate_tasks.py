@@ -280,6 +280,7 @@ def test_demonstrations_ask_waste_and_guess_as_often_as_they_should(folder):
         wasted, chances = wasted + len(said) - len(told), chances + len(said) + 1
         correct = r["answer"] == r["task"]["ground_truth"].strip()
         complete = told == set(hidden_of(r))
+        assert "min(out," not in r["answer"] or "max(out," not in r["answer"], "who heard of a cap guesses no floor"
         full, right, lucky = full + complete, right + (correct and complete), lucky + (correct and not complete)
     assert abs(asked / needed - 0.6) < 0.05 and abs(wasted / chances - 0.2) < 0.05
     assert right == full    # who asked everything answers right
@@ -332,11 +333,7 @@ def test_mistakes_are_answered_in_one_sentence(folder, tmp_path):
     (["--temperature", 0.5], "--temperature"), (["--run-name", "x"], "--run-name"), (["--timeout", 3], "--timeout"),
     (["--ask", 0.1], "--ask"), (["--split", "test"], "--split"), (["--in", "x"], "--in"),
     (["--demonstrations", 5, "--kinds", "total"], "--kinds"), (["--demonstrations", 5, "--train", 9], "--train"),
-    (["--source", "colbench", "--seed", 1], "--seed"), (["--source", "colbench", "--split", "test", "--train", 9],
-                                                        "--train"),
-    (["--source", "colbench", "--demonstrations", 3], "--source"),
-    (["--domain", "frontend", "--source", "websight", "--split-by", "row", "--in", "x", "--val", 9], "--val"),
-    (["--domain", "frontend", "--plain"], "--plain")])
+    (["--source", "colbench", "--seed", 1], "--seed"), (["--source", "colbench", "--demonstrations", 3], "--source")])
 def test_a_flag_that_would_do_nothing_is_refused(tmp_path, flags, flag):
     done = command(*flags, ok=False, cwd=tmp_path)
     assert done.returncode == 2 and flag in done.stderr.splitlines()[-1] and not list(tmp_path.iterdir()), done.stderr
@@ -418,17 +415,12 @@ def write(path, records):
     return path
 
 
-def test_released_tasks_are_read_in_order_and_failing_references_counted(tmp_path):
+def test_released_tasks_are_read_in_order(tmp_path):
     source = write(tmp_path / "released.jsonl", RELEASED + RELEASED[:1])
-    r = command("--source", "colbench", "--split", "test", "--test", 3, "--in", source,
-                "--out", tmp_path / "test.jsonl")
+    command("--source", "colbench", "--split", "test", "--test", 3, "--in", source, "--out", tmp_path / "test.jsonl")
     made = records(tmp_path / "test.jsonl")
     assert [{k: t[k] for k in RELEASED[0]} for t in made] == RELEASED
     assert [t["task_id"] for t in made] == ["released-00001", "released-00002", "released-00003"]
-    assert "1 of 3 references fail their own tests when run as modules\n  1 x error: ZeroDivisionError" in r.stdout
-    assert "2 of 3 references fail their own tests when run as the released evaluation does" in r.stdout
-    assert set(made[1]["reference_failures"]) == {"released"} and "reference_failures" not in made[0]
-    assert made[2]["reference_failures"]["module"] == {"test3": "error: ZeroDivisionError"}
 
 
 SYSTEM = "You are a helpful agent.\nWITHIN 10 rounds: {dialogue_history}"
@@ -452,16 +444,14 @@ def test_samples_of_released_trajectories_are_matched_over_blocks(tmp_path):
     lines = [offline(t, reply=f"I WANT TO ANSWER: {s}" if s else "no") for s in range(3) for t in RELEASED]
     source = write(tmp_path / "offline.jsonl", lines)
     out = tmp_path / "o.jsonl"
-    r = command("--source", "colbench", "--in", source, "--out", out)
+    command("--source", "colbench", "--in", source, "--out", out)
     whole, made = out.read_bytes(), records(out)
-    assert "1 of 3 references fail their own tests when run as modules" in r.stdout
     ids, samples = [t["task_id"] for t in made], [t["sample"] for t in made]
     assert len(set(ids)) == 3 and ids == 3 * ids[:3] and samples == [0, 0, 0, 1, 1, 1, 2, 2, 2]
     for line, t in zip(lines, made):
         assert t["released_reward"] == line["reward"] and "reward" not in t and t["task"]["task_id"] == t["task_id"]
         assert t["dialogue_history"] == line["dialogue_history"] and t["task"].items() >= line["task"].items()
         assert t["finish"] == ("answered" if t["sample"] else "max_turns") and t["system"] == SYSTEM
-        assert bool(t["task"].get("reference_failures")) == (line["task"] != RELEASED[0])
     out.write_bytes(whole[:-40])
     command("--source", "colbench", "--in", source, "--out", out)
     assert out.read_bytes() == whole
@@ -491,10 +481,9 @@ def test_the_instructions_of_released_trajectories_come_from_the_text_after_the_
     moved["dialogue_history"][0]["content"] = task["problem_description"]
     cases.append((moved, ""))
     source = write(tmp_path / "offline.jsonl", [case for case, _ in cases])
-    r = command("--source", "colbench", "--in", source, "--out", tmp_path / "o.jsonl")
+    command("--source", "colbench", "--in", source, "--out", tmp_path / "o.jsonl")
     for number, ((_, system), made) in enumerate(zip(cases, records(tmp_path / "o.jsonl"), strict=True)):
         assert made["system"] == system, number
-    assert "kept as `system` for 4 of 11 trajectories" in r.stdout, r.stdout
 
 
 def test_released_answers_with_the_mark_are_taken_apart_by_the_one_rule(tmp_path):
@@ -528,9 +517,9 @@ def test_the_same_file_by_another_path_is_the_same_input_and_a_changed_one_is_no
 
 # --- WebSight: neither an idea nor a page occurs in two splits
 
-def websight(tmp_path, rows, by="idea"):
+def websight(tmp_path, rows):
     path = write(tmp_path / "rows.jsonl", [{"llm_generated_idea": idea, "text": page} for idea, page in rows])
-    return {split: [(t["problem_description"], t["ground_truth"]) for t in g.websight_drafts(path, split, by)]
+    return {split: [(t["problem_description"], t["ground_truth"]) for t in g.websight_drafts(path, split)]
             for split in g.SPLITS}
 
 
@@ -551,13 +540,6 @@ def test_a_page_of_two_ideas_is_in_one_split_that_of_its_first_row(tmp_path):
         assert all(g.split_of("websight", [f"Idea {page[6:-7]}"]) == split for _, page in made)
 
 
-def test_split_by_row_cuts_at_row_ten_thousand_as_the_release_does(tmp_path):
-    rows = [(f"Idea {n % 77}", f"<html>{n if n != 10_003 else 5}</html>") for n in range(10_010)]
-    splits = websight(tmp_path, rows, by="row")
-    assert splits["train"] == rows[:10_000] and not splits["val"]
-    assert splits["test"] == rows[10_000:10_003] + rows[10_004:], "a page of train is in test"
-
-
 # --- tasks from a language model
 
 def response(description, code, calls):
@@ -571,7 +553,6 @@ def good(i):
 
 
 TEN = [f"f({n})" for n in range(10)]
-# The duplicates are of "good 3" and "good 9", which are training tasks as they are.
 BAD = {"not in the form asked for": "I will not.",
        "code does not parse": response("d", "def f(:", TEN),
        "more than 50 lines": response("d", "def f(x):\n" + "    x += 1\n" * 50 + "    return x", TEN),
@@ -580,13 +561,7 @@ BAD = {"not in the form asked for": "I will not.",
        "reference: error: ZeroDivisionError": response("d", "def f(x):\n    return 1 / x", TEN),
        "reference: none": response("d", "def f(x):\n    pass", TEN),
        "reference: differs": response("d", "import random\ndef f(x):\n    return random.random()", TEN),
-       "nested too deeply": response("d", "def f(x):\n    return x" + " + 1" * 1000, TEN),
-       "calls alike": response("d", "def f(x):\n    return 7", TEN),
-       "duplicate source": response("Something else.", 'def other(x):\n    """Doc."""\n    return x * 5',
-                                    [f"other({n})" for n in range(10)]),
-       "near-duplicate description": response(
-           "Please write tool9(x) that helps with topic 9 in our workshop number 9 and nothing else at all.",
-           "def tool9(x):\n    return x - 9", [f"tool9({n})" for n in range(10)])}
+       "calls alike": response("d", "def f(x):\n    return 7", TEN)}
 
 
 @pytest.fixture
@@ -633,35 +608,31 @@ def test_tasks_from_a_model_are_validated_and_the_yield_is_reported_by_reason(se
     url, handler = server
     excerpts = [f"good {i}" for i in range(12)] + list(BAD) + ["refuse"]
     source = write(tmp_path / "excerpts.jsonl", [{"text": e} for e in excerpts])
-    flags = ["--source", "llm", "--in", source, "--model", url, "--out", tmp_path / "out", "--train", 60, "--val", 0,
+    flags = ["--source", "llm", "--in", source, "--model", url, "--out", tmp_path / "out", "--train", 60, "--val", 20,
              "--test", 40, "--concurrency", 12]
     r = command(*flags)
     for reason in [*BAD, "request refused"]:
         assert f"  1 x {reason}\n" in r.stdout, (reason, r.stdout)
-    assert "25 attempts on 25 excerpts, in" in r.stdout and "kept 12 (48.0%)" in r.stdout
-    made = {s: records(tmp_path / f"out/{s}.jsonl") for s in ("train", "test")}
+    made = {s: records(tmp_path / f"out/{s}.jsonl") for s in g.SPLITS if (tmp_path / f"out/{s}.jsonl").exists()}
     assert {t["problem_description"] for s in made for t in made[s]} == {
         g.parse_task(good(i))[0]["problem_description"] for i in range(12)}
-    assert made["train"] and made["test"] and not (tmp_path / "out/val.jsonl").exists()
+    assert {"train", "test"} <= made.keys()
+    assert all(g.split_of(excerpts[t["excerpt"]]) == split for split in made for t in made[split])
     assert sorted(handler.prompts) == sorted(excerpts)  # nothing lost, nothing asked twice in spite of the failures
 
-    # a kill: an attempt is written, its task and the rest are not
-    whole = {s: (tmp_path / f"out/{s}.jsonl").read_bytes() for s in ("train", "test", "attempts")}
-    made = records(tmp_path / "out/attempts.jsonl")
-    last = [a["verdict"] for a in made].index("kept", 3)
-    lost = made[last]
-    write(tmp_path / "out/attempts.jsonl", made[:last + 1])
-    before = {(a["excerpt"], a["sample"]) for a in made[:last]}
-    for split in ("train", "test"):
-        kept = [t for t in records(tmp_path / f"out/{split}.jsonl") if (t["excerpt"], t["sample"]) in before]
+    # a kill: a run goes on behind the last task of each split
+    whole = {s: (tmp_path / f"out/{s}.jsonl").read_bytes() for s in made}
+    last = dict.fromkeys(g.SPLITS, -1)
+    for split in made:
+        kept = made[split][:len(made[split]) // 2]
+        last[split] = kept[-1]["excerpt"] if kept else -1
         write(tmp_path / f"out/{split}.jsonl", kept)
     handler.prompts.clear()
     command(*flags)
     for name, text in whole.items():
         assert (tmp_path / f"out/{name}.jsonl").read_bytes() == text, name
-    assert excerpts[lost["excerpt"]] not in handler.prompts and len(handler.prompts) == len(excerpts) - last - 1
-    handler.prompts.clear()
-    assert "nothing left to ask" in command(*flags).stdout and not handler.prompts
+    assert sorted(handler.prompts) == sorted(e for i, e in enumerate(excerpts) if i > last[g.split_of(e)])
+    assert len(handler.prompts) < len(excerpts)
     r = command(*flags, "--temperature", 0.5, ok=False)
     assert r.returncode == 2 and "temperature was 1.0, now 0.5" in r.stderr
 
@@ -669,7 +640,7 @@ def test_tasks_from_a_model_are_validated_and_the_yield_is_reported_by_reason(se
 def test_a_response_of_white_space_is_read_in_no_time():
     begun = time.process_time()
     summed = "def f(x=" + " + ".join(["1"] * 600) + "):\n    return x"
-    assert g.parse_task(response("Do it.", summed, TEN)) == (None, "nested too deeply")
+    assert g.parse_task(response("Do it.", summed, TEN)) == (None, "code does not parse")
     assert g.parse_task("DESCRIPTION:" + "\n" * 20_000) == (None, "not in the form asked for")
     assert time.process_time() - begun < 5, "it was cubic: 6,000 took minutes"
 
@@ -680,8 +651,7 @@ def test_no_more_is_asked_for_than_is_wanted(server, tmp_path):
     source = write(tmp_path / "excerpts.jsonl", [{"text": f"good {i:02d} and more"} for i in range(40)])
     command("--source", "llm", "--in", source, "--model", url, "--out", tmp_path / "out", "--train", 7, "--val", 0,
             "--test", 0, "--excerpt-length", 7)
-    assert len(records(tmp_path / "out/train.jsonl")) == len(records(tmp_path / "out/attempts.jsonl")) == 7
-    assert len(handler.prompts) == 7
+    assert len(records(tmp_path / "out/train.jsonl")) == len(handler.prompts) == 7
 
 
 def test_a_server_that_is_gone_stops_the_run_in_one_sentence(tmp_path):
