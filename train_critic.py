@@ -73,7 +73,7 @@ from torch.distributed.checkpoint.state_dict import (
 from tqdm import tqdm
 
 from records import (
-    ANSWER_MARK, COSTS, SCHEMA, Output, check_path, check_settings, die, fingerprint, first_line,
+    COSTS, SCHEMA, Output, check_path, check_settings, die, fingerprint, first_line,
     merge_system, number, open_locked, read, atomic_write)
 
 # ---- The mathematics
@@ -167,21 +167,17 @@ def critic_loss(values, batch, items, args):
                               "success": (success.double().sum(), len(success))}
     scores = trajectory_scores(values, batch.reference, batch.turn, batch.side, batch.sides, args.advantage)
     chosen, rejected = scores[0::2], scores[1::2]                                                # (B,) each
-    preference = bradley_terry_loss(chosen, rejected, args.beta)
-    losses, stats = preference, {}
+    losses = preference = bradley_terry_loss(chosen, rejected, args.beta)
+    stats = {"preference_loss": preference, "advantage_chosen": chosen, "advantage_rejected": rejected,
+             "accuracy": (chosen > rejected).double() + 0.5 * (chosen == rejected).double()}
+    drift = {}
     if args.head == "log-ratio":
         side_of_token = batch.side[batch.turn]                                                   # (N,)
-        nll = -segment_mean(values, side_of_token, batch.sides)[0::2]                            # (B,)
-        losses = preference + args.nll * nll
-        stats = half_squared_log_ratio(values - batch.reference, side_of_token % 2 == 0)
-        stats["nll"] = (nll.sum(), count)
-    right = (chosen > rejected).double() + 0.5 * (chosen == rejected).double()
-    stats["loss"] = (losses.sum(), count)
-    stats["preference_loss"] = (preference.sum(), count)
-    stats["accuracy"] = (right.sum(), count)
-    stats["advantage_chosen"] = (chosen.sum(), count)
-    stats["advantage_rejected"] = (rejected.sum(), count)
-    return losses.sum(), stats
+        stats["nll"] = -segment_mean(values, side_of_token, batch.sides)[0::2]                   # (B,)
+        losses = preference + args.nll * stats["nll"]
+        drift = half_squared_log_ratio(values - batch.reference, side_of_token % 2 == 0)
+    stats["loss"] = losses
+    return losses.sum(), {**{name: (value.sum(), count) for name, value in stats.items()}, **drift}
 
 
 PAIR_RULES = ("best-vs-lower", "all")
@@ -270,8 +266,7 @@ def score_file(args, device):
     of_candidates = from_rank0(lambda: first_record_has(args.score, "candidates"))
     kind = "candidates" if of_candidates else "scored"
     args.out = args.out or name_of_ranking(args.score, kind)
-    settings = {"script": "train_critic --score", "critic_reference": args.critic_reference,
-                "limit_tasks": args.limit_tasks}
+    settings = {"script": "train_critic --score", "critic_reference": args.critic_reference}
     inputs = {"--score": args.score, "--critic": args.critic}
     output = from_rank0(lambda: Output(args.out, settings, inputs, args.overwrite, SCHEMA[kind][1]))
     done = frozenset(output.done)    # rank 0 adds to its own while it writes
@@ -286,8 +281,7 @@ def score_file(args, device):
 
     def missing():
         """What the output lacks: (record, its turns). A generator, since token ids as Python lists take much memory."""
-        found = read(args.score, kind, each=turns_in)
-        for key, record, turns in first_tasks(found, args.limit_tasks, lambda found: found[1].get("task_id")):
+        for key, record, turns in read(args.score, kind, each=turns_in):
             if key not in done:
                 yield record, turns
 
@@ -315,8 +309,6 @@ def score_file(args, device):
                 output.write({**record, "ranked_by": ranked_by})
     if left_out:
         say(f"{args.score}: {left_out} turns left out: they do not fit into the critic's context")
-    if not done and not records:
-        die(f"{args.score}: no turn fits into the context of {args.critic}; nothing was written")
     what = "turns" if of_candidates else "trajectories"
     say(f"wrote {records} {what} with {advantages} advantages to {args.out}")
 
@@ -430,7 +422,6 @@ class Item(NamedTuple):
     rejected: list
     group: tuple    # what --shuffle turns keeps together: (trajectory, turn)
     label: float = 1.0
-    answers: tuple = (False, False)    # whether chosen and rejected give the final answer
     task: object = None
 
 
@@ -441,9 +432,10 @@ def response_of(text, ids):
 
 def put_c_in_front(messages, ground_truth):
     """The messages with the training-time information c before the first thing the user says."""
-    first = [message["role"] for message in messages].index("user")
-    content = f"In light that the final answer is: {ground_truth}.\n\n{messages[first]['content']}"
-    return messages[:first] + [{**messages[first], "content": content}] + messages[first + 1:]
+    shown, place = list(messages), [message["role"] for message in messages].index("user")
+    content = f"In light that the final answer is: {ground_truth}.\n\n{messages[place]['content']}"
+    shown[place] = {**messages[place], "content": content}
+    return shown
 
 
 def check_dialogue(messages, name):
@@ -473,9 +465,12 @@ def turns_of(record, with_c=False):
 def candidate_turns(record):
     """The candidates of one turn, in the shape of turns_of. Candidates without text are taken out of the record."""
     check_dialogue(record["prompt"], "prompt")
-    record["candidates"] = [a for a in record["candidates"] if a.get("output") or a.get("output_ids")]
+    record["candidates"] = [one for one in record["candidates"] if one.get("output") or one.get("output_ids")]
     c = (record.get("task") or {}).get("ground_truth")
-    return [(record["prompt"], response_of(a.get("output"), a.get("output_ids")), c) for a in record["candidates"]]
+    turns = []
+    for candidate in record["candidates"]:
+        turns.append((record["prompt"], response_of(candidate.get("output"), candidate.get("output_ids")), c))
+    return turns
 
 
 def first_tasks(records, count, task_of):
@@ -542,13 +537,8 @@ def items_of(pairs, tokenizer, pictures=None):
     sequences[id(None)] = []
     items = []
     for n, (chosen, rejected, task, label) in enumerate(pairs):
-        answers = gives_answer(chosen), rejected is not None and gives_answer(rejected)
-        items.append(Item(sequences[id(chosen)], sequences[id(rejected)], (str(task), n), label, answers, task))
+        items.append(Item(sequences[id(chosen)], sequences[id(rejected)], (str(task), n), label, task))
     return items
-
-
-def gives_answer(record):
-    return ANSWER_MARK in record["dialogue_history"][-1]["content"]
 
 
 def sequences_of(dialogues, tokenizer, pictures=None):
@@ -596,13 +586,19 @@ def sequences_in(items):
 
 def leave_out_long(items, args):
     """The items whose sequences all have at most --max-length tokens."""
-    most = args.max_length or math.inf
-    short = [item for item in items if all(len(s.ids) <= most for s in item.chosen + item.rejected)]
+    if not args.max_length:
+        return items
+    short = [item for item in items if longest(item) <= args.max_length]
     if len(short) < len(items):
         say(f"{args.input}: {len(items) - len(short)} of {len(items)} left out: longer than {args.max_length} tokens")
     if not short:
         die(f"{args.input}: --max-length {args.max_length} leaves nothing to train on")
     return short
+
+
+def longest(item):
+    """The length of its longest sequence, in tokens."""
+    return max(len(sequence.ids) for sequence in item.chosen + item.rejected)
 
 
 def hold_out(items, share, seed):
@@ -611,8 +607,12 @@ def hold_out(items, share, seed):
     count = math.ceil(share * len(tasks))
     if count == len(tasks):
         die(f"--held-out {share:g} of {len(tasks)} tasks leaves nothing to train on")
-    chosen = {tasks[i] for i in np.random.default_rng([seed, 1]).permutation(len(tasks))[:count]}
-    return [item for item in items if item.task not in chosen], [item for item in items if item.task in chosen]
+    order = np.random.default_rng([seed, 1]).permutation(len(tasks))
+    chosen = {tasks[i] for i in order[:count]}
+    train, held_out = [], []
+    for item in items:
+        (held_out if item.task in chosen else train).append(item)
+    return train, held_out
 
 
 # ---- From messages to token sequences
@@ -672,9 +672,13 @@ def ids_are_of(tokenizer, sampled):
     """
     if max(np.max(response.ids) for response in sampled) >= len(tokenizer):
         return False
-    sample = [response for response in sampled if response.text is not None][::max(1, len(sampled) // 200)]
-    texts = tokenizer.batch_decode([response.ids for response in sample], skip_special_tokens=True)
-    return all(text.split() == response.text.split() for text, response in zip(texts, sample))
+    step = max(1, len(sampled) // 200)
+    for response in sampled[::step]:
+        if response.text is not None:
+            text = tokenizer.decode(response.ids, skip_special_tokens=True)
+            if text.split() != response.text.split():
+                return False
+    return True
 
 
 def tokenise(tokenizer, turns):
@@ -706,7 +710,7 @@ class Sequence:
     scored: np.ndarray               # (N,) indices into ids of the tokens whose log-probability counts: the responses
     turn: np.ndarray                 # (N,) index of the assistant turn that each scored token belongs to
     view: tuple = ()                 # what a critic that sees pages reads: (text, the pictures' files)
-    reference: np.ndarray = None     # (N,) float32: log-probabilities under the reference; None stands for zeros
+    reference: np.ndarray = np.float32(0)    # (N,) log-probabilities under the reference, or one number for all
 
 
 def join_turns(turns):
@@ -743,30 +747,13 @@ def context_of(path):
     return getattr(text_config(path), "max_position_embeddings", None) or 0
 
 
-def longest_sequence(path):
-    """(the most tokens of a sequence that a model scores, why that is not its whole context or "").
-
-    With longrope and dynamic rope, one sequence beyond the original context changes the positions of the whole batch:
-    log-probabilities would depend on what else is in the batch.
-    """
-    context = context_of(path) or math.inf
-    rope = getattr(text_config(path), "rope_parameters", None) or {}
-    kinds = [part for part in rope.values() if isinstance(part, dict)]    # some models have one for each kind of layer
-    for part in [rope, *kinds]:
-        if part.get("rope_type") in ("longrope", "dynamic"):
-            original = part.get("original_max_position_embeddings") or context
-            return original, (f", beyond which its {part['rope_type']} position encoding depends on what else is in "
-                              f"the batch")
-    return context, ""
-
-
 def check_lengths(sequences, model, where):
     """Exit if the model cannot read the longest sequence."""
-    longest = max(len(s.ids) for s in sequences)
-    limit, why = longest_sequence(model)
-    if longest > limit:
-        die(f"{where}: a dialogue of {longest} tokens does not fit into the context of {model}, {limit}{why}; take a "
-            f"model with a longer one, or leave such records out with --max-length {limit}")
+    most = max(len(s.ids) for s in sequences)
+    context = context_of(model) or math.inf
+    if most > context:
+        die(f"{where}: a dialogue of {most} tokens does not fit into the context of {model}, {context}; take a "
+            f"model with a longer one, or leave such records out with --max-length {context}")
 
 
 # ---- Trees: what sequences share at their beginning is computed once
@@ -799,8 +786,12 @@ def reading_order(sequences):
 
 def tree_tokens(sequences):
     """How many tokens the sequences take once everything shared at their beginning is there once."""
-    ids = [sequences[n].ids for n in reading_order(sequences)]
-    return sum(map(len, ids)) - sum(common_prefix(a, b) for a, b in zip(ids, ids[1:]))
+    total, before = 0, np.empty(0)
+    for n in reading_order(sequences):
+        ids = sequences[n].ids
+        total += len(ids) - common_prefix(before, ids)
+        before = ids
+    return total
 
 
 def build_prefix_forest(sequences, block=256):
@@ -811,15 +802,18 @@ def build_prefix_forest(sequences, block=256):
     own. `block` bounds how many tokens of neighbouring branches are attended together on a CPU.
     """
     total = tree_tokens(sequences)
-    ids, positions, end = np.empty(total, np.int64), np.empty(total, np.int64), np.empty(total, np.int64)
+    ids = np.empty(total, np.int64)
+    positions = np.empty(total, np.int64)
+    end = np.empty(total, np.int64)
     paths, blocks, length = [None] * len(sequences), [], 0
 
     def grow(members, prefix):
         """Append what the members, which share the tokens at row[prefix], have beyond them."""
         nonlocal length
-        trunk, depth = max((sequences[i].ids for i in members), key=len), len(prefix)
-        start, stop = length, length + len(trunk) - depth
-        length = stop
+        trunk = max((sequences[i].ids for i in members), key=len)
+        depth = len(prefix)
+        start = length
+        length = stop = start + len(trunk) - depth
         ids[start:stop] = trunk[depth:]
         positions[start:stop] = np.arange(depth, len(trunk))
         end[start:stop] = stop
@@ -878,26 +872,34 @@ def collate(sequences, side_of, sides, device, pack):
         inputs["position_ids"] = to_device(positions[None])
         inputs["layout"] = Attention(end, positions, forest.blocks, device)
     else:
-        tokens, length = sum(len(s.ids) for s in sequences), max(len(s.ids) for s in sequences)
-        ids, paths = np.zeros((len(sequences), length), np.int64), []                            # (R, T)
+        lengths = [len(s.ids) for s in sequences]
+        tokens, length = sum(lengths), max(lengths)
+        ids = np.zeros((len(sequences), length), np.int64)                                       # (R, T)
+        paths = []
         for row, sequence in enumerate(sequences):
-            ids[row, :len(sequence.ids)] = sequence.ids
-            paths.append(row * length + np.arange(len(sequence.ids)))
+            ids[row, :lengths[row]] = sequence.ids
+            paths.append(row * length + np.arange(lengths[row]))
     inputs["input_ids"] = to_device(ids)
     most = 1 + max(int(s.turn.max()) for s in sequences)
-    source, scored, turn_numbers, reference = [], [], [], []
+    source, scored, numbers, reference = [], [], [], []
     for sequence, path, side in zip(sequences, paths, side_of):
         source.append(path[sequence.scored - 1])
         scored.append(path[sequence.scored])
-        turn_numbers.append(side * most + sequence.turn)    # (side, turn) as one number
-        missing = sequence.reference is None
-        reference.append(np.zeros(len(sequence.scored), np.float32) if missing else sequence.reference)
-    turns, turn = np.unique(np.concatenate(turn_numbers).astype(np.int64), return_inverse=True)
+        numbers.append(side * most + sequence.turn)    # (side, turn) as one number
+        reference.append(np.broadcast_to(sequence.reference, len(sequence.scored)))
     scored = np.concatenate(scored)
-    return Batch(inputs, source=to_device(np.concatenate(source)), scored=to_device(scored),
-                 target=to_device(ids.ravel()[scored]), turn=to_device(turn), side=to_device(turns // most),
-                 sides=sides, reference=to_device(np.concatenate(reference)), tokens=tokens,
-                 views=tuple(s.view for s in sequences))
+    turns, turn = np.unique(np.concatenate(numbers).astype(np.int64), return_inverse=True)
+    return Batch(
+        inputs=inputs,
+        source=to_device(np.concatenate(source)),
+        scored=to_device(scored),
+        target=to_device(ids.ravel()[scored]),
+        turn=to_device(turn),
+        side=to_device(turns // most),
+        sides=sides,
+        reference=to_device(np.concatenate(reference)),
+        tokens=tokens,
+        views=tuple(s.view for s in sequences))
 
 
 # ---- Attention over a forest
@@ -955,8 +957,8 @@ class Attention:
     def block_inputs(self, window):
         """For each block of queries on a CPU: (start, stop, indices of its keys, mask).
 
-        Keys are None where they are the block's own stretch, the mask where it is causal: with a mask that is not
-        needed a trunk would take a quarter longer.
+        A trunk's keys are its own stretch (None), and its mask is causal (None): with a mask it would take a quarter
+        longer.
         """
         if window not in self.masks:
             self.masks[window] = []
@@ -964,7 +966,7 @@ class Attention:
                 queries, keys, mask = torch.arange(start, stop), None, None
                 if len(prefix):
                     keys = torch.cat([torch.from_numpy(prefix), queries])
-                if len(prefix) or window is not None and int(self.positions[start:stop].max()) >= window:
+                if len(prefix) or window is not None:
                     mask = self.allowed(queries, queries if keys is None else keys, window)
                 self.masks[window].append((start, stop, keys, mask))
         return self.masks[window]
@@ -974,9 +976,10 @@ def attend(query, key, value, mask, scale, softcap):
     """Plain attention (1, H, n, D) x (1, H, m, D); mask (n, m) or None for causal; softcap is Gemma 2's."""
     if softcap is None:
         return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=mask is None, scale=scale)
-    scores = softcap * torch.tanh(query @ key.transpose(2, 3) * scale / softcap)
     if mask is None:
-        mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=query.device).tril()
+        mask = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool, device=query.device).tril()
+    scores = scale * (query @ key.transpose(2, 3))                                               # (1, H, n, m)
+    scores = softcap * torch.tanh(scores / softcap)
     return scores.masked_fill(~mask, float("-inf")).softmax(-1) @ value
 
 
@@ -1028,6 +1031,9 @@ class TokenLogps(torch.autograd.Function):
 
     The (N, V) logits exist for one chunk at a time, in float32. With `keep` they stay for the backward pass, otherwise
     they are computed again there.  logits = cap * tanh(scale * (h W^T + b) / cap), where cap and scale are given.
+
+    Autograd cannot do this: bf16 products that are kept in float32 (out_dtype) have no derivative. And where it can,
+    with torch.utils.checkpoint, it takes a tenth more time and a quarter more memory.
     """
 
     @staticmethod
@@ -1126,10 +1132,13 @@ def score_all(model, sequences, device, args, title):
     items = [Item([sequences[i]], [], (), task=i) for i in reading_order(sequences)]
     result = {}
     for part in progress(micro_batches(items, args), title, "batch"):
-        values = model(collate_items(part or items[:1], device, args)).float().cpu().numpy()
-        ends = np.cumsum([len(item.chosen[0].scored) for item in part])
-        for item, found in zip(part, np.split(values, ends[:-1])):
-            result[item.task] = found
+        batch = collate_items(part or items[:1], device, args)
+        values = model(batch).float().cpu().numpy()
+        start = 0
+        for item in part:
+            stop = start + len(item.chosen[0].scored)
+            result[item.task] = values[start:stop]
+            start = stop
     reshard(model)
     result = gather(result)
     return [result[i] for i in range(len(sequences))]
@@ -1182,19 +1191,16 @@ class Critic:
         self.path, self.resident, self.models = str(path), resident, {}
         self.device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
         file = Path(path) / "critic.json"
-        try:
-            note = self.note = json.loads(file.read_text(encoding="utf-8"))
-            self.with_c = note["context"] == "with-c" and not without_c
-            self.advantage, self.reference, self.head = note["advantage"], note["reference"], None
-            if note["head"] != "log-ratio":
-                self.reference = None
-                weight, bias = torch.tensor(note["weights"]["weight"]), torch.tensor(note["weights"]["bias"])
-                self.head = nn.Linear(len(weight), 1)
-                self.head.load_state_dict({"weight": weight[None], "bias": bias})
-        except OSError:
+        if not file.is_file():
             die(f"{path}: no critic.json in there; train one first with train_critic.py, or name another with --critic")
-        except (LookupError, TypeError, ValueError):
-            die(f"{file} is not what train_critic.py writes; train the critic again, or name another with --critic")
+        self.note = note = json.loads(file.read_text(encoding="utf-8"))
+        self.with_c = note["context"] == "with-c" and not without_c
+        self.advantage, self.reference, self.head = note["advantage"], note["reference"], None
+        if note["head"] != "log-ratio":
+            self.reference = None
+            weight, bias = torch.tensor(note["weights"]["weight"]), torch.tensor(note["weights"]["bias"])
+            self.head = nn.Linear(len(weight), 1)
+            self.head.load_state_dict({"weight": weight[None], "bias": bias})
         if self.reference and note.get("reference_fingerprint") not in (None, fingerprint(self.reference)):
             die(f"{path} was trained from a model that is no longer {self.reference}; put it back (or its path into "
                 f"{file}), or train the critic again")
@@ -1211,8 +1217,8 @@ class Critic:
         """
         advantages = [-math.inf] * len(turns)
         sequences = self.sequences(turns, self.with_c) if turns else []
-        limit, _ = longest_sequence(self.path)
-        fit = [n for n, sequence in enumerate(sequences) if len(sequence.ids) <= limit]
+        context = context_of(self.path) or math.inf
+        fit = [n for n, sequence in enumerate(sequences) if len(sequence.ids) <= context]
         if not fit:
             return advantages
         scores = self.score(self.path, [sequences[n] for n in fit])
@@ -1240,8 +1246,10 @@ class Critic:
         """A sequence for each turn."""
         if with_c and any(c is None for _, _, c in turns):
             die(f"{self.path} was trained with c: each turn needs its task's ground_truth")
-        dialogues = [[(messages, response, c if with_c else None)] for messages, response, c in turns]
-        return [of_turn[0] for of_turn in sequences_of(dialogues, self.tokenizer, self.pictures)]
+        if not with_c:
+            turns = [(messages, response, None) for messages, response, _ in turns]
+        of_turns = sequences_of([[turn] for turn in turns], self.tokenizer, self.pictures)
+        return [sequences[0] for sequences in of_turns]
 
     def score(self, path, sequences):
         """The numbers that a model, the critic or its reference, gives to each sequence's scored tokens."""
@@ -1354,14 +1362,17 @@ def check_scores(lm, pack, path):
     layers = set(getattr(lm.config.get_text_config(), "layer_types", None) or ())
     if pack == "tree" and not (lm._supports_attention_backend and layers <= {"full_attention", "sliding_attention"}):
         die(f"{path}: {NO_TREES}")
-    cpu, ids = torch.device("cpu"), np.arange(24, dtype=np.int32) % lm.config.get_text_config().vocab_size
-    dialogues = [ids, np.concatenate([ids[:12], ids[3:9]]), np.concatenate([ids[:5], ids[1:8]])]
-    sequences = [Sequence(one, np.arange(4, len(one)), np.zeros(len(one) - 4, np.int64)) for one in dialogues]
-    found, expected = Scorer(lm)(collate(sequences, [0, 0, 0], 1, cpu, pack)), []
+    cpu = torch.device("cpu")
+    ids = np.arange(24, dtype=np.int32) % lm.config.get_text_config().vocab_size
+    sequences = []
+    for response in (ids[4:], np.append(ids[4:12], ids[3:9]), np.append(ids[4], ids[1:8])):
+        sequences += join_turns([(ids[:4], response)])
+    found = Scorer(lm)(collate(sequences, [0, 0, 0], 1, cpu, pack))
+    expected = []
     for sequence in sequences:
         batch = collate([sequence], [0], 1, cpu, pack)
-        logits = lm(**batch.inputs).logits.flatten(0, 1)[batch.source].float()                   # (n, V)
-        expected.append(logits.log_softmax(-1).gather(1, batch.target[:, None])[:, 0])
+        logits = lm(**batch.inputs).logits.flatten(0, 1)[batch.source]                           # (n, V)
+        expected.append(-F.cross_entropy(logits.float(), batch.target, reduction="none"))
     apart = (found - torch.cat(expected)).abs().mean().item()
     if apart > (0.01 if lm.dtype == torch.float32 else 0.5):    # a mask that is not honoured is off by two
         die(f"{path}: its log-probabilities, as Scorer computes them, differ from those of its own logits by "
@@ -1432,12 +1443,12 @@ def micro_batches(items, args, most=0):
     trees = args.pack == "tree" and not items[0].chosen[0].view
 
     def fits(part):
+        if most and len(part) > most:
+            return False
         sequences = [sequence for item in part for sequence in item.chosen + item.rejected]
-        tokens = tree_tokens(sequences) if trees else len(sequences) * max(len(s.ids) for s in sequences)
-        return tokens <= args.micro_tokens and (not most or len(part) <= most)
-
-    def longest(item):
-        return max(len(sequence.ids) for sequence in item.chosen + item.rejected)
+        if trees:
+            return tree_tokens(sequences) <= args.micro_tokens
+        return len(sequences) * max(map(longest, part)) <= args.micro_tokens
 
     if trees:    # neighbours share most: each rank takes a stretch of them, as long as the others'
         ordered = sorted(items, key=lambda item: repr(item.group))
@@ -1447,17 +1458,23 @@ def micro_batches(items, args, most=0):
     else:        # nothing is shared: items of a similar length, since rows are padded to the longest
         ordered = sorted(items, key=longest)
         rank_of = np.arange(len(ordered)) % world()
-    parts = [split_until([item for item, r in zip(ordered, rank_of) if r == n], fits) for n in range(world())]
-    mine, count = parts[rank()], max(map(len, parts))
-    return mine + [[]] * (count - len(mine))
+    parts = []
+    for n in range(world()):
+        of_rank = [item for item, r in zip(ordered, rank_of) if r == n]
+        parts.append(split_until(of_rank, fits))
+    mine = parts[rank()]
+    most_parts = max(map(len, parts))
+    return mine + [[]] * (most_parts - len(mine))
 
 
 def collate_items(items, device, args):
     """Items as one batch: side 2i is item i's chosen, 2i + 1 its rejected."""
     sequences, side_of = [], []
     for n, item in enumerate(items):
-        sequences += item.chosen + item.rejected
-        side_of += [2 * n] * len(item.chosen) + [2 * n + 1] * len(item.rejected)
+        sequences += item.chosen
+        side_of += [2 * n] * len(item.chosen)
+        sequences += item.rejected
+        side_of += [2 * n + 1] * len(item.rejected)
     return collate(sequences, side_of, 2 * len(items), device, args.pack)
 
 
@@ -1467,7 +1484,8 @@ def learning_rate(step, steps, peak, warmup=0.03, final=0.1):
     if step < warm:
         return peak * (step + 1) / warm
     passed = (step - warm) / max(1, steps - warm)
-    return peak * (final + (1 - final) * 0.5 * (1 + math.cos(math.pi * passed)))
+    cosine = 0.5 * (1 + math.cos(math.pi * passed))    # from 1 down to 0
+    return peak * (final + (1 - final) * cosine)
 
 
 def optimizer_step(model, optimizer, rate, clip):
@@ -1491,8 +1509,9 @@ def accumulate(total, stats):
 
 def means(mine):
     """{name: (sum, count)} of this rank to {name: mean over all ranks}."""
-    mine, total = {name: (float(value), float(count)) for name, (value, count) in mine.items()}, {}
-    for stats in gather({rank(): mine}).values():
+    numbers = {name: (float(value), float(count)) for name, (value, count) in mine.items()}
+    total = {}
+    for stats in gather({rank(): numbers}).values():
         accumulate(total, stats)
     return {name: value / count if count else 0.0 for name, (value, count) in total.items()}
 

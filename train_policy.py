@@ -9,7 +9,7 @@ lower half:
                     - beta' [log pi_phi(a-|o_t) - log pi_ref(a-|o_t)] )                                          (Eq. 4)
 
 Log-probabilities in Eq. 4 are sums over the action's tokens; the advantages of Eq. 3 are means. A small NLL term on the
-chosen action is added (--nll, the paper's Table 5). Other losses: --loss ipo, --loss length-normalised-dpo.
+chosen action is added (--nll, the paper's Table 5). Another loss: --loss ipo.
 
 --method multi-turn-dpo   The same loss on pairs of whole trajectories of one task, ordered by reward:
                           log-probabilities are summed over all assistant tokens.
@@ -47,7 +47,7 @@ import torch
 import torch.nn.functional as F
 import transformers
 
-from records import ANSWER_MARK, COSTS, atomic_write, check_path, die, number, parse_response, read
+from records import ANSWER_MARK, COSTS, atomic_write, check_path, die, number, read
 from train_critic import (
     Item, accumulate, adder, begin_training, check_dialogue, checked_settings, collate_items, evaluate, fill_defaults,
     finish, first_record_has, first_tasks, from_rank0, half_squared_log_ratio, items_of, join_turns, learning_rate,
@@ -68,7 +68,7 @@ def ipo_loss(chosen, rejected, beta):
     return (chosen - rejected - 1 / (2 * beta)) ** 2
 
 
-LOSSES = {"dpo": dpo_loss, "ipo": ipo_loss, "length-normalised-dpo": dpo_loss}
+LOSSES = {"dpo": dpo_loss, "ipo": ipo_loss}
 
 
 def preference_loss(logps, batch, items, args):
@@ -82,26 +82,23 @@ def preference_loss(logps, batch, items, args):
     ratios = segment_sum(ratio, of_token, batch.sides)                                           # (2B,)
     sums = segment_sum(logps, of_token, batch.sides)
     lengths = segment_sum(torch.ones_like(logps), of_token, batch.sides)
-    if args.loss == "length-normalised-dpo":
-        ratios = ratios / lengths
     chosen, rejected = ratios[0::2], ratios[1::2]                                                # (B,) each
     preference = LOSSES[args.loss](chosen, rejected, args.beta)
     nll = -(sums / lengths)[0::2]
     losses = preference + args.nll * nll
-    answers = torch.tensor([item.answers for item in items], dtype=torch.float64)                # (B, 2)
     stats = {"loss": losses, "preference_loss": preference, "nll": nll,
              "accuracy": (chosen > rejected).float() + 0.5 * (chosen == rejected).float(),
              "reward_chosen": args.beta * chosen, "reward_rejected": args.beta * rejected,
              "logps_chosen": sums[0::2], "logps_rejected": sums[1::2],
-             "length_chosen": lengths[0::2], "length_rejected": lengths[1::2],
-             "answers_chosen": answers[:, 0], "answers_rejected": answers[:, 1]}
-    stats = {name: (value.sum(), len(items)) for name, value in stats.items()}
-    return losses.sum(), stats | half_squared_log_ratio(ratio, of_token % 2 == 0)
+             "length_chosen": lengths[0::2], "length_rejected": lengths[1::2]}
+    drift = half_squared_log_ratio(ratio, of_token % 2 == 0)
+    return losses.sum(), {**{name: (value.sum(), len(items)) for name, value in stats.items()}, **drift}
 
 
 def imitation_loss(logps, batch, items, args):
     """Negative log-likelihood of every assistant token, summed; the step divides by its tokens."""
-    return -logps.sum(), {"loss": (-logps.sum(), len(logps)), "length": (len(logps), len(items))}
+    loss, tokens = -logps.sum(), len(logps)
+    return loss, {"loss": (loss, tokens), "length": (tokens, len(items))}
 
 
 def draw_pairs(advantages, texts, count, rng):
@@ -111,8 +108,10 @@ def draw_pairs(advantages, texts, count, rng):
     """
     order = sorted(range(len(advantages)), key=lambda i: -advantages[i])
     half = len(order) // 2
-    upper, lower = rng.permutation(order[:half]), rng.permutation(order[len(order) - half:])
-    return [(int(i), int(j)) for i, j in zip(upper[:count], lower) if texts[int(i)] != texts[int(j)]]
+    upper = rng.permutation(order[:half]).tolist()
+    lower = rng.permutation(order[len(order) - half:]).tolist()
+    pairs = list(zip(upper, lower))[:count]
+    return [(i, j) for i, j in pairs if texts[i] != texts[j]]
 
 
 # ---- The training loop
@@ -197,13 +196,16 @@ def cost_of(records):
     for n, record in enumerate(records):
         task, sample, turn = key_of(record)
         # Pairs that others made name no turn: each is one of its own.
-        turns[n if turn is None else (task, sample, turn)] = record.get("cost") or {}
+        name = n if turn is None else (task, sample, turn)
+        turns[name] = record.get("cost") or {}
         episodes[task, sample] = record.get("episode_cost") or {}
         ranked_by = record.get("ranked_by") or {}
         rankings[ranked_by.get("fingerprint")] = ranked_by.get("cost") or {}
-    of_turns, of_episodes, of_rankings = sum_up(turns), sum_up(episodes), sum_up(rankings)
-    # The cost of a ranking includes the episodes that the candidates are of: the critic was trained on them.
-    return of_turns + Counter({name: max(of_episodes[name], of_rankings[name]) for name in COSTS})
+    total, of_episodes, of_rankings = sum_up(turns), sum_up(episodes), sum_up(rankings)
+    for name in COSTS:
+        # The cost of a ranking includes the episodes that the candidates are of: the critic was trained on them.
+        total[name] += max(of_episodes[name], of_rankings[name])
+    return total
 
 
 def sum_up(costs):
@@ -248,16 +250,21 @@ def pairs_of_turn(record, args):
     scores = [candidate["advantage"] for candidate in candidates]
     texts = [candidate.get("output") or str(candidate.get("output_ids")) for candidate in candidates]
     carried = {"domain": (record.get("task") or {}).get("domain"), **record}
-    carried = {name: value for name, value in carried.items() if name not in ("task", "candidates") and value is not None}
+    del carried["candidates"]
+    carried.pop("task", None)
     for i, j in draw_pairs(scores, texts, args.pairs_per_turn, rng_of(record, args.seed)):
-        if scores[i] > scores[j]:    # of two equal ones neither is preferred
-            pair = {"prompt": record["prompt"]}
-            for side, candidate in (("chosen", candidates[i]), ("rejected", candidates[j])):
-                pair[side] = [{"role": "assistant", "content": candidate.get("output") or ""}]
-                pair[f"advantage_{side}"] = candidate["advantage"]
-                if candidate.get("output_ids"):    # a list would take ten times the memory
-                    pair[f"{side}_ids"] = np.array(candidate["output_ids"], np.int32)
-            pairs.append({**pair, **{name: value for name, value in carried.items() if name not in pair}})
+        if scores[i] <= scores[j]:    # of two equal ones neither is preferred
+            continue
+        pair = {"prompt": record["prompt"]}
+        for side, candidate in (("chosen", candidates[i]), ("rejected", candidates[j])):
+            pair[side] = [{"role": "assistant", "content": candidate.get("output") or ""}]
+            pair[f"advantage_{side}"] = candidate["advantage"]
+            if candidate.get("output_ids"):    # a list would take ten times the memory
+                pair[f"{side}_ids"] = np.array(candidate["output_ids"], np.int32)
+        for name, value in carried.items():
+            if value is not None:
+                pair.setdefault(name, value)
+        pairs.append(pair)
     return pairs
 
 
@@ -275,8 +282,8 @@ def with_sides(pair):
     check_dialogue(pair["prompt"], "prompt")
     sides = []
     for side in ("chosen", "rejected"):
-        *earlier, last = pair[side]
-        sides.append((pair["prompt"] + earlier, response_of(last["content"], pair.get(f"{side}_ids"))))
+        response = response_of(pair[side][-1]["content"], pair.get(f"{side}_ids"))
+        sides.append((pair["prompt"] + pair[side][:-1], response))
     return pair, sides
 
 
@@ -286,17 +293,18 @@ def read_pairs(path, limit_tasks):
 
 def pair_items(found, tokenizer):
     """Pairs as of with_sides: as items, each side one sequence, scored on its last message; and what they cost."""
-    items, turns, spent = [], [], []
+    turns, names, spent = [], [], []
     for n, (pair, sides) in enumerate(found):
         turns += sides
         spent.append({name: pair.get(name) for name in COSTED})
         task, sample, turn = key_of(pair)
         group = (n, n) if turn is None else (f"{task} {sample}", turn)
-        answers = tuple(parse_response(pair[side][-1]["content"])[1] is not None for side in ("chosen", "rejected"))
-        items.append(Item([], [], group, 1.0, answers, n if task is None else task))
-    sequences = [join_turns([side]) for side in tokenise(tokenizer, turns)]
-    items = [item._replace(chosen=chosen, rejected=rejected)
-             for item, chosen, rejected in zip(items, sequences[0::2], sequences[1::2])]
+        names.append((group, n if task is None else task))
+    encoded = iter(tokenise(tokenizer, turns))
+    items = []
+    for group, task in names:
+        chosen, rejected = join_turns([next(encoded)]), join_turns([next(encoded)])
+        items.append(Item(chosen, rejected, group, task=task))
     return items, cost_of(spent)
 
 
@@ -342,10 +350,10 @@ def make_seed(args):
             texts.append((record.get("task") or {}).get("ground_truth") or "")
     in_front = put_c_in_front([{"role": "user", "content": ""}], "")[0]["content"]
     texts += [in_front, f"{ANSWER_MARK}\n"] * 100
-    name = hashlib.sha256(repr([texts, args.tiny_width, args.seed]).encode()).hexdigest()[:16]
+    name = hashlib.sha256(repr([texts, args.seed]).encode()).hexdigest()[:16]
     path = Path(args.out).parent / "cache" / f"tiny-{name}"
     if not from_rank0((path / "tokenizer.json").is_file):    # the file that is written last
-        from_rank0(lambda: make_tiny_model(path, texts, 2048, args.seed, args.tiny_width))
+        from_rank0(lambda: make_tiny_model(path, texts, 2048, args.seed))
     return str(path)
 
 
@@ -377,14 +385,14 @@ def tiny_tokenizer(texts, vocabulary):
     return fast
 
 
-def make_tiny_model(path, texts, vocabulary, seed, width=128):
+def make_tiny_model(path, texts, vocabulary, seed):
     """Write a small random Llama and a tokenizer trained on `texts` to `path`, in Hugging Face format."""
     tokenizer = tiny_tokenizer(texts, vocabulary)
     torch.manual_seed(seed)
-    # An initial spread of 0.08 instead of 0.02: at width 128 the attention starts sharp enough to learn copying early.
+    # An initial spread of 0.08 instead of 0.02: the attention then starts sharp enough to learn copying early.
     model = transformers.LlamaForCausalLM(transformers.LlamaConfig(
-        vocab_size=len(tokenizer), hidden_size=width, intermediate_size=width * 11 // 4, num_hidden_layers=3,
-        num_attention_heads=width // 32, max_position_embeddings=4096, tie_word_embeddings=False,
+        vocab_size=len(tokenizer), hidden_size=128, intermediate_size=352, num_hidden_layers=3,
+        num_attention_heads=4, max_position_embeddings=4096, tie_word_embeddings=False,
         initializer_range=0.08, bos_token_id=None, eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id))
     model.save_pretrained(path)
@@ -416,13 +424,11 @@ def parse_args():
     flag = adder(parser.add_argument_group("sweet"))
     flag("--pairs-per-turn", "pairs drawn at each turn; released code 4", type=number(int, least=1), default=1)
     flag = adder(parser.add_argument_group("sweet and multi-turn-dpo"))
-    flag("--loss", "dpo (Eq. 4); ipo; length-normalised-dpo: each side's log-ratio divided by its tokens, which wants "
-         "a larger --beta", choices=list(LOSSES), default="dpo")
+    flag("--loss", "dpo (Eq. 4) or ipo", choices=list(LOSSES), default="dpo")
     flag = adder(parser.add_argument_group("rejection-ft"))
     flag("--min-reward", "the reward to keep from (default 1.0; frontend: the upper quartile of the rewards)", type=share)
     flag = adder(parser.add_argument_group("sft"))
     flag("--with-c", "share of dialogues shown with c in front (default 0.33 for --model tiny, else 0)", type=share)
-    flag("--tiny-width", "hidden size of the tiny model", type=int, choices=range(32, 1025, 32), metavar="W", default=128)
 
     def in_words(name):
         return ", ".join(f"{method} {settings[name]}" for method, settings in METHODS.items())

@@ -137,7 +137,7 @@ def test_two_nodes_meet_by_rendezvous(place):
 
 
 def test_ranks_without_a_folder_in_common_do_as_rank_0_does(place):
-    """Rank 1 works in a folder of its own, which has data and model but no cache: rank 0's decides for both."""
+    """Rank 1 works in a folder of its own, which has data and model but no output: rank 0's decides for both."""
     assert call(train_policy, *PAIRS, "--max-steps", 3, "--out", "one")[0] == 0
     elsewhere = place / "elsewhere"
     elsewhere.mkdir()
@@ -146,8 +146,8 @@ def test_ranks_without_a_folder_in_common_do_as_rank_0_does(place):
         f"import os, sys\nsys.path.insert(0, {str(ROOT)!r})\n"
         "os.environ['RANK'] == '1' and os.chdir('elsewhere')\n"
         "sys.argv[0] = 'train_policy.py'\nimport train_policy\ntrain_policy.main()\n")
-    said = torchrun(2, *PAIRS, "--max-steps", 3, "--save-every", 0, "--out", "many", script=place / "launch.py")
-    assert "taken from" in said and furthest("one", "many") < 1e-5
+    torchrun(2, *PAIRS, "--max-steps", 3, "--save-every", 0, "--out", "many", script=place / "launch.py")
+    assert furthest("one", "many") < 1e-5
     assert not (elsewhere / "many").exists()
 
 
