@@ -189,7 +189,10 @@ def pair_trajectories(rewards, rule, min_gap=0.0):
     if rule == "best-vs-lower":
         chosen = [i for i in chosen if rewards[i] >= 1.0][:1]
     gap = max(0.0, min_gap - 1e-9)    # 1.0 - 0.9 is below 0.1
-    return [(i, j) for i in chosen for j in range(len(rewards)) if rewards[i] - rewards[j] > gap]
+    pairs = []
+    for i in chosen:
+        pairs += [(i, j) for j in range(len(rewards)) if rewards[i] - rewards[j] > gap]
+    return pairs
 
 
 # ---- The training loop
@@ -432,7 +435,8 @@ def response_of(text, ids):
 
 def put_c_in_front(messages, ground_truth):
     """The messages with the training-time information c before the first thing the user says."""
-    shown, place = list(messages), [message["role"] for message in messages].index("user")
+    shown = list(messages)
+    place = [message["role"] for message in messages].index("user")
     content = f"In light that the final answer is: {ground_truth}.\n\n{messages[place]['content']}"
     shown[place] = {**messages[place], "content": content}
     return shown
@@ -476,10 +480,10 @@ def candidate_turns(record):
 def first_tasks(records, count, task_of):
     """The records of the first `count` tasks (0: of all), in the file's order. Samples of a task may lie far apart."""
     seen = set()
-    for number, record in enumerate(records):
+    for n, record in enumerate(records):
         task = task_of(record)
         if task is None:
-            task = ("no task", number)    # such a record counts as a task of its own
+            task = ("no task", n)    # such a record counts as a task of its own
         if not count or len(seen) < count or task in seen:
             seen.add(task)
             yield record
@@ -574,8 +578,10 @@ def split_items(items, model, args):
     sequences = sequences_in(items)
     check_lengths(sequences, model, args.input)
     items, held_out = hold_out(items, args.held_out, args.seed)
-    say(f"{len(items)} {'pairs' if items[0].rejected else 'dialogues'} from {len({i.task for i in items})} tasks, "
-        f"{sum(len(s.ids) for s in sequences)} tokens; {len(held_out)} held out")
+    kind = "pairs" if items[0].rejected else "dialogues"
+    tasks = len({item.task for item in items})
+    tokens = sum(len(sequence.ids) for sequence in sequences)
+    say(f"{len(items)} {kind} from {tasks} tasks, {tokens} tokens; {len(held_out)} held out")
     return items, held_out
 
 
@@ -917,8 +923,10 @@ class Attention:
     """Which token of a row sees which, in the form that each device computes it from."""
 
     def __init__(self, end, positions, blocks, device):
-        self.end, self.positions = torch.from_numpy(end).to(device), torch.from_numpy(positions.copy()).to(device)
-        self.blocks, self.masks = blocks, {}
+        self.end = torch.from_numpy(end).to(device)
+        self.positions = torch.from_numpy(positions).to(device)
+        self.blocks = blocks
+        self.masks = {}
 
     def allowed(self, query, key, window):
         """(n,), (m,) indices into the row -> (n, m): does the query see the key?"""
@@ -983,17 +991,20 @@ def attend(query, key, value, mask, scale, softcap):
     return scores.masked_fill(~mask, float("-inf")).softmax(-1) @ value
 
 
-@torch.compiler.disable
 def block_attention(query, key, value, blocks, scale, softcap):
     """Attention over a forest on a CPU, (1, H, T, D): each block of queries attends to the tokens it descends from."""
     sizes = [stop - start for start, stop, _, _ in blocks]
     # split, not a slice for each block: the gradient of a slice would be as long as the row
-    queries, own_keys, own_values = query.split(sizes, 2), key.split(sizes, 2), value.split(sizes, 2)
+    queries = query.split(sizes, 2)
+    own_keys = key.split(sizes, 2)
+    own_values = value.split(sizes, 2)
     parts = []
-    for q, k, v, (_, _, keys, mask) in zip(queries, own_keys, own_values, blocks):
-        if keys is not None:
-            k, v = key.index_select(2, keys), value.index_select(2, keys)
-        parts.append(attend(q, k, v, mask, scale, softcap))
+    for n, (_, _, seen, mask) in enumerate(blocks):
+        if seen is None:
+            k, v = own_keys[n], own_values[n]
+        else:
+            k, v = key.index_select(2, seen), value.index_select(2, seen)
+        parts.append(attend(queries[n], k, v, mask, scale, softcap))
     return torch.cat(parts, 2)
 
 
@@ -1013,8 +1024,11 @@ def tree_attention(module, query, key, value, attention_mask, layout=None, scali
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     groups = query.shape[1] // key.shape[1]
     if query.device.type == "cuda":
-        cap = None if softcap is None else lambda score, batch, head, q, k: softcap * torch.tanh(score / softcap)
-        out = compiled_flex()(query, key, value, score_mod=cap, block_mask=layout.block_mask(sliding_window),
+        def capped(score, batch, head, q, k):
+            return softcap * torch.tanh(score / softcap)
+
+        mask = layout.block_mask(sliding_window)
+        out = compiled_flex()(query, key, value, score_mod=None if softcap is None else capped, block_mask=mask,
                               scale=scaling, enable_gqa=groups > 1)
     else:
         if groups > 1:
@@ -1067,8 +1081,11 @@ class TokenLogps(torch.autograd.Function):
         scale, cap, chunk = ctx.settings
         hidden, weight, bias, target, *normalisers = ctx.saved_tensors
         chunks = zip(hidden.split(chunk), target.split(chunk), (scale * gradient).split(chunk), normalisers)
-        d_hidden, d_weight = [], torch.zeros_like(weight) if ctx.needs_input_grad[1] else None
-        d_bias = None if bias is None else torch.zeros_like(bias, dtype=torch.float32)
+        d_hidden, d_weight, d_bias = [], None, None
+        if ctx.needs_input_grad[1]:
+            d_weight = torch.zeros_like(weight)
+        if bias is not None:
+            d_bias = torch.zeros_like(bias, dtype=torch.float32)
         for h, t, g, normaliser in chunks:
             # A kept chunk is used up: changed in place, and its memory is free for the layers' backward passes.
             logits = ctx.kept.pop(0) if ctx.kept else TokenLogps.logits_of(h, weight, bias, scale, cap)
@@ -1083,7 +1100,9 @@ class TokenLogps(torch.autograd.Function):
             d_hidden.append(d @ weight)
             if d_weight is not None:
                 d_weight.addmm_(d.T, h)
-        return torch.cat(d_hidden), d_weight, None if bias is None else d_bias.to(bias.dtype), *[None] * 5
+        if bias is not None:
+            d_bias = d_bias.to(bias.dtype)
+        return torch.cat(d_hidden), d_weight, d_bias, None, None, None, None, None
 
 
 class Scorer(nn.Module):
@@ -1104,10 +1123,6 @@ class Scorer(nn.Module):
             hidden = self.lm.base_model(**inputs, use_cache=False).last_hidden_state             # (R, T, D)
             return self.values(hidden[inputs["attention_mask"].bool()])                          # (N,)
         config = self.lm.config.get_text_config()
-        if "layout" in batch.inputs and batch.target.is_cuda:
-            # Before the layers run: one that is compiled and computed again (--checkpointing) must meet the same masks.
-            for window in {None, getattr(config, "sliding_window", None)}:
-                batch.inputs["layout"].block_mask(window)
         with torch.autocast("cpu", torch.bfloat16, enabled=self.bf16):    # the residual stream stays float32
             hidden = self.lm.base_model(**batch.inputs).last_hidden_state.flatten(0, 1)          # (R * T, D)
         if self.head is not None:
@@ -1116,9 +1131,9 @@ class Scorer(nn.Module):
         hidden = hidden[batch.source].to(output.weight.dtype)    # state-space models give float32
         scale = getattr(config, "logit_scale", None) or 1 / (getattr(config, "logits_scaling", None) or 1.0)
         cap = getattr(config, "final_logit_softcapping", None)
-        count, row_bytes = len(hidden), 4 * len(output.weight)
-        chunk = max(1, min(count, self.head_bytes // 4 // row_bytes))
-        keep = torch.is_grad_enabled() and count * row_bytes <= self.head_bytes
+        row_bytes = 4 * len(output.weight)    # of one token's logits
+        keep = torch.is_grad_enabled() and len(hidden) * row_bytes <= self.head_bytes
+        chunk = max(1, min(len(hidden), self.head_bytes // 4 // row_bytes))
         return TokenLogps.apply(hidden, output.weight, output.bias, batch.target, scale, cap, chunk, keep)
 
     def values(self, hidden):
@@ -1188,18 +1203,21 @@ class Critic:
 
     def __init__(self, path, device=None, resident=False, without_c=False, reference_without_c=False,
                  micro_tokens=8192, offload=False):
-        self.path, self.resident, self.models = str(path), resident, {}
+        self.path = str(path)
+        self.resident = resident
+        self.models = {}
         self.device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
         file = Path(path) / "critic.json"
         if not file.is_file():
             die(f"{path}: no critic.json in there; train one first with train_critic.py, or name another with --critic")
         self.note = note = json.loads(file.read_text(encoding="utf-8"))
         self.with_c = note["context"] == "with-c" and not without_c
-        self.advantage, self.reference, self.head = note["advantage"], note["reference"], None
+        self.advantage = note["advantage"]
+        self.reference, self.head = note["reference"], None
         if note["head"] != "log-ratio":
-            self.reference = None
-            weight, bias = torch.tensor(note["weights"]["weight"]), torch.tensor(note["weights"]["bias"])
-            self.head = nn.Linear(len(weight), 1)
+            weight = torch.tensor(note["weights"]["weight"])
+            bias = torch.tensor(note["weights"]["bias"])
+            self.reference, self.head = None, nn.Linear(len(weight), 1)
             self.head.load_state_dict({"weight": weight[None], "bias": bias})
         if self.reference and note.get("reference_fingerprint") not in (None, fingerprint(self.reference)):
             die(f"{path} was trained from a model that is no longer {self.reference}; put it back (or its path into "
@@ -1207,8 +1225,8 @@ class Critic:
         self.reference_with_c = self.with_c and not reference_without_c
         self.pictures = Path(path).parent / "cache" / "pictures" if note.get("pictures") else None
         self.tokenizer = load_tokenizer(path, self.pictures)
-        self.args = argparse.Namespace(pack=note.get("pack", "tree"), micro_tokens=micro_tokens, compile=False,
-                                       checkpointing="none", cpu_offload=offload, dtype=note.get("dtype", "float32"))
+        self.args = argparse.Namespace(pack=note.get("pack", "tree"), micro_tokens=micro_tokens, checkpointing="none",
+                                       cpu_offload=offload, dtype=note.get("dtype", "float32"))
 
     def advantages(self, turns):
         """Eq. 3 of each turn (prompt messages, response, c or None), or what the head says of it: a float each.
@@ -1330,15 +1348,11 @@ def load_model(path, device, args, head=None, train=True, processor=None):
             module.p = 0.0
         if hasattr(module, "attention_dropout"):
             module.attention_dropout = 0.0
-    layers = decoder_layers(lm)
     if args.checkpointing != "none" and train:
         lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-        if args.checkpointing == "selective":
-            for layer in layers[1::2]:
-                layer.gradient_checkpointing = False
-    if args.compile:
-        for layer in layers:
-            layer.compile(dynamic=True)
+    if args.checkpointing == "selective":
+        for layer in decoder_layers(lm)[1::2]:
+            layer.gradient_checkpointing = False
     model = Scorer(lm, head, 2 ** (32 if device.type == "cuda" else 29), processor)
     if grouped:
         shard(model, device, args.cpu_offload)
@@ -1427,11 +1441,13 @@ def step_items(items, args):
     units = {}
     for i, item in enumerate(items):
         units.setdefault(item.group if args.shuffle == "turns" else i, []).append(item)
-    units, steps = list(units.values()), []
+    units = list(units.values())
+    steps = []
     for epoch in range(args.epochs):
         order = np.random.default_rng([args.seed, epoch]).permutation(len(units))
         shuffled = [item for n in order for item in units[n]]
-        steps += [shuffled[s:s + args.batch_size] for s in range(0, len(shuffled), args.batch_size)]
+        for start in range(0, len(shuffled), args.batch_size):
+            steps.append(shuffled[start:start + args.batch_size])
     return steps[:args.max_steps or None]
 
 
@@ -1509,8 +1525,9 @@ def accumulate(total, stats):
 
 def means(mine):
     """{name: (sum, count)} of this rank to {name: mean over all ranks}."""
-    numbers = {name: (float(value), float(count)) for name, (value, count) in mine.items()}
-    total = {}
+    numbers, total = {}, {}
+    for name, (value, count) in mine.items():
+        numbers[name] = float(value), float(count)
     for stats in gather({rank(): numbers}).values():
         accumulate(total, stats)
     return {name: value / count if count else 0.0 for name, (value, count) in total.items()}
@@ -1559,7 +1576,7 @@ WRITTEN = (    # what --overwrite removes from an output folder, in this order, 
     "*token*.json", "tokenizer.model", "chat_template*", "vocab.*", "merges.txt")
 NOT_SETTINGS = {    # flags that decide where files lie, how fast it goes and what is shown, never the result
     "run_name", "input", "model", "out", "critic", "critic_reference", "pairs", "score", "overwrite", "pack",
-    "micro_tokens", "micro_batch", "checkpointing", "cpu_offload", "compile", "save_every", "keep"}
+    "micro_tokens", "micro_batch", "checkpointing", "cpu_offload", "save_every", "keep"}
 signals = []    # those that asked the run to stop
 locks = []      # files that stay open, locked, until this process ends
 
@@ -1750,12 +1767,15 @@ def view_turns(turns, processor, folder):
     for messages, reply, reference in turns:
         if isinstance(reply, Sampled):
             reply = reply.text or ""
-        lines, page = [], None
+        lines = []
         for message in [*messages, {"role": "assistant", "content": reply}]:
-            if message["role"] != "system":
-                page = extract_page(message["content"])
-                content = message["content"].replace(page, "[page]") if page else message["content"]
-                lines.append(f"{message['role']}: {content}")
+            if message["role"] == "system":
+                continue
+            content = message["content"]
+            page = extract_page(content)
+            if page:
+                content = content.replace(page, "[page]")
+            lines.append(f"{message['role']}: {content}")
         text = "\n\n".join(lines)
         for token in special:
             text = text.replace(token, " ")    # what a stranger wrote must not stand for a picture
@@ -1833,7 +1853,6 @@ def training_flags(parser, lr, epochs, batch_size):
     flag("--dtype", "of the layers' products on a CPU: bfloat16 is twice as fast on one with AVX512-BF16 or AMX; "
          "weights and log-probabilities stay float32; CUDA always has bfloat16", choices=["float32", "bfloat16"],
          default="float32")
-    flag("--compile", "torch.compile each decoder layer; the first steps are slow", action="store_true")
     flag = adder(parser.add_argument_group("checkpoints"))
     flag("--save-every", "steps between checkpoints; 0: none", type=count, default=200)
     flag("--keep", "checkpoints to keep", type=positive, default=2)

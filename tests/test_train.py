@@ -392,7 +392,7 @@ def test_in_bfloat16_weights_and_gradients_stay_float32_and_log_probabilities_ne
 
 class Flags:
     """The flags that the functions above read, at their defaults."""
-    pack, shuffle, checkpointing, compile, cpu_offload, loss, out = "tree", "pairs", "none", False, False, "dpo", "out"
+    pack, shuffle, checkpointing, cpu_offload, loss, out = "tree", "pairs", "none", False, "dpo", "out"
     dtype = "float32"
     micro_tokens, micro_batch, beta, nll, seed, epochs, batch_size, max_steps = 16384, 0, 0.1, 0.01, 0, 1, 4, 0
 
@@ -1349,7 +1349,7 @@ def test_what_a_model_keeps_beside_its_parameters_is_saved(place):
     saved = transformers.AutoModelForCausalLM.from_pretrained("out")
     assert torch.equal(saved.model.layers[1].mlp.gate.e_score_correction_bias, bias)
     train_critic.load_model("out", torch.device("cpu"), SimpleNamespace(
-        pack="tree", checkpointing="none", compile=False, cpu_offload=False, dtype="float32"))
+        pack="tree", checkpointing="none", cpu_offload=False, dtype="float32"))
 
 
 def test_a_heads_values_are_float32_whatever_its_weights_are():

@@ -86,14 +86,6 @@ def test_micro_batches_and_packing_change_nothing(place):
     assert furthest("1", "base") > 1e-3, "training changed nothing"
 
 
-@pytest.mark.slow
-def test_compiled_layers_change_nothing(place):
-    for name, extra in (("plain", []), ("compiled", ["--compile"])):
-        code, _, error = call(train_policy, *PAIRS, "--max-steps", 3, "--out", name, *extra)
-        assert code == 0, error
-    assert furthest("plain", "compiled") < 1e-5
-
-
 def test_a_loss_that_is_not_a_number_ends_the_run_and_leaves_the_checkpoint_before(place):
     code, _, error = call(train_policy, *PAIRS, "--lr", "1e30", "--epochs", 3, "--save-every", 1, "--out", "out")
     assert code == 2 and "step 2: the loss is nan" in error and "Traceback" not in error
