@@ -303,8 +303,9 @@ def score_file(args, device):
             left_out += too_long
             records += 1
             advantages += len(found) - too_long
-            actions = record["candidates"] if of_candidates else [
-                message for message in record["dialogue_history"] if message["role"] == "assistant"]
+            actions = record.get("candidates")
+            if not of_candidates:
+                actions = [message for message in record["dialogue_history"] if message["role"] == "assistant"]
             for action, value in zip(actions, found):
                 if value > -math.inf:
                     action["advantage"] = round(value, 7)
@@ -1404,8 +1405,10 @@ def save_model(model, tokenizer, seed, args, cost, note=None):
         lm, out = model.lm, Path(args.out)
         part = out.with_name(out.name + ".part")
         # A tied weight has one name among the parameters. Routers of experts keep some of theirs as buffers.
-        names = dict.fromkeys(name for name, _ in (*lm.named_parameters(), *lm.named_buffers()) if f"lm.{name}" in state)
-        weights = {name: state[f"lm.{name}"].contiguous() for name in names}
+        weights = {}
+        for name, _ in (*lm.named_parameters(), *lm.named_buffers()):
+            if f"lm.{name}" in state:
+                weights[name] = state[f"lm.{name}"].contiguous()
         steps = [json.loads(line) for line in (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
         cost += Counter(optimizer_steps=len(steps), training_tokens=sum(step["tokens"] for step in steps))
         try:
@@ -1823,7 +1826,7 @@ def training_flags(parser, lr, epochs, batch_size):
     flag("--held-out-every", "steps between those; there is one after the last step", type=positive, default=50)
     flag("--shuffle", "what is shuffled: pairs (released code); turns: pairs of a turn stay in one step where possible "
          "(with --pairs-per-turn 4 half the work)", choices=["pairs", "turns"], default="turns")
-    flag = adder(parser.add_argument_group("pairs of trajectories (the critic but for --head value and q; multi-turn-dpo)"))
+    flag = adder(parser.add_argument_group("pairs of trajectories (multi-turn-dpo; the critic unless --head value or q)"))
     flag("--pair-rule", "best-vs-lower: a task's first fully passing trajectory against each lower one; all: every two "
          "whose rewards differ (default best-vs-lower; frontend all)", choices=PAIR_RULES)
     flag("--min-gap", "smallest difference of rewards in a pair (default 0; frontend 0.1)", type=share)

@@ -134,7 +134,7 @@ def main():
     elif from_rank0(lambda: first_record_has(args.input, "chosen")):
         items, cost = pair_items(read_pairs(args.input, args.limit_tasks), tokenizer)
     else:
-        check_path(args.pairs, inputs.values())
+        from_rank0(lambda: check_path(args.pairs, inputs.values()))
         pairs, cost = make_pairs(args)
         items, _ = pair_items(map(with_sides, pairs), tokenizer)
     items, held_out = split_items(items, seed, args)
@@ -426,7 +426,7 @@ def parse_args():
     flag = adder(parser.add_argument_group("sweet and multi-turn-dpo"))
     flag("--loss", "dpo (Eq. 4) or ipo", choices=list(LOSSES), default="dpo")
     flag = adder(parser.add_argument_group("rejection-ft"))
-    flag("--min-reward", "the reward to keep from (default 1.0; frontend: the upper quartile of the rewards)", type=share)
+    flag("--min-reward", "the least reward to keep (default 1.0; frontend: the upper quartile of the rewards)", type=share)
     flag = adder(parser.add_argument_group("sft"))
     flag("--with-c", "share of dialogues shown with c in front (default 0.33 for --model tiny, else 0)", type=share)
 
