@@ -1602,7 +1602,8 @@ def checked_settings(args, inputs):
         if out.exists() and any(out.iterdir()):
             die(f"{out} exists and was not written by this script; name another folder with --out")
     elif args.overwrite:
-        if f'"{settings["script"]}"' not in begun.read_text(encoding="utf-8"):
+        before = begun.read_text(encoding="utf-8")
+        if '"script"' in before and f'"{settings["script"]}"' not in before:
             die(f"{out} was written by another script; name another folder with --out")
     else:
         check_settings(begun, settings)
