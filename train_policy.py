@@ -9,7 +9,7 @@ lower half:
                     - beta' [log pi_phi(a-|o_t) - log pi_ref(a-|o_t)] )                                          (Eq. 4)
 
 Log-probabilities in Eq. 4 are sums over the action's tokens; the advantages of Eq. 3 are means. A small NLL term on the
-chosen action is added (--nll, the paper's Table 5). Other losses: --loss ipo, --loss length-normalised-dpo.
+chosen action is added (--nll, the paper's Table 5). Another loss: --loss ipo.
 
 --method multi-turn-dpo   The same loss on pairs of whole trajectories of one task, ordered by reward:
                           log-probabilities are summed over all assistant tokens.
@@ -18,14 +18,14 @@ chosen action is added (--nll, the paper's Table 5). Other losses: --loss ipo, -
                           small random model and a tokenizer trained on the data. --with-c shows part of them with c
                           in front, so that a model learnt from nothing can also be the critic's seed.
 
-Where it departs from the released code: one pair a turn is drawn (--pairs-per-turn 4 is theirs), without replacement,
-and none of identical text.
+Departures from the released code: one pair a turn is drawn (--pairs-per-turn 4 is theirs), without replacement, and
+never two candidates of identical text.
 
 Reads   runs/RUN_NAME/train.ranked.jsonl (sweet), train.scored.jsonl (baselines), or demonstrations (sft); the seed
-        model. The ranking is a file of candidates with their `advantage`: another one, of whatever program, may take its
-        place. --in may also be a file of pairs, which is trained on as it is.
-Writes  runs/RUN_NAME/train.pairs.jsonl (sweet; with --out OUT.pairs.jsonl) and runs/RUN_NAME/policy/: the model in
-        Hugging Face format, cost.json (what it took), settings.json, metrics.jsonl, checkpoints/.
+        model. The ranking is a file of candidates with their `advantage`, which any other program may write as well.
+        --in may also be a file of pairs, which is trained on as it is.
+Writes  runs/RUN_NAME/policy/: the model in Hugging Face format, cost.json (what it took), settings.json, metrics.jsonl,
+        checkpoints/; sweet also runs/RUN_NAME/train.pairs.jsonl (with --out: OUT.pairs.jsonl).
 
     python train_policy.py                                              # one process, CPU or one GPU
     torchrun --nproc-per-node 8 train_policy.py --model meta-llama/Llama-3.1-8B-Instruct
@@ -35,6 +35,7 @@ Writes  runs/RUN_NAME/train.pairs.jsonl (sweet; with --out OUT.pairs.jsonl) and 
 The engine (trees, attention, log-probabilities, sharding, checkpoints) is train_critic.py's.
 """
 import argparse
+import hashlib
 import json
 import time
 import zlib
@@ -46,13 +47,12 @@ import torch
 import torch.nn.functional as F
 import transformers
 
-from records import (
-    ANSWER_MARK, COSTS, atomic_write, check_path, die, fingerprint, number, parse_response, read)
+from records import ANSWER_MARK, COSTS, atomic_write, check_path, die, number, read
 from train_critic import (
-    NO_TEXT, Item, accumulate, adder, begin_training, check_dialogue, checked_settings, collate_items, digest, evaluate,
+    Item, accumulate, adder, begin_training, check_dialogue, checked_settings, collate_items, evaluate, fill_defaults,
     finish, first_record_has, first_tasks, from_rank0, half_squared_log_ratio, items_of, join_turns, learning_rate,
-    load_model, load_tokenizer, micro_batches, open_log, optimizer_step, pair_tasks, parse_with_defaults, put_c_in_front,
-    rank, read_trajectories, reference_logps, response_of, save_model, save_or_stop, say, segment_sum, split_items,
+    load_model, load_tokenizer, micro_batches, open_log, optimizer_step, pair_tasks, put_c_in_front, rank,
+    read_trajectories, response_of, save_model, save_or_stop, say, segment_sum, set_reference, split_items,
     start_process_group, step_items, step_metrics, tokenise, training_flags, turns_of, world)
 
 # ---- The mathematics
@@ -68,7 +68,7 @@ def ipo_loss(chosen, rejected, beta):
     return (chosen - rejected - 1 / (2 * beta)) ** 2
 
 
-LOSSES = {"dpo": dpo_loss, "ipo": ipo_loss, "length-normalised-dpo": dpo_loss}
+LOSSES = {"dpo": dpo_loss, "ipo": ipo_loss}
 
 
 def preference_loss(logps, batch, items, args):
@@ -82,26 +82,23 @@ def preference_loss(logps, batch, items, args):
     ratios = segment_sum(ratio, of_token, batch.sides)                                           # (2B,)
     sums = segment_sum(logps, of_token, batch.sides)
     lengths = segment_sum(torch.ones_like(logps), of_token, batch.sides)
-    if args.loss == "length-normalised-dpo":
-        ratios = ratios / lengths
     chosen, rejected = ratios[0::2], ratios[1::2]                                                # (B,) each
     preference = LOSSES[args.loss](chosen, rejected, args.beta)
     nll = -(sums / lengths)[0::2]
     losses = preference + args.nll * nll
-    answers = torch.tensor([item.answers for item in items], dtype=torch.float64)                # (B, 2)
     stats = {"loss": losses, "preference_loss": preference, "nll": nll,
              "accuracy": (chosen > rejected).float() + 0.5 * (chosen == rejected).float(),
              "reward_chosen": args.beta * chosen, "reward_rejected": args.beta * rejected,
              "logps_chosen": sums[0::2], "logps_rejected": sums[1::2],
-             "length_chosen": lengths[0::2], "length_rejected": lengths[1::2],
-             "answers_chosen": answers[:, 0], "answers_rejected": answers[:, 1]}
-    stats = {name: (value.sum(), len(items)) for name, value in stats.items()}
-    return losses.sum(), stats | half_squared_log_ratio(ratio, of_token % 2 == 0)
+             "length_chosen": lengths[0::2], "length_rejected": lengths[1::2]}
+    drift = half_squared_log_ratio(ratio, of_token % 2 == 0)
+    return losses.sum(), {**{name: (value.sum(), len(items)) for name, value in stats.items()}, **drift}
 
 
 def imitation_loss(logps, batch, items, args):
     """Negative log-likelihood of every assistant token, summed; the step divides by its tokens."""
-    return -logps.sum(), {"loss": (-logps.sum(), len(logps)), "length": (len(logps), len(items))}
+    loss, tokens = -logps.sum(), len(logps)
+    return loss, {"loss": (loss, tokens), "length": (tokens, len(items))}
 
 
 def draw_pairs(advantages, texts, count, rng):
@@ -111,8 +108,10 @@ def draw_pairs(advantages, texts, count, rng):
     """
     order = sorted(range(len(advantages)), key=lambda i: -advantages[i])
     half = len(order) // 2
-    upper, lower = rng.permutation(order[:half]), rng.permutation(order[len(order) - half:])
-    return [(int(i), int(j)) for i, j in zip(upper[:count], lower) if texts[int(i)] != texts[int(j)]]
+    upper = rng.permutation(order[:half]).tolist()
+    lower = rng.permutation(order[len(order) - half:]).tolist()
+    pairs = list(zip(upper, lower))[:count]
+    return [(i, j) for i, j in pairs if texts[i] != texts[j]]
 
 
 # ---- The training loop
@@ -121,59 +120,58 @@ def draw_pairs(advantages, texts, count, rng):
 def main():
     args = parse_args()
     device = start_process_group()
-    inputs = {"--in": args.input, **({} if args.model == "tiny" else {"--model": args.model})}
-    ranked = args.method == "sweet" and not from_rank0(lambda: first_record_has(args.input, "chosen"))  # else --in holds the pairs
-
-    def check():
-        if ranked:
-            check_path(args.pairs, inputs.values())
-            if Path(args.pairs).exists() and not first_record_has(args.pairs, "chosen"):
-                die(f"{args.pairs} exists and holds no pairs; name another file with --pairs")
-        return checked_settings(args, inputs, unused_flags(args), {"--pairs": args.pairs} if ranked else {})
-
-    settings = from_rank0(check)
+    inputs = {"--in": args.input}
+    if args.model != "tiny":
+        inputs["--model"] = args.model
+    settings = from_rank0(lambda: checked_settings(args, inputs))
     if settings is None:
         return finish()
     seed = make_seed(args)
     tokenizer = load_tokenizer(seed)
-    if ranked:
-        pairs, cost = make_pairs(args)
-        items, sequences, _ = pair_items(map(with_sides, pairs), tokenizer)
-    elif args.method == "sweet":
-        items, sequences, cost = pair_items(read_pairs(args.input, args.limit_tasks), tokenizer)
+    pairs = None
+    if args.method != "sweet":
+        items, cost = trajectory_items(args, tokenizer)
+    elif from_rank0(lambda: first_record_has(args.input, "chosen")):
+        items, cost = pair_items(read_pairs(args.input, args.limit_tasks), tokenizer)
     else:
-        items, sequences, cost = trajectory_items(args, tokenizer)
-    items, held_out, sequences = split_items(items, sequences, seed, args)
+        from_rank0(lambda: check_path(args.pairs, inputs.values()))
+        pairs, cost = make_pairs(args)
+        items, _ = pair_items(map(with_sides, pairs), tokenizer)
+    items, held_out = split_items(items, seed, args)
     imitation = args.method in ("rejection-ft", "sft")
     loss_of = imitation_loss if imitation else preference_loss
-    reference = None if imitation else reference_logps(seed, sequences, device, args)
+    if not imitation:
+        set_reference(seed, items + held_out, device, args)
     model = load_model(seed, device, args)
     steps = step_items(items, args)
-    optimizer, first, best = begin_training(model, args, settings)
-    if ranked:
-        write_pairs(pairs, args)
-        del pairs  # with every turn's whole prompt
+    optimizer, first = begin_training(model, args, settings)
+    if pairs:
+        write_pairs(pairs, args.pairs)
+        del pairs    # with every turn's whole prompt
     log = open_log(args, first, len(steps))
 
     for step in range(first, len(steps)):
-        begun, total, parts = time.perf_counter(), {}, micro_batches(steps[step], sequences, args, args.micro_batch)
+        begun, total, tokens = time.perf_counter(), {}, 0
         # Preferences weigh every pair alike; imitation weighs every token alike.
-        weight = len(steps[step]) if not imitation else sum(
-            len(sequences[i].scored) for item in steps[step] for i in item.chosen)
-        for part in parts:
-            batch = collate_items(part, sequences, reference, device, args)
+        weight = len(steps[step])
+        if imitation:
+            weight = sum(len(sequence.scored) for item in steps[step] for sequence in item.chosen)
+        for part in micro_batches(steps[step], args, args.micro_batch):
+            # FSDP waits for every rank: one that has no items left computes any item, which counts for nothing.
+            batch = collate_items(part or steps[step][:1], device, args)
             logps = model(batch)                                                                 # (N,)
             loss, stats = loss_of(logps, batch, part, args) if part else (0 * logps.sum(), {})
             # FSDP averages over the ranks: times world() it is a sum, and over the weight the mean of the step.
             (loss * world() / weight).backward()
-            accumulate(total, stats | model.work(batch) if part else {})
+            accumulate(total, stats)
+            tokens += batch.tokens if part else 0
         rate = learning_rate(step, len(steps), args.lr, args.warmup, args.final_lr)
         norm = optimizer_step(model, optimizer, rate, args.clip)
-        metrics = step_metrics(step, rate, norm, total, begun, device, args)
+        metrics = step_metrics(step, rate, norm, total, tokens, begun, device, args)
         if held_out and ((step + 1) % args.held_out_every == 0 or step + 1 == len(steps)):
-            metrics |= evaluate(model, held_out, sequences, reference, loss_of, device, args)
+            metrics |= evaluate(model, held_out, loss_of, device, args)
         log(metrics)
-        best = save_or_stop(args, model, optimizer, metrics, best)
+        save_or_stop(args, model, optimizer, step + 1)
 
     save_model(model, tokenizer, seed, args, cost)
     say(f"wrote the model to {args.out}")
@@ -196,134 +194,118 @@ def cost_of(records):
     """What was spent on the episodes, the candidates and the ranking behind candidates or pairs, each counted once."""
     turns, episodes, rankings = {}, {}, {}
     for n, record in enumerate(records):
-        key = tuple(key_of(record))
+        task, sample, turn = key_of(record)
         # Pairs that others made name no turn: each is one of its own.
-        turns[n if record.get("turn") is None else key] = record.get("cost") or {}
-        episodes[key[:2]] = record.get("episode_cost") or {}
+        name = n if turn is None else (task, sample, turn)
+        turns[name] = record.get("cost") or {}
+        episodes[task, sample] = record.get("episode_cost") or {}
         ranked_by = record.get("ranked_by") or {}
         rankings[ranked_by.get("fingerprint")] = ranked_by.get("cost") or {}
-    turns, episodes, rankings = (sum(map(Counter, costs.values()), Counter()) for costs in (turns, episodes, rankings))
-    # The cost of a ranking includes the episodes that the candidates are of: the critic was trained on them.
-    return turns + Counter({name: max(episodes[name], rankings[name]) for name in COSTS})
+    total, of_episodes, of_rankings = sum_up(turns), sum_up(episodes), sum_up(rankings)
+    for name in COSTS:
+        # The cost of a ranking includes the episodes that the candidates are of: the critic was trained on them.
+        total[name] += max(of_episodes[name], of_rankings[name])
+    return total
+
+
+def sum_up(costs):
+    total = Counter()
+    for cost in costs.values():
+        total.update(cost)
+    return total
 
 
 def make_pairs(args):
     """Draw the pairs of --in, ranked candidates: (records in the conversational preference format, what they cost)."""
-    pairs, seen, left_out, found = [], [], Counter(), 0
+    pairs, turns, single, equal, spent = [], 0, 0, 0, []
     records = read(args.input, "ranked", each=lambda record: check_dialogue(record["prompt"], "prompt") or record)
     for record in first_tasks(records, args.limit_tasks, lambda record: record.get("task_id")):
-        seen.append({name: record.get(name) for name in SOURCE})
+        spent.append({name: record.get(name) for name in COSTED})
         if len(record["candidates"]) < 2:
-            left_out["turns with fewer than two candidates"] += 1
+            single += 1
             continue
-        found += 1
-        pairs += pairs_of_turn(record, args, left_out)
-    for what, count in left_out.items():
-        if count:
-            say(f"{args.input}: {count} {what} left out")
-    if not found:
+        turns += 1
+        found = pairs_of_turn(record, args)
+        pairs += found
+        equal += min(args.pairs_per_turn, len(record["candidates"]) // 2) - len(found)
+    if single:
+        say(f"{args.input}: {single} turns with fewer than two candidates left out")
+    if equal:
+        say(f"{args.input}: {equal} pairs of the same text or the same advantage left out")
+    if not turns:
         die(f"{args.input}: no turn has two candidates to compare; run rollout.py --candidates 16 again")
     if not pairs:
-        reason = "the candidates of a turn have the same advantage; is the critic trained?"
-        if not left_out[SAME_ADVANTAGE]:
-            reason = "the candidates of every turn are the same text; sample at a higher temperature"
-        die(f"{args.input}: no pair could be drawn, {reason}")
-    say_who_sampled(seen, args)
-    file = Path(args.pairs)
-    differ = lambda: file.is_file() and file.read_text(encoding="utf-8") != lines_of(pairs)
-    if not args.overwrite and from_rank0(differ):
-        die(f"{file} exists with other pairs (another seed, ranking or candidates); use --overwrite, or another --pairs")
-    say(f"{len(pairs)} pairs of {found} turns")
-    return pairs, cost_of(seen)
+        die(f"{args.input}: no pair could be drawn, the candidates of a turn have the same advantage or the same text; "
+            f"is the critic trained?")
+    say(f"{len(pairs)} pairs of {turns} turns")
+    return pairs, cost_of(spent)
 
 
-SOURCE = ("task_id", "sample", "turn", "cost", "episode_cost", "ranked_by", "model", "fingerprints")
-SAME_TEXT, SAME_ADVANTAGE = "pairs of the same text", "pairs of the same advantage"
+COSTED = ("task_id", "sample", "turn", "cost", "episode_cost", "ranked_by")    # the keys that cost_of reads
 
 
-def pairs_of_turn(record, args, left_out):
-    """The pairs drawn at one turn, as records; those that are left out are counted in `left_out`."""
+def pairs_of_turn(record, args):
+    """The pairs drawn at one turn, as records that carry along what the turn carries."""
     candidates, pairs = record["candidates"], []
     scores = [candidate["advantage"] for candidate in candidates]
     texts = [candidate.get("output") or str(candidate.get("output_ids")) for candidate in candidates]
-    drawn = draw_pairs(scores, texts, args.pairs_per_turn, rng_of(record, args.seed))
-    left_out[SAME_TEXT] += min(args.pairs_per_turn, len(texts) // 2) - len(drawn)
     carried = {"domain": (record.get("task") or {}).get("domain"), **record}
-    for name in ("task", "candidates"):
-        carried.pop(name, None)
-    for i, j in drawn:
+    del carried["candidates"]
+    carried.pop("task", None)
+    for i, j in draw_pairs(scores, texts, args.pairs_per_turn, rng_of(record, args.seed)):
         if scores[i] <= scores[j]:    # of two equal ones neither is preferred
-            left_out[SAME_ADVANTAGE] += 1
             continue
         pair = {"prompt": record["prompt"]}
         for side, candidate in (("chosen", candidates[i]), ("rejected", candidates[j])):
             pair[side] = [{"role": "assistant", "content": candidate.get("output") or ""}]
             pair[f"advantage_{side}"] = candidate["advantage"]
-            if candidate.get("output_ids"):
-                pair[f"{side}_ids"] = np.array(candidate["output_ids"], np.int32)    # a list takes ten times the memory
-        pairs.append(pair | {name: value for name, value in carried.items() if name not in pair and value is not None})
+            if candidate.get("output_ids"):    # a list would take ten times the memory
+                pair[f"{side}_ids"] = np.array(candidate["output_ids"], np.int32)
+        for name, value in carried.items():
+            if value is not None:
+                pair.setdefault(name, value)
+        pairs.append(pair)
     return pairs
 
 
-def say_who_sampled(records, args):
-    """Name the models that sampled the candidates, if they are others than the one trained (as in the paper's Table 4)."""
-    own, others = fingerprint(args.model), set()
-    for record in records:
-        if (record["fingerprints"] or {}).get("model", own) != own:
-            others.add(str(record["model"]))
-    if others:
-        say(f"{args.input}: the candidates were sampled by {', '.join(sorted(others))}, not by {args.model}, which is "
-            f"trained")
-
-
-def lines_of(pairs):
-    return "".join(json.dumps(pair, ensure_ascii=False, default=np.ndarray.tolist) + "\n" for pair in pairs)
-
-
-def write_pairs(pairs, args):
-    """Once the run is sure to start: another run's pairs may lie there (--overwrite)."""
+def write_pairs(pairs, path):
+    """Once the run is sure to start."""
     if rank() == 0:
-        with atomic_write(args.pairs) as part:
-            part.write_text(lines_of(pairs), encoding="utf-8")
-    say(f"wrote {args.pairs}")
+        with atomic_write(path) as part, open(part, "w", encoding="utf-8") as file:
+            for pair in pairs:
+                file.write(json.dumps(pair, ensure_ascii=False, default=np.ndarray.tolist) + "\n")
+    say(f"wrote {path}")
 
 
 def with_sides(pair):
     """(the pair, its chosen and its rejected side as (prompt messages, response))."""
     check_dialogue(pair["prompt"], "prompt")
-    said = lambda side, ids: pair[side][-1]["content"] or ("" if ids is None else None)  # ids alone have no text
-    return pair, [(pair["prompt"] + pair[side][:-1], response_of(said(side, ids), ids))
-                  for side in ("chosen", "rejected") for ids in [pair.get(f"{side}_ids")]]
+    sides = []
+    for side in ("chosen", "rejected"):
+        response = response_of(pair[side][-1]["content"], pair.get(f"{side}_ids"))
+        sides.append((pair["prompt"] + pair[side][:-1], response))
+    return pair, sides
 
 
 def read_pairs(path, limit_tasks):
-    return first_tasks(read(path, "pair", each=with_sides), limit_tasks, lambda r: r[0].get("task_id"))
+    return first_tasks(read(path, "pair", each=with_sides), limit_tasks, lambda found: found[0].get("task_id"))
 
 
 def pair_items(found, tokenizer):
     """Pairs as of with_sides: as items, each side one sequence, scored on its last message; and what they cost."""
-    records, turns = [], []
-    for record, sides in found:
-        records.append({**record, "prompt": None})    # the prompt is in the sides
+    turns, names, spent = [], [], []
+    for n, (pair, sides) in enumerate(found):
         turns += sides
-    tokens = tokenise(tokenizer, turns)
-    items, sequences = [], []
-    for n, record in enumerate(records):
-        sides = tokens[2 * n:2 * n + 2]
-        if any(side is None for side in sides):
-            continue
-        task, sample, turn = key_of(record)
+        spent.append({name: pair.get(name) for name in COSTED})
+        task, sample, turn = key_of(pair)
         group = (n, n) if turn is None else (f"{task} {sample}", turn)
-        answers = tuple(parse_response(record[side][-1]["content"])[1] is not None for side in ("chosen", "rejected"))
-        first = len(sequences)
-        sequences += [join_turns([side])[0] for side in sides]
-        items.append(Item([first], [first + 1], group, 1.0, answers, n if task is None else task))
-    silent = len(records) - len(items)
-    if silent:
-        say(f"{silent} pairs left out: {NO_TEXT}")
-    if not items:
-        die(f"no pair is left to train on: {NO_TEXT}")
-    return items, sequences, cost_of(records)
+        names.append((group, n if task is None else task))
+    encoded = iter(tokenise(tokenizer, turns))
+    items = []
+    for group, task in names:
+        chosen, rejected = join_turns([next(encoded)]), join_turns([next(encoded)])
+        items.append(Item(chosen, rejected, group, task=task))
+    return items, cost_of(spent)
 
 
 # ---- From trajectories to items: the baselines
@@ -350,7 +332,7 @@ def trajectory_items(args, tokenizer):
         for record, *_ in pairs:
             if rng.random() >= with_c:
                 record["turns"] = turns_of(record)
-    return *items_of(pairs, tokenizer), cost
+    return items_of(pairs, tokenizer), cost
 
 
 # ---- The tiny model
@@ -360,14 +342,18 @@ def make_seed(args):
     """The folder of the seed model. The tiny one is made, once, in the cache beside the output."""
     if args.model != "tiny":
         return args.model
-    records = [r for group in read_trajectories(args.input, "demonstration")[0].values() for r in group]
-    # c is the reference's source, and the critic reads it: its words are learnt like the dialogue's.
-    texts = [m["content"] for r in records for m in r["dialogue_history"]]
-    texts += [str(r["task"]["ground_truth"]) for r in records if (r.get("task") or {}).get("ground_truth")]
-    texts += [put_c_in_front([{"role": "user", "content": ""}], "")[0]["content"], f"{ANSWER_MARK}\n"] * 100
-    path = Path(args.out).parent / "cache" / f"tiny-{digest(texts, args.tiny_width, args.seed)}"
-    made = lambda: (path / "tokenizer.json").is_file()    # the file that is written last
-    from_rank0(lambda: made() or make_tiny_model(path, texts, 2048, args.seed, args.tiny_width))
+    texts = []
+    for group in read_trajectories(args.input, "demonstration")[0].values():
+        for record in group:
+            texts += [message["content"] for message in record["dialogue_history"]]
+            # c is the reference's source, and the critic reads it: its words are learnt like the dialogue's.
+            texts.append((record.get("task") or {}).get("ground_truth") or "")
+    in_front = put_c_in_front([{"role": "user", "content": ""}], "")[0]["content"]
+    texts += [in_front, f"{ANSWER_MARK}\n"] * 100
+    name = hashlib.sha256(repr([texts, args.seed]).encode()).hexdigest()[:16]
+    path = Path(args.out).parent / "cache" / f"tiny-{name}"
+    if not from_rank0((path / "tokenizer.json").is_file):    # the file that is written last
+        from_rank0(lambda: make_tiny_model(path, texts, 2048, args.seed))
     return str(path)
 
 
@@ -399,14 +385,14 @@ def tiny_tokenizer(texts, vocabulary):
     return fast
 
 
-def make_tiny_model(path, texts, vocabulary, seed, width=128):
+def make_tiny_model(path, texts, vocabulary, seed):
     """Write a small random Llama and a tokenizer trained on `texts` to `path`, in Hugging Face format."""
     tokenizer = tiny_tokenizer(texts, vocabulary)
     torch.manual_seed(seed)
-    # An initial spread of 0.08 instead of 0.02: at width 128 the attention starts sharp enough to learn copying early.
+    # An initial spread of 0.08 instead of 0.02: the attention then starts sharp enough to learn copying early.
     model = transformers.LlamaForCausalLM(transformers.LlamaConfig(
-        vocab_size=len(tokenizer), hidden_size=width, intermediate_size=width * 11 // 4, num_hidden_layers=3,
-        num_attention_heads=width // 32, max_position_embeddings=4096, tie_word_embeddings=False,
+        vocab_size=len(tokenizer), hidden_size=128, intermediate_size=352, num_hidden_layers=3,
+        num_attention_heads=4, max_position_embeddings=4096, tie_word_embeddings=False,
         initializer_range=0.08, bos_token_id=None, eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id))
     model.save_pretrained(path)
@@ -415,69 +401,57 @@ def make_tiny_model(path, texts, vocabulary, seed, width=128):
 
 # ---- The command line
 
-METHODS = {  # what a method's flags default to (the paper's Table 5, which has no sft), and the flags that it heeds
-    "sweet": dict(input="train.ranked.jsonl", out="policy", epochs=1, frontend_epochs=1, batch_size=8,
-                  uses={"loss", "beta", "nll", "pairs_per_turn"}),
-    "multi-turn-dpo": dict(input="train.scored.jsonl", out="multi-turn-dpo", epochs=4, frontend_epochs=8, batch_size=8,
-                           uses={"loss", "beta", "nll", "pair_rule", "min_gap", "pairs_per_task"}),
-    "rejection-ft": dict(input="train.scored.jsonl", out="rejection-ft", epochs=4, frontend_epochs=8, batch_size=32,
-                         uses={"min_reward"}),
-    "sft": dict(input=None, out="base", epochs=1, frontend_epochs=1, batch_size=32, uses={"with_c", "tiny_width"}),
+METHODS = {    # what a method's flags default to (the paper's Table 5, which has no sft)
+    "sweet": dict(input="train.ranked.jsonl", out="policy", epochs=1, frontend_epochs=1, batch_size=8),
+    "multi-turn-dpo": dict(input="train.scored.jsonl", out="multi-turn-dpo", epochs=4, frontend_epochs=8, batch_size=8),
+    "rejection-ft": dict(input="train.scored.jsonl", out="rejection-ft", epochs=4, frontend_epochs=8, batch_size=32),
+    "sft": dict(input=None, out="base", epochs=1, frontend_epochs=1, batch_size=32),
 }
-
-
-def unused_flags(args):
-    """Flags that the method does not heed."""
-    return sorted(set().union(*(method["uses"] for method in METHODS.values())) - METHODS[args.method]["uses"])
 
 
 def parse_args():
     parser = argparse.ArgumentParser(description="Train the policy (SWEET-RL, stage 2), or a baseline.")
-    flag = adder(parser)
-    # paths
+    share = number(float, least=0, most=1)
+    flag = adder(parser.add_argument_group("method and paths"))
     flag("--method", "how to train", choices=list(METHODS), default="sweet")
     flag("--in", "ranked candidates, scored trajectories, demonstrations or pairs (default "
          "runs/RUN_NAME/train.ranked.jsonl for sweet, train.scored.jsonl there for the baselines, "
          "data/DOMAIN/demonstrations.jsonl for sft)", dest="input")
     flag("--model", "seed model, also the reference: folder or hub name, or (sft) tiny (default "
          "runs/RUN_NAME/base)")
-    flag("--pairs", "where sweet writes its pairs (default OUT.pairs.jsonl, runs/RUN_NAME/train.pairs.jsonl without "
-         "--out)")
     flag("--out", "folder of the policy (default runs/RUN_NAME/policy for sweet, runs/RUN_NAME/METHOD for the "
          "baselines, runs/RUN_NAME/base for sft)")
-    # preference optimisation
-    flag("--loss", "dpo (Eq. 4); ipo; length-normalised-dpo: each side's log-ratio divided by its tokens, which wants "
-         "a larger --beta", choices=list(LOSSES), default="dpo")
-    # single methods
-    flag("--pairs-per-turn", "sweet: pairs drawn at each turn; released code 4", type=number(int, least=1), default=1)
-    flag("--min-reward", "rejection-ft: the reward to keep from (default 1.0; frontend: the upper quartile of the "
-         "rewards)", type=number(float, least=0, most=1))
-    flag("--with-c", "sft: share of dialogues shown with c in front (default 0.33 for --model tiny, else 0)",
-         type=number(float, least=0, most=1))
-    flag("--tiny-width", "sft: hidden size of the tiny model", type=int, choices=range(32, 1025, 32), metavar="W",
-         default=128)
-    in_words = lambda name: ", ".join(f"{method} {settings[name]}" for method, settings in METHODS.items())
-    training_flags(parser, "2e-7; --model tiny 0.001", in_words("epochs") + "; frontend: "
-                   + in_words("frontend_epochs"), in_words("batch_size"))
+    flag = adder(parser.add_argument_group("sweet"))
+    flag("--pairs-per-turn", "pairs drawn at each turn; released code 4", type=number(int, least=1), default=1)
+    flag = adder(parser.add_argument_group("sweet and multi-turn-dpo"))
+    flag("--loss", "dpo (Eq. 4) or ipo", choices=list(LOSSES), default="dpo")
+    flag = adder(parser.add_argument_group("rejection-ft"))
+    flag("--min-reward", "the least reward to keep (default 1.0; frontend: the upper quartile of the rewards)", type=share)
+    flag = adder(parser.add_argument_group("sft"))
+    flag("--with-c", "share of dialogues shown with c in front (default 0.33 for --model tiny, else 0)", type=share)
 
-    def defaults(args, run, pages):
-        tiny, method = args.model == "tiny", METHODS[args.method]
-        if args.model is None and args.method == "sft":
-            die("--method sft needs --model: a folder or hub name, or tiny to start from a small random model")
-        if tiny and args.method != "sft":
-            die(f"--model tiny starts from nothing and goes with --method sft only; {args.method} needs a trained one")
-        return {"input": f"{run}/{method['input']}" if method["input"] else f"data/{args.domain}/demonstrations.jsonl",
-                "model": f"{run}/base", "out": f"{run}/{method['out']}",
-                "pairs": f"{Path(args.out or run / 'train')}.pairs.jsonl",
-                "lr": 1e-3 if tiny else 2e-7,  # a random model needs thousandths
-                "epochs": method["frontend_epochs" if pages else "epochs"], "batch_size": method["batch_size"],
-                "with_c": 0.33 if tiny else 0.0}
+    def in_words(name):
+        return ", ".join(f"{method} {settings[name]}" for method, settings in METHODS.items())
 
-    return parse_with_defaults(parser, defaults, unused_flags)
+    training_flags(parser, "2e-7; --model tiny 0.001", f"{in_words('epochs')}; frontend: {in_words('frontend_epochs')}",
+                   in_words("batch_size"))
+    args = parser.parse_args()
+    run, method, tiny = Path("runs") / args.run_name, METHODS[args.method], args.model == "tiny"
+    if args.model is None and args.method == "sft":
+        die("--method sft needs --model: a folder or hub name, or tiny to start from a small random model")
+    if tiny and args.method != "sft":
+        die(f"--model tiny starts from nothing and goes with --method sft only; {args.method} needs a trained one")
+    args.pairs = f"{args.out or run / 'train'}.pairs.jsonl"
+    return fill_defaults(args, {
+        "input": f"{run}/{method['input']}" if method["input"] else f"data/{args.domain}/demonstrations.jsonl",
+        "model": f"{run}/base", "out": f"{run}/{method['out']}",
+        "lr": 1e-3 if tiny else 2e-7,    # a random model needs thousandths
+        "epochs": method["frontend_epochs" if args.domain == "frontend" else "epochs"],
+        "batch_size": method["batch_size"], "with_c": 0.33 if tiny else 0.0})
 
 
 if __name__ == "__main__":
     try:
         main()
-    except KeyboardInterrupt:  # before the first step: caches are whole or absent
+    except KeyboardInterrupt:    # before the first step: nothing half-written is left
         die("stopped; the same command starts again", 130)

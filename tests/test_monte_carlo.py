@@ -114,7 +114,7 @@ def test_returns_rank_the_candidates_and_random_does_not(place):  # noqa: F811
     write(place / "truth.jsonl", truth)
     rank_and_train(rank_monte_carlo, "--truth", "truth.jsonl")
     by_key = {(row["task_id"], row["sample"], row["turn"]): [c["output"] for c in row["candidates"]] for row in rows}
-    for pair in records(place / "pairs.jsonl"):
+    for pair in records(place / "policy.pairs.jsonl"):
         texts = by_key[pair["task_id"], pair["sample"], pair["turn"]]
         q = [texts.index(text) / 20 for text in texts]
         assert pair["advantage_chosen"] > pair["advantage_rejected"]
@@ -122,19 +122,19 @@ def test_returns_rank_the_candidates_and_random_does_not(place):  # noqa: F811
     cost = json.loads((place / "policy/cost.json").read_text())
     assert cost["episodes"] == len(truth) and cost["simulator_calls"] == 2 * len(truth)
     # A candidate without text or ids is left out: the returns of the others are found by their text all the same.
-    advantages = {pair["chosen"][0]["content"]: pair["advantage_chosen"] for pair in records(place / "pairs.jsonl")}
+    advantages = {pair["chosen"][0]["content"]: pair["advantage_chosen"] for pair in records(place / "policy.pairs.jsonl")}
     write(place / "candidates.jsonl", [row | {"candidates": [{"output": ""}, *row["candidates"]],
                                               "episode_cost": {"episodes": 1, "sampled_tokens": 9}} for row in rows])
     rank_and_train(rank_monte_carlo, "--truth", "truth.jsonl")
-    assert advantages == {p["chosen"][0]["content"]: p["advantage_chosen"] for p in records(place / "pairs.jsonl")}
+    assert advantages == {p["chosen"][0]["content"]: p["advantage_chosen"] for p in records(place / "policy.pairs.jsonl")}
     # The episodes that the candidates are of are charged once each, also where no critic was trained on them.
     rank_and_train(rank_random)
     cost = json.loads((place / "policy/cost.json").read_text())
     assert cost["episodes"] == len({(row["task_id"], row["sample"]) for row in rows}) < len(rows)
     assert cost["sampled_tokens"] == 9 * cost["episodes"]
-    ups = [pair["advantage_chosen"] > pair["advantage_rejected"] for pair in records(place / "pairs.jsonl")]
+    ups = [pair["advantage_chosen"] > pair["advantage_rejected"] for pair in records(place / "policy.pairs.jsonl")]
     later = [texts.index(pair["chosen"][0]["content"]) > texts.index(pair["rejected"][0]["content"])
-             for pair in records(place / "pairs.jsonl")
+             for pair in records(place / "policy.pairs.jsonl")
              for texts in [by_key[pair["task_id"], pair["sample"], pair["turn"]]]]
     assert all(ups) and 0 < sum(later) < len(later), "the order is not the candidates'"
 

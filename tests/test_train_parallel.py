@@ -86,14 +86,6 @@ def test_micro_batches_and_packing_change_nothing(place):
     assert furthest("1", "base") > 1e-3, "training changed nothing"
 
 
-@pytest.mark.slow
-def test_compiled_layers_change_nothing(place):
-    for name, extra in (("plain", []), ("compiled", ["--compile"])):
-        code, _, error = call(train_policy, *PAIRS, "--max-steps", 3, "--out", name, *extra)
-        assert code == 0, error
-    assert furthest("plain", "compiled") < 1e-5
-
-
 def test_a_loss_that_is_not_a_number_ends_the_run_and_leaves_the_checkpoint_before(place):
     code, _, error = call(train_policy, *PAIRS, "--lr", "1e30", "--epochs", 3, "--save-every", 1, "--out", "out")
     assert code == 2 and "step 2: the loss is nan" in error and "Traceback" not in error
@@ -137,7 +129,7 @@ def test_two_nodes_meet_by_rendezvous(place):
 
 
 def test_ranks_without_a_folder_in_common_do_as_rank_0_does(place):
-    """Rank 1 works in a folder of its own, which has data and model but no cache: rank 0's decides for both."""
+    """Rank 1 works in a folder of its own, which has data and model but no output: rank 0's decides for both."""
     assert call(train_policy, *PAIRS, "--max-steps", 3, "--out", "one")[0] == 0
     elsewhere = place / "elsewhere"
     elsewhere.mkdir()
@@ -146,8 +138,8 @@ def test_ranks_without_a_folder_in_common_do_as_rank_0_does(place):
         f"import os, sys\nsys.path.insert(0, {str(ROOT)!r})\n"
         "os.environ['RANK'] == '1' and os.chdir('elsewhere')\n"
         "sys.argv[0] = 'train_policy.py'\nimport train_policy\ntrain_policy.main()\n")
-    said = torchrun(2, *PAIRS, "--max-steps", 3, "--save-every", 0, "--out", "many", script=place / "launch.py")
-    assert "taken from" in said and furthest("one", "many") < 1e-5
+    torchrun(2, *PAIRS, "--max-steps", 3, "--save-every", 0, "--out", "many", script=place / "launch.py")
+    assert furthest("one", "many") < 1e-5
     assert not (elsewhere / "many").exists()
 
 

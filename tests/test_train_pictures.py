@@ -170,13 +170,13 @@ def test_the_policy_ranks_unseen_candidates_by_their_pictures(critic):
     code, said, error = call(train_critic, "--score", "candidates.jsonl", "--critic", critic, "--out", "ranked.jsonl")
     assert code == 0, error
     code, said, error = call(train_policy, "--in", "ranked.jsonl", "--model", "policy-base", "--out", "policy",
-                             "--pairs", "pairs.jsonl", "--lr", "1e-3", "--batch-size", "4")
+                             "--lr", "1e-3", "--batch-size", "4")
     assert code == 0, error
     turns = [json.loads(line) for line in open("ranked.jsonl")]
     for turn in turns:
         values, right = np.array([one["advantage"] for one in turn["candidates"]]), np.array(turn["right"])
         assert values[right].min() > values[~right].max(), (turn["task"], values, right)
-    pairs = [json.loads(line) for line in open("pairs.jsonl")]
+    pairs = [json.loads(line) for line in open("policy.pairs.jsonl")]
     assert len(pairs) == len(turns)
     for turn, pair in zip(turns, pairs):
         texts = [c["output"] for c in turn["candidates"]]

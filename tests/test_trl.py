@@ -24,15 +24,16 @@ def test_our_pairs_load_in_trl_and_five_steps_have_the_same_loss(place):
     from transformers import AutoModelForCausalLM, AutoTokenizer
     assert call(train_critic, *CRITIC)[0] == 0
     assert call(train_policy, *POLICY, "--pairs-per-turn", 2, "--max-steps", 1)[0] == 0
-    pairs = load_dataset("json", data_files="pairs.jsonl", split="train")
-    settings = ["--in", "pairs.jsonl", "--model", "base", "--out", "ours", "--lr", "1e-3", "--batch-size", 4,
+    pairs = load_dataset("json", data_files="policy.pairs.jsonl", split="train")
+    settings = ["--in", "policy.pairs.jsonl", "--model", "base", "--out", "ours", "--lr", "1e-3", "--batch-size", 4,
                 "--max-steps", 5, "--nll", 0]
     code, _, error = call(train_policy, *settings)
     assert code == 0, error
     # The same pairs in the order in which our steps take them.
     flags = parsed(train_policy, *settings)
-    items, *_ = train_policy.pair_items(train_policy.read_pairs("pairs.jsonl", 0), train_policy.load_tokenizer("base"))
-    order = [item.chosen[0] // 2 for step in train_policy.step_items(items, flags) for item in step]
+    items, *_ = train_policy.pair_items(train_policy.read_pairs("policy.pairs.jsonl", 0), train_policy.load_tokenizer("base"))
+    place_of = {id(item): n for n, item in enumerate(items)}
+    order = [place_of[id(item)] for step in train_policy.step_items(items, flags) for item in step]
     pairs = pairs.select(order).select_columns(["prompt", "chosen", "rejected"])
 
     class InOrder(trl.DPOTrainer):
@@ -58,4 +59,4 @@ def test_our_pairs_load_in_trl_and_five_steps_have_the_same_loss(place):
     assert len(theirs) == len(ours) == 5
     assert [m["loss"] for m in ours] == pytest.approx(theirs, abs=1e-4)
     assert [m["gradient_norm"] for m in ours] == pytest.approx(norms, rel=1e-2)
-    assert Path("pairs.jsonl").is_file()
+    assert Path("policy.pairs.jsonl").is_file()

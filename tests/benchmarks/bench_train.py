@@ -4,9 +4,9 @@
     OMP_NUM_THREADS=1 python tests/benchmarks/bench_train.py --turns 4   # half as many pairs, for a busy machine
 
 The pairs are as stage 2 makes them: a dialogue of 8 turns, prompts from 250 to 1500 tokens, actions of 60 tokens, 4
-pairs a turn, all 32 in one step, so that every row takes the same step ("a turn at a time": what --shuffle turns shares
-in a step of many dialogues; "trajectory": what --shuffle trajectories shares). The critic's row: pairs of whole
-trajectories of about 2000 tokens. Llama shape, width 384, 6 layers, vocabulary 32,000, float32, one thread.
+pairs a turn, all 32 in one step, so that every row takes the same step ("turn": what --shuffle turns shares in a step of
+many dialogues; "trajectory": the whole dialogue at once). The critic's row: pairs of whole trajectories of about 2000
+tokens. Llama shape, width 384, 6 layers, vocabulary 32,000, float32, one thread.
 
 Every row is a process of its own and counts CPU seconds, so that a busy machine does not decide. A row stands only if
 its loss and gradient norm are those of the others (1e-4). "with reference" counts the one reference pass (one epoch) as
@@ -120,32 +120,39 @@ def run_trl(checkpointing, best, folder):
                 loss=log["loss"], norm=log["grad_norm"], memory=peak() - begun)
 
 
+def attended(items, batch):
+    """How many tokens each computed token attends to, summed."""
+    if "layout" in batch.inputs:
+        return int((batch.inputs["layout"].positions + 1).sum())
+    lengths = [len(sequence.ids) for item in items for sequence in item.chosen + item.rejected]
+    return sum(length * (length + 1) // 2 for length in lengths)
+
+
 def run_ours(module, command, folder):
     times, begun = {}, peak()
-    real_reference, real_step, real_collate = module.reference_logps, module.optimizer_step, module.collate_items
+    real_reference, real_step, real_collate = module.set_reference, module.optimizer_step, module.collate_items
     tokens = [0, 0, 0]
 
     def reference(*args):
         start = time.process_time()
-        result = real_reference(*args)
+        real_reference(*args)
         times["reference"] = time.process_time() - start
         times.pop("start", None)    # what was collated for this pass does not count
         tokens[:] = [0, 0, 0]
-        return result
 
     def collate(*args):
         times.setdefault("start", time.process_time())
         batch = real_collate(*args)
         tokens[0] += batch.tokens
         tokens[1] += len(batch.source)
-        tokens[2] += batch.attended
+        tokens[2] += attended(args[0], batch)
         return batch
 
     def step(*args):
         result = real_step(*args)
         times["end"] = time.process_time()
         return result
-    module.reference_logps, module.optimizer_step, module.collate_items = reference, step, collate
+    module.set_reference, module.optimizer_step, module.collate_items = reference, step, collate
     work = folder / f"work{os.getpid()}"
     sys.argv = ["bench", *command, "--model", str(folder / "base"), "--out", str(work / "out"), "--nll", "0",
                 "--lr", "1e-6", "--epochs", "1", "--batch-size", "1000"]

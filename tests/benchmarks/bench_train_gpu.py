@@ -4,8 +4,8 @@
 
 Pairs as stage 2 makes them (8 turns, prompts from 250 to 1500 tokens, actions of 60 tokens, 4 pairs a turn), 128k
 vocabulary, full fine-tuning with float32 masters; a row is --pack none or tree, the latter a turn at a time (what
---shuffle turns shares) or the whole dialogue at once (--shuffle trajectories), a plain loop with whole logits,
-or TRL's DPOTrainer at its best (reference computed before, no checkpointing; needs trl, see make test-trl).
+--shuffle turns shares) or the whole dialogue at once, a plain loop with whole logits, or TRL's DPOTrainer at its best
+(reference computed before, no checkpointing; needs trl, see make test-trl).
 8B needs about 16 bytes a parameter (128 GB) and is left out where that is not there. Peak is the card's dense bf16 rate
 (--peak, in TFLOP/s), since no card says it of itself.
 """
@@ -20,7 +20,8 @@ from pathlib import Path
 import numpy as np
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(Path(__file__).resolve().parent)]
+from bench_train import attended  # noqa: E402
 SHAPES = {"tiny": dict(hidden_size=256, intermediate_size=512, num_hidden_layers=2, num_attention_heads=4,
                        num_key_value_heads=2),
           "1B": dict(hidden_size=2048, intermediate_size=8192, num_hidden_layers=16, num_attention_heads=32,
@@ -31,22 +32,32 @@ SHAPES = {"tiny": dict(hidden_size=256, intermediate_size=512, num_hidden_layers
 
 class Flags:
     """The trainers' flags that a step reads."""
-    pack, checkpointing, compile, cpu_offload, micro_tokens, micro_batch = "tree", "none", False, False, 16384, 0
+    pack, checkpointing, cpu_offload, micro_tokens, micro_batch = "tree", "none", False, 16384, 0
     loss, beta, nll, lr, dtype = "dpo", 0.1, 0.01, 2e-7, "float32"
 
 
 def pairs(tp, turns=8, first=250, last=1500, action=60, seed=0):
-    """The sequences and items of one dialogue: 4 pairs at each turn."""
-    rng, items, sequences = np.random.default_rng(seed), [], []
+    """The items of one dialogue: 4 pairs at each turn."""
+    rng, items = np.random.default_rng(seed), []
     words = lambda n: rng.integers(10, 120_000, n).astype(np.int32)
     prompt = words(first)
     for turn in range(turns):
         for _ in range(4):
-            for _ in range(2):
-                sequences.append(tp.join_turns([(prompt, words(action))])[0])
-            items.append(tp.Item([len(sequences) - 2], [len(sequences) - 1], ("d", turn)))
-        prompt = np.concatenate([sequences[-1].ids, words(max((last - first) // max(turns - 1, 1) - action, 1))])
-    return items, sequences
+            chosen, rejected = (tp.join_turns([(prompt, words(action))]) for _ in range(2))
+            items.append(tp.Item(chosen, rejected, ("d", turn)))
+        prompt = np.concatenate([rejected[0].ids, words(max((last - first) // max(turns - 1, 1) - action, 1))])
+    return items
+
+
+def work(lm, items, batch):
+    """Floating-point operations of a batch, forward and backward: 6 per weight and token, 12 per attended pair and
+    layer."""
+    config = lm.config
+    output = lm.get_output_embeddings().weight.numel()
+    body = sum(p.numel() for p in lm.base_model.parameters()) - lm.get_input_embeddings().weight.numel()
+    width = config.num_attention_heads * (config.head_dim or config.hidden_size // config.num_attention_heads)
+    return (6 * body * batch.tokens + 6 * output * len(batch.source)
+            + 12 * config.num_hidden_layers * width * attended(items, batch))
 
 
 def make_model(shape, folder):
@@ -69,9 +80,8 @@ def run_row(shape, row, folder, steps):
     wait = torch.cuda.synchronize if cuda else lambda: None
     kind, _, extra = row.partition("+")
     args.pack = "none" if kind in ("none", "loop") else "tree"
-    args.compile, args.checkpointing = "compile" in extra, "full" if "checkpointing" in extra else "none"
-    items, sequences = pairs(tp)
-    reference = [np.zeros(len(s.scored), np.float32) for s in sequences]
+    args.checkpointing = "full" if "checkpointing" in extra else "none"
+    items = pairs(tp)
     model = tp.load_model(str(folder), device, args)
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
     args.micro_batch = {"turn": 4, "loop": 4}.get(kind, 0)
@@ -79,20 +89,14 @@ def run_row(shape, row, folder, steps):
     for step in range(steps + 2):  # two to warm up and compile
         wait()
         start, flops, computed, scored, loss = time.perf_counter(), 0, 0, 0, 0.0
-        parts = tp.micro_batches(items, sequences, args, args.micro_batch)
-        for part in parts:
+        for part in tp.micro_batches(items, args, args.micro_batch):
+            batch = tp.collate_items(part, device, args)
             if kind == "loop":  # padded rows, whole logits in float32
-                of = [i for item in part for i in item.chosen + item.rejected]
-                batch = tp.collate([sequences[i] for i in of], list(range(len(of))), len(of), device, "none",
-                                   [reference[i] for i in of])
-                model.forward = lambda b: torch.log_softmax(
-                    model.lm(input_ids=b.ids, position_ids=b.positions, use_cache=False).logits.float(), -1
-                ).flatten(0, 1)[b.source].gather(1, b.target[:, None])[:, 0]
-            else:
-                batch = tp.collate_items(part, sequences, reference, device, args)
+                model.forward = lambda b: torch.log_softmax(model.lm(**b.inputs).logits.float(), -1).flatten(
+                    0, 1)[b.source].gather(1, b.target[:, None])[:, 0]
             value, _ = preference_loss(model(batch), batch, part, args)
             (value / len(items)).backward()
-            flops += model.work(batch)["flops"][0]
+            flops += work(model.lm, part, batch)
             computed, scored = computed + batch.tokens, scored + len(batch.source)
             loss += value.item() / len(items)
         norm = tp.optimizer_step(model, optimizer, args.lr, 1.0)
@@ -123,11 +127,11 @@ def run_trl(folder, steps):
         "{% for m in messages %}{{ '<|' + m['role'] + '|> ' + m['content'] + ' <|end|> ' }}{% endfor %}"
         "{% if add_generation_prompt %}{{ '<|assistant|> ' }}{% endif %}")
     import train_critic as tp
-    items, sequences = pairs(tp)
+    items = pairs(tp)
     text = lambda ids: " ".join(f"w{i}" for i in ids)
     rows = []
     for item in items:
-        one, two = (sequences[i[0]].ids for i in (item.chosen, item.rejected))
+        one, two = item.chosen[0].ids, item.rejected[0].ids
         rows.append({"prompt": [{"role": "user", "content": text(one[:-63])}],    # the template adds three tokens
                      "chosen": [{"role": "assistant", "content": text(one[-59:])}],
                      "rejected": [{"role": "assistant", "content": text(two[-59:])}]})
@@ -172,9 +176,8 @@ def run_longest(shape, folder):
     longest = 0
     for length in (2 ** n for n in range(12, 18)):
         try:
-            items, sequences = pairs(tp, turns=1, first=length - 60)
-            batch = tp.collate_items(items[:1], sequences, [np.zeros(len(s.scored), np.float32) for s in sequences],
-                                     device, args)
+            items = pairs(tp, turns=1, first=length - 60)
+            batch = tp.collate_items(items[:1], device, args)
             value, _ = preference_loss(model(batch), batch, items[:1], args)
             value.backward()
             tp.optimizer_step(model, optimizer, args.lr, 1.0)
@@ -191,8 +194,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shapes", nargs="*", default=["1B", "8B"], choices=list(SHAPES),
                         help="model shapes (default 1B 8B)")
-    parser.add_argument("--rows", nargs="*", default=["trl", "loop", "none", "turn", "turn+compile", "trajectory",
-                                                      "trajectory+compile", "trajectory+checkpointing", "longest"],
+    parser.add_argument("--rows", nargs="*", default=["trl", "loop", "none", "turn", "trajectory",
+                                                      "trajectory+checkpointing", "longest"],
                         help="rows to run (default all)")
     parser.add_argument("--steps", type=int, default=3, help="timed steps; the best counts (default 3)")
     parser.add_argument("--peak", type=float, default=989.0,
