@@ -271,7 +271,8 @@ async def play_all(todo, play, made_by, output, concurrency, person):
                 if "finish" in record:
                     finish, _, error = record["finish"].partition(": ")
                     finishes[finish] += 1
-                    errors.update([error] if error else [])
+                    if error:
+                        errors[error] += 1
                 if person:
                     print("\n" + as_text(record["dialogue_history"][-2:]) + f"\n\nThe end: {record['finish']}")
             bar.update()
@@ -414,7 +415,7 @@ class Listener:
     PRIOR = {"hidden": 0, "choose": -1, "none": -1, "stated": -1.5, "absent": -3}    # in logits
 
     def __init__(self, path):
-        self.same = {}     # stem of a word -> the sign of all words that mean the same, such as "=most"
+        self.same = {}     # stem of a word -> the sign of all words that mean the same, such as "=limit"
         self.known = {}    # words of an example -> its topic
         examples = []      # (topic, question)
         for line in path.read_text().splitlines():

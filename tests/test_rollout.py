@@ -880,6 +880,20 @@ def test_best_of_n_plays_the_action_that_the_critic_scores_highest(world, tmp_pa
     assert asyncio.run(scorer.best(task, messages, outs, (), Counter())) is outs[int(np.argmax(expected))]
 
 
+def test_an_empty_action_and_one_that_does_not_fit_stop_no_best_of_n(world, tmp_path):
+    """A server may give no text, and c stands in front of the turn that the critic scores."""
+    shutil.copytree(world / "model", tmp_path / "critic")
+    (tmp_path / "critic" / "critic.json").write_text(json.dumps(
+        {"head": "log-ratio", "context": "with-c", "advantage": "mean-per-turn", "reference": str(world / "model")}))
+    args = Namespace(critic=str(tmp_path / "critic"), step_reward="critic")
+    scorer = rollout.CriticReward(args, rollout.Resources(args, 1))
+    task, messages = records(world / "tasks.jsonl")[0], [{"role": "user", "content": "Write f(x)."}]
+    for outs in ([rollout.Response(""), rollout.Response("What is the unit?")],
+                 [rollout.Response("What is it? " * 2000), rollout.Response("What is the unit?")]):
+        assert asyncio.run(scorer.best(task, messages, outs, (), Counter())) in outs
+    assert asyncio.run(scorer.best(task, messages, outs, (), Counter())) is outs[1]
+
+
 def test_a_person_plays_the_human_and_sees_the_score(world, tmp_path):
     agent = lambda messages, rng: (  # noqa: E731
         "What is it?" if len(messages) < 4 else "I WANT TO ANSWER:\ndef f(x):\n    return 0")
