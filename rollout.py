@@ -1222,7 +1222,7 @@ def main():
 
 
 def what_to_play(args):
-    """{(task_id, sample): what roll_out's play() takes}: with --candidates a trajectory, else arguments of episode()."""
+    """{(task_id, sample): what roll_out's play() takes}: with --candidates a trajectory, else episode()'s arguments."""
     system = None
     if args.system:
         try:
