@@ -11,14 +11,14 @@ enters the dialogue. What follows the first "I WANT TO ANSWER:" is the final ans
 counts as the answer.
 
 Agents (--model): a folder or hub name, run by vLLM, or, where that is not installed, by a plain, slower engine on
-transformers; or the URL of any OpenAI-compatible server. An episode is one coroutine: none waits for another, and the
-engine batches whatever is ready.
+transformers; or the URL of any OpenAI-compatible server. Each episode is a coroutine. No episode waits for another, and
+the engine batches whatever is ready.
 
-Simulators (--simulator): scripted answers from the task's facts (or, for pages, by comparing the two layouts); a
+Simulators (--simulator): scripted answers from the task's facts (for pages, from a comparison of the two layouts); a
 folder, hub name or URL plays the human with the reference in its prompt, at temperature 0; human is you, at the
 terminal. For pages a model behind a URL must be a vision model: it gets pictures of both pages (a local model gets the
 sources instead). A reply that is cut inside its thought, the human's or the agent's, is asked for again with eight
-times the room; if that is not enough a neutral sentence takes its place, and the record counts it.
+times the room. If that is not enough, a neutral sentence takes its place, and the record counts it.
 
 Best-of-N (--best-of-n, Fig. 3a of the paper): at each turn N actions are sampled and a step reward picks one: the
 critic's advantage A(o_t, a_t, c) (Eq. 3) with or without c, a value head, or an LLM judge in a knock-out of pairs.
@@ -28,10 +28,11 @@ OMP_NUM_THREADS=1, the same seeds give the same texts at any --concurrency and a
 on what else is in the batch: the plain engine repeats itself at the same settings, CUDA nearly. A server may ignore
 seeds.
 
-When something fails. What one request meets (prompt too long, content policy, an odd reply) ends its episode with
-finish "error: ..."; the others go on, and the exit code is 1. --retry-errors plays such episodes again. A server that is
-busy or gone is asked again, --retries times, then the run stops. So it does where no request is answered any more: a
-refused key, no credit, an unknown model. The same command, without --overwrite, continues after any stop.
+When something fails. An error of one request (prompt too long, content policy, an odd reply) ends its episode with
+finish "error: ..."; the others go on, and the exit code is 1. --retry-errors plays such episodes again. A server that
+is busy or gone is asked again, --retries times, then the run stops. The run also stops where no request is answered any
+more: a refused key, no credit, an unknown model, a rejected parameter. The same command, without --overwrite, continues
+after any stop.
 
 Reads   data/{domain}/{split}.jsonl (tasks), or with --candidates runs/{run}/{split}.scored.jsonl (trajectories),
         with --continue runs/{run}/{split}.candidates.jsonl
@@ -54,6 +55,7 @@ import base64
 import hashlib
 import importlib.util
 import json
+import logging
 import math
 import os
 import re
@@ -66,7 +68,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from itertools import takewhile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -75,27 +76,28 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from records import (
-    Output, agent_turns, die, fingerprint, first_line, merge_system, number, parse_response, read, sign_of_end,
-    atomic_write)
+    Output, agent_turns, atomic_write, die, fingerprint, first_line, merge_system, number, parse_response, read,
+    sign_of_end)
 
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")    # before torch comes: its idle threads sleep instead of spinning
-IN_FLIGHT, CANDIDATES_IN_FLIGHT = 512, 64    # episodes, and trajectories at --candidates, until vLLM on a CPU is full
-REFERENCE_QUOTE = 25    # characters of a line of the reference that, repeated in a reply, count as a leak, as these do:
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")    # before torch is imported: its idle threads sleep, not spin
+IN_FLIGHT = 512    # episodes, which keep vLLM on a CPU busy
+CANDIDATES_IN_FLIGHT = 64    # the same for trajectories with --candidates
+REFERENCE_QUOTE = 25    # a reply leaks if it repeats so long a line of the reference, or shows one of these signs:
 CODE_SIGNS = re.compile(
     r"```|\bdef \w+\(|\blambda\b[^.]*:|^\s*(import|from|return|for|if|while) .*[:=(]|==|</?\w+[^>]*>", re.M)
 COUNT, SIZE = number(int, least=1), number(int, least=0)    # argparse types
 NO_REPLY = "Sorry, I cannot say. Please go on."    # stands in for a reply that never came out of its thought
 NO_ACTION = "Sorry, I have lost my thread."         # the same for the agent
 MORE_ROOM = 8    # times --max-tokens, for a reply that was cut inside its thought
-COSTS = ("sampled_tokens", "simulator_calls", "simulator_tokens", "judge_tokens")    # of an episode
-# What goes wrong within an episode: its name in the record, and how it is told at the end.
+EPISODE_COSTS = ("sampled_tokens", "simulator_calls", "simulator_tokens", "judge_tokens")
+# Mishaps within an episode: the name in the record, and the words at the end of the run.
 COUNTED = {"cut": "actions cut at --max-tokens", "unfinished_actions": "actions lost in thought",
            "leaks": "replies with code", "unfinished_replies": "replies lost in thought",
            "undecided": "comparisons that the judge left to chance"}
 # What a candidates record does not take over from its trajectory; keys that we do not know are carried through.
 LEFT_BEHIND = {"dialogue_history", "system", "answer", "finish", "model", "simulator", "seed", "cost", "fingerprints",
-               "rejected_parameters", *COUNTED, "reward", "tests", "mode", "sandbox", "reward_released",
-               "tests_released", "cosine", "page", "encoder", "view", "choices", "rewarded"}
+               *COUNTED, "reward", "tests", "mode", "sandbox", "reward_released", "tests_released", "cosine", "page",
+               "encoder", "view", "choices", "rewarded"}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -106,7 +108,7 @@ LEFT_BEHIND = {"dialogue_history", "system", "answer", "finish", "model", "simul
 class Response:
     """One of the n texts that `await engine.generate(messages, n, seed, temperature, max_tokens)` gives."""
     text: str               # without the end-of-turn token
-    ids: list = None        # sampled token ids, with the end-of-turn token where the model emitted it; None from a server
+    ids: list = None        # sampled token ids, with the end-of-turn token if the model emitted it; None from a server
     tokens: int = 0         # how many were sampled
     prompt_tokens: int = 0
     cut: bool = False       # whether they were as many as there was room for
@@ -114,8 +116,14 @@ class Response:
 
     @property
     def unfinished(self):
-        """Whether it was cut before the thought came to its end, so that nobody may see it."""
-        return self.cut and "</think>" not in self.text and (self.thinks or "<think>" in self.text)
+        """Whether it was cut before the thought ended, so that nobody may see it."""
+        if not self.cut or "</think>" in self.text:
+            return False
+        return self.thinks or "<think>" in self.text
+
+    def sampled(self):
+        """What a record keeps of it, word for word."""
+        return {"output": self.text, "output_ids": self.ids} if self.ids else {"output": self.text}
 
 
 class Refused(Exception):
@@ -135,58 +143,71 @@ async def episode(args, agent, simulator, step_reward, task, sample, system, max
     """Play one dialogue to its end; returns its record.
 
     agent: an engine; simulator, step_reward: see SIMULATORS and STEP_REWARDS (without one the first action is played);
-    sample: number of this episode among those of the task; system: the agent's instructions. before: the dialogue that
-    is continued, if one is, with the agent's next Response as `action`; continues: what the record says of it.
-    max_turns: after so many turns of the agent the episode ends.
+    sample: number of this episode among those of the task; system: the agent's instructions; max_turns: after so many
+    turns of the agent the episode ends. before: the dialogue that is continued, if one is, with the agent's next
+    Response as `action`; continues: what the record says of it.
     """
     key, counts = (task["task_id"], sample), Counter()
     dialogue = list(before) or [{"role": "user", "content": task["problem_description"]}]
     try:
         for turn in range(len(agent_turns(dialogue)), max_turns):
-            prompt = messages_before(system, dialogue)
             if action is None:
+                prompt = messages_before(system, dialogue)
                 actions = await sample_actions(args, agent, prompt, args.best_of_n, (*key, turn), counts)
-                action = (await step_reward.best(task, prompt, actions, (*key, turn), counts) if step_reward
-                          else actions[0])
+                action = actions[0]
+                if step_reward:
+                    action = await step_reward.best(task, prompt, actions, (*key, turn), counts)
             content, answer = (NO_ACTION, None) if action.unfinished else parse_response(action.text)
-            dialogue.append({"role": "assistant", "content": content, "output": action.text}
-                            | ({"output_ids": action.ids} if action.ids else {}))
+            dialogue.append({"role": "assistant", "content": content} | action.sampled())
             if answer is not None or turn == max_turns - 1:
                 break
             counts["simulator_calls"] += 1
             reply, told = await simulator.reply(task, dialogue, key, counts)
-            dialogue.append({"role": "user", "content": reply} | ({} if told is None else {"told": told}))
+            dialogue.append({"role": "user", "content": reply})
+            if told is not None:
+                dialogue[-1]["told"] = told
             action = None
-        answer, finish = (content, "max_turns") if answer is None else (answer, "answered")
+        finish = "max_turns" if answer is None else "answered"
+        if answer is None:
+            answer = content
     except Refused as problem:
         answer, finish = None, f"error: {problem}"
-    return {"task_id": task["task_id"], "sample": sample, "domain": task["domain"], "task": task, "system": system,
-            "max_turns": max_turns, "dialogue_history": dialogue, "answer": answer, "finish": finish,
-            "cost": {name: counts[name] for name in COSTS},
-            **({"continues": continues} if continues else {}),
-            **{name: counts[name] for name in COUNTED if counts[name]}}
+    record = {"task_id": task["task_id"], "sample": sample, "domain": task["domain"], "task": task, "system": system,
+              "max_turns": max_turns, "dialogue_history": dialogue, "answer": answer, "finish": finish,
+              "cost": {name: counts[name] for name in EPISODE_COSTS}}
+    if continues:
+        record["continues"] = continues
+    return record | mishaps(counts)
+
+
+def mishaps(counts):
+    """Those of COUNTED that happened."""
+    return {name: counts[name] for name in COUNTED if counts[name]}
 
 
 async def sample_actions(args, agent, prompt, n, key, counts):
-    """n Responses of the agent to a prompt. What was cut inside its thought is asked for again, with more room.
+    """n Responses of the agent to a prompt. One that was cut inside its thought is asked for again, with more room.
 
     key: (task_id, sample, turn, ...), which seeds the request; counts: the episode's.
     """
     seed = derive_seed(args.seed, *key)
     actions = await agent.generate(prompt, n, seed, args.temperature, args.max_tokens)
     counts["sampled_tokens"] += sum(action.tokens for action in actions)
-    for i, action in enumerate(actions):
-        if action.unfinished:
+    for i in range(n):
+        if actions[i].unfinished:
             [actions[i]] = await agent.generate(prompt, 1, seed + i, args.temperature, MORE_ROOM * args.max_tokens)
             counts["sampled_tokens"] += actions[i].tokens
-        counts["unfinished_actions"] += actions[i].unfinished
-        counts["cut"] += actions[i].cut and not actions[i].unfinished
+        if actions[i].unfinished:
+            counts["unfinished_actions"] += 1
+        elif actions[i].cut:
+            counts["cut"] += 1
     return actions
 
 
 async def candidates(args, agent, trajectory, done):
     """--candidates actions at every agent turn of one trajectory that is not in `done`; returns a record a turn."""
     key, dialogue, records = (trajectory["task_id"], trajectory["sample"]), trajectory["dialogue_history"], []
+    carried = {name: value for name, value in trajectory.items() if name not in LEFT_BEHIND}
     for turn, index in enumerate(agent_turns(dialogue)):
         if (*key, turn) in done:
             continue
@@ -198,12 +219,10 @@ async def candidates(args, agent, trajectory, done):
                   file=sys.stderr)
             agent.counts["left_out"] += 1
             continue
-        records.append({name: value for name, value in trajectory.items() if name not in LEFT_BEHIND} | {
+        records.append(carried | {
             "turn": turn, "prompt": prompt, "cost": {"sampled_tokens": counts["sampled_tokens"]},
             "episode_cost": {"episodes": 1, **(trajectory.get("cost") or {})},
-            "candidates": [{"output": action.text} | ({"output_ids": action.ids} if action.ids else {})
-                           for action in actions if not action.unfinished],
-            **{name: counts[name] for name in COUNTED if counts[name]}})
+            "candidates": [action.sampled() for action in actions if not action.unfinished]} | mishaps(counts))
     return records
 
 
@@ -211,64 +230,67 @@ def continuations(record, count, max_turns, first):
     """What --continue plays from a turn's candidates: [(sample, keyword arguments of episode)].
 
     Candidates of the same text are played once, and so is one that ends the episode, whose reward is certain. `sample`
-    numbers the episodes of a task, from `first` on; `continues` says of which episode, turn and candidate each is the
-    rest.
+    numbers the episodes of a task, from `first` on; `continues` names the episode, turn and candidate that each
+    continues.
     """
-    texts, prompt, turn = [c["output"] for c in record["candidates"]], record["prompt"], record["turn"]
-    system, before = (prompt[0]["content"], prompt[1:]) if prompt[0]["role"] == "system" else ("", prompt)
-    found = []
-    for text in dict.fromkeys(texts):
-        index = texts.index(text)
-        last = parse_response(text)[1] is not None or turn == max_turns - 1
-        action = Response(text, record["candidates"][index].get("output_ids"))
-        given = {"system": system, "before": before, "action": action, "continues": [record["sample"], turn, index],
-                 "max_turns": max_turns}
-        found += [(first + len(found) + k, given) for k in range(1 if last else count)]
+    system, before, turn = "", record["prompt"], record["turn"]
+    if before[0]["role"] == "system":
+        system, before = before[0]["content"], before[1:]
+    found, seen = [], set()
+    for index, candidate in enumerate(record["candidates"]):
+        text = candidate["output"]
+        if text in seen:
+            continue
+        seen.add(text)
+        given = {"system": system, "before": before, "action": Response(text, candidate.get("output_ids")),
+                 "continues": [record["sample"], turn, index], "max_turns": max_turns}
+        ends = parse_response(text)[1] is not None or turn == max_turns - 1
+        for _ in range(1 if ends else count):
+            found.append((first + len(found), given))
     return found
 
 
-async def play_all(todo, play, made_by, rejected, output, concurrency, person):
+async def play_all(todo, play, made_by, output, concurrency, person):
     """Play everything in todo, each at its own pace, and write the records as they come; returns totals.
 
-    play: an item -> its records; made_by: what each record says of its models; rejected: {role: the parameters that its
-    server rejected so far}, which records name too; person: whether you play the human.
+    play: an item -> its records; made_by: what each record says of its models; person: whether you play the human.
     However it ends, a line says what was done.
     """
     from tqdm import tqdm
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL)    # it would print the traceback of an exit (a full disk)
     bar = tqdm(total=len(todo), unit="episode" if "seed" in made_by else "trajectory", disable=person, smoothing=0.05,
                mininterval=0.5 if sys.stderr.isatty() else 30)    # a log file gets a line now and then
-    began, items, finishes = time.monotonic(), iter(todo), Counter()
+    began, items, finishes, errors = time.monotonic(), iter(todo), Counter(), Counter()
     totals = Counter(records=0, **dict.fromkeys(COUNTED, 0))
 
     async def worker():
         for item in items:    # the workers share the iterator
             for record in await play(item):
-                without = {role: names for role, names in rejected.items() if names}
-                output.write(record | made_by | ({"rejected_parameters": without} if without else {}))
+                output.write(record | made_by)
                 totals.update({"records": 1, **record["cost"], **{name: record.get(name, 0) for name in COUNTED}})
-                finishes.update([record["finish"]] if "finish" in record else [])
+                if "finish" in record:
+                    finish, _, error = record["finish"].partition(": ")
+                    finishes[finish] += 1
+                    if error:
+                        errors[error] += 1
                 if person:
                     print("\n" + as_text(record["dialogue_history"][-2:]) + f"\n\nThe end: {record['finish']}")
-            totals["seconds"] = time.monotonic() - began
-            totals["tokens_per_second"] = totals["sampled_tokens"] / totals["seconds"]
-            bar.set_postfix_str(f"{totals['tokens_per_second']:.0f} tokens/s", refresh=False)
             bar.update()
 
-    # An exit (the disk is full) has said why; asyncio would print its traceback too.
-    asyncio.get_running_loop().set_exception_handler(lambda loop, context: isinstance(
-        context.get("exception"), SystemExit) or loop.default_exception_handler(context))
     try:
         await asyncio.gather(*(worker() for _ in range(min(concurrency, len(todo)))))
     finally:
         bar.close()
-        kinds = Counter(finish.split(":")[0] for finish in finishes.elements())
-        notes = {**kinds, **{words: totals[name] for name, words in COUNTED.items()}}
-        print(f"{output.path}: {totals['records']} records in {totals['seconds']:.1f} s, "
-              f"{totals['tokens_per_second']:.0f} tokens/s" + "".join(
-                  f", {count} {what}" for what, count in notes.items() if count))
-        for why in [finish for finish, _ in finishes.most_common() if finish.startswith("error")][:3]:
-            print(f"  {finishes[why]} x {first_line(why)}")
-    return {**totals, "finish": kinds}
+        totals["seconds"] = time.monotonic() - began
+        totals["tokens_per_second"] = totals["sampled_tokens"] / totals["seconds"]
+        said = [f"{totals['records']} records in {totals['seconds']:.1f} s"]
+        said.append(f"{totals['tokens_per_second']:.0f} tokens/s")
+        said += [f"{count} {finish}" for finish, count in finishes.items()]
+        said += [f"{totals[name]} {words}" for name, words in COUNTED.items() if totals[name]]
+        print(f"{output.path}: " + ", ".join(said))
+        for error, count in errors.most_common(3):
+            print(f"  {count} x error: {first_line(error)}")
+    return {**totals, "finish": finishes}
 
 
 def cost_of_all(output):
@@ -281,8 +303,8 @@ def cost_of_all(output):
 
 def messages_before(system, dialogue):
     """What the agent is shown: its instructions and the dialogue so far, without our own keys."""
-    return ([{"role": "system", "content": system}] if system else []) + [
-        {"role": message["role"], "content": message["content"]} for message in dialogue]
+    messages = [{"role": message["role"], "content": message["content"]} for message in dialogue]
+    return [{"role": "system", "content": system}, *messages] if system else messages
 
 
 def derive_seed(*key):
@@ -322,9 +344,9 @@ async def pages_human(task, text, screen):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Simulators: `await reply(task, dialogue, key, counts)` gives the human's next text and the names of the details that it
-# tells (None: not known). key: (task_id, sample); counts: a Counter of the episode's COUNTED and COSTS (a call a reply
-# is counted already)
+# Simulators: `await reply(task, dialogue, key, counts)` gives the human's next text and the names of the details that
+# it tells (None: not known). key: (task_id, sample); counts: a Counter of the episode's COUNTED and EPISODE_COSTS, in
+# which one call is counted already
 
 
 class Scripted:
@@ -341,23 +363,23 @@ class Scripted:
 def scripted_reply(task, text):
     """The scripted human of the backend: (its reply to an agent's text, the hidden details that the reply tells).
 
-    A composed task says in `facts` what is hidden and in `replies` what else may be asked about. What a question means
-    is found by `Listener`. Of a user's own task, which has `facts` alone, by the questions and keywords of each fact.
+    A composed task says in `facts` what is hidden and in `replies` what else may be asked about; `Listener` finds out
+    what a question means. A user's own task has `facts` alone, which are found by their questions and keywords.
     """
-    if "replies" not in task:
-        facts = facts_by_keywords(task["facts"], text)[:2]
-        reply = " ".join(fact["reply"] for fact in facts) or "I do not know."
-    else:
+    if "replies" in task:
         hidden = {fact["detail"]: fact for fact in task["facts"]}
+        topics = listener().topics(task, text)[:2]
+        facts = [hidden[topic] for topic in topics if topic in hidden]
         replies = {detail: fact["reply"] for detail, fact in hidden.items()} | task["replies"]
         replies["choose"] = "You may choose."
-        topics = listener().topics(task, text)[:2]
         reply = " ".join(replies[topic] for topic in topics) or "What do you mean?"
-        facts = [hidden[topic] for topic in topics if topic in hidden]
-    told = {fact.get("detail"): None for fact in facts}
+    else:
+        facts = facts_by_keywords(task["facts"], text)[:2]
+        reply = " ".join(fact["reply"] for fact in facts) or "I do not know."
+    told = [fact.get("detail") for fact in facts]
     for fact in facts:
-        told |= dict.fromkeys(fact.get("implies", []))    # the height of a cap tells that there is one
-    return reply, [detail for detail in told if detail]
+        told += fact.get("implies", [])    # the height of a cap tells that there is one
+    return reply, [detail for detail in dict.fromkeys(told) if detail]
 
 
 def facts_by_keywords(facts, text):
@@ -367,14 +389,19 @@ def facts_by_keywords(facts, text):
     has keywords of its own there.
     """
     text = text.lower()
-    quoted = [fact for fact in facts
-              if any(question.lower() in text for question in [fact["question"], *fact.get("questions", [])])]
-    if quoted:
+    quoted, asked = [], []    # facts; (fact, its keywords in the text)
+    for fact in facts:
+        questions = [fact["question"], *fact.get("questions", [])]
+        if any(question.lower() in text for question in questions):
+            quoted.append(fact)
+        words = {word for word in fact["keywords"] if re.search(rf"(?<!\w){re.escape(word.lower())}(?!\w)", text)}
+        if words:
+            asked.append((fact, words))
+    if quoted or not asked:
         return quoted
-    hits = [{word for word in fact["keywords"] if re.search(rf"(?<!\w){re.escape(word.lower())}(?!\w)", text)}
-            for fact in facts]
-    order = sorted(range(len(facts)), key=lambda i: -len(hits[i]))
-    return [facts[i] for i in order if hits[i] and (i == order[0] or hits[i] - hits[order[0]])]
+    asked.sort(key=lambda pair: -len(pair[1]))
+    best, most = asked[0]
+    return [best] + [fact for fact, words in asked[1:] if words - most]
 
 
 class Listener:
@@ -382,38 +409,53 @@ class Listener:
 
     Kernel ridge regression: a question is a vector of its words, pairs of words and parts of words, weighted by how
     rare they are. Each topic's score is linear in it. Hidden details of the task are likelier than stated ones, and
-    those likelier than details that the function does not have. A guess below SURE is no understanding.
+    those likelier than details that the function does not have. A guess below SURE counts as not understood.
     """
     RIDGE, SHARPNESS, SURE = 0.2, 10, 0.55
     PRIOR = {"hidden": 0, "choose": -1, "none": -1, "stated": -1.5, "absent": -3}    # in logits
 
     def __init__(self, path):
-        lines = [line.split("\t") for line in path.read_text().splitlines()]
-        self.same = {stem(word): topic for topic, words in lines if topic.startswith("=") for word in words.split()}
-        examples = [(topic, text) for topic, text in lines if not topic.startswith("=")]
-        self.known = {" ".join(words_of(text)): topic for topic, text in reversed(examples)}    # the first one counts
+        self.same = {}     # stem of a word -> the sign of all words that mean the same, such as "=limit"
+        self.known = {}    # words of an example -> its topic
+        examples = []      # (topic, question)
+        for line in path.read_text().splitlines():
+            topic, text = line.split("\t")
+            if topic.startswith("="):
+                for word in text.split():
+                    self.same[stem(word)] = topic
+            else:
+                examples.append((topic, text))
+                self.known.setdefault(" ".join(words_of(text)), topic)
         self.names = sorted({topic for topic, _ in examples})
         found = [self.features(text) for _, text in examples]
-        count = Counter(feature for features in found for feature in features)
+        count = Counter()
+        for features in found:
+            count.update(features.keys())
         self.rarity = {feature: math.log(1 + len(found) / n) for feature, n in count.items()}
         self.column = {feature: i for i, feature in enumerate(self.rarity)}
-        x = np.stack([self.vector(features) for features in found])
-        y = np.array([[topic == name for name in self.names] for topic, _ in examples], float)
-        self.weights = x.T @ np.linalg.solve(x @ x.T + self.RIDGE * np.eye(len(x)), y)
+        x = np.stack([self.vector(features) for features in found])    # (examples, features)
+        y = np.array([[topic == name for name in self.names] for topic, _ in examples], float)    # (examples, topics)
+        self.weights = x.T @ np.linalg.solve(x @ x.T + self.RIDGE * np.eye(len(x)), y)    # (features, topics)
 
     def features(self, text):
         """{feature: its weight} of a text: words or what they stand for, pairs of them, and parts of four letters."""
         words = words_of(text)
         stems = [self.same.get(stem(word), stem(word)) for word in words]
-        found = dict.fromkeys([*map(stem, words), *stems], 1.0)
+        found = {}
+        for word in words:
+            found[stem(word)] = 1.0
+        for word in stems:
+            found[word] = 1.0
         for pair in zip(["^", *stems], [*stems, "$"]):
             found[pair] = 0.6
         for word in words:
+            spaced = f" {word} "
             for i in range(len(word) - 1):
-                found[f"{' ' + word + ' '}"[i:i + 4], "part"] = 0.3
+                found[spaced[i:i + 4], "part"] = 0.3
         return found
 
     def vector(self, features):
+        """Their weights times their rarity, as a vector of length 1."""
         vector = np.zeros(len(self.column))
         for feature, weight in features.items():
             if feature in self.column:
@@ -422,15 +464,17 @@ class Listener:
 
     def topic(self, task, question):
         """The detail of a task that a question is about, or "choose"; None if that is not clear."""
-        if known := self.known.get(" ".join(words_of(question))):
+        known = self.known.get(" ".join(words_of(question)))
+        if known:
             return known
-        hidden = {fact["detail"] for fact in task["facts"]}
-        logits = self.vector(self.features(question)) @ self.weights * self.SHARPNESS
-        for i, name in enumerate(self.names):
-            logits[i] += self.PRIOR[name if name in self.PRIOR else "hidden" if name in hidden
-                                    else "stated" if name in task["details"] else "absent"]
+        kinds = dict.fromkeys(self.names, "absent")
+        kinds |= dict.fromkeys(task["details"], "stated")
+        kinds |= dict.fromkeys([fact["detail"] for fact in task["facts"]], "hidden")
+        kinds |= {"choose": "choose", "none": "none"}
+        prior = [self.PRIOR[kinds[name]] for name in self.names]
+        logits = self.vector(self.features(question)) @ self.weights * self.SHARPNESS + prior
         likely = np.exp(logits - logits.max())
-        best = int(likely.argmax())
+        best = likely.argmax()
         return self.names[best] if likely[best] >= self.SURE * likely.sum() else None
 
     def topics(self, task, text):
@@ -448,8 +492,9 @@ def listener():
 def with_slots(task, question):
     """A question with what the request names (keys, words, numbers) replaced by the names of the details: {limit}."""
     hidden = {fact["detail"] for fact in task["facts"]}
-    request = set(re.findall(r'"(\w+)"|\b(\d+)\b', task["problem_description"]))
-    named = {first or second for first, second in request}
+    named = set()
+    for word, digits in re.findall(r'"(\w+)"|\b(\d+)\b', task["problem_description"]):
+        named.add(word or digits)
     for detail, value in task["details"].items():
         if detail not in hidden and str(value) in named:
             question = re.sub(rf'"?\b{value}\b"?', "{" + detail + "}", question)
@@ -458,8 +503,9 @@ def with_slots(task, question):
 
 
 def words_of(text):
-    """The words of a text in small letters; a number is "0", {limit} is "limit_"."""
-    text = re.sub(r'"?\{(\w+)\}"?', r"\1_", text.lower()).replace("what's", "what is").replace("n't", " not")
+    """The words of a text in small letters; a number is "zero", {limit} is "limit_"."""
+    text = re.sub(r'"?\{(\w+)\}"?', r"\1_", text.lower())
+    text = text.replace("what's", "what is").replace("n't", " not")
     return re.findall(r"[a-z_]+", re.sub(r"\d+", " zero ", text))
 
 
@@ -494,13 +540,16 @@ class ModelHuman:
             content = [{"type": "text", "text": VISION_PROMPT.format(request=task["problem_description"])}]
             for title, png in (("The assistant's page:", mine), ("The page that you have in mind:", reference)):
                 data = "data:image/png;base64," + base64.b64encode(png).decode()
-                content += [{"type": "text", "text": title}, {"type": "image_url", "image_url": {"url": data}}]
-        text, asked, tokens = await ask(
-            self.engine, content, derive_seed(self.args.seed, *key, "simulator", len(dialogue)),
-            self.args.simulator_temperature, self.args.simulator_max_tokens)
+                content.append({"type": "text", "text": title})
+                content.append({"type": "image_url", "image_url": {"url": data}})
+        seed = derive_seed(self.args.seed, *key, "simulator", len(dialogue))
+        text, asked, tokens = await ask(self.engine, content, seed, self.args.simulator_temperature,
+                                        self.args.simulator_max_tokens)
         reply = (text or NO_REPLY)[:self.environment.reply_limit]
-        counts.update({"simulator_calls": asked - 1, "simulator_tokens": tokens, "unfinished_replies": text is None,
-                       "leaks": leaks_code(reply, task["ground_truth"])})
+        counts["simulator_calls"] += asked - 1
+        counts["simulator_tokens"] += tokens
+        counts["unfinished_replies"] += text is None
+        counts["leaks"] += leaks_code(reply, task["ground_truth"])
         return reply, None
 
 
@@ -530,28 +579,18 @@ def as_text(dialogue):
 def leaks_code(reply, reference):
     """Whether a simulator's reply contains code, or a line of the reference."""
     lines = [line.strip() for line in reference.splitlines()]
-    return bool(CODE_SIGNS.search(reply)) or any(len(line) >= REFERENCE_QUOTE and line in reply for line in lines)
+    quoted = any(len(line) >= REFERENCE_QUOTE and line in reply for line in lines)
+    return quoted or bool(CODE_SIGNS.search(reply))
 
 
 class Person:
-    """You, at the terminal. Of pages you get two PNG files to open, the agent's and the one that you have in mind."""
+    """You, at the terminal."""
 
     def __init__(self, args, resources):
-        self.screen, self.folder = resources.screen(), args.out.parent / "talk"
         print("You are the human. /show prints the hidden reference, which the assistant cannot see; Ctrl-D stops.")
-        if self.screen:
-            print(f"Look at {self.folder}/page.png, the assistant's, and {self.folder}/reference.png.")
 
     async def reply(self, task, dialogue, key, counts):
-        said = dialogue[-1]["content"]
-        if self.screen:
-            from render import extract_page
-            self.folder.mkdir(parents=True, exist_ok=True)
-            for name, page in (("page", extract_page(said)), ("reference", task["ground_truth"])):
-                if page:
-                    (self.folder / f"{name}.png").write_bytes(await self.screen.png(page))
-                    said = said.replace(page, f"({name}.png)")
-        print("\n" + as_text([dialogue[-2], {"role": "assistant", "content": said}]))
+        print("\n" + as_text(dialogue[-2:]))
         while True:
             try:
                 line = input("you> ").strip()
@@ -598,15 +637,17 @@ class CriticReward:
 
     def __init__(self, args, resources):
         from train_critic import Critic, response_of
+        self.response_of = response_of
         self.critic = Critic(args.critic, resident=True, without_c=args.step_reward == "critic-without-c")
-        self.response_of, note = response_of, self.critic.note
         self.pool = ThreadPoolExecutor(1)    # one thread, for the models and for what torch.compile keeps in it
         resources.fingerprints["critic"] = fingerprint(args.critic)
-        kind = "pictures" if note.get("pictures") else "value" if note["head"] in ("value", "q") else note["context"]
-        if kind not in {"critic": ["with-c"], "value": ["value"]}.get(args.step_reward, ["with-c", "without-c"]):
+        note = self.critic.note
+        kind = "value" if note["head"] in ("value", "q") else note["context"]
+        if note.get("pictures"):
+            kind = "pictures"
+        wanted = {"critic": ["with-c"], "critic-without-c": ["with-c", "without-c"], "value": ["value"]}
+        if kind not in wanted[args.step_reward]:
             die(f"{args.critic}: --step-reward {args.step_reward} needs another critic; this one is for {kind!r}")
-        # Loaded now: a GPU that is too small for it shows before the first episode.
-        self.pool.submit(self.critic.advantages, [([{"role": "user", "content": "?"}], "!", "?")]).result()
 
     async def best(self, task, prompt, actions, key, counts):
         turns = [(prompt, self.response_of(action.text, action.ids), task["ground_truth"]) for action in actions]
@@ -622,26 +663,34 @@ class JudgeReward:
 
     async def best(self, task, prompt, actions, key, counts):
         dialogue = as_text([message for message in prompt if message["role"] != "system"])
-        contents, left = [parse_response(action.text)[0] for action in actions], list(range(len(actions)))
-
-        async def better(i, j):
-            """The winner of two; which of them stands first is drawn, since judges prefer a place."""
-            seed = derive_seed(self.seed, *key, "judge", i, j)
-            first, second = (i, j) if seed % 2 else (j, i)
-            question = JUDGE_PROMPT.format(reference=task["ground_truth"], dialogue=dialogue, a=contents[first],
-                                           b=contents[second])
-            text, _, tokens = await ask(self.engine, question, seed, 0.0, 64)
-            counts["judge_tokens"] += tokens
-            # "A.", "A, because B ...", "[A]", "A is better than B"; else the only letter that it names, if it is one
-            begins = re.match(r"\W*([AB])(?: is\b|[^\w\s]|\s*$)", text or "")
-            said = {begins[1]} if begins else set(re.findall(r"\b[AB]\b", text or ""))
-            counts["undecided"] += len(said) != 1
-            return second if said == {"B"} else first
-
+        contents = [parse_response(action.text)[0] for action in actions]
+        left = list(range(len(actions)))
         while len(left) > 1:
-            winners = await asyncio.gather(*(better(i, j) for i, j in zip(left[::2], left[1::2])))
-            left = winners + left[len(left) // 2 * 2:]
+            matches = [self.better(i, j, contents, task["ground_truth"], dialogue, key, counts)
+                       for i, j in zip(left[::2], left[1::2])]
+            left = await asyncio.gather(*matches) + left[2 * len(matches):]
         return actions[left[0]]
+
+    async def better(self, i, j, contents, reference, dialogue, key, counts):
+        """The better of two. Which of them stands first is drawn, since judges prefer a place."""
+        seed = derive_seed(self.seed, *key, "judge", i, j)
+        first, second = (i, j) if seed % 2 else (j, i)
+        question = JUDGE_PROMPT.format(reference=reference, dialogue=dialogue, a=contents[first], b=contents[second])
+        text, _, tokens = await ask(self.engine, question, seed, 0.0, 64)
+        counts["judge_tokens"] += tokens
+        choice = verdict(text or "")
+        if choice is None:
+            counts["undecided"] += 1
+        return second if choice == "B" else first
+
+
+def verdict(text):
+    """A or B: what a judge's text begins with ("A.", "[A]", "A, because B ..."), else the one letter that it names."""
+    begins = re.match(r"\W*([AB])(?: is\b|[^\w\s]|\s*$)", text)
+    if begins:
+        return begins[1]
+    named = set(re.findall(r"\b[AB]\b", text))
+    return named.pop() if len(named) == 1 else None
 
 
 STEP_REWARDS = {"critic": CriticReward, "critic-without-c": CriticReward, "value": CriticReward, "judge": JudgeReward}
@@ -748,7 +797,7 @@ ENVIRONMENTS = {
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Engines: `await generate(messages, n, seed, temperature, max_tokens)` gives n Responses, or raises Refused or Stop;
-# counts: a Counter of what the run is to report; close() ends it; a server's identity is what model answers there
+# counts: a Counter of what the run is to report; close() ends it; a server's `name` is the model that answers there
 
 
 class LocalEngine:
@@ -762,12 +811,15 @@ class LocalEngine:
     def __init__(self, path, name, role, args, concurrency):
         import torch
         from train_critic import context_of, load_tokenizer
-        self.tokenizer, cuda = load_tokenizer(path), torch.cuda.is_available()
-        self.dtype = args.dtype if args.dtype != "auto" else "bfloat16" if cuda else "float32"
+        self.tokenizer = load_tokenizer(path)
+        cuda = torch.cuda.is_available()
+        self.dtype = args.dtype
+        if args.dtype == "auto":
+            self.dtype = "bfloat16" if cuda else "float32"
         own = context_of(path) or 8192
         self.context = min(own, args.max_model_len or (own if cuda else 8192))
-        self.waiting, self.running, self.asked, self.counts = [], {}, 0, Counter()
-        self.driver, self.closed = None, False
+        self.asked, self.waiting, self.futures = 0, [], {}
+        self.counts, self.driver, self.closed = Counter(), None, False
         try:
             self.load(path, args, cuda)
         except Exception as error:    # of many kinds: a damaged model.safetensors is a SafetensorError
@@ -781,37 +833,37 @@ class LocalEngine:
             raise Refused(f"prompt of {len(prompt)} tokens does not fit the context of {self.context} tokens")
         self.asked += 1
         self.counts["prompt_tokens"] += len(prompt)
-        request = SimpleNamespace(name=str(self.asked), prompt=prompt, room=room, n=n, seed=seed,
-                                  temperature=temperature, future=asyncio.get_running_loop().create_future())
+        samples = await self.answer(SimpleNamespace(
+            name=str(self.asked), prompt=prompt, room=room, n=n, seed=seed, temperature=temperature))
         thinks = self.tokenizer.decode(prompt[-8:]).rstrip().endswith("<think>")    # the template opened the thought
         return [Response(self.tokenizer.decode(ids, skip_special_tokens=True), ids, len(ids), len(prompt), cut, thinks)
-                for ids, cut in await self.answer(request)]
+                for ids, cut in samples]
 
     async def answer(self, request):
         self.waiting.append(request)
+        self.futures[request.name] = future = asyncio.get_running_loop().create_future()
         if self.driver is None or self.driver.done():
             self.driver = asyncio.create_task(self.drive())
-        return await request.future
+        return await future
 
     async def drive(self):
         """Sample while there is work."""
-        while self.waiting or self.running:
+        while self.futures:
             await asyncio.sleep(0)    # whoever was just answered asks again
-            size = self.next_size()
-            requests, self.waiting = self.waiting[:size], self.waiting[size:]
-            self.running.update({request.name: request for request in requests})
+            requests = self.next_batch()
             try:
                 finished = await asyncio.get_running_loop().run_in_executor(self.pool, self.sample, requests)
             except Exception as error:
-                for request in [*self.running.values(), *self.waiting]:
-                    request.future.set_exception(Stop(f"{self.library} failed: {first_line(error)}"))
+                for future in self.futures.values():
+                    future.set_exception(Stop(f"{self.library} failed: {first_line(error)}"))
                 return
             for name, samples in finished:
-                self.running.pop(name).future.set_result(samples)
+                self.futures.pop(name).set_result(samples)
 
-    def next_size(self):
-        """How many of the waiting requests go next: all."""
-        return len(self.waiting)
+    def next_batch(self):
+        """Take the waiting requests that are sampled next: all of them."""
+        requests, self.waiting = self.waiting, []
+        return requests
 
     def close(self):
         self.closed = True
@@ -825,30 +877,32 @@ class VLLMEngine(LocalEngine):
     def load(self, path, args, cuda):
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
         os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+        settings = {}
         if not cuda:
             os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")    # GiB
             os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+            # On a CPU a prompt must not be cut into chunks: after a chunk vLLM rewinds the seeded generator of the
+            # request, which a CPU generator cannot do (RuntimeError: CPU Generator does not use offset).
+            settings = {"enforce_eager": True, "enable_chunked_prefill": False,
+                        "max_num_batched_tokens": max(16384, self.context)}
         self.in_process = os.environ.get("VLLM_ENABLE_V1_MULTIPROCESSING") == "0"
         from vllm import AsyncEngineArgs, AsyncLLMEngine, LLMEngine, SamplingParams
         from vllm.sampling_params import RequestOutputKind
-        self.params = lambda **own: SamplingParams(output_kind=RequestOutputKind.FINAL_ONLY, **own)
-        # On a CPU a prompt must not be cut into chunks: after a chunk vLLM rewinds the seeded generator of the
-        # request, which a CPU generator cannot do (RuntimeError: CPU Generator does not use offset).
-        cpu = {} if cuda else {"enforce_eager": True, "enable_chunked_prefill": False,
-                               "max_num_batched_tokens": max(16384, self.context)}
+        self.params = partial(SamplingParams, output_kind=RequestOutputKind.FINAL_ONLY)
         self.engine = (LLMEngine if self.in_process else AsyncLLMEngine).from_engine_args(AsyncEngineArgs(
             model=str(path), dtype=self.dtype, max_model_len=self.context, max_num_seqs=IN_FLIGHT,
             enable_prefix_caching=True, gpu_memory_utilization=args.gpu_memory_utilization,
             tensor_parallel_size=args.tensor_parallel_size, data_parallel_size=args.data_parallel_size,
-            disable_log_stats=True, **cpu))
+            disable_log_stats=True, **settings))
 
     async def answer(self, request):
-        request.asked = {"prompt_token_ids": request.prompt}, self.params(
-            n=request.n, seed=request.seed, temperature=request.temperature, max_tokens=request.room)
+        request.prompt = {"prompt_token_ids": request.prompt}
+        request.params = self.params(n=request.n, seed=request.seed, temperature=request.temperature,
+                                     max_tokens=request.room)
         if self.in_process:
             return await super().answer(request)
         try:
-            async for result in self.engine.generate(*request.asked, request.name):
+            async for result in self.engine.generate(request.prompt, request.params, request.name):
                 pass
         except Exception as error:
             raise Stop(f"vLLM failed: {first_line(error)}") from error
@@ -856,13 +910,13 @@ class VLLMEngine(LocalEngine):
 
     def sample(self, requests):
         for request in requests:
-            self.engine.add_request(request.name, *request.asked)
+            self.engine.add_request(request.name, request.prompt, request.params)
         return [(result.request_id, self.samples(result)) for result in self.engine.step() if result.finished]
 
     def samples(self, result):
         self.counts["cached_tokens"] += result.num_cached_tokens or 0
-        return [(list(out.token_ids), out.finish_reason == "length")
-                for out in sorted(result.outputs, key=lambda out: out.index)]
+        outputs = sorted(result.outputs, key=lambda output: output.index)
+        return [(list(output.token_ids), output.finish_reason == "length") for output in outputs]
 
     def close(self):
         super().close()
@@ -882,168 +936,113 @@ class TransformersEngine(LocalEngine):
         from transformers.utils import logging
         logging.disable_progress_bar()
         self.model = AutoModelForCausalLM.from_pretrained(path, dtype=self.dtype).to("cuda" if cuda else "cpu")
-        end = self.model.generation_config.eos_token_id
-        self.ends = list({self.tokenizer.eos_token_id, *(end if isinstance(end, list) else [end])} - {None})
+        ends = self.model.generation_config.eos_token_id
+        if not isinstance(ends, list):
+            ends = [ends]
+        self.ends = [token for token in {self.tokenizer.eos_token_id, *ends} if token is not None]
 
-    def next_size(self):
-        """How many go next: those at the front that want the same, as far as the rows of a batch reach."""
-        def wanted(request):
-            return request.n, request.temperature
-
-        alike = takewhile(lambda request: wanted(request) == wanted(self.waiting[0]), self.waiting)
-        return min(len(list(alike)), max(1, self.most_rows // self.waiting[0].n))
+    def next_batch(self):
+        """Take the first request and others that want as many texts at its temperature, most_rows texts in all."""
+        first = self.waiting[0]
+        alike = [one for one in self.waiting if (one.n, one.temperature) == (first.n, first.temperature)]
+        batch = alike[:max(1, self.most_rows // first.n)]
+        self.waiting = [one for one in self.waiting if one not in batch]
+        return batch
 
     def sample(self, requests):
         import torch
-        if not requests:
-            return []
-        first, rows = requests[0], [request for request in requests for _ in range(request.n)]
-        longest = max(len(row.prompt) for row in rows)
-        padding = [longest - len(row.prompt) for row in rows]
-        ids = torch.tensor([[0] * pad + row.prompt for pad, row in zip(padding, rows)])
-        seen = torch.tensor([[0] * pad + [1] * (longest - pad) for pad in padding])    # (R, T)
-        torch.manual_seed(first.seed)
-        draw = {"do_sample": True, "temperature": first.temperature} if first.temperature else {"do_sample": False}
+        from torch.nn.utils.rnn import pad_sequence
+        rows = [request for request in requests for _ in range(request.n)]
+        prompts = [torch.tensor(row.prompt) for row in rows]
+        ids = pad_sequence(prompts, batch_first=True, padding_value=-1, padding_side="left")    # (R, T)
+        ids = ids.to(self.model.device)
+        temperature = rows[0].temperature
+        torch.manual_seed(rows[0].seed)
         out = self.model.generate(
-            input_ids=ids.to(self.model.device), attention_mask=seen.to(self.model.device), **draw, top_k=0, top_p=1.0,
-            repetition_penalty=1.0, max_new_tokens=max(row.room for row in rows), eos_token_id=self.ends,
-            pad_token_id=self.ends[0], stopping_criteria=[lambda ids, scores: torch.full((len(ids),), self.closed)])
-        samples = []
-        for row, request in zip(out[:, longest:].tolist(), rows):    # padded with ends
-            ended = [i for i, token in enumerate(row[:request.room]) if token in self.ends]
-            length = ended[0] + 1 if ended else min(len(row), request.room)
-            samples.append((row[:length], not ended))
-        return [(request.name, samples[i * first.n:(i + 1) * first.n]) for i, request in enumerate(requests)]
+            input_ids=ids.clamp(min=0), attention_mask=(ids >= 0).long(), do_sample=temperature > 0,
+            temperature=temperature or 1.0, top_k=0, top_p=1.0, repetition_penalty=1.0,
+            max_new_tokens=max(row.room for row in rows), eos_token_id=self.ends, pad_token_id=self.ends[0],
+            stopping_criteria=[lambda ids, scores: torch.full((len(ids),), self.closed)])    # (R, T + new)
+        samples = {request.name: [] for request in requests}
+        for row, tokens in zip(rows, out[:, ids.shape[1]:].tolist()):
+            tokens = tokens[:row.room]
+            ends = [i for i, token in enumerate(tokens) if token in self.ends]
+            if ends:    # what follows the first one is padding
+                tokens = tokens[:ends[0] + 1]
+            samples[row.name].append((tokens, not ends))
+        return samples.items()
 
 
 class ServerEngine:
     """An OpenAI-compatible server.
 
-    An error is this episode's or the account's. What one request meets (a refusal, a moderation, a reply that is none)
-    is Refused: its episode ends, the others go on. What every request would meet (no such model, a wrong key, no
-    credit, no server) is Stop. ALIKE different requests in a row with one and the same refusal are the account's too.
-    Whoever is busy is asked again, after as long as it says.
+    An error is this episode's (Refused: too long a prompt, a moderation, an odd reply) or the account's (Stop: a wrong
+    key, no credit, no such model, a rejected parameter, no server; or ALIKE refusals in the same words with no answer
+    between them). A busy server is asked again.
     """
     ALIKE = 8
-    OPTIONAL = {    # parameter that a server may reject -> a word that its refusal then has
-        "max_tokens": "max_completion_tokens", "temperature": "temperature", "top_p": "top_p", "system": "role",
-        "seed": "seed"}
 
     def __init__(self, url, name, role, args, concurrency):
         import openai
-        self.openai, self.url, self.name, self.retries = openai, url, name, args.retries
-        try:
-            urlsplit(url).port
-        except ValueError as error:
-            die(f"{url}: {error}")
-        own = f"{role.upper()}_API_KEY"
-        shared = role == "agent" or urlsplit(url)[:2] == urlsplit(args.model)[:2]    # the agent's go to its server only
-        names = [own, "AGENT_API_KEY", "OPENAI_API_KEY"] if shared else [own]
-        self.variable = next((name for name in names if os.environ.get(name)), f"{own}, which is not set")
-        settings = {"base_url": url, "api_key": os.environ.get(self.variable, "none"), "timeout": args.timeout}
-        self.client, self.places = openai.AsyncOpenAI(max_retries=0, **settings), asyncio.Semaphore(concurrency)
+        self.url, self.retries, self.counts, self.alike = url, args.retries, Counter(), Counter()
+        self.places, self.limit = asyncio.Semaphore(concurrency), "max_tokens"    # as most servers call it
         self.extra = getattr(args, "extra_body" if role == "agent" else f"{role}_extra_body", None) or {}
-        self.counts, self.rejected, self.alike = Counter(), [], Counter()
-        self.identity = name
-        if name is None:
-            try:
-                models = openai.OpenAI(max_retries=1, **settings).models.list().data
-                if len(models) > 1:
-                    flag = "--model-name" if role == "agent" else f"--{role}-name"
-                    die(f"{url} has several models: {', '.join(model.id for model in models[:12])}; choose one with {flag}")
-                self.name = models[0].id
-                root = getattr(models[0], "root", None)    # vLLM tells which model it serves under the name
-                self.identity = self.name if root in (None, self.name) else f"{self.name} ({root})"
-            except openai.APIStatusError as error:
-                die(self.explain(error))
-            except (openai.OpenAIError, LookupError, TypeError, AttributeError, ValueError) as error:
-                die(f"{url}: no list of models there ({first_line(error)}); check the URL, or name the model")
-        print(f"{role}: {self.identity} at {url}")
+        keys = [f"{role.upper()}_API_KEY"]
+        if role == "agent" or urlsplit(url)[:2] == urlsplit(args.model)[:2]:
+            keys += ["AGENT_API_KEY", "OPENAI_API_KEY"]    # which go to the agent's server only
+        self.key = next((key for key in keys if os.environ.get(key)), f"{keys[0]}, which is not set")
+        settings = {"base_url": url, "api_key": os.environ.get(self.key, "none"), "timeout": args.timeout}
+        self.client = openai.AsyncOpenAI(max_retries=0, **settings)
+        try:
+            names = [name] if name else [model.id for model in openai.OpenAI(**settings).models.list().data]
+        except Exception as error:
+            die(f"{url}: no list of models there ({refusal(error)[1]}); check the URL, or name the model")
+        if len(names) != 1:
+            die(f"{url} has several models: {', '.join(names)}; choose one with --model-name (or --{role}-name)")
+        self.name = names[0]
 
     async def generate(self, messages, n, seed, temperature, max_tokens):
         responses = []
         while len(responses) < n:    # some servers give one choice however many are asked for
-            count = 1 if "n" in self.rejected else n - len(responses)
             responses += await self.ask({
-                "model": self.name, "messages": messages, "n": count, "temperature": temperature, "top_p": 1,
-                "max_tokens": max_tokens, "seed": (seed + len(responses)) % (1 << 31), **self.extra})
+                "model": self.name, "messages": messages, "n": n if n > 1 and not responses else None,
+                "temperature": temperature, "top_p": 1, self.limit: max_tokens,
+                "seed": (seed + len(responses)) % (1 << 31), **self.extra})
         return responses[:n]
 
     async def ask(self, request):
-        """One request until it is answered, Refused or Stop."""
+        """The Responses to one request; raises Refused or Stop. A parameter that is None is not sent."""
         attempt = 0
         while True:
-            sent, wait = self.without_rejected(request), min(60, 0.5 * 2 ** attempt)
+            sent = {name: value for name, value in request.items() if value is not None}
             try:
                 async with self.places:    # chat.completions.create() takes twice the time: it checks every message
-                    responses = self.responses(await self.client.post("/chat/completions", body=sent, cast_to=object))
+                    answer = await self.client.post("/chat/completions", body=sent, cast_to=object)
+                responses = self.responses(answer)
                 self.alike.clear()
                 return responses
-            except self.openai.APIStatusError as error:
-                status, said = error.status_code, refusal(error)
-                if status in (401, 402, 404) or "insufficient_quota" in said or "billing" in said:
-                    raise Stop(self.explain(error), 2 if status in (401, 404) else 1) from error
-                problem, for_good = f"HTTP {status}: {said}", status not in (408, 409, 425, 429) and status < 500
-                if for_good and self.asks_otherwise(request, sent, said):
-                    continue
-                with suppress(TypeError, ValueError):
-                    wait = max(wait, float(error.response.headers.get("retry-after")))
-            except self.openai.APIConnectionError as error:
-                problem, for_good = None, False
-                if attempt == self.retries:
-                    raise Stop(self.explain(error)) from error
-            except Refused as error:
-                problem, for_good = str(error), True
-            except (ValueError, LookupError, TypeError, AttributeError) as error:
-                problem, for_good = f"no chat completion ({type(error).__name__}: {first_line(error)})", False
-            if for_good or attempt == self.retries:
-                raise self.refused(problem)
-            if wait > 60:
-                print(f"{self.url} asks to wait {wait:.0f} s ({problem})", file=sys.stderr)
-            await asyncio.sleep(wait)
-            attempt += 1
-
-    def refused(self, problem):
-        """Refused, or Stop where request after request meets the same problem and none is answered."""
-        self.alike[re.sub(r"\d+", "0", problem)] += 1
-        if max(self.alike.values()) >= self.ALIKE:
-            return Stop(f"{self.url}: {self.ALIKE} requests in a row met the same problem ({problem})")
-        return Refused(problem)
-
-    def without_rejected(self, request):
-        """The request without the parameters that the server rejected."""
-        sent = {name: value for name, value in request.items()
-                if name not in self.rejected and (name, value) != ("n", 1)}
-        if "max_tokens" in self.rejected:
-            sent["max_completion_tokens"] = request["max_tokens"]
-        if "system" in self.rejected:
-            sent["messages"] = merge_system(request["messages"])
-        return sent
-
-    def asks_otherwise(self, request, sent, said):
-        """Whether to ask again without a parameter that the server rejects: o1-mini has no system role, no temperature.
-
-        Many servers refuse n > 1, each in its own words: after any refusal of it one text is asked for at a time.
-        """
-        if self.without_rejected(request) != sent:    # another request has learnt something meanwhile
-            return True
-        named = [] if "context" in said.lower() else [
-            name for name, word in self.OPTIONAL.items()
-            if name not in self.rejected and name in said.lower() and word in said.lower()]
-        if not named and sent.get("n", 1) == 1:
-            return False
-        if not named:
-            request["n"] = 1
-        self.rejected.append((named or ["n"])[0])
-        print(f"{self.url}: the server rejects {self.rejected[-1]} ({said})", file=sys.stderr)
-        return True
+            except Exception as error:
+                status, said = refusal(error)
+                busy = (status >= 500 or status in (408, 409, 425, 429)) and "billing" not in said
+                if busy and attempt < self.retries:
+                    wait = min(60, 0.5 * 2 ** attempt)
+                    with suppress(AttributeError, LookupError, ValueError):
+                        wait = max(wait, float(error.response.headers["retry-after"]))
+                    await asyncio.sleep(wait)
+                    attempt += 1
+                elif "max_tokens" in sent and "max_completion_tokens" in said and "context" not in said:
+                    self.limit = "max_completion_tokens"
+                    request = request | {"max_tokens": None, self.limit: sent["max_tokens"]}
+                elif "n" in sent:    # servers refuse n > 1 each in their own words
+                    return await self.ask(request | {"n": None})
+                else:
+                    raise self.final(status, said) from error
 
     def responses(self, answer):
-        """The Responses of a chat completion. Raises Refused for the odd ones, and anything for what is none."""
-        if "error" in answer and not answer.get("choices"):
-            error = answer["error"]
-            raise Refused(first_line(error.get("message", error) if isinstance(error, dict) else error))
-        usage, texts = answer.get("usage") or {}, []
+        """The Responses of a chat completion. One that says no is Refused; rubbish raises anything else."""
+        if answer.get("error") and not answer.get("choices"):
+            raise Refused(first_line(answer["error"]["message"]))
+        usage, responses = answer.get("usage") or {}, []
         for choice in answer["choices"]:
             message, why = choice["message"], choice.get("finish_reason")
             text = message.get("content")
@@ -1051,36 +1050,44 @@ class ServerEngine:
                 text = "".join(part.get("text") or "" for part in text)
             if text is None and (message.get("refusal") or message.get("tool_calls")):
                 raise Refused(first_line(message.get("refusal") or "the model calls a tool instead of speaking"))
-            if text is None and why in ("length", "content_filter"):
-                text = ""
-            texts.append((text, why == "length"))
-        if not texts or not all(isinstance(text, str) for text, _ in texts):
-            raise TypeError("no content" if texts else "no choices")
-        tokens = usage.get("completion_tokens") or sum(len(text) // 4 for text, _ in texts)    # of all choices together
-        prompt = usage.get("prompt_tokens") or 0
-        self.counts.update({"prompt_tokens": prompt, "cached_tokens": (
-            usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0})
-        return [Response(text, None, tokens // len(texts) + (i < tokens % len(texts)), prompt, cut)
-                for i, (text, cut) in enumerate(texts)]
+            if text is None and why not in ("length", "content_filter"):    # a hidden thought may take all the room
+                raise TypeError("no content")
+            responses.append(Response(text or "", prompt_tokens=usage.get("prompt_tokens") or 0, cut=why == "length"))
+        if not responses:
+            raise TypeError("no choices")
+        responses[0].tokens = usage.get("completion_tokens") or 0    # of all of them together
+        self.counts["prompt_tokens"] += responses[0].prompt_tokens
+        return responses
 
-    def explain(self, error):
-        """What an error means that is no matter of one request."""
-        status = getattr(error, "status_code", None)
-        problem = f"HTTP {status}: {refusal(error)}" if status else first_line(error.__cause__ or error)
+    def final(self, status, said):
+        """This episode's error, or the account's."""
         if status == 401:
-            return f"{self.url} refused the key in the environment variable {self.variable} ({problem})"
+            return Stop(f"{self.url} refused the key in the environment variable {self.key} ({said})", 2)
         if status == 404:
-            return f"{self.url} has no model {self.name!r}, or is no OpenAI-compatible address ({problem})"
-        return f"{self.url} failed: {problem}"
+            return Stop(f"{self.url} has no model {self.name!r}, or is no OpenAI-compatible address ({said})", 2)
+        if status in (400, 422) and re.search(r"temperature|top_p|\bseed\b", said):
+            return Stop(f"{self.url} rejects a parameter ({said}); null in --extra-body leaves it out", 2)
+        if status in (402, 599) or "billing" in said:
+            return Stop(f"{self.url} failed: {said}")
+        self.alike[re.sub(r"\d+", "0", said)] += 1
+        if max(self.alike.values()) >= self.ALIKE:
+            return Stop(f"{self.url}: {self.ALIKE} requests in a row met the same problem ({said})")
+        return Refused(said)
 
     def close(self):
         pass
 
 
 def refusal(error):
-    """The sentence in a server's refusal."""
-    body = error.body
-    return str(body.get("message", body) if isinstance(body, dict) else body or error.response.text).strip()[:300]
+    """(HTTP status, what is wrong): 200 for a reply that says no, 502 for rubbish, 599 for no reply at all."""
+    if isinstance(error, Refused):
+        return 200, str(error)
+    if hasattr(error, "status_code"):
+        said = error.body.get("message") if isinstance(error.body, dict) else error.body
+        return error.status_code, f"HTTP {error.status_code}: {first_line(said or error.response.text)}"
+    if error.__cause__:    # the library's APIConnectionError
+        return 599, first_line(error.__cause__)
+    return 502, f"no chat completion ({type(error).__name__}: {first_line(error)})"
 
 
 ENGINES = {"vllm": VLLMEngine, "transformers": TransformersEngine, "server": ServerEngine}
@@ -1098,8 +1105,8 @@ def engine_of(spec, args):
 def make_engine(spec, name, role, args, concurrency):
     """The engine for a model: a folder, hub name or URL.
 
-    name: the model's on a server, None for its first; role: agent, simulator or judge, for a server's key; args: the
-    flags of engine_flags, and for a role other than the agent's args.model; concurrency: requests in flight there.
+    name: the model's on a server, None for the only one there; role: agent, simulator or judge, for a server's key;
+    args: the flags of engine_flags, and for another role than the agent args.model; concurrency: requests in flight.
     """
     return ENGINES[engine_of(spec, args)](spec, name, role, args, concurrency)
 
@@ -1120,8 +1127,9 @@ def engine_flags(parser):
         "servers", "Keys come from the environment: AGENT_API_KEY or OPENAI_API_KEY for the agent, SIMULATOR_API_KEY "
         "for the simulator, JUDGE_API_KEY for the judge. The last two may be missing where the server is the agent's; "
         "the agent's key goes to no other host.").add_argument
-    add("--extra-body", type=json.loads, metavar="JSON", help="what else each request to the agent's server says: top_k, "
-        "repetition_penalty, reasoning_effort, chat_template_kwargs (temperature, top_p 1, seed and max_tokens are said)")
+    add("--extra-body", type=json.loads, metavar="JSON", help="what else each request to the agent's server says: "
+        "top_k, repetition_penalty, reasoning_effort, chat_template_kwargs; null leaves out what is said otherwise: "
+        "temperature, top_p (1), seed, max_tokens")
     add("--timeout", type=number(above=0), default=300.0, help="seconds for a server's answer (default: 300)")
     add("--retries", type=SIZE, default=8, help="further tries when a server is busy or talks rubbish, the last ones a "
         "minute apart (default: 8)")
@@ -1143,17 +1151,18 @@ class Resources:
     def __init__(self, args, concurrency):
         self.args, self.concurrency, self.engines, self.browsers = args, concurrency, {}, None
         self.fingerprints = {}    # of the models: a digest of the folder; a hub name; what a server calls it
-        self.rejected = {}        # of servers: the parameters that they rejected so far, which they are not sent
 
     def engine(self, spec, name, role):
         """The engine of a model. Roles share a local model; to a server each goes with its own key."""
         key = (spec, name, role) if is_url(spec) else spec
         if key not in self.engines:
             self.engines[key] = make_engine(spec, name, role, self.args, self.concurrency)
-        role = "model" if role == "agent" else role
-        self.fingerprints[role] = self.engines[key].identity if is_url(spec) else fingerprint(spec)
-        self.rejected[role] = getattr(self.engines[key], "rejected", [])
-        return self.engines[key]
+        engine, digest = self.engines[key], fingerprint(spec)
+        if is_url(spec):
+            digest = engine.name
+            print(f"{role}: {engine.name} at {spec}")
+        self.fingerprints["model" if role == "agent" else role] = digest
+        return engine
 
     def screen(self):
         """The Screen if there are pages to see, else None."""
@@ -1174,91 +1183,119 @@ class Resources:
 
 def main():
     args = parse_args()
-    keys = plays = what_to_play(args)
+    plays = what_to_play(args)
+    keys, names = list(plays), ("task_id", "sample")
     if args.candidates:    # a record for each turn
-        keys = [(*name, turn) for name, trajectory in plays.items()
+        names = ("task_id", "sample", "turn")
+        keys = [(*key, turn) for key, trajectory in plays.items()
                 for turn in range(len(agent_turns(trajectory["dialogue_history"])))]
-    output = Output(args.out, *settings_of(args), args.overwrite,
-                    ("task_id", "sample", "turn") if args.candidates else ("task_id", "sample"))
+    output = Output(args.out, *settings_of(args), args.overwrite, names)
     failed = set()
     if args.retry_errors and output.done:
         failed = {output.key_of(record) for record in output.records() if record["finish"].startswith("error")}
     done = output.done - failed
-    todo = [plays[name] for name in dict.fromkeys(key[:2] for key in keys if key not in done)]
-    before = len(done)
-    if before or not todo:
-        print(f"{args.out}: {f'continuing after {before}' if todo else f'nothing left to do, {before}'} records")
+    left = {key[:2] for key in keys if key not in done}
+    todo = [play for key, play in plays.items() if key in left]
+    if not todo:
+        print(f"{args.out}: nothing left to do, {len(done)} records")
+    elif done:
+        print(f"{args.out}: continuing after {len(done)} records")
     finished = sign_of_end(args.out)
     metrics = roll_out(args, todo, output, finished, failed) if todo else {"records": 0}
     if args.out.exists():
-        rank = {key: n for n, key in enumerate(keys)}
-        output.sort(lambda *key: rank.get(key, len(rank)))    # what --limit or --samples now leaves out comes last
+        position = {key: n for n, key in enumerate(keys)}
+        output.sort(lambda *key: position.get(key, len(keys)))    # what --limit or --samples now leaves out comes last
         metrics["cost"] = cost_of_all(output)
-        print(f"{args.out}: all its records took " + ", ".join(
-            f"{count:,} {name.replace('_', ' ')}" for name, count in metrics["cost"].items() if count))
+        costs = [f"{count:,} {name.replace('_', ' ')}" for name, count in metrics["cost"].items() if count]
+        print(f"{args.out}: all its records took {', '.join(costs)}")
     if todo or not finished.exists():
         with atomic_write(finished) as part:
-            part.write_text(json.dumps({**metrics, "continued_after": before}, indent=1) + "\n")
+            part.write_text(json.dumps({**metrics, "continued_after": len(done)}, indent=1) + "\n")
     if args.simulator == "human":    # who wants to know what the answers are worth
         subprocess.run([sys.executable, Path(__file__).with_name("evaluate.py"), "--in", args.out, "--overwrite"])
     elif not args.candidates:
         print(f"next: python evaluate.py --in {shlex.quote(str(args.out))}")
-    if errors := metrics.get("finish", {}).get("error") or metrics.get("left_out"):
-        die(f"{errors} failed, see above; " + ("the same command asks for them again" if args.candidates else
-                                               "--retry-errors plays them again"), 1)
+    if metrics.get("left_out"):
+        die(f"{metrics['left_out']} failed, see above; the same command asks for them again", 1)
+    if metrics.get("finish", {}).get("error"):
+        die(f"{metrics['finish']['error']} failed, see above; --retry-errors plays them again", 1)
 
 
 def what_to_play(args):
-    """{(task_id, sample): what play() below takes}: with --candidates trajectories, else arguments of episode()."""
-    try:
-        system = args.system and Path(args.system).read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        die(f"--system {args.system}: {getattr(error, 'strerror', None) or 'not UTF-8'}")
-
-    def playable(task):
-        if args.simulator == "scripted" and args.max_turns > 1:
-            for key in ENVIRONMENTS[args.domain].needs:
-                if key not in task:
-                    raise ValueError(f"the task has no {key!r}, from which the scripted simulator answers; give a model "
-                                     "or URL with --simulator")
-        return task
-
-    def with_system(record):
-        if not record["dialogue_history"] or record["dialogue_history"][0]["role"] != "user":
-            raise ValueError("'dialogue_history' must begin with the user's message")
-        return {**record, "system": record.get("system") or system or ""}
-
-    episodes = Counter()    # of each task, so far
-
-    def with_continuations(record):
-        max_turns = record.get("max_turns") or args.max_turns
-        if record["turn"] >= max_turns:
-            raise ValueError(f"turn {record['turn']} is beyond --max-turns {max_turns}")
-        names = {"task_id": record["task_id"], "domain": record["domain"]}
-        rest = continuations(record, args.continue_, max_turns, episodes[record["task_id"]])
-        episodes[record["task_id"]] += len(rest)
-        return playable({**record["task"], **names}), rest
-
-    kind, check = (("trajectory", with_system) if args.candidates else ("candidates", with_continuations)
-                   if args.continue_ else ("task", playable))
-    records = list(read(args.input, kind, args.domain, unique=True, each=check))
-    records = records[:max(1, round(args.fraction * len(records)))][:args.limit or None]
+    """{(task_id, sample): what roll_out's play() takes}: with --candidates a trajectory, else episode()'s arguments."""
+    system = None
+    if args.system:
+        try:
+            system = Path(args.system).read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            die(f"--system {args.system}: {getattr(error, 'strerror', None) or 'not UTF-8'}")
+    kind, check = "task", partial(check_task, args)
     if args.candidates:
-        if bare := sum(not record["system"] for record in records):
+        kind, check = "trajectory", check_trajectory
+    elif args.continue_:
+        kind, check = "candidates", partial(check_candidates, args)
+    records = list(read(args.input, kind, args.domain, unique=True, each=check))
+    records = records[:max(1, round(args.fraction * len(records)))]
+    records = records[:args.limit or None]
+    plays = {}
+    if args.candidates:
+        for record in records:
+            record["system"] = record.get("system") or system or ""
+            plays[record["task_id"], record["sample"]] = record
+        bare = sum(not record["system"] for record in records)
+        if bare:
             print(f"{args.input}: {bare} trajectories without the agent's instructions; --system FILE gives them some")
-        return {(record["task_id"], record["sample"]): record for record in records}
-    if args.continue_:
-        return {(task["task_id"], sample): (task, sample, given) for task, rest in records for sample, given in rest}
-    given = {"system": system_prompt(args) if system is None else system, "max_turns": args.max_turns}
-    return {(task["task_id"], sample): (task, sample, given) for sample in range(args.samples) for task in records}
+    elif args.continue_:
+        episodes = Counter()    # of each task, so far
+        for record in records:
+            task_id = record["task_id"]
+            rest = continuations(record, args.continue_, record["max_turns"], episodes[task_id])
+            episodes[task_id] += len(rest)
+            task = record["task"] | {"task_id": task_id, "domain": record["domain"]}
+            for sample, given in rest:
+                plays[task_id, sample] = task, sample, given
+    else:
+        given = {"system": system_prompt(args) if system is None else system, "max_turns": args.max_turns}
+        for sample in range(args.samples):
+            for task in records:
+                plays[task["task_id"], sample] = task, sample, given
+    return plays
+
+
+def check_task(args, task):
+    """A task, if the scripted human can answer from it; what is wrong `read` says with the line."""
+    needs = ENVIRONMENTS[args.domain].needs if args.simulator == "scripted" and args.max_turns > 1 else ()
+    for key in needs:
+        if key not in task:
+            raise ValueError(f"the task has no {key!r}, from which the scripted simulator answers; give a model or URL "
+                             "with --simulator")
+    return task
+
+
+def check_trajectory(record):
+    if not record["dialogue_history"] or record["dialogue_history"][0]["role"] != "user":
+        raise ValueError("'dialogue_history' must begin with the user's message")
+    return record
+
+
+def check_candidates(args, record):
+    check_task(args, record["task"])
+    record["max_turns"] = record.get("max_turns") or args.max_turns
+    if record["turn"] >= record["max_turns"]:
+        raise ValueError(f"turn {record['turn']} is beyond --max-turns {record['max_turns']}")
+    return record
 
 
 def roll_out(args, todo, output, finished, failed):
     """Open the models and play what is left to do; returns what that took. failed: records that it replaces."""
     person = args.simulator == "human"
-    concurrency = 1 if person else args.concurrency or (
-        32 if is_url(args.model) else args.data_parallel_size * (
-            CANDIDATES_IN_FLIGHT if args.candidates else IN_FLIGHT))
+    concurrency = args.concurrency
+    if person:
+        concurrency = 1
+    elif not concurrency and is_url(args.model):
+        concurrency = 32
+    elif not concurrency:
+        concurrency = args.data_parallel_size * (CANDIDATES_IN_FLIGHT if args.candidates else IN_FLIGHT)
     resources = Resources(args, concurrency)
     try:
         agent = resources.engine(args.model, args.model_name, "agent")
@@ -1275,12 +1312,12 @@ def roll_out(args, todo, output, finished, failed):
                 task, sample, given = todo
                 return [await episode(args, agent, simulator, step_reward, task, sample, **given)]
         before = next(output.records()).get("fingerprints") if output.done else resources.fingerprints
-        if before != resources.fingerprints:    # a server's first model, which no setting names
+        if before != resources.fingerprints:    # a server's only model, which no setting names
             die(f"{args.out}: its records were made by {before}, now it would be {resources.fingerprints}; use "
                 "--overwrite or another --out")
         finished.unlink(missing_ok=True)
         output.drop(failed)
-        totals = asyncio.run(play_all(todo, play, made_by, resources.rejected, output, concurrency, person))
+        totals = asyncio.run(play_all(todo, play, made_by, output, concurrency, person))
         return {**totals, **agent.counts, "engine": engine_of(args.model, args), "concurrency": concurrency}
     finally:
         resources.close()
@@ -1298,30 +1335,31 @@ def system_prompt(args):
 
 def settings_of(args):
     """({setting: value}, {flag: file or model}): what decides the content of the output."""
-    inputs = {"--in": args.input, "--model": args.model, "--system": args.system,
-              "--simulator": args.simulator if args.simulator not in SIMULATORS else None,
-              "--judge": args.judge, "--critic": args.critic}
-    inputs = {flag: path for flag, path in inputs.items() if path}
-    left_out = {"input", "model", "system", "judge", "critic", "out", "overwrite", "run_name", "split",
-                "limit", "samples", "fraction", "concurrency", "timeout", "retries", "retry_errors", "gpu_memory_utilization",
-                "tensor_parallel_size", "data_parallel_size"}    # paths; how many records; how fast
-    settings = {name: value for name, value in vars(args).items()
-                if name not in left_out and f"--{name}" not in inputs}
-    models = [inputs[flag] for flag in ("--model", "--simulator", "--judge") if flag in inputs]
-    settings["engine"] = " ".join(sorted({engine_of(model, args) for model in models}))
-    of_use = ((not (args.candidates or args.continue_ or args.system), [system_prompt(args)]),
-              ("--simulator" in inputs, [ENVIRONMENTS[args.domain].model_human, VISION_PROMPT, NO_REPLY]),
-              ("--judge" in inputs, [JUDGE_PROMPT]))
-    prompts = [prompt for used, several in of_use if used for prompt in several]
+    inputs = {"--in": args.input, "--model": args.model, "--system": args.system, "--judge": args.judge,
+              "--critic": args.critic}
+    settings, prompts = dict(vars(args)), []
+    if not (args.candidates or args.continue_ or args.system):
+        prompts.append(system_prompt(args))
+    if args.simulator not in SIMULATORS:
+        inputs["--simulator"] = settings.pop("simulator")
+        prompts += [ENVIRONMENTS[args.domain].model_human, VISION_PROMPT, NO_REPLY]
+    if args.judge:
+        prompts.append(JUDGE_PROMPT)
     settings["prompts"] = hashlib.sha256(json.dumps(prompts).encode()).hexdigest()[:16]
+    models = [inputs[flag] for flag in ("--model", "--simulator", "--judge") if inputs.get(flag)]
+    settings["engine"] = " ".join(sorted({engine_of(model, args) for model in models}))
+    for name in ("input", "model", "system", "judge", "critic", "out", "overwrite", "run_name", "split",    # paths
+                 "limit", "samples", "fraction", "retry_errors",    # how many records
+                 "concurrency", "timeout", "retries", "gpu_memory_utilization", "tensor_parallel_size",
+                 "data_parallel_size"):    # how fast
+        del settings[name]
     # A server may come back at another address: what model it has is in the records' fingerprints.
-    return settings, {flag: path for flag, path in inputs.items() if not is_url(path)}
+    return settings, {flag: path for flag, path in inputs.items() if path and not is_url(path)}
 
 
 def parse_args():
     p = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    add = p.add_argument
-    # what to roll out, and where it goes
+    add = p.add_argument_group("what to roll out, and where it goes").add_argument
     add("--run-name", default="default", help="outputs go to runs/RUN_NAME (default: default)")
     add("--domain", default="backend", choices=list(ENVIRONMENTS), help="kind of task (default: backend)")
     add("--split", default="train", help="train, val or test: names the default input and output (default: train)")
@@ -1332,89 +1370,92 @@ def parse_args():
     add("--overwrite", action="store_true", help="start again instead of continuing the output")
     add("--retry-errors", action="store_true", help="play the episodes of the output again that ended in an error")
     add("--limit", type=SIZE, default=0, help="the first so many tasks, trajectories or turns; 0 = all (default: 0)")
-    # episodes
+    add("--concurrency", type=SIZE, default=0, help="episodes (or trajectories) in flight; 0 = 32 with a server as the "
+        f"agent, else {IN_FLIGHT}, with --candidates {CANDIDATES_IN_FLIGHT}, times --data-parallel-size (default: 0)")
+    add = p.add_argument_group("episodes").add_argument
     add("--samples", type=COUNT, default=1, help="episodes per task (default: 1)")
     add("--max-turns", type=COUNT, default=10, help="agent turns; 1 = answer at once, no questions (default: 10; with "
         "--continue as many as the episode that is continued had)")
     add("--seed", type=int, default=0, help="seed of all sampling (default: 0)")
     add("--system", metavar="FILE", help="the agent's instructions instead of ours, word for word; with --candidates, "
         "for trajectories that have none")
-    # candidate actions
+    add = p.add_argument_group("candidate actions, and what they are worth").add_argument
     add("--candidates", type=number(int, least=2), default=0, metavar="N",
         help="sample N actions at every turn of given trajectories instead of playing (paper: 16)")
     add("--fraction", type=number(above=0, most=1), default=1.0,
-        help="with --candidates: share of the trajectories, the first ones (default: 1; released code: 0.1)")
+        help="share of the input, its first records (default: 1; released code for --candidates: 0.1)")
     add("--continue", dest="continue_", type=COUNT, default=0, metavar="K",
         help="play every candidate of a candidates file to the end, K times: the Monte-Carlo return of each")
-    # best of N
+    add = p.add_argument_group("best of N").add_argument
     add("--best-of-n", type=COUNT, default=1, metavar="N", help="sample N actions a turn, play the best (default: 1)")
     add("--step-reward", default="critic", choices=list(STEP_REWARDS), help="what picks the best: the critic's "
         "advantage with or without c, a value head, or an LLM (default: critic)")
     add("--critic", help="folder of the critic or value model (default: runs/RUN_NAME/critic)")
     add("--judge", help="folder, hub name or URL of the judge (default: the agent itself)")
     add("--judge-name", help="the judge's name on its server (default: the only model there)")
-    add("--judge-extra-body", type=json.loads, metavar="JSON", help="what else each request to the judge's server says")
-    # the agent
+    add("--judge-extra-body", type=json.loads, metavar="JSON", help="--extra-body of the judge's server")
+    add = p.add_argument_group("the agent").add_argument
     add("--model", help="the agent: folder, hub name, or URL of an OpenAI-compatible server, such as "
         "http://localhost:8000/v1 (default: runs/RUN_NAME/base)")
     add("--model-name", help="the agent's name on its server (default: the only model there)")
     add("--temperature", type=number(least=0), default=1.0, help="of the agent's sampling; 0 = greedy (default: 1)")
     add("--max-tokens", type=COUNT, default=1024, help="new tokens per response of the agent (default: 1024)")
-    # the human
+    add = p.add_argument_group("the human").add_argument
     add("--simulator", default="scripted", help="scripted, human, or the model that plays the human: folder, hub name "
         "or URL; the agent's own shares its engine (default: scripted)")
     add("--simulator-name", help="the simulator's name on its server (default: the only model there)")
-    add("--simulator-extra-body", type=json.loads, metavar="JSON",
-        help="what else each request to the simulator's server says")
+    add("--simulator-extra-body", type=json.loads, metavar="JSON", help="--extra-body of the simulator's server")
     add("--simulator-temperature", type=number(least=0), default=0.0, help="of a model as the human (default: 0)")
     add("--simulator-max-tokens", type=COUNT, default=256, help="new tokens per reply of a model; eight times as many "
         "where these are not enough, as for one that thinks (default: 256)")
-    add("--concurrency", type=SIZE, default=0, help="episodes (or trajectories) in flight; 0 = 32 with a server as the "
-        f"agent, else {IN_FLIGHT}, with --candidates {CANDIDATES_IN_FLIGHT}, times --data-parallel-size (default: 0)")
     engine_flags(p)
     args = p.parse_args()
-    refuse_misplaced(p, args)
+    refuse_unused(p, args)
+
     runs = Path("runs") / args.run_name
-    args.model = args.model or str(runs / "base")
-    if args.simulator == args.model:
-        args.simulator_name = args.simulator_name or args.model_name
+    source, out = Path("data") / args.domain / f"{args.split}.jsonl", "trajectories"
+    if args.candidates:
+        source, out = runs / f"{args.split}.scored.jsonl", "candidates"
+    elif args.continue_:
+        source, out = runs / f"{args.split}.candidates.jsonl", "continuations"
+    args.input = Path(args.input or source)
+    args.out = Path(args.out or runs / f"{args.split}.{out}.jsonl")
+    base = str(runs / "base")
+    args.model = args.model or base
+    if args.model == base and not Path(base).exists():
+        die(f"{base}: no such model; name one with --model, or make the tiny one with: python train_policy.py "
+            f"--method sft --model tiny --in data/{args.domain}/demonstrations.jsonl --out {base}")
     if args.best_of_n > 1 and STEP_REWARDS[args.step_reward] is CriticReward:
         args.critic = args.critic or str(runs / "critic")
-    elif args.best_of_n > 1 and args.step_reward == "judge":
+    if args.best_of_n > 1 and args.step_reward == "judge":
         args.judge = args.judge or args.model
-        if args.judge == args.model:
-            args.judge_name = args.judge_name or args.model_name
-    local = {name for name in (args.model, args.judge, args.simulator) if name and not is_url(name)} - SIMULATORS.keys()
+    if args.judge == args.model:
+        args.judge_name = args.judge_name or args.model_name
+    if args.simulator == args.model:
+        args.simulator_name = args.simulator_name or args.model_name
     if args.gpu_memory_utilization == p.get_default("gpu_memory_utilization"):
-        args.gpu_memory_utilization /= max(1, len(local) + bool(args.critic))
-    source, kind = (("scored", "candidates") if args.candidates else ("candidates", "continuations") if args.continue_
-                    else (None, "trajectories"))
-    args.input = Path(args.input or (
-        runs / f"{args.split}.{source}.jsonl" if source else f"data/{args.domain}/{args.split}.jsonl"))
-    args.out = Path(args.out or runs / f"{args.split}.{kind}.jsonl")
-    if args.model == str(runs / "base") and not Path(args.model).exists():
-        die(f"{args.model}: no such model; name one with --model, or make the tiny one with: python train_policy.py "
-            f"--method sft --model tiny --in data/{args.domain}/demonstrations.jsonl --out {args.model}")
+        models = {args.model, args.judge, args.simulator, args.critic} - {None, *SIMULATORS}
+        args.gpu_memory_utilization /= max(1, sum(not is_url(model) for model in models))
     return args
 
 
-def refuse_misplaced(parser, args):
-    """A flag that would change nothing is a mistake."""
-    best, model = args.best_of_n > 1, args.simulator not in SIMULATORS
-    for there, needed, flags in (
-            (not args.candidates, "without --candidates",
-             "samples max_turns best_of_n simulator continue_ retry_errors"),
-            (not args.continue_, "without --continue", "samples system"),
-            (args.candidates, "with --candidates", "fraction"), (best, "with --best-of-n", "step_reward"),
-            (best and STEP_REWARDS[args.step_reward] is CriticReward, "with --best-of-n and a critic", "critic"),
-            (best and args.step_reward == "judge", "with --step-reward judge", "judge judge_name judge_extra_body"),
-            (model, "with a model as --simulator", "simulator_name simulator_temperature simulator_max_tokens simulator_extra_body"),
-            (is_url(args.model), "with a URL as --model", "model_name extra_body")):
-        for flag in flags.split():
-            if not there and getattr(args, flag) != parser.get_default(flag):
-                die(f"--{flag.rstrip('_').replace('_', '-')} does something {needed} only; leave it out")
-    repeats = args.simulator != "human" and args.simulator_temperature == 0    # the same reply to the same words
-    if args.temperature == 0 and max(args.candidates, args.best_of_n, repeats * max(args.samples, args.continue_)) > 1:
+def refuse_unused(parser, args):
+    """Stop at a flag that would change nothing."""
+    changed = {name for name, value in vars(args).items() if value != parser.get_default(name)}
+    for used, why, names in (
+            (not args.candidates, "has no effect with --candidates",
+             {"samples", "max_turns", "best_of_n", "simulator", "continue_", "retry_errors"}),
+            (not args.continue_, "has no effect with --continue", {"samples", "system"}),
+            (args.best_of_n > 1, "requires --best-of-n", {"step_reward", "critic", "judge"}),
+            (args.step_reward == "judge", "requires --step-reward judge", {"judge"}),
+            (is_url(args.model), "requires a URL as --model", {"model_name", "extra_body"})):
+        if not used and names & changed:
+            flag = min(names & changed).rstrip("_").replace("_", "-")
+            die(f"--{flag} {why}; leave it out")
+    times = max(args.candidates, args.best_of_n)
+    if args.simulator != "human" and args.simulator_temperature == 0:    # the same reply to the same words
+        times = max(times, args.samples, args.continue_)
+    if args.temperature == 0 and times > 1:
         die("--temperature 0 gives the same action every time: more than 1 of --candidates, --best-of-n, --samples or "
             "--continue needs a higher one")
 

@@ -87,9 +87,6 @@ class Stub:
         if self.o1 and "temperature" in body:
             return handler.send(400, {"error": {"message": "Unsupported value: 'temperature' does not support "
                                                            "0.7 with this model."}})
-        if self.o1 and body["messages"][0]["role"] == "system":
-            return handler.send(400, {"error": {"message": "Unsupported value: 'messages[0].role' does not support "
-                                                           "'system' with this model."}})
         if fault == "unknown model" or body["model"] not in self.models:
             return handler.send(404, {"error": {"message": f"The model `{body['model']}` does not exist."}})
         if fault == "refuse":

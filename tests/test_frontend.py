@@ -319,27 +319,6 @@ def test_a_vision_model_gets_both_pictures_and_no_source(world):
 
 
 @needs_browser
-def test_a_person_gets_files_of_both_pages_to_open(world):
-    from stub_server import Stub
-
-    page = "<html><body><h1>Mine</h1></body></html>"
-
-    def agent(messages, rng):
-        return f"Here it is:\n{page}" if len(messages) < 4 else f"I WANT TO ANSWER:\n{page}"
-
-    with Stub(answer=agent) as stub:
-        done = run("rollout.py", "--domain", "frontend", "--in", "data/frontend/test.jsonl", "--limit", 1, "--out",
-                   "talk.jsonl", "--model", stub.url, "--simulator", "human", cwd=world, input="Make it blue.\n")
-    assert done.returncode == 0, done.stderr
-    [record] = read(world / "talk.jsonl")
-    assert record["dialogue_history"][2]["content"] == "Make it blue." and record["finish"] == "answered"
-    names = ["talk/page.png", "talk/reference.png"]
-    assert all((world / name).read_bytes().startswith(b"\x89PNG") and name in done.stdout for name in names)
-    assert "Assistant: Here it is:\n(page.png)" in done.stdout
-    assert re.search(r"cosine x 100, whole page +\| \d", done.stdout)
-
-
-@needs_browser
 def test_the_share_of_right_choices_can_be_the_reward(world):
     done = run("evaluate.py", "--in", "data/frontend/demonstrations.jsonl", "--out", "choices.jsonl", "--reward", "choices",
                cwd=world)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from stub_server import Stub
 from test_rollout import ROOT, make_tasks, play, records, world  # noqa: F401  (world is a fixture)
 from test_train import POLICY, call, place, write  # noqa: F401  (place is a fixture)
 
@@ -17,6 +18,7 @@ import train_critic  # noqa: E402
 import train_policy  # noqa: E402
 
 sys.path.insert(0, str(ROOT / "study"))
+import monte_carlo  # noqa: E402
 import rank_monte_carlo  # noqa: E402
 import rank_random  # noqa: E402
 
@@ -65,8 +67,8 @@ def test_every_distinct_candidate_is_played_to_the_end_k_times_and_an_answer_onc
 
 
 @pytest.mark.parametrize("flags, sentence", [
-    (["--continue", 2, "--samples", 2], "--samples does something without --continue only"),
-    (["--continue", 2, "--candidates", 4], "--continue does something without --candidates only"),
+    (["--continue", 2, "--samples", 2], "--samples has no effect with --continue"),
+    (["--continue", 2, "--candidates", 4], "--continue has no effect with --candidates"),
     (["--continue", 2, "--max-turns", 1], "turn 1 is beyond --max-turns 1"),
     (["--continue", 2, "--in", "factless.jsonl"], "factless.jsonl, line 1: the task has no 'facts'")])
 def test_what_cannot_be_continued_is_one_sentence(world, tmp_path, flags, sentence):  # noqa: F811
@@ -83,6 +85,29 @@ def test_a_last_turn_is_played_once():
     record = {"sample": 0, "turn": 9, "prompt": [{"role": "user", "content": "?"}],
               "candidates": [{"output": "a"}, {"output": "b"}]}
     assert [sample for sample, _ in rollout.continuations(record, 8, 10, 5)] == [5, 6]
+
+
+def test_a_continued_episode_keeps_its_limit_and_every_one_is_played(world, tmp_path):  # noqa: F811
+    """Turns may have different numbers of candidates: no two episodes of a task share a number."""
+    turns_file(tmp_path / "c.jsonl", world / "tasks.jsonl")
+    first, second = (row | {"max_turns": 3} for row in records(tmp_path / "c.jsonl"))
+    first["candidates"] = [{"output": f"What is detail {n}?"} for n in range(3)]
+    second["candidates"] = [{"output": "What is the order?"}]
+    write(tmp_path / "c.jsonl", [first, second])
+    with Stub(lambda messages, rng: "What is the order?") as stub:
+        play(tmp_path, "--in", "c.jsonl", "--model", stub.url, "--continue", 2, "--out", "q.jsonl")
+    rows = records(tmp_path / "q.jsonl")
+    assert len(rows) == len({row["sample"] for row in rows}) == 3 * 2 + 1 * 2
+    assert {sum(m["role"] == "assistant" for m in row["dialogue_history"]) for row in rows} == {3}
+
+
+def test_a_failed_episode_says_nothing_about_its_candidate(tmp_path, capsys):
+    record = {"task_id": "t", "domain": "backend", "finish": "answered", "reward": 1.0, "continues": [0, 0, 0],
+              "dialogue_history": [{"role": "user", "content": "?"}, {"role": "assistant", "content": "a", "output": "a"}]}
+    write(tmp_path / "q.jsonl", [record | {"sample": 0}, record | {"sample": 1, "finish": "error: 400", "reward": 0.0}])
+    returns, _ = monte_carlo.monte_carlo_returns(tmp_path / "q.jsonl")
+    assert returns == {("t", 0, 0): {0: ("a", [1.0], None)}}
+    assert "1 episodes left out: they failed" in capsys.readouterr().out
 
 
 def played(dialogue, facts=("The unit is m.", "The order is up.")):

@@ -5,6 +5,7 @@ import os
 import random
 import re
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -508,13 +509,48 @@ def test_a_server_that_is_busy_is_waited_for_as_long_as_it_says(world, tmp_path)
     assert stub.requests[1]["time"] - stub.requests[0]["time"] >= 3
 
 
+def test_a_busy_server_is_waited_for_longer_than_a_minute(monkeypatch):
+    """For 130 s where it says so, and where it does not, longer than the minute of a quota."""
+    waits, sleep = [], asyncio.sleep
+
+    async def recorded(seconds):
+        waits.append(seconds)
+        await sleep(0)
+    monkeypatch.setattr(rollout.asyncio, "sleep", recorded)
+    for faults in (["busy 130"], ["500"] * 8):
+        waits.clear()
+        with Stub(faults=faults) as stub:
+            engine = rollout.ServerEngine(stub.url, "stub-1", "agent", Namespace(timeout=30, retries=8), 1)
+            [response] = asyncio.run(engine.generate([{"role": "user", "content": "?"}], 1, 0, 1.0, 9))
+        assert response.text and len(waits) == len(faults) and sum(waits) > 120
+
+
+def test_a_refused_turn_of_candidates_is_left_out_and_asked_for_again(world, tmp_path):
+    common = ["--in", world / "trajectories.jsonl", "--limit", 2, "--candidates", 2, "--out", "a.jsonl"]
+    with Stub(odd=(lambda messages: "number 1:" in messages[1]["content"], 403, None)) as stub:
+        done = play(tmp_path, *common, "--model", stub.url, code=1)
+    assert done.stderr.count("is left out: HTTP 403: flagged by moderation") == 4
+    assert "4 failed, see above; the same command asks for them again" in done.stderr
+    assert {r["task_id"] for r in records(tmp_path / "a.jsonl")} == {"backend-train-00000"}
+    with Stub() as stub:
+        play(tmp_path, *common, "--model", stub.url)
+    assert len(records(tmp_path / "a.jsonl")) == 8
+
+
+def test_a_refusal_of_one_prompt_does_not_make_the_others_be_asked_one_at_a_time(world, tmp_path):
+    """That would bill each prompt n times."""
+    with Stub(odd=(lambda messages: "number 0:" in messages[1]["content"], 403, None)) as stub:
+        play(tmp_path, "--in", world / "trajectories.jsonl", "--limit", 4, "--candidates", 3, "--out", "a.jsonl",
+             "--concurrency", 1, "--model", stub.url, code=1)
+    assert len(stub.requests) == 4 * 2 + 3 * 4 and len(records(tmp_path / "a.jsonl")) == 3 * 4
+
+
 def test_any_refusal_of_several_choices_leads_to_one_at_a_time(world, tmp_path):
     with Stub(one_at_a_time=True) as stub:
         play(tmp_path, "--in", world / "trajectories.jsonl", "--limit", 2, "--model", stub.url, "--out", "a.jsonl",
              "--candidates", 3)
     rows = records(tmp_path / "a.jsonl")
     assert rows and all(len(row["candidates"]) == 3 for row in rows)
-    assert rows[-1]["rejected_parameters"] == {"model": ["n"]}
     assert len({r["seed"] for r in stub.requests[1:]}) == 3 * len(rows), "every choice has a seed of its own"
 
 
@@ -537,6 +573,40 @@ def test_an_agents_reply_that_is_cut_in_its_thought_is_asked_for_again(world, tm
     assert {m["content"] for m in row["dialogue_history"] if m["role"] == "assistant"} == {said}
     assert row.get("unfinished_actions", 0) == 2 * count
     assert [r["max_tokens"] for r in stub.requests] == [room, 8 * room] * 2
+
+
+def test_room_that_goes_into_a_hidden_thought_is_counted_and_said(world, tmp_path):
+    """A reasoning API that spends its budget before the first word gives no text at all."""
+    with Stub(odd=(lambda messages: True, {"content": None}, "length")) as stub:
+        done = play(tmp_path, "--in", world / "tasks.jsonl", "--limit", 1, "--model", stub.url, "--out", "a.jsonl",
+                    "--max-turns", 2)
+    [row] = records(tmp_path / "a.jsonl")
+    assert [m["content"] for m in row["dialogue_history"][1::2]] == [rollout.NO_ACTION] * 2
+    assert row["unfinished_actions"] == 2 and "2 actions lost in thought" in done.stdout
+
+
+def test_a_thought_that_the_chat_template_opened_is_unfinished_where_it_is_cut(world, tmp_path):
+    shutil.copytree(world / "model", tmp_path / "model")
+    template = tmp_path / "model" / "chat_template.jinja"
+    ask_once = lambda: ask(local_engine(tmp_path / "model", "transformers"), prompts_of(world)[:1], 4, 1, 3)[0]  # noqa: E731
+    assert all(o.cut and not o.unfinished for o in ask_once())
+    template.write_text(template.read_text() + "<think>\n")
+    assert all(o.cut and o.unfinished for o in ask_once())
+
+
+def test_every_server_gets_its_own_extra_body_and_the_tokens_of_each_are_counted(world, tmp_path):
+    human = lambda messages, rng: "I do not know."  # noqa: E731
+    with Stub() as agent, Stub(human) as partner, Stub(lambda messages, rng: "A") as judge:
+        done = play(tmp_path, "--in", world / "tasks.jsonl", "--limit", 3, "--out", "a.jsonl", "--best-of-n", 2,
+                    "--step-reward", "judge", "--model", agent.url, "--simulator", partner.url, "--judge", judge.url,
+                    "--extra-body", '{"top_k": 1}', "--simulator-extra-body", '{"top_k": 2}', "--judge-extra-body",
+                    '{"top_k": 3}')
+    assert partner.requests and judge.requests
+    for number, stub in enumerate((agent, partner, judge), 1):
+        assert {(r["top_k"], r["top_p"]) for r in stub.requests} == {(number, 1)}
+    rows = records(tmp_path / "a.jsonl")
+    assert sum(r["cost"]["judge_tokens"] for r in rows) == 110 * len(judge.requests)
+    assert f"{110 * len(judge.requests):,} judge tokens" in done.stdout
 
 
 def test_a_request_names_what_decides_the_sampling_and_what_the_user_adds(world, tmp_path):
@@ -623,8 +693,6 @@ def test_a_run_does_not_go_on_with_the_model_that_a_server_has_meanwhile(world, 
         stub.models = ["two"]
         said = play(tmp_path, *common, "--model", stub.url, code=2).stderr
     assert "'model': 'one'" in said and "'model': 'two'" in said and len(records(tmp_path / "a.jsonl")) == 1
-    said = play(tmp_path, *common, "--model", "http://localhost:99999/v1", "--model-name", "x", "--overwrite", code=2).stderr
-    assert "http://localhost:99999/v1: Port out of range" in said
 
 
 @pytest.mark.parametrize("variable", ["AGENT_API_KEY", "OPENAI_API_KEY"])
@@ -660,15 +728,18 @@ def test_the_agents_key_never_goes_to_another_host(world, tmp_path):
                for v in ("OPENAI", "AGENT", "SIMULATOR", "JUDGE"))
 
 
-def test_a_server_that_wants_it_otherwise_is_asked_otherwise(world, tmp_path):
+def test_a_server_that_rejects_the_temperature_stops_the_run_until_the_settings_leave_it_out(world, tmp_path):
+    """No run is silently sampled at a server's default while settings.json says otherwise."""
+    common = ["--in", world / "tasks.jsonl", "--limit", 2, "--out", "a.jsonl", "--temperature", 0.7]
     with Stub(o1=True) as stub:
-        play(tmp_path, "--in", world / "tasks.jsonl", "--limit", 2, "--model", stub.url, "--out", "a.jsonl",
-             "--temperature", 0.7)
+        said = play(tmp_path, *common, "--model", stub.url, code=2).stderr
+        assert "rejects a parameter (HTTP 400: Unsupported value: 'temperature'" in said
+        assert not (tmp_path / "a.jsonl").exists()
+        play(tmp_path, *common, "--model", stub.url, "--extra-body", '{"temperature": null}')
     said = stub.requests[-1]
-    assert len(stub.requests) <= 3 * 2 + sum(r["cost"]["simulator_calls"] + 1 for r in records(tmp_path / "a.jsonl"))
     assert all(r["finish"] == "answered" for r in records(tmp_path / "a.jsonl"))
     assert said["max_completion_tokens"] == 1024 and "temperature" not in said
-    assert said["messages"][0]["role"] == "user" and "at most 10 turns" in said["messages"][0]["content"]
+    assert json.loads((tmp_path / "a.settings.json").read_text())["extra_body"] == {"temperature": None}
 
 
 def test_a_server_that_gives_one_choice_is_asked_until_there_are_enough(world, tmp_path):
@@ -809,6 +880,20 @@ def test_best_of_n_plays_the_action_that_the_critic_scores_highest(world, tmp_pa
     assert asyncio.run(scorer.best(task, messages, outs, (), Counter())) is outs[int(np.argmax(expected))]
 
 
+def test_an_empty_action_and_one_that_does_not_fit_stop_no_best_of_n(world, tmp_path):
+    """A server may give no text, and c stands in front of the turn that the critic scores."""
+    shutil.copytree(world / "model", tmp_path / "critic")
+    (tmp_path / "critic" / "critic.json").write_text(json.dumps(
+        {"head": "log-ratio", "context": "with-c", "advantage": "mean-per-turn", "reference": str(world / "model")}))
+    args = Namespace(critic=str(tmp_path / "critic"), step_reward="critic")
+    scorer = rollout.CriticReward(args, rollout.Resources(args, 1))
+    task, messages = records(world / "tasks.jsonl")[0], [{"role": "user", "content": "Write f(x)."}]
+    for outs in ([rollout.Response(""), rollout.Response("What is the unit?")],
+                 [rollout.Response("What is it? " * 2000), rollout.Response("What is the unit?")]):
+        assert asyncio.run(scorer.best(task, messages, outs, (), Counter())) in outs
+    assert asyncio.run(scorer.best(task, messages, outs, (), Counter())) is outs[1]
+
+
 def test_a_person_plays_the_human_and_sees_the_score(world, tmp_path):
     agent = lambda messages, rng: (  # noqa: E731
         "What is it?" if len(messages) < 4 else "I WANT TO ANSWER:\ndef f(x):\n    return 0")
@@ -900,15 +985,13 @@ def test_values_of_another_type_are_one_sentence_and_nothing_is_left_behind(tmp_
     ("--temperature nan", "--temperature: must be at least 0"), ("--timeout -1", "--timeout: must be above 0"),
     ("--candidates 1", "--candidates: must be at least 2"), ("--max-model-len -5", "--max-model-len: must be at least"),
     ("--simulator-max-tokens 0", "--simulator-max-tokens: must be at least 1"),
-    ("--fraction 0.5", "--fraction does something with --candidates only"),
     ("--candidates 2 --temperature 0", "--temperature 0 gives the same action every time"),
     ("--samples 3 --temperature 0", "--temperature 0 gives the same action every time"),
-    ("--candidates 2 --samples 3", "--samples does something without --candidates only"),
-    ("--candidates 2 --best-of-n 3", "--best-of-n does something without --candidates only"),
-    ("--judge x --best-of-n 2", "--judge does something with --step-reward judge only"),
-    ("--simulator-temperature 1", "--simulator-temperature does something with a model as --simulator only"),
-    ("--model-name x", "--model-name does something with a URL as --model only"),
-    ("--critic x", "--critic does something with --best-of-n and a critic only")])
+    ("--candidates 2 --samples 3", "--samples has no effect with --candidates"),
+    ("--candidates 2 --best-of-n 3", "--best-of-n has no effect with --candidates"),
+    ("--judge x --best-of-n 2", "--judge requires --step-reward judge"),
+    ("--model-name x", "--model-name requires a URL as --model"),
+    ("--critic x", "--critic requires --best-of-n")])
 def test_what_cannot_run_takes_nothing_away(world, tmp_path, arguments, words):
     """Whatever --overwrite says: neither inputs nor what an earlier run wrote."""
     for name, source in (("tasks", "tasks"), ("played", "trajectories"), ("old", "trajectories")):

@@ -43,7 +43,7 @@ def played(engine, args, tasks, in_flight):
     records = []
 
     async def play(task):
-        return [await rollout.episode(args, engine, None, None, task, 0, SYSTEM)]
+        return [await rollout.episode(args, engine, None, None, task, 0, SYSTEM, 1)]
     asyncio.run(rollout.play_all(tasks, play, {}, SimpleNamespace(write=records.append, path="rollout.py"), in_flight,
                                  False))
     return {record["task_id"]: record for record in records}
