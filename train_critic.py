@@ -754,13 +754,27 @@ def context_of(path):
     return getattr(text_config(path), "max_position_embeddings", None) or 0
 
 
+def scored_context(path):
+    """How many tokens of a sequence a model scores: its context; with longrope or dynamic rope the original one.
+
+    Where one sequence of a batch is longer than that, these encode every position of the batch in another way:
+    log-probabilities would depend on what else is in the batch.
+    """
+    context = context_of(path) or math.inf
+    rope = getattr(text_config(path), "rope_parameters", None) or {}
+    for part in [rope, *rope.values()]:    # some models have one of each kind of layer
+        if isinstance(part, dict) and part.get("rope_type") in ("longrope", "dynamic"):
+            context = min(context, part.get("original_max_position_embeddings") or context)
+    return context
+
+
 def check_lengths(sequences, model, where):
-    """Exit if the model cannot read the longest sequence."""
-    most = max(len(s.ids) for s in sequences)
-    context = context_of(model) or math.inf
+    """Exit if the model cannot score the longest sequence."""
+    most, context = max(len(s.ids) for s in sequences), scored_context(model)
     if most > context:
-        die(f"{where}: a dialogue of {most} tokens does not fit into the context of {model}, {context}; take a "
-            f"model with a longer one, or leave such records out with --max-length {context}")
+        die(f"{where}: a dialogue of {most} tokens does not fit into the context of {model}, {context} (of longrope and "
+            f"dynamic rope the original one); take a model with a longer one, or leave such records out with "
+            f"--max-length {context}")
 
 
 # ---- Trees: what sequences share at their beginning is computed once
@@ -1209,9 +1223,10 @@ class Critic:
         self.models = {}
         self.device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
         file = Path(path) / "critic.json"
-        if not file.is_file():
-            die(f"{path}: no critic.json in there; train one first with train_critic.py, or name another with --critic")
-        self.note = note = json.loads(file.read_text(encoding="utf-8"))
+        try:
+            self.note = note = {**json.loads(file.read_text(encoding="utf-8"))}
+        except (OSError, ValueError, TypeError):
+            die(f"{path}: no critic.json of train_critic.py in there; train a critic first, or name another with --critic")
         self.with_c = note["context"] == "with-c" and not without_c
         self.advantage = note["advantage"]
         self.reference, self.head = note["reference"], None
@@ -1236,7 +1251,7 @@ class Critic:
         """
         advantages = [-math.inf] * len(turns)
         sequences = self.sequences(turns, self.with_c) if turns else []
-        context = context_of(self.path) or math.inf
+        context = scored_context(self.path)
         fit = [n for n, sequence in enumerate(sequences) if len(sequence.ids) <= context]
         if not fit:
             return advantages

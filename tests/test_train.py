@@ -1457,3 +1457,10 @@ def test_an_empty_reply_of_another_family_stops_nothing(place):
                                                                     "policy"])):
         code, _, error = call(module, *command, "--max-steps", 1)
         assert code == 0, error
+
+
+def test_a_rope_that_depends_on_its_batch_is_refused_beyond_the_original_context(place):
+    shorten("base", rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0,
+                                     "original_max_position_embeddings": 16})
+    sentence = refusal(train_critic, *CRITIC)
+    assert "does not fit into the context of base, 16" in sentence
