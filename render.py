@@ -448,6 +448,20 @@ def load_encoder(name="layout", device=None):
 
 NO_DIFFERENCE = "I see no difference."
 NO_PAGE = "I see no page. Please show me one."
+CLAUSES = {  # what is said of each aspect; want: of the reference page, have: of the agent's page
+    "colour": "should be {want}, not {have}",
+    "letters": "should be in {want} letters, not {have}",
+    "place": "should be {want}, not {have}",
+    "size": "should be {want}",
+    "shape": "should be {want}",
+    "bold": "should {want} bold",
+    "gradient": "should {want} a gradient or a picture behind it",
+    "words": "should say {want}",
+    "order": "should come before the {want}",
+    "layout": "should stand {want}",
+    "missing": "is missing, {want}",
+    "extra": "should not be there",
+}
 COLOURS = {  # what people call Tailwind's shades 100 to 900
     "white": "ffffff", "black": "000000",
     "light gray": "f3f4f6 e5e7eb d1d5db", "gray": "9ca3af 6b7280", "dark gray": "4b5563 374151 1f2937 111827",
@@ -479,12 +493,21 @@ def in_words(differences, limit=1000):
 
 class Difference(NamedTuple):
     """One thing that is different in the agent's page."""
-    subject: str    # what it is about: `button "Buy"`, "header", "page's background"; "" of the page as a whole
-    aspect: str     # colour, letters, size, bold, place, words, shape, gradient, layout, order, missing, extra, page
-    words: str      # what should be: "should be red, not blue"
+
+    subject: str  # what it is about: `button "Buy"`, "header", "page's background"; "" of the page as a whole
+    aspect: str  # "page", or a key of CLAUSES
+    want: str = ""
+    have: str = ""
 
     def sentence(self):
-        return f"The {self.subject} {self.words}." if self.subject else self.words
+        if self.aspect == "page":
+            return self.want
+        clause = CLAUSES[self.aspect]
+        if self.want == "transparent":
+            clause = "should have no background colour"
+        elif self.have == "transparent":
+            clause = "should be {want}"
+        return f"The {self.subject} {clause.format(want=self.want, have=self.have)}."
 
 
 def choices_right(choices, agent, reference):
@@ -493,8 +516,9 @@ def choices_right(choices, agent, reference):
     choices: {name: (aspects, a pattern of subjects)}, which say how a wrong choice shows in the two layouts.
     """
     found = compare_pages(agent, reference)
-    lost = any(one.aspect == "page" for one in found)    # there is nothing to look at
-    return {name: not lost and not any(is_about(one, choice) for one in found) for name, choice in choices.items()}
+    if any(one.aspect == "page" for one in found):  # there is nothing to look at
+        return dict.fromkeys(choices, False)
+    return {name: not any(is_about(one, choice) for one in found) for name, choice in choices.items()}
 
 
 def is_about(difference, choice):
@@ -506,166 +530,213 @@ def is_about(difference, choice):
 def compare_pages(agent, reference):
     """Two layouts (Renderer.layout) -> the Differences of the agent's page from the reference, the largest first.
 
-    Elements are matched by what they say (the same text, then a similar one, then the same kind in the same order),
-    containers by kind and by what they contain. A difference weighs about as much as the share of the reference page
-    that it touches. The same two layouts always give the same list; equal layouts give an empty one.
+    A difference weighs about as much as the share of the reference page that it touches. The same two layouts always
+    give the same list; equal layouts give an empty one.
     """
     if agent is None:
         return [Difference("", "page", "Your page could not be shown.")]
     if not agent["elements"] and reference["elements"]:
         return [Difference("", "page", "Your page is empty.")]
-    mine, theirs = with_inside(agent["elements"]), with_inside(reference["elements"])
-    pairs = match_elements(mine, theirs)
-    matched, page_area, found = set(pairs.values()), max(1, reference["height"] * reference["width"]), []
+    mine, theirs = elements_of(agent), elements_of(reference)
+    match_elements(mine, theirs)
+    page_area = max(1, reference["height"] * reference["width"])
+    found = []  # (-weight, order in the page, sentence, Difference)
 
-    def share(element, kind="box"):  # of the reference page that an element, or its text, covers
-        _, _, width, height = element[kind] or element["box"]
+    def share(box):  # of the reference page
+        _, _, width, height = box
         return min(1.0, width * height / page_area)
 
-    def say(weight, order, subject, aspect, words):
-        difference = Difference(subject, aspect, words)
+    def say(weight, order, *fields):
+        difference = Difference(*fields)
         found.append((-round(weight, 6), order, difference.sentence(), difference))
 
     have, want = colour_name(agent["background"]), colour_name(reference["background"])
     if have != want:
-        say(0.3 + 0.3 * colour_distance(agent["background"], reference["background"]), -1,
-            "page's background", "colour", f"should be {want}, not {have}")
+        distance = colour_distance(agent["background"], reference["background"])
+        say(0.3 + 0.3 * distance, -1, "page's background", "colour", want, have)
 
-    for i, r in enumerate(theirs):  # what is missing, but not what is inside something that is missing
-        if i not in pairs and (r["parent"] is None or r["parent"] in pairs):
-            where = next((f", after the {describe(theirs, j)}" for j in range(i - 1, -1, -1)
-                          if j in pairs and j != r["parent"]), ", at the top")
-            colour = f". It is {colour_name(r['background'])}" if r["background"] else ""
-            say(0.05 + 1.5 * share(r), i, describe(theirs, i), "missing", f"is missing{where}{colour}")
+    for r in theirs:  # what is missing, but not what is inside something that is missing
+        if not r.twin and (not r.parent or r.parent.twin):
+            before = next((e for e in reversed(theirs[:r.order]) if e.twin and e != r.parent), None)
+            want = f"after the {before.name()}" if before else "at the top"
+            if r.background:
+                want += f". It is {colour_name(r.background)}"
+            say(0.05 + 1.5 * share(r.box), r.order, r.name(), "missing", want)
 
-    for j, a in enumerate(mine):
-        if j not in matched and (a["parent"] is None or a["parent"] in matched):
-            say(0.03 + 0.5 * share(a), len(theirs) + j, describe(mine, j), "extra", "should not be there")
+    for a in mine:
+        if not a.twin and (not a.parent or a.parent.twin):
+            say(0.03 + 0.5 * share(a.box), len(theirs) + a.order, a.name(), "extra")
 
-    moved = set()  # containers that stand elsewhere, with the texts in them
-    shared = {}  # (container, change that its texts need) -> [(weight, order, name)]: one sentence
-    for i, j in sorted(pairs.items()):  # a container before what is in it
-        a, r, name = mine[j], theirs[i], describe(mine, j)  # by the words that the agent knows
-        have, want = place(a, agent["width"]), place(r, reference["width"])
-        to_place = f"should be {want}, not {have}" if have != want else None
-        if (to_place and not r["text"] and r["parent"] not in moved
-                and max(r["box"][2], a["box"][2]) < 0.6 * reference["width"]):
-            moved.add(i)
-            say(0.02 + share(r), i, name, "place", to_place)
-        have, want = colour_name(a["background"]), colour_name(r["background"])
+    moved = []  # containers that stand elsewhere, with all that is in them
+    of_texts = {}  # (container, aspect, want, have) -> [(weight, order, name)]: texts that share a sentence
+    for r in theirs:  # a container before what is in it
+        a = r.twin
+        if not a:
+            continue
+        name = a.name()  # by the words that the agent knows
+        place, right_place = a.place(agent["width"]), r.place(reference["width"])
+        narrow = max(r.width, a.width) < 0.6 * reference["width"]
+        if place != right_place and narrow and not r.text and r.parent not in moved:
+            moved.append(r)
+            say(0.02 + share(r.box), r.order, name, "place", right_place, place)
+
+        have, want = colour_name(a.background), colour_name(r.background)
         if have != want:
-            distance = colour_distance(a["background"] or agent["background"],
-                                       r["background"] or reference["background"])
-            say(0.01 + share(r) * (0.4 + distance), i, name, "colour", (
-                "should have no background colour" if want == "transparent" else
-                f"should be {want}" if have == "transparent" else f"should be {want}, not {have}"))
-        elif a["gradient"] != r["gradient"]:
-            say(0.01 + 0.3 * share(r), i, name, "gradient",
-                f"should {'' if r['gradient'] else 'not '}have a gradient or a picture behind it")
-        if r["text"] and a["text"]:
-            if a["plain"] != r["plain"]:
-                say(0.03 + 2 * share(r, "text_box"), i, name, "words", f"should say {quote(r['text'], 80)}")
-            changes = differences_of_texts(a, r)
-            if to_place and not any(i in theirs[k]["inside"] for k in moved):
-                changes.append((1.0, "place", to_place))
-            for weight, aspect, change in changes:
-                entry = weight * (0.02 + share(r, "text_box")), i, name
-                shared.setdefault((r["parent"], aspect, change), []).append(entry)
-        elif not r["text"] and r["tag"] not in ("main", "div"):
-            for axis, more, less in ((2, "wider", "narrower"), (3, "taller", "less tall")):
-                ratio = (r["box"][axis] + 8) / (a["box"][axis] + 8)
-                change = max(ratio, 1 / ratio)
-                # that a container is taller because something in it is missing or extra has been said already
-                if change > 1.3 and (axis == 2 or {pairs.get(k) for k in r["inside"]} == a["inside"]):
-                    say(0.01 + 0.5 * (1 - 1 / change) * share(r), i, name, "shape",
-                        f"should be {more if ratio > 1 else less}")
-    for (container, aspect, change), entries in shared.items():
-        _, order, name = entries[0]
-        if len(entries) > 1:
-            name = "texts " + ("of the page" if container is None else f"in the {describe(theirs, container)}")
-        say(sum(weight for weight, _, _ in entries), order, name, aspect, change)
+            distance = colour_distance(a.background or agent["background"], r.background or reference["background"])
+            say(0.01 + share(r.box) * (0.4 + distance), r.order, name, "colour", want, have)
+        elif a.gradient != r.gradient:
+            say(0.01 + 0.3 * share(r.box), r.order, name, "gradient", "have" if r.gradient else "not have")
 
-    siblings = {}
-    for i in sorted(pairs):
-        siblings.setdefault(theirs[i]["parent"], []).append(i)
-    for children in siblings.values():  # in another order, or beside each other instead of below
-        for first, second in zip(children, children[1:]):
-            a, b, r, s = mine[pairs[first]], mine[pairs[second]], theirs[first], theirs[second]
-            if a["order"] > b["order"]:
-                aspect, how = "order", "come before"
-            elif beside(r, s) != beside(a, b) and below(r, s) != below(a, b):
-                aspect, how = "layout", "stand beside" if beside(r, s) else "stand above"
-            else:
-                continue
-            say(0.02 + min(share(r), share(s)), first, describe(theirs, first), aspect,
-                f"should {how} the {describe(theirs, second)}")
-    return list({sentence: difference for _, _, sentence, difference in sorted(found)}.values())
+        if r.text:
+            if a.plain != r.plain:
+                say(0.03 + 2 * share(r.text_box), r.order, name, "words", quote(r.text, 80))
+            changes = differences_of_texts(a, r)
+            if place != right_place and not any(r in container.inside for container in moved):
+                changes.append((1.0, "place", right_place, place))
+            for weight, *change in changes:
+                entry = weight * (0.02 + share(r.text_box)), r.order, name
+                of_texts.setdefault((r.parent, *change), []).append(entry)
+        elif r.tag not in ("main", "div"):
+            same_inside = {e.twin for e in r.inside} == a.inside
+            widths, heights = (r.width, a.width, "wider", "narrower"), (r.height, a.height, "taller", "less tall")
+            # That a container is taller because something in it is missing or extra has been said already.
+            for size, mine_size, more, less in (widths, heights) if same_inside else (widths,):
+                ratio = (size + 8) / (mine_size + 8)
+                change = max(ratio, 1 / ratio)
+                if change > 1.3:
+                    weight = 0.01 + 0.5 * (1 - 1 / change) * share(r.box)
+                    say(weight, r.order, name, "shape", more if ratio > 1 else less)
+
+    for (container, *change), entries in of_texts.items():
+        weights, orders, names = zip(*entries)
+        name = names[0]
+        if len(entries) > 1:
+            name = f"texts in the {container.name()}" if container else "texts of the page"
+        say(sum(weights), orders[0], name, *change)
+
+    siblings = {}  # container -> what stands in it, in order
+    for r in theirs:
+        if r.twin:
+            siblings.setdefault(r.parent, []).append(r)
+    for children in siblings.values():
+        for first, second in itertools.pairwise(children):
+            a, b = first.twin, second.twin
+            weight = 0.02 + min(share(first.box), share(second.box))
+            if a.order > b.order:
+                say(weight, first.order, first.name(), "order", second.name())
+            elif beside(first, second) != beside(a, b) and below(first, second) != below(a, b):
+                how = "beside" if beside(first, second) else "above"
+                say(weight, first.order, first.name(), "layout", f"{how} the {second.name()}")
+
+    found.sort()
+    return list({sentence: difference for _, _, sentence, difference in found}.values())  # no sentence twice
+
+
+class Element:
+    """An element of a layout, with what lies in it."""
+
+    def __init__(self, measured, before):
+        vars(self).update(measured)  # tag, order, text, box, colour, ...
+        self.parent = None if self.parent is None else before[self.parent]
+        self.left, self.top, self.width, self.height = self.box
+        self.text_box = self.text_box or self.box
+        self.plain = " ".join(re.findall(r"[\w$%€£.]+", self.text.lower()))
+        self.inside, self.texts_inside, self.first_words = set(), 0, self.text
+        self.twin = None  # the element of the other page that it is compared with
+        container = self.parent
+        while container:
+            container.inside.add(self)
+            container.texts_inside += self.text != ""
+            container.first_words = container.first_words or self.text
+            container = container.parent
+
+    def name(self):
+        """In words: `button "Buy"`, `header`, `section "Prices"` (by the first words inside it)."""
+        kind = KINDS.get(self.tag, "text" if self.text else "block")
+        words = self.text if self.tag in LANDMARKS else self.first_words
+        return f"{kind} {quote(words)}" if words else kind
+
+    def place(self, page_width):
+        """Where its text stands in the page."""
+        left, _, width, _ = self.text_box
+        aside = (left + width / 2) / page_width - 0.5
+        if abs(aside) < 0.05:
+            return "in the centre"
+        return "on the left" if aside < 0 else "on the right"
+
+
+def elements_of(layout):
+    elements = []
+    for measured in layout["elements"]:
+        elements.append(Element(measured, elements))
+    return elements
 
 
 def match_elements(mine, theirs):
-    """{index in the reference: index in the agent's page}. Each element is used at most once."""
-    pairs, free = {}, set(range(len(mine)))
-
-    def pair(i, j):
-        if i not in pairs and j in free:
-            pairs[i] = j
-            free.discard(j)
-
+    """Make twins of the elements of two pages: of texts that say the same, then say something similar, then are of the
+    same kind; of other elements by what is inside them."""
     def pair_texts(alike):  # each text of the reference with the first one of the agent's that is alike
-        for i in with_text:
-            if i not in pairs:
-                pair(i, next((j for j in sorted(free) if mine[j]["text"] and alike(mine[j], theirs[i])), None))
+        for r in theirs:
+            if r.text and not r.twin:
+                free = (a for a in mine if a.text and not a.twin)
+                if a := next((a for a in free if alike(a, r)), None):
+                    r.twin, a.twin = a, r
 
-    with_text = [i for i, e in enumerate(theirs) if e["text"]]
-    pair_texts(lambda a, r: a["plain"] == r["plain"] and a["tag"] == r["tag"])
-    pair_texts(lambda a, r: a["plain"] == r["plain"])
-    close = []  # similar words, by how they begin: a ratio takes quadratic time
-    begins = {j: mine[j]["plain"][:100] for j in sorted(free) if mine[j]["text"]}
-    for i in with_text:
-        if i not in pairs:
-            matcher = difflib.SequenceMatcher(b=theirs[i]["plain"][:100], autojunk=False)
-            for j, begin in begins.items():
-                matcher.set_seq1(begin)
+    def pair_best(scored):  # [(score, ..., element of the reference, element of the agent's page)]
+        for *_, r, a in sorted(scored):
+            if not r.twin and not a.twin:
+                r.twin, a.twin = a, r
+
+    pair_texts(lambda a, r: a.plain == r.plain and a.tag == r.tag)
+    pair_texts(lambda a, r: a.plain == r.plain)
+
+    similar = []
+    free = [a for a in mine if a.text and not a.twin]
+    for r in theirs:
+        if r.text and not r.twin:
+            # Only how they begin is compared, as a ratio takes quadratic time.
+            matcher = difflib.SequenceMatcher(b=r.plain[:100], autojunk=False)
+            for a in free:
+                matcher.set_seq1(a.plain[:100])
                 if matcher.real_quick_ratio() > 0.6 and matcher.quick_ratio() > 0.6 and matcher.ratio() > 0.6:
-                    close.append((-matcher.ratio(), i, j))
-    for _, i, j in sorted(close):
-        pair(i, j)
-    pair_texts(lambda a, r: a["tag"] == r["tag"])  # the same kind: its words are wrong
+                    similar.append((-matcher.ratio(), r.order, a.order, r, a))
+    pair_best(similar)
+    pair_texts(lambda a, r: a.tag == r.tag)  # its words are wrong
 
-    # Containers and pictures: what is inside decides, then the order among their kind.
-    boxes, kinds = [], by_kind(mine)
+    containers = []
+    my_kinds = by_kind(mine)
     for kind, of_kind in by_kind(theirs).items():
-        for (rank, i), (other_rank, j) in itertools.product(enumerate(of_kind), enumerate(kinds.get(kind, []))):
-            a, r = mine[j], theirs[i]
-            common = sum(pairs.get(k) in a["inside"] for k in r["inside"])
-            if common or not (a["texts"] and r["texts"]) or r["tag"] in LANDMARKS:  # else two blocks: no word in common
-                boxes.append((-common / max(1, r["texts"], a["texts"]), abs(other_rank - rank), i, j))
-    for _, _, i, j in sorted(boxes):
-        pair(i, j)
-    return pairs
+        for rank, r in enumerate(of_kind):
+            for my_rank, a in enumerate(my_kinds.get(kind, [])):
+                common = sum(e.twin in a.inside for e in r.inside)
+                # Two blocks of text without a text in common are two different blocks.
+                if common or not a.texts_inside or not r.texts_inside or r.tag in LANDMARKS:
+                    alike = common / max(1, r.texts_inside, a.texts_inside)
+                    containers.append((-alike, abs(my_rank - rank), r.order, a.order, r, a))
+    pair_best(containers)
 
 
 def by_kind(elements):
-    """{kind: the indices, in order, of the elements of this kind that have no words of their own}."""
+    """{kind: the elements of this kind that have no words of their own, in order}."""
     found = {}
-    for k, element in enumerate(elements):
-        if not element["text"]:
-            kind = "block" if element["tag"] in ("section", "article") else KINDS.get(element["tag"], "block")
-            found.setdefault(kind, []).append(k)
+    for e in elements:
+        if not e.text:
+            kind = "block" if e.tag in ("section", "article") else KINDS.get(e.tag, "block")
+            found.setdefault(kind, []).append(e)
     return found
 
 
 def differences_of_texts(a, r):
-    """How the agent's text should be set: [(weight, aspect, "should be ...")]."""
+    """How the agent's text should be set: [(weight, aspect, want, have)]."""
     found = []
-    have, want = colour_name(a["colour"] or "#000000"), colour_name(r["colour"] or "#000000")
+    have, want = colour_name(a.colour or "#000000"), colour_name(r.colour or "#000000")
     if have != want:
-        found.append((0.6, "letters", f"should be in {want} letters, not {have}"))
-    ratio = r["font_size"] / max(1, a["font_size"])
+        found.append((0.6, "letters", want, have))
+    ratio = max(1, r.font_size) / max(1, a.font_size)
     if max(ratio, 1 / ratio) > 1.15:
-        found.append((abs(1 - ratio), "size", f"should be {'larger' if ratio > 1 else 'smaller'}"))
-    if a["bold"] != r["bold"]:
-        found.append((0.3, "bold", "should be bold" if r["bold"] else "should not be bold"))
+        found.append((abs(1 - ratio), "size", "larger" if ratio > 1 else "smaller", ""))
+    if a.bold != r.bold:
+        found.append((0.3, "bold", "be" if r.bold else "not be", ""))
     return found
 
 
@@ -675,7 +746,7 @@ def channels(colour):
 
 def colour_distance(a, b):
     """0 (the same) to 1 (black and white); green weighs most, as in the eye."""
-    squares = [w * (x - y) ** 2 for w, x, y in zip((3, 4, 2), channels(a), channels(b))]
+    squares = [weight * (x - y) ** 2 for weight, x, y in zip((3, 4, 2), channels(a), channels(b))]
     return (sum(squares) / 9) ** 0.5 / 255
 
 
@@ -687,53 +758,27 @@ def colour_name(colour):
     high, low = max(channels(colour)) / 255, min(channels(colour)) / 255
     saturation = 0 if high == low else (high - low) / (1 - abs(high + low - 1))
     grey = saturation < 0.25 or (high + low < 0.4 and saturation < 0.45)
-    return min((colour_distance(colour, f"#{shade}"), name) for name, shades in COLOURS.items()
-               for shade in shades.split() if grey == (name in ("white", "black") or "gray" in name))[1]
+    near = []
+    for name, shades in COLOURS.items():
+        if grey == (name in ("white", "black") or "gray" in name):
+            near += [(colour_distance(colour, f"#{shade}"), name) for shade in shades.split()]
+    return min(near)[1]
 
 
 def beside(a, b):
-    return (a["box"][0] + a["box"][2] <= b["box"][0] + 1
-            and a["box"][1] < b["box"][1] + b["box"][3] and b["box"][1] < a["box"][1] + a["box"][3])
+    """Whether b begins to the right of a, at about the same height."""
+    return a.left + a.width <= b.left + 1 and a.top < b.top + b.height and b.top < a.top + a.height
 
 
 def below(a, b):
-    return a["box"][1] + a["box"][3] <= b["box"][1] + 1
-
-
-def place(element, page_width):
-    """Where a text stands in its page: "on the left", "in the centre" or "on the right"."""
-    left, _, width, _ = element["text_box"] or element["box"]
-    aside = (left + width / 2) / page_width - 0.5
-    return "in the centre" if abs(aside) < 0.05 else "on the left" if aside < 0 else "on the right"
-
-
-def with_inside(elements):
-    """The elements, each with the indices of all that lies in it (`inside`), how many of these are `texts`, and its own
-    words (`plain`)."""
-    inside = [set() for _ in elements]
-    for k in reversed(range(len(elements))):  # what lies in an element comes after it
-        if (up := elements[k]["parent"]) is not None:
-            inside[up] |= inside[k] | {k}
-    return [element | {"inside": found, "texts": sum(elements[k]["text"] != "" for k in found),
-                       "plain": plain(element["text"])}
-            for element, found in zip(elements, inside)]
-
-
-def plain(text):
-    return " ".join(re.findall(r"[\w$%€£.]+", text.lower()))
+    """Whether b begins below a."""
+    return a.top + a.height <= b.top + 1
 
 
 def quote(text, most=40):
-    return f'"{text}"' if len(text) <= most else f'"{text[:most].rsplit(" ", 1)[0]} ..."'
-
-
-def describe(elements, index):
-    """An element in words: `button "Buy"`, `header`, `section "Prices"` (by the first words inside it)."""
-    element = elements[index]
-    kind = KINDS.get(element["tag"], "text" if element["text"] else "block")
-    inside = [] if element["tag"] in LANDMARKS else sorted(element["inside"])
-    words = next((elements[k]["text"] for k in [index, *inside] if elements[k]["text"]), "")
-    return f"{kind} {quote(words)}" if words else kind
+    if len(text) <= most:
+        return f'"{text}"'
+    return f'"{text[:most].rsplit(" ", 1)[0]} ..."'
 
 
 # ------------------------------------------------------------------------------------------------ Tailwind's stylesheet
