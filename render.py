@@ -1,31 +1,36 @@
 """Untrusted HTML to pictures, pictures to a similarity, and two pages to the differences between them in words.
 
-Rendering. A headless Chromium, driven by Playwright, photographs a page over its full height, in a viewport of 1280 x
-720. A page is a stranger's text, so nothing it names is fetched. Six layers, one inside the other:
+Rendering. A headless Chromium, driven by Playwright, takes a picture of a page at its full height, in a viewport of
+1280 x 720. A page is a stranger's text, so nothing it names is fetched. Six layers, one inside the other:
   1. JavaScript is off.
   2. The page arrives with a Content-Security-Policy header: `sandbox` (no scripts, forms, pop-ups, plugins, automatic
      refresh or autoplay) and nothing but inline styles, Tailwind's hosts, data: images and picsum.
   3. Every request is intercepted. Tailwind 2.2.19 is answered from a local copy (only the rules that the page can use:
-     twice as fast), picsum.photos/id/48/W/H and source.unsplash.com/random/WxH with a generated picture of that size;
+     twice as fast), picsum.photos/id/48/W/H and source.unsplash.com/random/WxH with a drawn picture of that size;
      everything else is refused.
   4. The browser has a dead proxy and a resolver that knows no host.
-  5. Where the system allows it, the browser process lives in a network namespace without any interface and, when
-     started by root, as an unprivileged user with Chromium's own sandbox on. `Renderer.isolation` says which it is.
-  6. Height is capped at 20,000 pixels, HTML at 1 MB, time at 10 s: a page that takes longer only costs its browser.
-     Memory is not: a page may take a gigabyte until its time is over.
-Same bytes in, same pixels out: animations are finished, marquees and players are stilled, no pointer hovers, fonts come
-from one pinned list. Not held still: CSS animations inside an SVG picture, <progress> in frames and shadow trees, and
-pictures that a page first asks for when an animation has ended. Shadow trees are drawn, but are not in the layout.
+  5. The browser lives in a network namespace without any interface and with Chromium's own sandbox on, where the system
+     allows each; `Renderer.isolation` names the namespace or the dead proxy. Started by root, it runs as user nobody.
+  6. Height is capped at 20,000 pixels, HTML at 1 MB, time at 10 s. A page that fails gets a second try in a fresh
+     browser, as a busy machine may be to blame. Memory is not capped: a page may take a gigabyte until its time is over.
+The same bytes give the same pixels: animations are finished, marquees and players stand still, no pointer hovers, and
+the fonts come from one pinned list. Exceptions: CSS animations inside an SVG picture, <progress> in frames and shadow
+trees, and pictures that a page first asks for when an animation has ended. Shadow trees are in the picture, but not in
+the layout.
 
 Similarity. cosine(a, b) of the embeddings of two pictures, by a CLIP or SigLIP (the paper has CLIP ViT-B/32) or by
-"layout", a small embedding of colours and edges that needs no weights; numbers of different encoders cannot be mixed.
+"layout", a small embedding of colours and edges that needs no weights. Numbers of different encoders cannot be mixed.
 Two views: "centre" is the paper's (the encoder's processor scales the short side and crops the centre, so that it never
 sees a long page's navigation bar and footer); "page" scales the whole page onto the encoder's square.
 
   python render.py --setup                                    # once: Tailwind's stylesheet into cache/
-  python render.py --self-test                                # is this machine's set-up sound? exit code 1 if not
   python render.py --in page.html --out page.png
-  python render.py --in page.html --compare reference.html    # cosine in both views, and the differences in words
+
+    with Renderer() as renderer:
+        agent, reference = (renderer.render(page, layout=True) for page in (one, other))
+    embed = load_encoder()
+    cosine(embed(agent), embed(reference))                      # 1.0 for equal pages
+    in_words(compare_pages(agent.layout, reference.layout))     # "The header should be blue, not green. ..."
 """
 
 import argparse
@@ -42,22 +47,21 @@ import itertools
 import json
 import os
 import re
-import select
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import threading
-import time
 import urllib.request
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from PIL import Image
+
+from records import atomic_write, check_path, die, first_line
 
 CACHE = Path(__file__).resolve().parent / "cache"
 TAILWIND_FILE = "tailwind-2.2.19.min.css"
@@ -74,6 +78,7 @@ PAGE_HEADERS = {
 VIEWPORT = 1280, 720  # pixels, width and height
 MAX_HEIGHT = 20_000  # pixels
 MAX_HTML = 1_000_000  # bytes
+NOBODY = 65534  # user and group of the browser where this process is root's
 
 
 # ------------------------------------------------------------------------------------------------ pages as text
@@ -84,19 +89,26 @@ def extract_page(text):
     It is the last <html> ... </html>, or from the last <html> on when it was cut off. Where there is no <html>, it is
     the last <body> ... </body>, with the <head> before it; an open <body> may be a word in a question.
     """
-    # Repetitions in the pattern are bounded, so that any text takes linear time.
-    marks = list(re.finditer(r"(?:<!doctype[^>]{0,200}>\s{0,200})?<(html|head|body)\b", text or "", flags=re.I))
-    tags = [mark[1].lower() for mark in marks]
-    if "html" in tags:
-        page = text[[mark.start() for mark, tag in zip(marks, tags) if tag == "html"][-1]:]
+    text = text or ""
+    doctype = r"(?:<!doctype[^>]{0,200}>\s{0,200})?"  # bounded, so that any text takes linear time
+    starts = [mark.start() for mark in re.finditer(doctype + r"<html\b", text, flags=re.I)]
+    if starts:
+        page = text[starts[-1]:]
         end = re.search(r"</html\s*>", page, flags=re.I)
         return page[:end.end()] if end else page.rstrip().removesuffix("```").rstrip()
-    end = max((mark.end() for mark in re.finditer(r"</body\s*>", text or "", flags=re.I)), default=0)
-    bodies = [n for n, mark in enumerate(marks) if tags[n] == "body" and mark.end() < end]
-    if not bodies:
+
+    ends = [mark.end() for mark in re.finditer(r"</body\s*>", text, flags=re.I)]
+    if not ends:
         return None
-    first = bodies[-1] - (tags[:bodies[-1]][-1:] == ["head"])
-    return text[marks[first].start():end]
+    text = text[:ends[-1]]
+    marks = list(re.finditer(doctype + r"<(head|body)\b", text, flags=re.I))
+    while marks and marks[-1][1].lower() != "body":
+        marks.pop()
+    if not marks:
+        return None
+    if len(marks) > 1 and marks[-2][1].lower() == "head":
+        marks.pop()
+    return text[marks[-1].start():]
 
 
 def rewrite_images(page):
@@ -117,7 +129,6 @@ class Picture:
     width: int = 0
     height: int = 0
     layout: dict | None = None
-    seconds: float = 0.0
 
     @functools.cached_property
     def rgb(self):
@@ -141,24 +152,20 @@ class Slot:
     cdp: object = None
     html: str = ""
     renders: int = 0
-    starved: bool = False  # it was last stopped for taking too long, but had hardly been given a processor
-
-    def cpu_seconds(self):
-        """Processor time of the browser so far, all its processes together; infinite where this cannot be told."""
-        total = 0.0 if Path("/proc/self/stat").exists() else float("inf")
-        group = (self.folder / "pid").read_text().strip()
-        for path in Path("/proc").glob("[0-9]*/stat"):
-            with contextlib.suppress(OSError):  # where it has just ended
-                fields = path.read_text().rsplit(")", 1)[1].split()
-                if fields[2] == group:
-                    total += sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
-        return total
 
     def kill(self):
         """End the browser and its children at once, without asking it: it may not answer."""
         with contextlib.suppress(OSError, ValueError):  # Playwright starts each as the leader of a process group
             os.killpg(int((self.folder / "pid").read_text()), signal.SIGKILL)
         self.page = self.cdp = None
+
+
+class Isolation(NamedTuple):
+    """A way to start the browser."""
+
+    name: str  # "network namespace" or "dead proxy"
+    command: list  # what the browser's command line begins with
+    sandbox: bool  # whether Chromium's own sandbox is on
 
 
 class Renderer(contextlib.ExitStack):
@@ -175,8 +182,9 @@ class Renderer(contextlib.ExitStack):
         self.timeout, self.pages_per_tab = timeout, pages_per_tab
         self.cache, self.remember = Path(cache), remember
         self.ladder = isolation_ladder(isolation)
-        self.folder = Path(tempfile.mkdtemp(prefix="render-"))
-        self.callback(shutil.rmtree, self.folder, ignore_errors=True)  # by close(), also at the end of a `with`
+        self.playwright, self.slots = None, []
+        folder = tempfile.TemporaryDirectory(prefix="render-", ignore_cleanup_errors=True)
+        self.folder = Path(self.enter_context(folder))  # removed by close(), also at the end of a `with`
         self.folder.chmod(0o755)  # the browser may run as another user
         self.fonts, self.fonts_environment = pinned_fonts(self.folder)
         self.loop = asyncio.new_event_loop()
@@ -224,46 +232,34 @@ class Renderer(contextlib.ExitStack):
         text = page.encode("utf-8", "replace")
         if len(text) > MAX_HTML:
             return Picture("too large")
-        kept = self.kept_layouts / f"{hashlib.sha256(text).hexdigest()}.json" if self.remember and not picture else None
-        if kept:
+        kept = self.kept_layouts / f"{hashlib.sha256(text).hexdigest()}.json"
+        remember = self.remember and not picture
+        if remember:
             with contextlib.suppress(OSError, ValueError):  # not measured yet, or the file is damaged
                 return Picture("ok", layout=json.loads(kept.read_bytes()))
         slot = await self.idle.get()
         try:
-            for _ in range(3):
+            result = await self._try(slot, page, layout, picture)
+            if result.status != "ok":  # the browser may be to blame, or a busy machine: once more, in a fresh browser
                 result = await self._try(slot, page, layout, picture)
-                # Where the browser died, or hardly got a processor, the page is not to blame: it gets a fresh browser.
-                if not result.status.startswith("error") and not (result.status == "timeout" and slot.starved):
-                    break
         finally:
             self.idle.put_nowait(slot)
-        if kept and result.status == "ok":
-            with contextlib.suppress(OSError):  # where nothing can be written, the page is measured again
-                kept.parent.mkdir(exist_ok=True)
-                part = kept.with_suffix(f".{os.getpid()}")  # whole or not at all, as others read it
+        if remember and result.status == "ok":
+            with contextlib.suppress(OSError), atomic_write(kept) as part:  # else the page is measured again
                 part.write_text(json.dumps(result.layout))
-                part.replace(kept)
         return result
 
     async def _try(self, slot, page, layout, picture):
-        started, slot.starved = time.monotonic(), True  # what goes wrong before the page is served is not its fault
         try:
             if slot.page is None or slot.renders >= self.pages_per_tab:  # Playwright remembers every request of a tab
                 await self._open(slot)
-            work = asyncio.ensure_future(self._photograph(slot, page, layout, picture))
-            if not (await asyncio.wait({work}, timeout=self.timeout / 2))[0]:
-                before = slot.cpu_seconds()
-                if not (await asyncio.wait({work}, timeout=self.timeout / 2))[0]:
-                    slot.starved = slot.cpu_seconds() - before < self.timeout / 4
-                    work.cancel()
-                    raise TimeoutError
-            result = work.result()
+            return await asyncio.wait_for(self._photograph(slot, page, layout, picture), self.timeout)
+        except TimeoutError:
+            slot.kill()
+            return Picture("timeout")
         except Exception as problem:
             slot.kill()
-            what = (str(problem).splitlines() or [type(problem).__name__])[0][:200]
-            result = Picture("timeout" if isinstance(problem, TimeoutError) else f"error: {what}")
-        result.seconds = time.monotonic() - started
-        return result
+            return Picture(f"error: {first_line(problem)}")
 
     async def _photograph(self, slot, page, layout, picture):
         slot.html, slot.renders = page, slot.renders + 1
@@ -292,8 +288,10 @@ class Renderer(contextlib.ExitStack):
         except ImportError:
             raise RuntimeError("rendering needs Playwright: pip install playwright") from None
         self.playwright = await async_playwright().start()
-        self.slots, self.idle = [Slot(self.folder / f"browser-{n}") for n in range(browsers)], asyncio.Queue()
-        for slot in self.slots:
+        self.idle = asyncio.Queue()
+        for n in range(browsers):
+            slot = Slot(self.folder / f"browser-{n}")
+            self.slots.append(slot)
             await self._open(slot)
             self.idle.put_nowait(slot)
         # The folder's name says all that a layout depends on besides the page.
@@ -302,9 +300,9 @@ class Renderer(contextlib.ExitStack):
         self.kept_layouts = self.cache / f"layouts-{name}"
 
     async def _stop(self):
-        for slot in getattr(self, "slots", []):
+        for slot in self.slots:
             slot.kill()
-        if hasattr(self, "playwright"):
+        if self.playwright:
             await self.playwright.stop()
 
     async def _open(self, slot):
@@ -325,34 +323,36 @@ class Renderer(contextlib.ExitStack):
         await slot.cdp.send("Input.setIgnoreInputEvents", {"ignore": True})  # a pointer at (0, 0) hovers now and then
 
     async def _launch(self, slot):
-        """A browser, started by the best way that works; the first browser decides for the rest."""
-        problem = "this system cannot give the isolation that was asked for"
-        for way in self.ladder:
+        """A browser, started in the best way that works; the first browser decides for the rest."""
+        problem = None
+        for isolation in self.ladder:
             try:
-                return await self._launch_by(way, slot)
+                browser = await self._launch_in(isolation, slot)
             except Exception as failure:
-                problem = str(failure).partition("\n")[0]
+                problem = first_line(failure)
                 slot.kill()
+            else:
+                self.ladder, self.isolation, self.version = [isolation], isolation.name, browser.version
+                return browser
         raise RuntimeError(f"Chromium ({self.executable}) does not start: {problem}")
 
-    async def _launch_by(self, way, slot):
-        isolation, before, unprivileged, sandbox = way
+    async def _launch_in(self, isolation, slot):
         shutil.rmtree(slot.folder, ignore_errors=True)
         profile = slot.folder / "profile"
         profile.mkdir(parents=True)
-        if unprivileged:
-            os.chown(profile, 65534, 65534)
+        if os.geteuid() == 0:
+            os.chown(profile, NOBODY, NOBODY)
         # Playwright starts a program, not a command line: this script is the program, and stays so through exec.
+        command = shlex.join([*isolation.command, self.executable])
         script = slot.folder / "start.sh"
         script.write_text(f"#!/bin/sh\necho $$ > '{slot.folder}/pid'\n"
-                          f"exec {shlex.join([*before, self.executable])} \"$@\" '--user-data-dir={profile}'\n")
+                          f"exec {command} \"$@\" '--user-data-dir={profile}'\n")
         script.chmod(0o755)
         environment = {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "HOME": str(profile), "TMPDIR": str(profile),
                        "LANG": "C.UTF-8", "TZ": "UTC", **self.fonts_environment}
-        browser = await self.playwright.chromium.launch(
-            executable_path=str(script), args=BROWSER_FLAGS, env=environment, chromium_sandbox=sandbox, timeout=30_000)
-        self.ladder, self.isolation, self.chromium_sandbox, self.version = [way], isolation, sandbox, browser.version
-        return browser
+        return await self.playwright.chromium.launch(
+            executable_path=str(script), args=BROWSER_FLAGS, env=environment, chromium_sandbox=isolation.sandbox,
+            timeout=30_000)
 
     async def _answer(self, slot, page, route):
         """Serve the page itself and what stands in for the few things it may name; refuse all else."""
@@ -380,6 +380,11 @@ def cosine(a, b):
     return float(np.dot(a, b) / (lengths[0] * lengths[1]))
 
 
+def unit(vector):
+    """The vector at length 1; zero stays zero."""
+    return vector / max(float(np.linalg.norm(vector)), 1e-12)
+
+
 def pool(picture, cells):
     """(H, W, C) -> (cells, cells, C): the mean of each cell; H and W are multiples of cells."""
     height, width, channels = picture.shape
@@ -396,8 +401,9 @@ def layout_embedding(rgb, view):
     is zero, so that two pages are not alike for being mostly white.
     """
     if view == "centre":
-        side = min(rgb.shape[:2])
-        top, left = ((size - side) // 2 for size in rgb.shape[:2])
+        height, width, _ = rgb.shape
+        side = min(height, width)
+        top, left = (height - side) // 2, (width - side) // 2
         rgb = rgb[top:top + side, left:left + side]
     picture = Image.fromarray(rgb).resize((128, 128), Image.Resampling.BOX)
     ink = 1.0 - np.asarray(picture, np.float32) / 255.0  # (128, 128, 3)
@@ -406,11 +412,10 @@ def layout_embedding(rgb, view):
     edges[:, 1:, 0] = np.abs(np.diff(grey, axis=1))
     edges[1:, :, 1] = np.abs(np.diff(grey, axis=0))
     parts = [pool(ink, 4), pool(ink, 8), pool(ink, 16), pool(edges, 8), pool(edges, 16)]
-    vector = np.concatenate([part.ravel() / max(float(np.linalg.norm(part)), 1e-12) for part in parts])
-    return vector / max(float(np.linalg.norm(vector)), 1e-12)
+    return unit(np.concatenate([unit(part.ravel()) for part in parts]))
 
 
-def load_encoder(name="layout", device=None):
+def load_encoder(name="layout"):
     """"layout", or the folder or hub name of a CLIP or SigLIP -> embed(picture, view="page"|"centre") -> unit vector.
 
     A picture is a Picture or an (H, W, 3) array. Records carry embed.name, so that no encoders are mixed.
@@ -420,16 +425,16 @@ def load_encoder(name="layout", device=None):
             import torch
             from transformers import AutoImageProcessor, AutoModel
 
-            device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+            device = "cuda" if torch.cuda.is_available() else "cpu"
             model = AutoModel.from_pretrained(name).to(device).eval()
             processor = AutoImageProcessor.from_pretrained(name)
             features_of, side = model.get_image_features, model.config.vision_config.image_size
         except (ImportError, OSError, ValueError, AttributeError) as problem:
             raise RuntimeError(f"the image encoder {name!r} cannot be loaded as a CLIP or SigLIP: "
-                               + str(problem).partition("\n")[0]) from None
+                               + first_line(problem)) from None
 
     def embed(picture, view="page"):
-        rgb = picture.rgb if isinstance(picture, Picture) else np.ascontiguousarray(picture)
+        rgb = picture.rgb if isinstance(picture, Picture) else picture
         if name == "layout":
             return layout_embedding(rgb, view)
         image = Image.fromarray(rgb)
@@ -437,8 +442,8 @@ def load_encoder(name="layout", device=None):
             image = image.resize((side, side), Image.Resampling.BICUBIC, reducing_gap=3.0)
         with torch.inference_mode():
             features = features_of(**processor(images=image, return_tensors="pt").to(device))
-        features = getattr(features, "pooler_output", features)[0].float().cpu().numpy()
-        return features / max(float(np.linalg.norm(features)), 1e-12)
+        features = getattr(features, "pooler_output", features)
+        return unit(features[0].float().cpu().numpy())
 
     embed.name = name
     return embed
@@ -537,14 +542,11 @@ def compare_pages(agent, reference):
         return [Difference("", "page", "Your page could not be shown.")]
     if not agent["elements"] and reference["elements"]:
         return [Difference("", "page", "Your page is empty.")]
-    mine, theirs = elements_of(agent), elements_of(reference)
-    match_elements(mine, theirs)
     page_area = max(1, reference["height"] * reference["width"])
+    mine, theirs = elements_of(agent, page_area), elements_of(reference, page_area)
+    match_elements(mine, theirs)
+    pairs = [(r, r.twin) for r in theirs if r.twin]
     found = []  # (-weight, order in the page, sentence, Difference)
-
-    def share(box):  # of the reference page
-        _, _, width, height = box
-        return min(1.0, width * height / page_area)
 
     def say(weight, order, *fields):
         difference = Difference(*fields)
@@ -561,40 +563,37 @@ def compare_pages(agent, reference):
             want = f"after the {before.name()}" if before else "at the top"
             if r.background:
                 want += f". It is {colour_name(r.background)}"
-            say(0.05 + 1.5 * share(r.box), r.order, r.name(), "missing", want)
+            say(0.05 + 1.5 * r.share, r.order, r.name(), "missing", want)
 
     for a in mine:
         if not a.twin and (not a.parent or a.parent.twin):
-            say(0.03 + 0.5 * share(a.box), len(theirs) + a.order, a.name(), "extra")
+            say(0.03 + 0.5 * a.share, len(theirs) + a.order, a.name(), "extra")
 
     moved = []  # containers that stand elsewhere, with all that is in them
     of_texts = {}  # (container, aspect, want, have) -> [(weight, order, name)]: texts that share a sentence
-    for r in theirs:  # a container before what is in it
-        a = r.twin
-        if not a:
-            continue
+    for r, a in pairs:  # a container before what is in it
         name = a.name()  # by the words that the agent knows
         place, right_place = a.place(agent["width"]), r.place(reference["width"])
         narrow = max(r.width, a.width) < 0.6 * reference["width"]
         if place != right_place and narrow and not r.text and r.parent not in moved:
             moved.append(r)
-            say(0.02 + share(r.box), r.order, name, "place", right_place, place)
+            say(0.02 + r.share, r.order, name, "place", right_place, place)
 
         have, want = colour_name(a.background), colour_name(r.background)
         if have != want:
             distance = colour_distance(a.background or agent["background"], r.background or reference["background"])
-            say(0.01 + share(r.box) * (0.4 + distance), r.order, name, "colour", want, have)
+            say(0.01 + r.share * (0.4 + distance), r.order, name, "colour", want, have)
         elif a.gradient != r.gradient:
-            say(0.01 + 0.3 * share(r.box), r.order, name, "gradient", "have" if r.gradient else "not have")
+            say(0.01 + 0.3 * r.share, r.order, name, "gradient", "have" if r.gradient else "not have")
 
         if r.text:
             if a.plain != r.plain:
-                say(0.03 + 2 * share(r.text_box), r.order, name, "words", quote(r.text, 80))
+                say(0.03 + 2 * r.text_share, r.order, name, "words", quote(r.text, 80))
             changes = differences_of_texts(a, r)
             if place != right_place and not any(r in container.inside for container in moved):
                 changes.append((1.0, "place", right_place, place))
             for weight, *change in changes:
-                entry = weight * (0.02 + share(r.text_box)), r.order, name
+                entry = weight * (0.02 + r.text_share), r.order, name
                 of_texts.setdefault((r.parent, *change), []).append(entry)
         elif r.tag not in ("main", "div"):
             same_inside = {e.twin for e in r.inside} == a.inside
@@ -604,7 +603,7 @@ def compare_pages(agent, reference):
                 ratio = (size + 8) / (mine_size + 8)
                 change = max(ratio, 1 / ratio)
                 if change > 1.3:
-                    weight = 0.01 + 0.5 * (1 - 1 / change) * share(r.box)
+                    weight = 0.01 + 0.5 * (1 - 1 / change) * r.share
                     say(weight, r.order, name, "shape", more if ratio > 1 else less)
 
     for (container, *change), entries in of_texts.items():
@@ -614,14 +613,13 @@ def compare_pages(agent, reference):
             name = f"texts in the {container.name()}" if container else "texts of the page"
         say(sum(weights), orders[0], name, *change)
 
-    siblings = {}  # container -> what stands in it, in order
-    for r in theirs:
-        if r.twin:
-            siblings.setdefault(r.parent, []).append(r)
-    for children in siblings.values():
-        for first, second in itertools.pairwise(children):
-            a, b = first.twin, second.twin
-            weight = 0.02 + min(share(first.box), share(second.box))
+    latest = {}  # container -> the last element in it so far
+    for second, b in pairs:
+        first = latest.get(second.parent)
+        latest[second.parent] = second
+        if first:
+            a = first.twin
+            weight = 0.02 + min(first.share, second.share)
             if a.order > b.order:
                 say(weight, first.order, first.name(), "order", second.name())
             elif beside(first, second) != beside(a, b) and below(first, second) != below(a, b):
@@ -635,11 +633,12 @@ def compare_pages(agent, reference):
 class Element:
     """An element of a layout, with what lies in it."""
 
-    def __init__(self, measured, before):
+    def __init__(self, measured, before, page_area):
         vars(self).update(measured)  # tag, order, text, box, colour, ...
         self.parent = None if self.parent is None else before[self.parent]
         self.left, self.top, self.width, self.height = self.box
         self.text_box = self.text_box or self.box
+        self.share, self.text_share = (min(1.0, box[2] * box[3] / page_area) for box in (self.box, self.text_box))
         self.plain = " ".join(re.findall(r"[\w$%€£.]+", self.text.lower()))
         self.inside, self.texts_inside, self.first_words = set(), 0, self.text
         self.twin = None  # the element of the other page that it is compared with
@@ -665,10 +664,10 @@ class Element:
         return "on the left" if aside < 0 else "on the right"
 
 
-def elements_of(layout):
+def elements_of(layout, page_area):
     elements = []
     for measured in layout["elements"]:
-        elements.append(Element(measured, elements))
+        elements.append(Element(measured, elements, page_area))
     return elements
 
 
@@ -798,10 +797,8 @@ def fetch_tailwind(cache=CACHE):
     except OSError as problem:
         raise RuntimeError(f"Tailwind 2.2.19 could be fetched neither by npm nor from {TAILWIND_LINK} ({problem}); "
                            f"put dist/tailwind.min.css of the npm package tailwindcss@2.2.19 at {target}.") from None
-    target.parent.mkdir(parents=True, exist_ok=True)
-    part = target.with_name(f"{target.name}.{os.getpid()}.part")    # other processes may be reading, or fetching, it
-    part.write_bytes(found)
-    os.replace(part, target)
+    with atomic_write(target) as part:  # other processes may be reading it
+        part.write_bytes(found)
     return target
 
 
@@ -825,22 +822,25 @@ class Stylesheet:
         css = re.sub(r"/\*.*?\*/", "", css, flags=re.S)
         rule = r"[^{}]+\{(?:[^{}]+\{[^{}]*\})*[^{}]*\}"  # may hold rules in turn: @keyframes, @media inside @media
         for block in re.finditer(r"(@media[^{}]+)\{((?:" + rule + r")*)\}|" + rule, css):
-            for text in re.findall(rule, block[2]) if block[1] else [block[0]]:
+            media = block[1] or ""
+            for text in re.findall(rule, block[2]) if media else [block[0]]:
                 selector = "" if text.startswith("@") else text.split("{")[0]
                 classes = re.findall(r"\.((?:\\[0-9a-f]{1,6} ?|\\.|[\w-])+)", selector)
-                for name in set(map(unescape_css, classes)) or [""]:
+                for name in {unescape_css(name) for name in classes} or {""}:
                     self.by_class.setdefault(name, []).append(len(self.rules))
-                self.rules.append((block[1] or "", text))
+                self.rules.append((media, text))
 
     def for_page(self, page):
-        # lower case, as class names ignore case in quirks mode; every word of the page counts, which only keeps more.
-        # Of a numeric reference seven digits are left: Python parses no thousands of them, be they zeros.
+        # Every word of the page counts, which only keeps more. Lower case: class names ignore case in quirks mode. Of
+        # a numeric reference seven digits are left: Python parses no thousands of them, be they zeros.
         page = re.sub(r"&#0*(\d{0,7})\d*", r"&#\1", page)
-        words = set(re.findall(r"[^\s\"'<>=]+", html_entities.unescape(page).lower())) | {""}
-        wanted = sorted(set().union(*(self.by_class[word] for word in words & self.by_class.keys())))
+        words = {"", *re.findall(r"[^\s\"'<>=]+", html_entities.unescape(page).lower())}
+        wanted = set()
+        for word in words & self.by_class.keys():
+            wanted.update(self.by_class[word])
         pieces = []
-        for media, numbers in itertools.groupby(wanted, key=lambda i: self.rules[i][0]):
-            text = "".join(self.rules[i][1] for i in numbers)
+        for media, rules in itertools.groupby((self.rules[n] for n in sorted(wanted)), key=lambda rule: rule[0]):
+            text = "".join(text for _, text in rules)
             pieces.append(f"{media}{{{text}}}" if media else text)
         return "".join(pieces)
 
@@ -883,12 +883,13 @@ def find_chromium():
     folder = Path(os.environ.get("PLAYWRIGHT_BROWSERS_PATH", "") or Path.home() / ".cache/ms-playwright")
     for pattern in ("chromium_headless_shell-*/*/*headless?shell", "chromium-*/*/chrome"):
         names += sorted(map(str, folder.glob(pattern)), reverse=True)
-    if named := os.environ.get("CHROMIUM_PATH"):
-        names = [named]
-    if found := next(filter(None, map(shutil.which, names)), None):
-        return found
-    raise RuntimeError(f"no Chromium was found{f' at CHROMIUM_PATH={named}' if named else ''}: apt-get install "
-                       "chromium-headless-shell, or playwright install chromium, or set CHROMIUM_PATH.")
+    if "CHROMIUM_PATH" in os.environ:
+        names = [os.environ["CHROMIUM_PATH"]]
+    for name in names:
+        if found := shutil.which(name):
+            return found
+    raise RuntimeError(f"found no Chromium ({', '.join(names)}): apt-get install chromium-headless-shell, or "
+                       "playwright install chromium, or set CHROMIUM_PATH")
 
 
 # Rendering must not depend on the clock, the display or the machine's taste; and nothing may phone home.
@@ -906,48 +907,52 @@ BROWSER_FLAGS = [
 ]
 
 FONTS = """<?xml version="1.0"?><!DOCTYPE fontconfig SYSTEM "fonts.dtd"><fontconfig>
-<dir>/usr/share/fonts</dir><dir>/usr/local/share/fonts</dir><dir>/System/Library/Fonts</dir><cachedir>{cache}</cachedir>
+<dir>/usr/share/fonts</dir><dir>/usr/local/share/fonts</dir><dir>/System/Library/Fonts</dir><cachedir>CACHE</cachedir>
 <selectfont><rejectfont><pattern><patelt name="scalable"><bool>true</bool></patelt></pattern>
-<pattern><patelt name="scalable"><bool>false</bool></patelt></pattern></rejectfont>\
-<acceptfont>{accepted}</acceptfont></selectfont>
-<alias binding="same"><family>system-ui</family><prefer>{sans}</prefer></alias>
-<alias binding="same"><family>sans-serif</family><prefer>{sans}</prefer></alias>
-<alias binding="same"><family>serif</family><prefer>{serif}</prefer></alias>
-<alias binding="same"><family>monospace</family><prefer>{mono}</prefer></alias></fontconfig>"""
+<pattern><patelt name="scalable"><bool>false</bool></patelt></pattern></rejectfont><acceptfont>
+<pattern><patelt name="family"><string>Liberation Sans</string></patelt></pattern>
+<pattern><patelt name="family"><string>Liberation Serif</string></patelt></pattern>
+<pattern><patelt name="family"><string>Liberation Mono</string></patelt></pattern>
+<pattern><patelt name="family"><string>DejaVu Sans</string></patelt></pattern>
+<pattern><patelt name="family"><string>DejaVu Serif</string></patelt></pattern>
+<pattern><patelt name="family"><string>DejaVu Sans Mono</string></patelt></pattern></acceptfont></selectfont>
+<alias binding="same"><family>system-ui</family><prefer><family>Liberation Sans</family><family>DejaVu Sans</family>
+</prefer></alias>
+<alias binding="same"><family>sans-serif</family><prefer><family>Liberation Sans</family><family>DejaVu Sans</family>
+</prefer></alias>
+<alias binding="same"><family>serif</family><prefer><family>Liberation Serif</family><family>DejaVu Serif</family>
+</prefer></alias>
+<alias binding="same"><family>monospace</family><prefer><family>Liberation Mono</family>
+<family>DejaVu Sans Mono</family></prefer></alias></fontconfig>"""
 
 
 def pinned_fonts(folder):
-    """A font list of our own, so that no other font changes a page -> (what is recorded, the browser's environment)."""
-    listed = (subprocess.run(["fc-list", ":", "family"], capture_output=True, text=True).stdout
-              if shutil.which("fc-list") else "")
-    families = [name for name in ("Liberation", "DejaVu") if f"{name} Sans" in listed]  # best first
-    if not families:
-        return "the system's", {}
-    fonts = {"sans": [f"{name} Sans" for name in families], "serif": [f"{name} Serif" for name in families],
-             "mono": [{"Liberation": "Liberation Mono", "DejaVu": "DejaVu Sans Mono"}[name] for name in families]}
-    accepted = "".join(f"<pattern><patelt name='family'><string>{font}</string></patelt></pattern>"
-                       for kind in fonts.values() for font in kind)
-    preferred = {kind: "".join(f"<family>{font}</family>" for font in names) for kind, names in fonts.items()}
-    path = Path(folder) / "fonts.conf"
-    path.write_text(FONTS.format(cache=Path(folder) / "fontcache", accepted=accepted, **preferred))
-    return " + ".join(families), {"FONTCONFIG_FILE": str(path)}
+    """A font list of our own, so that no other font changes a page -> (what is there of it, the browser's environment).
+
+    Where none of its fonts is installed, the system's are used.
+    """
+    listed = ""
+    if shutil.which("fc-list"):
+        listed = subprocess.run(["fc-list", ":", "family"], capture_output=True, text=True).stdout
+    fonts = [name for name in ("Liberation Sans", "DejaVu Sans") if name in listed]
+    if not fonts:
+        return fonts, {}
+    path = folder / "fonts.conf"
+    path.write_text(FONTS.replace("CACHE", str(folder / "fontcache")))
+    return fonts, {"FONTCONFIG_FILE": str(path)}
 
 
 def isolation_ladder(wish):
-    """Ways to start the browser, best first: (what is recorded, command put before it, as nobody?, own sandbox?)."""
-    def works(command):
-        return shutil.which(command[0]) and subprocess.run([*command, "true"], capture_output=True).returncode == 0
-
-    root = os.geteuid() == 0
-    as_nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--no-new-privs", "--"]
-    namespace = ["unshare", "--net", "--"] if root else ["unshare", "--user", "--map-current-user", "--net", "--"]
-    ladder = []
-    for name, command in ("network namespace", namespace), ("dead proxy", []):
-        if wish in ("auto", name) and (not command or works(command)):
-            if root and works(as_nobody):
-                ladder += [(name, command + as_nobody, True, sandbox) for sandbox in (True, False)]
-            ladder += [(name, command, False, sandbox) for sandbox in ([False] if root else [True, False])]
-    return ladder
+    """The ways to start the browser, the safest first. Started by root, it always runs as user nobody."""
+    if os.geteuid() == 0:
+        as_nobody = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--no-new-privs", "--"]
+        namespace = ["unshare", "--net", "--", *as_nobody]
+    else:
+        as_nobody = []
+        namespace = ["unshare", "--user", "--map-current-user", "--net", "--"]
+    ways = [Isolation("network namespace", namespace, True), Isolation("network namespace", namespace, False),
+            Isolation("dead proxy", as_nobody, True), Isolation("dead proxy", as_nobody, False)]
+    return [way for way in ways if wish in ("auto", way.name)]
 
 
 # Runs inside the page, after load: its height, and its layout where that is wanted. The page's own scripts never ran,
@@ -1043,96 +1048,41 @@ want_layout => {
 
 # ------------------------------------------------------------------------------------------------ command line
 
-def die(message):
-    """Stop for a user's mistake: one sentence on stderr, exit code 2."""
-    print(f"{Path(sys.argv[0]).name}: {message}", file=sys.stderr)
-    sys.exit(2)
-
-
-def self_test(renderer):
-    """Is this machine's set-up sound? Prints what it finds; True if all is well."""
-    server = socket.create_server(("127.0.0.1", 0))  # hears of every connection
-    here = f"http://127.0.0.1:{server.getsockname()[1]}"
-    good = (f'<!DOCTYPE html><html><head>{TAILWIND_TAG}</head>'
-            '<body class="bg-blue-500"><h1 class="text-white">A</h1></body></html>')
-    nosy = (f'<html><head><link rel="prefetch" href="{here}/p"><link rel="preconnect" href="{here}"></head>'
-            f'<body>A<img src="{here}/i"><iframe src="{here}/f"></iframe></body></html>')
-    pictures = [renderer.render(good) for _ in range(3)]
-    checks = [
-        ("a page with Tailwind's colours", tuple(pictures[0].rgb[700, 1200]) == (59, 130, 246)),
-        ("the same pixels each time", len({p.png for p in pictures}) == 1),
-        ("nothing leaves", renderer.render(nosy).status == "ok" and not select.select([server], [], [], 0.5)[0]),
-    ]
-    for claim, holds in checks:
-        print(f"{'ok    ' if holds else 'FAILED'}  {claim}")
-    server.close()
-    return all(holds for _, holds in checks)
-
-
-def render_page(renderer, args):
-    """One page: its picture, and how it differs from another page."""
-    pictures = []
-    for path in filter(None, (args.source, args.compare)):
-        picture = renderer.render(Path(path).read_text(encoding="utf-8", errors="replace"), layout=True)
-        print(f"{path}: {picture.status}, {picture.width} x {picture.height}"
-              f"{', blank' if picture.blank else ''}, {picture.seconds:.2f} s")
-        if not picture.png:
-            sys.exit(1)
-        pictures.append(picture)
-    if args.out:
-        Path(args.out).write_bytes(pictures[0].png)
-        print(f"wrote {args.out}")
-    if args.compare:
-        embed = load_encoder(args.encoder)
-        for view in ("page", "centre"):
-            print(f"cosine ({embed.name}, {view}): {cosine(*(embed(picture, view) for picture in pictures)):.4f}")
-        found = compare_pages(*(picture.layout for picture in pictures))
-        for sentence in [one.sentence() for one in found] or ["No difference."]:
-            print(f"  {sentence}")
-
-
 def parse_args():
-    parser = argparse.ArgumentParser(description="HTML to pictures in a shut-in Chromium, and how alike two pages are.")
+    parser = argparse.ArgumentParser(description="Render a page in an isolated Chromium.")
     parser.add_argument("--setup", action="store_true", help="fetch Tailwind's stylesheet, look for Chromium")
-    parser.add_argument("--self-test", action="store_true",
-                        help="render a few pages and check isolation and determinism; exit code 1 on failure")
     parser.add_argument("--in", dest="source", metavar="FILE", help="an .html file")
     parser.add_argument("--out", metavar="FILE", help="the PNG to write")
-    parser.add_argument("--compare", metavar="FILE",
-                        help="another .html file: print the cosine in both views and the differences in words")
     parser.add_argument("--overwrite", action="store_true", help="replace what is at --out")
-    parser.add_argument("--encoder", default="layout", help='"layout", or a CLIP or SigLIP (default: layout)')
     return parser.parse_args()
 
 
 def main():
     args = parse_args()
-    if not (args.setup or args.self_test or args.source):
-        die("nothing to do; give --in FILE, --setup or --self-test.")
-    if args.source and not (args.out or args.compare):
-        die("--in needs --out FILE or --compare FILE.")
-    for path in filter(None, (args.source, args.compare)):
-        if not Path(path).is_file():
-            die(f"{path} is not a file.")
-        if args.out and Path(args.out).exists() and Path(args.out).samefile(path):
-            die(f"--out is an input ({args.out}); give another.")
-    if args.out and Path(args.out).exists() and not args.overwrite:
-        die(f"{args.out} exists; give --overwrite or another --out.")
+    if not args.setup and not args.source:
+        die("nothing to do; give --setup, or --in FILE and --out FILE")
+    if bool(args.source) != bool(args.out):
+        die("--in and --out go together")
+    if args.out:
+        check_path(args.out, [args.source])
+        if Path(args.out).exists() and not args.overwrite:
+            die(f"{args.out} exists; give --overwrite or another --out")
     try:
         if args.setup:
             print(f"Tailwind 2.2.19 is at {fetch_tailwind()}, checksum right; Chromium is {find_chromium()}.")
-        if args.self_test or args.source:
+        if args.source:
+            page = Path(args.source).read_text(encoding="utf-8", errors="replace")
             with Renderer(browsers=1) as renderer:
-                print(f"Chromium {renderer.version}, isolation: {renderer.isolation}, Chromium's sandbox: "
-                      f"{'on' if renderer.chromium_sandbox else 'off'}, fonts: {renderer.fonts}")
-                if args.self_test and not self_test(renderer):
-                    sys.exit(1)
-                if args.source:
-                    render_page(renderer, args)
+                picture = renderer.render(page)
+            print(f"{args.source}: {picture.status}, {picture.width} x {picture.height}, by Chromium "
+                  f"{renderer.version}, isolation: {renderer.isolation}")
+            if picture.status != "ok":
+                sys.exit(1)
+            Path(args.out).write_bytes(picture.png)
     except (RuntimeError, OSError) as problem:
-        die(str(problem))
+        die(first_line(problem))
     except KeyboardInterrupt:
-        sys.exit(130)
+        die("stopped", 130)
 
 
 if __name__ == "__main__":
