@@ -570,7 +570,7 @@ def compare_pages(agent, reference):
             say(0.03 + 0.5 * a.share, len(theirs) + a.order, a.name(), "extra")
 
     moved = []  # containers that stand elsewhere, with all that is in them
-    of_texts = {}  # (container, aspect, want, have) -> [(weight, order, name)]: texts that share a sentence
+    text_changes = {}  # (container, aspect, want, have) -> [(weight, order, name)]: texts that share a sentence
     for r, a in pairs:  # a container before what is in it
         name = a.name()  # by the words that the agent knows
         place, right_place = a.place(agent["width"]), r.place(reference["width"])
@@ -589,12 +589,12 @@ def compare_pages(agent, reference):
         if r.text:
             if a.plain != r.plain:
                 say(0.03 + 2 * r.text_share, r.order, name, "words", quote(r.text, 80))
-            changes = differences_of_texts(a, r)
+            changes = differences_text_changes(a, r)
             if place != right_place and not any(r in container.inside for container in moved):
                 changes.append((1.0, "place", right_place, place))
             for weight, *change in changes:
                 entry = weight * (0.02 + r.text_share), r.order, name
-                of_texts.setdefault((r.parent, *change), []).append(entry)
+                text_changes.setdefault((r.parent, *change), []).append(entry)
         elif r.tag not in ("main", "div"):
             same_inside = {e.twin for e in r.inside} == a.inside
             widths, heights = (r.width, a.width, "wider", "narrower"), (r.height, a.height, "taller", "less tall")
@@ -606,7 +606,7 @@ def compare_pages(agent, reference):
                     weight = 0.01 + 0.5 * (1 - 1 / change) * r.share
                     say(weight, r.order, name, "shape", more if ratio > 1 else less)
 
-    for (container, *change), entries in of_texts.items():
+    for (container, *change), entries in text_changes.items():
         weights, orders, names = zip(*entries)
         name = names[0]
         if len(entries) > 1:
@@ -672,8 +672,11 @@ def elements_of(layout, page_area):
 
 
 def match_elements(mine, theirs):
-    """Make twins of the elements of two pages: of texts that say the same, then say something similar, then are of the
-    same kind; of other elements by what is inside them."""
+    """Give each element its twin in the other page, where it has one.
+
+    Texts are matched first: those that say the same, then those that say something similar, then those of the same
+    kind. Other elements are matched within their kind, by the texts inside them.
+    """
     def pair_texts(alike):  # each text of the reference with the first one of the agent's that is alike
         for r in theirs:
             if r.text and not r.twin:
@@ -725,7 +728,7 @@ def by_kind(elements):
     return found
 
 
-def differences_of_texts(a, r):
+def differences_text_changes(a, r):
     """How the agent's text should be set: [(weight, aspect, want, have)]."""
     found = []
     have, want = colour_name(a.colour or "#000000"), colour_name(r.colour or "#000000")
@@ -782,17 +785,21 @@ def quote(text, most=40):
 
 # ------------------------------------------------------------------------------------------------ Tailwind's stylesheet
 
+def is_tailwind(css):
+    return hashlib.sha256(css).hexdigest() == TAILWIND_SHA256
+
+
 def fetch_tailwind(cache=CACHE):
     """Get the stylesheet once, from npm or else from the address that pages name; kept if its checksum is right."""
     target = Path(cache) / TAILWIND_FILE
-    if target.exists() and hashlib.sha256(target.read_bytes()).hexdigest() == TAILWIND_SHA256:
+    if target.exists() and is_tailwind(target.read_bytes()):
         return target
     npm = "npm pack tailwindcss@2.2.19 >&2 && tar xzOf tailwindcss-2.2.19.tgz package/dist/tailwind.min.css"
     with tempfile.TemporaryDirectory() as folder:
         found = subprocess.run(npm, shell=True, cwd=folder, capture_output=True).stdout
     try:
         found = found or urllib.request.urlopen(TAILWIND_LINK, timeout=60).read()
-        if hashlib.sha256(found).hexdigest() != TAILWIND_SHA256:
+        if not is_tailwind(found):
             raise OSError("what arrived has another checksum")
     except OSError as problem:
         raise RuntimeError(f"Tailwind 2.2.19 could be fetched neither by npm nor from {TAILWIND_LINK} ({problem}); "
@@ -807,7 +814,7 @@ def load_stylesheet(cache=CACHE):
     """The Stylesheet in a cache folder; a RuntimeError says what to do where it is missing or another one."""
     path = Path(cache) / TAILWIND_FILE
     css = path.read_bytes() if path.exists() else b""
-    if hashlib.sha256(css).hexdigest() != TAILWIND_SHA256:
+    if not is_tailwind(css):
         raise RuntimeError(f"Tailwind 2.2.19 is not at {path} (no such file, or its checksum differs); run: python "
                            "render.py --setup")
     return Stylesheet(css.decode())
@@ -971,13 +978,13 @@ want_layout => {
   }
   // A bar without a value swings by a timer of its own.
   for (const bar of all('progress:indeterminate')) bar.setAttribute('value', 0);
-  // Where no script may run, a player always has controls, and they turn a wheel while it waits for its film.
+  // Without scripts a player always shows controls, and these turn a wheel while it waits for its film.
   if (all('video, audio').length) {
     const style = create('style');
     style.textContent = '*::-webkit-media-controls {display: none !important}';
     root.appendChild(style);
   }
-  // Of an animation: the end of what ends, the start of what does not.
+  // An animation is shown at its end if it has one, else at its start.
   for (const animation of Document.prototype.getAnimations.call(document)) {
     const ends = () => isFinite(animation.effect.getComputedTiming().endTime);
     try { ends() ? animation.finish() : animation.cancel(); } catch { animation.cancel(); }
