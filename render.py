@@ -1,31 +1,36 @@
 """Untrusted HTML to pictures, pictures to a similarity, and two pages to the differences between them in words.
 
-Rendering. A headless Chromium, driven by Playwright, photographs a page over its full height, in a viewport of 1280 x
-720. A page is a stranger's text, so nothing it names is fetched. Six layers, one inside the other:
+Rendering. A headless Chromium, driven by Playwright, takes a picture of a page at its full height, in a viewport of
+1280 x 720. A page is a stranger's text, so nothing it names is fetched. Six layers, one inside the other:
   1. JavaScript is off.
   2. The page arrives with a Content-Security-Policy header: `sandbox` (no scripts, forms, pop-ups, plugins, automatic
      refresh or autoplay) and nothing but inline styles, Tailwind's hosts, data: images and picsum.
   3. Every request is intercepted. Tailwind 2.2.19 is answered from a local copy (only the rules that the page can use:
-     twice as fast), picsum.photos/id/48/W/H and source.unsplash.com/random/WxH with a generated picture of that size;
+     twice as fast), picsum.photos/id/48/W/H and source.unsplash.com/random/WxH with a drawn picture of that size;
      everything else is refused.
   4. The browser has a dead proxy and a resolver that knows no host.
-  5. Where the system allows it, the browser process lives in a network namespace without any interface and, when
-     started by root, as an unprivileged user with Chromium's own sandbox on. `Renderer.isolation` says which it is.
-  6. Height is capped at 20,000 pixels, HTML at 1 MB, time at 10 s: a page that takes longer only costs its browser.
-     Memory is not: a page may take a gigabyte until its time is over.
-Same bytes in, same pixels out: animations are finished, marquees and players are stilled, no pointer hovers, fonts come
-from one pinned list. Not held still: CSS animations inside an SVG picture, <progress> in frames and shadow trees, and
-pictures that a page first asks for when an animation has ended. Shadow trees are drawn, but are not in the layout.
+  5. The browser lives in a network namespace without any interface and with Chromium's own sandbox on, where the system
+     allows each; `Renderer.isolation` names the namespace or the dead proxy. Started by root, it runs as user nobody.
+  6. Height is capped at 20,000 pixels, HTML at 1 MB, time at 10 s. A page that fails gets a second try in a fresh
+     browser, as a busy machine may be to blame. Memory is not capped: a page may take a gigabyte until its time is over.
+The same bytes give the same pixels: animations are finished, marquees and players stand still, no pointer hovers, and
+the fonts come from one pinned list. Exceptions: CSS animations inside an SVG picture, <progress> in frames and shadow
+trees, and pictures that a page first asks for when an animation has ended. Shadow trees are in the picture, but not in
+the layout.
 
 Similarity. cosine(a, b) of the embeddings of two pictures, by a CLIP or SigLIP (the paper has CLIP ViT-B/32) or by
-"layout", a small embedding of colours and edges that needs no weights; numbers of different encoders cannot be mixed.
+"layout", a small embedding of colours and edges that needs no weights. Numbers of different encoders cannot be mixed.
 Two views: "centre" is the paper's (the encoder's processor scales the short side and crops the centre, so that it never
 sees a long page's navigation bar and footer); "page" scales the whole page onto the encoder's square.
 
   python render.py --setup                                    # once: Tailwind's stylesheet into cache/
-  python render.py --self-test                                # is this machine's set-up sound? exit code 1 if not
   python render.py --in page.html --out page.png
-  python render.py --in page.html --compare reference.html    # cosine in both views, and the differences in words
+
+    with Renderer() as renderer:
+        agent, reference = (renderer.render(page, layout=True) for page in (one, other))
+    embed = load_encoder()
+    cosine(embed(agent), embed(reference))                      # 1.0 for equal pages
+    in_words(compare_pages(agent.layout, reference.layout))     # "The header should be blue, not green. ..."
 """
 
 import argparse
@@ -42,22 +47,21 @@ import itertools
 import json
 import os
 import re
-import select
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import threading
-import time
 import urllib.request
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from PIL import Image
+
+from records import atomic_write, check_path, die, first_line
 
 CACHE = Path(__file__).resolve().parent / "cache"
 TAILWIND_FILE = "tailwind-2.2.19.min.css"
@@ -74,6 +78,7 @@ PAGE_HEADERS = {
 VIEWPORT = 1280, 720  # pixels, width and height
 MAX_HEIGHT = 20_000  # pixels
 MAX_HTML = 1_000_000  # bytes
+NOBODY = 65534  # user and group of the browser where this process is root's
 
 
 # ------------------------------------------------------------------------------------------------ pages as text
@@ -84,19 +89,26 @@ def extract_page(text):
     It is the last <html> ... </html>, or from the last <html> on when it was cut off. Where there is no <html>, it is
     the last <body> ... </body>, with the <head> before it; an open <body> may be a word in a question.
     """
-    # Repetitions in the pattern are bounded, so that any text takes linear time.
-    marks = list(re.finditer(r"(?:<!doctype[^>]{0,200}>\s{0,200})?<(html|head|body)\b", text or "", flags=re.I))
-    tags = [mark[1].lower() for mark in marks]
-    if "html" in tags:
-        page = text[[mark.start() for mark, tag in zip(marks, tags) if tag == "html"][-1]:]
+    text = text or ""
+    doctype = r"(?:<!doctype[^>]{0,200}>\s{0,200})?"  # bounded, so that any text takes linear time
+    starts = [mark.start() for mark in re.finditer(doctype + r"<html\b", text, flags=re.I)]
+    if starts:
+        page = text[starts[-1]:]
         end = re.search(r"</html\s*>", page, flags=re.I)
         return page[:end.end()] if end else page.rstrip().removesuffix("```").rstrip()
-    end = max((mark.end() for mark in re.finditer(r"</body\s*>", text or "", flags=re.I)), default=0)
-    bodies = [n for n, mark in enumerate(marks) if tags[n] == "body" and mark.end() < end]
-    if not bodies:
+
+    ends = [mark.end() for mark in re.finditer(r"</body\s*>", text, flags=re.I)]
+    if not ends:
         return None
-    first = bodies[-1] - (tags[:bodies[-1]][-1:] == ["head"])
-    return text[marks[first].start():end]
+    text = text[:ends[-1]]
+    marks = list(re.finditer(doctype + r"<(head|body)\b", text, flags=re.I))
+    while marks and marks[-1][1].lower() != "body":
+        marks.pop()
+    if not marks:
+        return None
+    if len(marks) > 1 and marks[-2][1].lower() == "head":
+        marks.pop()
+    return text[marks[-1].start():]
 
 
 def rewrite_images(page):
@@ -117,7 +129,6 @@ class Picture:
     width: int = 0
     height: int = 0
     layout: dict | None = None
-    seconds: float = 0.0
 
     @functools.cached_property
     def rgb(self):
@@ -141,24 +152,20 @@ class Slot:
     cdp: object = None
     html: str = ""
     renders: int = 0
-    starved: bool = False  # it was last stopped for taking too long, but had hardly been given a processor
-
-    def cpu_seconds(self):
-        """Processor time of the browser so far, all its processes together; infinite where this cannot be told."""
-        total = 0.0 if Path("/proc/self/stat").exists() else float("inf")
-        group = (self.folder / "pid").read_text().strip()
-        for path in Path("/proc").glob("[0-9]*/stat"):
-            with contextlib.suppress(OSError):  # where it has just ended
-                fields = path.read_text().rsplit(")", 1)[1].split()
-                if fields[2] == group:
-                    total += sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
-        return total
 
     def kill(self):
         """End the browser and its children at once, without asking it: it may not answer."""
         with contextlib.suppress(OSError, ValueError):  # Playwright starts each as the leader of a process group
             os.killpg(int((self.folder / "pid").read_text()), signal.SIGKILL)
         self.page = self.cdp = None
+
+
+class Isolation(NamedTuple):
+    """A way to start the browser."""
+
+    name: str  # "network namespace" or "dead proxy"
+    command: list  # what the browser's command line begins with
+    sandbox: bool  # whether Chromium's own sandbox is on
 
 
 class Renderer(contextlib.ExitStack):
@@ -175,8 +182,9 @@ class Renderer(contextlib.ExitStack):
         self.timeout, self.pages_per_tab = timeout, pages_per_tab
         self.cache, self.remember = Path(cache), remember
         self.ladder = isolation_ladder(isolation)
-        self.folder = Path(tempfile.mkdtemp(prefix="render-"))
-        self.callback(shutil.rmtree, self.folder, ignore_errors=True)  # by close(), also at the end of a `with`
+        self.playwright, self.slots = None, []
+        folder = tempfile.TemporaryDirectory(prefix="render-", ignore_cleanup_errors=True)
+        self.folder = Path(self.enter_context(folder))  # removed by close(), also at the end of a `with`
         self.folder.chmod(0o755)  # the browser may run as another user
         self.fonts, self.fonts_environment = pinned_fonts(self.folder)
         self.loop = asyncio.new_event_loop()
@@ -224,46 +232,34 @@ class Renderer(contextlib.ExitStack):
         text = page.encode("utf-8", "replace")
         if len(text) > MAX_HTML:
             return Picture("too large")
-        kept = self.kept_layouts / f"{hashlib.sha256(text).hexdigest()}.json" if self.remember and not picture else None
-        if kept:
+        kept = self.kept_layouts / f"{hashlib.sha256(text).hexdigest()}.json"
+        remember = self.remember and not picture
+        if remember:
             with contextlib.suppress(OSError, ValueError):  # not measured yet, or the file is damaged
                 return Picture("ok", layout=json.loads(kept.read_bytes()))
         slot = await self.idle.get()
         try:
-            for _ in range(3):
+            result = await self._try(slot, page, layout, picture)
+            if result.status != "ok":  # the browser may be to blame, or a busy machine: once more, in a fresh browser
                 result = await self._try(slot, page, layout, picture)
-                # Where the browser died, or hardly got a processor, the page is not to blame: it gets a fresh browser.
-                if not result.status.startswith("error") and not (result.status == "timeout" and slot.starved):
-                    break
         finally:
             self.idle.put_nowait(slot)
-        if kept and result.status == "ok":
-            with contextlib.suppress(OSError):  # where nothing can be written, the page is measured again
-                kept.parent.mkdir(exist_ok=True)
-                part = kept.with_suffix(f".{os.getpid()}")  # whole or not at all, as others read it
+        if remember and result.status == "ok":
+            with contextlib.suppress(OSError), atomic_write(kept) as part:  # else the page is measured again
                 part.write_text(json.dumps(result.layout))
-                part.replace(kept)
         return result
 
     async def _try(self, slot, page, layout, picture):
-        started, slot.starved = time.monotonic(), True  # what goes wrong before the page is served is not its fault
         try:
             if slot.page is None or slot.renders >= self.pages_per_tab:  # Playwright remembers every request of a tab
                 await self._open(slot)
-            work = asyncio.ensure_future(self._photograph(slot, page, layout, picture))
-            if not (await asyncio.wait({work}, timeout=self.timeout / 2))[0]:
-                before = slot.cpu_seconds()
-                if not (await asyncio.wait({work}, timeout=self.timeout / 2))[0]:
-                    slot.starved = slot.cpu_seconds() - before < self.timeout / 4
-                    work.cancel()
-                    raise TimeoutError
-            result = work.result()
+            return await asyncio.wait_for(self._photograph(slot, page, layout, picture), self.timeout)
+        except TimeoutError:
+            slot.kill()
+            return Picture("timeout")
         except Exception as problem:
             slot.kill()
-            what = (str(problem).splitlines() or [type(problem).__name__])[0][:200]
-            result = Picture("timeout" if isinstance(problem, TimeoutError) else f"error: {what}")
-        result.seconds = time.monotonic() - started
-        return result
+            return Picture(f"error: {first_line(problem)}")
 
     async def _photograph(self, slot, page, layout, picture):
         slot.html, slot.renders = page, slot.renders + 1
@@ -292,8 +288,10 @@ class Renderer(contextlib.ExitStack):
         except ImportError:
             raise RuntimeError("rendering needs Playwright: pip install playwright") from None
         self.playwright = await async_playwright().start()
-        self.slots, self.idle = [Slot(self.folder / f"browser-{n}") for n in range(browsers)], asyncio.Queue()
-        for slot in self.slots:
+        self.idle = asyncio.Queue()
+        for n in range(browsers):
+            slot = Slot(self.folder / f"browser-{n}")
+            self.slots.append(slot)
             await self._open(slot)
             self.idle.put_nowait(slot)
         # The folder's name says all that a layout depends on besides the page.
@@ -302,9 +300,9 @@ class Renderer(contextlib.ExitStack):
         self.kept_layouts = self.cache / f"layouts-{name}"
 
     async def _stop(self):
-        for slot in getattr(self, "slots", []):
+        for slot in self.slots:
             slot.kill()
-        if hasattr(self, "playwright"):
+        if self.playwright:
             await self.playwright.stop()
 
     async def _open(self, slot):
@@ -325,34 +323,36 @@ class Renderer(contextlib.ExitStack):
         await slot.cdp.send("Input.setIgnoreInputEvents", {"ignore": True})  # a pointer at (0, 0) hovers now and then
 
     async def _launch(self, slot):
-        """A browser, started by the best way that works; the first browser decides for the rest."""
-        problem = "this system cannot give the isolation that was asked for"
-        for way in self.ladder:
+        """A browser, started in the best way that works; the first browser decides for the rest."""
+        problem = None
+        for isolation in self.ladder:
             try:
-                return await self._launch_by(way, slot)
+                browser = await self._launch_in(isolation, slot)
             except Exception as failure:
-                problem = str(failure).partition("\n")[0]
+                problem = first_line(failure)
                 slot.kill()
+            else:
+                self.ladder, self.isolation, self.version = [isolation], isolation.name, browser.version
+                return browser
         raise RuntimeError(f"Chromium ({self.executable}) does not start: {problem}")
 
-    async def _launch_by(self, way, slot):
-        isolation, before, unprivileged, sandbox = way
+    async def _launch_in(self, isolation, slot):
         shutil.rmtree(slot.folder, ignore_errors=True)
         profile = slot.folder / "profile"
         profile.mkdir(parents=True)
-        if unprivileged:
-            os.chown(profile, 65534, 65534)
+        if os.geteuid() == 0:
+            os.chown(profile, NOBODY, NOBODY)
         # Playwright starts a program, not a command line: this script is the program, and stays so through exec.
+        command = shlex.join([*isolation.command, self.executable])
         script = slot.folder / "start.sh"
         script.write_text(f"#!/bin/sh\necho $$ > '{slot.folder}/pid'\n"
-                          f"exec {shlex.join([*before, self.executable])} \"$@\" '--user-data-dir={profile}'\n")
+                          f"exec {command} \"$@\" '--user-data-dir={profile}'\n")
         script.chmod(0o755)
         environment = {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "HOME": str(profile), "TMPDIR": str(profile),
                        "LANG": "C.UTF-8", "TZ": "UTC", **self.fonts_environment}
-        browser = await self.playwright.chromium.launch(
-            executable_path=str(script), args=BROWSER_FLAGS, env=environment, chromium_sandbox=sandbox, timeout=30_000)
-        self.ladder, self.isolation, self.chromium_sandbox, self.version = [way], isolation, sandbox, browser.version
-        return browser
+        return await self.playwright.chromium.launch(
+            executable_path=str(script), args=BROWSER_FLAGS, env=environment, chromium_sandbox=isolation.sandbox,
+            timeout=30_000)
 
     async def _answer(self, slot, page, route):
         """Serve the page itself and what stands in for the few things it may name; refuse all else."""
@@ -380,6 +380,11 @@ def cosine(a, b):
     return float(np.dot(a, b) / (lengths[0] * lengths[1]))
 
 
+def unit(vector):
+    """The vector at length 1; zero stays zero."""
+    return vector / max(float(np.linalg.norm(vector)), 1e-12)
+
+
 def pool(picture, cells):
     """(H, W, C) -> (cells, cells, C): the mean of each cell; H and W are multiples of cells."""
     height, width, channels = picture.shape
@@ -396,8 +401,9 @@ def layout_embedding(rgb, view):
     is zero, so that two pages are not alike for being mostly white.
     """
     if view == "centre":
-        side = min(rgb.shape[:2])
-        top, left = ((size - side) // 2 for size in rgb.shape[:2])
+        height, width, _ = rgb.shape
+        side = min(height, width)
+        top, left = (height - side) // 2, (width - side) // 2
         rgb = rgb[top:top + side, left:left + side]
     picture = Image.fromarray(rgb).resize((128, 128), Image.Resampling.BOX)
     ink = 1.0 - np.asarray(picture, np.float32) / 255.0  # (128, 128, 3)
@@ -406,11 +412,10 @@ def layout_embedding(rgb, view):
     edges[:, 1:, 0] = np.abs(np.diff(grey, axis=1))
     edges[1:, :, 1] = np.abs(np.diff(grey, axis=0))
     parts = [pool(ink, 4), pool(ink, 8), pool(ink, 16), pool(edges, 8), pool(edges, 16)]
-    vector = np.concatenate([part.ravel() / max(float(np.linalg.norm(part)), 1e-12) for part in parts])
-    return vector / max(float(np.linalg.norm(vector)), 1e-12)
+    return unit(np.concatenate([unit(part.ravel()) for part in parts]))
 
 
-def load_encoder(name="layout", device=None):
+def load_encoder(name="layout"):
     """"layout", or the folder or hub name of a CLIP or SigLIP -> embed(picture, view="page"|"centre") -> unit vector.
 
     A picture is a Picture or an (H, W, 3) array. Records carry embed.name, so that no encoders are mixed.
@@ -420,16 +425,16 @@ def load_encoder(name="layout", device=None):
             import torch
             from transformers import AutoImageProcessor, AutoModel
 
-            device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+            device = "cuda" if torch.cuda.is_available() else "cpu"
             model = AutoModel.from_pretrained(name).to(device).eval()
             processor = AutoImageProcessor.from_pretrained(name)
             features_of, side = model.get_image_features, model.config.vision_config.image_size
         except (ImportError, OSError, ValueError, AttributeError) as problem:
             raise RuntimeError(f"the image encoder {name!r} cannot be loaded as a CLIP or SigLIP: "
-                               + str(problem).partition("\n")[0]) from None
+                               + first_line(problem)) from None
 
     def embed(picture, view="page"):
-        rgb = picture.rgb if isinstance(picture, Picture) else np.ascontiguousarray(picture)
+        rgb = picture.rgb if isinstance(picture, Picture) else picture
         if name == "layout":
             return layout_embedding(rgb, view)
         image = Image.fromarray(rgb)
@@ -437,8 +442,8 @@ def load_encoder(name="layout", device=None):
             image = image.resize((side, side), Image.Resampling.BICUBIC, reducing_gap=3.0)
         with torch.inference_mode():
             features = features_of(**processor(images=image, return_tensors="pt").to(device))
-        features = getattr(features, "pooler_output", features)[0].float().cpu().numpy()
-        return features / max(float(np.linalg.norm(features)), 1e-12)
+        features = getattr(features, "pooler_output", features)
+        return unit(features[0].float().cpu().numpy())
 
     embed.name = name
     return embed
@@ -448,6 +453,20 @@ def load_encoder(name="layout", device=None):
 
 NO_DIFFERENCE = "I see no difference."
 NO_PAGE = "I see no page. Please show me one."
+CLAUSES = {  # what is said of each aspect; want: of the reference page, have: of the agent's page
+    "colour": "should be {want}, not {have}",
+    "letters": "should be in {want} letters, not {have}",
+    "place": "should be {want}, not {have}",
+    "size": "should be {want}",
+    "shape": "should be {want}",
+    "bold": "should {want} bold",
+    "gradient": "should {want} a gradient or a picture behind it",
+    "words": "should say {want}",
+    "order": "should come before the {want}",
+    "layout": "should stand {want}",
+    "missing": "is missing, {want}",
+    "extra": "should not be there",
+}
 COLOURS = {  # what people call Tailwind's shades 100 to 900
     "white": "ffffff", "black": "000000",
     "light gray": "f3f4f6 e5e7eb d1d5db", "gray": "9ca3af 6b7280", "dark gray": "4b5563 374151 1f2937 111827",
@@ -479,12 +498,21 @@ def in_words(differences, limit=1000):
 
 class Difference(NamedTuple):
     """One thing that is different in the agent's page."""
-    subject: str    # what it is about: `button "Buy"`, "header", "page's background"; "" of the page as a whole
-    aspect: str     # colour, letters, size, bold, place, words, shape, gradient, layout, order, missing, extra, page
-    words: str      # what should be: "should be red, not blue"
+
+    subject: str  # what it is about: `button "Buy"`, "header", "page's background"; "" of the page as a whole
+    aspect: str  # "page", or a key of CLAUSES
+    want: str = ""
+    have: str = ""
 
     def sentence(self):
-        return f"The {self.subject} {self.words}." if self.subject else self.words
+        if self.aspect == "page":
+            return self.want
+        clause = CLAUSES[self.aspect]
+        if self.want == "transparent":
+            clause = "should have no background colour"
+        elif self.have == "transparent":
+            clause = "should be {want}"
+        return f"The {self.subject} {clause.format(want=self.want, have=self.have)}."
 
 
 def choices_right(choices, agent, reference):
@@ -493,8 +521,9 @@ def choices_right(choices, agent, reference):
     choices: {name: (aspects, a pattern of subjects)}, which say how a wrong choice shows in the two layouts.
     """
     found = compare_pages(agent, reference)
-    lost = any(one.aspect == "page" for one in found)    # there is nothing to look at
-    return {name: not lost and not any(is_about(one, choice) for one in found) for name, choice in choices.items()}
+    if any(one.aspect == "page" for one in found):  # there is nothing to look at
+        return dict.fromkeys(choices, False)
+    return {name: not any(is_about(one, choice) for one in found) for name, choice in choices.items()}
 
 
 def is_about(difference, choice):
@@ -506,166 +535,210 @@ def is_about(difference, choice):
 def compare_pages(agent, reference):
     """Two layouts (Renderer.layout) -> the Differences of the agent's page from the reference, the largest first.
 
-    Elements are matched by what they say (the same text, then a similar one, then the same kind in the same order),
-    containers by kind and by what they contain. A difference weighs about as much as the share of the reference page
-    that it touches. The same two layouts always give the same list; equal layouts give an empty one.
+    A difference weighs about as much as the share of the reference page that it touches. The same two layouts always
+    give the same list; equal layouts give an empty one.
     """
     if agent is None:
         return [Difference("", "page", "Your page could not be shown.")]
     if not agent["elements"] and reference["elements"]:
         return [Difference("", "page", "Your page is empty.")]
-    mine, theirs = with_inside(agent["elements"]), with_inside(reference["elements"])
-    pairs = match_elements(mine, theirs)
-    matched, page_area, found = set(pairs.values()), max(1, reference["height"] * reference["width"]), []
+    page_area = max(1, reference["height"] * reference["width"])
+    mine, theirs = elements_of(agent, page_area), elements_of(reference, page_area)
+    match_elements(mine, theirs)
+    pairs = [(r, r.twin) for r in theirs if r.twin]
+    found = []  # (-weight, order in the page, sentence, Difference)
 
-    def share(element, kind="box"):  # of the reference page that an element, or its text, covers
-        _, _, width, height = element[kind] or element["box"]
-        return min(1.0, width * height / page_area)
-
-    def say(weight, order, subject, aspect, words):
-        difference = Difference(subject, aspect, words)
+    def say(weight, order, *fields):
+        difference = Difference(*fields)
         found.append((-round(weight, 6), order, difference.sentence(), difference))
 
     have, want = colour_name(agent["background"]), colour_name(reference["background"])
     if have != want:
-        say(0.3 + 0.3 * colour_distance(agent["background"], reference["background"]), -1,
-            "page's background", "colour", f"should be {want}, not {have}")
+        distance = colour_distance(agent["background"], reference["background"])
+        say(0.3 + 0.3 * distance, -1, "page's background", "colour", want, have)
 
-    for i, r in enumerate(theirs):  # what is missing, but not what is inside something that is missing
-        if i not in pairs and (r["parent"] is None or r["parent"] in pairs):
-            where = next((f", after the {describe(theirs, j)}" for j in range(i - 1, -1, -1)
-                          if j in pairs and j != r["parent"]), ", at the top")
-            colour = f". It is {colour_name(r['background'])}" if r["background"] else ""
-            say(0.05 + 1.5 * share(r), i, describe(theirs, i), "missing", f"is missing{where}{colour}")
+    for r in theirs:  # what is missing, but not what is inside something that is missing
+        if not r.twin and (not r.parent or r.parent.twin):
+            before = next((e for e in reversed(theirs[:r.order]) if e.twin and e != r.parent), None)
+            want = f"after the {before.name()}" if before else "at the top"
+            if r.background:
+                want += f". It is {colour_name(r.background)}"
+            say(0.05 + 1.5 * r.share, r.order, r.name(), "missing", want)
 
-    for j, a in enumerate(mine):
-        if j not in matched and (a["parent"] is None or a["parent"] in matched):
-            say(0.03 + 0.5 * share(a), len(theirs) + j, describe(mine, j), "extra", "should not be there")
+    for a in mine:
+        if not a.twin and (not a.parent or a.parent.twin):
+            say(0.03 + 0.5 * a.share, len(theirs) + a.order, a.name(), "extra")
 
-    moved = set()  # containers that stand elsewhere, with the texts in them
-    shared = {}  # (container, change that its texts need) -> [(weight, order, name)]: one sentence
-    for i, j in sorted(pairs.items()):  # a container before what is in it
-        a, r, name = mine[j], theirs[i], describe(mine, j)  # by the words that the agent knows
-        have, want = place(a, agent["width"]), place(r, reference["width"])
-        to_place = f"should be {want}, not {have}" if have != want else None
-        if (to_place and not r["text"] and r["parent"] not in moved
-                and max(r["box"][2], a["box"][2]) < 0.6 * reference["width"]):
-            moved.add(i)
-            say(0.02 + share(r), i, name, "place", to_place)
-        have, want = colour_name(a["background"]), colour_name(r["background"])
+    moved = []  # containers that stand elsewhere, with all that is in them
+    text_changes = {}  # (container, aspect, want, have) -> [(weight, order, name)]: texts that share a sentence
+    for r, a in pairs:  # a container before what is in it
+        name = a.name()  # by the words that the agent knows
+        place, right_place = a.place(agent["width"]), r.place(reference["width"])
+        narrow = max(r.width, a.width) < 0.6 * reference["width"]
+        if place != right_place and narrow and not r.text and r.parent not in moved:
+            moved.append(r)
+            say(0.02 + r.share, r.order, name, "place", right_place, place)
+
+        have, want = colour_name(a.background), colour_name(r.background)
         if have != want:
-            distance = colour_distance(a["background"] or agent["background"],
-                                       r["background"] or reference["background"])
-            say(0.01 + share(r) * (0.4 + distance), i, name, "colour", (
-                "should have no background colour" if want == "transparent" else
-                f"should be {want}" if have == "transparent" else f"should be {want}, not {have}"))
-        elif a["gradient"] != r["gradient"]:
-            say(0.01 + 0.3 * share(r), i, name, "gradient",
-                f"should {'' if r['gradient'] else 'not '}have a gradient or a picture behind it")
-        if r["text"] and a["text"]:
-            if a["plain"] != r["plain"]:
-                say(0.03 + 2 * share(r, "text_box"), i, name, "words", f"should say {quote(r['text'], 80)}")
-            changes = differences_of_texts(a, r)
-            if to_place and not any(i in theirs[k]["inside"] for k in moved):
-                changes.append((1.0, "place", to_place))
-            for weight, aspect, change in changes:
-                entry = weight * (0.02 + share(r, "text_box")), i, name
-                shared.setdefault((r["parent"], aspect, change), []).append(entry)
-        elif not r["text"] and r["tag"] not in ("main", "div"):
-            for axis, more, less in ((2, "wider", "narrower"), (3, "taller", "less tall")):
-                ratio = (r["box"][axis] + 8) / (a["box"][axis] + 8)
-                change = max(ratio, 1 / ratio)
-                # that a container is taller because something in it is missing or extra has been said already
-                if change > 1.3 and (axis == 2 or {pairs.get(k) for k in r["inside"]} == a["inside"]):
-                    say(0.01 + 0.5 * (1 - 1 / change) * share(r), i, name, "shape",
-                        f"should be {more if ratio > 1 else less}")
-    for (container, aspect, change), entries in shared.items():
-        _, order, name = entries[0]
-        if len(entries) > 1:
-            name = "texts " + ("of the page" if container is None else f"in the {describe(theirs, container)}")
-        say(sum(weight for weight, _, _ in entries), order, name, aspect, change)
+            distance = colour_distance(a.background or agent["background"], r.background or reference["background"])
+            say(0.01 + r.share * (0.4 + distance), r.order, name, "colour", want, have)
+        elif a.gradient != r.gradient:
+            say(0.01 + 0.3 * r.share, r.order, name, "gradient", "have" if r.gradient else "not have")
 
-    siblings = {}
-    for i in sorted(pairs):
-        siblings.setdefault(theirs[i]["parent"], []).append(i)
-    for children in siblings.values():  # in another order, or beside each other instead of below
-        for first, second in zip(children, children[1:]):
-            a, b, r, s = mine[pairs[first]], mine[pairs[second]], theirs[first], theirs[second]
-            if a["order"] > b["order"]:
-                aspect, how = "order", "come before"
-            elif beside(r, s) != beside(a, b) and below(r, s) != below(a, b):
-                aspect, how = "layout", "stand beside" if beside(r, s) else "stand above"
-            else:
-                continue
-            say(0.02 + min(share(r), share(s)), first, describe(theirs, first), aspect,
-                f"should {how} the {describe(theirs, second)}")
-    return list({sentence: difference for _, _, sentence, difference in sorted(found)}.values())
+        if r.text:
+            if a.plain != r.plain:
+                say(0.03 + 2 * r.text_share, r.order, name, "words", quote(r.text, 80))
+            changes = differences_text_changes(a, r)
+            if place != right_place and not any(r in container.inside for container in moved):
+                changes.append((1.0, "place", right_place, place))
+            for weight, *change in changes:
+                entry = weight * (0.02 + r.text_share), r.order, name
+                text_changes.setdefault((r.parent, *change), []).append(entry)
+        elif r.tag not in ("main", "div"):
+            same_inside = {e.twin for e in r.inside} == a.inside
+            widths, heights = (r.width, a.width, "wider", "narrower"), (r.height, a.height, "taller", "less tall")
+            # That a container is taller because something in it is missing or extra has been said already.
+            for size, mine_size, more, less in (widths, heights) if same_inside else (widths,):
+                ratio = (size + 8) / (mine_size + 8)
+                change = max(ratio, 1 / ratio)
+                if change > 1.3:
+                    weight = 0.01 + 0.5 * (1 - 1 / change) * r.share
+                    say(weight, r.order, name, "shape", more if ratio > 1 else less)
+
+    for (container, *change), entries in text_changes.items():
+        weights, orders, names = zip(*entries)
+        name = names[0]
+        if len(entries) > 1:
+            name = f"texts in the {container.name()}" if container else "texts of the page"
+        say(sum(weights), orders[0], name, *change)
+
+    latest = {}  # container -> the last element in it so far
+    for second, b in pairs:
+        first = latest.get(second.parent)
+        latest[second.parent] = second
+        if first:
+            a = first.twin
+            weight = 0.02 + min(first.share, second.share)
+            if a.order > b.order:
+                say(weight, first.order, first.name(), "order", second.name())
+            elif beside(first, second) != beside(a, b) and below(first, second) != below(a, b):
+                how = "beside" if beside(first, second) else "above"
+                say(weight, first.order, first.name(), "layout", f"{how} the {second.name()}")
+
+    found.sort()
+    return list({sentence: difference for _, _, sentence, difference in found}.values())  # no sentence twice
+
+
+class Element:
+    """An element of a layout, with what lies in it."""
+
+    def __init__(self, measured, before, page_area):
+        vars(self).update(measured)  # tag, order, text, box, colour, ...
+        self.parent = None if self.parent is None else before[self.parent]
+        self.left, self.top, self.width, self.height = self.box
+        self.text_box = self.text_box or self.box
+        self.share, self.text_share = (min(1.0, box[2] * box[3] / page_area) for box in (self.box, self.text_box))
+        self.plain = " ".join(re.findall(r"[\w$%€£.]+", self.text.lower()))
+        self.inside, self.texts_inside, self.first_words = set(), 0, self.text
+        self.twin = None  # the element of the other page that it is compared with
+        container = self.parent
+        while container:
+            container.inside.add(self)
+            container.texts_inside += self.text != ""
+            container.first_words = container.first_words or self.text
+            container = container.parent
+
+    def name(self):
+        """In words: `button "Buy"`, `header`, `section "Prices"` (by the first words inside it)."""
+        kind = KINDS.get(self.tag, "text" if self.text else "block")
+        words = self.text if self.tag in LANDMARKS else self.first_words
+        return f"{kind} {quote(words)}" if words else kind
+
+    def place(self, page_width):
+        """Where its text stands in the page."""
+        left, _, width, _ = self.text_box
+        aside = (left + width / 2) / page_width - 0.5
+        if abs(aside) < 0.05:
+            return "in the centre"
+        return "on the left" if aside < 0 else "on the right"
+
+
+def elements_of(layout, page_area):
+    elements = []
+    for measured in layout["elements"]:
+        elements.append(Element(measured, elements, page_area))
+    return elements
 
 
 def match_elements(mine, theirs):
-    """{index in the reference: index in the agent's page}. Each element is used at most once."""
-    pairs, free = {}, set(range(len(mine)))
+    """Give each element its twin in the other page, where it has one.
 
-    def pair(i, j):
-        if i not in pairs and j in free:
-            pairs[i] = j
-            free.discard(j)
-
+    Texts are matched first: those that say the same, then those that say something similar, then those of the same
+    kind. Other elements are matched within their kind, by the texts inside them.
+    """
     def pair_texts(alike):  # each text of the reference with the first one of the agent's that is alike
-        for i in with_text:
-            if i not in pairs:
-                pair(i, next((j for j in sorted(free) if mine[j]["text"] and alike(mine[j], theirs[i])), None))
+        for r in theirs:
+            if r.text and not r.twin:
+                free = (a for a in mine if a.text and not a.twin)
+                if a := next((a for a in free if alike(a, r)), None):
+                    r.twin, a.twin = a, r
 
-    with_text = [i for i, e in enumerate(theirs) if e["text"]]
-    pair_texts(lambda a, r: a["plain"] == r["plain"] and a["tag"] == r["tag"])
-    pair_texts(lambda a, r: a["plain"] == r["plain"])
-    close = []  # similar words, by how they begin: a ratio takes quadratic time
-    begins = {j: mine[j]["plain"][:100] for j in sorted(free) if mine[j]["text"]}
-    for i in with_text:
-        if i not in pairs:
-            matcher = difflib.SequenceMatcher(b=theirs[i]["plain"][:100], autojunk=False)
-            for j, begin in begins.items():
-                matcher.set_seq1(begin)
+    def pair_best(scored):  # [(score, ..., element of the reference, element of the agent's page)]
+        for *_, r, a in sorted(scored):
+            if not r.twin and not a.twin:
+                r.twin, a.twin = a, r
+
+    pair_texts(lambda a, r: a.plain == r.plain and a.tag == r.tag)
+    pair_texts(lambda a, r: a.plain == r.plain)
+
+    similar = []
+    free = [a for a in mine if a.text and not a.twin]
+    for r in theirs:
+        if r.text and not r.twin:
+            # Only how they begin is compared, as a ratio takes quadratic time.
+            matcher = difflib.SequenceMatcher(b=r.plain[:100], autojunk=False)
+            for a in free:
+                matcher.set_seq1(a.plain[:100])
                 if matcher.real_quick_ratio() > 0.6 and matcher.quick_ratio() > 0.6 and matcher.ratio() > 0.6:
-                    close.append((-matcher.ratio(), i, j))
-    for _, i, j in sorted(close):
-        pair(i, j)
-    pair_texts(lambda a, r: a["tag"] == r["tag"])  # the same kind: its words are wrong
+                    similar.append((-matcher.ratio(), r.order, a.order, r, a))
+    pair_best(similar)
+    pair_texts(lambda a, r: a.tag == r.tag)  # its words are wrong
 
-    # Containers and pictures: what is inside decides, then the order among their kind.
-    boxes, kinds = [], by_kind(mine)
+    containers = []
+    my_kinds = by_kind(mine)
     for kind, of_kind in by_kind(theirs).items():
-        for (rank, i), (other_rank, j) in itertools.product(enumerate(of_kind), enumerate(kinds.get(kind, []))):
-            a, r = mine[j], theirs[i]
-            common = sum(pairs.get(k) in a["inside"] for k in r["inside"])
-            if common or not (a["texts"] and r["texts"]) or r["tag"] in LANDMARKS:  # else two blocks: no word in common
-                boxes.append((-common / max(1, r["texts"], a["texts"]), abs(other_rank - rank), i, j))
-    for _, _, i, j in sorted(boxes):
-        pair(i, j)
-    return pairs
+        for rank, r in enumerate(of_kind):
+            for my_rank, a in enumerate(my_kinds.get(kind, [])):
+                common = sum(e.twin in a.inside for e in r.inside)
+                # Two blocks of text without a text in common are two different blocks.
+                if common or not a.texts_inside or not r.texts_inside or r.tag in LANDMARKS:
+                    alike = common / max(1, r.texts_inside, a.texts_inside)
+                    containers.append((-alike, abs(my_rank - rank), r.order, a.order, r, a))
+    pair_best(containers)
 
 
 def by_kind(elements):
-    """{kind: the indices, in order, of the elements of this kind that have no words of their own}."""
+    """{kind: the elements of this kind that have no words of their own, in order}."""
     found = {}
-    for k, element in enumerate(elements):
-        if not element["text"]:
-            kind = "block" if element["tag"] in ("section", "article") else KINDS.get(element["tag"], "block")
-            found.setdefault(kind, []).append(k)
+    for e in elements:
+        if not e.text:
+            kind = "block" if e.tag in ("section", "article") else KINDS.get(e.tag, "block")
+            found.setdefault(kind, []).append(e)
     return found
 
 
-def differences_of_texts(a, r):
-    """How the agent's text should be set: [(weight, aspect, "should be ...")]."""
+def differences_text_changes(a, r):
+    """How the agent's text should be set: [(weight, aspect, want, have)]."""
     found = []
-    have, want = colour_name(a["colour"] or "#000000"), colour_name(r["colour"] or "#000000")
+    have, want = colour_name(a.colour or "#000000"), colour_name(r.colour or "#000000")
     if have != want:
-        found.append((0.6, "letters", f"should be in {want} letters, not {have}"))
-    ratio = r["font_size"] / max(1, a["font_size"])
+        found.append((0.6, "letters", want, have))
+    ratio = max(1, r.font_size) / max(1, a.font_size)
     if max(ratio, 1 / ratio) > 1.15:
-        found.append((abs(1 - ratio), "size", f"should be {'larger' if ratio > 1 else 'smaller'}"))
-    if a["bold"] != r["bold"]:
-        found.append((0.3, "bold", "should be bold" if r["bold"] else "should not be bold"))
+        found.append((abs(1 - ratio), "size", "larger" if ratio > 1 else "smaller", ""))
+    if a.bold != r.bold:
+        found.append((0.3, "bold", "be" if r.bold else "not be", ""))
     return found
 
 
@@ -675,7 +748,7 @@ def channels(colour):
 
 def colour_distance(a, b):
     """0 (the same) to 1 (black and white); green weighs most, as in the eye."""
-    squares = [w * (x - y) ** 2 for w, x, y in zip((3, 4, 2), channels(a), channels(b))]
+    squares = [weight * (x - y) ** 2 for weight, x, y in zip((3, 4, 2), channels(a), channels(b))]
     return (sum(squares) / 9) ** 0.5 / 255
 
 
@@ -687,76 +760,52 @@ def colour_name(colour):
     high, low = max(channels(colour)) / 255, min(channels(colour)) / 255
     saturation = 0 if high == low else (high - low) / (1 - abs(high + low - 1))
     grey = saturation < 0.25 or (high + low < 0.4 and saturation < 0.45)
-    return min((colour_distance(colour, f"#{shade}"), name) for name, shades in COLOURS.items()
-               for shade in shades.split() if grey == (name in ("white", "black") or "gray" in name))[1]
+    near = []
+    for name, shades in COLOURS.items():
+        if grey == (name in ("white", "black") or "gray" in name):
+            near += [(colour_distance(colour, f"#{shade}"), name) for shade in shades.split()]
+    return min(near)[1]
 
 
 def beside(a, b):
-    return (a["box"][0] + a["box"][2] <= b["box"][0] + 1
-            and a["box"][1] < b["box"][1] + b["box"][3] and b["box"][1] < a["box"][1] + a["box"][3])
+    """Whether b begins to the right of a, at about the same height."""
+    return a.left + a.width <= b.left + 1 and a.top < b.top + b.height and b.top < a.top + a.height
 
 
 def below(a, b):
-    return a["box"][1] + a["box"][3] <= b["box"][1] + 1
-
-
-def place(element, page_width):
-    """Where a text stands in its page: "on the left", "in the centre" or "on the right"."""
-    left, _, width, _ = element["text_box"] or element["box"]
-    aside = (left + width / 2) / page_width - 0.5
-    return "in the centre" if abs(aside) < 0.05 else "on the left" if aside < 0 else "on the right"
-
-
-def with_inside(elements):
-    """The elements, each with the indices of all that lies in it (`inside`), how many of these are `texts`, and its own
-    words (`plain`)."""
-    inside = [set() for _ in elements]
-    for k in reversed(range(len(elements))):  # what lies in an element comes after it
-        if (up := elements[k]["parent"]) is not None:
-            inside[up] |= inside[k] | {k}
-    return [element | {"inside": found, "texts": sum(elements[k]["text"] != "" for k in found),
-                       "plain": plain(element["text"])}
-            for element, found in zip(elements, inside)]
-
-
-def plain(text):
-    return " ".join(re.findall(r"[\w$%€£.]+", text.lower()))
+    """Whether b begins below a."""
+    return a.top + a.height <= b.top + 1
 
 
 def quote(text, most=40):
-    return f'"{text}"' if len(text) <= most else f'"{text[:most].rsplit(" ", 1)[0]} ..."'
-
-
-def describe(elements, index):
-    """An element in words: `button "Buy"`, `header`, `section "Prices"` (by the first words inside it)."""
-    element = elements[index]
-    kind = KINDS.get(element["tag"], "text" if element["text"] else "block")
-    inside = [] if element["tag"] in LANDMARKS else sorted(element["inside"])
-    words = next((elements[k]["text"] for k in [index, *inside] if elements[k]["text"]), "")
-    return f"{kind} {quote(words)}" if words else kind
+    if len(text) <= most:
+        return f'"{text}"'
+    return f'"{text[:most].rsplit(" ", 1)[0]} ..."'
 
 
 # ------------------------------------------------------------------------------------------------ Tailwind's stylesheet
 
+def is_tailwind(css):
+    return hashlib.sha256(css).hexdigest() == TAILWIND_SHA256
+
+
 def fetch_tailwind(cache=CACHE):
     """Get the stylesheet once, from npm or else from the address that pages name; kept if its checksum is right."""
     target = Path(cache) / TAILWIND_FILE
-    if target.exists() and hashlib.sha256(target.read_bytes()).hexdigest() == TAILWIND_SHA256:
+    if target.exists() and is_tailwind(target.read_bytes()):
         return target
     npm = "npm pack tailwindcss@2.2.19 >&2 && tar xzOf tailwindcss-2.2.19.tgz package/dist/tailwind.min.css"
     with tempfile.TemporaryDirectory() as folder:
         found = subprocess.run(npm, shell=True, cwd=folder, capture_output=True).stdout
     try:
         found = found or urllib.request.urlopen(TAILWIND_LINK, timeout=60).read()
-        if hashlib.sha256(found).hexdigest() != TAILWIND_SHA256:
+        if not is_tailwind(found):
             raise OSError("what arrived has another checksum")
     except OSError as problem:
         raise RuntimeError(f"Tailwind 2.2.19 could be fetched neither by npm nor from {TAILWIND_LINK} ({problem}); "
                            f"put dist/tailwind.min.css of the npm package tailwindcss@2.2.19 at {target}.") from None
-    target.parent.mkdir(parents=True, exist_ok=True)
-    part = target.with_name(f"{target.name}.{os.getpid()}.part")    # other processes may be reading, or fetching, it
-    part.write_bytes(found)
-    os.replace(part, target)
+    with atomic_write(target) as part:  # other processes may be reading it
+        part.write_bytes(found)
     return target
 
 
@@ -765,7 +814,7 @@ def load_stylesheet(cache=CACHE):
     """The Stylesheet in a cache folder; a RuntimeError says what to do where it is missing or another one."""
     path = Path(cache) / TAILWIND_FILE
     css = path.read_bytes() if path.exists() else b""
-    if hashlib.sha256(css).hexdigest() != TAILWIND_SHA256:
+    if not is_tailwind(css):
         raise RuntimeError(f"Tailwind 2.2.19 is not at {path} (no such file, or its checksum differs); run: python "
                            "render.py --setup")
     return Stylesheet(css.decode())
@@ -780,22 +829,25 @@ class Stylesheet:
         css = re.sub(r"/\*.*?\*/", "", css, flags=re.S)
         rule = r"[^{}]+\{(?:[^{}]+\{[^{}]*\})*[^{}]*\}"  # may hold rules in turn: @keyframes, @media inside @media
         for block in re.finditer(r"(@media[^{}]+)\{((?:" + rule + r")*)\}|" + rule, css):
-            for text in re.findall(rule, block[2]) if block[1] else [block[0]]:
+            media = block[1] or ""
+            for text in re.findall(rule, block[2]) if media else [block[0]]:
                 selector = "" if text.startswith("@") else text.split("{")[0]
                 classes = re.findall(r"\.((?:\\[0-9a-f]{1,6} ?|\\.|[\w-])+)", selector)
-                for name in set(map(unescape_css, classes)) or [""]:
+                for name in {unescape_css(name) for name in classes} or {""}:
                     self.by_class.setdefault(name, []).append(len(self.rules))
-                self.rules.append((block[1] or "", text))
+                self.rules.append((media, text))
 
     def for_page(self, page):
-        # lower case, as class names ignore case in quirks mode; every word of the page counts, which only keeps more.
-        # Of a numeric reference seven digits are left: Python parses no thousands of them, be they zeros.
+        # Every word of the page counts, which only keeps more. Lower case: class names ignore case in quirks mode. Of
+        # a numeric reference seven digits are left: Python parses no thousands of them, be they zeros.
         page = re.sub(r"&#0*(\d{0,7})\d*", r"&#\1", page)
-        words = set(re.findall(r"[^\s\"'<>=]+", html_entities.unescape(page).lower())) | {""}
-        wanted = sorted(set().union(*(self.by_class[word] for word in words & self.by_class.keys())))
+        words = {"", *re.findall(r"[^\s\"'<>=]+", html_entities.unescape(page).lower())}
+        wanted = set()
+        for word in words & self.by_class.keys():
+            wanted.update(self.by_class[word])
         pieces = []
-        for media, numbers in itertools.groupby(wanted, key=lambda i: self.rules[i][0]):
-            text = "".join(self.rules[i][1] for i in numbers)
+        for media, rules in itertools.groupby((self.rules[n] for n in sorted(wanted)), key=lambda rule: rule[0]):
+            text = "".join(text for _, text in rules)
             pieces.append(f"{media}{{{text}}}" if media else text)
         return "".join(pieces)
 
@@ -838,12 +890,13 @@ def find_chromium():
     folder = Path(os.environ.get("PLAYWRIGHT_BROWSERS_PATH", "") or Path.home() / ".cache/ms-playwright")
     for pattern in ("chromium_headless_shell-*/*/*headless?shell", "chromium-*/*/chrome"):
         names += sorted(map(str, folder.glob(pattern)), reverse=True)
-    if named := os.environ.get("CHROMIUM_PATH"):
-        names = [named]
-    if found := next(filter(None, map(shutil.which, names)), None):
-        return found
-    raise RuntimeError(f"no Chromium was found{f' at CHROMIUM_PATH={named}' if named else ''}: apt-get install "
-                       "chromium-headless-shell, or playwright install chromium, or set CHROMIUM_PATH.")
+    if "CHROMIUM_PATH" in os.environ:
+        names = [os.environ["CHROMIUM_PATH"]]
+    for name in names:
+        if found := shutil.which(name):
+            return found
+    raise RuntimeError(f"found no Chromium ({', '.join(names)}): apt-get install chromium-headless-shell, or "
+                       "playwright install chromium, or set CHROMIUM_PATH")
 
 
 # Rendering must not depend on the clock, the display or the machine's taste; and nothing may phone home.
@@ -861,48 +914,52 @@ BROWSER_FLAGS = [
 ]
 
 FONTS = """<?xml version="1.0"?><!DOCTYPE fontconfig SYSTEM "fonts.dtd"><fontconfig>
-<dir>/usr/share/fonts</dir><dir>/usr/local/share/fonts</dir><dir>/System/Library/Fonts</dir><cachedir>{cache}</cachedir>
+<dir>/usr/share/fonts</dir><dir>/usr/local/share/fonts</dir><dir>/System/Library/Fonts</dir><cachedir>CACHE</cachedir>
 <selectfont><rejectfont><pattern><patelt name="scalable"><bool>true</bool></patelt></pattern>
-<pattern><patelt name="scalable"><bool>false</bool></patelt></pattern></rejectfont>\
-<acceptfont>{accepted}</acceptfont></selectfont>
-<alias binding="same"><family>system-ui</family><prefer>{sans}</prefer></alias>
-<alias binding="same"><family>sans-serif</family><prefer>{sans}</prefer></alias>
-<alias binding="same"><family>serif</family><prefer>{serif}</prefer></alias>
-<alias binding="same"><family>monospace</family><prefer>{mono}</prefer></alias></fontconfig>"""
+<pattern><patelt name="scalable"><bool>false</bool></patelt></pattern></rejectfont><acceptfont>
+<pattern><patelt name="family"><string>Liberation Sans</string></patelt></pattern>
+<pattern><patelt name="family"><string>Liberation Serif</string></patelt></pattern>
+<pattern><patelt name="family"><string>Liberation Mono</string></patelt></pattern>
+<pattern><patelt name="family"><string>DejaVu Sans</string></patelt></pattern>
+<pattern><patelt name="family"><string>DejaVu Serif</string></patelt></pattern>
+<pattern><patelt name="family"><string>DejaVu Sans Mono</string></patelt></pattern></acceptfont></selectfont>
+<alias binding="same"><family>system-ui</family><prefer><family>Liberation Sans</family><family>DejaVu Sans</family>
+</prefer></alias>
+<alias binding="same"><family>sans-serif</family><prefer><family>Liberation Sans</family><family>DejaVu Sans</family>
+</prefer></alias>
+<alias binding="same"><family>serif</family><prefer><family>Liberation Serif</family><family>DejaVu Serif</family>
+</prefer></alias>
+<alias binding="same"><family>monospace</family><prefer><family>Liberation Mono</family>
+<family>DejaVu Sans Mono</family></prefer></alias></fontconfig>"""
 
 
 def pinned_fonts(folder):
-    """A font list of our own, so that no other font changes a page -> (what is recorded, the browser's environment)."""
-    listed = (subprocess.run(["fc-list", ":", "family"], capture_output=True, text=True).stdout
-              if shutil.which("fc-list") else "")
-    families = [name for name in ("Liberation", "DejaVu") if f"{name} Sans" in listed]  # best first
-    if not families:
-        return "the system's", {}
-    fonts = {"sans": [f"{name} Sans" for name in families], "serif": [f"{name} Serif" for name in families],
-             "mono": [{"Liberation": "Liberation Mono", "DejaVu": "DejaVu Sans Mono"}[name] for name in families]}
-    accepted = "".join(f"<pattern><patelt name='family'><string>{font}</string></patelt></pattern>"
-                       for kind in fonts.values() for font in kind)
-    preferred = {kind: "".join(f"<family>{font}</family>" for font in names) for kind, names in fonts.items()}
-    path = Path(folder) / "fonts.conf"
-    path.write_text(FONTS.format(cache=Path(folder) / "fontcache", accepted=accepted, **preferred))
-    return " + ".join(families), {"FONTCONFIG_FILE": str(path)}
+    """A font list of our own, so that no other font changes a page -> (what is there of it, the browser's environment).
+
+    Where none of its fonts is installed, the system's are used.
+    """
+    listed = ""
+    if shutil.which("fc-list"):
+        listed = subprocess.run(["fc-list", ":", "family"], capture_output=True, text=True).stdout
+    fonts = [name for name in ("Liberation Sans", "DejaVu Sans") if name in listed]
+    if not fonts:
+        return fonts, {}
+    path = folder / "fonts.conf"
+    path.write_text(FONTS.replace("CACHE", str(folder / "fontcache")))
+    return fonts, {"FONTCONFIG_FILE": str(path)}
 
 
 def isolation_ladder(wish):
-    """Ways to start the browser, best first: (what is recorded, command put before it, as nobody?, own sandbox?)."""
-    def works(command):
-        return shutil.which(command[0]) and subprocess.run([*command, "true"], capture_output=True).returncode == 0
-
-    root = os.geteuid() == 0
-    as_nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--no-new-privs", "--"]
-    namespace = ["unshare", "--net", "--"] if root else ["unshare", "--user", "--map-current-user", "--net", "--"]
-    ladder = []
-    for name, command in ("network namespace", namespace), ("dead proxy", []):
-        if wish in ("auto", name) and (not command or works(command)):
-            if root and works(as_nobody):
-                ladder += [(name, command + as_nobody, True, sandbox) for sandbox in (True, False)]
-            ladder += [(name, command, False, sandbox) for sandbox in ([False] if root else [True, False])]
-    return ladder
+    """The ways to start the browser, the safest first. Started by root, it always runs as user nobody."""
+    if os.geteuid() == 0:
+        as_nobody = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--no-new-privs", "--"]
+        namespace = ["unshare", "--net", "--", *as_nobody]
+    else:
+        as_nobody = []
+        namespace = ["unshare", "--user", "--map-current-user", "--net", "--"]
+    ways = [Isolation("network namespace", namespace, True), Isolation("network namespace", namespace, False),
+            Isolation("dead proxy", as_nobody, True), Isolation("dead proxy", as_nobody, False)]
+    return [way for way in ways if wish in ("auto", way.name)]
 
 
 # Runs inside the page, after load: its height, and its layout where that is wanted. The page's own scripts never ran,
@@ -921,13 +978,13 @@ want_layout => {
   }
   // A bar without a value swings by a timer of its own.
   for (const bar of all('progress:indeterminate')) bar.setAttribute('value', 0);
-  // Where no script may run, a player always has controls, and they turn a wheel while it waits for its film.
+  // Without scripts a player always shows controls, and these turn a wheel while it waits for its film.
   if (all('video, audio').length) {
     const style = create('style');
     style.textContent = '*::-webkit-media-controls {display: none !important}';
     root.appendChild(style);
   }
-  // Of an animation: the end of what ends, the start of what does not.
+  // An animation is shown at its end if it has one, else at its start.
   for (const animation of Document.prototype.getAnimations.call(document)) {
     const ends = () => isFinite(animation.effect.getComputedTiming().endTime);
     try { ends() ? animation.finish() : animation.cancel(); } catch { animation.cancel(); }
@@ -998,96 +1055,41 @@ want_layout => {
 
 # ------------------------------------------------------------------------------------------------ command line
 
-def die(message):
-    """Stop for a user's mistake: one sentence on stderr, exit code 2."""
-    print(f"{Path(sys.argv[0]).name}: {message}", file=sys.stderr)
-    sys.exit(2)
-
-
-def self_test(renderer):
-    """Is this machine's set-up sound? Prints what it finds; True if all is well."""
-    server = socket.create_server(("127.0.0.1", 0))  # hears of every connection
-    here = f"http://127.0.0.1:{server.getsockname()[1]}"
-    good = (f'<!DOCTYPE html><html><head>{TAILWIND_TAG}</head>'
-            '<body class="bg-blue-500"><h1 class="text-white">A</h1></body></html>')
-    nosy = (f'<html><head><link rel="prefetch" href="{here}/p"><link rel="preconnect" href="{here}"></head>'
-            f'<body>A<img src="{here}/i"><iframe src="{here}/f"></iframe></body></html>')
-    pictures = [renderer.render(good) for _ in range(3)]
-    checks = [
-        ("a page with Tailwind's colours", tuple(pictures[0].rgb[700, 1200]) == (59, 130, 246)),
-        ("the same pixels each time", len({p.png for p in pictures}) == 1),
-        ("nothing leaves", renderer.render(nosy).status == "ok" and not select.select([server], [], [], 0.5)[0]),
-    ]
-    for claim, holds in checks:
-        print(f"{'ok    ' if holds else 'FAILED'}  {claim}")
-    server.close()
-    return all(holds for _, holds in checks)
-
-
-def render_page(renderer, args):
-    """One page: its picture, and how it differs from another page."""
-    pictures = []
-    for path in filter(None, (args.source, args.compare)):
-        picture = renderer.render(Path(path).read_text(encoding="utf-8", errors="replace"), layout=True)
-        print(f"{path}: {picture.status}, {picture.width} x {picture.height}"
-              f"{', blank' if picture.blank else ''}, {picture.seconds:.2f} s")
-        if not picture.png:
-            sys.exit(1)
-        pictures.append(picture)
-    if args.out:
-        Path(args.out).write_bytes(pictures[0].png)
-        print(f"wrote {args.out}")
-    if args.compare:
-        embed = load_encoder(args.encoder)
-        for view in ("page", "centre"):
-            print(f"cosine ({embed.name}, {view}): {cosine(*(embed(picture, view) for picture in pictures)):.4f}")
-        found = compare_pages(*(picture.layout for picture in pictures))
-        for sentence in [one.sentence() for one in found] or ["No difference."]:
-            print(f"  {sentence}")
-
-
 def parse_args():
-    parser = argparse.ArgumentParser(description="HTML to pictures in a shut-in Chromium, and how alike two pages are.")
+    parser = argparse.ArgumentParser(description="Render a page in an isolated Chromium.")
     parser.add_argument("--setup", action="store_true", help="fetch Tailwind's stylesheet, look for Chromium")
-    parser.add_argument("--self-test", action="store_true",
-                        help="render a few pages and check isolation and determinism; exit code 1 on failure")
     parser.add_argument("--in", dest="source", metavar="FILE", help="an .html file")
     parser.add_argument("--out", metavar="FILE", help="the PNG to write")
-    parser.add_argument("--compare", metavar="FILE",
-                        help="another .html file: print the cosine in both views and the differences in words")
     parser.add_argument("--overwrite", action="store_true", help="replace what is at --out")
-    parser.add_argument("--encoder", default="layout", help='"layout", or a CLIP or SigLIP (default: layout)')
     return parser.parse_args()
 
 
 def main():
     args = parse_args()
-    if not (args.setup or args.self_test or args.source):
-        die("nothing to do; give --in FILE, --setup or --self-test.")
-    if args.source and not (args.out or args.compare):
-        die("--in needs --out FILE or --compare FILE.")
-    for path in filter(None, (args.source, args.compare)):
-        if not Path(path).is_file():
-            die(f"{path} is not a file.")
-        if args.out and Path(args.out).exists() and Path(args.out).samefile(path):
-            die(f"--out is an input ({args.out}); give another.")
-    if args.out and Path(args.out).exists() and not args.overwrite:
-        die(f"{args.out} exists; give --overwrite or another --out.")
+    if not args.setup and not args.source:
+        die("nothing to do; give --setup, or --in FILE and --out FILE")
+    if bool(args.source) != bool(args.out):
+        die("--in and --out go together")
+    if args.out:
+        check_path(args.out, [args.source])
+        if Path(args.out).exists() and not args.overwrite:
+            die(f"{args.out} exists; give --overwrite or another --out")
     try:
         if args.setup:
             print(f"Tailwind 2.2.19 is at {fetch_tailwind()}, checksum right; Chromium is {find_chromium()}.")
-        if args.self_test or args.source:
+        if args.source:
+            page = Path(args.source).read_text(encoding="utf-8", errors="replace")
             with Renderer(browsers=1) as renderer:
-                print(f"Chromium {renderer.version}, isolation: {renderer.isolation}, Chromium's sandbox: "
-                      f"{'on' if renderer.chromium_sandbox else 'off'}, fonts: {renderer.fonts}")
-                if args.self_test and not self_test(renderer):
-                    sys.exit(1)
-                if args.source:
-                    render_page(renderer, args)
+                picture = renderer.render(page)
+            print(f"{args.source}: {picture.status}, {picture.width} x {picture.height}, by Chromium "
+                  f"{renderer.version}, isolation: {renderer.isolation}")
+            if picture.status != "ok":
+                sys.exit(1)
+            Path(args.out).write_bytes(picture.png)
     except (RuntimeError, OSError) as problem:
-        die(str(problem))
+        die(first_line(problem))
     except KeyboardInterrupt:
-        sys.exit(130)
+        die("stopped", 130)
 
 
 if __name__ == "__main__":

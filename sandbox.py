@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Run untrusted Python programs and compare what they return, without believing a word they say.
+"""Run untrusted Python programs and compare what they return, trusting nothing that they say.
 
     with Sandbox(workers=2) as box:
         box.run("def f(x): return x + 1", ["f(1)", "f('a')"])    # [Outcome("ok", b"n2;"), Outcome("error: TypeError")]
@@ -11,25 +11,25 @@
 How it works
     parent      (your process) hands out jobs, keeps the time, compares bytes. Expected results never leave it.
     zygote      a clean interpreter (-s -S -P, fixed hash seed, empty environment), one per worker. It imports the
-                common standard library, walls itself in, and forks one child per program. It never reads a program.
+                common standard library, isolates itself, and forks one child per program. It never reads a program.
     child       reads its job from a descriptor that the zygote passed on, gives up its system calls, and runs each call
-                in a fresh namespace of the program. Each result is written as it is made, in canonical bytes.
+                in a fresh namespace of the program. It writes each result at once, in canonical bytes.
 
 What the bytes mean. Two results are equal when their canonical bytes are. On plain data that is Python's own ==:
 1 == 1.0 == True == Fraction(1), sets and dicts regardless of order, [1] != (1,). The bytes are made from the built-in
-part of an object, never by its own methods: an int subclass counts as its int, whatever its __eq__ says. Departures:
+part of an object, never by its own methods: an int subclass counts as its int, whatever its __eq__ says. Exceptions:
 NaN equals itself; OrderedDicts compare as dicts; objects of unknown classes, generators, functions, and results beyond
 1 MB or 200 levels are "not comparable", and so never pass.
 
 Statuses    passed, wrong, error: TypeError, timeout, killed: memory, killed: exit, killed: SIGSEGV, not comparable,
-            refused (not a string, too large, a text that mode "released" forbids, or its zygote died twice), and
-            "reference ..." where the reference itself gave no result. After a call that kills the child, the rest run
-            in a new child, within the program's time.
-Modes       "module": the program is a module, as its author meant. "released": what the evaluator released with
-            ColBench says of the raw answer, by the rules in released_program(), run_child() and verdict(); but objects
-            with an __eq__ of their own, which decides there, are not comparable here, and [nan] equals itself.
+            refused (no string, too large, forbidden in mode "released", or its zygote died twice), and
+            "reference ..." where the reference itself gave no result. After a call that kills the child, the other
+            calls run in a new child, within the program's time.
+Modes       "module": the program is a module, as its author meant. "released": the raw answer is judged as by the
+            evaluator released with ColBench, by the rules in released_program(), run_child() and verdict(). Two
+            differences: objects with an __eq__ of their own are not comparable here, and [nan] equals itself.
 
-What holds a program in. Each layer is tried at the start; `box.layers`, kept in scored records, says which are on:
+What isolates a program. Each layer is tried at the start; `box.layers`, kept in scored records, says which are on:
     namespaces  user, network, pid, mount, ipc, uts; the root holds only the interpreter's library, read-only
     uid         nobody, where started as root (but see leave_privileges); no capabilities, no_new_privs
     Landlock    only that library can be read, nothing written, no TCP, no signals out
@@ -37,12 +37,12 @@ What holds a program in. Each layer is tried at the start; `box.layers`, kept in
                 calls of a foreign architecture kill. Everything else fails with EPERM
     limits      address space, CPU, file size, open files, core; other descriptors closed, standard streams on /dev/null
     time        the parent waits and has it killed (SIGKILL); nothing is raised inside the program
-Without user namespaces or Landlock the other layers stay. Without seccomp, or without both of those where it was not
-started as root, it refuses to start unless unsafe=True (--unsafe). Linux only, on x86-64 or arm64 (whose filter is
-checked against the kernel's table, but has not been run).
+Without user namespaces or Landlock the other layers stay. It refuses to start without seccomp, and, where it was not
+started as root, without both of those; unsafe=True (--unsafe) starts it all the same. Linux only, on x86-64 or arm64
+(whose filter is checked against the kernel's table, but has not been run).
 
-What is shared. A zygote's children run one after another behind the same walls, with nothing writable in them. The
-calls of one program share a process: a module's attribute that call 1 sets (math.pi = 3) is still there in call 2.
+What is shared. A zygote's children run one after another in the same namespaces, where nothing is writable. The calls
+of one program share a process: a module's attribute that call 1 sets (math.pi = 3) is still there in call 2.
 
 What it does not stop: kernel bugs; timing and cache side channels; burning CPU, and memory up to the limits, which
 count no page tables (a program can have the kernel hold twice as much again); a reference that reads the clock. Where
@@ -71,7 +71,7 @@ import sys
 import types
 from collections import Counter, deque
 from contextlib import ExitStack, suppress
-from itertools import cycle, islice, repeat
+from itertools import cycle, islice
 from typing import NamedTuple
 
 IS_ZYGOTE = __name__ == "__main__" and sys.argv[1:] == ["--zygote"]
@@ -91,8 +91,8 @@ MAX_RESULT = 1 << 20     # bytes of one canonical result; larger ones are "not c
 MAX_PROGRAM = 1 << 20    # characters of one program with its calls; larger ones are "refused"
 MAX_DEPTH = 200          # levels of one result; deeper and self-referential ones are "not comparable"
 KEPT_REFERENCES = 20_000    # tasks whose reference's results are kept
-STARVED = "starved"                 # a timeout of a program that waited for the CPU; nobody outside sees it
-CHANCE = {"timeout", "refused"}    # statuses that may be a busy machine's fault
+STARVED = "starved"                 # internal: a timeout of a program that mostly waited for the CPU
+CHANCE = {"timeout", "refused"}    # statuses that a busy machine may have caused
 NOBODY = 65534           # user and group of the children where the parent is root
 EXIT_MEMORY = 77         # exit code of a child that had no memory left
 FRAME = struct.Struct("!cI")    # what a child writes: the kind of frame, the length of the payload that follows
@@ -113,7 +113,7 @@ class Outcome(NamedTuple):
 def released_program(answer):
     """The program that the released evaluator runs for a raw answer; None where the answer holds a FORBIDDEN text.
 
-    It takes what stands in the first block fenced as python, else in the first fenced block, else everything.
+    It is the first block fenced as python, else the first fenced block, else the whole answer.
     """
     if not isinstance(answer, str) or any(text in answer for text in FORBIDDEN):
         return None
@@ -141,8 +141,8 @@ class Sandbox(ExitStack):
     program_timeout   seconds for all calls of one program (no such limit in mode "released")
                       (a program that had less than half of a core meanwhile is run again with four times both)
     numpy             True: programs can import numpy, and its arrays and scalars can be compared
-    unsafe            True: start even where seccomp cannot be had
-    without           layers to leave out, of "namespaces", "landlock", "seccomp": to test and to price them
+    unsafe            True: start even where a necessary layer is missing
+    without           layers to leave out, of "namespaces", "landlock", "seccomp": for tests and benchmarks
     """
 
     def __init__(self, workers=2, memory_mb=256, call_timeout=1.0, program_timeout=5.0, numpy=False, unsafe=False,
@@ -152,19 +152,23 @@ class Sandbox(ExitStack):
         super().__init__()
         self.workers, self.call_timeout, self.program_timeout = workers, call_timeout, program_timeout
         self.unsafe, self.layers = unsafe, None
-        options = {"memory_bytes": memory_mb << 20, "without": list(without),
-                   "numpy": str(Path(find_spec("numpy").origin).parents[1]) if numpy else None}
-        # Of a task's reference: (a lock, its outcomes once they are there).
+        options = {"memory_bytes": memory_mb << 20, "without": list(without), "numpy": None}
+        if numpy:
+            options["numpy"] = str(Path(find_spec("numpy").origin).parents[1])
+        # For each task's reference: a lock, and its outcomes once it has run.
         self.references = functools.lru_cache(KEPT_REFERENCES)(lambda *reference: (threading.Lock(), []))
-        self.zygotes = [Zygote(options, hash_seed) for hash_seed in (0, 1) for _ in range(workers)]
+        self.zygotes = []
         self.free = {0: queue.SimpleQueue(), 1: queue.SimpleQueue()}    # by hash seed
-        for zygote in self.zygotes:
-            self.free[zygote.hash_seed].put(zygote)
-            self.callback(zygote.close)    # at the end of a `with`, or by close()
+        for hash_seed in self.free:
+            for _ in range(workers):
+                zygote = Zygote(options, hash_seed)
+                self.zygotes.append(zygote)
+                self.free[hash_seed].put(zygote)
+                self.callback(zygote.close)    # at the end of a `with`, or by close()
         self._start(self.zygotes[0])    # the others start when they are used
 
     def _start(self, zygote):
-        """Start a zygote, or stop everything; all must have the same layers, those that the records name."""
+        """Start a zygote, or exit. All must have the same layers, as the records name one set."""
         try:
             layers = zygote.start()
         except OSError as error:
@@ -188,10 +192,13 @@ class Sandbox(ExitStack):
         texts = [program, *calls]
         if not all(isinstance(text, str) for text in texts) or sum(map(len, texts)) > MAX_PROGRAM:
             return [Outcome("refused")] * len(calls)
-        program_timeout = self.call_timeout * len(calls) + 1 if mode == "released" else self.program_timeout
+        program_timeout = self.program_timeout
+        if mode == "released":
+            program_timeout = self.call_timeout * len(calls) + 1
         job = {"program": program, "seed": seed, "mode": mode, "cpu_seconds": math.ceil(program_timeout) + 1}
         for patience in (1, 4):
-            outcomes = self._run_in_time(job, calls, hash_seed, patience * self.call_timeout, patience * program_timeout)
+            outcomes = self._run_in_time(job, calls, hash_seed, patience * self.call_timeout,
+                                         patience * program_timeout)
             if Outcome(STARVED) not in outcomes:
                 break
         return [Outcome("timeout") if outcome.status == STARVED else outcome for outcome in outcomes]
@@ -214,11 +221,12 @@ class Sandbox(ExitStack):
 
     def score(self, task, code, mode="module"):
         """{label: status} of a candidate on the task's tests. code: its program; in mode "released" the raw answer."""
-        calls = list(task["test_cases"].values())
+        labels, calls = list(task["test_cases"]), list(task["test_cases"].values())
         references = self._reference(task["ground_truth"], calls, mode)
-        outcomes = self.run(released_program(code) if mode == "released" else code, calls, mode=mode)
+        program = released_program(code) if mode == "released" else code
+        outcomes = self.run(program, calls, mode=mode)
         return {label: verdict(reference, outcome, mode)
-                for label, reference, outcome in zip(task["test_cases"], references, outcomes)}
+                for label, reference, outcome in zip(labels, references, outcomes)}
 
     def _reference(self, program, calls, mode):
         """The reference's outcomes; it is run once per task, however many threads ask."""
@@ -247,13 +255,21 @@ class Sandbox(ExitStack):
     def check_reference(self, task):
         """{label: "ok" | "differs" | "none" | "error: ..." | ...}: the reference run twice.
 
-        Its random and hash seeds differ: chance, the order of a set and a fine clock show (the date does not).
+        The random and hash seeds differ, so results that rest on chance, the order of a set or a fine clock differ
+        (the date does not).
         """
-        calls = list(task["test_cases"].values())
-        first = self.run(task["ground_truth"], calls, seed=0)
-        second = self.run(task["ground_truth"], calls, seed=1, hash_seed=1)
-        return {label: one.status if one.status != "ok" else "differs" if one != two else
-                "none" if one.value == NONE else "ok" for label, one, two in zip(task["test_cases"], first, second)}
+        program, calls = task["ground_truth"], list(task["test_cases"].values())
+        first = self.run(program, calls, seed=0)
+        second = self.run(program, calls, seed=1, hash_seed=1)
+        found = {}
+        for label, one, two in zip(task["test_cases"], first, second):
+            if one.status != "ok":
+                found[label] = one.status
+            elif one != two:
+                found[label] = "differs"
+            else:
+                found[label] = "none" if one.value == NONE else "ok"
+        return found
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -261,6 +277,14 @@ class Sandbox(ExitStack):
 
 class NotComparable(Exception):
     """A result that has no canonical bytes."""
+
+
+def kind_of(o):
+    """The first of KINDS among an object's classes, or None."""
+    for base in MRO(type(o)):
+        if id(base) in KINDS:
+            return KINDS[id(base)]
+    return None
 
 
 def canonical(value):
@@ -280,7 +304,7 @@ def canonical(value):
         fits(size)
         room -= size
 
-    def text(tag, data):    # a length in front of everything of variable size: no two results share their bytes
+    def text(tag, data):    # the length comes first, so that no two results have the same bytes
         take(len(data) + 8)
         return b"%s%x:%s" % (tag, len(data), data)
 
@@ -294,7 +318,7 @@ def canonical(value):
     def encode(o, depth):
         if depth > MAX_DEPTH:
             raise NotComparable("too deep")
-        kind = KINDS.get(id(type(o))) or next((KINDS[id(base)] for base in MRO(type(o)) if id(base) in KINDS), None)
+        kind = kind_of(o)
         if kind is int:    # bool too
             return ratio(int.__add__(o, 0), 1)
         if kind is str:
@@ -311,7 +335,7 @@ def canonical(value):
                 parts = [encode(key, depth + 1) + encode(entry, depth + 1) for key, entry in dict.items(o)]
             else:
                 parts = [encode(part, depth + 1) for part in kind.__iter__(o)]
-            if kind in (set, frozenset, dict):    # their order says nothing
+            if kind in (set, frozenset, dict):    # their order does not count
                 parts.sort()
             return b"%s%x[%s]" % (CONTAINERS[kind], len(parts), b"".join(parts))
         if kind is bytes or kind is bytearray:
@@ -335,7 +359,11 @@ def canonical(value):
         if kind is range:    # ranges are equal when the numbers in them are
             start, stop, step = o.start, o.stop, o.step    # nothing can inherit from range
             size = max(0, -((start - stop) // step))
-            return b"r" + encode((size, start if size else 0, step if size > 1 else 0), depth)
+            if size == 0:
+                start = 0
+            if size < 2:
+                step = 0
+            return b"r" + encode((size, start, step), depth)
         if kind is datetime.datetime:
             zone = datetime.datetime.tzinfo.__get__(o)
             if zone is not None:
@@ -343,14 +371,15 @@ def canonical(value):
                     raise NotComparable("a time zone with methods of its own")
                 o = o.astimezone(datetime.timezone.utc)
             return text(b"D", datetime.datetime.isoformat(o).encode())
-        if kind is datetime.date or kind is datetime.time and datetime.time.tzinfo.__get__(o) is None:
+        if kind is datetime.date or (kind is datetime.time and datetime.time.tzinfo.__get__(o) is None):
             return text(b"T", kind.isoformat(o).encode())    # no date is written like a time
         if kind is datetime.timedelta:
             return text(b"I", b"%d" % datetime.timedelta.__floordiv__(o, datetime.timedelta(microseconds=1)))
         if kind == "ndarray":
             array = NUMPY.ndarray
-            if array.size.__get__(o) > room or array.dtype.__get__(o).kind in "mM":    # tolist() forgets a time's unit
-                raise NotComparable("too large, or times")
+            fits(array.size.__get__(o))
+            if array.dtype.__get__(o).kind in "mM":
+                raise NotComparable("times, whose unit tolist() forgets")
             return b"a" + encode((array.shape.__get__(o), array.tolist(o)), depth)
         if kind == "scalar" or kind == "moment":
             item = NUMPY.generic.item(o)
@@ -411,7 +440,7 @@ class Zygote:
     def run(self, job, calls, call_timeout, deadline):
         """The outcomes of a job's calls; OSError where the zygote died."""
         outcomes = []
-        while len(outcomes) < len(calls):    # once; again, in a new child, after a call that cost the child its life
+        while len(outcomes) < len(calls):    # once, and once more after each call that ended its child
             rest = calls[len(outcomes):]
             began, (ours, theirs) = time.monotonic(), os.pipe()
             with open(ours, "rb", buffering=0) as results:
@@ -427,8 +456,8 @@ class Zygote:
                 raise ConnectionError("the zygote has died")
             how_it_ended, cpu_seconds, preempted = json.loads(message)
             if ended == "timeout" and cpu_seconds < (time.monotonic() - began) / 2 and preempted >= 10:
-                ended = STARVED    # one that sleeps is not preempted
-            if ended != "done":    # where the program itself did not end, no other call can either
+                ended = STARVED    # a program that sleeps is not preempted
+            if ended != "done":    # if the program itself did not load, no other call can succeed
                 lost = Outcome(how_it_ended if ended == "gone" else ended)
                 found += [lost] * (1 if loaded or found else len(rest))
             outcomes += found
@@ -436,7 +465,7 @@ class Zygote:
 
 
 def readable(files, seconds=None):
-    """Wait until one of them has something to read, or its end; False if neither comes in time."""
+    """Wait until one of the files can be read or has ended; False if that takes too long."""
     poller = select.poll()
     for file in files:
         poller.register(file, select.POLLIN)
@@ -450,7 +479,8 @@ def read_frames(results, calls, call_timeout, deadline):
     while True:
         while len(buffer) >= FRAME.size:
             kind, length = FRAME.unpack_from(buffer)
-            if length > MAX_RESULT or kind not in (VALUE, ERROR, ODD) and (kind != LOADED or loaded or outcomes):
+            first = not loaded and not outcomes
+            if length > MAX_RESULT or kind not in (LOADED, VALUE, ERROR, ODD) or (kind == LOADED and not first):
                 return outcomes, loaded, "not comparable"
             if len(buffer) < FRAME.size + length:
                 break
@@ -459,11 +489,15 @@ def read_frames(results, calls, call_timeout, deadline):
             if kind == LOADED:
                 loaded = True
                 continue
-            if kind == ERROR:    # the exception's name is the only text of the child that anyone is shown
+            if kind == VALUE:
+                outcomes.append(Outcome("ok", payload))
+            elif kind == ODD:
+                outcomes.append(Outcome("not comparable"))
+            else:    # the exception's name is the only text of the child that anyone is shown
                 name = payload[:64].decode("utf-8", "replace")
-                outcomes.append(Outcome(f"error: {name if name.isascii() and name.isidentifier() else 'unnamed'}"))
-            else:
-                outcomes.append(Outcome("ok", payload) if kind == VALUE else Outcome("not comparable"))
+                if not (name.isascii() and name.isidentifier()):
+                    name = "unnamed"
+                outcomes.append(Outcome(f"error: {name}"))
             call_deadline = time.monotonic() + call_timeout
             if len(outcomes) == calls:
                 return outcomes, loaded, "done"
@@ -482,13 +516,23 @@ def read_frames(results, calls, call_timeout, deadline):
 LIBC = ctypes.CDLL(None, use_errno=True)
 X86 = os.uname().machine == "x86_64"
 NEW = {"user": 0x10000000, "net": 0x40000000, "pid": 0x20000000, "mount": 0x20000, "ipc": 0x8000000, "uts": 0x4000000}
+MS_BIND, MS_REC, MS_PRIVATE, MNT_DETACH = 0x1000, 0x4000, 0x40000, 2
+MOUNT_ATTR_RDONLY, MOUNT_ATTR_NOSUID, MOUNT_ATTR_NODEV = 1, 2, 4
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 1, 4, 22, 24, 38
+# Numbers of the system calls that have no function in the C library.
+PIVOT_ROOT = 155 if X86 else 41
+MOUNT_SETATTR = 442
+LANDLOCK_CREATE_RULESET = 444
+LANDLOCK_ADD_RULE = 445
+LANDLOCK_RESTRICT_SELF = 446
 
 
-def c(name, *arguments):
+def libc(name, *arguments):
     """Call a function of the C library; raise OSError where it fails."""
     result = getattr(LIBC, name)(*(ctypes.c_long(a) if isinstance(a, int) else a for a in arguments))
     if result < 0:
-        raise OSError(ctypes.get_errno(), f"{name}({arguments[0]!r}, ...): {os.strerror(ctypes.get_errno())}")
+        error = ctypes.get_errno()
+        raise OSError(error, f"{name}({arguments[0]!r}, ...): {os.strerror(error)}")
     return result
 
 
@@ -505,9 +549,9 @@ def works_in_a_child(trial):
 
 
 def unshare(names, proc_self):
-    """Enter new namespaces of these names; in one of the user's this user keeps its number and no other exists."""
+    """Enter new namespaces of these kinds. In a new user namespace this user keeps its number and no other exists."""
     uid, gid = os.getuid(), os.getgid()
-    c("unshare", sum(NEW[name] for name in names))
+    libc("unshare", sum(NEW[name] for name in names))
     if "user" in names:
         for name, line in ("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1"):
             with open(os.open(name, os.O_WRONLY, dir_fd=proc_self), "w") as file:
@@ -515,9 +559,9 @@ def unshare(names, proc_self):
 
 
 def enter_namespaces():
-    """New namespaces, and a new process as the first in them; returns the names of those entered.
+    """Enter new namespaces and fork a process as the first in them; returns their kinds.
 
-    As root, without the user's: the root must be built with root's own rights. leave_privileges() adds it.
+    Root enters no user namespace yet, as pivot_root() needs root's own rights; leave_privileges() adds it.
     """
     names = sorted(set(NEW) - {"user"} if os.getuid() == 0 else NEW)
 
@@ -529,36 +573,37 @@ def enter_namespaces():
     if not works_in_a_child(enter):    # some systems allow the first steps and forbid the later ones
         return []
     enter()
-    if zygote := os.fork():    # this process is in all new namespaces but the pid's; it stays as the zygote's parent
+    if zygote := os.fork():    # only a child enters the new pid namespace; this process stays as its parent
         os.waitpid(zygote, 0)
         os._exit(0)
     return names
 
 
 def pivot_root(paths):
-    """Make a root that holds only `paths`, under their own names, read-only; installed packages are covered."""
-    bind, rec, private = 0x1000, 0x4000, 0x40000
+    """Make a read-only root that holds only `paths`, under their own names and without installed packages."""
     root = b"/proc"    # a folder that exists everywhere, and under which none of the paths lies
-    c("mount", None, b"/", None, rec | private, None)
-    c("mount", b"tmpfs", root, b"tmpfs", 0, b"size=1m,mode=755")
+    libc("mount", None, b"/", None, MS_REC | MS_PRIVATE, None)
+    libc("mount", b"tmpfs", root, b"tmpfs", 0, b"size=1m,mode=755")
     for path in map(os.fsencode, paths):
         os.makedirs(root + path, exist_ok=True)
-        c("mount", path, root + path, None, bind | rec, None)
+        libc("mount", path, root + path, None, MS_BIND | MS_REC, None)
         for packages in (path + b"/site-packages", path + b"/dist-packages"):
             if os.path.isdir(packages):
-                os.makedirs(root + b"/empty" + packages)
-                c("mount", root + b"/empty" + packages, root + packages, None, bind, None)
-    read_only = struct.pack("QQQQ", 1 | 2 | 4, 0, 0, 0)    # no writing, no set-uid, no devices
+                empty = root + b"/empty" + packages
+                os.makedirs(empty)
+                libc("mount", empty, root + packages, None, MS_BIND, None)
+    current_folder, recursive = -100, 0x8000    # AT_FDCWD, AT_RECURSIVE
+    read_only = struct.pack("QQQQ", MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV, 0, 0, 0)
     with suppress(OSError):    # before Linux 5.12: then seccomp alone keeps programs from writing
-        c("syscall", 442, -100, root, 0x8000, read_only, len(read_only))    # mount_setattr, with all mounted below
+        libc("syscall", MOUNT_SETATTR, current_folder, root, recursive, read_only, len(read_only))
     os.chdir(root)
-    c("syscall", 155 if X86 else 41, b".", b".")    # pivot_root: the old root now lies on top of the new one
-    c("umount2", b".", 2)
+    libc("syscall", PIVOT_ROOT, b".", b".")    # the old root now lies on top of the new one
+    libc("umount2", b".", MNT_DETACH)
     os.chdir("/")
 
 
 def become_nobody():
-    """Raises where user nobody cannot read the library: programs' imports would fail, and score as wrong."""
+    """Raises if user nobody cannot read the library: programs' imports would fail, and they would count as wrong."""
     os.setgroups([])
     os.setresgid(NOBODY, NOBODY, NOBODY)
     os.setresuid(NOBODY, NOBODY, NOBODY)
@@ -566,41 +611,45 @@ def become_nobody():
 
 
 def leave_privileges(proc_self, namespaces, landlock):
-    """Become nobody where we are root, in a user namespace of its own; drop every capability, for good.
+    """Root becomes nobody, in a user namespace of its own; every capability is dropped for good.
 
-    Where no root could be built and nobody cannot read the interpreter (it lies in root's home, say), we stay root
-    without capabilities, if Landlock is there to keep that root from reading anything else.
+    If no root could be built and nobody cannot read the interpreter (in root's home, say), we stay root without
+    capabilities, but only where Landlock keeps that root from reading anything else.
     """
     if os.getuid() == 0 and works_in_a_child(become_nobody):
         become_nobody()
         if namespaces:
             with suppress(OSError):
-                c("prctl", 4, 1)    # PR_SET_DUMPABLE: or our own files in /proc would be root's
+                libc("prctl", PR_SET_DUMPABLE, 1)    # or our own files in /proc would be root's
                 unshare(["user"], proc_self)
                 namespaces.append("user")
     elif os.getuid() == 0 and not landlock:
         raise OSError(f"user nobody cannot read the interpreter's library ({os.path.dirname(os.__file__)}), and there "
                       "is neither a pivoted root nor Landlock; use an interpreter that everyone can read")
     for capability in range(64):
-        LIBC.prctl(24, capability, 0, 0, 0)    # PR_CAPBSET_DROP; fails where there is nothing to drop
-    c("capset", struct.pack("Ii", 0x20080522, 0), bytes(24))
-    c("prctl", 4, 0)    # not dumpable: other processes of this user cannot look in
-    c("prctl", 38, 1, 0, 0, 0)    # PR_SET_NO_NEW_PRIVS
+        LIBC.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)    # fails where there is nothing to drop
+    version, this_process = 0x20080522, 0
+    libc("capset", struct.pack("Ii", version, this_process), bytes(24))
+    libc("prctl", PR_SET_DUMPABLE, 0)    # other processes of this user cannot look in
+    libc("prctl", PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 
 
 def landlock_rules(paths, pivoted):
     """Rules that allow reading under `paths` and nothing else: (Landlock's version, 0 for none; their descriptor)."""
-    version = LIBC.syscall(444, None, ctypes.c_long(0), 1)    # landlock_create_ruleset, which here only answers
+    version = LIBC.syscall(LANDLOCK_CREATE_RULESET, None, ctypes.c_long(0), 1)    # here it only tells its version
     if version < 1:
         return 0, None
     read_file, read_folder = 1 << 2, 1 << 3
-    handled = (1 << 13) - 1 | (version >= 2) << 13 | (version >= 3) << 14 | (version >= 5) << 15
-    rules = struct.pack("QQQ", handled, 3 if version >= 4 else 0, 3 if version >= 6 else 0)    # files, TCP, signals
-    ruleset = c("syscall", 444, rules, len(rules), 0)
+    rights = {1: 13, 2: 14, 3: 15, 4: 15}.get(version, 16)    # how many rights over files this version knows
+    files = (1 << rights) - 1
+    tcp = 3 if version >= 4 else 0
+    signals = 3 if version >= 6 else 0
+    rules = struct.pack("QQQ", files, tcp, signals)
+    ruleset = libc("syscall", LANDLOCK_CREATE_RULESET, rules, len(rules), 0)
 
     def allow(path, rights):
         fd = os.open(path, os.O_PATH)
-        c("syscall", 445, ruleset, 1, struct.pack("=Qi", rights, fd), 0)
+        libc("syscall", LANDLOCK_ADD_RULE, ruleset, 1, struct.pack("=Qi", rights, fd), 0)
         os.close(fd)
 
     for path in ["/"] if pivoted else paths:
@@ -613,48 +662,63 @@ def landlock_rules(paths, pivoted):
     return version, ruleset
 
 
-# Numbers of the allowed system calls on x86-64 and arm64 (None: does not exist there).
-ALLOWED = {
-    "read": (0, 63), "write": (1, 64), "close": (3, 57), "stat": (4, None), "fstat": (5, 80), "lstat": (6, None),
-    "lseek": (8, 62), "mmap": (9, 222), "mprotect": (10, 226), "munmap": (11, 215), "brk": (12, 214),
-    "rt_sigaction": (13, 134), "rt_sigprocmask": (14, 135), "rt_sigreturn": (15, 139), "pread64": (17, 67),
-    "readv": (19, 65), "writev": (20, 66), "access": (21, None), "sched_yield": (24, 124), "mremap": (25, 216),
-    "madvise": (28, 233), "pause": (34, None), "nanosleep": (35, 101), "getitimer": (36, 102), "alarm": (37, None),
-    "setitimer": (38, 103), "getpid": (39, 172), "exit": (60, 93), "uname": (63, 160), "getcwd": (79, 17),
-    "readlink": (89, None), "gettimeofday": (96, 169), "getrlimit": (97, 163), "getrusage": (98, 165),
-    "sysinfo": (99, 179), "times": (100, 153), "getuid": (102, 174), "getgid": (104, 176), "geteuid": (107, 175),
-    "getegid": (108, 177), "getppid": (110, 173), "sigaltstack": (131, 132), "gettid": (186, 178),
-    "time": (201, None), "futex": (202, 98), "sched_getaffinity": (204, 123), "getdents64": (217, 61),
-    "restart_syscall": (219, 128), "clock_gettime": (228, 113), "clock_getres": (229, 114),
-    "clock_nanosleep": (230, 115), "exit_group": (231, 94), "newfstatat": (262, 79), "readlinkat": (267, 78),
-    "faccessat": (269, 48), "getrandom": (318, 278), "statx": (332, 291), "faccessat2": (439, 439)}
+def parse_numbers(table):
+    """"read 0 63, ..." -> {name: (its number on x86-64, on arm64 or None)}."""
+    numbers = {}
+    for row in table.split(","):
+        name, x86, arm = row.split()
+        numbers[name] = int(x86), None if arm == "-" else int(arm)
+    return numbers
+
+
+# The allowed system calls, with their numbers on x86-64 and on arm64 (-: does not exist there).
+ALLOWED = parse_numbers("""
+    read 0 63, write 1 64, close 3 57, stat 4 -, fstat 5 80, lstat 6 -, lseek 8 62, mmap 9 222, mprotect 10 226,
+    munmap 11 215, brk 12 214, rt_sigaction 13 134, rt_sigprocmask 14 135, rt_sigreturn 15 139, pread64 17 67,
+    readv 19 65, writev 20 66, access 21 -, sched_yield 24 124, mremap 25 216, madvise 28 233, pause 34 -,
+    nanosleep 35 101, getitimer 36 102, alarm 37 -, setitimer 38 103, getpid 39 172, exit 60 93, uname 63 160,
+    getcwd 79 17, readlink 89 -, gettimeofday 96 169, getrlimit 97 163, getrusage 98 165, sysinfo 99 179,
+    times 100 153, getuid 102 174, getgid 104 176, geteuid 107 175, getegid 108 177, getppid 110 173,
+    sigaltstack 131 132, gettid 186 178, time 201 -, futex 202 98, sched_getaffinity 204 123, getdents64 217 61,
+    restart_syscall 219 128, clock_gettime 228 113, clock_getres 229 114, clock_nanosleep 230 115,
+    exit_group 231 94, newfstatat 262 79, readlinkat 267 78, faccessat 269 48, getrandom 318 278, statx 332 291,
+    faccessat2 439 439""")
+# Those that are allowed with some arguments only; see seccomp_filter.
+CHECKED = parse_numbers("open 2 -, openat 257 56, prlimit64 302 261, fcntl 72 25")
+# Instructions of the kernel's packet filter, and what they return.
+LOAD, EQUAL, AT_LEAST, ANY_BIT, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+ALLOW, EPERM, KILL = 0x7FFF0000, 0x00050001, 0x80000000
 
 
 def seccomp_filter():
     """The allow-list as a program of the kernel's packet filter, in a struct sock_fprog."""
-    here = 0 if X86 else 1    # which one of a pair of numbers
-    load, equal, at_least, any_bit, leave = 0x20, 0x15, 0x35, 0x45, 0x06
-    allow, eperm, kill, all_bits = 0x7FFF0000, 0x00050001, 0x80000000, 0xFFFFFFFF
-    number, arch = 0, 4    # offsets in struct seccomp_data; argument i stands at 16 + 8 i, its upper half 4 further
+    number, architecture, argument_0, argument_1, argument_2 = 0, 4, 16, 24, 32    # offsets in struct seccomp_data
+    upper_half = 4    # so much further
+    writing = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | 0o20000000    # the last: O_TMPFILE
+    any_at_all = 0xFFFFFFFF
+    refused = {    # a call fails if one of these holds: (test, argument's offset, constant)
+        "open": [(ANY_BIT, argument_1, writing)],
+        "openat": [(ANY_BIT, argument_2, writing)],
+        "prlimit64": [(ANY_BIT, argument_0, any_at_all),    # another process
+                      (ANY_BIT, argument_2, any_at_all),    # a new limit, in either half of the pointer to it
+                      (ANY_BIT, argument_2 + upper_half, any_at_all)],
+        "fcntl": [(AT_LEAST, argument_1, 4)],    # owners, signals, sizes of pipes
+    }
 
     # An instruction: what to do, how many to skip if it holds and if not, a constant.
-    program = [(load, 0, 0, arch), (equal, 1, 0, 0xC000003E if X86 else 0xC00000B7), (leave, 0, 0, kill)]
-    program += [(load, 0, 0, number)]
+    program = [(LOAD, 0, 0, architecture), (EQUAL, 1, 0, 0xC000003E if X86 else 0xC00000B7), (RETURN, 0, 0, KILL),
+               (LOAD, 0, 0, number)]
     if X86:
-        program += [(at_least, 0, 1, 0x40000000), (leave, 0, 0, kill)]    # x32
-    writing = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | 0o20000000    # the last: O_TMPFILE
-    refused = {  # what must not hold for some more numbers to be allowed: (test, argument's offset, constant)
-        (2, None): [(any_bit, 16 + 8, writing)],    # open(path, flags)
-        (257, 56): [(any_bit, 16 + 16, writing)],    # openat(folder, path, flags)
-        (302, 261): [(any_bit, offset, all_bits) for offset in (16, 32, 36)],    # prlimit64: another's, a new limit
-        (72, 25): [(at_least, 16 + 8, 4)]}    # fcntl: owners, signals, sizes of pipes
-    for numbers in (*ALLOWED.values(), *refused):
+        program += [(AT_LEAST, 0, 1, 0x40000000), (RETURN, 0, 0, KILL)]    # x32
+    for name, (x86, arm) in {**ALLOWED, **CHECKED}.items():
+        call = x86 if X86 else arm
         body = []
-        for test, offset, constant in refused.get(numbers, ()):
-            body += [(load, 0, 0, offset), (test, 0, 1, constant), (leave, 0, 0, eperm)]
-        if numbers[here] is not None:
-            program += [(equal, 0, len(body) + 1, numbers[here]), *body, (leave, 0, 0, allow)]
-    program.append((leave, 0, 0, eperm))
+        for test, offset, constant in refused.get(name, []):
+            body += [(LOAD, 0, 0, offset), (test, 0, 1, constant), (RETURN, 0, 0, EPERM)]
+        if call is not None:
+            program += [(EQUAL, 0, len(body) + 1, call), *body, (RETURN, 0, 0, ALLOW)]
+    program.append((RETURN, 0, 0, EPERM))
+
     code = b"".join(struct.pack("HBBI", *instruction) for instruction in program)
     fprog = ctypes.create_string_buffer(16)
     fprog.code = ctypes.create_string_buffer(code)    # kept alive with what points to it
@@ -666,20 +730,22 @@ def seccomp_filter():
 # The zygote and its children
 
 def wall_in(out_fd, limits, fprog):
-    """The child's own layers: from now on it can only compute, read the library and write to out_fd."""
-    c("prctl", 1, signal.SIGKILL)    # PR_SET_PDEATHSIG: die with the zygote
+    """The child's own layers: from here on it can only compute, read the library and write to out_fd."""
+    libc("prctl", PR_SET_PDEATHSIG, signal.SIGKILL)    # die with the zygote
     os.closerange(3, out_fd)
     os.closerange(out_fd + 1, 1024)
     for limit, most in limits:
-        resource.setrlimit(limit, (most, most + (limit == resource.RLIMIT_CPU)))    # SIGXCPU, then SIGKILL
+        hard = most + 1 if limit == resource.RLIMIT_CPU else most    # SIGXCPU at the first, SIGKILL at the second
+        resource.setrlimit(limit, (most, hard))
     if fprog:
-        c("prctl", 22, 2, fprog, 0, 0)    # PR_SET_SECCOMP, by a filter
+        libc("prctl", PR_SET_SECCOMP, 2, fprog, 0, 0)    # by a filter
 
 
 def run_child(job, out_fd):
-    """Run each call in a fresh namespace of the program, with the same random seed, and write a frame for it."""
-    mode, seed, program, collect = job["mode"], job["seed"], None, gc.collect
-    restore, plain_builtins = vars(builtins).update, dict(vars(builtins))
+    """Run each call in a fresh namespace of the program, with the same random seed; write a frame for each."""
+    mode, seed, program = job["mode"], job["seed"], None
+    # Taken now: a program may replace them.
+    collect, restore, plain_builtins = gc.collect, vars(builtins).update, dict(vars(builtins))
 
     def send(kind, payload=b"", write=os.write):
         data = memoryview(FRAME.pack(kind, len(payload)) + payload)
@@ -697,8 +763,8 @@ def run_child(job, out_fd):
             if mode == "module":
                 module = sys.modules["solution"] = types.ModuleType("solution")    # dataclasses look it up there
                 scope = names = vars(module)
-            else:    # as in a function that runs exec and eval: what the program defines is local to that function,
-                scope = {}    # so that its functions do not see each other, nor themselves, nor what it imported
+            else:    # as if exec and eval ran inside a function: what the program defines is local to that function,
+                scope = {}    # so its functions see neither each other, nor themselves, nor what it imported
             exec(program, scope, names)
             if index == 0:
                 send(LOADED)
@@ -707,7 +773,11 @@ def run_child(job, out_fd):
             raised = error
         restore(plain_builtins)
         sys.setrecursionlimit(10_000)
-        if raised is None:
+        if type(raised) is MemoryError:
+            raise MemoryError    # ends this child and frees all it holds; the next call runs in a new one
+        if raised is not None:
+            send(ERROR, TYPE_NAME(type(raised)).encode("utf-8", "replace")[:64])
+        else:
             try:
                 result = VALUE, canonical(value)
             except MemoryError:
@@ -715,10 +785,6 @@ def run_child(job, out_fd):
             except Exception:    # NotComparable, and what a lying object makes the built-in methods raise
                 result = ODD, b""
             send(*result)
-        elif type(raised) is MemoryError:
-            raise MemoryError    # ends this child, and what it hoards with it: the next call runs in a new one
-        else:
-            send(ERROR, TYPE_NAME(type(raised)).encode("utf-8", "replace")[:64])
         value = raised = result = None
         names.clear()
         collect()    # its functions and classes hold on to each other
@@ -743,16 +809,20 @@ def fork_child(job_fd, out_fd, control, limits, fprog):
 
 
 def how_it_died(status):
-    """The status of the call under way, if the child ended without being told to."""
-    if os.WIFSIGNALED(status):
-        number = os.WTERMSIG(status)
-        name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
-        return {"SIGKILL": "killed: memory", "SIGXCPU": "timeout"}.get(name, f"killed: {name}")
-    return "killed: memory" if os.WEXITSTATUS(status) == EXIT_MEMORY else "killed: exit"
+    """The status of the call under way, if the child ended by itself."""
+    if not os.WIFSIGNALED(status):
+        return "killed: memory" if os.WEXITSTATUS(status) == EXIT_MEMORY else "killed: exit"
+    number = os.WTERMSIG(status)
+    if number == signal.SIGKILL:
+        return "killed: memory"
+    if number == signal.SIGXCPU:
+        return "timeout"
+    name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+    return f"killed: {name}"
 
 
 def load_numpy(folder):
-    """Import numpy from the folder that holds it, which a bare interpreter does not look into."""
+    """Import numpy from the folder that holds it, which is not on a bare interpreter's path."""
     global NUMPY
     sys.path.append(folder)
     NUMPY = importlib.import_module("numpy")
@@ -762,37 +832,45 @@ def load_numpy(folder):
 
 
 def prepare(options):
-    """Make this process a zygote: import, wall in. Returns what is on, the limits of a child, and its filter."""
+    """Make this process a zygote: import, isolate. Returns the layers, a child's limits, and its filter."""
     without, numpy = options["without"], options["numpy"]
     os.close(os.pidfd_open(os.getpid()))    # not there before Linux 5.3
     # What a child may read: the standard library (all that is on a bare interpreter's path) and, when asked, numpy.
     library = [path for path in sys.path if os.path.isdir(path)]
-    library = [path for path in library if not any(path.startswith(f"{other}/") for other in library)]
-    others = ["/usr/share/zoneinfo"] + ([f"{numpy}/numpy", f"{numpy}/numpy.libs"] if numpy else [])
-    paths = library + [path for path in others if os.path.isdir(path)]
-    namespaces, pivoted = [] if "namespaces" in without else enter_namespaces(), False
+    paths = [path for path in library if not any(path.startswith(f"{other}/") for other in library)]
+    others = ["/usr/share/zoneinfo"]
+    if numpy:
+        others += [f"{numpy}/numpy", f"{numpy}/numpy.libs"]
+    paths += [path for path in others if os.path.isdir(path)]
+
+    namespaces = []
+    if "namespaces" not in without:
+        namespaces = enter_namespaces()
     for name in PRELOADED:
         importlib.import_module(name)
     if numpy:
         load_numpy(numpy)
-    with open("/proc/self/statm") as statm:    # the limit on memory is what a program may add to this
+    with open("/proc/self/statm") as statm:    # the limit on memory comes on top of this
         own_memory = int(statm.read().split()[0]) * resource.getpagesize()
     proc_self = os.open("/proc/self", os.O_RDONLY | os.O_DIRECTORY)
+    pivoted = False
     if namespaces:
         with suppress(OSError):
             pivot_root(paths)
             pivoted = True
-    landlock, ruleset = (0, None) if "landlock" in without else landlock_rules(paths, pivoted)
+    landlock, ruleset = 0, None
+    if "landlock" not in without:
+        landlock, ruleset = landlock_rules(paths, pivoted)
     leave_privileges(proc_self, namespaces, landlock)
     os.close(proc_self)
     if landlock:
-        c("syscall", 446, ruleset, 0)    # landlock_restrict_self
+        libc("syscall", LANDLOCK_RESTRICT_SELF, ruleset, 0)
         os.close(ruleset)
     if namespaces:    # without them the parent is a thread of the user's: programs would end with that thread
-        c("prctl", 1, signal.SIGKILL)    # PR_SET_PDEATHSIG: die with the process that holds our namespaces
+        libc("prctl", PR_SET_PDEATHSIG, signal.SIGKILL)    # die with the process that holds our namespaces
     fprog = None if "seccomp" in without else seccomp_filter()
 
-    def no_sockets():    # that the filter is on is tried, not assumed
+    def no_sockets():    # tries whether the filter is on
         wall_in(3, [], fprog)
         with suppress(PermissionError):
             socket.socket()
@@ -810,7 +888,7 @@ def prepare(options):
 
 
 def zygote_main():
-    """Prepare and report; then fork a child for every pair of descriptors that comes in, one at a time."""
+    """Prepare and report; then fork a child for each pair of descriptors received, one at a time."""
     control = socket.socket(fileno=os.dup(0))
     os.dup2(1, 0)    # standard input: /dev/null, like the others
     try:
@@ -827,7 +905,7 @@ def zygote_main():
         message, fds, _, _ = socket.recv_fds(control, 16, 2)
         if not message:
             os._exit(0)
-        if message == b"stop":    # told below
+        if message == b"stop":    # its child has ended already
             continue
         pid = fork_child(*fds, control, limits, fprog)
         pidfd = os.pidfd_open(pid)
@@ -835,12 +913,12 @@ def zygote_main():
         os.kill(pid, signal.SIGKILL)
         _, status, used = os.wait4(pid, 0)
         control.send(json.dumps([how_it_died(status), used.ru_utime + used.ru_stime, used.ru_nivcsw]).encode())
-        for fd in (*fds, pidfd):    # the parent now finds the end of the results
+        for fd in (*fds, pidfd):    # now the parent's pipe ends
             os.close(fd)
 
 
 if IS_ZYGOTE:
-    del Sandbox, Zygote, verdict    # the parent's, like all that follows
+    del Sandbox, Zygote, verdict    # they belong to the parent, like everything below
     zygote_main()    # never returns
 
 
@@ -865,16 +943,22 @@ def solve(x):
 
 
 def header(source, name):
-    return next((line.split(":", 1)[1].strip() for line in source.splitlines() if line.startswith(f"# {name}:")), "")
+    """What a program says after "# name:", or an empty text."""
+    for line in source.splitlines():
+        if line.startswith(f"# {name}:"):
+            return line.partition(":")[2].strip()
+    return ""
 
 
 def try_hostile(box, task, name, source):
     """("ok" | "FAILED" | "not held", why). "ok": it ends as expected, and an honest program then passes every test."""
-    needs, pivoted = header(source, "needs"), box.layers["root"] == "pivoted"
-    if not {"": True, "pivot": pivoted, "landlock": pivoted or box.layers["landlock"] > 0}[needs]:
+    held = {"": True, "pivot": box.layers["root"] == "pivoted"}
+    held["landlock"] = held["pivot"] or box.layers["landlock"] > 0
+    needs = header(source, "needs")
+    if not held[needs]:
         return "not held", needs
     expected = {status.strip() for status in header(source, "expect").split("|")}
-    for _ in range(3):    # on a busy machine calls may be late; hardly three times
+    for _ in range(3):    # a busy machine may make calls late, but hardly three times
         statuses = set(box.score(task, source).values())
         honest = set(box.score(task, task["ground_truth"] + f"# after {name}").values())
         if honest == {"passed"} and statuses & expected and statuses <= expected | {"timeout"}:
@@ -887,23 +971,26 @@ def try_hostile(box, task, name, source):
 def self_test(args):
     """Try every program of tests/hostile, on several sandboxes; prints a table, returns the exit code."""
     folder = Path(__file__).parent / "tests" / "hostile"
-    programs = {path.stem: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.py"))}
+    programs = sorted(folder.glob("*.py"))
     if not programs:
         die(f"{folder} holds no hostile programs; copy tests/hostile to there")
     secret = f"# known to the parent: {os.urandom(8).hex()}"    # some programs hunt for it
     task = {**HOSTILE_TASK, "ground_truth": HOSTILE_TASK["ground_truth"] + secret}
+    counts = Counter()
     with ExitStack() as stack:
         boxes = [stack.enter_context(Sandbox(1, program_timeout=1.5, unsafe=args.unsafe, without=args.without))
-                 for _ in range(10)]    # more than there are cores: most of the programs wait for their end
+                 for _ in range(10)]    # more than there are cores: most of the programs only wait
         print("layers: " + json.dumps(boxes[0].layers))
         threads = stack.enter_context(ThreadPoolExecutor(len(boxes)))
-        results = list(threads.map(try_hostile, cycle(boxes), repeat(task), programs, programs.values()))
-    for name, (result, why) in zip(programs, results):
-        print(f"{result:8} {name:28} {why}")
-    count = Counter(result for result, _ in results)
-    print(f"{len(programs)} hostile programs: {count['ok']} contained, {count['FAILED']} failed, "
-          f"{count['not held']} beyond the layers that are on")
-    return 1 if count["FAILED"] else 0
+        trials = [threads.submit(try_hostile, box, task, path.stem, path.read_text(encoding="utf-8"))
+                  for box, path in zip(cycle(boxes), programs)]
+        for path, trial in zip(programs, trials):
+            result, why = trial.result()
+            counts[result] += 1
+            print(f"{result:8} {path.stem:28} {why}")
+    print(f"{len(programs)} hostile programs: {counts['ok']} contained, {counts['FAILED']} failed, "
+          f"{counts['not held']} beyond the layers that are on")
+    return 1 if counts["FAILED"] else 0
 
 
 def parse_args():
