@@ -1225,8 +1225,10 @@ class Critic:
         file = Path(path) / "critic.json"
         try:
             self.note = note = {**json.loads(file.read_text(encoding="utf-8"))}
-        except (OSError, ValueError, TypeError):
-            die(f"{path}: no critic.json of train_critic.py in there; train a critic first, or name another with --critic")
+        except OSError:
+            die(f"{path}: no critic.json in there; train one first with train_critic.py, or name another with --critic")
+        except (ValueError, TypeError):
+            die(f"{file} is damaged; train the critic again, or name another with --critic")
         self.with_c = note["context"] == "with-c" and not without_c
         self.advantage = note["advantage"]
         self.reference, self.head = note["reference"], None

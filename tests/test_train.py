@@ -953,7 +953,7 @@ def test_overwrite_removes_what_training_wrote_and_only_once_the_model_is_loaded
     left = {p.name for p in Path("critic").iterdir()}
     assert "notes.txt" in left and not left & {"checkpoints", "added_tokens.json"} and len(metrics("critic")) == 1
     Path("critic/settings.json").write_text("{nonsense")
-    assert "settings that the output was made with are missing or damaged" in refusal(
+    assert "the settings of the output are missing or damaged" in refusal(
         train_critic, *command, "--model", "base")
 
 
@@ -1464,3 +1464,11 @@ def test_a_rope_that_depends_on_its_batch_is_refused_beyond_the_original_context
                                      "original_max_position_embeddings": 16})
     sentence = refusal(train_critic, *CRITIC)
     assert "does not fit into the context of base, 16" in sentence
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"context": '])
+def test_a_damaged_critic_is_one_sentence(place, text):
+    shutil.copytree("base", "torn")
+    Path("torn/critic.json").write_text(text)
+    sentence = refusal(train_critic, *"--score scored.jsonl --critic torn --out again.jsonl".split())
+    assert "torn/critic.json is damaged" in sentence
