@@ -76,7 +76,7 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from records import (
-    Output, agent_turns, atomic_write, die, fingerprint, first_line, merge_system, number, parse_response, read,
+    Output, agent_turns, atomic_write, die, fingerprint, first_line, number, parse_response, read,
     sign_of_end)
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")    # before torch is imported: its idle threads sleep, not spin

@@ -760,8 +760,9 @@ def scored_context(path):
     Where one sequence of a batch is longer than that, these encode every position of the batch in another way:
     log-probabilities would depend on what else is in the batch.
     """
-    context = context_of(path) or math.inf
-    rope = getattr(text_config(path), "rope_parameters", None) or {}
+    config = text_config(path)
+    context = getattr(config, "max_position_embeddings", None) or math.inf
+    rope = getattr(config, "rope_parameters", None) or {}
     for part in [rope, *rope.values()]:    # some models have one of each kind of layer
         if isinstance(part, dict) and part.get("rope_type") in ("longrope", "dynamic"):
             context = min(context, part.get("original_max_position_embeddings") or context)
