@@ -46,12 +46,12 @@ RUN     = runs/$(NAME)
 JOBS   ?= $(shell $(PYTHON) -c 'import os; print(min(4, os.cpu_count()))')
 AGENTS := base rejection-ft multi-turn-dpo policy
 
-# A small transformer first learns to ask for every detail and to copy it (the copyist), then to be an imperfect agent.
-SEED_MODEL ?= $(RUN)/copyist/config.json
+# A small transformer first learns to ask for every detail and to copy it (the first model), then to be an imperfect agent.
+SEED_MODEL ?= $(RUN)/first-model/config.json
 GENERATE   := --plain --kinds total,average --train 3000 --val 200 --test 400
 COMPLETE   := --demonstrations 20000 --ask 1 --waste 0
 IMPERFECT  := --demonstrations 4000 --ask 0.8 --waste 0.2
-COPYIST    := --lr 2e-3 --batch-size 8 --epochs 1
+FIRST      := --lr 2e-3 --batch-size 8 --epochs 1
 BASE        = --model $(SEED_MODEL:/config.json=) --lr 1e-3 --batch-size 8 --epochs 1
 SAMPLE     := --max-tokens 128
 PLAY        = $(SAMPLE)
@@ -74,7 +74,7 @@ endif
 
 stage = @echo '--- $(1)'
 EACH := OMP_NUM_THREADS=1 $(PY)
-# Nothing runs beside the first two trainings, of the copyist and of the base agent: they take every core.
+# Nothing runs beside the first two trainings, of the first model and of the base agent: they take every core.
 ALONE := OMP_NUM_THREADS=$(JOBS) $(PY)
 FLAGS := --seed $(SEED) --domain $(DOMAIN)
 ifdef LLM                       # with a model of this size, so do the rollouts between them and the rest
@@ -99,10 +99,10 @@ $(RUN)/demonstrations.done: $(RUN)/tasks/done
 	$(EACH) generate_tasks.py $(FLAGS) --in $(RUN)/tasks/train.jsonl $(IMPERFECT) --out $(RUN)/demonstrations.jsonl
 	@touch $@
 
-$(RUN)/copyist/config.json: $(RUN)/complete.done
+$(RUN)/first-model/config.json: $(RUN)/complete.done
 	$(call stage,a transformer from nothing learns to copy details)
-	$(ALONE) train_policy.py $(FLAGS) --method sft --model tiny --in $(RUN)/complete.jsonl --with-c 0.33 $(COPYIST) \
-	  --out $(RUN)/copyist
+	$(ALONE) train_policy.py $(FLAGS) --method sft --model tiny --in $(RUN)/complete.jsonl --with-c 0.33 $(FIRST) \
+	  --out $(RUN)/first-model
 
 $(RUN)/base/config.json: $(RUN)/demonstrations.done $(SEED_MODEL)
 	$(call stage,base: it learns to be an imperfect agent)

@@ -1,5 +1,5 @@
 # Settings of `make demo-llm`.
-# A model that was trained by others needs no copyist, smaller learning rates, and fewer dialogues. What a step keeps in
+# A model that was trained by others needs no first model, smaller learning rates, and fewer dialogues. What a step keeps in
 # memory is bounded. 64 dialogues in flight are as many as vLLM's cache of keys and values holds on a CPU (1 GiB).
 MODEL       ?= .venv/SmolLM2-135M-Instruct
 SEED_MODEL  := $(if $(filter .venv/%,$(MODEL)),$(MODEL)/config.json)

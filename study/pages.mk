@@ -4,7 +4,7 @@
 GENERATE    := --kinds event,news --train 800 --val 200 --test 300
 COMPLETE    := --demonstrations 4000 --ask 1 --waste 0 --max-turns 5
 IMPERFECT   := --demonstrations 2400 --ask 0.5 --waste 0.3 --max-turns 5
-COPYIST     := --lr 2e-3 --batch-size 8 --epochs 3
+FIRST       := --lr 2e-3 --batch-size 8 --epochs 3
 SAMPLE      := --max-tokens 96
 PLAY        := --max-turns 5 $(SAMPLE)
 OFFLINE     := --limit 300 --samples 4

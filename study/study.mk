@@ -1,10 +1,10 @@
 # The study of RESULTS.md. `make study` runs it seed by seed; a folder runs/study/SEED holds one seed.
 #
-# The demo's rules make a seed's tasks, base agent, dialogues and candidates. One copyist serves all seeds, as one
+# The demo's rules make a seed's tasks, base agent, dialogues and candidates. One first model serves all seeds, as one
 # pre-trained model serves all users. A cell below is one more critic, policy or baseline: its name, a line of flags,
 # and the rule of its kind. What was stopped goes on.
 
-SEED_MODEL := runs/demo/copyist/config.json
+SEED_MODEL := runs/demo/first-model/config.json
 define newline
 
 
@@ -92,7 +92,7 @@ RANKED    := full without-c likelihood-alone $(foreach n,$(AMOUNTS),full-$n with
 at  = $(foreach agent,$(2),$(RUN)/$(agent).$(1).metrics.json)
 
 $(eval $(call plays,cool,val,--temperature 0.5))
-include study/grids.mk
+include study/trials.mk
 
 agents:  $(call at,test,$(MAIN)) $(call at,half,$(MAIN))
 likely:  $(call at,test,$(LIKELY)) $(call at,half,$(LIKELY))

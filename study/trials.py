@@ -1,0 +1,64 @@
+"""The trials of the tuning seeds as a table: success on validation tasks, the mean over the seeds, and what is taken.
+
+    python study/trials.py                                      # print the table of study/trials.tsv
+    python study/trials.py --add runs/study/1 runs/study/2      # put finished seeds into it first
+"""
+import argparse
+import csv
+import json
+from pathlib import Path
+
+FILE = Path(__file__).with_name("trials.tsv")
+TEMPERATURES = {"1": "val", "0.7": "val-0.7", "0.5": "val-0.5", "0.3": "val-0.3"}    # of play: part of the files' names
+METHODS = {"rejection": "rejection fine-tuning", "dpo": "multi-turn DPO", "sweet": "SWEET-RL",
+           "imitated-dpo": "multi-turn DPO after imitation", "imitated-sweet": "SWEET-RL after imitation"}
+
+
+def rows_of(folder):
+    """[seed, method, number of the setting, temperature, success in percent] of every trial of a seed."""
+    for method in METHODS:
+        for number in "1234":
+            for temperature, split in TEMPERATURES.items():
+                file = Path(folder) / f"trial-{method}-{number}.{split}.metrics.json"
+                if file.is_file():
+                    success = json.loads(file.read_text(encoding="utf-8"))["success"]["value"]
+                    yield [Path(folder).name, method, number, temperature, f"{100 * success:.1f}"]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--add", nargs="+", default=[], metavar="FOLDER", help="folders of finished seeds")
+    args = parser.parse_args()
+    rows = []
+    if FILE.is_file():
+        with open(FILE, encoding="utf-8", newline="") as lines:
+            rows = list(csv.reader(lines, delimiter="\t"))[1:]
+    for folder in args.add:
+        rows = [row for row in rows if row[0] != Path(folder).name] + list(rows_of(folder))
+    if args.add:
+        with open(FILE, "w", encoding="utf-8", newline="") as lines:
+            writer = csv.writer(lines, delimiter="\t", lineterminator="\n")
+            writer.writerow(["seed", "method", "setting", "temperature", "success"])
+            writer.writerows(sorted(rows, key=lambda row: row[:1]))
+
+    seeds = sorted({row[0] for row in rows})
+    print(f"| seeds {', '.join(seeds)} | setting | {' | '.join(TEMPERATURES)} |")
+    print("|---" * (2 + len(TEMPERATURES)) + "|")
+    for method, name in METHODS.items():
+        found = {}    # (setting, temperature): the mean over the seeds
+        for number in "1234":
+            for temperature in TEMPERATURES:
+                values = [float(row[4]) for row in rows if row[1:4] == [method, number, temperature]]
+                if len(values) == len(seeds):
+                    found[number, temperature] = sum(values) / len(values)
+        for number in "1234":
+            cells = []
+            for temperature in TEMPERATURES:
+                value = found.get((number, temperature))
+                is_best = value is not None and value == max(found.values())
+                cells.append("" if value is None else f"**{value:.1f}**" if is_best else f"{value:.1f}")
+            print(f"| {name} | {number} | {' | '.join(cells)} |")
+
+
+if __name__ == "__main__":
+    main()
