@@ -89,7 +89,7 @@ LIKELY    := sweet-likelihood-alone imitated-likelihood-alone
 COST      := twice-rejection twice-dpo
 AMOUNT    := $(foreach n,$(AMOUNTS),sweet-full-$n sweet-without-c-$n imitated-full-$n imitated-without-c-$n)
 RANKED    := full without-c likelihood-alone $(foreach n,$(AMOUNTS),full-$n without-c-$n)
-at  = $(foreach agent,$(2),$(RUN)/$(agent).$(1).metrics.json)
+at   = $(foreach agent,$(2),$(RUN)/$(agent).$(1).metrics.json)
 
 $(eval $(call plays,cool,val,--temperature 0.5))
 include study/trials.mk

@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 
 FILE = Path(__file__).with_name("trials.tsv")
-TEMPERATURES = {"1": "val", "0.7": "val-0.7", "0.5": "val-0.5", "0.3": "val-0.3"}    # of play: part of the files' names
+TEMPERATURES = ["1", "0.5", "0.3"]    # of play
 METHODS = {"rejection": "rejection fine-tuning", "dpo": "multi-turn DPO", "sweet": "SWEET-RL",
            "imitated-dpo": "multi-turn DPO after imitation", "imitated-sweet": "SWEET-RL after imitation"}
 
@@ -17,9 +17,9 @@ METHODS = {"rejection": "rejection fine-tuning", "dpo": "multi-turn DPO", "sweet
 def rows_of(folder):
     """[seed, method, number of the setting, temperature, success in percent] of every trial of a seed."""
     for method in METHODS:
-        for number in "1234":
-            for temperature, split in TEMPERATURES.items():
-                file = Path(folder) / f"trial-{method}-{number}.{split}.metrics.json"
+        for number in "123":
+            for temperature in TEMPERATURES:
+                file = Path(folder) / f"trial-{method}-{number}.val-{temperature}.metrics.json"
                 if file.is_file():
                     success = json.loads(file.read_text(encoding="utf-8"))["success"]["value"]
                     yield [Path(folder).name, method, number, temperature, f"{100 * success:.1f}"]
@@ -46,12 +46,12 @@ def main():
     print("|---" * (2 + len(TEMPERATURES)) + "|")
     for method, name in METHODS.items():
         found = {}    # (setting, temperature): the mean over the seeds
-        for number in "1234":
+        for number in "123":
             for temperature in TEMPERATURES:
                 values = [float(row[4]) for row in rows if row[1:4] == [method, number, temperature]]
                 if len(values) == len(seeds):
                     found[number, temperature] = sum(values) / len(values)
-        for number in "1234":
+        for number in "123":
             cells = []
             for temperature in TEMPERATURES:
                 value = found.get((number, temperature))
