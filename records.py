@@ -62,10 +62,11 @@ def schema_error(value, shape, name="it"):
             shape = dict.fromkeys(value, shape[str])
         for key, inner in shape.items():
             plain = key.rstrip("?")
+            found = value.get(plain)
             if plain == key and key not in value:
                 return f"{name} lacks the key {key!r}, found {', '.join(value) or 'none'}"
-            if plain == key or value.get(plain) is not None:
-                parts.append((value[plain], inner, f"{name}.{plain}".removeprefix("it.")))
+            if type(found) is not inner and (plain == key or found is not None):
+                parts.append((found, inner, f"{name}.{plain}".removeprefix("it.")))
     for part in parts:
         if problem := schema_error(*part):
             return problem
