@@ -989,7 +989,8 @@ def test_what_a_method_and_a_domain_default_to(monkeypatch):
 SAID = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yes?"}]
 PAIR = {"prompt": SAID[:1], "chosen": SAID[1:], "rejected": [{"role": "assistant", "content": "No"}]}
 TURN = {"prompt": SAID[:1], "candidates": [{"output": "a", "advantage": 1}, {"output": "b", "advantage": 0.5}]}
-PLAYED = {"task_id": "t", "dialogue_history": SAID, "reward": 1.0, "task": {"ground_truth": "x"}}
+PLAYED = {"task_id": "t", "sample": 0, "domain": "backend", "dialogue_history": SAID, "finish": "answered", "reward": 1.0,
+          "task": {"ground_truth": "x"}}
 
 
 @pytest.mark.parametrize("arguments, good, changes, expected", [
