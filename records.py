@@ -115,6 +115,8 @@ def parse_line(line, shape, where, remedy):
         record = json.loads(line.decode())
     except (ValueError, RecursionError):
         record = line[:60].decode(errors="replace")    # a text, which is no object
+        if not line.endswith(b"\n"):
+            remedy += "; the last line is torn: run it again"
     if problem := schema_error(record, shape):
         die(f"{where}: {problem}; {remedy}")
     return record
