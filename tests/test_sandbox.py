@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 import hostile_programs
 import sandbox
-from sandbox import NONE, NotComparable, Outcome, Sandbox, canonical
+from sandbox import Sandbox, canonical
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the sandbox is Linux's")
 
