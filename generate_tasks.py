@@ -48,7 +48,7 @@ import tomllib
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from functools import lru_cache
+from functools import lru_cache, partial
 from multiprocessing import get_context
 from pathlib import Path
 from string import Template
@@ -56,13 +56,14 @@ from typing import NamedTuple
 
 from tqdm import tqdm
 
-from records import ANSWER_MARK, SCHEMA, Output, die, number, parse_response, read
+from records import ANSWER_MARK, SCHEMA, Output, die, number, read
 
 SPLITS = ("train", "val", "test")
 BATCH = 1000    # most candidates that are handed to the threads at a time
 POOL = 60       # lists of records from which the ten calls are chosen
 SCHEMA["excerpt"] = ("what collects the excerpts", (), {"text": str})
 SCHEMA["row"] = ("an export of WebSight v0.2", (), {"llm_generated_idea": str, "text": str})
+SCHEMA["released"] = ("ColBench's release", (), {})
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -968,20 +969,32 @@ def recover_system(history):
     return found.pop() if len(found) == 1 else ""
 
 
-def as_ours(record):
-    """A released task or trajectory as ours. A reward goes to `released_reward`: evaluate.py scores it again."""
-    offline = "dialogue_history" in record
-    task = {"task_id": record["task_id"], "domain": record["domain"], "source": "colbench",
-            **(record["task"] if offline else record)}
-    if record["domain"] == "backend" and not task["test_cases"]:
+def as_ours(args, offline, seen, record):
+    """A released trajectory (offline) or task as ours. A reward goes to `released_reward`: evaluate.py scores it again.
+
+    seen: how many records of each task there were so far, which number the samples of a task.
+    """
+    from rollout import parse_response
+    task = record["task"] if offline else record
+    if args.domain == "backend" and not task["test_cases"]:
         raise ValueError("the task has no test_cases")
+    content = hashed(task["problem_description"], task["ground_truth"])
+    seen[content] += 1
+    name = f"task-{content:016x}"[:17] if offline else f"{Path(args.input).stem}-{seen.total():05d}"
+    task = {"task_id": name, "domain": args.domain, "source": "colbench", **task}
     if not offline:
         return task
+    history, answer, finish = record["dialogue_history"], record["answer"], "max_turns"
+    if ANSWER_MARK in history[-1]["content"]:
+        finish = "answered"
+    elif answer is None:
+        finish = "error: no answer"
+    if ANSWER_MARK in (answer or ""):
+        answer = parse_response(answer)[1]
     record["released_reward"] = record.pop("reward", None)
-    if ANSWER_MARK in (record["answer"] or ""):
-        record["answer"] = parse_response(record["answer"])[1]
-    system = record.get("system") or recover_system(record["dialogue_history"])
-    return record | {"task": task, "system": system, "model": "released", "simulator": "released", "seed": None}
+    return record | {"task_id": task["task_id"], "sample": seen[content] - 1, "domain": args.domain, "task": task,
+                     "system": record.get("system") or recover_system(history), "answer": answer, "finish": finish,
+                     "model": "released", "simulator": "released", "seed": None}
 
 
 def write_colbench(args):
@@ -997,7 +1010,8 @@ def write_colbench(args):
         path = f"data/{args.domain}/{args.split}.jsonl"
     out = open_output(args.out or path, limit or math.inf, args, {"source": "colbench"}, {"--in": args.input},
                       SCHEMA[kind][1])
-    records = itertools.islice(read(args.input, kind, args.domain, unique=not offline, each=as_ours), limit)
+    each = partial(as_ours, args, offline, Counter())
+    records = itertools.islice(read(args.input, "released", each=each), limit)
     write(out, ((record, None) for record in records if out.key_of(record) not in out.done), "record")
 
 

@@ -76,8 +76,7 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from records import (
-    Output, agent_turns, atomic_write, die, fingerprint, first_line, number, parse_response, read,
-    sign_of_end)
+    ANSWER_MARK, Output, atomic_write, die, fingerprint, first_line, number, read, sign_of_end)
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")    # before torch is imported: its idle threads sleep, not spin
 IN_FLIGHT = 512    # episodes, which keep vLLM on a CPU busy
@@ -86,6 +85,7 @@ REFERENCE_QUOTE = 25    # a reply leaks if it repeats so long a line of the refe
 CODE_SIGNS = re.compile(
     r"```|\bdef \w+\(|\blambda\b[^.]*:|^\s*(import|from|return|for|if|while) .*[:=(]|==|</?\w+[^>]*>", re.M)
 COUNT, SIZE = number(int, least=1), number(int, least=0)    # argparse types
+OUTPUT_MARK = "OUTPUT:"    # ends a thought
 NO_REPLY = "Sorry, I cannot say. Please go on."    # stands in for a reply that never came out of its thought
 NO_ACTION = "Sorry, I have lost my thread."         # the same for the agent
 MORE_ROOM = 8    # times --max-tokens, for a reply that was cut inside its thought
@@ -136,6 +136,29 @@ class Stop(Exception):
     def __init__(self, message, code=1):
         super().__init__(message)
         self.code = code
+
+
+def agent_turns(dialogue):
+    """Where the agent speaks."""
+    return [i for i, message in enumerate(dialogue) if message["role"] == "assistant"]
+
+
+def parse_response(text):
+    """A response as (content: what enters the dialogue, the answer or None).
+
+    A thought ends at the first </think> or at OUTPUT:. The first I WANT TO ANSWER: after it begins the answer, which is
+    kept whole. A thought may name that mark: a later line that begins with OUTPUT: ends it too, unless a program stands
+    between the two. A thought that was begun with <think> and never ended leaves nothing.
+    """
+    text = text.split("</think>", 1)[-1]
+    if text.lstrip().startswith("<think>"):
+        return "", None
+    before, mark, answer = text.partition(ANSWER_MARK)
+    thought, output, rest = answer.partition(f"\n{OUTPUT_MARK}")
+    if output and not re.search(r"```|^\s*(def|import|from|class|<)\b|<html", thought, re.M):
+        return parse_response(OUTPUT_MARK + rest)
+    content = before.rsplit(OUTPUT_MARK, 1)[-1] + mark + answer
+    return content.strip(), answer.strip() if mark else None
 
 
 async def episode(args, agent, simulator, step_reward, task, sample, system, max_turns, before=(), action=None,
@@ -1316,7 +1339,9 @@ def roll_out(args, todo, output, finished, failed):
             die(f"{args.out}: its records were made by {before}, now it would be {resources.fingerprints}; use "
                 "--overwrite or another --out")
         finished.unlink(missing_ok=True)
-        output.drop(failed)
+        if failed:
+            output.sort(lambda *key: None if key in failed else 0)    # without them
+            output.done -= failed
         totals = asyncio.run(play_all(todo, play, made_by, output, concurrency, person))
         return {**totals, **agent.counts, "engine": engine_of(args.model, args), "concurrency": concurrency}
     finally:

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Run untrusted Python programs and compare what they return, trusting nothing that they say.
 
     with Sandbox(workers=2) as box:
@@ -6,7 +5,7 @@
         box.score(task, code)                                    # {"1": "passed", "2": "wrong", "3": "timeout", ...}
         for key, statuses in box.score_many(items): ...          # a stream of (key, task, code), on all workers
 
-    python sandbox.py --self-test                                # prints the layers, runs tests/hostile/*.py
+    python tests/hostile_programs.py                             # prints the layers, runs tests/hostile/*.py
 
 How it works
     parent      (your process) hands out jobs, keeps the time, compares bytes. Expected results never leave it.
@@ -69,14 +68,13 @@ import socket
 import struct
 import sys
 import types
-from collections import Counter, deque
+from collections import deque
 from contextlib import ExitStack, suppress
-from itertools import cycle, islice
+from itertools import islice
 from typing import NamedTuple
 
 IS_ZYGOTE = __name__ == "__main__" and sys.argv[1:] == ["--zygote"]
 if not IS_ZYGOTE:    # a small zygote forks faster
-    import argparse
     import queue
     import subprocess
     import threading
@@ -91,8 +89,7 @@ MAX_RESULT = 1 << 20     # bytes of one canonical result; larger ones are "not c
 MAX_PROGRAM = 1 << 20    # characters of one program with its calls; larger ones are "refused"
 MAX_DEPTH = 200          # levels of one result; deeper and self-referential ones are "not comparable"
 KEPT_REFERENCES = 20_000    # tasks whose reference's results are kept
-STARVED = "starved"                 # internal: a timeout of a program that mostly waited for the CPU
-CHANCE = {"timeout", "refused"}    # statuses that a busy machine may have caused
+STARVED = "starved"      # internal: a timeout of a program that mostly waited for the CPU
 NOBODY = 65534           # user and group of the children where the parent is root
 EXIT_MEMORY = 77         # exit code of a child that had no memory left
 FRAME = struct.Struct("!cI")    # what a child writes: the kind of frame, the length of the payload that follows
@@ -117,9 +114,10 @@ def released_program(answer):
     """
     if not isinstance(answer, str) or any(text in answer for text in FORBIDDEN):
         return None
-    if "```python" in answer:
-        return answer.split("```python")[1].split("```")[0]
-    return answer.split("```")[1] if "```" in answer else answer
+    for fence in ("```python", "```"):
+        if fence in answer:
+            return answer.split(fence)[1].split("```")[0]
+    return answer
 
 
 def verdict(reference, outcome, mode):
@@ -221,22 +219,19 @@ class Sandbox(ExitStack):
 
     def score(self, task, code, mode="module"):
         """{label: status} of a candidate on the task's tests. code: its program; in mode "released" the raw answer."""
-        labels, calls = list(task["test_cases"]), list(task["test_cases"].values())
+        calls = list(task["test_cases"].values())
         references = self._reference(task["ground_truth"], calls, mode)
         program = released_program(code) if mode == "released" else code
         outcomes = self.run(program, calls, mode=mode)
         return {label: verdict(reference, outcome, mode)
-                for label, reference, outcome in zip(labels, references, outcomes)}
+                for label, reference, outcome in zip(task["test_cases"], references, outcomes)}
 
     def _reference(self, program, calls, mode):
         """The reference's outcomes; it is run once per task, however many threads ask."""
         lock, kept = self.references(program, tuple(calls), mode)
         with lock:    # whoever asks meanwhile waits for them
             if not kept:
-                outcomes = self.run(program, calls, mode=mode)
-                if any(outcome.status in CHANCE for outcome in outcomes):    # kept only if it happens twice
-                    outcomes = self.run(program, calls, mode=mode)
-                kept += outcomes
+                kept += self.run(program, calls, mode=mode)
         return kept
 
     def score_many(self, items, mode="module"):
@@ -415,7 +410,7 @@ class Zygote:
     def start(self):
         """Start its process and wait until it is ready; returns its layers."""
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        python = getattr(sys, "_base_executable", None) or sys.executable    # not the virtual environment's
+        python = sys._base_executable    # not the virtual environment's
         environment = {"PYTHONHASHSEED": str(self.hash_seed), "OPENBLAS_NUM_THREADS": "1"}
         with theirs:
             self.process = subprocess.Popen(
@@ -464,12 +459,12 @@ class Zygote:
         return outcomes
 
 
-def readable(files, seconds=None):
+def readable(files, milliseconds=None):
     """Wait until one of the files can be read or has ended; False if that takes too long."""
     poller = select.poll()
     for file in files:
         poller.register(file, select.POLLIN)
-    return bool(poller.poll(None if seconds is None else math.ceil(seconds * 1000)))
+    return bool(poller.poll(milliseconds))
 
 
 def read_frames(results, calls, call_timeout, deadline):
@@ -502,7 +497,7 @@ def read_frames(results, calls, call_timeout, deadline):
             if len(outcomes) == calls:
                 return outcomes, loaded, "done"
         left = min(call_deadline, deadline) - time.monotonic()
-        if left <= 0 or not readable([results], left):
+        if left <= 0 or not readable([results], math.ceil(left * 1000)):
             return outcomes, loaded, "timeout"
         chunk = results.read(1 << 16)
         if not chunk:
@@ -817,18 +812,19 @@ def how_it_died(status):
         return "killed: memory"
     if number == signal.SIGXCPU:
         return "timeout"
-    name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
-    return f"killed: {name}"
+    return f"killed: {signal.Signals(number).name}"
 
 
 def load_numpy(folder):
     """Import numpy from the folder that holds it, which is not on a bare interpreter's path."""
     global NUMPY
     sys.path.append(folder)
-    NUMPY = importlib.import_module("numpy")
-    importlib.import_module("numpy.random")
-    KINDS.update({id(NUMPY.ndarray): "ndarray", id(NUMPY.generic): "scalar", id(NUMPY.datetime64): "moment",
-                  id(NUMPY.timedelta64): "moment", id(importlib.import_module("numpy.ma").MaskedArray): "masked"})
+    import numpy
+    import numpy.ma
+    import numpy.random
+    NUMPY = numpy
+    KINDS.update({id(numpy.ndarray): "ndarray", id(numpy.generic): "scalar", id(numpy.datetime64): "moment",
+                  id(numpy.timedelta64): "moment", id(numpy.ma.MaskedArray): "masked"})
 
 
 def prepare(options):
@@ -918,93 +914,5 @@ def zygote_main():
 
 
 if IS_ZYGOTE:
-    del Sandbox, Zygote, verdict    # they belong to the parent, like everything below
+    del Sandbox, Zygote, verdict    # they belong to the parent
     zygote_main()    # never returns
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Self-test and command line
-
-# Each program in tests/hostile says in comments what must not happen (claim), which statuses its ten calls may have
-# (expect), and whether holding it needs a pivoted root (needs: pivot), or that or Landlock (needs: landlock).
-HOSTILE_TASK = {
-    "ground_truth": '''
-def solve(x):
-    if isinstance(x, (int, float)):
-        return x * 3 + 1
-    if isinstance(x, str):
-        return x[::-1] + "!"
-    if isinstance(x, dict):
-        return {value: key for key, value in x.items()}
-    return sorted(set(x))
-''',
-    "test_cases": {str(number): f"solve({argument})" for number, argument in enumerate(
-        ["1", "-2", "0.25", "True", "'abc'", "''", "[3, 1, 2, 2]", "(7, 7)", "{'a': 1}", "{5, 4}"], 1)}}
-
-
-def header(source, name):
-    """What a program says after "# name:", or an empty text."""
-    for line in source.splitlines():
-        if line.startswith(f"# {name}:"):
-            return line.partition(":")[2].strip()
-    return ""
-
-
-def try_hostile(box, task, name, source):
-    """("ok" | "FAILED" | "not held", why). "ok": it ends as expected, and an honest program then passes every test."""
-    held = {"": True, "pivot": box.layers["root"] == "pivoted"}
-    held["landlock"] = held["pivot"] or box.layers["landlock"] > 0
-    needs = header(source, "needs")
-    if not held[needs]:
-        return "not held", needs
-    expected = {status.strip() for status in header(source, "expect").split("|")}
-    for _ in range(3):    # a busy machine may make calls late, but hardly three times
-        statuses = set(box.score(task, source).values())
-        honest = set(box.score(task, task["ground_truth"] + f"# after {name}").values())
-        if honest == {"passed"} and statuses & expected and statuses <= expected | {"timeout"}:
-            return "ok", ", ".join(sorted(statuses))
-        if not (statuses | honest) & {*CHANCE, "reference timeout"}:
-            break
-    return "FAILED", f"{sorted(statuses)}, and the honest program after it: {sorted(honest)}"
-
-
-def self_test(args):
-    """Try every program of tests/hostile, on several sandboxes; prints a table, returns the exit code."""
-    folder = Path(__file__).parent / "tests" / "hostile"
-    programs = sorted(folder.glob("*.py"))
-    if not programs:
-        die(f"{folder} holds no hostile programs; copy tests/hostile to there")
-    secret = f"# known to the parent: {os.urandom(8).hex()}"    # some programs hunt for it
-    task = {**HOSTILE_TASK, "ground_truth": HOSTILE_TASK["ground_truth"] + secret}
-    counts = Counter()
-    with ExitStack() as stack:
-        boxes = [stack.enter_context(Sandbox(1, program_timeout=1.5, unsafe=args.unsafe, without=args.without))
-                 for _ in range(10)]    # more than there are cores: most of the programs only wait
-        print("layers: " + json.dumps(boxes[0].layers))
-        threads = stack.enter_context(ThreadPoolExecutor(len(boxes)))
-        trials = [threads.submit(try_hostile, box, task, path.stem, path.read_text(encoding="utf-8"))
-                  for box, path in zip(cycle(boxes), programs)]
-        for path, trial in zip(programs, trials):
-            result, why = trial.result()
-            counts[result] += 1
-            print(f"{result:8} {path.stem:28} {why}")
-    print(f"{len(programs)} hostile programs: {counts['ok']} contained, {counts['FAILED']} failed, "
-          f"{counts['not held']} beyond the layers that are on")
-    return 1 if counts["FAILED"] else 0
-
-
-def parse_args():
-    parser = argparse.ArgumentParser(description="Try the sandbox's layers on hostile programs.")
-    parser.add_argument("--self-test", action="store_true", required=True,
-                        help="print the layers, run the programs of tests/hostile, an honest one after each")
-    parser.add_argument("--unsafe", action="store_true", help="run even without seccomp (default: refuse)")
-    parser.add_argument("--without", nargs="+", default=[], choices=["namespaces", "landlock", "seccomp"],
-                        metavar="LAYER", help="leave out namespaces, landlock or seccomp (default: none)")
-    return parser.parse_args()
-
-
-if __name__ == "__main__":
-    try:
-        sys.exit(self_test(parse_args()))
-    except KeyboardInterrupt:
-        die("stopped", 130)

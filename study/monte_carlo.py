@@ -4,7 +4,8 @@ from collections import Counter
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from records import agent_turns, read  # noqa: E402
+from records import read  # noqa: E402
+from rollout import agent_turns  # noqa: E402
 
 
 def monte_carlo_returns(path, kind_of=lambda record, turn: None):

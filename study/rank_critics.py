@@ -27,7 +27,8 @@ sys.path[:0] = [str(folder) for folder in Path(__file__).resolve().parents[:2]]
 from evaluate import (  # noqa: E402
     difference, facts_told, files_of, intervals, markdown, named_files, ratios, row, write_json)
 from monte_carlo import monte_carlo_returns  # noqa: E402
-from records import agent_turns, check_path, die, number, read  # noqa: E402
+from records import check_path, die, number, read  # noqa: E402
+from rollout import agent_turns  # noqa: E402
 
 IN_ORDER, SPEARMAN, HALVES = "pairs in the right order", "Spearman with Q", "Spearman of Q's halves"
 

@@ -315,7 +315,7 @@ def test_the_released_evaluator_gets_the_answer_as_it_stands_and_the_module_its_
         asked.clear()
 
 
-def test_released_trajectories_are_read_as_they_are(tmp_path):
+def test_released_trajectories_are_scored_once_they_are_converted(tmp_path):
     def released(number, answer):
         record = trajectory(number, answer)
         bare = {key: record["task"][key] for key in ("problem_description", "ground_truth", "test_cases")}
@@ -325,8 +325,10 @@ def test_released_trajectories_are_read_as_they_are(tmp_path):
 
     unmarked = released(1, HALF)  # the turns ran out
     unmarked["dialogue_history"][-1] |= {"content": HALF, "output": HALF}
-    source = write(tmp_path / "offline.jsonl", [released(0, RIGHT), released(1, HALF), released(0, HALF), unmarked])
-    run(tmp_path, "--in", source)
+    source = write(tmp_path / "release.jsonl", [released(0, RIGHT), released(1, HALF), released(0, HALF), unmarked])
+    subprocess.run([sys.executable, ROOT / "generate_tasks.py", "--source", "colbench", "--in", source,
+                    "--out", tmp_path / "offline.jsonl"], check=True)
+    run(tmp_path, "--in", tmp_path / "offline.jsonl")
     records = read(tmp_path / "offline.scored.jsonl")
     assert [record["reward"] for record in records] == [1.0, 0.5, 0.5, 0.5]
     assert [record["sample"] for record in records] == [0, 0, 1, 1]

@@ -457,7 +457,7 @@ def test_samples_of_released_trajectories_are_matched_over_blocks(tmp_path):
     assert out.read_bytes() == whole
     write(tmp_path / "mixed.jsonl", lines[:1] + RELEASED)
     r = command("--source", "colbench", "--in", tmp_path / "mixed.jsonl", "--out", tmp_path / "m.jsonl", ok=False)
-    assert r.returncode == 2 and "line 2: it lacks the key 'dialogue_history'" in r.stderr
+    assert r.returncode == 2 and "line 2: the key 'task' is missing" in r.stderr
 
 
 def test_the_instructions_of_released_trajectories_come_from_the_text_after_the_chat_template(tmp_path):

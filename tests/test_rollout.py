@@ -555,7 +555,7 @@ def test_any_refusal_of_several_choices_leads_to_one_at_a_time(world, tmp_path):
 
 
 def test_a_thought_that_names_the_mark_does_not_end_the_episode():
-    from records import parse_response
+    from rollout import parse_response
     question = ("What is the threshold?", None)
     assert parse_response("so no I WANT TO ANSWER: yet.\nOUTPUT: What is the threshold?") == question
     program = "def f(x):\n    return x\n# said\nOUTPUT: 3"
@@ -944,7 +944,8 @@ def test_bad_input_is_one_sentence(world, tmp_path, arguments, words):
 
 TASK = {"task_id": "a", "problem_description": "p", "ground_truth": "g", "facts": []}
 TOLD = [{"role": "user", "content": "p"}, {"role": "assistant", "content": "a"}]
-EPISODE = {"task_id": "a", "sample": 0, "task": TASK, "dialogue_history": TOLD, "answer": "a", "note": "kept"}
+EPISODE = {"task_id": "a", "sample": 0, "domain": "backend", "task": TASK, "dialogue_history": TOLD, "answer": "a",
+           "finish": "answered", "note": "kept"}
 
 
 def fact(**changed):
@@ -957,7 +958,7 @@ def fact(**changed):
     (TASK | {"problem_description": 5}, (), "problem_description must be text"),
     (TASK | {"domain": "weird"}, (), "domain 'weird'"),
     (TASK | {"domain": "frontend"}, (), "domain 'frontend', expected 'backend'"),
-    (b'{"task_id": "\xff"}\n', (), "expected one JSON object"), (b"[" * 9999 + b"]" * 9999, (), "nested too deeply"),
+    (b'{"task_id": "\xff"}\n', (), "it must be an object"), (b"[" * 9999 + b"]" * 9999, (), "it must be an object"),
     (EPISODE | {"sample": [1]}, ("--candidates", 2), "sample must be a whole number"),
     (EPISODE | {"dialogue_history": [*TOLD[:1], TOLD[1] | {"content": None}]}, ("--candidates", 2), "dialogue_history"),
     (EPISODE | {"dialogue_history": []}, ("--candidates", 2), "dialogue_history"),

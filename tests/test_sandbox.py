@@ -21,9 +21,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+import hostile_programs
 import sandbox
-from sandbox import NONE, NotComparable, Outcome, Sandbox, canonical
+from sandbox import Sandbox, canonical
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the sandbox is Linux's")
 
@@ -70,8 +71,9 @@ def test_hostile_programs_are_contained_and_pass_nothing(user, without):
         for name in ("sandbox.py", "records.py"):
             shutil.copy(ROOT / name, folder)
         shutil.copytree(ROOT / "tests" / "hostile", folder / "tests" / "hostile")
+        shutil.copy(ROOT / "tests" / "hostile_programs.py", folder / "tests")
         subprocess.run(["chmod", "-R", "a+rX", str(folder)], check=True)
-        command = [python, str(folder / "sandbox.py"), "--self-test",
+        command = [python, str(folder / "tests" / "hostile_programs.py"),
                    *(["--without", *without.split(",")] if without else [])]
         if "landlock" in without:    # nothing then keeps programs from this user's files
             as_nobody = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"] * (os.getuid() == 0)
@@ -102,8 +104,8 @@ def test_every_hostile_program_states_its_claim_and_what_is_expected():
     assert len(programs) >= 148
     for program in programs:
         text = program.read_text()
-        assert sandbox.header(text, "claim") and sandbox.header(text, "expect"), program
-        assert "passed" not in sandbox.header(text, "expect").replace("error: passed", ""), program
+        assert hostile_programs.header(text, "claim") and hostile_programs.header(text, "expect"), program
+        assert "passed" not in hostile_programs.header(text, "expect").replace("error: passed", ""), program
 
 
 def test_a_program_decides_64_letters_of_its_status():
@@ -595,13 +597,6 @@ def f(x):
         assert time.monotonic() - began < 1.2, "not tried again"
 
 
-def test_a_references_chance_timeout_is_not_remembered(box, monkeypatch):
-    task = {"ground_truth": "def f(x): return x  # once late", "test_cases": {"1": "f(1)"}}
-    run, late = box.run, iter([True])
-    monkeypatch.setattr(box, "run", lambda *a, **k: [Outcome("timeout")] if next(late, False) else run(*a, **k))
-    assert box.score(task, "def f(x): return x") == {"1": "passed"}
-
-
 def test_after_ctrl_c_the_next_answer_belongs_to_the_next_question(box):
     def interrupt(*_):
         raise KeyboardInterrupt
@@ -673,15 +668,18 @@ def test_score_many_reads_only_a_little_ahead_and_stops_when_told(box):
 
 # ---------------------------------------------------------------------------------------- the command line
 
-def command(*arguments):
-    return subprocess.run([sys.executable, ROOT / "sandbox.py", *map(str, arguments)], capture_output=True, text=True,
-                          timeout=120)
-
-
 @pytest.mark.parametrize("arguments, complaint", [
-    ([], "--self-test"), (["--self-test", "--luck"], "--luck"), (["--self-test", "--without", "luck"], "luck"),
-    (["--self-test", "--without", "seccomp"], "--unsafe")])
+    (["--luck"], "--luck"), (["--without", "luck"], "luck"), (["--without", "seccomp"], "--unsafe")])
 def test_a_users_mistake_is_one_sentence(arguments, complaint):
-    result = command(*arguments)
+    result = subprocess.run([sys.executable, ROOT / "tests" / "hostile_programs.py", *arguments], capture_output=True,
+                            text=True, timeout=120)
     assert result.returncode == 2 and complaint in result.stderr.splitlines()[-1], result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_without_the_hostile_programs_their_runner_says_where_they_belong(tmp_path):
+    (tmp_path / "tests").mkdir()
+    for name in ("sandbox.py", "records.py", "tests/hostile_programs.py"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    result = subprocess.run([sys.executable, tmp_path / "tests" / "hostile_programs.py"], capture_output=True, text=True)
+    assert result.returncode == 2 and result.stderr.endswith("copy tests/hostile to there\n"), result.stderr

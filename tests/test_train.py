@@ -806,11 +806,11 @@ def test_a_loss_that_is_not_a_number_stops_the_run_and_leaves_the_last_checkpoin
 MISTAKES = [
     ("a missing file", train_critic, ["--in", "nowhere.jsonl"], "nowhere.jsonl: no such file"),
     ("a line that is not JSON", train_critic, ["--in", "broken.jsonl"],
-     "broken.jsonl, line 2: expected one JSON object"),
+     "broken.jsonl, line 2: it must be an object"),
     ("a torn last line", train_critic, ["--in", "torn.jsonl"], "the last line is torn"),
     ("an empty file", train_critic, ["--in", "empty.jsonl"], "holds no records"),
     ("a missing key", train_critic, ["--in", "keyless.jsonl"],
-     "keyless.jsonl, line 1: it lacks the key 'dialogue_history'"),
+     "keyless.jsonl, line 1: it lacks the key 'task_id'"),
     ("no reward", train_critic, ["--in", "unscored.jsonl"], "line 1: it lacks the key 'reward'"),
     ("a reward out of range", train_critic, ["--in", "outside.jsonl"],
      "reward must be a number from 0.0 to 1.0, found 7"),
@@ -989,12 +989,13 @@ def test_what_a_method_and_a_domain_default_to(monkeypatch):
 SAID = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yes?"}]
 PAIR = {"prompt": SAID[:1], "chosen": SAID[1:], "rejected": [{"role": "assistant", "content": "No"}]}
 TURN = {"prompt": SAID[:1], "candidates": [{"output": "a", "advantage": 1}, {"output": "b", "advantage": 0.5}]}
-PLAYED = {"task_id": "t", "dialogue_history": SAID, "reward": 1.0, "task": {"ground_truth": "x"}}
+PLAYED = {"task_id": "t", "sample": 0, "domain": "backend", "dialogue_history": SAID, "finish": "answered", "reward": 1.0,
+          "task": {"ground_truth": "x"}}
 
 
 @pytest.mark.parametrize("arguments, good, changes, expected", [
     (["train_policy"], TURN, {"candidates": 5}, "candidates must be a list, found 5"),
-    (["train_policy"], TURN, {"candidates": [{"output": 5}, {"output": "b"}]},
+    (["train_policy"], TURN, {"candidates": [{"output": 5, "advantage": 1}]},
      "candidates[0].output must be text, found 5"),
     (["train_policy"], TURN, {"candidates": [{"output": "a"}]}, "candidates[0] lacks the key 'advantage'"),
     (["train_policy"], TURN, {"candidates": [{"output": "a", "output_ids": ["x"], "advantage": 1}] * 2},
@@ -1005,7 +1006,7 @@ PLAYED = {"task_id": "t", "dialogue_history": SAID, "reward": 1.0, "task": {"gro
     (["train_policy"], PAIR, {"rejected": []}, "list index out of range"),
     (["train_policy"], PAIR, {"chosen": [{"role": "x", "content": None}]},
      "chosen[0].content must be text, found null"),
-    (["train_policy"], PAIR, {"rejected_ids": [-1]}, "rejected_ids[0] must be a whole number"),
+    (["train_policy"], PAIR, {"rejected_ids": ["x"]}, "rejected_ids[0] must be a whole number"),
     (["train_policy"], PLAYED, {}, "train_critic.py --score writes such records"),
     (["train_critic"], PLAYED, {"task_id": ["t"]}, "task_id must be"),
     (["train_critic"], PLAYED, {"task": "t"}, "task must be an object"),

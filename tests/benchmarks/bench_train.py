@@ -71,8 +71,8 @@ def make_data(folder, turns, seed=0):
             history = [{"role": "user", "content": request}]
             for _ in range(8):
                 history += [{"role": "assistant", "content": words(59)}, {"role": "user", "content": words(146)}]
-            records.append({"task_id": f"t{task}", "sample": sample, "reward": reward,
-                            "task": {"ground_truth": words(100)}, "dialogue_history": history[:-1]})
+            records.append({"task_id": f"t{task}", "sample": sample, "domain": "backend", "finish": "answered",
+                            "reward": reward, "task": {"ground_truth": words(100)}, "dialogue_history": history[:-1]})
     for name, lines in (("pairs.jsonl", pairs), ("scored.jsonl", records)):
         (folder / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
 
