@@ -43,8 +43,8 @@ def played(engine, args, tasks, in_flight):
     records = []
 
     async def play(task):
-        return [await rollout.episode(args, engine, None, None, task, 0, SYSTEM, 1)]
-    asyncio.run(rollout.play_all(tasks, play, {}, SimpleNamespace(write=records.append, path="rollout.py"), in_flight,
+        return await rollout.episode(args, engine, None, None, task, 0, SYSTEM, 1)
+    asyncio.run(rollout.play_all([{"task": task} for task in tasks], play, {}, SimpleNamespace(write=records.append, path="rollout.py"), in_flight,
                                  False))
     return {record["task_id"]: record for record in records}
 
@@ -68,8 +68,8 @@ def rows(a, dtype):
     sys.argv = ["rollout.py", "--model", a.model, "--in", a.tasks, "--limit", str(a.requests), "--max-turns", "1",
                 "--max-tokens", str(a.tokens), "--dtype", dtype, "--engine", "vllm"]
     args = rollout.parse_args()
-    tasks = [task for task, *_ in rollout.what_to_play(args).values()]
-    engine = rollout.make_engine(a.model, None, "agent", args, a.requests)
+    tasks = [play["task"] for play in rollout.what_to_play(args).values()]
+    engine = rollout.make_engine(a.model, None, "agent", args)
 
     def timed(function, *arguments):
         engine.engine.reset_prefix_cache()
