@@ -64,7 +64,7 @@ import sys
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -270,16 +270,16 @@ async def play_all(todo, play, made_by, output, concurrency, person):
 
 def report(output):
     """Print and return what all records of an output amount to, whichever of several runs made them."""
-    totals, errors = Counter(dict.fromkeys(COUNTED, 0)), Counter()
+    totals, errors = Counter(), Counter()
     for record in output.records():
         totals["records"] += 1
-        totals.update(record["cost"])
-        totals.update({name: record.get(name, 0) for name in COUNTED})
-        if "finish" in record:
-            finish, _, error = record["finish"].partition(": ")
+        finish, _, error = record.get("finish", "").partition(": ")
+        if finish:
             totals[finish] += 1
-            if error:
-                errors[error] += 1
+        if error:
+            errors[error] += 1
+        totals.update({name: record.get(name, 0) for name in COUNTED})
+        totals.update(record["cost"])
     for error, count in errors.most_common(3):
         print(f"  {count} x error: {first_line(error)}")
     said = [f"{count:,} {COUNTED.get(name, name.replace('_', ' '))}" for name, count in totals.items() if count]
@@ -376,10 +376,12 @@ def scripted_reply(task, text):
 def facts_by_keywords(facts, text):
     """The facts whose question a text quotes, else those with keywords in it (whole words), most keywords first."""
     text = padded(text)
+
+    def count(fact):
+        return sum(padded(word) in text for word in fact["keywords"])
+
     quoted = [fact for fact in facts if padded(fact["question"]) in text]
-    found = {n: sum(padded(word) in text for word in fact["keywords"]) for n, fact in enumerate(facts)}
-    asked = sorted(found, key=lambda n: -found[n])
-    return quoted or [facts[n] for n in asked if found[n]]
+    return quoted or sorted(filter(count, facts), key=count, reverse=True)
 
 
 def padded(text):
@@ -425,13 +427,8 @@ class Listener:
         """{feature: its weight} of a text: words or what they stand for, pairs of them, and parts of four letters."""
         words = words_of(text)
         stems = [self.same.get(stem(word), stem(word)) for word in words]
-        found = {}
-        for word in words:
-            found[stem(word)] = 1.0
-        for word in stems:
-            found[word] = 1.0
-        for pair in zip(["^", *stems], [*stems, "$"]):
-            found[pair] = 0.6
+        found = dict.fromkeys([*map(stem, words), *stems], 1.0)
+        found |= dict.fromkeys(zip(["^", *stems], [*stems, "$"]), 0.6)
         for word in words:
             spaced = f" {word} "
             for i in range(len(word) - 1):
@@ -476,9 +473,7 @@ def listener():
 def with_slots(task, question):
     """A question with what the request names (keys, words, numbers) replaced by the names of the details: {limit}."""
     hidden = {fact["detail"] for fact in task["facts"]}
-    named = set()
-    for word, digits in re.findall(r'"(\w+)"|\b(\d+)\b', task["problem_description"]):
-        named.add(word or digits)
+    named = {word or digits for word, digits in re.findall(r'"(\w+)"|\b(\d+)\b', task["problem_description"])}
     for detail, value in task["details"].items():
         if detail not in hidden and str(value) in named:
             question = re.sub(rf'"?\b{value}\b"?', "{" + detail + "}", question)
@@ -543,7 +538,7 @@ def picture_part(png):
 
 
 async def ask(engine, content, seed, max_tokens):
-    """(what a model says after thinking, at temperature 0, how often it was asked, tokens read and written); None for a lost thought.
+    """(what a model says after thinking, how often it was asked, tokens read and written); None for a lost thought.
 
     A model that reasons before it replies may run out of room inside the thought, which would tell the reference; its
     chat template may have opened the thought, so that any reply that was cut may be one. Such a reply is asked for
@@ -567,7 +562,7 @@ def as_text(dialogue):
 
 def leaks_code(reply, reference):
     """Whether a simulator's reply contains code, or a line of the reference."""
-    lines = [line.strip() for line in reference.splitlines()]
+    lines = map(str.strip, reference.splitlines())
     quoted = any(len(line) >= REFERENCE_QUOTE and line in reply for line in lines)
     return quoted or bool(CODE_SIGNS.search(reply))
 
@@ -778,8 +773,7 @@ class LocalEngine:
         self.dtype = args.dtype
         if args.dtype == "auto":
             self.dtype = "bfloat16" if cuda else "float32"
-        own = context_of(path) or 8192
-        self.context = min(own, args.max_model_len or (own if cuda else 8192))
+        self.context = min(context_of(path) or 8192, args.max_model_len or (math.inf if cuda else 8192))
         self.asked, self.waiting, self.futures, self.driver, self.closed = 0, [], {}, None, False
         try:
             self.load(path, args, cuda)
@@ -1170,8 +1164,7 @@ def main():
 def what_to_play(args):
     """{the key of each record to make: the arguments of episode() or candidates() that make it}."""
     records = list(read(args.input, args.kind, args.domain, unique=True, each=partial(check, args)))
-    records = records[:max(1, round(args.fraction * len(records)))]
-    records = records[:args.limit or None]
+    records = records[:max(1, round(args.fraction * len(records)))][:args.limit or None]
     plays, episodes = {}, Counter()    # episodes of each task, so far
     if args.kind == "task":
         given = {"system": system_prompt(args), "max_turns": args.max_turns}
@@ -1209,11 +1202,9 @@ def check(args, record):
 def roll_out(args, todo, output, failed):
     """Open the models and play what is left to do; failed: records that it replaces."""
     person = args.simulator == "human"
-    concurrency = 32 if is_url(args.model) else IN_FLIGHT * args.data_parallel_size
-    if person:
-        concurrency = 1
-    resources = Resources(args)
-    try:
+    usual = 32 if is_url(args.model) else IN_FLIGHT * args.data_parallel_size
+    concurrency = 1 if person else args.concurrency or usual
+    with closing(Resources(args)) as resources:
         agent = resources.engine("agent", args.model, args.model_name)
         made_by = {"model": args.model_name or args.model, "fingerprints": resources.fingerprints}
         play = partial(candidates, args, agent)
@@ -1230,9 +1221,7 @@ def roll_out(args, todo, output, failed):
                     "--overwrite or another --out")
         sign_of_end(args.out).unlink(missing_ok=True)
         output.drop(failed)
-        asyncio.run(play_all(todo, play, made_by, output, args.concurrency or concurrency, person))
-    finally:
-        resources.close()
+        asyncio.run(play_all(todo, play, made_by, output, concurrency, person))
 
 
 def system_prompt(args):
@@ -1248,15 +1237,14 @@ def system_prompt(args):
 def settings_of(args):
     """({setting: value}, {flag: file or model}): what decides the content of the output."""
     settings = dict(vars(args))
-    inputs = {"--in": args.input, "--model": args.model, "--simulator": args.simulator, "--judge": args.judge,
-              "--critic": args.critic}
+    inputs = {f"--{name}": settings.pop(name) for name in ("model", "simulator", "judge", "critic")}
+    inputs["--in"] = settings.pop("input")
     prompts = [*ENVIRONMENTS[args.domain][:3], VISION_PROMPT, JUDGE_PROMPT, NO_REPLY, NO_ACTION]
     settings["prompts"] = hashlib.sha256(json.dumps(prompts).encode()).hexdigest()[:16]
     settings["engine"] = engine_of(args.model, args)
-    for name in ("input", "model", "simulator", "judge", "critic", "out", "overwrite", "run_name", "split",    # paths
-                 "limit", "samples", "fraction", "retry_errors",    # how many records
+    for name in ("out", "overwrite", "run_name", "split", "limit", "samples", "fraction", "retry_errors",
                  "concurrency", "timeout", "retries", "gpu_memory_utilization", "tensor_parallel_size",
-                 "data_parallel_size"):    # how fast
+                 "data_parallel_size"):    # where it goes, how much of it, how fast
         del settings[name]
     # A server may come back at another address: what model it has is in the records' fingerprints.
     return settings, {flag: path for flag, path in inputs.items() if path and not is_url(path)}
@@ -1304,8 +1292,9 @@ def parse_args():
     add("--simulator-max-tokens", type=COUNT, default=256, help="new tokens per reply of a model; eight times as many "
         "where these are not enough, as for one that thinks (default: 256)")
     add("--judge", help="the judge of --step-reward judge (default: the agent itself)")
-    for role, flag in (("agent", "--model"), ("simulator", "--simulator"), ("judge", "--judge")):
-        add(f"{flag}-name", help=f"the {role}'s name on its server (default: the only model there)")
+    add("--model-name", help="the agent's name on its server (default: the only model there)")
+    add("--simulator-name", help="the simulator's name on its server (default: the only model there)")
+    add("--judge-name", help="the judge's name on its server (default: the only model there)")
     add("--simulator-extra-body", type=json.loads, metavar="JSON", help="--extra-body of the simulator's server")
     add("--judge-extra-body", type=json.loads, metavar="JSON", help="--extra-body of the judge's server")
     engine_flags(p)
@@ -1327,10 +1316,11 @@ def parse_args():
     if args.model == base and not Path(base).exists():
         die(f"{base}: no such model; name one with --model, or make the tiny one with: python train_policy.py "
             f"--method sft --model tiny --in data/{args.domain}/demonstrations.jsonl --out {base}")
-    if args.best_of_n > 1 and STEP_REWARDS[args.step_reward] is CriticReward:
-        args.critic = args.critic or str(runs / "critic")
-    if args.best_of_n > 1 and args.step_reward == "judge":
-        args.judge = args.judge or args.model
+    if args.best_of_n > 1:
+        if args.step_reward == "judge":
+            args.judge = args.judge or args.model
+        elif STEP_REWARDS[args.step_reward] is CriticReward:
+            args.critic = args.critic or str(runs / "critic")
     if args.judge == args.model:
         args.judge_name = args.judge_name or args.model_name
     if args.simulator == args.model:
