@@ -804,7 +804,7 @@ class LocalEngine:
         """Sample while there is work."""
         while self.futures:
             await asyncio.sleep(0)    # whoever was just answered asks again
-            requests = self.next_batch()
+            requests, self.waiting = self.waiting, []
             try:
                 finished = await asyncio.get_running_loop().run_in_executor(self.pool, self.sample, requests)
             except Exception as error:
@@ -813,11 +813,6 @@ class LocalEngine:
                 return
             for name, samples in finished:
                 self.futures.pop(name).set_result(samples)
-
-    def next_batch(self):
-        """Take the waiting requests that are sampled next: all of them."""
-        requests, self.waiting = self.waiting, []
-        return requests
 
     def close(self):
         self.closed = True
@@ -893,32 +888,30 @@ class TransformersEngine(LocalEngine):
         if not isinstance(ends, list):
             ends = [ends]
         self.ends = [token for token in {self.tokenizer.eos_token_id, *ends} if token is not None]
-
-    def next_batch(self):
-        """Take the first request and others that want as many texts at its temperature, most_rows texts in all."""
-        first = self.waiting[0]
-        alike = [one for one in self.waiting if (one.n, one.temperature) == (first.n, first.temperature)]
-        batch = alike[:max(1, self.most_rows // first.n)]
-        self.waiting = [one for one in self.waiting if one not in batch]
-        return batch
+        self.queue = []
 
     def sample(self, requests):
+        """Of all that wait the first, and others that want as many texts at its temperature, most_rows texts in all."""
         import torch
         from torch.nn.utils.rnn import pad_sequence
-        first = requests[0]
-        prompts = [torch.tensor(request.prompt) for request in requests]
+        self.queue += requests
+        first = self.queue[0]
+        alike = [one for one in self.queue if (one.n, one.temperature) == (first.n, first.temperature)]
+        batch = alike[:max(1, self.most_rows // first.n)]
+        self.queue = [one for one in self.queue if one not in batch]
+        prompts = [torch.tensor(request.prompt) for request in batch]
         ids = pad_sequence(prompts, batch_first=True, padding_value=-1, padding_side="left")
         ids = ids.repeat_interleave(first.n, 0).to(self.model.device)    # (R, T)
         torch.manual_seed(first.seed)
         out = self.model.generate(
             input_ids=ids.clamp(min=0), attention_mask=(ids >= 0).long(), do_sample=first.temperature > 0,
             temperature=first.temperature or 1.0, top_k=0, top_p=1.0, repetition_penalty=1.0,
-            max_new_tokens=max(request.room for request in requests), eos_token_id=self.ends,
+            max_new_tokens=max(request.room for request in batch), eos_token_id=self.ends,
             pad_token_id=self.ends[0],
             stopping_criteria=[lambda ids, scores: torch.full((len(ids),), self.closed)])    # (R, T + new)
         rows = iter(out[:, ids.shape[1]:].tolist())
         return [(request.name, [self.until_end(next(rows)[:request.room]) for _ in range(first.n)])
-                for request in requests]
+                for request in batch]
 
     def until_end(self, ids):
         """(ids without the padding after an end of turn, whether there is none)."""
@@ -1066,17 +1059,17 @@ def engine_flags(parser):
         help="auto = vllm where it is installed, else a plain, slower engine on transformers (default: auto)")
     add("--dtype", default="auto", choices=["auto", "float32", "bfloat16", "float16"],
         help="auto = float32 on CPU, bfloat16 on CUDA (default: auto)")
-    add("--max-model-len", type=SIZE, default=0, metavar="TOKENS",
+    add("--max-model-len", type=SIZE, default=0,
         help="tokens of context; 0 = the model's own, on a CPU at most 8192 (default: 0)")
-    add("--gpu-memory-utilization", type=number(above=0, most=1), default=0.9, metavar="SHARE", help="vLLM: share of "
-        "each GPU's memory (default: 0.9); several local models share a GPU and need a smaller share each")
-    add("--tensor-parallel-size", type=COUNT, default=1, metavar="GPUS", help="vLLM: GPUs per copy (default: 1)")
-    add("--data-parallel-size", type=COUNT, default=1, metavar="COPIES", help="vLLM: copies of the model (default: 1)")
+    add("--gpu-memory-utilization", type=number(above=0, most=1), default=0.9, help="vLLM: share of each "
+        "GPU's memory (default: 0.9); several local models share a GPU and need a smaller share each")
+    add("--tensor-parallel-size", type=COUNT, default=1, help="vLLM: GPUs per copy (default: 1)")
+    add("--data-parallel-size", type=COUNT, default=1, help="vLLM: copies of the model (default: 1)")
     add = parser.add_argument_group(
         "servers", "Keys come from the environment: AGENT_API_KEY or OPENAI_API_KEY for the agent, SIMULATOR_API_KEY "
         "for the simulator, JUDGE_API_KEY for the judge. The last two may be missing where the server is the agent's; "
         "the agent's key goes to no other host.").add_argument
-    add("--extra-body", type=json.loads, metavar="JSON", help="what else each request to the agent's server says: "
+    add("--extra-body", type=json.loads, help="JSON: what else each request to the agent's server says: "
         "top_k, repetition_penalty, reasoning_effort, chat_template_kwargs; null leaves out what is said otherwise: "
         "temperature, top_p (1), seed, max_tokens")
     add("--timeout", type=number(above=0), default=300.0, help="seconds for a server's answer (default: 300)")
@@ -1140,7 +1133,7 @@ def main():
     output = Output(args.out, *settings_of(args), args.overwrite, TURN_KEY if args.candidates else EPISODE_KEY)
     failed = set()
     if args.retry_errors and output.done:
-        failed = {output.key_of(record) for record in output.records() if record["finish"].startswith("error")}
+        failed = {output.key_of(record) for record in output.records() if record.get("finish", "").startswith("error")}
     done = output.done - failed
     todo = [play for key, play in plays.items() if key not in done]
     if todo:
@@ -1201,7 +1194,7 @@ def check(args, record):
 
 def roll_out(args, todo, output, failed):
     """Open the models and play what is left to do; failed: records that it replaces."""
-    person = args.simulator == "human"
+    person = args.simulator == "human" and not args.candidates
     usual = 32 if is_url(args.model) else IN_FLIGHT * args.data_parallel_size
     concurrency = 1 if person else args.concurrency or usual
     with closing(Resources(args)) as resources:
@@ -1256,9 +1249,9 @@ def parse_args():
     add("--run-name", default="default", help="outputs go to runs/RUN_NAME (default: default)")
     add("--domain", default="backend", choices=list(ENVIRONMENTS), help="kind of task (default: backend)")
     add("--split", default="train", help="train, val or test: names the default input and output (default: train)")
-    add("--in", dest="input", metavar="FILE", help="what is played (default: data/DOMAIN/SPLIT.jsonl; in runs/RUN_NAME "
+    add("--in", dest="input", help="the file that is played (default: data/DOMAIN/SPLIT.jsonl; in runs/RUN_NAME "
         "with --candidates SPLIT.scored.jsonl, with --continue SPLIT.candidates.jsonl)")
-    add("--out", metavar="FILE", help="(default: in runs/RUN_NAME SPLIT.trajectories.jsonl, with --candidates "
+    add("--out", help="the file to write (default: in runs/RUN_NAME SPLIT.trajectories.jsonl, with --candidates "
         "SPLIT.candidates.jsonl, with --continue SPLIT.continuations.jsonl)")
     add("--overwrite", action="store_true", help="start again instead of continuing the output")
     add("--retry-errors", action="store_true", help="play the episodes of the output again that ended in an error")
@@ -1272,31 +1265,32 @@ def parse_args():
     add("--max-turns", type=COUNT, default=10, help="agent turns; 1 = answer at once, no questions (default: 10; with "
         "--continue as many as the episode that is continued had)")
     add("--seed", type=int, default=0, help="seed of all sampling (default: 0)")
-    add("--best-of-n", type=COUNT, default=1, metavar="N", help="sample N actions a turn, play the best (default: 1)")
+    add("--best-of-n", type=COUNT, default=1, help="sample so many actions a turn, play the best (default: 1)")
     add("--step-reward", default="critic", choices=list(STEP_REWARDS), help="what picks the best: the critic's "
         "advantage with or without c, a value head, or an LLM (default: critic)")
     add("--critic", help="folder of the critic or value model (default: runs/RUN_NAME/critic)")
     group = p.add_argument_group("candidate actions, and what they are worth, instead of episodes from the start")
     add = group.add_mutually_exclusive_group().add_argument
-    add("--candidates", type=number(int, least=2), default=0, metavar="N",
-        help="sample N actions at every turn of given trajectories (paper: 16)")
-    add("--continue", dest="continue_", type=COUNT, default=0, metavar="K",
-        help="play every candidate of a candidates file to the end, K times: the Monte-Carlo return of each")
+    add("--candidates", type=number(int, least=2), default=0,
+        help="sample so many actions at every turn of given trajectories (paper: 16)")
+    add("--continue", dest="continue_", type=COUNT, default=0,
+        help="play every candidate of a candidates file to the end so many times: the Monte-Carlo return of each")
     add = p.add_argument_group(
         "models", "A folder, a hub name, or the URL of an OpenAI-compatible server, such as http://localhost:8000/v1. "
         "Roles with the same model share it.").add_argument
     add("--model", help="the agent (default: runs/RUN_NAME/base)")
     add("--temperature", type=number(least=0), default=1.0, help="of the agent's sampling; 0 = greedy (default: 1)")
     add("--max-tokens", type=COUNT, default=1024, help="new tokens per response of the agent (default: 1024)")
-    add("--simulator", default="scripted", help="scripted, human, or the model that plays the human (default: scripted)")
+    add("--simulator", default="scripted",
+        help="scripted, human (you), or the model that plays the human (default: scripted)")
     add("--simulator-max-tokens", type=COUNT, default=256, help="new tokens per reply of a model; eight times as many "
         "where these are not enough, as for one that thinks (default: 256)")
     add("--judge", help="the judge of --step-reward judge (default: the agent itself)")
     add("--model-name", help="the agent's name on its server (default: the only model there)")
     add("--simulator-name", help="the simulator's name on its server (default: the only model there)")
     add("--judge-name", help="the judge's name on its server (default: the only model there)")
-    add("--simulator-extra-body", type=json.loads, metavar="JSON", help="--extra-body of the simulator's server")
-    add("--judge-extra-body", type=json.loads, metavar="JSON", help="--extra-body of the judge's server")
+    add("--simulator-extra-body", type=json.loads, help="--extra-body of the simulator's server")
+    add("--judge-extra-body", type=json.loads, help="--extra-body of the judge's server")
     engine_flags(p)
     args = p.parse_args()
     if args.temperature == 0 and max(args.candidates, args.best_of_n, args.samples, args.continue_) > 1:

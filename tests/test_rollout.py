@@ -255,11 +255,11 @@ def test_a_prompt_longer_than_the_context_is_refused(world):
 
 
 def test_a_batch_holds_so_many_rows_and_requests_that_want_the_same(world, engine, monkeypatch):
-    sizes, sample = [], engine.sample
+    rows, generate = [], engine.model.generate
     monkeypatch.setattr(engine, "most_rows", 10)
-    monkeypatch.setattr(engine, "sample", lambda batch: sizes.append(len(batch)) or sample(batch))
+    monkeypatch.setattr(engine.model, "generate", lambda **given: rows.append(len(given["input_ids"])) or generate(**given))
     results = ask(engine, prompts_of(world), 2, 36)
-    assert len(results) == 36 and sum(sizes) == 36 and max(sizes) == 5
+    assert len(results) == 36 and sum(rows) == 2 * 36 and max(rows) == 10
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -532,7 +532,7 @@ def test_a_refused_turn_of_candidates_is_left_out_and_asked_for_again(world, tmp
     assert "4 failed, see above; the same command with --retry-errors asks for them again" in done.stderr
     assert {r["task_id"] for r in records(tmp_path / "a.jsonl")} == {"backend-train-00000"}
     with Stub() as stub:
-        play(tmp_path, *common, "--model", stub.url)
+        play(tmp_path, *common, "--model", stub.url, "--retry-errors")
     assert len(records(tmp_path / "a.jsonl")) == 8
 
 
