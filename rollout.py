@@ -1273,7 +1273,7 @@ def parse_args():
     add = group.add_mutually_exclusive_group().add_argument
     add("--candidates", type=number(int, least=2), default=0,
         help="sample so many actions at every turn of given trajectories (paper: 16)")
-    add("--continue", dest="continue_", type=COUNT, default=0,
+    add("--continue", dest="continue_", type=COUNT, default=0, metavar="TIMES",
         help="play every candidate of a candidates file to the end so many times: the Monte-Carlo return of each")
     add = p.add_argument_group(
         "models", "A folder, a hub name, or the URL of an OpenAI-compatible server, such as http://localhost:8000/v1. "
