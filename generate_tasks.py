@@ -1073,7 +1073,7 @@ def write_llm(args):
     settings = {name: getattr(args, name) for name in (
         "source", "model_name", "temperature", "max_tokens", "excerpt_length", "seed")}
     outs = open_splits(args, settings, {"--in": args.input, "--model": args.model}, ("excerpt",))
-    engine = make_engine(args.model, args.model_name, "agent", args, args.concurrency)
+    engine = make_engine(args.model, args.model_name, "agent", args)
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, daemon=True).start()
 

@@ -60,12 +60,11 @@ import math
 import os
 import re
 import shlex
-import subprocess
 import sys
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -76,11 +75,10 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from records import (
-    ANSWER_MARK, Output, atomic_write, die, fingerprint, first_line, number, read, sign_of_end)
+    ANSWER_MARK, EPISODE_KEY, TURN_KEY, Output, atomic_write, die, fingerprint, first_line, number, read, sign_of_end)
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")    # before torch is imported: its idle threads sleep, not spin
 IN_FLIGHT = 512    # episodes, which keep vLLM on a CPU busy
-CANDIDATES_IN_FLIGHT = 64    # the same for trajectories with --candidates
 REFERENCE_QUOTE = 25    # a reply leaks if it repeats so long a line of the reference, or shows one of these signs:
 CODE_SIGNS = re.compile(
     r"```|\bdef \w+\(|\blambda\b[^.]*:|^\s*(import|from|return|for|if|while) .*[:=(]|==|</?\w+[^>]*>", re.M)
@@ -162,13 +160,13 @@ def parse_response(text):
 
 
 async def episode(args, agent, simulator, step_reward, task, sample, system, max_turns, before=(), action=None,
-                  continues=None):
+                  note=()):
     """Play one dialogue to its end; returns its record.
 
     agent: an engine; simulator, step_reward: see SIMULATORS and STEP_REWARDS (without one the first action is played);
     sample: number of this episode among those of the task; system: the agent's instructions; max_turns: after so many
     turns of the agent the episode ends. before: the dialogue that is continued, if one is, with the agent's next
-    Response as `action`; continues: what the record says of it.
+    Response as `action`; note: what else the record says.
     """
     key, counts = (task["task_id"], sample), Counter()
     dialogue = list(before) or [{"role": "user", "content": task["problem_description"]}]
@@ -198,9 +196,7 @@ async def episode(args, agent, simulator, step_reward, task, sample, system, max
     record = {"task_id": task["task_id"], "sample": sample, "domain": task["domain"], "task": task, "system": system,
               "max_turns": max_turns, "dialogue_history": dialogue, "answer": answer, "finish": finish,
               "cost": {name: counts[name] for name in EPISODE_COSTS}}
-    if continues:
-        record["continues"] = continues
-    return record | mishaps(counts)
+    return record | dict(note) | mishaps(counts)
 
 
 def mishaps(counts):
@@ -227,101 +223,91 @@ async def sample_actions(args, agent, prompt, n, key, counts):
     return actions
 
 
-async def candidates(args, agent, trajectory, done):
-    """--candidates actions at every agent turn of one trajectory that is not in `done`; returns a record a turn."""
-    key, dialogue, records = (trajectory["task_id"], trajectory["sample"]), trajectory["dialogue_history"], []
+async def candidates(args, agent, trajectory, turn):
+    """The record of --candidates actions at one turn of the agent; None if the request is refused."""
+    key, dialogue = (trajectory["task_id"], trajectory["sample"], turn), trajectory["dialogue_history"]
+    prompt, counts = messages_before(trajectory.get("system"), dialogue[:agent_turns(dialogue)[turn]]), Counter()
+    try:
+        actions = await sample_actions(args, agent, prompt, args.candidates, (*key, "candidates"), counts)
+    except Refused as problem:
+        print(f"{args.input}: turn {turn} of task {key[0]}, sample {key[1]} is left out: {problem}", file=sys.stderr)
+        return None
     carried = {name: value for name, value in trajectory.items() if name not in LEFT_BEHIND}
-    for turn, index in enumerate(agent_turns(dialogue)):
-        if (*key, turn) in done:
-            continue
-        prompt, counts = messages_before(trajectory["system"], dialogue[:index]), Counter()
-        try:
-            actions = await sample_actions(args, agent, prompt, args.candidates, (*key, turn, "candidates"), counts)
-        except Refused as problem:
-            print(f"{args.input}: turn {turn} of task {key[0]}, sample {key[1]} is left out: {problem}",
-                  file=sys.stderr)
-            agent.counts["left_out"] += 1
-            continue
-        records.append(carried | {
-            "turn": turn, "prompt": prompt, "cost": {"sampled_tokens": counts["sampled_tokens"]},
-            "episode_cost": {"episodes": 1, **(trajectory.get("cost") or {})},
-            "candidates": [action.sampled() for action in actions if not action.unfinished]} | mishaps(counts))
-    return records
+    found = [action.sampled() for action in actions if not action.unfinished]
+    return carried | {"turn": turn, "prompt": prompt, "cost": {"sampled_tokens": counts["sampled_tokens"]},
+                      "episode_cost": {"episodes": 1, **(trajectory.get("cost") or {})},
+                      "candidates": found} | mishaps(counts)
 
 
-def continuations(record, count, max_turns, first):
-    """What --continue plays from a turn's candidates: [(sample, keyword arguments of episode)].
+def continuations(record, count, max_turns):
+    """What --continue plays from a turn's candidates: the arguments of each episode, but its number.
 
-    Candidates of the same text are played once, and so is one that ends the episode, whose reward is certain. `sample`
-    numbers the episodes of a task, from `first` on; `continues` names the episode, turn and candidate that each
-    continues.
+    Candidates of the same text are played once, and so is one that ends the episode, whose reward is certain.
+    `continues` in the records names the episode, turn and candidate.
     """
+    task = record["task"] | {"task_id": record["task_id"], "domain": record["domain"]}
     system, before, turn = "", record["prompt"], record["turn"]
     if before[0]["role"] == "system":
         system, before = before[0]["content"], before[1:]
-    found, seen = [], set()
-    for index, candidate in enumerate(record["candidates"]):
-        text = candidate["output"]
-        if text in seen:
+    found, texts = [], [candidate["output"] for candidate in record["candidates"]]
+    for index, text in enumerate(texts):
+        if text in texts[:index]:
             continue
-        seen.add(text)
-        given = {"system": system, "before": before, "action": Response(text, candidate.get("output_ids")),
-                 "continues": [record["sample"], turn, index], "max_turns": max_turns}
+        action = Response(text, record["candidates"][index].get("output_ids"))
+        given = {"task": task, "system": system, "max_turns": max_turns, "before": before, "action": action,
+                 "note": {"continues": [record["sample"], turn, index]}}
         ends = parse_response(text)[1] is not None or turn == max_turns - 1
-        for _ in range(1 if ends else count):
-            found.append((first + len(found), given))
+        found += [given] * (1 if ends else count)
     return found
 
 
 async def play_all(todo, play, made_by, output, concurrency, person):
-    """Play everything in todo, each at its own pace, and write the records as they come; returns totals.
+    """Play everything in todo, each at its own pace, and write the records as they come.
 
-    play: an item -> its records; made_by: what each record says of its models; person: whether you play the human.
-    However it ends, a line says what was done.
+    play: the arguments of one item -> its record, or None; made_by: what each record says of its models; person:
+    whether you play the human.
     """
     from tqdm import tqdm
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)    # it would print the traceback of an exit (a full disk)
-    bar = tqdm(total=len(todo), unit="episode" if "seed" in made_by else "trajectory", disable=person, smoothing=0.05,
+    bar = tqdm(total=len(todo), disable=person, smoothing=0.05,
                mininterval=0.5 if sys.stderr.isatty() else 30)    # a log file gets a line now and then
-    began, items, finishes, errors = time.monotonic(), iter(todo), Counter(), Counter()
-    totals = Counter(records=0, **dict.fromkeys(COUNTED, 0))
+    began, items, count = time.monotonic(), iter(todo), 0
 
     async def worker():
+        nonlocal count
         for item in items:    # the workers share the iterator
-            for record in await play(item):
+            record = await play(**item)
+            if record:
                 output.write(record | made_by)
-                totals.update({"records": 1, **record["cost"], **{name: record.get(name, 0) for name in COUNTED}})
-                if "finish" in record:
-                    finish, _, error = record["finish"].partition(": ")
-                    finishes[finish] += 1
-                    if error:
-                        errors[error] += 1
-                if person:
-                    print("\n" + as_text(record["dialogue_history"][-2:]) + f"\n\nThe end: {record['finish']}")
+                count += 1
+            if person:
+                print("\n" + as_text(record["dialogue_history"][-2:]) + f"\n\nThe end: {record['finish']}")
             bar.update()
 
     try:
         await asyncio.gather(*(worker() for _ in range(min(concurrency, len(todo)))))
-    finally:
+    finally:    # however it ends
         bar.close()
-        totals["seconds"] = time.monotonic() - began
-        totals["tokens_per_second"] = totals["sampled_tokens"] / totals["seconds"]
-        said = [f"{totals['records']} records in {totals['seconds']:.1f} s"]
-        said.append(f"{totals['tokens_per_second']:.0f} tokens/s")
-        said += [f"{count} {finish}" for finish, count in finishes.items()]
-        said += [f"{totals[name]} {words}" for name, words in COUNTED.items() if totals[name]]
-        print(f"{output.path}: " + ", ".join(said))
-        for error, count in errors.most_common(3):
-            print(f"  {count} x error: {first_line(error)}")
-    return {**totals, "finish": finishes}
+        print(f"{output.path}: {count} records in {time.monotonic() - began:.1f} s")
 
 
-def cost_of_all(output):
-    """The costs of all records of an output, whichever of several runs made them."""
-    total = Counter()
+def report(output):
+    """Print and return what all records of an output amount to, whichever of several runs made them."""
+    totals, errors = Counter(), Counter()
     for record in output.records():
-        total.update(record["cost"])
-    return total
+        totals["records"] += 1
+        finish, _, error = record.get("finish", "").partition(": ")
+        if finish:
+            totals[finish] += 1
+        if error:
+            errors[error] += 1
+        totals.update({name: record.get(name, 0) for name in COUNTED})
+        totals.update(record["cost"])
+    for error, count in errors.most_common(3):
+        print(f"  {count} x error: {first_line(error)}")
+    said = [f"{count:,} {COUNTED.get(name, name.replace('_', ' '))}" for name, count in totals.items() if count]
+    print(f"{output.path}: {', '.join(said)}")
+    return totals
 
 
 def messages_before(system, dialogue):
@@ -359,11 +345,16 @@ async def pages_human(task, text, screen):
     page = extract_page(text)
     if page is None:
         return NO_PAGE, None
-    mine, reference = await asyncio.gather(screen.layout(page), screen.layout(task["ground_truth"]))
+    mine, reference = await in_threads(screen.layout, page, task["ground_truth"])
     if reference is None:
         raise Refused("the reference page could not be rendered")
     # In a thread: pages of many elements take seconds, for which no other episode should wait.
     return await asyncio.to_thread(page_reply, mine, reference, limit=ENVIRONMENTS["frontend"].reply_limit), None
+
+
+def in_threads(function, *pages):
+    """To await: what a function says of each page."""
+    return asyncio.gather(*(asyncio.to_thread(function, page) for page in pages))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -406,25 +397,20 @@ def scripted_reply(task, text):
 
 
 def facts_by_keywords(facts, text):
-    """The facts that a text asks for, the best first. A fact whose question stands in the text wins.
+    """The facts whose question a text quotes, else those with keywords in it (whole words), most keywords first."""
+    text = padded(text)
 
-    Otherwise a fact scores the number of its keywords in the text (whole words, any case). A second fact counts if it
-    has keywords of its own there.
-    """
-    text = text.lower()
-    quoted, asked = [], []    # facts; (fact, its keywords in the text)
-    for fact in facts:
-        questions = [fact["question"], *fact.get("questions", [])]
-        if any(question.lower() in text for question in questions):
-            quoted.append(fact)
-        words = {word for word in fact["keywords"] if re.search(rf"(?<!\w){re.escape(word.lower())}(?!\w)", text)}
-        if words:
-            asked.append((fact, words))
-    if quoted or not asked:
-        return quoted
-    asked.sort(key=lambda pair: -len(pair[1]))
-    best, most = asked[0]
-    return [best] + [fact for fact, words in asked[1:] if words - most]
+    def count(fact):
+        return sum(padded(word) in text for word in fact["keywords"])
+
+    quoted = [fact for fact in facts if padded(fact["question"]) in text]
+    return quoted or sorted(filter(count, facts), key=count, reverse=True)
+
+
+def padded(text):
+    """The words of a text in small letters, with a space on both sides of each."""
+    words = re.findall(r"\w+", text.lower())
+    return f" {' '.join(words)} "
 
 
 class Listener:
@@ -464,13 +450,8 @@ class Listener:
         """{feature: its weight} of a text: words or what they stand for, pairs of them, and parts of four letters."""
         words = words_of(text)
         stems = [self.same.get(stem(word), stem(word)) for word in words]
-        found = {}
-        for word in words:
-            found[stem(word)] = 1.0
-        for word in stems:
-            found[word] = 1.0
-        for pair in zip(["^", *stems], [*stems, "$"]):
-            found[pair] = 0.6
+        found = dict.fromkeys([*map(stem, words), *stems], 1.0)
+        found |= dict.fromkeys(zip(["^", *stems], [*stems, "$"]), 0.6)
         for word in words:
             spaced = f" {word} "
             for i in range(len(word) - 1):
@@ -515,9 +496,7 @@ def listener():
 def with_slots(task, question):
     """A question with what the request names (keys, words, numbers) replaced by the names of the details: {limit}."""
     hidden = {fact["detail"] for fact in task["facts"]}
-    named = set()
-    for word, digits in re.findall(r'"(\w+)"|\b(\d+)\b', task["problem_description"]):
-        named.add(word or digits)
+    named = {word or digits for word, digits in re.findall(r'"(\w+)"|\b(\d+)\b', task["problem_description"])}
     for detail, value in task["details"].items():
         if detail not in hidden and str(value) in named:
             question = re.sub(rf'"?\b{value}\b"?', "{" + detail + "}", question)
@@ -545,7 +524,7 @@ class ModelHuman:
 
     def __init__(self, args, resources):
         self.args, self.environment = args, ENVIRONMENTS[args.domain]
-        self.engine = resources.engine(args.simulator, args.simulator_name, "simulator")
+        self.engine = resources.engine("simulator", args.simulator, args.simulator_name)
         self.screen = resources.screen() if is_url(args.simulator) else None
 
     async def reply(self, task, dialogue, key, counts):
@@ -555,19 +534,16 @@ class ModelHuman:
             page = extract_page(dialogue[-1]["content"])
             if page is None:
                 return NO_PAGE, None
-            mine, reference = await asyncio.gather(self.screen.png(page), self.screen.png(task["ground_truth"]))
-            if not reference:
+            mine, reference = await in_threads(self.screen.render, page, task["ground_truth"])
+            if not reference.png:
                 raise Refused("the reference page cannot be rendered")
-            if not mine:
+            if not mine.png:
                 return "Your page could not be shown.", None
-            content = [{"type": "text", "text": VISION_PROMPT.format(request=task["problem_description"])}]
-            for title, png in (("The assistant's page:", mine), ("The page that you have in mind:", reference)):
-                data = "data:image/png;base64," + base64.b64encode(png).decode()
-                content.append({"type": "text", "text": title})
-                content.append({"type": "image_url", "image_url": {"url": data}})
+            content = [text_part(VISION_PROMPT.format(request=task["problem_description"])),
+                       text_part("The assistant's page:"), picture_part(mine.png),
+                       text_part("The page that you have in mind:"), picture_part(reference.png)]
         seed = derive_seed(self.args.seed, *key, "simulator", len(dialogue))
-        text, asked, tokens = await ask(self.engine, content, seed, self.args.simulator_temperature,
-                                        self.args.simulator_max_tokens)
+        text, asked, tokens = await ask(self.engine, content, seed, self.args.simulator_max_tokens)
         reply = (text or NO_REPLY)[:self.environment.reply_limit]
         counts["simulator_calls"] += asked - 1
         counts["simulator_tokens"] += tokens
@@ -576,7 +552,15 @@ class ModelHuman:
         return reply, None
 
 
-async def ask(engine, content, seed, temperature, max_tokens):
+def text_part(text):
+    return {"type": "text", "text": text}
+
+
+def picture_part(png):
+    return {"type": "image_url", "image_url": {"url": "data:image/png;base64," + base64.b64encode(png).decode()}}
+
+
+async def ask(engine, content, seed, max_tokens):
     """(what a model says after thinking, how often it was asked, tokens read and written); None for a lost thought.
 
     A model that reasons before it replies may run out of room inside the thought, which would tell the reference; its
@@ -585,7 +569,7 @@ async def ask(engine, content, seed, temperature, max_tokens):
     """
     tokens = 0
     for asked, room in enumerate((max_tokens, MORE_ROOM * max_tokens), 1):
-        [response] = await engine.generate([{"role": "user", "content": content}], 1, seed, temperature, room)
+        [response] = await engine.generate([{"role": "user", "content": content}], 1, seed, 0.0, room)
         tokens += response.prompt_tokens + response.tokens
         _, thought, said = response.text.rpartition("</think>")
         if said.strip() and "<think>" not in said and (thought or not response.cut):
@@ -601,7 +585,7 @@ def as_text(dialogue):
 
 def leaks_code(reply, reference):
     """Whether a simulator's reply contains code, or a line of the reference."""
-    lines = [line.strip() for line in reference.splitlines()]
+    lines = map(str.strip, reference.splitlines())
     quoted = any(len(line) >= REFERENCE_QUOTE and line in reply for line in lines)
     return quoted or bool(CODE_SIGNS.search(reply))
 
@@ -625,28 +609,6 @@ class Person:
                 return line[:ENVIRONMENTS[task["domain"]].reply_limit], None
 
 
-class Screen:
-    """Two browsers, in which the human of the frontend sees pages."""
-
-    def __init__(self):
-        from render import Renderer
-        try:
-            self.renderer = Renderer(browsers=2, remember=True)
-        except RuntimeError as problem:
-            die(str(problem))
-
-    @lru_cache(maxsize=20000)    # samples of a task show the same pages again, also before the first is measured
-    def layout(self, page):
-        """To await: the elements of a page and where they stand, as render.py measures them."""
-        async def measured():
-            return (await asyncio.wrap_future(self.renderer.submit(page, layout=True, picture=False))).layout
-        return asyncio.ensure_future(measured())
-
-    async def png(self, page):
-        """The page's picture as bytes; none where it cannot be rendered."""
-        return (await asyncio.wrap_future(self.renderer.submit(page))).png
-
-
 SIMULATORS = {"scripted": Scripted, "human": Person}    # --simulator; what is not in here is a ModelHuman
 
 
@@ -662,19 +624,14 @@ class CriticReward:
         from train_critic import Critic, response_of
         self.response_of = response_of
         self.critic = Critic(args.critic, resident=True, without_c=args.step_reward == "critic-without-c")
-        self.pool = ThreadPoolExecutor(1)    # one thread, for the models and for what torch.compile keeps in it
         resources.fingerprints["critic"] = fingerprint(args.critic)
-        note = self.critic.note
-        kind = "value" if note["head"] in ("value", "q") else note["context"]
-        if note.get("pictures"):
-            kind = "pictures"
-        wanted = {"critic": ["with-c"], "critic-without-c": ["with-c", "without-c"], "value": ["value"]}
-        if kind not in wanted[args.step_reward]:
-            die(f"{args.critic}: --step-reward {args.step_reward} needs another critic; this one is for {kind!r}")
+        head = self.critic.note["head"]
+        if self.critic.pictures or (head in ("value", "q")) != (args.step_reward == "value"):
+            die(f"{args.critic}: --step-reward {args.step_reward} needs another critic than one for {head!r} or pages")
 
     async def best(self, task, prompt, actions, key, counts):
         turns = [(prompt, self.response_of(action.text, action.ids), task["ground_truth"]) for action in actions]
-        scores = await asyncio.get_running_loop().run_in_executor(self.pool, self.critic.advantages, turns)
+        scores = await asyncio.get_running_loop().run_in_executor(LocalEngine.pool, self.critic.advantages, turns)
         return actions[scores.index(max(scores))]
 
 
@@ -682,29 +639,29 @@ class JudgeReward:
     """The step reward of an LLM that compares two actions with the reference in view: a knock-out among the N."""
 
     def __init__(self, args, resources):
-        self.engine, self.seed = resources.engine(args.judge, args.judge_name, "judge"), args.seed
+        self.engine, self.seed = resources.engine("judge", args.judge, args.judge_name), args.seed
 
     async def best(self, task, prompt, actions, key, counts):
         dialogue = as_text([message for message in prompt if message["role"] != "system"])
         contents = [parse_response(action.text)[0] for action in actions]
+
+        async def better(i, j):
+            """Which of the two stands first is drawn, since judges prefer a place."""
+            seed = derive_seed(self.seed, *key, "judge", i, j)
+            first, second = (i, j) if seed % 2 else (j, i)
+            question = JUDGE_PROMPT.format(reference=task["ground_truth"], dialogue=dialogue, a=contents[first],
+                                           b=contents[second])
+            text, _, tokens = await ask(self.engine, question, seed, 64)
+            counts["judge_tokens"] += tokens
+            choice = verdict(text or "")
+            counts["undecided"] += choice is None
+            return second if choice == "B" else first
+
         left = list(range(len(actions)))
         while len(left) > 1:
-            matches = [self.better(i, j, contents, task["ground_truth"], dialogue, key, counts)
-                       for i, j in zip(left[::2], left[1::2])]
+            matches = [better(i, j) for i, j in zip(left[::2], left[1::2])]
             left = await asyncio.gather(*matches) + left[2 * len(matches):]
         return actions[left[0]]
-
-    async def better(self, i, j, contents, reference, dialogue, key, counts):
-        """The better of two. Which of them stands first is drawn, since judges prefer a place."""
-        seed = derive_seed(self.seed, *key, "judge", i, j)
-        first, second = (i, j) if seed % 2 else (j, i)
-        question = JUDGE_PROMPT.format(reference=reference, dialogue=dialogue, a=contents[first], b=contents[second])
-        text, _, tokens = await ask(self.engine, question, seed, 0.0, 64)
-        counts["judge_tokens"] += tokens
-        choice = verdict(text or "")
-        if choice is None:
-            counts["undecided"] += 1
-        return second if choice == "B" else first
 
 
 def verdict(text):
@@ -820,7 +777,7 @@ ENVIRONMENTS = {
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Engines: `await generate(messages, n, seed, temperature, max_tokens)` gives n Responses, or raises Refused or Stop;
-# counts: a Counter of what the run is to report; close() ends it; a server's `name` is the model that answers there
+# close() ends it; a server's `name` is the model that answers there
 
 
 class LocalEngine:
@@ -831,7 +788,7 @@ class LocalEngine:
     """
     pool = ThreadPoolExecutor(1)    # of all models: two of vLLM's on a CPU that sample at once corrupt its memory
 
-    def __init__(self, path, name, role, args, concurrency):
+    def __init__(self, path, name, role, args):
         import torch
         from train_critic import context_of, load_tokenizer
         self.tokenizer = load_tokenizer(path)
@@ -839,10 +796,8 @@ class LocalEngine:
         self.dtype = args.dtype
         if args.dtype == "auto":
             self.dtype = "bfloat16" if cuda else "float32"
-        own = context_of(path) or 8192
-        self.context = min(own, args.max_model_len or (own if cuda else 8192))
-        self.asked, self.waiting, self.futures = 0, [], {}
-        self.counts, self.driver, self.closed = Counter(), None, False
+        self.context = min(context_of(path) or 8192, args.max_model_len or (math.inf if cuda else 8192))
+        self.asked, self.waiting, self.futures, self.driver, self.closed = 0, [], {}, None, False
         try:
             self.load(path, args, cuda)
         except Exception as error:    # of many kinds: a damaged model.safetensors is a SafetensorError
@@ -855,7 +810,6 @@ class LocalEngine:
         if room < 1:
             raise Refused(f"prompt of {len(prompt)} tokens does not fit the context of {self.context} tokens")
         self.asked += 1
-        self.counts["prompt_tokens"] += len(prompt)
         samples = await self.answer(SimpleNamespace(
             name=str(self.asked), prompt=prompt, room=room, n=n, seed=seed, temperature=temperature))
         thinks = self.tokenizer.decode(prompt[-8:]).rstrip().endswith("<think>")    # the template opened the thought
@@ -873,7 +827,7 @@ class LocalEngine:
         """Sample while there is work."""
         while self.futures:
             await asyncio.sleep(0)    # whoever was just answered asks again
-            requests = self.next_batch()
+            requests, self.waiting = self.waiting, []
             try:
                 finished = await asyncio.get_running_loop().run_in_executor(self.pool, self.sample, requests)
             except Exception as error:
@@ -882,11 +836,6 @@ class LocalEngine:
                 return
             for name, samples in finished:
                 self.futures.pop(name).set_result(samples)
-
-    def next_batch(self):
-        """Take the waiting requests that are sampled next: all of them."""
-        requests, self.waiting = self.waiting, []
-        return requests
 
     def close(self):
         self.closed = True
@@ -937,7 +886,6 @@ class VLLMEngine(LocalEngine):
         return [(result.request_id, self.samples(result)) for result in self.engine.step() if result.finished]
 
     def samples(self, result):
-        self.counts["cached_tokens"] += result.num_cached_tokens or 0
         outputs = sorted(result.outputs, key=lambda output: output.index)
         return [(list(output.token_ids), output.finish_reason == "length") for output in outputs]
 
@@ -963,37 +911,37 @@ class TransformersEngine(LocalEngine):
         if not isinstance(ends, list):
             ends = [ends]
         self.ends = [token for token in {self.tokenizer.eos_token_id, *ends} if token is not None]
-
-    def next_batch(self):
-        """Take the first request and others that want as many texts at its temperature, most_rows texts in all."""
-        first = self.waiting[0]
-        alike = [one for one in self.waiting if (one.n, one.temperature) == (first.n, first.temperature)]
-        batch = alike[:max(1, self.most_rows // first.n)]
-        self.waiting = [one for one in self.waiting if one not in batch]
-        return batch
+        self.queue = []
 
     def sample(self, requests):
+        """Of all that wait the first, and others that want as many texts at its temperature, most_rows texts in all."""
         import torch
         from torch.nn.utils.rnn import pad_sequence
-        rows = [request for request in requests for _ in range(request.n)]
-        prompts = [torch.tensor(row.prompt) for row in rows]
-        ids = pad_sequence(prompts, batch_first=True, padding_value=-1, padding_side="left")    # (R, T)
-        ids = ids.to(self.model.device)
-        temperature = rows[0].temperature
-        torch.manual_seed(rows[0].seed)
+        self.queue += requests
+        first = self.queue[0]
+        alike = [one for one in self.queue if (one.n, one.temperature) == (first.n, first.temperature)]
+        batch = alike[:max(1, self.most_rows // first.n)]
+        self.queue = [one for one in self.queue if one not in batch]
+        prompts = [torch.tensor(request.prompt) for request in batch]
+        ids = pad_sequence(prompts, batch_first=True, padding_value=-1, padding_side="left")
+        ids = ids.repeat_interleave(first.n, 0).to(self.model.device)    # (R, T)
+        torch.manual_seed(first.seed)
         out = self.model.generate(
-            input_ids=ids.clamp(min=0), attention_mask=(ids >= 0).long(), do_sample=temperature > 0,
-            temperature=temperature or 1.0, top_k=0, top_p=1.0, repetition_penalty=1.0,
-            max_new_tokens=max(row.room for row in rows), eos_token_id=self.ends, pad_token_id=self.ends[0],
+            input_ids=ids.clamp(min=0), attention_mask=(ids >= 0).long(), do_sample=first.temperature > 0,
+            temperature=first.temperature or 1.0, top_k=0, top_p=1.0, repetition_penalty=1.0,
+            max_new_tokens=max(request.room for request in batch), eos_token_id=self.ends,
+            pad_token_id=self.ends[0],
             stopping_criteria=[lambda ids, scores: torch.full((len(ids),), self.closed)])    # (R, T + new)
-        samples = {request.name: [] for request in requests}
-        for row, tokens in zip(rows, out[:, ids.shape[1]:].tolist()):
-            tokens = tokens[:row.room]
-            ends = [i for i, token in enumerate(tokens) if token in self.ends]
-            if ends:    # what follows the first one is padding
-                tokens = tokens[:ends[0] + 1]
-            samples[row.name].append((tokens, not ends))
-        return samples.items()
+        rows = iter(out[:, ids.shape[1]:].tolist())
+        return [(request.name, [self.until_end(next(rows)[:request.room]) for _ in range(first.n)])
+                for request in batch]
+
+    def until_end(self, ids):
+        """(ids without the padding after an end of turn, whether there is none)."""
+        for i, token in enumerate(ids):
+            if token in self.ends:
+                return ids[:i + 1], False
+        return ids, True
 
 
 class ServerEngine:
@@ -1005,11 +953,10 @@ class ServerEngine:
     """
     ALIKE = 8
 
-    def __init__(self, url, name, role, args, concurrency):
+    def __init__(self, url, name, role, args):
         import openai
-        self.url, self.retries, self.counts, self.alike = url, args.retries, Counter(), Counter()
-        self.places, self.limit = asyncio.Semaphore(concurrency), "max_tokens"    # as most servers call it
-        self.extra = getattr(args, "extra_body" if role == "agent" else f"{role}_extra_body", None) or {}
+        self.url, self.retries, self.alike, self.limit = url, args.retries, Counter(), "max_tokens"
+        self.extra = getattr(args, f"{role}_extra_body".removeprefix("agent_"), None) or {}
         keys = [f"{role.upper()}_API_KEY"]
         if role == "agent" or urlsplit(url)[:2] == urlsplit(args.model)[:2]:
             keys += ["AGENT_API_KEY", "OPENAI_API_KEY"]    # which go to the agent's server only
@@ -1017,7 +964,7 @@ class ServerEngine:
         settings = {"base_url": url, "api_key": os.environ.get(self.key, "none"), "timeout": args.timeout}
         self.client = openai.AsyncOpenAI(max_retries=0, **settings)
         try:
-            names = [name] if name else [model.id for model in openai.OpenAI(**settings).models.list().data]
+            names = [name] if name else [model.id for model in openai.OpenAI(**settings).models.list()]
         except Exception as error:
             die(f"{url}: no list of models there ({refusal(error)[1]}); check the URL, or name the model")
         if len(names) != 1:
@@ -1027,39 +974,35 @@ class ServerEngine:
     async def generate(self, messages, n, seed, temperature, max_tokens):
         responses = []
         while len(responses) < n:    # some servers give one choice however many are asked for
-            responses += await self.ask({
-                "model": self.name, "messages": messages, "n": n if n > 1 and not responses else None,
-                "temperature": temperature, "top_p": 1, self.limit: max_tokens,
-                "seed": (seed + len(responses)) % (1 << 31), **self.extra})
+            request = {"model": self.name, "messages": messages, "temperature": temperature, "top_p": 1,
+                       self.limit: max_tokens, "seed": (seed + len(responses)) % (1 << 31)}
+            if n > 1 and not responses:
+                request["n"] = n
+            responses += await self.ask(request | self.extra)
         return responses[:n]
 
-    async def ask(self, request):
+    async def ask(self, request, attempt=0):
         """The Responses to one request; raises Refused or Stop. A parameter that is None is not sent."""
-        attempt = 0
-        while True:
-            sent = {name: value for name, value in request.items() if value is not None}
-            try:
-                async with self.places:    # chat.completions.create() takes twice the time: it checks every message
-                    answer = await self.client.post("/chat/completions", body=sent, cast_to=object)
-                responses = self.responses(answer)
-                self.alike.clear()
-                return responses
-            except Exception as error:
-                status, said = refusal(error)
-                busy = (status >= 500 or status in (408, 409, 425, 429)) and "billing" not in said
-                if busy and attempt < self.retries:
-                    wait = min(60, 0.5 * 2 ** attempt)
-                    with suppress(AttributeError, LookupError, ValueError):
-                        wait = max(wait, float(error.response.headers["retry-after"]))
-                    await asyncio.sleep(wait)
-                    attempt += 1
-                elif "max_tokens" in sent and "max_completion_tokens" in said and "context" not in said:
-                    self.limit = "max_completion_tokens"
-                    request = request | {"max_tokens": None, self.limit: sent["max_tokens"]}
-                elif "n" in sent:    # servers refuse n > 1 each in their own words
-                    return await self.ask(request | {"n": None})
-                else:
-                    raise self.final(status, said) from error
+        sent = {name: value for name, value in request.items() if value is not None}
+        try:    # chat.completions.create() takes twice the time: it checks every message
+            responses = self.responses(await self.client.post("/chat/completions", body=sent, cast_to=object))
+            self.alike.clear()
+            return responses
+        except Exception as error:
+            status, said = refusal(error)
+            busy = (status >= 500 or status in (408, 409, 425, 429)) and "billing" not in said
+            if busy and attempt < self.retries:
+                wait = min(60, 0.5 * 2 ** attempt)
+                with suppress(AttributeError, LookupError, ValueError):
+                    wait = max(wait, float(error.response.headers["retry-after"]))
+                await asyncio.sleep(wait)
+                return await self.ask(request, attempt + 1)
+            if "max_tokens" in sent and "max_completion_tokens" in said and "context" not in said:
+                self.limit = "max_completion_tokens"    # most servers call it max_tokens
+                return await self.ask(request | {"max_tokens": None, self.limit: sent["max_tokens"]})
+            if "n" in sent:    # servers refuse n > 1 each in their own words
+                return await self.ask(request | {"n": None})
+            raise self.final(status, said) from error
 
     def responses(self, answer):
         """The Responses of a chat completion. One that says no is Refused; rubbish raises anything else."""
@@ -1079,11 +1022,11 @@ class ServerEngine:
         if not responses:
             raise TypeError("no choices")
         responses[0].tokens = usage.get("completion_tokens") or 0    # of all of them together
-        self.counts["prompt_tokens"] += responses[0].prompt_tokens
         return responses
 
     def final(self, status, said):
         """This episode's error, or the account's."""
+        self.alike[re.sub(r"\d+", "0", said)] += 1
         if status == 401:
             return Stop(f"{self.url} refused the key in the environment variable {self.key} ({said})", 2)
         if status == 404:
@@ -1092,7 +1035,6 @@ class ServerEngine:
             return Stop(f"{self.url} rejects a parameter ({said}); null in --extra-body leaves it out", 2)
         if status in (402, 599) or "billing" in said:
             return Stop(f"{self.url} failed: {said}")
-        self.alike[re.sub(r"\d+", "0", said)] += 1
         if max(self.alike.values()) >= self.ALIKE:
             return Stop(f"{self.url}: {self.ALIKE} requests in a row met the same problem ({said})")
         return Refused(said)
@@ -1125,13 +1067,13 @@ def engine_of(spec, args):
     return "vllm" if importlib.util.find_spec("vllm") else "transformers"
 
 
-def make_engine(spec, name, role, args, concurrency):
+def make_engine(spec, name, role, args):
     """The engine for a model: a folder, hub name or URL.
 
     name: the model's on a server, None for the only one there; role: agent, simulator or judge, for a server's key;
-    args: the flags of engine_flags, and for another role than the agent args.model; concurrency: requests in flight.
+    args: the flags of engine_flags, and for another role than the agent args.model.
     """
-    return ENGINES[engine_of(spec, args)](spec, name, role, args, concurrency)
+    return ENGINES[engine_of(spec, args)](spec, name, role, args)
 
 
 def engine_flags(parser):
@@ -1140,17 +1082,17 @@ def engine_flags(parser):
         help="auto = vllm where it is installed, else a plain, slower engine on transformers (default: auto)")
     add("--dtype", default="auto", choices=["auto", "float32", "bfloat16", "float16"],
         help="auto = float32 on CPU, bfloat16 on CUDA (default: auto)")
-    add("--max-model-len", type=SIZE, default=0, metavar="TOKENS",
+    add("--max-model-len", type=SIZE, default=0,
         help="tokens of context; 0 = the model's own, on a CPU at most 8192 (default: 0)")
-    add("--gpu-memory-utilization", type=number(above=0, most=1), default=0.9, metavar="SHARE",
-        help="vLLM: share of each GPU's memory (default: 0.9, which local models divide among them)")
-    add("--tensor-parallel-size", type=COUNT, default=1, metavar="GPUS", help="vLLM: GPUs per copy (default: 1)")
-    add("--data-parallel-size", type=COUNT, default=1, metavar="COPIES", help="vLLM: copies of the model (default: 1)")
+    add("--gpu-memory-utilization", type=number(above=0, most=1), default=0.9, help="vLLM: share of each "
+        "GPU's memory (default: 0.9); several local models share a GPU and need a smaller share each")
+    add("--tensor-parallel-size", type=COUNT, default=1, help="vLLM: GPUs per copy (default: 1)")
+    add("--data-parallel-size", type=COUNT, default=1, help="vLLM: copies of the model (default: 1)")
     add = parser.add_argument_group(
         "servers", "Keys come from the environment: AGENT_API_KEY or OPENAI_API_KEY for the agent, SIMULATOR_API_KEY "
         "for the simulator, JUDGE_API_KEY for the judge. The last two may be missing where the server is the agent's; "
         "the agent's key goes to no other host.").add_argument
-    add("--extra-body", type=json.loads, metavar="JSON", help="what else each request to the agent's server says: "
+    add("--extra-body", type=json.loads, help="JSON: what else each request to the agent's server says: "
         "top_k, repetition_penalty, reasoning_effort, chat_template_kwargs; null leaves out what is said otherwise: "
         "temperature, top_p (1), seed, max_tokens")
     add("--timeout", type=number(above=0), default=300.0, help="seconds for a server's answer (default: 300)")
@@ -1171,33 +1113,37 @@ def encode_chat(tokenizer, messages):
 class Resources:
     """What simulators and step rewards may ask for: models, each loaded once, and browsers."""
 
-    def __init__(self, args, concurrency):
-        self.args, self.concurrency, self.engines, self.browsers = args, concurrency, {}, None
+    def __init__(self, args):
+        self.args, self.engines, self.browsers = args, {}, None
         self.fingerprints = {}    # of the models: a digest of the folder; a hub name; what a server calls it
 
-    def engine(self, spec, name, role):
+    def engine(self, role, spec, name):
         """The engine of a model. Roles share a local model; to a server each goes with its own key."""
         key = (spec, name, role) if is_url(spec) else spec
         if key not in self.engines:
-            self.engines[key] = make_engine(spec, name, role, self.args, self.concurrency)
-        engine, digest = self.engines[key], fingerprint(spec)
+            self.engines[key] = make_engine(spec, name, role, self.args)
+        digest = fingerprint(spec)
         if is_url(spec):
-            digest = engine.name
-            print(f"{role}: {engine.name} at {spec}")
+            digest = self.engines[key].name
+            print(f"{role}: {digest} at {spec}")
         self.fingerprints["model" if role == "agent" else role] = digest
-        return engine
+        return self.engines[key]
 
     def screen(self):
-        """The Screen if there are pages to see, else None."""
+        """Two browsers, in which the human sees pages; None where there are no pages to see."""
         if self.browsers is None and ENVIRONMENTS[self.args.domain].pages and self.args.max_turns > 1:
-            self.browsers = Screen()
+            from render import Renderer
+            try:
+                self.browsers = Renderer(browsers=2, remember=True)
+            except RuntimeError as problem:
+                die(str(problem))
         return self.browsers
 
     def close(self):
         for engine in self.engines.values():
             engine.close()
         if self.browsers:
-            self.browsers.renderer.close()
+            self.browsers.close()
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -1207,145 +1153,93 @@ class Resources:
 def main():
     args = parse_args()
     plays = what_to_play(args)
-    keys, names = list(plays), ("task_id", "sample")
-    if args.candidates:    # a record for each turn
-        names = ("task_id", "sample", "turn")
-        keys = [(*key, turn) for key, trajectory in plays.items()
-                for turn in range(len(agent_turns(trajectory["dialogue_history"])))]
-    output = Output(args.out, *settings_of(args), args.overwrite, names)
+    output = Output(args.out, *settings_of(args), args.overwrite, TURN_KEY if args.candidates else EPISODE_KEY)
     failed = set()
     if args.retry_errors and output.done:
-        failed = {output.key_of(record) for record in output.records() if record["finish"].startswith("error")}
+        failed = {output.key_of(record) for record in output.records() if record.get("finish", "").startswith("error")}
     done = output.done - failed
-    left = {key[:2] for key in keys if key not in done}
-    todo = [play for key, play in plays.items() if key in left]
-    if not todo:
+    todo = [play for key, play in plays.items() if key not in done]
+    if todo:
+        roll_out(args, todo, output, failed)
+    else:
         print(f"{args.out}: nothing left to do, {len(done)} records")
-    elif done:
-        print(f"{args.out}: continuing after {len(done)} records")
-    finished = sign_of_end(args.out)
-    metrics = roll_out(args, todo, output, finished, failed) if todo else {"records": 0}
-    if args.out.exists():
-        position = {key: n for n, key in enumerate(keys)}
-        output.sort(lambda *key: position.get(key, len(keys)))    # what --limit or --samples now leaves out comes last
-        metrics["cost"] = cost_of_all(output)
-        costs = [f"{count:,} {name.replace('_', ' ')}" for name, count in metrics["cost"].items() if count]
-        print(f"{args.out}: all its records took {', '.join(costs)}")
-    if todo or not finished.exists():
-        with atomic_write(finished) as part:
-            part.write_text(json.dumps({**metrics, "continued_after": len(done)}, indent=1) + "\n")
-    if args.simulator == "human":    # who wants to know what the answers are worth
-        subprocess.run([sys.executable, Path(__file__).with_name("evaluate.py"), "--in", args.out, "--overwrite"])
-    elif not args.candidates:
+    if not args.out.exists():
+        die("all requests were refused, see above", 1)
+    place = {key: n for n, key in enumerate(plays)}
+    output.sort(lambda *key: place.get(key, len(place)))    # what --limit or --samples now leaves out comes last
+    totals = report(output)
+    with atomic_write(sign_of_end(args.out)) as part:
+        part.write_text(json.dumps(totals, indent=1) + "\n")
+    if not args.candidates:
         print(f"next: python evaluate.py --in {shlex.quote(str(args.out))}")
-    if metrics.get("left_out"):
-        die(f"{metrics['left_out']} failed, see above; the same command asks for them again", 1)
-    if metrics.get("finish", {}).get("error"):
-        die(f"{metrics['finish']['error']} failed, see above; --retry-errors plays them again", 1)
+    errors = len(plays.keys() - output.done) + totals["error"]
+    if todo and errors:
+        die(f"{errors} failed, see above; the same command with --retry-errors asks for them again", 1)
 
 
 def what_to_play(args):
-    """{(task_id, sample): what roll_out's play() takes}: with --candidates a trajectory, else episode()'s arguments."""
-    system = None
-    if args.system:
-        try:
-            system = Path(args.system).read_text(encoding="utf-8")
-        except (OSError, ValueError) as error:
-            die(f"--system {args.system}: {getattr(error, 'strerror', None) or 'not UTF-8'}")
-    kind, check = "task", partial(check_task, args)
-    if args.candidates:
-        kind, check = "trajectory", check_trajectory
-    elif args.continue_:
-        kind, check = "candidates", partial(check_candidates, args)
-    records = list(read(args.input, kind, args.domain, unique=True, each=check))
-    records = records[:max(1, round(args.fraction * len(records)))]
-    records = records[:args.limit or None]
-    plays = {}
-    if args.candidates:
-        for record in records:
-            record["system"] = record.get("system") or system or ""
-            plays[record["task_id"], record["sample"]] = record
-        bare = sum(not record["system"] for record in records)
-        if bare:
-            print(f"{args.input}: {bare} trajectories without the agent's instructions; --system FILE gives them some")
-    elif args.continue_:
-        episodes = Counter()    # of each task, so far
-        for record in records:
-            task_id = record["task_id"]
-            rest = continuations(record, args.continue_, record["max_turns"], episodes[task_id])
-            episodes[task_id] += len(rest)
-            task = record["task"] | {"task_id": task_id, "domain": record["domain"]}
-            for sample, given in rest:
-                plays[task_id, sample] = task, sample, given
-    else:
-        given = {"system": system_prompt(args) if system is None else system, "max_turns": args.max_turns}
+    """{the key of each record to make: the arguments of episode() or candidates() that make it}."""
+    records = list(read(args.input, args.kind, args.domain, unique=True, each=partial(check, args)))
+    records = records[:max(1, round(args.fraction * len(records)))][:args.limit or None]
+    plays, episodes = {}, Counter()    # episodes of each task, so far
+    if args.kind == "task":
+        given = {"system": system_prompt(args), "max_turns": args.max_turns}
         for sample in range(args.samples):
             for task in records:
-                plays[task["task_id"], sample] = task, sample, given
+                plays[task["task_id"], sample] = given | {"task": task, "sample": sample}
+        return plays
+    for record in records:
+        task_id = record["task_id"]
+        if args.kind == "trajectory":
+            for turn in range(len(agent_turns(record["dialogue_history"]))):
+                plays[task_id, record["sample"], turn] = {"trajectory": record, "turn": turn}
+        else:
+            for given in continuations(record, args.continue_, record.get("max_turns") or args.max_turns):
+                plays[task_id, episodes[task_id]] = given | {"sample": episodes[task_id]}
+                episodes[task_id] += 1
     return plays
 
 
-def check_task(args, task):
-    """A task, if the scripted human can answer from it; what is wrong `read` says with the line."""
-    needs = ENVIRONMENTS[args.domain].needs if args.simulator == "scripted" and args.max_turns > 1 else ()
-    for key in needs:
-        if key not in task:
+def check(args, record):
+    """A record, if it can be played; `read` says what is wrong together with the line."""
+    if args.kind == "trajectory" and not record["dialogue_history"]:
+        raise ValueError("'dialogue_history' is empty")
+    if args.kind == "candidates" and record["turn"] >= (record.get("max_turns") or args.max_turns):
+        raise ValueError(f"turn {record['turn']} is beyond --max-turns {args.max_turns}")
+    if args.kind == "trajectory" or args.simulator != "scripted" or args.max_turns == 1:
+        return record
+    for key in ENVIRONMENTS[args.domain].needs:
+        if key not in record.get("task", record):
             raise ValueError(f"the task has no {key!r}, from which the scripted simulator answers; give a model or URL "
                              "with --simulator")
-    return task
-
-
-def check_trajectory(record):
-    if not record["dialogue_history"] or record["dialogue_history"][0]["role"] != "user":
-        raise ValueError("'dialogue_history' must begin with the user's message")
     return record
 
 
-def check_candidates(args, record):
-    check_task(args, record["task"])
-    record["max_turns"] = record.get("max_turns") or args.max_turns
-    if record["turn"] >= record["max_turns"]:
-        raise ValueError(f"turn {record['turn']} is beyond --max-turns {record['max_turns']}")
-    return record
-
-
-def roll_out(args, todo, output, finished, failed):
-    """Open the models and play what is left to do; returns what that took. failed: records that it replaces."""
-    person = args.simulator == "human"
-    concurrency = args.concurrency
-    if person:
-        concurrency = 1
-    elif not concurrency and is_url(args.model):
-        concurrency = 32
-    elif not concurrency:
-        concurrency = args.data_parallel_size * (CANDIDATES_IN_FLIGHT if args.candidates else IN_FLIGHT)
-    resources = Resources(args, concurrency)
-    try:
-        agent = resources.engine(args.model, args.model_name, "agent")
+def roll_out(args, todo, output, failed):
+    """Open the models and play what is left to do; failed: records that it replaces."""
+    person = args.simulator == "human" and not args.candidates
+    usual = 32 if is_url(args.model) else IN_FLIGHT * args.data_parallel_size
+    concurrency = 1 if person else args.concurrency or usual
+    with closing(Resources(args)) as resources:
+        agent = resources.engine("agent", args.model, args.model_name)
         made_by = {"model": args.model_name or args.model, "fingerprints": resources.fingerprints}
-        if args.candidates:
-            play = partial(candidates, args, agent, done=output.done)
-        else:
+        play = partial(candidates, args, agent)
+        if not args.candidates:
             simulator = SIMULATORS.get(args.simulator, ModelHuman)(args, resources)
             resources.fingerprints.setdefault("simulator", args.simulator)
             step_reward = STEP_REWARDS[args.step_reward](args, resources) if args.best_of_n > 1 else None
             made_by |= {"simulator": args.simulator_name or args.simulator, "seed": args.seed}
-
-            async def play(todo):
-                task, sample, given = todo
-                return [await episode(args, agent, simulator, step_reward, task, sample, **given)]
-        before = next(output.records()).get("fingerprints") if output.done else resources.fingerprints
-        if before != resources.fingerprints:    # a server's only model, which no setting names
-            die(f"{args.out}: its records were made by {before}, now it would be {resources.fingerprints}; use "
-                "--overwrite or another --out")
-        finished.unlink(missing_ok=True)
+            play = partial(episode, args, agent, simulator, step_reward)
+        if output.done:
+            before = next(output.records()).get("fingerprints")
+            if before != resources.fingerprints:    # a server's only model, which no setting names
+                die(f"{args.out}: its records were made by {before}, now it would be {resources.fingerprints}; use "
+                    "--overwrite or another --out")
+        sign_of_end(args.out).unlink(missing_ok=True)
         if failed:
             output.sort(lambda *key: None if key in failed else 0)    # without them
             output.done -= failed
-        totals = asyncio.run(play_all(todo, play, made_by, output, concurrency, person))
-        return {**totals, **agent.counts, "engine": engine_of(args.model, args), "concurrency": concurrency}
-    finally:
-        resources.close()
+        asyncio.run(play_all(todo, play, made_by, output, concurrency, person))
 
 
 def system_prompt(args):
@@ -1360,23 +1254,15 @@ def system_prompt(args):
 
 def settings_of(args):
     """({setting: value}, {flag: file or model}): what decides the content of the output."""
-    inputs = {"--in": args.input, "--model": args.model, "--system": args.system, "--judge": args.judge,
-              "--critic": args.critic}
-    settings, prompts = dict(vars(args)), []
-    if not (args.candidates or args.continue_ or args.system):
-        prompts.append(system_prompt(args))
-    if args.simulator not in SIMULATORS:
-        inputs["--simulator"] = settings.pop("simulator")
-        prompts += [ENVIRONMENTS[args.domain].model_human, VISION_PROMPT, NO_REPLY]
-    if args.judge:
-        prompts.append(JUDGE_PROMPT)
+    settings = dict(vars(args))
+    inputs = {f"--{name}": settings.pop(name) for name in ("model", "simulator", "judge", "critic")}
+    inputs["--in"] = settings.pop("input")
+    prompts = [*ENVIRONMENTS[args.domain][:3], VISION_PROMPT, JUDGE_PROMPT, NO_REPLY, NO_ACTION]
     settings["prompts"] = hashlib.sha256(json.dumps(prompts).encode()).hexdigest()[:16]
-    models = [inputs[flag] for flag in ("--model", "--simulator", "--judge") if inputs.get(flag)]
-    settings["engine"] = " ".join(sorted({engine_of(model, args) for model in models}))
-    for name in ("input", "model", "system", "judge", "critic", "out", "overwrite", "run_name", "split",    # paths
-                 "limit", "samples", "fraction", "retry_errors",    # how many records
+    settings["engine"] = engine_of(args.model, args)
+    for name in ("out", "overwrite", "run_name", "split", "limit", "samples", "fraction", "retry_errors",
                  "concurrency", "timeout", "retries", "gpu_memory_utilization", "tensor_parallel_size",
-                 "data_parallel_size"):    # how fast
+                 "data_parallel_size"):    # where it goes, how much of it, how fast
         del settings[name]
     # A server may come back at another address: what model it has is in the records' fingerprints.
     return settings, {flag: path for flag, path in inputs.items() if path and not is_url(path)}
@@ -1388,61 +1274,60 @@ def parse_args():
     add("--run-name", default="default", help="outputs go to runs/RUN_NAME (default: default)")
     add("--domain", default="backend", choices=list(ENVIRONMENTS), help="kind of task (default: backend)")
     add("--split", default="train", help="train, val or test: names the default input and output (default: train)")
-    add("--in", dest="input", metavar="FILE", help="what is played (default: data/DOMAIN/SPLIT.jsonl; in runs/RUN_NAME "
+    add("--in", dest="input", help="the file that is played (default: data/DOMAIN/SPLIT.jsonl; in runs/RUN_NAME "
         "with --candidates SPLIT.scored.jsonl, with --continue SPLIT.candidates.jsonl)")
-    add("--out", metavar="FILE", help="(default: in runs/RUN_NAME SPLIT.trajectories.jsonl, with --candidates "
+    add("--out", help="the file to write (default: in runs/RUN_NAME SPLIT.trajectories.jsonl, with --candidates "
         "SPLIT.candidates.jsonl, with --continue SPLIT.continuations.jsonl)")
     add("--overwrite", action="store_true", help="start again instead of continuing the output")
     add("--retry-errors", action="store_true", help="play the episodes of the output again that ended in an error")
     add("--limit", type=SIZE, default=0, help="the first so many tasks, trajectories or turns; 0 = all (default: 0)")
-    add("--concurrency", type=SIZE, default=0, help="episodes (or trajectories) in flight; 0 = 32 with a server as the "
-        f"agent, else {IN_FLIGHT}, with --candidates {CANDIDATES_IN_FLIGHT}, times --data-parallel-size (default: 0)")
+    add("--concurrency", type=SIZE, default=0, help="episodes (or turns) in flight; 0 = 32 with a server as the agent, "
+        f"else {IN_FLIGHT} times --data-parallel-size (default: 0)")
+    add("--fraction", type=number(above=0, most=1), default=1.0,
+        help="share of the input, its first records (default: 1; released code for --candidates: 0.1)")
     add = p.add_argument_group("episodes").add_argument
     add("--samples", type=COUNT, default=1, help="episodes per task (default: 1)")
     add("--max-turns", type=COUNT, default=10, help="agent turns; 1 = answer at once, no questions (default: 10; with "
         "--continue as many as the episode that is continued had)")
     add("--seed", type=int, default=0, help="seed of all sampling (default: 0)")
-    add("--system", metavar="FILE", help="the agent's instructions instead of ours, word for word; with --candidates, "
-        "for trajectories that have none")
-    add = p.add_argument_group("candidate actions, and what they are worth").add_argument
-    add("--candidates", type=number(int, least=2), default=0, metavar="N",
-        help="sample N actions at every turn of given trajectories instead of playing (paper: 16)")
-    add("--fraction", type=number(above=0, most=1), default=1.0,
-        help="share of the input, its first records (default: 1; released code for --candidates: 0.1)")
-    add("--continue", dest="continue_", type=COUNT, default=0, metavar="K",
-        help="play every candidate of a candidates file to the end, K times: the Monte-Carlo return of each")
-    add = p.add_argument_group("best of N").add_argument
-    add("--best-of-n", type=COUNT, default=1, metavar="N", help="sample N actions a turn, play the best (default: 1)")
+    add("--best-of-n", type=COUNT, default=1, help="sample so many actions a turn, play the best (default: 1)")
     add("--step-reward", default="critic", choices=list(STEP_REWARDS), help="what picks the best: the critic's "
         "advantage with or without c, a value head, or an LLM (default: critic)")
     add("--critic", help="folder of the critic or value model (default: runs/RUN_NAME/critic)")
-    add("--judge", help="folder, hub name or URL of the judge (default: the agent itself)")
-    add("--judge-name", help="the judge's name on its server (default: the only model there)")
-    add("--judge-extra-body", type=json.loads, metavar="JSON", help="--extra-body of the judge's server")
-    add = p.add_argument_group("the agent").add_argument
-    add("--model", help="the agent: folder, hub name, or URL of an OpenAI-compatible server, such as "
-        "http://localhost:8000/v1 (default: runs/RUN_NAME/base)")
-    add("--model-name", help="the agent's name on its server (default: the only model there)")
+    group = p.add_argument_group("candidate actions, and what they are worth, instead of episodes from the start")
+    add = group.add_mutually_exclusive_group().add_argument
+    add("--candidates", type=number(int, least=2), default=0,
+        help="sample so many actions at every turn of given trajectories (paper: 16)")
+    add("--continue", dest="continue_", type=COUNT, default=0, metavar="TIMES",
+        help="play every candidate of a candidates file to the end so many times: the Monte-Carlo return of each")
+    add = p.add_argument_group(
+        "models", "A folder, a hub name, or the URL of an OpenAI-compatible server, such as http://localhost:8000/v1. "
+        "Roles with the same model share it.").add_argument
+    add("--model", help="the agent (default: runs/RUN_NAME/base)")
     add("--temperature", type=number(least=0), default=1.0, help="of the agent's sampling; 0 = greedy (default: 1)")
     add("--max-tokens", type=COUNT, default=1024, help="new tokens per response of the agent (default: 1024)")
-    add = p.add_argument_group("the human").add_argument
-    add("--simulator", default="scripted", help="scripted, human, or the model that plays the human: folder, hub name "
-        "or URL; the agent's own shares its engine (default: scripted)")
-    add("--simulator-name", help="the simulator's name on its server (default: the only model there)")
-    add("--simulator-extra-body", type=json.loads, metavar="JSON", help="--extra-body of the simulator's server")
-    add("--simulator-temperature", type=number(least=0), default=0.0, help="of a model as the human (default: 0)")
+    add("--simulator", default="scripted",
+        help="scripted, human (you), or the model that plays the human (default: scripted)")
     add("--simulator-max-tokens", type=COUNT, default=256, help="new tokens per reply of a model; eight times as many "
         "where these are not enough, as for one that thinks (default: 256)")
+    add("--judge", help="the judge of --step-reward judge (default: the agent itself)")
+    add("--model-name", help="the agent's name on its server (default: the only model there)")
+    add("--simulator-name", help="the simulator's name on its server (default: the only model there)")
+    add("--judge-name", help="the judge's name on its server (default: the only model there)")
+    add("--simulator-extra-body", type=json.loads, help="--extra-body of the simulator's server")
+    add("--judge-extra-body", type=json.loads, help="--extra-body of the judge's server")
     engine_flags(p)
     args = p.parse_args()
-    refuse_unused(p, args)
+    if args.temperature == 0 and max(args.candidates, args.best_of_n, args.samples, args.continue_) > 1:
+        die("--temperature 0 gives the same action every time: more than 1 of --candidates, --best-of-n, --samples or "
+            "--continue needs a higher one")
 
     runs = Path("runs") / args.run_name
-    source, out = Path("data") / args.domain / f"{args.split}.jsonl", "trajectories"
+    args.kind, source, out = "task", Path("data") / args.domain / f"{args.split}.jsonl", "trajectories"
     if args.candidates:
-        source, out = runs / f"{args.split}.scored.jsonl", "candidates"
+        args.kind, source, out = "trajectory", runs / f"{args.split}.scored.jsonl", "candidates"
     elif args.continue_:
-        source, out = runs / f"{args.split}.candidates.jsonl", "continuations"
+        args.kind, source, out = "candidates", runs / f"{args.split}.candidates.jsonl", "continuations"
     args.input = Path(args.input or source)
     args.out = Path(args.out or runs / f"{args.split}.{out}.jsonl")
     base = str(runs / "base")
@@ -1450,39 +1335,16 @@ def parse_args():
     if args.model == base and not Path(base).exists():
         die(f"{base}: no such model; name one with --model, or make the tiny one with: python train_policy.py "
             f"--method sft --model tiny --in data/{args.domain}/demonstrations.jsonl --out {base}")
-    if args.best_of_n > 1 and STEP_REWARDS[args.step_reward] is CriticReward:
-        args.critic = args.critic or str(runs / "critic")
-    if args.best_of_n > 1 and args.step_reward == "judge":
-        args.judge = args.judge or args.model
+    if args.best_of_n > 1:
+        if args.step_reward == "judge":
+            args.judge = args.judge or args.model
+        elif STEP_REWARDS[args.step_reward] is CriticReward:
+            args.critic = args.critic or str(runs / "critic")
     if args.judge == args.model:
         args.judge_name = args.judge_name or args.model_name
     if args.simulator == args.model:
         args.simulator_name = args.simulator_name or args.model_name
-    if args.gpu_memory_utilization == p.get_default("gpu_memory_utilization"):
-        models = {args.model, args.judge, args.simulator, args.critic} - {None, *SIMULATORS}
-        args.gpu_memory_utilization /= max(1, sum(not is_url(model) for model in models))
     return args
-
-
-def refuse_unused(parser, args):
-    """Stop at a flag that would change nothing."""
-    changed = {name for name, value in vars(args).items() if value != parser.get_default(name)}
-    for used, why, names in (
-            (not args.candidates, "has no effect with --candidates",
-             {"samples", "max_turns", "best_of_n", "simulator", "continue_", "retry_errors"}),
-            (not args.continue_, "has no effect with --continue", {"samples", "system"}),
-            (args.best_of_n > 1, "requires --best-of-n", {"step_reward", "critic", "judge"}),
-            (args.step_reward == "judge", "requires --step-reward judge", {"judge"}),
-            (is_url(args.model), "requires a URL as --model", {"model_name", "extra_body"})):
-        if not used and names & changed:
-            flag = min(names & changed).rstrip("_").replace("_", "-")
-            die(f"--{flag} {why}; leave it out")
-    times = max(args.candidates, args.best_of_n)
-    if args.simulator != "human" and args.simulator_temperature == 0:    # the same reply to the same words
-        times = max(times, args.samples, args.continue_)
-    if args.temperature == 0 and times > 1:
-        die("--temperature 0 gives the same action every time: more than 1 of --candidates, --best-of-n, --samples or "
-            "--continue needs a higher one")
 
 
 if __name__ == "__main__":

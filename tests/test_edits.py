@@ -119,9 +119,7 @@ SIMULATORS = {"silent": Silent, '''))
 def test_another_engine_and_another_step_reward_are_an_object_each(copy):
     """An agent that only ever asks one of two questions; of both the step reward takes the longer one."""
     lines = copy.edit("rollout.py", ('ENGINES = {"vllm"', '''class Parrot:
-    counts = Counter()
-
-    def __init__(self, spec, name, role, args, concurrency):
+    def __init__(self, spec, name, role, args):
         pass
 
     async def generate(self, messages, n, seed, temperature, max_tokens):

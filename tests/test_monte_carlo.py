@@ -67,8 +67,6 @@ def test_every_distinct_candidate_is_played_to_the_end_k_times_and_an_answer_onc
 
 
 @pytest.mark.parametrize("flags, sentence", [
-    (["--continue", 2, "--samples", 2], "--samples has no effect with --continue"),
-    (["--continue", 2, "--candidates", 4], "--continue has no effect with --candidates"),
     (["--continue", 2, "--max-turns", 1], "turn 1 is beyond --max-turns 1"),
     (["--continue", 2, "--in", "factless.jsonl"], "factless.jsonl, line 1: the task has no 'facts'")])
 def test_what_cannot_be_continued_is_one_sentence(world, tmp_path, flags, sentence):  # noqa: F811
@@ -82,9 +80,9 @@ def test_what_cannot_be_continued_is_one_sentence(world, tmp_path, flags, senten
 
 
 def test_a_last_turn_is_played_once():
-    record = {"sample": 0, "turn": 9, "prompt": [{"role": "user", "content": "?"}],
+    record = {"task_id": "t", "domain": "backend", "task": {}, "sample": 0, "turn": 9, "prompt": [{"role": "user", "content": "?"}],
               "candidates": [{"output": "a"}, {"output": "b"}]}
-    assert [sample for sample, _ in rollout.continuations(record, 8, 10, 5)] == [5, 6]
+    assert [given["action"].text for given in rollout.continuations(record, 8, 10)] == ["a", "b"]
 
 
 def test_a_continued_episode_keeps_its_limit_and_every_one_is_played(world, tmp_path):  # noqa: F811

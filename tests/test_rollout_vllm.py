@@ -34,13 +34,14 @@ def test_vllm_gives_the_same_at_any_width(world, engine):
                 assert [o.ids for o in a] == [o.ids for o in b]
 
 
-def test_vllm_reuses_prefixes_and_gives_the_same(world, engine):
+def test_vllm_reuses_prefixes_and_gives_the_same(world, engine, monkeypatch):
     """Long prompts: the first time computed, the second time from the cache (in blocks of 128 tokens on the CPU)."""
     long = [[{"role": "user", "content": f"{i}. " + "Write f(x), which adds up what counts. " * 40}] for i in range(4)]
-    first, before = ask(engine, long, 3, 1), engine.counts["cached_tokens"]
+    first, cached, samples = ask(engine, long, 3, 1), [], engine.samples
+    monkeypatch.setattr(engine, "samples", lambda result: cached.append(result.num_cached_tokens) or samples(result))
     for a, b in zip(first, ask(engine, long, 3, 4)):
         assert [o.ids for o in a] == [o.ids for o in b]
-    assert engine.counts["cached_tokens"] - before >= 4 * 128
+    assert sum(cached) >= 4 * 128
 
 
 def test_greedy_vllm_and_transformers_agree(world, engine):

@@ -67,7 +67,7 @@ def main():
             sys.argv = ["rollout.py", "--in", a.tasks, "--model", a.simulator, "--simulator", simulator,
                         "--out", f"{folder}/none.jsonl", *model]
             args, shown = rollout.parse_args(), []
-        resources = rollout.Resources(args, 32)
+        resources = rollout.Resources(args)
         rows = asyncio.run(interview(rollout.SIMULATORS.get(simulator, rollout.ModelHuman)(args, resources), tasks,
                                      shown))
         resources.close()

@@ -11,6 +11,7 @@ import asyncio
 import json
 import os
 import random
+import re
 import resource
 import subprocess
 import sys
@@ -81,7 +82,7 @@ def bench_lock_step(episodes, concurrency):
     rate, said = {}, {}
     for name, way in (("lock step", lock_step), ("asynchronous", asynchronous)):
         with Stub(latency=long_tailed) as stub:
-            tasks, engine = tasks_for(episodes), rollout.ServerEngine(stub.url, None, "agent", ARGS, concurrency)
+            tasks, engine = tasks_for(episodes), rollout.ServerEngine(stub.url, None, "agent", ARGS)
             began = time.time()
             ended = asyncio.run(way(engine, tasks, concurrency))
             seconds = time.time() - began
@@ -107,13 +108,14 @@ def bench_engines(model, tasks, count):
                 flags = ["--in", folder / "tasks.jsonl"] if kind == "episodes" else [
                     "--in", folder / "transformers.episodes.jsonl", "--candidates", "16"]
                 began, busy = time.time(), processor_seconds()
-                subprocess.run([sys.executable, ROOT / "rollout.py", "--model", Path(model).resolve(),
-                                "--engine", engine, "--out", out, "--max-tokens", "128", *flags],
-                               check=True, cwd=folder, capture_output=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
-                m = json.loads(out.with_name(f"{engine}.{kind}.rollout.json").read_text())
+                said = subprocess.run([sys.executable, ROOT / "rollout.py", "--model", Path(model).resolve(),
+                                "--engine", engine, "--out", out, "--max-tokens", "128", *flags], text=True, check=True,
+                               cwd=folder, capture_output=True, env={**os.environ, "OMP_NUM_THREADS": "1"}).stdout
+                seconds = float(re.search(r" records in ([0-9.]+) s", said)[1])
+                tokens = json.loads(out.with_name(f"{engine}.{kind}.rollout.json").read_text())["sampled_tokens"]
                 busy = processor_seconds() - busy
-                print(f"{engine + ', ' + kind:28}{m['seconds']:9.1f}{m['sampled_tokens']:9.0f}{m['tokens_per_second']:10.0f}"
-                      f"{time.time() - began - m['seconds']:9.1f}{busy:8.1f}{m['sampled_tokens'] / busy:14.0f}", flush=True)
+                print(f"{engine + ', ' + kind:28}{seconds:9.1f}{tokens:9.0f}{tokens / seconds:10.0f}"
+                      f"{time.time() - began - seconds:9.1f}{busy:8.1f}{tokens / busy:14.0f}", flush=True)
 
 
 def processor_seconds():

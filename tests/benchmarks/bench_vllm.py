@@ -24,14 +24,15 @@ import rollout  # noqa: E402
 SYSTEM = "Be brief."
 
 
-def alone(engine, args, tasks):
+def alone(engine, args, tasks, logprobs=None):
     """vLLM's own loop: {task: its output}."""
     for task in tasks:
         prompt = rollout.encode_chat(engine.tokenizer, rollout.messages_before(
             SYSTEM, [{"role": "user", "content": task["problem_description"]}]))
         room = min(args.max_tokens, engine.context - len(prompt))
         engine.engine.add_request(task["task_id"], {"prompt_token_ids": prompt}, engine.params(
-            n=1, seed=rollout.derive_seed(args.seed, task["task_id"], 0, 0), temperature=1.0, max_tokens=room))
+            n=1, seed=rollout.derive_seed(args.seed, task["task_id"], 0, 0), temperature=1.0, max_tokens=room,
+            logprobs=logprobs))
     outputs = {}
     while engine.engine.has_unfinished_requests():
         outputs |= {result.request_id: result for result in engine.engine.step() if result.finished}
@@ -43,8 +44,8 @@ def played(engine, args, tasks, in_flight):
     records = []
 
     async def play(task):
-        return [await rollout.episode(args, engine, None, None, task, 0, SYSTEM, 1)]
-    asyncio.run(rollout.play_all(tasks, play, {}, SimpleNamespace(write=records.append, path="rollout.py"), in_flight,
+        return await rollout.episode(args, engine, None, None, task, 0, SYSTEM, 1)
+    asyncio.run(rollout.play_all([{"task": task} for task in tasks], play, {}, SimpleNamespace(write=records.append, path="rollout.py"), in_flight,
                                  False))
     return {record["task_id"]: record for record in records}
 
@@ -68,15 +69,15 @@ def rows(a, dtype):
     sys.argv = ["rollout.py", "--model", a.model, "--in", a.tasks, "--limit", str(a.requests), "--max-turns", "1",
                 "--max-tokens", str(a.tokens), "--dtype", dtype, "--engine", "vllm"]
     args = rollout.parse_args()
-    tasks = [task for task, *_ in rollout.what_to_play(args).values()]
-    engine = rollout.make_engine(a.model, None, "agent", args, a.requests)
+    tasks = [play["task"] for play in rollout.what_to_play(args).values()]
+    engine = rollout.make_engine(a.model, None, "agent", args)
 
     def timed(function, *arguments):
         engine.engine.reset_prefix_cache()
         began = time.process_time()
         found = function(engine, args, tasks, *arguments)
         return found, time.process_time() - began
-    alone(engine, args, tasks)    # the first time, kernels are chosen for each new shape
+    scored = alone(engine, args, tasks, 0)    # the first time, kernels are chosen for each new shape
     outputs, seconds = timed(alone)
     tokens = sum(len(output.outputs[0].token_ids) for output in outputs.values())
     print(f"| {dtype}, vLLM alone | {tokens / seconds:.0f} | | {{}} | |", flush=True)
@@ -87,7 +88,7 @@ def rows(a, dtype):
         print(f"| {dtype}, rollout.py, {in_flight} in flight | {tokens / spent:.0f} | {seconds / spent:.0%} | | "
               f"{('the same' if records == before else 'another') if before else ''} |", flush=True)
     engine.close()
-    print("difference: {:.1g}, at most {:.1g}".format(*differences(a.model, list(outputs.values())[:8])), flush=True)
+    print("difference: {:.1g}, at most {:.1g}".format(*differences(a.model, list(scored.values())[:8])), flush=True)
 
 
 def main():
