@@ -33,11 +33,6 @@ Each record is written as it is scored, in the order of the input. After a stop,
     python evaluate.py --split train
     python evaluate.py --in runs/default/test.trajectories.jsonl --report runs/default/report.html
     python evaluate.py --compare base=runs/a/test.scored.jsonl sweet=runs/b/test.scored.jsonl --report runs/b/ab.html
-    python evaluate.py --compare base='runs/seed-*/base.test.scored.jsonl' sweet='runs/seed-*/policy.test.scored.jsonl'
-
-In the last command a name stands for several files. Each is a training run with its own seed, which its records name.
-The table then shows means over the seeds, and differences are taken seed by seed. With five seeds or more the intervals
-are Student's.
 
 To add an environment, add a row to ENVIRONMENTS.
 """
@@ -78,15 +73,10 @@ VIEWS = ("page", "centre")
 
 def score_programs(records, args):
     """Yield each backend record with `reward`, `tests` and `sandbox`, in order."""
-    def program_of(record):
-        answer = record["answer"] or ""
-        if args.mode == "released":
-            return answer
-        return extract_code(answer, called_names(record["task"]))
-
     with Sandbox(workers=args.workers, memory_mb=args.memory_mb, call_timeout=args.call_timeout,
                  program_timeout=args.program_timeout, numpy=args.numpy, unsafe=args.unsafe) as box:
-        jobs = ((record, record["task"], program_of(record)) for record in records)
+        program = answer_of if args.mode == "released" else program_of
+        jobs = ((record, record["task"], program(record)) for record in records)
         for record, tests in box.score_many(jobs, args.mode):
             if record["answer"] is None:
                 tests = dict.fromkeys(tests, "no answer")
@@ -107,21 +97,21 @@ def score_pages(records, args):
     except RuntimeError as problem:
         die(str(problem))
 
-    def wait_and_embed(rendering):
-        """(status, {view: embedding} or None, layout or None)."""
+    def look(rendering):
+        """(status, {view: embedding}, layout) of a page, once it is rendered."""
         if rendering is None:
-            return "no page", None, None
+            return "no page", {}, None
         picture = rendering.result()
         if picture.status != "ok":
-            return picture.status, None, None
-        embeddings = {view: embed(picture, view) for view in VIEWS}
-        return "blank" if picture.blank else "ok", embeddings, picture.layout
+            return picture.status, {}, None
+        status = "blank" if picture.blank else "ok"
+        return status, {view: embed(picture, view) for view in VIEWS}, picture.layout
 
     @functools.lru_cache(4096)
     def seen(page, layout):
-        """A future of what wait_and_embed returns for a page, or None."""
-        rendering = None if page is None else renderer.submit(page, layout)
-        return embedder.submit(wait_and_embed, rendering)
+        """A future of what look returns."""
+        rendering = renderer.submit(page, layout) if page else None
+        return embedder.submit(look, rendering)
 
     def begin(record):
         layout = bool(record["task"].get("choices"))    # they are judged by the layouts
@@ -133,16 +123,15 @@ def score_pages(records, args):
         cosines = dict.fromkeys(VIEWS, 0.0)
         if ours and theirs:
             cosines = {view: cosine(ours[view], theirs[view]) for view in VIEWS}
+        rewards = {"cosine": cosines[args.view]}
         choices = record["task"].get("choices") or {}
-        choices = choices_right(choices, shown, wanted) if wanted else dict.fromkeys(choices, False)
-        if args.reward == "cosine":
-            reward = cosines[args.view]
-        elif choices:
-            reward = sum(choices.values()) / len(choices)
-        else:
+        if choices:
+            choices = choices_right(choices, shown, wanted) if wanted else dict.fromkeys(choices, False)
+            rewards["choices"] = sum(choices.values()) / len(choices)
+        if args.reward not in rewards:
             die(f"task {record['task_id']} names no choices; leave --reward choices out")
         return record | {
-            "reward": min(1.0, max(0.0, reward)),
+            "reward": min(1.0, max(0.0, rewards[args.reward])),
             "rewarded": args.reward,
             "cosine": cosines,
             "choices": choices,
@@ -170,6 +159,10 @@ def page_of(record):
     return extract_page(record["answer"]) or extract_page(last)
 
 
+def answer_of(record):
+    return record["answer"] or ""
+
+
 def replies(record):
     return [turn for turn in record["dialogue_history"] if turn["role"] == "assistant"]
 
@@ -178,40 +171,53 @@ def replies(record):
 # The program in an answer
 
 
+def program_of(record):
+    """The program in a record's answer."""
+    called = set()
+    for call in (record["task"].get("test_cases") or {}).values():
+        called.update(re.findall(r"\A\s*(\w+)\s*\(", call))
+    return extract_code(answer_of(record), called)
+
+
 def extract_code(answer, called=()):
     """The program in an answer, without the answer mark, markdown, prose, and the answer's own tests.
 
     called: names of the functions that the task's tests call. Of several blocks, those count that compile and define
     something, and those that hold imports and constants alone. A later definition overrides an earlier one, unless it
-    is a stub. If no block compiles, the program is all of them, and the sandbox reports its error.
+    is a stub. If nothing compiles, the program is the whole text, and the sandbox reports its error.
     """
-    text = re.sub(rf"\A[\s*]*{ANSWER_MARK}", "", answer).replace("\r\n", "\n").replace("\r", "\n")
-    text = re.sub(r"\A\s*\*\*", "", text)    # the end of a bold mark
-    blocks = fenced_blocks(text) or unfenced_blocks(text) or [tidy(text)]
-    trees = {block: tree for block in blocks if (tree := parse(block)) is not None}
+    text = re.sub(r"\r\n?", "\n", answer)
+    text = tidy(re.sub(rf"\A([\s*]*{ANSWER_MARK})?(\s*\*\*)?", "", text))    # the mark may be bold
+    defines = re.compile(rf"^(async def |def |class |\w+ *= *lambda\b|({'|'.join(called)}) *=)", re.MULTILINE)
+    trees = {}
+    for blocks_of in (lambda text: [text], fenced_blocks, unfenced_blocks):
+        found = {block: tree for block in blocks_of(text) if (tree := parse(block)) is not None}
+        if any(map(defines.search, found)):
+            trees = {block: tree for block, tree in found.items() if defines.search(block) or is_preparation(block)}
+            break
+        trees = trees or found
     if not trees:
-        return "\n\n".join(filter(None, blocks))
-    full = set().union(*(definitions(tree, called, stubs=False) for tree in trees.values()))
-
-    def is_needed(tree):
-        names = definitions(tree, called)
-        only_stubs = names and not definitions(tree, called, stubs=False)
-        if only_stubs and names <= full:
-            return False
-        return bool(names) or all(map(is_preparation, tree.body))
-
-    if any(definitions(tree, called) for tree in trees.values()):
-        trees = {block: tree for block, tree in trees.items() if is_needed(tree)}
-    programs = [without_tests(block, tree, called) for block, tree in trees.items()]
+        return text
+    written = set()    # functions with a body
+    for tree in trees.values():
+        written.update(node.name for node in tree.body if isinstance(node, FUNCTION) and not is_stub(node))
+    programs = [without_tests(block, tree, called, written) for block, tree in trees.items()]
     return "\n\n".join(filter(None, programs))
 
 
-def called_names(task):
-    """The names of the functions that a task's tests call."""
-    names = set()
-    for call in (task.get("test_cases") or {}).values():
-        names.update(re.findall(r"\A\s*(\w+)\s*\(", call))
-    return names
+FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def is_stub(node):
+    """Is there nothing in a function but a docstring, `...`, `pass` or an error that it raises?"""
+    parts = [*node.decorator_list, *node.body]
+    return all(isinstance(part, (ast.Expr, ast.Pass, ast.Raise)) for part in parts)
+
+
+def is_preparation(block):
+    """Are there only imports, and constants in capitals that call nothing?"""
+    at_the_margin = r"import |from |[A-Z_0-9]+ = |[\s)\]}#]|$"    # what a line may begin with
+    return not re.search(rf"\w\(|^(?!{at_the_margin})", block, re.MULTILINE)
 
 
 def tidy(block):
@@ -233,108 +239,63 @@ def fenced_blocks(text):
 
     A block that compiles with no fence ends at the first one. A block that was cut off ends with the text.
     """
-    opening_fence = re.compile(r"```[^\n`]*\n")
-    fences = [match.start() for match in re.finditer("```", text)]
-    blocks, place = [], 0
-    while opening := opening_fence.search(text, place):
-        start = opening.end()
-        ends = [fence for fence in fences if fence >= start][:8] or [len(text)]
-        end = next((end for end in ends if parse(tidy(text[start:end])) is not None), ends[0])
-        blocks.append(tidy(text[start:end]))
-        place = end + len("```")
-    if not blocks:    # a fence within one line: ```python f = len```
-        blocks = [tidy(block) for block in re.findall(r"```(?:python|py)?\b(.*?)```", text, flags=re.DOTALL)]
+    pieces = text.split("```")
+    blocks, place = [], 1
+    while place < len(pieces):
+        ends = range(place + 1, place + 9)
+        candidates = []
+        for end in ends:
+            block = "```".join(pieces[place:end])
+            candidates.append(tidy(re.sub(r"\A[^\n]*\n|\A(python|py)?\b", "", block)))    # without the language
+        size = next((n for n, block in enumerate(candidates) if parse(block) is not None), 0)
+        blocks.append(candidates[size])
+        place = ends[size] + 1
     return blocks
 
 
 def unfenced_blocks(text):
-    """The programs in a text without fences: the text if it compiles, else the longest runs of lines that do."""
-    if parse(tidy(text)) is not None:
-        return [tidy(text)]
+    """The longest runs of lines that compile, in a text without fences."""
     lines = textwrap.dedent(text).split("\n")
     begins_code = re.compile(r"(async def|def|class|import|from) |@|\w+ *= ")
     starts = [n for n, line in enumerate(lines) if begins_code.match(line)]
     ends = [n for n, line in enumerate(lines) if line[:1].strip()]
     ends.append(len(lines))
     blocks, place = [], 0
-    for start in starts[:20]:
-        if start < place:    # inside the last block
+    for start, end in itertools.product(starts[:20], ends[:-50:-1]):
+        if not place <= start < end:    # inside the last block, or empty
             continue
-        for end in reversed(ends[-50:]):
-            block = tidy("\n".join(lines[start:end]))
-            if end > start and parse(block) is not None:
-                blocks.append(block)
-                place = end
-                break
+        block = tidy("\n".join(lines[start:end]))
+        if parse(block) is not None:
+            blocks.append(block)
+            place = end
     return blocks
 
 
-def definitions(tree, called, stubs=True):
-    """The names of a program's functions and classes, and of the called functions that it assigns."""
-    names = set()
-    for node in tree.body:
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            if stubs or not is_stub(node):
-                names.add(node.name)
-        elif isinstance(node, ast.Assign):
-            targets = {target.id for target in node.targets if isinstance(target, ast.Name)}
-            names |= targets if isinstance(node.value, ast.Lambda) else targets & set(called)
-    return names
-
-
-def is_stub(node):
-    """Is there nothing in a definition but a docstring, `...`, `pass` or NotImplementedError?"""
-    def is_empty(statement):
-        if isinstance(statement, ast.Expr):
-            return isinstance(statement.value, ast.Constant)
-        if isinstance(statement, ast.Raise):
-            return "NotImplementedError" in ast.dump(statement)
-        return isinstance(statement, ast.Pass)
-
-    return not isinstance(node, ast.ClassDef) and all(map(is_empty, node.body))
-
-
-def is_preparation(statement):
-    """Is a statement an import or a constant in capitals?"""
-    if not isinstance(statement, ast.Assign):
-        return isinstance(statement, (ast.Import, ast.ImportFrom))
-    for target in statement.targets:
-        if not getattr(target, "id", "").isupper():
-            return False
-    return not any(isinstance(node, ast.Call) for node in ast.walk(statement.value))
-
-
-def without_tests(block, tree, called):
-    """A program without the lines at its top level that try it out: a wrong test of its own would end it."""
+def without_tests(block, tree, called, written):
+    """A program without the statements that are idle: a wrong test of its own would end it."""
     lines = block.split("\n")
-    statements_on = Counter()
-    for statement in tree.body:
-        statements_on.update(range(statement.lineno, statement.end_lineno + 1))
+    below = None    # the line on which the next statement begins
     for statement in reversed(tree.body):
         first, last = statement.lineno, statement.end_lineno
-        shares_a_line = statements_on[first] > 1 or statements_on[last] > 1
-        if not shares_a_line and tries_it_out(statement, called):
+        has_lines_of_its_own = statement.col_offset == 0 and last != below
+        if has_lines_of_its_own and is_idle(statement, "\n".join(lines[first - 1:last]), called, written):
             del lines[first - 1:last]
+        below = first
     return "\n".join(lines).strip("\n")
 
 
-def tries_it_out(statement, called):
-    """Does a statement assert something, call what the task calls, run a test, or is it a word of prose?"""
+def is_idle(statement, text, called, written):
+    """Is a statement a stub of a function that is `written` elsewhere, a word of prose, or a test?
+
+    A test asserts something, calls what the task calls, or a function named test..., and defines nothing.
+    """
+    if isinstance(statement, FUNCTION):
+        return statement.name in written and is_stub(statement)
     if not isinstance(statement, (ast.Assert, ast.Expr, ast.For, ast.If, ast.Try, ast.With)):
         return False
-    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Name):
-        return True
-    found = False
-    for node in ast.walk(statement):
-        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-            return False
-        if isinstance(node, ast.Assert) or getattr(node, "id", "") == "unittest":
-            found = True
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            name = node.func.id
-            if name in called or name.startswith("test"):
-                found = True
-    return found
+    names = "|".join([r"test\w*", *called])
+    tests = re.search(rf"\A\w+\Z|\b(assert|unittest)\b|(?<![\w.])({names})\(", text)
+    return tests and not re.search(r"^\s*(def|class) ", text, re.MULTILINE)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
