@@ -133,8 +133,8 @@ def notes(agents):
         tasks = {seeds[seed]["tasks"] for seeds in agents.values() if seed in seeds}
         if len(tasks) > 1:
             numbers = " or ".join(map(str, sorted(tasks)))
-            said.append(f"WARNING: agents of seed {seed} played {numbers} tasks; evaluate.py --compare shows them on those "
-                        "that all have")
+            said.append(f"WARNING: agents of seed {seed} played {numbers} tasks; evaluate.py --compare shows them on "
+                        "those that all have")
     return said
 
 

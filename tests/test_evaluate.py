@@ -254,6 +254,8 @@ DOCUMENTED = 'def double(x):\n    """Twice x.\n\n    ```\n    double(2)\n    ```
     f"```python\n{RIGHT}```\nNot this:\n```python\ndef double(x:\n```",
     f"{RIGHT.replace('double', 'twice')}\nAnd by its name:\n\ndef double(x):\n    return twice(x)\nDone.",
     f"```python\n{RIGHT.replace('double', 'twice')}\n```\n```python\ndouble = twice\n```",
+    f"{RIGHT}\nUse it:\n```python\nprint(double(2))\n```", f"{RIGHT}```\n",
+    f"Use `double`:\n```math``` and\n```\n{RIGHT}```",
 ])
 def test_a_right_answer_is_found_in_whatever_surrounds_it(answer):
     code = evaluate.extract_code(answer, {"double"})

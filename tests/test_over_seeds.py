@@ -53,9 +53,10 @@ def test_it_reads_what_evaluate_writes(tmp_path, said):
 
 def test_means_and_differences_are_taken_seed_by_seed(tmp_path, said):
     """Success 0, 0, 1/2, 1/2, 1 against 0, 1/2, 1, 1/2, 1 over five seeds of two tasks; t(4) = 2.776, by hand."""
-    shown = said(*seeds_of(tmp_path, {"base": dict(enumerate((0, 0, 1, 1, 2))), "sweet": dict(enumerate((0, 1, 2, 1, 2)))}))
+    rights = {"base": dict(enumerate((0, 0, 1, 1, 2))), "sweet": dict(enumerate((0, 1, 2, 1, 2)))}
+    shown = said(*seeds_of(tmp_path, rights))
     assert "sweet: success, seeds 0, 1, 2, 3, 4: 0.0, 50.0, 100.0, 50.0, 100.0" in shown
-    half = 100 * 2.776 * (0.7 / 4) ** 0.5 / 5 ** 0.5    # squares of the distances from 0.6: 0.36, 0.01, 0.16, 0.01, 0.16
+    half = 100 * 2.776 * (0.7 / 4) ** 0.5 / 5 ** 0.5    # squares of 0.6, 0.1, 0.4, 0.1, 0.4
     assert f"60.0% [{60 - half:.1f}, 100.0]" in shown, "a rate is at most 100%"
     half = 100 * 2.776 * (0.3 / 4) ** 0.5 / 5 ** 0.5    # differences 0, 1/2, 1/2, 0, 0, run by run and not of the means
     assert f"+20.0 [{20 - half:+.1f}, {20 + half:+.1f}]" in shown
