@@ -180,7 +180,7 @@ demo-llm: .venv/ready
 # Is it the seed? The whole demo with several, tasks and base agents included; means and intervals over the seeds.
 demo-seeds: .venv/ready
 	for seed in $(or $(SEEDS),0 1 2 3 4); do $(MAKE) demo SEED=$$seed NAME=seeds-$(DOMAIN)/$$seed || exit; done
-	$(PY) evaluate.py --compare $(foreach agent,$(AGENTS),$(agent)='runs/seeds-$(DOMAIN)/*/$(agent).test.scored.jsonl')
+	$(PY) study/over_seeds.py $(foreach agent,$(AGENTS),$(agent)='runs/seeds-$(DOMAIN)/*/$(agent).test.metrics.json')
 
 # RESULTS.md's questions, cell by cell. SEEDS='11 12' CELLS='agents' runs a part.
 study: .venv/ready

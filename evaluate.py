@@ -33,11 +33,6 @@ Each record is written as it is scored, in the order of the input. After a stop,
     python evaluate.py --split train
     python evaluate.py --in runs/default/test.trajectories.jsonl --report runs/default/report.html
     python evaluate.py --compare base=runs/a/test.scored.jsonl sweet=runs/b/test.scored.jsonl --report runs/b/ab.html
-    python evaluate.py --compare base='runs/seed-*/base.test.scored.jsonl' sweet='runs/seed-*/policy.test.scored.jsonl'
-
-In the last command a name stands for several files. Each is a training run with its own seed, which its records name.
-The table then shows means over the seeds, and differences are taken seed by seed. With five seeds or more the intervals
-are Student's.
 
 To add an environment, add a row to ENVIRONMENTS.
 """
@@ -46,7 +41,6 @@ import ast
 import base64
 import difflib
 import functools
-import glob
 import hashlib
 import io
 import itertools
@@ -78,15 +72,10 @@ VIEWS = ("page", "centre")
 
 def score_programs(records, args):
     """Yield each backend record with `reward`, `tests` and `sandbox`, in order."""
-    def program_of(record):
-        answer = record["answer"] or ""
-        if args.mode == "released":
-            return answer
-        return extract_code(answer, called_names(record["task"]))
-
     with Sandbox(workers=args.workers, memory_mb=args.memory_mb, call_timeout=args.call_timeout,
                  program_timeout=args.program_timeout, numpy=args.numpy, unsafe=args.unsafe) as box:
-        jobs = ((record, record["task"], program_of(record)) for record in records)
+        program = answer_of if args.mode == "released" else program_of
+        jobs = ((record, record["task"], program(record)) for record in records)
         for record, tests in box.score_many(jobs, args.mode):
             if record["answer"] is None:
                 tests = dict.fromkeys(tests, "no answer")
@@ -107,42 +96,38 @@ def score_pages(records, args):
     except RuntimeError as problem:
         die(str(problem))
 
-    def wait_and_embed(rendering):
-        """(status, {view: embedding} or None, layout or None)."""
+    def look(rendering):
+        """(status, {view: embedding}, layout) of a page, once it is rendered."""
         if rendering is None:
-            return "no page", None, None
+            return "no page", {}, None
         picture = rendering.result()
         if picture.status != "ok":
-            return picture.status, None, None
-        embeddings = {view: embed(picture, view) for view in VIEWS}
-        return "blank" if picture.blank else "ok", embeddings, picture.layout
+            return picture.status, {}, None
+        status = "blank" if picture.blank else "ok"
+        return status, {view: embed(picture, view) for view in VIEWS}, picture.layout
 
     @functools.lru_cache(4096)
     def seen(page, layout):
-        """A future of what wait_and_embed returns for a page, or None."""
-        rendering = None if page is None else renderer.submit(page, layout)
-        return embedder.submit(wait_and_embed, rendering)
+        """A future of what look returns."""
+        rendering = renderer.submit(page, layout) if page else None
+        return embedder.submit(look, rendering)
 
     def begin(record):
-        layout = bool(record["task"].get("choices"))    # they are judged by the layouts
-        return record, seen(record["task"]["ground_truth"], layout), seen(page_of(record), layout)
+        choices = record["task"].get("choices") or {}    # they are judged by the layouts
+        pages = record["task"]["ground_truth"], page_of(record)
+        return record, choices, [seen(page, bool(choices)) for page in pages]
 
-    def finish(record, reference, answer):
-        reference_status, theirs, wanted = reference.result()
-        status, ours, shown = answer.result()
-        cosines = dict.fromkeys(VIEWS, 0.0)
-        if ours and theirs:
-            cosines = {view: cosine(ours[view], theirs[view]) for view in VIEWS}
-        choices = record["task"].get("choices") or {}
-        choices = choices_right(choices, shown, wanted) if wanted else dict.fromkeys(choices, False)
-        if args.reward == "cosine":
-            reward = cosines[args.view]
-        elif choices:
-            reward = sum(choices.values()) / len(choices)
-        else:
+    def finish(record, choices, looks):
+        (reference_status, theirs, wanted), (status, ours, shown) = [look.result() for look in looks]
+        cosines = {view: cosine(ours[view], theirs[view]) if ours and theirs else 0.0 for view in VIEWS}
+        rewards = {"cosine": cosines[args.view]}
+        if choices:
+            choices = choices_right(choices, shown, wanted) if wanted else dict.fromkeys(choices, False)
+            rewards["choices"] = sum(choices.values()) / len(choices)
+        if args.reward not in rewards:
             die(f"task {record['task_id']} names no choices; leave --reward choices out")
         return record | {
-            "reward": min(1.0, max(0.0, reward)),
+            "reward": min(1.0, max(0.0, rewards[args.reward])),
             "rewarded": args.reward,
             "cosine": cosines,
             "choices": choices,
@@ -166,8 +151,12 @@ def page_of(record):
     from render import extract_page
     if record["answer"] is None:
         return None
-    last = replies(record)[-1]["content"] if replies(record) else ""
-    return extract_page(record["answer"]) or extract_page(last)
+    said = [turn["content"] for turn in replies(record)]
+    return extract_page(record["answer"]) or extract_page(said[-1] if said else "")
+
+
+def answer_of(record):
+    return record["answer"] or ""
 
 
 def replies(record):
@@ -178,40 +167,52 @@ def replies(record):
 # The program in an answer
 
 
+def program_of(record):
+    """The program in a record's answer."""
+    called = set()
+    for call in (record["task"].get("test_cases") or {}).values():
+        called.update(re.findall(r"\A\s*(\w+)\s*\(", call))
+    return extract_code(answer_of(record), called)
+
+
 def extract_code(answer, called=()):
     """The program in an answer, without the answer mark, markdown, prose, and the answer's own tests.
 
     called: names of the functions that the task's tests call. Of several blocks, those count that compile and define
     something, and those that hold imports and constants alone. A later definition overrides an earlier one, unless it
-    is a stub. If no block compiles, the program is all of them, and the sandbox reports its error.
+    is a stub. If nothing compiles, the program is the whole text, and the sandbox reports its error.
     """
-    text = re.sub(rf"\A[\s*]*{ANSWER_MARK}", "", answer).replace("\r\n", "\n").replace("\r", "\n")
-    text = re.sub(r"\A\s*\*\*", "", text)    # the end of a bold mark
-    blocks = fenced_blocks(text) or unfenced_blocks(text) or [tidy(text)]
-    trees = {block: tree for block in blocks if (tree := parse(block)) is not None}
+    text = re.sub(r"\r\n?", "\n", answer)
+    text = tidy(re.sub(rf"\A([\s*]*{ANSWER_MARK})?(\s*\*\*)?", "", text))    # the mark may be bold
+    defines = re.compile(rf"^(async def |def |class |\w+ *= *lambda\b|({'|'.join(called)}) *=)", re.MULTILINE)
+    trees = {}
+    for blocks_of in (lambda text: [text], fenced_blocks, unfenced_blocks):
+        found = {block: tree for block in blocks_of(text) if (tree := parse(block)) is not None}
+        if any(map(defines.search, found)):
+            trees = {block: tree for block, tree in found.items() if defines.search(block) or is_preparation(block)}
+            break
+        trees = trees or found
     if not trees:
-        return "\n\n".join(filter(None, blocks))
-    full = set().union(*(definitions(tree, called, stubs=False) for tree in trees.values()))
-
-    def is_needed(tree):
-        names = definitions(tree, called)
-        only_stubs = names and not definitions(tree, called, stubs=False)
-        if only_stubs and names <= full:
-            return False
-        return bool(names) or all(map(is_preparation, tree.body))
-
-    if any(definitions(tree, called) for tree in trees.values()):
-        trees = {block: tree for block, tree in trees.items() if is_needed(tree)}
-    programs = [without_tests(block, tree, called) for block, tree in trees.items()]
+        return text
+    written = {node.name for tree in trees.values() for node in tree.body
+               if isinstance(node, FUNCTION) and not is_stub(node)}
+    programs = [without_tests(block, tree, called, written) for block, tree in trees.items()]
     return "\n\n".join(filter(None, programs))
 
 
-def called_names(task):
-    """The names of the functions that a task's tests call."""
-    names = set()
-    for call in (task.get("test_cases") or {}).values():
-        names.update(re.findall(r"\A\s*(\w+)\s*\(", call))
-    return names
+FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def is_stub(node):
+    """Is there nothing in a function but a docstring, `...`, `pass` or an error that it raises?"""
+    parts = [*node.decorator_list, *node.body]
+    return all(isinstance(part, (ast.Expr, ast.Pass, ast.Raise)) for part in parts)
+
+
+def is_preparation(block):
+    """Are there only imports, and constants in capitals that call nothing?"""
+    at_the_margin = r"import |from |[A-Z_0-9]+ = |[\s)\]}#]|$"    # what a line may begin with
+    return not re.search(rf"\w\(|^(?!{at_the_margin})", block, re.MULTILINE)
 
 
 def tidy(block):
@@ -233,108 +234,62 @@ def fenced_blocks(text):
 
     A block that compiles with no fence ends at the first one. A block that was cut off ends with the text.
     """
-    opening_fence = re.compile(r"```[^\n`]*\n")
-    fences = [match.start() for match in re.finditer("```", text)]
-    blocks, place = [], 0
-    while opening := opening_fence.search(text, place):
-        start = opening.end()
-        ends = [fence for fence in fences if fence >= start][:8] or [len(text)]
-        end = next((end for end in ends if parse(tidy(text[start:end])) is not None), ends[0])
-        blocks.append(tidy(text[start:end]))
-        place = end + len("```")
-    if not blocks:    # a fence within one line: ```python f = len```
-        blocks = [tidy(block) for block in re.findall(r"```(?:python|py)?\b(.*?)```", text, flags=re.DOTALL)]
+    pieces = text.split("```")
+
+    def block(place, end):
+        piece = "```".join(pieces[place:end])
+        return tidy(re.sub(r"\A[^\n]*\n|\A(python|py)?\b", "", piece))    # without the language
+
+    blocks, place = [], 1
+    while place < len(pieces):
+        ends = range(place + 1, place + 9)
+        end = next((end for end in ends if parse(block(place, end)) is not None), ends[0])
+        blocks.append(block(place, end))
+        place = end + 1
     return blocks
 
 
 def unfenced_blocks(text):
-    """The programs in a text without fences: the text if it compiles, else the longest runs of lines that do."""
-    if parse(tidy(text)) is not None:
-        return [tidy(text)]
-    lines = textwrap.dedent(text).split("\n")
+    """The longest runs of lines that compile, in a text without fences."""
+    lines = text.split("\n")
     begins_code = re.compile(r"(async def|def|class|import|from) |@|\w+ *= ")
-    starts = [n for n, line in enumerate(lines) if begins_code.match(line)]
-    ends = [n for n, line in enumerate(lines) if line[:1].strip()]
-    ends.append(len(lines))
+    margin = [n for n, line in enumerate(lines) if line[:1].strip()]
+    starts = [n for n in margin if begins_code.match(lines[n])]
+    ends = [*margin, len(lines)]
     blocks, place = [], 0
-    for start in starts[:20]:
-        if start < place:    # inside the last block
-            continue
-        for end in reversed(ends[-50:]):
-            block = tidy("\n".join(lines[start:end]))
-            if end > start and parse(block) is not None:
-                blocks.append(block)
-                place = end
-                break
+    for start, end in itertools.product(starts[:20], ends[:-50:-1]):
+        block = tidy("\n".join(lines[start:end]))
+        if place <= start < end and parse(block) is not None:    # not inside the last block
+            blocks.append(block)
+            place = end
     return blocks
 
 
-def definitions(tree, called, stubs=True):
-    """The names of a program's functions and classes, and of the called functions that it assigns."""
-    names = set()
-    for node in tree.body:
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            if stubs or not is_stub(node):
-                names.add(node.name)
-        elif isinstance(node, ast.Assign):
-            targets = {target.id for target in node.targets if isinstance(target, ast.Name)}
-            names |= targets if isinstance(node.value, ast.Lambda) else targets & set(called)
-    return names
-
-
-def is_stub(node):
-    """Is there nothing in a definition but a docstring, `...`, `pass` or NotImplementedError?"""
-    def is_empty(statement):
-        if isinstance(statement, ast.Expr):
-            return isinstance(statement.value, ast.Constant)
-        if isinstance(statement, ast.Raise):
-            return "NotImplementedError" in ast.dump(statement)
-        return isinstance(statement, ast.Pass)
-
-    return not isinstance(node, ast.ClassDef) and all(map(is_empty, node.body))
-
-
-def is_preparation(statement):
-    """Is a statement an import or a constant in capitals?"""
-    if not isinstance(statement, ast.Assign):
-        return isinstance(statement, (ast.Import, ast.ImportFrom))
-    for target in statement.targets:
-        if not getattr(target, "id", "").isupper():
-            return False
-    return not any(isinstance(node, ast.Call) for node in ast.walk(statement.value))
-
-
-def without_tests(block, tree, called):
-    """A program without the lines at its top level that try it out: a wrong test of its own would end it."""
+def without_tests(block, tree, called, written):
+    """A program without the statements that are idle: a wrong test of its own would end it."""
     lines = block.split("\n")
-    statements_on = Counter()
-    for statement in tree.body:
-        statements_on.update(range(statement.lineno, statement.end_lineno + 1))
+    below = None    # the line on which the next statement begins
     for statement in reversed(tree.body):
         first, last = statement.lineno, statement.end_lineno
-        shares_a_line = statements_on[first] > 1 or statements_on[last] > 1
-        if not shares_a_line and tries_it_out(statement, called):
+        has_lines_of_its_own = statement.col_offset == 0 and last != below
+        if has_lines_of_its_own and is_idle(statement, "\n".join(lines[first - 1:last]), called, written):
             del lines[first - 1:last]
+        below = first
     return "\n".join(lines).strip("\n")
 
 
-def tries_it_out(statement, called):
-    """Does a statement assert something, call what the task calls, run a test, or is it a word of prose?"""
+def is_idle(statement, text, called, written):
+    """Is a statement a stub of a function that is `written` elsewhere, a word of prose, or a test?
+
+    A test asserts something, calls what the task calls, or a function named test..., and defines nothing.
+    """
+    if isinstance(statement, FUNCTION):
+        return statement.name in written and is_stub(statement)
     if not isinstance(statement, (ast.Assert, ast.Expr, ast.For, ast.If, ast.Try, ast.With)):
         return False
-    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Name):
-        return True
-    found = False
-    for node in ast.walk(statement):
-        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-            return False
-        if isinstance(node, ast.Assert) or getattr(node, "id", "") == "unittest":
-            found = True
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            name = node.func.id
-            if name in called or name.startswith("test"):
-                found = True
-    return found
+    names = "|".join([r"test\w*", *called])
+    tests = re.search(rf"\A\w+\Z|\b(assert|unittest)\b|(?<![\w.])({names})\(", text)
+    return tests and not re.search(r"^\s*(def|class) ", text, re.MULTILINE)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -361,9 +316,7 @@ def facts_told(record):
 
 def details_told(record):
     facts = facts_told(record)
-    if facts is None:
-        return None
-    return [told for _, told in facts]
+    return facts and [told for _, told in facts]
 
 
 def with_halves(name, metric):
@@ -376,13 +329,11 @@ def with_halves(name, metric):
     return rows
 
 
-METRICS = {  # of every environment: {name in metrics.json and --json: row}
+METRICS = {  # of every environment: {name in metrics.json: row}
     "details_told": Metric("hidden details told", "%", False, details_told),
     "answered": Metric("answered", "%", False, lambda r: r["finish"] == "answered"),
     "failed": Metric("failed by an error", "%", False, lambda r: r["finish"].startswith("error")),
     "turns": Metric("turns", "", False, lambda r: len(replies(r))),
-    "words_per_reply": Metric("words per reply", "", False, lambda r: (
-        [len(turn["content"].split()) for turn in replies(r)])),
     "tokens_per_reply": Metric("tokens per reply", "", False, lambda r: (
         [len(turn["output_ids"]) for turn in replies(r) if turn.get("output_ids")])),
 }
@@ -397,8 +348,6 @@ COSINE = Metric("cosine x 100, whole page", "x 100", True, lambda r: r["cosine"]
 PAGE_METRICS = with_halves("cosine_page", COSINE) | {
     "cosine_centre": Metric("cosine x 100, centre", "x 100", True, lambda r: r["cosine"]["centre"]),
     "choices_right": Metric("choices right", "%", True, lambda r: list((r.get("choices") or {}).values())),
-    "blank": Metric("blank pages", "%", False, lambda r: r["page"] == "blank"),
-    "broken": Metric("no page or broken", "%", False, lambda r: r["page"] not in ("ok", "blank")),
 }
 
 
@@ -409,11 +358,9 @@ PAGE_METRICS = with_halves("cosine_page", COSINE) | {
 class Environment(NamedTuple):
     score: Callable                      # (records, args) -> the records with `reward`, in the same order
     flags: tuple = ()                    # the flags that decide the rewards
-    task_needs: dict = {}                # {key that a task must have to be scored: what it must be}
+    needs: tuple = ()                    # keys that a task must have to be scored
     metrics: dict = REWARD_METRICS
     scored_by: dict = {}                 # runs are compared if records agree in these keys: {key: value if missing}
-    statuses: Callable = lambda record: list((record.get("tests") or {}).values())    # counted in the notes
-    counts: str = "tests"                # what the statuses are of
     win_rate: bool = False               # are runs also compared by who has the higher reward?
     pages: bool = False                  # do the replies hold pages, which the report shows as pictures?
 
@@ -422,7 +369,7 @@ ENVIRONMENTS = {
     "backend": Environment(
         score_programs,
         flags=("mode", "call_timeout", "program_timeout", "memory_mb", "numpy"),
-        task_needs={"test_cases": 'an object of calls such as {"1": "f(1)"}'},
+        needs=("test_cases",),
         metrics=PROGRAM_METRICS,
         scored_by={"mode": "module"},
     ),
@@ -431,8 +378,6 @@ ENVIRONMENTS = {
         flags=("encoder", "view", "reward"),
         metrics=PAGE_METRICS,
         scored_by={"encoder": None, "view": None, "rewarded": "cosine"},
-        statuses=lambda record: [record["page"]],
-        counts="pages",
         win_rate=True,
         pages=True,
     ),
@@ -442,10 +387,6 @@ ENVIRONMENTS = {
 def metrics_of(domain):
     """{name: Metric} of a domain."""
     return ENVIRONMENTS[domain].metrics | METRICS
-
-
-def units_of(domain):
-    return {name: metric.unit for name, metric in metrics_of(domain).items()}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -478,13 +419,12 @@ def bootstrap_sums(sums, resamples, seed):
 
 def wilson(share, n, z=1.959964):
     """Wilson's 95% interval of a share of n."""
-    scale = 1 + z * z / n
-    middle = (share + z * z / (2 * n)) / scale
-    variance = share * (1 - share) / n + z * z / (4 * n * n)
-    half = z * math.sqrt(variance) / scale
-    low = max(0.0, middle - half)
-    high = min(1.0, middle + half)
-    return min(low, share), max(high, share)    # rounding may leave the share itself outside
+    def lower(share):
+        c = z * z / n
+        root = math.sqrt(c * share * (1 - share) + c * c / 4)
+        return (share + c / 2 - root) / (1 + c)
+
+    return lower(share), 1 - lower(1 - share)
 
 
 def near_the_edge(part, whole, tasks=10):
@@ -492,9 +432,9 @@ def near_the_edge(part, whole, tasks=10):
 
     part, whole: (T,). If every task lies in between, as when two equal runs tie on each, the bootstrap holds.
     """
-    part, whole = part[whole > 0], whole[whole > 0]
     has_some, lacks_some = part > 0, part < whole
-    if (has_some & lacks_some).all():
+    lie_between = has_some & lacks_some
+    if lie_between.sum() == (whole > 0).sum():
         return False
     return min(has_some.sum(), lacks_some.sum()) < tasks
 
@@ -533,63 +473,18 @@ def difference(measures):
 
 def win_share(ours, theirs):
     """Share of the pairs (a sample of ours, one of theirs) in which ours has the higher reward; a tie is half a win."""
-    ours, theirs = np.array(ours)[:, None], np.array(theirs)[None, :]
-    lead = np.sign(ours - theirs)    # (ours, theirs): 1, 0 or -1
+    lead = np.sign(np.subtract.outer(ours, theirs))    # (ours, theirs): 1, 0 or -1
     return float(((1 + lead) / 2).mean())
-
-
-STUDENT = {  # degrees of freedom: the 97.5% quantile of Student's t; for a number in between, the next smaller one's
-    4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262, 10: 2.228, 12: 2.179, 15: 2.131, 20: 2.086, 30: 2.042,
-    60: 2.000}
-
-
-def over_seeds(values, least=-math.inf, most=math.inf):
-    """{"value", "low", "high", "values"}: the mean of independent training runs and its 95% t interval.
-
-    values: one per seed. The interval is cut at `least` and `most`, the limits of the metric. Below five seeds low and
-    high are None: Student's interval of so few says nothing (of 0% and 100% it is -585% to 685%).
-    """
-    mean = float(np.mean(values))
-    low = high = None
-    if len(values) >= 5:
-        t = STUDENT[max(freedom for freedom in STUDENT if freedom < len(values))]
-        half = t * float(np.std(values, ddof=1)) / math.sqrt(len(values))
-        low = max(least, mean - half)
-        high = min(most, mean + half)
-    return {"value": mean, "low": low, "high": high, "values": list(values)}
-
-
-def estimate(rows, units, args, paired=False):
-    """{name: {"value", "low", "high"}}: of one file by the bootstrap over tasks, of several over their seeds.
-
-    rows: {(seed, task): (C,)}, sums of a task; the seed is None where there is one file. units: {name: its unit}.
-    paired: the sums of two runs stand side by side in a row, and each metric is their difference.
-    """
-    measures = difference(ratios) if paired else ratios
-    of_seed = defaultdict(list)
-    for (seed, _), row in rows.items():
-        of_seed[seed].append(row)
-    if None in of_seed:
-        shares = [name for name, unit in units.items() if unit == "%" and not paired]
-        return intervals(np.array(of_seed[None]), args.resamples, args.seed, units, shares, measures)
-    limits = (-1, 1) if paired else (0, 1)    # of what has a unit
-    values = np.array([measures(np.sum(of_seed[seed], axis=0)) for seed in sorted(of_seed)])    # (seeds, M)
-    result = {}
-    for (name, unit), of_name in zip(units.items(), values.T):
-        if not np.isnan(of_name).any():
-            result[name] = over_seeds(of_name.tolist(), *(limits if unit else ()))
-    return result
 
 
 def paired_difference(run, base, tasks, args):
     """{metric: interval} of run minus base on these tasks, under the same draws of tasks, and perhaps "win_rate"."""
-    rows = {}
-    for task in tasks:
-        rows[task] = np.concatenate([run.sums[task], base.sums[task]])    # (4 M,)
-    found = estimate(rows, units_of(run.domain), args, paired=True)
+    rows = np.array([np.concatenate([run.sums[task], base.sums[task]]) for task in tasks])    # (T, 4 M)
+    names = metrics_of(run.domain)
+    found = intervals(rows, args.resamples, args.seed, names, measures=difference(ratios))
     if ENVIRONMENTS[run.domain].win_rate:
-        wins = {task: (win_share(run.rewards[task], base.rewards[task]), 1) for task in tasks}
-        found |= estimate(wins, {"win_rate": "%"}, args)
+        wins = np.array([(win_share(run.rewards[task], base.rewards[task]), 1) for task in tasks])    # (T, 2)
+        found |= intervals(wins, args.resamples, args.seed, ["win_rate"], shares=["win_rate"])
     return found
 
 
@@ -603,9 +498,9 @@ def score(args):
     environment = ENVIRONMENTS[domain]
 
     def checked(record):
-        for key, what in environment.task_needs.items():
+        for key in environment.needs:
             if not record["task"].get(key):
-                raise ValueError(f'a {domain} task needs "{key}", {what}')
+                raise ValueError(f"a {domain} task needs {key!r}")
         return record
 
     settings = {"domain": domain, **{flag: getattr(args, flag) for flag in environment.flags}}
@@ -646,36 +541,24 @@ def domain_of(path, kind, args):
 
 
 class Run:
-    """What the tables need of the scored files of a run, however long the dialogues: sums of each task, and counts.
+    """What the tables need of a scored file, however long the dialogues: sums of each task, and counts."""
 
-    A task is (seed, digest). Each of several files is a training run with its own seed. Of a single file the seed does
-    not matter: it is None.
-    """
-
-    def __init__(self, paths, has_seeds, args):
-        self.paths, self.has_seeds, self.domain = paths, has_seeds, domain_of(paths[0], "scored", args)
+    def __init__(self, name, path, args):
+        self.name, self.path, self.domain = name, path, domain_of(path, "scored", args)
         self.sums = {}                      # of each task: (2 M,), sum and number of the values of each of M metrics
         self.rewards = defaultdict(list)    # of each task: its samples' rewards
         self.not_known = set()              # metrics that some record does not say
-        self.seeds = {}                     # of each seed: its file
         self.kinds = []                     # how the records were scored: runs are compared if they agree in this
         self.models = set()                 # (name, fingerprint)
         self.humans = set()
-        self.ends = defaultdict(Counter)    # of each file: how its episodes ended
-        self.errors, self.statuses = Counter(), Counter()
-        for path in paths:
-            for _ in read(path, "scored", self.domain, unique=True, each=functools.partial(self.add, path)):
-                pass
+        self.ends, self.errors = Counter(), Counter()    # how its episodes ended
+        self.statuses = Counter()                        # of tests, or of pages
+        for _ in read(path, "scored", self.domain, unique=True, each=self.add):
+            pass
 
-    def add(self, path, record):
-        environment = ENVIRONMENTS[self.domain]
-        seed = record.get("seed") if self.has_seeds else None
-        first = self.seeds.setdefault(seed, path)
-        if first != path or (self.has_seeds and seed is None):
-            raise ValueError(f"found seed {seed}, as in {first}; each of several files must name a seed of its own "
-                             "(rollout.py --seed writes it)")
+    def add(self, record):
         kind = {"domain": self.domain}
-        for key, missing in environment.scored_by.items():
+        for key, missing in ENVIRONMENTS[self.domain].scored_by.items():
             kind[key] = record.get(key, missing)
         if kind not in self.kinds:
             self.kinds.append(kind)
@@ -688,16 +571,18 @@ class Run:
             if not isinstance(values, list):
                 values = [values]
             sums += [sum(values), len(values)]
-        task = seed, task_digest(record)
+        task = task_digest(record)
         self.sums[task] = self.sums.get(task, 0) + np.array(sums, float)
         self.rewards[task].append(record["reward"])
         self.models.add((record.get("model"), (record.get("fingerprints") or {}).get("model")))
         self.humans.add(str(record.get("simulator")))
         end = record["finish"].split(":")[0]
-        self.ends[path][end] += 1
+        self.ends[end] += 1
         if end == "error":
             self.errors[record["finish"][:120]] += 1
-        self.statuses.update(environment.statuses(record))
+        self.statuses.update((record.get("tests") or {}).values())
+        if record.get("page"):
+            self.statuses[record["page"]] += 1
 
 
 def task_digest(record):
@@ -708,61 +593,43 @@ def task_digest(record):
 
 
 def compare(runs, args):
-    """{name: {"metrics", "against", "difference", "cost", "notes"}} of {name: Run}; differences are against the first.
+    """{name: {"metrics", "difference", "cost", "notes"}} of a list of Runs, on the tasks that all of them have.
 
-    All numbers of a seed rest on the tasks that all runs with this seed have.
+    Differences are against the first one.
     """
-    base_name, base = next(iter(runs.items()))
-    paths = ", ".join(str(path) for run in runs.values() for path in run.paths)
-    kind, *others = [kind for run in runs.values() for kind in run.kinds]
-    for other in others:
-        if other != kind:
-            die(f"{paths} cannot be compared: found {kind} and {other}; score both alike")
-    all_tasks = dict.fromkeys(task for run in runs.values() for task in run.sums)
-    common = [task for task in all_tasks
-              if all(task in run.sums for run in runs.values() if task[0] in run.seeds)]
+    base = runs[0]
+    paths = ", ".join(str(run.path) for run in runs)
+    kinds = [kind for run in runs for kind in run.kinds]
+    for kind in kinds:
+        if kind != kinds[0]:
+            die(f"{paths} cannot be compared: found {kinds[0]} and {kind}; score both alike")
+    common = [task for task in base.sums if all(task in run.sums for run in runs)]
+    if not common:
+        die(f"{paths} have no task in common (same name, request, reference and tests)")
     result = {}
-    for name, run in runs.items():
-        tasks = [task for task in common if task in run.sums]
-        if not tasks:
-            die(f"{paths} have no task in common (same name, request, reference and tests)")
-        shared = [task for task in tasks if task in base.sums]
-        is_compared = name != base_name and shared
-        metrics = summarise(run, tasks, args)
-        said = notes(run, metrics)
-        if len(tasks) < len(run.sums):
-            few = "WARNING: " if len(tasks) < len(run.sums) / 2 else ""
-            said.append(f"{few}columns and differences rest on the {len(tasks):,} tasks that all runs have, of "
-                        f"{len(run.sums):,} in {metrics['in']}")
-        if run.humans != base.humans:
-            said.append(f"WARNING: the human is {' and '.join(sorted(run.humans))}; in {base_name} it is "
-                        f"{' and '.join(sorted(base.humans))}")
-        missing = sorted({seed for other in runs.values() for seed in other.seeds if seed not in run.seeds})
-        if missing:
-            said.append(f"WARNING: no seed {', '.join(map(str, missing))} here; differences are over what both have")
-        result[name] = {
-            "metrics": metrics,
-            "against": base_name if is_compared else None,
-            "difference": paired_difference(run, base, shared, args) if is_compared else None,
+    for run in runs:
+        result[run.name] = {
+            "metrics": summarise(run, common, args),
+            "difference": paired_difference(run, base, common, args) if run is not base else {},
             "cost": cost_of(run),
-            "notes": said,
+            "notes": notes(run, base, common),
         }
     return result
 
 
 def summarise(run, tasks, args):
-    """What goes into metrics.json, of these tasks; how episodes ended is of all that the files have."""
-    rows = {task: run.sums[task] for task in tasks}
-    ends = sum(run.ends.values(), Counter())
+    """What goes into metrics.json, of these tasks; how episodes ended is of all that the file has."""
+    metrics = metrics_of(run.domain)
+    shares = [name for name, metric in metrics.items() if metric.unit == "%"]
+    sums = np.array([run.sums[task] for task in tasks])
     return {
-        "in": ", ".join(map(str, run.paths)),
+        "in": str(run.path),
         **run.kinds[0],
-        "seeds": sorted({seed for seed, _ in tasks}) if run.has_seeds else None,
         "tasks": len(tasks),
         "samples": sum(len(run.rewards[task]) for task in tasks),
         **dict.fromkeys(run.not_known),    # null, unless other records say it
-        **estimate(rows, units_of(run.domain), args),
-        "finish": dict(ends.most_common()),
+        **intervals(sums, args.resamples, args.seed, metrics, shares),
+        "finish": dict(run.ends.most_common()),
         "errors": dict(run.errors.most_common(10)),
         "statuses": dict(run.statuses.most_common()),
         "resamples": args.resamples,
@@ -771,125 +638,92 @@ def summarise(run, tasks, args):
 
 
 def cost_of(run):
-    """What went into the models that played, as their trainers counted it: the mean, where all of them are known."""
-    costs = []
-    for model, made in run.models:
-        path = Path(str(model)) / "cost.json"
-        is_known = path.is_file() and made in (None, model, fingerprint(model))    # else it was trained anew
-        costs.append(json.loads(path.read_text()) if is_known else {})
-    means = {}
-    for name in COSTS:
-        if all(name in cost for cost in costs):
-            means[name] = sum(cost[name] for cost in costs) / len(costs)
-    return means
+    """What went into the model that played, as its trainer counted it; nothing where that is not known."""
+    (model, made), *others = run.models
+    path = Path(str(model)) / "cost.json"
+    if others or not path.is_file():
+        return {}
+    if made not in (None, model, fingerprint(model)):    # the folder was trained anew
+        return {}
+    return json.loads(path.read_text())
 
 
-def shares(counts):
+def notes(run, base, tasks):
+    """What the numbers of a run rest on, as sentences."""
+    said = [f"episodes of {run.path} ended: {shares_of(run.ends)}"]
+    for error, count in run.errors.most_common(10):
+        said.append(f"{count:,} x {error}")
+    if run.statuses:
+        said.append(f"statuses: {shares_of(run.statuses)}")
+    said.append(f"scored with {json.dumps(run.kinds[0])}")
+    if any(status.startswith("reference") for status in run.statuses):
+        said.append("WARNING: some references do not run; no answer can score there")
+    if len(tasks) < len(run.sums):
+        few = "WARNING: " if len(tasks) < len(run.sums) / 2 else ""
+        said.append(f"{few}columns and differences rest on the {len(tasks):,} tasks that all runs have, of "
+                    f"{len(run.sums):,} in {run.path}")
+    if run.humans != base.humans:
+        ours, theirs = [" and ".join(sorted(humans)) for humans in (run.humans, base.humans)]
+        said.append(f"WARNING: the human is {ours}; in {base.name} it is {theirs}")
+    return said
+
+
+def shares_of(counts):
     texts = []
     for name, count in counts.most_common():
         texts.append(f"{name} {count:,} ({100 * count / counts.total():.1f}%)")
     return ", ".join(texts)
 
 
-def notes(run, metrics):
-    """What the numbers of a run rest on, as sentences."""
-    said = []
-    if run.has_seeds:
-        seeds = ", ".join(map(str, metrics["seeds"]))
-        for name, metric in metrics_of(run.domain).items():
-            if metric.compared and metrics.get(name):
-                values = [show(value, metric.unit) for value in metrics[name]["values"]]
-                said.append(f"{metric.heading}, seeds {seeds}: {', '.join(values)}")
-    for path, ends in run.ends.items():
-        said.append(f"episodes of {path} ended: {shares(ends)}")
-    for error, count in metrics["errors"].items():
-        said.append(f"{count:,} x {error}")
-    if run.statuses:
-        said.append(f"{ENVIRONMENTS[run.domain].counts}: {shares(run.statuses)}")
-    if "encoder" in metrics:
-        said.append('encoder: {encoder}; the reward is the cosine of the view "{view}"'.format(**metrics))
-    if any(status.startswith("reference") for status in run.statuses):
-        said.append("WARNING: some references do not run; no answer can score there")
-    made = {digest for _, digest in run.models}
-    if None not in made and len(made) < len(run.seeds):
-        said.append("WARNING: some of these files are of one and the same model: what differs is the seed of its "
-                    "sampling, not the training run")
-    return said
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # Tables (Markdown, so that they can be pasted)
-
-
-def show(value, unit, signed=False):
-    """A number as text; unit "Q" is a plain number with three digits."""
-    scaled = 100 * value if unit in ("%", "x 100") else value
-    digits = 3 if unit == "Q" else 1
-    sign = "+" if signed else ""
-    return f"{scaled:{sign}.{digits}f}"
-
-
-def cell(numbers, unit, signed=False):
-    """A metric as text: 33.3% [12.1, 54.5], or of a few seeds 50.0% (40.0, 60.0); a difference is in points."""
-    value = show(numbers["value"], unit, signed)
-    if unit == "%" and not signed:
-        value += "%"
-    if numbers["low"] is None:
-        values = [show(each, unit, signed) for each in numbers["values"]]
-        return f"{value} ({', '.join(values)})"
-    low, high = show(numbers["low"], unit, signed), show(numbers["high"], unit, signed)
-    return f"{value} [{low}, {high}]"
-
-
-def row(runs, heading, part, name, unit, signed=False):
-    """A heading, and of every run one number of its "metrics" or "difference" as text."""
-    texts = []
-    for run in runs:
-        found = run[part] or {}
-        if found.get(name):
-            texts.append(cell(found[name], unit, signed))
-        else:
-            texts.append("not known" if name in found else "")
-    return heading, *texts
 
 
 def table(result):
     """Metrics, differences to the first run and costs as rows of texts, a run a column; the first row is the head."""
     runs, base = list(result.values()), next(iter(result))
+
+    def row(heading, part, name, unit, signed=False):
+        found = [run[part] for run in runs]
+        return heading, *[cell(numbers[name], unit, signed) if name in numbers else "" for numbers in found]
+
+    sizes = []
+    for metrics in [run["metrics"] for run in runs]:
+        sizes.append(f"{metrics['tasks']:,} x {metrics['samples'] / metrics['tasks']:.3g}")
     rows = [
-        ("tasks x samples", *map(size_of, runs)),
-        row(runs, f"win rate vs {base}", "difference", "win_rate", "%"),
+        ("tasks x samples", *sizes),
+        row(f"win rate vs {base}", "difference", "win_rate", "%"),
     ]
     for name, metric in metrics_of(runs[0]["metrics"]["domain"]).items():
-        rows.append(row(runs, metric.heading, "metrics", name, metric.unit))
+        rows.append(row(metric.heading, "metrics", name, metric.unit))
         if metric.compared:
-            rows.append(row(runs, f"{metric.heading}, vs {base}", "difference", name, metric.unit, signed=True))
+            rows.append(row(f"{metric.heading}, vs {base}", "difference", name, metric.unit, signed=True))
     for name in COSTS:
-        costs = [f"{run['cost'][name]:,.0f}" if name in run["cost"] else "" for run in runs]
+        costs = [f"{run['cost'][name]:,}" if name in run["cost"] else "" for run in runs]
         rows.append((f"cost: {name.replace('_', ' ')}", *costs))
-    rows = [(heading, *texts) for heading, *texts in rows if any(texts)]
-    return [("", *result), *rows]
+    return [("", *result), *[row for row in rows if any(row[1:])]]
 
 
-def size_of(run):
-    """Number of tasks, and of samples of each; of several seeds that of one."""
-    tasks, seeds = run["metrics"]["tasks"], run["metrics"]["seeds"]
-    samples = run["metrics"]["samples"] / tasks
-    if seeds is None:
-        return f"{tasks:,} x {samples:.3g}"
-    return f"{len(seeds)} seeds: {tasks / len(seeds):,.0f} x {samples:.3g}"
+def cell(numbers, unit, signed=False):
+    """A metric as text: 33.3% [12.1, 54.5]; a difference has a sign and is in points."""
+    if numbers is None:
+        return "not known"
+    scale = 100 if unit else 1    # "%" and "x 100"
+    sign = "+" if signed else ""
+    value, low, high = [f"{scale * numbers[key]:{sign}.1f}" for key in ("value", "low", "high")]
+    percent = "%" if unit == "%" and not signed else ""
+    return f"{value}{percent} [{low}, {high}]"
 
 
 def markdown(rows):
     """Rows of texts, the first one the heading, as a Markdown table with its columns lined up."""
     rows = [[printable(text).replace("|", "/") for text in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows)]
+    rows.insert(1, ["-" * width for width in widths])
     lines = []
     for row in rows:
         cells = [text.ljust(width) for text, width in zip(row, widths)]
         lines.append(f"| {' | '.join(cells)} |")
-    rules = ["-" * (width + 2) for width in widths]
-    lines.insert(1, f"|{'|'.join(rules)}|")
     return "\n".join(lines)
 
 
@@ -906,46 +740,44 @@ TEMPLATE = Path(__file__).with_name("report.html")
 
 
 def write_report(path, runs, result, args):
-    """The table and the first dialogues of runs {name: Run}, of one file each, as one HTML file."""
+    """The table and the first dialogues of a list of Runs as one HTML file."""
     tasks = {}    # digest -> what the report's script needs of a task
     pages = {}    # page -> place of its picture among the pictures
 
     def add(name, record):
-        task = tasks.setdefault(task_digest(record), {"episodes": []})
-        task["id"] = record["task_id"]
-        task["request"] = record["task"].get("problem_description") or ""
+        task = {"id": record["task_id"], "request": record["task"].get("problem_description") or "", "episodes": []}
         if ENVIRONMENTS[record["domain"]].pages:
             task["picture"] = pages.setdefault(record["task"]["ground_truth"], len(pages))
+        task = tasks.setdefault(task_digest(record), task)
         task["episodes"].append(episode(name, record, pages))
 
-    for name, run in runs.items():
-        added = read(run.paths[0], "scored", run.domain, each=functools.partial(add, name))
-        for _ in itertools.islice(added, max(1, args.report_limit // len(runs))):
+    limit = max(1, args.report_limit // len(runs))
+    for run in runs:
+        added = read(run.path, "scored", run.domain, each=functools.partial(add, run.name))
+        for _ in itertools.islice(added, limit):
             pass
-    count = sum(len(task["episodes"]) for task in tasks.values())
-    total = sum(len(rewards) for run in runs.values() for rewards in run.rewards.values())
     data = {
-        "runs": list(runs),
+        "runs": list(result),
         "table": table(result),
-        "total": total,
+        "total": sum(run.ends.total() for run in runs),
         "notes": {name: run["notes"] for name, run in result.items()},
         "tasks": list(tasks.values()),
         "pictures": list(small_pictures(pages, args.workers)),
     }
     with atomic_write(path) as part:
         part.write_text(fill_template(data), encoding="utf-8")
-    print(f"wrote {path}: {count:,} of {total:,} dialogues, {path.stat().st_size / 1e6:.1f} MB; open it in a browser")
+    print(f"wrote {path}, {path.stat().st_size / 1e6:.1f} MB; open it in a browser")
 
 
 def fill_template(data):
     template = TEMPLATE.read_text(encoding="utf-8")
     text = json.dumps(data, allow_nan=False).replace("<", "\\u003c")    # no </script> and no <!-- can end the script
-    policy = ["default-src 'none'", "img-src data:", "base-uri 'none'", "form-action 'none'"]
+    policy = "default-src 'none'; img-src data:; base-uri 'none'; form-action 'none'"
     for tag in ("style", "script"):
         content = re.search(f"<{tag}>(.*?)</{tag}>", template, re.DOTALL)[1]
         digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
-        policy.append(f"{tag}-src 'sha256-{digest}'")
-    return template.replace("{{policy}}", "; ".join(policy)).replace("{{data}}", text)
+        policy += f"; {tag}-src 'sha256-{digest}'"
+    return template.replace("{{policy}}", policy).replace("{{data}}", text)
 
 
 def episode(name, record, pages):
@@ -965,9 +797,9 @@ def episode(name, record, pages):
 
 def shown_turn(turn, domain, pages):
     shown = {key: turn.get(key) for key in ("role", "content", "output")}
-    advantage = turn.get("advantage")
-    if isinstance(advantage, (int, float)) and math.isfinite(advantage):
-        shown["advantage"] = advantage
+    advantage = turn.get("advantage") or 0
+    if abs(advantage) < math.inf:    # false for NaN, which is no JSON
+        shown["advantage"] = turn.get("advantage")
     if ENVIRONMENTS[domain].pages and turn["role"] == "assistant":
         from render import extract_page
         if page := extract_page(turn["content"]):
@@ -978,8 +810,7 @@ def shown_turn(turn, domain, pages):
 def changed_lines(record):
     """Reference and answer as the lines of one text, each behind "-" (the reference alone), "+" (the answer) or " "."""
     reference = record["task"]["ground_truth"].strip().splitlines()
-    program = extract_code(record["answer"] or "", called_names(record["task"]))
-    changes = difflib.unified_diff(reference, program.splitlines(), n=1_000_000, lineterm="")
+    changes = difflib.unified_diff(reference, program_of(record).splitlines(), n=1_000_000, lineterm="")
     lines = list(changes)[3:]    # without its heading
     return lines or [f" {line}" for line in reference]
 
@@ -1045,11 +876,9 @@ def parse_args():
     add("--resamples", type=count, default=10_000, help="bootstrap draws of the tasks (default: 10000)")
     add("--seed", type=number(int, least=0), default=0, help="seed of the bootstrap (default: 0)")
     # compare runs that are scored already
-    add("--compare", nargs="+", type=named_files, metavar="NAME=FILE",
-        help="scored files to put side by side; differences are against the first one. A pattern in quotes "
-             "(sweet='runs/seed-*/policy.test.scored.jsonl') stands for the same run with several seeds")
+    add("--compare", nargs="+", type=named_file, metavar="NAME=FILE",
+        help="scored files to put side by side; differences are against the first one")
     # what to write beside the table
-    add("--json", type=Path, help="write the table's numbers here as well")
     add("--report", type=Path, help="write one self-contained HTML file with the dialogues here")
     add("--report-limit", type=count, default=200,
         help="how many dialogues go into the report, equally many of each run (default: 200)")
@@ -1061,59 +890,39 @@ def parse_args():
     return args
 
 
-def named_files(pair):
-    """An argparse type: NAME=FILE as (name, [paths]); several paths where a pattern names the seeds of one run."""
+def named_file(pair):
+    """An argparse type: NAME=FILE as (name, path)."""
     name, _, path = pair.partition("=")
     if not name or not path:
         raise argparse.ArgumentTypeError(f"takes NAME=FILE, such as base=runs/base/test.scored.jsonl, not {pair!r}")
-    return name, files_of(path)
-
-
-def files_of(path):
-    """The file, or the files of a pattern in the order of their names."""
-    return sorted(map(Path, glob.glob(path))) or [Path(path)]
-
-
-def write_json(path, value):
-    with atomic_write(path) as part:
-        part.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
-    print(f"wrote {path}")
+    return name, Path(path)
 
 
 def main():
     args = parse_args()
-    if args.compare:
-        files = dict(args.compare)
-    else:
+    files = args.compare or []
+    if not files:
         args.input = args.input or Path("runs") / args.run_name / f"{args.split}.trajectories.jsonl"
-        name = args.input.name.removesuffix(".jsonl").removesuffix(".trajectories")
-        args.out = args.out or args.input.parent / f"{name}.scored.jsonl"
-        files = {name: [args.out]}
-    has_seeds = any(len(paths) > 1 for paths in files.values())
-    if args.report and has_seeds:
-        die("--report shows one run a name: give it one file for each")
-    inputs = [TEMPLATE, *itertools.chain(*files.values())]
-    if args.input:
-        inputs.append(args.input)
-    for path, suffix in ((args.report, ".html"), (args.json, ".json")):
-        if path:
-            if path.suffix != suffix:    # a mistyped name replaces no other file
-                die(f"{path} must end in {suffix}")
-            check_path(path, inputs)
+        stem = str(args.input).removesuffix(".jsonl").removesuffix(".trajectories")
+        args.out = args.out or Path(f"{stem}.scored.jsonl")
+        files = [(Path(stem).name, args.out)]
+    if args.report:
+        if args.report.suffix != ".html":    # a mistyped name replaces no other file
+            die(f"{args.report} must end in .html")
+        check_path(args.report, filter(None, [TEMPLATE, args.input, *dict(files).values()]))
     if args.input:
         score(args)
-    runs = {name: Run(paths, has_seeds, args) for name, paths in files.items()}
+    runs = [Run(name, path, args) for name, path in files]
     result = compare(runs, args)
     print(markdown(table(result)))
     for name, run in result.items():
         for note in run["notes"]:
             print(printable(f"{name}: {note}"))
-    if args.json:
-        write_json(args.json, result)
     if args.input:
-        [scored] = result.values()
-        stem = args.out.name.removesuffix(".jsonl").removesuffix(".scored")
-        write_json(args.out.with_name(f"{stem}.metrics.json"), scored["metrics"])
+        stem = str(args.out).removesuffix(".jsonl").removesuffix(".scored")
+        with atomic_write(f"{stem}.metrics.json") as part:
+            part.write_text(json.dumps(result[name]["metrics"], indent=1) + "\n", encoding="utf-8")
+        print(f"wrote {stem}.metrics.json")
     if args.report:
         write_report(args.report, runs, result, args)
 

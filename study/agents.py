@@ -12,8 +12,8 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
-from evaluate import over_seeds
-from records import die
+from over_seeds import over_seeds  # noqa: E402
+from records import die  # noqa: E402
 
 AGENTS = {  # name of the agent's files: its name in the table
     "base": "base",

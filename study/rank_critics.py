@@ -16,6 +16,7 @@ critics lack a seed, only the folders count that all have.
 import argparse
 import functools
 import itertools
+import json
 import math
 import sys
 from collections import defaultdict
@@ -24,10 +25,10 @@ from pathlib import Path
 import numpy as np
 
 sys.path[:0] = [str(folder) for folder in Path(__file__).resolve().parents[:2]]
-from evaluate import (  # noqa: E402
-    difference, facts_told, files_of, intervals, markdown, named_files, ratios, row, write_json)
+from evaluate import difference, facts_told, intervals, markdown, ratios  # noqa: E402
 from monte_carlo import monte_carlo_returns  # noqa: E402
-from records import check_path, die, number, read  # noqa: E402
+from over_seeds import files_of, named_pattern  # noqa: E402
+from records import atomic_write, check_path, die, number, read  # noqa: E402
 from rollout import agent_turns  # noqa: E402
 
 IN_ORDER, SPEARMAN, HALVES = "pairs in the right order", "Spearman with Q", "Spearman of Q's halves"
@@ -163,21 +164,32 @@ def rank_critics(truth, files, resamples, seed):
     return {"turns": int(critics[base]["counts"]["mean Q of all"]), "against": base, "critics": critics}
 
 
+def cell(numbers, signed=False):
+    """A measure as text: 0.812 [0.790, 0.834]."""
+    value, low, high = [f"{numbers[key]:{'+' if signed else ''}.3f}" for key in ("value", "low", "high")]
+    return f"{value} [{low}, {high}]"
+
+
 def table(result):
     """rank_critics' result as rows of texts, a critic a column; in brackets how many pairs there are."""
     critics, base = list(result["critics"].values()), result["against"]
+
+    def row(heading, part, name, signed=False):
+        found = [critic[part] for critic in critics]
+        return heading, *[cell(numbers[name], signed) if name in numbers else "" for numbers in found]
+
     rows = [("", *result["critics"]), ("turns", *[str(result["turns"])] * len(critics))]
     for name in sorted(critics[0]["measures"], key=lambda name: name.startswith("-")):
         count = f" ({critics[0]['counts'][name]:.0f})" if name.startswith(("-", "pairs")) else ""
-        rows.append(row(critics, name + count, "measures", name, "Q"))
+        rows.append(row(name + count, "measures", name))
         if name in (IN_ORDER, SPEARMAN) and len(critics) > 1:
-            rows.append(row(critics, f"{name}, vs {base}", "difference", name, "Q", signed=True))
+            rows.append(row(f"{name}, vs {base}", "difference", name, signed=True))
     return rows
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("critics", nargs="+", type=named_files, metavar="NAME=FILE",
+    parser.add_argument("critics", nargs="+", type=named_pattern, metavar="NAME=FILE",
                         help="candidates as train_critic.py --score ranks them; differences are against the first")
     parser.add_argument("--truth", required=True, metavar="FILE",
                         help="scored continuations of the same candidates (rollout.py --continue)")
@@ -186,7 +198,7 @@ def main():
                         help="bootstrap draws of the tasks (default: 10000)")
     parser.add_argument("--seed", type=number(int, least=0), default=0, help="seed of the bootstrap (default: 0)")
     args = parser.parse_args()
-    files = dict(args.critics)
+    files = {name: files_of(pattern) for name, pattern in args.critics}
     if len(files) < len(args.critics):
         parser.error(f"each critic needs another name, found {', '.join(name for name, _ in args.critics)}")
     if args.json and args.json.suffix != ".json":
@@ -196,7 +208,9 @@ def main():
     result = rank_critics(args.truth, files, args.resamples, args.seed)
     print(markdown(table(result)))
     if args.json:
-        write_json(args.json, result)
+        with atomic_write(args.json) as part:
+            part.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        print(f"wrote {args.json}")
 
 
 if __name__ == "__main__":

@@ -104,8 +104,8 @@ truth:   $(RUN)/val.continuations.metrics.json $(RANKED:%=$(RUN)/val-ranked-%.js
 # Of the seeds 11 and up: what is there.
 OF     := runs/study/[1-9][0-9]
 made    = $(if $(wildcard $(OF)/$(2)),$(1)='$(OF)/$(2)')
-agents  = $(strip $(foreach n,$(2),$(call made,$n,$n.$(1).scored.jsonl)))
-compare = @echo '\#\# $(1)'; $(if $(call agents,$(2),$(3)),$(PY) evaluate.py --compare $(call agents,$(2),$(3)) || true,echo not run yet)
+agents  = $(strip $(foreach n,$(2),$(call made,$n,$n.$(1).metrics.json)))
+compare = @echo '\#\# $(1)'; $(if $(call agents,$(2),$(3)),$(PY) study/over_seeds.py $(call agents,$(2),$(3)) || true,echo not run yet)
 
 report:
 	$(call compare,Agents at temperature 1,test,$(MAIN) $(LIKELY) $(COST))

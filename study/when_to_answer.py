@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from records import parse_response, read
+from records import read
+from rollout import parse_response
 
 COLUMNS = ("answers, all known", "answers, a detail open", "questions that bring something")
 

@@ -176,7 +176,7 @@ def test_another_metric_is_one_row(copy):
     assert lines == 1
     copy.write("a.jsonl", SCORED)
     copy.write("b.jsonl", [record for record in SCORED if record["sample"] < 2])
-    said = copy.run("evaluate.py", "--compare", "a=a.jsonl", "b=b.jsonl", "--json", "result.json")
+    said = copy.run("evaluate.py", "--compare", "a=a.jsonl", "b=b.jsonl")
     assert "at least half, vs a" in said
     assert "50.0%" in said and "100.0%" in said and "+50.0" in said
 

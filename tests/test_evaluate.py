@@ -66,6 +66,13 @@ def run(folder, *arguments, code=0):
     return done
 
 
+def compared(folder, *pairs):
+    """The numbers behind the table of --compare."""
+    args = argparse.Namespace(resamples=10_000, seed=0, domain="backend")
+    runs = [evaluate.Run(name, folder / path, args) for name, path in (pair.split("=") for pair in pairs)]
+    return evaluate.compare(runs, args)
+
+
 @pytest.fixture(scope="module")
 def scored(tmp_path_factory):
     """Six answers of known worth, scored once with a report: (folder, output of the command)."""
@@ -109,8 +116,6 @@ def test_metrics_are_those_computed_by_hand(scored):
     assert metrics["answered"]["value"] == pytest.approx(4 / 6)
     assert metrics["turns"]["value"] == pytest.approx((2 + 2 + 2 + 2 + 4 + 10) / 6)
     assert metrics["tokens_per_reply"]["value"] == pytest.approx((16 * 3 + 6 * 9) / 22)
-    answers = (10 + 16 + 6 + 5 + 14 + 8)  # words of the six answers with their mark; thoughts are no words of a reply
-    assert metrics["words_per_reply"]["value"] == pytest.approx((16 * 4 + answers) / 22)
     assert metrics["finish"] == {"answered": 4, "error": 1, "max_turns": 1}
     assert metrics["errors"] == {"error: the server is gone": 1}
     assert metrics["statuses"] == {"passed": 25, "wrong": 15, "error: SyntaxError": 10, "no answer": 10}
@@ -161,8 +166,8 @@ def test_success_is_shown_for_both_halves_of_the_tasks(tmp_path):
         for number, record in enumerate(records):
             record["task"]["half"] = ("seen", "new")[number // 2]
         scored_file(tmp_path / f"{name}.jsonl", *records)
-    said = run(tmp_path, "--compare", "a=a.jsonl", "b=b.jsonl", "--json", "c.json").stdout
-    result = json.loads((tmp_path / "c.json").read_text())
+    said = run(tmp_path, "--compare", "a=a.jsonl", "b=b.jsonl").stdout
+    result = compared(tmp_path, "a=a.jsonl", "b=b.jsonl")
     metrics, differences = result["a"]["metrics"], result["b"]["difference"]
     assert metrics["success_seen"]["value"] == 1 and metrics["success_new"]["value"] == 0.5
     assert metrics["success_seen"]["low"] == pytest.approx(evaluate.wilson(1, 2)[0]), "of two tasks, not of four"
@@ -249,6 +254,8 @@ DOCUMENTED = 'def double(x):\n    """Twice x.\n\n    ```\n    double(2)\n    ```
     f"```python\n{RIGHT}```\nNot this:\n```python\ndef double(x:\n```",
     f"{RIGHT.replace('double', 'twice')}\nAnd by its name:\n\ndef double(x):\n    return twice(x)\nDone.",
     f"```python\n{RIGHT.replace('double', 'twice')}\n```\n```python\ndouble = twice\n```",
+    f"{RIGHT}\nUse it:\n```python\nprint(double(2))\n```", f"{RIGHT}```\n",
+    f"Use `double`:\n```math``` and\n```\n{RIGHT}```",
 ])
 def test_a_right_answer_is_found_in_whatever_surrounds_it(answer):
     code = evaluate.extract_code(answer, {"double"})
@@ -368,8 +375,7 @@ def designs(tmp_path_factory):
     for name, pages in answers.items():
         run(folder, "--in", write(folder / f"{name}.trajectories.jsonl",
                                   [design(n, page) for n, page in enumerate(pages)]))
-    return folder, run(folder, "--compare", "a=a.scored.jsonl", "b=b.scored.jsonl", "--json", "c.json",
-                       "--report", "c.html").stdout
+    return folder, run(folder, "--compare", "a=a.scored.jsonl", "b=b.scored.jsonl", "--report", "c.html").stdout
 
 
 def test_the_reward_of_a_page_is_its_cosine_with_the_reference(designs):
@@ -384,16 +390,15 @@ def test_the_reward_of_a_page_is_its_cosine_with_the_reference(designs):
     blank = read(folder / "b.scored.jsonl")[2]
     assert blank["page"] == "blank" and blank["reward"] == 0
     metrics = json.loads((folder / "b.metrics.json").read_text())
-    assert (metrics["blank"]["value"] == pytest.approx(1 / 3) and metrics["broken"]["value"] == 0
-            and "success" not in metrics)
+    assert metrics["statuses"] == {"ok": 2, "blank": 1} and "success" not in metrics
     assert metrics["encoder"] == "layout"
 
 
 def test_a_win_is_the_higher_cosine_and_a_tie_is_half(designs):
     folder, printed = designs
     # page 0: both are the reference, a tie; page 1: b is better; page 2: nothing against a blank page, both 0, a tie
-    assert (json.loads((folder / "c.json").read_text())["b"]["difference"]["win_rate"]["value"]
-            == pytest.approx((0.5 + 1 + 0.5) / 3))
+    result = compared(folder, "a=a.scored.jsonl", "b=b.scored.jsonl")
+    assert result["b"]["difference"]["win_rate"]["value"] == pytest.approx((0.5 + 1 + 0.5) / 3)
     assert "win rate vs a" in printed and "66.7%" in printed
     assert (evaluate.win_share([0.2, 0.8], [0.5]) == 0.5 and evaluate.win_share([0.5], [0.5]) == 0.5
             and evaluate.win_share([0.1], [0.5]) == 0)
@@ -427,7 +432,7 @@ def test_cosines_of_different_views_or_encoders_are_not_compared(designs):
 
 def summary(values, samples=1, tasks=None):
     """What is compared of a Run of one file, for tasks with the given numbers of successes out of `samples`."""
-    names = [(None, name) for name in tasks or range(len(values))]
+    names = list(tasks or range(len(values)))
     rows = list(evaluate.metrics_of("backend"))
     sums = np.zeros((len(values), 2 * len(rows)))
     place = 2 * rows.index("success")
@@ -500,7 +505,7 @@ def test_intervals_of_shares_near_0_and_1_cover():
 
 def test_the_difference_uses_the_common_tasks_in_whatever_order():
     run_a, run_b = summary([1, 0, 1], tasks=["a", "b", "c"]), summary([0, 1, 1], tasks=["x", "c", "a"])
-    difference = paired_difference(run_a, run_b, [(None, "a"), (None, "c")], 500)
+    difference = paired_difference(run_a, run_b, ["a", "c"], 500)
     assert difference["value"] == 0 == width(difference)
 
 
@@ -520,59 +525,21 @@ def test_a_task_is_its_content_and_not_its_name(tmp_path):
     refused = run(tmp_path, "--compare", "a=a.jsonl", "b=b.jsonl", code=2).stderr
     assert "a.jsonl" in refused and "b.jsonl" in refused and "no task in common" in refused
     scored_file(tmp_path / "c.jsonl", trajectory(0, HALF), *other[1:])
-    said = run(tmp_path, "--compare", "a=a.jsonl", "c=c.jsonl", "--json", "c.json").stdout
+    said = run(tmp_path, "--compare", "a=a.jsonl", "c=c.jsonl").stdout
     assert "WARNING: columns and differences rest on the 1 tasks that all runs have, of 4" in said and "-100.0 [-100.0, -100.0]" in said
     scored_file(tmp_path / "d.jsonl", *[trajectory(n, RIGHT) for n in (0, 1)], *other[2:])
     assert "WARNING" not in run(tmp_path, "--compare", "a=a.jsonl", "d=d.jsonl").stdout, "half of them is enough"
 
 
-def seeds_of(folder, rights, tasks=2):
-    """Files {name}.{seed}.jsonl in which `rights` [name][seed] of the tasks are solved."""
-    for name, by_seed in rights.items():
-        for seed, right in by_seed.items():
-            scored_file(folder / f"{name}.{seed}.jsonl",
-                        *[trajectory(n, RIGHT if n < right else HALF) | {"seed": seed} for n in range(tasks)])
-    return ["--compare", *(f"{name}={name}.*.jsonl" for name in rights)]
-
-
-def test_several_files_a_name_are_seeds_whose_differences_are_taken_seed_by_seed(tmp_path):
-    """Success 0, 0, 1/2, 1/2, 1 against 0, 1/2, 1, 1/2, 1 over five seeds of two tasks; t(4) = 2.776, by hand."""
-    command = seeds_of(tmp_path, {"base": dict(enumerate((0, 0, 1, 1, 2))), "sweet": dict(enumerate((0, 1, 2, 1, 2)))})
-    said = run(tmp_path, *command, "--json", "c.json").stdout
-    assert "sweet: success, seeds 0, 1, 2, 3, 4: 0.0, 50.0, 100.0, 50.0, 100.0" in said
-    found = json.loads((tmp_path / "c.json").read_text())["sweet"]
-    half = 2.776 * (0.7 / 4) ** 0.5 / 5 ** 0.5    # squares of the distances from 0.6: 0.36, 0.01, 0.16, 0.01, 0.16
-    success = found["metrics"]["success"]
-    assert success["values"] == [0.0, 0.5, 1.0, 0.5, 1.0] and success["value"] == pytest.approx(0.6)
-    assert success["low"] == pytest.approx(0.6 - half, abs=1e-3) and success["high"] == 1.0, "a rate is at most 100%"
-    half = 2.776 * (0.3 / 4) ** 0.5 / 5 ** 0.5    # differences 0, 1/2, 1/2, 0, 0, run by run and not of the means
-    assert found["difference"]["success"] == pytest.approx(
-        {"value": 0.2, "low": 0.2 - half, "high": 0.2 + half, "values": pytest.approx([0, 0.5, 0.5, 0, 0])}, abs=1e-3)
-    assert "one file" in run(tmp_path, *command, "--report", "r.html", code=2).stderr
-    assert said.splitlines()[2].split("|")[2].strip() == "5 seeds: 2 x 1" and "WARNING" not in said
-
-
 def test_columns_and_differences_rest_on_the_same_tasks(tmp_path):
     scored_file(tmp_path / "a.jsonl", *[trajectory(n, RIGHT if n < 2 else HALF) for n in range(6)])
     scored_file(tmp_path / "b.jsonl", *[trajectory(n, RIGHT) for n in range(4)])
-    said = run(tmp_path, "--compare", "a=a.jsonl", "b=b.jsonl", "--json", "c.json").stdout
-    result = json.loads((tmp_path / "c.json").read_text())
+    said = run(tmp_path, "--compare", "a=a.jsonl", "b=b.jsonl").stdout
+    result = compared(tmp_path, "a=a.jsonl", "b=b.jsonl")
     assert [result[name]["metrics"]["tasks"] for name in "ab"] == [4, 4] and "| 4 x 1" in said
     assert result["a"]["metrics"]["success"]["value"] == 0.5 and result["b"]["metrics"]["success"]["value"] == 1
     assert result["b"]["difference"]["success"]["value"] == 0.5
     assert "a: columns and differences rest on the 4 tasks that all runs have, of 6 in a.jsonl" in said
-
-
-def test_columns_and_differences_of_a_seed_rest_on_its_common_tasks(tmp_path):
-    """Seed 0: tasks 0 to 3 against 0 and 1; seed 1: the same two tasks."""
-    for name, seed, rewards in (("a", 0, "1000"), ("a", 1, "10"), ("b", 0, "11"), ("b", 1, "11")):
-        scored_file(tmp_path / f"{name}.{seed}.jsonl", *[
-            trajectory(n, RIGHT if reward == "1" else HALF, seed=seed) for n, reward in enumerate(rewards)])
-    said = run(tmp_path, "--compare", "a=a.*.jsonl", "b=b.*.jsonl", "--json", "c.json").stdout
-    result = json.loads((tmp_path / "c.json").read_text())
-    assert result["a"]["metrics"]["success"]["values"] == [0.5, 0.5]
-    assert result["b"]["difference"]["success"]["values"] == [0.5, 0.5] and "2 seeds: 2 x 1" in said
-    assert "a: columns and differences rest on the 4 tasks that all runs have, of 6" in said
 
 
 def test_episodes_that_failed_are_counted_and_shown(tmp_path):
@@ -584,16 +551,6 @@ def test_episodes_that_failed_are_counted_and_shown(tmp_path):
     assert "a: 3 x error: the server is gone" in said
 
 
-def test_several_seeds_do_not_hide_how_episodes_ended(tmp_path):
-    command = seeds_of(tmp_path, {"base": dict.fromkeys(range(2), 1)})
-    records = [json.loads(line) | {"finish": "error: no server"} for line in open(tmp_path / "base.1.jsonl")]
-    write(tmp_path / "base.1.jsonl", records)
-    said = run(tmp_path, *command).stdout
-    assert "base: episodes of base.0.jsonl ended: answered 2 (100.0%)" in said
-    assert "base: episodes of base.1.jsonl ended: error 2 (100.0%)" in said and "base: 2 x error: no server" in said
-    assert re.search(r"failed by an error +\| 50.0%", said)
-
-
 def test_runs_with_other_humans_get_a_note(tmp_path):
     scored_file(tmp_path / "a.jsonl", trajectory(0, RIGHT))
     scored_file(tmp_path / "b.jsonl", trajectory(0, RIGHT, simulator="llama"))
@@ -602,65 +559,21 @@ def test_runs_with_other_humans_get_a_note(tmp_path):
     assert "the human is" not in run(tmp_path, "--compare", "a=a.jsonl", "b=a.jsonl").stdout
 
 
-def test_seeds_of_one_models_sampling_are_not_taken_for_training_runs(tmp_path):
-    command = seeds_of(tmp_path, {"base": dict.fromkeys(range(5), 1)})
-    for seed in range(5):
-        records = [json.loads(line) for line in open(tmp_path / f"base.{seed}.jsonl")]
-        write(tmp_path / f"base.{seed}.jsonl", [r | {"fingerprints": {"model": min(seed, 3)}} for r in records])
-    assert "base: WARNING: some of these files are of one and the same model" in run(tmp_path, *command).stdout
-
-
-def test_below_five_seeds_the_values_are_printed_and_no_interval(tmp_path):
-    said = run(tmp_path, *seeds_of(tmp_path, {"base": {0: 0, 1: 2}, "sweet": {0: 2, 1: 2}})).stdout
-    success = next(line for line in said.splitlines() if line.startswith("| success "))
-    assert "50.0%" in success and "[" not in success, "Student's interval of 0% and 100% is -585% to 685%"
-    assert "base: success, seeds 0, 1: 0.0, 100.0" in said
-
-
-def test_seeds_are_paired_by_the_seed_that_the_records_name(tmp_path):
-    command = seeds_of(tmp_path, {"base": {0: 0, 1: 0}, "sweet": {0: 1, 1: 1}})
-    (tmp_path / "base.1.jsonl").rename(tmp_path / "other")
-    (tmp_path / "base.9.jsonl").write_bytes((tmp_path / "base.0.jsonl").read_bytes())
-    refused = run(tmp_path, *command, code=2).stderr
-    assert "base.9.jsonl, line 1: found seed 0, as in base.0.jsonl" in refused and "a seed of its own" in refused
-    nameless = json.loads((tmp_path / "base.0.jsonl").read_text().splitlines()[0]) | {"seed": None}
-    write(tmp_path / "base.9.jsonl", [nameless])
-    refused = run(tmp_path, *command, code=2).stderr
-    assert "base.9.jsonl, line 1: found seed None" in refused and "a seed of its own" in refused
-
-
-def test_a_name_that_lacks_a_seed_is_compared_on_the_others_and_says_so(tmp_path):
-    said = run(tmp_path, *seeds_of(tmp_path, {"base": {0: 0, 1: 2, 2: 0}, "sweet": {2: 1, 0: 2}})).stdout
-    assert "sweet: WARNING: no seed 1 here" in said and "sweet: success, seeds 0, 2: 100.0, 50.0" in said
-    assert "base: success, seeds 0, 1, 2: 0.0, 100.0, 0.0" in said and "+75.0 (+100.0, +50.0)" in said
-    said = run(tmp_path, "--compare", "sweet=sweet.*.jsonl", "base=base.*.jsonl").stdout
-    assert "sweet: WARNING: no seed 1" in said and "33.3% (0.0, 100.0, 0.0)" in said and "-75.0 (-100.0, -50.0)" in said
-
-
-@pytest.mark.parametrize("seeds, t", [(5, 2.776), (6, 2.571), (10, 2.262), (11, 2.228), (21, 2.086), (61, 2.000)])
-def test_the_interval_over_seeds_has_students_quantile(seeds, t):
-    values = np.random.default_rng(seeds).random(seeds)
-    numbers = evaluate.over_seeds(values)
-    assert width(numbers) == pytest.approx(2 * t * values.std(ddof=1) / seeds ** 0.5, rel=1e-3)
-    assert numbers["value"] == pytest.approx(values.mean()) == pytest.approx((numbers["low"] + numbers["high"]) / 2)
-    few = evaluate.over_seeds(values[:4])
-    assert few["low"] is few["high"] is None and few["values"] == list(values[:4])
-
-
-def test_the_cost_of_a_run_stands_beside_its_success(tmp_path):
+def test_the_cost_of_a_run_stands_beside_its_success(tmp_path, monkeypatch):
     cost = {"episodes": 2400, "sampled_tokens": 1234567, "simulator_calls": 9000, "optimizer_steps": 410,
             "training_tokens": 7654321}
     (tmp_path / "policy").mkdir()
     (tmp_path / "policy/cost.json").write_text(json.dumps(cost))
     scored_file(tmp_path / "a.jsonl", trajectory(0, RIGHT))
     scored_file(tmp_path / "b.jsonl", trajectory(0, RIGHT) | {"model": "policy"})
-    said = run(tmp_path, "--compare", "a=a.jsonl", "b=b.jsonl", "--json", "c.json").stdout
+    said = run(tmp_path, "--compare", "a=a.jsonl", "b=b.jsonl").stdout
     cells = {row[1].strip(): (row[2].strip(), row[3].strip()) for row in
              (line.split("|") for line in said.splitlines() if line.startswith("|"))}
     assert cells["success"][1].startswith("100.0%") and cells["cost: episodes"] == ("", "2,400"), "unknown is blank"
     assert cells["cost: sampled tokens"][1] == "1,234,567" and cells["cost: simulator calls"][1] == "9,000"
     assert cells["cost: optimizer steps"][1] == "410" and cells["cost: training tokens"][1] == "7,654,321"
-    assert json.loads((tmp_path / "c.json").read_text())["b"]["cost"] == cost
+    monkeypatch.chdir(tmp_path)    # the record names the model's folder as rollout.py was given it
+    assert compared(tmp_path, "a=a.jsonl", "b=b.jsonl")["b"]["cost"] == cost
     scored_file(tmp_path / "b.jsonl", trajectory(0, RIGHT) | {"model": "policy", "fingerprints": {"model": "another"}})
     assert "1,234,567" not in run(tmp_path, "--compare", "a=a.jsonl", "b=b.jsonl").stdout, "the folder was trained anew"
 
@@ -685,16 +598,16 @@ def test_compare_prints_a_markdown_table_with_differences(tmp_path):
                        [trajectory(n, RIGHT if n < share else HALF) for n in range(10)])
         run(tmp_path, "--in", source)
         files[name] = tmp_path / f"{name}.scored.jsonl"
-    done = run(tmp_path, "--compare", *(f"{name}={path}" for name, path in files.items()), "--json", "c.json",
-               "--report", "c.html")
+    pairs = [f"{name}={path}" for name, path in files.items()]
+    done = run(tmp_path, "--compare", *pairs, "--report", "c.html")
     lines = [line for line in done.stdout.splitlines() if line.startswith("|")]
     assert len({line.count("|") for line in lines}) == 1 and len({len(line) for line in lines}) == 1, "one table"
     assert "base" in lines[0] and "sweet" in lines[0] and "10 x 1" in lines[2]
     assert lines[3].startswith("| success ") and "30.0% [" in lines[3] and "70.0% [" in lines[3]
     assert lines[4].startswith("| success, vs base") and "+40.0 [+" in lines[4]
-    result = json.loads((tmp_path / "c.json").read_text())
+    result = compared(tmp_path, *pairs)
     assert result["sweet"]["difference"]["success"]["value"] == pytest.approx(0.4)
-    assert result["sweet"]["against"] == "base" and result["base"]["difference"] is None
+    assert result["base"]["difference"] == {}
     data = data_of(tmp_path / "c.html")
     assert any("+40.0 [+" in text for row in data["table"] for text in row) and len(data["tasks"]) == 10
     assert all([episode["run"] for episode in task["episodes"]] == ["base", "sweet"] for task in data["tasks"])
