@@ -383,11 +383,3 @@ def parse_response(text):
         return parse_response(OUTPUT_MARK + rest)
     content = before.rsplit(OUTPUT_MARK, 1)[-1] + mark + answer
     return content.strip(), answer.strip() if mark else None
-
-
-def merge_system(messages):
-    """For models without a system role: the instructions in front of the first user message."""
-    if messages[0]["role"] != "system":
-        return messages
-    system, first, *rest = messages
-    return [{"role": first["role"], "content": f"{system['content']}\n\n{first['content']}"}, *rest]

@@ -638,7 +638,7 @@ class CriticReward:
     def __init__(self, args, resources):
         from train_critic import Critic, response_of
         self.response_of = response_of
-        self.critic = Critic(args.critic, resident=True, without_c=args.step_reward == "critic-without-c")
+        self.critic = Critic(args.critic, without_c=args.step_reward == "critic-without-c")
         self.pool = ThreadPoolExecutor(1)    # one thread, for the models and for what torch.compile keeps in it
         resources.fingerprints["critic"] = fingerprint(args.critic)
         note = self.critic.note

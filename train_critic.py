@@ -40,7 +40,6 @@ log-probabilities, the critic's advantages, sharding, steps, output and checkpoi
 """
 import argparse
 import atexit
-import copy
 import functools
 import gc
 import hashlib
@@ -74,7 +73,7 @@ from tqdm import tqdm
 
 from records import (
     COSTS, SCHEMA, Output, check_path, check_settings, die, fingerprint, first_line,
-    merge_system, number, open_locked, read, atomic_write)
+    number, open_locked, read, atomic_write)
 
 # ---- The mathematics
 
@@ -137,47 +136,45 @@ def last_of_turn(values, turn, turns):
     return values[torch.bincount(turn, minlength=turns).cumsum(0) - 1]
 
 
-def half_squared_log_ratio(ratio, on_chosen):
-    """How far the model is from its reference: half the squared log-ratio of a token, in nats squared.
-
-    On tokens that the model itself samples, the mean would be its KL divergence to second order. These tokens come from
-    the data. ratio: (N,) log pi_theta - log pi_ref; on_chosen: (N,) bool.
-    """
-    half = 0.5 * ratio.detach() ** 2
-    return {"half_squared_log_ratio_chosen": (half[on_chosen].sum(), on_chosen.sum()),
-            "half_squared_log_ratio_rejected": (half[~on_chosen].sum(), (~on_chosen).sum())}
-
-
 def critic_loss(values, batch, items, args):
-    """The loss summed over a micro-batch's items, and what is logged: {name: (sum, count)}.
+    """The items' losses (B,), and what is logged of them: {name: a value an item, a turn or a token}.
 
     values: (N,) log-probabilities, or the head's outputs (whose reference is zero). In batch (see Batch), side 2i is
     item i's chosen trajectory, or its only one, and side 2i + 1 its rejected one.
     """
-    count = len(items)
     if args.head in ("value", "q"):
-        logits = last_of_turn(values, batch.turn, len(batch.side))                               # (M,)
-        item_of = batch.side // 2                                                                # (M,)
-        success = torch.tensor([item.label for item in items], device=values.device)[item_of]
-        target = success if args.head == "value" else next_turn_targets(logits, batch.side, success)
-        losses = segment_mean(value_loss(logits, target), item_of, count)                        # (B,)
-        right = ((logits > 0) == (success > 0.5)).double()
-        return losses.sum(), {"loss": (losses.sum(), count),
-                              "accuracy": (right.sum(), len(right)),
-                              "success": (success.double().sum(), len(success))}
+        return success_loss(values, batch, items, args.head)
     scores = trajectory_scores(values, batch.reference, batch.turn, batch.side, batch.sides, args.advantage)
     chosen, rejected = scores[0::2], scores[1::2]                                                # (B,) each
-    losses = preference = bradley_terry_loss(chosen, rejected, args.beta)
-    stats = {"preference_loss": preference, "advantage_chosen": chosen, "advantage_rejected": rejected,
-             "accuracy": (chosen > rejected).double() + 0.5 * (chosen == rejected).double()}
-    drift = {}
+    losses = bradley_terry_loss(chosen, rejected, args.beta)
+    stats = {"preference_loss": losses, "accuracy": accuracy(chosen, rejected),
+             "advantage_chosen": chosen, "advantage_rejected": rejected}
     if args.head == "log-ratio":
-        side_of_token = batch.side[batch.turn]                                                   # (N,)
-        stats["nll"] = -segment_mean(values, side_of_token, batch.sides)[0::2]                   # (B,)
-        losses = preference + args.nll * stats["nll"]
-        drift = half_squared_log_ratio(values - batch.reference, side_of_token % 2 == 0)
-    stats["loss"] = losses
-    return losses.sum(), {**{name: (value.sum(), count) for name, value in stats.items()}, **drift}
+        nll = -segment_mean(values, batch.side[batch.turn], batch.sides)[0::2]                   # (B,)
+        losses = losses + args.nll * nll
+        stats |= {"nll": nll, "distance": distance(values, batch.reference)}
+    return losses, {"loss": losses, **stats}
+
+
+def success_loss(values, batch, items, head):
+    """critic_loss for --head value and q: a turn's prediction stands at its last token."""
+    logits = last_of_turn(values, batch.turn, len(batch.side))                                   # (M,)
+    item_of = batch.side // 2                                                                    # (M,)
+    labels = torch.tensor([item.label for item in items], device=values.device)[item_of]         # (M,)
+    targets = next_turn_targets(logits, batch.side, labels) if head == "q" else labels
+    losses = segment_mean(value_loss(logits, targets), item_of, len(items))                      # (B,)
+    right = (logits > 0) == (labels > 0.5)
+    return losses, {"loss": losses, "accuracy": right.double(), "success": labels.double()}
+
+
+def accuracy(chosen, rejected):
+    """1 where the chosen side scores higher, 0.5 where both score alike: (B,), (B,) -> (B,)."""
+    return ((chosen - rejected).sign() + 1) / 2
+
+
+def distance(logps, reference):
+    """How far the model is from its reference at each token, in nats: (N,), (N,) -> (N,)."""
+    return (logps - reference).abs()
 
 
 PAIR_RULES = ("best-vs-lower", "all")
@@ -209,34 +206,31 @@ def main():
         return finish()
     tokenizer = load_tokenizer(args.model, args.pictures)
     items, cost = make_items(args, tokenizer)
-    items, held_out = split_items(items, args.model, args)
+    items = usable_items(items, args.model, args)
     head = None
     if args.head == "log-ratio":
-        set_reference(args.model, items + held_out, device, args)
+        set_reference(args.model, items, device, args)
     else:
         head = new_head(args.model)
-    model = load_model(args.model, device, args, head, processor=tokenizer if args.pictures else None)
+    model = load_model(args.model, device, args, head, tokenizer if args.pictures else None)
     steps = step_items(items, args)
     optimizer, first = begin_training(model, args, settings)
     log = open_log(args, first, len(steps))
 
     for step in range(first, len(steps)):
         begun, total, tokens = time.perf_counter(), {}, 0
-        for part in micro_batches(steps[step], args, args.micro_batch):
+        for part in micro_batches(steps[step], args):
             # FSDP waits for every rank: one that has no items left computes any item, which counts for nothing.
             batch = collate_items(part or steps[step][:1], device, args)
             values = model(batch)                                                                # (N,)
-            loss, stats = critic_loss(values, batch, part, args) if part else (0 * values.sum(), {})
+            losses, stats = critic_loss(values, batch, part, args) if part else (0 * values, {})
             # FSDP averages over the ranks: times world() it is a sum, and over the step's items their mean.
-            (loss * world() / len(steps[step])).backward()
+            (losses.sum() * world() / len(steps[step])).backward()
             accumulate(total, stats)
             tokens += batch.tokens if part else 0
-        rate = learning_rate(step, len(steps), args.lr, args.warmup, args.final_lr)
-        norm = optimizer_step(model, optimizer, rate, args.clip)
-        metrics = step_metrics(step, rate, norm, total, tokens, begun, device, args)
-        if held_out and ((step + 1) % args.held_out_every == 0 or step + 1 == len(steps)):
-            metrics |= evaluate(model, held_out, critic_loss, device, args)
-        log(metrics)
+        rate = learning_rate(step, len(steps), args.lr)
+        norm = optimizer_step(model, optimizer, rate)
+        log(step_metrics(step, rate, norm, total, tokens, begun, device, args))
         save_or_stop(args, model, optimizer, step + 1)
 
     note = {"head": args.head, "pictures": args.pictures, "context": args.context, "advantage": args.advantage,
@@ -251,77 +245,86 @@ def make_items(args, tokenizer):
     """The pairs of --in (for --head value and q: its trajectories) as items, and what they cost."""
     tasks, cost = read_trajectories(args.input, "scored", args.limit_tasks, args.context == "with-c")
     if args.head in ("value", "q"):
-        pairs = []
-        for task, group in tasks.items():
-            for record in group:
-                label = record["reward"] if args.head == "q" else float(record["reward"] >= 1.0)
-                pairs.append((record, None, task, label))
-        if len({label for *_, label in pairs}) == 1:
-            die(f"{args.input}: --head {args.head} has nothing to learn, every label is {label:g}")
+        pairs = label_trajectories(tasks, args)
     else:
         pairs = pair_tasks(tasks, args)
     pictures = Path(args.out).parent / "cache" / "pictures" if args.pictures else None
     return items_of(pairs, tokenizer, pictures), cost
 
 
+def label_trajectories(tasks, args):
+    """Every trajectory by itself, with its label: its reward for --head q, whether it succeeded for --head value."""
+    pairs, labels = [], set()
+    for group in tasks.values():
+        for record in group:
+            reward = record["reward"]
+            record["label"] = reward if args.head == "q" else float(reward >= 1.0)
+            labels.add(record["label"])
+            pairs.append((record, None))
+    if len(labels) == 1:
+        die(f"{args.input}: --head {args.head} has nothing to learn, every label is {labels.pop():g}")
+    return pairs
+
+
 def score_file(args, device):
     """Write the records of --score with the critic's advantage of each candidate, or of each assistant turn."""
     of_candidates = from_rank0(lambda: first_record_has(args.score, "candidates"))
     kind = "candidates" if of_candidates else "scored"
-    args.out = args.out or name_of_ranking(args.score, kind)
+    out = args.out or name_of_ranking(args.score, kind)
     settings = {"script": "train_critic --score", "critic_reference": args.critic_reference}
     inputs = {"--score": args.score, "--critic": args.critic}
-    output = from_rank0(lambda: Output(args.out, settings, inputs, args.overwrite, SCHEMA[kind][1]))
+    output = from_rank0(lambda: Output(out, settings, inputs, args.overwrite, SCHEMA[kind][1]))
     done = frozenset(output.done)    # rank 0 adds to its own while it writes
     critic = Critic(args.critic, device, reference_without_c=args.critic_reference == "without-c",
-                    micro_tokens=args.micro_tokens, offload=args.cpu_offload)
+                    micro_tokens=args.micro_tokens)
     ranked_by = from_rank0(lambda: {"critic": args.critic, "fingerprint": fingerprint(args.critic),
-                                    "cost": critic.cost()})
+                                    "cost": cost_of_model(args.critic)})
 
-    def turns_in(record):
-        turns = candidate_turns(record) if of_candidates else turns_of(record, critic.with_c)
-        return output.key_of(record), record, turns
+    def actions_in(record):
+        """(key, record, its actions, the same as turns): each action gets an advantage."""
+        if of_candidates:
+            turns, actions = candidate_turns(record, critic.with_c), record["candidates"]
+        else:
+            turns, actions = turns_of(record, critic.with_c), said_by_agent(record)
+        return output.key_of(record), record, actions, turns
 
     def missing():
-        """What the output lacks: (record, its turns). A generator, since token ids as Python lists take much memory."""
-        for key, record, turns in read(args.score, kind, each=turns_in):
-            if key not in done:
-                yield record, turns
+        """What the output lacks. A generator, since token ids as Python lists take much memory."""
+        return (found for found in read(args.score, kind, each=actions_in) if found[0] not in done)
 
-    for _ in missing():
-        pass    # a mistake in the last line shows now, not after hours
-    records, advantages, left_out = 0, 0, 0
-    todo = missing()
-    while portion := list(itertools.islice(todo, portion_size())):
-        scores = iter(critic.advantages([turn for _, turns in portion for turn in turns]))
-        for record, turns in portion:
-            found = [next(scores) for _ in turns]
-            too_long = found.count(-math.inf)
+    count = sum(1 for _ in missing())    # a mistake in the last line shows now, not after hours
+    todo, written, left_out = missing(), 0, 0
+    for _ in progress(range(0, count, PORTION), "scored", "portion"):
+        portion = list(itertools.islice(todo, PORTION))
+        scores = iter(critic.advantages([turn for *_, turns in portion for turn in turns]))
+        for _, record, actions, _ in portion:
+            advantages = list(itertools.islice(scores, len(actions)))
+            too_long = advantages.count(-math.inf)
             if of_candidates and too_long:
                 left_out += 1
                 continue
             left_out += too_long
-            records += 1
-            advantages += len(found) - too_long
-            actions = record.get("candidates")
-            if not of_candidates:
-                actions = [message for message in record["dialogue_history"] if message["role"] == "assistant"]
-            for action, value in zip(actions, found):
-                if value > -math.inf:
-                    action["advantage"] = round(value, 7)
+            for action, advantage in zip(actions, advantages):
+                if advantage > -math.inf:
+                    action["advantage"] = round(advantage, 7)
             if rank() == 0:
                 output.write({**record, "ranked_by": ranked_by})
+            written += 1
     if left_out:
         say(f"{args.score}: {left_out} turns left out: they do not fit into the critic's context")
-    what = "turns" if of_candidates else "trajectories"
-    say(f"wrote {records} {what} with {advantages} advantages to {args.out}")
+    say(f"wrote {written} {'turns' if of_candidates else 'trajectories'} to {out}")
 
 
 def name_of_ranking(path, kind):
     """Where --score writes: X.candidates.jsonl becomes X.ranked.jsonl, X.scored.jsonl becomes X.annotated.jsonl."""
-    stem = Path(path).name.removesuffix(".jsonl").removesuffix(f".{kind}")
     ending = "ranked" if kind == "candidates" else "annotated"
-    return str(Path(path).with_name(f"{stem}.{ending}.jsonl"))
+    return f"{path.removesuffix('.jsonl').removesuffix('.' + kind)}.{ending}.jsonl"
+
+
+def cost_of_model(path):
+    """What it took to train it, as its cost.json has it."""
+    file = Path(path) / "cost.json"
+    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
 
 
 # ---- Ranks: several processes, of which rank 0 prints and looks at files
@@ -454,9 +457,7 @@ def turns_of(record, with_c=False):
     """A trajectory's assistant turns, which stage 1 and the baselines score: (prompt messages, response, c or None)."""
     history = record["dialogue_history"]
     check_dialogue(history, "dialogue_history")
-    c = (record.get("task") or {}).get("ground_truth") if with_c else None
-    if with_c and c is None:
-        raise ValueError("the record has no task with a ground_truth, which the critic's context needs")
+    c = reference_solution(record) if with_c else None
     messages = [{"role": "system", "content": record["system"]}] if record.get("system") else []
     turns = []
     for message in history:
@@ -467,22 +468,32 @@ def turns_of(record, with_c=False):
     return turns
 
 
-def candidate_turns(record):
+def said_by_agent(record):
+    """A trajectory's assistant messages, in the order of turns_of."""
+    return [message for message in record["dialogue_history"] if message["role"] == "assistant"]
+
+
+def candidate_turns(record, with_c=False):
     """The candidates of one turn, in the shape of turns_of. Candidates without text are taken out of the record."""
     check_dialogue(record["prompt"], "prompt")
+    c = reference_solution(record) if with_c else None
     record["candidates"] = [one for one in record["candidates"] if one.get("output") or one.get("output_ids")]
+    return [(record["prompt"], response_of(one.get("output"), one.get("output_ids")), c) for one in record["candidates"]]
+
+
+def reference_solution(record):
+    """The training-time information c."""
     c = (record.get("task") or {}).get("ground_truth")
-    turns = []
-    for candidate in record["candidates"]:
-        turns.append((record["prompt"], response_of(candidate.get("output"), candidate.get("output_ids")), c))
-    return turns
+    if c is None:
+        raise ValueError("the record has no task with a ground_truth, which the critic's context needs")
+    return c
 
 
-def first_tasks(records, count, task_of):
+def first_tasks(records, count):
     """The records of the first `count` tasks (0: of all), in the file's order. Samples of a task may lie far apart."""
     seen = set()
     for n, record in enumerate(records):
-        task = task_of(record)
+        task = record.get("task_id")
         if task is None:
             task = ("no task", n)    # such a record counts as a task of its own
         if not count or len(seen) < count or task in seen:
@@ -494,7 +505,7 @@ def read_trajectories(path, kind, limit_tasks=0, with_c=False):
     """Usable trajectories, {task: [record with its "turns"]} in the file's order, and what all of the file cost."""
     tasks, failed, silent, cost = {}, 0, 0, Counter()
     records = read(path, kind, each=lambda record: {**record, "turns": turns_of(record, with_c)})
-    for record in first_tasks(records, limit_tasks, lambda record: record["task_id"]):
+    for record in first_tasks(records, limit_tasks):
         cost.update({"episodes": 1, **(record.get("cost") or {})})
         if kind == "scored" and (record["reward"] is None or record["finish"].startswith("error")):
             failed += 1
@@ -512,16 +523,12 @@ def read_trajectories(path, kind, limit_tasks=0, with_c=False):
 
 
 def pair_tasks(tasks, args):
-    """The pairs of all tasks: [(chosen record, rejected record, task, 1.0)]."""
-    rng, pairs, without = np.random.default_rng(args.seed), [], 0
-    for task, group in tasks.items():
+    """The pairs of all tasks: [(chosen record, rejected record)]."""
+    pairs, without = [], 0
+    for group in tasks.values():
         found = pair_trajectories([record["reward"] for record in group], args.pair_rule, args.min_gap)
-        if args.pairs_per_task and len(found) > args.pairs_per_task:
-            kept = rng.permutation(len(found))[:args.pairs_per_task]
-            found = [found[i] for i in sorted(kept)]
-        if not found:
-            without += 1
-        pairs += [(group[i], group[j], task, 1.0) for i, j in found]
+        pairs += [(group[i], group[j]) for i, j in found]
+        without += not found
     if without:
         say(f"{args.input}: {without} of {len(tasks)} tasks left out: no two trajectories make a pair")
     if not pairs:
@@ -531,18 +538,14 @@ def pair_tasks(tasks, args):
 
 
 def items_of(pairs, tokenizer, pictures=None):
-    """[(chosen record, rejected record or None, task, label)] as items. A record is encoded once."""
-    records = {}
-    for chosen, rejected, _, _ in pairs:
-        records[id(chosen)] = chosen
-        if rejected is not None:
-            records[id(rejected)] = rejected
+    """[(chosen record, rejected record or None)] as items. A record is encoded once."""
+    records = {id(record): record for pair in pairs for record in pair if record}
     encoded = sequences_of([record["turns"] for record in records.values()], tokenizer, pictures)
     sequences = dict(zip(records, encoded))
-    sequences[id(None)] = []
     items = []
-    for n, (chosen, rejected, task, label) in enumerate(pairs):
-        items.append(Item(sequences[id(chosen)], sequences[id(rejected)], (str(task), n), label, task))
+    for n, (chosen, rejected) in enumerate(pairs):
+        task, label = chosen["task_id"], chosen.get("label", 1.0)
+        items.append(Item(sequences[id(chosen)], sequences.get(id(rejected), []), (str(task), n), label, task))
     return items
 
 
@@ -558,32 +561,32 @@ def sequences_of(dialogues, tokenizer, pictures=None):
         encoded = iter(tokenise(tokenizer, in_context(turns)))
     result = []
     for dialogue in dialogues:
-        of_turns = [next(encoded) for _ in dialogue]
+        of_turns = list(itertools.islice(encoded, len(dialogue)))
         if pictures:
             for n, sequence in enumerate(of_turns):
                 sequence.turn += n
-            result.append(of_turns)
-        else:
-            result.append(join_turns(of_turns))
+        result.append(of_turns if pictures else join_turns(of_turns))
     return result
+
+
+def usable_items(items, model, args):
+    """The items that --max-length leaves. Exits if the model cannot read one of them."""
+    items = leave_out_long(items, args)
+    most, context = max(map(longest, items)), scored_context(model)
+    if most > context:
+        die(f"{args.input}: a dialogue of {most} tokens does not fit into the context of {model}, {context} (of longrope "
+            f"and dynamic rope the original one); take a model with a longer one, or leave such records out with "
+            f"--max-length {context}")
+    kind = "pairs" if items[0].rejected else "dialogues"
+    tasks = len({item.task for item in items})
+    tokens = sum(len(sequence.ids) for sequence in sequences_in(items))
+    say(f"{len(items)} {kind} from {tasks} tasks, {tokens} tokens")
+    return items
 
 
 def in_context(turns):
     """[(prompt messages, response, c or None)] to [(prompt messages with c in front, response)]."""
     return [(messages if c is None else put_c_in_front(messages, c), response) for messages, response, c in turns]
-
-
-def split_items(items, model, args):
-    """(items to train on, items held out), without those that are too long for --max-length or the model."""
-    items = leave_out_long(items, args)
-    sequences = sequences_in(items)
-    check_lengths(sequences, model, args.input)
-    items, held_out = hold_out(items, args.held_out, args.seed)
-    kind = "pairs" if items[0].rejected else "dialogues"
-    tasks = len({item.task for item in items})
-    tokens = sum(len(sequence.ids) for sequence in sequences)
-    say(f"{len(items)} {kind} from {tasks} tasks, {tokens} tokens; {len(held_out)} held out")
-    return items, held_out
 
 
 def sequences_in(items):
@@ -606,20 +609,6 @@ def leave_out_long(items, args):
 def longest(item):
     """The length of its longest sequence, in tokens."""
     return max(len(sequence.ids) for sequence in item.chosen + item.rejected)
-
-
-def hold_out(items, share, seed):
-    """Items to train on, and those of a random share of the tasks, on which only loss and accuracy are measured."""
-    tasks = list(dict.fromkeys(item.task for item in items))
-    count = math.ceil(share * len(tasks))
-    if count == len(tasks):
-        die(f"--held-out {share:g} of {len(tasks)} tasks leaves nothing to train on")
-    order = np.random.default_rng([seed, 1]).permutation(len(tasks))
-    chosen = {tasks[i] for i in order[:count]}
-    train, held_out = [], []
-    for item in items:
-        (held_out if item.task in chosen else train).append(item)
-    return train, held_out
 
 
 # ---- From messages to token sequences
@@ -656,6 +645,14 @@ def render_prompt(tokenizer, messages):
             die(f"the model's chat template refuses a dialogue of {roles} ({first_line(error)})")
     # Some templates (Gemma's) refuse a system message. Its text then opens what the user says.
     return render_prompt(tokenizer, merge_system(messages))
+
+
+def merge_system(messages):
+    """For models without a system role: the instructions in front of the first user message."""
+    if messages[0]["role"] != "system":
+        return messages
+    system, first, *rest = messages
+    return [{"role": first["role"], "content": f"{system['content']}\n\n{first['content']}"}, *rest]
 
 
 def end_of_turn(tokenizer):
@@ -696,17 +693,17 @@ def tokenise(tokenizer, turns):
         turns = [(messages, getattr(response, "text", response)) for messages, response in turns]
         if any(response is None for _, response in turns):
             die("a response has token ids of another tokenizer and no text (output)")
-    end, result = end_of_turn(tokenizer), []
-    for start in range(0, len(turns), 1024):
-        part = turns[start:start + 1024]
-        prompts = [render_prompt(tokenizer, messages) for messages, _ in part]
-        distinct = list(dict.fromkeys(prompts))    # candidates of one turn share theirs
-        prompt_ids = dict(zip(distinct, tokenizer(distinct, add_special_tokens=False)["input_ids"]))
-        texts = [response if isinstance(response, str) else "" for _, response in part]
-        text_ids = tokenizer(texts, add_special_tokens=False)["input_ids"]
-        for prompt, ids, (_, response) in zip(prompts, text_ids, part):
-            ids = ids + end if isinstance(response, str) else response.ids
-            result.append((np.array(prompt_ids[prompt], np.int32), np.array(ids, np.int32)))
+
+    def encode(text):
+        return tokenizer([text], add_special_tokens=False)["input_ids"][0]
+
+    end, result, before, prompt = end_of_turn(tokenizer), [], None, None
+    for messages, response in turns:
+        text = render_prompt(tokenizer, messages)
+        if text != before:    # candidates of one turn share their prompt
+            before, prompt = text, np.array(encode(text), np.int32)
+        ids = response.ids if isinstance(response, Sampled) else encode(response) + end
+        result.append((prompt, np.array(ids, np.int32)))
     return result
 
 
@@ -767,15 +764,6 @@ def scored_context(path):
         if isinstance(part, dict) and part.get("rope_type") in ("longrope", "dynamic"):
             context = min(context, part.get("original_max_position_embeddings") or context)
     return context
-
-
-def check_lengths(sequences, model, where):
-    """Exit if the model cannot score the longest sequence."""
-    most, context = max(len(s.ids) for s in sequences), scored_context(model)
-    if most > context:
-        die(f"{where}: a dialogue of {most} tokens does not fit into the context of {model}, {context} (of longrope and "
-            f"dynamic rope the original one); take a model with a longer one, or leave such records out with "
-            f"--max-length {context}")
 
 
 # ---- Trees: what sequences share at their beginning is computed once
@@ -880,48 +868,47 @@ def collate(sequences, side_of, sides, device, pack):
     pack "tree": as trees in one row; "none": rows padded on the right, where causal attention never looks. Image-text
     models always read rows, since pictures are no part of a tree.
     """
-    def to_device(array):
-        return torch.from_numpy(np.ascontiguousarray(array)).to(device, non_blocking=True)
-
-    inputs = {"use_cache": False}
     if pack == "tree" and not sequences[0].view:
-        forest = build_prefix_forest(sequences)
-        tokens, paths = len(forest.ids), forest.paths
-        pad = -tokens % 128 if device.type == "cuda" else 0    # FlexAttention works in blocks of 128
-        ids = np.pad(forest.ids, (0, pad))[None]                                                 # (1, T)
-        positions = np.pad(forest.positions, (0, pad))
-        end = np.concatenate([forest.end, np.arange(tokens, tokens + pad) + 1])
-        inputs["position_ids"] = to_device(positions[None])
-        inputs["layout"] = Attention(end, positions, forest.blocks, device)
+        ids, paths, tokens, inputs = tree_row(sequences, device)
     else:
-        lengths = [len(s.ids) for s in sequences]
-        tokens, length = sum(lengths), max(lengths)
-        ids = np.zeros((len(sequences), length), np.int64)                                       # (R, T)
-        paths = []
-        for row, sequence in enumerate(sequences):
-            ids[row, :lengths[row]] = sequence.ids
-            paths.append(row * length + np.arange(lengths[row]))
-    inputs["input_ids"] = to_device(ids)
+        ids, paths, tokens, inputs = padded_rows(sequences)
+    scored = np.concatenate([path[s.scored] for s, path in zip(sequences, paths)])
+    # A side and a turn as one number, of which np.unique makes the turn's place among all of the batch.
     most = 1 + max(int(s.turn.max()) for s in sequences)
-    source, scored, numbers, reference = [], [], [], []
-    for sequence, path, side in zip(sequences, paths, side_of):
-        source.append(path[sequence.scored - 1])
-        scored.append(path[sequence.scored])
-        numbers.append(side * most + sequence.turn)    # (side, turn) as one number
-        reference.append(np.broadcast_to(sequence.reference, len(sequence.scored)))
-    scored = np.concatenate(scored)
-    turns, turn = np.unique(np.concatenate(numbers).astype(np.int64), return_inverse=True)
-    return Batch(
-        inputs=inputs,
-        source=to_device(np.concatenate(source)),
-        scored=to_device(scored),
-        target=to_device(ids.ravel()[scored]),
-        turn=to_device(turn),
-        side=to_device(turns // most),
-        sides=sides,
-        reference=to_device(np.concatenate(reference)),
-        tokens=tokens,
-        views=tuple(s.view for s in sequences))
+    turns, turn = np.unique(
+        np.concatenate([side * most + s.turn for s, side in zip(sequences, side_of)]), return_inverse=True)
+    arrays = {
+        "source": np.concatenate([path[s.scored - 1] for s, path in zip(sequences, paths)]),
+        "scored": scored,
+        "target": ids.ravel()[scored],
+        "turn": turn,
+        "side": turns // most,
+        "reference": np.concatenate([np.broadcast_to(s.reference, len(s.scored)) for s in sequences])}
+    tensors = {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
+    inputs |= {"input_ids": torch.from_numpy(ids).to(device), "use_cache": False}
+    return Batch(inputs, sides=sides, tokens=tokens, views=tuple(s.view for s in sequences), **tensors)
+
+
+def tree_row(sequences, device):
+    """Sequences as a forest: (ids (1, T), each sequence's places in it, tokens, what else the model reads)."""
+    forest = build_prefix_forest(sequences)
+    tokens = len(forest.ids)
+    pad = -tokens % 128 if device.type == "cuda" else 0    # FlexAttention works in blocks of 128
+    positions = np.pad(forest.positions, (0, pad))
+    end = np.concatenate([forest.end, np.arange(tokens, tokens + pad) + 1])
+    inputs = {"position_ids": torch.from_numpy(positions[None]).to(device),
+              "layout": Attention(end, positions, forest.blocks, device)}
+    return np.pad(forest.ids, (0, pad))[None], forest.paths, tokens, inputs
+
+
+def padded_rows(sequences):
+    """Sequences as rows: (ids (R, T), each sequence's places in them, tokens, what else the model reads: nothing)."""
+    length = max(len(s.ids) for s in sequences)
+    ids, paths = np.zeros((len(sequences), length), np.int64), []
+    for row, sequence in enumerate(sequences):
+        ids[row, :len(sequence.ids)] = sequence.ids
+        paths.append(row * length + np.arange(len(sequence.ids)))
+    return ids, paths, sum(map(len, paths)), {}
 
 
 # ---- Attention over a forest
@@ -1080,16 +1067,16 @@ class TokenLogps(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, hidden, weight, bias, target, scale, cap, chunk, keep):
-        logps, kept, normalisers = [], [], []
+        logps, normalisers, ctx.kept = [], [], []
         for h, t in zip(hidden.split(chunk), target.split(chunk)):
             logits = TokenLogps.logits_of(h, weight, bias, scale, cap)
             normaliser = torch.logsumexp(logits, -1)                                             # (n,)
             logps.append(logits.gather(1, t[:, None])[:, 0] - normaliser)
             normalisers.append(normaliser)
             if keep:
-                kept.append(logits)
+                ctx.kept.append(logits)
         ctx.save_for_backward(hidden, weight, bias, target, *normalisers)
-        ctx.settings, ctx.kept = (scale, cap, chunk), kept
+        ctx.settings = scale, cap, chunk
         return torch.cat(logps)                                                                  # (N,)
 
     @staticmethod
@@ -1097,9 +1084,7 @@ class TokenLogps(torch.autograd.Function):
         scale, cap, chunk = ctx.settings
         hidden, weight, bias, target, *normalisers = ctx.saved_tensors
         chunks = zip(hidden.split(chunk), target.split(chunk), (scale * gradient).split(chunk), normalisers)
-        d_hidden, d_weight, d_bias = [], None, None
-        if ctx.needs_input_grad[1]:
-            d_weight = torch.zeros_like(weight)
+        d_hidden, d_weight, d_bias = [], torch.zeros_like(weight), None
         if bias is not None:
             d_bias = torch.zeros_like(bias, dtype=torch.float32)
         for h, t, g, normaliser in chunks:
@@ -1114,8 +1099,7 @@ class TokenLogps(torch.autograd.Function):
                 d_bias += d.sum(0)
             d = d.to(weight.dtype)
             d_hidden.append(d @ weight)
-            if d_weight is not None:
-                d_weight.addmm_(d.T, h)
+            d_weight.addmm_(d.T, h)
         if bias is not None:
             d_bias = d_bias.to(bias.dtype)
         return torch.cat(d_hidden), d_weight, d_bias, None, None, None, None, None
@@ -1158,7 +1142,7 @@ class Scorer(nn.Module):
 
 
 @torch.no_grad()
-def score_all(model, sequences, device, args, title):
+def score_all(model, sequences, device, args, title=""):
     """One number for each scored token of each sequence: a list of float32 arrays. Ranks share the work."""
     items = [Item([sequences[i]], [], (), task=i) for i in reading_order(sequences)]
     result = {}
@@ -1188,17 +1172,14 @@ def split_until(things, fits):
 def set_reference(path, items, device, args):
     """Give each sequence its log-probabilities under the reference, the model at `path`, which is then released."""
     sequences = sequences_in(items)
-    model = load_model(path, device, args, train=False)
+    model = load_model(path, device, args)
     for sequence, logps in zip(sequences, score_all(model, sequences, device, args, "reference")):
         sequence.reference = logps
 
 
 # ---- The critic as the other stages use it
 
-
-def portion_size():
-    """How many turns, or trajectories, are scored and saved at a time: minutes of work, since models load for each."""
-    return 6000 * world() if torch.cuda.is_available() else 2000
+PORTION = 200    # records that are scored and saved at a time: what a kill may lose
 
 
 def new_head(model):
@@ -1212,93 +1193,75 @@ def new_head(model):
 class Critic:
     """A trained critic: what every stage asks for the advantages of turns.
 
-    resident: keep critic and reference in memory (many small requests); else each call loads one model at a time.
     without_c: hide c from a critic that was trained with it. reference_without_c: hide it from the reference of Eq. 3
     only. `note` is critic.json.
     """
 
-    def __init__(self, path, device=None, resident=False, without_c=False, reference_without_c=False,
-                 micro_tokens=8192, offload=False):
-        self.path = str(path)
-        self.resident = resident
-        self.models = {}
+    def __init__(self, path, device=None, without_c=False, reference_without_c=False, micro_tokens=8192):
         self.device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        file = Path(path) / "critic.json"
-        try:
-            self.note = note = {**json.loads(file.read_text(encoding="utf-8"))}
-        except OSError:
-            die(f"{path}: no critic.json in there; train one first with train_critic.py, or name another with --critic")
-        except (ValueError, TypeError):
-            die(f"{file} is damaged; train the critic again, or name another with --critic")
+        self.note = note = read_note(path)
         self.with_c = note["context"] == "with-c" and not without_c
-        self.advantage = note["advantage"]
-        self.reference, self.head = note["reference"], None
-        if note["head"] != "log-ratio":
-            weight = torch.tensor(note["weights"]["weight"])
-            bias = torch.tensor(note["weights"]["bias"])
-            self.reference, self.head = None, nn.Linear(len(weight), 1)
-            self.head.load_state_dict({"weight": weight[None], "bias": bias})
-        if self.reference and note.get("reference_fingerprint") not in (None, fingerprint(self.reference)):
-            die(f"{path} was trained from a model that is no longer {self.reference}; put it back (or its path into "
-                f"{file}), or train the critic again")
         self.reference_with_c = self.with_c and not reference_without_c
+        self.context = scored_context(path)
         self.pictures = Path(path).parent / "cache" / "pictures" if note.get("pictures") else None
         self.tokenizer = load_tokenizer(path, self.pictures)
-        self.args = argparse.Namespace(pack=note.get("pack", "tree"), micro_tokens=micro_tokens, checkpointing="none",
-                                       cpu_offload=offload, dtype=note.get("dtype", "float32"))
+        self.args = argparse.Namespace(pack=note.get("pack", "tree"), dtype=note.get("dtype", "float32"),
+                                       micro_tokens=micro_tokens, checkpointing="none")
+        self.reference, head = None, None
+        if note["head"] == "log-ratio":
+            self.reference = load_model(note["reference"], self.device, self.args)
+        else:
+            weights = {name: torch.tensor(numbers) for name, numbers in note["weights"].items()}
+            head = nn.Linear(len(weights["weight"]), 1)
+            head.load_state_dict({**weights, "weight": weights["weight"][None]})
+        self.model = load_model(path, self.device, self.args, head, self.tokenizer if self.pictures else None)
 
     def advantages(self, turns):
         """Eq. 3 of each turn (prompt messages, response, c or None), or what the head says of it: a float each.
 
         A turn that does not fit into the critic's context, with c in front, has the advantage -inf.
         """
-        advantages = [-math.inf] * len(turns)
-        sequences = self.sequences(turns, self.with_c) if turns else []
-        context = scored_context(self.path)
-        fit = [n for n, sequence in enumerate(sequences) if len(sequence.ids) <= context]
+        advantages = torch.full((len(turns),), -math.inf, dtype=torch.double)
+        sequences = self.sequences(turns, self.with_c)
+        fit = [n for n, sequence in enumerate(sequences) if len(sequence.ids) <= self.context]
         if not fit:
-            return advantages
-        scores = self.score(self.path, [sequences[n] for n in fit])
-        lengths = torch.tensor([len(one) for one in scores])
-        turn = torch.arange(len(fit)).repeat_interleave(lengths)                                 # (N,)
-        values = torch.from_numpy(np.concatenate(scores)).double()                               # (N,)
+            return advantages.tolist()
+        sequences = [sequences[n] for n in fit]
+        turn = torch.repeat_interleave(torch.tensor([len(s.scored) for s in sequences]))         # (N,)
+        values, reference = self.score(self.model, sequences), torch.zeros(len(turn))            # (N,)
+        if self.reference:
+            sequences = self.sequences([turns[n] for n in fit], self.reference_with_c)
+            reference = self.score(self.reference, sequences)
         if self.note["head"] in ("value", "q"):
-            found = last_of_turn(values, turn, len(fit))
+            advantages[fit] = last_of_turn(values, turn, len(fit))
         else:
-            reference = torch.zeros_like(values)
-            if self.reference:
-                sequences = self.sequences([turns[n] for n in fit], self.reference_with_c)
-                reference = torch.from_numpy(np.concatenate(self.score(self.reference, sequences))).double()
-            found = turn_advantages(values, reference, turn, len(fit), self.advantage)
-        for n, advantage in zip(fit, found.tolist()):
-            advantages[n] = advantage
-        return advantages
-
-    def cost(self):
-        """What it took to train it, as cost.json has it."""
-        file = Path(self.path) / "cost.json"
-        return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+            advantages[fit] = turn_advantages(values, reference, turn, len(fit), self.note["advantage"])
+        return advantages.tolist()
 
     def sequences(self, turns, with_c):
         """A sequence for each turn."""
-        if with_c and any(c is None for _, _, c in turns):
-            die(f"{self.path} was trained with c: each turn needs its task's ground_truth")
         if not with_c:
             turns = [(messages, response, None) for messages, response, _ in turns]
-        of_turns = sequences_of([[turn] for turn in turns], self.tokenizer, self.pictures)
-        return [sequences[0] for sequences in of_turns]
+        return [sequence for sequence, in sequences_of([[turn] for turn in turns], self.tokenizer, self.pictures)]
 
-    def score(self, path, sequences):
-        """The numbers that a model, the critic or its reference, gives to each sequence's scored tokens."""
-        model = self.models.get(path)
-        if model is None:
-            head = copy.deepcopy(self.head)    # sharding changes it
-            processor = self.tokenizer if self.pictures else None
-            model = load_model(path, self.device, self.args, head, train=False, processor=processor)
-        if self.resident:
-            self.models[path] = model
-        title = "" if self.resident else "critic" if path == self.path else "reference"
-        return score_all(model, sequences, self.device, self.args, title)
+    def score(self, model, sequences):
+        """What a model, the critic or its reference, gives to the scored tokens of all sequences: (N,)."""
+        return torch.from_numpy(np.concatenate(score_all(model, sequences, self.device, self.args))).double()
+
+
+def read_note(path):
+    """A critic's critic.json, after a check that its reference is still the model that it was trained from."""
+    file = Path(path) / "critic.json"
+    try:
+        note = {**json.loads(file.read_text(encoding="utf-8"))}
+    except OSError:
+        die(f"{path}: no critic.json in there; train one first with train_critic.py, or name another with --critic")
+    except (ValueError, TypeError):
+        die(f"{file} is damaged; train the critic again, or name another with --critic")
+    if note["head"] == "log-ratio" and note.get("reference_fingerprint") not in (None, fingerprint(note["reference"])):
+        die(f"{path} was trained from a model that is no longer {note['reference']}; put it back (or its path into "
+            f"{file}), or train the critic again")
+    return note
 
 
 # ---- Loading, sharding and saving a model
@@ -1308,12 +1271,10 @@ def decoder_layers(lm):
     return [module for module in lm.modules() if type(module).__name__ in (lm._no_split_modules or ())]
 
 
-def shard(model, device, offload):
+def shard(model, device):
     """FSDP2: one group per decoder layer, one for the rest; bf16 in compute on CUDA, float32 masters and reductions."""
-    from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
     options = {}
-    if offload:
-        options["offload_policy"] = CPUOffloadPolicy(pin_memory=device.type == "cuda")
     if device.type == "cuda":
         options["mp_policy"] = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     for layer in decoder_layers(model.lm):
@@ -1328,63 +1289,63 @@ def reshard(model):
         model.reshard()
 
 
-def load_model(path, device, args, head=None, train=True, processor=None):
+def load_model(path, device, args, head=None, processor=None):
     """A Scorer around the causal language model at `path`, sharded over the ranks; with a processor an image-text one.
 
     Under a process group rank 0 alone reads the file, whole, in float32; each rank then gets its shards. Without one
-    (CPU, or a critic inside rollout.py on a GPU, then in bf16) it is loaded as it is.
+    (CPU, or a critic inside rollout.py on a GPU, then in bf16) it is loaded as it is. There is no dropout: the model
+    stays in evaluation mode while it is trained.
     """
+    grouped = dist.is_initialized()
+    kind = transformers.AutoModelForImageTextToText if processor else transformers.AutoModelForCausalLM
+    options = {"dtype": torch.bfloat16 if device.type == "cuda" and not grouped else torch.float32}
+    if args.pack == "tree" and processor is None:
+        options["attn_implementation"] = "tree"
+    elif getattr(text_config(path), "attn_logit_softcapping", None):
+        options["attn_implementation"] = "eager"    # the default, SDPA, leaves the cap out
+    gc.collect()    # FSDP's modules hold each other: the model before this one would stay
+    if rank() == 0:
+        lm = read_weights(path, kind, options)
+        if processor is None:
+            check_scores(lm, args.pack, path)
+    if grouped:
+        full = Scorer(lm, head).state_dict() if rank() == 0 else {}
+        buffers = from_rank0(lambda: dict(lm.named_buffers()))    # rotary frequencies and the like: in no file
+        with torch.device("meta"):
+            lm = kind.from_config(transformers.AutoConfig.from_pretrained(path), **options).eval()
+    if args.checkpointing != "none":
+        lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        for layer in decoder_layers(lm)[::2 if args.checkpointing == "selective" else 1]:
+            layer.training = True    # of the layer alone: it turns checkpointing on, and no dropout within
+    model = Scorer(lm, head, 2 ** (32 if device.type == "cuda" else 29), processor)
+    model.bf16 = device.type == "cpu" and args.dtype == "bfloat16"
+    if not grouped:
+        return model.to(device)
+    shard(model, device)
+    model.to_empty(device=device)
+    lm.tie_weights()    # to_empty gave a tied weight one copy at each of its places
+    set_model_state_dict(model, full, options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True))
+    for name, buffer in buffers.items():
+        module, _, leaf = name.rpartition(".")
+        setattr(lm.get_submodule(module), leaf, buffer.to(device))
+    return model
+
+
+def read_weights(path, kind, options):
+    """The model at `path`, or one sentence."""
     transformers.utils.logging.disable_progress_bar()
     transformers.AttentionInterface.register("tree", tree_attention)
-    kind = transformers.AutoModelForImageTextToText if processor else transformers.AutoModelForCausalLM
-    trees, grouped = args.pack == "tree" and processor is None, dist.is_initialized()
-    options = {"dtype": torch.bfloat16 if device.type == "cuda" and not grouped else torch.float32}
-    gc.collect()    # FSDP's modules hold each other: the model before this one would stay
     try:
-        if trees:
-            options["attn_implementation"] = "tree"
-        elif getattr(text_config(path), "attn_logit_softcapping", None):
-            options["attn_implementation"] = "eager"    # the default, SDPA, leaves the cap out
-        if rank() == 0:
-            lm, info = kind.from_pretrained(path, output_loading_info=True, **options)
-            if info["missing_keys"]:
-                die(f"{path}: the weights there lack {sorted(info['missing_keys'])[0]} ({len(info['missing_keys'])} "
-                    f"are missing); make or fetch the model again")
-            if processor is None:
-                check_scores(lm.eval(), args.pack, path)
-        if grouped:
-            full = Scorer(lm, head).state_dict() if rank() == 0 else {}
-            buffers = from_rank0(lambda: dict(lm.named_buffers()))    # rotary frequencies and the like: in no file
-            with torch.device("meta"):
-                lm = kind.from_config(transformers.AutoConfig.from_pretrained(path), **options)
+        lm, info = kind.from_pretrained(path, output_loading_info=True, **options)
     except (SafetensorError, OSError, ValueError, KeyError, RuntimeError) as error:
         if error.args == ("tree",):    # old families look their attention up in a table of their own
             die(f"{path}: {NO_TREES}")
-        what = "image-text-to-text" if processor else "causal language"
+        what = "causal language" if kind is transformers.AutoModelForCausalLM else "image-text-to-text"
         die(f"{path}: no {what} model could be loaded from there ({first_line(error)})")
-    for module in lm.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = 0.0
-        if hasattr(module, "attention_dropout"):
-            module.attention_dropout = 0.0
-    if args.checkpointing != "none" and train:
-        lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    if args.checkpointing == "selective":
-        for layer in decoder_layers(lm)[1::2]:
-            layer.gradient_checkpointing = False
-    model = Scorer(lm, head, 2 ** (32 if device.type == "cuda" else 29), processor)
-    if grouped:
-        shard(model, device, args.cpu_offload)
-        model.to_empty(device="cpu" if args.cpu_offload else device)
-        lm.tie_weights()    # to_empty gave a tied weight one copy at each of its places
-        set_model_state_dict(model, full, options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True))
-        for name, buffer in buffers.items():
-            module, _, leaf = name.rpartition(".")
-            setattr(lm.get_submodule(module), leaf, buffer.to(device))
-    else:
-        model.to(device)
-    model.bf16 = device.type == "cpu" and args.dtype == "bfloat16"
-    return model.train(train)
+    if info["missing_keys"]:
+        die(f"{path}: the weights there lack {sorted(info['missing_keys'])[0]} ({len(info['missing_keys'])} are "
+            f"missing); make or fetch the model again")
+    return lm.eval()
 
 
 @torch.no_grad()
@@ -1392,18 +1353,18 @@ def check_scores(lm, pack, path):
     """Stop unless a Scorer gives three short dialogues, together, the log-probabilities of the model's own logits for
     each one. A mask that is not honoured, or a scale of the logits that Scorer does not know, would train silently on
     wrong numbers."""
-    layers = set(getattr(lm.config.get_text_config(), "layer_types", None) or ())
+    config = lm.config.get_text_config()
+    layers = set(getattr(config, "layer_types", None) or ())
     if pack == "tree" and not (lm._supports_attention_backend and layers <= {"full_attention", "sliding_attention"}):
         die(f"{path}: {NO_TREES}")
-    cpu = torch.device("cpu")
-    ids = np.arange(24, dtype=np.int32) % lm.config.get_text_config().vocab_size
+    ids = np.arange(24, dtype=np.int32) % config.vocab_size
     sequences = []
     for response in (ids[4:], np.append(ids[4:12], ids[3:9]), np.append(ids[4], ids[1:8])):
         sequences += join_turns([(ids[:4], response)])
-    found = Scorer(lm)(collate(sequences, [0, 0, 0], 1, cpu, pack))
+    found = Scorer(lm)(collate(sequences, [0, 0, 0], 1, torch.device("cpu"), pack))
     expected = []
     for sequence in sequences:
-        batch = collate([sequence], [0], 1, cpu, pack)
+        batch = collate([sequence], [0], 1, torch.device("cpu"), pack)
         logits = lm(**batch.inputs).logits.flatten(0, 1)[batch.source]                           # (n, V)
         expected.append(-F.cross_entropy(logits.float(), batch.target, reduction="none"))
     apart = (found - torch.cat(expected)).abs().mean().item()
@@ -1414,47 +1375,56 @@ def check_scores(lm, pack, path):
 
 
 def save_model(model, tokenizer, seed, args, cost, note=None):
-    """Write the model in Hugging Face format to --out: into a folder beside it first, then moved file by file.
+    """Write the model in Hugging Face format to --out, with cost.json and, of a critic, critic.json.
 
-    cost: what the records and models that went into it took; note: critic.json, whose head is added here.
+    cost: what the records and models that went into it took; note: what critic.json says, but for the head's weights.
     """
     state = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
     if rank() == 0:
-        lm, out = model.lm, Path(args.out)
-        part = out.with_name(out.name + ".part")
-        # A tied weight has one name among the parameters. Routers of experts keep some of theirs as buffers.
-        weights = {}
-        for name, _ in (*lm.named_parameters(), *lm.named_buffers()):
-            if f"lm.{name}" in state:
-                weights[name] = state[f"lm.{name}"].contiguous()
+        out = Path(args.out)
         steps = [json.loads(line) for line in (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
         cost += Counter(optimizer_steps=len(steps), training_tokens=sum(step["tokens"] for step in steps))
+        beside = {"cost.json": {key: int(cost[key]) for key in COSTS}}
+        if note:
+            head = {name: state[f"head.{name}"].flatten().tolist() for name in ("weight", "bias") if model.head}
+            beside["critic.json"] = {**note, "weights": head or None}
         try:
-            shutil.rmtree(part, ignore_errors=True)
-            lm.generation_config = transformers.GenerationConfig.from_model_config(lm.config)    # the seed's comes below
-            lm.save_pretrained(part, state_dict=weights)
-            tokenizer.save_pretrained(part)
-            generation = transformers.utils.cached_file(seed, "generation_config.json",
-                                                        _raise_exceptions_for_missing_entries=False)
-            if generation:    # as the seed model has it: all of its end tokens
-                shutil.copy(generation, part / "generation_config.json")
-            (part / "cost.json").write_text(json.dumps({key: int(cost[key]) for key in COSTS}, indent=1) + "\n")
-            if note:
-                head = None
-                if model.head is not None:
-                    head = {name: state[f"head.{name}"].flatten().tolist() for name in ("weight", "bias")}
-                (part / "critic.json").write_text(json.dumps({**note, "weights": head}, indent=1))
-            # config.json comes last: its presence says that the output is complete
-            for file in sorted(part.iterdir(), key=lambda file: file.name == "config.json"):
-                os.replace(file, out / file.name)
-            part.rmdir()
+            write_model(model.lm, state, tokenizer, seed, out, beside)
         except (OSError, SafetensorError) as error:
             die(f"{out}: could not be written ({error}); the checkpoints are intact, and the same command, without "
                 "--overwrite, continues", 1)
     barrier()
 
 
+def write_model(lm, state, tokenizer, seed, out, beside):
+    """Write the weights in `state` and {name of a file: what it says}: into a folder first, then moved file by file."""
+    part = out.with_name(out.name + ".part")
+    shutil.rmtree(part, ignore_errors=True)
+    # A tied weight has one name among the parameters. Routers of experts keep some of theirs as buffers.
+    weights = {}
+    for name, _ in (*lm.named_parameters(), *lm.named_buffers()):
+        if f"lm.{name}" in state:
+            weights[name] = state[f"lm.{name}"].contiguous()
+    lm.generation_config = transformers.GenerationConfig.from_model_config(lm.config)    # the seed's comes below
+    lm.save_pretrained(part, state_dict=weights)
+    tokenizer.save_pretrained(part)
+    generation = transformers.utils.cached_file(seed, "generation_config.json",
+                                                _raise_exceptions_for_missing_entries=False)
+    if generation:    # as the seed model has it: all of its end tokens
+        shutil.copy(generation, part / "generation_config.json")
+    for name, content in beside.items():
+        (part / name).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    # config.json comes last: its presence says that the output is complete
+    for file in sorted(part.iterdir(), key=lambda file: file.name == "config.json"):
+        os.replace(file, out / file.name)
+    part.rmdir()
+
+
 # ---- What a step is made of
+
+# The released scripts' optimizer and schedule. Who wants others edits these lines.
+BETAS, WEIGHT_DECAY, CLIP = (0.9, 0.95), 0.0, 1.0
+WARMUP, FINAL_LR = 0.03, 0.1    # share of the steps with a rising rate; where the cosine ends, times --lr
 
 
 def step_items(items, args):
@@ -1472,36 +1442,33 @@ def step_items(items, args):
     return steps[:args.max_steps or None]
 
 
-def micro_batches(items, args, most=0):
-    """This rank's micro-batches, of at most so many items (0: any number) and --micro-tokens.
+def micro_batches(items, args):
+    """This rank's micro-batches, of at most --micro-tokens.
 
     Every rank has as many: where one needs fewer, its last ones are empty.
     """
     trees = args.pack == "tree" and not items[0].chosen[0].view
 
     def fits(part):
-        if most and len(part) > most:
-            return False
         sequences = [sequence for item in part for sequence in item.chosen + item.rejected]
         if trees:
             return tree_tokens(sequences) <= args.micro_tokens
         return len(sequences) * max(map(longest, part)) <= args.micro_tokens
 
-    if trees:    # neighbours share most: each rank takes a stretch of them, as long as the others'
+    if trees:    # neighbours share most
         ordered = sorted(items, key=lambda item: repr(item.group))
-        lengths = np.array([longest(item) for item in ordered])
-        middles = lengths.cumsum() - lengths / 2
-        rank_of = (middles * world() / lengths.sum()).astype(int)
-    else:        # nothing is shared: items of a similar length, since rows are padded to the longest
+    else:        # rows are padded to the longest: items of a similar length
         ordered = sorted(items, key=longest)
-        rank_of = np.arange(len(ordered)) % world()
+    # Each rank takes a stretch, as long as the others'.
+    lengths = np.array([longest(item) for item in ordered])
+    middles = lengths.cumsum() - lengths / 2
+    rank_of = (middles * world() / lengths.sum()).astype(int)
     parts = []
     for n in range(world()):
         of_rank = [item for item, r in zip(ordered, rank_of) if r == n]
         parts.append(split_until(of_rank, fits))
     mine = parts[rank()]
-    most_parts = max(map(len, parts))
-    return mine + [[]] * (most_parts - len(mine))
+    return mine + [[]] * (max(map(len, parts)) - len(mine))
 
 
 def collate_items(items, device, args):
@@ -1515,19 +1482,19 @@ def collate_items(items, device, args):
     return collate(sequences, side_of, 2 * len(items), device, args.pack)
 
 
-def learning_rate(step, steps, peak, warmup=0.03, final=0.1):
-    """Linear warm-up over the first 3% of the steps, then a cosine down to a tenth (both flags)."""
-    warm = max(1, round(warmup * steps))
+def learning_rate(step, steps, peak):
+    """Linear warm-up over the first 3% of the steps, then a cosine down to a tenth."""
+    warm = max(1, round(WARMUP * steps))
     if step < warm:
         return peak * (step + 1) / warm
     passed = (step - warm) / max(1, steps - warm)
     cosine = 0.5 * (1 + math.cos(math.pi * passed))    # from 1 down to 0
-    return peak * (final + (1 - final) * cosine)
+    return peak * (FINAL_LR + (1 - FINAL_LR) * cosine)
 
 
-def optimizer_step(model, optimizer, rate, clip):
-    """Clip the gradient to the norm `clip`, update, clear; returns the norm before clipping."""
-    norm = nn.utils.clip_grad_norm_(model.parameters(), clip)
+def optimizer_step(model, optimizer, rate):
+    """Clip the gradient to the norm CLIP, update, clear; returns the norm before clipping."""
+    norm = nn.utils.clip_grad_norm_(model.parameters(), CLIP)
     norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
     for group in optimizer.param_groups:
         group["lr"] = rate
@@ -1536,22 +1503,22 @@ def optimizer_step(model, optimizer, rate, clip):
     return norm.item()
 
 
-@torch.no_grad()
 def accumulate(total, stats):
-    """Add a micro-batch's {name: (sum, count)} to the step's."""
-    for name, (value, count) in stats.items():
-        old_value, old_count = total.get(name, (0.0, 0.0))
-        total[name] = (old_value + value, old_count + count)
+    """Add a micro-batch's {name: values} to the step's {name: (sum, count)}."""
+    for name, values in stats.items():
+        value, count = total.get(name, (0.0, 0))
+        total[name] = (value + values.detach().sum(), count + len(values))
 
 
 def means(mine):
     """{name: (sum, count)} of this rank to {name: mean over all ranks}."""
-    numbers, total = {}, {}
-    for name, (value, count) in mine.items():
-        numbers[name] = float(value), float(count)
-    for stats in gather({rank(): numbers}).values():
-        accumulate(total, stats)
-    return {name: value / count if count else 0.0 for name, (value, count) in total.items()}
+    mine = {name: (float(value), count) for name, (value, count) in mine.items()}
+    sums, counts = Counter(), Counter()
+    for stats in gather({rank(): mine}).values():
+        for name, (value, count) in stats.items():
+            sums[name] += value
+            counts[name] += count
+    return {name: sums[name] / counts[name] for name in counts}
 
 
 def step_metrics(step, rate, norm, total, tokens, begun, device, args):
@@ -1566,28 +1533,14 @@ def step_metrics(step, rate, norm, total, tokens, begun, device, args):
     if not math.isfinite(values["loss"]) or not math.isfinite(norm):
         die(f"step {step + 1}: the loss is {values['loss']}, the gradient's norm {norm}; nothing of this step was "
             f"saved, the last checkpoint is intact; try a smaller --lr")
-    # Before the first update the model is its reference: every log-ratio is zero. (The chosen sides' are checked.)
-    distance = (2 * values.get("half_squared_log_ratio_chosen", 0.0)) ** 0.5
-    if step == 0 and distance > (0.14 if device.type == "cuda" or args.dtype == "bfloat16" else 0.0014):
-        die(f"the model's log-probabilities differ from its reference's before the first step, by {distance:.2g} nats "
+    # Before the first update the model is its reference: every log-ratio is zero.
+    apart = values.get("distance", 0.0)
+    if step == 0 and apart > (0.1 if device.type == "cuda" or args.dtype == "bfloat16" else 0.001):
+        die(f"the model's log-probabilities differ from its reference's before the first step, by {apart:.2g} nats "
             f"a token: the two passes do not compute the same")
     return {"step": step + 1, "lr": rate, "gradient_norm": norm, **values, "tokens": tokens,
             "seconds": round(seconds, 4), "tokens_per_second": round(tokens / seconds, 1),
             "memory_gib": round(memory / 2 ** 30, 3)}
-
-
-@torch.no_grad()
-def evaluate(model, items, loss_of, device, args):
-    """Loss and accuracy on held-out items, as metrics."""
-    total = {}
-    for part in micro_batches(items, args, args.micro_batch):
-        batch = collate_items(part or items[:1], device, args)
-        values = model(batch)
-        if part:
-            accumulate(total, loss_of(values, batch, part, args)[1])
-    reshard(model)
-    found = means(total)
-    return {f"held_out_{name}": found[name] for name in ("loss", "accuracy") if name in found}
 
 
 # ---- The output folder, checkpoints, metrics
@@ -1597,7 +1550,7 @@ WRITTEN = (    # what --overwrite removes from an output folder, in this order, 
     "*token*.json", "tokenizer.model", "chat_template*", "vocab.*", "merges.txt")
 NOT_SETTINGS = {    # flags that decide where files lie, how fast it goes and what is shown, never the result
     "run_name", "input", "model", "out", "critic", "critic_reference", "pairs", "score", "overwrite", "pack",
-    "micro_tokens", "micro_batch", "checkpointing", "cpu_offload", "save_every", "keep"}
+    "micro_tokens", "checkpointing", "save_every", "keep"}
 signals = []    # those that asked the run to stop
 locks = []      # files that stay open, locked, until this process ends
 
@@ -1607,66 +1560,62 @@ def checked_settings(args, inputs):
 
     Exits if --out holds an input, was begun with other settings or is somebody else's. Writes nothing. Rank 0 calls it.
     """
-    out = Path(args.out)
+    out, script = Path(args.out), Path(sys.argv[0]).stem
     for name, path in {"the working directory": ".", **inputs}.items():
         if Path(path).resolve().is_relative_to(out.resolve()):
             die(f"--out {out} is or holds {name} ({path}); name another folder with --out")
     check_path(out / "metrics.jsonl")
-    settings = {"script": Path(sys.argv[0]).stem}
+    settings = {"script": script}
     settings |= {name: value for name, value in vars(args).items() if name not in NOT_SETTINGS}
     settings |= {f"content of {flag}": fingerprint(path) for flag, path in inputs.items()}
     begun = out / "settings.json"
-    if not begun.is_file():
-        if out.exists() and any(out.iterdir()):
-            die(f"{out} exists and was not written by this script; name another folder with --out")
-    elif args.overwrite:
-        before = begun.read_text(encoding="utf-8")
-        if '"script"' in before and f'"{settings["script"]}"' not in before:
-            die(f"{out} was written by another script; name another folder with --out")
-    else:
+    if begun.is_file() and not args.overwrite:
         check_settings(begun, settings)
         if (out / "config.json").is_file():
             print(f"{out} is finished already (--overwrite trains it again)", flush=True)
             return None
+    elif out.exists() and any(out.iterdir()):
+        if not begun.is_file() or f'"script": "{script}"' not in begun.read_text(encoding="utf-8"):
+            die(f"{out} exists and was not written by this script; name another folder with --out")
     return settings
 
 
 def begin_training(model, args, settings):
-    """The optimizer, and the step to go on from.
-
-    The output folder is made here, once input and model are known to be good; with --overwrite the old one goes now.
-    """
-    out = Path(args.out)
-
-    def prepare():
-        out.mkdir(parents=True, exist_ok=True)
-        locks.append(open_locked(out / "lock"))    # nobody else is training here
-        if args.overwrite:
-            for old in [path for name in WRITTEN for path in out.glob(name)]:
-                shutil.rmtree(old) if old.is_dir() else old.unlink(missing_ok=True)
-        with atomic_write(out / "settings.json") as part:
-            part.write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
-        for part in out.glob("checkpoints/*.part"):    # a checkpoint that a kill cut short
-            shutil.rmtree(part)
-        newest = max(out.glob("checkpoints/step-??????"), default=None)
-        first = int(newest.name[5:]) if newest else 0
-        file, lines = out / "metrics.jsonl", []
-        if file.is_file():
-            lines = file.read_text(encoding="utf-8").splitlines(keepends=True)[:first]
-        with atomic_write(file) as part:    # without the steps after the checkpoint
-            part.write_text("".join(lines), encoding="utf-8")
-        return newest, first
-
-    newest, first = from_rank0(prepare)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, betas=tuple(args.betas),
-                                  weight_decay=args.weight_decay, fused=True)
+    """The optimizer, and the step to go on from."""
+    newest = from_rank0(lambda: prepare_output(Path(args.out), args.overwrite, settings))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, betas=BETAS, weight_decay=WEIGHT_DECAY, fused=True)
     if newest:
         read_checkpoint(newest, model, optimizer)
-        say(f"continuing {out} after step {first}")
+        say(f"continuing {args.out} after step {step_of(newest)}")
     signals.clear()
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, lambda number, frame: signals.append(number))
-    return optimizer, first
+    return optimizer, step_of(newest)
+
+
+def prepare_output(out, overwrite, settings):
+    """Make the output folder, once input and model are known to be good, or get it ready to go on; with --overwrite the
+    old one goes. Returns the newest checkpoint, or None."""
+    out.mkdir(parents=True, exist_ok=True)
+    locks.append(open_locked(out / "lock"))    # nobody else is training here
+    if overwrite:
+        for old in [path for name in WRITTEN for path in out.glob(name)]:
+            shutil.rmtree(old) if old.is_dir() else old.unlink(missing_ok=True)
+    with atomic_write(out / "settings.json") as part:
+        part.write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
+    for part in out.glob("checkpoints/*.part"):    # a checkpoint that a kill cut short
+        shutil.rmtree(part)
+    newest = max(out.glob("checkpoints/step-??????"), default=None)
+    log = out / "metrics.jsonl"
+    lines = log.read_text(encoding="utf-8").splitlines(keepends=True) if log.is_file() else []
+    with atomic_write(log) as part:    # without the steps after the checkpoint
+        part.write_text("".join(lines[:step_of(newest)]), encoding="utf-8")
+    return newest
+
+
+def step_of(checkpoint):
+    """After how many steps a checkpoint was made; 0 of None."""
+    return int(checkpoint.name.removeprefix("step-")) if checkpoint else 0
 
 
 def state_of(model, optimizer):
@@ -1732,7 +1681,7 @@ def open_log(args, first, steps):
 
     def log(metrics):
         file.write(json.dumps(metrics) + "\n")
-        shown = ("loss", "accuracy", "held_out_loss", "tokens_per_second", "memory_gib")
+        shown = ("loss", "accuracy", "tokens_per_second", "memory_gib")
         bar.set_postfix({name: f"{metrics[name]:.4g}" for name in shown if name in metrics}, refresh=False)
         bar.update()
         if metrics["step"] == steps:
@@ -1747,26 +1696,30 @@ PICTURE = 512, 1024    # pixels: a page's picture is scaled to this width and cu
 
 def photograph(pages, folder):
     """{page: file of its picture}. Each page is rendered once, by one of the ranks. What fails to render is white."""
-    from PIL import Image
     from render import Renderer
     files = {page: folder / f"{hashlib.sha256(page.encode()).hexdigest()[:16]}.png" for page in pages}
     missing = from_rank0(lambda: sorted(page for page, file in files.items() if not file.is_file()))
     mine = missing[rank()::world()]
     if mine:
-        width, most = PICTURE
         try:
             renderer = Renderer(browsers=2 if world() == 1 else 1)
         except RuntimeError as error:
             die(str(error))
         with renderer:
             for page, picture in zip(progress(mine, "pages", "page"), renderer.render_many(mine)):
-                pixels = picture.rgb                                                             # (H, W, 3)
-                image = Image.fromarray(pixels[:pixels.shape[1] * most // width])
-                height = max(1, round(image.height * width / image.width))
-                with atomic_write(files[page]) as part:
-                    image.resize((width, height), Image.Resampling.BOX).save(part, "PNG")
+                save_picture(picture.rgb, files[page])
     barrier()
     return files
+
+
+def save_picture(pixels, file):
+    """Write a page's pixels (H, W, 3), cut and scaled to PICTURE, to a file."""
+    from PIL import Image
+    width, most = PICTURE
+    image = Image.fromarray(pixels[:pixels.shape[1] * most // width])
+    height = max(1, round(image.height * width / image.width))
+    with atomic_write(file) as part:
+        image.resize((width, height), Image.Resampling.BOX).save(part, "PNG")
 
 
 def read_views(processor, views):
@@ -1783,33 +1736,9 @@ def view_turns(turns, processor, folder):
     The critic sees the reference's picture (c), the picture of the reply's page (white where it has none), and the
     dialogue, where [page] stands for a page's source. The pictures lie in `folder`.
     """
-    from render import extract_page
-    special = {*processor.tokenizer.all_special_tokens, getattr(processor, "image_token", None)} - {None}
-    shown, texts = [], []
-    for messages, reply, reference in turns:
-        if isinstance(reply, Sampled):
-            reply = reply.text or ""
-        lines = []
-        for message in [*messages, {"role": "assistant", "content": reply}]:
-            if message["role"] == "system":
-                continue
-            content = message["content"]
-            page = extract_page(content)
-            if page:
-                content = content.replace(page, "[page]")
-            lines.append(f"{message['role']}: {content}")
-        text = "\n\n".join(lines)
-        for token in special:
-            text = text.replace(token, " ")    # what a stranger wrote must not stand for a picture
-        pages, lead = [page or ""], "The picture shows"    # the last message is the reply
-        if reference is not None:
-            pages, lead = [reference, *pages], "The first picture shows the page that is wanted, the second"
-        content = [{"type": "image"}] * len(pages)
-        content.append({"type": "text", "text": f"{lead} the page of the last reply.\n\n{text}"})
-        shown.append(pages)
-        texts.append(processor.apply_chat_template([{"role": "user", "content": content}], tokenize=False))
-    files = photograph({page for pages in shown for page in pages}, folder)
-    views = [(text, [str(files[page]) for page in pages]) for text, pages in zip(texts, shown)]
+    shown = [view_of(*turn, processor) for turn in turns]
+    files = photograph({page for _, pages in shown for page in pages}, folder)
+    views = [(text, [str(files[page]) for page in pages]) for text, pages in shown]
     mine = {}
     for n in progress(range(rank(), len(views), world()), "pictures", "turn"):
         mine[n] = read_views(processor, [views[n]])["input_ids"][0].numpy().astype(np.int32)
@@ -1817,6 +1746,30 @@ def view_turns(turns, processor, folder):
     for n, ids in sorted(gather(mine).items()):
         sequences.append(Sequence(ids, np.arange(len(ids)), np.zeros(len(ids), np.int64), views[n]))
     return sequences
+
+
+def view_of(messages, reply, reference, processor):
+    """What the critic sees of a turn: (text, which shows where the pictures stand; the pages that they are of)."""
+    from render import extract_page
+    reply = reply.text or "" if isinstance(reply, Sampled) else reply
+    lines, page = [], None
+    for message in [*messages, {"role": "assistant", "content": reply}]:
+        if message["role"] == "system":
+            continue
+        content = message["content"]
+        page = extract_page(content)
+        if page:
+            content = content.replace(page, "[page]")
+        lines.append(f"{message['role']}: {content}")
+    text = "\n\n".join(lines)
+    for token in {*processor.tokenizer.all_special_tokens, getattr(processor, "image_token", None) or "\0"}:
+        text = text.replace(token, " ")    # what a stranger wrote must not stand for a picture
+    pages, lead = [page or ""], "The picture shows"    # the last message is the reply
+    if reference is not None:
+        pages, lead = [reference, *pages], "The first picture shows the page that is wanted, the second"
+    content = [{"type": "image"}] * len(pages)
+    content.append({"type": "text", "text": f"{lead} the page of the last reply.\n\n{text}"})
+    return processor.apply_chat_template([{"role": "user", "content": content}], tokenize=False), pages
 
 
 # ---- The command line
@@ -1841,15 +1794,12 @@ def training_flags(parser, lr, epochs, batch_size):
     flag("--limit-tasks", "use the first so many tasks of --in, all their trajectories; 0: all", type=count, default=0)
     flag("--max-length", "leave out dialogues of more tokens; 0: none, and one too long for the model is an error",
          type=count, default=0)
-    flag("--held-out", "share of the tasks kept for held_out_loss and held_out_accuracy", type=share, default=0.0)
-    flag("--held-out-every", "steps between those; there is one after the last step", type=positive, default=50)
     flag("--shuffle", "what is shuffled: pairs (released code); turns: pairs of a turn stay in one step where possible "
          "(with --pairs-per-turn 4 half the work)", choices=["pairs", "turns"], default="turns")
     flag = adder(parser.add_argument_group("pairs of trajectories (multi-turn-dpo; the critic unless --head value or q)"))
     flag("--pair-rule", "best-vs-lower: a task's first fully passing trajectory against each lower one; all: every two "
          "whose rewards differ (default best-vs-lower; frontend all)", choices=PAIR_RULES)
     flag("--min-gap", "smallest difference of rewards in a pair (default 0; frontend 0.1)", type=share)
-    flag("--pairs-per-task", "most pairs of one task, a random choice; 0: all", type=count, default=0)
     flag = adder(parser.add_argument_group("optimisation"))
     flag("--beta", "inverse temperature of Eq. 2 and 4", type=number(float, above=0), default=0.1)
     flag("--nll", "weight of the chosen side's mean NLL per token", type=number(float, least=0), default=0.01)
@@ -1857,21 +1807,13 @@ def training_flags(parser, lr, epochs, batch_size):
     flag("--epochs", f"passes over the data (default {epochs})", type=positive)
     flag("--batch-size", f"pairs (or dialogues) a step, over all ranks (default {batch_size})", type=positive)
     flag("--max-steps", "stop after so many steps; 0: all", type=count, default=0)
-    flag("--warmup", "share of the steps with rising rate", type=share, default=0.03)
-    flag("--final-lr", "where the cosine ends, times --lr", type=share, default=0.1)
-    flag("--betas", "AdamW's averages", type=number(float, least=0, most=0.99999), nargs=2, default=[0.9, 0.95])
-    flag("--weight-decay", "AdamW's weight decay", type=number(float, least=0), default=0.0)
-    flag("--clip", "largest norm of the gradient", type=number(float, above=0), default=1.0)
     flag("--seed", "seed of every random choice", type=count, default=0)
     flag = adder(parser.add_argument_group("memory and speed"))
     flag("--pack", "tree: compute shared beginnings once; none: padded rows, for attention without masks",
          choices=["tree", "none"], default="tree")
     flag("--micro-tokens", "most tokens in one forward pass, several of which make a step", type=positive, default=8192)
-    flag("--micro-batch", "most pairs in one forward pass; 0: as many as --micro-tokens allow", type=count, default=0)
     flag("--checkpointing", "layers whose activations are computed again instead of kept: none, every second, all",
          choices=["none", "selective", "full"], default="none")
-    flag("--cpu-offload", "keep parameters and AdamW's averages in CPU memory (with torchrun or CUDA)",
-         action="store_true")
     flag("--dtype", "of the layers' products on a CPU: bfloat16 is twice as fast on one with AVX512-BF16 or AMX; "
          "weights and log-probabilities stay float32; CUDA always has bfloat16", choices=["float32", "bfloat16"],
          default="float32")
