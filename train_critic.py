@@ -47,9 +47,7 @@ import itertools
 import json
 import math
 import os
-import resource
 import shutil
-import signal
 import sys
 import time
 import warnings
@@ -194,6 +192,8 @@ def pair_trajectories(rewards, rule, min_gap=0.0):
 
 # ---- The training loop
 
+NOTED = ("head", "pictures", "context", "advantage", "beta", "pack", "dtype")    # flags that critic.json records
+
 
 def main():
     args = parse_args()
@@ -215,9 +215,8 @@ def main():
     model = load_model(args.model, device, args, head, tokenizer if args.pictures else None)
     steps = step_items(items, args)
     optimizer, first = begin_training(model, args, settings)
-    log = open_log(args, first, len(steps))
 
-    for step in range(first, len(steps)):
+    for step in (bar := progress(range(len(steps)), "critic", "step", first)):
         begun, total, tokens = time.perf_counter(), {}, 0
         for part in micro_batches(steps[step], args):
             # FSDP waits for every rank: one that has no items left computes any item, which counts for nothing.
@@ -230,12 +229,11 @@ def main():
             tokens += batch.tokens if part else 0
         rate = learning_rate(step, len(steps), args.lr)
         norm = optimizer_step(model, optimizer, rate)
-        log(step_metrics(step, rate, norm, total, tokens, begun, device, args))
-        save_or_stop(args, model, optimizer, step + 1)
+        log(step_metrics(step, rate, norm, total, tokens, begun, device, args), bar, args.out)
+        save_checkpoint(args, model, optimizer, step + 1)
 
-    note = {"head": args.head, "pictures": args.pictures, "context": args.context, "advantage": args.advantage,
-            "beta": args.beta, "pack": args.pack, "dtype": args.dtype, "reference": args.model,
-            "reference_fingerprint": settings["content of --model"]}
+    note = {name: getattr(args, name) for name in NOTED}
+    note |= {"reference": args.model, "reference_fingerprint": settings["content of --model"]}
     save_model(model, tokenizer, args.model, args, cost, note)
     say(f"wrote the critic to {args.out}")
     finish()
@@ -384,16 +382,14 @@ def start_process_group():
         if torchrun:
             dist.init_process_group("gloo")
         return torch.device("cpu")
-    local, devices = int(os.environ.get("LOCAL_RANK", 0)), torch.cuda.device_count()
-    if local >= devices:
-        die(f"a process needs a GPU of its own, and there are {devices}; torchrun --nproc-per-node {devices}")
-    torch.cuda.set_device(local)
+    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
+    torch.cuda.set_device(device)
     alone = {} if torchrun else {"store": dist.HashStore(), "rank": 0, "world_size": 1}
     dist.init_process_group("cuda:nccl,cpu:gloo", **alone)
-    return torch.device("cuda", local)
+    return device
 
 
-def finish(code=0):
+def finish():
     """Leave the group, and under torchrun end the process here.
 
     gloo's threads may still hold a tensor. Releasing it while the interpreter shuts down would end a finished run in
@@ -405,12 +401,12 @@ def finish(code=0):
     if "RANK" in os.environ:
         atexit._run_exitfuncs()    # os._exit would skip them
         sys.stdout.flush()
-        os._exit(code)
+        os._exit(0)
 
 
-def progress(what, title, unit):
-    """A progress bar, if it has a title. In a log file it is a line now and then."""
-    return tqdm(what, desc=title, unit=unit, disable=rank() > 0 or not title,
+def progress(what, title, unit, first=0):
+    """A progress bar over what follows the first ones, if it has a title. In a log file it is a line now and then."""
+    return tqdm(what[first:], title, len(what), initial=first, unit=unit, disable=rank() > 0 or not title,
                 mininterval=0.5 if sys.stderr.isatty() else 30)
 
 
@@ -540,8 +536,11 @@ def pair_tasks(tasks, args):
 def items_of(pairs, tokenizer, pictures=None):
     """[(chosen record, rejected record or None)] as items. A record is encoded once."""
     records = {id(record): record for pair in pairs for record in pair if record}
-    encoded = sequences_of([record["turns"] for record in records.values()], tokenizer, pictures)
-    sequences = dict(zip(records, encoded))
+    turns = [turn for record in records.values() for turn in record["turns"]]
+    encoded = iter(encode_turns(turns, tokenizer, pictures))
+    sequences = {}
+    for name, record in records.items():
+        sequences[name] = list(itertools.islice(encoded, len(record["turns"])))
     items = []
     for n, (chosen, rejected) in enumerate(pairs):
         task, label = chosen["task_id"], chosen.get("label", 1.0)
@@ -549,24 +548,9 @@ def items_of(pairs, tokenizer, pictures=None):
     return items
 
 
-def sequences_of(dialogues, tokenizer, pictures=None):
-    """Each dialogue's turns as few sequences as possible.
-
-    With a folder of pictures, for a critic that sees pages, each turn is one sequence and the tokenizer is a processor.
-    """
-    turns = [turn for dialogue in dialogues for turn in dialogue]
-    if pictures:
-        encoded = iter(view_turns(turns, tokenizer, pictures))
-    else:
-        encoded = iter(tokenise(tokenizer, in_context(turns)))
-    result = []
-    for dialogue in dialogues:
-        of_turns = list(itertools.islice(encoded, len(dialogue)))
-        if pictures:
-            for n, sequence in enumerate(of_turns):
-                sequence.turn += n
-        result.append(of_turns if pictures else join_turns(of_turns))
-    return result
+def encode_turns(turns, tokenizer, pictures=None):
+    """A sequence for each turn. With a folder of pictures, for a critic that sees pages, the tokenizer is a processor."""
+    return view_turns(turns, tokenizer, pictures) if pictures else tokenise(tokenizer, turns)
 
 
 def usable_items(items, model, args):
@@ -578,15 +562,8 @@ def usable_items(items, model, args):
             f"and dynamic rope the original one); take a model with a longer one, or leave such records out with "
             f"--max-length {context}")
     kind = "pairs" if items[0].rejected else "dialogues"
-    tasks = len({item.task for item in items})
-    tokens = sum(len(sequence.ids) for sequence in sequences_in(items))
-    say(f"{len(items)} {kind} from {tasks} tasks, {tokens} tokens")
+    say(f"{len(items)} {kind} from {len({item.task for item in items})} tasks")
     return items
-
-
-def in_context(turns):
-    """[(prompt messages, response, c or None)] to [(prompt messages with c in front, response)]."""
-    return [(messages if c is None else put_c_in_front(messages, c), response) for messages, response, c in turns]
 
 
 def sequences_in(items):
@@ -686,56 +663,41 @@ def ids_are_of(tokenizer, sampled):
 
 
 def tokenise(tokenizer, turns):
-    """[(prompt messages, response: text or Sampled)] to [(prompt ids, response ids)], each an int32 array."""
-    sampled = [response for _, response in turns if isinstance(response, Sampled)]
-    if sampled and not ids_are_of(tokenizer, sampled):
+    """Turns (prompt messages, response: text or Sampled, c or None) as sequences."""
+    sampled = [response for _, response, _ in turns if isinstance(response, Sampled)]
+    own = not sampled or ids_are_of(tokenizer, sampled)
+    if not own:
         say_once("the recorded token ids are not this model's (another tokenizer sampled them): the text is used")
-        turns = [(messages, getattr(response, "text", response)) for messages, response in turns]
-        if any(response is None for _, response in turns):
-            die("a response has token ids of another tokenizer and no text (output)")
 
     def encode(text):
         return tokenizer([text], add_special_tokens=False)["input_ids"][0]
 
-    end, result, before, prompt = end_of_turn(tokenizer), [], None, None
-    for messages, response in turns:
-        text = render_prompt(tokenizer, messages)
-        if text != before:    # candidates of one turn share their prompt
-            before, prompt = text, np.array(encode(text), np.int32)
-        ids = response.ids if isinstance(response, Sampled) else encode(response) + end
-        result.append((prompt, np.array(ids, np.int32)))
-    return result
+    end, sequences, before, prompt = end_of_turn(tokenizer), [], None, None
+    for messages, response, c in turns:
+        shown = render_prompt(tokenizer, messages if c is None else put_c_in_front(messages, c))
+        if shown != before:    # candidates of one turn share their prompt
+            before, prompt = shown, encode(shown)
+        text, ids = (response.text, response.ids) if isinstance(response, Sampled) else (response, None)
+        if ids is None or not own:
+            if text is None:
+                die("a response has token ids of another tokenizer and no text (output)")
+            ids = encode(text) + end
+        sequences.append(Sequence(np.concatenate([prompt, ids]).astype(np.int32), len(prompt)))
+    return sequences
 
 
 @dataclass(eq=False)    # each is a thing of its own, and may be in several pairs
 class Sequence:
-    """One path from the first token to the last, and which of its tokens are scored."""
+    """One turn as tokens: the prompt, and from `start` on the response, whose tokens are scored."""
     ids: np.ndarray                  # (T,) int32
-    scored: np.ndarray               # (N,) indices into ids of the tokens whose log-probability counts: the responses
-    turn: np.ndarray                 # (N,) index of the assistant turn that each scored token belongs to
+    start: int
     view: tuple = ()                 # what a critic that sees pages reads: (text, the pictures' files)
     reference: np.ndarray = np.float32(0)    # (N,) log-probabilities under the reference, or one number for all
 
-
-def join_turns(turns):
-    """A trajectory's turns [(prompt ids, response ids)] as few sequences as possible.
-
-    Where a prompt extends the last prompt with its response, the turn continues that sequence. Where the chat template
-    rewrote what was said before (or a thought was dropped), it begins a new one. Scores are the same either way.
-    """
-    sequences = []
-    for n, (prompt, response) in enumerate(turns):
-        ids = np.concatenate([prompt, response])
-        scored = np.arange(len(prompt), len(ids))
-        turn = np.full(len(response), n)
-        last = sequences[-1] if sequences else None
-        if last and np.array_equal(last.ids, prompt[:len(last.ids)]):
-            last.ids = ids
-            last.scored = np.concatenate([last.scored, scored])
-            last.turn = np.concatenate([last.turn, turn])
-        else:
-            sequences.append(Sequence(ids, scored, turn))
-    return sequences
+    @property
+    def scored(self):
+        """(N,) indices into ids."""
+        return np.arange(self.start, len(self.ids))
 
 
 def text_config(path):
@@ -868,47 +830,41 @@ def collate(sequences, side_of, sides, device, pack):
     pack "tree": as trees in one row; "none": rows padded on the right, where causal attention never looks. Image-text
     models always read rows, since pictures are no part of a tree.
     """
+    def to_device(array):
+        return torch.from_numpy(array).to(device)
+
+    inputs = {"use_cache": False}
     if pack == "tree" and not sequences[0].view:
-        ids, paths, tokens, inputs = tree_row(sequences, device)
+        forest = build_prefix_forest(sequences)
+        tokens, paths = len(forest.ids), forest.paths
+        pad = -tokens % 128 if device.type == "cuda" else 0    # FlexAttention works in blocks of 128
+        ids = np.pad(forest.ids, (0, pad))[None]                                                 # (1, T)
+        positions = np.pad(forest.positions, (0, pad))
+        end = np.concatenate([forest.end, np.arange(tokens, tokens + pad) + 1])
+        inputs["position_ids"] = to_device(positions[None])
+        inputs["layout"] = Attention(end, positions, forest.blocks, device)
     else:
-        ids, paths, tokens, inputs = padded_rows(sequences)
+        lengths = [len(s.ids) for s in sequences]
+        tokens, ids = sum(lengths), np.zeros((len(sequences), max(lengths)), np.int64)           # (R, T)
+        for row, sequence in zip(ids, sequences):
+            row[:len(sequence.ids)] = sequence.ids
+        paths = np.arange(ids.size).reshape(ids.shape)
+    inputs["input_ids"] = to_device(ids)
+    source = np.concatenate([path[s.scored - 1] for s, path in zip(sequences, paths)])
     scored = np.concatenate([path[s.scored] for s, path in zip(sequences, paths)])
-    # A side and a turn as one number, of which np.unique makes the turn's place among all of the batch.
-    most = 1 + max(int(s.turn.max()) for s in sequences)
-    turns, turn = np.unique(
-        np.concatenate([side * most + s.turn for s, side in zip(sequences, side_of)]), return_inverse=True)
-    arrays = {
-        "source": np.concatenate([path[s.scored - 1] for s, path in zip(sequences, paths)]),
-        "scored": scored,
-        "target": ids.ravel()[scored],
-        "turn": turn,
-        "side": turns // most,
-        "reference": np.concatenate([np.broadcast_to(s.reference, len(s.scored)) for s in sequences])}
-    tensors = {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
-    inputs |= {"input_ids": torch.from_numpy(ids).to(device), "use_cache": False}
-    return Batch(inputs, sides=sides, tokens=tokens, views=tuple(s.view for s in sequences), **tensors)
-
-
-def tree_row(sequences, device):
-    """Sequences as a forest: (ids (1, T), each sequence's places in it, tokens, what else the model reads)."""
-    forest = build_prefix_forest(sequences)
-    tokens = len(forest.ids)
-    pad = -tokens % 128 if device.type == "cuda" else 0    # FlexAttention works in blocks of 128
-    positions = np.pad(forest.positions, (0, pad))
-    end = np.concatenate([forest.end, np.arange(tokens, tokens + pad) + 1])
-    inputs = {"position_ids": torch.from_numpy(positions[None]).to(device),
-              "layout": Attention(end, positions, forest.blocks, device)}
-    return np.pad(forest.ids, (0, pad))[None], forest.paths, tokens, inputs
-
-
-def padded_rows(sequences):
-    """Sequences as rows: (ids (R, T), each sequence's places in them, tokens, what else the model reads: nothing)."""
-    length = max(len(s.ids) for s in sequences)
-    ids, paths = np.zeros((len(sequences), length), np.int64), []
-    for row, sequence in enumerate(sequences):
-        ids[row, :len(sequence.ids)] = sequence.ids
-        paths.append(row * length + np.arange(len(sequence.ids)))
-    return ids, paths, sum(map(len, paths)), {}
+    lengths = [len(s.scored) for s in sequences]
+    reference = [np.broadcast_to(s.reference, length) for s, length in zip(sequences, lengths)]
+    return Batch(
+        inputs,
+        source=to_device(source),
+        scored=to_device(scored),
+        target=to_device(ids.ravel()[scored]),
+        turn=to_device(np.repeat(np.arange(len(sequences)), lengths)),
+        side=torch.tensor(side_of, device=device),
+        sides=sides,
+        reference=to_device(np.concatenate(reference)),
+        tokens=tokens,
+        views=tuple(s.view for s in sequences))
 
 
 # ---- Attention over a forest
@@ -930,10 +886,6 @@ class Attention:
         self.positions = torch.from_numpy(positions).to(device)
         self.blocks = blocks
         self.masks = {}
-
-    def allowed(self, query, key, window):
-        """(n,), (m,) indices into the row -> (n, m): does the query see the key?"""
-        return sees(query[:, None], key[None, :], self.end, self.positions, window)
 
     def block_mask(self, window, size=128):
         """FlexAttention's mask: blocks that nobody sees are skipped, blocks that all see need no mask.
@@ -975,10 +927,11 @@ class Attention:
             self.masks[window] = []
             for start, stop, prefix in self.blocks:
                 queries, keys, mask = torch.arange(start, stop), None, None
+                seen = torch.cat([torch.from_numpy(prefix), queries])
                 if len(prefix):
-                    keys = torch.cat([torch.from_numpy(prefix), queries])
+                    keys = seen
                 if len(prefix) or window is not None:
-                    mask = self.allowed(queries, queries if keys is None else keys, window)
+                    mask = sees(queries[:, None], seen, self.end, self.positions, window)
                 self.masks[window].append((start, stop, keys, mask))
         return self.masks[window]
 
@@ -1024,16 +977,15 @@ def tree_attention(module, query, key, value, attention_mask, layout=None, scali
     """The attention of every layer, called by transformers: query (1, H, T, D), key and value (1, K, T, D)."""
     if layout is None or kwargs.get("s_aux") is not None or kwargs.get("position_bias") is not None:
         die(NO_TREES)
-    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
-    groups = query.shape[1] // key.shape[1]
     if query.device.type == "cuda":
         def capped(score, batch, head, q, k):
             return softcap * torch.tanh(score / softcap)
 
-        mask = layout.block_mask(sliding_window)
-        out = compiled_flex()(query, key, value, score_mod=None if softcap is None else capped, block_mask=mask,
-                              scale=scaling, enable_gqa=groups > 1)
+        out = compiled_flex()(query, key, value, score_mod=None if softcap is None else capped,
+                              block_mask=layout.block_mask(sliding_window), scale=scaling,
+                              enable_gqa=query.shape[1] > key.shape[1])
     else:
+        groups = query.shape[1] // key.shape[1]
         if groups > 1:
             key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
         out = block_attention(query, key, value, layout.block_inputs(sliding_window), scaling, softcap)
@@ -1122,23 +1074,26 @@ class Scorer(nn.Module):
             inputs = read_views(self.processor, batch.views).to(batch.target.device, self.head.weight.dtype)
             hidden = self.lm.base_model(**inputs, use_cache=False).last_hidden_state             # (R, T, D)
             return self.values(hidden[inputs["attention_mask"].bool()])                          # (N,)
-        config = self.lm.config.get_text_config()
         with torch.autocast("cpu", torch.bfloat16, enabled=self.bf16):    # the residual stream stays float32
             hidden = self.lm.base_model(**batch.inputs).last_hidden_state.flatten(0, 1)          # (R * T, D)
         if self.head is not None:
             return self.values(hidden[batch.scored])                                             # (N,)
-        output = self.lm.get_output_embeddings()
-        hidden = hidden[batch.source].to(output.weight.dtype)    # state-space models give float32
-        scale = getattr(config, "logit_scale", None) or 1 / (getattr(config, "logits_scaling", None) or 1.0)
-        cap = getattr(config, "final_logit_softcapping", None)
-        row_bytes = 4 * len(output.weight)    # of one token's logits
-        keep = torch.is_grad_enabled() and len(hidden) * row_bytes <= self.head_bytes
-        chunk = max(1, min(len(hidden), self.head_bytes // 4 // row_bytes))
-        return TokenLogps.apply(hidden, output.weight, output.bias, batch.target, scale, cap, chunk, keep)
+        return self.logps(hidden[batch.source], batch.target)                                    # (N,)
 
     def values(self, hidden):
         """The head's values (N,) of (N, D), in float32: most turns would have the same number in bf16."""
         return F.linear(hidden.float(), self.head.weight.float(), self.head.bias.float())[:, 0]
+
+    def logps(self, hidden, target):
+        """Log-probabilities (N,) of the targets (N,), from the hidden states before them (N, D)."""
+        output, config = self.lm.get_output_embeddings(), self.lm.config.get_text_config()
+        scale = getattr(config, "logit_scale", None) or 1 / (getattr(config, "logits_scaling", None) or 1.0)
+        cap = getattr(config, "final_logit_softcapping", None)
+        row_bytes = 4 * len(output.weight)    # of one token's logits
+        keep = torch.is_grad_enabled() and len(hidden) * row_bytes <= self.head_bytes
+        chunk = max(1, self.head_bytes // 4 // row_bytes)
+        hidden = hidden.to(output.weight.dtype)    # state-space models give float32
+        return TokenLogps.apply(hidden, output.weight, output.bias, target, scale, cap, chunk, keep)
 
 
 @torch.no_grad()
@@ -1147,13 +1102,10 @@ def score_all(model, sequences, device, args, title=""):
     items = [Item([sequences[i]], [], (), task=i) for i in reading_order(sequences)]
     result = {}
     for part in progress(micro_batches(items, args), title, "batch"):
-        batch = collate_items(part or items[:1], device, args)
-        values = model(batch).float().cpu().numpy()
-        start = 0
-        for item in part:
-            stop = start + len(item.chosen[0].scored)
-            result[item.task] = values[start:stop]
-            start = stop
+        values = model(collate_items(part or items[:1], device, args)).float().cpu().numpy()
+        ends = np.cumsum([len(item.chosen[0].scored) for item in part])
+        for item, own in zip(part, np.split(values, ends)):
+            result[item.task] = own
     reshard(model)
     result = gather(result)
     return [result[i] for i in range(len(sequences))]
@@ -1226,9 +1178,9 @@ class Critic:
         fit = [n for n, sequence in enumerate(sequences) if len(sequence.ids) <= self.context]
         if not fit:
             return advantages.tolist()
-        sequences = [sequences[n] for n in fit]
-        turn = torch.repeat_interleave(torch.tensor([len(s.scored) for s in sequences]))         # (N,)
-        values, reference = self.score(self.model, sequences), torch.zeros(len(turn))            # (N,)
+        values = self.score(self.model, [sequences[n] for n in fit])
+        turn = torch.repeat_interleave(torch.tensor([len(sequences[n].scored) for n in fit]))    # (N,)
+        reference = torch.zeros(len(turn))                                                       # (N,)
         if self.reference:
             sequences = self.sequences([turns[n] for n in fit], self.reference_with_c)
             reference = self.score(self.reference, sequences)
@@ -1239,10 +1191,8 @@ class Critic:
         return advantages.tolist()
 
     def sequences(self, turns, with_c):
-        """A sequence for each turn."""
-        if not with_c:
-            turns = [(messages, response, None) for messages, response, _ in turns]
-        return [sequence for sequence, in sequences_of([[turn] for turn in turns], self.tokenizer, self.pictures)]
+        turns = [(messages, response, c if with_c else None) for messages, response, c in turns]
+        return encode_turns(turns, self.tokenizer, self.pictures)
 
     def score(self, model, sequences):
         """What a model, the critic or its reference, gives to the scored tokens of all sequences: (N,)."""
@@ -1350,21 +1300,19 @@ def read_weights(path, kind, options):
 
 @torch.no_grad()
 def check_scores(lm, pack, path):
-    """Stop unless a Scorer gives three short dialogues, together, the log-probabilities of the model's own logits for
-    each one. A mask that is not honoured, or a scale of the logits that Scorer does not know, would train silently on
-    wrong numbers."""
+    """Stop unless a Scorer gives three short turns, together, the log-probabilities of the model's own logits for each
+    one. A mask that is not honoured, or a scale of the logits that Scorer does not know, would train silently on wrong
+    numbers."""
     config = lm.config.get_text_config()
     layers = set(getattr(config, "layer_types", None) or ())
     if pack == "tree" and not (lm._supports_attention_backend and layers <= {"full_attention", "sliding_attention"}):
         die(f"{path}: {NO_TREES}")
-    ids = np.arange(24, dtype=np.int32) % config.vocab_size
-    sequences = []
-    for response in (ids[4:], np.append(ids[4:12], ids[3:9]), np.append(ids[4], ids[1:8])):
-        sequences += join_turns([(ids[:4], response)])
-    found = Scorer(lm)(collate(sequences, [0, 0, 0], 1, torch.device("cpu"), pack))
+    ids, cpu = np.arange(24, dtype=np.int32) % config.vocab_size, torch.device("cpu")
+    sequences = [Sequence(ids, 4), Sequence(np.append(ids[:12], ids[3:9]), 4), Sequence(np.append(ids[:5], ids[1:8]), 4)]
+    found = Scorer(lm)(collate(sequences, [0, 0, 0], 1, cpu, pack))
     expected = []
     for sequence in sequences:
-        batch = collate([sequence], [0], 1, torch.device("cpu"), pack)
+        batch = collate([sequence], [0], 1, cpu, pack)
         logits = lm(**batch.inputs).logits.flatten(0, 1)[batch.source]                           # (n, V)
         expected.append(-F.cross_entropy(logits.float(), batch.target, reduction="none"))
     apart = (found - torch.cat(expected)).abs().mean().item()
@@ -1437,8 +1385,7 @@ def step_items(items, args):
     for epoch in range(args.epochs):
         order = np.random.default_rng([args.seed, epoch]).permutation(len(units))
         shuffled = [item for n in order for item in units[n]]
-        for start in range(0, len(shuffled), args.batch_size):
-            steps.append(shuffled[start:start + args.batch_size])
+        steps += [shuffled[start:start + args.batch_size] for start in range(0, len(shuffled), args.batch_size)]
     return steps[:args.max_steps or None]
 
 
@@ -1473,13 +1420,10 @@ def micro_batches(items, args):
 
 def collate_items(items, device, args):
     """Items as one batch: side 2i is item i's chosen, 2i + 1 its rejected."""
-    sequences, side_of = [], []
-    for n, item in enumerate(items):
-        sequences += item.chosen
-        side_of += [2 * n] * len(item.chosen)
-        sequences += item.rejected
-        side_of += [2 * n + 1] * len(item.rejected)
-    return collate(sequences, side_of, 2 * len(items), device, args.pack)
+    sides = [side for item in items for side in (item.chosen, item.rejected)]
+    sequences = [sequence for side in sides for sequence in side]
+    side_of = [n for n, side in enumerate(sides) for _ in side]
+    return collate(sequences, side_of, len(sides), device, args.pack)
 
 
 def learning_rate(step, steps, peak):
@@ -1526,11 +1470,7 @@ def step_metrics(step, rate, norm, total, tokens, begun, device, args):
     values = means(total)
     tokens = sum(gather({rank(): tokens}).values())
     seconds = time.perf_counter() - begun
-    if device.type == "cuda":
-        memory = torch.cuda.max_memory_allocated()
-    else:
-        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    if not math.isfinite(values["loss"]) or not math.isfinite(norm):
+    if not math.isfinite(values["loss"] + norm):
         die(f"step {step + 1}: the loss is {values['loss']}, the gradient's norm {norm}; nothing of this step was "
             f"saved, the last checkpoint is intact; try a smaller --lr")
     # Before the first update the model is its reference: every log-ratio is zero.
@@ -1538,9 +1478,20 @@ def step_metrics(step, rate, norm, total, tokens, begun, device, args):
     if step == 0 and apart > (0.1 if device.type == "cuda" or args.dtype == "bfloat16" else 0.001):
         die(f"the model's log-probabilities differ from its reference's before the first step, by {apart:.2g} nats "
             f"a token: the two passes do not compute the same")
-    return {"step": step + 1, "lr": rate, "gradient_norm": norm, **values, "tokens": tokens,
-            "seconds": round(seconds, 4), "tokens_per_second": round(tokens / seconds, 1),
-            "memory_gib": round(memory / 2 ** 30, 3)}
+    metrics = {"step": step + 1, "lr": rate, "gradient_norm": norm, **values, "tokens": tokens,
+               "seconds": round(seconds, 4), "tokens_per_second": round(tokens / seconds, 1)}
+    if device.type == "cuda":
+        metrics["memory_gib"] = round(torch.cuda.max_memory_allocated() / 2 ** 30, 3)
+    return metrics
+
+
+def log(metrics, bar, out):
+    """Append a step's metrics to metrics.jsonl, and show some of them in the progress bar."""
+    if rank() == 0:
+        with open(Path(out) / "metrics.jsonl", "a") as file:
+            file.write(json.dumps(metrics) + "\n")
+        shown = ("loss", "accuracy", "tokens_per_second", "memory_gib")
+        bar.set_postfix({name: f"{metrics[name]:.4g}" for name in shown if name in metrics}, refresh=False)
 
 
 # ---- The output folder, checkpoints, metrics
@@ -1551,7 +1502,6 @@ WRITTEN = (    # what --overwrite removes from an output folder, in this order, 
 NOT_SETTINGS = {    # flags that decide where files lie, how fast it goes and what is shown, never the result
     "run_name", "input", "model", "out", "critic", "critic_reference", "pairs", "score", "overwrite", "pack",
     "micro_tokens", "checkpointing", "save_every", "keep"}
-signals = []    # those that asked the run to stop
 locks = []      # files that stay open, locked, until this process ends
 
 
@@ -1565,9 +1515,9 @@ def checked_settings(args, inputs):
         if Path(path).resolve().is_relative_to(out.resolve()):
             die(f"--out {out} is or holds {name} ({path}); name another folder with --out")
     check_path(out / "metrics.jsonl")
-    settings = {"script": script}
-    settings |= {name: value for name, value in vars(args).items() if name not in NOT_SETTINGS}
-    settings |= {f"content of {flag}": fingerprint(path) for flag, path in inputs.items()}
+    settings = {name: value for name, value in vars(args).items() if name not in NOT_SETTINGS}
+    contents = {f"content of {flag}": fingerprint(path) for flag, path in inputs.items()}
+    settings = {"script": script, **settings, **contents}
     begun = out / "settings.json"
     if begun.is_file() and not args.overwrite:
         check_settings(begun, settings)
@@ -1575,7 +1525,7 @@ def checked_settings(args, inputs):
             print(f"{out} is finished already (--overwrite trains it again)", flush=True)
             return None
     elif out.exists() and any(out.iterdir()):
-        if not begun.is_file() or f'"script": "{script}"' not in begun.read_text(encoding="utf-8"):
+        if not begun.is_file() or f'"script": "{script}"' not in begun.read_text():
             die(f"{out} exists and was not written by this script; name another folder with --out")
     return settings
 
@@ -1587,10 +1537,17 @@ def begin_training(model, args, settings):
     if newest:
         read_checkpoint(newest, model, optimizer)
         say(f"continuing {args.out} after step {step_of(newest)}")
-    signals.clear()
-    for name in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(name, lambda number, frame: signals.append(number))
     return optimizer, step_of(newest)
+
+
+def save_checkpoint(args, model, optimizer, step):
+    """Save every --save-every steps, and keep the last --keep checkpoints."""
+    if args.save_every and step % args.save_every == 0:
+        folder = Path(args.out) / "checkpoints"
+        write_checkpoint(folder / f"step-{step:06d}", model, optimizer)
+        if rank() == 0:
+            for old in sorted(folder.glob("step-??????"))[:-args.keep]:
+                shutil.rmtree(old)
 
 
 def prepare_output(out, overwrite, settings):
@@ -1598,18 +1555,16 @@ def prepare_output(out, overwrite, settings):
     old one goes. Returns the newest checkpoint, or None."""
     out.mkdir(parents=True, exist_ok=True)
     locks.append(open_locked(out / "lock"))    # nobody else is training here
-    if overwrite:
-        for old in [path for name in WRITTEN for path in out.glob(name)]:
-            shutil.rmtree(old) if old.is_dir() else old.unlink(missing_ok=True)
+    old = [out.glob(name) for name in WRITTEN if overwrite]
+    for path in itertools.chain(*old, out.glob("checkpoints/*.part")):    # a .part: a checkpoint that a kill cut short
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
     with atomic_write(out / "settings.json") as part:
-        part.write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
-    for part in out.glob("checkpoints/*.part"):    # a checkpoint that a kill cut short
-        shutil.rmtree(part)
+        part.write_text(json.dumps(settings, indent=1) + "\n")
     newest = max(out.glob("checkpoints/step-??????"), default=None)
     log = out / "metrics.jsonl"
-    lines = log.read_text(encoding="utf-8").splitlines(keepends=True) if log.is_file() else []
+    lines = log.read_text().splitlines(keepends=True) if log.is_file() else []
     with atomic_write(log) as part:    # without the steps after the checkpoint
-        part.write_text("".join(lines[:step_of(newest)]), encoding="utf-8")
+        part.write_text("".join(lines[:step_of(newest)]))
     return newest
 
 
@@ -1654,41 +1609,6 @@ def read_checkpoint(folder, model, optimizer):
     set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
 
 
-def save_or_stop(args, model, optimizer, step):
-    """Save every --save-every steps. If a rank got SIGTERM (a scheduler's warning) or Ctrl-C, save and leave."""
-    folder = Path(args.out) / "checkpoints"
-    asked = any(gather({rank(): len(signals)}).values())
-    if asked or args.save_every and step % args.save_every == 0:
-        write_checkpoint(folder / f"step-{step:06d}", model, optimizer)
-        if rank() == 0:
-            for old in sorted(folder.glob("step-??????"))[:-args.keep]:
-                shutil.rmtree(old)
-    if asked:
-        say(f"stopped by a signal after step {step}, which is saved; the same command, without --overwrite, continues")
-        code = 128 + (signals[0] if signals else signal.SIGTERM)
-        finish(code)
-        sys.exit(code)
-
-
-def open_log(args, first, steps):
-    """A function that writes a step's metrics to metrics.jsonl and shows them in a progress bar. Only rank 0's does."""
-    if rank() > 0:
-        return lambda metrics: None
-    out = Path(args.out)
-    file = open(out / "metrics.jsonl", "a", encoding="utf-8", buffering=1)    # a line at a time
-    bar = progress(range(steps), out.name, "step")
-    bar.update(first)
-
-    def log(metrics):
-        file.write(json.dumps(metrics) + "\n")
-        shown = ("loss", "accuracy", "tokens_per_second", "memory_gib")
-        bar.set_postfix({name: f"{metrics[name]:.4g}" for name in shown if name in metrics}, refresh=False)
-        bar.update()
-        if metrics["step"] == steps:
-            bar.close()
-    return log
-
-
 # ---- Pages as pictures: what a critic with a regression head sees in the frontend domain
 
 PICTURE = 512, 1024    # pixels: a page's picture is scaled to this width and cut at this height
@@ -1698,7 +1618,7 @@ def photograph(pages, folder):
     """{page: file of its picture}. Each page is rendered once, by one of the ranks. What fails to render is white."""
     from render import Renderer
     files = {page: folder / f"{hashlib.sha256(page.encode()).hexdigest()[:16]}.png" for page in pages}
-    missing = from_rank0(lambda: sorted(page for page, file in files.items() if not file.is_file()))
+    missing = from_rank0(lambda: sorted(page for page in pages if not files[page].is_file()))
     mine = missing[rank()::world()]
     if mine:
         try:
@@ -1739,13 +1659,11 @@ def view_turns(turns, processor, folder):
     shown = [view_of(*turn, processor) for turn in turns]
     files = photograph({page for _, pages in shown for page in pages}, folder)
     views = [(text, [str(files[page]) for page in pages]) for text, pages in shown]
-    mine = {}
-    for n in progress(range(rank(), len(views), world()), "pictures", "turn"):
-        mine[n] = read_views(processor, [views[n]])["input_ids"][0].numpy().astype(np.int32)
-    sequences = []
-    for n, ids in sorted(gather(mine).items()):
-        sequences.append(Sequence(ids, np.arange(len(ids)), np.zeros(len(ids), np.int64), views[n]))
-    return sequences
+    ids = {}
+    for n in progress(range(len(views))[rank()::world()], "pictures", "turn"):
+        ids[n] = read_views(processor, [views[n]])["input_ids"][0].numpy().astype(np.int32)
+    ids = gather(ids)
+    return [Sequence(ids[n], 0, view) for n, view in enumerate(views)]
 
 
 def view_of(messages, reply, reference, processor):
@@ -1775,97 +1693,96 @@ def view_of(messages, reply, reference, processor):
 # ---- The command line
 
 
-def adder(parser):
-    """parser.add_argument(name, help=...), whose help ends in the flag's default, if it has a fixed one."""
-    def flag(name, text, **how):
-        if "default" in how:
-            text += f" (default {how['default']})"
-        parser.add_argument(name, help=text, **how)
-    return flag
-
-
 def training_flags(parser, lr, epochs, batch_size):
     """The flags that both training scripts have. lr, epochs, batch_size: the stage's own defaults, in words."""
     share, count, positive = number(float, least=0, most=1), number(int, least=0), number(int, least=1)
-    flag = adder(parser.add_argument_group("data"))
-    flag("--run-name", "the defaults below lie in runs/RUN_NAME", default="default")
-    flag("--domain", "frontend: epochs, pairs and gap default to the paper's for pages",
-         choices=["backend", "frontend"], default="backend")
-    flag("--limit-tasks", "use the first so many tasks of --in, all their trajectories; 0: all", type=count, default=0)
-    flag("--max-length", "leave out dialogues of more tokens; 0: none, and one too long for the model is an error",
-         type=count, default=0)
-    flag("--shuffle", "what is shuffled: pairs (released code); turns: pairs of a turn stay in one step where possible "
-         "(with --pairs-per-turn 4 half the work)", choices=["pairs", "turns"], default="turns")
-    flag = adder(parser.add_argument_group("pairs of trajectories (multi-turn-dpo; the critic unless --head value or q)"))
-    flag("--pair-rule", "best-vs-lower: a task's first fully passing trajectory against each lower one; all: every two "
-         "whose rewards differ (default best-vs-lower; frontend all)", choices=PAIR_RULES)
-    flag("--min-gap", "smallest difference of rewards in a pair (default 0; frontend 0.1)", type=share)
-    flag = adder(parser.add_argument_group("optimisation"))
-    flag("--beta", "inverse temperature of Eq. 2 and 4", type=number(float, above=0), default=0.1)
-    flag("--nll", "weight of the chosen side's mean NLL per token", type=number(float, least=0), default=0.01)
-    flag("--lr", f"peak learning rate of AdamW (default {lr})", type=number(float, above=0, most=1e38))
-    flag("--epochs", f"passes over the data (default {epochs})", type=positive)
-    flag("--batch-size", f"pairs (or dialogues) a step, over all ranks (default {batch_size})", type=positive)
-    flag("--max-steps", "stop after so many steps; 0: all", type=count, default=0)
-    flag("--seed", "seed of every random choice", type=count, default=0)
-    flag = adder(parser.add_argument_group("memory and speed"))
-    flag("--pack", "tree: compute shared beginnings once; none: padded rows, for attention without masks",
-         choices=["tree", "none"], default="tree")
-    flag("--micro-tokens", "most tokens in one forward pass, several of which make a step", type=positive, default=8192)
-    flag("--checkpointing", "layers whose activations are computed again instead of kept: none, every second, all",
-         choices=["none", "selective", "full"], default="none")
-    flag("--dtype", "of the layers' products on a CPU: bfloat16 is twice as fast on one with AVX512-BF16 or AMX; "
-         "weights and log-probabilities stay float32; CUDA always has bfloat16", choices=["float32", "bfloat16"],
-         default="float32")
-    flag = adder(parser.add_argument_group("checkpoints"))
-    flag("--save-every", "steps between checkpoints; 0: none", type=count, default=200)
-    flag("--keep", "checkpoints to keep", type=positive, default=2)
-    flag("--overwrite", "start again and replace the output", action="store_true")
+    flag = parser.add_argument_group("data").add_argument
+    flag("--run-name", default="default", help="the defaults below lie in runs/RUN_NAME")
+    flag("--domain", choices=["backend", "frontend"], default="backend",
+         help="frontend: epochs, pairs and gap default to the paper's for pages")
+    flag("--limit-tasks", type=count, default=0, help="use the first so many tasks of --in, all their trajectories; 0: all")
+    flag("--max-length", type=count, default=0,
+         help="leave out dialogues of more tokens; 0: none, and one too long for the model is an error")
+    flag("--shuffle", choices=["pairs", "turns"], default="turns",
+         help="what is shuffled: pairs (released code); turns: pairs of a turn stay in one step where possible (with "
+         "--pairs-per-turn 4 half the work)")
+    flag = parser.add_argument_group(
+        "pairs of trajectories (multi-turn-dpo; the critic unless --head value or q)").add_argument
+    flag("--pair-rule", choices=PAIR_RULES,
+         help="best-vs-lower: a task's first fully passing trajectory against each lower one; all: every two whose "
+         "rewards differ (default: best-vs-lower; frontend all)")
+    flag("--min-gap", type=share, help="smallest difference of rewards in a pair (default: 0; frontend 0.1)")
+    flag = parser.add_argument_group("optimisation").add_argument
+    flag("--beta", type=number(float, above=0), default=0.1, help="inverse temperature of Eq. 2 and 4")
+    flag("--nll", type=number(float, least=0), default=0.01, help="weight of the chosen side's mean NLL per token")
+    flag("--lr", type=number(float, above=0, most=1e38), help=f"peak learning rate of AdamW (default: {lr})")
+    flag("--epochs", type=positive, help=f"passes over the data (default: {epochs})")
+    flag("--batch-size", type=positive, help=f"pairs (or dialogues) a step, over all ranks (default: {batch_size})")
+    flag("--max-steps", type=count, default=0, help="stop after so many steps; 0: all")
+    flag("--seed", type=count, default=0, help="seed of every random choice")
+    flag = parser.add_argument_group("memory and speed").add_argument
+    flag("--pack", choices=["tree", "none"], default="tree",
+         help="tree: compute shared beginnings once; none: padded rows, for attention without masks")
+    flag("--micro-tokens", type=positive, default=8192,
+         help="most tokens in one forward pass, several of which make a step")
+    flag("--checkpointing", choices=["none", "selective", "full"], default="none",
+         help="layers whose activations are computed again instead of kept: none, every second, all")
+    flag("--dtype", choices=["float32", "bfloat16"], default="float32",
+         help="of the layers' products on a CPU: bfloat16 is twice as fast on one with AVX512-BF16 or AMX; weights and "
+         "log-probabilities stay float32; CUDA always has bfloat16")
+    flag = parser.add_argument_group("checkpoints").add_argument
+    flag("--save-every", type=count, default=200, help="steps between checkpoints; 0: none")
+    flag("--keep", type=positive, default=2, help="checkpoints to keep")
+    flag("--overwrite", action="store_true", default=False, help="start again and replace the output")
 
 
 def fill_defaults(args, defaults):
-    """Give the flags that were left out their defaults, where these depend on other flags."""
+    """The flags, with defaults for those that were left out, where these depend on other flags."""
     pages = args.domain == "frontend"
-    defaults = {"pair_rule": "all" if pages else "best-vs-lower", "min_gap": 0.1 if pages else 0.0, **defaults}
-    for name, value in defaults.items():
-        if getattr(args, name) is None:
-            setattr(args, name, value)
-    return args
+    pairs = {"pair_rule": "all" if pages else "best-vs-lower", "min_gap": 0.1 if pages else 0.0}
+    return argparse.Namespace(**{**pairs, **defaults, **vars(args)})
 
 
 def parse_args():
-    parser = argparse.ArgumentParser(description="Train the turn-wise advantage critic (SWEET-RL, stage 1).")
-    flag = adder(parser.add_argument_group("paths"))
-    flag("--in", "scored trajectories (default runs/RUN_NAME/train.scored.jsonl)", dest="input")
-    flag("--model", "seed model, also the reference: folder or hub name (default runs/RUN_NAME/base)")
-    flag("--out", "folder of the critic (default runs/RUN_NAME/critic); with --score a JSON lines file (default: beside "
-         "FILE, X.ranked.jsonl for X.candidates.jsonl and X.annotated.jsonl for X.scored.jsonl)")
-    flag = adder(parser.add_argument_group("scoring"))
-    flag("--score", "do not train; write FILE's candidates, or scored trajectories, to --out with the critic's advantage "
-         "of each candidate, or of each assistant turn", metavar="FILE")
-    flag("--critic", "the critic that --score uses (default runs/RUN_NAME/critic)")
-    flag("--critic-reference", "whether the reference of Eq. 3 sees c, as the critic does; the released code has "
-         "without-c", choices=["with-c", "without-c"], default="with-c")
-    flag = adder(parser.add_argument_group("the critic"))
-    flag("--advantage", "a trajectory's score: the sum of its turns' mean log-ratios (paper), one mean over all tokens "
-         "(released code), or their plain sum", choices=["mean-per-turn", "mean-per-trajectory", "sum"],
-         default="mean-per-turn")
-    flag("--context", "whether the critic sees the reference solution", choices=["with-c", "without-c"],
-         default="with-c")
-    flag("--head", "log-ratio (Eq. 3); regression: a linear head on a turn's mean hidden state (frontend: of an "
-         "image-text model that sees both pages); value: one trained on success; q: on the reward, by temporal "
-         "differences", choices=["log-ratio", "regression", "value", "q"], default="log-ratio")
+    parser = flag_parser("Train the turn-wise advantage critic (SWEET-RL, stage 1).")
+    flag = parser.add_argument_group("paths").add_argument
+    flag("--in", dest="input", help="scored trajectories (default: runs/RUN_NAME/train.scored.jsonl)")
+    flag("--model", help="seed model, also the reference: folder or hub name (default: runs/RUN_NAME/base)")
+    flag("--out", help="folder of the critic (default: runs/RUN_NAME/critic); with --score a JSON lines file (default: "
+         "beside FILE, X.ranked.jsonl for X.candidates.jsonl and X.annotated.jsonl for X.scored.jsonl)")
+    flag = parser.add_argument_group("scoring").add_argument
+    flag("--score", metavar="FILE", help="do not train; write FILE's candidates, or scored trajectories, to --out with "
+         "the critic's advantage of each candidate, or of each assistant turn")
+    flag("--critic", help="the critic that --score uses (default: runs/RUN_NAME/critic)")
+    flag("--critic-reference", choices=["with-c", "without-c"], default="with-c",
+         help="whether the reference of Eq. 3 sees c, as the critic does; the released code has without-c")
+    flag = parser.add_argument_group("the critic").add_argument
+    flag("--advantage", choices=["mean-per-turn", "mean-per-trajectory", "sum"], default="mean-per-turn",
+         help="a trajectory's score: the sum of its turns' mean log-ratios (paper), one mean over all tokens (released "
+         "code), or their plain sum")
+    flag("--context", choices=["with-c", "without-c"], default="with-c",
+         help="whether the critic sees the reference solution")
+    flag("--head", choices=["log-ratio", "regression", "value", "q"], default="log-ratio",
+         help="log-ratio (Eq. 3); regression: a linear head on a turn's mean hidden state (frontend: of an image-text "
+         "model that sees both pages); value: one trained on success; q: on the reward, by temporal differences")
     training_flags(parser, lr="2e-7", epochs="4; frontend 8", batch_size="8")
     args = parser.parse_args()
     run, pages = Path("runs") / args.run_name, args.domain == "frontend"
     args.pictures = pages and args.head == "regression"    # no flag: whether the critic sees pages
+    score = vars(args).get("score")
     return fill_defaults(args, {
-        "input": f"{run}/train.scored.jsonl", "model": f"{run}/base", "critic": f"{run}/critic",
-        "out": None if args.score else f"{run}/critic", "lr": 2e-7, "epochs": 8 if pages else 4, "batch_size": 8})
+        "input": f"{run}/train.scored.jsonl", "model": f"{run}/base", "critic": f"{run}/critic", "score": None,
+        "out": None if score else f"{run}/critic", "lr": 2e-7, "epochs": 8 if pages else 4, "batch_size": 8})
+
+
+def flag_parser(description):
+    """A parser whose help ends in each flag's default. A flag that has no fixed one and was left out is no attribute."""
+    return argparse.ArgumentParser(description=description, argument_default=argparse.SUPPRESS,
+                                   formatter_class=argparse.ArgumentDefaultsHelpFormatter)
 
 
 if __name__ == "__main__":
     try:
         main()
-    except KeyboardInterrupt:    # before the first step: nothing half-written is left
-        die("stopped; the same command starts again", 130)
+    except KeyboardInterrupt:
+        die("stopped; the same command goes on from the last checkpoint", 130)

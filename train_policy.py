@@ -49,11 +49,11 @@ import transformers
 
 from records import ANSWER_MARK, COSTS, atomic_write, check_path, die, number, read
 from train_critic import (
-    Item, accumulate, accuracy, adder, begin_training, check_dialogue, checked_settings, collate_items, distance,
-    fill_defaults, finish, first_record_has, first_tasks, from_rank0, items_of, join_turns, learning_rate, load_model,
-    load_tokenizer, micro_batches, open_log, optimizer_step, pair_tasks, put_c_in_front, rank, read_trajectories,
-    response_of, save_model, save_or_stop, say, segment_sum, set_reference, start_process_group, step_items,
-    step_metrics, tokenise, training_flags, turns_of, usable_items, world)
+    Item, accumulate, accuracy, begin_training, check_dialogue, checked_settings, collate_items, distance,
+    fill_defaults, finish, first_record_has, first_tasks, flag_parser, from_rank0, items_of, learning_rate,
+    load_model, load_tokenizer, log, micro_batches, optimizer_step, pair_tasks, progress, put_c_in_front, rank,
+    read_trajectories, response_of, save_checkpoint, save_model, say, segment_sum, set_reference, start_process_group,
+    step_items, step_metrics, tokenise, training_flags, turns_of, usable_items, world)
 
 # ---- The mathematics
 
@@ -136,9 +136,8 @@ def main():
     optimizer, first = begin_training(model, args, settings)
     if drawn:
         write_pairs(drawn, args.pairs)
-    log = open_log(args, first, len(steps))
 
-    for step in range(first, len(steps)):
+    for step in (bar := progress(range(len(steps)), args.method, "step", first)):
         begun, total, tokens = time.perf_counter(), {}, 0
         # Preferences weigh every pair alike; imitation weighs every token alike.
         weight = scored_tokens(steps[step]) if imitation else len(steps[step])
@@ -153,8 +152,8 @@ def main():
             tokens += batch.tokens if part else 0
         rate = learning_rate(step, len(steps), args.lr)
         norm = optimizer_step(model, optimizer, rate)
-        log(step_metrics(step, rate, norm, total, tokens, begun, device, args))
-        save_or_stop(args, model, optimizer, step + 1)
+        log(step_metrics(step, rate, norm, total, tokens, begun, device, args), bar, args.out)
+        save_checkpoint(args, model, optimizer, step + 1)
 
     save_model(model, tokenizer, seed, args, cost)
     say(f"wrote the model to {args.out}")
@@ -277,12 +276,12 @@ def write_pairs(pairs, path):
 
 
 def with_sides(pair):
-    """The pair, and under "sides" its chosen and its rejected one as (prompt messages, response)."""
+    """The pair, and under "sides" its chosen and its rejected one as turns."""
     check_dialogue(pair["prompt"], "prompt")
     sides = []
     for side in ("chosen", "rejected"):
         *before, last = pair[side]
-        sides.append((pair["prompt"] + before, response_of(last["content"], pair.get(f"{side}_ids"))))
+        sides.append((pair["prompt"] + before, response_of(last["content"], pair.get(f"{side}_ids")), None))
     return {**pair, "sides": sides}
 
 
@@ -299,10 +298,10 @@ def pair_items(pairs, tokenizer):
         task, sample, turn = key_of(pair)
         group = (n, n) if turn is None else (f"{task} {sample}", turn)
         names.append((group, n if task is None else task))
-    encoded = [join_turns([turn]) for turn in tokenise(tokenizer, turns)]
+    sequences = tokenise(tokenizer, turns)
     items = []
-    for chosen, rejected, (group, task) in zip(encoded[0::2], encoded[1::2], names):
-        items.append(Item(chosen, rejected, group, task=task))
+    for chosen, rejected, (group, task) in zip(sequences[0::2], sequences[1::2], names):
+        items.append(Item([chosen], [rejected], group, task=task))
     return items, cost_of(spent)
 
 
@@ -415,25 +414,25 @@ METHODS = {    # what a method's flags default to (the paper's Table 5, which ha
 
 
 def parse_args():
-    parser = argparse.ArgumentParser(description="Train the policy (SWEET-RL, stage 2), or a baseline.")
+    parser = flag_parser("Train the policy (SWEET-RL, stage 2), or a baseline.")
     share = number(float, least=0, most=1)
-    flag = adder(parser.add_argument_group("method and paths"))
-    flag("--method", "how to train", choices=list(METHODS), default="sweet")
-    flag("--in", "ranked candidates, scored trajectories, demonstrations or pairs (default "
+    flag = parser.add_argument_group("method and paths").add_argument
+    flag("--method", choices=list(METHODS), default="sweet", help="how to train")
+    flag("--in", dest="input", help="ranked candidates, scored trajectories, demonstrations or pairs (default: "
          "runs/RUN_NAME/train.ranked.jsonl for sweet, train.scored.jsonl there for the baselines, "
-         "data/DOMAIN/demonstrations.jsonl for sft)", dest="input")
-    flag("--model", "seed model, also the reference: folder or hub name, or (sft) tiny (default "
-         "runs/RUN_NAME/base)")
-    flag("--out", "folder of the policy (default runs/RUN_NAME/policy for sweet, runs/RUN_NAME/METHOD for the "
+         "data/DOMAIN/demonstrations.jsonl for sft)")
+    flag("--model", help="seed model, also the reference: folder or hub name, or (sft) tiny (default: runs/RUN_NAME/base)")
+    flag("--out", help="folder of the policy (default: runs/RUN_NAME/policy for sweet, runs/RUN_NAME/METHOD for the "
          "baselines, runs/RUN_NAME/base for sft)")
-    flag = adder(parser.add_argument_group("sweet"))
-    flag("--pairs-per-turn", "pairs drawn at each turn; released code 4", type=number(int, least=1), default=1)
-    flag = adder(parser.add_argument_group("sweet and multi-turn-dpo"))
-    flag("--loss", "dpo (Eq. 4) or ipo", choices=list(LOSSES), default="dpo")
-    flag = adder(parser.add_argument_group("rejection-ft"))
-    flag("--min-reward", "the least reward to keep (default 1.0; frontend: the upper quartile of the rewards)", type=share)
-    flag = adder(parser.add_argument_group("sft"))
-    flag("--with-c", "share of dialogues shown with c in front (default 0.33 for --model tiny, else 0)", type=share)
+    flag = parser.add_argument_group("sweet").add_argument
+    flag("--pairs-per-turn", type=number(int, least=1), default=1, help="pairs drawn at each turn; released code 4")
+    flag = parser.add_argument_group("sweet and multi-turn-dpo").add_argument
+    flag("--loss", choices=list(LOSSES), default="dpo", help="dpo (Eq. 4) or ipo")
+    flag = parser.add_argument_group("rejection-ft").add_argument
+    flag("--min-reward", type=share,
+         help="the least reward to keep (default: 1.0; frontend: the upper quartile of the rewards)")
+    flag = parser.add_argument_group("sft").add_argument
+    flag("--with-c", type=share, help="share of dialogues shown with c in front (default: 0.33 for --model tiny, else 0)")
 
     def in_words(name):
         return ", ".join(f"{method} {settings[name]}" for method, settings in METHODS.items())
@@ -441,22 +440,22 @@ def parse_args():
     training_flags(parser, "2e-7; --model tiny 0.001", f"{in_words('epochs')}; frontend: {in_words('frontend_epochs')}",
                    in_words("batch_size"))
     args = parser.parse_args()
-    run, method, tiny = Path("runs") / args.run_name, METHODS[args.method], args.model == "tiny"
-    if args.model is None and args.method == "sft":
+    run, method, model = Path("runs") / args.run_name, METHODS[args.method], vars(args).get("model")
+    if model is None and args.method == "sft":
         die("--method sft needs --model: a folder or hub name, or tiny to start from a small random model")
-    if tiny and args.method != "sft":
+    if model == "tiny" and args.method != "sft":
         die(f"--model tiny starts from nothing and goes with --method sft only; {args.method} needs a trained one")
-    args.pairs = f"{args.out or run / 'train'}.pairs.jsonl"
     return fill_defaults(args, {
         "input": f"{run}/{method['input']}" if method["input"] else f"data/{args.domain}/demonstrations.jsonl",
-        "model": f"{run}/base", "out": f"{run}/{method['out']}",
-        "lr": 1e-3 if tiny else 2e-7,    # a random model needs thousandths
+        "model": f"{run}/base", "out": f"{run}/{method['out']}", "min_reward": None,
+        "pairs": f"{vars(args).get('out', run / 'train')}.pairs.jsonl",
+        "lr": 1e-3 if model == "tiny" else 2e-7,    # a random model needs thousandths
         "epochs": method["frontend_epochs" if args.domain == "frontend" else "epochs"],
-        "batch_size": method["batch_size"], "with_c": 0.33 if tiny else 0.0})
+        "batch_size": method["batch_size"], "with_c": 0.33 if model == "tiny" else 0.0})
 
 
 if __name__ == "__main__":
     try:
         main()
-    except KeyboardInterrupt:    # before the first step: nothing half-written is left
-        die("stopped; the same command starts again", 130)
+    except KeyboardInterrupt:
+        die("stopped; the same command goes on from the last checkpoint", 130)
