@@ -252,16 +252,13 @@ def make_items(args, tokenizer):
 
 def label_trajectories(tasks, args):
     """Every trajectory by itself, with its label: its reward for --head q, whether it succeeded for --head value."""
-    pairs, labels = [], set()
-    for group in tasks.values():
-        for record in group:
-            reward = record["reward"]
-            record["label"] = reward if args.head == "q" else float(reward >= 1.0)
-            labels.add(record["label"])
-            pairs.append((record, None))
+    records = [record for group in tasks.values() for record in group]
+    for record in records:
+        record["label"] = record["reward"] if args.head == "q" else float(record["reward"] >= 1.0)
+    labels = {record["label"] for record in records}
     if len(labels) == 1:
         die(f"{args.input}: --head {args.head} has nothing to learn, every label is {labels.pop():g}")
-    return pairs
+    return [(record, None) for record in records]
 
 
 def score_file(args, device):
@@ -269,42 +266,37 @@ def score_file(args, device):
     of_candidates = from_rank0(lambda: first_record_has(args.score, "candidates"))
     kind = "candidates" if of_candidates else "scored"
     out = args.out or name_of_ranking(args.score, kind)
-    settings = {"script": "train_critic --score", "critic_reference": args.critic_reference}
     inputs = {"--score": args.score, "--critic": args.critic}
+    settings = {"script": "train_critic --score"}
     output = from_rank0(lambda: Output(out, settings, inputs, args.overwrite, SCHEMA[kind][1]))
     done = frozenset(output.done)    # rank 0 adds to its own while it writes
-    critic = Critic(args.critic, device, reference_without_c=args.critic_reference == "without-c",
-                    micro_tokens=args.micro_tokens)
-    ranked_by = from_rank0(lambda: {"critic": args.critic, "fingerprint": fingerprint(args.critic),
-                                    "cost": cost_of_model(args.critic)})
+    critic = Critic(args.critic, device, micro_tokens=args.micro_tokens)
+    ranked_by = from_rank0(lambda: made_by(args.critic))
 
-    def actions_in(record):
-        """(key, record, its actions, the same as turns): each action gets an advantage."""
-        if of_candidates:
-            turns, actions = candidate_turns(record, critic.with_c), record["candidates"]
-        else:
-            turns, actions = turns_of(record, critic.with_c), said_by_agent(record)
-        return output.key_of(record), record, actions, turns
+    def with_turns(record):
+        turns = candidate_turns(record, critic.with_c) if of_candidates else turns_of(record, critic.with_c)
+        return output.key_of(record), record, turns
 
     def missing():
         """What the output lacks. A generator, since token ids as Python lists take much memory."""
-        return (found for found in read(args.score, kind, each=actions_in) if found[0] not in done)
+        return (found for found in read(args.score, kind, each=with_turns) if found[0] not in done)
 
     count = sum(1 for _ in missing())    # a mistake in the last line shows now, not after hours
     todo, written, left_out = missing(), 0, 0
     for _ in progress(range(0, count, PORTION), "scored", "portion"):
         portion = list(itertools.islice(todo, PORTION))
-        scores = iter(critic.advantages([turn for *_, turns in portion for turn in turns]))
-        for _, record, actions, _ in portion:
-            advantages = list(itertools.islice(scores, len(actions)))
-            too_long = advantages.count(-math.inf)
-            if of_candidates and too_long:
+        advantages = iter(critic.advantages([turn for *_, turns in portion for turn in turns]))
+        for _, record, _ in portion:
+            actions = record["candidates"] if of_candidates else said_by_agent(record)
+            for action in actions:
+                action["advantage"] = round(next(advantages), 7)
+            too_long = [action for action in actions if action["advantage"] == -math.inf]
+            if too_long and of_candidates:
                 left_out += 1
                 continue
-            left_out += too_long
-            for action, advantage in zip(actions, advantages):
-                if advantage > -math.inf:
-                    action["advantage"] = round(advantage, 7)
+            left_out += len(too_long)
+            for action in too_long:
+                del action["advantage"]
             if rank() == 0:
                 output.write({**record, "ranked_by": ranked_by})
             written += 1
@@ -313,16 +305,17 @@ def score_file(args, device):
     say(f"wrote {written} {'turns' if of_candidates else 'trajectories'} to {out}")
 
 
+def made_by(critic):
+    """What a ranking records of the critic, and what it took to train it."""
+    file = Path(critic) / "cost.json"
+    cost = json.loads(file.read_text()) if file.is_file() else {}
+    return {"critic": critic, "fingerprint": fingerprint(critic), "cost": cost}
+
+
 def name_of_ranking(path, kind):
     """Where --score writes: X.candidates.jsonl becomes X.ranked.jsonl, X.scored.jsonl becomes X.annotated.jsonl."""
     ending = "ranked" if kind == "candidates" else "annotated"
     return f"{path.removesuffix('.jsonl').removesuffix('.' + kind)}.{ending}.jsonl"
-
-
-def cost_of_model(path):
-    """What it took to train it, as its cost.json has it."""
-    file = Path(path) / "cost.json"
-    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
 
 
 # ---- Ranks: several processes, of which rank 0 prints and looks at files
@@ -413,10 +406,10 @@ def progress(what, title, unit, first=0):
 # ---- From records to turns
 
 
-class Sampled(NamedTuple):
-    """A response as token ids, which hold for the tokenizer that sampled them, and as text (or None)."""
-    ids: list    # or an array of int32
+class Response(NamedTuple):
+    """What the agent said: the text (or None), and the ids as sampled (or none), of the tokenizer that sampled them."""
     text: str
+    ids: list = ()    # or an array of int32
 
 
 class Item(NamedTuple):
@@ -429,8 +422,8 @@ class Item(NamedTuple):
 
 
 def response_of(text, ids):
-    """The response: as it was sampled where the record has ids, else its text."""
-    return Sampled(ids, text) if ids is not None and len(ids) else text
+    """A response of which a record may have the text, the ids or both."""
+    return Response(text, () if ids is None else ids)
 
 
 def put_c_in_front(messages, ground_truth):
@@ -573,9 +566,7 @@ def sequences_in(items):
 
 def leave_out_long(items, args):
     """The items whose sequences all have at most --max-length tokens."""
-    if not args.max_length:
-        return items
-    short = [item for item in items if longest(item) <= args.max_length]
+    short = [item for item in items if not args.max_length or longest(item) <= args.max_length]
     if len(short) < len(items):
         say(f"{args.input}: {len(items) - len(short)} of {len(items)} left out: longer than {args.max_length} tokens")
     if not short:
@@ -653,8 +644,7 @@ def ids_are_of(tokenizer, sampled):
     """
     if max(np.max(response.ids) for response in sampled) >= len(tokenizer):
         return False
-    step = max(1, len(sampled) // 200)
-    for response in sampled[::step]:
+    for response in sampled[::max(1, len(sampled) // 200)]:
         if response.text is not None:
             text = tokenizer.decode(response.ids, skip_special_tokens=True)
             if text.split() != response.text.split():
@@ -663,8 +653,8 @@ def ids_are_of(tokenizer, sampled):
 
 
 def tokenise(tokenizer, turns):
-    """Turns (prompt messages, response: text or Sampled, c or None) as sequences."""
-    sampled = [response for _, response, _ in turns if isinstance(response, Sampled)]
+    """Turns (prompt messages, Response, c or None) as sequences."""
+    sampled = [response for _, response, _ in turns if len(response.ids)]
     own = not sampled or ids_are_of(tokenizer, sampled)
     if not own:
         say_once("the recorded token ids are not this model's (another tokenizer sampled them): the text is used")
@@ -673,12 +663,11 @@ def tokenise(tokenizer, turns):
         return tokenizer([text], add_special_tokens=False)["input_ids"][0]
 
     end, sequences, before, prompt = end_of_turn(tokenizer), [], None, None
-    for messages, response, c in turns:
+    for messages, (text, ids), c in turns:
         shown = render_prompt(tokenizer, messages if c is None else put_c_in_front(messages, c))
         if shown != before:    # candidates of one turn share their prompt
             before, prompt = shown, encode(shown)
-        text, ids = (response.text, response.ids) if isinstance(response, Sampled) else (response, None)
-        if ids is None or not own:
+        if not own or not len(ids):
             if text is None:
                 die("a response has token ids of another tokenizer and no text (output)")
             ids = encode(text) + end
@@ -773,27 +762,24 @@ def build_prefix_forest(sequences, block=256):
     that leave it last come first, and each is laid out in the same way. A branch that shares no token is a tree of its
     own. `block` bounds how many tokens of neighbouring branches are attended together on a CPU.
     """
-    total = tree_tokens(sequences)
-    ids = np.empty(total, np.int64)
-    positions = np.empty(total, np.int64)
-    end = np.empty(total, np.int64)
+    ids, positions, end = (np.empty(tree_tokens(sequences), np.int64) for _ in range(3))
     paths, blocks, length = [None] * len(sequences), [], 0
 
     def grow(members, prefix):
         """Append what the members, which share the tokens at row[prefix], have beyond them."""
         nonlocal length
         trunk = max((sequences[i].ids for i in members), key=len)
-        depth = len(prefix)
-        start = length
+        depth, start = len(prefix), length
         length = stop = start + len(trunk) - depth
         ids[start:stop] = trunk[depth:]
         positions[start:stop] = np.arange(depth, len(trunk))
         end[start:stop] = stop
         path = np.concatenate([prefix, np.arange(start, stop)])
         if depth and np.array_equal(blocks[-1][2], prefix) and stop - blocks[-1][0] <= block:
-            blocks[-1] = (blocks[-1][0], stop, prefix)
+            start_of_block = blocks.pop()[0]
         else:
-            blocks.append((start, stop, prefix))
+            start_of_block = start
+        blocks.append((start_of_block, stop, prefix))
         branches = {}    # {(how many tokens it shares with the trunk, its first own token): members}
         for i in members:
             own = sequences[i].ids
@@ -801,7 +787,7 @@ def build_prefix_forest(sequences, block=256):
             if shared == len(own):
                 paths[i] = path[:shared]
             else:
-                branches.setdefault((shared, int(own[shared])), []).append(i)
+                branches.setdefault((shared, own[shared]), []).append(i)
         for shared, token in sorted(branches, key=lambda branch: (-branch[0], branch[1])):
             grow(branches[shared, token], path[:shared])
             end[start:start + shared - depth] = length    # the shared part of the trunk has these descendants too
@@ -950,17 +936,12 @@ def attend(query, key, value, mask, scale, softcap):
 def block_attention(query, key, value, blocks, scale, softcap):
     """Attention over a forest on a CPU, (1, H, T, D): each block of queries attends to the tokens it descends from."""
     sizes = [stop - start for start, stop, _, _ in blocks]
-    # split, not a slice for each block: the gradient of a slice would be as long as the row
-    queries = query.split(sizes, 2)
-    own_keys = key.split(sizes, 2)
-    own_values = value.split(sizes, 2)
     parts = []
-    for n, (_, _, seen, mask) in enumerate(blocks):
-        if seen is None:
-            k, v = own_keys[n], own_values[n]
-        else:
+    # split, not a slice for each block: the gradient of a slice would be as long as the row
+    for q, k, v, (_, _, seen, mask) in zip(query.split(sizes, 2), key.split(sizes, 2), value.split(sizes, 2), blocks):
+        if seen is not None:
             k, v = key.index_select(2, seen), value.index_select(2, seen)
-        parts.append(attend(queries[n], k, v, mask, scale, softcap))
+        parts.append(attend(q, k, v, mask, scale, softcap))
     return torch.cat(parts, 2)
 
 
@@ -1145,15 +1126,13 @@ def new_head(model):
 class Critic:
     """A trained critic: what every stage asks for the advantages of turns.
 
-    without_c: hide c from a critic that was trained with it. reference_without_c: hide it from the reference of Eq. 3
-    only. `note` is critic.json.
+    without_c: hide c from a critic that was trained with it. `note` is critic.json.
     """
 
-    def __init__(self, path, device=None, without_c=False, reference_without_c=False, micro_tokens=8192):
+    def __init__(self, path, device=None, without_c=False, micro_tokens=8192):
         self.device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.note = note = read_note(path)
         self.with_c = note["context"] == "with-c" and not without_c
-        self.reference_with_c = self.with_c and not reference_without_c
         self.context = scored_context(path)
         self.pictures = Path(path).parent / "cache" / "pictures" if note.get("pictures") else None
         self.tokenizer = load_tokenizer(path, self.pictures)
@@ -1169,30 +1148,26 @@ class Critic:
         self.model = load_model(path, self.device, self.args, head, self.tokenizer if self.pictures else None)
 
     def advantages(self, turns):
-        """Eq. 3 of each turn (prompt messages, response, c or None), or what the head says of it: a float each.
+        """Eq. 3 of each turn (prompt messages, Response, c or None), or what the head says of it: a float each.
 
         A turn that does not fit into the critic's context, with c in front, has the advantage -inf.
         """
+        turns = [(messages, response, c if self.with_c else None) for messages, response, c in turns]
+        sequences = encode_turns(turns, self.tokenizer, self.pictures)
         advantages = torch.full((len(turns),), -math.inf, dtype=torch.double)
-        sequences = self.sequences(turns, self.with_c)
         fit = [n for n, sequence in enumerate(sequences) if len(sequence.ids) <= self.context]
         if not fit:
             return advantages.tolist()
-        values = self.score(self.model, [sequences[n] for n in fit])
-        turn = torch.repeat_interleave(torch.tensor([len(sequences[n].scored) for n in fit]))    # (N,)
-        reference = torch.zeros(len(turn))                                                       # (N,)
+        sequences = [sequences[n] for n in fit]
+        turn = torch.repeat_interleave(torch.tensor([len(s.scored) for s in sequences]))         # (N,)
+        values, reference = self.score(self.model, sequences), torch.zeros(len(turn))            # (N,)
         if self.reference:
-            sequences = self.sequences([turns[n] for n in fit], self.reference_with_c)
             reference = self.score(self.reference, sequences)
         if self.note["head"] in ("value", "q"):
             advantages[fit] = last_of_turn(values, turn, len(fit))
         else:
             advantages[fit] = turn_advantages(values, reference, turn, len(fit), self.note["advantage"])
         return advantages.tolist()
-
-    def sequences(self, turns, with_c):
-        turns = [(messages, response, c if with_c else None) for messages, response, c in turns]
-        return encode_turns(turns, self.tokenizer, self.pictures)
 
     def score(self, model, sequences):
         """What a model, the critic or its reference, gives to the scored tokens of all sequences: (N,)."""
@@ -1203,14 +1178,15 @@ def read_note(path):
     """A critic's critic.json, after a check that its reference is still the model that it was trained from."""
     file = Path(path) / "critic.json"
     try:
-        note = {**json.loads(file.read_text(encoding="utf-8"))}
+        note = {**json.loads(file.read_text())}
     except OSError:
         die(f"{path}: no critic.json in there; train one first with train_critic.py, or name another with --critic")
     except (ValueError, TypeError):
         die(f"{file} is damaged; train the critic again, or name another with --critic")
-    if note["head"] == "log-ratio" and note.get("reference_fingerprint") not in (None, fingerprint(note["reference"])):
-        die(f"{path} was trained from a model that is no longer {note['reference']}; put it back (or its path into "
-            f"{file}), or train the critic again")
+    reference, content = note["reference"], note.get("reference_fingerprint")
+    if note["head"] == "log-ratio" and content not in (None, fingerprint(reference)):
+        die(f"{path} was trained from a model that is no longer {reference}; put it back (or its path into {file}), or "
+            f"train the critic again")
     return note
 
 
@@ -1330,8 +1306,8 @@ def save_model(model, tokenizer, seed, args, cost, note=None):
     state = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
     if rank() == 0:
         out = Path(args.out)
-        steps = [json.loads(line) for line in (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-        cost += Counter(optimizer_steps=len(steps), training_tokens=sum(step["tokens"] for step in steps))
+        tokens = [json.loads(line)["tokens"] for line in open(out / "metrics.jsonl")]
+        cost += Counter(optimizer_steps=len(tokens), training_tokens=sum(tokens))
         beside = {"cost.json": {key: int(cost[key]) for key in COSTS}}
         if note:
             head = {name: state[f"head.{name}"].flatten().tolist() for name in ("weight", "bias") if model.head}
@@ -1349,19 +1325,16 @@ def write_model(lm, state, tokenizer, seed, out, beside):
     part = out.with_name(out.name + ".part")
     shutil.rmtree(part, ignore_errors=True)
     # A tied weight has one name among the parameters. Routers of experts keep some of theirs as buffers.
-    weights = {}
-    for name, _ in (*lm.named_parameters(), *lm.named_buffers()):
-        if f"lm.{name}" in state:
-            weights[name] = state[f"lm.{name}"].contiguous()
+    names = [name for name, _ in (*lm.named_parameters(), *lm.named_buffers()) if f"lm.{name}" in state]
     lm.generation_config = transformers.GenerationConfig.from_model_config(lm.config)    # the seed's comes below
-    lm.save_pretrained(part, state_dict=weights)
+    lm.save_pretrained(part, state_dict={name: state[f"lm.{name}"].contiguous() for name in names})
     tokenizer.save_pretrained(part)
     generation = transformers.utils.cached_file(seed, "generation_config.json",
                                                 _raise_exceptions_for_missing_entries=False)
     if generation:    # as the seed model has it: all of its end tokens
         shutil.copy(generation, part / "generation_config.json")
     for name, content in beside.items():
-        (part / name).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        (part / name).write_text(json.dumps(content, indent=1) + "\n")
     # config.json comes last: its presence says that the output is complete
     for file in sorted(part.iterdir(), key=lambda file: file.name == "config.json"):
         os.replace(file, out / file.name)
@@ -1402,18 +1375,14 @@ def micro_batches(items, args):
             return tree_tokens(sequences) <= args.micro_tokens
         return len(sequences) * max(map(longest, part)) <= args.micro_tokens
 
-    if trees:    # neighbours share most
-        ordered = sorted(items, key=lambda item: repr(item.group))
-    else:        # rows are padded to the longest: items of a similar length
-        ordered = sorted(items, key=longest)
-    # Each rank takes a stretch, as long as the others'.
+    # Neighbours share most in trees; rows are padded to the longest.
+    ordered = sorted(items, key=(lambda item: repr(item.group)) if trees else longest)
     lengths = np.array([longest(item) for item in ordered])
-    middles = lengths.cumsum() - lengths / 2
-    rank_of = (middles * world() / lengths.sum()).astype(int)
+    # Each rank takes a stretch, as long as the others'.
+    rank_of = ((lengths.cumsum() - lengths / 2) * world() / lengths.sum()).astype(int)
     parts = []
     for n in range(world()):
-        of_rank = [item for item, r in zip(ordered, rank_of) if r == n]
-        parts.append(split_until(of_rank, fits))
+        parts.append(split_until([item for item, r in zip(ordered, rank_of) if r == n], fits))
     mine = parts[rank()]
     return mine + [[]] * (max(map(len, parts)) - len(mine))
 
@@ -1468,8 +1437,6 @@ def means(mine):
 def step_metrics(step, rate, norm, total, tokens, begun, device, args):
     """One step's line of metrics.jsonl: what is logged of the loss, and what it cost. Exits if it shows a mistake."""
     values = means(total)
-    tokens = sum(gather({rank(): tokens}).values())
-    seconds = time.perf_counter() - begun
     if not math.isfinite(values["loss"] + norm):
         die(f"step {step + 1}: the loss is {values['loss']}, the gradient's norm {norm}; nothing of this step was "
             f"saved, the last checkpoint is intact; try a smaller --lr")
@@ -1478,20 +1445,17 @@ def step_metrics(step, rate, norm, total, tokens, begun, device, args):
     if step == 0 and apart > (0.1 if device.type == "cuda" or args.dtype == "bfloat16" else 0.001):
         die(f"the model's log-probabilities differ from its reference's before the first step, by {apart:.2g} nats "
             f"a token: the two passes do not compute the same")
-    metrics = {"step": step + 1, "lr": rate, "gradient_norm": norm, **values, "tokens": tokens,
-               "seconds": round(seconds, 4), "tokens_per_second": round(tokens / seconds, 1)}
-    if device.type == "cuda":
-        metrics["memory_gib"] = round(torch.cuda.max_memory_allocated() / 2 ** 30, 3)
-    return metrics
+    tokens = sum(gather({rank(): tokens}).values())
+    return {"step": step + 1, "lr": rate, "gradient_norm": norm, **values, "tokens": tokens,
+            "seconds": round(time.perf_counter() - begun, 4)}
 
 
 def log(metrics, bar, out):
-    """Append a step's metrics to metrics.jsonl, and show some of them in the progress bar."""
+    """Append a step's metrics to metrics.jsonl. The progress bar shows the loss."""
     if rank() == 0:
         with open(Path(out) / "metrics.jsonl", "a") as file:
             file.write(json.dumps(metrics) + "\n")
-        shown = ("loss", "accuracy", "tokens_per_second", "memory_gib")
-        bar.set_postfix({name: f"{metrics[name]:.4g}" for name in shown if name in metrics}, refresh=False)
+        bar.set_postfix(loss=metrics["loss"], refresh=False)
 
 
 # ---- The output folder, checkpoints, metrics
@@ -1500,7 +1464,7 @@ WRITTEN = (    # what --overwrite removes from an output folder, in this order, 
     "config.json", "checkpoints", "metrics.jsonl", "critic.json", "cost.json", "*config.json", "model*.safetensors*",
     "*token*.json", "tokenizer.model", "chat_template*", "vocab.*", "merges.txt")
 NOT_SETTINGS = {    # flags that decide where files lie, how fast it goes and what is shown, never the result
-    "run_name", "input", "model", "out", "critic", "critic_reference", "pairs", "score", "overwrite", "pack",
+    "run_name", "input", "model", "out", "critic", "pairs", "score", "overwrite", "pack",
     "micro_tokens", "checkpointing", "save_every", "keep"}
 locks = []      # files that stay open, locked, until this process ends
 
@@ -1637,9 +1601,9 @@ def save_picture(pixels, file):
     from PIL import Image
     width, most = PICTURE
     image = Image.fromarray(pixels[:pixels.shape[1] * most // width])
-    height = max(1, round(image.height * width / image.width))
+    size = width, max(1, round(image.height * width / image.width))
     with atomic_write(file) as part:
-        image.resize((width, height), Image.Resampling.BOX).save(part, "PNG")
+        image.resize(size, Image.Resampling.BOX).save(part, "PNG")
 
 
 def read_views(processor, views):
@@ -1669,19 +1633,17 @@ def view_turns(turns, processor, folder):
 def view_of(messages, reply, reference, processor):
     """What the critic sees of a turn: (text, which shows where the pictures stand; the pages that they are of)."""
     from render import extract_page
-    reply = reply.text or "" if isinstance(reply, Sampled) else reply
     lines, page = [], None
-    for message in [*messages, {"role": "assistant", "content": reply}]:
-        if message["role"] == "system":
-            continue
-        content = message["content"]
-        page = extract_page(content)
-        if page:
-            content = content.replace(page, "[page]")
-        lines.append(f"{message['role']}: {content}")
+    for message in [*messages, {"role": "assistant", "content": reply.text or ""}]:
+        if message["role"] != "system":
+            content = message["content"]
+            page = extract_page(content)
+            if page:
+                content = content.replace(page, "[page]")
+            lines.append(f"{message['role']}: {content}")
     text = "\n\n".join(lines)
-    for token in {*processor.tokenizer.all_special_tokens, getattr(processor, "image_token", None) or "\0"}:
-        text = text.replace(token, " ")    # what a stranger wrote must not stand for a picture
+    for token in [*processor.tokenizer.all_special_tokens, getattr(processor, "image_token", None)]:
+        text = text.replace(token or "\0", " ")    # what a stranger wrote must not stand for a picture
     pages, lead = [page or ""], "The picture shows"    # the last message is the reply
     if reference is not None:
         pages, lead = [reference, *pages], "The first picture shows the page that is wanted, the second"
@@ -1754,8 +1716,6 @@ def parse_args():
     flag("--score", metavar="FILE", help="do not train; write FILE's candidates, or scored trajectories, to --out with "
          "the critic's advantage of each candidate, or of each assistant turn")
     flag("--critic", help="the critic that --score uses (default: runs/RUN_NAME/critic)")
-    flag("--critic-reference", choices=["with-c", "without-c"], default="with-c",
-         help="whether the reference of Eq. 3 sees c, as the critic does; the released code has without-c")
     flag = parser.add_argument_group("the critic").add_argument
     flag("--advantage", choices=["mean-per-turn", "mean-per-trajectory", "sum"], default="mean-per-turn",
          help="a trajectory's score: the sum of its turns' mean log-ratios (paper), one mean over all tokens (released "
