@@ -400,7 +400,7 @@ def finish():
 def progress(what, title, unit, first=0):
     """A progress bar over what follows the first ones, if it has a title. In a log file it is a line now and then."""
     return tqdm(what[first:], title, len(what), initial=first, unit=unit, disable=rank() > 0 or not title,
-                mininterval=0.5 if sys.stderr.isatty() else 30)
+                mininterval=0.5 if sys.stderr.isatty() else 30, delay=1)
 
 
 # ---- From records to turns

@@ -280,8 +280,8 @@ def with_sides(pair):
     check_dialogue(pair["prompt"], "prompt")
     sides = []
     for side in ("chosen", "rejected"):
-        *before, last = pair[side]
-        sides.append((pair["prompt"] + before, response_of(last["content"], pair.get(f"{side}_ids")), None))
+        response = response_of(pair[side][-1]["content"], pair.get(f"{side}_ids"))
+        sides.append((pair["prompt"] + pair[side][:-1], response, None))
     return {**pair, "sides": sides}
 
 
