@@ -636,8 +636,7 @@ class CriticReward:
     """The step reward of a trained critic: the advantage of Eq. 3, or its head's value."""
 
     def __init__(self, args, resources):
-        from train_critic import Critic, response_of
-        self.response_of = response_of
+        from train_critic import Critic
         self.critic = Critic(args.critic, without_c=args.step_reward == "critic-without-c")
         self.pool = ThreadPoolExecutor(1)    # one thread, for the models and for what torch.compile keeps in it
         resources.fingerprints["critic"] = fingerprint(args.critic)
@@ -650,7 +649,7 @@ class CriticReward:
             die(f"{args.critic}: --step-reward {args.step_reward} needs another critic; this one is for {kind!r}")
 
     async def best(self, task, prompt, actions, key, counts):
-        turns = [(prompt, self.response_of(action.text, action.ids), task["ground_truth"]) for action in actions]
+        turns = [(prompt, {"output": action.text, "output_ids": action.ids}, task["ground_truth"]) for action in actions]
         scores = await asyncio.get_running_loop().run_in_executor(self.pool, self.critic.advantages, turns)
         return actions[scores.index(max(scores))]
 

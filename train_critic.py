@@ -265,6 +265,7 @@ def score_file(args, device):
     """Write the records of --score with the critic's advantage of each candidate, or of each assistant turn."""
     of_candidates = from_rank0(lambda: first_record_has(args.score, "candidates"))
     kind = "candidates" if of_candidates else "scored"
+    turns_in = candidate_turns if of_candidates else turns_of
     out = args.out or name_of_ranking(args.score, kind)
     inputs = {"--score": args.score, "--critic": args.critic}
     settings = {"script": "train_critic --score"}
@@ -273,30 +274,26 @@ def score_file(args, device):
     critic = Critic(args.critic, device, micro_tokens=args.micro_tokens)
     ranked_by = from_rank0(lambda: made_by(args.critic))
 
-    def with_turns(record):
-        turns = candidate_turns(record, critic.with_c) if of_candidates else turns_of(record, critic.with_c)
-        return output.key_of(record), record, turns
-
     def missing():
-        """What the output lacks. A generator, since token ids as Python lists take much memory."""
-        return (found for found in read(args.score, kind, each=with_turns) if found[0] not in done)
+        """(key, record, its turns) of what the output lacks. A generator, since token ids as lists take much memory."""
+        found = read(args.score, kind, each=lambda record: (output.key_of(record), record, turns_in(record, critic.with_c)))
+        return (one for one in found if one[0] not in done)
 
     count = sum(1 for _ in missing())    # a mistake in the last line shows now, not after hours
     todo, written, left_out = missing(), 0, 0
     for _ in progress(range(0, count, PORTION), "scored", "portion"):
         portion = list(itertools.islice(todo, PORTION))
         advantages = iter(critic.advantages([turn for *_, turns in portion for turn in turns]))
-        for _, record, _ in portion:
-            actions = record["candidates"] if of_candidates else said_by_agent(record)
-            for action in actions:
-                action["advantage"] = round(next(advantages), 7)
-            too_long = [action for action in actions if action["advantage"] == -math.inf]
+        for _, record, turns in portion:
+            found = [(said, next(advantages)) for _, said, _ in turns]
+            too_long = [said for said, advantage in found if advantage == -math.inf]
             if too_long and of_candidates:
                 left_out += 1
                 continue
             left_out += len(too_long)
-            for action in too_long:
-                del action["advantage"]
+            for said, advantage in found:
+                if advantage > -math.inf:
+                    said["advantage"] = round(advantage, 7)    # a part of the record
             if rank() == 0:
                 output.write({**record, "ranked_by": ranked_by})
             written += 1
@@ -406,12 +403,6 @@ def progress(what, title, unit, first=0):
 # ---- From records to turns
 
 
-class Response(NamedTuple):
-    """What the agent said: the text (or None), and the ids as sampled (or none), of the tokenizer that sampled them."""
-    text: str
-    ids: list = ()    # or an array of int32
-
-
 class Item(NamedTuple):
     """What a batch counts as one: a pair (chosen and rejected), or a single dialogue (no rejected)."""
     chosen: list    # its sequences
@@ -419,11 +410,6 @@ class Item(NamedTuple):
     group: tuple    # what --shuffle turns keeps together: (trajectory, turn)
     label: float = 1.0
     task: object = None
-
-
-def response_of(text, ids):
-    """A response of which a record may have the text, the ids or both."""
-    return Response(text, () if ids is None else ids)
 
 
 def put_c_in_front(messages, ground_truth):
@@ -443,7 +429,11 @@ def check_dialogue(messages, name):
 
 
 def turns_of(record, with_c=False):
-    """A trajectory's assistant turns, which stage 1 and the baselines score: (prompt messages, response, c or None)."""
+    """A trajectory's assistant turns, which stage 1 and the baselines score: (prompt messages, what is said, c or None).
+
+    What is said is a message, or a candidate, as the record has it: `output_ids` as sampled, where they are there, and
+    the text as `output` or `content`.
+    """
     history = record["dialogue_history"]
     check_dialogue(history, "dialogue_history")
     c = reference_solution(record) if with_c else None
@@ -451,15 +441,9 @@ def turns_of(record, with_c=False):
     turns = []
     for message in history:
         if message["role"] == "assistant":
-            response = response_of(message.get("output") or message["content"], message.get("output_ids"))
-            turns.append((list(messages), response, c))
+            turns.append((list(messages), message, c))
         messages.append({"role": message["role"], "content": message["content"]})
     return turns
-
-
-def said_by_agent(record):
-    """A trajectory's assistant messages, in the order of turns_of."""
-    return [message for message in record["dialogue_history"] if message["role"] == "assistant"]
 
 
 def candidate_turns(record, with_c=False):
@@ -467,7 +451,19 @@ def candidate_turns(record, with_c=False):
     check_dialogue(record["prompt"], "prompt")
     c = reference_solution(record) if with_c else None
     record["candidates"] = [one for one in record["candidates"] if one.get("output") or one.get("output_ids")]
-    return [(record["prompt"], response_of(one.get("output"), one.get("output_ids")), c) for one in record["candidates"]]
+    return [(record["prompt"], candidate, c) for candidate in record["candidates"]]
+
+
+def text_of(said):
+    """The text of what is said, or None."""
+    text = said.get("output")
+    return said.get("content") if text is None else text
+
+
+def ids_of(said):
+    """What is said as it was sampled: the ids of the tokenizer that sampled them, or none."""
+    ids = said.get("output_ids")
+    return () if ids is None else ids
 
 
 def reference_solution(record):
@@ -528,16 +524,16 @@ def pair_tasks(tasks, args):
 
 def items_of(pairs, tokenizer, pictures=None):
     """[(chosen record, rejected record or None)] as items. A record is encoded once."""
-    records = {id(record): record for pair in pairs for record in pair if record}
-    turns = [turn for record in records.values() for turn in record["turns"]]
+    records = list({id(record): record for pair in pairs for record in pair if record}.values())
+    turns = [turn for record in records for turn in record["turns"]]
     encoded = iter(encode_turns(turns, tokenizer, pictures))
-    sequences = {}
-    for name, record in records.items():
-        sequences[name] = list(itertools.islice(encoded, len(record["turns"])))
+    for record in records:
+        record["sequences"] = list(itertools.islice(encoded, len(record["turns"])))
     items = []
     for n, (chosen, rejected) in enumerate(pairs):
+        sequences = rejected["sequences"] if rejected else []
         task, label = chosen["task_id"], chosen.get("label", 1.0)
-        items.append(Item(sequences[id(chosen)], sequences.get(id(rejected), []), (str(task), n), label, task))
+        items.append(Item(chosen["sequences"], sequences, (str(task), n), label, task))
     return items
 
 
@@ -642,19 +638,19 @@ def ids_are_of(tokenizer, sampled):
 
     A critic may be of another family than the agent, whose ids would then be random words to it.
     """
-    if max(np.max(response.ids) for response in sampled) >= len(tokenizer):
+    if max(np.max(ids_of(said)) for said in sampled) >= len(tokenizer):
         return False
-    for response in sampled[::max(1, len(sampled) // 200)]:
-        if response.text is not None:
-            text = tokenizer.decode(response.ids, skip_special_tokens=True)
-            if text.split() != response.text.split():
+    for said in sampled[::max(1, len(sampled) // 200)]:
+        text = text_of(said)
+        if text is not None:
+            if text.split() != tokenizer.decode(ids_of(said), skip_special_tokens=True).split():
                 return False
     return True
 
 
 def tokenise(tokenizer, turns):
-    """Turns (prompt messages, Response, c or None) as sequences."""
-    sampled = [response for _, response, _ in turns if len(response.ids)]
+    """Turns (prompt messages, what is said, c or None) as sequences."""
+    sampled = [said for _, said, _ in turns if len(ids_of(said))]
     own = not sampled or ids_are_of(tokenizer, sampled)
     if not own:
         say_once("the recorded token ids are not this model's (another tokenizer sampled them): the text is used")
@@ -663,10 +659,11 @@ def tokenise(tokenizer, turns):
         return tokenizer([text], add_special_tokens=False)["input_ids"][0]
 
     end, sequences, before, prompt = end_of_turn(tokenizer), [], None, None
-    for messages, (text, ids), c in turns:
+    for messages, said, c in turns:
         shown = render_prompt(tokenizer, messages if c is None else put_c_in_front(messages, c))
         if shown != before:    # candidates of one turn share their prompt
             before, prompt = shown, encode(shown)
+        text, ids = text_of(said), ids_of(said)
         if not own or not len(ids):
             if text is None:
                 die("a response has token ids of another tokenizer and no text (output)")
@@ -1148,7 +1145,7 @@ class Critic:
         self.model = load_model(path, self.device, self.args, head, self.tokenizer if self.pictures else None)
 
     def advantages(self, turns):
-        """Eq. 3 of each turn (prompt messages, Response, c or None), or what the head says of it: a float each.
+        """Eq. 3 of each turn (prompt messages, what is said, c or None), or what the head says of it: a float each.
 
         A turn that does not fit into the critic's context, with c in front, has the advantage -inf.
         """
@@ -1630,11 +1627,11 @@ def view_turns(turns, processor, folder):
     return [Sequence(ids[n], 0, view) for n, view in enumerate(views)]
 
 
-def view_of(messages, reply, reference, processor):
+def view_of(messages, said, reference, processor):
     """What the critic sees of a turn: (text, which shows where the pictures stand; the pages that they are of)."""
     from render import extract_page
     lines, page = [], None
-    for message in [*messages, {"role": "assistant", "content": reply.text or ""}]:
+    for message in [*messages, {"role": "assistant", "content": text_of(said) or ""}]:
         if message["role"] != "system":
             content = message["content"]
             page = extract_page(content)

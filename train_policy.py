@@ -52,7 +52,7 @@ from train_critic import (
     Item, accumulate, accuracy, begin_training, check_dialogue, checked_settings, collate_items, distance,
     fill_defaults, finish, first_record_has, first_tasks, flag_parser, from_rank0, items_of, learning_rate,
     load_model, load_tokenizer, log, micro_batches, optimizer_step, pair_tasks, progress, put_c_in_front, rank,
-    read_trajectories, response_of, save_checkpoint, save_model, say, segment_sum, set_reference, start_process_group,
+    read_trajectories, save_checkpoint, save_model, say, segment_sum, set_reference, start_process_group,
     step_items, step_metrics, tokenise, training_flags, turns_of, usable_items, world)
 
 # ---- The mathematics
@@ -280,8 +280,8 @@ def with_sides(pair):
     check_dialogue(pair["prompt"], "prompt")
     sides = []
     for side in ("chosen", "rejected"):
-        response = response_of(pair[side][-1]["content"], pair.get(f"{side}_ids"))
-        sides.append((pair["prompt"] + pair[side][:-1], response, None))
+        said = {**pair[side][-1], "output_ids": pair.get(f"{side}_ids")}
+        sides.append((pair["prompt"] + pair[side][:-1], said, None))
     return {**pair, "sides": sides}
 
 

@@ -208,7 +208,7 @@ def assert_likeliest(world, engine, max_tokens=12):
     results = ask(engine, prompts_of(world), 1, 8, max_tokens, 0.0)
     for messages, [out] in list(zip(prompts_of(world), results))[::3]:
         prompt = rollout.encode_chat(engine.tokenizer, messages)
-        [turn] = train_critic.tokenise(engine.tokenizer, [(messages, train_critic.Response("x"), None)])
+        [turn] = train_critic.tokenise(engine.tokenizer, [(messages, {"content": "x"}, None)])
         assert prompt == turn.ids[:turn.start].tolist()
         with torch.no_grad():
             logps = plain(torch.tensor([prompt + out.ids])).logits[0, len(prompt) - 1:-1].log_softmax(-1)

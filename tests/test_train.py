@@ -651,12 +651,13 @@ def test_what_was_sampled_is_what_is_scored():
         "role": "assistant", "content": "b", "output": "a OUTPUT: b", "output_ids": [7, 8]},
         {"role": "user", "content": "v"}, {"role": "assistant", "content": "d", "output": "c OUTPUT: d"}]}
     (_, first, _), (prompt, second, _) = train_critic.turns_of(record)
-    assert first == ("a OUTPUT: b", [7, 8]) and second == ("c OUTPUT: d", ())
+    assert (train_critic.text_of(first), train_critic.ids_of(first)) == ("a OUTPUT: b", [7, 8])
+    assert (train_critic.text_of(second), train_critic.ids_of(second)) == ("c OUTPUT: d", ())
     assert [m["content"] for m in prompt] == ["u", "b", "v"]
     sequence, = train_critic.tokenise(Letters(), [(prompt, second, None)])
     assert sequence.ids[sequence.scored].tolist() == [ord(c) for c in "c OUTPUT: d"] + [0]
     record |= {"system": "s", "task": {"ground_truth": "truth"}}
-    turns = [(prompt, train_critic.Response("x"), c) for prompt, _, c in train_critic.turns_of(record, with_c=True)]
+    turns = [(prompt, {"content": "x"}, c) for prompt, _, c in train_critic.turns_of(record, with_c=True)]
     shown = train_critic.tokenise(Letters(), turns)[0]
     assert "".join(map(chr, shown.ids[:shown.start])) == "<us\n\nIn light that the final answer is: truth.\n\nu><a"
 
@@ -1122,13 +1123,13 @@ def test_a_critic_of_any_family_scores_as_its_own_logits_say(place, family, size
         tokenizer.save_pretrained(name)
     Path("critic/critic.json").write_text(json.dumps({"head": "log-ratio", "context": "with-c", "weights": None,
                                                       "advantage": "mean-per-turn", "reference": "seed"}))
-    turns = [(SAID[:1], train_critic.Response(question), "x = 1") for question in QUESTIONS]
+    turns = [(SAID[:1], {"content": question}, "x = 1") for question in QUESTIONS]
     critic, hidden = train_critic.Critic("critic"), train_critic.Critic("critic", without_c=True)
     for scored, with_c in ((critic, True), (hidden, False)):
         for found, (messages, reply, truth) in zip(scored.advantages(turns), turns):
             messages = train_critic.put_c_in_front(messages, truth) if with_c else messages
             prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
-            ids = np.array(prompt + tokenizer(reply.text)["input_ids"] + [tokenizer.eos_token_id])
+            ids = np.array(prompt + tokenizer(reply["content"])["input_ids"] + [tokenizer.eos_token_id])
             with torch.no_grad():
                 one, two = (plain_logps(AutoModelForCausalLM.from_pretrained(name, attn_implementation="eager"), ids,
                                         np.arange(len(prompt), len(ids))) for name in ("critic", "seed"))

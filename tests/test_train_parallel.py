@@ -152,7 +152,7 @@ sys.path.insert(0, {str(ROOT)!r})
 import train_critic
 device = train_critic.start_process_group()
 critic = train_critic.Critic("critic", device)
-turns = [([{{"role": "user", "content": "Write f."}}], train_critic.Response(text), "def f(): pass")
+turns = [([{{"role": "user", "content": "Write f."}}], {{"content": text}}, "def f(): pass")
          for text in ("Which field?", "Why?")]
 first, second = critic.advantages(turns), critic.advantages(turns)
 train_critic.say("equal" if first == second else (first, second), first)

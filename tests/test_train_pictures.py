@@ -210,7 +210,7 @@ def test_a_turns_value_is_the_head_on_its_mean_hidden_state_whatever_is_batched_
     make_seeing_model(tmp_path / "base", family)
     processor, head = train_critic.load_tokenizer("base", pictures=True), torch.nn.Linear(64, 1)
     tall = '<html><body style="margin:0"><div style="height:3000px;background:#1d4ed8"></div></body></html>'
-    turns = [(REQUEST * (1 + n), train_critic.Response(reply), page(SHADES[0][0]))
+    turns = [(REQUEST * (1 + n), {"content": reply}, page(SHADES[0][0]))
              for n, reply in enumerate([page(SHADES[1][0]), tall, "Which colour?"])]
     sequences = train_critic.view_turns(turns, processor, PICTURES)
     assert len({len(s.ids) for s in sequences}) == 3
@@ -243,7 +243,7 @@ def test_what_the_critic_sees_of_a_turn(place):
               {"role": "assistant", "content": dark}, {"role": "user", "content": "Lighter."}]
     replies = [f"A thought. OUTPUT: {light}", "Which colour?", "<html><p>" + "x" * 1_100_000 + "</p></html>"]
     sequences = train_critic.view_turns(
-        [(prompt, train_critic.Response(reply), dark) for reply in replies], processor, PICTURES)
+        [(prompt, {"content": reply}, dark) for reply in replies], processor, PICTURES)
     brightness = [[np.asarray(Image.open(file)).mean() for file in s.view[1]] for s in sequences]
     assert all(reference < 120 for reference, _ in brightness), "the reference comes first"
     assert [shown for _, shown in brightness] == [255] * 3, "a white page, no page, and one too large to render"
@@ -262,7 +262,7 @@ def test_what_the_critic_sees_of_a_turn(place):
     assert batch.turn.tolist() == [0] * len(first.ids) + [1] * len(second.ids), "Eq. 2 adds up the turns"
     files = train_critic.photograph([page(SHADES[1][0]), *map(page, SHADES[0])], PICTURES)
     assert first.view[1] + second.view[1][1:] == [str(file) for file in files.values()]
-    alone, = train_critic.view_turns([(prompt, train_critic.Response(light), None)], processor, PICTURES)
+    alone, = train_critic.view_turns([(prompt, {"content": light}, None)], processor, PICTURES)
     assert len(alone.view[1]) == 1 and alone.view[0].count("<image>") == 1, "without c: the agent's page only"
 
 
