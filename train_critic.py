@@ -143,7 +143,8 @@ def critic_loss(values, batch, items, args):
     if args.head in ("value", "q"):
         return success_loss(values, batch, items, args.head)
     scores = trajectory_scores(values, batch.reference, batch.turn, batch.side, batch.sides, args.advantage)
-    chosen, rejected = scores[0::2], scores[1::2]                                                # (B,) each
+    chosen = scores[0::2]
+    rejected = scores[1::2]                                                                      # (B,) each
     losses = bradley_terry_loss(chosen, rejected, args.beta)
     stats = {"preference_loss": losses, "accuracy": accuracy(chosen, rejected),
              "advantage_chosen": chosen, "advantage_rejected": rejected}
@@ -217,16 +218,9 @@ def main():
     optimizer, first = begin_training(model, args, settings)
 
     for step in (bar := progress(range(len(steps)), "critic", "step", first)):
-        begun, total, tokens = time.perf_counter(), {}, 0
-        for part in micro_batches(steps[step], args):
-            # FSDP waits for every rank: one that has no items left computes any item, which counts for nothing.
-            batch = collate_items(part or steps[step][:1], device, args)
-            values = model(batch)                                                                # (N,)
-            losses, stats = critic_loss(values, batch, part, args) if part else (0 * values, {})
-            # FSDP averages over the ranks: times world() it is a sum, and over the step's items their mean.
-            (losses.sum() * world() / len(steps[step])).backward()
-            accumulate(total, stats)
-            tokens += batch.tokens if part else 0
+        begun = time.perf_counter()
+        # The weight: every pair (or trajectory) counts alike.
+        total, tokens = add_gradients(model, steps[step], len(steps[step]), critic_loss, device, args)
         rate = learning_rate(step, len(steps), args.lr)
         norm = optimizer_step(model, optimizer, rate)
         log(step_metrics(step, rate, norm, total, tokens, begun, device, args), bar, args.out)
@@ -237,6 +231,25 @@ def main():
     save_model(model, tokenizer, args.model, args, cost, note)
     say(f"wrote the critic to {args.out}")
     finish()
+
+
+def add_gradients(model, items, weight, loss_of, device, args):
+    """Leave the gradients of the items' losses, summed and divided by the weight, in the model, by micro-batches.
+
+    loss_of: critic_loss or another of its shape. Returns what it logs, {name: (sum, count)}, and the tokens computed.
+    """
+    total = {}
+    tokens = 0
+    for part in micro_batches(items, args):
+        # FSDP waits for every rank: one that has no items left computes any item, which counts for nothing.
+        batch = collate_items(part or items[:1], device, args)
+        values = model(batch)                                                                    # (N,)
+        losses, stats = loss_of(values, batch, part, args) if part else (0 * values, {})
+        # FSDP averages over the ranks: times world() it is a sum.
+        (losses.sum() * world() / weight).backward()
+        accumulate(total, stats)
+        tokens += batch.tokens if part else 0
+    return total, tokens
 
 
 def make_items(args, tokenizer):
@@ -280,7 +293,9 @@ def score_file(args, device):
         return (one for one in found if one[0] not in done)
 
     count = sum(1 for _ in missing())    # a mistake in the last line shows now, not after hours
-    todo, written, left_out = missing(), 0, 0
+    todo = missing()
+    written = 0
+    left_out = 0
     for _ in progress(range(0, count, PORTION), "scored", "portion"):
         portion = list(itertools.islice(todo, PORTION))
         advantages = iter(critic.advantages([turn for *_, turns in portion for turn in turns]))
@@ -488,7 +503,10 @@ def first_tasks(records, count):
 
 def read_trajectories(path, kind, limit_tasks=0, with_c=False):
     """Usable trajectories, {task: [record with its "turns"]} in the file's order, and what all of the file cost."""
-    tasks, failed, silent, cost = {}, 0, 0, Counter()
+    tasks = {}
+    failed = 0
+    silent = 0
+    cost = Counter()
     records = read(path, kind, each=lambda record: {**record, "turns": turns_of(record, with_c)})
     for record in first_tasks(records, limit_tasks):
         cost.update({"episodes": 1, **(record.get("cost") or {})})
@@ -509,7 +527,8 @@ def read_trajectories(path, kind, limit_tasks=0, with_c=False):
 
 def pair_tasks(tasks, args):
     """The pairs of all tasks: [(chosen record, rejected record)]."""
-    pairs, without = [], 0
+    pairs = []
+    without = 0
     for group in tasks.values():
         found = pair_trajectories([record["reward"] for record in group], args.pair_rule, args.min_gap)
         pairs += [(group[i], group[j]) for i, j in found]
@@ -532,7 +551,8 @@ def items_of(pairs, tokenizer, pictures=None):
     items = []
     for n, (chosen, rejected) in enumerate(pairs):
         sequences = rejected["sequences"] if rejected else []
-        task, label = chosen["task_id"], chosen.get("label", 1.0)
+        task = chosen["task_id"]
+        label = chosen.get("label", 1.0)
         items.append(Item(chosen["sequences"], sequences, (str(task), n), label, task))
     return items
 
@@ -545,7 +565,8 @@ def encode_turns(turns, tokenizer, pictures=None):
 def usable_items(items, model, args):
     """The items that --max-length leaves. Exits if the model cannot read one of them."""
     items = leave_out_long(items, args)
-    most, context = max(map(longest, items)), scored_context(model)
+    most = max(map(longest, items))
+    context = scored_context(model)
     if most > context:
         die(f"{args.input}: a dialogue of {most} tokens does not fit into the context of {model}, {context} (of longrope "
             f"and dynamic rope the original one); take a model with a longer one, or leave such records out with "
@@ -658,12 +679,17 @@ def tokenise(tokenizer, turns):
     def encode(text):
         return tokenizer([text], add_special_tokens=False)["input_ids"][0]
 
-    end, sequences, before, prompt = end_of_turn(tokenizer), [], None, None
+    end = end_of_turn(tokenizer)
+    sequences = []
+    before = None
+    prompt = None
     for messages, said, c in turns:
         shown = render_prompt(tokenizer, messages if c is None else put_c_in_front(messages, c))
         if shown != before:    # candidates of one turn share their prompt
-            before, prompt = shown, encode(shown)
-        text, ids = text_of(said), ids_of(said)
+            before = shown
+            prompt = encode(shown)
+        text = text_of(said)
+        ids = ids_of(said)
         if not own or not len(ids):
             if text is None:
                 die("a response has token ids of another tokenizer and no text (output)")
@@ -744,7 +770,8 @@ def reading_order(sequences):
 
 def tree_tokens(sequences):
     """How many tokens the sequences take once everything shared at their beginning is there once."""
-    total, before = 0, np.empty(0)
+    total = 0
+    before = np.empty(0)
     for n in reading_order(sequences):
         ids = sequences[n].ids
         total += len(ids) - common_prefix(before, ids)
@@ -760,13 +787,16 @@ def build_prefix_forest(sequences, block=256):
     own. `block` bounds how many tokens of neighbouring branches are attended together on a CPU.
     """
     ids, positions, end = (np.empty(tree_tokens(sequences), np.int64) for _ in range(3))
-    paths, blocks, length = [None] * len(sequences), [], 0
+    paths = [None] * len(sequences)
+    blocks = []
+    length = 0
 
     def grow(members, prefix):
         """Append what the members, which share the tokens at row[prefix], have beyond them."""
         nonlocal length
         trunk = max((sequences[i].ids for i in members), key=len)
-        depth, start = len(prefix), length
+        depth = len(prefix)
+        start = length
         length = stop = start + len(trunk) - depth
         ids[start:stop] = trunk[depth:]
         positions[start:stop] = np.arange(depth, len(trunk))
@@ -819,7 +849,8 @@ def collate(sequences, side_of, sides, device, pack):
     inputs = {"use_cache": False}
     if pack == "tree" and not sequences[0].view:
         forest = build_prefix_forest(sequences)
-        tokens, paths = len(forest.ids), forest.paths
+        tokens = len(forest.ids)
+        paths = forest.paths
         pad = -tokens % 128 if device.type == "cuda" else 0    # FlexAttention works in blocks of 128
         ids = np.pad(forest.ids, (0, pad))[None]                                                 # (1, T)
         positions = np.pad(forest.positions, (0, pad))
@@ -828,7 +859,8 @@ def collate(sequences, side_of, sides, device, pack):
         inputs["layout"] = Attention(end, positions, forest.blocks, device)
     else:
         lengths = [len(s.ids) for s in sequences]
-        tokens, ids = sum(lengths), np.zeros((len(sequences), max(lengths)), np.int64)           # (R, T)
+        tokens = sum(lengths)
+        ids = np.zeros((len(sequences), max(lengths)), np.int64)                                 # (R, T)
         for row, sequence in zip(ids, sequences):
             row[:len(sequence.ids)] = sequence.ids
         paths = np.arange(ids.size).reshape(ids.shape)
@@ -878,8 +910,10 @@ class Attention:
         if window in self.masks:
             return self.masks[window]
         from torch.nn.attention.flex_attention import BlockMask
-        end, positions = self.end, self.positions
-        ends, depths = end.view(-1, size), positions.view(-1, size)                              # (blocks, size)
+        end = self.end
+        positions = self.positions
+        ends = end.view(-1, size)
+        depths = positions.view(-1, size)                                                        # (blocks, size)
         keys = torch.arange(len(ends), device=end.device) * size                                 # where each begins
         queries = keys[:, None]
         some = (keys <= queries) & (ends.amax(1) > queries)                                      # (blocks, blocks)
@@ -909,7 +943,9 @@ class Attention:
         if window not in self.masks:
             self.masks[window] = []
             for start, stop, prefix in self.blocks:
-                queries, keys, mask = torch.arange(start, stop), None, None
+                queries = torch.arange(start, stop)
+                keys = None
+                mask = None
                 seen = torch.cat([torch.from_numpy(prefix), queries])
                 if len(prefix):
                     keys = seen
@@ -937,7 +973,8 @@ def block_attention(query, key, value, blocks, scale, softcap):
     # split, not a slice for each block: the gradient of a slice would be as long as the row
     for q, k, v, (_, _, seen, mask) in zip(query.split(sizes, 2), key.split(sizes, 2), value.split(sizes, 2), blocks):
         if seen is not None:
-            k, v = key.index_select(2, seen), value.index_select(2, seen)
+            k = key.index_select(2, seen)
+            v = value.index_select(2, seen)
         parts.append(attend(q, k, v, mask, scale, softcap))
     return torch.cat(parts, 2)
 
@@ -965,9 +1002,13 @@ def tree_attention(module, query, key, value, attention_mask, layout=None, scali
     else:
         groups = query.shape[1] // key.shape[1]
         if groups > 1:
-            key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+            key = key.repeat_interleave(groups, 1)
+            value = value.repeat_interleave(groups, 1)
         out = block_attention(query, key, value, layout.block_inputs(sliding_window), scaling, softcap)
     return out.transpose(1, 2), None
+
+
+transformers.AttentionInterface.register("tree", tree_attention)
 
 
 # ---- Log-probabilities
@@ -997,7 +1038,9 @@ class TokenLogps(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, hidden, weight, bias, target, scale, cap, chunk, keep):
-        logps, normalisers, ctx.kept = [], [], []
+        logps = []
+        normalisers = []
+        ctx.kept = []
         for h, t in zip(hidden.split(chunk), target.split(chunk)):
             logits = TokenLogps.logits_of(h, weight, bias, scale, cap)
             normaliser = torch.logsumexp(logits, -1)                                             # (n,)
@@ -1014,7 +1057,9 @@ class TokenLogps(torch.autograd.Function):
         scale, cap, chunk = ctx.settings
         hidden, weight, bias, target, *normalisers = ctx.saved_tensors
         chunks = zip(hidden.split(chunk), target.split(chunk), (scale * gradient).split(chunk), normalisers)
-        d_hidden, d_weight, d_bias = [], torch.zeros_like(weight), None
+        d_hidden = []
+        d_weight = torch.zeros_like(weight)
+        d_bias = None
         if bias is not None:
             d_bias = torch.zeros_like(bias, dtype=torch.float32)
         for h, t, g, normaliser in chunks:
@@ -1044,7 +1089,10 @@ class Scorer(nn.Module):
 
     def __init__(self, lm, head=None, head_bytes=2 ** 29, processor=None):
         super().__init__()
-        self.lm, self.head, self.processor, self.bf16 = lm, head, processor, False
+        self.lm = lm
+        self.head = head
+        self.processor = processor
+        self.bf16 = False
         self.head_bytes = head_bytes    # logits beyond so many bytes are computed again in the backward pass
 
     def forward(self, batch):
@@ -1064,7 +1112,8 @@ class Scorer(nn.Module):
 
     def logps(self, hidden, target):
         """Log-probabilities (N,) of the targets (N,), from the hidden states before them (N, D)."""
-        output, config = self.lm.get_output_embeddings(), self.lm.config.get_text_config()
+        output = self.lm.get_output_embeddings()
+        config = self.lm.config.get_text_config()
         scale = getattr(config, "logit_scale", None) or 1 / (getattr(config, "logits_scaling", None) or 1.0)
         cap = getattr(config, "final_logit_softcapping", None)
         row_bytes = 4 * len(output.weight)    # of one token's logits
@@ -1135,7 +1184,8 @@ class Critic:
         self.tokenizer = load_tokenizer(path, self.pictures)
         self.args = argparse.Namespace(pack=note.get("pack", "tree"), dtype=note.get("dtype", "float32"),
                                        micro_tokens=micro_tokens, checkpointing="none")
-        self.reference, head = None, None
+        self.reference = None
+        head = None
         if note["head"] == "log-ratio":
             self.reference = load_model(note["reference"], self.device, self.args)
         else:
@@ -1157,7 +1207,8 @@ class Critic:
             return advantages.tolist()
         sequences = [sequences[n] for n in fit]
         turn = torch.repeat_interleave(torch.tensor([len(s.scored) for s in sequences]))         # (N,)
-        values, reference = self.score(self.model, sequences), torch.zeros(len(turn))            # (N,)
+        values = self.score(self.model, sequences)
+        reference = torch.zeros(len(turn))                                                       # (N,)
         if self.reference:
             reference = self.score(self.reference, sequences)
         if self.note["head"] in ("value", "q"):
@@ -1180,7 +1231,8 @@ def read_note(path):
         die(f"{path}: no critic.json in there; train one first with train_critic.py, or name another with --critic")
     except (ValueError, TypeError):
         die(f"{file} is damaged; train the critic again, or name another with --critic")
-    reference, content = note["reference"], note.get("reference_fingerprint")
+    reference = note["reference"]
+    content = note.get("reference_fingerprint")
     if note["head"] == "log-ratio" and content not in (None, fingerprint(reference)):
         die(f"{path} was trained from a model that is no longer {reference}; put it back (or its path into {file}), or "
             f"train the critic again")
@@ -1257,7 +1309,6 @@ def load_model(path, device, args, head=None, processor=None):
 def read_weights(path, kind, options):
     """The model at `path`, or one sentence."""
     transformers.utils.logging.disable_progress_bar()
-    transformers.AttentionInterface.register("tree", tree_attention)
     try:
         lm, info = kind.from_pretrained(path, output_loading_info=True, **options)
     except (SafetensorError, OSError, ValueError, KeyError, RuntimeError) as error:
@@ -1280,7 +1331,8 @@ def check_scores(lm, pack, path):
     layers = set(getattr(config, "layer_types", None) or ())
     if pack == "tree" and not (lm._supports_attention_backend and layers <= {"full_attention", "sliding_attention"}):
         die(f"{path}: {NO_TREES}")
-    ids, cpu = np.arange(24, dtype=np.int32) % config.vocab_size, torch.device("cpu")
+    ids = np.arange(24, dtype=np.int32) % config.vocab_size
+    cpu = torch.device("cpu")
     sequences = [Sequence(ids, 4), Sequence(np.append(ids[:12], ids[3:9]), 4), Sequence(np.append(ids[:5], ids[1:8]), 4)]
     found = Scorer(lm)(collate(sequences, [0, 0, 0], 1, cpu, pack))
     expected = []
@@ -1423,7 +1475,8 @@ def accumulate(total, stats):
 def means(mine):
     """{name: (sum, count)} of this rank to {name: mean over all ranks}."""
     mine = {name: (float(value), count) for name, (value, count) in mine.items()}
-    sums, counts = Counter(), Counter()
+    sums = Counter()
+    counts = Counter()
     for stats in gather({rank(): mine}).values():
         for name, (value, count) in stats.items():
             sums[name] += value
@@ -1471,7 +1524,8 @@ def checked_settings(args, inputs):
 
     Exits if --out holds an input, was begun with other settings or is somebody else's. Writes nothing. Rank 0 calls it.
     """
-    out, script = Path(args.out), Path(sys.argv[0]).stem
+    out = Path(args.out)
+    script = Path(sys.argv[0]).stem
     for name, path in {"the working directory": ".", **inputs}.items():
         if Path(path).resolve().is_relative_to(out.resolve()):
             die(f"--out {out} is or holds {name} ({path}); name another folder with --out")
@@ -1630,7 +1684,8 @@ def view_turns(turns, processor, folder):
 def view_of(messages, said, reference, processor):
     """What the critic sees of a turn: (text, which shows where the pictures stand; the pages that they are of)."""
     from render import extract_page
-    lines, page = [], None
+    lines = []
+    page = None
     for message in [*messages, {"role": "assistant", "content": text_of(said) or ""}]:
         if message["role"] != "system":
             content = message["content"]
@@ -1641,9 +1696,11 @@ def view_of(messages, said, reference, processor):
     text = "\n\n".join(lines)
     for token in [*processor.tokenizer.all_special_tokens, getattr(processor, "image_token", None)]:
         text = text.replace(token or "\0", " ")    # what a stranger wrote must not stand for a picture
-    pages, lead = [page or ""], "The picture shows"    # the last message is the reply
+    pages = [page or ""]    # of the last message, which is the reply
+    lead = "The picture shows"
     if reference is not None:
-        pages, lead = [reference, *pages], "The first picture shows the page that is wanted, the second"
+        pages = [reference, *pages]
+        lead = "The first picture shows the page that is wanted, the second"
     content = [{"type": "image"}] * len(pages)
     content.append({"type": "text", "text": f"{lead} the page of the last reply.\n\n{text}"})
     return processor.apply_chat_template([{"role": "user", "content": content}], tokenize=False), pages
@@ -1654,7 +1711,9 @@ def view_of(messages, said, reference, processor):
 
 def training_flags(parser, lr, epochs, batch_size):
     """The flags that both training scripts have. lr, epochs, batch_size: the stage's own defaults, in words."""
-    share, count, positive = number(float, least=0, most=1), number(int, least=0), number(int, least=1)
+    share = number(float, least=0, most=1)
+    count = number(int, least=0)
+    positive = number(int, least=1)
     flag = parser.add_argument_group("data").add_argument
     flag("--run-name", default="default", help="the defaults below lie in runs/RUN_NAME")
     flag("--domain", choices=["backend", "frontend"], default="backend",
@@ -1724,7 +1783,8 @@ def parse_args():
          "model that sees both pages); value: one trained on success; q: on the reward, by temporal differences")
     training_flags(parser, lr="2e-7", epochs="4; frontend 8", batch_size="8")
     args = parser.parse_args()
-    run, pages = Path("runs") / args.run_name, args.domain == "frontend"
+    run = Path("runs") / args.run_name
+    pages = args.domain == "frontend"
     args.pictures = pages and args.head == "regression"    # no flag: whether the critic sees pages
     score = vars(args).get("score")
     return fill_defaults(args, {

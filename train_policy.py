@@ -49,11 +49,11 @@ import transformers
 
 from records import ANSWER_MARK, COSTS, atomic_write, check_path, die, number, read
 from train_critic import (
-    Item, accumulate, accuracy, begin_training, check_dialogue, checked_settings, collate_items, distance,
-    fill_defaults, finish, first_record_has, first_tasks, flag_parser, from_rank0, items_of, learning_rate,
-    load_model, load_tokenizer, log, micro_batches, optimizer_step, pair_tasks, progress, put_c_in_front, rank,
-    read_trajectories, save_checkpoint, save_model, say, segment_sum, set_reference, start_process_group,
-    step_items, step_metrics, tokenise, training_flags, turns_of, usable_items, world)
+    Item, accuracy, add_gradients, begin_training, check_dialogue, checked_settings, distance, fill_defaults,
+    finish, first_record_has, first_tasks, flag_parser, from_rank0, items_of, learning_rate, load_model,
+    load_tokenizer, log, optimizer_step, pair_tasks, progress, put_c_in_front, rank, read_trajectories,
+    save_checkpoint, save_model, say, segment_sum, set_reference, start_process_group, step_items, step_metrics,
+    tokenise, training_flags, turns_of, usable_items)
 
 # ---- The mathematics
 
@@ -81,7 +81,8 @@ def preference_loss(logps, batch, items, args):
     ratios = segment_sum(logps - batch.reference, of_token, batch.sides)                         # (2B,)
     sums = segment_sum(logps, of_token, batch.sides)
     lengths = segment_sum(torch.ones_like(logps), of_token, batch.sides)
-    chosen, rejected = ratios[0::2], ratios[1::2]                                                # (B,) each
+    chosen = ratios[0::2]
+    rejected = ratios[1::2]                                                                      # (B,) each
     preference = LOSSES[args.loss](chosen, rejected, args.beta)
     nll = -(sums / lengths)[0::2]
     losses = preference + args.nll * nll
@@ -138,18 +139,10 @@ def main():
         write_pairs(drawn, args.pairs)
 
     for step in (bar := progress(range(len(steps)), args.method, "step", first)):
-        begun, total, tokens = time.perf_counter(), {}, 0
-        # Preferences weigh every pair alike; imitation weighs every token alike.
+        begun = time.perf_counter()
+        # The weight: every pair counts alike, or in imitation every token.
         weight = scored_tokens(steps[step]) if imitation else len(steps[step])
-        for part in micro_batches(steps[step], args):
-            # FSDP waits for every rank: one that has no items left computes any item, which counts for nothing.
-            batch = collate_items(part or steps[step][:1], device, args)
-            logps = model(batch)                                                                 # (N,)
-            losses, stats = loss_of(logps, batch, part, args) if part else (0 * logps, {})
-            # FSDP averages over the ranks: times world() it is a sum, and over the weight the mean of the step.
-            (losses.sum() * world() / weight).backward()
-            accumulate(total, stats)
-            tokens += batch.tokens if part else 0
+        total, tokens = add_gradients(model, steps[step], weight, loss_of, device, args)
         rate = learning_rate(step, len(steps), args.lr)
         norm = optimizer_step(model, optimizer, rate)
         log(step_metrics(step, rate, norm, total, tokens, begun, device, args), bar, args.out)
@@ -189,16 +182,19 @@ def rng_of(record, *seed):
 
 def cost_of(records):
     """What was spent on the episodes, the candidates and the ranking behind candidates or pairs, each counted once."""
-    turns, episodes, rankings = {}, {}, {}
+    turns = {}
+    episodes = {}
+    rankings = {}
     for n, record in enumerate(records):
         task, sample, turn = key_of(record)
         # Pairs that others made name no turn: each is one of its own.
-        name = n if turn is None else (task, sample, turn)
-        turns[name] = record.get("cost") or {}
-        episodes[task, sample] = record.get("episode_cost") or {}
+        turns[n if turn is None else (task, sample, turn)] = record.get("cost")
+        episodes[task, sample] = record.get("episode_cost")
         ranked_by = record.get("ranked_by") or {}
-        rankings[ranked_by.get("fingerprint")] = ranked_by.get("cost") or {}
-    total, of_episodes, of_rankings = sum_up(turns), sum_up(episodes), sum_up(rankings)
+        rankings[ranked_by.get("fingerprint")] = ranked_by.get("cost")
+    total = sum_up(turns)
+    of_episodes = sum_up(episodes)
+    of_rankings = sum_up(rankings)
     for name in COSTS:
         # The cost of a ranking includes the episodes that the candidates are of: the critic was trained on them.
         total[name] += max(of_episodes[name], of_rankings[name])
@@ -208,13 +204,17 @@ def cost_of(records):
 def sum_up(costs):
     total = Counter()
     for cost in costs.values():
-        total.update(cost)
+        total.update(cost or {})
     return total
 
 
 def make_pairs(args):
     """Draw the pairs of --in, ranked candidates: (records in the conversational preference format, what they cost)."""
-    pairs, turns, single, equal, spent = [], 0, 0, 0, []
+    pairs = []
+    turns = 0
+    single = 0
+    equal = 0
+    spent = []
     records = read(args.input, "ranked", each=lambda record: check_dialogue(record["prompt"], "prompt") or record)
     for record in first_tasks(records, args.limit_tasks):
         spent.append({name: record.get(name) for name in COSTED})
@@ -244,7 +244,8 @@ COSTED = ("task_id", "sample", "turn", "cost", "episode_cost", "ranked_by")    #
 
 def pairs_of_turn(record, args):
     """The pairs drawn at one turn, as records that carry along what the turn carries."""
-    candidates, pairs = record["candidates"], []
+    candidates = record["candidates"]
+    pairs = []
     scores = [candidate["advantage"] for candidate in candidates]
     texts = [candidate.get("output") or str(candidate.get("output_ids")) for candidate in candidates]
     carried = {name: value for name, value in record.items() if name not in ("prompt", "candidates", "task")}
@@ -291,7 +292,9 @@ def read_pairs(path, limit_tasks):
 
 def pair_items(pairs, tokenizer):
     """Pairs as of with_sides: as items, each side one sequence, scored on its last message; and what they cost."""
-    turns, names, spent = [], [], []
+    turns = []
+    names = []
+    spent = []
     for n, pair in enumerate(pairs):
         turns += pair["sides"]
         spent.append({name: pair.get(name) for name in COSTED})
@@ -440,7 +443,9 @@ def parse_args():
     training_flags(parser, "2e-7; --model tiny 0.001", f"{in_words('epochs')}; frontend: {in_words('frontend_epochs')}",
                    in_words("batch_size"))
     args = parser.parse_args()
-    run, method, model = Path("runs") / args.run_name, METHODS[args.method], vars(args).get("model")
+    run = Path("runs") / args.run_name
+    method = METHODS[args.method]
+    model = vars(args).get("model")
     if model is None and args.method == "sft":
         die("--method sft needs --model: a folder or hub name, or tiny to start from a small random model")
     if model == "tiny" and args.method != "sft":
