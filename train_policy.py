@@ -188,23 +188,15 @@ def cost_of(records):
     for n, record in enumerate(records):
         task, sample, turn = key_of(record)
         # Pairs that others made name no turn: each is one of its own.
-        turns[n if turn is None else (task, sample, turn)] = record.get("cost")
-        episodes[task, sample] = record.get("episode_cost")
+        turns[n if turn is None else (task, sample, turn)] = record.get("cost") or {}
+        episodes[task, sample] = record.get("episode_cost") or {}
         ranked_by = record.get("ranked_by") or {}
-        rankings[ranked_by.get("fingerprint")] = ranked_by.get("cost")
-    total = sum_up(turns)
-    of_episodes = sum_up(episodes)
-    of_rankings = sum_up(rankings)
-    for name in COSTS:
-        # The cost of a ranking includes the episodes that the candidates are of: the critic was trained on them.
-        total[name] += max(of_episodes[name], of_rankings[name])
-    return total
-
-
-def sum_up(costs):
+        rankings[ranked_by.get("fingerprint")] = ranked_by.get("cost") or {}
     total = Counter()
-    for cost in costs.values():
-        total.update(cost or {})
+    for name in COSTS:
+        spent = [sum(cost.get(name, 0) for cost in costs.values()) for costs in (turns, episodes, rankings)]
+        # The cost of a ranking includes the episodes that the candidates are of: the critic was trained on them.
+        total[name] = spent[0] + max(spent[1:])
     return total
 
 
@@ -230,11 +222,9 @@ def make_pairs(args):
         say(f"{args.input}: {single} turns with fewer than two candidates left out")
     if equal:
         say(f"{args.input}: {equal} pairs of the same text or the same advantage left out")
-    if not turns:
-        die(f"{args.input}: no turn has two candidates to compare; run rollout.py --candidates 16 again")
     if not pairs:
-        die(f"{args.input}: no pair could be drawn, the candidates of a turn have the same advantage or the same text; "
-            f"is the critic trained?")
+        die(f"{args.input}: no pair could be drawn: there is one candidate a turn (rollout.py --candidates 16), or the "
+            f"candidates of a turn have the same advantage (is the critic trained?) or the same text")
     say(f"{len(pairs)} pairs of {turns} turns")
     return pairs, cost_of(spent)
 
@@ -244,16 +234,15 @@ COSTED = ("task_id", "sample", "turn", "cost", "episode_cost", "ranked_by")    #
 
 def pairs_of_turn(record, args):
     """The pairs drawn at one turn, as records that carry along what the turn carries."""
-    candidates = record["candidates"]
-    pairs = []
+    candidates = record.pop("candidates")
     scores = [candidate["advantage"] for candidate in candidates]
     texts = [candidate.get("output") or str(candidate.get("output_ids")) for candidate in candidates]
-    carried = {name: value for name, value in record.items() if name not in ("prompt", "candidates", "task")}
-    carried.setdefault("domain", (record.get("task") or {}).get("domain"))
+    record.setdefault("domain", (record.pop("task", None) or {}).get("domain"))
+    pairs = []
     for i, j in draw_pairs(scores, texts, args.pairs_per_turn, rng_of(record, args.seed)):
         if scores[i] > scores[j]:    # of two equal ones neither is preferred
-            sides = side_of_pair(candidates[i], "chosen") | side_of_pair(candidates[j], "rejected")
-            pair = {"prompt": record["prompt"], **sides, **carried}
+            pair = {"prompt": record["prompt"], **side_of_pair(candidates[i], "chosen"),
+                    **side_of_pair(candidates[j], "rejected"), **record}
             pairs.append({name: value for name, value in pair.items() if value is not None})
     return pairs
 
@@ -359,8 +348,8 @@ def make_seed(args):
     texts += [in_front, f"{ANSWER_MARK}\n"] * 100
     name = hashlib.sha256(repr([texts, args.seed]).encode()).hexdigest()[:16]
     path = Path(args.out).parent / "cache" / f"tiny-{name}"
-    if not from_rank0((path / "tokenizer.json").is_file):    # the file that is written last
-        from_rank0(lambda: make_tiny_model(path, texts, 2048, args.seed))
+    # The tokenizer is written last.
+    from_rank0(lambda: (path / "tokenizer.json").is_file() or make_tiny_model(path, texts, 2048, args.seed))
     return str(path)
 
 
@@ -437,11 +426,8 @@ def parse_args():
     flag = parser.add_argument_group("sft").add_argument
     flag("--with-c", type=share, help="share of dialogues shown with c in front (default: 0.33 for --model tiny, else 0)")
 
-    def in_words(name):
-        return ", ".join(f"{method} {settings[name]}" for method, settings in METHODS.items())
-
-    training_flags(parser, "2e-7; --model tiny 0.001", f"{in_words('epochs')}; frontend: {in_words('frontend_epochs')}",
-                   in_words("batch_size"))
+    training_flags(parser, lr="2e-7; --model tiny 0.001", epochs="1; multi-turn-dpo and rejection-ft 4, frontend 8",
+                   batch_size="8; rejection-ft and sft 32")
     args = parser.parse_args()
     run = Path("runs") / args.run_name
     method = METHODS[args.method]

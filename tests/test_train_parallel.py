@@ -105,7 +105,10 @@ def test_processes_change_nothing(place, module, processes, extra):
     torchrun(processes, *pairs, "--max-steps", 3, "--out", "many", "--micro-tokens", 1, *extra,
              script=f"{module.__name__}.py")
     assert furthest("one", "many") < 1e-5
-    for a, b in zip(metrics("one"), metrics("many")):
+    lines, others = metrics("one"), metrics("many")
+    for line in (lines[0], others[0]):
+        del line["accuracy"]    # of log-ratios that are zero but for rounding
+    for a, b in zip(lines, others):
         assert ({k: v for k, v in b.items() if k != "tokens"}
                 == pytest.approx({k: v for k, v in a.items() if k != "tokens"}, rel=1e-3, abs=1e-6))
 
