@@ -22,7 +22,8 @@ loads with a processor and a chat template; the paper has Qwen2-VL-7B). It sees 
 then a picture of the page shown at the turn, then the dialogue, in which [page] stands for a page's source.
 
 What sequences share at their beginning (c and the request; the dialogue up to a turn) is computed once, as a tree. The
-result is exact. A model whose attention takes no such mask (state-space models, attention sinks) needs --pack none.
+result is exact. A model whose attention takes no such mask (state-space models, attention sinks) needs --pack none, in
+which every turn is a row of its own.
 
 Reads   runs/RUN_NAME/train.scored.jsonl, the seed model
 Writes  runs/RUN_NAME/critic/: the model in Hugging Face format, critic.json (how to read it), cost.json (what it took),
@@ -217,7 +218,8 @@ def main():
     steps = step_items(items, args)
     optimizer, first = begin_training(model, args, settings)
 
-    for step in (bar := progress(range(len(steps)), "critic", "step", first)):
+    bar = progress(range(len(steps)), "critic", "step", first)
+    for step in bar:
         begun = time.perf_counter()
         # The weight: every pair (or trajectory) counts alike.
         total, tokens = add_gradients(model, steps[step], len(steps[step]), critic_loss, device, args)
@@ -287,10 +289,12 @@ def score_file(args, device):
     critic = Critic(args.critic, device, micro_tokens=args.micro_tokens)
     ranked_by = from_rank0(lambda: made_by(args.critic))
 
+    def with_turns(record):
+        return output.key_of(record), record, turns_in(record, critic.with_c)
+
     def missing():
-        """(key, record, its turns) of what the output lacks. A generator, since token ids as lists take much memory."""
-        found = read(args.score, kind, each=lambda record: (output.key_of(record), record, turns_in(record, critic.with_c)))
-        return (one for one in found if one[0] not in done)
+        """What the output lacks. A generator, since token ids as Python lists take much memory."""
+        return (found for found in read(args.score, kind, each=with_turns) if found[0] not in done)
 
     count = sum(1 for _ in missing())    # a mistake in the last line shows now, not after hours
     todo = missing()
@@ -301,14 +305,13 @@ def score_file(args, device):
         advantages = iter(critic.advantages([turn for *_, turns in portion for turn in turns]))
         for _, record, turns in portion:
             found = [(said, next(advantages)) for _, said, _ in turns]
-            too_long = [said for said, advantage in found if advantage == -math.inf]
-            if too_long and of_candidates:
+            fit = [(said, advantage) for said, advantage in found if advantage > -math.inf]
+            if of_candidates and len(fit) < len(found):
                 left_out += 1
                 continue
-            left_out += len(too_long)
-            for said, advantage in found:
-                if advantage > -math.inf:
-                    said["advantage"] = round(advantage, 7)    # a part of the record
+            left_out += len(found) - len(fit)
+            for said, advantage in fit:
+                said["advantage"] = round(advantage, 7)    # a part of the record
             if rank() == 0:
                 output.write({**record, "ranked_by": ranked_by})
             written += 1
@@ -444,9 +447,9 @@ def check_dialogue(messages, name):
 
 
 def turns_of(record, with_c=False):
-    """A trajectory's assistant turns, which stage 1 and the baselines score: (prompt messages, what is said, c or None).
+    """A trajectory's assistant turns, which stage 1 and the baselines score.
 
-    What is said is a message, or a candidate, as the record has it: `output_ids` as sampled, where they are there, and
+    A turn is (prompt messages, what is said, c or None). What is said is a message, or a candidate, as the record has it: `output_ids` as sampled, where they are there, and
     the text as `output` or `content`.
     """
     history = record["dialogue_history"]
@@ -558,7 +561,7 @@ def items_of(pairs, tokenizer, pictures=None):
 
 
 def encode_turns(turns, tokenizer, pictures=None):
-    """A sequence for each turn. With a folder of pictures, for a critic that sees pages, the tokenizer is a processor."""
+    """A sequence for each turn. With a folder of pictures (a critic that sees pages) the tokenizer is a processor."""
     return view_turns(turns, tokenizer, pictures) if pictures else tokenise(tokenizer, turns)
 
 
@@ -568,9 +571,9 @@ def usable_items(items, model, args):
     most = max(map(longest, items))
     context = scored_context(model)
     if most > context:
-        die(f"{args.input}: a dialogue of {most} tokens does not fit into the context of {model}, {context} (of longrope "
-            f"and dynamic rope the original one); take a model with a longer one, or leave such records out with "
-            f"--max-length {context}")
+        die(f"{args.input}: a dialogue of {most} tokens does not fit into the context of {model}, {context} (of "
+            f"longrope and dynamic rope the original one); take a model with a longer one, or leave such records out "
+            f"with --max-length {context}")
     kind = "pairs" if items[0].rejected else "dialogues"
     say(f"{len(items)} {kind} from {len({item.task for item in items})} tasks")
     return items
@@ -1333,7 +1336,8 @@ def check_scores(lm, pack, path):
         die(f"{path}: {NO_TREES}")
     ids = np.arange(24, dtype=np.int32) % config.vocab_size
     cpu = torch.device("cpu")
-    sequences = [Sequence(ids, 4), Sequence(np.append(ids[:12], ids[3:9]), 4), Sequence(np.append(ids[:5], ids[1:8]), 4)]
+    turns = (ids, np.append(ids[:12], ids[3:9]), np.append(ids[:5], ids[1:8]))    # the second leaves the first
+    sequences = [Sequence(turn, 4) for turn in turns]
     found = Scorer(lm)(collate(sequences, [0, 0, 0], 1, cpu, pack))
     expected = []
     for sequence in sequences:
@@ -1359,8 +1363,10 @@ def save_model(model, tokenizer, seed, args, cost, note=None):
         cost += Counter(optimizer_steps=len(tokens), training_tokens=sum(tokens))
         beside = {"cost.json": {key: int(cost[key]) for key in COSTS}}
         if note:
-            head = {name: state[f"head.{name}"].flatten().tolist() for name in ("weight", "bias") if model.head}
-            beside["critic.json"] = {**note, "weights": head or None}
+            head = None
+            if model.head is not None:
+                head = {name: state[f"head.{name}"].flatten().tolist() for name in ("weight", "bias")}
+            beside["critic.json"] = {**note, "weights": head}
         try:
             write_model(model.lm, state, tokenizer, seed, out, beside)
         except (OSError, SafetensorError) as error:
@@ -1718,7 +1724,8 @@ def training_flags(parser, lr, epochs, batch_size):
     flag("--run-name", default="default", help="the defaults below lie in runs/RUN_NAME")
     flag("--domain", choices=["backend", "frontend"], default="backend",
          help="frontend: epochs, pairs and gap default to the paper's for pages")
-    flag("--limit-tasks", type=count, default=0, help="use the first so many tasks of --in, all their trajectories; 0: all")
+    flag("--limit-tasks", type=count, default=0,
+         help="use the first so many tasks of --in, all their trajectories; 0: all")
     flag("--max-length", type=count, default=0,
          help="leave out dialogues of more tokens; 0: none, and one too long for the model is an error")
     flag("--shuffle", choices=["pairs", "turns"], default="turns",
@@ -1793,7 +1800,7 @@ def parse_args():
 
 
 def flag_parser(description):
-    """A parser whose help ends in each flag's default. A flag that has no fixed one and was left out is no attribute."""
+    """A parser whose help names each flag's default. A flag that has no fixed one is set only where it was given."""
     return argparse.ArgumentParser(description=description, argument_default=argparse.SUPPRESS,
                                    formatter_class=argparse.ArgumentDefaultsHelpFormatter)
 

@@ -138,7 +138,8 @@ def main():
     if drawn:
         write_pairs(drawn, args.pairs)
 
-    for step in (bar := progress(range(len(steps)), args.method, "step", first)):
+    bar = progress(range(len(steps)), args.method, "step", first)
+    for step in bar:
         begun = time.perf_counter()
         # The weight: every pair counts alike, or in imitation every token.
         weight = scored_tokens(steps[step]) if imitation else len(steps[step])
@@ -413,18 +414,18 @@ def parse_args():
     flag("--in", dest="input", help="ranked candidates, scored trajectories, demonstrations or pairs (default: "
          "runs/RUN_NAME/train.ranked.jsonl for sweet, train.scored.jsonl there for the baselines, "
          "data/DOMAIN/demonstrations.jsonl for sft)")
-    flag("--model", help="seed model, also the reference: folder or hub name, or (sft) tiny (default: runs/RUN_NAME/base)")
+    flag("--model",
+         help="seed model, also the reference: folder or hub name, or (sft) tiny (default: runs/RUN_NAME/base)")
     flag("--out", help="folder of the policy (default: runs/RUN_NAME/policy for sweet, runs/RUN_NAME/METHOD for the "
          "baselines, runs/RUN_NAME/base for sft)")
-    flag = parser.add_argument_group("sweet").add_argument
-    flag("--pairs-per-turn", type=number(int, least=1), default=1, help="pairs drawn at each turn; released code 4")
-    flag = parser.add_argument_group("sweet and multi-turn-dpo").add_argument
-    flag("--loss", choices=list(LOSSES), default="dpo", help="dpo (Eq. 4) or ipo")
-    flag = parser.add_argument_group("rejection-ft").add_argument
+    flag = parser.add_argument_group("what belongs to one method or two").add_argument
+    flag("--pairs-per-turn", type=number(int, least=1), default=1,
+         help="sweet: pairs drawn at each turn; released code 4")
+    flag("--loss", choices=list(LOSSES), default="dpo", help="sweet and multi-turn-dpo: dpo (Eq. 4) or ipo")
     flag("--min-reward", type=share,
-         help="the least reward to keep (default: 1.0; frontend: the upper quartile of the rewards)")
-    flag = parser.add_argument_group("sft").add_argument
-    flag("--with-c", type=share, help="share of dialogues shown with c in front (default: 0.33 for --model tiny, else 0)")
+         help="rejection-ft: the least reward to keep (default: 1.0; frontend: the upper quartile of the rewards)")
+    flag("--with-c", type=share,
+         help="sft: share of dialogues shown with c in front (default: 0.33 for --model tiny, else 0)")
 
     training_flags(parser, lr="2e-7; --model tiny 0.001", epochs="1; multi-turn-dpo and rejection-ft 4, frontend 8",
                    batch_size="8; rejection-ft and sft 32")
