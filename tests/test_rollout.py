@@ -875,7 +875,7 @@ def test_best_of_n_plays_the_action_that_the_critic_scores_highest(world, tmp_pa
                     for m in (critic, reference))
         expected.append(float((a - b).sum() if advantage == "sum" else (a - b).mean()))
     turns = [(messages, o.text, task["ground_truth"]) for o in outs]
-    sampled = [(messages, scorer.response_of(o.text, o.ids), task["ground_truth"]) for o in outs]
+    sampled = [(messages, {"output": o.text, "output_ids": o.ids}, task["ground_truth"]) for o in outs]
     assert np.allclose(scorer.critic.advantages(sampled), expected, atol=1e-4) and len(turns) == 6
     assert asyncio.run(scorer.best(task, messages, outs, (), Counter())) is outs[int(np.argmax(expected))]
 
