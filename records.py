@@ -298,11 +298,3 @@ def die(message, code=2):
     if "RANK" in os.environ:
         os._exit(code)    # the other ranks may be waiting for this one
     sys.exit(code)
-
-
-def merge_system(messages):
-    """For models without a system role: the instructions in front of the first user message."""
-    if messages[0]["role"] != "system":
-        return messages
-    system, first, *rest = messages
-    return [{"role": first["role"], "content": f"{system['content']}\n\n{first['content']}"}, *rest]

@@ -621,16 +621,15 @@ class CriticReward:
     """The step reward of a trained critic: the advantage of Eq. 3, or its head's value."""
 
     def __init__(self, args, resources):
-        from train_critic import Critic, response_of
-        self.response_of = response_of
-        self.critic = Critic(args.critic, resident=True, without_c=args.step_reward == "critic-without-c")
+        from train_critic import Critic
+        self.critic = Critic(args.critic, without_c=args.step_reward == "critic-without-c")
         resources.fingerprints["critic"] = fingerprint(args.critic)
         head = self.critic.note["head"]
         if self.critic.pictures or (head in ("value", "q")) != (args.step_reward == "value"):
             die(f"{args.critic}: --step-reward {args.step_reward} needs another critic than one for {head!r} or pages")
 
     async def best(self, task, prompt, actions, key, counts):
-        turns = [(prompt, self.response_of(action.text, action.ids), task["ground_truth"]) for action in actions]
+        turns = [(prompt, {"output": action.text, "output_ids": action.ids}, task["ground_truth"]) for action in actions]
         scores = await asyncio.get_running_loop().run_in_executor(LocalEngine.pool, self.critic.advantages, turns)
         return actions[scores.index(max(scores))]
 

@@ -22,7 +22,8 @@ loads with a processor and a chat template; the paper has Qwen2-VL-7B). It sees 
 then a picture of the page shown at the turn, then the dialogue, in which [page] stands for a page's source.
 
 What sequences share at their beginning (c and the request; the dialogue up to a turn) is computed once, as a tree. The
-result is exact. A model whose attention takes no such mask (state-space models, attention sinks) needs --pack none.
+result is exact. A model whose attention takes no such mask (state-space models, attention sinks) needs --pack none, in
+which every turn is a row of its own.
 
 Reads   runs/RUN_NAME/train.scored.jsonl, the seed model
 Writes  runs/RUN_NAME/critic/: the model in Hugging Face format, critic.json (how to read it), cost.json (what it took),
@@ -40,7 +41,6 @@ log-probabilities, the critic's advantages, sharding, steps, output and checkpoi
 """
 import argparse
 import atexit
-import copy
 import functools
 import gc
 import hashlib
@@ -48,9 +48,7 @@ import itertools
 import json
 import math
 import os
-import resource
 import shutil
-import signal
 import sys
 import time
 import warnings
@@ -74,7 +72,7 @@ from tqdm import tqdm
 
 from records import (
     COSTS, SCHEMA, Output, check_path, check_settings, die, fingerprint, first_line,
-    merge_system, number, open_locked, read, atomic_write)
+    number, open_locked, read, atomic_write)
 
 # ---- The mathematics
 
@@ -137,47 +135,46 @@ def last_of_turn(values, turn, turns):
     return values[torch.bincount(turn, minlength=turns).cumsum(0) - 1]
 
 
-def half_squared_log_ratio(ratio, on_chosen):
-    """How far the model is from its reference: half the squared log-ratio of a token, in nats squared.
-
-    On tokens that the model itself samples, the mean would be its KL divergence to second order. These tokens come from
-    the data. ratio: (N,) log pi_theta - log pi_ref; on_chosen: (N,) bool.
-    """
-    half = 0.5 * ratio.detach() ** 2
-    return {"half_squared_log_ratio_chosen": (half[on_chosen].sum(), on_chosen.sum()),
-            "half_squared_log_ratio_rejected": (half[~on_chosen].sum(), (~on_chosen).sum())}
-
-
 def critic_loss(values, batch, items, args):
-    """The loss summed over a micro-batch's items, and what is logged: {name: (sum, count)}.
+    """The items' losses (B,), and what is logged of them: {name: a value an item, a turn or a token}.
 
     values: (N,) log-probabilities, or the head's outputs (whose reference is zero). In batch (see Batch), side 2i is
     item i's chosen trajectory, or its only one, and side 2i + 1 its rejected one.
     """
-    count = len(items)
     if args.head in ("value", "q"):
-        logits = last_of_turn(values, batch.turn, len(batch.side))                               # (M,)
-        item_of = batch.side // 2                                                                # (M,)
-        success = torch.tensor([item.label for item in items], device=values.device)[item_of]
-        target = success if args.head == "value" else next_turn_targets(logits, batch.side, success)
-        losses = segment_mean(value_loss(logits, target), item_of, count)                        # (B,)
-        right = ((logits > 0) == (success > 0.5)).double()
-        return losses.sum(), {"loss": (losses.sum(), count),
-                              "accuracy": (right.sum(), len(right)),
-                              "success": (success.double().sum(), len(success))}
+        return success_loss(values, batch, items, args.head)
     scores = trajectory_scores(values, batch.reference, batch.turn, batch.side, batch.sides, args.advantage)
-    chosen, rejected = scores[0::2], scores[1::2]                                                # (B,) each
-    losses = preference = bradley_terry_loss(chosen, rejected, args.beta)
-    stats = {"preference_loss": preference, "advantage_chosen": chosen, "advantage_rejected": rejected,
-             "accuracy": (chosen > rejected).double() + 0.5 * (chosen == rejected).double()}
-    drift = {}
+    chosen = scores[0::2]
+    rejected = scores[1::2]                                                                      # (B,) each
+    losses = bradley_terry_loss(chosen, rejected, args.beta)
+    stats = {"preference_loss": losses, "accuracy": accuracy(chosen, rejected),
+             "advantage_chosen": chosen, "advantage_rejected": rejected}
     if args.head == "log-ratio":
-        side_of_token = batch.side[batch.turn]                                                   # (N,)
-        stats["nll"] = -segment_mean(values, side_of_token, batch.sides)[0::2]                   # (B,)
-        losses = preference + args.nll * stats["nll"]
-        drift = half_squared_log_ratio(values - batch.reference, side_of_token % 2 == 0)
-    stats["loss"] = losses
-    return losses.sum(), {**{name: (value.sum(), count) for name, value in stats.items()}, **drift}
+        nll = -segment_mean(values, batch.side[batch.turn], batch.sides)[0::2]                   # (B,)
+        losses = losses + args.nll * nll
+        stats |= {"nll": nll, "distance": distance(values, batch.reference)}
+    return losses, {"loss": losses, **stats}
+
+
+def success_loss(values, batch, items, head):
+    """critic_loss for --head value and q: a turn's prediction stands at its last token."""
+    logits = last_of_turn(values, batch.turn, len(batch.side))                                   # (M,)
+    item_of = batch.side // 2                                                                    # (M,)
+    labels = torch.tensor([item.label for item in items], device=values.device)[item_of]         # (M,)
+    targets = next_turn_targets(logits, batch.side, labels) if head == "q" else labels
+    losses = segment_mean(value_loss(logits, targets), item_of, len(items))                      # (B,)
+    right = (logits > 0) == (labels > 0.5)
+    return losses, {"loss": losses, "accuracy": right.double(), "success": labels.double()}
+
+
+def accuracy(chosen, rejected):
+    """1 where the chosen side scores higher, 0.5 where both score alike: (B,), (B,) -> (B,)."""
+    return ((chosen - rejected).sign() + 1) / 2
+
+
+def distance(logps, reference):
+    """How far the model is from its reference at each token, in nats: (N,), (N,) -> (N,)."""
+    return (logps - reference).abs()
 
 
 PAIR_RULES = ("best-vs-lower", "all")
@@ -197,6 +194,8 @@ def pair_trajectories(rewards, rule, min_gap=0.0):
 
 # ---- The training loop
 
+NOTED = ("head", "pictures", "context", "advantage", "beta", "pack", "dtype")    # flags that critic.json records
+
 
 def main():
     args = parse_args()
@@ -209,119 +208,129 @@ def main():
         return finish()
     tokenizer = load_tokenizer(args.model, args.pictures)
     items, cost = make_items(args, tokenizer)
-    items, held_out = split_items(items, args.model, args)
+    items = usable_items(items, args.model, args)
     head = None
     if args.head == "log-ratio":
-        set_reference(args.model, items + held_out, device, args)
+        set_reference(args.model, items, device, args)
     else:
         head = new_head(args.model)
-    model = load_model(args.model, device, args, head, processor=tokenizer if args.pictures else None)
+    model = load_model(args.model, device, args, head, tokenizer if args.pictures else None)
     steps = step_items(items, args)
     optimizer, first = begin_training(model, args, settings)
-    log = open_log(args, first, len(steps))
 
-    for step in range(first, len(steps)):
-        begun, total, tokens = time.perf_counter(), {}, 0
-        for part in micro_batches(steps[step], args, args.micro_batch):
-            # FSDP waits for every rank: one that has no items left computes any item, which counts for nothing.
-            batch = collate_items(part or steps[step][:1], device, args)
-            values = model(batch)                                                                # (N,)
-            loss, stats = critic_loss(values, batch, part, args) if part else (0 * values.sum(), {})
-            # FSDP averages over the ranks: times world() it is a sum, and over the step's items their mean.
-            (loss * world() / len(steps[step])).backward()
-            accumulate(total, stats)
-            tokens += batch.tokens if part else 0
-        rate = learning_rate(step, len(steps), args.lr, args.warmup, args.final_lr)
-        norm = optimizer_step(model, optimizer, rate, args.clip)
-        metrics = step_metrics(step, rate, norm, total, tokens, begun, device, args)
-        if held_out and ((step + 1) % args.held_out_every == 0 or step + 1 == len(steps)):
-            metrics |= evaluate(model, held_out, critic_loss, device, args)
-        log(metrics)
-        save_or_stop(args, model, optimizer, step + 1)
+    bar = progress(range(len(steps)), "critic", "step", first)
+    for step in bar:
+        begun = time.perf_counter()
+        # The weight: every pair (or trajectory) counts alike.
+        total, tokens = add_gradients(model, steps[step], len(steps[step]), critic_loss, device, args)
+        rate = learning_rate(step, len(steps), args.lr)
+        norm = optimizer_step(model, optimizer, rate)
+        log(step_metrics(step, rate, norm, total, tokens, begun, device, args), bar, args.out)
+        save_checkpoint(args, model, optimizer, step + 1)
 
-    note = {"head": args.head, "pictures": args.pictures, "context": args.context, "advantage": args.advantage,
-            "beta": args.beta, "pack": args.pack, "dtype": args.dtype, "reference": args.model,
-            "reference_fingerprint": settings["content of --model"]}
+    note = {name: getattr(args, name) for name in NOTED}
+    note |= {"reference": args.model, "reference_fingerprint": settings["content of --model"]}
     save_model(model, tokenizer, args.model, args, cost, note)
     say(f"wrote the critic to {args.out}")
     finish()
+
+
+def add_gradients(model, items, weight, loss_of, device, args):
+    """Leave the gradients of the items' losses, summed and divided by the weight, in the model, by micro-batches.
+
+    loss_of: critic_loss or another of its shape. Returns what it logs, {name: (sum, count)}, and the tokens computed.
+    """
+    total = {}
+    tokens = 0
+    for part in micro_batches(items, args):
+        # FSDP waits for every rank: one that has no items left computes any item, which counts for nothing.
+        batch = collate_items(part or items[:1], device, args)
+        values = model(batch)                                                                    # (N,)
+        losses, stats = loss_of(values, batch, part, args) if part else (0 * values, {})
+        # FSDP averages over the ranks: times world() it is a sum.
+        (losses.sum() * world() / weight).backward()
+        accumulate(total, stats)
+        tokens += batch.tokens if part else 0
+    return total, tokens
 
 
 def make_items(args, tokenizer):
     """The pairs of --in (for --head value and q: its trajectories) as items, and what they cost."""
     tasks, cost = read_trajectories(args.input, "scored", args.limit_tasks, args.context == "with-c")
     if args.head in ("value", "q"):
-        pairs = []
-        for task, group in tasks.items():
-            for record in group:
-                label = record["reward"] if args.head == "q" else float(record["reward"] >= 1.0)
-                pairs.append((record, None, task, label))
-        if len({label for *_, label in pairs}) == 1:
-            die(f"{args.input}: --head {args.head} has nothing to learn, every label is {label:g}")
+        pairs = label_trajectories(tasks, args)
     else:
         pairs = pair_tasks(tasks, args)
     pictures = Path(args.out).parent / "cache" / "pictures" if args.pictures else None
     return items_of(pairs, tokenizer, pictures), cost
 
 
+def label_trajectories(tasks, args):
+    """Every trajectory by itself, with its label: its reward for --head q, whether it succeeded for --head value."""
+    records = [record for group in tasks.values() for record in group]
+    for record in records:
+        record["label"] = record["reward"] if args.head == "q" else float(record["reward"] >= 1.0)
+    labels = {record["label"] for record in records}
+    if len(labels) == 1:
+        die(f"{args.input}: --head {args.head} has nothing to learn, every label is {labels.pop():g}")
+    return [(record, None) for record in records]
+
+
 def score_file(args, device):
     """Write the records of --score with the critic's advantage of each candidate, or of each assistant turn."""
     of_candidates = from_rank0(lambda: first_record_has(args.score, "candidates"))
     kind = "candidates" if of_candidates else "scored"
-    args.out = args.out or name_of_ranking(args.score, kind)
-    settings = {"script": "train_critic --score", "critic_reference": args.critic_reference}
+    turns_in = candidate_turns if of_candidates else turns_of
+    out = args.out or name_of_ranking(args.score, kind)
     inputs = {"--score": args.score, "--critic": args.critic}
-    output = from_rank0(lambda: Output(args.out, settings, inputs, args.overwrite, SCHEMA[kind][1]))
+    settings = {"script": "train_critic --score"}
+    output = from_rank0(lambda: Output(out, settings, inputs, args.overwrite, SCHEMA[kind][1]))
     done = frozenset(output.done)    # rank 0 adds to its own while it writes
-    critic = Critic(args.critic, device, reference_without_c=args.critic_reference == "without-c",
-                    micro_tokens=args.micro_tokens, offload=args.cpu_offload)
-    ranked_by = from_rank0(lambda: {"critic": args.critic, "fingerprint": fingerprint(args.critic),
-                                    "cost": critic.cost()})
+    critic = Critic(args.critic, device, micro_tokens=args.micro_tokens)
+    ranked_by = from_rank0(lambda: made_by(args.critic))
 
-    def turns_in(record):
-        turns = candidate_turns(record) if of_candidates else turns_of(record, critic.with_c)
-        return output.key_of(record), record, turns
+    def with_turns(record):
+        return output.key_of(record), record, turns_in(record, critic.with_c)
 
     def missing():
-        """What the output lacks: (record, its turns). A generator, since token ids as Python lists take much memory."""
-        for key, record, turns in read(args.score, kind, each=turns_in):
-            if key not in done:
-                yield record, turns
+        """What the output lacks. A generator, since token ids as Python lists take much memory."""
+        return (found for found in read(args.score, kind, each=with_turns) if found[0] not in done)
 
-    for _ in missing():
-        pass    # a mistake in the last line shows now, not after hours
-    records, advantages, left_out = 0, 0, 0
+    count = sum(1 for _ in missing())    # a mistake in the last line shows now, not after hours
     todo = missing()
-    while portion := list(itertools.islice(todo, portion_size())):
-        scores = iter(critic.advantages([turn for _, turns in portion for turn in turns]))
-        for record, turns in portion:
-            found = [next(scores) for _ in turns]
-            too_long = found.count(-math.inf)
-            if of_candidates and too_long:
+    written = 0
+    left_out = 0
+    for _ in progress(range(0, count, PORTION), "scored", "portion"):
+        portion = list(itertools.islice(todo, PORTION))
+        advantages = iter(critic.advantages([turn for *_, turns in portion for turn in turns]))
+        for _, record, turns in portion:
+            found = [(said, next(advantages)) for _, said, _ in turns]
+            fit = [(said, advantage) for said, advantage in found if advantage > -math.inf]
+            if of_candidates and len(fit) < len(found):
                 left_out += 1
                 continue
-            left_out += too_long
-            records += 1
-            advantages += len(found) - too_long
-            actions = record.get("candidates")
-            if not of_candidates:
-                actions = [message for message in record["dialogue_history"] if message["role"] == "assistant"]
-            for action, value in zip(actions, found):
-                if value > -math.inf:
-                    action["advantage"] = round(value, 7)
+            left_out += len(found) - len(fit)
+            for said, advantage in fit:
+                said["advantage"] = round(advantage, 7)    # a part of the record
             if rank() == 0:
                 output.write({**record, "ranked_by": ranked_by})
+            written += 1
     if left_out:
         say(f"{args.score}: {left_out} turns left out: they do not fit into the critic's context")
-    what = "turns" if of_candidates else "trajectories"
-    say(f"wrote {records} {what} with {advantages} advantages to {args.out}")
+    say(f"wrote {written} {'turns' if of_candidates else 'trajectories'} to {out}")
+
+
+def made_by(critic):
+    """What a ranking records of the critic, and what it took to train it."""
+    file = Path(critic) / "cost.json"
+    cost = json.loads(file.read_text()) if file.is_file() else {}
+    return {"critic": critic, "fingerprint": fingerprint(critic), "cost": cost}
 
 
 def name_of_ranking(path, kind):
     """Where --score writes: X.candidates.jsonl becomes X.ranked.jsonl, X.scored.jsonl becomes X.annotated.jsonl."""
-    stem = Path(path).name.removesuffix(".jsonl").removesuffix(f".{kind}")
     ending = "ranked" if kind == "candidates" else "annotated"
-    return str(Path(path).with_name(f"{stem}.{ending}.jsonl"))
+    return f"{path.removesuffix('.jsonl').removesuffix('.' + kind)}.{ending}.jsonl"
 
 
 # ---- Ranks: several processes, of which rank 0 prints and looks at files
@@ -381,16 +390,14 @@ def start_process_group():
         if torchrun:
             dist.init_process_group("gloo")
         return torch.device("cpu")
-    local, devices = int(os.environ.get("LOCAL_RANK", 0)), torch.cuda.device_count()
-    if local >= devices:
-        die(f"a process needs a GPU of its own, and there are {devices}; torchrun --nproc-per-node {devices}")
-    torch.cuda.set_device(local)
+    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
+    torch.cuda.set_device(device)
     alone = {} if torchrun else {"store": dist.HashStore(), "rank": 0, "world_size": 1}
     dist.init_process_group("cuda:nccl,cpu:gloo", **alone)
-    return torch.device("cuda", local)
+    return device
 
 
-def finish(code=0):
+def finish():
     """Leave the group, and under torchrun end the process here.
 
     gloo's threads may still hold a tensor. Releasing it while the interpreter shuts down would end a finished run in
@@ -402,22 +409,16 @@ def finish(code=0):
     if "RANK" in os.environ:
         atexit._run_exitfuncs()    # os._exit would skip them
         sys.stdout.flush()
-        os._exit(code)
+        os._exit(0)
 
 
-def progress(what, title, unit):
-    """A progress bar, if it has a title. In a log file it is a line now and then."""
-    return tqdm(what, desc=title, unit=unit, disable=rank() > 0 or not title,
-                mininterval=0.5 if sys.stderr.isatty() else 30)
+def progress(what, title, unit, first=0):
+    """A progress bar over what follows the first ones, if it has a title. In a log file it is a line now and then."""
+    return tqdm(what[first:], title, len(what), initial=first, unit=unit, disable=rank() > 0 or not title,
+                mininterval=0.5 if sys.stderr.isatty() else 30, delay=1)
 
 
 # ---- From records to turns
-
-
-class Sampled(NamedTuple):
-    """A response as token ids, which hold for the tokenizer that sampled them, and as text (or None)."""
-    ids: list    # or an array of int32
-    text: str
 
 
 class Item(NamedTuple):
@@ -427,11 +428,6 @@ class Item(NamedTuple):
     group: tuple    # what --shuffle turns keeps together: (trajectory, turn)
     label: float = 1.0
     task: object = None
-
-
-def response_of(text, ids):
-    """The response: as it was sampled where the record has ids, else its text."""
-    return Sampled(ids, text) if ids is not None and len(ids) else text
 
 
 def put_c_in_front(messages, ground_truth):
@@ -451,38 +447,56 @@ def check_dialogue(messages, name):
 
 
 def turns_of(record, with_c=False):
-    """A trajectory's assistant turns, which stage 1 and the baselines score: (prompt messages, response, c or None)."""
+    """A trajectory's assistant turns, which stage 1 and the baselines score.
+
+    A turn is (prompt messages, what is said, c or None). What is said is a message, or a candidate, as the record has it: `output_ids` as sampled, where they are there, and
+    the text as `output` or `content`.
+    """
     history = record["dialogue_history"]
     check_dialogue(history, "dialogue_history")
-    c = (record.get("task") or {}).get("ground_truth") if with_c else None
-    if with_c and c is None:
-        raise ValueError("the record has no task with a ground_truth, which the critic's context needs")
+    c = reference_solution(record) if with_c else None
     messages = [{"role": "system", "content": record["system"]}] if record.get("system") else []
     turns = []
     for message in history:
         if message["role"] == "assistant":
-            response = response_of(message.get("output") or message["content"], message.get("output_ids"))
-            turns.append((list(messages), response, c))
+            turns.append((list(messages), message, c))
         messages.append({"role": message["role"], "content": message["content"]})
     return turns
 
 
-def candidate_turns(record):
+def candidate_turns(record, with_c=False):
     """The candidates of one turn, in the shape of turns_of. Candidates without text are taken out of the record."""
     check_dialogue(record["prompt"], "prompt")
+    c = reference_solution(record) if with_c else None
     record["candidates"] = [one for one in record["candidates"] if one.get("output") or one.get("output_ids")]
+    return [(record["prompt"], candidate, c) for candidate in record["candidates"]]
+
+
+def text_of(said):
+    """The text of what is said, or None."""
+    text = said.get("output")
+    return said.get("content") if text is None else text
+
+
+def ids_of(said):
+    """What is said as it was sampled: the ids of the tokenizer that sampled them, or none."""
+    ids = said.get("output_ids")
+    return () if ids is None else ids
+
+
+def reference_solution(record):
+    """The training-time information c."""
     c = (record.get("task") or {}).get("ground_truth")
-    turns = []
-    for candidate in record["candidates"]:
-        turns.append((record["prompt"], response_of(candidate.get("output"), candidate.get("output_ids")), c))
-    return turns
+    if c is None:
+        raise ValueError("the record has no task with a ground_truth, which the critic's context needs")
+    return c
 
 
-def first_tasks(records, count, task_of):
+def first_tasks(records, count):
     """The records of the first `count` tasks (0: of all), in the file's order. Samples of a task may lie far apart."""
     seen = set()
     for n, record in enumerate(records):
-        task = task_of(record)
+        task = record.get("task_id")
         if task is None:
             task = ("no task", n)    # such a record counts as a task of its own
         if not count or len(seen) < count or task in seen:
@@ -492,9 +506,12 @@ def first_tasks(records, count, task_of):
 
 def read_trajectories(path, kind, limit_tasks=0, with_c=False):
     """Usable trajectories, {task: [record with its "turns"]} in the file's order, and what all of the file cost."""
-    tasks, failed, silent, cost = {}, 0, 0, Counter()
+    tasks = {}
+    failed = 0
+    silent = 0
+    cost = Counter()
     records = read(path, kind, each=lambda record: {**record, "turns": turns_of(record, with_c)})
-    for record in first_tasks(records, limit_tasks, lambda record: record["task_id"]):
+    for record in first_tasks(records, limit_tasks):
         cost.update({"episodes": 1, **(record.get("cost") or {})})
         if kind == "scored" and (record["reward"] is None or record["finish"].startswith("error")):
             failed += 1
@@ -512,16 +529,13 @@ def read_trajectories(path, kind, limit_tasks=0, with_c=False):
 
 
 def pair_tasks(tasks, args):
-    """The pairs of all tasks: [(chosen record, rejected record, task, 1.0)]."""
-    rng, pairs, without = np.random.default_rng(args.seed), [], 0
-    for task, group in tasks.items():
+    """The pairs of all tasks: [(chosen record, rejected record)]."""
+    pairs = []
+    without = 0
+    for group in tasks.values():
         found = pair_trajectories([record["reward"] for record in group], args.pair_rule, args.min_gap)
-        if args.pairs_per_task and len(found) > args.pairs_per_task:
-            kept = rng.permutation(len(found))[:args.pairs_per_task]
-            found = [found[i] for i in sorted(kept)]
-        if not found:
-            without += 1
-        pairs += [(group[i], group[j], task, 1.0) for i, j in found]
+        pairs += [(group[i], group[j]) for i, j in found]
+        without += not found
     if without:
         say(f"{args.input}: {without} of {len(tasks)} tasks left out: no two trajectories make a pair")
     if not pairs:
@@ -531,59 +545,38 @@ def pair_tasks(tasks, args):
 
 
 def items_of(pairs, tokenizer, pictures=None):
-    """[(chosen record, rejected record or None, task, label)] as items. A record is encoded once."""
-    records = {}
-    for chosen, rejected, _, _ in pairs:
-        records[id(chosen)] = chosen
-        if rejected is not None:
-            records[id(rejected)] = rejected
-    encoded = sequences_of([record["turns"] for record in records.values()], tokenizer, pictures)
-    sequences = dict(zip(records, encoded))
-    sequences[id(None)] = []
+    """[(chosen record, rejected record or None)] as items. A record is encoded once."""
+    records = list({id(record): record for pair in pairs for record in pair if record}.values())
+    turns = [turn for record in records for turn in record["turns"]]
+    encoded = iter(encode_turns(turns, tokenizer, pictures))
+    for record in records:
+        record["sequences"] = list(itertools.islice(encoded, len(record["turns"])))
     items = []
-    for n, (chosen, rejected, task, label) in enumerate(pairs):
-        items.append(Item(sequences[id(chosen)], sequences[id(rejected)], (str(task), n), label, task))
+    for n, (chosen, rejected) in enumerate(pairs):
+        sequences = rejected["sequences"] if rejected else []
+        task = chosen["task_id"]
+        label = chosen.get("label", 1.0)
+        items.append(Item(chosen["sequences"], sequences, (str(task), n), label, task))
     return items
 
 
-def sequences_of(dialogues, tokenizer, pictures=None):
-    """Each dialogue's turns as few sequences as possible.
-
-    With a folder of pictures, for a critic that sees pages, each turn is one sequence and the tokenizer is a processor.
-    """
-    turns = [turn for dialogue in dialogues for turn in dialogue]
-    if pictures:
-        encoded = iter(view_turns(turns, tokenizer, pictures))
-    else:
-        encoded = iter(tokenise(tokenizer, in_context(turns)))
-    result = []
-    for dialogue in dialogues:
-        of_turns = [next(encoded) for _ in dialogue]
-        if pictures:
-            for n, sequence in enumerate(of_turns):
-                sequence.turn += n
-            result.append(of_turns)
-        else:
-            result.append(join_turns(of_turns))
-    return result
+def encode_turns(turns, tokenizer, pictures=None):
+    """A sequence for each turn. With a folder of pictures (a critic that sees pages) the tokenizer is a processor."""
+    return view_turns(turns, tokenizer, pictures) if pictures else tokenise(tokenizer, turns)
 
 
-def in_context(turns):
-    """[(prompt messages, response, c or None)] to [(prompt messages with c in front, response)]."""
-    return [(messages if c is None else put_c_in_front(messages, c), response) for messages, response, c in turns]
-
-
-def split_items(items, model, args):
-    """(items to train on, items held out), without those that are too long for --max-length or the model."""
+def usable_items(items, model, args):
+    """The items that --max-length leaves. Exits if the model cannot read one of them."""
     items = leave_out_long(items, args)
-    sequences = sequences_in(items)
-    check_lengths(sequences, model, args.input)
-    items, held_out = hold_out(items, args.held_out, args.seed)
+    most = max(map(longest, items))
+    context = scored_context(model)
+    if most > context:
+        die(f"{args.input}: a dialogue of {most} tokens does not fit into the context of {model}, {context} (of "
+            f"longrope and dynamic rope the original one); take a model with a longer one, or leave such records out "
+            f"with --max-length {context}")
     kind = "pairs" if items[0].rejected else "dialogues"
-    tasks = len({item.task for item in items})
-    tokens = sum(len(sequence.ids) for sequence in sequences)
-    say(f"{len(items)} {kind} from {tasks} tasks, {tokens} tokens; {len(held_out)} held out")
-    return items, held_out
+    say(f"{len(items)} {kind} from {len({item.task for item in items})} tasks")
+    return items
 
 
 def sequences_in(items):
@@ -593,9 +586,7 @@ def sequences_in(items):
 
 def leave_out_long(items, args):
     """The items whose sequences all have at most --max-length tokens."""
-    if not args.max_length:
-        return items
-    short = [item for item in items if longest(item) <= args.max_length]
+    short = [item for item in items if not args.max_length or longest(item) <= args.max_length]
     if len(short) < len(items):
         say(f"{args.input}: {len(items) - len(short)} of {len(items)} left out: longer than {args.max_length} tokens")
     if not short:
@@ -606,20 +597,6 @@ def leave_out_long(items, args):
 def longest(item):
     """The length of its longest sequence, in tokens."""
     return max(len(sequence.ids) for sequence in item.chosen + item.rejected)
-
-
-def hold_out(items, share, seed):
-    """Items to train on, and those of a random share of the tasks, on which only loss and accuracy are measured."""
-    tasks = list(dict.fromkeys(item.task for item in items))
-    count = math.ceil(share * len(tasks))
-    if count == len(tasks):
-        die(f"--held-out {share:g} of {len(tasks)} tasks leaves nothing to train on")
-    order = np.random.default_rng([seed, 1]).permutation(len(tasks))
-    chosen = {tasks[i] for i in order[:count]}
-    train, held_out = [], []
-    for item in items:
-        (held_out if item.task in chosen else train).append(item)
-    return train, held_out
 
 
 # ---- From messages to token sequences
@@ -658,6 +635,14 @@ def render_prompt(tokenizer, messages):
     return render_prompt(tokenizer, merge_system(messages))
 
 
+def merge_system(messages):
+    """For models without a system role: the instructions in front of the first user message."""
+    if messages[0]["role"] != "system":
+        return messages
+    system, first, *rest = messages
+    return [{"role": first["role"], "content": f"{system['content']}\n\n{first['content']}"}, *rest]
+
+
 def end_of_turn(tokenizer):
     """The ids that end a reply which is known as text only: the special token that the chat template puts after one.
 
@@ -677,68 +662,57 @@ def ids_are_of(tokenizer, sampled):
 
     A critic may be of another family than the agent, whose ids would then be random words to it.
     """
-    if max(np.max(response.ids) for response in sampled) >= len(tokenizer):
+    if max(np.max(ids_of(said)) for said in sampled) >= len(tokenizer):
         return False
-    step = max(1, len(sampled) // 200)
-    for response in sampled[::step]:
-        if response.text is not None:
-            text = tokenizer.decode(response.ids, skip_special_tokens=True)
-            if text.split() != response.text.split():
+    for said in sampled[::max(1, len(sampled) // 200)]:
+        text = text_of(said)
+        if text is not None:
+            if text.split() != tokenizer.decode(ids_of(said), skip_special_tokens=True).split():
                 return False
     return True
 
 
 def tokenise(tokenizer, turns):
-    """[(prompt messages, response: text or Sampled)] to [(prompt ids, response ids)], each an int32 array."""
-    sampled = [response for _, response in turns if isinstance(response, Sampled)]
-    if sampled and not ids_are_of(tokenizer, sampled):
+    """Turns (prompt messages, what is said, c or None) as sequences."""
+    sampled = [said for _, said, _ in turns if len(ids_of(said))]
+    own = not sampled or ids_are_of(tokenizer, sampled)
+    if not own:
         say_once("the recorded token ids are not this model's (another tokenizer sampled them): the text is used")
-        turns = [(messages, getattr(response, "text", response)) for messages, response in turns]
-        if any(response is None for _, response in turns):
-            die("a response has token ids of another tokenizer and no text (output)")
-    end, result = end_of_turn(tokenizer), []
-    for start in range(0, len(turns), 1024):
-        part = turns[start:start + 1024]
-        prompts = [render_prompt(tokenizer, messages) for messages, _ in part]
-        distinct = list(dict.fromkeys(prompts))    # candidates of one turn share theirs
-        prompt_ids = dict(zip(distinct, tokenizer(distinct, add_special_tokens=False)["input_ids"]))
-        texts = [response if isinstance(response, str) else "" for _, response in part]
-        text_ids = tokenizer(texts, add_special_tokens=False)["input_ids"]
-        for prompt, ids, (_, response) in zip(prompts, text_ids, part):
-            ids = ids + end if isinstance(response, str) else response.ids
-            result.append((np.array(prompt_ids[prompt], np.int32), np.array(ids, np.int32)))
-    return result
+
+    def encode(text):
+        return tokenizer([text], add_special_tokens=False)["input_ids"][0]
+
+    end = end_of_turn(tokenizer)
+    sequences = []
+    before = None
+    prompt = None
+    for messages, said, c in turns:
+        shown = render_prompt(tokenizer, messages if c is None else put_c_in_front(messages, c))
+        if shown != before:    # candidates of one turn share their prompt
+            before = shown
+            prompt = encode(shown)
+        text = text_of(said)
+        ids = ids_of(said)
+        if not own or not len(ids):
+            if text is None:
+                die("a response has token ids of another tokenizer and no text (output)")
+            ids = encode(text) + end
+        sequences.append(Sequence(np.concatenate([prompt, ids]).astype(np.int32), len(prompt)))
+    return sequences
 
 
 @dataclass(eq=False)    # each is a thing of its own, and may be in several pairs
 class Sequence:
-    """One path from the first token to the last, and which of its tokens are scored."""
+    """One turn as tokens: the prompt, and from `start` on the response, whose tokens are scored."""
     ids: np.ndarray                  # (T,) int32
-    scored: np.ndarray               # (N,) indices into ids of the tokens whose log-probability counts: the responses
-    turn: np.ndarray                 # (N,) index of the assistant turn that each scored token belongs to
+    start: int
     view: tuple = ()                 # what a critic that sees pages reads: (text, the pictures' files)
     reference: np.ndarray = np.float32(0)    # (N,) log-probabilities under the reference, or one number for all
 
-
-def join_turns(turns):
-    """A trajectory's turns [(prompt ids, response ids)] as few sequences as possible.
-
-    Where a prompt extends the last prompt with its response, the turn continues that sequence. Where the chat template
-    rewrote what was said before (or a thought was dropped), it begins a new one. Scores are the same either way.
-    """
-    sequences = []
-    for n, (prompt, response) in enumerate(turns):
-        ids = np.concatenate([prompt, response])
-        scored = np.arange(len(prompt), len(ids))
-        turn = np.full(len(response), n)
-        last = sequences[-1] if sequences else None
-        if last and np.array_equal(last.ids, prompt[:len(last.ids)]):
-            last.ids = ids
-            last.scored = np.concatenate([last.scored, scored])
-            last.turn = np.concatenate([last.turn, turn])
-        else:
-            sequences.append(Sequence(ids, scored, turn))
-    return sequences
+    @property
+    def scored(self):
+        """(N,) indices into ids."""
+        return np.arange(self.start, len(self.ids))
 
 
 def text_config(path):
@@ -767,15 +741,6 @@ def scored_context(path):
         if isinstance(part, dict) and part.get("rope_type") in ("longrope", "dynamic"):
             context = min(context, part.get("original_max_position_embeddings") or context)
     return context
-
-
-def check_lengths(sequences, model, where):
-    """Exit if the model cannot score the longest sequence."""
-    most, context = max(len(s.ids) for s in sequences), scored_context(model)
-    if most > context:
-        die(f"{where}: a dialogue of {most} tokens does not fit into the context of {model}, {context} (of longrope and "
-            f"dynamic rope the original one); take a model with a longer one, or leave such records out with "
-            f"--max-length {context}")
 
 
 # ---- Trees: what sequences share at their beginning is computed once
@@ -808,7 +773,8 @@ def reading_order(sequences):
 
 def tree_tokens(sequences):
     """How many tokens the sequences take once everything shared at their beginning is there once."""
-    total, before = 0, np.empty(0)
+    total = 0
+    before = np.empty(0)
     for n in reading_order(sequences):
         ids = sequences[n].ids
         total += len(ids) - common_prefix(before, ids)
@@ -823,11 +789,10 @@ def build_prefix_forest(sequences, block=256):
     that leave it last come first, and each is laid out in the same way. A branch that shares no token is a tree of its
     own. `block` bounds how many tokens of neighbouring branches are attended together on a CPU.
     """
-    total = tree_tokens(sequences)
-    ids = np.empty(total, np.int64)
-    positions = np.empty(total, np.int64)
-    end = np.empty(total, np.int64)
-    paths, blocks, length = [None] * len(sequences), [], 0
+    ids, positions, end = (np.empty(tree_tokens(sequences), np.int64) for _ in range(3))
+    paths = [None] * len(sequences)
+    blocks = []
+    length = 0
 
     def grow(members, prefix):
         """Append what the members, which share the tokens at row[prefix], have beyond them."""
@@ -841,9 +806,10 @@ def build_prefix_forest(sequences, block=256):
         end[start:stop] = stop
         path = np.concatenate([prefix, np.arange(start, stop)])
         if depth and np.array_equal(blocks[-1][2], prefix) and stop - blocks[-1][0] <= block:
-            blocks[-1] = (blocks[-1][0], stop, prefix)
+            start_of_block = blocks.pop()[0]
         else:
-            blocks.append((start, stop, prefix))
+            start_of_block = start
+        blocks.append((start_of_block, stop, prefix))
         branches = {}    # {(how many tokens it shares with the trunk, its first own token): members}
         for i in members:
             own = sequences[i].ids
@@ -851,7 +817,7 @@ def build_prefix_forest(sequences, block=256):
             if shared == len(own):
                 paths[i] = path[:shared]
             else:
-                branches.setdefault((shared, int(own[shared])), []).append(i)
+                branches.setdefault((shared, own[shared]), []).append(i)
         for shared, token in sorted(branches, key=lambda branch: (-branch[0], branch[1])):
             grow(branches[shared, token], path[:shared])
             end[start:start + shared - depth] = length    # the shared part of the trunk has these descendants too
@@ -881,12 +847,13 @@ def collate(sequences, side_of, sides, device, pack):
     models always read rows, since pictures are no part of a tree.
     """
     def to_device(array):
-        return torch.from_numpy(np.ascontiguousarray(array)).to(device, non_blocking=True)
+        return torch.from_numpy(array).to(device)
 
     inputs = {"use_cache": False}
     if pack == "tree" and not sequences[0].view:
         forest = build_prefix_forest(sequences)
-        tokens, paths = len(forest.ids), forest.paths
+        tokens = len(forest.ids)
+        paths = forest.paths
         pad = -tokens % 128 if device.type == "cuda" else 0    # FlexAttention works in blocks of 128
         ids = np.pad(forest.ids, (0, pad))[None]                                                 # (1, T)
         positions = np.pad(forest.positions, (0, pad))
@@ -895,29 +862,23 @@ def collate(sequences, side_of, sides, device, pack):
         inputs["layout"] = Attention(end, positions, forest.blocks, device)
     else:
         lengths = [len(s.ids) for s in sequences]
-        tokens, length = sum(lengths), max(lengths)
-        ids = np.zeros((len(sequences), length), np.int64)                                       # (R, T)
-        paths = []
-        for row, sequence in enumerate(sequences):
-            ids[row, :lengths[row]] = sequence.ids
-            paths.append(row * length + np.arange(lengths[row]))
+        tokens = sum(lengths)
+        ids = np.zeros((len(sequences), max(lengths)), np.int64)                                 # (R, T)
+        for row, sequence in zip(ids, sequences):
+            row[:len(sequence.ids)] = sequence.ids
+        paths = np.arange(ids.size).reshape(ids.shape)
     inputs["input_ids"] = to_device(ids)
-    most = 1 + max(int(s.turn.max()) for s in sequences)
-    source, scored, numbers, reference = [], [], [], []
-    for sequence, path, side in zip(sequences, paths, side_of):
-        source.append(path[sequence.scored - 1])
-        scored.append(path[sequence.scored])
-        numbers.append(side * most + sequence.turn)    # (side, turn) as one number
-        reference.append(np.broadcast_to(sequence.reference, len(sequence.scored)))
-    scored = np.concatenate(scored)
-    turns, turn = np.unique(np.concatenate(numbers).astype(np.int64), return_inverse=True)
+    source = np.concatenate([path[s.scored - 1] for s, path in zip(sequences, paths)])
+    scored = np.concatenate([path[s.scored] for s, path in zip(sequences, paths)])
+    lengths = [len(s.scored) for s in sequences]
+    reference = [np.broadcast_to(s.reference, length) for s, length in zip(sequences, lengths)]
     return Batch(
-        inputs=inputs,
-        source=to_device(np.concatenate(source)),
+        inputs,
+        source=to_device(source),
         scored=to_device(scored),
         target=to_device(ids.ravel()[scored]),
-        turn=to_device(turn),
-        side=to_device(turns // most),
+        turn=to_device(np.repeat(np.arange(len(sequences)), lengths)),
+        side=torch.tensor(side_of, device=device),
         sides=sides,
         reference=to_device(np.concatenate(reference)),
         tokens=tokens,
@@ -944,10 +905,6 @@ class Attention:
         self.blocks = blocks
         self.masks = {}
 
-    def allowed(self, query, key, window):
-        """(n,), (m,) indices into the row -> (n, m): does the query see the key?"""
-        return sees(query[:, None], key[None, :], self.end, self.positions, window)
-
     def block_mask(self, window, size=128):
         """FlexAttention's mask: blocks that nobody sees are skipped, blocks that all see need no mask.
 
@@ -956,8 +913,10 @@ class Attention:
         if window in self.masks:
             return self.masks[window]
         from torch.nn.attention.flex_attention import BlockMask
-        end, positions = self.end, self.positions
-        ends, depths = end.view(-1, size), positions.view(-1, size)                              # (blocks, size)
+        end = self.end
+        positions = self.positions
+        ends = end.view(-1, size)
+        depths = positions.view(-1, size)                                                        # (blocks, size)
         keys = torch.arange(len(ends), device=end.device) * size                                 # where each begins
         queries = keys[:, None]
         some = (keys <= queries) & (ends.amax(1) > queries)                                      # (blocks, blocks)
@@ -987,11 +946,14 @@ class Attention:
         if window not in self.masks:
             self.masks[window] = []
             for start, stop, prefix in self.blocks:
-                queries, keys, mask = torch.arange(start, stop), None, None
+                queries = torch.arange(start, stop)
+                keys = None
+                mask = None
+                seen = torch.cat([torch.from_numpy(prefix), queries])
                 if len(prefix):
-                    keys = torch.cat([torch.from_numpy(prefix), queries])
+                    keys = seen
                 if len(prefix) or window is not None:
-                    mask = self.allowed(queries, queries if keys is None else keys, window)
+                    mask = sees(queries[:, None], seen, self.end, self.positions, window)
                 self.masks[window].append((start, stop, keys, mask))
         return self.masks[window]
 
@@ -1010,17 +972,13 @@ def attend(query, key, value, mask, scale, softcap):
 def block_attention(query, key, value, blocks, scale, softcap):
     """Attention over a forest on a CPU, (1, H, T, D): each block of queries attends to the tokens it descends from."""
     sizes = [stop - start for start, stop, _, _ in blocks]
-    # split, not a slice for each block: the gradient of a slice would be as long as the row
-    queries = query.split(sizes, 2)
-    own_keys = key.split(sizes, 2)
-    own_values = value.split(sizes, 2)
     parts = []
-    for n, (_, _, seen, mask) in enumerate(blocks):
-        if seen is None:
-            k, v = own_keys[n], own_values[n]
-        else:
-            k, v = key.index_select(2, seen), value.index_select(2, seen)
-        parts.append(attend(queries[n], k, v, mask, scale, softcap))
+    # split, not a slice for each block: the gradient of a slice would be as long as the row
+    for q, k, v, (_, _, seen, mask) in zip(query.split(sizes, 2), key.split(sizes, 2), value.split(sizes, 2), blocks):
+        if seen is not None:
+            k = key.index_select(2, seen)
+            v = value.index_select(2, seen)
+        parts.append(attend(q, k, v, mask, scale, softcap))
     return torch.cat(parts, 2)
 
 
@@ -1037,20 +995,23 @@ def tree_attention(module, query, key, value, attention_mask, layout=None, scali
     """The attention of every layer, called by transformers: query (1, H, T, D), key and value (1, K, T, D)."""
     if layout is None or kwargs.get("s_aux") is not None or kwargs.get("position_bias") is not None:
         die(NO_TREES)
-    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
-    groups = query.shape[1] // key.shape[1]
     if query.device.type == "cuda":
         def capped(score, batch, head, q, k):
             return softcap * torch.tanh(score / softcap)
 
-        mask = layout.block_mask(sliding_window)
-        out = compiled_flex()(query, key, value, score_mod=None if softcap is None else capped, block_mask=mask,
-                              scale=scaling, enable_gqa=groups > 1)
+        out = compiled_flex()(query, key, value, score_mod=None if softcap is None else capped,
+                              block_mask=layout.block_mask(sliding_window), scale=scaling,
+                              enable_gqa=query.shape[1] > key.shape[1])
     else:
+        groups = query.shape[1] // key.shape[1]
         if groups > 1:
-            key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+            key = key.repeat_interleave(groups, 1)
+            value = value.repeat_interleave(groups, 1)
         out = block_attention(query, key, value, layout.block_inputs(sliding_window), scaling, softcap)
     return out.transpose(1, 2), None
+
+
+transformers.AttentionInterface.register("tree", tree_attention)
 
 
 # ---- Log-probabilities
@@ -1080,16 +1041,18 @@ class TokenLogps(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, hidden, weight, bias, target, scale, cap, chunk, keep):
-        logps, kept, normalisers = [], [], []
+        logps = []
+        normalisers = []
+        ctx.kept = []
         for h, t in zip(hidden.split(chunk), target.split(chunk)):
             logits = TokenLogps.logits_of(h, weight, bias, scale, cap)
             normaliser = torch.logsumexp(logits, -1)                                             # (n,)
             logps.append(logits.gather(1, t[:, None])[:, 0] - normaliser)
             normalisers.append(normaliser)
             if keep:
-                kept.append(logits)
+                ctx.kept.append(logits)
         ctx.save_for_backward(hidden, weight, bias, target, *normalisers)
-        ctx.settings, ctx.kept = (scale, cap, chunk), kept
+        ctx.settings = scale, cap, chunk
         return torch.cat(logps)                                                                  # (N,)
 
     @staticmethod
@@ -1097,9 +1060,9 @@ class TokenLogps(torch.autograd.Function):
         scale, cap, chunk = ctx.settings
         hidden, weight, bias, target, *normalisers = ctx.saved_tensors
         chunks = zip(hidden.split(chunk), target.split(chunk), (scale * gradient).split(chunk), normalisers)
-        d_hidden, d_weight, d_bias = [], None, None
-        if ctx.needs_input_grad[1]:
-            d_weight = torch.zeros_like(weight)
+        d_hidden = []
+        d_weight = torch.zeros_like(weight)
+        d_bias = None
         if bias is not None:
             d_bias = torch.zeros_like(bias, dtype=torch.float32)
         for h, t, g, normaliser in chunks:
@@ -1114,8 +1077,7 @@ class TokenLogps(torch.autograd.Function):
                 d_bias += d.sum(0)
             d = d.to(weight.dtype)
             d_hidden.append(d @ weight)
-            if d_weight is not None:
-                d_weight.addmm_(d.T, h)
+            d_weight.addmm_(d.T, h)
         if bias is not None:
             d_bias = d_bias.to(bias.dtype)
         return torch.cat(d_hidden), d_weight, d_bias, None, None, None, None, None
@@ -1130,7 +1092,10 @@ class Scorer(nn.Module):
 
     def __init__(self, lm, head=None, head_bytes=2 ** 29, processor=None):
         super().__init__()
-        self.lm, self.head, self.processor, self.bf16 = lm, head, processor, False
+        self.lm = lm
+        self.head = head
+        self.processor = processor
+        self.bf16 = False
         self.head_bytes = head_bytes    # logits beyond so many bytes are computed again in the backward pass
 
     def forward(self, batch):
@@ -1138,38 +1103,39 @@ class Scorer(nn.Module):
             inputs = read_views(self.processor, batch.views).to(batch.target.device, self.head.weight.dtype)
             hidden = self.lm.base_model(**inputs, use_cache=False).last_hidden_state             # (R, T, D)
             return self.values(hidden[inputs["attention_mask"].bool()])                          # (N,)
-        config = self.lm.config.get_text_config()
         with torch.autocast("cpu", torch.bfloat16, enabled=self.bf16):    # the residual stream stays float32
             hidden = self.lm.base_model(**batch.inputs).last_hidden_state.flatten(0, 1)          # (R * T, D)
         if self.head is not None:
             return self.values(hidden[batch.scored])                                             # (N,)
-        output = self.lm.get_output_embeddings()
-        hidden = hidden[batch.source].to(output.weight.dtype)    # state-space models give float32
-        scale = getattr(config, "logit_scale", None) or 1 / (getattr(config, "logits_scaling", None) or 1.0)
-        cap = getattr(config, "final_logit_softcapping", None)
-        row_bytes = 4 * len(output.weight)    # of one token's logits
-        keep = torch.is_grad_enabled() and len(hidden) * row_bytes <= self.head_bytes
-        chunk = max(1, min(len(hidden), self.head_bytes // 4 // row_bytes))
-        return TokenLogps.apply(hidden, output.weight, output.bias, batch.target, scale, cap, chunk, keep)
+        return self.logps(hidden[batch.source], batch.target)                                    # (N,)
 
     def values(self, hidden):
         """The head's values (N,) of (N, D), in float32: most turns would have the same number in bf16."""
         return F.linear(hidden.float(), self.head.weight.float(), self.head.bias.float())[:, 0]
 
+    def logps(self, hidden, target):
+        """Log-probabilities (N,) of the targets (N,), from the hidden states before them (N, D)."""
+        output = self.lm.get_output_embeddings()
+        config = self.lm.config.get_text_config()
+        scale = getattr(config, "logit_scale", None) or 1 / (getattr(config, "logits_scaling", None) or 1.0)
+        cap = getattr(config, "final_logit_softcapping", None)
+        row_bytes = 4 * len(output.weight)    # of one token's logits
+        keep = torch.is_grad_enabled() and len(hidden) * row_bytes <= self.head_bytes
+        chunk = max(1, self.head_bytes // 4 // row_bytes)
+        hidden = hidden.to(output.weight.dtype)    # state-space models give float32
+        return TokenLogps.apply(hidden, output.weight, output.bias, target, scale, cap, chunk, keep)
+
 
 @torch.no_grad()
-def score_all(model, sequences, device, args, title):
+def score_all(model, sequences, device, args, title=""):
     """One number for each scored token of each sequence: a list of float32 arrays. Ranks share the work."""
     items = [Item([sequences[i]], [], (), task=i) for i in reading_order(sequences)]
     result = {}
     for part in progress(micro_batches(items, args), title, "batch"):
-        batch = collate_items(part or items[:1], device, args)
-        values = model(batch).float().cpu().numpy()
-        start = 0
-        for item in part:
-            stop = start + len(item.chosen[0].scored)
-            result[item.task] = values[start:stop]
-            start = stop
+        values = model(collate_items(part or items[:1], device, args)).float().cpu().numpy()
+        ends = np.cumsum([len(item.chosen[0].scored) for item in part])
+        for item, own in zip(part, np.split(values, ends)):
+            result[item.task] = own
     reshard(model)
     result = gather(result)
     return [result[i] for i in range(len(sequences))]
@@ -1188,17 +1154,14 @@ def split_until(things, fits):
 def set_reference(path, items, device, args):
     """Give each sequence its log-probabilities under the reference, the model at `path`, which is then released."""
     sequences = sequences_in(items)
-    model = load_model(path, device, args, train=False)
+    model = load_model(path, device, args)
     for sequence, logps in zip(sequences, score_all(model, sequences, device, args, "reference")):
         sequence.reference = logps
 
 
 # ---- The critic as the other stages use it
 
-
-def portion_size():
-    """How many turns, or trajectories, are scored and saved at a time: minutes of work, since models load for each."""
-    return 6000 * world() if torch.cuda.is_available() else 2000
+PORTION = 200    # records that are scored and saved at a time: what a kill may lose
 
 
 def new_head(model):
@@ -1212,93 +1175,71 @@ def new_head(model):
 class Critic:
     """A trained critic: what every stage asks for the advantages of turns.
 
-    resident: keep critic and reference in memory (many small requests); else each call loads one model at a time.
-    without_c: hide c from a critic that was trained with it. reference_without_c: hide it from the reference of Eq. 3
-    only. `note` is critic.json.
+    without_c: hide c from a critic that was trained with it. `note` is critic.json.
     """
 
-    def __init__(self, path, device=None, resident=False, without_c=False, reference_without_c=False,
-                 micro_tokens=8192, offload=False):
-        self.path = str(path)
-        self.resident = resident
-        self.models = {}
+    def __init__(self, path, device=None, without_c=False, micro_tokens=8192):
         self.device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        file = Path(path) / "critic.json"
-        try:
-            self.note = note = {**json.loads(file.read_text(encoding="utf-8"))}
-        except OSError:
-            die(f"{path}: no critic.json in there; train one first with train_critic.py, or name another with --critic")
-        except (ValueError, TypeError):
-            die(f"{file} is damaged; train the critic again, or name another with --critic")
+        self.note = note = read_note(path)
         self.with_c = note["context"] == "with-c" and not without_c
-        self.advantage = note["advantage"]
-        self.reference, self.head = note["reference"], None
-        if note["head"] != "log-ratio":
-            weight = torch.tensor(note["weights"]["weight"])
-            bias = torch.tensor(note["weights"]["bias"])
-            self.reference, self.head = None, nn.Linear(len(weight), 1)
-            self.head.load_state_dict({"weight": weight[None], "bias": bias})
-        if self.reference and note.get("reference_fingerprint") not in (None, fingerprint(self.reference)):
-            die(f"{path} was trained from a model that is no longer {self.reference}; put it back (or its path into "
-                f"{file}), or train the critic again")
-        self.reference_with_c = self.with_c and not reference_without_c
+        self.context = scored_context(path)
         self.pictures = Path(path).parent / "cache" / "pictures" if note.get("pictures") else None
         self.tokenizer = load_tokenizer(path, self.pictures)
-        self.args = argparse.Namespace(pack=note.get("pack", "tree"), micro_tokens=micro_tokens, checkpointing="none",
-                                       cpu_offload=offload, dtype=note.get("dtype", "float32"))
+        self.args = argparse.Namespace(pack=note.get("pack", "tree"), dtype=note.get("dtype", "float32"),
+                                       micro_tokens=micro_tokens, checkpointing="none")
+        self.reference = None
+        head = None
+        if note["head"] == "log-ratio":
+            self.reference = load_model(note["reference"], self.device, self.args)
+        else:
+            weights = {name: torch.tensor(numbers) for name, numbers in note["weights"].items()}
+            head = nn.Linear(len(weights["weight"]), 1)
+            head.load_state_dict({**weights, "weight": weights["weight"][None]})
+        self.model = load_model(path, self.device, self.args, head, self.tokenizer if self.pictures else None)
 
     def advantages(self, turns):
-        """Eq. 3 of each turn (prompt messages, response, c or None), or what the head says of it: a float each.
+        """Eq. 3 of each turn (prompt messages, what is said, c or None), or what the head says of it: a float each.
 
         A turn that does not fit into the critic's context, with c in front, has the advantage -inf.
         """
-        advantages = [-math.inf] * len(turns)
-        sequences = self.sequences(turns, self.with_c) if turns else []
-        context = scored_context(self.path)
-        fit = [n for n, sequence in enumerate(sequences) if len(sequence.ids) <= context]
+        turns = [(messages, response, c if self.with_c else None) for messages, response, c in turns]
+        sequences = encode_turns(turns, self.tokenizer, self.pictures)
+        advantages = torch.full((len(turns),), -math.inf, dtype=torch.double)
+        fit = [n for n, sequence in enumerate(sequences) if len(sequence.ids) <= self.context]
         if not fit:
-            return advantages
-        scores = self.score(self.path, [sequences[n] for n in fit])
-        lengths = torch.tensor([len(one) for one in scores])
-        turn = torch.arange(len(fit)).repeat_interleave(lengths)                                 # (N,)
-        values = torch.from_numpy(np.concatenate(scores)).double()                               # (N,)
+            return advantages.tolist()
+        sequences = [sequences[n] for n in fit]
+        turn = torch.repeat_interleave(torch.tensor([len(s.scored) for s in sequences]))         # (N,)
+        values = self.score(self.model, sequences)
+        reference = torch.zeros(len(turn))                                                       # (N,)
+        if self.reference:
+            reference = self.score(self.reference, sequences)
         if self.note["head"] in ("value", "q"):
-            found = last_of_turn(values, turn, len(fit))
+            advantages[fit] = last_of_turn(values, turn, len(fit))
         else:
-            reference = torch.zeros_like(values)
-            if self.reference:
-                sequences = self.sequences([turns[n] for n in fit], self.reference_with_c)
-                reference = torch.from_numpy(np.concatenate(self.score(self.reference, sequences))).double()
-            found = turn_advantages(values, reference, turn, len(fit), self.advantage)
-        for n, advantage in zip(fit, found.tolist()):
-            advantages[n] = advantage
-        return advantages
+            advantages[fit] = turn_advantages(values, reference, turn, len(fit), self.note["advantage"])
+        return advantages.tolist()
 
-    def cost(self):
-        """What it took to train it, as cost.json has it."""
-        file = Path(self.path) / "cost.json"
-        return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    def score(self, model, sequences):
+        """What a model, the critic or its reference, gives to the scored tokens of all sequences: (N,)."""
+        return torch.from_numpy(np.concatenate(score_all(model, sequences, self.device, self.args))).double()
 
-    def sequences(self, turns, with_c):
-        """A sequence for each turn."""
-        if with_c and any(c is None for _, _, c in turns):
-            die(f"{self.path} was trained with c: each turn needs its task's ground_truth")
-        if not with_c:
-            turns = [(messages, response, None) for messages, response, _ in turns]
-        of_turns = sequences_of([[turn] for turn in turns], self.tokenizer, self.pictures)
-        return [sequences[0] for sequences in of_turns]
 
-    def score(self, path, sequences):
-        """The numbers that a model, the critic or its reference, gives to each sequence's scored tokens."""
-        model = self.models.get(path)
-        if model is None:
-            head = copy.deepcopy(self.head)    # sharding changes it
-            processor = self.tokenizer if self.pictures else None
-            model = load_model(path, self.device, self.args, head, train=False, processor=processor)
-        if self.resident:
-            self.models[path] = model
-        title = "" if self.resident else "critic" if path == self.path else "reference"
-        return score_all(model, sequences, self.device, self.args, title)
+def read_note(path):
+    """A critic's critic.json, after a check that its reference is still the model that it was trained from."""
+    file = Path(path) / "critic.json"
+    try:
+        note = {**json.loads(file.read_text())}
+    except OSError:
+        die(f"{path}: no critic.json in there; train one first with train_critic.py, or name another with --critic")
+    except (ValueError, TypeError):
+        die(f"{file} is damaged; train the critic again, or name another with --critic")
+    reference = note["reference"]
+    content = note.get("reference_fingerprint")
+    if note["head"] == "log-ratio" and content not in (None, fingerprint(reference)):
+        die(f"{path} was trained from a model that is no longer {reference}; put it back (or its path into {file}), or "
+            f"train the critic again")
+    return note
 
 
 # ---- Loading, sharding and saving a model
@@ -1308,12 +1249,10 @@ def decoder_layers(lm):
     return [module for module in lm.modules() if type(module).__name__ in (lm._no_split_modules or ())]
 
 
-def shard(model, device, offload):
+def shard(model, device):
     """FSDP2: one group per decoder layer, one for the rest; bf16 in compute on CUDA, float32 masters and reductions."""
-    from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
     options = {}
-    if offload:
-        options["offload_policy"] = CPUOffloadPolicy(pin_memory=device.type == "cuda")
     if device.type == "cuda":
         options["mp_policy"] = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     for layer in decoder_layers(model.lm):
@@ -1328,78 +1267,77 @@ def reshard(model):
         model.reshard()
 
 
-def load_model(path, device, args, head=None, train=True, processor=None):
+def load_model(path, device, args, head=None, processor=None):
     """A Scorer around the causal language model at `path`, sharded over the ranks; with a processor an image-text one.
 
     Under a process group rank 0 alone reads the file, whole, in float32; each rank then gets its shards. Without one
-    (CPU, or a critic inside rollout.py on a GPU, then in bf16) it is loaded as it is.
+    (CPU, or a critic inside rollout.py on a GPU, then in bf16) it is loaded as it is. There is no dropout: the model
+    stays in evaluation mode while it is trained.
     """
-    transformers.utils.logging.disable_progress_bar()
-    transformers.AttentionInterface.register("tree", tree_attention)
+    grouped = dist.is_initialized()
     kind = transformers.AutoModelForImageTextToText if processor else transformers.AutoModelForCausalLM
-    trees, grouped = args.pack == "tree" and processor is None, dist.is_initialized()
     options = {"dtype": torch.bfloat16 if device.type == "cuda" and not grouped else torch.float32}
+    if args.pack == "tree" and processor is None:
+        options["attn_implementation"] = "tree"
+    elif getattr(text_config(path), "attn_logit_softcapping", None):
+        options["attn_implementation"] = "eager"    # the default, SDPA, leaves the cap out
     gc.collect()    # FSDP's modules hold each other: the model before this one would stay
+    if rank() == 0:
+        lm = read_weights(path, kind, options)
+        if processor is None:
+            check_scores(lm, args.pack, path)
+    if grouped:
+        full = Scorer(lm, head).state_dict() if rank() == 0 else {}
+        buffers = from_rank0(lambda: dict(lm.named_buffers()))    # rotary frequencies and the like: in no file
+        with torch.device("meta"):
+            lm = kind.from_config(transformers.AutoConfig.from_pretrained(path), **options).eval()
+    if args.checkpointing != "none":
+        lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        for layer in decoder_layers(lm)[::2 if args.checkpointing == "selective" else 1]:
+            layer.training = True    # of the layer alone: it turns checkpointing on, and no dropout within
+    model = Scorer(lm, head, 2 ** (32 if device.type == "cuda" else 29), processor)
+    model.bf16 = device.type == "cpu" and args.dtype == "bfloat16"
+    if not grouped:
+        return model.to(device)
+    shard(model, device)
+    model.to_empty(device=device)
+    lm.tie_weights()    # to_empty gave a tied weight one copy at each of its places
+    set_model_state_dict(model, full, options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True))
+    for name, buffer in buffers.items():
+        module, _, leaf = name.rpartition(".")
+        setattr(lm.get_submodule(module), leaf, buffer.to(device))
+    return model
+
+
+def read_weights(path, kind, options):
+    """The model at `path`, or one sentence."""
+    transformers.utils.logging.disable_progress_bar()
     try:
-        if trees:
-            options["attn_implementation"] = "tree"
-        elif getattr(text_config(path), "attn_logit_softcapping", None):
-            options["attn_implementation"] = "eager"    # the default, SDPA, leaves the cap out
-        if rank() == 0:
-            lm, info = kind.from_pretrained(path, output_loading_info=True, **options)
-            if info["missing_keys"]:
-                die(f"{path}: the weights there lack {sorted(info['missing_keys'])[0]} ({len(info['missing_keys'])} "
-                    f"are missing); make or fetch the model again")
-            if processor is None:
-                check_scores(lm.eval(), args.pack, path)
-        if grouped:
-            full = Scorer(lm, head).state_dict() if rank() == 0 else {}
-            buffers = from_rank0(lambda: dict(lm.named_buffers()))    # rotary frequencies and the like: in no file
-            with torch.device("meta"):
-                lm = kind.from_config(transformers.AutoConfig.from_pretrained(path), **options)
+        lm, info = kind.from_pretrained(path, output_loading_info=True, **options)
     except (SafetensorError, OSError, ValueError, KeyError, RuntimeError) as error:
         if error.args == ("tree",):    # old families look their attention up in a table of their own
             die(f"{path}: {NO_TREES}")
-        what = "image-text-to-text" if processor else "causal language"
+        what = "causal language" if kind is transformers.AutoModelForCausalLM else "image-text-to-text"
         die(f"{path}: no {what} model could be loaded from there ({first_line(error)})")
-    for module in lm.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = 0.0
-        if hasattr(module, "attention_dropout"):
-            module.attention_dropout = 0.0
-    if args.checkpointing != "none" and train:
-        lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    if args.checkpointing == "selective":
-        for layer in decoder_layers(lm)[1::2]:
-            layer.gradient_checkpointing = False
-    model = Scorer(lm, head, 2 ** (32 if device.type == "cuda" else 29), processor)
-    if grouped:
-        shard(model, device, args.cpu_offload)
-        model.to_empty(device="cpu" if args.cpu_offload else device)
-        lm.tie_weights()    # to_empty gave a tied weight one copy at each of its places
-        set_model_state_dict(model, full, options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True))
-        for name, buffer in buffers.items():
-            module, _, leaf = name.rpartition(".")
-            setattr(lm.get_submodule(module), leaf, buffer.to(device))
-    else:
-        model.to(device)
-    model.bf16 = device.type == "cpu" and args.dtype == "bfloat16"
-    return model.train(train)
+    if info["missing_keys"]:
+        die(f"{path}: the weights there lack {sorted(info['missing_keys'])[0]} ({len(info['missing_keys'])} are "
+            f"missing); make or fetch the model again")
+    return lm.eval()
 
 
 @torch.no_grad()
 def check_scores(lm, pack, path):
-    """Stop unless a Scorer gives three short dialogues, together, the log-probabilities of the model's own logits for
-    each one. A mask that is not honoured, or a scale of the logits that Scorer does not know, would train silently on
-    wrong numbers."""
-    layers = set(getattr(lm.config.get_text_config(), "layer_types", None) or ())
+    """Stop unless a Scorer gives three short turns, together, the log-probabilities of the model's own logits for each
+    one. A mask that is not honoured, or a scale of the logits that Scorer does not know, would train silently on wrong
+    numbers."""
+    config = lm.config.get_text_config()
+    layers = set(getattr(config, "layer_types", None) or ())
     if pack == "tree" and not (lm._supports_attention_backend and layers <= {"full_attention", "sliding_attention"}):
         die(f"{path}: {NO_TREES}")
+    ids = np.arange(24, dtype=np.int32) % config.vocab_size
     cpu = torch.device("cpu")
-    ids = np.arange(24, dtype=np.int32) % lm.config.get_text_config().vocab_size
-    sequences = []
-    for response in (ids[4:], np.append(ids[4:12], ids[3:9]), np.append(ids[4], ids[1:8])):
-        sequences += join_turns([(ids[:4], response)])
+    turns = (ids, np.append(ids[:12], ids[3:9]), np.append(ids[:5], ids[1:8]))    # the second leaves the first
+    sequences = [Sequence(turn, 4) for turn in turns]
     found = Scorer(lm)(collate(sequences, [0, 0, 0], 1, cpu, pack))
     expected = []
     for sequence in sequences:
@@ -1414,47 +1352,55 @@ def check_scores(lm, pack, path):
 
 
 def save_model(model, tokenizer, seed, args, cost, note=None):
-    """Write the model in Hugging Face format to --out: into a folder beside it first, then moved file by file.
+    """Write the model in Hugging Face format to --out, with cost.json and, of a critic, critic.json.
 
-    cost: what the records and models that went into it took; note: critic.json, whose head is added here.
+    cost: what the records and models that went into it took; note: what critic.json says, but for the head's weights.
     """
     state = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
     if rank() == 0:
-        lm, out = model.lm, Path(args.out)
-        part = out.with_name(out.name + ".part")
-        # A tied weight has one name among the parameters. Routers of experts keep some of theirs as buffers.
-        weights = {}
-        for name, _ in (*lm.named_parameters(), *lm.named_buffers()):
-            if f"lm.{name}" in state:
-                weights[name] = state[f"lm.{name}"].contiguous()
-        steps = [json.loads(line) for line in (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-        cost += Counter(optimizer_steps=len(steps), training_tokens=sum(step["tokens"] for step in steps))
+        out = Path(args.out)
+        tokens = [json.loads(line)["tokens"] for line in open(out / "metrics.jsonl")]
+        cost += Counter(optimizer_steps=len(tokens), training_tokens=sum(tokens))
+        beside = {"cost.json": {key: int(cost[key]) for key in COSTS}}
+        if note:
+            head = None
+            if model.head is not None:
+                head = {name: state[f"head.{name}"].flatten().tolist() for name in ("weight", "bias")}
+            beside["critic.json"] = {**note, "weights": head}
         try:
-            shutil.rmtree(part, ignore_errors=True)
-            lm.generation_config = transformers.GenerationConfig.from_model_config(lm.config)    # the seed's comes below
-            lm.save_pretrained(part, state_dict=weights)
-            tokenizer.save_pretrained(part)
-            generation = transformers.utils.cached_file(seed, "generation_config.json",
-                                                        _raise_exceptions_for_missing_entries=False)
-            if generation:    # as the seed model has it: all of its end tokens
-                shutil.copy(generation, part / "generation_config.json")
-            (part / "cost.json").write_text(json.dumps({key: int(cost[key]) for key in COSTS}, indent=1) + "\n")
-            if note:
-                head = None
-                if model.head is not None:
-                    head = {name: state[f"head.{name}"].flatten().tolist() for name in ("weight", "bias")}
-                (part / "critic.json").write_text(json.dumps({**note, "weights": head}, indent=1))
-            # config.json comes last: its presence says that the output is complete
-            for file in sorted(part.iterdir(), key=lambda file: file.name == "config.json"):
-                os.replace(file, out / file.name)
-            part.rmdir()
+            write_model(model.lm, state, tokenizer, seed, out, beside)
         except (OSError, SafetensorError) as error:
             die(f"{out}: could not be written ({error}); the checkpoints are intact, and the same command, without "
                 "--overwrite, continues", 1)
     barrier()
 
 
+def write_model(lm, state, tokenizer, seed, out, beside):
+    """Write the weights in `state` and {name of a file: what it says}: into a folder first, then moved file by file."""
+    part = out.with_name(out.name + ".part")
+    shutil.rmtree(part, ignore_errors=True)
+    # A tied weight has one name among the parameters. Routers of experts keep some of theirs as buffers.
+    names = [name for name, _ in (*lm.named_parameters(), *lm.named_buffers()) if f"lm.{name}" in state]
+    lm.generation_config = transformers.GenerationConfig.from_model_config(lm.config)    # the seed's comes below
+    lm.save_pretrained(part, state_dict={name: state[f"lm.{name}"].contiguous() for name in names})
+    tokenizer.save_pretrained(part)
+    generation = transformers.utils.cached_file(seed, "generation_config.json",
+                                                _raise_exceptions_for_missing_entries=False)
+    if generation:    # as the seed model has it: all of its end tokens
+        shutil.copy(generation, part / "generation_config.json")
+    for name, content in beside.items():
+        (part / name).write_text(json.dumps(content, indent=1) + "\n")
+    # config.json comes last: its presence says that the output is complete
+    for file in sorted(part.iterdir(), key=lambda file: file.name == "config.json"):
+        os.replace(file, out / file.name)
+    part.rmdir()
+
+
 # ---- What a step is made of
+
+# The released scripts' optimizer and schedule. Who wants others edits these lines.
+BETAS, WEIGHT_DECAY, CLIP = (0.9, 0.95), 0.0, 1.0
+WARMUP, FINAL_LR = 0.03, 0.1    # share of the steps with a rising rate; where the cosine ends, times --lr
 
 
 def step_items(items, args):
@@ -1467,67 +1413,56 @@ def step_items(items, args):
     for epoch in range(args.epochs):
         order = np.random.default_rng([args.seed, epoch]).permutation(len(units))
         shuffled = [item for n in order for item in units[n]]
-        for start in range(0, len(shuffled), args.batch_size):
-            steps.append(shuffled[start:start + args.batch_size])
+        steps += [shuffled[start:start + args.batch_size] for start in range(0, len(shuffled), args.batch_size)]
     return steps[:args.max_steps or None]
 
 
-def micro_batches(items, args, most=0):
-    """This rank's micro-batches, of at most so many items (0: any number) and --micro-tokens.
+def micro_batches(items, args):
+    """This rank's micro-batches, of at most --micro-tokens.
 
     Every rank has as many: where one needs fewer, its last ones are empty.
     """
     trees = args.pack == "tree" and not items[0].chosen[0].view
 
     def fits(part):
-        if most and len(part) > most:
-            return False
         sequences = [sequence for item in part for sequence in item.chosen + item.rejected]
         if trees:
             return tree_tokens(sequences) <= args.micro_tokens
         return len(sequences) * max(map(longest, part)) <= args.micro_tokens
 
-    if trees:    # neighbours share most: each rank takes a stretch of them, as long as the others'
-        ordered = sorted(items, key=lambda item: repr(item.group))
-        lengths = np.array([longest(item) for item in ordered])
-        middles = lengths.cumsum() - lengths / 2
-        rank_of = (middles * world() / lengths.sum()).astype(int)
-    else:        # nothing is shared: items of a similar length, since rows are padded to the longest
-        ordered = sorted(items, key=longest)
-        rank_of = np.arange(len(ordered)) % world()
+    # Neighbours share most in trees; rows are padded to the longest.
+    ordered = sorted(items, key=(lambda item: repr(item.group)) if trees else longest)
+    lengths = np.array([longest(item) for item in ordered])
+    # Each rank takes a stretch, as long as the others'.
+    rank_of = ((lengths.cumsum() - lengths / 2) * world() / lengths.sum()).astype(int)
     parts = []
     for n in range(world()):
-        of_rank = [item for item, r in zip(ordered, rank_of) if r == n]
-        parts.append(split_until(of_rank, fits))
+        parts.append(split_until([item for item, r in zip(ordered, rank_of) if r == n], fits))
     mine = parts[rank()]
-    most_parts = max(map(len, parts))
-    return mine + [[]] * (most_parts - len(mine))
+    return mine + [[]] * (max(map(len, parts)) - len(mine))
 
 
 def collate_items(items, device, args):
     """Items as one batch: side 2i is item i's chosen, 2i + 1 its rejected."""
-    sequences, side_of = [], []
-    for n, item in enumerate(items):
-        sequences += item.chosen
-        side_of += [2 * n] * len(item.chosen)
-        sequences += item.rejected
-        side_of += [2 * n + 1] * len(item.rejected)
-    return collate(sequences, side_of, 2 * len(items), device, args.pack)
+    sides = [side for item in items for side in (item.chosen, item.rejected)]
+    sequences = [sequence for side in sides for sequence in side]
+    side_of = [n for n, side in enumerate(sides) for _ in side]
+    return collate(sequences, side_of, len(sides), device, args.pack)
 
 
-def learning_rate(step, steps, peak, warmup=0.03, final=0.1):
-    """Linear warm-up over the first 3% of the steps, then a cosine down to a tenth (both flags)."""
-    warm = max(1, round(warmup * steps))
+def learning_rate(step, steps, peak):
+    """Linear warm-up over the first 3% of the steps, then a cosine down to a tenth."""
+    warm = max(1, round(WARMUP * steps))
     if step < warm:
         return peak * (step + 1) / warm
     passed = (step - warm) / max(1, steps - warm)
     cosine = 0.5 * (1 + math.cos(math.pi * passed))    # from 1 down to 0
-    return peak * (final + (1 - final) * cosine)
+    return peak * (FINAL_LR + (1 - FINAL_LR) * cosine)
 
 
-def optimizer_step(model, optimizer, rate, clip):
-    """Clip the gradient to the norm `clip`, update, clear; returns the norm before clipping."""
-    norm = nn.utils.clip_grad_norm_(model.parameters(), clip)
+def optimizer_step(model, optimizer, rate):
+    """Clip the gradient to the norm CLIP, update, clear; returns the norm before clipping."""
+    norm = nn.utils.clip_grad_norm_(model.parameters(), CLIP)
     norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
     for group in optimizer.param_groups:
         group["lr"] = rate
@@ -1536,58 +1471,47 @@ def optimizer_step(model, optimizer, rate, clip):
     return norm.item()
 
 
-@torch.no_grad()
 def accumulate(total, stats):
-    """Add a micro-batch's {name: (sum, count)} to the step's."""
-    for name, (value, count) in stats.items():
-        old_value, old_count = total.get(name, (0.0, 0.0))
-        total[name] = (old_value + value, old_count + count)
+    """Add a micro-batch's {name: values} to the step's {name: (sum, count)}."""
+    for name, values in stats.items():
+        value, count = total.get(name, (0.0, 0))
+        total[name] = (value + values.detach().sum(), count + len(values))
 
 
 def means(mine):
     """{name: (sum, count)} of this rank to {name: mean over all ranks}."""
-    numbers, total = {}, {}
-    for name, (value, count) in mine.items():
-        numbers[name] = float(value), float(count)
-    for stats in gather({rank(): numbers}).values():
-        accumulate(total, stats)
-    return {name: value / count if count else 0.0 for name, (value, count) in total.items()}
+    mine = {name: (float(value), count) for name, (value, count) in mine.items()}
+    sums = Counter()
+    counts = Counter()
+    for stats in gather({rank(): mine}).values():
+        for name, (value, count) in stats.items():
+            sums[name] += value
+            counts[name] += count
+    return {name: sums[name] / counts[name] for name in counts}
 
 
 def step_metrics(step, rate, norm, total, tokens, begun, device, args):
     """One step's line of metrics.jsonl: what is logged of the loss, and what it cost. Exits if it shows a mistake."""
     values = means(total)
-    tokens = sum(gather({rank(): tokens}).values())
-    seconds = time.perf_counter() - begun
-    if device.type == "cuda":
-        memory = torch.cuda.max_memory_allocated()
-    else:
-        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    if not math.isfinite(values["loss"]) or not math.isfinite(norm):
+    if not math.isfinite(values["loss"] + norm):
         die(f"step {step + 1}: the loss is {values['loss']}, the gradient's norm {norm}; nothing of this step was "
             f"saved, the last checkpoint is intact; try a smaller --lr")
-    # Before the first update the model is its reference: every log-ratio is zero. (The chosen sides' are checked.)
-    distance = (2 * values.get("half_squared_log_ratio_chosen", 0.0)) ** 0.5
-    if step == 0 and distance > (0.14 if device.type == "cuda" or args.dtype == "bfloat16" else 0.0014):
-        die(f"the model's log-probabilities differ from its reference's before the first step, by {distance:.2g} nats "
+    # Before the first update the model is its reference: every log-ratio is zero.
+    apart = values.get("distance", 0.0)
+    if step == 0 and apart > (0.1 if device.type == "cuda" or args.dtype == "bfloat16" else 0.001):
+        die(f"the model's log-probabilities differ from its reference's before the first step, by {apart:.2g} nats "
             f"a token: the two passes do not compute the same")
+    tokens = sum(gather({rank(): tokens}).values())
     return {"step": step + 1, "lr": rate, "gradient_norm": norm, **values, "tokens": tokens,
-            "seconds": round(seconds, 4), "tokens_per_second": round(tokens / seconds, 1),
-            "memory_gib": round(memory / 2 ** 30, 3)}
+            "seconds": round(time.perf_counter() - begun, 4)}
 
 
-@torch.no_grad()
-def evaluate(model, items, loss_of, device, args):
-    """Loss and accuracy on held-out items, as metrics."""
-    total = {}
-    for part in micro_batches(items, args, args.micro_batch):
-        batch = collate_items(part or items[:1], device, args)
-        values = model(batch)
-        if part:
-            accumulate(total, loss_of(values, batch, part, args)[1])
-    reshard(model)
-    found = means(total)
-    return {f"held_out_{name}": found[name] for name in ("loss", "accuracy") if name in found}
+def log(metrics, bar, out):
+    """Append a step's metrics to metrics.jsonl. The progress bar shows the loss."""
+    if rank() == 0:
+        with open(Path(out) / "metrics.jsonl", "a") as file:
+            file.write(json.dumps(metrics) + "\n")
+        bar.set_postfix(loss=metrics["loss"], refresh=False)
 
 
 # ---- The output folder, checkpoints, metrics
@@ -1596,9 +1520,8 @@ WRITTEN = (    # what --overwrite removes from an output folder, in this order, 
     "config.json", "checkpoints", "metrics.jsonl", "critic.json", "cost.json", "*config.json", "model*.safetensors*",
     "*token*.json", "tokenizer.model", "chat_template*", "vocab.*", "merges.txt")
 NOT_SETTINGS = {    # flags that decide where files lie, how fast it goes and what is shown, never the result
-    "run_name", "input", "model", "out", "critic", "critic_reference", "pairs", "score", "overwrite", "pack",
-    "micro_tokens", "micro_batch", "checkpointing", "cpu_offload", "save_every", "keep"}
-signals = []    # those that asked the run to stop
+    "run_name", "input", "model", "out", "critic", "pairs", "score", "overwrite", "pack",
+    "micro_tokens", "checkpointing", "save_every", "keep"}
 locks = []      # files that stay open, locked, until this process ends
 
 
@@ -1608,65 +1531,67 @@ def checked_settings(args, inputs):
     Exits if --out holds an input, was begun with other settings or is somebody else's. Writes nothing. Rank 0 calls it.
     """
     out = Path(args.out)
+    script = Path(sys.argv[0]).stem
     for name, path in {"the working directory": ".", **inputs}.items():
         if Path(path).resolve().is_relative_to(out.resolve()):
             die(f"--out {out} is or holds {name} ({path}); name another folder with --out")
     check_path(out / "metrics.jsonl")
-    settings = {"script": Path(sys.argv[0]).stem}
-    settings |= {name: value for name, value in vars(args).items() if name not in NOT_SETTINGS}
-    settings |= {f"content of {flag}": fingerprint(path) for flag, path in inputs.items()}
+    settings = {name: value for name, value in vars(args).items() if name not in NOT_SETTINGS}
+    contents = {f"content of {flag}": fingerprint(path) for flag, path in inputs.items()}
+    settings = {"script": script, **settings, **contents}
     begun = out / "settings.json"
-    if not begun.is_file():
-        if out.exists() and any(out.iterdir()):
-            die(f"{out} exists and was not written by this script; name another folder with --out")
-    elif args.overwrite:
-        before = begun.read_text(encoding="utf-8")
-        if '"script"' in before and f'"{settings["script"]}"' not in before:
-            die(f"{out} was written by another script; name another folder with --out")
-    else:
+    if begun.is_file() and not args.overwrite:
         check_settings(begun, settings)
         if (out / "config.json").is_file():
             print(f"{out} is finished already (--overwrite trains it again)", flush=True)
             return None
+    elif out.exists() and any(out.iterdir()):
+        if not begun.is_file() or f'"script": "{script}"' not in begun.read_text():
+            die(f"{out} exists and was not written by this script; name another folder with --out")
     return settings
 
 
 def begin_training(model, args, settings):
-    """The optimizer, and the step to go on from.
-
-    The output folder is made here, once input and model are known to be good; with --overwrite the old one goes now.
-    """
-    out = Path(args.out)
-
-    def prepare():
-        out.mkdir(parents=True, exist_ok=True)
-        locks.append(open_locked(out / "lock"))    # nobody else is training here
-        if args.overwrite:
-            for old in [path for name in WRITTEN for path in out.glob(name)]:
-                shutil.rmtree(old) if old.is_dir() else old.unlink(missing_ok=True)
-        with atomic_write(out / "settings.json") as part:
-            part.write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
-        for part in out.glob("checkpoints/*.part"):    # a checkpoint that a kill cut short
-            shutil.rmtree(part)
-        newest = max(out.glob("checkpoints/step-??????"), default=None)
-        first = int(newest.name[5:]) if newest else 0
-        file, lines = out / "metrics.jsonl", []
-        if file.is_file():
-            lines = file.read_text(encoding="utf-8").splitlines(keepends=True)[:first]
-        with atomic_write(file) as part:    # without the steps after the checkpoint
-            part.write_text("".join(lines), encoding="utf-8")
-        return newest, first
-
-    newest, first = from_rank0(prepare)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, betas=tuple(args.betas),
-                                  weight_decay=args.weight_decay, fused=True)
+    """The optimizer, and the step to go on from."""
+    newest = from_rank0(lambda: prepare_output(Path(args.out), args.overwrite, settings))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, betas=BETAS, weight_decay=WEIGHT_DECAY, fused=True)
     if newest:
         read_checkpoint(newest, model, optimizer)
-        say(f"continuing {out} after step {first}")
-    signals.clear()
-    for name in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(name, lambda number, frame: signals.append(number))
-    return optimizer, first
+        say(f"continuing {args.out} after step {step_of(newest)}")
+    return optimizer, step_of(newest)
+
+
+def save_checkpoint(args, model, optimizer, step):
+    """Save every --save-every steps, and keep the last --keep checkpoints."""
+    if args.save_every and step % args.save_every == 0:
+        folder = Path(args.out) / "checkpoints"
+        write_checkpoint(folder / f"step-{step:06d}", model, optimizer)
+        if rank() == 0:
+            for old in sorted(folder.glob("step-??????"))[:-args.keep]:
+                shutil.rmtree(old)
+
+
+def prepare_output(out, overwrite, settings):
+    """Make the output folder, once input and model are known to be good, or get it ready to go on; with --overwrite the
+    old one goes. Returns the newest checkpoint, or None."""
+    out.mkdir(parents=True, exist_ok=True)
+    locks.append(open_locked(out / "lock"))    # nobody else is training here
+    old = [out.glob(name) for name in WRITTEN if overwrite]
+    for path in itertools.chain(*old, out.glob("checkpoints/*.part")):    # a .part: a checkpoint that a kill cut short
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    with atomic_write(out / "settings.json") as part:
+        part.write_text(json.dumps(settings, indent=1) + "\n")
+    newest = max(out.glob("checkpoints/step-??????"), default=None)
+    log = out / "metrics.jsonl"
+    lines = log.read_text().splitlines(keepends=True) if log.is_file() else []
+    with atomic_write(log) as part:    # without the steps after the checkpoint
+        part.write_text("".join(lines[:step_of(newest)]))
+    return newest
+
+
+def step_of(checkpoint):
+    """After how many steps a checkpoint was made; 0 of None."""
+    return int(checkpoint.name.removeprefix("step-")) if checkpoint else 0
 
 
 def state_of(model, optimizer):
@@ -1705,41 +1630,6 @@ def read_checkpoint(folder, model, optimizer):
     set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
 
 
-def save_or_stop(args, model, optimizer, step):
-    """Save every --save-every steps. If a rank got SIGTERM (a scheduler's warning) or Ctrl-C, save and leave."""
-    folder = Path(args.out) / "checkpoints"
-    asked = any(gather({rank(): len(signals)}).values())
-    if asked or args.save_every and step % args.save_every == 0:
-        write_checkpoint(folder / f"step-{step:06d}", model, optimizer)
-        if rank() == 0:
-            for old in sorted(folder.glob("step-??????"))[:-args.keep]:
-                shutil.rmtree(old)
-    if asked:
-        say(f"stopped by a signal after step {step}, which is saved; the same command, without --overwrite, continues")
-        code = 128 + (signals[0] if signals else signal.SIGTERM)
-        finish(code)
-        sys.exit(code)
-
-
-def open_log(args, first, steps):
-    """A function that writes a step's metrics to metrics.jsonl and shows them in a progress bar. Only rank 0's does."""
-    if rank() > 0:
-        return lambda metrics: None
-    out = Path(args.out)
-    file = open(out / "metrics.jsonl", "a", encoding="utf-8", buffering=1)    # a line at a time
-    bar = progress(range(steps), out.name, "step")
-    bar.update(first)
-
-    def log(metrics):
-        file.write(json.dumps(metrics) + "\n")
-        shown = ("loss", "accuracy", "held_out_loss", "tokens_per_second", "memory_gib")
-        bar.set_postfix({name: f"{metrics[name]:.4g}" for name in shown if name in metrics}, refresh=False)
-        bar.update()
-        if metrics["step"] == steps:
-            bar.close()
-    return log
-
-
 # ---- Pages as pictures: what a critic with a regression head sees in the frontend domain
 
 PICTURE = 512, 1024    # pixels: a page's picture is scaled to this width and cut at this height
@@ -1747,26 +1637,30 @@ PICTURE = 512, 1024    # pixels: a page's picture is scaled to this width and cu
 
 def photograph(pages, folder):
     """{page: file of its picture}. Each page is rendered once, by one of the ranks. What fails to render is white."""
-    from PIL import Image
     from render import Renderer
     files = {page: folder / f"{hashlib.sha256(page.encode()).hexdigest()[:16]}.png" for page in pages}
-    missing = from_rank0(lambda: sorted(page for page, file in files.items() if not file.is_file()))
+    missing = from_rank0(lambda: sorted(page for page in pages if not files[page].is_file()))
     mine = missing[rank()::world()]
     if mine:
-        width, most = PICTURE
         try:
             renderer = Renderer(browsers=2 if world() == 1 else 1)
         except RuntimeError as error:
             die(str(error))
         with renderer:
             for page, picture in zip(progress(mine, "pages", "page"), renderer.render_many(mine)):
-                pixels = picture.rgb                                                             # (H, W, 3)
-                image = Image.fromarray(pixels[:pixels.shape[1] * most // width])
-                height = max(1, round(image.height * width / image.width))
-                with atomic_write(files[page]) as part:
-                    image.resize((width, height), Image.Resampling.BOX).save(part, "PNG")
+                save_picture(picture.rgb, files[page])
     barrier()
     return files
+
+
+def save_picture(pixels, file):
+    """Write a page's pixels (H, W, 3), cut and scaled to PICTURE, to a file."""
+    from PIL import Image
+    width, most = PICTURE
+    image = Image.fromarray(pixels[:pixels.shape[1] * most // width])
+    size = width, max(1, round(image.height * width / image.width))
+    with atomic_write(file) as part:
+        image.resize(size, Image.Resampling.BOX).save(part, "PNG")
 
 
 def read_views(processor, views):
@@ -1783,147 +1677,136 @@ def view_turns(turns, processor, folder):
     The critic sees the reference's picture (c), the picture of the reply's page (white where it has none), and the
     dialogue, where [page] stands for a page's source. The pictures lie in `folder`.
     """
+    shown = [view_of(*turn, processor) for turn in turns]
+    files = photograph({page for _, pages in shown for page in pages}, folder)
+    views = [(text, [str(files[page]) for page in pages]) for text, pages in shown]
+    ids = {}
+    for n in progress(range(len(views))[rank()::world()], "pictures", "turn"):
+        ids[n] = read_views(processor, [views[n]])["input_ids"][0].numpy().astype(np.int32)
+    ids = gather(ids)
+    return [Sequence(ids[n], 0, view) for n, view in enumerate(views)]
+
+
+def view_of(messages, said, reference, processor):
+    """What the critic sees of a turn: (text, which shows where the pictures stand; the pages that they are of)."""
     from render import extract_page
-    special = {*processor.tokenizer.all_special_tokens, getattr(processor, "image_token", None)} - {None}
-    shown, texts = [], []
-    for messages, reply, reference in turns:
-        if isinstance(reply, Sampled):
-            reply = reply.text or ""
-        lines = []
-        for message in [*messages, {"role": "assistant", "content": reply}]:
-            if message["role"] == "system":
-                continue
+    lines = []
+    page = None
+    for message in [*messages, {"role": "assistant", "content": text_of(said) or ""}]:
+        if message["role"] != "system":
             content = message["content"]
             page = extract_page(content)
             if page:
                 content = content.replace(page, "[page]")
             lines.append(f"{message['role']}: {content}")
-        text = "\n\n".join(lines)
-        for token in special:
-            text = text.replace(token, " ")    # what a stranger wrote must not stand for a picture
-        pages, lead = [page or ""], "The picture shows"    # the last message is the reply
-        if reference is not None:
-            pages, lead = [reference, *pages], "The first picture shows the page that is wanted, the second"
-        content = [{"type": "image"}] * len(pages)
-        content.append({"type": "text", "text": f"{lead} the page of the last reply.\n\n{text}"})
-        shown.append(pages)
-        texts.append(processor.apply_chat_template([{"role": "user", "content": content}], tokenize=False))
-    files = photograph({page for pages in shown for page in pages}, folder)
-    views = [(text, [str(files[page]) for page in pages]) for text, pages in zip(texts, shown)]
-    mine = {}
-    for n in progress(range(rank(), len(views), world()), "pictures", "turn"):
-        mine[n] = read_views(processor, [views[n]])["input_ids"][0].numpy().astype(np.int32)
-    sequences = []
-    for n, ids in sorted(gather(mine).items()):
-        sequences.append(Sequence(ids, np.arange(len(ids)), np.zeros(len(ids), np.int64), views[n]))
-    return sequences
+    text = "\n\n".join(lines)
+    for token in [*processor.tokenizer.all_special_tokens, getattr(processor, "image_token", None)]:
+        text = text.replace(token or "\0", " ")    # what a stranger wrote must not stand for a picture
+    pages = [page or ""]    # of the last message, which is the reply
+    lead = "The picture shows"
+    if reference is not None:
+        pages = [reference, *pages]
+        lead = "The first picture shows the page that is wanted, the second"
+    content = [{"type": "image"}] * len(pages)
+    content.append({"type": "text", "text": f"{lead} the page of the last reply.\n\n{text}"})
+    return processor.apply_chat_template([{"role": "user", "content": content}], tokenize=False), pages
 
 
 # ---- The command line
 
 
-def adder(parser):
-    """parser.add_argument(name, help=...), whose help ends in the flag's default, if it has a fixed one."""
-    def flag(name, text, **how):
-        if "default" in how:
-            text += f" (default {how['default']})"
-        parser.add_argument(name, help=text, **how)
-    return flag
-
-
 def training_flags(parser, lr, epochs, batch_size):
     """The flags that both training scripts have. lr, epochs, batch_size: the stage's own defaults, in words."""
-    share, count, positive = number(float, least=0, most=1), number(int, least=0), number(int, least=1)
-    flag = adder(parser.add_argument_group("data"))
-    flag("--run-name", "the defaults below lie in runs/RUN_NAME", default="default")
-    flag("--domain", "frontend: epochs, pairs and gap default to the paper's for pages",
-         choices=["backend", "frontend"], default="backend")
-    flag("--limit-tasks", "use the first so many tasks of --in, all their trajectories; 0: all", type=count, default=0)
-    flag("--max-length", "leave out dialogues of more tokens; 0: none, and one too long for the model is an error",
-         type=count, default=0)
-    flag("--held-out", "share of the tasks kept for held_out_loss and held_out_accuracy", type=share, default=0.0)
-    flag("--held-out-every", "steps between those; there is one after the last step", type=positive, default=50)
-    flag("--shuffle", "what is shuffled: pairs (released code); turns: pairs of a turn stay in one step where possible "
-         "(with --pairs-per-turn 4 half the work)", choices=["pairs", "turns"], default="turns")
-    flag = adder(parser.add_argument_group("pairs of trajectories (multi-turn-dpo; the critic unless --head value or q)"))
-    flag("--pair-rule", "best-vs-lower: a task's first fully passing trajectory against each lower one; all: every two "
-         "whose rewards differ (default best-vs-lower; frontend all)", choices=PAIR_RULES)
-    flag("--min-gap", "smallest difference of rewards in a pair (default 0; frontend 0.1)", type=share)
-    flag("--pairs-per-task", "most pairs of one task, a random choice; 0: all", type=count, default=0)
-    flag = adder(parser.add_argument_group("optimisation"))
-    flag("--beta", "inverse temperature of Eq. 2 and 4", type=number(float, above=0), default=0.1)
-    flag("--nll", "weight of the chosen side's mean NLL per token", type=number(float, least=0), default=0.01)
-    flag("--lr", f"peak learning rate of AdamW (default {lr})", type=number(float, above=0, most=1e38))
-    flag("--epochs", f"passes over the data (default {epochs})", type=positive)
-    flag("--batch-size", f"pairs (or dialogues) a step, over all ranks (default {batch_size})", type=positive)
-    flag("--max-steps", "stop after so many steps; 0: all", type=count, default=0)
-    flag("--warmup", "share of the steps with rising rate", type=share, default=0.03)
-    flag("--final-lr", "where the cosine ends, times --lr", type=share, default=0.1)
-    flag("--betas", "AdamW's averages", type=number(float, least=0, most=0.99999), nargs=2, default=[0.9, 0.95])
-    flag("--weight-decay", "AdamW's weight decay", type=number(float, least=0), default=0.0)
-    flag("--clip", "largest norm of the gradient", type=number(float, above=0), default=1.0)
-    flag("--seed", "seed of every random choice", type=count, default=0)
-    flag = adder(parser.add_argument_group("memory and speed"))
-    flag("--pack", "tree: compute shared beginnings once; none: padded rows, for attention without masks",
-         choices=["tree", "none"], default="tree")
-    flag("--micro-tokens", "most tokens in one forward pass, several of which make a step", type=positive, default=8192)
-    flag("--micro-batch", "most pairs in one forward pass; 0: as many as --micro-tokens allow", type=count, default=0)
-    flag("--checkpointing", "layers whose activations are computed again instead of kept: none, every second, all",
-         choices=["none", "selective", "full"], default="none")
-    flag("--cpu-offload", "keep parameters and AdamW's averages in CPU memory (with torchrun or CUDA)",
-         action="store_true")
-    flag("--dtype", "of the layers' products on a CPU: bfloat16 is twice as fast on one with AVX512-BF16 or AMX; "
-         "weights and log-probabilities stay float32; CUDA always has bfloat16", choices=["float32", "bfloat16"],
-         default="float32")
-    flag = adder(parser.add_argument_group("checkpoints"))
-    flag("--save-every", "steps between checkpoints; 0: none", type=count, default=200)
-    flag("--keep", "checkpoints to keep", type=positive, default=2)
-    flag("--overwrite", "start again and replace the output", action="store_true")
+    share = number(float, least=0, most=1)
+    count = number(int, least=0)
+    positive = number(int, least=1)
+    flag = parser.add_argument_group("data").add_argument
+    flag("--run-name", default="default", help="the defaults below lie in runs/RUN_NAME")
+    flag("--domain", choices=["backend", "frontend"], default="backend",
+         help="frontend: epochs, pairs and gap default to the paper's for pages")
+    flag("--limit-tasks", type=count, default=0,
+         help="use the first so many tasks of --in, all their trajectories; 0: all")
+    flag("--max-length", type=count, default=0,
+         help="leave out dialogues of more tokens; 0: none, and one too long for the model is an error")
+    flag("--shuffle", choices=["pairs", "turns"], default="turns",
+         help="what is shuffled: pairs (released code); turns: pairs of a turn stay in one step where possible (with "
+         "--pairs-per-turn 4 half the work)")
+    flag = parser.add_argument_group(
+        "pairs of trajectories (multi-turn-dpo; the critic unless --head value or q)").add_argument
+    flag("--pair-rule", choices=PAIR_RULES,
+         help="best-vs-lower: a task's first fully passing trajectory against each lower one; all: every two whose "
+         "rewards differ (default: best-vs-lower; frontend all)")
+    flag("--min-gap", type=share, help="smallest difference of rewards in a pair (default: 0; frontend 0.1)")
+    flag = parser.add_argument_group("optimisation").add_argument
+    flag("--beta", type=number(float, above=0), default=0.1, help="inverse temperature of Eq. 2 and 4")
+    flag("--nll", type=number(float, least=0), default=0.01, help="weight of the chosen side's mean NLL per token")
+    flag("--lr", type=number(float, above=0, most=1e38), help=f"peak learning rate of AdamW (default: {lr})")
+    flag("--epochs", type=positive, help=f"passes over the data (default: {epochs})")
+    flag("--batch-size", type=positive, help=f"pairs (or dialogues) a step, over all ranks (default: {batch_size})")
+    flag("--max-steps", type=count, default=0, help="stop after so many steps; 0: all")
+    flag("--seed", type=count, default=0, help="seed of every random choice")
+    flag = parser.add_argument_group("memory and speed").add_argument
+    flag("--pack", choices=["tree", "none"], default="tree",
+         help="tree: compute shared beginnings once; none: padded rows, for attention without masks")
+    flag("--micro-tokens", type=positive, default=8192,
+         help="most tokens in one forward pass, several of which make a step")
+    flag("--checkpointing", choices=["none", "selective", "full"], default="none",
+         help="layers whose activations are computed again instead of kept: none, every second, all")
+    flag("--dtype", choices=["float32", "bfloat16"], default="float32",
+         help="of the layers' products on a CPU: bfloat16 is twice as fast on one with AVX512-BF16 or AMX; weights and "
+         "log-probabilities stay float32; CUDA always has bfloat16")
+    flag = parser.add_argument_group("checkpoints").add_argument
+    flag("--save-every", type=count, default=200, help="steps between checkpoints; 0: none")
+    flag("--keep", type=positive, default=2, help="checkpoints to keep")
+    flag("--overwrite", action="store_true", default=False, help="start again and replace the output")
 
 
 def fill_defaults(args, defaults):
-    """Give the flags that were left out their defaults, where these depend on other flags."""
+    """The flags, with defaults for those that were left out, where these depend on other flags."""
     pages = args.domain == "frontend"
-    defaults = {"pair_rule": "all" if pages else "best-vs-lower", "min_gap": 0.1 if pages else 0.0, **defaults}
-    for name, value in defaults.items():
-        if getattr(args, name) is None:
-            setattr(args, name, value)
-    return args
+    pairs = {"pair_rule": "all" if pages else "best-vs-lower", "min_gap": 0.1 if pages else 0.0}
+    return argparse.Namespace(**{**pairs, **defaults, **vars(args)})
 
 
 def parse_args():
-    parser = argparse.ArgumentParser(description="Train the turn-wise advantage critic (SWEET-RL, stage 1).")
-    flag = adder(parser.add_argument_group("paths"))
-    flag("--in", "scored trajectories (default runs/RUN_NAME/train.scored.jsonl)", dest="input")
-    flag("--model", "seed model, also the reference: folder or hub name (default runs/RUN_NAME/base)")
-    flag("--out", "folder of the critic (default runs/RUN_NAME/critic); with --score a JSON lines file (default: beside "
-         "FILE, X.ranked.jsonl for X.candidates.jsonl and X.annotated.jsonl for X.scored.jsonl)")
-    flag = adder(parser.add_argument_group("scoring"))
-    flag("--score", "do not train; write FILE's candidates, or scored trajectories, to --out with the critic's advantage "
-         "of each candidate, or of each assistant turn", metavar="FILE")
-    flag("--critic", "the critic that --score uses (default runs/RUN_NAME/critic)")
-    flag("--critic-reference", "whether the reference of Eq. 3 sees c, as the critic does; the released code has "
-         "without-c", choices=["with-c", "without-c"], default="with-c")
-    flag = adder(parser.add_argument_group("the critic"))
-    flag("--advantage", "a trajectory's score: the sum of its turns' mean log-ratios (paper), one mean over all tokens "
-         "(released code), or their plain sum", choices=["mean-per-turn", "mean-per-trajectory", "sum"],
-         default="mean-per-turn")
-    flag("--context", "whether the critic sees the reference solution", choices=["with-c", "without-c"],
-         default="with-c")
-    flag("--head", "log-ratio (Eq. 3); regression: a linear head on a turn's mean hidden state (frontend: of an "
-         "image-text model that sees both pages); value: one trained on success; q: on the reward, by temporal "
-         "differences", choices=["log-ratio", "regression", "value", "q"], default="log-ratio")
+    parser = flag_parser("Train the turn-wise advantage critic (SWEET-RL, stage 1).")
+    flag = parser.add_argument_group("paths").add_argument
+    flag("--in", dest="input", help="scored trajectories (default: runs/RUN_NAME/train.scored.jsonl)")
+    flag("--model", help="seed model, also the reference: folder or hub name (default: runs/RUN_NAME/base)")
+    flag("--out", help="folder of the critic (default: runs/RUN_NAME/critic); with --score a JSON lines file (default: "
+         "beside FILE, X.ranked.jsonl for X.candidates.jsonl and X.annotated.jsonl for X.scored.jsonl)")
+    flag = parser.add_argument_group("scoring").add_argument
+    flag("--score", metavar="FILE", help="do not train; write FILE's candidates, or scored trajectories, to --out with "
+         "the critic's advantage of each candidate, or of each assistant turn")
+    flag("--critic", help="the critic that --score uses (default: runs/RUN_NAME/critic)")
+    flag = parser.add_argument_group("the critic").add_argument
+    flag("--advantage", choices=["mean-per-turn", "mean-per-trajectory", "sum"], default="mean-per-turn",
+         help="a trajectory's score: the sum of its turns' mean log-ratios (paper), one mean over all tokens (released "
+         "code), or their plain sum")
+    flag("--context", choices=["with-c", "without-c"], default="with-c",
+         help="whether the critic sees the reference solution")
+    flag("--head", choices=["log-ratio", "regression", "value", "q"], default="log-ratio",
+         help="log-ratio (Eq. 3); regression: a linear head on a turn's mean hidden state (frontend: of an image-text "
+         "model that sees both pages); value: one trained on success; q: on the reward, by temporal differences")
     training_flags(parser, lr="2e-7", epochs="4; frontend 8", batch_size="8")
     args = parser.parse_args()
-    run, pages = Path("runs") / args.run_name, args.domain == "frontend"
+    run = Path("runs") / args.run_name
+    pages = args.domain == "frontend"
     args.pictures = pages and args.head == "regression"    # no flag: whether the critic sees pages
+    score = vars(args).get("score")
     return fill_defaults(args, {
-        "input": f"{run}/train.scored.jsonl", "model": f"{run}/base", "critic": f"{run}/critic",
-        "out": None if args.score else f"{run}/critic", "lr": 2e-7, "epochs": 8 if pages else 4, "batch_size": 8})
+        "input": f"{run}/train.scored.jsonl", "model": f"{run}/base", "critic": f"{run}/critic", "score": None,
+        "out": None if score else f"{run}/critic", "lr": 2e-7, "epochs": 8 if pages else 4, "batch_size": 8})
+
+
+def flag_parser(description):
+    """A parser whose help names each flag's default. A flag that has no fixed one is set only where it was given."""
+    return argparse.ArgumentParser(description=description, argument_default=argparse.SUPPRESS,
+                                   formatter_class=argparse.ArgumentDefaultsHelpFormatter)
 
 
 if __name__ == "__main__":
     try:
         main()
-    except KeyboardInterrupt:    # before the first step: nothing half-written is left
-        die("stopped; the same command starts again", 130)
+    except KeyboardInterrupt:
+        die("stopped; the same command goes on from the last checkpoint", 130)

@@ -49,11 +49,11 @@ import transformers
 
 from records import ANSWER_MARK, COSTS, atomic_write, check_path, die, number, read
 from train_critic import (
-    Item, accumulate, adder, begin_training, check_dialogue, checked_settings, collate_items, evaluate, fill_defaults,
-    finish, first_record_has, first_tasks, from_rank0, half_squared_log_ratio, items_of, join_turns, learning_rate,
-    load_model, load_tokenizer, micro_batches, open_log, optimizer_step, pair_tasks, put_c_in_front, rank,
-    read_trajectories, response_of, save_model, save_or_stop, say, segment_sum, set_reference, split_items,
-    start_process_group, step_items, step_metrics, tokenise, training_flags, turns_of, world)
+    Item, accuracy, add_gradients, begin_training, check_dialogue, checked_settings, distance, fill_defaults,
+    finish, first_record_has, first_tasks, flag_parser, from_rank0, items_of, learning_rate, load_model,
+    load_tokenizer, log, optimizer_step, pair_tasks, progress, put_c_in_front, rank, read_trajectories,
+    save_checkpoint, save_model, say, segment_sum, set_reference, start_process_group, step_items, step_metrics,
+    tokenise, training_flags, turns_of, usable_items)
 
 # ---- The mathematics
 
@@ -72,33 +72,31 @@ LOSSES = {"dpo": dpo_loss, "ipo": ipo_loss}
 
 
 def preference_loss(logps, batch, items, args):
-    """--loss with the NLL term, summed over a micro-batch's pairs, and what is logged: {name: (sum, count)}.
+    """--loss with the NLL term: the pairs' losses (B,), and what is logged: {name: a value a pair, or a token}.
 
     logps: (N,) log-probabilities of the scored tokens under the policy.
     """
     of_token = batch.side[batch.turn]                                                            # (N,)
     # The reference is subtracted token by token, before anything is summed: two long sums would lose digits.
-    ratio = logps - batch.reference
-    ratios = segment_sum(ratio, of_token, batch.sides)                                           # (2B,)
+    ratios = segment_sum(logps - batch.reference, of_token, batch.sides)                         # (2B,)
     sums = segment_sum(logps, of_token, batch.sides)
     lengths = segment_sum(torch.ones_like(logps), of_token, batch.sides)
-    chosen, rejected = ratios[0::2], ratios[1::2]                                                # (B,) each
+    chosen = ratios[0::2]
+    rejected = ratios[1::2]                                                                      # (B,) each
     preference = LOSSES[args.loss](chosen, rejected, args.beta)
     nll = -(sums / lengths)[0::2]
     losses = preference + args.nll * nll
-    stats = {"loss": losses, "preference_loss": preference, "nll": nll,
-             "accuracy": (chosen > rejected).float() + 0.5 * (chosen == rejected).float(),
-             "reward_chosen": args.beta * chosen, "reward_rejected": args.beta * rejected,
-             "logps_chosen": sums[0::2], "logps_rejected": sums[1::2],
-             "length_chosen": lengths[0::2], "length_rejected": lengths[1::2]}
-    drift = half_squared_log_ratio(ratio, of_token % 2 == 0)
-    return losses.sum(), {**{name: (value.sum(), len(items)) for name, value in stats.items()}, **drift}
+    return losses, {
+        "loss": losses, "preference_loss": preference, "nll": nll, "accuracy": accuracy(chosen, rejected),
+        "reward_chosen": args.beta * chosen, "reward_rejected": args.beta * rejected,
+        "logps_chosen": sums[0::2], "logps_rejected": sums[1::2],
+        "length_chosen": lengths[0::2], "length_rejected": lengths[1::2],
+        "distance": distance(logps, batch.reference)}
 
 
 def imitation_loss(logps, batch, items, args):
-    """Negative log-likelihood of every assistant token, summed; the step divides by its tokens."""
-    loss, tokens = -logps.sum(), len(logps)
-    return loss, {"loss": (loss, tokens), "length": (tokens, len(items))}
+    """Negative log-likelihood of every assistant token: (N,), and the same to be logged."""
+    return -logps, {"loss": -logps}
 
 
 def draw_pairs(advantages, texts, count, rng):
@@ -128,54 +126,47 @@ def main():
         return finish()
     seed = make_seed(args)
     tokenizer = load_tokenizer(seed)
-    pairs = None
-    if args.method != "sweet":
-        items, cost = trajectory_items(args, tokenizer)
-    elif from_rank0(lambda: first_record_has(args.input, "chosen")):
-        items, cost = pair_items(read_pairs(args.input, args.limit_tasks), tokenizer)
-    else:
-        from_rank0(lambda: check_path(args.pairs, inputs.values()))
-        pairs, cost = make_pairs(args)
-        items, _ = pair_items(map(with_sides, pairs), tokenizer)
-    items, held_out = split_items(items, seed, args)
+    items, cost, drawn = make_items(args, tokenizer)
+    items = usable_items(items, seed, args)
     imitation = args.method in ("rejection-ft", "sft")
     loss_of = imitation_loss if imitation else preference_loss
     if not imitation:
-        set_reference(seed, items + held_out, device, args)
+        set_reference(seed, items, device, args)
     model = load_model(seed, device, args)
     steps = step_items(items, args)
     optimizer, first = begin_training(model, args, settings)
-    if pairs:
-        write_pairs(pairs, args.pairs)
-        del pairs    # with every turn's whole prompt
-    log = open_log(args, first, len(steps))
+    if drawn:
+        write_pairs(drawn, args.pairs)
 
-    for step in range(first, len(steps)):
-        begun, total, tokens = time.perf_counter(), {}, 0
-        # Preferences weigh every pair alike; imitation weighs every token alike.
-        weight = len(steps[step])
-        if imitation:
-            weight = sum(len(sequence.scored) for item in steps[step] for sequence in item.chosen)
-        for part in micro_batches(steps[step], args, args.micro_batch):
-            # FSDP waits for every rank: one that has no items left computes any item, which counts for nothing.
-            batch = collate_items(part or steps[step][:1], device, args)
-            logps = model(batch)                                                                 # (N,)
-            loss, stats = loss_of(logps, batch, part, args) if part else (0 * logps.sum(), {})
-            # FSDP averages over the ranks: times world() it is a sum, and over the weight the mean of the step.
-            (loss * world() / weight).backward()
-            accumulate(total, stats)
-            tokens += batch.tokens if part else 0
-        rate = learning_rate(step, len(steps), args.lr, args.warmup, args.final_lr)
-        norm = optimizer_step(model, optimizer, rate, args.clip)
-        metrics = step_metrics(step, rate, norm, total, tokens, begun, device, args)
-        if held_out and ((step + 1) % args.held_out_every == 0 or step + 1 == len(steps)):
-            metrics |= evaluate(model, held_out, loss_of, device, args)
-        log(metrics)
-        save_or_stop(args, model, optimizer, step + 1)
+    bar = progress(range(len(steps)), args.method, "step", first)
+    for step in bar:
+        begun = time.perf_counter()
+        # The weight: every pair counts alike, or in imitation every token.
+        weight = scored_tokens(steps[step]) if imitation else len(steps[step])
+        total, tokens = add_gradients(model, steps[step], weight, loss_of, device, args)
+        rate = learning_rate(step, len(steps), args.lr)
+        norm = optimizer_step(model, optimizer, rate)
+        log(step_metrics(step, rate, norm, total, tokens, begun, device, args), bar, args.out)
+        save_checkpoint(args, model, optimizer, step + 1)
 
     save_model(model, tokenizer, seed, args, cost)
     say(f"wrote the model to {args.out}")
     finish()
+
+
+def make_items(args, tokenizer):
+    """The items of --in, what they cost, and the pairs if they were drawn here (--method sweet)."""
+    if args.method != "sweet":
+        return *trajectory_items(args, tokenizer), None
+    if from_rank0(lambda: first_record_has(args.input, "chosen")):
+        return *pair_items(read_pairs(args.input, args.limit_tasks), tokenizer), None
+    from_rank0(lambda: check_path(args.pairs, [args.input, args.model]))
+    pairs, cost = make_pairs(args)
+    return pair_items(map(with_sides, pairs), tokenizer)[0], cost, pairs
+
+
+def scored_tokens(items):
+    return sum(len(sequence.scored) for item in items for sequence in item.chosen)
 
 
 # ---- From candidates to pairs
@@ -192,51 +183,49 @@ def rng_of(record, *seed):
 
 def cost_of(records):
     """What was spent on the episodes, the candidates and the ranking behind candidates or pairs, each counted once."""
-    turns, episodes, rankings = {}, {}, {}
+    turns = {}
+    episodes = {}
+    rankings = {}
     for n, record in enumerate(records):
         task, sample, turn = key_of(record)
         # Pairs that others made name no turn: each is one of its own.
-        name = n if turn is None else (task, sample, turn)
-        turns[name] = record.get("cost") or {}
+        turns[n if turn is None else (task, sample, turn)] = record.get("cost") or {}
         episodes[task, sample] = record.get("episode_cost") or {}
         ranked_by = record.get("ranked_by") or {}
         rankings[ranked_by.get("fingerprint")] = ranked_by.get("cost") or {}
-    total, of_episodes, of_rankings = sum_up(turns), sum_up(episodes), sum_up(rankings)
-    for name in COSTS:
-        # The cost of a ranking includes the episodes that the candidates are of: the critic was trained on them.
-        total[name] += max(of_episodes[name], of_rankings[name])
-    return total
-
-
-def sum_up(costs):
     total = Counter()
-    for cost in costs.values():
-        total.update(cost)
+    for name in COSTS:
+        spent = [sum(cost.get(name, 0) for cost in costs.values()) for costs in (turns, episodes, rankings)]
+        # The cost of a ranking includes the episodes that the candidates are of: the critic was trained on them.
+        total[name] = spent[0] + max(spent[1:])
     return total
 
 
 def make_pairs(args):
     """Draw the pairs of --in, ranked candidates: (records in the conversational preference format, what they cost)."""
-    pairs, turns, single, equal, spent = [], 0, 0, 0, []
+    pairs = []
+    turns = 0
+    single = 0
+    equal = 0
+    spent = []
     records = read(args.input, "ranked", each=lambda record: check_dialogue(record["prompt"], "prompt") or record)
-    for record in first_tasks(records, args.limit_tasks, lambda record: record.get("task_id")):
+    for record in first_tasks(records, args.limit_tasks):
         spent.append({name: record.get(name) for name in COSTED})
-        if len(record["candidates"]) < 2:
+        possible = min(args.pairs_per_turn, len(record["candidates"]) // 2)
+        if not possible:
             single += 1
             continue
-        turns += 1
         found = pairs_of_turn(record, args)
         pairs += found
-        equal += min(args.pairs_per_turn, len(record["candidates"]) // 2) - len(found)
+        turns += 1
+        equal += possible - len(found)
     if single:
         say(f"{args.input}: {single} turns with fewer than two candidates left out")
     if equal:
         say(f"{args.input}: {equal} pairs of the same text or the same advantage left out")
-    if not turns:
-        die(f"{args.input}: no turn has two candidates to compare; run rollout.py --candidates 16 again")
     if not pairs:
-        die(f"{args.input}: no pair could be drawn, the candidates of a turn have the same advantage or the same text; "
-            f"is the critic trained?")
+        die(f"{args.input}: no pair could be drawn: there is one candidate a turn (rollout.py --candidates 16), or the "
+            f"candidates of a turn have the same advantage (is the critic trained?) or the same text")
     say(f"{len(pairs)} pairs of {turns} turns")
     return pairs, cost_of(spent)
 
@@ -246,65 +235,66 @@ COSTED = ("task_id", "sample", "turn", "cost", "episode_cost", "ranked_by")    #
 
 def pairs_of_turn(record, args):
     """The pairs drawn at one turn, as records that carry along what the turn carries."""
-    candidates, pairs = record["candidates"], []
+    candidates = record.pop("candidates")
     scores = [candidate["advantage"] for candidate in candidates]
     texts = [candidate.get("output") or str(candidate.get("output_ids")) for candidate in candidates]
-    carried = {"domain": (record.get("task") or {}).get("domain"), **record}
-    del carried["candidates"]
-    carried.pop("task", None)
+    record.setdefault("domain", (record.pop("task", None) or {}).get("domain"))
+    pairs = []
     for i, j in draw_pairs(scores, texts, args.pairs_per_turn, rng_of(record, args.seed)):
-        if scores[i] <= scores[j]:    # of two equal ones neither is preferred
-            continue
-        pair = {"prompt": record["prompt"]}
-        for side, candidate in (("chosen", candidates[i]), ("rejected", candidates[j])):
-            pair[side] = [{"role": "assistant", "content": candidate.get("output") or ""}]
-            pair[f"advantage_{side}"] = candidate["advantage"]
-            if candidate.get("output_ids"):    # a list would take ten times the memory
-                pair[f"{side}_ids"] = np.array(candidate["output_ids"], np.int32)
-        for name, value in carried.items():
-            if value is not None:
-                pair.setdefault(name, value)
-        pairs.append(pair)
+        if scores[i] > scores[j]:    # of two equal ones neither is preferred
+            pair = {"prompt": record["prompt"], **side_of_pair(candidates[i], "chosen"),
+                    **side_of_pair(candidates[j], "rejected"), **record}
+            pairs.append({name: value for name, value in pair.items() if value is not None})
     return pairs
 
 
+def side_of_pair(candidate, side):
+    """A candidate as one side of a pair."""
+    ids = candidate.get("output_ids")
+    return {side: [{"role": "assistant", "content": candidate.get("output") or ""}],
+            f"advantage_{side}": candidate["advantage"],
+            f"{side}_ids": np.array(ids, np.int32) if ids else None}    # a list would take ten times the memory
+
+
 def write_pairs(pairs, path):
-    """Once the run is sure to start."""
+    """Once the run is sure to start. The list is emptied: each pair has its turn's whole prompt."""
     if rank() == 0:
         with atomic_write(path) as part, open(part, "w", encoding="utf-8") as file:
             for pair in pairs:
                 file.write(json.dumps(pair, ensure_ascii=False, default=np.ndarray.tolist) + "\n")
     say(f"wrote {path}")
+    pairs.clear()
 
 
 def with_sides(pair):
-    """(the pair, its chosen and its rejected side as (prompt messages, response))."""
+    """The pair, and under "sides" its chosen and its rejected one as turns."""
     check_dialogue(pair["prompt"], "prompt")
     sides = []
     for side in ("chosen", "rejected"):
-        response = response_of(pair[side][-1]["content"], pair.get(f"{side}_ids"))
-        sides.append((pair["prompt"] + pair[side][:-1], response))
-    return pair, sides
+        said = {**pair[side][-1], "output_ids": pair.get(f"{side}_ids")}
+        sides.append((pair["prompt"] + pair[side][:-1], said, None))
+    return {**pair, "sides": sides}
 
 
 def read_pairs(path, limit_tasks):
-    return first_tasks(read(path, "pair", each=with_sides), limit_tasks, lambda found: found[0].get("task_id"))
+    return first_tasks(read(path, "pair", each=with_sides), limit_tasks)
 
 
-def pair_items(found, tokenizer):
+def pair_items(pairs, tokenizer):
     """Pairs as of with_sides: as items, each side one sequence, scored on its last message; and what they cost."""
-    turns, names, spent = [], [], []
-    for n, (pair, sides) in enumerate(found):
-        turns += sides
+    turns = []
+    names = []
+    spent = []
+    for n, pair in enumerate(pairs):
+        turns += pair["sides"]
         spent.append({name: pair.get(name) for name in COSTED})
         task, sample, turn = key_of(pair)
         group = (n, n) if turn is None else (f"{task} {sample}", turn)
         names.append((group, n if task is None else task))
-    encoded = iter(tokenise(tokenizer, turns))
+    sequences = tokenise(tokenizer, turns)
     items = []
-    for group, task in names:
-        chosen, rejected = join_turns([next(encoded)]), join_turns([next(encoded)])
-        items.append(Item(chosen, rejected, group, task=task))
+    for chosen, rejected, (group, task) in zip(sequences[0::2], sequences[1::2], names):
+        items.append(Item([chosen], [rejected], group, task=task))
     return items, cost_of(spent)
 
 
@@ -313,26 +303,33 @@ def pair_items(found, tokenizer):
 
 def trajectory_items(args, tokenizer):
     """Pairs of whole trajectories (multi-turn-dpo), or single dialogues (rejection-ft, sft); what they cost to make."""
-    kind, with_c = ("demonstration", args.with_c) if args.method == "sft" else ("scored", 0.0)
-    tasks, cost = read_trajectories(args.input, kind, args.limit_tasks, with_c > 0)
-    pairs = [(record, None, task, 1.0) for task in tasks for record in tasks[task]]
+    sft = args.method == "sft"
+    tasks, cost = read_trajectories(args.input, "demonstration" if sft else "scored", args.limit_tasks,
+                                    sft and args.with_c > 0)
+    records = [record for group in tasks.values() for record in group]
     if args.method == "multi-turn-dpo":
-        pairs = pair_tasks(tasks, args)
+        return items_of(pair_tasks(tasks, args), tokenizer), cost
     if args.method == "rejection-ft":
-        rewards = [record["reward"] for record, *_ in pairs]
-        least = args.min_reward
-        if least is None:
-            least = float(np.quantile(rewards, 0.75)) if args.domain == "frontend" else 1.0
-        pairs = [pair for pair in pairs if pair[0]["reward"] >= least]
-        say(f"{args.input}: {len(rewards) - len(pairs)} records left out: reward below {least:g} (--min-reward)")
-        if not pairs:
-            die(f"{args.input}: no trajectory is left to train on; sample more trajectories, or lower --min-reward")
-    if with_c:
+        records = good_enough(records, args)
+    if sft and args.with_c:
         rng = np.random.default_rng(args.seed)
-        for record, *_ in pairs:
-            if rng.random() >= with_c:
+        for record in records:
+            if rng.random() >= args.with_c:
                 record["turns"] = turns_of(record)
-    return items_of(pairs, tokenizer), cost
+    return items_of([(record, None) for record in records], tokenizer), cost
+
+
+def good_enough(records, args):
+    """The records whose reward is at least --min-reward."""
+    least = args.min_reward
+    if least is None:
+        upper = float(np.quantile([record["reward"] for record in records], 0.75))
+        least = upper if args.domain == "frontend" else 1.0
+    kept = [record for record in records if record["reward"] >= least]
+    say(f"{args.input}: {len(records) - len(kept)} records left out: reward below {least:g} (--min-reward)")
+    if not kept:
+        die(f"{args.input}: no trajectory is left to train on; sample more trajectories, or lower --min-reward")
+    return kept
 
 
 # ---- The tiny model
@@ -352,8 +349,8 @@ def make_seed(args):
     texts += [in_front, f"{ANSWER_MARK}\n"] * 100
     name = hashlib.sha256(repr([texts, args.seed]).encode()).hexdigest()[:16]
     path = Path(args.out).parent / "cache" / f"tiny-{name}"
-    if not from_rank0((path / "tokenizer.json").is_file):    # the file that is written last
-        from_rank0(lambda: make_tiny_model(path, texts, 2048, args.seed))
+    # The tokenizer is written last.
+    from_rank0(lambda: (path / "tokenizer.json").is_file() or make_tiny_model(path, texts, 2048, args.seed))
     return str(path)
 
 
@@ -410,48 +407,47 @@ METHODS = {    # what a method's flags default to (the paper's Table 5, which ha
 
 
 def parse_args():
-    parser = argparse.ArgumentParser(description="Train the policy (SWEET-RL, stage 2), or a baseline.")
+    parser = flag_parser("Train the policy (SWEET-RL, stage 2), or a baseline.")
     share = number(float, least=0, most=1)
-    flag = adder(parser.add_argument_group("method and paths"))
-    flag("--method", "how to train", choices=list(METHODS), default="sweet")
-    flag("--in", "ranked candidates, scored trajectories, demonstrations or pairs (default "
+    flag = parser.add_argument_group("method and paths").add_argument
+    flag("--method", choices=list(METHODS), default="sweet", help="how to train")
+    flag("--in", dest="input", help="ranked candidates, scored trajectories, demonstrations or pairs (default: "
          "runs/RUN_NAME/train.ranked.jsonl for sweet, train.scored.jsonl there for the baselines, "
-         "data/DOMAIN/demonstrations.jsonl for sft)", dest="input")
-    flag("--model", "seed model, also the reference: folder or hub name, or (sft) tiny (default "
-         "runs/RUN_NAME/base)")
-    flag("--out", "folder of the policy (default runs/RUN_NAME/policy for sweet, runs/RUN_NAME/METHOD for the "
+         "data/DOMAIN/demonstrations.jsonl for sft)")
+    flag("--model",
+         help="seed model, also the reference: folder or hub name, or (sft) tiny (default: runs/RUN_NAME/base)")
+    flag("--out", help="folder of the policy (default: runs/RUN_NAME/policy for sweet, runs/RUN_NAME/METHOD for the "
          "baselines, runs/RUN_NAME/base for sft)")
-    flag = adder(parser.add_argument_group("sweet"))
-    flag("--pairs-per-turn", "pairs drawn at each turn; released code 4", type=number(int, least=1), default=1)
-    flag = adder(parser.add_argument_group("sweet and multi-turn-dpo"))
-    flag("--loss", "dpo (Eq. 4) or ipo", choices=list(LOSSES), default="dpo")
-    flag = adder(parser.add_argument_group("rejection-ft"))
-    flag("--min-reward", "the least reward to keep (default 1.0; frontend: the upper quartile of the rewards)", type=share)
-    flag = adder(parser.add_argument_group("sft"))
-    flag("--with-c", "share of dialogues shown with c in front (default 0.33 for --model tiny, else 0)", type=share)
+    flag = parser.add_argument_group("what belongs to one method or two").add_argument
+    flag("--pairs-per-turn", type=number(int, least=1), default=1,
+         help="sweet: pairs drawn at each turn; released code 4")
+    flag("--loss", choices=list(LOSSES), default="dpo", help="sweet and multi-turn-dpo: dpo (Eq. 4) or ipo")
+    flag("--min-reward", type=share,
+         help="rejection-ft: the least reward to keep (default: 1.0; frontend: the upper quartile of the rewards)")
+    flag("--with-c", type=share,
+         help="sft: share of dialogues shown with c in front (default: 0.33 for --model tiny, else 0)")
 
-    def in_words(name):
-        return ", ".join(f"{method} {settings[name]}" for method, settings in METHODS.items())
-
-    training_flags(parser, "2e-7; --model tiny 0.001", f"{in_words('epochs')}; frontend: {in_words('frontend_epochs')}",
-                   in_words("batch_size"))
+    training_flags(parser, lr="2e-7; --model tiny 0.001", epochs="1; multi-turn-dpo and rejection-ft 4, frontend 8",
+                   batch_size="8; rejection-ft and sft 32")
     args = parser.parse_args()
-    run, method, tiny = Path("runs") / args.run_name, METHODS[args.method], args.model == "tiny"
-    if args.model is None and args.method == "sft":
+    run = Path("runs") / args.run_name
+    method = METHODS[args.method]
+    model = vars(args).get("model")
+    if model is None and args.method == "sft":
         die("--method sft needs --model: a folder or hub name, or tiny to start from a small random model")
-    if tiny and args.method != "sft":
+    if model == "tiny" and args.method != "sft":
         die(f"--model tiny starts from nothing and goes with --method sft only; {args.method} needs a trained one")
-    args.pairs = f"{args.out or run / 'train'}.pairs.jsonl"
     return fill_defaults(args, {
         "input": f"{run}/{method['input']}" if method["input"] else f"data/{args.domain}/demonstrations.jsonl",
-        "model": f"{run}/base", "out": f"{run}/{method['out']}",
-        "lr": 1e-3 if tiny else 2e-7,    # a random model needs thousandths
+        "model": f"{run}/base", "out": f"{run}/{method['out']}", "min_reward": None,
+        "pairs": f"{vars(args).get('out', run / 'train')}.pairs.jsonl",
+        "lr": 1e-3 if model == "tiny" else 2e-7,    # a random model needs thousandths
         "epochs": method["frontend_epochs" if args.domain == "frontend" else "epochs"],
-        "batch_size": method["batch_size"], "with_c": 0.33 if tiny else 0.0})
+        "batch_size": method["batch_size"], "with_c": 0.33 if model == "tiny" else 0.0})
 
 
 if __name__ == "__main__":
     try:
         main()
-    except KeyboardInterrupt:    # before the first step: nothing half-written is left
-        die("stopped; the same command starts again", 130)
+    except KeyboardInterrupt:
+        die("stopped; the same command goes on from the last checkpoint", 130)

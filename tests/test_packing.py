@@ -44,7 +44,7 @@ def random_model(family, attention="tree"):
 
 def sequence(ids, start):
     ids = np.asarray(ids, np.int32)
-    return tp.Sequence(ids, np.arange(start, len(ids)), np.zeros(len(ids) - start, np.int64))
+    return tp.Sequence(ids, start)
 
 
 def forest_of_dialogues(rng):
@@ -56,7 +56,7 @@ def forest_of_dialogues(rng):
             for _ in range(3):
                 result.append(sequence(np.concatenate([trunk, rng.integers(3, 300, rng.integers(3, 9))]), len(trunk)))
             trunk = np.concatenate([result[-1].ids, rng.integers(3, 300, 7)])
-    return result + [result[2], sequence(result[4].ids[:-1], result[4].scored[0])]
+    return result + [result[2], sequence(result[4].ids[:-1], result[4].start)]
 
 
 def one_at_a_time(model, sequences, weights):
@@ -117,7 +117,8 @@ def test_each_token_sees_its_own_branch_and_nothing_else(lists, block, window):
             expected[path[q], path[max(0, q + 1 - window) if window else 0:q + 1]] = True
     attention = tp.Attention(trees.end, trees.positions, trees.blocks, CPU)
     everything = torch.arange(total)
-    assert (attention.allowed(everything, everything, window).numpy() == expected).all()
+    allowed = tp.sees(everything[:, None], everything, attention.end, attention.positions, window)
+    assert (allowed.numpy() == expected).all()
     seen = np.zeros((total, total), bool)
     for start, stop, keys, mask in attention.block_inputs(window):
         keys = np.arange(start, stop) if keys is None else keys.numpy()
@@ -144,7 +145,8 @@ def test_the_flex_attention_of_cuda_equals_the_blocks_of_the_cpu(window, softcap
     torch.manual_seed(0)
     query, key, value = (torch.randn(1, heads, len(end), 16) for heads in (4, 2, 2))
     mask = flexible.block_mask(window)
-    dense = attention.allowed(torch.arange(len(end)), torch.arange(len(end)), window)
+    row = torch.arange(len(end))
+    dense = tp.sees(row[:, None], row, attention.end, attention.positions, window)
     blocks = dense.view(len(end) // 128, 128, -1, 128).permute(0, 2, 1, 3).flatten(2)
     listed = mask.to_dense()[0, 0].bool()
     assert (listed >= blocks.any(-1)).all(), "a block that somebody sees is left out"
@@ -221,13 +223,13 @@ def test_models_that_take_no_tree_mask_need_pack_none_and_are_told_so(tmp_path, 
     of_family(config).save_pretrained(tmp_path / "other")
 
     class Flags:
-        pack, checkpointing, cpu_offload, micro_tokens, dtype = "tree", "none", False, 4096, "float32"
+        pack, checkpointing, micro_tokens, dtype = "tree", "none", 4096, "float32"
     sequences = forest_of_dialogues(np.random.default_rng(0))[:6]
     with pytest.raises(SystemExit):
-        tp.load_model(tmp_path / "other", CPU, Flags, train=False)
+        tp.load_model(tmp_path / "other", CPU, Flags)
     assert "takes no tree mask" in (said := capsys.readouterr().err) and "--pack none" in said
     Flags.pack = "none"
-    model = tp.load_model(tmp_path / "other", CPU, Flags, train=False)
+    model = tp.load_model(tmp_path / "other", CPU, Flags)
     found = tp.score_all(model, sequences, CPU, Flags, "")
     plain = of_family.from_pretrained(tmp_path / "other")
     expected = one_at_a_time(plain, sequences, [torch.ones(len(s.scored)) for s in sequences])
@@ -264,9 +266,8 @@ def test_caps_and_sizes_are_those_of_the_text_part_in_either_layout(tmp_path, fa
     model = getattr(transformers, family + kind)(getattr(transformers, family + "Config")(**sizes))
     model.save_pretrained(tmp_path / "model")
     sequences = forest_of_dialogues(np.random.default_rng(0))[:6]
-    flags = argparse.Namespace(pack=pack, micro_tokens=4096, checkpointing="none", cpu_offload=False,
-                               dtype="float32")
-    found = tp.score_all(tp.load_model(tmp_path / "model", CPU, flags, train=False), sequences, CPU, flags, "")
+    flags = argparse.Namespace(pack=pack, micro_tokens=4096, checkpointing="none", dtype="float32")
+    found = tp.score_all(tp.load_model(tmp_path / "model", CPU, flags), sequences, CPU, flags, "")
     plain = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "model", attn_implementation="eager").eval()
     expected = one_at_a_time(plain, sequences, [torch.ones(len(s.scored)) for s in sequences])
     torch.testing.assert_close(torch.tensor(np.concatenate(found)), expected, rtol=1e-4, atol=1e-4)
@@ -277,10 +278,9 @@ def test_a_scale_of_the_logits_that_is_not_known_is_found_out(tmp_path, capsys):
     torch.manual_seed(0)
     config = transformers.HyperCLOVAXConfig(**SHAPE, logits_scaling=0.25, initializer_range=0.3)    # it multiplies by it
     transformers.HyperCLOVAXForCausalLM(config).save_pretrained(tmp_path / "model")
-    flags = argparse.Namespace(pack="tree", micro_tokens=4096, checkpointing="none", cpu_offload=False,
-                               dtype="float32")
+    flags = argparse.Namespace(pack="tree", micro_tokens=4096, checkpointing="none", dtype="float32")
     with pytest.raises(SystemExit):
-        tp.load_model(tmp_path / "model", CPU, flags, train=False)
+        tp.load_model(tmp_path / "model", CPU, flags)
     assert "differ from those of its own logits" in capsys.readouterr().err
 
 
@@ -303,16 +303,24 @@ def test_that_check_is_made_in_float32_whatever_rounding_does_in_bf16(monkeypatc
         if torch.is_autocast_enabled("cpu"):
             output.last_hidden_state.add_(torch.randn_like(output.last_hidden_state))
     model.model.register_forward_hook(rounding)
-    flags = argparse.Namespace(pack="tree", checkpointing="none", cpu_offload=False, dtype="bfloat16")
-    scorer = tp.load_model("a model", CPU, flags, train=False)
+    flags = argparse.Namespace(pack="tree", checkpointing="none", dtype="bfloat16")
+    scorer = tp.load_model("a model", CPU, flags)
     batch = tp.collate([sequence(range(20), 4)], [0], 1, CPU, "tree")
     assert scorer.bf16 and not torch.allclose(scorer(batch), scorer(batch), atol=0.1), "it would fail in bf16"
 
 
-def test_no_dropout_is_left_in_training_not_even_inside_attention(tmp_path):
+@pytest.mark.parametrize("checkpointing, passes", [("none", 1), ("selective", 1.5), ("full", 2)])
+def test_no_dropout_is_left_in_training_not_even_inside_attention(tmp_path, checkpointing, passes):
+    """Nor where layers are computed again in the backward pass, which all, every second or none of them are."""
     import transformers
-    config = transformers.LlamaConfig(**{**SHAPE, "attention_dropout": 0.5})
+    config = transformers.LlamaConfig(**{**SHAPE, "num_hidden_layers": 4, "attention_dropout": 0.5})
     transformers.LlamaForCausalLM(config).save_pretrained(tmp_path / "base")
-    flags = argparse.Namespace(pack="none", checkpointing="none", cpu_offload=False, dtype="float32")
+    flags = argparse.Namespace(pack="none", checkpointing=checkpointing, dtype="float32")
     model, ids = tp.load_model(tmp_path / "base", CPU, flags), torch.arange(20)[None]
-    assert model.training and torch.equal(model.lm(ids).logits, model.lm(ids).logits)
+    calls = []
+    for layer in model.lm.model.layers:
+        layer.mlp.register_forward_pre_hook(lambda *about: calls.append(1))
+    logits = model.lm(ids).logits
+    logits.sum().backward()
+    assert len(calls) == 4 * passes
+    assert torch.equal(model.lm(ids).logits, logits)

@@ -208,8 +208,8 @@ def assert_likeliest(world, engine, max_tokens=12):
     results = ask(engine, prompts_of(world), 1, 8, max_tokens, 0.0)
     for messages, [out] in list(zip(prompts_of(world), results))[::3]:
         prompt = rollout.encode_chat(engine.tokenizer, messages)
-        [turn] = train_critic.tokenise(engine.tokenizer, [(messages, "x")])
-        assert prompt == turn[0].tolist()
+        [turn] = train_critic.tokenise(engine.tokenizer, [(messages, {"content": "x"}, None)])
+        assert prompt == turn.ids[:turn.start].tolist()
         with torch.no_grad():
             logps = plain(torch.tensor([prompt + out.ids])).logits[0, len(prompt) - 1:-1].log_softmax(-1)
         said = logps.gather(1, torch.tensor([out.ids]).T)[:, 0]
@@ -867,7 +867,7 @@ def test_best_of_n_plays_the_action_that_the_critic_scores_highest(world, tmp_pa
                     for m in (critic, reference))
         expected.append(float((a - b).sum() if advantage == "sum" else (a - b).mean()))
     turns = [(messages, o.text, task["ground_truth"]) for o in outs]
-    sampled = [(messages, scorer.response_of(o.text, o.ids), task["ground_truth"]) for o in outs]
+    sampled = [(messages, {"output": o.text, "output_ids": o.ids}, task["ground_truth"]) for o in outs]
     assert np.allclose(scorer.critic.advantages(sampled), expected, atol=1e-4) and len(turns) == 6
     assert asyncio.run(scorer.best(task, messages, outs, (), Counter())) is outs[int(np.argmax(expected))]
 

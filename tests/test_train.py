@@ -77,7 +77,6 @@ def call(module, *arguments):
     """The script's main() with a command line, in this process; returns (exit code, stdout, stderr)."""
     out, error, code = io.StringIO(), io.StringIO(), 0
     before, sys.argv = sys.argv, [module.__name__ + ".py", *map(str, arguments)]
-    handlers = [signal.getsignal(s) for s in (signal.SIGTERM, signal.SIGINT)]
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
             module.main()
@@ -85,8 +84,6 @@ def call(module, *arguments):
         code = stop.code or 0
     finally:
         sys.argv = before
-        for s, handler in zip((signal.SIGTERM, signal.SIGINT), handlers):
-            signal.signal(s, handler)
     return code, out.getvalue(), error.getvalue()
 
 
@@ -115,8 +112,7 @@ def parsed(module, *arguments):
 
 def metrics(folder):
     lines = [json.loads(line) for line in (Path(folder) / "metrics.jsonl").read_text().splitlines()]
-    timing = {"seconds", "tokens_per_second", "memory_gib"}
-    return [{k: v for k, v in line.items() if k not in timing} for line in lines]
+    return [{k: v for k, v in line.items() if k != "seconds"} for line in lines]
 
 
 # Each file with what it imports
@@ -204,9 +200,9 @@ def test_a_value_critics_loss_is_the_mean_over_a_trajectorys_turns():
     values, turn = torch.tensor([9.0, 2.0, 9.0, -2.0, 2.0]), torch.tensor([0, 0, 1, 1, 2])
     batch = SimpleNamespace(turn=turn, side=torch.tensor([0, 0, 2]))  # a trajectory has no rejected side
     items = [train_critic.Item([0], [], ("", n), label) for n, label in enumerate((1.0, 0.0))]
-    loss, stats = train_critic.critic_loss(values, batch, items, SimpleNamespace(head="value"))
-    assert loss.item() == pytest.approx((0.1269280 + 2.1269280) / 2 + 2.1269280, abs=1e-5)
-    assert stats["accuracy"][0].item() == 1 and stats["accuracy"][1] == 3
+    losses, stats = train_critic.critic_loss(values, batch, items, SimpleNamespace(head="value"))
+    assert losses.tolist() == pytest.approx([(0.1269280 + 2.1269280) / 2, 2.1269280], abs=1e-5)
+    assert stats["accuracy"].tolist() == [1, 0, 0]
 
 
 def test_learning_rate_warms_up_and_ends_at_a_tenth():
@@ -231,9 +227,9 @@ def first_gradient(module, command, place):
     seen = {}
     real = module.optimizer_step
 
-    def spy(model, optimizer, rate, clip):
+    def spy(model, optimizer, rate):
         seen.update({name: p.grad.clone() for name, p in model.named_parameters()})
-        return real(model, optimizer, rate, clip)
+        return real(model, optimizer, rate)
     module.optimizer_step = spy
     try:
         code, _, error = call(module, *command, "--max-steps", 1)
@@ -262,7 +258,7 @@ def test_the_critics_loss_and_gradient_equal_an_independent_formulation(place, a
     against the script's first step."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
     loss, gradient = first_gradient(
-        train_critic, [*CRITIC, "--batch-size", 1000, "--micro-batch", 3, "--advantage", advantage, "--context",
+        train_critic, [*CRITIC, "--batch-size", 1000, "--micro-tokens", 600, "--advantage", advantage, "--context",
                        context, "--beta", 0.5, "--nll", 0.2], place)
     model, tokenizer = AutoModelForCausalLM.from_pretrained("base"), AutoTokenizer.from_pretrained("base")
     reference = AutoModelForCausalLM.from_pretrained("base").eval()
@@ -309,7 +305,7 @@ def test_imitation_weighs_every_assistant_token_alike(place):
     """The first step of fine-tuning, over micro-batches, against the mean NLL of all tokens from whole logits."""
     from transformers import AutoModelForCausalLM
     command = ["--method", "rejection-ft", "--in", "scored.jsonl", "--model", "base", "--out", "out"]
-    loss, gradient = first_gradient(train_policy, [*command, "--batch-size", 1000, "--micro-batch", 3], place)
+    loss, gradient = first_gradient(train_policy, [*command, "--batch-size", 1000, "--micro-tokens", 600], place)
     items, _ = train_policy.trajectory_items(parsed(train_policy, *command), train_policy.load_tokenizer("base"))
     model = AutoModelForCausalLM.from_pretrained("base")
     mine = -torch.cat([plain_logps(model, s.ids, s.scored) for s in train_critic.sequences_in(items)]).mean()
@@ -323,7 +319,7 @@ def test_a_step_clips_the_gradient_and_takes_its_own_rate():
     model = torch.nn.Linear(2, 1, bias=False)
     before, optimizer = model.weight.detach().clone(), torch.optim.SGD(model.parameters(), lr=99.0)
     model.weight.grad = torch.tensor([[3.0, 4.0]])
-    assert train_critic.optimizer_step(model, optimizer, rate=0.5, clip=1.0) == pytest.approx(5.0)
+    assert train_critic.optimizer_step(model, optimizer, rate=0.5) == pytest.approx(5.0)
     assert (before - model.weight).detach().flatten().tolist() == pytest.approx([0.3, 0.4], abs=1e-5)
     assert model.weight.grad is None
 
@@ -353,13 +349,14 @@ def test_the_policys_loss_off_its_reference_equals_an_independent_formulation(pl
     prompts, replies = [make(9), make(14), make(14)], [(make(5), make(7)), (make(4), make(4)), (make(6), make(3))]
     device, args = torch.device("cpu"), Flags()
     args.beta, args.nll = 0.5, 0.2
-    sequences = [train_critic.join_turns([(p.astype(np.int32), r.astype(np.int32))])[0]
+    sequences = [train_critic.Sequence(np.append(p, r).astype(np.int32), len(p))
                  for p, pair in zip(prompts, replies) for r in pair]
     items = [train_critic.Item([sequences[2 * n]], [sequences[2 * n + 1]], ("", n)) for n in range(3)]
     train_critic.set_reference("base", items, device, args)
     model = train_critic.load_model("moved", device, args)
     batch = train_critic.collate_items(items, device, args)
-    loss, stats = train_policy.preference_loss(model(batch), batch, items, args)
+    losses, stats = train_policy.preference_loss(model(batch), batch, items, args)
+    loss = losses.sum()
     base, moved = AutoModelForCausalLM.from_pretrained("base"), AutoModelForCausalLM.from_pretrained("moved")
     expected = 0
     for n in range(3):
@@ -368,14 +365,13 @@ def test_the_policys_loss_off_its_reference_equals_an_independent_formulation(pl
         margin = 0.5 * ((logps[0][0].sum() - logps[0][1].sum()) - (logps[1][0].sum() - logps[1][1].sum()))
         expected += -torch.log(torch.sigmoid(margin)) + 0.2 * -logps[0][0].mean()
     assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
-    assert stats["length_chosen"][0].item() == 15 and abs(loss.item() - 3 * math.log(2)) > 1e-3
+    assert stats["length_chosen"].tolist() == [5, 4, 6] and abs(loss.item() - 3 * math.log(2)) > 1e-3
 
 
 def test_in_bfloat16_weights_and_gradients_stay_float32_and_log_probabilities_near(place):
     """--dtype bfloat16 on a CPU: the same numbers but for rounding, in the forward and the backward pass."""
     ids = np.arange(40, dtype=np.int32) * 5 % 200
-    sequences = [train_critic.Sequence(ids, np.arange(8, 40), np.zeros(32, np.int64)),
-                 train_critic.Sequence(ids[::-1].copy(), np.arange(9, 40), np.zeros(31, np.int64))]
+    sequences = [train_critic.Sequence(ids, 8), train_critic.Sequence(ids[::-1].copy(), 9)]
     found = []
     for dtype in ("float32", "bfloat16"):
         args = Flags()
@@ -392,9 +388,8 @@ def test_in_bfloat16_weights_and_gradients_stay_float32_and_log_probabilities_ne
 
 class Flags:
     """The flags that the functions above read, at their defaults."""
-    pack, shuffle, checkpointing, cpu_offload, loss, out = "tree", "pairs", "none", False, "dpo", "out"
-    dtype = "float32"
-    micro_tokens, micro_batch, beta, nll, seed, epochs, batch_size, max_steps = 16384, 0, 0.1, 0.01, 0, 1, 4, 0
+    pack, shuffle, checkpointing, loss, out, dtype = "tree", "pairs", "none", "dpo", "out", "float32"
+    micro_tokens, beta, nll, seed, epochs, batch_size, max_steps = 16384, 0.1, 0.01, 0, 1, 4, 0
 
 
 # Pairs
@@ -424,25 +419,6 @@ def test_candidates_are_paired_across_the_halves_and_never_with_the_same_text():
     assert odd == {(0, 2)}, "the middle one of an odd number is in neither half"
 
 
-@pytest.mark.parametrize("module", [train_critic, train_policy])
-def test_pairs_per_task_is_a_random_choice_of_so_many(place, module):
-    rng = np.random.default_rng(0)
-    records = [trajectory(0, n, rng, reward) for n, reward in enumerate([1.0, 0.1, 0.2, 0.3, 0.4, 0.5])]
-    for record in records:
-        record["dialogue_history"][-1]["content"] = f"Sample {record['sample']}"
-    write(Path("one.jsonl"), records)
-    tokenizer, method = train_policy.load_tokenizer("base"), [] if module is train_critic else ["--method",
-                                                                                                "multi-turn-dpo"]
-    chosen = set()
-    for seed in range(8):
-        args = parsed(module, *method, "--in", "one.jsonl", "--pairs-per-task", 2, "--seed", seed)
-        make = train_critic.make_items if module is train_critic else train_policy.trajectory_items
-        items, _ = make(args, tokenizer)
-        assert len(items) == 2
-        chosen.add(tuple(tokenizer.decode(item.rejected[0].ids)[-16:] for item in items))
-    assert len(chosen) > 2
-
-
 def test_a_value_critic_calls_success_what_passes_every_test(place):
     rng = np.random.default_rng(0)
     write(Path("three.jsonl"), [trajectory(0, n, rng, reward) for n, reward in enumerate([0.9, 1.0, 0.0])])
@@ -464,7 +440,7 @@ def test_the_baselines_never_see_c_unless_told(place):
 
 
 def test_dialogues_with_one_side_too_long_are_left_out_and_the_others_keep_their_sequences():
-    sequence = lambda length: train_critic.Sequence(np.arange(length), np.array([1]), np.array([0]))  # noqa: E731
+    sequence = lambda length: train_critic.Sequence(np.arange(length), 1)  # noqa: E731
     sequences, args = [sequence(length) for length in (9, 3, 3, 9, 5, 4)], Flags()
     items = [train_critic.Item([sequences[n]], [sequences[n + 1]], ("", n)) for n in (0, 2, 4)]
     args.input, args.max_length = "here", 5
@@ -604,9 +580,8 @@ def test_sweet_writes_the_pairs_that_it_trains_on(place):
             assert p[f"advantage_{side}"] == pytest.approx(values[p[side][0]["content"]], abs=1e-5)
     first = metrics("policy")[0]
     assert (first["preference_loss"] == pytest.approx(math.log(2), abs=1e-6)
-            and first["half_squared_log_ratio_chosen"] == pytest.approx(0, abs=1e-9))
-    expected = {"length_chosen", "length_rejected", "half_squared_log_ratio_rejected", "logps_chosen",
-                "logps_rejected", "accuracy", "gradient_norm", "tokens", "nll"}
+            and first["distance"] == pytest.approx(0, abs=4e-5))
+    expected = {"length_chosen", "length_rejected", "logps_chosen", "logps_rejected", "accuracy", "gradient_norm", "tokens", "nll"}
     assert expected <= set(first)
     code, said, error = call(train_policy, *POLICY[:-1], "other", "--pairs-per-turn", 2, "--beta", 0.5)
     assert code == 0, said + error
@@ -621,17 +596,15 @@ def test_the_advantages_of_candidates_and_of_annotated_turns_are_equation_3(plac
     assert call(train_critic, *CRITIC)[0] == 0
     assert call(train_critic, "--score", "scored.jsonl", "--critic", "critic", "--model", "base",
                 "--out", "seen.jsonl")[0] == 0
-    blind = [*SCORE, "--out", "blind.jsonl", "--critic-reference", "without-c"]
-    assert call(train_critic, *SCORE)[0] == call(train_critic, *blind)[0] == 0
+    assert call(train_critic, *SCORE)[0] == 0
     tokenizer = AutoTokenizer.from_pretrained("base")
     critic, base = AutoModelForCausalLM.from_pretrained("critic"), AutoModelForCausalLM.from_pretrained("base")
 
-    def advantage(messages, reply, truth, blind=False):
+    def advantage(messages, reply, truth):
         total = []
         for model in (critic, base):
             prompt = [dict(m) for m in messages]
-            if not (blind and model is base):
-                prompt[0]["content"] = f"In light that the final answer is: {truth}.\n\n{prompt[0]['content']}"
+            prompt[0]["content"] = f"In light that the final answer is: {truth}.\n\n{prompt[0]['content']}"
             ids = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=False)
             tail = tokenizer(reply, add_special_tokens=False)["input_ids"] + [tokenizer.eos_token_id]
             with torch.no_grad():
@@ -646,11 +619,8 @@ def test_the_advantages_of_candidates_and_of_annotated_turns_are_equation_3(plac
                 expected = advantage(history[:t], message["content"], record["task"]["ground_truth"])
                 assert message["advantage"] == pytest.approx(expected, abs=2e-5)
     record = json.loads(open("candidates.jsonl").readline())
-    found = [[c["advantage"] for c in read_lines(file)[0]["candidates"]] for file in ("ranked.jsonl", "blind.jsonl")]
-    for values, blind in zip(found, (False, True)):
-        expected = [advantage(record["prompt"], c["output"], record["task"]["ground_truth"], blind)
-                    for c in record["candidates"]]
-        assert values == pytest.approx(expected, abs=2e-5)
+    expected = [advantage(record["prompt"], c["output"], record["task"]["ground_truth"]) for c in record["candidates"]]
+    assert [c["advantage"] for c in read_lines("ranked.jsonl")[0]["candidates"]] == pytest.approx(expected, abs=2e-5)
 
 
 # From messages to tokens
@@ -675,26 +645,20 @@ def test_a_template_that_refuses_system_messages_gets_them_in_front_of_the_first
     assert train_critic.render_prompt(Letters(), messages) == "<uBe kind.\n\nHi><a"
 
 
-def test_turns_share_a_sequence_only_where_the_next_prompt_extends_the_last():
-    ids = lambda *numbers: np.array(numbers, np.int32)
-    joined = train_critic.join_turns([(ids(1, 2), ids(3, 9)), (ids(1, 2, 3, 9, 4), ids(5, 9)), (ids(1, 2, 4), ids(6,))])
-    assert [s.ids.tolist() for s in joined] == [[1, 2, 3, 9, 4, 5, 9], [1, 2, 4, 6]]
-    assert [s.scored.tolist() for s in joined] == [[2, 3, 5, 6], [3]]
-    assert [s.turn.tolist() for s in joined] == [[0, 0, 1, 1], [2]]
-
-
 def test_what_was_sampled_is_what_is_scored():
     record = {"system": "", "dialogue_history": [{"role": "user", "content": "u"}, {
         "role": "assistant", "content": "b", "output": "a OUTPUT: b", "output_ids": [7, 8]},
         {"role": "user", "content": "v"}, {"role": "assistant", "content": "d", "output": "c OUTPUT: d"}]}
     (_, first, _), (prompt, second, _) = train_critic.turns_of(record)
-    assert first == ([7, 8], "a OUTPUT: b") and second == "c OUTPUT: d"
+    assert (train_critic.text_of(first), train_critic.ids_of(first)) == ("a OUTPUT: b", [7, 8])
+    assert (train_critic.text_of(second), train_critic.ids_of(second)) == ("c OUTPUT: d", ())
     assert [m["content"] for m in prompt] == ["u", "b", "v"]
-    tokens = train_critic.tokenise(Letters(), [(prompt, second)])[0][1]
-    assert tokens.tolist() == [ord(c) for c in "c OUTPUT: d"] + [0]
+    sequence, = train_critic.tokenise(Letters(), [(prompt, second, None)])
+    assert sequence.ids[sequence.scored].tolist() == [ord(c) for c in "c OUTPUT: d"] + [0]
     record |= {"system": "s", "task": {"ground_truth": "truth"}}
-    with_c = train_critic.in_context(train_critic.turns_of(record, with_c=True))
-    assert [m["content"] for m in with_c[0][0]] == ["s", "In light that the final answer is: truth.\n\nu"]
+    turns = [(prompt, {"content": "x"}, c) for prompt, _, c in train_critic.turns_of(record, with_c=True)]
+    shown = train_critic.tokenise(Letters(), turns)[0]
+    assert "".join(map(chr, shown.ids[:shown.start])) == "<us\n\nIn light that the final answer is: truth.\n\nu><a"
 
 
 def test_the_tiny_tokenizer_gives_back_its_text_and_one_token_to_frequent_words(place):
@@ -775,26 +739,9 @@ def test_a_killed_run_goes_on_to_the_same_bits(place):
     assert "finished already" in call(train_policy, *pairs, "--out", "killed")[1]
 
 
-def test_sigterm_saves_and_leaves_and_the_same_command_goes_on(place):
-    pairs = ["--in", "scored.jsonl", "--method", "sft", "--model", "base", "--lr", "1e-3", "--batch-size", "1",
-             "--epochs", "4", "--save-every", "0"]
-    process = subprocess.Popen([sys.executable, str(ROOT / "train_policy.py"), *pairs, "--out", "out"],
-                               stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    file = Path("out/metrics.jsonl")
-    while process.poll() is None and not (file.is_file() and file.stat().st_size):
-        time.sleep(0.01)
-    process.terminate()
-    said = process.communicate()[0]
-    assert process.returncode == 128 + signal.SIGTERM and "stopped by a signal after step" in said
-    step = int(sorted(Path("out/checkpoints").glob("step-??????"))[-1].name[5:])
-    code, said, error = call(train_policy, *pairs, "--out", "out")
-    assert code == 0 and f"after step {step}\n" in said, error
-    assert [m["step"] for m in metrics("out")] == list(range(1, 36 * 4 + 1))
-
-
 def test_a_loss_that_is_not_a_number_stops_the_run_and_leaves_the_last_checkpoint(place):
     command = ["--in", "scored.jsonl", "--method", "sft", "--model", "base", "--out", "out", "--lr", "1e38",
-               "--batch-size", "4", "--save-every", "1", "--warmup", "0"]
+               "--batch-size", "4", "--save-every", "1"]
     code, said, error = call(train_policy, *command)
     assert code == 2 and "the last checkpoint is intact" in error and not Path("out/config.json").exists()
     assert list(Path("out/checkpoints").glob("step-??????"))
@@ -914,7 +861,7 @@ def refusal(module, *arguments):
     (train_critic, ["--out", "theirs"], "was not written by this script"),
     (train_critic, ["--out", "scored.jsonl"], "is or holds --in"),
     (train_critic, ["--out", "candidates.jsonl"], "cannot be written: Not a directory"),
-    (train_critic, ["--out", "other"], "was written by another script"),
+    (train_critic, ["--out", "other"], "was not written by this script"),
     (train_critic, ["--out", "/proc/nowhere"], "/proc/nowhere/metrics.jsonl cannot be written"),
     (train_critic, ["--score", "scored.jsonl", "--out", "scored.jsonl"],
      "is the input scored.jsonl, which is never written over"),
@@ -959,9 +906,8 @@ def test_overwrite_removes_what_training_wrote_and_only_once_the_model_is_loaded
 
 def test_numbers_without_a_meaning_are_refused(place):
     both = ["--batch-size -1", "--batch-size 0", "--epochs -1", "--epochs 0", "--max-steps -1", "--beta 0", "--beta -1",
-            "--beta nan", "--clip 0", "--warmup 2", "--micro-tokens 0", "--save-every -1", "--min-gap -1", "--lr 0",
-            "--lr -1", "--lr nan", "--lr inf", "--betas 2 2", "--betas 0.9 nan", "--keep 0", "--seed -1", "--nll nan",
-            "--held-out 2", "--limit-tasks -1"]
+            "--beta nan", "--micro-tokens 0", "--save-every -1", "--min-gap -1", "--lr 0",
+            "--lr -1", "--lr nan", "--lr inf", "--keep 0", "--seed -1", "--nll nan", "--limit-tasks -1"]
     for flags in both + ["--with-c 5", "--pairs-per-turn 0", "--min-reward nan"]:
         for module in (train_critic, train_policy) if flags in both else (train_policy,):
             assert flags.split()[0] in refusal(module, *flags.split()), flags
@@ -1124,7 +1070,7 @@ def test_ctrl_c_before_the_first_step_is_one_short_line(place, script):
                                env={**os.environ, "PYTHONPATH": str(ROOT)})
     assert process.stdout.readline() == "now\n"
     process.send_signal(signal.SIGINT)
-    assert process.communicate() == ("", "script.py: stopped; the same command starts again\n")
+    assert process.communicate() == ("", "script.py: stopped; the same command goes on from the last checkpoint\n")
     assert process.returncode == 130
 
 
@@ -1136,7 +1082,7 @@ def test_no_flag_of_the_trainers_is_taken_by_torchrun():
     from torch.distributed.run import get_args_parser
     for module in (train_critic, train_policy):
         flags = [line.split()[0].rstrip(",") for line in parser_help(module).splitlines() if line.startswith("  --")]
-        assert "--run-name" in flags and len(flags) > 30
+        assert "--run-name" in flags and len(flags) > 25
         for flag in flags:
             seen = get_args_parser().parse_args(["--nproc-per-node", "2", f"{module.__name__}.py", flag, "demo"])
             assert seen.training_script_args == [flag, "demo"], flag
@@ -1177,18 +1123,17 @@ def test_a_critic_of_any_family_scores_as_its_own_logits_say(place, family, size
         tokenizer.save_pretrained(name)
     Path("critic/critic.json").write_text(json.dumps({"head": "log-ratio", "context": "with-c", "weights": None,
                                                       "advantage": "mean-per-turn", "reference": "seed"}))
-    turns = [(SAID[:1], question, "x = 1") for question in QUESTIONS]
-    critic, hidden = train_critic.Critic("critic", resident=True), train_critic.Critic("critic", without_c=True)
+    turns = [(SAID[:1], {"content": question}, "x = 1") for question in QUESTIONS]
+    critic, hidden = train_critic.Critic("critic"), train_critic.Critic("critic", without_c=True)
     for scored, with_c in ((critic, True), (hidden, False)):
         for found, (messages, reply, truth) in zip(scored.advantages(turns), turns):
             messages = train_critic.put_c_in_front(messages, truth) if with_c else messages
             prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
-            ids = np.array(prompt + tokenizer(reply)["input_ids"] + [tokenizer.eos_token_id])
+            ids = np.array(prompt + tokenizer(reply["content"])["input_ids"] + [tokenizer.eos_token_id])
             with torch.no_grad():
                 one, two = (plain_logps(AutoModelForCausalLM.from_pretrained(name, attn_implementation="eager"), ids,
                                         np.arange(len(prompt), len(ids))) for name in ("critic", "seed"))
             assert found == pytest.approx((one - two).mean().item(), abs=1e-4)
-    assert len(critic.models) == 2 and not hidden.models
 
 
 @pytest.mark.parametrize("family", ["Mixtral", "Qwen3Moe", "Olmoe"])
@@ -1240,33 +1185,13 @@ def test_a_reply_known_as_text_ends_as_the_template_ends_a_turn(place):
                                "{% if add_generation_prompt %}{{ '<start_of_turn>assistant\\n' }}{% endif %}")
     end = tokenizer.convert_tokens_to_ids("<end_of_turn>")
     record = json.loads(open("scored.jsonl").readline())
-    turns = train_critic.tokenise(tokenizer, train_critic.in_context(train_critic.turns_of(record)))
-    assert all(response[-1] == end != tokenizer.eos_token_id for _, response in turns)
-    assert len(train_critic.join_turns(turns)) == 1
+    turns = train_critic.tokenise(tokenizer, train_critic.turns_of(record))
+    assert all(turn.ids[-1] == end != tokenizer.eos_token_id for turn in turns)
+    assert train_critic.tree_tokens(turns) == len(turns[-1].ids), "each prompt extends the turn before it"
     assert train_critic.end_of_turn(train_critic.load_tokenizer("base")) == [tokenizer.eos_token_id]
 
 
-# Held-out tasks, parts of the data, orders, costs
-
-
-@pytest.mark.parametrize("module, command", [
-    (train_critic, CRITIC), (train_policy, ["--method", "multi-turn-dpo", *CRITIC]),
-    (train_policy, ["--method", "rejection-ft", *CRITIC])], ids=["critic", "dpo", "rejection-ft"])
-def test_a_held_out_share_is_measured(place, module, command):
-    code, said, error = call(module, *command, "--held-out", 0.25, "--held-out-every", 2, "--epochs", 6)
-    assert code == 0 and "held out" in said, error
-    lines = metrics("critic")
-    measured = {line["step"]: line["held_out_loss"] for line in lines if "held_out_loss" in line}
-    assert set(measured) == {n for n in range(1, len(lines) + 1) if n % 2 == 0 or n == len(lines)}
-    assert ("held_out_accuracy" in lines[1]) == ("rejection-ft" not in command)
-
-
-def test_held_out_tasks_are_never_trained_on_and_the_same_for_every_order():
-    items = [train_critic.Item([n], [], (n % 10, n), task=n % 10) for n in range(100)]
-    train, held = train_critic.hold_out(items, 0.3, 0)
-    assert len({item.task for item in held}) == 3 and not {item.task for item in held} & {item.task for item in train}
-    assert train_critic.hold_out(items, 0.3, 0)[1] == held != train_critic.hold_out(items, 0.3, 1)[1]
-    assert train_critic.hold_out(items, 0.0, 0) == (items, [])
+# Parts of the data, orders, costs
 
 
 def test_the_first_tasks_come_with_all_their_trajectories_wherever_they_stand(place):
@@ -1289,7 +1214,7 @@ def test_a_value_head_needs_labels_that_differ(place, head, reward, label):
 
 def test_of_records_that_name_no_task_each_is_one():
     records = [{"task_id": None}] * 3 + [{"task_id": "a"}] * 2 + [{}]
-    found = lambda count: len(list(train_critic.first_tasks(records, count, lambda r: r.get("task_id"))))
+    found = lambda count: len(list(train_critic.first_tasks(records, count)))
     assert [found(count) for count in range(6)] == [6, 1, 2, 3, 5, 6]
 
 
@@ -1350,7 +1275,7 @@ def test_what_a_model_keeps_beside_its_parameters_is_saved(place):
     saved = transformers.AutoModelForCausalLM.from_pretrained("out")
     assert torch.equal(saved.model.layers[1].mlp.gate.e_score_correction_bias, bias)
     train_critic.load_model("out", torch.device("cpu"), SimpleNamespace(
-        pack="tree", checkpointing="none", cpu_offload=False, dtype="float32"))
+        pack="tree", checkpointing="none", dtype="float32"))
 
 
 def test_a_heads_values_are_float32_whatever_its_weights_are():
@@ -1363,7 +1288,7 @@ def test_annotated_portions_are_saved_as_they_come_and_candidates_need_a_name(pl
     seeming_critic()
     flags = ["--score", "scored.jsonl", "--critic", "critic", "--model", "base", "--out"]
     assert call(train_critic, *flags, "whole.jsonl")[0] == 0
-    monkeypatch.setattr(train_critic, "portion_size", lambda: 7)
+    monkeypatch.setattr(train_critic, "PORTION", 7)
     advantages, calls = train_critic.Critic.advantages, []
 
     def twice(self, turns):

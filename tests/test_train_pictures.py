@@ -2,7 +2,6 @@
 import json
 import math
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -189,7 +188,7 @@ def test_the_policy_ranks_unseen_candidates_by_their_pictures(critic):
 @needs_browser
 def test_annotated_turns_have_the_value_of_their_page(critic):
     code, said, error = call(train_critic, "--score", "scored.jsonl", "--critic", critic, "--out", "seen.jsonl")
-    assert code == 0 and "24 trajectories with 48 advantages" in said, error
+    assert code == 0 and "24 trajectories" in said, error
     for record in map(json.loads, open("seen.jsonl")):
         first, last = (m["advantage"] for m in record["dialogue_history"] if m["role"] == "assistant")
         if record["sample"] == 0:
@@ -211,7 +210,7 @@ def test_a_turns_value_is_the_head_on_its_mean_hidden_state_whatever_is_batched_
     make_seeing_model(tmp_path / "base", family)
     processor, head = train_critic.load_tokenizer("base", pictures=True), torch.nn.Linear(64, 1)
     tall = '<html><body style="margin:0"><div style="height:3000px;background:#1d4ed8"></div></body></html>'
-    turns = [(REQUEST * (1 + n), reply, page(SHADES[0][0]))
+    turns = [(REQUEST * (1 + n), {"content": reply}, page(SHADES[0][0]))
              for n, reply in enumerate([page(SHADES[1][0]), tall, "Which colour?"])]
     sequences = train_critic.view_turns(turns, processor, PICTURES)
     assert len({len(s.ids) for s in sequences}) == 3
@@ -219,7 +218,7 @@ def test_a_turns_value_is_the_head_on_its_mean_hidden_state_whatever_is_batched_
     def means(micro_tokens):
         args = Flags()
         args.micro_tokens = micro_tokens
-        model = train_critic.load_model("base", CPU, args, head, train=False, processor=processor)
+        model = train_critic.load_model("base", CPU, args, head, processor)
         return [value.mean() for value in train_critic.score_all(model, sequences, CPU, args, "")]
 
     one = means(1)
@@ -243,7 +242,8 @@ def test_what_the_critic_sees_of_a_turn(place):
     prompt = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "A page. <image><|end|>"},
               {"role": "assistant", "content": dark}, {"role": "user", "content": "Lighter."}]
     replies = [f"A thought. OUTPUT: {light}", "Which colour?", "<html><p>" + "x" * 1_100_000 + "</p></html>"]
-    sequences = train_critic.view_turns([(prompt, reply, dark) for reply in replies], processor, PICTURES)
+    sequences = train_critic.view_turns(
+        [(prompt, {"content": reply}, dark) for reply in replies], processor, PICTURES)
     brightness = [[np.asarray(Image.open(file)).mean() for file in s.view[1]] for s in sequences]
     assert all(reference < 120 for reference, _ in brightness), "the reference comes first"
     assert [shown for _, shown in brightness] == [255] * 3, "a white page, no page, and one too large to render"
@@ -257,11 +257,12 @@ def test_what_the_critic_sees_of_a_turn(place):
     assert "assistant: A thought. OUTPUT: [page]" in sequences[0].view[0]
     assert "assistant: Which colour?" in sequences[1].view[0]
     record = {**trajectory(0, 0, SHADES[0], SHADES[1][0], 0.5), "system": "Be kind."}
-    (first, second), = train_critic.sequences_of([train_critic.turns_of(record, True)], processor, PICTURES)
-    assert set(first.turn) == {0} and set(second.turn) == {1}, "Eq. 2 adds up the turns"
+    first, second = train_critic.view_turns(train_critic.turns_of(record, True), processor, PICTURES)
+    batch = train_critic.collate([first, second], [0, 0], 1, CPU, "none")
+    assert batch.turn.tolist() == [0] * len(first.ids) + [1] * len(second.ids), "Eq. 2 adds up the turns"
     files = train_critic.photograph([page(SHADES[1][0]), *map(page, SHADES[0])], PICTURES)
     assert first.view[1] + second.view[1][1:] == [str(file) for file in files.values()]
-    alone, = train_critic.view_turns([(prompt, light, None)], processor, PICTURES)
+    alone, = train_critic.view_turns([(prompt, {"content": light}, None)], processor, PICTURES)
     assert len(alone.view[1]) == 1 and alone.view[0].count("<image>") == 1, "without c: the agent's page only"
 
 
@@ -270,24 +271,20 @@ def test_what_the_critic_sees_of_a_turn(place):
 
 @needs_browser
 def test_a_stopped_run_goes_on_to_the_same_bits(place, monkeypatch):
-    command = [*CRITIC, "--epochs", "3", "--batch-size", "4"]
+    command = [*CRITIC, "--epochs", "3", "--batch-size", "4", "--save-every", "2"]
     assert call(train_critic, *command, "--out", "straight")[0] == 0
-    real = train_critic.open_log
+    real = train_critic.log
 
-    def open_and_stop(*arguments):
-        log = real(*arguments)
-
-        def write(values):
-            log(values)
-            if values["step"] == 5:
-                os.kill(os.getpid(), signal.SIGTERM)
-        return write
+    def log_and_stop(values, *others):
+        real(values, *others)
+        if values["step"] == 5:
+            raise KeyboardInterrupt
     with monkeypatch.context() as m:
-        m.setattr(train_critic, "open_log", open_and_stop)
-        code, said, _ = call(train_critic, *command, "--out", "stopped")
-    assert code == 128 + signal.SIGTERM and "after step 5" in said
+        m.setattr(train_critic, "log", log_and_stop)
+        with pytest.raises(KeyboardInterrupt):
+            call(train_critic, *command, "--out", "stopped")
     code, said, error = call(train_critic, *command, "--out", "stopped")
-    assert code == 0 and "after step 5" in said, error
+    assert code == 0 and "after step 4" in said, error
     assert Path("stopped/model.safetensors").read_bytes() == Path("straight/model.safetensors").read_bytes()
     assert metrics("stopped") == metrics("straight")
 
@@ -297,7 +294,7 @@ def test_a_stopped_run_goes_on_to_the_same_bits(place, monkeypatch):
 def test_two_processes_train_the_critic_that_one_trains(place):
     from safetensors.torch import load_file
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
-    command = [*CRITIC, "--max-steps", "3", "--batch-size", "3", "--micro-batch", "1"]  # one rank has a batch less
+    command = [*CRITIC, "--max-steps", "3", "--batch-size", "3", "--micro-tokens", "1"]  # one rank has a batch less
     for count, out in (("1", "one"), ("2", "two")):
         done = subprocess.run([*torchrun, count, str(ROOT / "train_critic.py"), *command, "--out", out], text=True,
                               capture_output=True, env={**os.environ, "OMP_NUM_THREADS": "1"})

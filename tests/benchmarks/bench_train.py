@@ -28,10 +28,11 @@ import numpy as np
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
-ROWS = {"trajectory": ("ours", "tree", "none", 0), "turn": ("ours", "tree", "none", 4),
-        "none": ("ours", "none", "none", 4),
+ROWS = {"trajectory": ("ours", "tree", "none", 100_000), "turn": ("ours", "tree", "none", 2000),
+        "none": ("ours", "none", "none", 12_000),
         "trl at its best": ("trl", False, True), "trl defaults": ("trl", True, False),
-        "turn, checkpointing": ("ours", "tree", "full", 4), "trajectory, checkpointing": ("ours", "tree", "full", 0),
+        "turn, checkpointing": ("ours", "tree", "full", 2000),
+        "trajectory, checkpointing": ("ours", "tree", "full", 100_000),
         "critic, per-turn loop": ("loop",), "critic, ours": ("critic",)}
 
 
@@ -129,8 +130,10 @@ def attended(items, batch):
 
 
 def run_ours(module, command, folder):
+    import train_critic
     times, begun = {}, peak()
-    real_reference, real_step, real_collate = module.set_reference, module.optimizer_step, module.collate_items
+    real_reference, real_step = module.set_reference, module.optimizer_step
+    real_collate = train_critic.collate_items
     tokens = [0, 0, 0]
 
     def reference(*args):
@@ -152,7 +155,7 @@ def run_ours(module, command, folder):
         result = real_step(*args)
         times["end"] = time.process_time()
         return result
-    module.set_reference, module.optimizer_step, module.collate_items = reference, step, collate
+    module.set_reference, module.optimizer_step, train_critic.collate_items = reference, step, collate
     work = folder / f"work{os.getpid()}"
     sys.argv = ["bench", *command, "--model", str(folder / "base"), "--out", str(work / "out"), "--nll", "0",
                 "--lr", "1e-6", "--epochs", "1", "--batch-size", "1000"]
@@ -179,7 +182,8 @@ def run_loop(folder):
         ids = torch.tensor(np.concatenate([prompt, response])[None].astype(np.int64))
         logits = model(input_ids=ids, logits_to_keep=len(response) + 1, use_cache=False).logits[0, :-1]
         return torch.log_softmax(logits.float(), -1).gather(1, ids[0, len(prompt):, None])[:, 0]
-    turns = [tc.tokenise(tokenizer, tc.in_context(tc.turns_of(r, with_c=True))) for r in records]
+    turns = [tc.tokenise(tokenizer, tc.turns_of(r, with_c=True)) for r in records]
+    turns = [[(turn.ids[:turn.start], turn.ids[turn.start:]) for turn in part] for part in turns]
     with torch.no_grad():
         reference = [[logps(*t) for t in part] for part in turns]
     start = time.process_time()
@@ -209,9 +213,9 @@ def run_row(name, folder):
         return {**result, "pairs": 2}
     import train_policy
     # The step is the same in each row, so that loss and gradient can be compared.
-    pack, checkpointing, micro_batch = options
+    pack, checkpointing, micro_tokens = options
     command = ["--in", str(folder / "pairs.jsonl"), "--pack", pack, "--checkpointing", checkpointing]
-    result = run_ours(train_policy, [*command, "--micro-batch", str(micro_batch)], folder)
+    result = run_ours(train_policy, [*command, "--micro-tokens", str(micro_tokens)], folder)
     return {**result, "pairs": sum(1 for _ in open(folder / "pairs.jsonl"))}
 
 

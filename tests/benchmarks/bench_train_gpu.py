@@ -32,7 +32,7 @@ SHAPES = {"tiny": dict(hidden_size=256, intermediate_size=512, num_hidden_layers
 
 class Flags:
     """The trainers' flags that a step reads."""
-    pack, checkpointing, cpu_offload, micro_tokens, micro_batch = "tree", "none", False, 16384, 0
+    pack, checkpointing, micro_tokens = "tree", "none", 16384
     loss, beta, nll, lr, dtype = "dpo", 0.1, 0.01, 2e-7, "float32"
 
 
@@ -43,9 +43,9 @@ def pairs(tp, turns=8, first=250, last=1500, action=60, seed=0):
     prompt = words(first)
     for turn in range(turns):
         for _ in range(4):
-            chosen, rejected = (tp.join_turns([(prompt, words(action))]) for _ in range(2))
-            items.append(tp.Item(chosen, rejected, ("d", turn)))
-        prompt = np.concatenate([rejected[0].ids, words(max((last - first) // max(turns - 1, 1) - action, 1))])
+            chosen, rejected = (tp.Sequence(np.append(prompt, words(action)), len(prompt)) for _ in range(2))
+            items.append(tp.Item([chosen], [rejected], ("d", turn)))
+        prompt = np.concatenate([rejected.ids, words(max((last - first) // max(turns - 1, 1) - action, 1))])
     return items
 
 
@@ -84,22 +84,22 @@ def run_row(shape, row, folder, steps):
     items = pairs(tp)
     model = tp.load_model(str(folder), device, args)
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
-    args.micro_batch = {"turn": 4, "loop": 4}.get(kind, 0)
+    args.micro_tokens = {"turn": 2000, "none": 12_000, "loop": 12_000}.get(kind, 16384)    # about 4 pairs each
     seconds, flops, computed, scored, loss = [], 0, 0, 0, 0.0
     for step in range(steps + 2):  # two to warm up and compile
         wait()
         start, flops, computed, scored, loss = time.perf_counter(), 0, 0, 0, 0.0
-        for part in tp.micro_batches(items, args, args.micro_batch):
+        for part in tp.micro_batches(items, args):
             batch = tp.collate_items(part, device, args)
             if kind == "loop":  # padded rows, whole logits in float32
                 model.forward = lambda b: torch.log_softmax(model.lm(**b.inputs).logits.float(), -1).flatten(
                     0, 1)[b.source].gather(1, b.target[:, None])[:, 0]
-            value, _ = preference_loss(model(batch), batch, part, args)
+            value = preference_loss(model(batch), batch, part, args)[0].sum()
             (value / len(items)).backward()
             flops += work(model.lm, part, batch)
             computed, scored = computed + batch.tokens, scored + len(batch.source)
             loss += value.item() / len(items)
-        norm = tp.optimizer_step(model, optimizer, args.lr, 1.0)
+        norm = tp.optimizer_step(model, optimizer, args.lr)
         wait()
         seconds.append(time.perf_counter() - start)
     memory = torch.cuda.max_memory_allocated() / 2 ** 30 if cuda else 0.0
@@ -178,9 +178,9 @@ def run_longest(shape, folder):
         try:
             items = pairs(tp, turns=1, first=length - 60)
             batch = tp.collate_items(items[:1], device, args)
-            value, _ = preference_loss(model(batch), batch, items[:1], args)
-            value.backward()
-            tp.optimizer_step(model, optimizer, args.lr, 1.0)
+            losses, _ = preference_loss(model(batch), batch, items[:1], args)
+            losses.sum().backward()
+            tp.optimizer_step(model, optimizer, args.lr)
             longest = length
         except torch.cuda.OutOfMemoryError:
             break
