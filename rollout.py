@@ -608,7 +608,7 @@ class Screen:
     def __init__(self):
         from render import Renderer
         try:
-            self.renderer = Renderer(browsers=2, remember=True)
+            self.renderer = Renderer(browsers=2)
         except RuntimeError as problem:
             die(str(problem))
 
