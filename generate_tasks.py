@@ -59,7 +59,7 @@ from tqdm import tqdm
 from records import ANSWER_MARK, SCHEMA, Output, die, number, read
 
 SPLITS = ("train", "val", "test")
-BATCH = 1000    # most candidates that are handed to the threads at a time
+BATCH = 1000    # most candidates that are checked at a time
 POOL = 60       # lists of records from which the ten calls are chosen
 SCHEMA["excerpt"] = ("what collects the excerpts", (), {"text": str})
 SCHEMA["row"] = ("an export of WebSight v0.2", (), {"llm_generated_idea": str, "text": str})
@@ -195,6 +195,39 @@ SLOTS = {
 }
 
 
+LIMIT = {"field": None, "side": list(SIDES), "limit": [5, 10, 15, 20, 25, 30, 40, 50, 60, 80]}
+LABEL = {"label": None, "which": ["only", "not"], "word": PLACES}
+FEW = {"part": ["all", "first"], "many": [2, 3, 4]}
+WORDS = {"empty": ['"none"', '"empty"', '"nobody"', '"missing"']}
+NUMBERS = {"empty": ["0", "-1", "1", "100"]}
+STEPS = {  # what a composition names -> its slots and their values, None for keys. Parents stand before their children.
+    "limit": LIMIT,
+    "label": LABEL,
+    "both": LIMIT | LABEL,
+    "plain": {"value": None},
+    "plus": {"value": None, "fee": [6, 7, 8, 9]},
+    "times": {"value": None, "factor": None},
+    "cut": {"value": None, "cut": [35, 45, 55, 65, 75]},
+    "total": {"how": ["sum", "max", "min"]},
+    "average": {"rounding": ["down", "up"]},
+    "ranked": {"order": ["largest", "smallest"], "ties": ["earlier", "later", "second"], "second": None},
+    "grouped": {"order": ["largest", "smallest"], "alphabet": ["a to z", "z to a"]},
+    "number": NUMBERS,
+    "bounded": {"bound": ["none", "a cap", "a floor"], "cap": [90, 110, 120, 140, 150],
+                "floor": [12, 18, 24, 32, 48], **NUMBERS},
+    "first": WORDS,
+    "list": FEW,
+    "text": {**FEW, "between": ['", "', '"; "', '" - "', '" / "'], **WORDS},
+}
+WORTH = {  # what one record r is worth
+    "ones": "1",
+    "plain": 'r["{value}"]',
+    "plus": 'r["{value}"] + {fee}',
+    "times": 'r["{value}"] * r["{factor}"]',
+    "cut": 'min(r["{value}"], {cut})',
+}
+
+
 def hashed(*what):
     """A number from anything that JSON can write, the same in every process."""
     return int.from_bytes(hashlib.sha256(json.dumps(what).encode("utf-8", "replace")).digest()[:8], "big")
@@ -220,51 +253,22 @@ def number_keys(theme):
     return [*THEMES[theme][1], *KEYS["field"], *KEYS["factor"], *KEYS["second"]]
 
 
+def keys_of(slot, theme, plain):
+    """The keys that a slot may name."""
+    if plain:
+        return THEMES[theme][1] if slot == "value" else KEYS[slot]
+    return KEYS["label"] + KEYS["group"] if slot in ("label", "group") else number_keys(theme)
+
+
 def choices_of(composition, theme, plain):
-    """{slot: its values} for every slot that a composition may have, parents before the slots that depend on them."""
+    """{slot: its values} for every slot that a composition may have, in the order in which they are drawn."""
     filters, kind, worth, out = composition
-
-    def keys(slot):
-        if plain:
-            return THEMES[theme][1] if slot == "value" else KEYS[slot]
-        return [*KEYS["label"], *KEYS["group"]] if slot in ("label", "group") else number_keys(theme)
-
-    found = {}
-    if filters in ("limit", "both"):
-        found |= {"field": keys("field"), "side": list(SIDES), "limit": [5, 10, 15, 20, 25, 30, 40, 50, 60, 80]}
-    if filters in ("label", "both"):
-        found |= {"label": keys("label"), "which": ["only", "not"], "word": PLACES}
+    found = dict(STEPS.get(filters, {}))
     if kind == "grouped":
-        found["group"] = keys("group")
-    if worth != "ones":
-        found["value"] = keys("value")
-    if worth == "times":
-        found["factor"] = keys("factor")
-    if worth == "plus":
-        found["fee"] = [6, 7, 8, 9]
-    if worth == "cut":
-        found["cut"] = [35, 45, 55, 65, 75]
-    if kind == "total":
-        found["how"] = ["sum", "max", "min"]
-    if kind == "average":
-        found["rounding"] = ["down", "up"]
-    if out == "bounded":
-        found |= {"bound": ["none", "a cap", "a floor"], "cap": [90, 110, 120, 140, 150], "floor": [12, 18, 24, 32, 48]}
-    if kind in ("ranked", "grouped"):
-        found["order"] = ["largest", "smallest"]
-    if kind == "ranked":
-        found |= {"ties": ["earlier", "later", "second"], "second": keys("second")}
-    if kind == "grouped":
-        found["alphabet"] = ["a to z", "z to a"]
-    if out in ("list", "text"):
-        found |= {"part": ["all", "first"], "many": [2, 3, 4]}
-    if out == "text":
-        found["between"] = ['", "', '"; "', '" - "', '" / "']
-    if out in ("number", "bounded"):
-        found["empty"] = ["0", "-1", "1", "100"]
-    if out in ("first", "text"):
-        found["empty"] = ['"none"', '"empty"', '"nobody"', '"missing"']
-    return found
+        found["group"] = None
+    for step in (worth, kind, out):
+        found |= STEPS.get(step, {})
+    return {slot: values or keys_of(slot, theme, plain) for slot, values in found.items()}
 
 
 def all_compositions():
@@ -306,35 +310,15 @@ def write_function(composition, theme, values):
     if "empty" in values:
         lines += ["if not rows:", f"    return {values['empty']}"]
     lines += {"total": total_lines, "average": average_lines, "ranked": ranked_lines, "grouped": grouped_lines}[kind](
-        worth_of_record(worth, values), name, values)
+        WORTH[worth].format(**values), name, values)
     if "cap" in values:
         lines += [f"out = min(out, {values['cap']})"]
     if "floor" in values:
         lines += [f"out = max(out, {values['floor']})"]
     few = f"[:{values['many']}]" if "many" in values else ""
-    if out == "first":
-        lines += ["return names[0]"]
-    elif out == "list":
-        lines += [f"return names{few}"]
-    elif out == "text":
-        lines += [f"return {values['between']}.join(names{few})"]
-    else:
-        lines += ["return out"]
+    returned = {"first": "names[0]", "list": f"names{few}", "text": f"{values.get('between')}.join(names{few})"}
+    lines += [f"return {returned.get(out, 'out')}"]
     return "def report(rows):\n" + "".join(f"    {line}\n" for line in lines)
-
-
-def worth_of_record(worth, values):
-    """What one record r is worth, as an expression."""
-    if worth == "ones":
-        return "1"
-    value = f'r["{values["value"]}"]'
-    if worth == "plus":
-        return f"{value} + {values['fee']}"
-    if worth == "times":
-        return f'{value} * r["{values["factor"]}"]'
-    if worth == "cut":
-        return f"min({value}, {values['cut']})"
-    return value
 
 
 def total_lines(value, name, values):
@@ -364,88 +348,93 @@ def grouped_lines(value, name, values):
             f"names = sorted(sums{turned})", f"names = sorted(names, key=sums.get{reverse})"]
 
 
+def pick(wordings, plain, rng):
+    """One of several wordings; the first with --plain."""
+    return wordings[0] if plain else rng.choice(wordings)
+
+
 def write_request(composition, theme, values, stated, plain, rng):
-    """The task in plain words: what is stated of each step, and of the rest that it is there, or nothing at all."""
+    """Yield the task's sentences: what is stated of each step, and of the rest that it is there, or nothing at all."""
     filters, kind, worth, out = composition
     name = THEMES[theme][0]
 
-    def pick(*wordings):
-        return wordings[0] if plain else rng.choice(wordings)
+    def one(*wordings):
+        return pick(wordings, plain, rng)
 
     def say(slot, known, *vague):
-        return known.format(values[slot]) if slot in stated else pick(*vague)
+        return known.format(values[slot]) if slot in stated else one(*vague)
 
-    opening = "Write report(rows) for a list of {}." if plain else rng.choice([
-        "Write report(rows), where rows is a list of {}, each a dictionary.",
-        "I have a list of {}, which are dictionaries; write report(rows).",
-        "I need a function report(rows); rows are {}, as dictionaries."])
-    text = [opening.format(theme)]
+    if plain:
+        yield f"Write report(rows) for a list of {theme}."
+    else:
+        yield one("Write report(rows), where rows is a list of {}, each a dictionary.",
+                  "I have a list of {}, which are dictionaries; write report(rows).",
+                  "I need a function report(rows); rows are {}, as dictionaries.").format(theme)
     if "limit" in values:
-        keep = pick("Keep those with", "Use only those with", "What counts are those with")
-        field = say("field", '"{}"', "one number", "some number")
-        side = say("side", "{} the limit", "on one side of the limit", "on a certain side of the limit")
-        limit = say("limit", " {}", "")
-        text.append(f"{keep} a limit on {field}: {side}{limit}.")
+        yield "{} a limit on {}: {}{}.".format(
+            one("Keep those with", "Use only those with", "What counts are those with"),
+            say("field", '"{}"', "one number", "some number"),
+            say("side", "{} the limit", "on one side of the limit", "on a certain side of the limit"),
+            say("limit", " {}", ""))
     if "word" in values:
-        keep = pick("Keep only those", "Use only those")
-        drop = pick("Leave out those", "Drop those")
-        rule = keep if values["which"] == "only" else drop
-        if "which" not in stated:
-            rule = pick("Mind those", "There is a rule for those")
+        rules = {"only": one("Keep only those", "Use only those"), "not": one("Leave out those", "Drop those")}
+        rule = say("which", rules[values["which"]], "Mind those", "There is a rule for those")
         label = say("label", ' where the label "{}" is', " where a label is", " where some label is")
-        text.append(rule + label + say("word", ' the word "{}".', " a certain word.", " one word."))
+        yield rule + label + say("word", ' the word "{}".', " a certain word.", " one word.")
     if "empty" in stated:
-        sentence = pick("If nothing is left, return {} at once.", "With nothing left, return {} at once.")
-        text.append(sentence.format(values["empty"]))
-    worth_words = say("value", 'the value "{}"', "a value", "some value") if "value" in values else ""
+        yield one("If nothing is left, return {} at once.", "With nothing left, return {} at once.").format(values["empty"])
+
+    value = say("value", 'the value "{}"', "a value", "some value") if "value" in values else ""
     if worth == "plus":
-        worth_words += say("fee", " plus a fee of {} each", " plus a fee each")
+        value += say("fee", " plus a fee of {} each", " plus a fee each")
     if worth == "times":
-        worth_words += say("factor", ' times "{}"', " times another number", " times a factor")
+        value += say("factor", ' times "{}"', " times another number", " times a factor")
     if worth == "cut":
-        worth_words += say("cut", ", each one cut at {}", ", each one cut somewhere", ", each one cut")
+        value += say("cut", ", each one cut at {}", ", each one cut somewhere", ", each one cut")
     order = f", the {values['order']} first" if "order" in stated else ""
-    if kind == "total":
+    if kind == "total" and "how" in stated:
         how = {"sum": "sum", "max": "largest", "min": "smallest"}[values["how"]]
-        if "how" in stated:
-            text.append(f"{pick('Take', 'I want')} the {how} of {worth_words}.")
-        else:
-            text.append(f"{pick('Combine', 'Put together')} {worth_words}.")
+        yield f"{one('Take', 'I want')} the {how} of {value}."
+    elif kind == "total":
+        yield f"{one('Combine', 'Put together')} {value}."
     if kind == "average":
         rounded = f", rounded {values['rounding']}" if "rounding" in stated else ""
-        text.append(f"{pick('Average', 'Take the average of')} {worth_words}, as a whole number{rounded}.")
+        yield f"{one('Average', 'Take the average of')} {value}, as a whole number{rounded}."
     if kind == "ranked":
-        text.append(f"{pick('Sort them by', 'Order them by')} {worth_words}{order}.")
+        yield f"{one('Sort them by', 'Order them by')} {value}{order}."
     if kind == "grouped":
-        groups = pick("Make groups", "Put them in groups") + say("group", ' by "{}"', " by a label")
-        summed = "count them" if worth == "ones" else f"add up {worth_words}"
-        text.append(f"{groups}, {summed} in each, and sort the groups by that{order}.")
+        groups = one("Make groups", "Put them in groups") + say("group", ' by "{}"', " by a label")
+        summed = "count them" if worth == "ones" else f"add up {value}"
+        yield f"{groups}, {summed} in each, and sort the groups by that{order}."
+
     if "bound" in stated:
         bound = "no bounds"
         if values["bound"] == "a cap":
             bound = say("cap", "a cap of {}", "a cap")
         if values["bound"] == "a floor":
             bound = say("floor", "a floor of {}", "a floor")
-        text.append(f"{pick('The result has', 'It has')} {bound}.")
+        yield f"{one('The result has', 'It has')} {bound}."
     elif "bound" in values:
-        text.append(pick("The result may have bounds.", "Mind the bounds of the result."))
+        yield one("The result may have bounds.", "Mind the bounds of the result.")
     if "ties" in stated:
         leader = f"the {values['ties']}"
         if values["ties"] == "second":
             leader = say("second", 'the smaller "{}"', "the smaller of another number")
-        text.append(f"Of equals {leader} leads.")
+        yield f"Of equals {leader} leads."
     if "alphabet" in stated:
-        text.append(f"Equal groups go from {values['alphabet']}.")
-    thing, things = ("group", "groups") if kind == "grouped" else (f'"{name}"', f'"{name}"')
+        yield f"Equal groups go from {values['alphabet']}."
+    thing = "group" if kind == "grouped" else f'"{name}"'
     if out == "first":
-        text.append(pick("Return the first {}.", "I want the first {}.").format(thing))
+        yield f"{one('Return', 'I want')} the first {thing}."
+        return
     if out in ("list", "text"):
-        which = "all" if values["part"] == "all" else "the first " + say("many", "{}", "few")
-        if "part" not in stated:
-            which = "the"
+        which = "the"
+        many = "few" if values["part"] == "all" else say("many", "{}", "few")
+        if "part" in stated:
+            which = "all" if values["part"] == "all" else f"the first {many}"
+        things = "groups" if kind == "grouped" else thing
         form = " in a list" if out == "list" else " as one text" + say("between", ", {} between them", "")
-        text.append(f"{pick('Return', 'I want')} {which} {things}{form}.")
-    return " ".join(text)
+        yield f"{one('Return', 'I want')} {which} {things}{form}."
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -481,33 +470,25 @@ def draw_rows(theme, values, rng):
     return rows
 
 
+SWAPS = {  # pattern -> what may stand in its place: a comparison, an operator, a function, a truth value
+    r"(?<= )(>=|<=|==|!=|>|<)(?= )": [">", ">=", "<", "<=", "==", "!="],
+    r"(?<=[^\"] )(\+|\*|//|-)(?= )": ["+", "-", "*"],    # not in the text " - "
+    r"\b(min|max|sum)\b": ["min", "max", "sum"],
+    r"True|False": ["True", "False"],
+}
+
+
 def mutants(code):
-    """Programs that differ from a program in one place: a comparison, a number, an operator, a function, a line."""
-    tree = ast.parse(code)
+    """Programs that differ from one of ours in one place: a comparison, a number, an operator, a function, a line."""
     found = []
-    for node in ast.walk(tree):
-        match node:
-            case ast.Compare():
-                signs = (ast.Gt, ast.GtE, ast.Lt, ast.LtE, ast.Eq, ast.NotEq)
-                attribute, others = "ops", [[sign()] for sign in signs]
-            case ast.BinOp():
-                attribute, others = "op", [ast.Add(), ast.Sub(), ast.Mult()]
-            case ast.Constant(bool(value)):
-                attribute, others = "value", [not value]
-            case ast.Constant(int(value)):
-                attribute, others = "value", [value - 1, value + 1]
-            case ast.Name("min" | "max" | "sum"):
-                attribute, others = "id", ["min", "max", "sum"]
-            case ast.FunctionDef(body=body) | ast.For(body=body) if len(body) > 1:
-                attribute, others = "body", [body[:i] + body[i + 1:] for i in range(len(body))]
-            case _:
-                continue
-        before = getattr(node, attribute)
-        for other in others:
-            setattr(node, attribute, other)
-            found.append(ast.unparse(tree))
-        setattr(node, attribute, before)
-    return [mutant for mutant in dict.fromkeys(found) if mutant != ast.unparse(tree)]
+    for pattern, others in SWAPS.items():
+        for place in re.finditer(pattern, code):
+            found += [code[:place.start()] + other + code[place.end():] for other in others]
+    for place in re.finditer(r"\d+", code):
+        found += [f"{code[:place.start()]}{int(place[0]) + step}{code[place.end():]}" for step in (-1, 1)]
+    for statement in re.findall(r"^    \S.*\n(?:     .*\n)*", code, re.M):
+        found.append(code.replace(statement, "", 1))
+    return [mutant for mutant in dict.fromkeys(found) if mutant != code]
 
 
 def with_one_wrong(composition, theme, values, plain):
@@ -561,11 +542,9 @@ def choose_calls(composition, theme, values, plain, rng):
 
     chosen, times, left = [], Counter(), set(shown_by)
     while len(chosen) < 10:
-        free = [i for i in range(len(inputs)) if i not in chosen]
-        rarest = min(times[right[i]] for i in free)
-        free = [i for i in free if times[right[i]] == rarest]
         shows = Counter(i for name in left for i in shown_by[name])    # input -> how many wrong programs it shows
-        best = max(free, key=lambda i: shows[i])
+        free = [i for i in range(len(inputs)) if i not in chosen]
+        best = min(free, key=lambda i: (times[right[i]], -shows[i]))
         chosen.append(best)
         times[right[best]] += 1
         left = {name for name in left if best not in shown_by[name]}
@@ -582,13 +561,9 @@ def choose_calls(composition, theme, values, plain, rng):
 def reply_of(slot, value, plain, rng):
     """What the human says of a slot's value."""
     replies = SLOTS[slot].replies
-    replies = replies[value] if isinstance(replies, dict) else replies
-    return (replies[0] if plain else rng.choice(replies)).format(value)
-
-
-def question_about(slot, plain, rng):
-    questions = SLOTS[slot].questions
-    return questions[0] if plain else rng.choice(questions)
+    if isinstance(replies, dict):
+        replies = replies[value]
+    return pick(replies, plain, rng).format(value)
 
 
 def draw_open(values, rng):
@@ -611,12 +586,12 @@ def draw_task(split, half, kinds, plain, rng):
     reference = write_function(composition, theme, values)
     if half_of(composition) != half or split_of(reference) != split or not opened:
         return None
-    about = write_request(composition, theme, values, values.keys() - opened, plain, rng)
+    about = " ".join(write_request(composition, theme, values, values.keys() - opened, plain, rng))
     said = {slot: reply_of(slot, value, plain, rng) for slot, value in values.items()}
     facts = []
     for slot in values:
         if slot in opened:
-            parent = CONDITIONAL[slot][0] if slot in CONDITIONAL else None
+            parent, _ = CONDITIONAL.get(slot, (None, None))
             facts.append({"detail": slot, "question": SLOTS[slot].questions[0], "keywords": [], "reply": said[slot],
                           "implies": [parent] if parent in opened else []})
     replies = {slot: said.get(slot, SLOTS[slot].absent) for slot in SLOTS if slot not in opened}
@@ -641,10 +616,10 @@ def draw_tasks(split, kinds, plain, seed):
         yield task
 
 
-def with_calls(pool, task, seed):
-    """A task with its calls, which processes of the pool choose: (task, None or why there are none)."""
+def with_calls(task, seed):
+    """A task with its calls: (task, None or why there are none)."""
     rng = random.Random(f"{seed} {task['ground_truth']}")
-    calls, reason = pool.apply(choose_calls, (task["composition"], task["theme"], task["details"], task["plain"], rng))
+    calls, reason = choose_calls(task["composition"], task["theme"], task["details"], task["plain"], rng)
     if not reason:
         task["test_cases"] = {str(number): call for number, call in enumerate(calls, 1)}
     return task, reason
@@ -659,7 +634,11 @@ def demonstrate(task, ask, waste, max_turns, rng):
     plain, facts = task["plain"], {fact["detail"]: fact["reply"] for fact in task["facts"]}
     asked = [slot for slot in facts if rng.random() < ask]
     rng.shuffle(asked)
-    asked = parents_first(asked[:max_turns - 1])
+    asked = asked[:max_turns - 1]
+    for child, (parent, _) in CONDITIONAL.items():
+        if child in asked and parent in asked and asked.index(child) < asked.index(parent):
+            i, j = asked.index(child), asked.index(parent)
+            asked[i], asked[j] = parent, child
     exchanges = []    # (question, reply, what it told)
     spare = max_turns - 1 - len(asked)
     for slot in [*asked, None]:    # None: the turn that answers
@@ -669,9 +648,9 @@ def demonstrate(task, ask, waste, max_turns, rng):
                 exchanges.append(rng.choice(exchanges))
             else:
                 idle = rng.choice(list(task["replies"]))
-                exchanges.append((question_about(idle, plain, rng), task["replies"][idle], []))
+                exchanges.append((pick(SLOTS[idle].questions, plain, rng), task["replies"][idle], []))
         if slot:
-            exchanges.append((question_about(slot, plain, rng), facts[slot], [slot]))
+            exchanges.append((pick(SLOTS[slot].questions, plain, rng), facts[slot], [slot]))
 
     known = {slot: value for slot, value in task["details"].items() if slot not in facts or slot in asked}
     for child, (parent, needed) in CONDITIONAL.items():
@@ -685,17 +664,6 @@ def demonstrate(task, ask, waste, max_turns, rng):
         history.append({"role": "user", "content": reply, "told": told})
     history.append({"role": "assistant", "content": f"{ANSWER_MARK}\n{answer}"})
     return history, answer
-
-
-def parents_first(slots):
-    """The slots in an order in which none stands before the one that it depends on."""
-    slots = list(slots)
-    for child, (parent, _) in CONDITIONAL.items():
-        if child in slots and parent in slots:
-            i, j = slots.index(child), slots.index(parent)
-            if i < j:
-                slots[i], slots[j] = parent, child
-    return slots
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -802,31 +770,32 @@ def demonstrate_page(task, layout, ask, waste, max_turns, rng):
 # ---------------------------------------------------------------------------------------------------------------------
 # Writing: candidates are drawn in order, checked side by side, and written in order until there are enough
 
-def checked(check, candidates, out, at_once):
-    """Yield check(candidate), which is (record, None or why it is rejected), in order; none more than may be needed.
-    at_once: threads. Nobody waits for those still at work after an error or Ctrl-C: the process ends without them."""
-    candidates, threads = iter(candidates), ThreadPoolExecutor(at_once)
-    while batch := list(itertools.islice(candidates, min(BATCH, out.wanted - len(out.done)))):
-        yield from threads.map(check, batch)
+def write(out, candidates, check, unit="task"):
+    """Write the candidates that are not rejected, and count the others by reason.
 
-
-def write(out, verdicts, unit="task"):
-    """Write the records that are not rejected, and count the others by reason."""
-    rejected = Counter()
+    check(candidates): their (record, None or why it is rejected), in order. It gets no more than may be needed. Nobody
+    waits for what is still at work after an error or Ctrl-C: the process ends without it.
+    """
+    rejected, candidates = Counter(), iter(candidates)
     with tqdm(total=out.wanted, initial=len(out.done), desc=out.path.name, unit=unit, mininterval=1) as bar:
-        for record, reason in verdicts:
-            if reason:
-                rejected[reason] += 1
-                continue
-            if record["task_id"] is None:
-                record["task_id"] = f"{record['domain']}-{out.path.stem}-{len(out.done):05d}"
-            out.write(record)
-            bar.update()
+        while batch := list(itertools.islice(candidates, min(BATCH, out.wanted - len(out.done)))):
+            for record, reason in check(batch):
+                if reason:
+                    rejected[reason] += 1
+                    continue
+                if record["task_id"] is None:
+                    record["task_id"] = f"{record['domain']}-{out.path.stem}-{len(out.done):05d}"
+                out.write(record)
+                bar.update()
     print(f"wrote {len(out.done)} {unit}s to {out.path}; rejected {rejected.total()}")
     for reason, count in rejected.most_common():
         print(f"  {count} x {reason}")
     if len(out.done) < out.wanted < math.inf:
         print(f"  only {len(out.done)} of the {out.wanted} asked for: there are no more", file=sys.stderr)
+
+
+def accept(candidates):
+    return ((candidate, None) for candidate in candidates)
 
 
 def open_output(path, wanted, args, settings, inputs, key):
@@ -848,17 +817,16 @@ def open_splits(args, settings, inputs, key=("ground_truth",)):
     return outs
 
 
-def write_splits(args, settings, inputs, drafts, check):
-    """drafts(split): an iterable of tasks; check(task): the task completed, and None or why it is rejected."""
-    for split, out in open_splits(args, settings, inputs).items():
-        new = (task for task in drafts(split) if out.key_of(task) not in out.done)
-        write(out, checked(check, new, out, 4 * args.workers))
+def write_splits(outs, drafts, check):
+    """drafts(split): an iterable of tasks; check: as above."""
+    for split, out in outs.items():
+        write(out, (task for task in drafts(split) if out.key_of(task) not in out.done), check)
 
 
 def open_renderer(args):
     from render import Renderer
     try:
-        return Renderer(browsers=args.workers, remember=True)
+        return Renderer(browsers=args.workers)
     except RuntimeError as problem:
         die(str(problem))
 
@@ -869,16 +837,13 @@ def write_procedural(args):
     for kind in kinds:
         if kind not in known:
             die(f"there is no kind {kind!r}; there are {', '.join(known)}")
-    settings = {"source": "procedural", "kinds": kinds, "seed": args.seed, "plain": args.plain}
+    outs = open_splits(args, {"source": "procedural", "kinds": kinds, "seed": args.seed, "plain": args.plain}, {})
     if args.domain == "frontend":
-        def drafts(split):
-            return (page_draft(kind, values) for kind, values in draw_pages(kinds, split, args.seed))
-
-        write_splits(args, settings, {}, drafts, lambda task: (task, None))
+        write_splits(outs, lambda split: itertools.starmap(page_draft, draw_pages(kinds, split, args.seed)), accept)
         return
     with get_context("spawn").Pool(args.workers, signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool:
-        write_splits(args, settings, {}, lambda split: draw_tasks(split, kinds, args.plain, args.seed),
-                     lambda task: with_calls(pool, task, args.seed))
+        write_splits(outs, lambda split: draw_tasks(split, kinds, args.plain, args.seed),
+                     partial(pool.imap, partial(with_calls, seed=args.seed)))
 
 
 def websight_drafts(path, split):
@@ -896,14 +861,14 @@ def websight_drafts(path, split):
 
 def write_websight(args):
     with open_renderer(args) as renderer:
-        def check(task):
-            picture = renderer.render(task["ground_truth"])
-            if picture.status != "ok":
-                return task, picture.status
-            return task, "blank" if picture.blank else None
+        def check(tasks):
+            pictures = renderer.render_many(task["ground_truth"] for task in tasks)
+            for task, picture in zip(tasks, pictures):
+                reason = "blank" if picture.status == "ok" and picture.blank else picture.status
+                yield task, None if reason == "ok" else reason
 
-        write_splits(args, {"source": "websight"}, {"--in": args.input},
-                     lambda split: websight_drafts(args.input, split), check)
+        outs = open_splits(args, {"source": "websight"}, {"--in": args.input})
+        write_splits(outs, partial(websight_drafts, args.input), check)
 
 
 def check_demonstrable(task):
@@ -936,15 +901,14 @@ def write_demonstrations(args):
             sample, place = divmod(i, len(tasks))
             task = tasks[place]
             rng = random.Random(f"{args.seed} {task['task_id']} {sample}")
-            if pages:
-                history, answer = demonstrate_page(task, layout, args.ask, args.waste, args.max_turns, rng)
-            else:
-                history, answer = demonstrate(task, args.ask, args.waste, args.max_turns, rng)
+            how = args.ask, args.waste, args.max_turns, rng
+            history, answer = demonstrate_page(task, layout, *how) if pages else demonstrate(task, *how)
             return {"task_id": task["task_id"], "sample": sample, "domain": task["domain"], "task": task,
                     "system": system, "dialogue_history": history, "answer": answer, "finish": "answered",
                     "model": "scripted", "simulator": "scripted", "seed": args.seed}, None
 
-        write(out, checked(dialogue, range(len(out.done), args.demonstrations), out, 4 * args.workers), "demonstration")
+        threads = ThreadPoolExecutor(4 * args.workers)
+        write(out, range(len(out.done), args.demonstrations), partial(threads.map, dialogue), "demonstration")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -1012,12 +976,14 @@ def write_colbench(args):
                       SCHEMA[kind][1])
     each = partial(as_ours, args, offline, Counter())
     records = itertools.islice(read(args.input, "released", each=each), limit)
-    write(out, ((record, None) for record in records if out.key_of(record) not in out.done), "record")
+    write(out, (record for record in records if out.key_of(record) not in out.done), accept, "record")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Tasks from a language model (--source llm)
 
+LONGEST_EXCERPT = 2000    # characters
+MAX_TOKENS = 2048    # of a model's response
 LLM_PROMPT = """Here is an excerpt from the web:
 
 <excerpt>
@@ -1047,8 +1013,8 @@ def parse_task(raw):
         return None, "not in the form asked for"
     description, code = " ".join(form[1].split()), form[2].strip() + "\n"
     try:
-        functions = [node for node in ast.parse(code).body if isinstance(node, ast.FunctionDef)]
-        parameters = {node.name: ast.unparse(node.args) for node in functions}
+        parameters = {node.name: ast.unparse(node.args) for node in ast.parse(code).body
+                      if isinstance(node, ast.FunctionDef)}
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None, "code does not parse"
     if code.count("\n") > 50:
@@ -1069,9 +1035,8 @@ def write_llm(args):
     """One attempt per excerpt, until the splits are full. A continued run begins behind the last that became a task."""
     from rollout import Refused, Stop, make_engine
     from sandbox import Sandbox
-    excerpts = list(read(args.input, "excerpt", each=lambda record: record["text"].strip()[:args.excerpt_length]))
-    settings = {name: getattr(args, name) for name in (
-        "source", "model_name", "temperature", "max_tokens", "excerpt_length", "seed")}
+    excerpts = list(read(args.input, "excerpt", each=lambda record: record["text"].strip()[:LONGEST_EXCERPT]))
+    settings = {name: getattr(args, name) for name in ("source", "model_name", "temperature", "seed")}
     outs = open_splits(args, settings, {"--in": args.input, "--model": args.model}, ("excerpt",))
     engine = make_engine(args.model, args.model_name, "agent", args)
     loop = asyncio.new_event_loop()
@@ -1080,7 +1045,7 @@ def write_llm(args):
     def attempt(i):
         """(task, None or why it is rejected)"""
         prompt = [{"role": "user", "content": LLM_PROMPT.format(excerpt=excerpts[i])}]
-        replies = engine.generate(prompt, 1, args.seed + i, args.temperature, args.max_tokens)
+        replies = engine.generate(prompt, 1, args.seed + i, args.temperature, MAX_TOKENS)
         try:
             raw = asyncio.run_coroutine_threadsafe(replies, loop).result()[0].text
         except Refused:
@@ -1095,13 +1060,14 @@ def write_llm(args):
         results = box.run(task["ground_truth"], list(task["test_cases"].values()))
         return task, "calls alike" if len(set(results)) == 1 else None
 
+    threads = ThreadPoolExecutor(args.concurrency)
     # ample time: a busy machine must not change which tasks are kept
     with Sandbox(workers=args.workers, call_timeout=5, program_timeout=30) as box:
         try:
             for split, out in outs.items():
                 last = max(out.done, default=(-1,))[0]
                 todo = [i for i, excerpt in enumerate(excerpts) if i > last and split_of(excerpt) == split]
-                write(out, checked(attempt, todo, out, args.concurrency))
+                write(out, todo, partial(threads.map, attempt))
         except Stop as stop:
             die(f"{stop}; what was made so far is kept", stop.code)
     engine.close()
@@ -1112,80 +1078,59 @@ def write_llm(args):
 
 MAKERS = {"procedural": write_procedural, "llm": write_llm, "colbench": write_colbench, "websight": write_websight,
           "demonstrations": write_demonstrations}
-SHARE, COUNT, SIZE = number(least=0, most=1), number(int, least=1), number(int, least=0)
-FLAGS = {  # what is made -> the flags that it takes; they are refused with everything else
-    "procedural": {
-        "--kinds": {"help": "kinds of functions (total,average,ranked,grouped) or of pages (default: all)"},
-        "--plain": {"action": "store_true", "help": "one wording for each thing, and keys of its own for each detail: "
-                    "what a model that is trained from nothing can learn in minutes"},
-    },
-    "procedural, llm, websight, colbench": {
-        "--train": {"type": SIZE, "help": "training tasks, 0: none (default 10000; all released trajectories)"},
-        "--val": {"type": SIZE, "help": "validation tasks (default 500)"},
-        "--test": {"type": SIZE, "help": "test tasks (default 1000, frontend 500, as in the paper)"},
-    },
-    "procedural, llm, demonstrations": {"--seed": {"type": int, "default": 0, "help": "random seed (default 0)"}},
-    "demonstrations, llm, websight, colbench": {
-        "--in": {"dest": "input", "help": "tasks (default data/{domain}/{split}.jsonl), excerpts, rows, released file"},
-    },
-    "demonstrations, colbench": {
-        "--split": {"choices": SPLITS, "default": "train", "help": "split of the tasks or of the file (default train)"},
-    },
-    "demonstrations": {
-        "--ask": {"type": SHARE, "default": 0.6,
-                  "help": "probability that a hidden detail is asked, or a named difference corrected (default 0.6)"},
-        "--waste": {"type": SHARE, "default": 0.2,
-                    "help": "probability, before each turn, of a wasted turn, again and again (default 0.2)"},
-        "--max-turns": {"type": COUNT, "default": 10, "help": "longest dialogue, in agent turns (default 10)"},
-    },
-    "colbench": {"--run-name": {"default": "default", "help": "of trajectories: name of the run (default default)"}},
-    "llm": {
-        "--model": {"help": "folder, hub name, or URL of an OpenAI-compatible server (rollout.py has its other flags)"},
-        "--model-name": {"help": "model to name to the server (default: its first)"},
-        "--temperature": {"type": number(least=0), "default": 1.0, "help": "sampling temperature (default 1.0)"},
-        "--max-tokens": {"type": COUNT, "default": 2048, "help": "new tokens per attempt (default 2048)"},
-        "--excerpt-length": {"type": COUNT, "default": 2000, "help": "longest excerpt, in characters (default 2000)"},
-        "--concurrency": {"type": COUNT, "default": 64, "help": "requests under way at once (default 64)"},
-    },
-}
-NEEDED = {"llm": ("--in", "--model"), "colbench": ("--in",), "websight": ("--in",)}
 
 
 def parse_args():
+    share, count, size = number(least=0, most=1), number(int, least=1), number(int, least=0)
     p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    p.add_argument("--source", choices=["procedural", "llm", "colbench", "websight"], default="procedural",
-                   help="procedural: composed by the grammar in this file; llm: written by a model from web excerpts; "
-                        "colbench: released files; websight: rows of WebSight v0.2 (default procedural)")
-    p.add_argument("--domain", choices=["backend", "frontend"], default="backend", help="(default backend)")
-    p.add_argument("--demonstrations", type=SIZE, default=0, metavar="N",
-                   help="write N dialogues of the scripted agent instead of tasks (default 0: write tasks)")
-    p.add_argument("--out", help="folder of the tasks (default data/{domain}); demonstrations and colbench: the file "
-                   "(default data/{domain}/..., for trajectories runs/{run name}/{split}.trajectories.jsonl)")
-    p.add_argument("--workers", type=COUNT, default=2, help="sandbox processes, or browsers (default 2)")
-    p.add_argument("--overwrite", action="store_true", help="start the output again instead of continuing it")
-    takers = {}    # flag -> what takes it
-    for kinds, flags in FLAGS.items():
-        group = p.add_argument_group(kinds)
-        for name, options in flags.items():
-            takers[group.add_argument(name, **options)] = kinds
+    add = p.add_argument
+    add("--source", choices=["procedural", "llm", "colbench", "websight"], default="procedural",
+        help="procedural: composed by the grammar in this file; llm: written by a model from web excerpts; colbench: "
+             "released files; websight: rows of WebSight v0.2 (default procedural)")
+    add("--domain", choices=["backend", "frontend"], default="backend", help="(default backend)")
+    add("--in", dest="input", help="excerpts, released file or rows; for --demonstrations tasks (default "
+        "data/{domain}/{split}.jsonl)")
+    add("--out", help="folder of the tasks (default data/{domain}); demonstrations and colbench: the file (default "
+        "data/{domain}/..., for trajectories runs/{run name}/{split}.trajectories.jsonl)")
+    add("--overwrite", action="store_true", help="start the output again instead of continuing it")
+    add("--train", type=size, help="training tasks, 0: none (default 10000; all released trajectories)")
+    add("--val", type=size, help="validation tasks (default 500)")
+    add("--test", type=size, help="test tasks (default 1000, frontend 500, as in the paper)")
+    add("--seed", type=int, default=0, help="random seed (default 0)")
+    add("--workers", type=count, default=2, help="sandbox processes, or browsers (default 2)")
+    add = p.add_argument_group("--source procedural").add_argument
+    add("--kinds", help="kinds of functions (total,average,ranked,grouped) or of pages (default: all)")
+    add("--plain", action="store_true", help="one wording for each thing, and keys of its own for each detail: what a "
+        "model that is trained from nothing can learn in minutes")
+    add = p.add_argument_group("--demonstrations").add_argument
+    add("--demonstrations", type=size, default=0, metavar="N",
+        help="write N dialogues of the scripted agent instead of tasks (default 0: write tasks)")
+    add("--split", choices=SPLITS, default="train", help="split of the tasks, or of a released file (default train)")
+    add("--ask", type=share, default=0.6,
+        help="probability that a hidden detail is asked, or a named difference corrected (default 0.6)")
+    add("--waste", type=share, default=0.2,
+        help="probability, before each turn, of a wasted turn, again and again (default 0.2)")
+    add("--max-turns", type=count, default=10, help="longest dialogue, in agent turns (default 10)")
+    add = p.add_argument_group("--source llm, colbench").add_argument
+    add("--model", help="folder, hub name, or URL of an OpenAI-compatible server (rollout.py has its other flags)")
+    add("--model-name", help="model to name to the server (default: its first)")
+    add("--temperature", type=number(least=0), default=1.0, help="sampling temperature (default 1.0)")
+    add("--concurrency", type=count, default=64, help="requests under way at once (default 64)")
+    add("--run-name", default="default", help="of released trajectories: name of the run (default default)")
     if p.parse_known_args()[0].source == "llm":
         from rollout import engine_flags
         engine_flags(p)
     args = p.parse_args()
 
     args.making = "demonstrations" if args.demonstrations else args.source
-    if args.demonstrations and args.source != "procedural":
-        die(f"--demonstrations cannot be combined with --source {args.source}")
     if (args.source, args.domain) in (("llm", "frontend"), ("websight", "backend")):
         die(f"there are no {args.domain} tasks with --source {args.source}")
-    for flag, kinds in takers.items():
-        name, given = flag.option_strings[0], getattr(args, flag.dest)
-        if args.making not in kinds.split(", ") and given != flag.default:
-            die(f"{name} would do nothing here: it is for {kinds}")
-        if name in NEEDED.get(args.making, ()) and not given:
-            die(f"--source {args.making} needs {name}")
+    if args.source != "procedural" and not args.input:
+        die(f"--source {args.source} needs --in")
+    if args.source == "llm" and not args.model:
+        die("--source llm needs --model")
     args.sizes = {}
-    for split, usual in zip(SPLITS, (10000, 500, 1000 if args.domain == "backend" else 500)):
+    for split, usual in ("train", 10000), ("val", 500), ("test", 1000 if args.domain == "backend" else 500):
         given = getattr(args, split)
         args.sizes[split] = usual if given is None else given
     if not any(args.sizes.values()):
@@ -1197,8 +1142,6 @@ def main():
     try:
         args = parse_args()
         MAKERS[args.making](args)
-    except tomllib.TOMLDecodeError as problem:
-        die(f"pages.toml: {problem}")
     except KeyboardInterrupt:
         die("stopped; the same command, without --overwrite, continues", 130)
     except OSError as problem:

@@ -24,7 +24,6 @@ Two views: "centre" is the paper's (the encoder's processor scales the short sid
 sees a long page's navigation bar and footer); "page" scales the whole page onto the encoder's square.
 
   python render.py --setup                                    # once: Tailwind's stylesheet into cache/
-  python render.py --in page.html --out page.png
 
     with Renderer() as renderer:
         agent, reference = (renderer.render(page, layout=True) for page in (one, other))
@@ -47,11 +46,9 @@ import itertools
 import json
 import os
 import re
-import shlex
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import urllib.request
@@ -61,7 +58,7 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image
 
-from records import atomic_write, check_path, die, first_line
+from records import atomic_write, die, first_line
 
 CACHE = Path(__file__).resolve().parent / "cache"
 TAILWIND_FILE = "tailwind-2.2.19.min.css"
@@ -90,25 +87,23 @@ def extract_page(text):
     the last <body> ... </body>, with the <head> before it; an open <body> may be a word in a question.
     """
     text = text or ""
-    doctype = r"(?:<!doctype[^>]{0,200}>\s{0,200})?"  # bounded, so that any text takes linear time
-    starts = [mark.start() for mark in re.finditer(doctype + r"<html\b", text, flags=re.I)]
-    if starts:
-        page = text[starts[-1]:]
-        end = re.search(r"</html\s*>", page, flags=re.I)
+    doctype = r"(?i)(?:<!doctype[^>]{0,200}>\s{0,200})?"  # bounded, so that any text takes linear time
+    start = end = head = None
+    for mark in re.finditer(doctype + r"<html\b", text):
+        start = mark.start()
+    if start is not None:
+        page = text[start:]
+        end = re.search(r"(?i)</html\s*>", page)
         return page[:end.end()] if end else page.rstrip().removesuffix("```").rstrip()
 
-    ends = [mark.end() for mark in re.finditer(r"</body\s*>", text, flags=re.I)]
-    if not ends:
-        return None
-    text = text[:ends[-1]]
-    marks = list(re.finditer(doctype + r"<(head|body)\b", text, flags=re.I))
-    while marks and marks[-1][1].lower() != "body":
-        marks.pop()
-    if not marks:
-        return None
-    if len(marks) > 1 and marks[-2][1].lower() == "head":
-        marks.pop()
-    return text[marks[-1].start():]
+    for mark in re.finditer(r"(?i)</body\s*>", text):
+        end = mark.end()
+    for mark in re.finditer(doctype + r"<(head|body)\b", text[:end or 0]):
+        if mark[1].lower() == "head":
+            head = mark.start()
+        else:
+            start, head = mark.start() if head is None else head, None
+    return None if start is None else text[start:end]
 
 
 def rewrite_images(page):
@@ -160,33 +155,22 @@ class Slot:
         self.page = self.cdp = None
 
 
-class Isolation(NamedTuple):
-    """A way to start the browser."""
-
-    name: str  # "network namespace" or "dead proxy"
-    command: list  # what the browser's command line begins with
-    sandbox: bool  # whether Chromium's own sandbox is on
-
-
 class Renderer(contextlib.ExitStack):
     """A few browsers in the background, each with one tab that is used again and again.
 
     The browsers live in one thread with an event loop of its own, so render() may be called from any thread, and
-    submit() gives a future that asyncio.wrap_future() turns into something to await. With remember=True a layout that
-    some process has measured before is taken from the cache folder: a run shows the same pages again and again.
+    submit() gives a future that asyncio.wrap_future() turns into something to await.
     """
 
-    def __init__(self, browsers=2, timeout=10.0, isolation="auto", cache=CACHE, pages_per_tab=200, remember=False):
+    def __init__(self, browsers=2, timeout=10.0, isolation="auto", pages_per_tab=200):
         super().__init__()
-        self.stylesheet, self.executable = load_stylesheet(cache), find_chromium()
+        self.stylesheet, self.executable = load_stylesheet(), find_chromium()
         self.timeout, self.pages_per_tab = timeout, pages_per_tab
-        self.cache, self.remember = Path(cache), remember
-        self.ladder = isolation_ladder(isolation)
+        self.ways = ways_to_start(isolation)
         self.playwright, self.slots = None, []
         folder = tempfile.TemporaryDirectory(prefix="render-", ignore_cleanup_errors=True)
         self.folder = Path(self.enter_context(folder))  # removed by close(), also at the end of a `with`
         self.folder.chmod(0o755)  # the browser may run as another user
-        self.fonts, self.fonts_environment = pinned_fonts(self.folder)
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever, name="renderer", daemon=True)
         self.thread.start()
@@ -229,37 +213,25 @@ class Renderer(contextlib.ExitStack):
     # -- inside the loop's thread: one page's way through a browser
 
     async def _take_turn(self, page, layout, picture):
-        text = page.encode("utf-8", "replace")
-        if len(text) > MAX_HTML:
+        if len(page.encode("utf-8", "replace")) > MAX_HTML:
             return Picture("too large")
-        kept = self.kept_layouts / f"{hashlib.sha256(text).hexdigest()}.json"
-        remember = self.remember and not picture
-        if remember:
-            with contextlib.suppress(OSError, ValueError):  # not measured yet, or the file is damaged
-                return Picture("ok", layout=json.loads(kept.read_bytes()))
         slot = await self.idle.get()
         try:
             result = await self._try(slot, page, layout, picture)
             if result.status != "ok":  # the browser may be to blame, or a busy machine: once more, in a fresh browser
                 result = await self._try(slot, page, layout, picture)
+            return result
         finally:
             self.idle.put_nowait(slot)
-        if remember and result.status == "ok":
-            with contextlib.suppress(OSError), atomic_write(kept) as part:  # else the page is measured again
-                part.write_text(json.dumps(result.layout))
-        return result
 
     async def _try(self, slot, page, layout, picture):
         try:
             if slot.page is None or slot.renders >= self.pages_per_tab:  # Playwright remembers every request of a tab
                 await self._open(slot)
             return await asyncio.wait_for(self._photograph(slot, page, layout, picture), self.timeout)
-        except TimeoutError:
-            slot.kill()
-            return Picture("timeout")
         except Exception as problem:
             slot.kill()
-            return Picture(f"error: {first_line(problem)}")
+            return Picture("timeout" if isinstance(problem, TimeoutError) else f"error: {first_line(problem)}")
 
     async def _photograph(self, slot, page, layout, picture):
         slot.html, slot.renders = page, slot.renders + 1
@@ -268,9 +240,7 @@ class Renderer(contextlib.ExitStack):
         await slot.page.goto(PAGE_ADDRESS, wait_until="load", timeout=0)  # _try keeps the time
         answer = await slot.cdp.send("Runtime.evaluate", {
             "expression": f"({PREPARE})({json.dumps(layout)})", "returnByValue": True})
-        if "exceptionDetails" in answer:
-            raise RuntimeError("the page could not be measured: " + answer["exceptionDetails"].get("text", ""))
-        measured = answer["result"]["value"]
+        measured = answer["result"]["value"]  # a page on which it failed has none
         width, height = VIEWPORT[0], min(max(measured["height"], VIEWPORT[1]), MAX_HEIGHT)
         result = Picture("ok", b"", width, height, measured if layout else None)
         if picture:
@@ -294,10 +264,6 @@ class Renderer(contextlib.ExitStack):
             self.slots.append(slot)
             await self._open(slot)
             self.idle.put_nowait(slot)
-        # The folder's name says all that a layout depends on besides the page.
-        settings = repr((self.version, self.isolation, self.fonts)).encode()
-        name = hashlib.sha256(settings + Path(__file__).read_bytes()).hexdigest()[:16]
-        self.kept_layouts = self.cache / f"layouts-{name}"
 
     async def _stop(self):
         for slot in self.slots:
@@ -317,57 +283,52 @@ class Renderer(contextlib.ExitStack):
             accept_downloads=False, service_workers="block", locale="en-US", timezone_id="UTC",
             reduced_motion="reduce", color_scheme="light")
         slot.page, slot.renders = await context.new_page(), 0
-        await context.route("**/*", functools.partial(self._answer, slot, slot.page))
+        await context.route("**/*", functools.partial(self._answer, slot))
         slot.cdp = await context.new_cdp_session(slot.page)
         await slot.cdp.send("Animation.enable")
         await slot.cdp.send("Input.setIgnoreInputEvents", {"ignore": True})  # a pointer at (0, 0) hovers now and then
 
     async def _launch(self, slot):
-        """A browser, started in the best way that works; the first browser decides for the rest."""
+        """A browser, started in the safest way that works; the first browser decides for the rest."""
         problem = None
-        for isolation in self.ladder:
+        for way in self.ways:
             try:
-                browser = await self._launch_in(isolation, slot)
+                browser = await self._launch_in(slot, *way)
             except Exception as failure:
                 problem = first_line(failure)
                 slot.kill()
             else:
-                self.ladder, self.isolation, self.version = [isolation], isolation.name, browser.version
+                self.ways, self.isolation, self.version = [way], way[0], browser.version
                 return browser
         raise RuntimeError(f"Chromium ({self.executable}) does not start: {problem}")
 
-    async def _launch_in(self, isolation, slot):
+    async def _launch_in(self, slot, isolation, command, sandbox):
         shutil.rmtree(slot.folder, ignore_errors=True)
         profile = slot.folder / "profile"
         profile.mkdir(parents=True)
         if os.geteuid() == 0:
             os.chown(profile, NOBODY, NOBODY)
         # Playwright starts a program, not a command line: this script is the program, and stays so through exec.
-        command = shlex.join([*isolation.command, self.executable])
         script = slot.folder / "start.sh"
         script.write_text(f"#!/bin/sh\necho $$ > '{slot.folder}/pid'\n"
-                          f"exec {command} \"$@\" '--user-data-dir={profile}'\n")
+                          f"exec {command} '{self.executable}' \"$@\" '--user-data-dir={profile}'\n")
         script.chmod(0o755)
         environment = {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "HOME": str(profile), "TMPDIR": str(profile),
-                       "LANG": "C.UTF-8", "TZ": "UTC", **self.fonts_environment}
+                       "LANG": "C.UTF-8", "TZ": "UTC", **pinned_fonts(self.folder)}
         return await self.playwright.chromium.launch(
-            executable_path=str(script), args=BROWSER_FLAGS, env=environment, chromium_sandbox=isolation.sandbox,
-            timeout=30_000)
+            executable_path=str(script), args=BROWSER_FLAGS, env=environment, chromium_sandbox=sandbox, timeout=30_000)
 
-    async def _answer(self, slot, page, route):
+    async def _answer(self, slot, route):
         """Serve the page itself and what stands in for the few things it may name; refuse all else."""
         request = route.request
         navigates = request.is_navigation_request()
-        try:
-            if request.url == PAGE_ADDRESS and navigates and request.frame == page.main_frame:
+        with contextlib.suppress(Exception):  # the browser may have been ended meanwhile
+            if request.url == PAGE_ADDRESS and navigates and request.frame == slot.page.main_frame:
                 await route.fulfill(status=200, headers=PAGE_HEADERS, body=slot.html.encode("utf-8", "replace"))
             elif answer := answer_request(request.url, self.stylesheet, slot.html):
                 await route.fulfill(status=200, content_type=answer[0], body=answer[1])
             else:
                 await route.abort("aborted" if navigates else "blockedbyclient")
-        except Exception:
-            if slot.page is page:  # else the browser was ended meanwhile, and nobody waits for the answer
-                raise
 
 
 # ------------------------------------------------------------------------------------------------ similarity
@@ -467,9 +428,9 @@ CLAUSES = {  # what is said of each aspect; want: of the reference page, have: o
     "missing": "is missing, {want}",
     "extra": "should not be there",
 }
+GREYS = {"white": "ffffff", "black": "000000", "light gray": "f3f4f6 e5e7eb d1d5db", "gray": "9ca3af 6b7280",
+         "dark gray": "4b5563 374151 1f2937 111827"}
 COLOURS = {  # what people call Tailwind's shades 100 to 900
-    "white": "ffffff", "black": "000000",
-    "light gray": "f3f4f6 e5e7eb d1d5db", "gray": "9ca3af 6b7280", "dark gray": "4b5563 374151 1f2937 111827",
     "light red": "fee2e2 fecaca fca5a5", "red": "f87171 ef4444 dc2626", "dark red": "b91c1c 991b1b 7f1d1d",
     "light yellow": "fef3c7 fde68a fcd34d", "yellow": "fbbf24 f59e0b d97706", "dark yellow": "b45309 92400e 78350f",
     "light green": "d1fae5 a7f3d0 6ee7b7", "green": "34d399 10b981 059669", "dark green": "047857 065f46 064e3b",
@@ -546,88 +507,119 @@ def compare_pages(agent, reference):
     mine, theirs = elements_of(agent, page_area), elements_of(reference, page_area)
     match_elements(mine, theirs)
     pairs = [(r, r.twin) for r in theirs if r.twin]
-    found = []  # (-weight, order in the page, sentence, Difference)
-
-    def say(weight, order, *fields):
+    found = []
+    for weight, order, *fields in itertools.chain(
+            colours(pairs, agent, reference), missing_and_extra(mine, theirs), sizes(pairs), texts(pairs),
+            arrangement(pairs)):
         difference = Difference(*fields)
         found.append((-round(weight, 6), order, difference.sentence(), difference))
+    found.sort()
+    return list({sentence: difference for _, _, sentence, difference in found}.values())  # no sentence twice
 
+
+# Each of the next five yields (weight, order in the page, subject, aspect, want, have). r is an element of the
+# reference page, a its twin in the agent's page. An element is named by the words that the agent knows.
+
+def colours(pairs, agent, reference):
+    """Colours and gradients behind things."""
     have, want = colour_name(agent["background"]), colour_name(reference["background"])
     if have != want:
         distance = colour_distance(agent["background"], reference["background"])
-        say(0.3 + 0.3 * distance, -1, "page's background", "colour", want, have)
+        yield 0.3 + 0.3 * distance, -1, "page's background", "colour", want, have
+    for r, a in pairs:
+        have, want = colour_name(a.background), colour_name(r.background)
+        if have != want:
+            distance = colour_distance(a.background or agent["background"], r.background or reference["background"])
+            yield 0.01 + r.share * (0.4 + distance), r.order, a.name(), "colour", want, have
+        elif a.gradient != r.gradient:
+            yield 0.01 + 0.3 * r.share, r.order, a.name(), "gradient", "have" if r.gradient else "not have"
 
-    for r in theirs:  # what is missing, but not what is inside something that is missing
+
+def missing_and_extra(mine, theirs):
+    """What only one page has, but not what is inside something that only one page has."""
+    for r in theirs:
         if not r.twin and (not r.parent or r.parent.twin):
             before = next((e for e in reversed(theirs[:r.order]) if e.twin and e != r.parent), None)
             want = f"after the {before.name()}" if before else "at the top"
             if r.background:
                 want += f". It is {colour_name(r.background)}"
-            say(0.05 + 1.5 * r.share, r.order, r.name(), "missing", want)
-
+            yield 0.05 + 1.5 * r.share, r.order, r.name(), "missing", want
     for a in mine:
         if not a.twin and (not a.parent or a.parent.twin):
-            say(0.03 + 0.5 * a.share, len(theirs) + a.order, a.name(), "extra")
+            yield 0.03 + 0.5 * a.share, len(theirs) + a.order, a.name(), "extra"
 
+
+def sizes(pairs):
+    """How large things without words are."""
+    for r, a in pairs:
+        if r.text or r.tag in ("main", "div"):
+            continue
+        found = [(r.width, a.width, "wider", "narrower")]
+        if {e.twin for e in r.inside} == a.inside:  # else its height follows from what is missing or extra in it
+            found.append((r.height, a.height, "taller", "less tall"))
+        for want, have, more, less in found:
+            ratio = (want + 8) / (have + 8)
+            change = max(ratio, 1 / ratio)
+            if change > 1.3:
+                weight = 0.01 + 0.5 * (1 - 1 / change) * r.share
+                yield weight, r.order, a.name(), "shape", more if ratio > 1 else less
+
+
+def texts(pairs):
+    """What texts say and how they are set, and where things stand. Texts of a container share a sentence."""
     moved = []  # containers that stand elsewhere, with all that is in them
-    text_changes = {}  # (container, aspect, want, have) -> [(weight, order, name)]: texts that share a sentence
+    shared = {}  # (container, aspect, want, have) -> [(weight, order, name)]
     for r, a in pairs:  # a container before what is in it
-        name = a.name()  # by the words that the agent knows
-        place, right_place = a.place(agent["width"]), r.place(reference["width"])
-        narrow = max(r.width, a.width) < 0.6 * reference["width"]
-        if place != right_place and narrow and not r.text and r.parent not in moved:
-            moved.append(r)
-            say(0.02 + r.share, r.order, name, "place", right_place, place)
-
-        have, want = colour_name(a.background), colour_name(r.background)
-        if have != want:
-            distance = colour_distance(a.background or agent["background"], r.background or reference["background"])
-            say(0.01 + r.share * (0.4 + distance), r.order, name, "colour", want, have)
-        elif a.gradient != r.gradient:
-            say(0.01 + 0.3 * r.share, r.order, name, "gradient", "have" if r.gradient else "not have")
-
-        if r.text:
-            if a.plain != r.plain:
-                say(0.03 + 2 * r.text_share, r.order, name, "words", quote(r.text, 80))
-            changes = differences_text_changes(a, r)
-            if place != right_place and not any(r in container.inside for container in moved):
-                changes.append((1.0, "place", right_place, place))
-            for weight, *change in changes:
-                entry = weight * (0.02 + r.text_share), r.order, name
-                text_changes.setdefault((r.parent, *change), []).append(entry)
-        elif r.tag not in ("main", "div"):
-            same_inside = {e.twin for e in r.inside} == a.inside
-            widths, heights = (r.width, a.width, "wider", "narrower"), (r.height, a.height, "taller", "less tall")
-            # That a container is taller because something in it is missing or extra has been said already.
-            for size, mine_size, more, less in (widths, heights) if same_inside else (widths,):
-                ratio = (size + 8) / (mine_size + 8)
-                change = max(ratio, 1 / ratio)
-                if change > 1.3:
-                    weight = 0.01 + 0.5 * (1 - 1 / change) * r.share
-                    say(weight, r.order, name, "shape", more if ratio > 1 else less)
-
-    for (container, *change), entries in text_changes.items():
+        if not r.text:
+            narrow = max(r.width, a.width) < 0.6 * VIEWPORT[0]
+            if a.place != r.place and narrow and r.parent not in moved:
+                moved.append(r)
+                yield 0.02 + r.share, r.order, a.name(), "place", r.place, a.place
+            continue
+        if a.plain != r.plain:
+            yield 0.03 + 2 * r.text_share, r.order, a.name(), "words", quote(r.text, 80)
+        changes = text_changes(a, r)
+        if a.place != r.place and not any(r in container.inside for container in moved):
+            changes.append((1.0, "place", r.place, a.place))
+        for weight, *change in changes:
+            entry = weight * (0.02 + r.text_share), r.order, a.name()
+            shared.setdefault((r.parent, *change), []).append(entry)
+    for (container, *change), entries in shared.items():
         weights, orders, names = zip(*entries)
         name = names[0]
         if len(entries) > 1:
             name = f"texts in the {container.name()}" if container else "texts of the page"
-        say(sum(weights), orders[0], name, *change)
+        yield sum(weights), orders[0], name, *change
 
+
+def text_changes(a, r):
+    """How the agent's text should be set: [(weight, aspect, want, have)]."""
+    found = []
+    have, want = colour_name(a.colour or "#000000"), colour_name(r.colour or "#000000")
+    if have != want:
+        found.append((0.6, "letters", want, have))
+    ratio = max(1, r.font_size) / max(1, a.font_size)
+    if max(ratio, 1 / ratio) > 1.15:
+        found.append((abs(1 - ratio), "size", "larger" if ratio > 1 else "smaller", ""))
+    if a.bold != r.bold:
+        found.append((0.3, "bold", "be" if r.bold else "not be", ""))
+    return found
+
+
+def arrangement(pairs):
+    """The order of neighbours, and whether they stand side by side."""
     latest = {}  # container -> the last element in it so far
     for second, b in pairs:
         first = latest.get(second.parent)
         latest[second.parent] = second
-        if first:
-            a = first.twin
-            weight = 0.02 + min(first.share, second.share)
-            if a.order > b.order:
-                say(weight, first.order, first.name(), "order", second.name())
-            elif beside(first, second) != beside(a, b) and below(first, second) != below(a, b):
-                how = "beside" if beside(first, second) else "above"
-                say(weight, first.order, first.name(), "layout", f"{how} the {second.name()}")
-
-    found.sort()
-    return list({sentence: difference for _, _, sentence, difference in found}.values())  # no sentence twice
+        if not first:
+            continue
+        a, weight = first.twin, 0.02 + min(first.share, second.share)
+        if a.order > b.order:
+            yield weight, first.order, first.name(), "order", second.name()
+        elif beside(first, second) != beside(a, b) and below(first, second) != below(a, b):
+            how = "beside" if beside(first, second) else "above"
+            yield weight, first.order, first.name(), "layout", f"{how} the {second.name()}"
 
 
 class Element:
@@ -637,31 +629,29 @@ class Element:
         vars(self).update(measured)  # tag, order, text, box, colour, ...
         self.parent = None if self.parent is None else before[self.parent]
         self.left, self.top, self.width, self.height = self.box
-        self.text_box = self.text_box or self.box
-        self.share, self.text_share = (min(1.0, box[2] * box[3] / page_area) for box in (self.box, self.text_box))
+        left, _, width, height = self.text_box or self.box
+        self.share = min(1.0, self.width * self.height / page_area)
+        self.text_share = min(1.0, width * height / page_area)
+        aside = (left + width / 2) / VIEWPORT[0] - 0.5
+        self.place = "on the left" if aside < 0 else "on the right"
+        if abs(aside) < 0.05:
+            self.place = "in the centre"
         self.plain = " ".join(re.findall(r"[\w$%€£.]+", self.text.lower()))
-        self.inside, self.texts_inside, self.first_words = set(), 0, self.text
+        self.kind = "block" if self.tag in ("section", "article") else KINDS.get(self.tag, "block")
+        self.rank = sum(not e.text and e.kind == self.kind for e in before)  # among those of its kind
         self.twin = None  # the element of the other page that it is compared with
+        self.inside, self.words = set(), [self.text] if self.text else []
         container = self.parent
         while container:
             container.inside.add(self)
-            container.texts_inside += self.text != ""
-            container.first_words = container.first_words or self.text
+            container.words += self.words
             container = container.parent
 
     def name(self):
         """In words: `button "Buy"`, `header`, `section "Prices"` (by the first words inside it)."""
         kind = KINDS.get(self.tag, "text" if self.text else "block")
-        words = self.text if self.tag in LANDMARKS else self.first_words
+        words = self.text if self.tag in LANDMARKS else "".join(self.words[:1])
         return f"{kind} {quote(words)}" if words else kind
-
-    def place(self, page_width):
-        """Where its text stands in the page."""
-        left, _, width, _ = self.text_box
-        aside = (left + width / 2) / page_width - 0.5
-        if abs(aside) < 0.05:
-            return "in the centre"
-        return "on the left" if aside < 0 else "on the right"
 
 
 def elements_of(layout, page_area):
@@ -677,69 +667,38 @@ def match_elements(mine, theirs):
     Texts are matched first: those that say the same, then those that say something similar, then those of the same
     kind. Other elements are matched within their kind, by the texts inside them.
     """
-    def pair_texts(alike):  # each text of the reference with the first one of the agent's that is alike
-        for r in theirs:
-            if r.text and not r.twin:
-                free = (a for a in mine if a.text and not a.twin)
-                if a := next((a for a in free if alike(a, r)), None):
-                    r.twin, a.twin = a, r
+    matcher = difflib.SequenceMatcher(autojunk=False)
 
-    def pair_best(scored):  # [(score, ..., element of the reference, element of the agent's page)]
-        for *_, r, a in sorted(scored):
-            if not r.twin and not a.twin:
-                r.twin, a.twin = a, r
+    def similar(r, a):
+        matcher.set_seqs(a.plain[:100], r.plain[:100])  # only how they begin, as a ratio takes quadratic time
+        if matcher.real_quick_ratio() > 0.6 and matcher.quick_ratio() > 0.6 and matcher.ratio() > 0.6:
+            return -matcher.ratio()
 
-    pair_texts(lambda a, r: a.plain == r.plain and a.tag == r.tag)
-    pair_texts(lambda a, r: a.plain == r.plain)
+    def share_texts(r, a):
+        if r.kind == a.kind:
+            common = len({e.twin for e in r.inside} & a.inside)
+            # Two blocks of text without a text in common are two different blocks.
+            if common or not a.words or not r.words or r.tag in LANDMARKS:
+                return -common / max(1, len(r.words), len(a.words)), abs(a.rank - r.rank)
 
-    similar = []
-    free = [a for a in mine if a.text and not a.twin]
-    for r in theirs:
-        if r.text and not r.twin:
-            # Only how they begin is compared, as a ratio takes quadratic time.
-            matcher = difflib.SequenceMatcher(b=r.plain[:100], autojunk=False)
-            for a in free:
-                matcher.set_seq1(a.plain[:100])
-                if matcher.real_quick_ratio() > 0.6 and matcher.quick_ratio() > 0.6 and matcher.ratio() > 0.6:
-                    similar.append((-matcher.ratio(), r.order, a.order, r, a))
-    pair_best(similar)
-    pair_texts(lambda a, r: a.tag == r.tag)  # its words are wrong
-
-    containers = []
-    my_kinds = by_kind(mine)
-    for kind, of_kind in by_kind(theirs).items():
-        for rank, r in enumerate(of_kind):
-            for my_rank, a in enumerate(my_kinds.get(kind, [])):
-                common = sum(e.twin in a.inside for e in r.inside)
-                # Two blocks of text without a text in common are two different blocks.
-                if common or not a.texts_inside or not r.texts_inside or r.tag in LANDMARKS:
-                    alike = common / max(1, r.texts_inside, a.texts_inside)
-                    containers.append((-alike, abs(my_rank - rank), r.order, a.order, r, a))
-    pair_best(containers)
+    pair(theirs, mine, True, lambda r, a: 0 if a.plain == r.plain and a.tag == r.tag else None)
+    pair(theirs, mine, True, lambda r, a: 0 if a.plain == r.plain else None)
+    pair(theirs, mine, True, similar)
+    pair(theirs, mine, True, lambda r, a: 0 if a.tag == r.tag else None)  # its words are wrong
+    pair(theirs, mine, False, share_texts)
 
 
-def by_kind(elements):
-    """{kind: the elements of this kind that have no words of their own, in order}."""
-    found = {}
-    for e in elements:
-        if not e.text:
-            kind = "block" if e.tag in ("section", "article") else KINDS.get(e.tag, "block")
-            found.setdefault(kind, []).append(e)
-    return found
-
-
-def differences_text_changes(a, r):
-    """How the agent's text should be set: [(weight, aspect, want, have)]."""
-    found = []
-    have, want = colour_name(a.colour or "#000000"), colour_name(r.colour or "#000000")
-    if have != want:
-        found.append((0.6, "letters", want, have))
-    ratio = max(1, r.font_size) / max(1, a.font_size)
-    if max(ratio, 1 / ratio) > 1.15:
-        found.append((abs(1 - ratio), "size", "larger" if ratio > 1 else "smaller", ""))
-    if a.bold != r.bold:
-        found.append((0.3, "bold", "be" if r.bold else "not be", ""))
-    return found
+def pair(theirs, mine, with_text, score):
+    """Make pairs of what has no twin yet, the lowest score(r, a) first, in the order of the pages; None: no pair."""
+    free = [[e for e in page if not e.twin and bool(e.text) == with_text] for page in (theirs, mine)]
+    scored = []
+    for r, a in itertools.product(*free):
+        value = score(r, a)
+        if value is not None:
+            scored.append((value, r.order, a.order, r, a))
+    for *_, r, a in sorted(scored):
+        if not r.twin and not a.twin:
+            r.twin, a.twin = a, r
 
 
 def channels(colour):
@@ -761,9 +720,8 @@ def colour_name(colour):
     saturation = 0 if high == low else (high - low) / (1 - abs(high + low - 1))
     grey = saturation < 0.25 or (high + low < 0.4 and saturation < 0.45)
     near = []
-    for name, shades in COLOURS.items():
-        if grey == (name in ("white", "black") or "gray" in name):
-            near += [(colour_distance(colour, f"#{shade}"), name) for shade in shades.split()]
+    for name, shades in (GREYS if grey else COLOURS).items():
+        near += [(colour_distance(colour, f"#{shade}"), name) for shade in shades.split()]
     return min(near)[1]
 
 
@@ -789,23 +747,21 @@ def is_tailwind(css):
     return hashlib.sha256(css).hexdigest() == TAILWIND_SHA256
 
 
-def fetch_tailwind(cache=CACHE):
+def fetch_tailwind():
     """Get the stylesheet once, from npm or else from the address that pages name; kept if its checksum is right."""
-    target = Path(cache) / TAILWIND_FILE
+    target = CACHE / TAILWIND_FILE
     if target.exists() and is_tailwind(target.read_bytes()):
         return target
     npm = "npm pack tailwindcss@2.2.19 >&2 && tar xzOf tailwindcss-2.2.19.tgz package/dist/tailwind.min.css"
     with tempfile.TemporaryDirectory() as folder:
-        found = subprocess.run(npm, shell=True, cwd=folder, capture_output=True).stdout
-    try:
-        found = found or urllib.request.urlopen(TAILWIND_LINK, timeout=60).read()
-        if not is_tailwind(found):
-            raise OSError("what arrived has another checksum")
-    except OSError as problem:
-        raise RuntimeError(f"Tailwind 2.2.19 could be fetched neither by npm nor from {TAILWIND_LINK} ({problem}); "
-                           f"put dist/tailwind.min.css of the npm package tailwindcss@2.2.19 at {target}.") from None
+        css = subprocess.run(npm, shell=True, cwd=folder, capture_output=True).stdout
+    with contextlib.suppress(OSError):
+        css = css or urllib.request.urlopen(TAILWIND_LINK, timeout=60).read()
+    if not is_tailwind(css):
+        raise RuntimeError(f"Tailwind 2.2.19 could be fetched neither by npm nor from {TAILWIND_LINK}; put "
+                           f"dist/tailwind.min.css of the npm package tailwindcss@2.2.19 at {target}.")
     with atomic_write(target) as part:  # other processes may be reading it
-        part.write_bytes(found)
+        part.write_bytes(css)
     return target
 
 
@@ -824,18 +780,18 @@ class Stylesheet:
     """Tailwind, cut to the rules that a page can use. Exact: JavaScript is off, so no class can be added later."""
 
     def __init__(self, css):
-        self.rules = []  # (the @media that it stands in or "", its text), in order
+        self.rules = []  # in order, each with the @media that it stands in
         self.by_class = {"": []}  # class -> numbers of the rules whose selectors name it; "": that name none
         css = re.sub(r"/\*.*?\*/", "", css, flags=re.S)
         rule = r"[^{}]+\{(?:[^{}]+\{[^{}]*\})*[^{}]*\}"  # may hold rules in turn: @keyframes, @media inside @media
         for block in re.finditer(r"(@media[^{}]+)\{((?:" + rule + r")*)\}|" + rule, css):
-            media = block[1] or ""
-            for text in re.findall(rule, block[2]) if media else [block[0]]:
+            media, inside = block.groups()
+            for text in re.findall(rule, inside or block[0]):
                 selector = "" if text.startswith("@") else text.split("{")[0]
                 classes = re.findall(r"\.((?:\\[0-9a-f]{1,6} ?|\\.|[\w-])+)", selector)
-                for name in {unescape_css(name) for name in classes} or {""}:
+                for name in set(map(unescape_css, classes)) or {""}:
                     self.by_class.setdefault(name, []).append(len(self.rules))
-                self.rules.append((media, text))
+                self.rules.append(f"{media}{{{text}}}" if media else text)
 
     def for_page(self, page):
         # Every word of the page counts, which only keeps more. Lower case: class names ignore case in quirks mode. Of
@@ -845,11 +801,7 @@ class Stylesheet:
         wanted = set()
         for word in words & self.by_class.keys():
             wanted.update(self.by_class[word])
-        pieces = []
-        for media, rules in itertools.groupby((self.rules[n] for n in sorted(wanted)), key=lambda rule: rule[0]):
-            text = "".join(text for _, text in rules)
-            pieces.append(f"{media}{{{text}}}" if media else text)
-        return "".join(pieces)
+        return "".join(self.rules[n] for n in sorted(wanted))
 
 
 def unescape_css(name):
@@ -866,9 +818,8 @@ def answer_request(address, stylesheet, page):
     if re.fullmatch(r"https://(cdn\.jsdelivr\.net|unpkg\.com|cdnjs\.cloudflare\.com)/"
                     r"\S*tailwind(css)?\S*/tailwind(\.min)?\.css", address):
         return "text/css", stylesheet.for_page(page).encode()
-    size = re.fullmatch(r"https://picsum\.photos/id/48/(\d{1,4})(?:/(\d{1,4}))?/?", address) or re.match(
-        r"https://source\.unsplash\.com/(?:(?:random|featured)/?(\d{1,4})x(\d{1,4})\b)?", address)
-    return ("image/svg+xml", placeholder_picture(size[1] or 640, size[2] or size[1] or 480)) if size else None
+    size = re.fullmatch(r"https://picsum\.photos/id/48/(\d{1,4})(?:/(\d{1,4}))?/?", rewrite_images(address))
+    return ("image/svg+xml", placeholder_picture(size[1], size[2] or size[1])) if size else None
 
 
 def placeholder_picture(width, height):
@@ -887,16 +838,15 @@ def placeholder_picture(width, height):
 def find_chromium():
     """CHROMIUM_PATH, else a Chromium on PATH (the headless shell first: it is the fastest), else Playwright's own."""
     names = ["chromium-headless-shell", "chrome-headless-shell", "chromium", "chromium-browser", "google-chrome"]
-    folder = Path(os.environ.get("PLAYWRIGHT_BROWSERS_PATH", "") or Path.home() / ".cache/ms-playwright")
-    for pattern in ("chromium_headless_shell-*/*/*headless?shell", "chromium-*/*/chrome"):
-        names += sorted(map(str, folder.glob(pattern)), reverse=True)
+    folder = Path(os.environ.get("PLAYWRIGHT_BROWSERS_PATH") or Path.home() / ".cache/ms-playwright")
+    names += [*folder.glob("chromium_headless_shell-*/*/*headless?shell"), *folder.glob("chromium-*/*/chrome")]
     if "CHROMIUM_PATH" in os.environ:
         names = [os.environ["CHROMIUM_PATH"]]
     for name in names:
         if found := shutil.which(name):
             return found
-    raise RuntimeError(f"found no Chromium ({', '.join(names)}): apt-get install chromium-headless-shell, or "
-                       "playwright install chromium, or set CHROMIUM_PATH")
+    raise RuntimeError("found no Chromium: apt-get install chromium-headless-shell, or playwright install chromium, or "
+                       "set CHROMIUM_PATH to one that is there")
 
 
 # Rendering must not depend on the clock, the display or the machine's taste; and nothing may phone home.
@@ -934,32 +884,31 @@ FONTS = """<?xml version="1.0"?><!DOCTYPE fontconfig SYSTEM "fonts.dtd"><fontcon
 
 
 def pinned_fonts(folder):
-    """A font list of our own, so that no other font changes a page -> (what is there of it, the browser's environment).
+    """The browser's environment for a font list of our own, so that no other font changes a page.
 
     Where none of its fonts is installed, the system's are used.
     """
     listed = ""
     if shutil.which("fc-list"):
         listed = subprocess.run(["fc-list", ":", "family"], capture_output=True, text=True).stdout
-    fonts = [name for name in ("Liberation Sans", "DejaVu Sans") if name in listed]
-    if not fonts:
-        return fonts, {}
+    if "Liberation Sans" not in listed and "DejaVu Sans" not in listed:
+        return {}
     path = folder / "fonts.conf"
     path.write_text(FONTS.replace("CACHE", str(folder / "fontcache")))
-    return fonts, {"FONTCONFIG_FILE": str(path)}
+    return {"FONTCONFIG_FILE": str(path)}
 
 
-def isolation_ladder(wish):
-    """The ways to start the browser, the safest first. Started by root, it always runs as user nobody."""
-    if os.geteuid() == 0:
-        as_nobody = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--no-new-privs", "--"]
-        namespace = ["unshare", "--net", "--", *as_nobody]
-    else:
-        as_nobody = []
-        namespace = ["unshare", "--user", "--map-current-user", "--net", "--"]
-    ways = [Isolation("network namespace", namespace, True), Isolation("network namespace", namespace, False),
-            Isolation("dead proxy", as_nobody, True), Isolation("dead proxy", as_nobody, False)]
-    return [way for way in ways if wish in ("auto", way.name)]
+def ways_to_start(wish):
+    """[(isolation, what the command line begins with, whether Chromium's own sandbox is on)], the safest first."""
+    as_nobody, namespace = "", "unshare --user --map-current-user --net --"
+    if os.geteuid() == 0:  # the browser never runs as root
+        as_nobody = f"setpriv --reuid={NOBODY} --regid={NOBODY} --clear-groups --no-new-privs --"
+        namespace = f"unshare --net -- {as_nobody}"
+    ways = []
+    for isolation, command in ("network namespace", namespace), ("dead proxy", as_nobody):
+        if wish in ("auto", isolation):
+            ways += [(isolation, command, True), (isolation, command, False)]
+    return ways
 
 
 # Runs inside the page, after load: its height, and its layout where that is wanted. The page's own scripts never ran,
@@ -1055,41 +1004,17 @@ want_layout => {
 
 # ------------------------------------------------------------------------------------------------ command line
 
-def parse_args():
-    parser = argparse.ArgumentParser(description="Render a page in an isolated Chromium.")
-    parser.add_argument("--setup", action="store_true", help="fetch Tailwind's stylesheet, look for Chromium")
-    parser.add_argument("--in", dest="source", metavar="FILE", help="an .html file")
-    parser.add_argument("--out", metavar="FILE", help="the PNG to write")
-    parser.add_argument("--overwrite", action="store_true", help="replace what is at --out")
-    return parser.parse_args()
-
-
 def main():
-    args = parse_args()
-    if not args.setup and not args.source:
-        die("nothing to do; give --setup, or --in FILE and --out FILE")
-    if bool(args.source) != bool(args.out):
-        die("--in and --out go together")
-    if args.out:
-        check_path(args.out, [args.source])
-        if Path(args.out).exists() and not args.overwrite:
-            die(f"{args.out} exists; give --overwrite or another --out")
+    parser = argparse.ArgumentParser(description="Prepare for rendering pages in an isolated Chromium.")
+    parser.add_argument("--setup", action="store_true", required=True,
+                        help="fetch Tailwind's stylesheet into cache/, and see whether Chromium starts")
+    parser.parse_args()
     try:
-        if args.setup:
-            print(f"Tailwind 2.2.19 is at {fetch_tailwind()}, checksum right; Chromium is {find_chromium()}.")
-        if args.source:
-            page = Path(args.source).read_text(encoding="utf-8", errors="replace")
-            with Renderer(browsers=1) as renderer:
-                picture = renderer.render(page)
-            print(f"{args.source}: {picture.status}, {picture.width} x {picture.height}, by Chromium "
-                  f"{renderer.version}, isolation: {renderer.isolation}")
-            if picture.status != "ok":
-                sys.exit(1)
-            Path(args.out).write_bytes(picture.png)
+        print(f"Tailwind 2.2.19 is at {fetch_tailwind()}, checksum right.")
+        with Renderer(browsers=1) as renderer:
+            print(f"Chromium {renderer.version} starts ({renderer.executable}), isolation: {renderer.isolation}.")
     except (RuntimeError, OSError) as problem:
         die(first_line(problem))
-    except KeyboardInterrupt:
-        die("stopped", 130)
 
 
 if __name__ == "__main__":

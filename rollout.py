@@ -1133,9 +1133,11 @@ class Resources:
         if self.browsers is None and ENVIRONMENTS[self.args.domain].pages and self.args.max_turns > 1:
             from render import Renderer
             try:
-                self.browsers = Renderer(browsers=2, remember=True)
+                self.browsers = Renderer(browsers=2)
             except RuntimeError as problem:
                 die(str(problem))
+            # Samples of a task show the same pages again.
+            self.browsers.layout = lru_cache(maxsize=20000)(self.browsers.layout)
         return self.browsers
 
     def close(self):
