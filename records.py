@@ -35,7 +35,8 @@ EPISODE = DIALOGUE | {"sample": int, "domain": str, "finish": str, "tests?": {st
 TURN = {"task_id?": ID, "sample?": int, "turn?": int, "task?": TASK, "prompt": [MESSAGE]}
 EPISODE_KEY, TURN_KEY = ("task_id", "sample"), ("task_id", "sample", "turn")
 SCHEMA = {  # kind of record: (what writes it, what names a record, its shape)
-    "task": ("generate_tasks.py", ("task_id",), TASK | {"task_id": ID, "problem_description": str, "ground_truth": str}),
+    "task": ("generate_tasks.py", ("task_id",), TASK | {"task_id": ID, "problem_description": str,
+                                                        "ground_truth": str}),
     "demonstration": ("generate_tasks.py --demonstrations", EPISODE_KEY, DIALOGUE),
     "trajectory": ("rollout.py", EPISODE_KEY, EPISODE | {"task": TASK | {"ground_truth": str}, "answer": str | None}),
     "scored": ("evaluate.py", EPISODE_KEY, EPISODE | {"reward": reward}),

@@ -629,7 +629,7 @@ class CriticReward:
             die(f"{args.critic}: --step-reward {args.step_reward} needs another critic than one for {head!r} or pages")
 
     async def best(self, task, prompt, actions, key, counts):
-        turns = [(prompt, {"output": action.text, "output_ids": action.ids}, task["ground_truth"]) for action in actions]
+        turns = [(prompt, action.sampled(), task["ground_truth"]) for action in actions]
         scores = await asyncio.get_running_loop().run_in_executor(LocalEngine.pool, self.critic.advantages, turns)
         return actions[scores.index(max(scores))]
 

@@ -283,10 +283,11 @@ def score_file(args, device):
     turns_in = candidate_turns if of_candidates else turns_of
     out = args.out or name_of_ranking(args.score, kind)
     inputs = {"--score": args.score, "--critic": args.critic}
-    settings = {"script": "train_critic --score"}
+    blind = args.critic_reference == "without-c"
+    settings = {"script": "train_critic --score", "critic_reference": args.critic_reference}
     output = from_rank0(lambda: Output(out, settings, inputs, args.overwrite, SCHEMA[kind][1]))
     done = frozenset(output.done)    # rank 0 adds to its own while it writes
-    critic = Critic(args.critic, device, micro_tokens=args.micro_tokens)
+    critic = Critic(args.critic, device, reference_without_c=blind, micro_tokens=args.micro_tokens)
     ranked_by = from_rank0(lambda: made_by(args.critic))
 
     def with_turns(record):
@@ -449,8 +450,8 @@ def check_dialogue(messages, name):
 def turns_of(record, with_c=False):
     """A trajectory's assistant turns, which stage 1 and the baselines score.
 
-    A turn is (prompt messages, what is said, c or None). What is said is a message, or a candidate, as the record has it: `output_ids` as sampled, where they are there, and
-    the text as `output` or `content`.
+    A turn is (prompt messages, what is said, c or None). What is said is a message or a candidate as the record has it:
+    its token ids, if they were recorded, are in `output_ids`, its text in `output` or `content`.
     """
     history = record["dialogue_history"]
     check_dialogue(history, "dialogue_history")
@@ -1175,13 +1176,15 @@ def new_head(model):
 class Critic:
     """A trained critic: what every stage asks for the advantages of turns.
 
-    without_c: hide c from a critic that was trained with it. `note` is critic.json.
+    without_c: hide c from a critic that was trained with it. reference_without_c: hide it from the reference of Eq. 3
+    only, as the released code does. `note` is critic.json.
     """
 
-    def __init__(self, path, device=None, without_c=False, micro_tokens=8192):
+    def __init__(self, path, device=None, without_c=False, reference_without_c=False, micro_tokens=8192):
         self.device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.note = note = read_note(path)
         self.with_c = note["context"] == "with-c" and not without_c
+        self.reference_without_c = reference_without_c
         self.context = scored_context(path)
         self.pictures = Path(path).parent / "cache" / "pictures" if note.get("pictures") else None
         self.tokenizer = load_tokenizer(path, self.pictures)
@@ -1212,6 +1215,9 @@ class Critic:
         turn = torch.repeat_interleave(torch.tensor([len(s.scored) for s in sequences]))         # (N,)
         values = self.score(self.model, sequences)
         reference = torch.zeros(len(turn))                                                       # (N,)
+        if self.reference and self.reference_without_c:
+            without_c = [(messages, response, None) for messages, response, _ in turns]
+            sequences = encode_turns([without_c[n] for n in fit], self.tokenizer)
         if self.reference:
             reference = self.score(self.reference, sequences)
         if self.note["head"] in ("value", "q"):
@@ -1261,8 +1267,10 @@ def shard(model, device):
 
 
 def reshard(model):
-    """After a forward pass without a backward one, FSDP's root group stays gathered: an optimizer built then, or a state
-    saved, would hold the gathered tensors instead of the shards."""
+    """Shard again after a forward pass without a backward one.
+
+    FSDP leaves the root group gathered then. An optimizer built, or a state saved, would hold the gathered tensors.
+    """
     if dist.is_initialized():
         model.reshard()
 
@@ -1520,7 +1528,7 @@ WRITTEN = (    # what --overwrite removes from an output folder, in this order, 
     "config.json", "checkpoints", "metrics.jsonl", "critic.json", "cost.json", "*config.json", "model*.safetensors*",
     "*token*.json", "tokenizer.model", "chat_template*", "vocab.*", "merges.txt")
 NOT_SETTINGS = {    # flags that decide where files lie, how fast it goes and what is shown, never the result
-    "run_name", "input", "model", "out", "critic", "pairs", "score", "overwrite", "pack",
+    "run_name", "input", "model", "out", "critic", "critic_reference", "pairs", "score", "overwrite", "pack",
     "micro_tokens", "checkpointing", "save_every", "keep"}
 locks = []      # files that stay open, locked, until this process ends
 
@@ -1779,6 +1787,8 @@ def parse_args():
     flag("--score", metavar="FILE", help="do not train; write FILE's candidates, or scored trajectories, to --out with "
          "the critic's advantage of each candidate, or of each assistant turn")
     flag("--critic", help="the critic that --score uses (default: runs/RUN_NAME/critic)")
+    flag("--critic-reference", choices=["with-c", "without-c"], default="with-c",
+         help="whether the reference of Eq. 3 sees c, as the critic does; the released code has without-c")
     flag = parser.add_argument_group("the critic").add_argument
     flag("--advantage", choices=["mean-per-turn", "mean-per-trajectory", "sum"], default="mean-per-turn",
          help="a trajectory's score: the sum of its turns' mean log-ratios (paper), one mean over all tokens (released "
