@@ -184,7 +184,7 @@ demo-seeds: .venv/ready
 
 # RESULTS.md's questions, cell by cell. SEEDS='11 12' CELLS='agents' runs a part.
 study: .venv/ready
-	@echo 'core-hours a seed: agents 0.7 (measured); likely 0.3, cost 0.3, amounts 1, truth 0.5 (estimates)'
+	@echo 'core-hours a seed: trials 1, tuned 0.4, agents 0.7, likely 0.3, cost 0.3, amounts 1, truth 0.5'
 	for seed in $(or $(SEEDS),11 12 13 14 15); do \
 	  $(MAKE) -f study/study.mk -j$(JOBS) $(CELLS) SEED=$$seed NAME=study/$$seed || exit; done
 

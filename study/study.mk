@@ -11,6 +11,9 @@ define newline
 endef
 include Makefile
 
+# Beside each result stands the CPU time of what made it: $(RUN)/cpu.tsv.
+EACH = OMP_NUM_THREADS=1 $(PY) study/timed.py $(RUN)/cpu.tsv
+
 ifneq ($(NAME),demo)
 $(SEED_MODEL):
 	$(MAKE) NAME=demo SEED=0 $@

@@ -48,3 +48,12 @@ $(RUN)/trial-%.val-0.3.metrics.json: $(RUN)/trial-%/config.json
 $(foreach method,$(METHODS),$(eval trials-$(method): $(call at,val-0.3,$(call of,$(method)))))
 trials: $(METHODS:%=trials-%)
 .PHONY: trials $(METHODS:%=trials-%)
+
+# Fresh seeds, with what the trials chose: make study SEEDS='21 22 23' CELLS=tuned, then study/tuned.py.
+TUNED := trial-imitated-sweet-2 trial-imitated-dpo-2 trial-dpo-3 trial-rejection-2 trial-sweet-3 base
+$(RUN)/%.test-0.3.metrics.json: $(RUN)/%/config.json
+	$(EACH) study/play.py --temperatures 1 0.3 --split test --model $(RUN)/$* -- $(FLAGS) --run-name $(NAME) \
+	  --in $(RUN)/tasks/test.jsonl $(PLAY)
+
+tuned: $(call at,test-0.3,$(TUNED))
+.PHONY: tuned

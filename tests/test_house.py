@@ -123,11 +123,12 @@ def steps(*words):
     done = subprocess.run(["make", "-n", *words, "NAME=not-there"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     lines = re.sub(r"\s*\\\n\s*", " ", done.stdout).splitlines()
-    return [re.sub(r"^OMP_NUM_THREADS=\d+ \.venv/bin/", "", line) for line in lines if ".py " in line]
+    timed = r"^OMP_NUM_THREADS=\d+ \.venv/bin/python( study/timed\.py \S+)?"
+    return [re.sub(timed, "python", line) for line in lines if ".py " in line]
 
 
 DEMO = ["-f", "Makefile", "runs/not-there/report.html"]
-STUDY = ["-f", "study/study.mk", "SEED=7", "agents", "likely", "cost", "amounts", "truth"]
+STUDY = ["-f", "study/study.mk", "SEED=7", "trials", "tuned", "agents", "likely", "cost", "amounts", "truth"]
 
 
 @pytest.mark.skipif(not shutil.which("make"), reason="make is not installed")
