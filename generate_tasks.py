@@ -298,26 +298,29 @@ def draw_values(composition, theme, plain, rng, known=()):
 
 def write_function(composition, theme, values):
     """The reference: a line or two for each step of the pipeline."""
-    filters, kind, worth, out = composition
-    name = THEMES[theme][0]
+    _, kind, worth, out = composition
     lines = []
+
+    def add(line):
+        lines.append(line.format(**values))
+
     if "limit" in values:
-        sign = SIDES[values["side"]]
-        lines += [f'rows = [r for r in rows if r["{values["field"]}"] {sign} {values["limit"]}]']
+        add('rows = [r for r in rows if r["{field}"] ' + SIDES[values["side"]] + " {limit}]")
     if "word" in values:
         sign = "==" if values["which"] == "only" else "!="
-        lines += [f'rows = [r for r in rows if r["{values["label"]}"] {sign} "{values["word"]}"]']
+        add('rows = [r for r in rows if r["{label}"] ' + sign + ' "{word}"]')
     if "empty" in values:
-        lines += ["if not rows:", f"    return {values['empty']}"]
+        add("if not rows:")
+        add("    return {empty}")
     lines += {"total": total_lines, "average": average_lines, "ranked": ranked_lines, "grouped": grouped_lines}[kind](
-        WORTH[worth].format(**values), name, values)
+        WORTH[worth].format(**values), THEMES[theme][0], values)
     if "cap" in values:
-        lines += [f"out = min(out, {values['cap']})"]
+        add("out = min(out, {cap})")
     if "floor" in values:
-        lines += [f"out = max(out, {values['floor']})"]
-    few = f"[:{values['many']}]" if "many" in values else ""
-    returned = {"first": "names[0]", "list": f"names{few}", "text": f"{values.get('between')}.join(names{few})"}
-    lines += [f"return {returned.get(out, 'out')}"]
+        add("out = max(out, {floor})")
+    few = "[:{many}]" if "many" in values else ""
+    returned = {"first": "names[0]", "list": f"names{few}", "text": "{between}.join(names" + few + ")"}
+    add("return " + returned.get(out, "out"))
     return "def report(rows):\n" + "".join(f"    {line}\n" for line in lines)
 
 
@@ -354,87 +357,83 @@ def pick(wordings, plain, rng):
 
 
 def write_request(composition, theme, values, stated, plain, rng):
-    """Yield the task's sentences: what is stated of each step, and of the rest that it is there, or nothing at all."""
-    filters, kind, worth, out = composition
-    name = THEMES[theme][0]
+    """Yield the task's sentences: what is stated of each step, and of the rest that it is there, or nothing at all.
 
-    def one(*wordings):
-        return pick(wordings, plain, rng)
+    In a sentence [a|b] is one of two wordings. [slot:a|b|c] is a, with the value for %, where the slot is stated; if
+    not, it is b or c, and [slot:a] is nothing.
+    """
+    _, kind, worth, out = composition
 
-    def say(slot, known, *vague):
-        return known.format(values[slot]) if slot in stated else one(*vague)
+    def wording(match):
+        slot, (known, *vague) = match[1], match[2].split("|")
+        if slot in stated:
+            return known.replace("%", str(values[slot]))
+        if slot and not vague:
+            return ""
+        return pick(vague if slot else [known, *vague], plain, rng)
+
+    def say(sentence):
+        return re.sub(r"\[(?:(\w+):)?(.*?)\]", wording, sentence)
 
     if plain:
         yield f"Write report(rows) for a list of {theme}."
     else:
-        yield one("Write report(rows), where rows is a list of {}, each a dictionary.",
-                  "I have a list of {}, which are dictionaries; write report(rows).",
-                  "I need a function report(rows); rows are {}, as dictionaries.").format(theme)
+        yield say(f"[Write report(rows), where rows is a list of {theme}, each a dictionary.|"
+                  f"I have a list of {theme}, which are dictionaries; write report(rows).|"
+                  f"I need a function report(rows); rows are {theme}, as dictionaries.]")
     if "limit" in values:
-        yield "{} a limit on {}: {}{}.".format(
-            one("Keep those with", "Use only those with", "What counts are those with"),
-            say("field", '"{}"', "one number", "some number"),
-            say("side", "{} the limit", "on one side of the limit", "on a certain side of the limit"),
-            say("limit", " {}", ""))
+        yield say('[Keep those with|Use only those with|What counts are those with] a limit on '
+                  '[field:"%"|one number|some number]: '
+                  '[side:% the limit|on one side of the limit|on a certain side of the limit][limit: %|].')
     if "word" in values:
-        rules = {"only": one("Keep only those", "Use only those"), "not": one("Leave out those", "Drop those")}
-        rule = say("which", rules[values["which"]], "Mind those", "There is a rule for those")
-        label = say("label", ' where the label "{}" is', " where a label is", " where some label is")
-        yield rule + label + say("word", ' the word "{}".', " a certain word.", " one word.")
+        keep, drop = say("[Keep only those|Use only those]"), say("[Leave out those|Drop those]")
+        rule = keep if values["which"] == "only" else drop
+        yield say(f'[which:{rule}|Mind those|There is a rule for those]'
+                  '[label: where the label "%" is| where a label is| where some label is]'
+                  '[word: the word "%".| a certain word.| one word.]')
     if "empty" in stated:
-        yield one("If nothing is left, return {} at once.", "With nothing left, return {} at once.").format(values["empty"])
+        yield say("[If nothing is left|With nothing left][empty:, return % at once].")
 
-    value = say("value", 'the value "{}"', "a value", "some value") if "value" in values else ""
-    if worth == "plus":
-        value += say("fee", " plus a fee of {} each", " plus a fee each")
-    if worth == "times":
-        value += say("factor", ' times "{}"', " times another number", " times a factor")
-    if worth == "cut":
-        value += say("cut", ", each one cut at {}", ", each one cut somewhere", ", each one cut")
-    order = f", the {values['order']} first" if "order" in stated else ""
-    if kind == "total" and "how" in stated:
+    more = {"plus": "[fee: plus a fee of % each| plus a fee each]",
+            "times": '[factor: times "%"| times another number| times a factor]',
+            "cut": "[cut:, each one cut at %|, each one cut somewhere|, each one cut]"}
+    worth_words = ""
+    if worth != "ones":
+        worth_words = say('[value:the value "%"|a value|some value]' + more.get(worth, ""))
+    if kind == "total":
         how = {"sum": "sum", "max": "largest", "min": "smallest"}[values["how"]]
-        yield f"{one('Take', 'I want')} the {how} of {value}."
-    elif kind == "total":
-        yield f"{one('Combine', 'Put together')} {value}."
+        verb = f"[Take|I want] the {how} of" if "how" in stated else "[Combine|Put together]"
+        yield say(f"{verb} {worth_words}.")
     if kind == "average":
-        rounded = f", rounded {values['rounding']}" if "rounding" in stated else ""
-        yield f"{one('Average', 'Take the average of')} {value}, as a whole number{rounded}."
+        yield say(f"[Average|Take the average of] {worth_words}, as a whole number[rounding:, rounded %].")
     if kind == "ranked":
-        yield f"{one('Sort them by', 'Order them by')} {value}{order}."
+        yield say(f"[Sort them by|Order them by] {worth_words}[order:, the % first].")
     if kind == "grouped":
-        groups = one("Make groups", "Put them in groups") + say("group", ' by "{}"', " by a label")
-        summed = "count them" if worth == "ones" else f"add up {value}"
-        yield f"{groups}, {summed} in each, and sort the groups by that{order}."
+        summed = "count them" if worth == "ones" else f"add up {worth_words}"
+        yield say(f'[Make groups|Put them in groups][group: by "%"| by a label], {summed} in each, '
+                  'and sort the groups by that[order:, the % first].')
 
     if "bound" in stated:
-        bound = "no bounds"
-        if values["bound"] == "a cap":
-            bound = say("cap", "a cap of {}", "a cap")
-        if values["bound"] == "a floor":
-            bound = say("floor", "a floor of {}", "a floor")
-        yield f"{one('The result has', 'It has')} {bound}."
+        bounds = {"none": "no bounds", "a cap": "[cap:a cap of %|a cap]", "a floor": "[floor:a floor of %|a floor]"}
+        bound = say(bounds[values["bound"]])
+        yield say(f"[The result has|It has] {bound}.")
     elif "bound" in values:
-        yield one("The result may have bounds.", "Mind the bounds of the result.")
+        yield say("[The result may have bounds.|Mind the bounds of the result.]")
     if "ties" in stated:
-        leader = f"the {values['ties']}"
-        if values["ties"] == "second":
-            leader = say("second", 'the smaller "{}"', "the smaller of another number")
-        yield f"Of equals {leader} leads."
+        leaders = {"second": '[second:the smaller "%"|the smaller of another number]'}
+        yield say(f"Of equals {leaders.get(values['ties'], 'the ' + values['ties'])} leads.")
     if "alphabet" in stated:
-        yield f"Equal groups go from {values['alphabet']}."
-    thing = "group" if kind == "grouped" else f'"{name}"'
+        yield say("[alphabet:Equal groups go from %.]")
+    thing = "group" if kind == "grouped" else f'"{THEMES[theme][0]}"'
     if out == "first":
-        yield f"{one('Return', 'I want')} the first {thing}."
-        return
+        yield say(f"[Return|I want] the first {thing}.")
     if out in ("list", "text"):
-        which = "the"
-        many = "few" if values["part"] == "all" else say("many", "{}", "few")
-        if "part" in stated:
-            which = "all" if values["part"] == "all" else f"the first {many}"
+        which = "all" if values["part"] == "all" else say("the first [many:%|few]")
+        if "part" not in stated:
+            which = "the"
         things = "groups" if kind == "grouped" else thing
-        form = " in a list" if out == "list" else " as one text" + say("between", ", {} between them", "")
-        yield f"{one('Return', 'I want')} {which} {things}{form}."
+        form = " in a list" if out == "list" else say(" as one text[between:, % between them|]")
+        yield say(f"[Return|I want] {which} {things}{form}.")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -451,12 +450,9 @@ def draw_rows(theme, values, rng):
     rows = []
     for i in range(size):
         row = {THEMES[theme][0]: names[i]}
-        for key in KEYS["label"]:
-            row[key] = rng.choice(places)
-        for key in KEYS["group"]:
-            row[key] = rng.choice(people)
-        for key in numbers:
-            row[key] = rng.randint(1, scale)
+        row |= {key: rng.choice(places) for key in KEYS["label"]}
+        row |= {key: rng.choice(people) for key in KEYS["group"]}
+        row |= {key: rng.randint(1, scale) for key in numbers}
         if rows and rng.random() < 0.5:    # worth as much as another record
             for key in numbers:
                 row[key] = rng.choice([rows[-1], rng.choice(rows)])[key]
@@ -499,10 +495,10 @@ def with_one_wrong(composition, theme, values, plain):
         for wrong in choices[slot]:
             changed = values | {slot: wrong}
             for child, (parent, needed) in CONDITIONAL.items():
-                if slot == parent and wrong == needed:
-                    changed[child] = choices[child][0]    # a cap where there is none: any will do
-                elif slot == parent:
+                if slot == parent:
                     changed.pop(child, None)
+                    if wrong == needed:
+                        changed[child] = choices[child][0]    # a cap where there is none: any will do
             if wrong != values[slot]:
                 found[slot, wrong] = write_function(composition, theme, changed)
     return found
@@ -533,8 +529,7 @@ def choose_calls(composition, theme, values, plain, rng):
     wrong |= {("mutant", mutant): mutant for mutant in mutants(code)}
     shown_by = {}    # wrong program -> the inputs that show it
     for name, program in wrong.items():
-        results = results_of(program, inputs)
-        shown = {i for i in range(len(inputs)) if results[i] != right[i]}
+        shown = {i for i, result in enumerate(results_of(program, inputs)) if result != right[i]}
         if shown:
             shown_by[name] = shown
         elif name[0] != "mutant":
@@ -631,15 +626,22 @@ def demonstrate(task, ask, waste, max_turns, rng):
     It asks for some open details, those that make others exist first, with wasted turns among them: a question that
     it asked before, or one about a detail that is not open.
     """
-    plain, facts = task["plain"], {fact["detail"]: fact["reply"] for fact in task["facts"]}
+    facts = {fact["detail"]: fact["reply"] for fact in task["facts"]}
+    replies = task["replies"] | facts
+
+    def exchange(slot):
+        question = pick(SLOTS[slot].questions, task["plain"], rng)
+        told = [slot] if slot in facts else []
+        return {"role": "assistant", "content": question}, {"role": "user", "content": replies[slot], "told": told}
+
     asked = [slot for slot in facts if rng.random() < ask]
     rng.shuffle(asked)
     asked = asked[:max_turns - 1]
     for child, (parent, _) in CONDITIONAL.items():
-        if child in asked and parent in asked and asked.index(child) < asked.index(parent):
-            i, j = asked.index(child), asked.index(parent)
-            asked[i], asked[j] = parent, child
-    exchanges = []    # (question, reply, what it told)
+        if child in asked and parent in asked:
+            first, second = sorted([asked.index(child), asked.index(parent)])
+            asked[first], asked[second] = parent, child
+    exchanges = []
     spare = max_turns - 1 - len(asked)
     for slot in [*asked, None]:    # None: the turn that answers
         while spare and rng.random() < waste:
@@ -647,22 +649,18 @@ def demonstrate(task, ask, waste, max_turns, rng):
             if exchanges and rng.random() < 0.5:
                 exchanges.append(rng.choice(exchanges))
             else:
-                idle = rng.choice(list(task["replies"]))
-                exchanges.append((pick(SLOTS[idle].questions, plain, rng), task["replies"][idle], []))
+                exchanges.append(exchange(rng.choice(list(task["replies"]))))
         if slot:
-            exchanges.append((pick(SLOTS[slot].questions, plain, rng), facts[slot], [slot]))
+            exchanges.append(exchange(slot))
 
     known = {slot: value for slot, value in task["details"].items() if slot not in facts or slot in asked}
     for child, (parent, needed) in CONDITIONAL.items():
         if child in known:    # a cap of 90 says that there is one
             known[parent] = needed
-    guessed = draw_values(task["composition"], task["theme"], plain, rng, known)
+    guessed = draw_values(task["composition"], task["theme"], task["plain"], rng, known)
     answer = write_function(task["composition"], task["theme"], guessed).strip()
-    history = [{"role": "user", "content": task["problem_description"]}]
-    for question, reply, told in exchanges:
-        history.append({"role": "assistant", "content": question})
-        history.append({"role": "user", "content": reply, "told": told})
-    history.append({"role": "assistant", "content": f"{ANSWER_MARK}\n{answer}"})
+    history = [{"role": "user", "content": task["problem_description"]}, *itertools.chain(*exchanges),
+               {"role": "assistant", "content": f"{ANSWER_MARK}\n{answer}"}]
     return history, answer
 
 
@@ -671,31 +669,28 @@ def demonstrate(task, ask, waste, max_turns, rng):
 
 @lru_cache
 def page_kinds():
-    """{kind: {"about": requests, "details": hidden choices, "code": the page, with a slot for each choice}}, from
-    pages.toml. `told` of a choice: how a wrong value shows in the comparison of two pages (render.is_about)."""
+    """{kind: {"requests", "page", "details": its hidden choices}} from pages.toml. `told` of a choice: how a wrong value
+    shows in the comparison of two pages (render.is_about)."""
     with open(Path(__file__).with_name("pages.toml"), "rb") as file:
         content = tomllib.load(file)
-    kinds = {}
-    for kind, entry in content["kinds"].items():
-        choices = []
+    for entry in content["kinds"].values():
+        entry["details"] = []
         for name, (aspects, subject, values) in entry["choices"].items():
             if isinstance(values, str):    # names of tables
                 values = {value: text for table in values.split() for value, text in content["values"][table].items()}
             if isinstance(values, list):
-                values = {value: value for value in values}
+                values = dict(zip(values, values))
             values = {value: text.format(**entry.get("pieces", {})) for value, text in values.items()}
-            choices.append({"name": name, "told": (aspects.split(), subject), "values": values})
-        code = "".join(line.strip() for line in entry["page"].splitlines())
-        kinds[kind] = {"about": entry["requests"], "details": choices, "code": code}
-    return kinds
+            entry["details"].append({"name": name, "told": (aspects.split(), subject), "values": values})
+    return content["kinds"]
 
 
 def page_source(kind, values):
     """The page of a kind with these values in its slots. A value may itself contain a slot, hence two rounds."""
     from render import TAILWIND_TAG
-    choices = page_kinds()[kind]["details"]
-    slots = {choice["name"]: choice["values"][value] for choice, value in zip(choices, values)}
-    body = page_kinds()[kind]["code"]
+    entry = page_kinds()[kind]
+    slots = {choice["name"]: choice["values"][value] for choice, value in zip(entry["details"], values)}
+    body = "".join(line.strip() for line in entry["page"].splitlines())
     for _ in range(2):
         body = Template(body).substitute(slots)
     return f"<!DOCTYPE html><html><head>{TAILWIND_TAG}</head>{body}</html>"
@@ -716,8 +711,8 @@ def draw_pages(kinds, split, seed):
         for kind in kinds:
             values = tuple(rng.choice(list(choice["values"])) for choice in page_kinds()[kind]["details"])
             half = "new" if split != "train" and len(found[kind]) % 2 else "seen"
-            fits = split_of(kind, values) == split and half_of_page(kind, values) == half
             in_vain[kind] += 1
+            fits = split_of(kind, values) == split and half_of_page(kind, values) == half
             if fits and values not in found[kind]:
                 in_vain[kind] = 0
                 found[kind].add(values)
@@ -725,12 +720,12 @@ def draw_pages(kinds, split, seed):
 
 
 def page_draft(kind, values):
-    requests, choices = page_kinds()[kind]["about"], page_kinds()[kind]["details"]
-    about = requests[hashed("about", kind, *values) % len(requests)]
+    entry = page_kinds()[kind]
+    about = entry["requests"][hashed("about", kind, *values) % len(entry["requests"])]
+    names = [choice["name"] for choice in entry["details"]]
     return new_task("frontend", about, page_source(kind, values), source=f"procedural:{kind}",
-                    half=half_of_page(kind, values),
-                    details={choice["name"]: value for choice, value in zip(choices, values)},
-                    choices={choice["name"]: choice["told"] for choice in choices})
+                    half=half_of_page(kind, values), details=dict(zip(names, values)),
+                    choices={choice["name"]: choice["told"] for choice in entry["details"]})
 
 
 def kind_and_values(task):
@@ -962,20 +957,15 @@ def as_ours(args, offline, seen, record):
 
 
 def write_colbench(args):
-    """The first --train, --val or --test lines are taken (the paper's test set is the first 1000 tasks), by default all
-    of trajectories. The samples of a task, which lie num_tasks lines apart, are numbered in their order."""
+    """All trajectories, or the first --train, --val or --test tasks (the paper's test set is the first 1000). The samples
+    of a task, which lie num_tasks lines apart, are numbered in their order."""
     with open(args.input, "rb") as file:
         offline = b'"dialogue_history"' in file.readline()
+    kind, path, wanted = "task", f"data/{args.domain}/{args.split}.jsonl", args.sizes[args.split]
     if offline:
-        kind, limit = "trajectory", getattr(args, args.split)
-        path = f"runs/{args.run_name}/{args.split}.trajectories.jsonl"
-    else:
-        kind, limit = "task", args.sizes[args.split]
-        path = f"data/{args.domain}/{args.split}.jsonl"
-    out = open_output(args.out or path, limit or math.inf, args, {"source": "colbench"}, {"--in": args.input},
-                      SCHEMA[kind][1])
-    each = partial(as_ours, args, offline, Counter())
-    records = itertools.islice(read(args.input, "released", each=each), limit)
+        kind, path, wanted = "trajectory", f"runs/default/{args.split}.trajectories.jsonl", math.inf
+    out = open_output(args.out or path, wanted, args, {"source": "colbench"}, {"--in": args.input}, SCHEMA[kind][1])
+    records = read(args.input, "released", each=partial(as_ours, args, offline, Counter()))
     write(out, (record for record in records if out.key_of(record) not in out.done), accept, "record")
 
 
@@ -1076,8 +1066,7 @@ def write_llm(args):
 # ---------------------------------------------------------------------------------------------------------------------
 # The command line
 
-MAKERS = {"procedural": write_procedural, "llm": write_llm, "colbench": write_colbench, "websight": write_websight,
-          "demonstrations": write_demonstrations}
+MAKERS = {"procedural": write_procedural, "llm": write_llm, "colbench": write_colbench, "websight": write_websight}
 
 
 def parse_args():
@@ -1091,10 +1080,10 @@ def parse_args():
     add("--in", dest="input", help="excerpts, released file or rows; for --demonstrations tasks (default "
         "data/{domain}/{split}.jsonl)")
     add("--out", help="folder of the tasks (default data/{domain}); demonstrations and colbench: the file (default "
-        "data/{domain}/..., for trajectories runs/{run name}/{split}.trajectories.jsonl)")
+        "data/{domain}/..., for trajectories runs/default/{split}.trajectories.jsonl)")
     add("--overwrite", action="store_true", help="start the output again instead of continuing it")
-    add("--train", type=size, help="training tasks, 0: none (default 10000; all released trajectories)")
-    add("--val", type=size, help="validation tasks (default 500)")
+    add("--train", type=size, default=10000, help="training tasks, 0: none (default 10000)")
+    add("--val", type=size, default=500, help="validation tasks (default 500)")
     add("--test", type=size, help="test tasks (default 1000, frontend 500, as in the paper)")
     add("--seed", type=int, default=0, help="random seed (default 0)")
     add("--workers", type=count, default=2, help="sandbox processes, or browsers (default 2)")
@@ -1111,28 +1100,25 @@ def parse_args():
     add("--waste", type=share, default=0.2,
         help="probability, before each turn, of a wasted turn, again and again (default 0.2)")
     add("--max-turns", type=count, default=10, help="longest dialogue, in agent turns (default 10)")
-    add = p.add_argument_group("--source llm, colbench").add_argument
+    add = p.add_argument_group("--source llm").add_argument
     add("--model", help="folder, hub name, or URL of an OpenAI-compatible server (rollout.py has its other flags)")
     add("--model-name", help="model to name to the server (default: its first)")
     add("--temperature", type=number(least=0), default=1.0, help="sampling temperature (default 1.0)")
     add("--concurrency", type=count, default=64, help="requests under way at once (default 64)")
-    add("--run-name", default="default", help="of released trajectories: name of the run (default default)")
     if p.parse_known_args()[0].source == "llm":
         from rollout import engine_flags
         engine_flags(p)
     args = p.parse_args()
 
-    args.making = "demonstrations" if args.demonstrations else args.source
     if (args.source, args.domain) in (("llm", "frontend"), ("websight", "backend")):
         die(f"there are no {args.domain} tasks with --source {args.source}")
     if args.source != "procedural" and not args.input:
         die(f"--source {args.source} needs --in")
     if args.source == "llm" and not args.model:
         die("--source llm needs --model")
-    args.sizes = {}
-    for split, usual in ("train", 10000), ("val", 500), ("test", 1000 if args.domain == "backend" else 500):
-        given = getattr(args, split)
-        args.sizes[split] = usual if given is None else given
+    if args.test is None:
+        args.test = 1000 if args.domain == "backend" else 500
+    args.sizes = {split: getattr(args, split) for split in SPLITS}
     if not any(args.sizes.values()):
         die("no tasks are asked for: nothing to make")
     return args
@@ -1141,7 +1127,8 @@ def parse_args():
 def main():
     try:
         args = parse_args()
-        MAKERS[args.making](args)
+        make = write_demonstrations if args.demonstrations else MAKERS[args.source]
+        make(args)
     except KeyboardInterrupt:
         die("stopped; the same command, without --overwrite, continues", 130)
     except OSError as problem:

@@ -509,19 +509,32 @@ def compare_pages(agent, reference):
     pairs = [(r, r.twin) for r in theirs if r.twin]
     found = []
     for weight, order, *fields in itertools.chain(
-            colours(pairs, agent, reference), missing_and_extra(mine, theirs), sizes(pairs), texts(pairs),
-            arrangement(pairs)):
+            missing_and_extra(mine, theirs), looks(pairs, agent, reference), setting(pairs), arrangement(pairs)):
         difference = Difference(*fields)
         found.append((-round(weight, 6), order, difference.sentence(), difference))
     found.sort()
     return list({sentence: difference for _, _, sentence, difference in found}.values())  # no sentence twice
 
 
-# Each of the next five yields (weight, order in the page, subject, aspect, want, have). r is an element of the
-# reference page, a its twin in the agent's page. An element is named by the words that the agent knows.
+# Each of the next four yields (weight, order in the page, subject, aspect, want, have). r is an element of the reference
+# page, a its twin in the agent's page. An element is named by the words that the agent knows.
 
-def colours(pairs, agent, reference):
-    """Colours and gradients behind things."""
+def missing_and_extra(mine, theirs):
+    """What only one page has, but not what is inside something that only one page has."""
+    for r in theirs:
+        if not r.twin and (not r.parent or r.parent.twin):
+            before = next((e for e in reversed(theirs[:r.order]) if e.twin and e != r.parent), None)
+            want = f"after the {before.name}" if before else "at the top"
+            if r.background:
+                want += f". It is {colour_name(r.background)}"
+            yield 0.05 + 1.5 * r.share, r.order, r.name, "missing", want
+    for a in mine:
+        if not a.twin and (not a.parent or a.parent.twin):
+            yield 0.03 + 0.5 * a.share, len(theirs) + a.order, a.name, "extra"
+
+
+def looks(pairs, agent, reference):
+    """Colours, words, and the sizes of what has no words."""
     have, want = colour_name(agent["background"]), colour_name(reference["background"])
     if have != want:
         distance = colour_distance(agent["background"], reference["background"])
@@ -530,43 +543,26 @@ def colours(pairs, agent, reference):
         have, want = colour_name(a.background), colour_name(r.background)
         if have != want:
             distance = colour_distance(a.background or agent["background"], r.background or reference["background"])
-            yield 0.01 + r.share * (0.4 + distance), r.order, a.name(), "colour", want, have
+            yield 0.01 + r.share * (0.4 + distance), r.order, a.name, "colour", want, have
         elif a.gradient != r.gradient:
-            yield 0.01 + 0.3 * r.share, r.order, a.name(), "gradient", "have" if r.gradient else "not have"
-
-
-def missing_and_extra(mine, theirs):
-    """What only one page has, but not what is inside something that only one page has."""
-    for r in theirs:
-        if not r.twin and (not r.parent or r.parent.twin):
-            before = next((e for e in reversed(theirs[:r.order]) if e.twin and e != r.parent), None)
-            want = f"after the {before.name()}" if before else "at the top"
-            if r.background:
-                want += f". It is {colour_name(r.background)}"
-            yield 0.05 + 1.5 * r.share, r.order, r.name(), "missing", want
-    for a in mine:
-        if not a.twin and (not a.parent or a.parent.twin):
-            yield 0.03 + 0.5 * a.share, len(theirs) + a.order, a.name(), "extra"
-
-
-def sizes(pairs):
-    """How large things without words are."""
-    for r, a in pairs:
+            yield 0.01 + 0.3 * r.share, r.order, a.name, "gradient", "have" if r.gradient else "not have"
+        if a.plain != r.plain:
+            yield 0.03 + 2 * r.text_share, r.order, a.name, "words", quote(r.text, 80)
         if r.text or r.tag in ("main", "div"):
             continue
-        found = [(r.width, a.width, "wider", "narrower")]
+        sizes = [(r.width, a.width, "wider", "narrower")]
         if {e.twin for e in r.inside} == a.inside:  # else its height follows from what is missing or extra in it
-            found.append((r.height, a.height, "taller", "less tall"))
-        for want, have, more, less in found:
+            sizes.append((r.height, a.height, "taller", "less tall"))
+        for want, have, more, less in sizes:
             ratio = (want + 8) / (have + 8)
             change = max(ratio, 1 / ratio)
             if change > 1.3:
                 weight = 0.01 + 0.5 * (1 - 1 / change) * r.share
-                yield weight, r.order, a.name(), "shape", more if ratio > 1 else less
+                yield weight, r.order, a.name, "shape", more if ratio > 1 else less
 
 
-def texts(pairs):
-    """What texts say and how they are set, and where things stand. Texts of a container share a sentence."""
+def setting(pairs):
+    """How texts are set, and where things stand. Texts of a container share a sentence."""
     moved = []  # containers that stand elsewhere, with all that is in them
     shared = {}  # (container, aspect, want, have) -> [(weight, order, name)]
     for r, a in pairs:  # a container before what is in it
@@ -574,36 +570,25 @@ def texts(pairs):
             narrow = max(r.width, a.width) < 0.6 * VIEWPORT[0]
             if a.place != r.place and narrow and r.parent not in moved:
                 moved.append(r)
-                yield 0.02 + r.share, r.order, a.name(), "place", r.place, a.place
+                yield 0.02 + r.share, r.order, a.name, "place", r.place, a.place
             continue
-        if a.plain != r.plain:
-            yield 0.03 + 2 * r.text_share, r.order, a.name(), "words", quote(r.text, 80)
-        changes = text_changes(a, r)
-        if a.place != r.place and not any(r in container.inside for container in moved):
+        changes = [(0.6, "letters", colour_name(r.colour or "#000000"), colour_name(a.colour or "#000000")),
+                   (0.3, "bold", "be" if r.bold else "not be", "be" if a.bold else "not be")]
+        ratio = max(1, r.font_size) / max(1, a.font_size)
+        if max(ratio, 1 / ratio) > 1.15:
+            changes.append((abs(1 - ratio), "size", "larger" if ratio > 1 else "smaller", ""))
+        if not any(r in container.inside for container in moved):
             changes.append((1.0, "place", r.place, a.place))
-        for weight, *change in changes:
-            entry = weight * (0.02 + r.text_share), r.order, a.name()
-            shared.setdefault((r.parent, *change), []).append(entry)
+        for weight, aspect, want, have in changes:
+            if want != have:
+                entry = weight * (0.02 + r.text_share), r.order, a.name
+                shared.setdefault((r.parent, aspect, want, have), []).append(entry)
     for (container, *change), entries in shared.items():
         weights, orders, names = zip(*entries)
         name = names[0]
         if len(entries) > 1:
-            name = f"texts in the {container.name()}" if container else "texts of the page"
+            name = f"texts in the {container.name}" if container else "texts of the page"
         yield sum(weights), orders[0], name, *change
-
-
-def text_changes(a, r):
-    """How the agent's text should be set: [(weight, aspect, want, have)]."""
-    found = []
-    have, want = colour_name(a.colour or "#000000"), colour_name(r.colour or "#000000")
-    if have != want:
-        found.append((0.6, "letters", want, have))
-    ratio = max(1, r.font_size) / max(1, a.font_size)
-    if max(ratio, 1 / ratio) > 1.15:
-        found.append((abs(1 - ratio), "size", "larger" if ratio > 1 else "smaller", ""))
-    if a.bold != r.bold:
-        found.append((0.3, "bold", "be" if r.bold else "not be", ""))
-    return found
 
 
 def arrangement(pairs):
@@ -616,10 +601,10 @@ def arrangement(pairs):
             continue
         a, weight = first.twin, 0.02 + min(first.share, second.share)
         if a.order > b.order:
-            yield weight, first.order, first.name(), "order", second.name()
+            yield weight, first.order, first.name, "order", second.name
         elif beside(first, second) != beside(a, b) and below(first, second) != below(a, b):
             how = "beside" if beside(first, second) else "above"
-            yield weight, first.order, first.name(), "layout", f"{how} the {second.name()}"
+            yield weight, first.order, first.name, "layout", f"{how} the {second.name}"
 
 
 class Element:
@@ -647,6 +632,7 @@ class Element:
             container.words += self.words
             container = container.parent
 
+    @functools.cached_property
     def name(self):
         """In words: `button "Buy"`, `header`, `section "Prices"` (by the first words inside it)."""
         kind = KINDS.get(self.tag, "text" if self.text else "block")
