@@ -206,7 +206,7 @@ class Renderer(contextlib.ExitStack):
 
     def _end(self):
         with contextlib.suppress(TimeoutError):  # the browsers have been killed by process id by then
-            asyncio.run_coroutine_threadsafe(asyncio.wait_for(self._stop(), 20), self.loop).result()
+            asyncio.run_coroutine_threadsafe(self._stop(), self.loop).result(timeout=20)
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.thread.join(timeout=10)
         self.loop.close()
@@ -624,6 +624,7 @@ class Element:
             self.place = "in the centre"
         self.plain = " ".join(re.findall(r"[\w$%€£.]+", self.text.lower()))
         self.kind = "block" if self.tag in ("section", "article") else KINDS.get(self.tag, "block")
+        self.rank = sum(not e.text and e.kind == self.kind for e in before)  # among those of its kind
         self.twin = None  # the element of the other page that it is compared with
         self.inside, self.words = set(), [self.text] if self.text else []
         container = self.parent
@@ -665,7 +666,7 @@ def match_elements(mine, theirs):
             common = len({e.twin for e in r.inside} & a.inside)
             # Two blocks of text without a text in common are two different blocks.
             if common or not a.words or not r.words or r.tag in LANDMARKS:
-                return -common / max(1, len(r.words), len(a.words))
+                return -common / max(1, len(r.words), len(a.words)), abs(a.rank - r.rank)
 
     pair(theirs, mine, True, lambda r, a: 0 if a.plain == r.plain and a.tag == r.tag else None)
     pair(theirs, mine, True, lambda r, a: 0 if a.plain == r.plain else None)
