@@ -5,7 +5,7 @@
 # make demo-seeds        the demo with five seeds, and the means over them
 # make study             RESULTS.md's questions, cell by cell (study/study.mk)
 # make test              every test that needs no GPU
-# All set up .venv first. Nothing else has to be installed; outside this folder only caches (pip's, npm's) are written.
+# All set up .venv first. Nothing else has to be installed; outside this folder only caches (pip's) are written.
 
 PYTHON  ?= python3
 PY      := .venv/bin/python

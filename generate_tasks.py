@@ -669,8 +669,10 @@ def demonstrate(task, ask, waste, max_turns, rng):
 
 @lru_cache
 def page_kinds():
-    """{kind: {"requests", "page", "details": its hidden choices}} from pages.toml. `told` of a choice: how a wrong value
-    shows in the comparison of two pages (render.is_about)."""
+    """{kind: {"requests", "page", "details": its hidden choices}}, from pages.toml.
+
+    `told` of a choice: how a wrong value shows in the comparison of two pages (render.is_about).
+    """
     with open(Path(__file__).with_name("pages.toml"), "rb") as file:
         content = tomllib.load(file)
     for entry in content["kinds"].values():
@@ -957,8 +959,10 @@ def as_ours(args, offline, seen, record):
 
 
 def write_colbench(args):
-    """All trajectories, or the first --train, --val or --test tasks (the paper's test set is the first 1000). The samples
-    of a task, which lie num_tasks lines apart, are numbered in their order."""
+    """All trajectories, or the first --train, --val or --test tasks (the paper's test set is the first 1000).
+
+    The samples of a task, which lie num_tasks lines apart, are numbered in their order.
+    """
     with open(args.input, "rb") as file:
         offline = b'"dialogue_history"' in file.readline()
     kind, path, wanted = "task", f"data/{args.domain}/{args.split}.jsonl", args.sizes[args.split]

@@ -49,6 +49,7 @@ import re
 import shutil
 import signal
 import subprocess
+import tarfile
 import tempfile
 import threading
 import urllib.request
@@ -63,6 +64,7 @@ from records import atomic_write, die, first_line
 CACHE = Path(__file__).resolve().parent / "cache"
 TAILWIND_FILE = "tailwind-2.2.19.min.css"
 TAILWIND_SHA256 = "b6ad97402eddb903e7a5d7a73ee47a679204efbdda4521a391cbad9df509b932"
+TAILWIND_PACKAGE = "https://registry.npmjs.org/tailwindcss/-/tailwindcss-2.2.19.tgz"
 TAILWIND_LINK = "https://cdn.jsdelivr.net/npm/tailwindcss@2.2.19/dist/tailwind.min.css"
 TAILWIND_TAG = f'<link href="{TAILWIND_LINK}" rel="stylesheet">'
 PAGE_ADDRESS = "https://page.invalid/"  # .invalid never resolves (RFC 2606): the page lives only in the interception
@@ -121,7 +123,6 @@ class Picture:
 
     status: str
     png: bytes = b""
-    width: int = 0
     height: int = 0
     layout: dict | None = None
 
@@ -205,7 +206,7 @@ class Renderer(contextlib.ExitStack):
 
     def _end(self):
         with contextlib.suppress(TimeoutError):  # the browsers have been killed by process id by then
-            asyncio.run_coroutine_threadsafe(asyncio.wait_for(self._stop(), 20), self.loop).result()
+            asyncio.run_coroutine_threadsafe(self._stop(), self.loop).result(timeout=20)
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.thread.join(timeout=10)
         self.loop.close()
@@ -241,12 +242,12 @@ class Renderer(contextlib.ExitStack):
         answer = await slot.cdp.send("Runtime.evaluate", {
             "expression": f"({PREPARE})({json.dumps(layout)})", "returnByValue": True})
         measured = answer["result"]["value"]  # a page on which it failed has none
-        width, height = VIEWPORT[0], min(max(measured["height"], VIEWPORT[1]), MAX_HEIGHT)
-        result = Picture("ok", b"", width, height, measured if layout else None)
+        height = min(max(measured["height"], VIEWPORT[1]), MAX_HEIGHT)
+        result = Picture("ok", b"", height, measured if layout else None)
         if picture:
             shot = await slot.cdp.send("Page.captureScreenshot", {
                 "format": "png", "optimizeForSpeed": True, "captureBeyondViewport": True,
-                "clip": {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}})
+                "clip": {"x": 0, "y": 0, "width": VIEWPORT[0], "height": height, "scale": 1}})
             result.png = base64.b64decode(shot["data"])
         return result
 
@@ -516,8 +517,8 @@ def compare_pages(agent, reference):
     return list({sentence: difference for _, _, sentence, difference in found}.values())  # no sentence twice
 
 
-# Each of the next four yields (weight, order in the page, subject, aspect, want, have). r is an element of the reference
-# page, a its twin in the agent's page. An element is named by the words that the agent knows.
+# Each of the next four yields (weight, order in the page, subject, aspect, want, have). r is an element of the
+# reference page, a is its twin in the agent's page. An element is named by the words that the agent knows.
 
 def missing_and_extra(mine, theirs):
     """What only one page has, but not what is inside something that only one page has."""
@@ -734,18 +735,16 @@ def is_tailwind(css):
 
 
 def fetch_tailwind():
-    """Get the stylesheet once, from npm or else from the address that pages name; kept if its checksum is right."""
-    target = CACHE / TAILWIND_FILE
+    """Get the stylesheet once, from npm's registry; kept if its checksum is right."""
+    target, css = CACHE / TAILWIND_FILE, b""
     if target.exists() and is_tailwind(target.read_bytes()):
         return target
-    npm = "npm pack tailwindcss@2.2.19 >&2 && tar xzOf tailwindcss-2.2.19.tgz package/dist/tailwind.min.css"
-    with tempfile.TemporaryDirectory() as folder:
-        css = subprocess.run(npm, shell=True, cwd=folder, capture_output=True).stdout
-    with contextlib.suppress(OSError):
-        css = css or urllib.request.urlopen(TAILWIND_LINK, timeout=60).read()
+    with contextlib.suppress(OSError, tarfile.TarError):
+        archive = urllib.request.urlopen(TAILWIND_PACKAGE, timeout=60).read()
+        css = tarfile.open(fileobj=io.BytesIO(archive)).extractfile("package/dist/tailwind.min.css").read()
     if not is_tailwind(css):
-        raise RuntimeError(f"Tailwind 2.2.19 could be fetched neither by npm nor from {TAILWIND_LINK}; put "
-                           f"dist/tailwind.min.css of the npm package tailwindcss@2.2.19 at {target}.")
+        raise RuntimeError(f"Tailwind 2.2.19 could not be fetched from {TAILWIND_PACKAGE}; put its "
+                           f"dist/tailwind.min.css at {target}.")
     with atomic_write(target) as part:  # other processes may be reading it
         part.write_bytes(css)
     return target
@@ -990,11 +989,15 @@ want_layout => {
 
 # ------------------------------------------------------------------------------------------------ command line
 
-def main():
+def parse_args():
     parser = argparse.ArgumentParser(description="Prepare for rendering pages in an isolated Chromium.")
     parser.add_argument("--setup", action="store_true", required=True,
                         help="fetch Tailwind's stylesheet into cache/, and see whether Chromium starts")
-    parser.parse_args()
+    return parser.parse_args()
+
+
+def main():
+    parse_args()
     try:
         print(f"Tailwind 2.2.19 is at {fetch_tailwind()}, checksum right.")
         with Renderer(browsers=1) as renderer:

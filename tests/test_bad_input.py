@@ -188,8 +188,6 @@ OWN = [
     ("rollout.py", ["--split", "test"], {"data/backend/test.jsonl": lines(TASK)},
      ["runs/default/base", "train_policy.py"]),
     ("rollout.py", ["--no-such-flag"], {}, ["--no-such-flag"]),
-    ("render.py", ["--in", "a.html", "--out", "a.png"], {"a.html": "<html></html>", "a.png": "mine"},
-     ["a.png", "--overwrite"]),
 ]
 
 

@@ -159,7 +159,7 @@ def test_another_kind_of_function_is_a_row_its_lines_and_its_sentence(copy):
 
 def average_lines("""),
         ('    if kind == "total":\n        how = ', """    if kind == "spread":
-        text.append(f"How far apart are the largest and the smallest of {worth_words}?")
+        yield f"How far apart are the largest and the smallest of {worth_words}?"
     if kind == "total":
         how = """))
     copy.run("generate_tasks.py", "--kinds", "spread", "--train", "12", "--val", "2", "--test", "4", "--out", "data")

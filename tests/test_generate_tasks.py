@@ -329,16 +329,6 @@ def test_mistakes_are_answered_in_one_sentence(folder, tmp_path):
     refused("procedural task", "--demonstrations", 5, "--in", tmp_path / "other.jsonl", "--out", tmp_path / "d.jsonl")
 
 
-@pytest.mark.parametrize("flags, flag", [
-    (["--temperature", 0.5], "--temperature"), (["--run-name", "x"], "--run-name"), (["--timeout", 3], "--timeout"),
-    (["--ask", 0.1], "--ask"), (["--split", "test"], "--split"), (["--in", "x"], "--in"),
-    (["--demonstrations", 5, "--kinds", "total"], "--kinds"), (["--demonstrations", 5, "--train", 9], "--train"),
-    (["--source", "colbench", "--seed", 1], "--seed"), (["--source", "colbench", "--demonstrations", 3], "--source")])
-def test_a_flag_that_would_do_nothing_is_refused(tmp_path, flags, flag):
-    done = command(*flags, ok=False, cwd=tmp_path)
-    assert done.returncode == 2 and flag in done.stderr.splitlines()[-1] and not list(tmp_path.iterdir()), done.stderr
-
-
 def test_demonstrations_refuse_a_task_of_another_shape_and_leave_nothing_behind(folder, tmp_path):
     good = records(folder / "train.jsonl")[0]
     path = tmp_path / "a.jsonl"
@@ -648,9 +638,9 @@ def test_a_response_of_white_space_is_read_in_no_time():
 def test_no_more_is_asked_for_than_is_wanted(server, tmp_path):
     """However many requests are under way: the attempts end with the last task that was asked for."""
     url, handler = server
-    source = write(tmp_path / "excerpts.jsonl", [{"text": f"good {i:02d} and more"} for i in range(40)])
+    source = write(tmp_path / "excerpts.jsonl", [{"text": f"good {i:02d}"} for i in range(40)])
     command("--source", "llm", "--in", source, "--model", url, "--out", tmp_path / "out", "--train", 7, "--val", 0,
-            "--test", 0, "--excerpt-length", 7)
+            "--test", 0)
     assert len(records(tmp_path / "out/train.jsonl")) == len(handler.prompts) == 7
 
 
