@@ -83,8 +83,7 @@ def read(path, kind, domain=None, unique=False, each=None):
     """
     path = Path(path)
     maker, key, shape = SCHEMA[kind]
-    if path.stem.endswith(".scored"):
-        maker = "evaluate.py"
+    maker = "evaluate.py" if path.stem.endswith(".scored") else maker
     if not path.is_file():
         die(f"{path}: no such file; run {maker} first, or name another")
     record, lines = None, {}    # lines: where each key stands
