@@ -49,7 +49,6 @@ import re
 import shutil
 import signal
 import subprocess
-import tarfile
 import tempfile
 import threading
 import urllib.request
@@ -64,7 +63,6 @@ from records import atomic_write, die, first_line
 CACHE = Path(__file__).resolve().parent / "cache"
 TAILWIND_FILE = "tailwind-2.2.19.min.css"
 TAILWIND_SHA256 = "b6ad97402eddb903e7a5d7a73ee47a679204efbdda4521a391cbad9df509b932"
-TAILWIND_PACKAGE = "https://registry.npmjs.org/tailwindcss/-/tailwindcss-2.2.19.tgz"
 TAILWIND_LINK = "https://cdn.jsdelivr.net/npm/tailwindcss@2.2.19/dist/tailwind.min.css"
 TAILWIND_TAG = f'<link href="{TAILWIND_LINK}" rel="stylesheet">'
 PAGE_ADDRESS = "https://page.invalid/"  # .invalid never resolves (RFC 2606): the page lives only in the interception
@@ -735,16 +733,18 @@ def is_tailwind(css):
 
 
 def fetch_tailwind():
-    """Get the stylesheet once, from npm's registry; kept if its checksum is right."""
-    target, css = CACHE / TAILWIND_FILE, b""
+    """Get the stylesheet once, from npm or else from the address that pages name; kept if its checksum is right."""
+    target = CACHE / TAILWIND_FILE
     if target.exists() and is_tailwind(target.read_bytes()):
         return target
-    with contextlib.suppress(OSError, tarfile.TarError):
-        archive = urllib.request.urlopen(TAILWIND_PACKAGE, timeout=60).read()
-        css = tarfile.open(fileobj=io.BytesIO(archive)).extractfile("package/dist/tailwind.min.css").read()
+    npm = "npm pack tailwindcss@2.2.19 >&2 && tar xzOf tailwindcss-2.2.19.tgz package/dist/tailwind.min.css"
+    with tempfile.TemporaryDirectory() as folder:
+        css = subprocess.run(npm, shell=True, cwd=folder, capture_output=True).stdout
+    with contextlib.suppress(OSError):
+        css = css or urllib.request.urlopen(TAILWIND_LINK, timeout=60).read()
     if not is_tailwind(css):
-        raise RuntimeError(f"Tailwind 2.2.19 could not be fetched from {TAILWIND_PACKAGE}; put its "
-                           f"dist/tailwind.min.css at {target}.")
+        raise RuntimeError(f"Tailwind 2.2.19 could be fetched neither by npm nor from {TAILWIND_LINK}; put "
+                           f"dist/tailwind.min.css of the npm package tailwindcss@2.2.19 at {target}.")
     with atomic_write(target) as part:  # other processes may be reading it
         part.write_bytes(css)
     return target
