@@ -34,7 +34,6 @@ Writes  runs/RUN_NAME/policy/: the model in Hugging Face format, cost.json (what
 
 The engine (trees, attention, log-probabilities, sharding, checkpoints) is train_critic.py's.
 """
-import argparse
 import hashlib
 import json
 import time
