@@ -830,8 +830,8 @@ def find_chromium():
     for name in names:
         if found := shutil.which(name):
             return found
-    raise RuntimeError("found no Chromium: apt-get install chromium-headless-shell, or playwright install chromium, or "
-                       "set CHROMIUM_PATH to one that is there")
+    raise RuntimeError(f"found no Chromium ({', '.join(map(str, names))}): apt-get install chromium-headless-shell, or "
+                       "playwright install chromium, or set CHROMIUM_PATH")
 
 
 # Rendering must not depend on the clock, the display or the machine's taste; and nothing may phone home.

@@ -1554,7 +1554,8 @@ def checked_settings(args, inputs):
             print(f"{out} is finished already (--overwrite trains it again)", flush=True)
             return None
     elif out.exists() and any(out.iterdir()):
-        if not begun.is_file() or f'"script": "{script}"' not in begun.read_text():
+        before = begun.read_text(errors="replace") if begun.is_file() else '"script": none'
+        if '"script"' in before and f'"script": "{script}"' not in before:    # a damaged file names none
             die(f"{out} exists and was not written by this script; name another folder with --out")
     return settings
 
