@@ -69,7 +69,8 @@ def rows_of(folder):
 
 def mean(rows, column):
     values = [float(row[column]) for row in rows if row[column]]
-    return f"{sum(values) / len(values):,.0f}" if values else ""
+    digits = 1 if column == "minutes" else 0
+    return f"{sum(values) / len(values):,.{digits}f}" if values else ""
 
 
 def print_leaderboard(rows):
