@@ -4,7 +4,6 @@
     python study/agents.py --add runs/study/13     # put a finished seed into study/agents.tsv first
 """
 import argparse
-import csv
 import json
 import sys
 from html import escape
@@ -12,8 +11,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
-from over_seeds import over_seeds  # noqa: E402
-from records import die  # noqa: E402
+from over_seeds import kept_rows, over_seeds  # noqa: E402
 
 AGENTS = {  # name of the agent's files: its name in the table
     "base": "base",
@@ -109,20 +107,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--add", nargs="+", default=[], metavar="FOLDER", help="folders of finished seeds")
     args = parser.parse_args()
-    file = HERE / "agents.tsv"
-    names = ["seed", "agent", *MEASURES, "tokens"]
-    with open(file, encoding="utf-8", newline="") as lines:
-        rows = list(csv.DictReader(lines, delimiter="\t"))
-    for folder in args.add:
-        new = [dict(zip(names, map(str, row))) for row in rows_of(folder)]
-        if not new:
-            die(f"{folder}: no agent is finished there; make study SEEDS={Path(folder).name} first")
-        rows = [row for row in rows if row["seed"] != Path(folder).name] + new
-    if args.add:
-        with open(file, "w", encoding="utf-8", newline="") as lines:
-            writer = csv.DictWriter(lines, names, delimiter="\t", lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(sorted(rows, key=lambda row: row["seed"]))
+    rows = kept_rows(HERE / "agents.tsv", ["seed", "agent", *MEASURES, "tokens"], args.add, rows_of)
     print(table(rows))
     for first, second in (("imitated-full", "multi-turn-dpo"), ("imitated-full", "imitated-dpo"),
                           ("imitated-full", "twice-rejection"), ("imitated-full", "twice-dpo"),

@@ -7,6 +7,7 @@ agent's cost.json stands in the folder with the agent's name. With five seeds or
 fewer the seeds' values are printed in their place.
 """
 import argparse
+import csv
 import glob
 import json
 import math
@@ -56,6 +57,28 @@ def cell(values, unit, signed=False):
 
 def shown(value, signed=False):
     return f"{value:+.1f}" if signed else f"{value:.1f}"
+
+
+def kept_rows(file, columns, folders, rows_of):
+    """The rows of a table that is kept as tab-separated text, a dictionary each, once those of `folders` are in it.
+
+    A folder is a seed: rows_of(folder), lists of texts in the order of `columns`, replace the rows of that seed.
+    """
+    rows = []
+    if file.is_file():
+        with open(file, encoding="utf-8", newline="") as lines:
+            rows = list(csv.DictReader(lines, delimiter="\t"))
+    for folder in map(Path, folders):
+        new = [dict(zip(columns, row)) for row in rows_of(folder)]
+        if not new:
+            die(f"{folder}: nothing is finished there; make study SEEDS={folder.name} first")
+        rows = [row for row in rows if row["seed"] != folder.name] + new
+    if folders:
+        with open(file, "w", encoding="utf-8", newline="") as lines:
+            writer = csv.DictWriter(lines, columns, delimiter="\t", lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(sorted(rows, key=lambda row: row["seed"]))
+    return rows
 
 
 def files_of(pattern):

@@ -4,11 +4,15 @@
     python study/trials.py --add runs/study/1 runs/study/2      # put finished seeds into it first
 """
 import argparse
-import csv
 import json
+import sys
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from over_seeds import kept_rows  # noqa: E402
+
 FILE = Path(__file__).with_name("trials.tsv")
+COLUMNS = ["seed", "method", "setting", "temperature", "success"]
 TEMPERATURES = ["1", "0.5", "0.3"]    # of play
 METHODS = {"rejection": "rejection fine-tuning", "dpo": "multi-turn DPO", "sweet": "SWEET-RL",
            "imitated-dpo": "multi-turn DPO after imitation", "imitated-sweet": "SWEET-RL after imitation"}
@@ -29,26 +33,16 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--add", nargs="+", default=[], metavar="FOLDER", help="folders of finished seeds")
     args = parser.parse_args()
-    rows = []
-    if FILE.is_file():
-        with open(FILE, encoding="utf-8", newline="") as lines:
-            rows = list(csv.reader(lines, delimiter="\t"))[1:]
-    for folder in args.add:
-        rows = [row for row in rows if row[0] != Path(folder).name] + list(rows_of(folder))
-    if args.add:
-        with open(FILE, "w", encoding="utf-8", newline="") as lines:
-            writer = csv.writer(lines, delimiter="\t", lineterminator="\n")
-            writer.writerow(["seed", "method", "setting", "temperature", "success"])
-            writer.writerows(sorted(rows, key=lambda row: row[:1]))
-
-    seeds = sorted({row[0] for row in rows})
+    rows = kept_rows(FILE, COLUMNS, args.add, rows_of)
+    seeds = sorted({row["seed"] for row in rows})
     print(f"| seeds {', '.join(seeds)} | setting | {' | '.join(TEMPERATURES)} |")
     print("|---" * (2 + len(TEMPERATURES)) + "|")
     for method, name in METHODS.items():
         found = {}    # (setting, temperature): the mean over the seeds
         for number in "123":
             for temperature in TEMPERATURES:
-                values = [float(row[4]) for row in rows if row[1:4] == [method, number, temperature]]
+                trial = [method, number, temperature]
+                values = [float(row["success"]) for row in rows if [row[name] for name in COLUMNS[1:4]] == trial]
                 if len(values) == len(seeds):
                     found[number, temperature] = sum(values) / len(values)
         for number in "123":

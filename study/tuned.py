@@ -4,7 +4,6 @@
     python study/tuned.py --add runs/study/21 runs/study/22 # put finished seeds into it first
 """
 import argparse
-import csv
 import json
 import re
 import sys
@@ -12,8 +11,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
-from over_seeds import cell  # noqa: E402
-from records import die  # noqa: E402
+from over_seeds import cell, kept_rows  # noqa: E402
 
 FILE = HERE / "tuned.tsv"
 AGENTS = {  # name of the agent's files: its name in the table
@@ -55,7 +53,7 @@ def cpu_minutes(folder, agent):
 
 
 def rows_of(folder):
-    """The lines of one seed, from the metrics that evaluate.py wrote."""
+    """The rows of one seed, from the metrics that evaluate.py wrote."""
     for agent in AGENTS:
         files = [Path(folder) / f"{agent}.test-{temperature}.metrics.json" for temperature in ("0.3", "1")]
         if not all(file.is_file() for file in files):
@@ -102,20 +100,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--add", nargs="+", default=[], metavar="FOLDER", help="folders of finished seeds")
     args = parser.parse_args()
-    rows = []
-    if FILE.is_file():
-        with open(FILE, encoding="utf-8", newline="") as lines:
-            rows = list(csv.DictReader(lines, delimiter="\t"))
-    for folder in args.add:
-        new = [dict(zip(COLUMNS, row)) for row in rows_of(folder)]
-        if not new:
-            die(f"{folder}: no agent is finished there; make study SEEDS={Path(folder).name} CELLS=tuned first")
-        rows = [row for row in rows if row["seed"] != Path(folder).name] + new
-    if args.add:
-        with open(FILE, "w", encoding="utf-8", newline="") as lines:
-            writer = csv.DictWriter(lines, COLUMNS, delimiter="\t", lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(sorted(rows, key=lambda row: row["seed"]))
+    rows = kept_rows(FILE, COLUMNS, args.add, rows_of)
     print_leaderboard(rows)
     print_leads(rows, "trial-imitated-sweet-2")
 
