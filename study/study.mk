@@ -1,14 +1,13 @@
-# The study of RESULTS.md. `make study` runs it seed by seed; a folder runs/study/SEED holds one seed.
+# The study of RESULTS.md. `make study` runs it seed by seed; the folder runs/study/SEED holds one seed.
+#
+#     make study SEEDS='1 2' CELLS=trials                        # three settings of each method, on validation tasks
+#     make study SEEDS='21 22 23 24 25' CELLS='tuned'            # the best of them, on fresh seeds and test tasks
+#     make study SEEDS='23 24' CELLS='ablated twice truth'       # other critics; twice the data; Monte-Carlo returns
 #
 # The demo's rules make a seed's tasks, base agent, dialogues and candidates. One first model serves all seeds, as one
-# pre-trained model serves all users. A cell below is one more critic, policy or baseline: its name, a line of flags,
-# and the rule of its kind. What was stopped goes on.
+# pre-trained model serves all users. What was stopped goes on.
 
 SEED_MODEL := runs/demo/first-model/config.json
-define newline
-
-
-endef
 include Makefile
 
 # Beside each result stands the CPU time of what made it: $(RUN)/cpu.tsv.
@@ -20,12 +19,12 @@ $(SEED_MODEL):
 endif
 
 # ------------------------------------------------------------------------------------------------ critics
-critic-full             := $(CRITIC)
-critic-without-c        := $(CRITIC) --context without-c
-critic-likelihood-alone := $(CRITIC) --beta 1e-6
-AMOUNTS                 := 50 100 200
-$(foreach n,$(AMOUNTS),$(eval critic-full-$n := $(CRITIC) --limit-tasks $n))
-$(foreach n,$(AMOUNTS),$(eval critic-without-c-$n := $(CRITIC) --context without-c --limit-tasks $n))
+critic-full       := $(CRITIC)
+critic-nll-0.2    := $(CRITIC) --nll 0.2
+critic-nll-0.02   := $(CRITIC) --nll 0.02
+critic-without-c  := $(CRITIC) --nll 0.2 --context without-c
+critic-likelihood := $(CRITIC) --nll 0.2 --beta 1e-6
+CRITICS           := nll-0.2 without-c likelihood    # of these the study measures the ranking
 
 $(RUN)/critic-%/config.json: $(RUN)/train.metrics.json
 	$(call stage,critic: $*)
@@ -35,35 +34,70 @@ $(RUN)/ranked-%.jsonl: $(RUN)/critic-%/config.json $(RUN)/train.candidates.rollo
 	$(EACH) train_critic.py --run-name $(NAME) --critic $(RUN)/critic-$* --score $(RUN)/train.candidates.jsonl --out $@
 
 # ------------------------------------------------------------------------------------------------ policies
-SWEET = $(EACH) train_policy.py $(FLAGS) --run-name $(NAME) --method sweet
+# Imitation comes first: what starts at the imitating agent starts at the setting that was taken there.
+REJECTION_TRIAL := --method rejection-ft --batch-size 16
+DPO_TRIAL       := --method multi-turn-dpo --nll 1 --epochs 3
+SWEET_TRIAL     := --method sweet --beta 2 --nll 1 --epochs 1 --pairs-per-turn 2 --lr 2e-4
+IMITATED         = --model $(RUN)/trial-rejection-2
 
-# From the base agent.
-$(RUN)/sweet-%/config.json: $(RUN)/ranked-%.jsonl
-	$(call stage,policy: ranked by $*)
-	$(SWEET) $(POLICY) --in $(RUN)/ranked-$*.jsonl --out $(@D)
+trial-rejection-1 := $(REJECTION_TRIAL) --lr 1e-3 --epochs 6
+trial-rejection-2 := $(REJECTION_TRIAL) --lr 1e-3 --epochs 3
+trial-rejection-3 := $(REJECTION_TRIAL) --lr 5e-4 --epochs 6
 
-# From the agent that imitated the base agent's winning dialogues, which is also the reference.
-$(RUN)/imitated-%/config.json: $(RUN)/ranked-%.jsonl $(RUN)/rejection-ft/config.json
-	$(call stage,policy after imitation: ranked by $*)
-	$(SWEET) $(AFTER) --model $(RUN)/rejection-ft --in $(RUN)/ranked-$*.jsonl --out $(@D)
+trial-dpo-1 := $(DPO_TRIAL) --beta 2 --lr 4e-4
+trial-dpo-2 := $(DPO_TRIAL) --beta 0.5 --lr 4e-4
+trial-dpo-3 := $(DPO_TRIAL) --beta 2 --lr 2e-4
 
-$(RUN)/imitated-dpo/config.json: $(RUN)/rejection-ft/config.json
-	$(call stage,multi-turn DPO after imitation)
-	$(EACH) train_policy.py $(FLAGS) --run-name $(NAME) --method multi-turn-dpo $(DPO_AFTER) --model $(RUN)/rejection-ft \
-	  --out $(@D)
+trial-imitated-dpo-1 = $(IMITATED) $(DPO_TRIAL) --beta 2 --lr 2e-4
+trial-imitated-dpo-2 = $(IMITATED) $(DPO_TRIAL) --beta 2 --lr 1e-4
+trial-imitated-dpo-3 = $(IMITATED) $(DPO_TRIAL) --beta 5 --lr 2e-4
+
+# Three critics, by their NLL weight.
+trial-sweet-1          = $(SWEET_TRIAL) --in $(RUN)/ranked-full.jsonl
+trial-sweet-2          = $(SWEET_TRIAL) --in $(RUN)/ranked-nll-0.2.jsonl
+trial-sweet-3          = $(SWEET_TRIAL) --in $(RUN)/ranked-nll-0.02.jsonl
+trial-imitated-sweet-1 = $(IMITATED) $(trial-sweet-1)
+trial-imitated-sweet-2 = $(IMITATED) $(trial-sweet-2)
+trial-imitated-sweet-3 = $(IMITATED) $(trial-sweet-3)
+
+# Ablations of trial-imitated-sweet-2.
+trial-without-c  = $(IMITATED) $(SWEET_TRIAL) --in $(RUN)/ranked-without-c.jsonl
+trial-likelihood = $(IMITATED) $(SWEET_TRIAL) --in $(RUN)/ranked-likelihood.jsonl
 
 # Baselines on twice as many episodes, which is about what SWEET-RL samples with its candidates.
+trial-twice-rejection    = $(trial-rejection-2) --in $(RUN)/twice.scored.jsonl
+trial-twice-imitated-dpo = --model $(RUN)/trial-twice-rejection $(DPO_TRIAL) --beta 2 --lr 1e-4 --in $(RUN)/twice.scored.jsonl
+
+$(RUN)/trial-%/config.json: $(RUN)/train.metrics.json
+	$(call stage,policy: $*)
+	$(EACH) train_policy.py $(FLAGS) --run-name $(NAME) $(trial-$*) --out $(@D)
+
+# What each of them reads.
+needs = $(foreach trial,$(1),$(RUN)/trial-$(trial)/config.json): $(2)
+$(call needs,sweet-1 imitated-sweet-1,$(RUN)/ranked-full.jsonl)
+$(call needs,sweet-2 imitated-sweet-2,$(RUN)/ranked-nll-0.2.jsonl)
+$(call needs,sweet-3 imitated-sweet-3,$(RUN)/ranked-nll-0.02.jsonl)
+$(call needs,without-c,$(RUN)/ranked-without-c.jsonl)
+$(call needs,likelihood,$(RUN)/ranked-likelihood.jsonl)
+$(call needs,imitated-dpo-1 imitated-dpo-2 imitated-dpo-3,$(RUN)/trial-rejection-2/config.json)
+$(call needs,imitated-sweet-1 imitated-sweet-2 imitated-sweet-3,$(RUN)/trial-rejection-2/config.json)
+$(call needs,without-c likelihood,$(RUN)/trial-rejection-2/config.json)
+$(call needs,twice-rejection twice-imitated-dpo,$(RUN)/twice.metrics.json)
+$(call needs,twice-imitated-dpo,$(RUN)/trial-twice-rejection/config.json)
+
 $(RUN)/twice.rollout.json: $(RUN)/base/config.json
 	$(EACH) rollout.py $(FLAGS) --run-name $(NAME) --split train --in $(RUN)/tasks/train.jsonl --limit 800 --samples 6 \
 	  $(PLAY) --out $(RUN)/twice.trajectories.jsonl
 
-$(RUN)/twice-rejection/config.json: $(RUN)/twice.metrics.json
-	$(EACH) train_policy.py $(FLAGS) --run-name $(NAME) --method rejection-ft $(REJECTION) --in $(RUN)/twice.scored.jsonl \
-	  --out $(@D)
+# ------------------------------------------------------------------------------------------------ play
+# At every temperature by one process.
+$(RUN)/%.val-0.3.metrics.json: $(RUN)/%/config.json
+	$(EACH) study/play.py --temperatures 1 0.5 0.3 --split val --model $(RUN)/$* -- $(FLAGS) --run-name $(NAME) \
+	  --in $(RUN)/tasks/val.jsonl $(PLAY)
 
-$(RUN)/twice-dpo/config.json: $(RUN)/twice.metrics.json
-	$(EACH) train_policy.py $(FLAGS) --run-name $(NAME) --method multi-turn-dpo $(TRAJECTORY) \
-	  --in $(RUN)/twice.scored.jsonl --out $(@D)
+$(RUN)/%.test-0.3.metrics.json: $(RUN)/%/config.json
+	$(EACH) study/play.py --temperatures 1 0.3 --split test --model $(RUN)/$* -- $(FLAGS) --run-name $(NAME) \
+	  --in $(RUN)/tasks/test.jsonl $(PLAY)
 
 # ------------------------------------------------------------------------------------------------ Monte-Carlo truth
 # About 150 turns of 24 validation tasks, 16 candidates each, each distinct one played to its end eight times.
@@ -85,36 +119,15 @@ $(RUN)/val-ranked-%.jsonl: $(RUN)/critic-%/config.json $(RUN)/val.candidates.rol
 	$(EACH) train_critic.py --run-name $(NAME) --critic $(RUN)/critic-$* --score $(RUN)/val.candidates.jsonl --out $@
 
 # ------------------------------------------------------------------------------------------------ cells
-AFTER     ?= $(POLICY)
-DPO_AFTER ?= --beta 2 --nll 1 --lr 2e-4 --epochs 3
-MAIN      := base rejection-ft multi-turn-dpo imitated-dpo sweet-full imitated-full sweet-without-c imitated-without-c
-LIKELY    := sweet-likelihood-alone imitated-likelihood-alone
-COST      := twice-rejection twice-dpo
-AMOUNT    := $(foreach n,$(AMOUNTS),sweet-full-$n sweet-without-c-$n imitated-full-$n imitated-without-c-$n)
-RANKED    := full without-c likelihood-alone $(foreach n,$(AMOUNTS),full-$n without-c-$n)
-at   = $(foreach agent,$(2),$(RUN)/$(agent).$(1).metrics.json)
+three = $(1)-1 $(1)-2 $(1)-3
+at    = $(foreach agent,$(2),$(RUN)/$(agent).$(1)-0.3.metrics.json)
+TRIED := $(foreach method,rejection dpo sweet imitated-dpo imitated-sweet,$(call three,trial-$(method)))
+TUNED := trial-imitated-sweet-2 trial-imitated-dpo-2 trial-dpo-3 trial-rejection-2 trial-sweet-3 base
 
-$(eval $(call plays,cool,val,--temperature 0.5))
-include study/trials.mk
+trials:  $(call at,val,$(TRIED))
+tuned:   $(call at,test,$(TUNED))
+ablated: $(call at,test,trial-without-c trial-likelihood)
+twice:   $(call at,test,trial-twice-rejection trial-twice-imitated-dpo)
+truth:   $(RUN)/val.continuations.metrics.json $(CRITICS:%=$(RUN)/val-ranked-%.jsonl)
 
-agents:  $(call at,test,$(MAIN)) $(call at,half,$(MAIN))
-likely:  $(call at,test,$(LIKELY)) $(call at,half,$(LIKELY))
-cost:    $(call at,test,$(COST)) $(call at,half,$(COST))
-amounts: $(call at,test,$(AMOUNT))
-truth:   $(RUN)/val.continuations.metrics.json $(RANKED:%=$(RUN)/val-ranked-%.jsonl)
-
-# ------------------------------------------------------------------------------------------------ tables
-# Of the seeds 11 and up: what is there.
-OF     := runs/study/[1-9][0-9]
-made    = $(if $(wildcard $(OF)/$(2)),$(1)='$(OF)/$(2)')
-agents  = $(strip $(foreach n,$(2),$(call made,$n,$n.$(1).metrics.json)))
-compare = @echo '\#\# $(1)'; $(if $(call agents,$(2),$(3)),$(PY) study/over_seeds.py $(call agents,$(2),$(3)) || true,echo not run yet)
-
-report:
-	$(call compare,Agents at temperature 1,test,$(MAIN) $(LIKELY) $(COST))
-	$(call compare,Agents at temperature 0.5,half,$(MAIN) $(LIKELY) $(COST))
-	$(call compare,By amount of data,test,$(AMOUNT))
-	@echo '## Critics'; $(PY) study/rank_critics.py --truth '$(OF)/val.continuations.scored.jsonl' \
-	  $(foreach n,$(RANKED),$(call made,$n,val-ranked-$n.jsonl)) || true
-
-.PHONY: agents likely cost amounts truth report
+.PHONY: trials tuned ablated twice truth

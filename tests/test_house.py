@@ -128,7 +128,7 @@ def steps(*words):
 
 
 DEMO = ["-f", "Makefile", "runs/not-there/report.html"]
-STUDY = ["-f", "study/study.mk", "SEED=7", "trials", "tuned", "agents", "likely", "cost", "amounts", "truth"]
+STUDY = ["-f", "study/study.mk", "SEED=7", "trials", "tuned", "ablated", "twice", "truth"]
 
 
 @pytest.mark.skipif(not shutil.which("make"), reason="make is not installed")
