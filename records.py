@@ -1,7 +1,7 @@
-"""The records that pass between the stages, as JSON lines: what each must have, how they are read and written.
+"""The JSON Lines records that the stages exchange: their schema, and how they are read and written.
 
-`read` checks each record against SCHEMA, `Output` writes whole lines and continues the file of an earlier run, `die`
-ends a run with one sentence. Standard library only: whoever copies a stage copies this file along.
+`read` checks each record against SCHEMA, `Output` appends whole lines and resumes an earlier run's file, `die` ends a
+run with one sentence. Standard library only. If you copy a stage, copy this file too.
 """
 import argparse
 import fcntl
@@ -14,17 +14,17 @@ import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 
-ANSWER_MARK = "I WANT TO ANSWER:"    # begins an answer
-COSTS = ("episodes", "sampled_tokens", "simulator_calls", "optimizer_steps", "training_tokens")    # of cost.json
+ANSWER_MARK = "I WANT TO ANSWER:"    # an answer starts with this
+COSTS = ("episodes", "sampled_tokens", "simulator_calls", "optimizer_steps", "training_tokens")    # keys of cost.json
 
 
 def reward(value):
     """a number from 0.0 to 1.0"""
-    return value is None or type(value) in (int, float) and 0 <= value <= 1
+    return value is None or (type(value) in (int, float) and 0 <= value <= 1)
 
 
-# A shape is a type; [shape]; {str: shape}; {"key": shape}, where "key?" may be missing or null and other keys may hold
-# anything; or a function that tells whether a value fits, whose docstring says what does.
+# A shape is a type, [shape], {str: shape}, {"key": shape} or a function that checks a value, whose docstring says what
+# it accepts. A key written "key?" may be missing or null. Keys that the shape does not name may hold anything.
 ID = str | int
 TASK = {"task_id?": ID, "domain?": str, "problem_description?": str, "ground_truth?": str, "test_cases?": {str: str},
         "facts?": [{"keywords": [str], "question": str, "reply": str}]}
@@ -33,10 +33,9 @@ MESSAGE = {"role": str, "content": str, **CANDIDATE}
 DIALOGUE = {"task_id": ID, "task?": TASK, "system?": str, "dialogue_history": [MESSAGE]}
 EPISODE = DIALOGUE | {"sample": int, "domain": str, "finish": str, "tests?": {str: str}, "cosine?": {str: int | float}}
 TURN = {"task_id?": ID, "sample?": int, "turn?": int, "task?": TASK, "prompt": [MESSAGE]}
-EPISODE_KEY, TURN_KEY = ("task_id", "sample"), ("task_id", "sample", "turn")
-SCHEMA = {  # kind of record: (what writes it, what names a record, its shape)
-    "task": ("generate_tasks.py", ("task_id",), TASK | {"task_id": ID, "problem_description": str,
-                                                        "ground_truth": str}),
+TASK_KEY, EPISODE_KEY, TURN_KEY = ("task_id",), ("task_id", "sample"), ("task_id", "sample", "turn")
+SCHEMA = {  # kind of record: (the command that writes it, its key, its shape)
+    "task": ("generate_tasks.py", TASK_KEY, TASK | {"task_id": ID, "problem_description": str, "ground_truth": str}),
     "demonstration": ("generate_tasks.py --demonstrations", EPISODE_KEY, DIALOGUE),
     "trajectory": ("rollout.py", EPISODE_KEY, EPISODE | {"task": TASK | {"ground_truth": str}, "answer": str | None}),
     "scored": ("evaluate.py", EPISODE_KEY, EPISODE | {"reward": reward}),
@@ -45,29 +44,31 @@ SCHEMA = {  # kind of record: (what writes it, what names a record, its shape)
     "pair": ("train_policy.py", TURN_KEY, TURN | {"chosen": [MESSAGE], "rejected": [MESSAGE],
                                                   "chosen_ids?": [int], "rejected_ids?": [int]}),
 }
-WORDS = {str: "text", int: "a whole number", int | float: "a number", ID: "text or a whole number",
-         str | None: "text or null", dict: "an object", list: "a list"}
+TYPE_NAMES = {str: "text", int: "a whole number", int | float: "a number", ID: "text or a whole number",
+              str | None: "text or null", dict: "an object", list: "a list"}
 
 
 def schema_error(value, shape, name="it"):
-    """What keeps a value from having a shape, as one clause that names the place, or None."""
+    """Why a value does not have this shape, as a clause that names the place; None if it does."""
     kind = type(shape) if isinstance(shape, (dict, list)) else shape
-    fits = isinstance(value, kind) if kind in WORDS else kind(value)
+    fits = isinstance(value, kind) if kind in TYPE_NAMES else kind(value)
     if not fits:
-        return f"{name} must be {WORDS.get(kind) or kind.__doc__}, found {json.dumps(value)[:60]}"
+        return f"{name} must be {TYPE_NAMES.get(kind) or kind.__doc__}, found {json.dumps(value)[:60]}"
     parts = []    # (value, shape, name)
-    if kind is list and list(map(type, value)) != shape * len(value):    # [int, int] fits [int] at once
+    if kind is list and list(map(type, value)) != shape * len(value):    # equal for [1, 2] and [int]
         parts = [(part, shape[0], f"{name}[{n}]") for n, part in enumerate(value)]
     elif kind is dict:
         if str in shape:
             shape = dict.fromkeys(value, shape[str])
-        for key, inner in shape.items():
-            plain = key.rstrip("?")
-            found = value.get(plain)
-            if plain == key and key not in value:
+        for key, part_shape in shape.items():
+            plain_key = key.rstrip("?")
+            part = value.get(plain_key)
+            if part is None and key != plain_key:    # optional
+                continue
+            if plain_key not in value:
                 return f"{name} lacks the key {key!r}, found {', '.join(value) or 'none'}"
-            if type(found) is not inner and (plain == key or found is not None):
-                parts.append((found, inner, f"{name}.{plain}".removeprefix("it.")))
+            if type(part) is not part_shape:
+                parts.append((part, part_shape, f"{name}.{plain_key}".removeprefix("it.")))
     for part in parts:
         if problem := schema_error(*part):
             return problem
@@ -75,18 +76,18 @@ def schema_error(value, shape, name="it"):
 
 
 def read(path, kind, domain=None, unique=False, each=None):
-    """Yield the records of a JSON lines file, of a kind in SCHEMA.
+    """Yield the records of a JSON Lines file; kind is a key of SCHEMA.
 
-    domain: of records that name none; another is refused. unique: no two records may have the same key. each: a
-    function of the record whose result is yielded instead. A mistake in a line (also a ValueError, LookupError or
-    TypeError that `each` raises) ends the run with one sentence that names file and line.
+    domain: filled in where a record names none; a record of another domain is an error. unique: two records with the
+    same key are an error. each: a function of the record; its result is yielded instead. An error in a line, or one
+    that `each` raises (ValueError, LookupError, TypeError), ends the run with a sentence that names file and line.
     """
     path = Path(path)
     maker, key, shape = SCHEMA[kind]
     maker = "evaluate.py" if path.stem.endswith(".scored") else maker
     if not path.is_file():
-        die(f"{path}: no such file; run {maker} first, or name another")
-    record, lines = None, {}    # lines: where each key stands
+        die(f"{path}: no such file; run {maker} first, or name another file")
+    record, lines = None, {}    # lines: key -> its line number
     with open(path, "rb") as file:
         for number, line in enumerate(file, 1):
             if line.isspace():
@@ -98,7 +99,7 @@ def read(path, kind, domain=None, unique=False, each=None):
                     raise ValueError(f"found domain {record['domain']!r}, expected {domain!r} (--domain)")
                 name = ", ".join(f"{part} {record.get(part)}" for part in key)
                 if unique and lines.setdefault(name, number) != number:
-                    raise ValueError(f"{name} is there twice, first in line {lines[name]}")
+                    raise ValueError(f"{name} appears twice, first in line {lines[name]}")
                 result = each(record) if each else record
             except KeyError as error:
                 die(f"{where}: the key {error} is missing")
@@ -106,28 +107,27 @@ def read(path, kind, domain=None, unique=False, each=None):
                 die(f"{where}: {error}")
             yield result
     if record is None:
-        die(f"{path} holds no records; run {maker} first, or name another")
+        die(f"{path} holds no records; run {maker} first, or name another file")
 
 
 def parse_line(line, shape, where, remedy):
-    """The record of this shape that a line holds."""
+    """Parse a line into a record, and check its shape."""
     try:
         record = json.loads(line.decode())
     except (ValueError, RecursionError):
-        record = line[:60].decode(errors="replace")    # a text, which is no object
+        record = line[:60].decode(errors="replace")    # a string never has the right shape
         if not line.endswith(b"\n"):
-            remedy += "; the last line is torn: run it again"
+            remedy += "; the last line is incomplete: run it again"
     if problem := schema_error(record, shape):
         die(f"{where}: {problem}; {remedy}")
     return record
 
 
 class Output:
-    """A file of JSON lines that one command writes, however often it is stopped and started again.
+    """The JSON Lines file that a command writes; the same command, run again, resumes it.
 
-    settings: what decides the content; inputs: {flag: path} of files and models that do. Both are recorded beside the
-    file (X.settings.json, inputs by their content), and a continued run must agree with them. `done`: the keys of the
-    records there. Nothing is made or removed before the first record: a run that cannot start changes nothing.
+    settings and inputs ({flag: path}) decide the content. They are saved in X.settings.json, inputs as digests, and a
+    resumed run must match them. `done`: the keys already written. No file is created or emptied before the first write.
     """
 
     def __init__(self, path, settings, inputs, overwrite=False, key=EPISODE_KEY):
@@ -139,7 +139,7 @@ class Output:
         check_path(self.path, inputs.values())
         self.settings = {**settings, **{f"content of {flag}": fingerprint(source) for flag, source in inputs.items()}}
         if self.path.exists():
-            open_locked(self.path).close()    # nobody else is writing it
+            open_locked(self.path).close()    # stops if another process is writing it
             if not overwrite and self.path.stat().st_size:
                 check_settings(self.beside, self.settings)
                 self.done = {self.key_of(record) for record in self.records()}
@@ -148,7 +148,7 @@ class Output:
         return tuple(record[part] for part in self.key)
 
     def records(self):
-        """Yield the records that are there; a torn last line is cut off."""
+        """Yield the records already written; an incomplete last line is cut off."""
         shape = dict.fromkeys(self.key, ID)
         with open(self.path, "rb") as file:
             for number, line in enumerate(file, 1):
@@ -158,48 +158,48 @@ class Output:
                 yield parse_line(line, shape, f"{self.path}, line {number}", "use --overwrite or another --out")
 
     def write(self, record):
-        """Append one record: a whole line, on its way to the disk when this returns."""
+        """Append one record as a whole line, unbuffered."""
         if self.file is None:
             self.begin()
-        line = f"{json.dumps(record, ensure_ascii=False)}\n".encode("utf-8", "backslashreplace")    # lone \ud83d stays
+        line = f"{json.dumps(record, ensure_ascii=False)}\n".encode("utf-8", "backslashreplace")    # keeps \ud83d
         size = self.path.stat().st_size
         try:
-            while line:    # a disk that fills up takes a part of it, then raises
+            while line:    # a full disk takes part of the line, then raises
                 line = line[self.file.write(line):]
         except OSError as error:
             os.truncate(self.path, size)
-            die(f"{self.path}: {error.strerror}; all finished records are saved; make room, then continue", 1)
+            die(f"{self.path}: {error.strerror}; all finished records are saved; make room, then resume", 1)
         self.done.add(self.key_of(record))
 
     def begin(self):
-        """Open the file, empty it with --overwrite, and record the settings."""
+        """Open the file, empty it if asked to overwrite, and save the settings."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.file = open_locked(self.path)
         if self.overwrite:
             self.file.truncate(0)
         elif self.file.tell() and not self.done:
-            die(f"{self.path}: another process has written it since this one began; start this one again")
+            die(f"{self.path}: another process has written to it since this one started; run this one again")
         with atomic_write(self.beside) as part:
             part.write_text(json.dumps(self.settings, indent=1) + "\n", encoding="utf-8")
 
     def sort(self, position):
-        """Put the records that are there in the order of position(*key), without those whose position is None."""
+        """Sort the records by position(*key), and drop those whose position is None."""
         lines = self.path.read_bytes().splitlines(keepends=True)
-        places = {line: position(*self.key_of(json.loads(line))) for line in lines}
-        kept = sorted((line for line in lines if places[line] is not None), key=places.get)
+        positions = {line: position(*self.key_of(json.loads(line))) for line in lines}
+        kept = sorted((line for line in lines if positions[line] is not None), key=positions.get)
         if kept != lines:
             with atomic_write(self.path) as part:
                 part.write_bytes(b"".join(kept))
 
 
 def check_path(path, inputs=()):
-    """Stop unless `path` is a file that can be written, or made, and none of the inputs (links followed)."""
+    """Stop if `path` is one of the inputs (links followed), or cannot be written or created as a file."""
     path = Path(path)
     for source in inputs:
         if path.exists() and Path(source).exists() and path.samefile(source):
-            die(f"{path} is the input {source}, which is never written over; name another output")
+            die(f"{path} is the input {source}, which is never overwritten; name another output")
     if path.exists() and not path.is_file():
-        die(f"{path} is no file; name a file to write")
+        die(f"{path} is not a file; name a file to write")
     try:
         if path.exists():
             open(path, "ab").close()
@@ -211,20 +211,20 @@ def check_path(path, inputs=()):
 
 
 def check_settings(file, settings):
-    """Stop if an output was begun with other settings or inputs, which `file` records."""
+    """Stop if these settings differ from those in `file`, with which the output was started."""
     try:
-        before = json.loads(Path(file).read_text(encoding="utf-8"))
+        recorded = json.loads(Path(file).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         die(f"{file}: the settings of the output are missing or damaged; use --overwrite or another --out")
-    now = json.loads(json.dumps(settings))    # tuples become lists
-    changed = [f"{name} was {before.get(name)!r}, now {now.get(name)!r}" for name in {**now, **before}
-               if before.get(name) != now.get(name)]
+    current = json.loads(json.dumps(settings))    # tuples become lists
+    changed = [f"{name} was {recorded.get(name)!r}, now {current.get(name)!r}" for name in {**current, **recorded}
+               if recorded.get(name) != current.get(name)]
     if changed:
         die(f"{file}: {'; '.join(changed)}; use --overwrite or another --out")
 
 
 def fingerprint(path):
-    """A digest of a file, or of a model's folder (weights, configuration, template); a hub name or URL is its own."""
+    """A digest of a file or a model folder (weights, configuration, template); a hub name or URL is returned as is."""
     if not Path(path).exists():
         return str(path)
     path, digest = Path(path), hashlib.sha256()
@@ -235,16 +235,16 @@ def fingerprint(path):
     for name, file in files.items():
         digest.update(f"{name} {file.stat().st_size}".encode())
         with open(file, "rb") as data:
-            hashlib.file_digest(data, lambda: digest)    # all of it, about a second for 2 GB
+            hashlib.file_digest(data, lambda: digest)    # reads all of it: about a second for 2 GB
     return digest.hexdigest()[:16]
 
 
 @contextmanager
 def atomic_write(path):
-    """A name beside `path` to write to; the file takes the place of `path` once all is written, or goes away."""
+    """Yield a temporary path to write to. It replaces `path` when the block succeeds, and is removed if it fails."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")    # two processes may be making the same file
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")    # two processes may write the same file
     try:
         yield part
         os.replace(part, path)
@@ -253,19 +253,19 @@ def atomic_write(path):
 
 
 def open_locked(path):
-    """A file, opened at its end and locked: a second process that wants to write it is refused."""
+    """Open a file for appending and lock it; stop if another process has locked it."""
     file = open(path, "ab", buffering=0)
     try:
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)    # unlike flock's, no child of a killed run keeps it
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)    # unlike flock, not kept by a killed run's children
     except (BlockingIOError, PermissionError):
-        die(f"{path}: another process is writing it; wait for it, or name another --out")
+        die(f"{path}: another process is writing it; wait until it ends, or name another --out")
     except OSError:    # a file system without locks
         pass
     return file
 
 
 def sign_of_end(path):
-    """The file that rollout.py writes beside its output when all is done; a run that was stopped leaves none."""
+    """The file that rollout.py writes beside its output when it has finished; an interrupted run leaves none."""
     return Path(path).with_name(Path(path).stem.removesuffix(".trajectories") + ".rollout.json")
 
 
@@ -285,12 +285,12 @@ def number(kind=float, least=-math.inf, above=-math.inf, most=math.inf):
 
 
 def first_line(error):
-    """What an error says, as one line of at most 300 characters."""
+    """The first line of an error's message, at most 300 characters."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
 
 
 def die(message, code=2):
-    """Stop with one sentence on stderr; exit code 2 is a user's mistake. Under torchrun each rank says its own."""
+    """Print one sentence to stderr and exit; code 2 means a user's mistake. Under torchrun each rank prints its own."""
     rank = os.environ.get("RANK", "0")
     prefix = "" if rank == "0" else f"rank {rank}: "
     print(f"{Path(sys.argv[0]).name}: {prefix}{message}", file=sys.stderr, flush=True)

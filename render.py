@@ -1,27 +1,27 @@
-"""Untrusted HTML to pictures, pictures to a similarity, and two pages to the differences between them in words.
+"""Render untrusted HTML, measure how similar two pages look, and say in words how they differ.
 
-Rendering. A headless Chromium, driven by Playwright, takes a picture of a page at its full height, in a viewport of
-1280 x 720. A page is a stranger's text, so nothing it names is fetched. Six layers, one inside the other:
+Rendering. A headless Chromium, driven by Playwright, takes a picture of the whole page, in a viewport of 1280 x 720.
+Pages are untrusted, so nothing that they link to is fetched. Six layers of protection:
   1. JavaScript is off.
-  2. The page arrives with a Content-Security-Policy header: `sandbox` (no scripts, forms, pop-ups, plugins, automatic
-     refresh or autoplay) and nothing but inline styles, Tailwind's hosts, data: images and picsum.
-  3. Every request is intercepted. Tailwind 2.2.19 is answered from a local copy (only the rules that the page can use:
-     twice as fast), picsum.photos/id/48/W/H and source.unsplash.com/random/WxH with a drawn picture of that size;
-     everything else is refused.
+  2. The page has a Content-Security-Policy header: `sandbox` (no scripts, forms, pop-ups, plugins, automatic refresh or
+     autoplay), and as sources only inline styles, Tailwind's hosts, data: images and the two picture hosts.
+  3. Every request is intercepted. Tailwind 2.2.19 is served from a local copy, cut to the rules that the page can use
+     (twice as fast). picsum.photos/id/48/W/H and source.unsplash.com/random/WxH are served a drawn picture of that
+     size. Everything else is refused.
   4. The browser has a dead proxy and a resolver that knows no host.
-  5. The browser lives in a network namespace without any interface and with Chromium's own sandbox on, where the system
-     allows each; `Renderer.isolation` names the namespace or the dead proxy. Started by root, it runs as user nobody.
-  6. Height is capped at 20,000 pixels, HTML at 1 MB, time at 10 s. A page that fails gets a second try in a fresh
-     browser, as a busy machine may be to blame. Memory is not capped: a page may take a gigabyte until its time is over.
-The same bytes give the same pixels: animations are finished, marquees and players stand still, no pointer hovers, and
+  5. The browser runs in a network namespace without any interface, and in Chromium's own sandbox, if the system allows
+     them; `Renderer.isolation` says "network namespace" or "dead proxy". If root starts it, it runs as user nobody.
+  6. Limits: a height of 20,000 pixels, 1 MB of HTML, 10 s. A page that fails is tried once more in a fresh browser,
+     because a busy machine may be to blame. Memory has no limit: a page may use a gigabyte until its time is over.
+The same bytes give the same pixels. Animations are finished, marquees and players stand still, no pointer hovers, and
 the fonts come from one pinned list. Exceptions: CSS animations inside an SVG picture, <progress> in frames and shadow
-trees, and pictures that a page first asks for when an animation has ended. Shadow trees are in the picture, but not in
-the layout.
+trees, and pictures that a page requests only after an animation. Shadow trees appear in the picture, but not in the
+layout.
 
-Similarity. cosine(a, b) of the embeddings of two pictures, by a CLIP or SigLIP (the paper has CLIP ViT-B/32) or by
-"layout", a small embedding of colours and edges that needs no weights. Numbers of different encoders cannot be mixed.
-Two views: "centre" is the paper's (the encoder's processor scales the short side and crops the centre, so that it never
-sees a long page's navigation bar and footer); "page" scales the whole page onto the encoder's square.
+Similarity. cosine(a, b) of the embeddings of two pictures. The encoder is a CLIP or SigLIP (the paper uses CLIP
+ViT-B/32), or "layout", a small embedding of colours and edges without weights. Do not mix the numbers of different
+encoders. There are two views. "centre" is the paper's: the encoder's processor scales the short side and crops the
+centre, so it never sees the navigation bar and the footer of a long page. "page" scales the whole page to a square.
 
   python render.py --setup                                    # once: Tailwind's stylesheet into cache/
 
@@ -65,7 +65,7 @@ TAILWIND_FILE = "tailwind-2.2.19.min.css"
 TAILWIND_SHA256 = "b6ad97402eddb903e7a5d7a73ee47a679204efbdda4521a391cbad9df509b932"
 TAILWIND_LINK = "https://cdn.jsdelivr.net/npm/tailwindcss@2.2.19/dist/tailwind.min.css"
 TAILWIND_TAG = f'<link href="{TAILWIND_LINK}" rel="stylesheet">'
-PAGE_ADDRESS = "https://page.invalid/"  # .invalid never resolves (RFC 2606): the page lives only in the interception
+PAGE_ADDRESS = "https://page.invalid/"  # .invalid never resolves (RFC 2606); only the interception answers
 PAGE_HEADERS = {
     "Content-Type": "text/html; charset=utf-8", "Referrer-Policy": "no-referrer", "X-DNS-Prefetch-Control": "off",
     "Content-Security-Policy": "sandbox; default-src 'none'; style-src 'unsafe-inline' https://cdn.jsdelivr.net "
@@ -75,7 +75,7 @@ PAGE_HEADERS = {
 VIEWPORT = 1280, 720  # pixels, width and height
 MAX_HEIGHT = 20_000  # pixels
 MAX_HTML = 1_000_000  # bytes
-NOBODY = 65534  # user and group of the browser where this process is root's
+NOBODY = 65534  # user and group of the browser if this process is root
 
 
 # ------------------------------------------------------------------------------------------------ pages as text
@@ -83,31 +83,35 @@ NOBODY = 65534  # user and group of the browser where this process is root's
 def extract_page(text):
     """The page in an agent's text, or None.
 
-    It is the last <html> ... </html>, or from the last <html> on when it was cut off. Where there is no <html>, it is
-    the last <body> ... </body>, with the <head> before it; an open <body> may be a word in a question.
+    It is the last <html> ... </html>, or everything from the last <html> on if that was cut off. If there is no <html>,
+    it is the last <body> ... </body>, with the <head> before it. A <body> without an end may be a word in a question.
     """
     text = text or ""
-    doctype = r"(?i)(?:<!doctype[^>]{0,200}>\s{0,200})?"  # bounded, so that any text takes linear time
+    doctype = r"(?i)(?:<!doctype[^>]{0,200}>\s{0,200})?"  # bounded, so that every text takes linear time
     start = end = head = None
     for mark in re.finditer(doctype + r"<html\b", text):
         start = mark.start()
     if start is not None:
         page = text[start:]
-        end = re.search(r"(?i)</html\s*>", page)
-        return page[:end.end()] if end else page.rstrip().removesuffix("```").rstrip()
+        closing = re.search(r"(?i)</html\s*>", page)
+        if closing:
+            return page[:closing.end()]
+        return page.rstrip().removesuffix("```").rstrip()
 
     for mark in re.finditer(r"(?i)</body\s*>", text):
         end = mark.end()
     for mark in re.finditer(doctype + r"<(head|body)\b", text[:end or 0]):
         if mark[1].lower() == "head":
             head = mark.start()
+        elif head is None:
+            start = mark.start()
         else:
-            start, head = mark.start() if head is None else head, None
+            start, head = head, None
     return None if start is None else text[start:end]
 
 
 def rewrite_images(page):
-    """source.unsplash.com/random/WxH/?... (gone since 2024) -> the one picture that pages may show, in that size."""
+    """source.unsplash.com/random/WxH/?... (gone since 2024) -> the one picture that pages may show, at that size."""
     sized = r"(?:random|featured)/?(\d{1,4})x(\d{1,4})/?(?:\?[^\s\"')>]*)?"
     return re.sub(rf"https?://source\.unsplash\.com/(?:{sized}|[^\s\"')>]*)",
                   lambda match: f"https://picsum.photos/id/48/{match[1] or 640}/{match[2] or 480}", page)
@@ -117,7 +121,7 @@ def rewrite_images(page):
 
 @dataclasses.dataclass
 class Picture:
-    """A rendered page. status: "ok", "timeout", "too large" or "error: ..."; without "ok" there is no png."""
+    """A rendered page. status: "ok", "timeout", "too large" or "error: ..."; png is empty unless it is "ok"."""
 
     status: str
     png: bytes = b""
@@ -126,14 +130,14 @@ class Picture:
 
     @functools.cached_property
     def rgb(self):
-        """(height, width, 3) bytes; a white viewport where nothing could be rendered."""
+        """(height, width, 3) bytes; a white viewport if nothing was rendered."""
         if not self.png:
             return np.full((VIEWPORT[1], VIEWPORT[0], 3), 255, np.uint8)
         return np.asarray(Image.open(io.BytesIO(self.png)).convert("RGB"))
 
     @functools.cached_property
     def blank(self):
-        """Nothing to see: every pixel has the same colour."""
+        """Whether every pixel has the same colour."""
         return bool((self.rgb == self.rgb[0, 0]).all())
 
 
@@ -148,24 +152,25 @@ class Slot:
     renders: int = 0
 
     def kill(self):
-        """End the browser and its children at once, without asking it: it may not answer."""
-        with contextlib.suppress(OSError, ValueError):  # Playwright starts each as the leader of a process group
+        """Kill the browser and its children; it may not react to anything else."""
+        with contextlib.suppress(OSError, ValueError):  # Playwright makes it the leader of a process group
             os.killpg(int((self.folder / "pid").read_text()), signal.SIGKILL)
         self.page = self.cdp = None
 
 
 class Renderer(contextlib.ExitStack):
-    """A few browsers in the background, each with one tab that is used again and again.
+    """A few browsers in the background, each with one tab that is reused.
 
-    The browsers live in one thread with an event loop of its own, so render() may be called from any thread, and
-    submit() gives a future that asyncio.wrap_future() turns into something to await.
+    The browsers live in one thread with its own event loop. So any thread may call render(), and asyncio.wrap_future()
+    turns the future that submit() returns into an awaitable.
     """
 
     def __init__(self, browsers=2, timeout=10.0, isolation="auto", pages_per_tab=200):
         super().__init__()
-        self.stylesheet, self.executable = load_stylesheet(), find_chromium()
+        self.stylesheet = load_stylesheet()
+        self.executable = find_chromium()
         self.timeout, self.pages_per_tab = timeout, pages_per_tab
-        self.ways = ways_to_start(isolation)
+        self.launch_modes = launch_modes(isolation)
         self.playwright, self.slots = None, []
         folder = tempfile.TemporaryDirectory(prefix="render-", ignore_cleanup_errors=True)
         self.folder = Path(self.enter_context(folder))  # removed by close(), also at the end of a `with`
@@ -181,19 +186,19 @@ class Renderer(contextlib.ExitStack):
             raise
 
     def render(self, page, layout=False):
-        """HTML -> Picture. Whatever a page does, nothing is raised: `status` says what went wrong."""
+        """HTML -> Picture. Never raises, whatever the page does; `status` says what went wrong."""
         return self.submit(page, layout).result()
 
     def layout(self, page):
-        """HTML -> {"width", "height", "background", "elements": [{tag, box, text, ...}]}, or None if it has none."""
+        """HTML -> {"width", "height", "background", "elements": [{tag, box, text, ...}]}, or None on failure."""
         return self.submit(page, layout=True, picture=False).result().layout
 
     def submit(self, page, layout=False, picture=True):
-        """render() without waiting: a concurrent.futures.Future of a Picture."""
-        return asyncio.run_coroutine_threadsafe(self._take_turn(page, layout, picture), self.loop)
+        """Like render(), but returns a concurrent.futures.Future of the Picture."""
+        return asyncio.run_coroutine_threadsafe(self._render(page, layout, picture), self.loop)
 
     def render_many(self, pages, layout=False):
-        """Yield the Pictures of many pages, in order; few pages are read ahead, enough to keep all browsers busy."""
+        """Yield the Pictures of many pages, in order, reading just enough pages ahead to keep all browsers busy."""
         waiting = []
         for page in pages:
             waiting.append(self.submit(page, layout))
@@ -203,43 +208,43 @@ class Renderer(contextlib.ExitStack):
             yield future.result()
 
     def _end(self):
-        with contextlib.suppress(TimeoutError):  # the browsers have been killed by process id by then
+        with contextlib.suppress(TimeoutError):  # _stop has killed the browsers by then
             asyncio.run_coroutine_threadsafe(self._stop(), self.loop).result(timeout=20)
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.thread.join(timeout=10)
         self.loop.close()
 
-    # -- inside the loop's thread: one page's way through a browser
+    # -- inside the loop's thread: rendering one page
 
-    async def _take_turn(self, page, layout, picture):
+    async def _render(self, page, layout, picture):
         if len(page.encode("utf-8", "replace")) > MAX_HTML:
             return Picture("too large")
         slot = await self.idle.get()
         try:
-            result = await self._try(slot, page, layout, picture)
-            if result.status != "ok":  # the browser may be to blame, or a busy machine: once more, in a fresh browser
-                result = await self._try(slot, page, layout, picture)
+            result = await self._try_once(slot, page, layout, picture)
+            if result.status != "ok":  # the browser or a busy machine may be to blame: again, in a fresh browser
+                result = await self._try_once(slot, page, layout, picture)
             return result
         finally:
             self.idle.put_nowait(slot)
 
-    async def _try(self, slot, page, layout, picture):
+    async def _try_once(self, slot, page, layout, picture):
         try:
             if slot.page is None or slot.renders >= self.pages_per_tab:  # Playwright remembers every request of a tab
                 await self._open(slot)
-            return await asyncio.wait_for(self._photograph(slot, page, layout, picture), self.timeout)
-        except Exception as problem:
+            return await asyncio.wait_for(self._take_picture(slot, page, layout, picture), self.timeout)
+        except Exception as error:
             slot.kill()
-            return Picture("timeout" if isinstance(problem, TimeoutError) else f"error: {first_line(problem)}")
+            return Picture("timeout" if isinstance(error, TimeoutError) else f"error: {first_line(error)}")
 
-    async def _photograph(self, slot, page, layout, picture):
+    async def _take_picture(self, slot, page, layout, picture):
         slot.html, slot.renders = page, slot.renders + 1
-        # Nothing moves by itself, in frames and shadow trees neither, which PREPARE does not reach.
+        # Stops animations in frames and shadow trees too, which PREPARE does not reach.
         await slot.cdp.send("Animation.setPlaybackRate", {"playbackRate": 0})
-        await slot.page.goto(PAGE_ADDRESS, wait_until="load", timeout=0)  # _try keeps the time
+        await slot.page.goto(PAGE_ADDRESS, wait_until="load", timeout=0)  # _try_once has the time limit
         answer = await slot.cdp.send("Runtime.evaluate", {
             "expression": f"({PREPARE})({json.dumps(layout)})", "returnByValue": True})
-        measured = answer["result"]["value"]  # a page on which it failed has none
+        measured = answer["result"]["value"]  # raises if the script failed on this page
         height = min(max(measured["height"], VIEWPORT[1]), MAX_HEIGHT)
         result = Picture("ok", b"", height, measured if layout else None)
         if picture:
@@ -271,7 +276,7 @@ class Renderer(contextlib.ExitStack):
             await self.playwright.stop()
 
     async def _open(self, slot):
-        """A new tab in the slot's browser, which is started where it does not run."""
+        """Open a new tab in the slot's browser; start the browser if it is not running."""
         if slot.page:
             browser = slot.page.context.browser
             await asyncio.wait_for(slot.page.context.close(), self.timeout)
@@ -285,19 +290,19 @@ class Renderer(contextlib.ExitStack):
         await context.route("**/*", functools.partial(self._answer, slot))
         slot.cdp = await context.new_cdp_session(slot.page)
         await slot.cdp.send("Animation.enable")
-        await slot.cdp.send("Input.setIgnoreInputEvents", {"ignore": True})  # a pointer at (0, 0) hovers now and then
+        await slot.cdp.send("Input.setIgnoreInputEvents", {"ignore": True})  # else a pointer at (0, 0) may hover
 
     async def _launch(self, slot):
-        """A browser, started in the safest way that works; the first browser decides for the rest."""
+        """Start a browser in the safest mode that works; later browsers use the same mode."""
         problem = None
-        for way in self.ways:
+        for mode in self.launch_modes:
             try:
-                browser = await self._launch_in(slot, *way)
-            except Exception as failure:
-                problem = first_line(failure)
+                browser = await self._launch_in(slot, *mode)
+            except Exception as error:
+                problem = first_line(error)
                 slot.kill()
             else:
-                self.ways, self.isolation, self.version = [way], way[0], browser.version
+                self.launch_modes, self.isolation, self.version = [mode], mode[0], browser.version
                 return browser
         raise RuntimeError(f"Chromium ({self.executable}) does not start: {problem}")
 
@@ -307,7 +312,7 @@ class Renderer(contextlib.ExitStack):
         profile.mkdir(parents=True)
         if os.geteuid() == 0:
             os.chown(profile, NOBODY, NOBODY)
-        # Playwright starts a program, not a command line: this script is the program, and stays so through exec.
+        # Playwright starts a program, not a command line. So it starts this script, which becomes the browser by exec.
         script = slot.folder / "start.sh"
         script.write_text(f"#!/bin/sh\necho $$ > '{slot.folder}/pid'\n"
                           f"exec {command} '{self.executable}' \"$@\" '--user-data-dir={profile}'\n")
@@ -318,10 +323,10 @@ class Renderer(contextlib.ExitStack):
             executable_path=str(script), args=BROWSER_FLAGS, env=environment, chromium_sandbox=sandbox, timeout=30_000)
 
     async def _answer(self, slot, route):
-        """Serve the page itself and what stands in for the few things it may name; refuse all else."""
+        """Serve the page itself, and the stand-ins for the few addresses that it may use; refuse everything else."""
         request = route.request
         navigates = request.is_navigation_request()
-        with contextlib.suppress(Exception):  # the browser may have been ended meanwhile
+        with contextlib.suppress(Exception):  # the browser may have been killed meanwhile
             if request.url == PAGE_ADDRESS and navigates and request.frame == slot.page.main_frame:
                 await route.fulfill(status=200, headers=PAGE_HEADERS, body=slot.html.encode("utf-8", "replace"))
             elif answer := answer_request(request.url, self.stylesheet, slot.html):
@@ -333,7 +338,7 @@ class Renderer(contextlib.ExitStack):
 # ------------------------------------------------------------------------------------------------ similarity
 
 def cosine(a, b):
-    """Cosine of two embeddings. Zero, a white page's by "layout", is like another zero (1), unlike all else (0)."""
+    """Cosine of two embeddings. A zero vector (a white page in "layout") gives 1 with another zero vector, else 0."""
     lengths = float(np.linalg.norm(a)), float(np.linalg.norm(b))
     if min(lengths) == 0.0:
         return float(lengths[0] == lengths[1])
@@ -341,7 +346,7 @@ def cosine(a, b):
 
 
 def unit(vector):
-    """The vector at length 1; zero stays zero."""
+    """The vector scaled to length 1; zero stays zero."""
     return vector / max(float(np.linalg.norm(vector)), 1e-12)
 
 
@@ -352,13 +357,13 @@ def pool(picture, cells):
 
 
 def layout_embedding(rgb, view):
-    """A picture -> a unit vector of colours and edges on grids, without any learned weight.
+    """A picture -> a unit vector of colours and edges on grids, without learned weights.
 
-    The view (whole page, or its centre square) is scaled to 128 x 128. Five parts, each of unit length, so that the
-    cosine of two pages is the mean of the parts' cosines (where no part is zero): ink (white minus colour, three
-    channels) on grids of 4, 8 and 16 cells a side, which see where which colour lies, coarsely and finely; edges
-    (absolute differences of brightness across and down) on grids of 8 and 16, which see text, borders and order. White
-    is zero, so that two pages are not alike for being mostly white.
+    The view (the whole page or its centre square) is scaled to 128 x 128. The vector has five parts of unit length, so
+    the cosine of two pages is the mean of the parts' cosines (if no part is zero). Three parts are ink (white minus
+    colour, three channels) on grids of 4, 8 and 16 cells a side: they see which colour is where. Two parts are edges
+    (absolute differences of brightness, across and down) on grids of 8 and 16: they see text, borders and order. White
+    counts as zero, so two pages are not similar just because both are mostly white.
     """
     if view == "centre":
         height, width, _ = rgb.shape
@@ -378,7 +383,7 @@ def layout_embedding(rgb, view):
 def load_encoder(name="layout"):
     """"layout", or the folder or hub name of a CLIP or SigLIP -> embed(picture, view="page"|"centre") -> unit vector.
 
-    A picture is a Picture or an (H, W, 3) array. Records carry embed.name, so that no encoders are mixed.
+    A picture is a Picture or an (H, W, 3) array. Records carry embed.name, to keep the encoders apart.
     """
     if name != "layout":
         try:
@@ -388,17 +393,18 @@ def load_encoder(name="layout"):
             device = "cuda" if torch.cuda.is_available() else "cpu"
             model = AutoModel.from_pretrained(name).to(device).eval()
             processor = AutoImageProcessor.from_pretrained(name)
-            features_of, side = model.get_image_features, model.config.vision_config.image_size
-        except (ImportError, OSError, ValueError, AttributeError) as problem:
+            features_of = model.get_image_features
+            side = model.config.vision_config.image_size
+        except (ImportError, OSError, ValueError, AttributeError) as error:
             raise RuntimeError(f"the image encoder {name!r} cannot be loaded as a CLIP or SigLIP: "
-                               + first_line(problem)) from None
+                               + first_line(error)) from None
 
     def embed(picture, view="page"):
         rgb = picture.rgb if isinstance(picture, Picture) else picture
         if name == "layout":
             return layout_embedding(rgb, view)
         image = Image.fromarray(rgb)
-        if view == "page":  # at the encoder's own size, its processor has nothing left to crop
+        if view == "page":  # at the encoder's own size its processor crops nothing
             image = image.resize((side, side), Image.Resampling.BICUBIC, reducing_gap=3.0)
         with torch.inference_mode():
             features = features_of(**processor(images=image, return_tensors="pt").to(device))
@@ -413,7 +419,7 @@ def load_encoder(name="layout"):
 
 NO_DIFFERENCE = "I see no difference."
 NO_PAGE = "I see no page. Please show me one."
-CLAUSES = {  # what is said of each aspect; want: of the reference page, have: of the agent's page
+CLAUSES = {  # aspect -> what is said about it; want: in the reference page, have: in the agent's page
     "colour": "should be {want}, not {have}",
     "letters": "should be in {want} letters, not {have}",
     "place": "should be {want}, not {have}",
@@ -429,7 +435,7 @@ CLAUSES = {  # what is said of each aspect; want: of the reference page, have: o
 }
 GREYS = {"white": "ffffff", "black": "000000", "light gray": "f3f4f6 e5e7eb d1d5db", "gray": "9ca3af 6b7280",
          "dark gray": "4b5563 374151 1f2937 111827"}
-COLOURS = {  # what people call Tailwind's shades 100 to 900
+COLOURS = {  # names for Tailwind's shades 100 to 900
     "light red": "fee2e2 fecaca fca5a5", "red": "f87171 ef4444 dc2626", "dark red": "b91c1c 991b1b 7f1d1d",
     "light yellow": "fef3c7 fde68a fcd34d", "yellow": "fbbf24 f59e0b d97706", "dark yellow": "b45309 92400e 78350f",
     "light green": "d1fae5 a7f3d0 6ee7b7", "green": "34d399 10b981 059669", "dark green": "047857 065f46 064e3b",
@@ -447,19 +453,19 @@ LANDMARKS = ("header", "nav", "footer", "main", "aside", "form")
 
 
 def page_reply(agent, reference, most=2, limit=1000):
-    """What the scripted human says to a page: its `most` largest differences, one a line, within `limit` characters."""
+    """The scripted human's reply to a page: the `most` largest differences, one per line, in `limit` characters."""
     return in_words(compare_pages(agent, reference)[:most], limit)
 
 
 def in_words(differences, limit=1000):
-    """What the scripted human says of Differences."""
-    return "\n".join(one.sentence() for one in differences)[:limit] or NO_DIFFERENCE
+    """What the scripted human says about these Differences."""
+    return "\n".join(difference.sentence() for difference in differences)[:limit] or NO_DIFFERENCE
 
 
 class Difference(NamedTuple):
-    """One thing that is different in the agent's page."""
+    """One way in which the agent's page differs from the reference."""
 
-    subject: str  # what it is about: `button "Buy"`, "header", "page's background"; "" of the page as a whole
+    subject: str  # `button "Buy"`, "header", "page's background"; "" for the page as a whole
     aspect: str  # "page", or a key of CLAUSES
     want: str = ""
     have: str = ""
@@ -476,14 +482,15 @@ class Difference(NamedTuple):
 
 
 def choices_right(choices, agent, reference):
-    """{name: whether the agent's page has what the reference has} for the hidden choices of a page.
+    """{name: whether the agent's page agrees with the reference} for the hidden choices of a page.
 
-    choices: {name: (aspects, a pattern of subjects)}, which say how a wrong choice shows in the two layouts.
+    choices: {name: (aspects, a pattern of subjects)}: the differences that a wrong choice causes.
     """
-    found = compare_pages(agent, reference)
-    if any(one.aspect == "page" for one in found):  # there is nothing to look at
+    differences = compare_pages(agent, reference)
+    if any(difference.aspect == "page" for difference in differences):  # no page to look at
         return dict.fromkeys(choices, False)
-    return {name: not any(is_about(one, choice) for one in found) for name, choice in choices.items()}
+    return {name: not any(is_about(difference, choice) for difference in differences)
+            for name, choice in choices.items()}
 
 
 def is_about(difference, choice):
@@ -493,47 +500,49 @@ def is_about(difference, choice):
 
 
 def compare_pages(agent, reference):
-    """Two layouts (Renderer.layout) -> the Differences of the agent's page from the reference, the largest first.
+    """Two layouts (Renderer.layout) -> how the agent's page differs from the reference: Differences, largest first.
 
-    A difference weighs about as much as the share of the reference page that it touches. The same two layouts always
-    give the same list; equal layouts give an empty one.
+    The weight of a difference is about the share of the reference page that it affects. The same two layouts always
+    give the same list, and equal layouts give an empty one.
     """
     if agent is None:
         return [Difference("", "page", "Your page could not be shown.")]
     if not agent["elements"] and reference["elements"]:
         return [Difference("", "page", "Your page is empty.")]
     page_area = max(1, reference["height"] * reference["width"])
-    mine, theirs = elements_of(agent, page_area), elements_of(reference, page_area)
-    match_elements(mine, theirs)
-    pairs = [(r, r.twin) for r in theirs if r.twin]
-    found = []
+    agent_elements = elements_of(agent, page_area)
+    reference_elements = elements_of(reference, page_area)
+    match_elements(agent_elements, reference_elements)
+    pairs = [(r, r.twin) for r in reference_elements if r.twin]
+    ranked = []
     for weight, order, *fields in itertools.chain(
-            missing_and_extra(mine, theirs), looks(pairs, agent, reference), setting(pairs), arrangement(pairs)):
+            missing_and_extra(agent_elements, reference_elements), looks(pairs, agent, reference),
+            styles(pairs), arrangement(pairs)):
         difference = Difference(*fields)
-        found.append((-round(weight, 6), order, difference.sentence(), difference))
-    found.sort()
-    return list({sentence: difference for _, _, sentence, difference in found}.values())  # no sentence twice
+        ranked.append((-round(weight, 6), order, difference.sentence(), difference))
+    ranked.sort()
+    return list({sentence: difference for _, _, sentence, difference in ranked}.values())  # no sentence twice
 
 
-# Each of the next four yields (weight, order in the page, subject, aspect, want, have). r is an element of the
-# reference page, a is its twin in the agent's page. An element is named by the words that the agent knows.
+# Each of the next four functions yields (weight, order in the page, subject, aspect, want, have). r is an element of
+# the reference page, and a is its twin in the agent's page. looks() and styles() use a's name, which the agent knows.
 
-def missing_and_extra(mine, theirs):
-    """What only one page has, but not what is inside something that only one page has."""
-    for r in theirs:
+def missing_and_extra(agent_elements, reference_elements):
+    """Elements that only one page has, except those inside another such element."""
+    for r in reference_elements:
         if not r.twin and (not r.parent or r.parent.twin):
-            before = next((e for e in reversed(theirs[:r.order]) if e.twin and e != r.parent), None)
-            want = f"after the {before.name}" if before else "at the top"
+            previous = next((e for e in reversed(reference_elements[:r.order]) if e.twin and e != r.parent), None)
+            want = f"after the {previous.name}" if previous else "at the top"
             if r.background:
                 want += f". It is {colour_name(r.background)}"
             yield 0.05 + 1.5 * r.share, r.order, r.name, "missing", want
-    for a in mine:
+    for a in agent_elements:
         if not a.twin and (not a.parent or a.parent.twin):
-            yield 0.03 + 0.5 * a.share, len(theirs) + a.order, a.name, "extra"
+            yield 0.03 + 0.5 * a.share, len(reference_elements) + a.order, a.name, "extra"
 
 
 def looks(pairs, agent, reference):
-    """Colours, words, and the sizes of what has no words."""
+    """Colours, words, and the sizes of elements without words."""
     have, want = colour_name(agent["background"]), colour_name(reference["background"])
     if have != want:
         distance = colour_distance(agent["background"], reference["background"])
@@ -550,7 +559,7 @@ def looks(pairs, agent, reference):
         if r.text or r.tag in ("main", "div"):
             continue
         sizes = [(r.width, a.width, "wider", "narrower")]
-        if {e.twin for e in r.inside} == a.inside:  # else its height follows from what is missing or extra in it
+        if {e.twin for e in r.inside} == a.inside:  # otherwise the height follows from the contents
             sizes.append((r.height, a.height, "taller", "less tall"))
         for want, have, more, less in sizes:
             ratio = (want + 8) / (have + 8)
@@ -560,11 +569,11 @@ def looks(pairs, agent, reference):
                 yield weight, r.order, a.name, "shape", more if ratio > 1 else less
 
 
-def setting(pairs):
-    """How texts are set, and where things stand. Texts of a container share a sentence."""
-    moved = []  # containers that stand elsewhere, with all that is in them
+def styles(pairs):
+    """How texts are styled, and where elements are. Texts of one container with the same change share a sentence."""
+    moved = []  # containers that are elsewhere, along with their contents
     shared = {}  # (container, aspect, want, have) -> [(weight, order, name)]
-    for r, a in pairs:  # a container before what is in it
+    for r, a in pairs:  # a container comes before its contents
         if not r.text:
             narrow = max(r.width, a.width) < 0.6 * VIEWPORT[0]
             if a.place != r.place and narrow and r.parent not in moved:
@@ -591,14 +600,15 @@ def setting(pairs):
 
 
 def arrangement(pairs):
-    """The order of neighbours, and whether they stand side by side."""
-    latest = {}  # container -> the last element in it so far
+    """The order of neighbours, and whether they are side by side."""
+    latest = {}  # container -> its last element so far
     for second, b in pairs:
         first = latest.get(second.parent)
         latest[second.parent] = second
         if not first:
             continue
-        a, weight = first.twin, 0.02 + min(first.share, second.share)
+        a = first.twin
+        weight = 0.02 + min(first.share, second.share)
         if a.order > b.order:
             yield weight, first.order, first.name, "order", second.name
         elif beside(first, second) != beside(a, b) and below(first, second) != below(a, b):
@@ -607,24 +617,25 @@ def arrangement(pairs):
 
 
 class Element:
-    """An element of a layout, with what lies in it."""
+    """An element of a layout, with the elements inside it."""
 
-    def __init__(self, measured, before, page_area):
+    def __init__(self, measured, previous, page_area):
         vars(self).update(measured)  # tag, order, text, box, colour, ...
-        self.parent = None if self.parent is None else before[self.parent]
+        self.parent = None if self.parent is None else previous[self.parent]
         self.left, self.top, self.width, self.height = self.box
         left, _, width, height = self.text_box or self.box
         self.share = min(1.0, self.width * self.height / page_area)
         self.text_share = min(1.0, width * height / page_area)
-        aside = (left + width / 2) / VIEWPORT[0] - 0.5
-        self.place = "on the left" if aside < 0 else "on the right"
-        if abs(aside) < 0.05:
+        offset = (left + width / 2) / VIEWPORT[0] - 0.5  # from the centre
+        self.place = "on the left" if offset < 0 else "on the right"
+        if abs(offset) < 0.05:
             self.place = "in the centre"
-        self.plain = " ".join(re.findall(r"[\w$%€£.]+", self.text.lower()))
+        self.plain = " ".join(re.findall(r"[\w$%\u20ac\u00a3.]+", self.text.lower()))
         self.kind = "block" if self.tag in ("section", "article") else KINDS.get(self.tag, "block")
-        self.rank = sum(not e.text and e.kind == self.kind for e in before)  # among those of its kind
+        self.rank = sum(not e.text and e.kind == self.kind for e in previous)  # its position among its kind
         self.twin = None  # the element of the other page that it is compared with
-        self.inside, self.words = set(), [self.text] if self.text else []
+        self.inside = set()
+        self.words = [self.text] if self.text else []
         container = self.parent
         while container:
             container.inside.add(self)
@@ -633,7 +644,7 @@ class Element:
 
     @functools.cached_property
     def name(self):
-        """In words: `button "Buy"`, `header`, `section "Prices"` (by the first words inside it)."""
+        """Such as `button "Buy"`, `header`, or `section "Prices"` (the first words inside it)."""
         kind = KINDS.get(self.tag, "text" if self.text else "block")
         words = self.text if self.tag in LANDMARKS else "".join(self.words[:1])
         return f"{kind} {quote(words)}" if words else kind
@@ -646,36 +657,37 @@ def elements_of(layout, page_area):
     return elements
 
 
-def match_elements(mine, theirs):
-    """Give each element its twin in the other page, where it has one.
+def match_elements(agent_elements, reference_elements):
+    """Set each element's twin in the other page, if it has one.
 
-    Texts are matched first: those that say the same, then those that say something similar, then those of the same
-    kind. Other elements are matched within their kind, by the texts inside them.
+    Texts are matched first: those with equal words, then those with similar words, then those with the same tag. Other
+    elements are matched within their kind, by the texts inside them.
     """
     matcher = difflib.SequenceMatcher(autojunk=False)
 
     def similar(r, a):
-        matcher.set_seqs(a.plain[:100], r.plain[:100])  # only how they begin, as a ratio takes quadratic time
+        matcher.set_seqs(a.plain[:100], r.plain[:100])  # only their beginnings, because ratio() takes quadratic time
         if matcher.real_quick_ratio() > 0.6 and matcher.quick_ratio() > 0.6 and matcher.ratio() > 0.6:
             return -matcher.ratio()
 
     def share_texts(r, a):
         if r.kind == a.kind:
             common = len({e.twin for e in r.inside} & a.inside)
-            # Two blocks of text without a text in common are two different blocks.
+            # Two blocks that both contain texts, but none in common, are different blocks.
             if common or not a.words or not r.words or r.tag in LANDMARKS:
                 return -common / max(1, len(r.words), len(a.words)), abs(a.rank - r.rank)
 
-    pair(theirs, mine, True, lambda r, a: 0 if a.plain == r.plain and a.tag == r.tag else None)
-    pair(theirs, mine, True, lambda r, a: 0 if a.plain == r.plain else None)
-    pair(theirs, mine, True, similar)
-    pair(theirs, mine, True, lambda r, a: 0 if a.tag == r.tag else None)  # its words are wrong
-    pair(theirs, mine, False, share_texts)
+    pair(reference_elements, agent_elements, True, lambda r, a: 0 if a.plain == r.plain and a.tag == r.tag else None)
+    pair(reference_elements, agent_elements, True, lambda r, a: 0 if a.plain == r.plain else None)
+    pair(reference_elements, agent_elements, True, similar)
+    pair(reference_elements, agent_elements, True, lambda r, a: 0 if a.tag == r.tag else None)  # with wrong words
+    pair(reference_elements, agent_elements, False, share_texts)
 
 
-def pair(theirs, mine, with_text, score):
-    """Make pairs of what has no twin yet, the lowest score(r, a) first, in the order of the pages; None: no pair."""
-    free = [[e for e in page if not e.twin and bool(e.text) == with_text] for page in (theirs, mine)]
+def pair(reference_elements, agent_elements, with_text, score):
+    """Pair up elements without a twin, lowest score(r, a) first, ties in page order. A score of None means no pair."""
+    free = [[e for e in page if not e.twin and bool(e.text) == with_text]
+            for page in (reference_elements, agent_elements)]
     scored = []
     for r, a in itertools.product(*free):
         value = score(r, a)
@@ -691,23 +703,23 @@ def channels(colour):
 
 
 def colour_distance(a, b):
-    """0 (the same) to 1 (black and white); green weighs most, as in the eye."""
+    """From 0 (equal) to 1 (black and white). Green weighs most, as it does for the eye."""
     squares = [weight * (x - y) ** 2 for weight, x, y in zip((3, 4, 2), channels(a), channels(b))]
     return (sum(squares) / 9) ** 0.5 / 255
 
 
 @functools.lru_cache(maxsize=4096)
 def colour_name(colour):
-    """"#3b82f6" -> "blue": the nearest shade, among greys or among tints (Tailwind's greys are a little blue)."""
+    """Such as "#3b82f6" -> "blue": the nearest shade, among the greys (Tailwind's are slightly blue) or the colours."""
     if colour is None:
         return "transparent"
     high, low = max(channels(colour)) / 255, min(channels(colour)) / 255
     saturation = 0 if high == low else (high - low) / (1 - abs(high + low - 1))
     grey = saturation < 0.25 or (high + low < 0.4 and saturation < 0.45)
-    near = []
+    distances = []
     for name, shades in (GREYS if grey else COLOURS).items():
-        near += [(colour_distance(colour, f"#{shade}"), name) for shade in shades.split()]
-    return min(near)[1]
+        distances += [(colour_distance(colour, f"#{shade}"), name) for shade in shades.split()]
+    return min(distances)[1]
 
 
 def beside(a, b):
@@ -733,7 +745,7 @@ def is_tailwind(css):
 
 
 def fetch_tailwind():
-    """Get the stylesheet once, from npm or else from the address that pages name; kept if its checksum is right."""
+    """Fetch the stylesheet once, from npm or else from the CDN that pages link to, and verify its checksum."""
     target = CACHE / TAILWIND_FILE
     if target.exists() and is_tailwind(target.read_bytes()):
         return target
@@ -743,8 +755,8 @@ def fetch_tailwind():
     with contextlib.suppress(OSError):
         css = css or urllib.request.urlopen(TAILWIND_LINK, timeout=60).read()
     if not is_tailwind(css):
-        raise RuntimeError(f"Tailwind 2.2.19 could be fetched neither by npm nor from {TAILWIND_LINK}; put "
-                           f"dist/tailwind.min.css of the npm package tailwindcss@2.2.19 at {target}.")
+        raise RuntimeError(f"could not fetch Tailwind 2.2.19, neither with npm nor from {TAILWIND_LINK}; "
+                           f"put dist/tailwind.min.css of the npm package tailwindcss@2.2.19 at {target}")
     with atomic_write(target) as part:  # other processes may be reading it
         part.write_bytes(css)
     return target
@@ -752,7 +764,7 @@ def fetch_tailwind():
 
 @functools.lru_cache(maxsize=2)
 def load_stylesheet(cache=CACHE):
-    """The Stylesheet in a cache folder; a RuntimeError says what to do where it is missing or another one."""
+    """The Stylesheet in a cache folder; raises a RuntimeError with the remedy if it is missing or wrong."""
     path = Path(cache) / TAILWIND_FILE
     css = path.read_bytes() if path.exists() else b""
     if not is_tailwind(css):
@@ -762,13 +774,13 @@ def load_stylesheet(cache=CACHE):
 
 
 class Stylesheet:
-    """Tailwind, cut to the rules that a page can use. Exact: JavaScript is off, so no class can be added later."""
+    """Tailwind, cut to the rules that a page can use. This is exact: without JavaScript no class is added later."""
 
     def __init__(self, css):
-        self.rules = []  # in order, each with the @media that it stands in
-        self.by_class = {"": []}  # class -> numbers of the rules whose selectors name it; "": that name none
+        self.rules = []  # in order, each in its @media
+        self.by_class = {"": []}  # class -> indices of the rules that name it; "": of those that name no class
         css = re.sub(r"/\*.*?\*/", "", css, flags=re.S)
-        rule = r"[^{}]+\{(?:[^{}]+\{[^{}]*\})*[^{}]*\}"  # may hold rules in turn: @keyframes, @media inside @media
+        rule = r"[^{}]+\{(?:[^{}]+\{[^{}]*\})*[^{}]*\}"  # may contain rules: @keyframes, @media inside @media
         for block in re.finditer(r"(@media[^{}]+)\{((?:" + rule + r")*)\}|" + rule, css):
             media, inside = block.groups()
             for text in re.findall(rule, inside or block[0]):
@@ -779,8 +791,9 @@ class Stylesheet:
                 self.rules.append(f"{media}{{{text}}}" if media else text)
 
     def for_page(self, page):
-        # Every word of the page counts, which only keeps more. Lower case: class names ignore case in quirks mode. Of
-        # a numeric reference seven digits are left: Python parses no thousands of them, be they zeros.
+        # Every word of the page counts as a class; that only keeps too many rules. Words are in lower case, because
+        # quirks mode ignores the case of class names. Numeric references are cut to seven digits, because Python
+        # refuses to parse thousands of digits.
         page = re.sub(r"&#0*(\d{0,7})\d*", r"&#\1", page)
         words = {"", *re.findall(r"[^\s\"'<>=]+", html_entities.unescape(page).lower())}
         wanted = set()
@@ -790,25 +803,27 @@ class Stylesheet:
 
 
 def unescape_css(name):
-    """A class as CSS writes it (`md\\:w-1\\/2`, `\\32xl`) -> as HTML writes it (`md:w-1/2`, `2xl`)."""
+    """A class name in CSS (`md\\:w-1\\/2`, `\\32xl`) -> in HTML (`md:w-1/2`, `2xl`)."""
     return re.sub(r"\\([0-9a-f]{1,6}) ?|\\(.)", lambda m: chr(int(m[1], 16)) if m[1] else m[2], name)
 
 
-# ------------------------------------------------------------------------------------------------ the browser, shut in
+# ------------------------------------------------------------------------------------------------ isolating the browser
 
 def answer_request(address, stylesheet, page):
-    """What a page's request gets: (content type, body), or None for refused."""
-    if len(address) > 2000:  # the pattern below takes quadratic time, while nothing else runs
+    """The answer to a page's request: (content type, body), or None to refuse it."""
+    if len(address) > 2000:  # the pattern below takes quadratic time and blocks the event loop
         return None
     if re.fullmatch(r"https://(cdn\.jsdelivr\.net|unpkg\.com|cdnjs\.cloudflare\.com)/"
                     r"\S*tailwind(css)?\S*/tailwind(\.min)?\.css", address):
         return "text/css", stylesheet.for_page(page).encode()
     size = re.fullmatch(r"https://picsum\.photos/id/48/(\d{1,4})(?:/(\d{1,4}))?/?", rewrite_images(address))
-    return ("image/svg+xml", placeholder_picture(size[1], size[2] or size[1])) if size else None
+    if size is None:
+        return None
+    return "image/svg+xml", placeholder_picture(size[1], size[2] or size[1])
 
 
 def placeholder_picture(width, height):
-    """What picsum's picture 48 stands for here: a desk in browns and greys, drawn, the same at every size."""
+    """The stand-in for picsum's picture 48: a drawn desk in browns and greys, the same at every size."""
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 16 9" '
         'preserveAspectRatio="none">'
@@ -821,27 +836,27 @@ def placeholder_picture(width, height):
 
 
 def find_chromium():
-    """CHROMIUM_PATH, else a Chromium on PATH (the headless shell first: it is the fastest), else Playwright's own."""
+    """CHROMIUM_PATH, else a Chromium on PATH (headless shell first, it is the fastest), else Playwright's own."""
     names = ["chromium-headless-shell", "chrome-headless-shell", "chromium", "chromium-browser", "google-chrome"]
     folder = Path(os.environ.get("PLAYWRIGHT_BROWSERS_PATH") or Path.home() / ".cache/ms-playwright")
     names += [*folder.glob("chromium_headless_shell-*/*/*headless?shell"), *folder.glob("chromium-*/*/chrome")]
     if "CHROMIUM_PATH" in os.environ:
         names = [os.environ["CHROMIUM_PATH"]]
     for name in names:
-        if found := shutil.which(name):
-            return found
+        if executable := shutil.which(name):
+            return executable
     raise RuntimeError(f"found no Chromium ({', '.join(map(str, names))}): apt-get install chromium-headless-shell, or "
                        "playwright install chromium, or set CHROMIUM_PATH")
 
 
-# Rendering must not depend on the clock, the display or the machine's taste; and nothing may phone home.
+# Rendering must not depend on the clock, the display or the machine's settings, and nothing may phone home.
 BROWSER_FLAGS = [
     "--disable-gpu", "--hide-scrollbars", "--mute-audio", "--force-color-profile=srgb", "--force-device-scale-factor=1",
     "--font-render-hinting=none", "--disable-font-subpixel-positioning", "--disable-lcd-text",
     "--disable-checker-imaging", "--disable-image-animation-resync", "--disable-threaded-animation",
     "--disable-threaded-scrolling", "--disable-new-content-rendering-timeout", "--disable-partial-raster",
     "--disable-skia-runtime-opts",
-    "--blink-settings=imagesLazyLoadingEnabled=false,imageAnimationPolicy=2",  # pictures: none lazy, none moving
+    "--blink-settings=imagesLazyLoadingEnabled=false,imageAnimationPolicy=2",  # no lazy and no moving pictures
     "--disable-remote-fonts", "--disable-extensions", "--disable-sync", "--no-pings", "--dns-prefetch-disable",
     "--proxy-server=http://127.0.0.1:9", "--proxy-bypass-list=<-loopback>", "--host-resolver-rules=MAP * ~NOTFOUND",
     "--disable-features=Translate,BackForwardCache,Prerender2,SpeculationRulesPrefetchProxy,WebRtc,"
@@ -869,56 +884,56 @@ FONTS = """<?xml version="1.0"?><!DOCTYPE fontconfig SYSTEM "fonts.dtd"><fontcon
 
 
 def pinned_fonts(folder):
-    """The browser's environment for a font list of our own, so that no other font changes a page.
+    """Environment variables that restrict the browser to FONTS, so that no other font changes a page.
 
-    Where none of its fonts is installed, the system's are used.
+    If none of FONTS is installed, the system's fonts are used.
     """
-    listed = ""
+    installed = ""
     if shutil.which("fc-list"):
-        listed = subprocess.run(["fc-list", ":", "family"], capture_output=True, text=True).stdout
-    if "Liberation Sans" not in listed and "DejaVu Sans" not in listed:
+        installed = subprocess.run(["fc-list", ":", "family"], capture_output=True, text=True).stdout
+    if "Liberation Sans" not in installed and "DejaVu Sans" not in installed:
         return {}
     path = folder / "fonts.conf"
     path.write_text(FONTS.replace("CACHE", str(folder / "fontcache")))
     return {"FONTCONFIG_FILE": str(path)}
 
 
-def ways_to_start(wish):
-    """[(isolation, what the command line begins with, whether Chromium's own sandbox is on)], the safest first."""
+def launch_modes(wanted):
+    """[(isolation, prefix of the command line, whether Chromium's own sandbox is on)], the safest first."""
     as_nobody, namespace = "", "unshare --user --map-current-user --net --"
     if os.geteuid() == 0:  # the browser never runs as root
         as_nobody = f"setpriv --reuid={NOBODY} --regid={NOBODY} --clear-groups --no-new-privs --"
         namespace = f"unshare --net -- {as_nobody}"
-    ways = []
+    modes = []
     for isolation, command in ("network namespace", namespace), ("dead proxy", as_nobody):
-        if wish in ("auto", isolation):
-            ways += [(isolation, command, True), (isolation, command, False)]
-    return ways
+        if wanted in ("auto", isolation):
+            modes += [(isolation, command, True), (isolation, command, False)]
+    return modes
 
 
-# Runs inside the page, after load: its height, and its layout where that is wanted. The page's own scripts never ran,
-# but its names can still hide built-in ones of the document and of forms (<form name=querySelectorAll>), which are
-# therefore taken from their prototypes.
+# Runs inside the loaded page: measures its height and, if wanted, its layout. The page's own scripts never ran, but its
+# names can hide built-in ones of the document and of forms (<form name=querySelectorAll>). So we take those from their
+# prototypes.
 PREPARE = r"""
 want_layout => {
   const all = selector => Document.prototype.querySelectorAll.call(document, selector);
   const create = tag => Document.prototype.createElement.call(document, tag);
   const get = (node, name) => Reflect.get(Element.prototype, name, node);
   const [root, body] = ['documentElement', 'body'].map(name => Reflect.get(Document.prototype, name, document));
-  for (const old of all('marquee')) {                       // a marquee stands still, as a plain block
+  for (const old of all('marquee')) {                       // turn a marquee into a plain block
     const still = create('div');
     while (old.firstChild) still.appendChild(old.firstChild);
     old.replaceWith(still);
   }
-  // A bar without a value swings by a timer of its own.
+  // A progress bar without a value moves by its own timer.
   for (const bar of all('progress:indeterminate')) bar.setAttribute('value', 0);
-  // Without scripts a player always shows controls, and these turn a wheel while it waits for its film.
+  // Without scripts a player always shows controls, with a spinner while its film loads.
   if (all('video, audio').length) {
     const style = create('style');
     style.textContent = '*::-webkit-media-controls {display: none !important}';
     root.appendChild(style);
   }
-  // An animation is shown at its end if it has one, else at its start.
+  // Show an animation at its end if it has one, otherwise at its start.
   for (const animation of Document.prototype.getAnimations.call(document)) {
     const ends = () => isFinite(animation.effect.getComputedTiming().endTime);
     try { ends() ? animation.finish() : animation.cancel(); } catch { animation.cancel(); }
@@ -934,7 +949,7 @@ want_layout => {
   const pixel = create('canvas').getContext('2d', {willReadFrequently: true});
   const hex = colour => {                                    // "rgb(1, 2, 3)" -> "#010203"; transparent -> null
     let channels = (colour.match(/[\d.]+/g) || []).map(Number);
-    if (!colour.startsWith('rgb')) {                         // oklch(...), color(srgb ...): as the screen has it
+    if (!colour.startsWith('rgb')) {                         // oklch(...), color(srgb ...): as drawn
       pixel.clearRect(0, 0, 1, 1);
       pixel.fillStyle = colour;
       pixel.fillRect(0, 0, 1, 1);
@@ -957,7 +972,7 @@ want_layout => {
     const tag = get(e, 'tagName').toUpperCase(), style = getComputedStyle(e);
     const box = Element.prototype.getBoundingClientRect.call(e);
     if (style.visibility !== 'visible' || Number(style.opacity) < 0.05 || box.width < 1 || box.height < 1) continue;
-    if (tag !== 'SVG' && e instanceof SVGElement) continue;   // a drawing counts as one thing
+    if (tag !== 'SVG' && e instanceof SVGElement) continue;   // an SVG counts as one element
     let text = '', ink = null;
     for (const child of get(e, 'childNodes')) {
       const words = child instanceof Text ? child.data.trim() : '';
@@ -990,20 +1005,20 @@ want_layout => {
 # ------------------------------------------------------------------------------------------------ command line
 
 def parse_args():
-    parser = argparse.ArgumentParser(description="Prepare for rendering pages in an isolated Chromium.")
+    parser = argparse.ArgumentParser(description="Set up rendering in an isolated Chromium.")
     parser.add_argument("--setup", action="store_true", required=True,
-                        help="fetch Tailwind's stylesheet into cache/, and see whether Chromium starts")
+                        help="fetch Tailwind's stylesheet into cache/, and check that Chromium starts")
     return parser.parse_args()
 
 
 def main():
     parse_args()
     try:
-        print(f"Tailwind 2.2.19 is at {fetch_tailwind()}, checksum right.")
+        print(f"Tailwind 2.2.19 is at {fetch_tailwind()}, checksum verified.")
         with Renderer(browsers=1) as renderer:
             print(f"Chromium {renderer.version} starts ({renderer.executable}), isolation: {renderer.isolation}.")
-    except (RuntimeError, OSError) as problem:
-        die(first_line(problem))
+    except (RuntimeError, OSError) as error:
+        die(first_line(error))
 
 
 if __name__ == "__main__":

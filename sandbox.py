@@ -1,4 +1,4 @@
-"""Run untrusted Python programs and compare what they return, trusting nothing that they say.
+"""Run untrusted Python programs and compare their results, without trusting anything that they report.
 
     with Sandbox(workers=2) as box:
         box.run("def f(x): return x + 1", ["f(1)", "f('a')"])    # [Outcome("ok", b"n2;"), Outcome("error: TypeError")]
@@ -8,46 +8,46 @@
     python tests/hostile_programs.py                             # prints the layers, runs tests/hostile/*.py
 
 How it works
-    parent      (your process) hands out jobs, keeps the time, compares bytes. Expected results never leave it.
-    zygote      a clean interpreter (-s -S -P, fixed hash seed, empty environment), one per worker. It imports the
-                common standard library, isolates itself, and forks one child per program. It never reads a program.
-    child       reads its job from a descriptor that the zygote passed on, gives up its system calls, and runs each call
-                in a fresh namespace of the program. It writes each result at once, in canonical bytes.
+    parent      (your process) hands out jobs, enforces the time limits and compares bytes. Expected results stay here.
+    zygote      a clean interpreter (-s -S -P, fixed hash seed, empty environment), one per worker. It imports common
+                standard modules, isolates itself, and forks one child per program. It never reads a program.
+    child       reads its job from a descriptor that the zygote passes on, gives up most system calls, and evaluates
+                each call in a fresh namespace of the program. It writes each result at once, as canonical bytes.
 
-What the bytes mean. Two results are equal when their canonical bytes are. On plain data that is Python's own ==:
-1 == 1.0 == True == Fraction(1), sets and dicts regardless of order, [1] != (1,). The bytes are made from the built-in
-part of an object, never by its own methods: an int subclass counts as its int, whatever its __eq__ says. Exceptions:
-NaN equals itself; OrderedDicts compare as dicts; objects of unknown classes, generators, functions, and results beyond
-1 MB or 200 levels are "not comparable", and so never pass.
+Canonical bytes. Two results are equal if their canonical bytes are. On plain data that agrees with Python's ==:
+1 == 1.0 == True == Fraction(1), the order of sets and dicts does not count, [1] != (1,). The bytes come from the
+built-in part of an object, never from its own methods: an int subclass counts as its int, whatever its __eq__ says.
+Departures from ==: NaN equals itself, and OrderedDicts compare as dicts. Objects of unknown classes, generators,
+functions, and results beyond 1 MB or 200 levels are "not comparable", and so never pass.
 
 Statuses    passed, wrong, error: TypeError, timeout, killed: memory, killed: exit, killed: SIGSEGV, not comparable,
-            refused (no string, too large, forbidden in mode "released", or its zygote died twice), and
-            "reference ..." where the reference itself gave no result. After a call that kills the child, the other
+            refused (not a string, too large, forbidden in mode "released", or its zygote died twice), and
+            "reference ..." if the reference itself gave no result. After a call that kills the child, the remaining
             calls run in a new child, within the program's time.
-Modes       "module": the program is a module, as its author meant. "released": the raw answer is judged as by the
-            evaluator released with ColBench, by the rules in released_program(), run_child() and verdict(). Two
-            differences: objects with an __eq__ of their own are not comparable here, and [nan] equals itself.
+Modes       "module": the program is an ordinary module, as its author intended. "released": the raw answer is judged
+            as by the evaluator released with ColBench; see released_program(), run_child() and verdict(). Two
+            differences remain: objects with their own __eq__ are not comparable here, and [nan] equals itself.
 
-What isolates a program. Each layer is tried at the start; `box.layers`, kept in scored records, says which are on:
-    namespaces  user, network, pid, mount, ipc, uts; the root holds only the interpreter's library, read-only
-    uid         nobody, where started as root (but see leave_privileges); no capabilities, no_new_privs
-    Landlock    only that library can be read, nothing written, no TCP, no signals out
+Isolation. Each layer is tried at the start. `box.layers`, which scored records keep, says which ones are on:
+    namespaces  user, network, pid, mount, ipc, uts; the root contains only the interpreter's library, read-only
+    uid         nobody, if started as root (but see leave_privileges); no capabilities, no_new_privs
+    Landlock    only that library is readable, nothing is writable, no TCP, no signals to outside
     seccomp     an allow-list. No sockets, processes, threads, exec, kill, ptrace, io_uring, memfd; opens are read-only;
-                calls of a foreign architecture kill. Everything else fails with EPERM
+                a system call of a foreign architecture kills the child. Everything else fails with EPERM
     limits      address space, CPU, file size, open files, core; other descriptors closed, standard streams on /dev/null
-    time        the parent waits and has it killed (SIGKILL); nothing is raised inside the program
-Without user namespaces or Landlock the other layers stay. It refuses to start without seccomp, and, where it was not
-started as root, without both of those; unsafe=True (--unsafe) starts it all the same. Linux only, on x86-64 or arm64
-(whose filter is checked against the kernel's table, but has not been run).
+    time        the parent waits, then has the child killed (SIGKILL); nothing is raised inside the program
+Without user namespaces or Landlock, the other layers still apply. The sandbox does not start without seccomp. Unless
+it is started as root, it also needs user namespaces or Landlock, at least one of them. unsafe=True (--unsafe) lifts
+both rules. Linux only, on x86-64 or arm64 (whose filter is checked against the kernel's table, but has not been run).
 
 What is shared. A zygote's children run one after another in the same namespaces, where nothing is writable. The calls
-of one program share a process: a module's attribute that call 1 sets (math.pi = 3) is still there in call 2.
+of one program share a process: if call 1 sets math.pi = 3, call 2 sees it.
 
-What it does not stop: kernel bugs; timing and cache side channels; burning CPU, and memory up to the limits, which
-count no page tables (a program can have the kernel hold twice as much again); a reference that reads the clock. Where
-the root cannot be pivoted, a program can learn which paths exist, and without Landlock too it can read what user nobody
-can read. Programs that need threads, subprocesses, sockets (asyncio.run makes one) or shared libraries that the zygote
-has not loaded fail with an error that says so.
+What it does not stop: kernel bugs; timing and cache side channels; use of CPU, and of memory up to the limits, which
+do not count page tables (a program can make the kernel hold twice as much on top); a reference that reads the clock.
+If the root is not pivoted, a program can find out which paths exist; without Landlock too, it can read whatever user
+nobody can read. Programs that need threads, subprocesses, sockets (asyncio.run makes one), or shared libraries that the
+zygote has not loaded, fail with an error that says so.
 """
 import builtins
 import ctypes
@@ -88,29 +88,29 @@ if not IS_ZYGOTE:    # a small zygote forks faster
 MAX_RESULT = 1 << 20     # bytes of one canonical result; larger ones are "not comparable"
 MAX_PROGRAM = 1 << 20    # characters of one program with its calls; larger ones are "refused"
 MAX_DEPTH = 200          # levels of one result; deeper and self-referential ones are "not comparable"
-KEPT_REFERENCES = 20_000    # tasks whose reference's results are kept
+KEPT_REFERENCES = 20_000    # tasks whose reference results stay cached
 STARVED = "starved"      # internal: a timeout of a program that mostly waited for the CPU
-NOBODY = 65534           # user and group of the children where the parent is root
-EXIT_MEMORY = 77         # exit code of a child that had no memory left
-FRAME = struct.Struct("!cI")    # what a child writes: the kind of frame, the length of the payload that follows
-LOADED, VALUE, ERROR, ODD = b"L", b"V", b"E", b"N"
+NOBODY = 65534           # user and group of the children if the parent is root
+EXIT_MEMORY = 77         # exit code of a child that ran out of memory
+FRAME = struct.Struct("!cI")    # header of what a child writes: kind of frame, length of the payload
+LOADED, VALUE, ERROR, INCOMPARABLE = b"L", b"V", b"E", b"N"
 PRELOADED = """abc base64 bisect calendar cmath copy csv dataclasses enum functools hashlib heapq itertools numbers
-    operator re statistics string textwrap time typing unicodedata urllib.parse uuid""".split()    # more: slower forks
+    operator re statistics string textwrap time typing unicodedata urllib.parse uuid""".split()    # each slows forks
 FORBIDDEN = ("import os", "from os", "import sys", "from sys", "sudo", "transformers", "exit(", "quit(", "argparse")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What a user calls
+# The public interface
 
 class Outcome(NamedTuple):
     status: str                     # "ok", "error: TypeError", "timeout", "not comparable", "refused", ...
-    value: bytes | None = None      # the canonical bytes, where the status is "ok"
+    value: bytes | None = None      # the canonical bytes, if the status is "ok"
 
 
 def released_program(answer):
-    """The program that the released evaluator runs for a raw answer; None where the answer holds a FORBIDDEN text.
+    """The program that the released evaluator runs for a raw answer; None if the answer contains a FORBIDDEN string.
 
-    It is the first block fenced as python, else the first fenced block, else the whole answer.
+    It is the first ```python block, else the first fenced block, else the whole answer.
     """
     if not isinstance(answer, str) or any(text in answer for text in FORBIDDEN):
         return None
@@ -120,27 +120,27 @@ def released_program(answer):
     return answer
 
 
-def verdict(reference, outcome, mode):
-    """The status of one test, from the outcomes of the reference and of the candidate."""
+def verdict(reference, candidate, mode):
+    """The status of one test, from the Outcomes of the reference and of the candidate."""
     if reference.status != "ok":
         return f"reference {reference.status}"
-    if outcome.status != "ok":
-        return outcome.status
-    if mode == "released" and outcome.value in (NONE, NAN):
+    if candidate.status != "ok":
+        return candidate.status
+    if mode == "released" and candidate.value in (NONE, NAN):
         return "wrong"    # None means "no result" to the released evaluator, and NaN is not equal to itself
-    return "passed" if outcome.value == reference.value else "wrong"
+    return "passed" if candidate.value == reference.value else "wrong"
 
 
 class Sandbox(ExitStack):
-    """Runs programs in `workers` zygotes. Threads may share one; what a program does is data, never an exception.
+    """Runs programs in `workers` zygotes. Threads may share it. A program's failure is a status, never an exception.
 
-    memory_mb         what a program may use beside the interpreter itself
-    call_timeout      seconds for one call, with the running of the program in front of it
-    program_timeout   seconds for all calls of one program (no such limit in mode "released")
-                      (a program that had less than half of a core meanwhile is run again with four times both)
+    memory_mb         memory for a program, on top of the interpreter's own
+    call_timeout      seconds for one call, including the execution of the program before it
+    program_timeout   seconds for all calls of one program (mode "released": call_timeout for each call, plus 1)
+                      (a program that got less than half of a core is run once more, with four times both limits)
     numpy             True: programs can import numpy, and its arrays and scalars can be compared
-    unsafe            True: start even where a necessary layer is missing
-    without           layers to leave out, of "namespaces", "landlock", "seccomp": for tests and benchmarks
+    unsafe            True: start even if a necessary layer is missing
+    without           layers to leave out, of "namespaces", "landlock", "seccomp"; for tests and benchmarks
     """
 
     def __init__(self, workers=2, memory_mb=256, call_timeout=1.0, program_timeout=5.0, numpy=False, unsafe=False,
@@ -153,7 +153,7 @@ class Sandbox(ExitStack):
         options = {"memory_bytes": memory_mb << 20, "without": list(without), "numpy": None}
         if numpy:
             options["numpy"] = str(Path(find_spec("numpy").origin).parents[1])
-        # For each task's reference: a lock, and its outcomes once it has run.
+        # (program, calls, mode) of a reference -> a lock, and its outcomes (empty until it has run).
         self.references = functools.lru_cache(KEPT_REFERENCES)(lambda *reference: (threading.Lock(), []))
         self.zygotes = []
         self.free = {0: queue.SimpleQueue(), 1: queue.SimpleQueue()}    # by hash seed
@@ -166,27 +166,27 @@ class Sandbox(ExitStack):
         self._start(self.zygotes[0])    # the others start when they are used
 
     def _start(self, zygote):
-        """Start a zygote, or exit. All must have the same layers, as the records name one set."""
+        """Start a zygote, or exit. All zygotes must have the same layers, because a record names only one set."""
         try:
             layers = zygote.start()
         except OSError as error:
             die(f"the sandbox could not start: {error}")
         if not layers["seccomp"] and not self.unsafe:
-            die("seccomp, which keeps programs from the kernel, cannot be had; unsafe=True (--unsafe) runs without it")
+            die("seccomp, which filters system calls, is not available here; unsafe=True (--unsafe) runs without it")
         if layers["root"] == "shared" and not layers["landlock"] and layers["uid"] == os.getuid() and not self.unsafe:
-            die("neither a root of its own nor Landlock can be had, so that programs could read your files, expected "
-                "results among them; unsafe=True (--unsafe) runs all the same, or start it as root")
+            die("neither a private root nor Landlock is available here, so programs could read your files, including "
+                "expected results; start it as root, or run it anyway with unsafe=True (--unsafe)")
         self.layers = self.layers or layers
         if layers != self.layers:
-            die(f"a worker of the sandbox has the layers {layers}, the first one {self.layers}")
+            die(f"a sandbox worker has the layers {layers}, but the first one has {self.layers}")
 
     def run(self, program, calls, seed=0, mode="module", hash_seed=0):
-        """Run each call (an expression) in a fresh namespace of the program; one Outcome a call, in their order.
+        """Evaluate each call (an expression) in a fresh namespace of the program; returns one Outcome per call.
 
-        seed: of random; hash_seed: 0 or 1, of the interpreter, which the order of a set depends on; mode: see the top.
+        seed: for `random`; hash_seed: 0 or 1, the interpreter's, which decides the order of a set; mode: see the top.
         """
         if mode not in ("module", "released"):
-            raise ValueError(f"a mode is module or released, not {mode!r}")
+            raise ValueError(f"mode must be module or released, found {mode!r}")
         texts = [program, *calls]
         if not all(isinstance(text, str) for text in texts) or sum(map(len, texts)) > MAX_PROGRAM:
             return [Outcome("refused")] * len(calls)
@@ -212,27 +212,27 @@ class Sandbox(ExitStack):
                 zygote.close()
             return [Outcome("refused")] * len(calls)
         except BaseException:
-            zygote.close()    # interrupted, say by Ctrl-C: its next answer would belong to this question
+            zygote.close()    # after Ctrl-C, say, the zygote's next answer would belong to this job
             raise
         finally:
             self.free[hash_seed].put(zygote)
 
     def score(self, task, code, mode="module"):
-        """{label: status} of a candidate on the task's tests. code: its program; in mode "released" the raw answer."""
+        """{label: status} of a candidate on a task's tests. code: its program, or in mode "released" the raw answer."""
         calls = list(task["test_cases"].values())
         references = self._reference(task["ground_truth"], calls, mode)
         program = released_program(code) if mode == "released" else code
         outcomes = self.run(program, calls, mode=mode)
-        return {label: verdict(reference, outcome, mode)
-                for label, reference, outcome in zip(task["test_cases"], references, outcomes)}
+        return {label: verdict(reference, candidate, mode)
+                for label, reference, candidate in zip(task["test_cases"], references, outcomes)}
 
     def _reference(self, program, calls, mode):
-        """The reference's outcomes; it is run once per task, however many threads ask."""
-        lock, kept = self.references(program, tuple(calls), mode)
-        with lock:    # whoever asks meanwhile waits for them
-            if not kept:
-                kept += self.run(program, calls, mode=mode)
-        return kept
+        """The reference's outcomes. It runs once per task, even if several threads ask."""
+        lock, outcomes = self.references(program, tuple(calls), mode)
+        with lock:    # other threads wait here for the outcomes
+            if not outcomes:
+                outcomes += self.run(program, calls, mode=mode)
+        return outcomes
 
     def score_many(self, items, mode="module"):
         """Yield (key, statuses) for each (key, task, code) of an iterable, in order, reading only a little ahead."""
@@ -248,23 +248,23 @@ class Sandbox(ExitStack):
             threads.shutdown(cancel_futures=True)
 
     def check_reference(self, task):
-        """{label: "ok" | "differs" | "none" | "error: ..." | ...}: the reference run twice.
+        """Run the reference twice; returns {label: "ok" | "differs" | "none" | "error: ..." | ...}.
 
-        The random and hash seeds differ, so results that rest on chance, the order of a set or a fine clock differ
-        (the date does not).
+        The two runs have different random and hash seeds, so results differ if they depend on chance, on the order of a
+        set or on a precise clock. The date is the same in both.
         """
         program, calls = task["ground_truth"], list(task["test_cases"].values())
         first = self.run(program, calls, seed=0)
         second = self.run(program, calls, seed=1, hash_seed=1)
-        found = {}
+        statuses = {}
         for label, one, two in zip(task["test_cases"], first, second):
             if one.status != "ok":
-                found[label] = one.status
+                statuses[label] = one.status
             elif one != two:
-                found[label] = "differs"
+                statuses[label] = "differs"
             else:
-                found[label] = "none" if one.value == NONE else "ok"
-        return found
+                statuses[label] = "none" if one.value == NONE else "ok"
+        return statuses
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -275,7 +275,7 @@ class NotComparable(Exception):
 
 
 def kind_of(o):
-    """The first of KINDS among an object's classes, or None."""
+    """The first of an object's classes that is in KINDS, or None."""
     for base in MRO(type(o)):
         if id(base) in KINDS:
             return KINDS[id(base)]
@@ -285,10 +285,10 @@ def kind_of(o):
 def canonical(value):
     """The canonical bytes of a result.
 
-    Nothing here runs code of the object's class: kinds are found by the identity of the classes in the true __mro__,
-    contents are read through the built-in class (list.__iter__(o), not iter(o)).
+    Nothing here runs code of the object's class. Its kind is found by the identity of the classes in the real __mro__.
+    Its contents are read through the built-in class: list.__iter__(o), not iter(o).
     """
-    room = MAX_RESULT    # bounds the work, also on structures that hold one part many times
+    room = MAX_RESULT    # bytes left. Bounds the work, even if a structure contains one part many times
 
     def fits(size):
         if size > room:
@@ -299,11 +299,11 @@ def canonical(value):
         fits(size)
         room -= size
 
-    def text(tag, data):    # the length comes first, so that no two results have the same bytes
+    def text(tag, data):    # the length keeps the bytes of different results different
         take(len(data) + 8)
         return b"%s%x:%s" % (tag, len(data), data)
 
-    def ratio(top, bottom):    # exact, in hexadecimal: printing in decimal is quadratic in the number of digits
+    def ratio(top, bottom):    # exact. Hexadecimal, because decimal digits take quadratic time
         take((top.bit_length() + bottom.bit_length()) // 4 + 6)
         return b"n%x;" % top if bottom == 1 else b"n%x/%x;" % (top, bottom)
 
@@ -330,7 +330,7 @@ def canonical(value):
                 parts = [encode(key, depth + 1) + encode(entry, depth + 1) for key, entry in dict.items(o)]
             else:
                 parts = [encode(part, depth + 1) for part in kind.__iter__(o)]
-            if kind in (set, frozenset, dict):    # their order does not count
+            if kind in (set, frozenset, dict):    # order does not count
                 parts.sort()
             return b"%s%x[%s]" % (CONTAINERS[kind], len(parts), b"".join(parts))
         if kind is bytes or kind is bytearray:
@@ -342,7 +342,7 @@ def canonical(value):
         if kind is fractions.Fraction:
             top, bottom = FRACTION_TOP(o), FRACTION_BOTTOM(o)    # plain slots, which a program can fill with anything
             if type(top) is not int or type(bottom) is not int or bottom < 1:
-                raise NotComparable("a Fraction of something else than whole numbers")
+                raise NotComparable("a Fraction whose parts are not whole numbers")
             common = math.gcd(top, bottom)
             return ratio(top // common, bottom // common)
         if kind is decimal.Decimal:
@@ -351,7 +351,7 @@ def canonical(value):
             if abs(decimal.Decimal.adjusted(o)) > 10_000:
                 raise NotComparable("too large")
             return ratio(*decimal.Decimal.as_integer_ratio(o))
-        if kind is range:    # ranges are equal when the numbers in them are
+        if kind is range:    # ranges are equal if their numbers are
             start, stop, step = o.start, o.stop, o.step    # nothing can inherit from range
             size = max(0, -((start - stop) // step))
             if size == 0:
@@ -363,25 +363,25 @@ def canonical(value):
             zone = datetime.datetime.tzinfo.__get__(o)
             if zone is not None:
                 if type(zone) is not datetime.timezone or type(o) is not datetime.datetime:
-                    raise NotComparable("a time zone with methods of its own")
+                    raise NotComparable("a time zone with its own methods")
                 o = o.astimezone(datetime.timezone.utc)
             return text(b"D", datetime.datetime.isoformat(o).encode())
         if kind is datetime.date or (kind is datetime.time and datetime.time.tzinfo.__get__(o) is None):
-            return text(b"T", kind.isoformat(o).encode())    # no date is written like a time
+            return text(b"T", kind.isoformat(o).encode())    # dates and times look different
         if kind is datetime.timedelta:
             return text(b"I", b"%d" % datetime.timedelta.__floordiv__(o, datetime.timedelta(microseconds=1)))
         if kind == "ndarray":
             array = NUMPY.ndarray
             fits(array.size.__get__(o))
             if array.dtype.__get__(o).kind in "mM":
-                raise NotComparable("times, whose unit tolist() forgets")
+                raise NotComparable("tolist() drops the unit of times")
             return b"a" + encode((array.shape.__get__(o), array.tolist(o)), depth)
         if kind == "scalar" or kind == "moment":
             item = NUMPY.generic.item(o)
-            # A long double has no Python number that is equal to it, and a time in nanoseconds is no int.
-            if KINDS.get(id(type(item))) != "scalar" and not (kind == "moment" and type(item) is int):
+            # item() leaves a long double as it is, and turns a time in nanoseconds into a plain int.
+            if kind_of(item) != "scalar" and not (kind == "moment" and type(item) is int):
                 return encode(item, depth + 1)
-        raise NotComparable("a kind of object that is not compared")
+        raise NotComparable("an object of an unknown class")
 
     return encode(value, 0)
 
@@ -402,13 +402,13 @@ NONE, NAN = canonical(None), canonical(math.nan)
 # The parent's end of a zygote
 
 class Zygote:
-    """The parent's end of one zygote. Used by one thread at a time; started anew after it died."""
+    """The parent's end of one zygote. Used by one thread at a time, and restarted after it dies."""
 
     def __init__(self, options, hash_seed):
         self.options, self.hash_seed, self.process = options, hash_seed, None
 
     def start(self):
-        """Start its process and wait until it is ready; returns its layers."""
+        """Start the process, wait until it is ready, and return its layers."""
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         python = sys._base_executable    # not the virtual environment's
         environment = {"PYTHONHASHSEED": str(self.hash_seed), "OPENBLAS_NUM_THREADS": "1"}
@@ -424,43 +424,44 @@ class Zygote:
         return layers
 
     def close(self):
-        process, self.process = self.process, None    # after Ctrl-C its thread may close it at the same time
+        process, self.process = self.process, None    # after Ctrl-C another thread may be closing it too
         if process:
-            self.control.close()    # it ends by itself when this is closed
+            self.control.close()    # the process exits when this closes
             with suppress(subprocess.TimeoutExpired):
                 process.wait(2)
             process.kill()
             process.wait()
 
     def run(self, job, calls, call_timeout, deadline):
-        """The outcomes of a job's calls; OSError where the zygote died."""
+        """The outcomes of a job's calls; raises OSError if the zygote died."""
         outcomes = []
-        while len(outcomes) < len(calls):    # once, and once more after each call that ended its child
+        while len(outcomes) < len(calls):    # a new child after each call that ended the last one
             rest = calls[len(outcomes):]
-            began, (ours, theirs) = time.monotonic(), os.pipe()
+            began = time.monotonic()
+            ours, theirs = os.pipe()
             with open(ours, "rb", buffering=0) as results:
                 with open(theirs, "wb"), open(os.memfd_create("job"), "wb") as job_file:
                     job_file.write(json.dumps({**job, "calls": rest}).encode())
                     job_file.seek(0)
                     socket.send_fds(self.control, [b"run"], [job_file.fileno(), theirs])
-                # The zygote keeps its copy of `theirs` until the child has ended: only then does the pipe end.
-                found, loaded, ended = read_frames(results, len(rest), call_timeout, deadline)
+                # The zygote keeps its copy of `theirs` open until the child has ended, so the pipe ends only then.
+                received, loaded, ending = read_frames(results, len(rest), call_timeout, deadline)
                 self.control.send(b"stop")
             message = self.control.recv(1 << 16)
             if not message:
                 raise ConnectionError("the zygote has died")
             how_it_ended, cpu_seconds, preempted = json.loads(message)
-            if ended == "timeout" and cpu_seconds < (time.monotonic() - began) / 2 and preempted >= 10:
-                ended = STARVED    # a program that sleeps is not preempted
-            if ended != "done":    # if the program itself did not load, no other call can succeed
-                lost = Outcome(how_it_ended if ended == "gone" else ended)
-                found += [lost] * (1 if loaded or found else len(rest))
-            outcomes += found
+            if ending == "timeout" and cpu_seconds < (time.monotonic() - began) / 2 and preempted >= 10:
+                ending = STARVED    # a program that sleeps is not preempted
+            if ending != "done":    # if the program itself did not load, no other call can succeed
+                lost = Outcome(how_it_ended if ending == "gone" else ending)
+                received += [lost] * (1 if loaded or received else len(rest))
+            outcomes += received
         return outcomes
 
 
 def readable(files, milliseconds=None):
-    """Wait until one of the files can be read or has ended; False if that takes too long."""
+    """Wait until one of the files has data or has ended; False if that takes too long."""
     poller = select.poll()
     for file in files:
         poller.register(file, select.POLLIN)
@@ -468,14 +469,18 @@ def readable(files, milliseconds=None):
 
 
 def read_frames(results, calls, call_timeout, deadline):
-    """(outcomes, whether the program itself ran, "done" | "gone": the child ended | "timeout" | "not comparable")."""
+    """Read a child's frames; returns (outcomes, whether the program loaded, how it ended).
+
+    It ends with "done", "gone" (the child ended), "timeout" or "not comparable" (a malformed frame).
+    """
     outcomes, loaded, buffer = [], False, bytearray()
     call_deadline = time.monotonic() + call_timeout
     while True:
         while len(buffer) >= FRAME.size:
             kind, length = FRAME.unpack_from(buffer)
             first = not loaded and not outcomes
-            if length > MAX_RESULT or kind not in (LOADED, VALUE, ERROR, ODD) or (kind == LOADED and not first):
+            malformed = length > MAX_RESULT or kind not in (LOADED, VALUE, ERROR, INCOMPARABLE)
+            if malformed or (kind == LOADED and not first):
                 return outcomes, loaded, "not comparable"
             if len(buffer) < FRAME.size + length:
                 break
@@ -486,9 +491,9 @@ def read_frames(results, calls, call_timeout, deadline):
                 continue
             if kind == VALUE:
                 outcomes.append(Outcome("ok", payload))
-            elif kind == ODD:
+            elif kind == INCOMPARABLE:
                 outcomes.append(Outcome("not comparable"))
-            else:    # the exception's name is the only text of the child that anyone is shown
+            else:    # the exception's name: the only text from the child that is ever shown
                 name = payload[:64].decode("utf-8", "replace")
                 if not (name.isascii() and name.isidentifier()):
                     name = "unnamed"
@@ -514,7 +519,7 @@ NEW = {"user": 0x10000000, "net": 0x40000000, "pid": 0x20000000, "mount": 0x2000
 MS_BIND, MS_REC, MS_PRIVATE, MNT_DETACH = 0x1000, 0x4000, 0x40000, 2
 MOUNT_ATTR_RDONLY, MOUNT_ATTR_NOSUID, MOUNT_ATTR_NODEV = 1, 2, 4
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 1, 4, 22, 24, 38
-# Numbers of the system calls that have no function in the C library.
+# Numbers of system calls that the C library has no function for.
 PIVOT_ROOT = 155 if X86 else 41
 MOUNT_SETATTR = 442
 LANDLOCK_CREATE_RULESET = 444
@@ -523,7 +528,7 @@ LANDLOCK_RESTRICT_SELF = 446
 
 
 def libc(name, *arguments):
-    """Call a function of the C library; raise OSError where it fails."""
+    """Call a function of the C library; raises OSError if it fails."""
     result = getattr(LIBC, name)(*(ctypes.c_long(a) if isinstance(a, int) else a for a in arguments))
     if result < 0:
         error = ctypes.get_errno()
@@ -532,7 +537,7 @@ def libc(name, *arguments):
 
 
 def works_in_a_child(trial):
-    """Whether a call returns, tried in a forked process."""
+    """Try a call in a forked process; returns whether it succeeded."""
     pid = os.fork()
     if pid == 0:
         try:
@@ -544,7 +549,7 @@ def works_in_a_child(trial):
 
 
 def unshare(names, proc_self):
-    """Enter new namespaces of these kinds. In a new user namespace this user keeps its number and no other exists."""
+    """Enter new namespaces of these kinds. A new user namespace contains only this user, under the same number."""
     uid, gid = os.getuid(), os.getgid()
     libc("unshare", sum(NEW[name] for name in names))
     if "user" in names:
@@ -554,11 +559,13 @@ def unshare(names, proc_self):
 
 
 def enter_namespaces():
-    """Enter new namespaces and fork a process as the first in them; returns their kinds.
+    """Enter new namespaces, and go on in a forked child, their first process. Returns their kinds.
 
-    Root enters no user namespace yet, as pivot_root() needs root's own rights; leave_privileges() adds it.
+    Root does not enter a user namespace yet, because pivot_root() needs real root; leave_privileges() adds it.
     """
-    names = sorted(set(NEW) - {"user"} if os.getuid() == 0 else NEW)
+    names = sorted(NEW)
+    if os.getuid() == 0:
+        names.remove("user")
 
     def enter():
         proc_self = os.open("/proc/self", os.O_RDONLY | os.O_DIRECTORY)
@@ -568,15 +575,15 @@ def enter_namespaces():
     if not works_in_a_child(enter):    # some systems allow the first steps and forbid the later ones
         return []
     enter()
-    if zygote := os.fork():    # only a child enters the new pid namespace; this process stays as its parent
+    if zygote := os.fork():    # only a child is inside the new pid namespace; this process waits for it
         os.waitpid(zygote, 0)
         os._exit(0)
     return names
 
 
 def pivot_root(paths):
-    """Make a read-only root that holds only `paths`, under their own names and without installed packages."""
-    root = b"/proc"    # a folder that exists everywhere, and under which none of the paths lies
+    """Switch to a read-only root that contains only `paths`, at the same places and without installed packages."""
+    root = b"/proc"    # a folder that exists everywhere and contains none of the paths
     libc("mount", None, b"/", None, MS_REC | MS_PRIVATE, None)
     libc("mount", b"tmpfs", root, b"tmpfs", 0, b"size=1m,mode=755")
     for path in map(os.fsencode, paths):
@@ -589,16 +596,16 @@ def pivot_root(paths):
                 libc("mount", empty, root + packages, None, MS_BIND, None)
     current_folder, recursive = -100, 0x8000    # AT_FDCWD, AT_RECURSIVE
     read_only = struct.pack("QQQQ", MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV, 0, 0, 0)
-    with suppress(OSError):    # before Linux 5.12: then seccomp alone keeps programs from writing
+    with suppress(OSError):    # before Linux 5.12; then only seccomp prevents writing
         libc("syscall", MOUNT_SETATTR, current_folder, root, recursive, read_only, len(read_only))
     os.chdir(root)
-    libc("syscall", PIVOT_ROOT, b".", b".")    # the old root now lies on top of the new one
+    libc("syscall", PIVOT_ROOT, b".", b".")    # now the old root is mounted over the new one
     libc("umount2", b".", MNT_DETACH)
     os.chdir("/")
 
 
 def become_nobody():
-    """Raises if user nobody cannot read the library: programs' imports would fail, and they would count as wrong."""
+    """Raises if user nobody cannot read the library: imports would fail, and right programs would count as wrong."""
     os.setgroups([])
     os.setresgid(NOBODY, NOBODY, NOBODY)
     os.setresuid(NOBODY, NOBODY, NOBODY)
@@ -606,36 +613,36 @@ def become_nobody():
 
 
 def leave_privileges(proc_self, namespaces, landlock):
-    """Root becomes nobody, in a user namespace of its own; every capability is dropped for good.
+    """Turn root into nobody, in its own user namespace, and drop every capability for good.
 
-    If no root could be built and nobody cannot read the interpreter (in root's home, say), we stay root without
-    capabilities, but only where Landlock keeps that root from reading anything else.
+    If user nobody cannot read the interpreter (in root's home, say, without a pivoted root), we stay root without
+    capabilities. That requires Landlock, which prevents this root from reading anything else.
     """
     if os.getuid() == 0 and works_in_a_child(become_nobody):
         become_nobody()
         if namespaces:
             with suppress(OSError):
-                libc("prctl", PR_SET_DUMPABLE, 1)    # or our own files in /proc would be root's
+                libc("prctl", PR_SET_DUMPABLE, 1)    # otherwise root owns our files in /proc
                 unshare(["user"], proc_self)
                 namespaces.append("user")
     elif os.getuid() == 0 and not landlock:
-        raise OSError(f"user nobody cannot read the interpreter's library ({os.path.dirname(os.__file__)}), and there "
-                      "is neither a pivoted root nor Landlock; use an interpreter that everyone can read")
+        raise OSError(f"user nobody cannot read the interpreter's library ({os.path.dirname(os.__file__)}), and "
+                      "Landlock is not available; use an interpreter that everyone can read")
     for capability in range(64):
-        LIBC.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)    # fails where there is nothing to drop
+        LIBC.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)    # fails if there is none to drop
     version, this_process = 0x20080522, 0
     libc("capset", struct.pack("Ii", version, this_process), bytes(24))
-    libc("prctl", PR_SET_DUMPABLE, 0)    # other processes of this user cannot look in
+    libc("prctl", PR_SET_DUMPABLE, 0)    # other processes of this user cannot inspect this one
     libc("prctl", PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 
 
 def landlock_rules(paths, pivoted):
-    """Rules that allow reading under `paths` and nothing else: (Landlock's version, 0 for none; their descriptor)."""
-    version = LIBC.syscall(LANDLOCK_CREATE_RULESET, None, ctypes.c_long(0), 1)    # here it only tells its version
+    """Rules that allow only reading under `paths`; returns (Landlock's version or 0, descriptor of the rules)."""
+    version = LIBC.syscall(LANDLOCK_CREATE_RULESET, None, ctypes.c_long(0), 1)    # flag 1: returns the version
     if version < 1:
         return 0, None
     read_file, read_folder = 1 << 2, 1 << 3
-    rights = {1: 13, 2: 14, 3: 15, 4: 15}.get(version, 16)    # how many rights over files this version knows
+    rights = {1: 13, 2: 14, 3: 15, 4: 15}.get(version, 16)    # number of file rights in this version
     files = (1 << rights) - 1
     tcp = 3 if version >= 4 else 0
     signals = 3 if version >= 6 else 0
@@ -678,29 +685,29 @@ ALLOWED = parse_numbers("""
     restart_syscall 219 128, clock_gettime 228 113, clock_getres 229 114, clock_nanosleep 230 115,
     exit_group 231 94, newfstatat 262 79, readlinkat 267 78, faccessat 269 48, getrandom 318 278, statx 332 291,
     faccessat2 439 439""")
-# Those that are allowed with some arguments only; see seccomp_filter.
+# System calls that are allowed only with some arguments; see seccomp_filter.
 CHECKED = parse_numbers("open 2 -, openat 257 56, prlimit64 302 261, fcntl 72 25")
-# Instructions of the kernel's packet filter, and what they return.
+# Opcodes of the kernel's packet filter (BPF), and the values that a filter returns.
 LOAD, EQUAL, AT_LEAST, ANY_BIT, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 ALLOW, EPERM, KILL = 0x7FFF0000, 0x00050001, 0x80000000
 
 
 def seccomp_filter():
-    """The allow-list as a program of the kernel's packet filter, in a struct sock_fprog."""
+    """The allow-list as a BPF program, in a struct sock_fprog."""
     number, architecture, argument_0, argument_1, argument_2 = 0, 4, 16, 24, 32    # offsets in struct seccomp_data
-    upper_half = 4    # so much further
+    upper_half = 4    # added to the offset of an argument
     writing = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | 0o20000000    # the last: O_TMPFILE
-    any_at_all = 0xFFFFFFFF
+    any_bit = 0xFFFFFFFF
     refused = {    # a call fails if one of these holds: (test, argument's offset, constant)
         "open": [(ANY_BIT, argument_1, writing)],
         "openat": [(ANY_BIT, argument_2, writing)],
-        "prlimit64": [(ANY_BIT, argument_0, any_at_all),    # another process
-                      (ANY_BIT, argument_2, any_at_all),    # a new limit, in either half of the pointer to it
-                      (ANY_BIT, argument_2 + upper_half, any_at_all)],
+        "prlimit64": [(ANY_BIT, argument_0, any_bit),    # another process
+                      (ANY_BIT, argument_2, any_bit),    # a new limit, in either half of the pointer to it
+                      (ANY_BIT, argument_2 + upper_half, any_bit)],
         "fcntl": [(AT_LEAST, argument_1, 4)],    # owners, signals, sizes of pipes
     }
 
-    # An instruction: what to do, how many to skip if it holds and if not, a constant.
+    # An instruction: opcode, instructions to skip if its test holds, to skip if not, constant.
     program = [(LOAD, 0, 0, architecture), (EQUAL, 1, 0, 0xC000003E if X86 else 0xC00000B7), (RETURN, 0, 0, KILL),
                (LOAD, 0, 0, number)]
     if X86:
@@ -716,7 +723,7 @@ def seccomp_filter():
 
     code = b"".join(struct.pack("HBBI", *instruction) for instruction in program)
     fprog = ctypes.create_string_buffer(16)
-    fprog.code = ctypes.create_string_buffer(code)    # kept alive with what points to it
+    fprog.code = ctypes.create_string_buffer(code)    # stays alive as long as fprog, which points to it
     struct.pack_into("HP", fprog, 0, len(program), ctypes.addressof(fprog.code))
     return fprog
 
@@ -724,23 +731,24 @@ def seccomp_filter():
 # ---------------------------------------------------------------------------------------------------------------------
 # The zygote and its children
 
-def wall_in(out_fd, limits, fprog):
-    """The child's own layers: from here on it can only compute, read the library and write to out_fd."""
+def confine(out_fd, limits, fprog):
+    """Add the child's own layers: from here on it can only compute, read the library and write to out_fd."""
     libc("prctl", PR_SET_PDEATHSIG, signal.SIGKILL)    # die with the zygote
     os.closerange(3, out_fd)
     os.closerange(out_fd + 1, 1024)
-    for limit, most in limits:
-        hard = most + 1 if limit == resource.RLIMIT_CPU else most    # SIGXCPU at the first, SIGKILL at the second
-        resource.setrlimit(limit, (most, hard))
+    for limit, soft in limits:
+        hard = soft + 1 if limit == resource.RLIMIT_CPU else soft    # SIGXCPU at the soft one, SIGKILL at the hard one
+        resource.setrlimit(limit, (soft, hard))
     if fprog:
-        libc("prctl", PR_SET_SECCOMP, 2, fprog, 0, 0)    # by a filter
+        libc("prctl", PR_SET_SECCOMP, 2, fprog, 0, 0)    # 2: with a filter
 
 
 def run_child(job, out_fd):
     """Run each call in a fresh namespace of the program, with the same random seed; write a frame for each."""
     mode, seed, program = job["mode"], job["seed"], None
-    # Taken now: a program may replace them.
-    collect, restore, plain_builtins = gc.collect, vars(builtins).update, dict(vars(builtins))
+    # Saved now, because a program may replace them.
+    collect = gc.collect
+    restore_builtins, plain_builtins = vars(builtins).update, dict(vars(builtins))
 
     def send(kind, payload=b"", write=os.write):
         data = memoryview(FRAME.pack(kind, len(payload)) + payload)
@@ -758,18 +766,18 @@ def run_child(job, out_fd):
             if mode == "module":
                 module = sys.modules["solution"] = types.ModuleType("solution")    # dataclasses look it up there
                 scope = names = vars(module)
-            else:    # as if exec and eval ran inside a function: what the program defines is local to that function,
-                scope = {}    # so its functions see neither each other, nor themselves, nor what it imported
+            else:    # like exec and eval inside a function: definitions are local to it, so the program's functions
+                scope = {}    # see neither each other, nor themselves, nor its imports
             exec(program, scope, names)
             if index == 0:
                 send(LOADED)
             value = eval(call, scope, names)
-        except BaseException as error:    # SystemExit and KeyboardInterrupt too: data, like any other
+        except BaseException as error:    # including SystemExit and KeyboardInterrupt
             raised = error
-        restore(plain_builtins)
+        restore_builtins(plain_builtins)
         sys.setrecursionlimit(10_000)
         if type(raised) is MemoryError:
-            raise MemoryError    # ends this child and frees all it holds; the next call runs in a new one
+            raise MemoryError    # ends this child and frees its memory; the next call runs in a new one
         if raised is not None:
             send(ERROR, TYPE_NAME(type(raised)).encode("utf-8", "replace")[:64])
         else:
@@ -777,12 +785,12 @@ def run_child(job, out_fd):
                 result = VALUE, canonical(value)
             except MemoryError:
                 raise
-            except Exception:    # NotComparable, and what a lying object makes the built-in methods raise
-                result = ODD, b""
+            except Exception:    # NotComparable, or whatever a hostile object provokes
+                result = INCOMPARABLE, b""
             send(*result)
         value = raised = result = None
         names.clear()
-        collect()    # its functions and classes hold on to each other
+        collect()    # the program's functions and classes refer to each other
 
 
 def fork_child(job_fd, out_fd, control, limits, fprog):
@@ -793,7 +801,7 @@ def fork_child(job_fd, out_fd, control, limits, fprog):
         control.close()
         with open(job_fd, "rb") as job_file:
             job = json.load(job_file)
-        wall_in(out_fd, [*limits, (resource.RLIMIT_CPU, job["cpu_seconds"])], fprog)
+        confine(out_fd, [*limits, (resource.RLIMIT_CPU, job["cpu_seconds"])], fprog)
         gc.enable()
         run_child(job, out_fd)
         os._exit(0)
@@ -804,7 +812,7 @@ def fork_child(job_fd, out_fd, control, limits, fprog):
 
 
 def how_it_died(status):
-    """The status of the call under way, if the child ended by itself."""
+    """The status of the running call, if the child ended by itself."""
     if not os.WIFSIGNALED(status):
         return "killed: memory" if os.WEXITSTATUS(status) == EXIT_MEMORY else "killed: exit"
     number = os.WTERMSIG(status)
@@ -816,7 +824,7 @@ def how_it_died(status):
 
 
 def load_numpy(folder):
-    """Import numpy from the folder that holds it, which is not on a bare interpreter's path."""
+    """Import numpy from its folder, which is not on the path of a bare interpreter."""
     global NUMPY
     sys.path.append(folder)
     import numpy
@@ -828,25 +836,23 @@ def load_numpy(folder):
 
 
 def prepare(options):
-    """Make this process a zygote: import, isolate. Returns the layers, a child's limits, and its filter."""
+    """Turn this process into a zygote: import, isolate. Returns the layers, and a child's limits and filter."""
     without, numpy = options["without"], options["numpy"]
-    os.close(os.pidfd_open(os.getpid()))    # not there before Linux 5.3
-    # What a child may read: the standard library (all that is on a bare interpreter's path) and, when asked, numpy.
+    os.close(os.pidfd_open(os.getpid()))    # fails before Linux 5.3
+    # What a child may read: the standard library (the whole path of a bare interpreter), time zones and perhaps numpy.
     library = [path for path in sys.path if os.path.isdir(path)]
     paths = [path for path in library if not any(path.startswith(f"{other}/") for other in library)]
-    others = ["/usr/share/zoneinfo"]
+    extras = ["/usr/share/zoneinfo"]
     if numpy:
-        others += [f"{numpy}/numpy", f"{numpy}/numpy.libs"]
-    paths += [path for path in others if os.path.isdir(path)]
+        extras += [f"{numpy}/numpy", f"{numpy}/numpy.libs"]
+    paths += [path for path in extras if os.path.isdir(path)]
 
-    namespaces = []
-    if "namespaces" not in without:
-        namespaces = enter_namespaces()
+    namespaces = [] if "namespaces" in without else enter_namespaces()
     for name in PRELOADED:
         importlib.import_module(name)
     if numpy:
         load_numpy(numpy)
-    with open("/proc/self/statm") as statm:    # the limit on memory comes on top of this
+    with open("/proc/self/statm") as statm:    # a child's memory limit comes on top of this
         own_memory = int(statm.read().split()[0]) * resource.getpagesize()
     proc_self = os.open("/proc/self", os.O_RDONLY | os.O_DIRECTORY)
     pivoted = False
@@ -862,12 +868,12 @@ def prepare(options):
     if landlock:
         libc("syscall", LANDLOCK_RESTRICT_SELF, ruleset, 0)
         os.close(ruleset)
-    if namespaces:    # without them the parent is a thread of the user's: programs would end with that thread
+    if namespaces:    # otherwise the parent is one of the user's threads, and programs would die with it
         libc("prctl", PR_SET_PDEATHSIG, signal.SIGKILL)    # die with the process that holds our namespaces
     fprog = None if "seccomp" in without else seccomp_filter()
 
-    def no_sockets():    # tries whether the filter is on
-        wall_in(3, [], fprog)
+    def no_sockets():    # raises if the filter is off
+        confine(3, [], fprog)
         with suppress(PermissionError):
             socket.socket()
             raise OSError("seccomp is off")
@@ -895,17 +901,17 @@ def zygote_main():
     control.send(json.dumps(layers).encode())
     gc.collect()
     gc.disable()
-    gc.freeze()    # a garbage collection in a child would copy every page of what is here
+    gc.freeze()    # otherwise a collection in a child copies every page that exists now
 
     while True:
         message, fds, _, _ = socket.recv_fds(control, 16, 2)
         if not message:
             os._exit(0)
-        if message == b"stop":    # its child has ended already
+        if message == b"stop":    # its child has ended by now
             continue
         pid = fork_child(*fds, control, limits, fprog)
         pidfd = os.pidfd_open(pid)
-        readable([pidfd, control])    # the child ends, or the parent wants it to, or is gone
+        readable([pidfd, control])    # until the child ends, or the parent stops it or is gone
         os.kill(pid, signal.SIGKILL)
         _, status, used = os.wait4(pid, 0)
         control.send(json.dumps([how_it_died(status), used.ru_utime + used.ru_stime, used.ru_nivcsw]).encode())

@@ -588,7 +588,7 @@ def test_what_cannot_be_shown_is_one_sentence(tmp_path):
 
 def test_an_episode_counts_once(tmp_path):
     scored_file(tmp_path / "a.jsonl", trajectory(0, RIGHT), trajectory(0, RIGHT))
-    assert "is there twice" in run(tmp_path, "--compare", "a=a.jsonl", code=2).stderr
+    assert "appears twice" in run(tmp_path, "--compare", "a=a.jsonl", code=2).stderr
 
 
 def test_compare_prints_a_markdown_table_with_differences(tmp_path):

@@ -87,7 +87,7 @@ def test_a_line_that_is_no_record_is_one_sentence(tmp_path, capsys, line, found)
     path.write_bytes(path.read_bytes() + line)
     told = said(capsys, lambda: list(read(path, "scored")))
     assert f"{path}, line 2: it must be an object, found {found}" in told and len(told) < 600
-    torn = "" if line.endswith(b"\n") else "; the last line is torn: run it again"
+    torn = "" if line.endswith(b"\n") else "; the last line is incomplete: run it again"
     assert told.endswith(f"; evaluate.py writes such records{torn}")
 
 
@@ -104,7 +104,7 @@ def test_another_domain_a_double_key_and_a_callers_complaint_name_the_line(tmp_p
     path = write(tmp_path / "a.jsonl", RECORDS["pair"], {**RECORDS["pair"], "turn": 1}, RECORDS["pair"])
     assert len(list(read(path, "pair"))) == 3
     told = said(capsys, lambda: list(read(path, "pair", unique=True)))
-    assert "line 3: task_id t, sample 0, turn 0 is there twice, first in line 1" in told
+    assert "line 3: task_id t, sample 0, turn 0 appears twice, first in line 1" in told
     path = write(tmp_path / "b.jsonl", {**TASK, "domain": "frontend"})
     assert "found domain 'frontend', expected 'backend'" in said(capsys, lambda: list(read(path, "task", "backend")))
     assert list(read(path, "task", each=lambda record: record["ground_truth"])) == [TASK["ground_truth"]]
@@ -208,13 +208,13 @@ def test_an_input_is_never_the_output(tmp_path, source, capsys, link):
         path = source if link == "itself" else tmp_path / ".." / tmp_path.name / "in.jsonl"
     for overwrite in (False, True):
         told = said(capsys, lambda: Output(path, {}, {"--in": source}, overwrite))
-        assert "is the input" in told and "never written over" in told
+        assert "is the input" in told and "never overwritten" in told
     assert json.loads(source.read_text()) == TASK
 
 
 def test_an_output_that_cannot_be_written_is_one_sentence(tmp_path, source, capsys):
     (tmp_path / "folder.jsonl").mkdir()
-    for path, message in ((tmp_path / "folder.jsonl", "is no file"), (source / "out.jsonl", "cannot be written"),
+    for path, message in ((tmp_path / "folder.jsonl", "is not a file"), (source / "out.jsonl", "cannot be written"),
                           (Path("/proc/out.jsonl"), "cannot be written"), (tmp_path / "out.json", "end in .jsonl")):
         assert message in said(capsys, lambda: Output(path, {}, {"--in": source}))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["folder.jsonl", "in.jsonl"]
@@ -309,7 +309,7 @@ def test_an_output_that_another_process_wrote_meanwhile_is_not_mixed(tmp_path, c
     first, second = Output(path, {"seed": 0}, {}), Output(path, {"seed": 1}, {})
     first.write(record)
     before = (tmp_path / "a.settings.json").read_bytes(), path.read_bytes()
-    assert "another process has written it" in said(capsys, lambda: second.write(record))
+    assert "another process has written to it" in said(capsys, lambda: second.write(record))
     assert before == ((tmp_path / "a.settings.json").read_bytes(), path.read_bytes())
     first.write(record | {"sample": 1})
     again = Output(path, {"seed": 0}, {})

@@ -921,7 +921,7 @@ def test_a_full_disk_stops_the_run_and_the_same_command_continues(world, tmp_pat
 @pytest.mark.parametrize("arguments, words", [
     (["--in", "none.jsonl"], "none.jsonl: no such file"), (["--max-turns", 0], "--max-turns: must be at least 1"),
     (["--model", "no/such/model"], "no/such/model"),
-    (["--in", "twice.jsonl"], "line 2: task_id a is there twice, first in line 1"),
+    (["--in", "twice.jsonl"], "line 2: task_id a appears twice, first in line 1"),
     (["--in", "factless.jsonl"], "line 1: the task has no 'facts'"), (["--in", "torn.jsonl"], "torn.jsonl, line 2")])
 def test_bad_input_is_one_sentence(world, tmp_path, arguments, words):
     task = {"task_id": "a", "domain": "backend", "problem_description": "p", "ground_truth": "g", "facts": []}
@@ -968,7 +968,7 @@ def test_values_of_another_type_are_one_sentence_and_nothing_is_left_behind(tmp_
     ("--in tasks.jsonl --out old.jsonl --model nope", "nope: no tokenizer"),
     ("--in tasks.jsonl --out old.jsonl --model damaged", "damaged: no causal language model"),
     ("--in tasks.jsonl --out old.jsonl --best-of-n 2 --critic nope", "nope"),
-    ("--in tasks.jsonl --out folder.jsonl", "folder.jsonl is no file"),
+    ("--in tasks.jsonl --out folder.jsonl", "folder.jsonl is not a file"),
     ("--in tasks.jsonl --out x", "must end in .jsonl"),
     ("--in tasks.jsonl --out /proc/a.jsonl", "/proc/a.jsonl cannot be written"),
     ("--temperature nan", "--temperature: must be at least 0"), ("--timeout -1", "--timeout: must be above 0"),

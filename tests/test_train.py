@@ -759,7 +759,7 @@ MISTAKES = [
     ("a missing file", train_critic, ["--in", "nowhere.jsonl"], "nowhere.jsonl: no such file"),
     ("a line that is not JSON", train_critic, ["--in", "broken.jsonl"],
      "broken.jsonl, line 2: it must be an object"),
-    ("a torn last line", train_critic, ["--in", "torn.jsonl"], "the last line is torn"),
+    ("a torn last line", train_critic, ["--in", "torn.jsonl"], "the last line is incomplete"),
     ("an empty file", train_critic, ["--in", "empty.jsonl"], "holds no records"),
     ("a missing key", train_critic, ["--in", "keyless.jsonl"],
      "keyless.jsonl, line 1: it lacks the key 'task_id'"),
@@ -869,12 +869,12 @@ def refusal(module, *arguments):
     (train_critic, ["--out", "other"], "was not written by this script"),
     (train_critic, ["--out", "/proc/nowhere"], "/proc/nowhere/metrics.jsonl cannot be written"),
     (train_critic, ["--score", "scored.jsonl", "--out", "scored.jsonl"],
-     "is the input scored.jsonl, which is never written over"),
+     "is the input scored.jsonl, which is never overwritten"),
     (train_critic, ["--score", "scored.jsonl", "--out", "scored.jsonl/seen.jsonl"],
      "cannot be written: Not a directory"),
     (train_policy, ["--method", "sft", "--out", "base"], "is or holds --model"),
     (train_policy, ["--out", "out", "--in", "out.pairs.jsonl"],
-     "is the input out.pairs.jsonl, which is never written over"),
+     "is the input out.pairs.jsonl, which is never overwritten"),
 ], ids=lambda value: " ".join(value) if isinstance(value, list) else "")
 def test_overwrite_never_reaches_an_input_or_what_others_wrote(place, module, arguments, expected):
     for folder in ("theirs", "other", "deep"):
