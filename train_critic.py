@@ -1,33 +1,35 @@
-"""Stage 1 of SWEET-RL: train the turn-wise advantage critic. Also the training engine, which train_policy.py imports.
+"""Stage 1 of SWEET-RL: train the turn-wise advantage critic. train_policy.py imports the training engine from here.
 
-Two trajectories of one task form a pair: the one with the higher reward is chosen, the other rejected. The critic is a
-language model that sees the training-time information c (the reference solution) before the dialogue. Its advantage of a
-turn is the mean log-ratio of the turn's tokens,
+Two trajectories of one task form a pair: the one with the higher reward is chosen, the other is rejected. The critic is
+a language model that sees the training-time information c (the reference solution) before the dialogue. The advantage
+of a turn is the mean log-ratio of the turn's tokens,
 
     A(o_t, a_t, c) = 1/L sum_l [ log pi_theta(a_t^l | o_t, a_t^<l, c) - log pi_ref(a_t^l | o_t, a_t^<l, c) ]     (Eq. 3)
 
-and it is trained so that the sum of advantages orders trajectories as their rewards do (Bradley-Terry),
+and training makes the sum of advantages order trajectories as their rewards do (Bradley-Terry),
 
     J = -log sigmoid( beta sum_t A(o_t+, a_t+, c) - beta sum_t A(o_t-, a_t-, c) )                                (Eq. 2)
 
 pi_theta starts as the seed model. pi_ref stays the seed model; its log-probabilities are computed once, at the start.
 
-A small NLL term on the chosen side is added (--nll). The paper does not say which trajectories are paired; the released
-code does (--pair-rule). Variants: one mean over all tokens of a trajectory, as in the released code, or a sum
-(--advantage); no c (--context without-c); a linear head on the mean hidden state, or a value head trained with binary
-cross-entropy on success or by temporal differences (--head).
+A small NLL term on the chosen side is added (--nll). The paper does not say which trajectories are paired, so
+--pair-rule follows the released code. Variants:
+    --advantage   one mean over all tokens of a trajectory, as in the released code, or a sum
+    --context     without-c hides c from the critic
+    --head        a linear head on the mean hidden state, or a value head trained with binary cross-entropy on success
+                  or by temporal differences
 
---domain frontend --head regression is the paper's critic of web pages: an image-text model (any that transformers
-loads with a processor and a chat template; the paper has Qwen2-VL-7B). It sees c as a picture of the reference page,
-then a picture of the page shown at the turn, then the dialogue, in which [page] stands for a page's source.
+--domain frontend --head regression is the paper's critic for web pages: an image-text model (any that transformers
+loads with a processor and a chat template; the paper uses Qwen2-VL-7B). It sees a picture of the reference page (c),
+then a picture of the page shown at the turn, then the dialogue, with [page] in place of each page's source.
 
-What sequences share at their beginning (c and the request; the dialogue up to a turn) is computed once, as a tree. The
-result is exact. A model whose attention takes no such mask (state-space models, attention sinks) needs --pack none, in
-which every turn is a row of its own.
+Prefixes that sequences share (c and the request; the dialogue up to a turn) are computed once, as a tree. The result
+is exact. Models whose attention accepts no such mask (state-space models, attention sinks) need --pack none, which
+gives every turn a row of its own.
 
 Reads   runs/RUN_NAME/train.scored.jsonl, the seed model
-Writes  runs/RUN_NAME/critic/: the model in Hugging Face format, critic.json (how to read it), cost.json (what it took),
-        settings.json, metrics.jsonl, checkpoints/; for pages also runs/RUN_NAME/cache/pictures/
+Writes  runs/RUN_NAME/critic/: the model in Hugging Face format, critic.json (how to score with it), cost.json (what it
+        cost), settings.json, metrics.jsonl, checkpoints/; for pages also runs/RUN_NAME/cache/pictures/
 
     python train_critic.py                                              # one process, CPU or one GPU
     torchrun --nproc-per-node 8 train_critic.py --model meta-llama/Llama-3.1-8B-Instruct
@@ -36,8 +38,8 @@ Writes  runs/RUN_NAME/critic/: the model in Hugging Face format, critic.json (ho
     python train_critic.py --score runs/default/train.candidates.jsonl  # writes train.ranked.jsonl, for train_policy.py
     python train_critic.py --score runs/default/test.scored.jsonl       # writes test.annotated.jsonl, for the report
 
-In this file: the mathematics; the training loop; how it is computed (records, sequences, trees, attention,
-log-probabilities, the critic's advantages, sharding, steps, output and checkpoints, pictures); flags.
+In this file: the mathematics; the training loop; the engine (records, sequences, trees, attention, log-probabilities,
+the critic's advantages, sharding, steps, output and checkpoints, pictures); the flags.
 """
 import argparse
 import atexit
@@ -78,21 +80,20 @@ from records import (
 
 
 def segment_sum(values, index, count):
-    """Sum the values that have the same index: (N,), (N,) -> (count,)."""
+    """Sum the values that share an index: (N,), (N,) -> (count,)."""
     return torch.zeros(count, dtype=values.dtype, device=values.device).index_add_(0, index, values)
 
 
 def segment_mean(values, index, count):
-    """The mean of the values that have the same index: (N,), (N,) -> (count,)."""
+    """Average the values that share an index: (N,), (N,) -> (count,)."""
     return segment_sum(values, index, count) / segment_sum(torch.ones_like(values), index, count)
 
 
 def turn_advantages(logps, reference, turn, turns, advantage="mean-per-turn"):
-    """Eq. 3: the mean log-ratio of each turn's tokens; with --advantage sum their sum.
+    """Eq. 3: the mean log-ratio of each turn's tokens (with --advantage sum, their sum). Returns (turns,).
 
-    The loss, --score and best-of-N all call this function. No other place computes an advantage.
-    logps, reference: (N,) log-probabilities of the scored tokens, in nats; turn: (N,) which turn each belongs to.
-    Returns (turns,).
+    The loss, --score and best-of-N all call this function. No other code computes a turn's advantage.
+    logps, reference: (N,) log-probabilities of the scored tokens, in nats; turn: (N,) the turn of each token.
     """
     # Subtract before summing: the difference of two long sums would lose digits.
     ratio = logps - reference
@@ -102,7 +103,7 @@ def turn_advantages(logps, reference, turn, turns, advantage="mean-per-turn"):
 
 
 def trajectory_scores(logps, reference, turn, side, sides, advantage="mean-per-turn"):
-    """What Eq. 2 compares: a number for each trajectory, (sides,). side: (M,) which trajectory each turn belongs to."""
+    """What Eq. 2 compares: one number per trajectory, (sides,). side: (M,) the trajectory of each turn."""
     if advantage == "mean-per-trajectory":
         return segment_mean(logps - reference, side[turn], sides)
     return segment_sum(turn_advantages(logps, reference, turn, len(side), advantage), side, sides)
@@ -119,11 +120,11 @@ def value_loss(logits, success):
 
 
 def next_turn_targets(logits, side, rewards):
-    """The target of temporal differences: Q of the next turn, and at a trajectory's last turn its reward.
+    """Temporal-difference targets (M,): Q of the next turn, or the trajectory's reward at its last turn.
 
-    logits (M,), whose sigmoid is Q; side (M,): the trajectory of each turn, in order; rewards (M,), of each one's
-    trajectory. The next turn's action is the one that was played (SARSA), as in ArCHer (arXiv 2402.19446), here on the
-    agent's own trajectories.
+    logits: (M,), their sigmoid is Q; side: (M,) the trajectory of each turn, in order; rewards: (M,) the reward of that
+    trajectory. The next action is the recorded one (SARSA), as in ArCHer (arXiv 2402.19446), but the trajectories are
+    the offline ones.
     """
     last = side.diff(append=side[-1:] + 1) != 0
     next_q = logits.detach().sigmoid().roll(-1)
@@ -131,15 +132,15 @@ def next_turn_targets(logits, side, rewards):
 
 
 def last_of_turn(values, turn, turns):
-    """The value at each turn's last token: (N,), (N,) in ascending order -> (turns,)."""
+    """The value at each turn's last token: values (N,), turn (N,) in ascending order -> (turns,)."""
     return values[torch.bincount(turn, minlength=turns).cumsum(0) - 1]
 
 
 def critic_loss(values, batch, items, args):
-    """The items' losses (B,), and what is logged of them: {name: a value an item, a turn or a token}.
+    """The loss of each item (B,), and what to log: {name: one value per item, turn or token}.
 
-    values: (N,) log-probabilities, or the head's outputs (whose reference is zero). In batch (see Batch), side 2i is
-    item i's chosen trajectory, or its only one, and side 2i + 1 its rejected one.
+    values: (N,) log-probabilities, or the head's outputs (their reference is zero). In batch (see Batch), side 2i is
+    item i's chosen (or only) trajectory, and side 2i + 1 is its rejected one.
     """
     if args.head in ("value", "q"):
         return success_loss(values, batch, items, args.head)
@@ -157,23 +158,23 @@ def critic_loss(values, batch, items, args):
 
 
 def success_loss(values, batch, items, head):
-    """critic_loss for --head value and q: a turn's prediction stands at its last token."""
+    """critic_loss for --head value and q: the prediction for a turn is read at its last token."""
     logits = last_of_turn(values, batch.turn, len(batch.side))                                   # (M,)
     item_of = batch.side // 2                                                                    # (M,)
     labels = torch.tensor([item.label for item in items], device=values.device)[item_of]         # (M,)
     targets = next_turn_targets(logits, batch.side, labels) if head == "q" else labels
     losses = segment_mean(value_loss(logits, targets), item_of, len(items))                      # (B,)
-    right = (logits > 0) == (labels > 0.5)
-    return losses, {"loss": losses, "accuracy": right.double(), "success": labels.double()}
+    correct = (logits > 0) == (labels > 0.5)
+    return losses, {"loss": losses, "accuracy": correct.double(), "success": labels.double()}
 
 
 def accuracy(chosen, rejected):
-    """1 where the chosen side scores higher, 0.5 where both score alike: (B,), (B,) -> (B,)."""
+    """1 where the chosen side scores higher, 0.5 where the two tie: (B,), (B,) -> (B,)."""
     return ((chosen - rejected).sign() + 1) / 2
 
 
 def distance(logps, reference):
-    """How far the model is from its reference at each token, in nats: (N,), (N,) -> (N,)."""
+    """How far each token's log-probability is from its reference, in nats: (N,), (N,) -> (N,)."""
     return (logps - reference).abs()
 
 
@@ -181,11 +182,11 @@ PAIR_RULES = ("best-vs-lower", "all")
 
 
 def pair_trajectories(rewards, rule, min_gap=0.0):
-    """Indices (chosen, rejected) of one task's trajectories, from their rewards."""
+    """Pair up one task's trajectories by their rewards: [(index of the chosen one, index of the rejected one)]."""
     chosen = range(len(rewards))
     if rule == "best-vs-lower":
         chosen = [i for i in chosen if rewards[i] >= 1.0][:1]
-    gap = max(0.0, min_gap - 1e-9)    # 1.0 - 0.9 is below 0.1
+    gap = max(0.0, min_gap - 1e-9)    # in floating point 1.0 - 0.9 < 0.1
     pairs = []
     for i in chosen:
         pairs += [(i, j) for j in range(len(rewards)) if rewards[i] - rewards[j] > gap]
@@ -194,7 +195,7 @@ def pair_trajectories(rewards, rule, min_gap=0.0):
 
 # ---- The training loop
 
-NOTED = ("head", "pictures", "context", "advantage", "beta", "pack", "dtype")    # flags that critic.json records
+RECORDED = ("head", "pictures", "context", "advantage", "beta", "pack", "dtype")    # flags that critic.json records
 
 
 def main():
@@ -216,46 +217,49 @@ def main():
         head = new_head(args.model)
     model = load_model(args.model, device, args, head, tokenizer if args.pictures else None)
     steps = step_items(items, args)
-    optimizer, first = begin_training(model, args, settings)
+    optimizer, first_step = begin_training(model, args, settings)
 
-    bar = progress(range(len(steps)), "critic", "step", first)
+    bar = progress(range(len(steps)), "critic", "step", first_step)
     for step in bar:
-        begun = time.perf_counter()
-        # The weight: every pair (or trajectory) counts alike.
-        total, tokens = add_gradients(model, steps[step], len(steps[step]), critic_loss, device, args)
+        start = time.perf_counter()
+        # Dividing by the number of items gives every pair (or trajectory) the same weight.
+        totals, tokens = add_gradients(model, steps[step], len(steps[step]), critic_loss, device, args)
         rate = learning_rate(step, len(steps), args.lr)
         norm = optimizer_step(model, optimizer, rate)
-        log(step_metrics(step, rate, norm, total, tokens, begun, device, args), bar, args.out)
+        log(step_metrics(step, rate, norm, totals, tokens, start, device, args), bar, args.out)
         save_checkpoint(args, model, optimizer, step + 1)
 
-    note = {name: getattr(args, name) for name in NOTED}
+    note = {name: getattr(args, name) for name in RECORDED}
     note |= {"reference": args.model, "reference_fingerprint": settings["content of --model"]}
     save_model(model, tokenizer, args.model, args, cost, note)
     say(f"wrote the critic to {args.out}")
     finish()
 
 
-def add_gradients(model, items, weight, loss_of, device, args):
-    """Leave the gradients of the items' losses, summed and divided by the weight, in the model, by micro-batches.
+def add_gradients(model, items, weight, loss_function, device, args):
+    """Compute the gradients of sum(losses of the items) / weight, one micro-batch at a time.
 
-    loss_of: critic_loss or another of its shape. Returns what it logs, {name: (sum, count)}, and the tokens computed.
+    loss_function: critic_loss or one with the same signature. The gradients stay in the model. Returns the logged
+    totals {name: (sum, count)} and the number of tokens computed.
     """
-    total = {}
+    totals = {}
     tokens = 0
-    for part in micro_batches(items, args):
-        # FSDP waits for every rank: one that has no items left computes any item, which counts for nothing.
-        batch = collate_items(part or items[:1], device, args)
+    for micro_batch in micro_batches(items, args):
+        # FSDP waits for every rank, so a rank that has no items left computes any item, with loss 0.
+        batch = collate_items(micro_batch or items[:1], device, args)
         values = model(batch)                                                                    # (N,)
-        losses, stats = loss_of(values, batch, part, args) if part else (0 * values, {})
-        # FSDP averages over the ranks: times world() it is a sum.
+        losses = 0 * values
+        if micro_batch:
+            losses, stats = loss_function(values, batch, micro_batch, args)
+            accumulate(totals, stats)
+            tokens += batch.tokens
+        # FSDP averages gradients over the ranks; world() turns the average into a sum.
         (losses.sum() * world() / weight).backward()
-        accumulate(total, stats)
-        tokens += batch.tokens if part else 0
-    return total, tokens
+    return totals, tokens
 
 
 def make_items(args, tokenizer):
-    """The pairs of --in (for --head value and q: its trajectories) as items, and what they cost."""
+    """The pairs of --in (with --head value and q, its single trajectories) as items, and their cost."""
     tasks, cost = read_trajectories(args.input, "scored", args.limit_tasks, args.context == "with-c")
     if args.head in ("value", "q"):
         pairs = label_trajectories(tasks, args)
@@ -266,75 +270,80 @@ def make_items(args, tokenizer):
 
 
 def label_trajectories(tasks, args):
-    """Every trajectory by itself, with its label: its reward for --head q, whether it succeeded for --head value."""
+    """Every trajectory by itself, with its label: its reward for --head q, its success (0 or 1) for --head value."""
     records = [record for group in tasks.values() for record in group]
     for record in records:
         record["label"] = record["reward"] if args.head == "q" else float(record["reward"] >= 1.0)
     labels = {record["label"] for record in records}
     if len(labels) == 1:
-        die(f"{args.input}: --head {args.head} has nothing to learn, every label is {labels.pop():g}")
+        die(f"{args.input}: --head {args.head} has nothing to learn: every label is {labels.pop():g}")
     return [(record, None) for record in records]
 
 
 def score_file(args, device):
-    """Write the records of --score with the critic's advantage of each candidate, or of each assistant turn."""
+    """Copy the records of --score to --out, adding the critic's advantage of each candidate or assistant turn."""
     of_candidates = from_rank0(lambda: first_record_has(args.score, "candidates"))
     kind = "candidates" if of_candidates else "scored"
     turns_in = candidate_turns if of_candidates else turns_of
-    out = args.out or name_of_ranking(args.score, kind)
+    out = args.out or default_output(args.score, kind)
     inputs = {"--score": args.score, "--critic": args.critic}
-    blind = args.critic_reference == "without-c"
+    without_c = args.critic_reference == "without-c"
     settings = {"script": "train_critic --score", "critic_reference": args.critic_reference}
     output = from_rank0(lambda: Output(out, settings, inputs, args.overwrite, SCHEMA[kind][1]))
-    done = frozenset(output.done)    # rank 0 adds to its own while it writes
-    critic = Critic(args.critic, device, reference_without_c=blind, micro_tokens=args.micro_tokens)
-    ranked_by = from_rank0(lambda: made_by(args.critic))
+    done = frozenset(output.done)    # rank 0 adds to output.done while it writes
+    critic = Critic(args.critic, device, reference_without_c=without_c, micro_tokens=args.micro_tokens)
+    ranked_by = from_rank0(lambda: describe_critic(args.critic))
 
     def with_turns(record):
         return output.key_of(record), record, turns_in(record, critic.with_c)
 
-    def missing():
-        """What the output lacks. A generator, since token ids as Python lists take much memory."""
-        return (found for found in read(args.score, kind, each=with_turns) if found[0] not in done)
+    def remaining():
+        """Yield (record, turns) for each record that is not in the output yet.
 
-    count = sum(1 for _ in missing())    # a mistake in the last line shows now, not after hours
-    todo = missing()
+        A generator, because token ids take a lot of memory as Python lists.
+        """
+        for key, record, turns in read(args.score, kind, each=with_turns):
+            if key not in done:
+                yield record, turns
+
+    count = sum(1 for _ in remaining())    # reports a bad last line now, not after hours of scoring
+    todo = remaining()
     written = 0
     left_out = 0
     for _ in progress(range(0, count, PORTION), "scored", "portion"):
         portion = list(itertools.islice(todo, PORTION))
-        advantages = iter(critic.advantages([turn for *_, turns in portion for turn in turns]))
-        for _, record, turns in portion:
-            found = [(said, next(advantages)) for _, said, _ in turns]
-            fit = [(said, advantage) for said, advantage in found if advantage > -math.inf]
-            if of_candidates and len(fit) < len(found):
+        advantages = iter(critic.advantages([turn for _, turns in portion for turn in turns]))
+        for record, turns in portion:
+            scored = [(reply, next(advantages)) for _, reply, _ in turns]
+            fit = [(reply, advantage) for reply, advantage in scored if advantage > -math.inf]
+            if of_candidates and len(fit) < len(scored):
                 left_out += 1
                 continue
-            left_out += len(found) - len(fit)
-            for said, advantage in fit:
-                said["advantage"] = round(advantage, 7)    # a part of the record
+            left_out += len(scored) - len(fit)
+            for reply, advantage in fit:
+                reply["advantage"] = round(advantage, 7)    # changes the record, which contains the reply
             if rank() == 0:
                 output.write({**record, "ranked_by": ranked_by})
             written += 1
     if left_out:
-        say(f"{args.score}: {left_out} turns left out: they do not fit into the critic's context")
+        say(f"{args.score}: {left_out} turns left out: they do not fit the critic's context")
     say(f"wrote {written} {'turns' if of_candidates else 'trajectories'} to {out}")
 
 
-def made_by(critic):
-    """What a ranking records of the critic, and what it took to train it."""
+def describe_critic(critic):
+    """What a ranking records about its critic, including what training it cost."""
     file = Path(critic) / "cost.json"
     cost = json.loads(file.read_text()) if file.is_file() else {}
     return {"critic": critic, "fingerprint": fingerprint(critic), "cost": cost}
 
 
-def name_of_ranking(path, kind):
+def default_output(path, kind):
     """Where --score writes: X.candidates.jsonl becomes X.ranked.jsonl, X.scored.jsonl becomes X.annotated.jsonl."""
     ending = "ranked" if kind == "candidates" else "annotated"
     return f"{path.removesuffix('.jsonl').removesuffix('.' + kind)}.{ending}.jsonl"
 
 
-# ---- Ranks: several processes, of which rank 0 prints and looks at files
+# ---- Ranks (distributed processes)
 
 
 def rank():
@@ -359,15 +368,15 @@ def barrier():
 
 
 def from_rank0(function):
-    """The result of a function that rank 0 calls, on every rank: for whatever depends on which files exist."""
-    box = [function() if rank() == 0 else None]
+    """Call a function on rank 0 and return its result on every rank. Use it for all that depends on existing files."""
+    result = [function() if rank() == 0 else None]
     if world() > 1:
-        dist.broadcast_object_list(box)
-    return box[0]
+        dist.broadcast_object_list(result)
+    return result[0]
 
 
 def first_record_has(path, key):
-    """Whether the first record of a file has this key, which tells what kind of records it holds."""
+    """Whether the first record of a file has this key. It identifies the kind of records in the file."""
     try:
         with open(path, "rb") as file:
             return key in json.loads(file.readline())
@@ -376,7 +385,7 @@ def first_record_has(path, key):
 
 
 def gather(mine):
-    """The union of every rank's dictionary."""
+    """Merge the dictionaries of all ranks into one."""
     if world() == 1:
         return mine
     gathered = [None] * world()
@@ -385,7 +394,7 @@ def gather(mine):
 
 
 def start_process_group():
-    """Join torchrun's group if there is one; returns the device. Plain `python` on a CPU needs no group."""
+    """Join torchrun's process group, if there is one, and return the device. Plain `python` on a CPU needs no group."""
     torchrun = {"RANK", "WORLD_SIZE"} <= os.environ.keys()
     if not torch.cuda.is_available():
         if torchrun:
@@ -393,15 +402,15 @@ def start_process_group():
         return torch.device("cpu")
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
     torch.cuda.set_device(device)
-    alone = {} if torchrun else {"store": dist.HashStore(), "rank": 0, "world_size": 1}
-    dist.init_process_group("cuda:nccl,cpu:gloo", **alone)
+    options = {} if torchrun else {"store": dist.HashStore(), "rank": 0, "world_size": 1}
+    dist.init_process_group("cuda:nccl,cpu:gloo", **options)
     return device
 
 
 def finish():
-    """Leave the group, and under torchrun end the process here.
+    """Leave the process group. Under torchrun, also end the process here.
 
-    gloo's threads may still hold a tensor. Releasing it while the interpreter shuts down would end a finished run in
+    gloo's threads may still hold a tensor. Releasing it during interpreter shutdown would end a finished run with
     "terminate called" (pytorch/pytorch#190489).
     """
     if dist.is_initialized():
@@ -413,9 +422,9 @@ def finish():
         os._exit(0)
 
 
-def progress(what, title, unit, first=0):
-    """A progress bar over what follows the first ones, if it has a title. In a log file it is a line now and then."""
-    return tqdm(what[first:], title, len(what), initial=first, unit=unit, disable=rank() > 0 or not title,
+def progress(work, title, unit, first=0):
+    """Iterate over work[first:] with a progress bar, if it has a title. A log file gets a line every 30 seconds."""
+    return tqdm(work[first:], title, len(work), initial=first, unit=unit, disable=rank() > 0 or not title,
                 mininterval=0.5 if sys.stderr.isatty() else 30, delay=1)
 
 
@@ -423,35 +432,35 @@ def progress(what, title, unit, first=0):
 
 
 class Item(NamedTuple):
-    """What a batch counts as one: a pair (chosen and rejected), or a single dialogue (no rejected)."""
-    chosen: list    # its sequences
+    """One training example: a pair (chosen and rejected), or a single dialogue (rejected is empty)."""
+    chosen: list    # sequences
     rejected: list
-    group: tuple    # what --shuffle turns keeps together: (trajectory, turn)
+    group: tuple    # (trajectory, turn): --shuffle turns keeps a group together
     label: float = 1.0
     task: object = None
 
 
 def put_c_in_front(messages, ground_truth):
-    """The messages with the training-time information c before the first thing the user says."""
-    shown = list(messages)
-    place = [message["role"] for message in messages].index("user")
-    content = f"In light that the final answer is: {ground_truth}.\n\n{messages[place]['content']}"
-    shown[place] = {**messages[place], "content": content}
-    return shown
+    """The messages, with the training-time information c in front of the first user message."""
+    messages = list(messages)
+    first = [message["role"] for message in messages].index("user")
+    content = f"In light that the final answer is: {ground_truth}.\n\n{messages[first]['content']}"
+    messages[first] = {**messages[first], "content": content}
+    return messages
 
 
 def check_dialogue(messages, name):
-    """Raise ValueError unless the user speaks first (after a system message)."""
+    """Raise ValueError unless the user speaks first (after any system message)."""
     roles = [message["role"] for message in messages if message["role"] != "system"]
     if roles[:1] != ["user"]:
-        raise ValueError(f"{name} must begin with what the user asks")
+        raise ValueError(f"{name} must begin with a user message")
 
 
 def turns_of(record, with_c=False):
-    """A trajectory's assistant turns, which stage 1 and the baselines score.
+    """A trajectory's assistant turns: [(prompt messages, reply, c or None)].
 
-    A turn is (prompt messages, what is said, c or None). What is said is a message or a candidate as the record has it:
-    its token ids, if they were recorded, are in `output_ids`, its text in `output` or `content`.
+    The reply is a message or a candidate of the record itself. Its token ids, if they were recorded, are in
+    `output_ids`; its text is in `output` or `content`.
     """
     history = record["dialogue_history"]
     check_dialogue(history, "dialogue_history")
@@ -466,22 +475,23 @@ def turns_of(record, with_c=False):
 
 
 def candidate_turns(record, with_c=False):
-    """The candidates of one turn, in the shape of turns_of. Candidates without text are taken out of the record."""
+    """The candidates of one turn, in the form that turns_of returns. Removes empty candidates from the record."""
     check_dialogue(record["prompt"], "prompt")
     c = reference_solution(record) if with_c else None
-    record["candidates"] = [one for one in record["candidates"] if one.get("output") or one.get("output_ids")]
+    record["candidates"] = [candidate for candidate in record["candidates"]
+                            if candidate.get("output") or candidate.get("output_ids")]
     return [(record["prompt"], candidate, c) for candidate in record["candidates"]]
 
 
-def text_of(said):
-    """The text of what is said, or None."""
-    text = said.get("output")
-    return said.get("content") if text is None else text
+def text_of(reply):
+    """The text of a reply, or None."""
+    text = reply.get("output")
+    return reply.get("content") if text is None else text
 
 
-def ids_of(said):
-    """What is said as it was sampled: the ids of the tokenizer that sampled them, or none."""
-    ids = said.get("output_ids")
+def ids_of(reply):
+    """The token ids of a reply as they were sampled, by the sampler's own tokenizer; () if none were recorded."""
+    ids = reply.get("output_ids")
     return () if ids is None else ids
 
 
@@ -494,22 +504,22 @@ def reference_solution(record):
 
 
 def first_tasks(records, count):
-    """The records of the first `count` tasks (0: of all), in the file's order. Samples of a task may lie far apart."""
+    """The records of the first `count` tasks (0: of all), in file order. A task's samples may be far apart."""
     seen = set()
     for n, record in enumerate(records):
         task = record.get("task_id")
         if task is None:
-            task = ("no task", n)    # such a record counts as a task of its own
+            task = ("no task", n)    # a record without a task counts as a task of its own
         if not count or len(seen) < count or task in seen:
             seen.add(task)
             yield record
 
 
 def read_trajectories(path, kind, limit_tasks=0, with_c=False):
-    """Usable trajectories, {task: [record with its "turns"]} in the file's order, and what all of the file cost."""
+    """Usable trajectories as {task: [record with its "turns"]}, in file order, and the cost of all that were read."""
     tasks = {}
     failed = 0
-    silent = 0
+    without_turns = 0
     cost = Counter()
     records = read(path, kind, each=lambda record: {**record, "turns": turns_of(record, with_c)})
     for record in first_tasks(records, limit_tasks):
@@ -517,13 +527,13 @@ def read_trajectories(path, kind, limit_tasks=0, with_c=False):
         if kind == "scored" and (record["reward"] is None or record["finish"].startswith("error")):
             failed += 1
         elif not record["turns"]:
-            silent += 1
+            without_turns += 1
         else:
             tasks.setdefault(record["task_id"], []).append(record)
     if failed:
         say(f"{path}: {failed} records left out: no reward (the episode failed)")
-    if silent:
-        say(f"{path}: {silent} records left out: no assistant turn")
+    if without_turns:
+        say(f"{path}: {without_turns} records left out: no assistant turn")
     if not tasks:
         die(f"{path}: no trajectory is left to train on")
     return tasks, cost
@@ -532,13 +542,13 @@ def read_trajectories(path, kind, limit_tasks=0, with_c=False):
 def pair_tasks(tasks, args):
     """The pairs of all tasks: [(chosen record, rejected record)]."""
     pairs = []
-    without = 0
+    unpaired = 0
     for group in tasks.values():
-        found = pair_trajectories([record["reward"] for record in group], args.pair_rule, args.min_gap)
-        pairs += [(group[i], group[j]) for i, j in found]
-        without += not found
-    if without:
-        say(f"{args.input}: {without} of {len(tasks)} tasks left out: no two trajectories make a pair")
+        indices = pair_trajectories([record["reward"] for record in group], args.pair_rule, args.min_gap)
+        pairs += [(group[i], group[j]) for i, j in indices]
+        unpaired += not indices
+    if unpaired:
+        say(f"{args.input}: {unpaired} of {len(tasks)} tasks left out: no two trajectories make a pair")
     if not pairs:
         die(f"{args.input}: no task has two trajectories that can be compared ({len(tasks)} tasks); sample more "
             f"trajectories per task (rollout.py --samples), or try --pair-rule all")
@@ -546,8 +556,8 @@ def pair_tasks(tasks, args):
 
 
 def items_of(pairs, tokenizer, pictures=None):
-    """[(chosen record, rejected record or None)] as items. A record is encoded once."""
-    records = list({id(record): record for pair in pairs for record in pair if record}.values())
+    """[(chosen record, rejected record or None)] as items. Each record is encoded once, however many pairs it is in."""
+    records = list({id(record): record for pair in pairs for record in pair if record}.values())    # each once
     turns = [turn for record in records for turn in record["turns"]]
     encoded = iter(encode_turns(turns, tokenizer, pictures))
     for record in records:
@@ -562,32 +572,32 @@ def items_of(pairs, tokenizer, pictures=None):
 
 
 def encode_turns(turns, tokenizer, pictures=None):
-    """A sequence for each turn. With a folder of pictures (a critic that sees pages) the tokenizer is a processor."""
+    """A sequence for each turn. A critic that sees pages has a folder of pictures, and a processor as its tokenizer."""
     return view_turns(turns, tokenizer, pictures) if pictures else tokenise(tokenizer, turns)
 
 
 def usable_items(items, model, args):
-    """The items that --max-length leaves. Exits if the model cannot read one of them."""
+    """Leave out what --max-length excludes. Exits if the model cannot read one of the remaining items."""
     items = leave_out_long(items, args)
-    most = max(map(longest, items))
+    length = max(map(length_of, items))
     context = scored_context(model)
-    if most > context:
-        die(f"{args.input}: a dialogue of {most} tokens does not fit into the context of {model}, {context} (of "
-            f"longrope and dynamic rope the original one); take a model with a longer one, or leave such records out "
-            f"with --max-length {context}")
+    if length > context:
+        die(f"{args.input}: a dialogue of {length} tokens does not fit the context of {model}, {context} tokens (with "
+            f"longrope and dynamic rope, the original context); use a model with a longer context, or leave long "
+            f"dialogues out with --max-length {context}")
     kind = "pairs" if items[0].rejected else "dialogues"
     say(f"{len(items)} {kind} from {len({item.task for item in items})} tasks")
     return items
 
 
 def sequences_in(items):
-    """The sequences of some items, each once: a trajectory may be in several pairs."""
+    """The distinct sequences of the items (a trajectory may be in several pairs)."""
     return list(dict.fromkeys(sequence for item in items for sequence in item.chosen + item.rejected))
 
 
 def leave_out_long(items, args):
     """The items whose sequences all have at most --max-length tokens."""
-    short = [item for item in items if not args.max_length or longest(item) <= args.max_length]
+    short = [item for item in items if not args.max_length or length_of(item) <= args.max_length]
     if len(short) < len(items):
         say(f"{args.input}: {len(items) - len(short)} of {len(items)} left out: longer than {args.max_length} tokens")
     if not short:
@@ -595,8 +605,8 @@ def leave_out_long(items, args):
     return short
 
 
-def longest(item):
-    """The length of its longest sequence, in tokens."""
+def length_of(item):
+    """The length of an item's longest sequence, in tokens."""
     return max(len(sequence.ids) for sequence in item.chosen + item.rejected)
 
 
@@ -604,53 +614,46 @@ def longest(item):
 
 
 def load_tokenizer(path, pictures=False):
-    """The tokenizer of a model, which must have a chat template. For an image-text model it is the processor, which
-    also cuts pictures into patches."""
-    # A hub's name has at most one slash: what has more is a folder.
+    """A model's tokenizer, which must have a chat template. With pictures: an image-text model's processor."""
+    # Hub names have at most one slash, so a path with more is a folder.
     is_folder = Path(path).is_dir() or str(path).count("/") > 1
     if is_folder and not (Path(path) / "config.json").is_file():
-        die(f"{path}: no model is there; train it first, or name another")
+        die(f"{path}: no model found; train it first, or name another")
     kind = transformers.AutoProcessor if pictures else transformers.AutoTokenizer
     try:
         tokenizer = kind.from_pretrained(path)
     except (ImportError, OSError, ValueError, TypeError, KeyError) as error:
-        die(f"{path}: no {'processor' if pictures else 'tokenizer'} could be loaded from there ({first_line(error)})")
+        die(f"{path}: cannot load a {'processor' if pictures else 'tokenizer'} ({first_line(error)})")
     if not tokenizer.chat_template:
-        die(f"{path} has no chat template; take an instruction-tuned model, or add chat_template.jinja")
+        die(f"{path} has no chat template; use an instruction-tuned model, or add chat_template.jinja")
     if pictures:
         if not hasattr(tokenizer, "image_processor"):
-            die(f"{path}: this model reads text only; a critic that sees pages needs an image-text-to-text model")
+            die(f"{path}: this model reads only text; a critic that sees pages needs an image-text-to-text model")
         tokenizer.tokenizer.pad_token = tokenizer.tokenizer.pad_token or tokenizer.tokenizer.eos_token
     return tokenizer
 
 
 def render_prompt(tokenizer, messages):
-    """The prompt text up to where the assistant begins to speak."""
+    """The prompt text, up to where the assistant starts to speak."""
     try:
         return tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
     except TemplateError as error:
         if [m["role"] for m in messages[:2]] != ["system", "user"]:
             roles = ", ".join(m["role"] for m in messages)
-            die(f"the model's chat template refuses a dialogue of {roles} ({first_line(error)})")
-    # Some templates (Gemma's) refuse a system message. Its text then opens what the user says.
-    return render_prompt(tokenizer, merge_system(messages))
-
-
-def merge_system(messages):
-    """For models without a system role: the instructions in front of the first user message."""
-    if messages[0]["role"] != "system":
-        return messages
-    system, first, *rest = messages
-    return [{"role": first["role"], "content": f"{system['content']}\n\n{first['content']}"}, *rest]
+            die(f"the model's chat template rejects a dialogue of {roles} ({first_line(error)})")
+    # Some templates, such as Gemma's, reject system messages: put the text in front of the first user message.
+    system, user, *rest = messages
+    merged = {"role": "user", "content": f"{system['content']}\n\n{user['content']}"}
+    return render_prompt(tokenizer, [merged, *rest])
 
 
 def end_of_turn(tokenizer):
-    """The ids that end a reply which is known as text only: the special token that the chat template puts after one.
+    """The ids that end a reply known only as text: the special token that the chat template puts after a reply.
 
     It is not always eos: Gemma's template ends a turn with <end_of_turn> and a line break.
     """
-    said = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Goodbye"}]
-    text = tokenizer.apply_chat_template(said, add_generation_prompt=False, tokenize=False)
+    dialogue = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Goodbye"}]
+    text = tokenizer.apply_chat_template(dialogue, add_generation_prompt=False, tokenize=False)
     after = text.rpartition("Goodbye")[2]
     for token in tokenizer([after], add_special_tokens=False)["input_ids"][0]:
         if token in tokenizer.added_tokens_decoder:
@@ -658,56 +661,55 @@ def end_of_turn(tokenizer):
     return [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
 
 
-def ids_are_of(tokenizer, sampled):
-    """Whether sampled ids are this tokenizer's: all are in its vocabulary, and a sample decodes to the recorded text.
+def ids_match(tokenizer, replies):
+    """Whether this tokenizer sampled the replies: all ids are in its vocabulary, and about 200 decode to their text.
 
-    A critic may be of another family than the agent, whose ids would then be random words to it.
+    A critic may belong to another model family than the agent. The agent's ids would then be random words to it.
     """
-    if max(np.max(ids_of(said)) for said in sampled) >= len(tokenizer):
+    if max(np.max(ids_of(reply)) for reply in replies) >= len(tokenizer):
         return False
-    for said in sampled[::max(1, len(sampled) // 200)]:
-        text = text_of(said)
-        if text is not None:
-            if text.split() != tokenizer.decode(ids_of(said), skip_special_tokens=True).split():
-                return False
+    for reply in replies[::max(1, len(replies) // 200)]:
+        text = text_of(reply)
+        if text is not None and text.split() != tokenizer.decode(ids_of(reply), skip_special_tokens=True).split():
+            return False
     return True
 
 
 def tokenise(tokenizer, turns):
-    """Turns (prompt messages, what is said, c or None) as sequences."""
-    sampled = [said for _, said, _ in turns if len(ids_of(said))]
-    own = not sampled or ids_are_of(tokenizer, sampled)
-    if not own:
-        say_once("the recorded token ids are not this model's (another tokenizer sampled them): the text is used")
+    """Turns [(prompt messages, reply, c or None)] as sequences."""
+    sampled = [reply for _, reply, _ in turns if len(ids_of(reply))]
+    use_ids = not sampled or ids_match(tokenizer, sampled)
+    if not use_ids:
+        say_once("the recorded token ids come from another tokenizer than this model's: the text is used instead")
 
     def encode(text):
         return tokenizer([text], add_special_tokens=False)["input_ids"][0]
 
     end = end_of_turn(tokenizer)
     sequences = []
-    before = None
-    prompt = None
-    for messages, said, c in turns:
-        shown = render_prompt(tokenizer, messages if c is None else put_c_in_front(messages, c))
-        if shown != before:    # candidates of one turn share their prompt
-            before = shown
-            prompt = encode(shown)
-        text = text_of(said)
-        ids = ids_of(said)
-        if not own or not len(ids):
+    last_prompt = None
+    prompt_ids = None
+    for messages, reply, c in turns:
+        prompt = render_prompt(tokenizer, messages if c is None else put_c_in_front(messages, c))
+        if prompt != last_prompt:    # the candidates of one turn share their prompt
+            last_prompt = prompt
+            prompt_ids = encode(prompt)
+        text = text_of(reply)
+        ids = ids_of(reply)
+        if not use_ids or not len(ids):
             if text is None:
-                die("a response has token ids of another tokenizer and no text (output)")
+                die("a reply has token ids from another tokenizer and no text (output)")
             ids = encode(text) + end
-        sequences.append(Sequence(np.concatenate([prompt, ids]).astype(np.int32), len(prompt)))
+        sequences.append(Sequence(np.concatenate([prompt_ids, ids]).astype(np.int32), len(prompt_ids)))
     return sequences
 
 
-@dataclass(eq=False)    # each is a thing of its own, and may be in several pairs
+@dataclass(eq=False)    # hashed by identity: the same sequence may be in several pairs
 class Sequence:
-    """One turn as tokens: the prompt, and from `start` on the response, whose tokens are scored."""
+    """One turn as tokens: the prompt, then from `start` on the reply, whose tokens are scored."""
     ids: np.ndarray                  # (T,) int32
     start: int
-    view: tuple = ()                 # what a critic that sees pages reads: (text, the pictures' files)
+    view: tuple = ()                 # what a critic that sees pages reads: (text, picture files)
     reference: np.ndarray = np.float32(0)    # (N,) log-probabilities under the reference, or one number for all
 
     @property
@@ -717,47 +719,47 @@ class Sequence:
 
 
 def text_config(path):
-    """The configuration of a model, or of the text part of an image-text model."""
+    """The configuration of a model, or of an image-text model's text part."""
     try:
         return transformers.AutoConfig.from_pretrained(path).get_text_config()
     except (OSError, ValueError) as error:
-        die(f"{path}: no model could be loaded from there ({first_line(error)})")
+        die(f"{path}: cannot load the model's configuration ({first_line(error)})")
 
 
 def context_of(path):
-    """How many tokens a model can read, 0 if its configuration does not say."""
+    """How many tokens a model can read; 0 if its configuration does not say."""
     return getattr(text_config(path), "max_position_embeddings", None) or 0
 
 
 def scored_context(path):
-    """How many tokens of a sequence a model scores: its context; with longrope or dynamic rope the original one.
+    """The longest sequence that can be scored: the model's context, or with longrope and dynamic rope the original one.
 
-    Where one sequence of a batch is longer than that, these encode every position of the batch in another way:
-    log-probabilities would depend on what else is in the batch.
+    As soon as one sequence in a batch is longer, these two encode all positions of the batch differently. A sequence's
+    log-probabilities would then depend on the rest of its batch.
     """
     config = text_config(path)
     context = getattr(config, "max_position_embeddings", None) or math.inf
     rope = getattr(config, "rope_parameters", None) or {}
-    for part in [rope, *rope.values()]:    # some models have one of each kind of layer
+    for part in [rope, *rope.values()]:    # some models have one for each kind of layer
         if isinstance(part, dict) and part.get("rope_type") in ("longrope", "dynamic"):
             context = min(context, part.get("original_max_position_embeddings") or context)
     return context
 
 
-# ---- Trees: what sequences share at their beginning is computed once
+# ---- Trees: shared prefixes are computed once
 
 
 class Forest(NamedTuple):
-    """Sequences laid out as trees in one row of T tokens: what they share at their beginning is there once.
+    """Sequences laid out as trees in one row of T tokens, with each shared prefix stored once.
 
-    A token's descendants follow it without a gap, and token q sees token k exactly if  k <= q < end[k].  One number a
-    token is thus the whole attention mask.
+    A token's descendants follow it without a gap, so token q sees token k exactly if  k <= q < end[k].  One number per
+    token is therefore the whole attention mask.
     """
     ids: np.ndarray        # (T,) token ids
-    positions: np.ndarray  # (T,) position of each token on its branch
-    end: np.ndarray        # (T,) where the part of the row that descends from the token ends
+    positions: np.ndarray  # (T,) position of each token in its sequence
+    end: np.ndarray        # (T,) index in the row after the last descendant of the token
     paths: list            # for each sequence: (its length,) the indices of its tokens in the row
-    blocks: list           # [(start, stop, prefix)]: queries start..stop see row[prefix] and, masked, themselves
+    blocks: list           # [(start, stop, prefix)]: queries start..stop see row[prefix] and, masked, each other
 
 
 def common_prefix(a, b):
@@ -767,28 +769,28 @@ def common_prefix(a, b):
     return int(differ.argmax()) if differ.any() else length
 
 
-def reading_order(sequences):
-    """Their indices, sorted as words in a dictionary: sequences that share a beginning follow each other."""
+def lexicographic_order(sequences):
+    """Indices of the sequences in lexicographic order, in which sequences with a shared prefix are neighbours."""
     return sorted(range(len(sequences)), key=lambda i: sequences[i].ids.astype(">i4").tobytes())
 
 
 def tree_tokens(sequences):
-    """How many tokens the sequences take once everything shared at their beginning is there once."""
+    """How many tokens the sequences take when each shared prefix is stored once."""
     total = 0
-    before = np.empty(0)
-    for n in reading_order(sequences):
+    previous = np.empty(0)
+    for n in lexicographic_order(sequences):
         ids = sequences[n].ids
-        total += len(ids) - common_prefix(before, ids)
-        before = ids
+        total += len(ids) - common_prefix(previous, ids)
+        previous = ids
     return total
 
 
 def build_prefix_forest(sequences, block=256):
     """Lay sequences out as a forest.
 
-    The longest sequence is a tree's trunk: one stretch of the row that is causal in itself. Its branches follow, those
-    that leave it last come first, and each is laid out in the same way. A branch that shares no token is a tree of its
-    own. `block` bounds how many tokens of neighbouring branches are attended together on a CPU.
+    The longest sequence is the trunk of a tree: one stretch of the row, causal in itself. Its branches follow, each
+    laid out the same way. Those that leave the trunk last come first. A branch that shares no token with the trunk is a
+    tree of its own. `block` limits how many tokens of neighbouring branches a CPU attends to together.
     """
     ids, positions, end = (np.empty(tree_tokens(sequences), np.int64) for _ in range(3))
     paths = [None] * len(sequences)
@@ -796,7 +798,7 @@ def build_prefix_forest(sequences, block=256):
     length = 0
 
     def grow(members, prefix):
-        """Append what the members, which share the tokens at row[prefix], have beyond them."""
+        """Append what the members have beyond row[prefix], the tokens that they share."""
         nonlocal length
         trunk = max((sequences[i].ids for i in members), key=len)
         depth = len(prefix)
@@ -811,17 +813,17 @@ def build_prefix_forest(sequences, block=256):
         else:
             start_of_block = start
         blocks.append((start_of_block, stop, prefix))
-        branches = {}    # {(how many tokens it shares with the trunk, its first own token): members}
+        branches = {}    # {(how many tokens it shares with the trunk, its next token): members}
         for i in members:
-            own = sequences[i].ids
-            shared = common_prefix(own, trunk)
-            if shared == len(own):
+            member = sequences[i].ids
+            shared = common_prefix(member, trunk)
+            if shared == len(member):
                 paths[i] = path[:shared]
             else:
-                branches.setdefault((shared, own[shared]), []).append(i)
+                branches.setdefault((shared, member[shared]), []).append(i)
         for shared, token in sorted(branches, key=lambda branch: (-branch[0], branch[1])):
             grow(branches[shared, token], path[:shared])
-            end[start:start + shared - depth] = length    # the shared part of the trunk has these descendants too
+            end[start:start + shared - depth] = length    # the branch also descends from the shared part of the trunk
 
     grow(list(range(len(sequences))), np.empty(0, np.int64))
     return Forest(ids, positions, end, paths, blocks)
@@ -829,7 +831,7 @@ def build_prefix_forest(sequences, block=256):
 
 class Batch(NamedTuple):
     """What one forward pass computes; N scored tokens in M turns on S sides (a pair has two sides)."""
-    inputs: dict                # what the language model is called with: R padded rows, or one row that holds a forest
+    inputs: dict                # arguments of the language model: R padded rows, or one row that contains a forest
     source: torch.Tensor        # (N,) flat index of the token that predicts the scored one
     scored: torch.Tensor        # (N,) flat index of the scored token itself
     target: torch.Tensor        # (N,) id of the scored token
@@ -838,14 +840,14 @@ class Batch(NamedTuple):
     sides: int                  # S
     reference: torch.Tensor     # (N,) log-probability under the reference (zeros where there is none)
     tokens: int                 # tokens computed, without padding
-    views: tuple = ()           # for each row, what a critic that sees pages reads
+    views: tuple = ()           # what a critic that sees pages reads, one view per row
 
 
 def collate(sequences, side_of, sides, device, pack):
-    """Sequences, and the side that each belongs to, as one batch.
+    """Put sequences, and the side that each belongs to, into one batch.
 
-    pack "tree": as trees in one row; "none": rows padded on the right, where causal attention never looks. Image-text
-    models always read rows, since pictures are no part of a tree.
+    pack "tree": trees in one row; "none": rows padded on the right, where causal attention never looks. Image-text
+    models always read padded rows, because a tree cannot contain pictures.
     """
     def to_device(array):
         return torch.from_numpy(array).to(device)
@@ -888,17 +890,17 @@ def collate(sequences, side_of, sides, device, pack):
 
 # ---- Attention over a forest
 
-NO_TREES = "the attention of this model takes no tree mask; compute each sequence by itself: --pack none"
+NO_TREES = "this model's attention does not accept a tree mask; use --pack none, which computes each sequence by itself"
 
 
 def sees(query, key, end, positions, window):
-    """Whether a query sees a key, both indices into the row: it descends from it, and within the window if any."""
+    """Whether a query sees a key (indices into the row): it descends from the key and is within the window, if any."""
     seen = (key <= query) & (query < end[key])
     return seen if window is None else seen & (positions[query] - positions[key] < window)
 
 
 class Attention:
-    """Which token of a row sees which, in the form that each device computes it from."""
+    """Which tokens of a row see which, in the form that each device needs."""
 
     def __init__(self, end, positions, blocks, device):
         self.end = torch.from_numpy(end).to(device)
@@ -907,9 +909,9 @@ class Attention:
         self.masks = {}
 
     def block_mask(self, window, size=128):
-        """FlexAttention's mask: blocks that nobody sees are skipped, blocks that all see need no mask.
+        """FlexAttention's mask: it skips blocks that no query sees, and applies no mask to blocks that all queries see.
 
-        Made from `end` alone: create_block_mask would first make the whole (T, T) mask, unless it is compiled.
+        Built directly from `end`: create_block_mask, unless compiled, would first build the whole (T, T) mask.
         """
         if window in self.masks:
             return self.masks[window]
@@ -918,31 +920,30 @@ class Attention:
         positions = self.positions
         ends = end.view(-1, size)
         depths = positions.view(-1, size)                                                        # (blocks, size)
-        keys = torch.arange(len(ends), device=end.device) * size                                 # where each begins
+        keys = torch.arange(len(ends), device=end.device) * size                                 # each block's start
         queries = keys[:, None]
-        some = (keys <= queries) & (ends.amax(1) > queries)                                      # (blocks, blocks)
+        visible = (keys <= queries) & (ends.amax(1) > queries)                                   # (blocks, blocks)
         full = (keys < queries) & (ends.amin(1) >= queries + size)
         if window is not None:
-            some &= depths.amin(1)[:, None] - depths.amax(1) < window
+            visible &= depths.amin(1)[:, None] - depths.amax(1) < window
             full &= depths.amax(1)[:, None] - depths.amin(1) < window
 
         def listed(chosen):
-            """For each query block, how many key blocks are chosen, and their numbers, those first."""
-            numbers = chosen.int().argsort(dim=1, descending=True, stable=True)
-            return chosen.sum(1).int()[None, None], numbers.int()[None, None]
+            """For each query block: how many key blocks are chosen, and the indices of all, the chosen ones first."""
+            indices = chosen.int().argsort(dim=1, descending=True, stable=True)
+            return chosen.sum(1).int()[None, None], indices.int()[None, None]
 
         def mask_mod(batch, head, query, key):
             return sees(query, key, end, positions, window)
 
-        self.masks[window] = BlockMask.from_kv_blocks(*listed(some & ~full), *listed(full), BLOCK_SIZE=size,
+        self.masks[window] = BlockMask.from_kv_blocks(*listed(visible & ~full), *listed(full), BLOCK_SIZE=size,
                                                       mask_mod=mask_mod)
         return self.masks[window]
 
     def block_inputs(self, window):
         """For each block of queries on a CPU: (start, stop, indices of its keys, mask).
 
-        A trunk's keys are its own stretch (None), and its mask is causal (None): with a mask it would take a quarter
-        longer.
+        Keys None: the queries' own stretch, as for a trunk. Mask None: causal. An explicit mask takes a quarter longer.
         """
         if window not in self.masks:
             self.masks[window] = []
@@ -960,7 +961,10 @@ class Attention:
 
 
 def attend(query, key, value, mask, scale, softcap):
-    """Plain attention (1, H, n, D) x (1, H, m, D); mask (n, m) or None for causal; softcap is Gemma 2's."""
+    """Plain attention: query (1, H, n, D), key and value (1, H, m, D); mask (n, m), or None for causal.
+
+    softcap: Gemma 2 caps its attention scores.
+    """
     if softcap is None:
         return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=mask is None, scale=scale)
     if mask is None:
@@ -974,11 +978,11 @@ def block_attention(query, key, value, blocks, scale, softcap):
     """Attention over a forest on a CPU, (1, H, T, D): each block of queries attends to the tokens it descends from."""
     sizes = [stop - start for start, stop, _, _ in blocks]
     parts = []
-    # split, not a slice for each block: the gradient of a slice would be as long as the row
-    for q, k, v, (_, _, seen, mask) in zip(query.split(sizes, 2), key.split(sizes, 2), value.split(sizes, 2), blocks):
-        if seen is not None:
-            k = key.index_select(2, seen)
-            v = value.index_select(2, seen)
+    # split instead of a slice per block: the gradient of a slice is as long as the row
+    for q, k, v, (_, _, keys, mask) in zip(query.split(sizes, 2), key.split(sizes, 2), value.split(sizes, 2), blocks):
+        if keys is not None:
+            k = key.index_select(2, keys)
+            v = value.index_select(2, keys)
         parts.append(attend(q, k, v, mask, scale, softcap))
     return torch.cat(parts, 2)
 
@@ -986,14 +990,14 @@ def block_attention(query, key, value, blocks, scale, softcap):
 @functools.cache
 def compiled_flex():
     from torch.nn.attention.flex_attention import flex_attention
-    torch._dynamo.config.specialize_float = True    # a soft cap as a symbol would break the graph in training
+    torch._dynamo.config.specialize_float = True    # a symbolic soft cap would break the graph in training
     torch._dynamo.config.recompile_limit = 64
     return torch.compile(flex_attention, dynamic=True)
 
 
 def tree_attention(module, query, key, value, attention_mask, layout=None, scaling=None, sliding_window=None,
                    softcap=None, **kwargs):
-    """The attention of every layer, called by transformers: query (1, H, T, D), key and value (1, K, T, D)."""
+    """The attention of every layer, which transformers calls: query (1, H, T, D), key and value (1, K, T, D)."""
     if layout is None or kwargs.get("s_aux") is not None or kwargs.get("position_bias") is not None:
         die(NO_TREES)
     if query.device.type == "cuda":
@@ -1021,11 +1025,11 @@ transformers.AttentionInterface.register("tree", tree_attention)
 class TokenLogps(torch.autograd.Function):
     """Log-probability of each target from its hidden state, through the output head in chunks.
 
-    The (N, V) logits exist for one chunk at a time, in float32. With `keep` they stay for the backward pass, otherwise
-    they are computed again there.  logits = cap * tanh(scale * (h W^T + b) / cap), where cap and scale are given.
+    logits = cap * tanh(scale * (h W^T + b) / cap), in float32; without a cap, scale * (h W^T + b). With `keep` the
+    (N, V) logits stay for the backward pass. Without it they exist one chunk at a time and are recomputed there.
 
-    Autograd cannot do this: bf16 products that are kept in float32 (out_dtype) have no derivative. And where it can,
-    with torch.utils.checkpoint, it takes a tenth more time and a quarter more memory.
+    Plain autograd cannot do this: a bf16 product with a float32 result (out_dtype) has no derivative. Where autograd
+    does work, with torch.utils.checkpoint, it takes a tenth more time and a quarter more memory.
     """
 
     @staticmethod
@@ -1067,7 +1071,7 @@ class TokenLogps(torch.autograd.Function):
         if bias is not None:
             d_bias = torch.zeros_like(bias, dtype=torch.float32)
         for h, t, g, normaliser in chunks:
-            # A kept chunk is used up: changed in place, and its memory is free for the layers' backward passes.
+            # A kept chunk is overwritten and then freed, before the layers' backward passes need memory.
             logits = ctx.kept.pop(0) if ctx.kept else TokenLogps.logits_of(h, weight, bias, scale, cap)
             slope = None if cap is None else 1 - (logits / cap) ** 2
             d = logits.sub_(normaliser[:, None]).exp_().mul_(-g[:, None])    # -g * softmax
@@ -1085,10 +1089,10 @@ class TokenLogps(torch.autograd.Function):
 
 
 class Scorer(nn.Module):
-    """A causal language model that gives one number for each scored token, and never a (B, T, V) tensor.
+    """A causal language model that returns one number per scored token and never builds a (B, T, V) tensor.
 
-    Without a head: its log-probability. With one: the head's value at the token (regression and value critics). With
-    a processor the model is an image-text one and reads the views: a value at each token, the pictures' included.
+    Without a head: the token's log-probability. With a head: the head's value at the token. With a processor the model
+    is an image-text model and reads the views; it returns a value at every token, including the pictures' tokens.
     """
 
     def __init__(self, lm, head=None, head_bytes=2 ** 29, processor=None):
@@ -1097,7 +1101,7 @@ class Scorer(nn.Module):
         self.head = head
         self.processor = processor
         self.bf16 = False
-        self.head_bytes = head_bytes    # logits beyond so many bytes are computed again in the backward pass
+        self.head_bytes = head_bytes    # larger logits are recomputed in the backward pass
 
     def forward(self, batch):
         if self.processor is not None:
@@ -1111,49 +1115,51 @@ class Scorer(nn.Module):
         return self.logps(hidden[batch.source], batch.target)                                    # (N,)
 
     def values(self, hidden):
-        """The head's values (N,) of (N, D), in float32: most turns would have the same number in bf16."""
+        """The head's values (N,) of hidden states (N, D), in float32: in bf16 most turns would get the same number."""
         return F.linear(hidden.float(), self.head.weight.float(), self.head.bias.float())[:, 0]
 
     def logps(self, hidden, target):
         """Log-probabilities (N,) of the targets (N,), from the hidden states before them (N, D)."""
         output = self.lm.get_output_embeddings()
         config = self.lm.config.get_text_config()
-        scale = getattr(config, "logit_scale", None) or 1 / (getattr(config, "logits_scaling", None) or 1.0)
+        scale = getattr(config, "logit_scale", None)    # Cohere multiplies its logits by this
+        if not scale:
+            scale = 1 / (getattr(config, "logits_scaling", None) or 1.0)    # Granite divides its logits by this
         cap = getattr(config, "final_logit_softcapping", None)
-        row_bytes = 4 * len(output.weight)    # of one token's logits
+        row_bytes = 4 * len(output.weight)    # one token's logits
         keep = torch.is_grad_enabled() and len(hidden) * row_bytes <= self.head_bytes
         chunk = max(1, self.head_bytes // 4 // row_bytes)
-        hidden = hidden.to(output.weight.dtype)    # state-space models give float32
+        hidden = hidden.to(output.weight.dtype)    # state-space models return float32
         return TokenLogps.apply(hidden, output.weight, output.bias, target, scale, cap, chunk, keep)
 
 
 @torch.no_grad()
 def score_all(model, sequences, device, args, title=""):
-    """One number for each scored token of each sequence: a list of float32 arrays. Ranks share the work."""
-    items = [Item([sequences[i]], [], (), task=i) for i in reading_order(sequences)]
-    result = {}
-    for part in progress(micro_batches(items, args), title, "batch"):
-        values = model(collate_items(part or items[:1], device, args)).float().cpu().numpy()
-        ends = np.cumsum([len(item.chosen[0].scored) for item in part])
-        for item, own in zip(part, np.split(values, ends)):
-            result[item.task] = own
+    """One number per scored token of each sequence: a list of float32 arrays. The ranks share the work."""
+    items = [Item([sequences[i]], [], (), task=i) for i in lexicographic_order(sequences)]
+    scores = {}    # {index of the sequence: its numbers}
+    for micro_batch in progress(micro_batches(items, args), title, "batch"):
+        values = model(collate_items(micro_batch or items[:1], device, args)).float().cpu().numpy()
+        ends = np.cumsum([len(item.chosen[0].scored) for item in micro_batch])
+        for item, numbers in zip(micro_batch, np.split(values, ends)):
+            scores[item.task] = numbers
     reshard(model)
-    result = gather(result)
-    return [result[i] for i in range(len(sequences))]
+    scores = gather(scores)
+    return [scores[i] for i in range(len(sequences))]
 
 
-def split_until(things, fits):
-    """Cut a list into as few stretches as halving finds for which fits(stretch) holds; single things stay whole."""
-    if not things:
+def split_until(items, fits):
+    """Halve a list until fits(part) is true of every part. A single item is never split, even if it does not fit."""
+    if not items:
         return []
-    if len(things) == 1 or fits(things):
-        return [things]
-    middle = len(things) // 2
-    return split_until(things[:middle], fits) + split_until(things[middle:], fits)
+    if len(items) == 1 or fits(items):
+        return [items]
+    middle = len(items) // 2
+    return split_until(items[:middle], fits) + split_until(items[middle:], fits)
 
 
 def set_reference(path, items, device, args):
-    """Give each sequence its log-probabilities under the reference, the model at `path`, which is then released."""
+    """Give each sequence its log-probabilities under the reference, which is the model at `path`."""
     sequences = sequences_in(items)
     model = load_model(path, device, args)
     for sequence, logps in zip(sequences, score_all(model, sequences, device, args, "reference")):
@@ -1162,11 +1168,11 @@ def set_reference(path, items, device, args):
 
 # ---- The critic as the other stages use it
 
-PORTION = 200    # records that are scored and saved at a time: what a kill may lose
+PORTION = 200    # records scored and saved at a time, so the most that a kill can lose
 
 
 def new_head(model):
-    """A linear head that starts at zero, so that every trajectory starts with the same score."""
+    """A linear head that starts at zero: all trajectories start with the same score."""
     head = nn.Linear(text_config(model).hidden_size, 1)
     nn.init.zeros_(head.weight)
     nn.init.zeros_(head.bias)
@@ -1174,10 +1180,10 @@ def new_head(model):
 
 
 class Critic:
-    """A trained critic: what every stage asks for the advantages of turns.
+    """A trained critic, as every stage loads it to get the advantages of turns.
 
-    without_c: hide c from a critic that was trained with it. reference_without_c: hide it from the reference of Eq. 3
-    only, as the released code does. `note` is critic.json.
+    without_c: hide c from a critic that was trained with it. reference_without_c: hide c only from the reference of
+    Eq. 3, as the released code does. `note` is the content of critic.json.
     """
 
     def __init__(self, path, device=None, without_c=False, reference_without_c=False, micro_tokens=8192):
@@ -1201,11 +1207,11 @@ class Critic:
         self.model = load_model(path, self.device, self.args, head, self.tokenizer if self.pictures else None)
 
     def advantages(self, turns):
-        """Eq. 3 of each turn (prompt messages, what is said, c or None), or what the head says of it: a float each.
+        """Eq. 3 for each turn (prompt messages, reply, c or None), or the head's value for it: one float per turn.
 
-        A turn that does not fit into the critic's context, with c in front, has the advantage -inf.
+        A turn that does not fit the critic's context, with c in front, gets -inf.
         """
-        turns = [(messages, response, c if self.with_c else None) for messages, response, c in turns]
+        turns = [(messages, reply, c if self.with_c else None) for messages, reply, c in turns]
         sequences = encode_turns(turns, self.tokenizer, self.pictures)
         advantages = torch.full((len(turns),), -math.inf, dtype=torch.double)
         fit = [n for n, sequence in enumerate(sequences) if len(sequence.ids) <= self.context]
@@ -1216,7 +1222,7 @@ class Critic:
         values = self.score(self.model, sequences)
         reference = torch.zeros(len(turn))                                                       # (N,)
         if self.reference and self.reference_without_c:
-            without_c = [(messages, response, None) for messages, response, _ in turns]
+            without_c = [(messages, reply, None) for messages, reply, _ in turns]
             sequences = encode_turns([without_c[n] for n in fit], self.tokenizer)
         if self.reference:
             reference = self.score(self.reference, sequences)
@@ -1227,24 +1233,24 @@ class Critic:
         return advantages.tolist()
 
     def score(self, model, sequences):
-        """What a model, the critic or its reference, gives to the scored tokens of all sequences: (N,)."""
+        """The numbers that a model (the critic or its reference) gives the scored tokens of all sequences: (N,)."""
         return torch.from_numpy(np.concatenate(score_all(model, sequences, self.device, self.args))).double()
 
 
 def read_note(path):
-    """A critic's critic.json, after a check that its reference is still the model that it was trained from."""
+    """The content of critic.json. Exits if the reference is no longer the model that the critic was trained from."""
     file = Path(path) / "critic.json"
     try:
         note = {**json.loads(file.read_text())}
     except OSError:
-        die(f"{path}: no critic.json in there; train one first with train_critic.py, or name another with --critic")
+        die(f"{path} contains no critic.json; train a critic with train_critic.py, or name another with --critic")
     except (ValueError, TypeError):
         die(f"{file} is damaged; train the critic again, or name another with --critic")
     reference = note["reference"]
-    content = note.get("reference_fingerprint")
-    if note["head"] == "log-ratio" and content not in (None, fingerprint(reference)):
-        die(f"{path} was trained from a model that is no longer {reference}; put it back (or its path into {file}), or "
-            f"train the critic again")
+    recorded = note.get("reference_fingerprint")
+    if note["head"] == "log-ratio" and recorded not in (None, fingerprint(reference)):
+        die(f"{path}: its reference model {reference} has changed since the critic was trained; restore the model (or "
+            f"correct its path in {file}), or train the critic again")
     return note
 
 
@@ -1256,7 +1262,7 @@ def decoder_layers(lm):
 
 
 def shard(model, device):
-    """FSDP2: one group per decoder layer, one for the rest; bf16 in compute on CUDA, float32 masters and reductions."""
+    """FSDP2: one group per decoder layer, one for the rest. On CUDA: bf16 compute, float32 masters and reductions."""
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
     options = {}
     if device.type == "cuda":
@@ -1267,20 +1273,21 @@ def shard(model, device):
 
 
 def reshard(model):
-    """Shard again after a forward pass without a backward one.
+    """Shard again after a forward pass without a backward pass.
 
-    FSDP leaves the root group gathered then. An optimizer built, or a state saved, would hold the gathered tensors.
+    FSDP leaves the root group gathered after it. An optimizer or a saved state would then contain gathered tensors.
     """
     if dist.is_initialized():
         model.reshard()
 
 
 def load_model(path, device, args, head=None, processor=None):
-    """A Scorer around the causal language model at `path`, sharded over the ranks; with a processor an image-text one.
+    """A Scorer around the model at `path`, sharded over the ranks: a causal language model, or an image-text model with
+    a processor.
 
-    Under a process group rank 0 alone reads the file, whole, in float32; each rank then gets its shards. Without one
-    (CPU, or a critic inside rollout.py on a GPU, then in bf16) it is loaded as it is. There is no dropout: the model
-    stays in evaluation mode while it is trained.
+    In a process group only rank 0 reads the weights, all of them, in float32. Each rank then receives its shards.
+    Without a group (on a CPU, or a critic inside rollout.py on a GPU, in bf16) the model is loaded unsharded. It stays
+    in evaluation mode during training, so there is no dropout.
     """
     grouped = dist.is_initialized()
     kind = transformers.AutoModelForImageTextToText if processor else transformers.AutoModelForCausalLM
@@ -1288,28 +1295,29 @@ def load_model(path, device, args, head=None, processor=None):
     if args.pack == "tree" and processor is None:
         options["attn_implementation"] = "tree"
     elif getattr(text_config(path), "attn_logit_softcapping", None):
-        options["attn_implementation"] = "eager"    # the default, SDPA, leaves the cap out
-    gc.collect()    # FSDP's modules hold each other: the model before this one would stay
+        options["attn_implementation"] = "eager"    # the default, SDPA, ignores the cap
+    gc.collect()    # FSDP modules refer to each other in cycles: the previous model would stay in memory
     if rank() == 0:
         lm = read_weights(path, kind, options)
         if processor is None:
             check_scores(lm, args.pack, path)
     if grouped:
         full = Scorer(lm, head).state_dict() if rank() == 0 else {}
-        buffers = from_rank0(lambda: dict(lm.named_buffers()))    # rotary frequencies and the like: in no file
+        buffers = from_rank0(lambda: dict(lm.named_buffers()))    # some (rotary frequencies) are not in the state dict
         with torch.device("meta"):
             lm = kind.from_config(transformers.AutoConfig.from_pretrained(path), **options).eval()
     if args.checkpointing != "none":
         lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-        for layer in decoder_layers(lm)[::2 if args.checkpointing == "selective" else 1]:
-            layer.training = True    # of the layer alone: it turns checkpointing on, and no dropout within
+        stride = 2 if args.checkpointing == "selective" else 1
+        for layer in decoder_layers(lm)[::stride]:
+            layer.training = True    # unlike train(), this turns on checkpointing but none of the layer's dropout
     model = Scorer(lm, head, 2 ** (32 if device.type == "cuda" else 29), processor)
     model.bf16 = device.type == "cpu" and args.dtype == "bfloat16"
     if not grouped:
         return model.to(device)
     shard(model, device)
     model.to_empty(device=device)
-    lm.tie_weights()    # to_empty gave a tied weight one copy at each of its places
+    lm.tie_weights()    # to_empty made separate copies of tied weights
     set_model_state_dict(model, full, options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True))
     for name, buffer in buffers.items():
         module, _, leaf = name.rpartition(".")
@@ -1318,117 +1326,120 @@ def load_model(path, device, args, head=None, processor=None):
 
 
 def read_weights(path, kind, options):
-    """The model at `path`, or one sentence."""
+    """The model at `path`. Exits if it cannot be loaded."""
     transformers.utils.logging.disable_progress_bar()
     try:
         lm, info = kind.from_pretrained(path, output_loading_info=True, **options)
     except (SafetensorError, OSError, ValueError, KeyError, RuntimeError) as error:
-        if error.args == ("tree",):    # old families look their attention up in a table of their own
+        if error.args == ("tree",):    # older model families look up attention in tables of their own
             die(f"{path}: {NO_TREES}")
-        what = "causal language" if kind is transformers.AutoModelForCausalLM else "image-text-to-text"
-        die(f"{path}: no {what} model could be loaded from there ({first_line(error)})")
-    if info["missing_keys"]:
-        die(f"{path}: the weights there lack {sorted(info['missing_keys'])[0]} ({len(info['missing_keys'])} are "
-            f"missing); make or fetch the model again")
+        what = "a causal language" if kind is transformers.AutoModelForCausalLM else "an image-text-to-text"
+        die(f"{path}: cannot load {what} model ({first_line(error)})")
+    missing = sorted(info["missing_keys"])
+    if missing:
+        die(f"{path}: {len(missing)} weights are missing, starting with {missing[0]}; train or download the model "
+            f"again")
     return lm.eval()
 
 
 @torch.no_grad()
 def check_scores(lm, pack, path):
-    """Stop unless a Scorer gives three short turns, together, the log-probabilities of the model's own logits for each
-    one. A mask that is not honoured, or a scale of the logits that Scorer does not know, would train silently on wrong
-    numbers."""
+    """Exit unless a Scorer, on three short turns in one batch, agrees with the model's own logits on each turn alone.
+
+    A mask that the model ignores, or a scale of the logits that Scorer does not know, would otherwise go unnoticed and
+    train on wrong numbers.
+    """
     config = lm.config.get_text_config()
     layers = set(getattr(config, "layer_types", None) or ())
     if pack == "tree" and not (lm._supports_attention_backend and layers <= {"full_attention", "sliding_attention"}):
         die(f"{path}: {NO_TREES}")
     ids = np.arange(24, dtype=np.int32) % config.vocab_size
     cpu = torch.device("cpu")
-    turns = (ids, np.append(ids[:12], ids[3:9]), np.append(ids[:5], ids[1:8]))    # the second leaves the first
+    turns = (ids, np.append(ids[:12], ids[3:9]), np.append(ids[:5], ids[1:8]))    # two branches of the first
     sequences = [Sequence(turn, 4) for turn in turns]
-    found = Scorer(lm)(collate(sequences, [0, 0, 0], 1, cpu, pack))
+    logps = Scorer(lm)(collate(sequences, [0, 0, 0], 1, cpu, pack))
     expected = []
     for sequence in sequences:
         batch = collate([sequence], [0], 1, cpu, pack)
         logits = lm(**batch.inputs).logits.flatten(0, 1)[batch.source]                           # (n, V)
         expected.append(-F.cross_entropy(logits.float(), batch.target, reduction="none"))
-    apart = (found - torch.cat(expected)).abs().mean().item()
-    if apart > (0.01 if lm.dtype == torch.float32 else 0.5):    # a mask that is not honoured is off by two
-        die(f"{path}: its log-probabilities, as Scorer computes them, differ from those of its own logits by "
-            f"{apart:.2g} nats a token; try --pack none; if that says the same, Scorer has to learn how this model "
-            f"scales its logits")
+    error = (logps - torch.cat(expected)).abs().mean().item()
+    if error > (0.01 if lm.dtype == torch.float32 else 0.5):    # ignoring the mask gives an error of about 2
+        die(f"{path}: Scorer's log-probabilities differ from those of the model's own logits by {error:.2g} nats per "
+            f"token; try --pack none; if that fails too, Scorer.logps must be taught how this model scales its logits")
 
 
 def save_model(model, tokenizer, seed, args, cost, note=None):
-    """Write the model in Hugging Face format to --out, with cost.json and, of a critic, critic.json.
+    """Write the model in Hugging Face format to --out, with cost.json and, for a critic, critic.json.
 
-    cost: what the records and models that went into it took; note: what critic.json says, but for the head's weights.
+    cost: of the records and models that went into it; note: the content of critic.json without the head's weights.
     """
     state = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
     if rank() == 0:
         out = Path(args.out)
         tokens = [json.loads(line)["tokens"] for line in open(out / "metrics.jsonl")]
         cost += Counter(optimizer_steps=len(tokens), training_tokens=sum(tokens))
-        beside = {"cost.json": {key: int(cost[key]) for key in COSTS}}
+        json_files = {"cost.json": {key: int(cost[key]) for key in COSTS}}
         if note:
             head = None
             if model.head is not None:
                 head = {name: state[f"head.{name}"].flatten().tolist() for name in ("weight", "bias")}
-            beside["critic.json"] = {**note, "weights": head}
+            json_files["critic.json"] = {**note, "weights": head}
         try:
-            write_model(model.lm, state, tokenizer, seed, out, beside)
+            write_model(model.lm, state, tokenizer, seed, out, json_files)
         except (OSError, SafetensorError) as error:
-            die(f"{out}: could not be written ({error}); the checkpoints are intact, and the same command, without "
-                "--overwrite, continues", 1)
+            die(f"{out}: could not be written ({error}); the checkpoints are intact; the same command without "
+                "--overwrite resumes training", 1)
     barrier()
 
 
-def write_model(lm, state, tokenizer, seed, out, beside):
-    """Write the weights in `state` and {name of a file: what it says}: into a folder first, then moved file by file."""
+def write_model(lm, state, tokenizer, seed, out, json_files):
+    """Write the weights in `state` and json_files {name: content} to a temporary folder, then move file by file."""
     part = out.with_name(out.name + ".part")
     shutil.rmtree(part, ignore_errors=True)
-    # A tied weight has one name among the parameters. Routers of experts keep some of theirs as buffers.
+    # named_parameters lists each tied weight once. Expert routers keep some of their weights as buffers.
     names = [name for name, _ in (*lm.named_parameters(), *lm.named_buffers()) if f"lm.{name}" in state]
-    lm.generation_config = transformers.GenerationConfig.from_model_config(lm.config)    # the seed's comes below
+    lm.generation_config = transformers.GenerationConfig.from_model_config(lm.config)    # a default
     lm.save_pretrained(part, state_dict={name: state[f"lm.{name}"].contiguous() for name in names})
     tokenizer.save_pretrained(part)
     generation = transformers.utils.cached_file(seed, "generation_config.json",
                                                 _raise_exceptions_for_missing_entries=False)
-    if generation:    # as the seed model has it: all of its end tokens
+    if generation:    # better: the seed model's own, with all its end tokens
         shutil.copy(generation, part / "generation_config.json")
-    for name, content in beside.items():
+    for name, content in json_files.items():
         (part / name).write_text(json.dumps(content, indent=1) + "\n")
-    # config.json comes last: its presence says that the output is complete
+    # config.json goes last: it marks the output as complete.
     for file in sorted(part.iterdir(), key=lambda file: file.name == "config.json"):
         os.replace(file, out / file.name)
     part.rmdir()
 
 
-# ---- What a step is made of
+# ---- Optimizer steps
 
-# The released scripts' optimizer and schedule. Who wants others edits these lines.
+# The optimizer and schedule of the released scripts; edit these lines to change them.
 BETAS, WEIGHT_DECAY, CLIP = (0.9, 0.95), 0.0, 1.0
-WARMUP, FINAL_LR = 0.03, 0.1    # share of the steps with a rising rate; where the cosine ends, times --lr
+WARMUP, FINAL_LR = 0.03, 0.1    # fraction of the steps that warm up; final learning rate as a fraction of --lr
 
 
 def step_items(items, args):
     """The items of each step. Every epoch has a new order, which is the same on any number of ranks."""
-    units = {}
+    groups = {}
     for i, item in enumerate(items):
-        units.setdefault(item.group if args.shuffle == "turns" else i, []).append(item)
-    units = list(units.values())
+        key = item.group if args.shuffle == "turns" else i
+        groups.setdefault(key, []).append(item)
+    groups = list(groups.values())
     steps = []
     for epoch in range(args.epochs):
-        order = np.random.default_rng([args.seed, epoch]).permutation(len(units))
-        shuffled = [item for n in order for item in units[n]]
+        order = np.random.default_rng([args.seed, epoch]).permutation(len(groups))
+        shuffled = [item for n in order for item in groups[n]]
         steps += [shuffled[start:start + args.batch_size] for start in range(0, len(shuffled), args.batch_size)]
     return steps[:args.max_steps or None]
 
 
 def micro_batches(items, args):
-    """This rank's micro-batches, of at most --micro-tokens.
+    """This rank's micro-batches of items, each of at most --micro-tokens tokens.
 
-    Every rank has as many: where one needs fewer, its last ones are empty.
+    Every rank gets the same number of micro-batches: if it needs fewer, its last ones are empty.
     """
     trees = args.pack == "tree" and not items[0].chosen[0].view
 
@@ -1436,12 +1447,12 @@ def micro_batches(items, args):
         sequences = [sequence for item in part for sequence in item.chosen + item.rejected]
         if trees:
             return tree_tokens(sequences) <= args.micro_tokens
-        return len(sequences) * max(map(longest, part)) <= args.micro_tokens
+        return len(sequences) * max(map(length_of, part)) <= args.micro_tokens
 
-    # Neighbours share most in trees; rows are padded to the longest.
-    ordered = sorted(items, key=(lambda item: repr(item.group)) if trees else longest)
-    lengths = np.array([longest(item) for item in ordered])
-    # Each rank takes a stretch, as long as the others'.
+    # Trees: items of the same group share the most tokens. Rows: items of similar length need the least padding.
+    ordered = sorted(items, key=(lambda item: repr(item.group)) if trees else length_of)
+    lengths = np.array([length_of(item) for item in ordered])
+    # Each rank takes a contiguous stretch, of about the same total length.
     rank_of = ((lengths.cumsum() - lengths / 2) * world() / lengths.sum()).astype(int)
     parts = []
     for n in range(world()):
@@ -1451,7 +1462,7 @@ def micro_batches(items, args):
 
 
 def collate_items(items, device, args):
-    """Items as one batch: side 2i is item i's chosen, 2i + 1 its rejected."""
+    """Items as one batch. Side 2i is item i's chosen side, side 2i + 1 its rejected side."""
     sides = [side for item in items for side in (item.chosen, item.rejected)]
     sequences = [sequence for side in sides for sequence in side]
     side_of = [n for n, side in enumerate(sides) for _ in side]
@@ -1459,17 +1470,17 @@ def collate_items(items, device, args):
 
 
 def learning_rate(step, steps, peak):
-    """Linear warm-up over the first 3% of the steps, then a cosine down to a tenth."""
-    warm = max(1, round(WARMUP * steps))
-    if step < warm:
-        return peak * (step + 1) / warm
-    passed = (step - warm) / max(1, steps - warm)
-    cosine = 0.5 * (1 + math.cos(math.pi * passed))    # from 1 down to 0
+    """Linear warm-up over the first 3% of the steps, then a cosine down to a tenth of the peak."""
+    warmup = max(1, round(WARMUP * steps))
+    if step < warmup:
+        return peak * (step + 1) / warmup
+    fraction = (step - warmup) / max(1, steps - warmup)
+    cosine = 0.5 * (1 + math.cos(math.pi * fraction))    # from 1 down to 0
     return peak * (FINAL_LR + (1 - FINAL_LR) * cosine)
 
 
 def optimizer_step(model, optimizer, rate):
-    """Clip the gradient to the norm CLIP, update, clear; returns the norm before clipping."""
+    """Clip the gradient norm to CLIP, update, clear the gradients. Returns the norm before clipping."""
     norm = nn.utils.clip_grad_norm_(model.parameters(), CLIP)
     norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
     for group in optimizer.param_groups:
@@ -1479,43 +1490,43 @@ def optimizer_step(model, optimizer, rate):
     return norm.item()
 
 
-def accumulate(total, stats):
-    """Add a micro-batch's {name: values} to the step's {name: (sum, count)}."""
+def accumulate(totals, stats):
+    """Add a micro-batch's {name: values} to the step's totals {name: (sum, count)}."""
     for name, values in stats.items():
-        value, count = total.get(name, (0.0, 0))
-        total[name] = (value + values.detach().sum(), count + len(values))
+        value, count = totals.get(name, (0.0, 0))
+        totals[name] = (value + values.detach().sum(), count + len(values))
 
 
-def means(mine):
-    """{name: (sum, count)} of this rank to {name: mean over all ranks}."""
-    mine = {name: (float(value), count) for name, (value, count) in mine.items()}
+def means(totals):
+    """Turn this rank's {name: (sum, count)} into {name: mean over all ranks}."""
+    totals = {name: (float(value), count) for name, (value, count) in totals.items()}
     sums = Counter()
     counts = Counter()
-    for stats in gather({rank(): mine}).values():
-        for name, (value, count) in stats.items():
+    for rank_totals in gather({rank(): totals}).values():
+        for name, (value, count) in rank_totals.items():
             sums[name] += value
             counts[name] += count
     return {name: sums[name] / counts[name] for name in counts}
 
 
-def step_metrics(step, rate, norm, total, tokens, begun, device, args):
-    """One step's line of metrics.jsonl: what is logged of the loss, and what it cost. Exits if it shows a mistake."""
-    values = means(total)
+def step_metrics(step, rate, norm, totals, tokens, start, device, args):
+    """One step's line of metrics.jsonl. Exits if the loss is not finite or training did not start at the reference."""
+    values = means(totals)
     if not math.isfinite(values["loss"] + norm):
-        die(f"step {step + 1}: the loss is {values['loss']}, the gradient's norm {norm}; nothing of this step was "
-            f"saved, the last checkpoint is intact; try a smaller --lr")
-    # Before the first update the model is its reference: every log-ratio is zero.
-    apart = values.get("distance", 0.0)
-    if step == 0 and apart > (0.1 if device.type == "cuda" or args.dtype == "bfloat16" else 0.001):
-        die(f"the model's log-probabilities differ from its reference's before the first step, by {apart:.2g} nats "
-            f"a token: the two passes do not compute the same")
+        die(f"step {step + 1}: the loss is {values['loss']} and the gradient norm {norm}; this step was not saved, and "
+            f"the last checkpoint is intact; try a smaller --lr")
+    # Before the first update the model equals its reference: every log-ratio is zero.
+    error = values.get("distance", 0.0)
+    if step == 0 and error > (0.1 if device.type == "cuda" or args.dtype == "bfloat16" else 0.001):
+        die(f"before the first step, the model's log-probabilities differ from its reference's by {error:.2g} nats per "
+            f"token, though both are the same model")
     tokens = sum(gather({rank(): tokens}).values())
     return {"step": step + 1, "lr": rate, "gradient_norm": norm, **values, "tokens": tokens,
-            "seconds": round(time.perf_counter() - begun, 4)}
+            "seconds": round(time.perf_counter() - start, 4)}
 
 
 def log(metrics, bar, out):
-    """Append a step's metrics to metrics.jsonl. The progress bar shows the loss."""
+    """Append a step's metrics to metrics.jsonl, and show the loss on the progress bar."""
     if rank() == 0:
         with open(Path(out) / "metrics.jsonl", "a") as file:
             file.write(json.dumps(metrics) + "\n")
@@ -1527,41 +1538,45 @@ def log(metrics, bar, out):
 WRITTEN = (    # what --overwrite removes from an output folder, in this order, and nothing else
     "config.json", "checkpoints", "metrics.jsonl", "critic.json", "cost.json", "*config.json", "model*.safetensors*",
     "*token*.json", "tokenizer.model", "chat_template*", "vocab.*", "merges.txt")
-NOT_SETTINGS = {    # flags that decide where files lie, how fast it goes and what is shown, never the result
+NOT_SETTINGS = {    # flags for paths, scoring, speed and checkpoints, which never change the trained model
     "run_name", "input", "model", "out", "critic", "critic_reference", "pairs", "score", "overwrite", "pack",
     "micro_tokens", "checkpointing", "save_every", "keep"}
-locks = []      # files that stay open, locked, until this process ends
+locks = []      # files kept open, and so locked, until this process ends
 
 
 def checked_settings(args, inputs):
-    """What decides the result: flags, and the content of the inputs {flag: path}. None if --out is complete with these.
+    """The settings that decide the result: flags and the content of the inputs {flag: path}; None if --out is complete.
 
-    Exits if --out holds an input, was begun with other settings or is somebody else's. Writes nothing. Rank 0 calls it.
+    Exits if --out contains an input, was begun with other settings or was written by something else. Writes nothing.
+    Only rank 0 calls it.
     """
     out = Path(args.out)
     script = Path(sys.argv[0]).stem
     for name, path in {"the working directory": ".", **inputs}.items():
         if Path(path).resolve().is_relative_to(out.resolve()):
-            die(f"--out {out} is or holds {name} ({path}); name another folder with --out")
+            die(f"--out {out} is or contains {name} ({path}); name another folder with --out")
     check_path(out / "metrics.jsonl")
     settings = {name: value for name, value in vars(args).items() if name not in NOT_SETTINGS}
     contents = {f"content of {flag}": fingerprint(path) for flag, path in inputs.items()}
     settings = {"script": script, **settings, **contents}
-    begun = out / "settings.json"
-    if begun.is_file() and not args.overwrite:
-        check_settings(begun, settings)
+    file = out / "settings.json"
+    if file.is_file() and not args.overwrite:
+        check_settings(file, settings)
         if (out / "config.json").is_file():
-            print(f"{out} is finished already (--overwrite trains it again)", flush=True)
+            print(f"{out} is already finished (--overwrite trains it again)", flush=True)
             return None
     elif out.exists() and any(out.iterdir()):
-        before = begun.read_text(errors="replace") if begun.is_file() else '"script": none'
-        if '"script"' in before and f'"script": "{script}"' not in before:    # a damaged file names none
+        ours = False
+        if file.is_file():
+            recorded = file.read_text(errors="replace")
+            ours = f'"script": "{script}"' in recorded or '"script"' not in recorded    # a damaged file names no script
+        if not ours:
             die(f"{out} exists and was not written by this script; name another folder with --out")
     return settings
 
 
 def begin_training(model, args, settings):
-    """The optimizer, and the step to go on from."""
+    """The optimizer, and the step to start or resume at."""
     newest = from_rank0(lambda: prepare_output(Path(args.out), args.overwrite, settings))
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, betas=BETAS, weight_decay=WEIGHT_DECAY, fused=True)
     if newest:
@@ -1571,7 +1586,7 @@ def begin_training(model, args, settings):
 
 
 def save_checkpoint(args, model, optimizer, step):
-    """Save every --save-every steps, and keep the last --keep checkpoints."""
+    """Save a checkpoint every --save-every steps, and keep the last --keep of them."""
     if args.save_every and step % args.save_every == 0:
         folder = Path(args.out) / "checkpoints"
         write_checkpoint(folder / f"step-{step:06d}", model, optimizer)
@@ -1581,32 +1596,35 @@ def save_checkpoint(args, model, optimizer, step):
 
 
 def prepare_output(out, overwrite, settings):
-    """Make the output folder, once input and model are known to be good, or get it ready to go on; with --overwrite the
-    old one goes. Returns the newest checkpoint, or None."""
+    """Create the output folder, empty it (--overwrite), or prepare it for resuming. Returns the newest checkpoint or
+    None. Called only once the inputs and the model are known to be good."""
     out.mkdir(parents=True, exist_ok=True)
-    locks.append(open_locked(out / "lock"))    # nobody else is training here
-    old = [out.glob(name) for name in WRITTEN if overwrite]
-    for path in itertools.chain(*old, out.glob("checkpoints/*.part")):    # a .part: a checkpoint that a kill cut short
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    locks.append(open_locked(out / "lock"))    # stops a second process from training here
+    patterns = ["checkpoints/*.part"]    # a checkpoint that a kill cut short
+    if overwrite:
+        patterns = [*WRITTEN, *patterns]
+    for pattern in patterns:
+        for path in out.glob(pattern):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
     with atomic_write(out / "settings.json") as part:
         part.write_text(json.dumps(settings, indent=1) + "\n")
     newest = max(out.glob("checkpoints/step-??????"), default=None)
-    log = out / "metrics.jsonl"
-    lines = log.read_text().splitlines(keepends=True) if log.is_file() else []
-    with atomic_write(log) as part:    # without the steps after the checkpoint
+    metrics = out / "metrics.jsonl"
+    lines = metrics.read_text().splitlines(keepends=True) if metrics.is_file() else []
+    with atomic_write(metrics) as part:    # drop the steps after the checkpoint
         part.write_text("".join(lines[:step_of(newest)]))
     return newest
 
 
 def step_of(checkpoint):
-    """After how many steps a checkpoint was made; 0 of None."""
+    """After how many steps a checkpoint was saved; 0 for None."""
     return int(checkpoint.name.removeprefix("step-")) if checkpoint else 0
 
 
 def state_of(model, optimizer):
-    """Everything that the next step depends on: weights and AdamW's averages. The learning rate, the order of the data
-    and every random choice follow from the step and the seed."""
-    warnings.filterwarnings("ignore", "torch.distributed is disabled")    # one process without torchrun: intended
+    """Everything that the next step depends on: the weights and AdamW's averages. The learning rate, the order of the
+    data and every random choice follow from the step and the seed."""
+    warnings.filterwarnings("ignore", "torch.distributed is disabled")    # expected without torchrun
     weights, averages = get_state_dict(model, optimizer)
     return {"model": weights, "optimizer": averages}
 
@@ -1622,30 +1640,30 @@ def write_checkpoint(folder, model, optimizer):
             os.replace(part, folder)
     except (OSError, RuntimeError, dcp.api.CheckpointException) as error:
         die(f"{folder}: the checkpoint could not be written ({str(error).strip().splitlines()[-1]}); the one before it "
-            f"is intact, and the same command, without --overwrite, continues from it", 1)
+            f"is intact; the same command without --overwrite resumes from it", 1)
     barrier()
 
 
 def read_checkpoint(folder, model, optimizer):
-    """Onto this number of ranks, however many wrote it."""
+    """Load a checkpoint, which any number of ranks may have written."""
     state = state_of(model, optimizer)
-    # What a head leaves unused (the output embedding) never had a gradient, and AdamW no averages of it to save.
+    # With a head the output embedding never gets a gradient, so the checkpoint has no AdamW averages for it.
     planner = dcp.DefaultLoadPlanner(allow_partial_load=model.head is not None)
     try:
         dcp.load(state, checkpoint_id=str(folder), planner=planner)
-    except (Exception, dcp.api.CheckpointException) as error:    # of many kinds, all of which mean the same
-        die(f"{folder} could not be read ({str(error).strip().splitlines()[-1][:100]}); if it is damaged, remove it: "
-            f"the same command continues from the one before it")
+    except (Exception, dcp.api.CheckpointException) as error:    # many kinds, all with the same meaning
+        die(f"{folder} could not be read ({str(error).strip().splitlines()[-1][:100]}); if it is damaged, remove it; "
+            f"the same command then resumes from the one before it")
     set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
 
 
-# ---- Pages as pictures: what a critic with a regression head sees in the frontend domain
+# ---- Pages as pictures: the input of a critic with a regression head in the frontend domain
 
-PICTURE = 512, 1024    # pixels: a page's picture is scaled to this width and cut at this height
+PICTURE = 512, 1024    # pixels: a page's picture is scaled to this width and cut off at this height
 
 
 def photograph(pages, folder):
-    """{page: file of its picture}. Each page is rendered once, by one of the ranks. What fails to render is white."""
+    """{page: file of its picture}. One of the ranks renders each page, once. A page that fails to render is white."""
     from render import Renderer
     files = {page: folder / f"{hashlib.sha256(page.encode()).hexdigest()[:16]}.png" for page in pages}
     missing = from_rank0(lambda: sorted(page for page in pages if not files[page].is_file()))
@@ -1663,17 +1681,17 @@ def photograph(pages, folder):
 
 
 def save_picture(pixels, file):
-    """Write a page's pixels (H, W, 3), cut and scaled to PICTURE, to a file."""
+    """Save a page's pixels (H, W, 3) to a file, cut and scaled to PICTURE."""
     from PIL import Image
-    width, most = PICTURE
-    image = Image.fromarray(pixels[:pixels.shape[1] * most // width])
+    width, height = PICTURE
+    image = Image.fromarray(pixels[:pixels.shape[1] * height // width])
     size = width, max(1, round(image.height * width / image.width))
     with atomic_write(file) as part:
         image.resize(size, Image.Resampling.BOX).save(part, "PNG")
 
 
 def read_views(processor, views):
-    """[(text, the pictures' files)] as an image-text model's inputs, in padded rows."""
+    """Views [(text, picture files)] as the inputs of an image-text model, in padded rows."""
     from PIL import Image
     pictures = [[Image.open(file).convert("RGB") for file in files] for _, files in views]
     return processor(text=[text for text, _ in views], images=pictures, padding=True, add_special_tokens=False,
@@ -1681,14 +1699,14 @@ def read_views(processor, views):
 
 
 def view_turns(turns, processor, folder):
-    """Turns [(prompt messages, reply, the reference page or None)] as sequences of which every token is scored.
+    """Turns [(prompt messages, reply, reference page or None)] as sequences in which every token is scored.
 
-    The critic sees the reference's picture (c), the picture of the reply's page (white where it has none), and the
-    dialogue, where [page] stands for a page's source. The pictures lie in `folder`.
+    The critic sees the picture of the reference page (c), the picture of the reply's page (white if it has none), and
+    the dialogue, with [page] in place of each page's source. `folder` contains the pictures.
     """
-    shown = [view_of(*turn, processor) for turn in turns]
-    files = photograph({page for _, pages in shown for page in pages}, folder)
-    views = [(text, [str(files[page]) for page in pages]) for text, pages in shown]
+    texts_and_pages = [view_of(*turn, processor) for turn in turns]
+    files = photograph({page for _, pages in texts_and_pages for page in pages}, folder)
+    views = [(text, [str(files[page]) for page in pages]) for text, pages in texts_and_pages]
     ids = {}
     for n in progress(range(len(views))[rank()::world()], "pictures", "turn"):
         ids[n] = read_views(processor, [views[n]])["input_ids"][0].numpy().astype(np.int32)
@@ -1696,12 +1714,12 @@ def view_turns(turns, processor, folder):
     return [Sequence(ids[n], 0, view) for n, view in enumerate(views)]
 
 
-def view_of(messages, said, reference, processor):
-    """What the critic sees of a turn: (text, which shows where the pictures stand; the pages that they are of)."""
+def view_of(messages, reply, reference, processor):
+    """What the critic sees of a turn: (text with image tokens, the pages whose pictures take their place)."""
     from render import extract_page
     lines = []
     page = None
-    for message in [*messages, {"role": "assistant", "content": text_of(said) or ""}]:
+    for message in [*messages, {"role": "assistant", "content": text_of(reply) or ""}]:
         if message["role"] != "system":
             content = message["content"]
             page = extract_page(content)
@@ -1710,8 +1728,8 @@ def view_of(messages, said, reference, processor):
             lines.append(f"{message['role']}: {content}")
     text = "\n\n".join(lines)
     for token in [*processor.tokenizer.all_special_tokens, getattr(processor, "image_token", None)]:
-        text = text.replace(token or "\0", " ")    # what a stranger wrote must not stand for a picture
-    pages = [page or ""]    # of the last message, which is the reply
+        text = text.replace(token or "\0", " ")    # the dialogue must not contain special tokens, such as a picture's
+    pages = [page or ""]    # the page of the last message, which is the reply
     lead = "The picture shows"
     if reference is not None:
         pages = [reference, *pages]
@@ -1725,45 +1743,46 @@ def view_of(messages, said, reference, processor):
 
 
 def training_flags(parser, lr, epochs, batch_size):
-    """The flags that both training scripts have. lr, epochs, batch_size: the stage's own defaults, in words."""
+    """The flags that both training scripts share. lr, epochs, batch_size: the stage's defaults, as help text."""
     share = number(float, least=0, most=1)
     count = number(int, least=0)
     positive = number(int, least=1)
     flag = parser.add_argument_group("data").add_argument
-    flag("--run-name", default="default", help="the defaults below lie in runs/RUN_NAME")
+    flag("--run-name", default="default", help="the default paths are in runs/RUN_NAME")
     flag("--domain", choices=["backend", "frontend"], default="backend",
-         help="frontend: epochs, pairs and gap default to the paper's for pages")
+         help="frontend: --epochs, --pair-rule and --min-gap default to the paper's settings for web pages")
     flag("--limit-tasks", type=count, default=0,
-         help="use the first so many tasks of --in, all their trajectories; 0: all")
+         help="use only the first tasks of --in, this many, with all their trajectories; 0: all tasks")
     flag("--max-length", type=count, default=0,
-         help="leave out dialogues of more tokens; 0: none, and one too long for the model is an error")
+         help="leave out dialogues with more tokens than this; 0: leave out none, and exit if one is too long for the "
+         "model")
     flag("--shuffle", choices=["pairs", "turns"], default="turns",
-         help="what is shuffled: pairs (released code); turns: pairs of a turn stay in one step where possible (with "
-         "--pairs-per-turn 4 half the work)")
+         help="pairs: shuffle single pairs (released code); turns: keep the pairs of a turn in one step where possible "
+         "(half the work with --pairs-per-turn 4)")
     flag = parser.add_argument_group(
         "pairs of trajectories (multi-turn-dpo; the critic unless --head value or q)").add_argument
     flag("--pair-rule", choices=PAIR_RULES,
-         help="best-vs-lower: a task's first fully passing trajectory against each lower one; all: every two whose "
-         "rewards differ (default: best-vs-lower; frontend all)")
-    flag("--min-gap", type=share, help="smallest difference of rewards in a pair (default: 0; frontend 0.1)")
+         help="best-vs-lower: a task's first trajectory with reward 1 against each one with a lower reward; all: any "
+         "two with different rewards (default: best-vs-lower; frontend: all)")
+    flag("--min-gap", type=share, help="smallest reward difference in a pair (default: 0; frontend: 0.1)")
     flag = parser.add_argument_group("optimisation").add_argument
-    flag("--beta", type=number(float, above=0), default=0.1, help="inverse temperature of Eq. 2 and 4")
+    flag("--beta", type=number(float, above=0), default=0.1, help="inverse temperature of Eq. 2 and Eq. 4")
     flag("--nll", type=number(float, least=0), default=0.01, help="weight of the chosen side's mean NLL per token")
     flag("--lr", type=number(float, above=0, most=1e38), help=f"peak learning rate of AdamW (default: {lr})")
     flag("--epochs", type=positive, help=f"passes over the data (default: {epochs})")
-    flag("--batch-size", type=positive, help=f"pairs (or dialogues) a step, over all ranks (default: {batch_size})")
-    flag("--max-steps", type=count, default=0, help="stop after so many steps; 0: all")
+    flag("--batch-size", type=positive, help=f"pairs (or dialogues) per step, over all ranks (default: {batch_size})")
+    flag("--max-steps", type=count, default=0, help="stop after this many steps; 0: train all epochs")
     flag("--seed", type=count, default=0, help="seed of every random choice")
     flag = parser.add_argument_group("memory and speed").add_argument
     flag("--pack", choices=["tree", "none"], default="tree",
-         help="tree: compute shared beginnings once; none: padded rows, for attention without masks")
+         help="tree: compute shared prefixes once; none: padded rows, for models that accept no tree mask")
     flag("--micro-tokens", type=positive, default=8192,
-         help="most tokens in one forward pass, several of which make a step")
+         help="most tokens in one forward pass; a step may need several passes")
     flag("--checkpointing", choices=["none", "selective", "full"], default="none",
-         help="layers whose activations are computed again instead of kept: none, every second, all")
+         help="layers that recompute their activations in the backward pass: none, every second layer, or all")
     flag("--dtype", choices=["float32", "bfloat16"], default="float32",
-         help="of the layers' products on a CPU: bfloat16 is twice as fast on one with AVX512-BF16 or AMX; weights and "
-         "log-probabilities stay float32; CUDA always has bfloat16")
+         help="precision of matrix products on a CPU: bfloat16 is twice as fast with AVX512-BF16 or AMX; weights and "
+         "log-probabilities stay float32; CUDA always uses bfloat16")
     flag = parser.add_argument_group("checkpoints").add_argument
     flag("--save-every", type=count, default=200, help="steps between checkpoints; 0: none")
     flag("--keep", type=positive, default=2, help="checkpoints to keep")
@@ -1771,7 +1790,7 @@ def training_flags(parser, lr, epochs, batch_size):
 
 
 def fill_defaults(args, defaults):
-    """The flags, with defaults for those that were left out, where these depend on other flags."""
+    """Add the defaults that depend on other flags, for the flags that were not given."""
     pages = args.domain == "frontend"
     pairs = {"pair_rule": "all" if pages else "best-vs-lower", "min_gap": 0.1 if pages else 0.0}
     return argparse.Namespace(**{**pairs, **defaults, **vars(args)})
@@ -1783,35 +1802,36 @@ def parse_args():
     flag("--in", dest="input", help="scored trajectories (default: runs/RUN_NAME/train.scored.jsonl)")
     flag("--model", help="seed model, also the reference: folder or hub name (default: runs/RUN_NAME/base)")
     flag("--out", help="folder of the critic (default: runs/RUN_NAME/critic); with --score a JSON lines file (default: "
-         "beside FILE, X.ranked.jsonl for X.candidates.jsonl and X.annotated.jsonl for X.scored.jsonl)")
+         "next to FILE, X.ranked.jsonl for X.candidates.jsonl and X.annotated.jsonl for X.scored.jsonl)")
     flag = parser.add_argument_group("scoring").add_argument
-    flag("--score", metavar="FILE", help="do not train; write FILE's candidates, or scored trajectories, to --out with "
-         "the critic's advantage of each candidate, or of each assistant turn")
+    flag("--score", metavar="FILE", help="do not train; copy FILE (candidates or scored trajectories) to --out, adding "
+         "the critic's advantage of each candidate or assistant turn")
     flag("--critic", help="the critic that --score uses (default: runs/RUN_NAME/critic)")
     flag("--critic-reference", choices=["with-c", "without-c"], default="with-c",
-         help="whether the reference of Eq. 3 sees c, as the critic does; the released code has without-c")
+         help="with --score, whether the reference of Eq. 3 sees c like the critic; the released code uses without-c")
     flag = parser.add_argument_group("the critic").add_argument
     flag("--advantage", choices=["mean-per-turn", "mean-per-trajectory", "sum"], default="mean-per-turn",
-         help="a trajectory's score: the sum of its turns' mean log-ratios (paper), one mean over all tokens (released "
-         "code), or their plain sum")
+         help="a trajectory's score: the sum of its turns' mean log-ratios (paper), the mean log-ratio of all its "
+         "tokens (released code), or the sum over all tokens")
     flag("--context", choices=["with-c", "without-c"], default="with-c",
          help="whether the critic sees the reference solution")
     flag("--head", choices=["log-ratio", "regression", "value", "q"], default="log-ratio",
-         help="log-ratio (Eq. 3); regression: a linear head on a turn's mean hidden state (frontend: of an image-text "
-         "model that sees both pages); value: one trained on success; q: on the reward, by temporal differences")
-    training_flags(parser, lr="2e-7", epochs="4; frontend 8", batch_size="8")
+         help="log-ratio: Eq. 3; regression: a linear head on a turn's mean hidden state (frontend: of an image-text "
+         "model that sees both pages); value: a head trained on success; q: a head trained on the reward by temporal "
+         "differences")
+    training_flags(parser, lr="2e-7", epochs="4; frontend: 8", batch_size="8")
     args = parser.parse_args()
     run = Path("runs") / args.run_name
     pages = args.domain == "frontend"
-    args.pictures = pages and args.head == "regression"    # no flag: whether the critic sees pages
-    score = vars(args).get("score")
+    args.pictures = pages and args.head == "regression"    # not a flag: whether the critic sees pages
     return fill_defaults(args, {
         "input": f"{run}/train.scored.jsonl", "model": f"{run}/base", "critic": f"{run}/critic", "score": None,
-        "out": None if score else f"{run}/critic", "lr": 2e-7, "epochs": 8 if pages else 4, "batch_size": 8})
+        "out": None if vars(args).get("score") else f"{run}/critic",
+        "lr": 2e-7, "epochs": 8 if pages else 4, "batch_size": 8})
 
 
 def flag_parser(description):
-    """A parser whose help names each flag's default. A flag that has no fixed one is set only where it was given."""
+    """A parser whose help shows each default. A flag without a fixed default is absent from args unless it is given."""
     return argparse.ArgumentParser(description=description, argument_default=argparse.SUPPRESS,
                                    formatter_class=argparse.ArgumentDefaultsHelpFormatter)
 
@@ -1820,4 +1840,4 @@ if __name__ == "__main__":
     try:
         main()
     except KeyboardInterrupt:
-        die("stopped; the same command goes on from the last checkpoint", 130)
+        die("stopped; the same command resumes from the last checkpoint", 130)

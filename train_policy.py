@@ -1,30 +1,30 @@
-"""Stage 2 of SWEET-RL: train the policy on its own turns, as the critic ranks them; and the baselines.
+"""Stage 2 of SWEET-RL: train the policy on its own turns, as the critic ranks them. Also trains the baselines.
 
---method sweet (the paper's). 16 candidate actions were sampled at each turn of the offline trajectories (rollout.py
---candidates 16). The critic, which sees the training-time information c, gave each its advantage (Eq. 3, train_critic.py
---score). The policy, which never sees c, learns to prefer a random candidate of the upper half to a random one of the
-lower half:
+--method sweet (the paper's). rollout.py --candidates 16 sampled 16 candidate actions at each turn of the offline
+trajectories. The critic, which sees the training-time information c, gave each candidate its advantage (Eq. 3,
+train_critic.py --score). The policy never sees c. It learns to prefer a random candidate from the upper half to a
+random one from the lower half:
 
     J = -log sigmoid( beta' [log pi_phi(a+|o_t) - log pi_ref(a+|o_t)]
                     - beta' [log pi_phi(a-|o_t) - log pi_ref(a-|o_t)] )                                          (Eq. 4)
 
 Log-probabilities in Eq. 4 are sums over the action's tokens; the advantages of Eq. 3 are means. A small NLL term on the
-chosen action is added (--nll, the paper's Table 5). Another loss: --loss ipo.
+chosen action is added (--nll, the paper's Table 5). --loss ipo replaces Eq. 4.
 
---method multi-turn-dpo   The same loss on pairs of whole trajectories of one task, ordered by reward:
-                          log-probabilities are summed over all assistant tokens.
+--method multi-turn-dpo   The same loss on pairs of whole trajectories of one task, ordered by reward.
+                          Log-probabilities are summed over all assistant tokens.
 --method rejection-ft     Fine-tuning on the trajectories whose reward is at least --min-reward.
---method sft              Fine-tuning on all dialogues of --in (demonstrations); with --model tiny it starts from a
-                          small random model and a tokenizer trained on the data. --with-c shows part of them with c
-                          in front, so that a model learnt from nothing can also be the critic's seed.
+--method sft              Fine-tuning on all dialogues of --in (demonstrations). --model tiny starts from a small
+                          random model and a tokenizer trained on the data. --with-c puts c in front of some of the
+                          dialogues, so that a model trained from scratch can also be the critic's seed.
 
-Departures from the released code: one pair a turn is drawn (--pairs-per-turn 4 is theirs), without replacement, and
-never two candidates of identical text.
+Departures from the released code: one pair per turn is drawn (the release draws four: --pairs-per-turn 4), without
+replacement, and never with identical texts.
 
 Reads   runs/RUN_NAME/train.ranked.jsonl (sweet), train.scored.jsonl (baselines), or demonstrations (sft); the seed
-        model. The ranking is a file of candidates with their `advantage`, which any other program may write as well.
-        --in may also be a file of pairs, which is trained on as it is.
-Writes  runs/RUN_NAME/policy/: the model in Hugging Face format, cost.json (what it took), settings.json, metrics.jsonl,
+        model. A ranking is a file of candidates with their `advantage`; any program may write it. --in may also be a
+        file of pairs, which are used as they are.
+Writes  runs/RUN_NAME/policy/: the model in Hugging Face format, cost.json (what it cost), settings.json, metrics.jsonl,
         checkpoints/; sweet also runs/RUN_NAME/train.pairs.jsonl (with --out: OUT.pairs.jsonl).
 
     python train_policy.py                                              # one process, CPU or one GPU
@@ -63,7 +63,7 @@ def dpo_loss(chosen, rejected, beta):
 
 
 def ipo_loss(chosen, rejected, beta):
-    """IPO (arXiv 2310.12036, Eq. 17), per pair: the margin is drawn to 1 / (2 beta) instead of to infinity."""
+    """IPO (arXiv 2310.12036, Eq. 17), per pair: pulls the margin to 1 / (2 beta) instead of to infinity."""
     return (chosen - rejected - 1 / (2 * beta)) ** 2
 
 
@@ -71,15 +71,15 @@ LOSSES = {"dpo": dpo_loss, "ipo": ipo_loss}
 
 
 def preference_loss(logps, batch, items, args):
-    """--loss with the NLL term: the pairs' losses (B,), and what is logged: {name: a value a pair, or a token}.
+    """--loss plus the NLL term: the loss of each pair (B,), and what to log: {name: one value per pair or token}.
 
     logps: (N,) log-probabilities of the scored tokens under the policy.
     """
-    of_token = batch.side[batch.turn]                                                            # (N,)
-    # The reference is subtracted token by token, before anything is summed: two long sums would lose digits.
-    ratios = segment_sum(logps - batch.reference, of_token, batch.sides)                         # (2B,)
-    sums = segment_sum(logps, of_token, batch.sides)
-    lengths = segment_sum(torch.ones_like(logps), of_token, batch.sides)
+    side = batch.side[batch.turn]                                                                # (N,)
+    # Subtract the reference before summing: the difference of two long sums would lose digits.
+    ratios = segment_sum(logps - batch.reference, side, batch.sides)                             # (2B,)
+    sums = segment_sum(logps, side, batch.sides)
+    lengths = segment_sum(torch.ones_like(logps), side, batch.sides)
     chosen = ratios[0::2]
     rejected = ratios[1::2]                                                                      # (B,) each
     preference = LOSSES[args.loss](chosen, rejected, args.beta)
@@ -94,14 +94,15 @@ def preference_loss(logps, batch, items, args):
 
 
 def imitation_loss(logps, batch, items, args):
-    """Negative log-likelihood of every assistant token: (N,), and the same to be logged."""
+    """The negative log-likelihood of every assistant token (N,), and the same to log."""
     return -logps, {"loss": -logps}
 
 
 def draw_pairs(advantages, texts, count, rng):
     """`count` pairs (chosen, rejected) of one turn's candidates: a random one of the upper half, one of the lower half.
 
-    The halves are by advantage, ties in the order sampled. Pairs of identical text teach nothing and are left out.
+    The halves are by advantage; ties keep the order of sampling. Pairs with identical texts teach nothing and are left
+    out.
     """
     order = sorted(range(len(advantages)), key=lambda i: -advantages[i])
     half = len(order) // 2
@@ -125,27 +126,27 @@ def main():
         return finish()
     seed = make_seed(args)
     tokenizer = load_tokenizer(seed)
-    items, cost, drawn = make_items(args, tokenizer)
+    items, cost, drawn_pairs = make_items(args, tokenizer)
     items = usable_items(items, seed, args)
     imitation = args.method in ("rejection-ft", "sft")
-    loss_of = imitation_loss if imitation else preference_loss
+    loss_function = imitation_loss if imitation else preference_loss
     if not imitation:
         set_reference(seed, items, device, args)
     model = load_model(seed, device, args)
     steps = step_items(items, args)
-    optimizer, first = begin_training(model, args, settings)
-    if drawn:
-        write_pairs(drawn, args.pairs)
+    optimizer, first_step = begin_training(model, args, settings)
+    if drawn_pairs:
+        write_pairs(drawn_pairs, args.pairs)
 
-    bar = progress(range(len(steps)), args.method, "step", first)
+    bar = progress(range(len(steps)), args.method, "step", first_step)
     for step in bar:
-        begun = time.perf_counter()
-        # The weight: every pair counts alike, or in imitation every token.
+        start = time.perf_counter()
+        # Dividing by this gives every pair (in imitation, every token) the same weight.
         weight = scored_tokens(steps[step]) if imitation else len(steps[step])
-        total, tokens = add_gradients(model, steps[step], weight, loss_of, device, args)
+        totals, tokens = add_gradients(model, steps[step], weight, loss_function, device, args)
         rate = learning_rate(step, len(steps), args.lr)
         norm = optimizer_step(model, optimizer, rate)
-        log(step_metrics(step, rate, norm, total, tokens, begun, device, args), bar, args.out)
+        log(step_metrics(step, rate, norm, totals, tokens, start, device, args), bar, args.out)
         save_checkpoint(args, model, optimizer, step + 1)
 
     save_model(model, tokenizer, seed, args, cost)
@@ -154,7 +155,7 @@ def main():
 
 
 def make_items(args, tokenizer):
-    """The items of --in, what they cost, and the pairs if they were drawn here (--method sweet)."""
+    """The items of --in, their cost, and the pairs if they were drawn here (--method sweet), else None."""
     if args.method != "sweet":
         return *trajectory_items(args, tokenizer), None
     if from_rank0(lambda: first_record_has(args.input, "chosen")):
@@ -176,71 +177,73 @@ def key_of(record):
 
 
 def rng_of(record, *seed):
-    """Random numbers that depend on the turn and the seed alone, not on where in the file the turn stands."""
+    """A random generator that depends only on the turn and the seed, not on the turn's place in the file."""
     return np.random.default_rng([*seed, zlib.crc32(json.dumps(key_of(record)).encode())])
 
 
 def cost_of(records):
-    """What was spent on the episodes, the candidates and the ranking behind candidates or pairs, each counted once."""
+    """The cost of the episodes, candidates and rankings behind a file of candidates or pairs, each counted once."""
     turns = {}
     episodes = {}
     rankings = {}
     for n, record in enumerate(records):
         task, sample, turn = key_of(record)
-        # Pairs that others made name no turn: each is one of its own.
+        # Pairs from other programs may not name their turn: each counts as a turn of its own.
         turns[n if turn is None else (task, sample, turn)] = record.get("cost") or {}
         episodes[task, sample] = record.get("episode_cost") or {}
         ranked_by = record.get("ranked_by") or {}
         rankings[ranked_by.get("fingerprint")] = ranked_by.get("cost") or {}
     total = Counter()
     for name in COSTS:
-        spent = [sum(cost.get(name, 0) for cost in costs.values()) for costs in (turns, episodes, rankings)]
-        # The cost of a ranking includes the episodes that the candidates are of: the critic was trained on them.
-        total[name] = spent[0] + max(spent[1:])
+        of_turns, of_episodes, of_rankings = (
+            sum(cost.get(name, 0) for cost in costs.values()) for costs in (turns, episodes, rankings))
+        # The critic was trained on these episodes, so the cost of its ranking includes theirs.
+        total[name] = of_turns + max(of_episodes, of_rankings)
     return total
 
 
 def make_pairs(args):
-    """Draw the pairs of --in, ranked candidates: (records in the conversational preference format, what they cost)."""
+    """Draw pairs from the ranked candidates of --in: (records in the conversational preference format, their cost)."""
     pairs = []
     turns = 0
     single = 0
     equal = 0
-    spent = []
+    costs = []
     records = read(args.input, "ranked", each=lambda record: check_dialogue(record["prompt"], "prompt") or record)
     for record in first_tasks(records, args.limit_tasks):
-        spent.append({name: record.get(name) for name in COSTED})
+        costs.append({name: record.get(name) for name in COSTED})
         possible = min(args.pairs_per_turn, len(record["candidates"]) // 2)
         if not possible:
             single += 1
             continue
-        found = pairs_of_turn(record, args)
-        pairs += found
+        drawn = pairs_of_turn(record, args)
+        pairs += drawn
         turns += 1
-        equal += possible - len(found)
+        equal += possible - len(drawn)
     if single:
         say(f"{args.input}: {single} turns with fewer than two candidates left out")
     if equal:
-        say(f"{args.input}: {equal} pairs of the same text or the same advantage left out")
+        say(f"{args.input}: {equal} pairs with the same text or the same advantage left out")
     if not pairs:
-        die(f"{args.input}: no pair could be drawn: there is one candidate a turn (rollout.py --candidates 16), or the "
-            f"candidates of a turn have the same advantage (is the critic trained?) or the same text")
-    say(f"{len(pairs)} pairs of {turns} turns")
-    return pairs, cost_of(spent)
+        die(f"{args.input}: no pair could be drawn: each turn has one candidate (rollout.py --candidates 16 samples "
+            f"more), or its candidates have the same advantage (is the critic trained?) or the same text")
+    say(f"{len(pairs)} pairs from {turns} turns")
+    return pairs, cost_of(costs)
 
 
 COSTED = ("task_id", "sample", "turn", "cost", "episode_cost", "ranked_by")    # the keys that cost_of reads
 
 
 def pairs_of_turn(record, args):
-    """The pairs drawn at one turn, as records that carry along what the turn carries."""
+    """The pairs drawn at one turn, as records that keep the turn's other keys."""
     candidates = record.pop("candidates")
+    task = record.pop("task", None) or {}
+    record.setdefault("domain", task.get("domain"))
     scores = [candidate["advantage"] for candidate in candidates]
     texts = [candidate.get("output") or str(candidate.get("output_ids")) for candidate in candidates]
-    record.setdefault("domain", (record.pop("task", None) or {}).get("domain"))
     pairs = []
     for i, j in draw_pairs(scores, texts, args.pairs_per_turn, rng_of(record, args.seed)):
-        if scores[i] > scores[j]:    # of two equal ones neither is preferred
+        if scores[i] > scores[j]:    # of two equal candidates neither is preferred
             pair = {"prompt": record["prompt"], **side_of_pair(candidates[i], "chosen"),
                     **side_of_pair(candidates[j], "rejected"), **record}
             pairs.append({name: value for name, value in pair.items() if value is not None})
@@ -256,7 +259,7 @@ def side_of_pair(candidate, side):
 
 
 def write_pairs(pairs, path):
-    """Once the run is sure to start. The list is emptied: each pair has its turn's whole prompt."""
+    """Write the pairs to a file, once the run is sure to start. Then empty the list: each pair has a whole prompt."""
     if rank() == 0:
         with atomic_write(path) as part, open(part, "w", encoding="utf-8") as file:
             for pair in pairs:
@@ -266,12 +269,12 @@ def write_pairs(pairs, path):
 
 
 def with_sides(pair):
-    """The pair, and under "sides" its chosen and its rejected one as turns."""
+    """The pair with "sides": its chosen and its rejected side, each as a turn (prompt messages, reply, None)."""
     check_dialogue(pair["prompt"], "prompt")
     sides = []
     for side in ("chosen", "rejected"):
-        said = {**pair[side][-1], "output_ids": pair.get(f"{side}_ids")}
-        sides.append((pair["prompt"] + pair[side][:-1], said, None))
+        reply = {**pair[side][-1], "output_ids": pair.get(f"{side}_ids")}
+        sides.append((pair["prompt"] + pair[side][:-1], reply, None))
     return {**pair, "sides": sides}
 
 
@@ -280,28 +283,28 @@ def read_pairs(path, limit_tasks):
 
 
 def pair_items(pairs, tokenizer):
-    """Pairs as of with_sides: as items, each side one sequence, scored on its last message; and what they cost."""
+    """Pairs from with_sides as items, and their cost. Each side is one sequence, scored on its last message."""
     turns = []
-    names = []
-    spent = []
+    groups_and_tasks = []
+    costs = []
     for n, pair in enumerate(pairs):
         turns += pair["sides"]
-        spent.append({name: pair.get(name) for name in COSTED})
+        costs.append({name: pair.get(name) for name in COSTED})
         task, sample, turn = key_of(pair)
         group = (n, n) if turn is None else (f"{task} {sample}", turn)
-        names.append((group, n if task is None else task))
+        groups_and_tasks.append((group, n if task is None else task))
     sequences = tokenise(tokenizer, turns)
     items = []
-    for chosen, rejected, (group, task) in zip(sequences[0::2], sequences[1::2], names):
+    for chosen, rejected, (group, task) in zip(sequences[0::2], sequences[1::2], groups_and_tasks):
         items.append(Item([chosen], [rejected], group, task=task))
-    return items, cost_of(spent)
+    return items, cost_of(costs)
 
 
 # ---- From trajectories to items: the baselines
 
 
 def trajectory_items(args, tokenizer):
-    """Pairs of whole trajectories (multi-turn-dpo), or single dialogues (rejection-ft, sft); what they cost to make."""
+    """Pairs of whole trajectories (multi-turn-dpo) or single dialogues (rejection-ft, sft), and their cost."""
     sft = args.method == "sft"
     tasks, cost = read_trajectories(args.input, "demonstration" if sft else "scored", args.limit_tasks,
                                     sft and args.with_c > 0)
@@ -320,12 +323,12 @@ def trajectory_items(args, tokenizer):
 
 def good_enough(records, args):
     """The records whose reward is at least --min-reward."""
-    least = args.min_reward
-    if least is None:
-        upper = float(np.quantile([record["reward"] for record in records], 0.75))
-        least = upper if args.domain == "frontend" else 1.0
-    kept = [record for record in records if record["reward"] >= least]
-    say(f"{args.input}: {len(records) - len(kept)} records left out: reward below {least:g} (--min-reward)")
+    threshold = args.min_reward
+    if threshold is None:
+        upper_quartile = float(np.quantile([record["reward"] for record in records], 0.75))
+        threshold = upper_quartile if args.domain == "frontend" else 1.0
+    kept = [record for record in records if record["reward"] >= threshold]
+    say(f"{args.input}: {len(records) - len(kept)} records left out: reward below {threshold:g} (--min-reward)")
     if not kept:
         die(f"{args.input}: no trajectory is left to train on; sample more trajectories, or lower --min-reward")
     return kept
@@ -335,30 +338,31 @@ def good_enough(records, args):
 
 
 def make_seed(args):
-    """The folder of the seed model. The tiny one is made, once, in the cache beside the output."""
+    """The folder of the seed model. The tiny model is made once, in the cache next to the output."""
     if args.model != "tiny":
         return args.model
     texts = []
     for group in read_trajectories(args.input, "demonstration")[0].values():
         for record in group:
             texts += [message["content"] for message in record["dialogue_history"]]
-            # c is the reference's source, and the critic reads it: its words are learnt like the dialogue's.
+            # The critic also reads c, so the tokenizer must learn its words too.
             texts.append((record.get("task") or {}).get("ground_truth") or "")
-    in_front = put_c_in_front([{"role": "user", "content": ""}], "")[0]["content"]
-    texts += [in_front, f"{ANSWER_MARK}\n"] * 100
+    c_prompt = put_c_in_front([{"role": "user", "content": ""}], "")[0]["content"]
+    texts += [c_prompt, f"{ANSWER_MARK}\n"] * 100
     name = hashlib.sha256(repr([texts, args.seed]).encode()).hexdigest()[:16]
     path = Path(args.out).parent / "cache" / f"tiny-{name}"
-    # The tokenizer is written last.
+    # tokenizer.json is written last: it marks the model as complete.
     from_rank0(lambda: (path / "tokenizer.json").is_file() or make_tiny_model(path, texts, 2048, args.seed))
     return str(path)
 
 
 def tiny_tokenizer(texts, vocabulary):
-    """A byte-level BPE tokenizer trained on the data, with a chat template of its own.
+    """A byte-level BPE tokenizer trained on the data, with its own chat template.
 
-    One piece is a word with its leading space, a whole number, a line break with its indentation, a run of
-    punctuation, or in a web page a tag as far as its classes or a class (`bg-blue-500`): to copy what is frequent is
-    one decision. The template leaves system messages out, which a model trained from nothing could not follow anyway.
+    A piece is a word with its leading space, a complete number, a line break with its indentation, or a run of
+    punctuation; in a web page also a tag up to its classes, or one class (`bg-blue-500`). Copying a frequent piece is
+    then a single decision. The template leaves out system messages, which a model trained from scratch could not follow
+    anyway.
     """
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
     html = r'<[/!]?[A-Za-z][^<>\n]*?(?:>| class=")|">| ?(?:bg|text|p|w|h|flex|grid|gap|justify)(?:-[a-z\d]+)+|'
@@ -385,7 +389,7 @@ def make_tiny_model(path, texts, vocabulary, seed):
     """Write a small random Llama and a tokenizer trained on `texts` to `path`, in Hugging Face format."""
     tokenizer = tiny_tokenizer(texts, vocabulary)
     torch.manual_seed(seed)
-    # An initial spread of 0.08 instead of 0.02: the attention then starts sharp enough to learn copying early.
+    # Initialised with a spread of 0.08 instead of 0.02: attention then starts sharp enough to learn copying early.
     model = transformers.LlamaForCausalLM(transformers.LlamaConfig(
         vocab_size=len(tokenizer), hidden_size=128, intermediate_size=352, num_hidden_layers=3,
         num_attention_heads=4, max_position_embeddings=4096, tie_word_embeddings=False,
@@ -397,7 +401,7 @@ def make_tiny_model(path, texts, vocabulary, seed):
 
 # ---- The command line
 
-METHODS = {    # what a method's flags default to (the paper's Table 5, which has no sft)
+METHODS = {    # each method's defaults (the paper's Table 5, which has no sft)
     "sweet": dict(input="train.ranked.jsonl", out="policy", epochs=1, frontend_epochs=1, batch_size=8),
     "multi-turn-dpo": dict(input="train.scored.jsonl", out="multi-turn-dpo", epochs=4, frontend_epochs=8, batch_size=8),
     "rejection-ft": dict(input="train.scored.jsonl", out="rejection-ft", epochs=4, frontend_epochs=8, batch_size=32),
@@ -409,7 +413,7 @@ def parse_args():
     parser = flag_parser("Train the policy (SWEET-RL, stage 2), or a baseline.")
     share = number(float, least=0, most=1)
     flag = parser.add_argument_group("method and paths").add_argument
-    flag("--method", choices=list(METHODS), default="sweet", help="how to train")
+    flag("--method", choices=METHODS, default="sweet", help="training method")
     flag("--in", dest="input", help="ranked candidates, scored trajectories, demonstrations or pairs (default: "
          "runs/RUN_NAME/train.ranked.jsonl for sweet, train.scored.jsonl there for the baselines, "
          "data/DOMAIN/demonstrations.jsonl for sft)")
@@ -417,17 +421,17 @@ def parse_args():
          help="seed model, also the reference: folder or hub name, or (sft) tiny (default: runs/RUN_NAME/base)")
     flag("--out", help="folder of the policy (default: runs/RUN_NAME/policy for sweet, runs/RUN_NAME/METHOD for the "
          "baselines, runs/RUN_NAME/base for sft)")
-    flag = parser.add_argument_group("what belongs to one method or two").add_argument
+    flag = parser.add_argument_group("for some methods").add_argument
     flag("--pairs-per-turn", type=number(int, least=1), default=1,
-         help="sweet: pairs drawn at each turn; released code 4")
-    flag("--loss", choices=list(LOSSES), default="dpo", help="sweet and multi-turn-dpo: dpo (Eq. 4) or ipo")
+         help="sweet: pairs drawn at each turn; the released code draws 4")
+    flag("--loss", choices=LOSSES, default="dpo", help="sweet and multi-turn-dpo: dpo (Eq. 4) or ipo")
     flag("--min-reward", type=share,
-         help="rejection-ft: the least reward to keep (default: 1.0; frontend: the upper quartile of the rewards)")
+         help="rejection-ft: smallest reward to keep (default: 1.0; frontend: the upper quartile of the rewards)")
     flag("--with-c", type=share,
-         help="sft: share of dialogues shown with c in front (default: 0.33 for --model tiny, else 0)")
+         help="sft: fraction of the dialogues with c in front (default: 0.33 for --model tiny, else 0)")
 
-    training_flags(parser, lr="2e-7; --model tiny 0.001", epochs="1; multi-turn-dpo and rejection-ft 4, frontend 8",
-                   batch_size="8; rejection-ft and sft 32")
+    training_flags(parser, lr="2e-7; --model tiny: 0.001", epochs="1; multi-turn-dpo and rejection-ft: 4, frontend: 8",
+                   batch_size="8; rejection-ft and sft: 32")
     args = parser.parse_args()
     run = Path("runs") / args.run_name
     method = METHODS[args.method]
@@ -435,12 +439,12 @@ def parse_args():
     if model is None and args.method == "sft":
         die("--method sft needs --model: a folder or hub name, or tiny to start from a small random model")
     if model == "tiny" and args.method != "sft":
-        die(f"--model tiny starts from nothing and goes with --method sft only; {args.method} needs a trained one")
+        die(f"--model tiny is a random model, for --method sft only; --method {args.method} needs a trained model")
     return fill_defaults(args, {
         "input": f"{run}/{method['input']}" if method["input"] else f"data/{args.domain}/demonstrations.jsonl",
         "model": f"{run}/base", "out": f"{run}/{method['out']}", "min_reward": None,
         "pairs": f"{vars(args).get('out', run / 'train')}.pairs.jsonl",
-        "lr": 1e-3 if model == "tiny" else 2e-7,    # a random model needs thousandths
+        "lr": 1e-3 if model == "tiny" else 2e-7,    # a random model learns with a larger rate
         "epochs": method["frontend_epochs" if args.domain == "frontend" else "epochs"],
         "batch_size": method["batch_size"], "with_c": 0.33 if model == "tiny" else 0.0})
 
@@ -449,4 +453,4 @@ if __name__ == "__main__":
     try:
         main()
     except KeyboardInterrupt:
-        die("stopped; the same command goes on from the last checkpoint", 130)
+        die("stopped; the same command resumes from the last checkpoint", 130)

@@ -95,7 +95,7 @@ def test_models_that_cannot_talk_are_refused_in_one_sentence(tmp_path, capsys):
     for refused, words in ((lambda: train_critic.load_tokenizer(tmp_path / "mute"), "mute has no chat template"),
                            (lambda: unpack_gguf(tmp_path / "other.gguf", tmp_path / "o"), "'tekken'"),
                            (lambda: train_critic.usable_items(items, tmp_path / "short", flags),
-                            "d.jsonl: a dialogue of 17 tokens does not fit into the context of")):
+                            "d.jsonl: a dialogue of 17 tokens does not fit the context of")):
         with pytest.raises(SystemExit) as stopped:
             refused()
         said = capsys.readouterr().err.splitlines()

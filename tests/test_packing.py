@@ -227,7 +227,7 @@ def test_models_that_take_no_tree_mask_need_pack_none_and_are_told_so(tmp_path, 
     sequences = forest_of_dialogues(np.random.default_rng(0))[:6]
     with pytest.raises(SystemExit):
         tp.load_model(tmp_path / "other", CPU, Flags)
-    assert "takes no tree mask" in (said := capsys.readouterr().err) and "--pack none" in said
+    assert "does not accept a tree mask" in (said := capsys.readouterr().err) and "--pack none" in said
     Flags.pack = "none"
     model = tp.load_model(tmp_path / "other", CPU, Flags)
     found = tp.score_all(model, sequences, CPU, Flags, "")
@@ -281,7 +281,7 @@ def test_a_scale_of_the_logits_that_is_not_known_is_found_out(tmp_path, capsys):
     flags = argparse.Namespace(pack="tree", micro_tokens=4096, checkpointing="none", dtype="float32")
     with pytest.raises(SystemExit):
         tp.load_model(tmp_path / "model", CPU, flags)
-    assert "differ from those of its own logits" in capsys.readouterr().err
+    assert "differ from those of the model's own logits" in capsys.readouterr().err
 
 
 def test_a_model_whose_attention_ignores_the_mask_is_found_out(capsys):
@@ -290,7 +290,7 @@ def test_a_model_whose_attention_ignores_the_mask_is_found_out(capsys):
     model.set_attn_implementation("sdpa")
     with pytest.raises(SystemExit):
         tp.check_scores(model, "tree", "a model")
-    assert "differ from those of its own logits" in capsys.readouterr().err
+    assert "differ from those of the model's own logits" in capsys.readouterr().err
 
 
 def test_that_check_is_made_in_float32_whatever_rounding_does_in_bf16(monkeypatch):

@@ -481,7 +481,7 @@ def test_a_turns_draw_depends_on_the_turn_and_the_seed_not_on_its_place_in_the_f
     assert len(set(found[0].values())) > 4, "the turns are alike, their draws are not"
     code, said, error = call(train_policy, "--in", "one.jsonl", "--model", "base", "--out", "four",
                              "--max-steps", 1, "--pairs-per-turn", 4)
-    assert code == 0 and "48 pairs of 12 turns" in said, error
+    assert code == 0 and "48 pairs from 12 turns" in said, error
 
 
 def test_candidates_are_scored_and_trained_on_as_they_were_sampled(place):
@@ -741,7 +741,7 @@ def test_a_killed_run_goes_on_to_the_same_bits(place):
     assert Path("killed/model.safetensors").read_bytes() == Path("straight/model.safetensors").read_bytes()
     assert metrics("killed") == metrics("straight")
     assert len(list(saved.glob("step-??????"))) == 3
-    assert "finished already" in call(train_policy, *pairs, "--out", "killed")[1]
+    assert "already finished" in call(train_policy, *pairs, "--out", "killed")[1]
 
 
 def test_a_loss_that_is_not_a_number_stops_the_run_and_leaves_the_last_checkpoint(place):
@@ -771,15 +771,15 @@ MISTAKES = [
     ("no c", train_critic, ["--in", "blind.jsonl"], "no task with a ground_truth"),
     ("no model", train_critic, ["--in", "scored.jsonl", "--model", "nobody/nothing"], "nobody/nothing: "),
     ("no chat template", train_critic, ["--in", "scored.jsonl", "--model", "plain"], "has no chat template"),
-    ("too long a prompt", train_critic, ["--in", "long.jsonl"], "does not fit into the context of base, 4096"),
+    ("too long a prompt", train_critic, ["--in", "long.jsonl"], "does not fit the context of base, 4096 tokens"),
     ("someone else's folder", train_critic, ["--in", "scored.jsonl", "--out", "theirs"],
      "was not written by this script"),
     ("a critic that is none", train_critic, ["--score", "candidates.jsonl", "--critic", "base", "--out", "r.jsonl"],
-     "no critic.json in there"),
+     "base contains no critic.json"),
     ("candidates that nobody ranked", train_policy, ["--in", "candidates.jsonl"],
      "candidates[0] lacks the key 'advantage', found output; train_critic.py --score writes such records"),
     ("sft without a model", train_policy, ["--method", "sft", "--in", "scored.jsonl"], "needs --model"),
-    ("tiny for another method", train_policy, ["--model", "tiny"], "goes with --method sft only"),
+    ("tiny for another method", train_policy, ["--model", "tiny"], "for --method sft only"),
     ("nothing good enough", train_policy, ["--method", "rejection-ft", "--in", "equal.jsonl"], "no trajectory is left"),
 ]
 
@@ -845,7 +845,7 @@ def test_a_reference_that_is_another_models_is_noticed_at_the_first_step(place, 
     monkeypatch.setattr(train_critic, "score_all", lambda *about: [
         values + rng.normal(size=values.shape).astype(np.float32) for values in score_all(*about)])
     code, _, error = call(train_critic, *CRITIC, "--overwrite")
-    assert code == 2 and "differ from its reference's before the first step" in error
+    assert code == 2 and "before the first step, the model's log-probabilities differ from its reference's" in error
 
 
 def refusal(module, *arguments):
@@ -859,12 +859,12 @@ def refusal(module, *arguments):
 
 
 @pytest.mark.parametrize("module, arguments, expected", [
-    (train_critic, ["--out", "."], "--out . is or holds the working directory"),
-    (train_critic, ["--out", ".."], "is or holds the working directory"),
-    (train_critic, ["--out", "base"], "--out base is or holds --model (base)"),
-    (train_critic, ["--out", "deep", "--in", "deep/scored.jsonl"], "is or holds --in"),
+    (train_critic, ["--out", "."], "--out . is or contains the working directory"),
+    (train_critic, ["--out", ".."], "is or contains the working directory"),
+    (train_critic, ["--out", "base"], "--out base is or contains --model (base)"),
+    (train_critic, ["--out", "deep", "--in", "deep/scored.jsonl"], "is or contains --in"),
     (train_critic, ["--out", "theirs"], "was not written by this script"),
-    (train_critic, ["--out", "scored.jsonl"], "is or holds --in"),
+    (train_critic, ["--out", "scored.jsonl"], "is or contains --in"),
     (train_critic, ["--out", "candidates.jsonl"], "cannot be written: Not a directory"),
     (train_critic, ["--out", "other"], "was not written by this script"),
     (train_critic, ["--out", "/proc/nowhere"], "/proc/nowhere/metrics.jsonl cannot be written"),
@@ -872,7 +872,7 @@ def refusal(module, *arguments):
      "is the input scored.jsonl, which is never overwritten"),
     (train_critic, ["--score", "scored.jsonl", "--out", "scored.jsonl/seen.jsonl"],
      "cannot be written: Not a directory"),
-    (train_policy, ["--method", "sft", "--out", "base"], "is or holds --model"),
+    (train_policy, ["--method", "sft", "--out", "base"], "is or contains --model"),
     (train_policy, ["--out", "out", "--in", "out.pairs.jsonl"],
      "is the input out.pairs.jsonl, which is never overwritten"),
 ], ids=lambda value: " ".join(value) if isinstance(value, list) else "")
@@ -894,7 +894,7 @@ def test_overwrite_removes_what_training_wrote_and_only_once_the_model_is_loaded
     shutil.copytree("base", "damaged")
     os.truncate("damaged/model.safetensors", 1000)
     sentence = refusal(train_critic, *command, "--model", "damaged", "--overwrite")
-    assert "damaged: no causal language model could be loaded from there" in sentence
+    assert "damaged: cannot load a causal language model" in sentence
     assert "content of --model was" in refusal(train_critic, *command, "--model", "damaged")
     assert call(train_critic, *command[:-4], "--max-steps", 1, "--model", "base", "--overwrite")[0] == 0
     write(Path("ranked.jsonl"), ranked("candidates.jsonl"))
@@ -1031,13 +1031,13 @@ def test_advantages_are_relative_to_the_model_that_the_critic_was_trained_from(p
     Path("still/critic.json").write_text(json.dumps({**note, "reference": "still"}))
     still = ["--score", "candidates.jsonl", "--critic", "still", "--out", "still.jsonl", "--overwrite"]
     code, said, error = rank_and_train("--in", "still.jsonl", "--out", "other", score=still)
-    assert code == 2 and "the candidates of a turn have the same advantage" in error
-    assert "pairs of the same text or the same advantage left out" in said
+    assert code == 2 and "its candidates have the same advantage" in error
+    assert "pairs with the same text or the same advantage left out" in said
     Path("still/critic.json").write_text(json.dumps({**note, "reference": "gone/away"}))
-    assert "gone/away: no causal language model could be loaded" in refusal(train_critic, *still)
+    assert "gone/away: cannot load a causal language model" in refusal(train_critic, *still)
     perturbed("base", "moved")
     os.replace("moved/model.safetensors", "base/model.safetensors")
-    assert "critic was trained from a model that is no longer base; put it back" in refusal(
+    assert "critic: its reference model base has changed since the critic was trained; restore the model" in refusal(
         train_critic, "--score", "scored.jsonl", "--critic", "critic", "--out", "late.jsonl")
 
 
@@ -1051,7 +1051,7 @@ def test_pairs_lie_beside_the_policy_that_learns_from_them(place):
 @pytest.mark.parametrize("name", ["runs/none/base", "empty"])
 def test_where_no_model_is_one_sentence_says_so(place, name):
     Path("empty").mkdir()
-    assert f"{name}: no model is there" in refusal(train_critic, "--in", "scored.jsonl", "--model", name, "--out", "c")
+    assert f"{name}: no model found" in refusal(train_critic, "--in", "scored.jsonl", "--model", name, "--out", "c")
 
 
 def test_pairs_carry_what_their_turns_carry(place):
@@ -1075,7 +1075,7 @@ def test_ctrl_c_before_the_first_step_is_one_short_line(place, script):
                                env={**os.environ, "PYTHONPATH": str(ROOT)})
     assert process.stdout.readline() == "now\n"
     process.send_signal(signal.SIGINT)
-    assert process.communicate() == ("", "script.py: stopped; the same command goes on from the last checkpoint\n")
+    assert process.communicate() == ("", "script.py: stopped; the same command resumes from the last checkpoint\n")
     assert process.returncode == 130
 
 
@@ -1171,7 +1171,7 @@ def test_generation_settings_survive_training(place):
 def test_changed_data_and_a_replaced_model_are_noticed(place):
     command = ["--method", "sft", "--in", "scored.jsonl", "--model", "base", "--out", "out", "--max-steps", 2]
     assert call(train_policy, *command)[0] == 0
-    assert "finished already" in call(train_policy, *command)[1]
+    assert "already finished" in call(train_policy, *command)[1]
     lines = Path("scored.jsonl").read_text()
     Path("scored.jsonl").write_text("".join(lines.splitlines(keepends=True)[:-3]))
     assert "content of --in was" in refusal(train_policy, *command)
@@ -1213,7 +1213,7 @@ def test_the_first_tasks_come_with_all_their_trajectories_wherever_they_stand(pl
 @pytest.mark.parametrize("head, reward, label", [("value", 0.5, "0"), ("value", 1.0, "1"), ("q", 0.5, "0.5")])
 def test_a_value_head_needs_labels_that_differ(place, head, reward, label):
     write(Path("alike.jsonl"), [json.loads(line) | {"reward": reward} for line in open("scored.jsonl")])
-    assert f"--head {head} has nothing to learn, every label is {label}" in refusal(
+    assert f"--head {head} has nothing to learn: every label is {label}" in refusal(
         train_critic, "--in", "alike.jsonl", "--model", "base", "--out", "v", "--head", head)
 
 
@@ -1374,7 +1374,7 @@ def test_a_turn_that_fits_only_without_c_is_left_out_of_the_ranking_and_counted(
     code, said, error = call(train_critic, *SCORE)
     assert code == 0, error
     ranked_keys = {(r["task_id"], r["sample"], r["turn"]) for r in read_lines("ranked.jsonl")}
-    assert 0 < len(ranked_keys) < len(rows) and "turns left out: they do not fit into the critic's context" in said
+    assert 0 < len(ranked_keys) < len(rows) and "turns left out: they do not fit the critic's context" in said
 
 
 def test_an_empty_reply_of_another_family_stops_nothing(place):
@@ -1394,7 +1394,7 @@ def test_a_rope_that_depends_on_its_batch_is_refused_beyond_the_original_context
     shorten("base", rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0,
                                      "original_max_position_embeddings": 16})
     sentence = refusal(train_critic, *CRITIC)
-    assert "does not fit into the context of base, 16" in sentence
+    assert "does not fit the context of base, 16 tokens" in sentence
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"context": '])

@@ -316,7 +316,7 @@ def test_mistakes_are_one_sentence_each(place, monkeypatch):
         assert len(found) == 1, error
         return found[0]
 
-    assert "reads text only" in sentence("--model", "policy-base")
+    assert "reads only text" in sentence("--model", "policy-base")
     make_seeing_model(Path("no-processor"))
     Path("no-processor/processor_config.json").unlink()
     assert "no-processor: " in sentence("--model", "no-processor")
