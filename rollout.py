@@ -1,44 +1,46 @@
-"""Rollouts: episodes of an agent with a human simulator, and candidate actions for given episodes.
+"""Rollouts: play episodes between an agent and a simulated human, or sample candidate actions for recorded turns.
 
-An episode starts with a vague request o_1. At turn t the agent sees the dialogue o_t and acts with a text a_t; the
-simulator, which sees the hidden reference c, replies; at most --max-turns agent turns. With --candidates n no episode
-is played: for every agent turn of given trajectories n actions a_t ~ pi(. | o_t) are sampled, which train_policy.py
-ranks with the critic. With --continue k every such candidate is played to the end k times: its mean reward is the
-Monte-Carlo return Q(o_t, a_t), which ranks candidates without a critic and shows what a critic is worth.
+An episode starts with a vague request o_1. At turn t the agent sees the dialogue o_t and acts with a text a_t. The
+simulator, which sees the hidden reference c, replies. An episode has at most --max-turns agent turns.
 
-Protocol. A response may think before "OUTPUT:" (or, as reasoning models do, before "</think>"); only what follows it
-enters the dialogue. What follows the first "I WANT TO ANSWER:" is the final answer; at the last turn the whole response
-counts as the answer.
+--candidates n plays no episodes. It samples n actions a_t ~ pi(. | o_t) at every agent turn of recorded trajectories,
+which train_critic.py --score then ranks. --continue k plays every such candidate to the end k times. The mean reward
+is the Monte-Carlo return Q(o_t, a_t), which can rank candidates without a critic, or measure a critic.
 
-Agents (--model): a folder or hub name, run by vLLM, or, where that is not installed, by a plain, slower engine on
-transformers; or the URL of any OpenAI-compatible server. Each episode is a coroutine. No episode waits for another, and
-the engine batches whatever is ready.
+Protocol. A response may begin with a thought that ends at "OUTPUT:" (or "</think>", as in reasoning models). Only the
+text after the thought enters the dialogue. Everything after the first "I WANT TO ANSWER:" is the final answer. If the
+last turn has no such mark, its whole content is the answer.
 
-Simulators (--simulator): scripted answers from the task's facts (for pages, from a comparison of the two layouts); a
-folder, hub name or URL plays the human with the reference in its prompt, at temperature 0; human is you, at the
-terminal. For pages a model behind a URL must be a vision model: it gets pictures of both pages (a local model gets the
-sources instead). A reply that is cut inside its thought, the human's or the agent's, is asked for again with eight
-times the room. If that is not enough, a neutral sentence takes its place, and the record counts it.
+Agents (--model): a folder, a hub name, or the URL of any OpenAI-compatible server. vLLM runs local models; where it is
+not installed, a plain, slower engine on transformers does. Each episode is a coroutine. Episodes never wait for each
+other: the engine batches whatever requests are pending.
 
-Best-of-N (--best-of-n, Fig. 3a of the paper): at each turn N actions are sampled and a step reward picks one: the
-critic's advantage A(o_t, a_t, c) (Eq. 3) with or without c, a value head, or an LLM judge in a knock-out of pairs.
+Simulators (--simulator). "scripted" answers from the task's facts (for pages, by comparing the two layouts). A folder,
+hub name or URL names a model that plays the human at temperature 0, with the reference in its prompt. "human" is you,
+at the terminal. For pages, a model behind a URL must be a vision model: it gets pictures of both pages, while a local
+model gets their source. A reply of the agent or the human that is cut inside its thought is sampled again, with eight
+times the token limit. If that is cut as well, a neutral sentence takes its place (a candidate is dropped) and the
+record counts it.
 
-Seeds. Each request has its own, a hash of (--seed, task, sample, turn). With vLLM on a CPU, in float32 and with
-OMP_NUM_THREADS=1, the same seeds give the same texts at any --concurrency and after a kill. Elsewhere rounding depends
-on what else is in the batch: the plain engine repeats itself at the same settings, CUDA nearly. A server may ignore
-seeds.
+Best-of-N (--best-of-n, Fig. 3a of the paper). At each turn N actions are sampled and a step reward picks one: the
+critic's advantage A(o_t, a_t, c) (Eq. 3) with or without c, a value head, or an LLM judge in a knockout of pairs.
 
-When something fails. An error of one request (prompt too long, content policy, an odd reply) ends its episode with
-finish "error: ..."; the others go on, and the exit code is 1. --retry-errors plays such episodes again. A server that
-is busy or gone is asked again, --retries times, then the run stops. The run also stops where no request is answered any
-more: a refused key, no credit, an unknown model, a rejected parameter. The same command, without --overwrite, continues
-after any stop.
+Seeds. Each request has its own seed, a hash of (--seed, task, sample, turn). vLLM on a CPU, in float32 and with
+OMP_NUM_THREADS=1, gives the same texts for the same seeds at any --concurrency and after a kill. Elsewhere rounding
+depends on what else is in the batch: the transformers engine repeats itself at the same settings, CUDA nearly does. A
+server may ignore seeds.
 
-Reads   data/{domain}/{split}.jsonl (tasks), or with --candidates runs/{run}/{split}.scored.jsonl (trajectories),
-        with --continue runs/{run}/{split}.candidates.jsonl
-Writes  runs/{run}/{split}.trajectories.jsonl, .candidates.jsonl or .continuations.jsonl, in the order of the input,
-        each record with its cost and the fingerprints of the models that made it; beside it *.settings.json, and when
-        all is done *.rollout.json
+Failures. If one request fails (prompt too long, content policy, malformed reply), its episode ends with finish
+"error: ...", the others go on, and the exit code is 1. --retry-errors plays such episodes again. A request is retried
+up to --retries times if the server is busy, unreachable, or sends a malformed reply. The run stops if the server stays
+unreachable, if 8 requests in a row fail in the same way, or if no request can succeed: a rejected key, no credit, an
+unknown model, a rejected parameter. After any stop, the same command without --overwrite resumes.
+
+Reads   data/{domain}/{split}.jsonl (tasks); with --candidates runs/{run}/{split}.scored.jsonl (trajectories); with
+        --continue runs/{run}/{split}.candidates.jsonl
+Writes  runs/{run}/{split}.trajectories.jsonl, .candidates.jsonl or .continuations.jsonl, in input order. Each record
+        has its cost and the fingerprints of the models that made it. *.settings.json beside it has the settings;
+        *.rollout.json has the totals and appears only once everything is done.
 
     python rollout.py --split train
     python rollout.py --split train --candidates 16
@@ -77,25 +79,27 @@ import numpy as np
 from records import (
     ANSWER_MARK, EPISODE_KEY, TURN_KEY, Output, atomic_write, die, fingerprint, first_line, number, read, sign_of_end)
 
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")    # before torch is imported: its idle threads sleep, not spin
-IN_FLIGHT = 512    # episodes, which keep vLLM on a CPU busy
-REFERENCE_QUOTE = 25    # a reply leaks if it repeats so long a line of the reference, or shows one of these signs:
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")    # set before torch is imported: idle threads sleep, not spin
+IN_FLIGHT = 512    # concurrent episodes, enough to keep vLLM on a CPU busy
+# A reply leaks if it quotes a line of the reference that has at least this many characters, or looks like code.
+REFERENCE_QUOTE = 25
 CODE_SIGNS = re.compile(
     r"```|\bdef \w+\(|\blambda\b[^.]*:|^\s*(import|from|return|for|if|while) .*[:=(]|==|</?\w+[^>]*>", re.M)
-COUNT, SIZE = number(int, least=1), number(int, least=0)    # argparse types
+COUNT = number(int, least=1)    # argparse types
+SIZE = number(int, least=0)
 OUTPUT_MARK = "OUTPUT:"    # ends a thought
-NO_REPLY = "Sorry, I cannot say. Please go on."    # stands in for a reply that never came out of its thought
+NO_REPLY = "Sorry, I cannot say. Please go on."    # replaces a human's reply that was cut inside its thought
 NO_ACTION = "Sorry, I have lost my thread."         # the same for the agent
-MORE_ROOM = 8    # times --max-tokens, for a reply that was cut inside its thought
+MORE_ROOM = 8    # a reply that was cut inside its thought is sampled again with this many times the token limit
 EPISODE_COSTS = ("sampled_tokens", "simulator_calls", "simulator_tokens", "judge_tokens")
-# Mishaps within an episode: the name in the record, and the words at the end of the run.
-COUNTED = {"cut": "actions cut at --max-tokens", "unfinished_actions": "actions lost in thought",
-           "leaks": "replies with code", "unfinished_replies": "replies lost in thought",
-           "undecided": "comparisons that the judge left to chance"}
-# What a candidates record does not take over from its trajectory; keys that we do not know are carried through.
-LEFT_BEHIND = {"dialogue_history", "system", "answer", "finish", "model", "simulator", "seed", "cost", "fingerprints",
-               *COUNTED, "reward", "tests", "mode", "sandbox", "reward_released", "tests_released", "cosine", "page",
-               "encoder", "view", "choices", "rewarded"}
+# Problems counted in each episode: {key in the record: words in the summary at the end of a run}.
+COUNTERS = {"cut": "actions cut at --max-tokens", "unfinished_actions": "actions cut inside their thought",
+            "leaks": "replies that leak code", "unfinished_replies": "replies cut inside their thought",
+            "undecided": "judge comparisons left to chance"}
+# Keys of a trajectory that its candidates records drop. Unknown keys are kept.
+DROPPED_KEYS = {"dialogue_history", "system", "answer", "finish", "model", "simulator", "seed", "cost", "fingerprints",
+                *COUNTERS, "reward", "tests", "mode", "sandbox", "reward_released", "tests_released", "cosine", "page",
+                "encoder", "view", "choices", "rewarded"}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -104,32 +108,32 @@ LEFT_BEHIND = {"dialogue_history", "system", "answer", "finish", "model", "simul
 
 @dataclass
 class Response:
-    """One of the n texts that `await engine.generate(messages, n, seed, temperature, max_tokens)` gives."""
+    """One of the n samples of `await engine.generate(messages, n, seed, temperature, max_tokens)`."""
     text: str               # without the end-of-turn token
     ids: list = None        # sampled token ids, with the end-of-turn token if the model emitted it; None from a server
-    tokens: int = 0         # how many were sampled
+    tokens: int = 0         # sampled tokens; from a server, the first of n has the total
     prompt_tokens: int = 0
-    cut: bool = False       # whether they were as many as there was room for
-    thinks: bool = True     # whether a text that was cut may be a thought alone; a server does not tell
+    cut: bool = False       # whether it stopped at the token limit
+    thinks: bool = True     # whether the chat template may have opened a thought, which a server does not tell us
 
     @property
     def unfinished(self):
-        """Whether it was cut before the thought ended, so that nobody may see it."""
+        """Whether it was cut inside its thought, so that nobody may see any of it."""
         if not self.cut or "</think>" in self.text:
             return False
         return self.thinks or "<think>" in self.text
 
     def sampled(self):
-        """What a record keeps of it, word for word."""
+        """The keys that a record keeps of it, verbatim."""
         return {"output": self.text, "output_ids": self.ids} if self.ids else {"output": self.text}
 
 
 class Refused(Exception):
-    """This one request cannot be answered (prompt too long, content policy, an odd reply): its episode is an error."""
+    """One request failed (prompt too long, content policy, malformed reply): its episode ends with an error."""
 
 
 class Stop(Exception):
-    """The run ends: one sentence, and the exit code."""
+    """Ends the run, with one sentence and an exit code."""
 
     def __init__(self, message, code=1):
         super().__init__(message)
@@ -137,39 +141,40 @@ class Stop(Exception):
 
 
 def agent_turns(dialogue):
-    """Where the agent speaks."""
+    """Indices of the agent's messages."""
     return [i for i, message in enumerate(dialogue) if message["role"] == "assistant"]
 
 
 def parse_response(text):
-    """A response as (content: what enters the dialogue, the answer or None).
+    """Split a response into (content, which enters the dialogue; answer or None).
 
-    A thought ends at the first </think> or at OUTPUT:. The first I WANT TO ANSWER: after it begins the answer, which is
-    kept whole. A thought may name that mark: a later line that begins with OUTPUT: ends it too, unless a program stands
-    between the two. A thought that was begun with <think> and never ended leaves nothing.
+    The thought ends at the first </think> or at OUTPUT:. The answer is everything after the first I WANT TO ANSWER:
+    that follows. A thought may itself mention this mark. So if a later line begins with OUTPUT:, the thought ends
+    there, unless there is code between the two. A thought that <think> opened and nothing closed leaves no content.
     """
     text = text.split("</think>", 1)[-1]
     if text.lstrip().startswith("<think>"):
         return "", None
     before, mark, answer = text.partition(ANSWER_MARK)
-    thought, output, rest = answer.partition(f"\n{OUTPUT_MARK}")
-    if output and not re.search(r"```|^\s*(def|import|from|class|<)\b|<html", thought, re.M):
+    between, output, rest = answer.partition(f"\n{OUTPUT_MARK}")
+    if output and not re.search(r"```|^\s*(def|import|from|class|<)\b|<html", between, re.M):
         return parse_response(OUTPUT_MARK + rest)
     content = before.rsplit(OUTPUT_MARK, 1)[-1] + mark + answer
     return content.strip(), answer.strip() if mark else None
 
 
-async def episode(args, agent, simulator, step_reward, task, sample, system, max_turns, before=(), action=None,
-                  note=()):
-    """Play one dialogue to its end; returns its record.
+async def episode(args, agent, simulator, step_reward, task, sample, system, max_turns, history=(), action=None,
+                  extra=()):
+    """Play one dialogue to its end and return its record.
 
-    agent: an engine; simulator, step_reward: see SIMULATORS and STEP_REWARDS (without one the first action is played);
-    sample: number of this episode among those of the task; system: the agent's instructions; max_turns: after so many
-    turns of the agent the episode ends. before: the dialogue that is continued, if one is, with the agent's next
-    Response as `action`; note: what else the record says.
+    agent: an engine; simulator, step_reward: see SIMULATORS and STEP_REWARDS (None plays the first action);
+    sample: number of this episode among those of its task; system: the agent's instructions; max_turns: limit on the
+    agent's turns; history, action: a dialogue to continue, and the agent's next Response in it; extra: more keys for
+    the record.
     """
-    key, counts = (task["task_id"], sample), Counter()
-    dialogue = list(before) or [{"role": "user", "content": task["problem_description"]}]
+    key = (task["task_id"], sample)
+    counts = Counter()
+    dialogue = list(history) or [{"role": "user", "content": task["problem_description"]}]
     try:
         for turn in range(len(agent_turns(dialogue)), max_turns):
             if action is None:
@@ -183,31 +188,32 @@ async def episode(args, agent, simulator, step_reward, task, sample, system, max
             if answer is not None or turn == max_turns - 1:
                 break
             counts["simulator_calls"] += 1
-            reply, told = await simulator.reply(task, dialogue, key, counts)
+            reply, details = await simulator.reply(task, dialogue, key, counts)
             dialogue.append({"role": "user", "content": reply})
-            if told is not None:
-                dialogue[-1]["told"] = told
+            if details is not None:
+                dialogue[-1]["told"] = details
             action = None
-        finish = "max_turns" if answer is None else "answered"
+        finish = "answered"
         if answer is None:
+            finish = "max_turns"
             answer = content
     except Refused as problem:
         answer, finish = None, f"error: {problem}"
     record = {"task_id": task["task_id"], "sample": sample, "domain": task["domain"], "task": task, "system": system,
               "max_turns": max_turns, "dialogue_history": dialogue, "answer": answer, "finish": finish,
               "cost": {name: counts[name] for name in EPISODE_COSTS}}
-    return record | dict(note) | mishaps(counts)
+    return record | dict(extra) | problems(counts)
 
 
-def mishaps(counts):
-    """Those of COUNTED that happened."""
-    return {name: counts[name] for name in COUNTED if counts[name]}
+def problems(counts):
+    """The COUNTERS that are not zero."""
+    return {name: counts[name] for name in COUNTERS if counts[name]}
 
 
 async def sample_actions(args, agent, prompt, n, key, counts):
-    """n Responses of the agent to a prompt. One that was cut inside its thought is asked for again, with more room.
+    """Sample n Responses of the agent. One that is cut inside its thought is sampled again with a higher token limit.
 
-    key: (task_id, sample, turn, ...), which seeds the request; counts: the episode's.
+    key: (task_id, sample, turn, ...), which seeds the request; counts: the episode's Counter.
     """
     seed = derive_seed(args.seed, *key)
     actions = await agent.generate(prompt, n, seed, args.temperature, args.max_tokens)
@@ -224,54 +230,62 @@ async def sample_actions(args, agent, prompt, n, key, counts):
 
 
 async def candidates(args, agent, trajectory, turn):
-    """The record of --candidates actions at one turn of the agent; None if the request is refused."""
-    key, dialogue = (trajectory["task_id"], trajectory["sample"], turn), trajectory["dialogue_history"]
-    prompt, counts = messages_before(trajectory.get("system"), dialogue[:agent_turns(dialogue)[turn]]), Counter()
+    """The record of the --candidates actions sampled at one turn of the agent; None if the request is refused."""
+    key = (trajectory["task_id"], trajectory["sample"], turn)
+    counts = Counter()
+    dialogue = trajectory["dialogue_history"]
+    prompt = messages_before(trajectory.get("system"), dialogue[:agent_turns(dialogue)[turn]])
     try:
         actions = await sample_actions(args, agent, prompt, args.candidates, (*key, "candidates"), counts)
     except Refused as problem:
         print(f"{args.input}: turn {turn} of task {key[0]}, sample {key[1]} is left out: {problem}", file=sys.stderr)
         return None
-    carried = {name: value for name, value in trajectory.items() if name not in LEFT_BEHIND}
-    found = [action.sampled() for action in actions if not action.unfinished]
-    return carried | {"turn": turn, "prompt": prompt, "cost": {"sampled_tokens": counts["sampled_tokens"]},
-                      "episode_cost": {"episodes": 1, **(trajectory.get("cost") or {})},
-                      "candidates": found} | mishaps(counts)
+    kept = {name: value for name, value in trajectory.items() if name not in DROPPED_KEYS}
+    finished = [action.sampled() for action in actions if not action.unfinished]
+    return kept | {"turn": turn, "prompt": prompt, "cost": {"sampled_tokens": counts["sampled_tokens"]},
+                   "episode_cost": {"episodes": 1, **(trajectory.get("cost") or {})},
+                   "candidates": finished} | problems(counts)
 
 
 def continuations(record, count, max_turns):
-    """What --continue plays from a turn's candidates: the arguments of each episode, but its number.
+    """Arguments of the episodes that --continue plays from the candidates of one turn, without their `sample`.
 
-    Candidates of the same text are played once, and so is one that ends the episode, whose reward is certain.
-    `continues` in the records names the episode, turn and candidate.
+    Each distinct text is played `count` times. If it ends the episode it is played once, because its reward is certain.
+    `continues` in the records is [sample, turn, index of the candidate].
     """
     task = record["task"] | {"task_id": record["task_id"], "domain": record["domain"]}
-    system, before, turn = "", record["prompt"], record["turn"]
-    if before[0]["role"] == "system":
-        system, before = before[0]["content"], before[1:]
-    found, texts = [], [candidate["output"] for candidate in record["candidates"]]
+    turn = record["turn"]
+    system = ""
+    history = record["prompt"]
+    if history[0]["role"] == "system":
+        system = history[0]["content"]
+        history = history[1:]
+    episodes = []
+    texts = [candidate["output"] for candidate in record["candidates"]]
     for index, text in enumerate(texts):
         if text in texts[:index]:
             continue
         action = Response(text, record["candidates"][index].get("output_ids"))
-        given = {"task": task, "system": system, "max_turns": max_turns, "before": before, "action": action,
-                 "note": {"continues": [record["sample"], turn, index]}}
+        arguments = {"task": task, "system": system, "max_turns": max_turns, "history": history, "action": action,
+                     "extra": {"continues": [record["sample"], turn, index]}}
         ends = parse_response(text)[1] is not None or turn == max_turns - 1
-        found += [given] * (1 if ends else count)
-    return found
+        episodes += [arguments] * (1 if ends else count)
+    return episodes
 
 
 async def play_all(todo, play, made_by, output, concurrency, person):
-    """Play everything in todo, each at its own pace, and write the records as they come.
+    """Play everything in `todo`, at most `concurrency` at a time, and write each record when it is finished.
 
-    play: the arguments of one item -> its record, or None; made_by: what each record says of its models; person:
-    whether you play the human.
+    play: coroutine that takes the arguments of one item and returns its record, or None; made_by: keys about the
+    models, for every record; person: whether you play the human.
     """
     from tqdm import tqdm
-    logging.getLogger("asyncio").setLevel(logging.CRITICAL)    # it would print the traceback of an exit (a full disk)
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL)    # no traceback when die() ends the run (a full disk)
     bar = tqdm(total=len(todo), disable=person, smoothing=0.05,
-               mininterval=0.5 if sys.stderr.isatty() else 30)    # a log file gets a line now and then
-    began, items, count = time.monotonic(), iter(todo), 0
+               mininterval=0.5 if sys.stderr.isatty() else 30)    # in a log file, a line every 30 s
+    began = time.monotonic()
+    items = iter(todo)
+    count = 0
 
     async def worker():
         nonlocal count
@@ -286,14 +300,15 @@ async def play_all(todo, play, made_by, output, concurrency, person):
 
     try:
         await asyncio.gather(*(worker() for _ in range(min(concurrency, len(todo)))))
-    finally:    # however it ends
+    finally:
         bar.close()
         print(f"{output.path}: {count} records in {time.monotonic() - began:.1f} s")
 
 
 def report(output):
-    """Print and return what all records of an output amount to, whichever of several runs made them."""
-    totals, errors = Counter(), Counter()
+    """Print and return the totals over all records of an output, including those of earlier runs."""
+    totals = Counter()
+    errors = Counter()
     for record in output.records():
         totals["records"] += 1
         finish, _, error = record.get("finish", "").partition(": ")
@@ -301,38 +316,38 @@ def report(output):
             totals[finish] += 1
         if error:
             errors[error] += 1
-        totals.update({name: record.get(name, 0) for name in COUNTED})
+        totals.update({name: record.get(name, 0) for name in COUNTERS})
         totals.update(record["cost"])
     for error, count in errors.most_common(3):
         print(f"  {count} x error: {first_line(error)}")
-    said = [f"{count:,} {COUNTED.get(name, name.replace('_', ' '))}" for name, count in totals.items() if count]
-    print(f"{output.path}: {', '.join(said)}")
+    parts = [f"{count:,} {COUNTERS.get(name, name.replace('_', ' '))}" for name, count in totals.items() if count]
+    print(f"{output.path}: {', '.join(parts)}")
     return totals
 
 
 def messages_before(system, dialogue):
-    """What the agent is shown: its instructions and the dialogue so far, without our own keys."""
+    """The agent's prompt: its instructions and the dialogue so far, reduced to roles and contents."""
     messages = [{"role": message["role"], "content": message["content"]} for message in dialogue]
     return [{"role": "system", "content": system}, *messages] if system else messages
 
 
 def derive_seed(*key):
-    """A seed for one request, from (seed, task, sample, turn, ...): independent of what runs beside it."""
+    """A seed for one request, from (seed, task, sample, turn, ...), so that it does not depend on scheduling."""
     return int.from_bytes(hashlib.sha256(json.dumps(key).encode()).digest()[:6], "big")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Environments: all that depends on the domain. Another one is another row here, and one in evaluate.py.
+# Environments: everything that depends on the domain. To add one, add a row here and one in evaluate.py.
 
 
 class Environment(NamedTuple):
-    multi_turn: str          # the agent's instructions; {max_turns} and {stylesheet} are filled in
+    multi_turn: str          # the agent's instructions, with {max_turns} and {stylesheet}
     single_turn: str         # the same for --max-turns 1
-    model_human: str         # the prompt of a model that plays the human: {reference}, {dialogue}
-    scripted_human: object   # await scripted_human(task, text, screen) -> (reply, names of the details told, or None)
-    reply_limit: int         # most characters of the human's reply
+    model_human: str         # prompt of a model that plays the human, with {reference} and {dialogue}
+    scripted_human: object   # await scripted_human(task, text, screen) -> (reply, details revealed, None if unknown)
+    reply_limit: int         # maximum length of the human's reply, in characters
     needs: tuple = ()        # keys of a task that the scripted human reads
-    pages: bool = False      # whether the agent shows web pages, which the human sees as pictures
+    pages: bool = False      # whether the agent writes web pages, which the human sees as pictures
 
 
 async def functions_human(task, text, screen):
@@ -340,7 +355,7 @@ async def functions_human(task, text, screen):
 
 
 async def pages_human(task, text, screen):
-    """Names the largest differences between the layouts of two pages."""
+    """Replies with the largest differences between the layouts of the agent's page and the reference."""
     from render import NO_PAGE, extract_page, page_reply
     page = extract_page(text)
     if page is None:
@@ -348,37 +363,38 @@ async def pages_human(task, text, screen):
     mine, reference = await in_threads(screen.layout, page, task["ground_truth"])
     if reference is None:
         raise Refused("the reference page could not be rendered")
-    # In a thread: pages of many elements take seconds, for which no other episode should wait.
+    # In a thread, because large pages take seconds and other episodes should not wait.
     return await asyncio.to_thread(page_reply, mine, reference, limit=ENVIRONMENTS["frontend"].reply_limit), None
 
 
 def in_threads(function, *pages):
-    """To await: what a function says of each page."""
+    """Awaitable: [function(page) for page in pages], each in a thread."""
     return asyncio.gather(*(asyncio.to_thread(function, page) for page in pages))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Simulators: `await reply(task, dialogue, key, counts)` gives the human's next text and the names of the details that
-# it tells (None: not known). key: (task_id, sample); counts: a Counter of the episode's COUNTED and EPISODE_COSTS, in
-# which one call is counted already
+# Simulators: `await reply(task, dialogue, key, counts)` returns the human's next message and the names of the details
+# that it reveals (None if unknown). key: (task_id, sample). counts: the episode's Counter of COUNTERS and
+# EPISODE_COSTS; the caller has already counted one simulator call.
 
 
 class Scripted:
     """The environment's scripted human."""
 
     def __init__(self, args, resources):
-        self.environment, self.screen = ENVIRONMENTS[args.domain], resources.screen()
+        self.environment = ENVIRONMENTS[args.domain]
+        self.screen = resources.screen()
 
     async def reply(self, task, dialogue, key, counts):
-        reply, told = await self.environment.scripted_human(task, dialogue[-1]["content"], self.screen)
-        return reply[:self.environment.reply_limit], told
+        reply, details = await self.environment.scripted_human(task, dialogue[-1]["content"], self.screen)
+        return reply[:self.environment.reply_limit], details
 
 
 def scripted_reply(task, text):
-    """The scripted human of the backend: (its reply to an agent's text, the hidden details that the reply tells).
+    """The scripted human of the backend: (its reply to the agent's text, the hidden details that it reveals).
 
-    A composed task says in `facts` what is hidden and in `replies` what else may be asked about; `Listener` finds out
-    what a question means. A user's own task has `facts` alone, which are found by their questions and keywords.
+    A composed task has its hidden details in `facts`, and replies to other questions in `replies`. `Listener` decides
+    what each question is about. A task of your own has `facts` only, which are matched by question and keywords.
     """
     if "replies" in task:
         hidden = {fact["detail"]: fact for fact in task["facts"]}
@@ -390,76 +406,77 @@ def scripted_reply(task, text):
     else:
         facts = facts_by_keywords(task["facts"], text)[:2]
         reply = " ".join(fact["reply"] for fact in facts) or "I do not know."
-    told = [fact.get("detail") for fact in facts]
+    revealed = [fact.get("detail") for fact in facts]
     for fact in facts:
-        told += fact.get("implies", [])    # the height of a cap tells that there is one
-    return reply, [detail for detail in dict.fromkeys(told) if detail]
+        revealed += fact.get("implies", [])    # the value of a cap reveals that there is one
+    return reply, [detail for detail in dict.fromkeys(revealed) if detail]
 
 
 def facts_by_keywords(facts, text):
-    """The facts whose question a text quotes, else those with keywords in it (whole words), most keywords first."""
+    """Facts whose question is in the text; if none, those with keywords in it (whole words), most keywords first."""
     text = padded(text)
 
-    def count(fact):
+    def keywords_in_text(fact):
         return sum(padded(word) in text for word in fact["keywords"])
 
     quoted = [fact for fact in facts if padded(fact["question"]) in text]
-    return quoted or sorted(filter(count, facts), key=count, reverse=True)
+    return quoted or sorted(filter(keywords_in_text, facts), key=keywords_in_text, reverse=True)
 
 
 def padded(text):
-    """The words of a text in small letters, with a space on both sides of each."""
+    """The words of a text in lower case, with a space on both sides of each."""
     words = re.findall(r"\w+", text.lower())
     return f" {' '.join(words)} "
 
 
 class Listener:
-    """Finds the detail that a question is about, from a table of example questions (questions.tsv).
+    """Finds the detail that a question is about. It is trained on a table of example questions (questions.tsv).
 
-    Kernel ridge regression: a question is a vector of its words, pairs of words and parts of words, weighted by how
-    rare they are. Each topic's score is linear in it. Hidden details of the task are likelier than stated ones, and
-    those likelier than details that the function does not have. A guess below SURE counts as not understood.
+    Ridge regression: a question is a vector of its words, word pairs and word parts, weighted by their rarity. Each
+    topic's score is linear in it. The prior prefers hidden details of the task to stated ones, and stated ones to
+    details that the function does not have. A topic with a probability below SURE counts as not understood.
     """
     RIDGE, SHARPNESS, SURE = 0.2, 10, 0.55
     PRIOR = {"hidden": 0, "choose": -1, "none": -1, "stated": -1.5, "absent": -3}    # in logits
 
     def __init__(self, path):
-        self.same = {}     # stem of a word -> the sign of all words that mean the same, such as "=limit"
-        self.known = {}    # words of an example -> its topic
-        examples = []      # (topic, question)
+        self.synonyms = {}    # stem of a word -> the group of its synonyms, such as "=limit"
+        self.known = {}       # words of an example -> its topic
+        examples = []         # (topic, question)
         for line in path.read_text().splitlines():
             topic, text = line.split("\t")
             if topic.startswith("="):
                 for word in text.split():
-                    self.same[stem(word)] = topic
+                    self.synonyms[stem(word)] = topic
             else:
                 examples.append((topic, text))
                 self.known.setdefault(" ".join(words_of(text)), topic)
         self.names = sorted({topic for topic, _ in examples})
-        found = [self.features(text) for _, text in examples]
-        count = Counter()
-        for features in found:
-            count.update(features.keys())
-        self.rarity = {feature: math.log(1 + len(found) / n) for feature, n in count.items()}
+        all_features = [self.features(text) for _, text in examples]
+        counts = Counter()
+        for features in all_features:
+            counts.update(features.keys())
+        self.rarity = {feature: math.log(1 + len(examples) / n) for feature, n in counts.items()}
         self.column = {feature: i for i, feature in enumerate(self.rarity)}
-        x = np.stack([self.vector(features) for features in found])    # (examples, features)
+        x = np.stack([self.vector(features) for features in all_features])    # (examples, features)
         y = np.array([[topic == name for name in self.names] for topic, _ in examples], float)    # (examples, topics)
         self.weights = x.T @ np.linalg.solve(x @ x.T + self.RIDGE * np.eye(len(x)), y)    # (features, topics)
 
     def features(self, text):
-        """{feature: its weight} of a text: words or what they stand for, pairs of them, and parts of four letters."""
+        """{feature: weight} of a text: stems and their synonym groups, pairs of groups, and parts of four letters."""
         words = words_of(text)
-        stems = [self.same.get(stem(word), stem(word)) for word in words]
-        found = dict.fromkeys([*map(stem, words), *stems], 1.0)
-        found |= dict.fromkeys(zip(["^", *stems], [*stems, "$"]), 0.6)
+        stems = list(map(stem, words))
+        groups = [self.synonyms.get(word, word) for word in stems]
+        features = dict.fromkeys(stems + groups, 1.0)
+        features |= dict.fromkeys(zip(["^", *groups], [*groups, "$"]), 0.6)
         for word in words:
             spaced = f" {word} "
             for i in range(len(word) - 1):
-                found[spaced[i:i + 4], "part"] = 0.3
-        return found
+                features[spaced[i:i + 4], "part"] = 0.3
+        return features
 
     def vector(self, features):
-        """Their weights times their rarity, as a vector of length 1."""
+        """The features' weights times their rarity, as a vector of length 1."""
         vector = np.zeros(len(self.column))
         for feature, weight in features.items():
             if feature in self.column:
@@ -467,7 +484,7 @@ class Listener:
         return vector / (np.linalg.norm(vector) or 1)
 
     def topic(self, task, question):
-        """The detail of a task that a question is about, or "choose"; None if that is not clear."""
+        """The topic of a question: a detail, "choose" (up to the agent) or "none" (no detail); None if unclear."""
         known = self.known.get(" ".join(words_of(question)))
         if known:
             return known
@@ -482,10 +499,10 @@ class Listener:
         return self.names[best] if likely[best] >= self.SURE * likely.sum() else None
 
     def topics(self, task, text):
-        """What the questions of a text are about, each topic once, in their order."""
+        """The topics of the questions in a text, each once, in order."""
         questions = re.findall(r"[^.?!\n]+\?", text) or [text]
-        found = [self.topic(task, with_slots(task, question)) for question in questions]
-        return [topic for topic in dict.fromkeys(found) if topic not in (None, "none")]
+        topics = [self.topic(task, with_slots(task, question)) for question in questions]
+        return [topic for topic in dict.fromkeys(topics) if topic not in (None, "none")]
 
 
 @lru_cache(maxsize=None)
@@ -494,25 +511,26 @@ def listener():
 
 
 def with_slots(task, question):
-    """A question with what the request names (keys, words, numbers) replaced by the names of the details: {limit}."""
+    """A question in which the values that the request states (keys, words, numbers) become slots such as {limit}."""
     hidden = {fact["detail"] for fact in task["facts"]}
-    named = {word or digits for word, digits in re.findall(r'"(\w+)"|\b(\d+)\b', task["problem_description"])}
+    stated = {word or digits for word, digits in re.findall(r'"(\w+)"|\b(\d+)\b', task["problem_description"])}
     for detail, value in task["details"].items():
-        if detail not in hidden and str(value) in named:
+        if detail not in hidden and str(value) in stated:
             question = re.sub(rf'"?\b{value}\b"?', "{" + detail + "}", question)
-    one = task["theme"][:-1]    # a book; "the order" may be that of the results
-    return re.sub(rf"\b{one}s\b|\b(an?|each|every|per|single|two) {one}\b", "{records}", question, flags=re.I)
+    singular = task["theme"][:-1]    # books -> book. Not after "the": "the order" may be the order of the results.
+    return re.sub(rf"\b{singular}s\b|\b(an?|each|every|per|single|two) {singular}\b", "{records}", question,
+                  flags=re.I)
 
 
 def words_of(text):
-    """The words of a text in small letters; a number is "zero", {limit} is "limit_"."""
+    """The words of a text in lower case. A number becomes "zero", {limit} becomes "limit_"."""
     text = re.sub(r'"?\{(\w+)\}"?', r"\1_", text.lower())
     text = text.replace("what's", "what is").replace("n't", " not")
     return re.findall(r"[a-z_]+", re.sub(r"\d+", " zero ", text))
 
 
 def stem(word):
-    """A word without its ending."""
+    """A word without its suffix."""
     for ending in ("ing", "ies", "ed", "es", "s", "ly"):
         if word.endswith(ending) and len(word) >= len(ending) + 3:
             return word[:-len(ending)]
@@ -520,10 +538,11 @@ def stem(word):
 
 
 class ModelHuman:
-    """A model plays the human: brief, bound to the reference. Of pages a server's model sees both pictures."""
+    """A model that plays the human, with the reference in its prompt. On a server it sees both pages as pictures."""
 
     def __init__(self, args, resources):
-        self.args, self.environment = args, ENVIRONMENTS[args.domain]
+        self.args = args
+        self.environment = ENVIRONMENTS[args.domain]
         self.engine = resources.engine("simulator", args.simulator, args.simulator_name)
         self.screen = resources.screen() if is_url(args.simulator) else None
 
@@ -536,16 +555,16 @@ class ModelHuman:
                 return NO_PAGE, None
             mine, reference = await in_threads(self.screen.render, page, task["ground_truth"])
             if not reference.png:
-                raise Refused("the reference page cannot be rendered")
+                raise Refused("the reference page could not be rendered")
             if not mine.png:
                 return "Your page could not be shown.", None
             content = [text_part(VISION_PROMPT.format(request=task["problem_description"])),
                        text_part("The assistant's page:"), picture_part(mine.png),
                        text_part("The page that you have in mind:"), picture_part(reference.png)]
         seed = derive_seed(self.args.seed, *key, "simulator", len(dialogue))
-        text, asked, tokens = await ask(self.engine, content, seed, self.args.simulator_max_tokens)
+        text, requests, tokens = await ask(self.engine, content, seed, self.args.simulator_max_tokens)
         reply = (text or NO_REPLY)[:self.environment.reply_limit]
-        counts["simulator_calls"] += asked - 1
+        counts["simulator_calls"] += requests - 1
         counts["simulator_tokens"] += tokens
         counts["unfinished_replies"] += text is None
         counts["leaks"] += leaks_code(reply, task["ground_truth"])
@@ -561,24 +580,24 @@ def picture_part(png):
 
 
 async def ask(engine, content, seed, max_tokens):
-    """(what a model says after thinking, how often it was asked, tokens read and written); None for a lost thought.
+    """Ask a model and drop its thought: (reply or None, number of requests, tokens read and written).
 
-    A model that reasons before it replies may run out of room inside the thought, which would tell the reference; its
-    chat template may have opened the thought, so that any reply that was cut may be one. Such a reply is asked for
-    again with more room.
+    A model that thinks first may be cut inside its thought, which must not be shown because it may quote the reference.
+    The chat template may have opened the thought, so a reply that was cut may be all thought even without a <think>.
+    Such a reply is sampled again with a higher token limit; if that fails too, the reply is None.
     """
     tokens = 0
-    for asked, room in enumerate((max_tokens, MORE_ROOM * max_tokens), 1):
+    for requests, room in enumerate((max_tokens, MORE_ROOM * max_tokens), 1):
         [response] = await engine.generate([{"role": "user", "content": content}], 1, seed, 0.0, room)
         tokens += response.prompt_tokens + response.tokens
-        _, thought, said = response.text.rpartition("</think>")
-        if said.strip() and "<think>" not in said and (thought or not response.cut):
-            return said.strip(), asked, tokens
-    return None, asked, tokens
+        _, end_of_thought, reply = response.text.rpartition("</think>")
+        if reply.strip() and "<think>" not in reply and (end_of_thought or not response.cut):
+            return reply.strip(), requests, tokens
+    return None, requests, tokens
 
 
 def as_text(dialogue):
-    """A dialogue as a model reads it that plays the human, or judges."""
+    """A dialogue as plain text, for a person, or a model that plays the human or judges."""
     names = {"user": "Human", "assistant": "Assistant"}
     return "\n\n".join(f"{names[message['role']]}: {message['content']}" for message in dialogue)
 
@@ -609,24 +628,26 @@ class Person:
                 return line[:ENVIRONMENTS[task["domain"]].reply_limit], None
 
 
-SIMULATORS = {"scripted": Scripted, "human": Person}    # --simulator; what is not in here is a ModelHuman
+SIMULATORS = {"scripted": Scripted, "human": Person}    # --simulator; any other value names a model, for ModelHuman
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Best of N: step rewards. `await best(task, prompt, actions, key, counts)` gives the action to play; key: (task_id,
-# sample, turn); counts as of simulators
+# Step rewards, for best-of-N: `await best(task, prompt, actions, key, counts)` returns the action to play.
+# key: (task_id, sample, turn). counts: the episode's Counter, as in simulators.
 
 
 class CriticReward:
-    """The step reward of a trained critic: the advantage of Eq. 3, or its head's value."""
+    """The step reward of a trained critic: the advantage of Eq. 3, or the value of its head."""
 
     def __init__(self, args, resources):
         from train_critic import Critic
         self.critic = Critic(args.critic, without_c=args.step_reward == "critic-without-c")
         resources.fingerprints["critic"] = fingerprint(args.critic)
         head = self.critic.note["head"]
-        if self.critic.pictures or (head in ("value", "q")) != (args.step_reward == "value"):
-            die(f"{args.critic}: --step-reward {args.step_reward} needs another critic than one for {head!r} or pages")
+        if self.critic.pictures:
+            die(f"{args.critic}: this critic reads pictures, which --best-of-n does not support")
+        if (head in ("value", "q")) != (args.step_reward == "value"):
+            die(f"{args.critic}: --step-reward {args.step_reward} does not work with a critic whose head is {head!r}")
 
     async def best(self, task, prompt, actions, key, counts):
         turns = [(prompt, action.sampled(), task["ground_truth"]) for action in actions]
@@ -635,17 +656,18 @@ class CriticReward:
 
 
 class JudgeReward:
-    """The step reward of an LLM that compares two actions with the reference in view: a knock-out among the N."""
+    """An LLM judge that sees the reference compares actions two at a time, in a knockout among the N."""
 
     def __init__(self, args, resources):
-        self.engine, self.seed = resources.engine("judge", args.judge, args.judge_name), args.seed
+        self.engine = resources.engine("judge", args.judge, args.judge_name)
+        self.seed = args.seed
 
     async def best(self, task, prompt, actions, key, counts):
         dialogue = as_text([message for message in prompt if message["role"] != "system"])
         contents = [parse_response(action.text)[0] for action in actions]
 
         async def better(i, j):
-            """Which of the two stands first is drawn, since judges prefer a place."""
+            """Index of the better action; if there is no verdict, the first. Judges favour a place, so it is drawn."""
             seed = derive_seed(self.seed, *key, "judge", i, j)
             first, second = (i, j) if seed % 2 else (j, i)
             question = JUDGE_PROMPT.format(reference=task["ground_truth"], dialogue=dialogue, a=contents[first],
@@ -656,15 +678,15 @@ class JudgeReward:
             counts["undecided"] += choice is None
             return second if choice == "B" else first
 
-        left = list(range(len(actions)))
-        while len(left) > 1:
-            matches = [better(i, j) for i, j in zip(left[::2], left[1::2])]
-            left = await asyncio.gather(*matches) + left[2 * len(matches):]
-        return actions[left[0]]
+        remaining = list(range(len(actions)))
+        while len(remaining) > 1:
+            matches = [better(i, j) for i, j in zip(remaining[::2], remaining[1::2])]
+            remaining = await asyncio.gather(*matches) + remaining[2 * len(matches):]
+        return actions[remaining[0]]
 
 
 def verdict(text):
-    """A or B: what a judge's text begins with ("A.", "[A]", "A, because B ..."), else the one letter that it names."""
+    """The A or B that a judge's text begins with ("A.", "[A]", "A, because B ..."), or the only one in it; or None."""
     begins = re.match(r"\W*([AB])(?: is\b|[^\w\s]|\s*$)", text)
     if begins:
         return begins[1]
@@ -775,17 +797,17 @@ ENVIRONMENTS = {
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Engines: `await generate(messages, n, seed, temperature, max_tokens)` gives n Responses, or raises Refused or Stop;
-# close() ends it; a server's `name` is the model that answers there
+# Engines: `await generate(messages, n, seed, temperature, max_tokens)` returns n Responses, or raises Refused or Stop;
+# close() shuts it down. A server's engine has a `name`: the model there.
 
 
 class LocalEngine:
-    """A model in this process. Requests wait for a thread that samples, so that the event loop stays free.
+    """A model in this process. Sampling runs in a thread of its own, so that the event loop stays free.
 
-    A library has a load(path, args, cuda) of its own, and a sample(requests), which goes on with these and with those
-    before: [(name, [(token ids, whether cut)])] of the requests that are finished.
+    A subclass has load(path, args, cuda), and sample(requests), which takes new requests, works on all pending ones,
+    and returns those that are finished: [(name, [(token ids, whether cut)])].
     """
-    pool = ThreadPoolExecutor(1)    # of all models: two of vLLM's on a CPU that sample at once corrupt its memory
+    pool = ThreadPoolExecutor(1)    # one for all models: two vLLM engines that sample at once corrupt memory on a CPU
 
     def __init__(self, path, name, role, args):
         import torch
@@ -796,21 +818,25 @@ class LocalEngine:
         if args.dtype == "auto":
             self.dtype = "bfloat16" if cuda else "float32"
         self.context = min(context_of(path) or 8192, args.max_model_len or (math.inf if cuda else 8192))
-        self.asked, self.waiting, self.futures, self.driver, self.closed = 0, [], {}, None, False
+        self.count = 0
+        self.waiting = []    # requests that sample() has not seen
+        self.futures = {}    # name of a pending request -> future of its samples
+        self.driver = None
+        self.closed = False
         try:
             self.load(path, args, cuda)
-        except Exception as error:    # of many kinds: a damaged model.safetensors is a SafetensorError
-            die(f"{path}: no causal language model could be loaded from there by {self.library} "
-                f"({first_line(error)}); --engine names another library, --max-model-len a shorter context")
+        except Exception as error:    # of many types, such as SafetensorError
+            die(f"{path}: {self.library} cannot load a causal language model from there ({first_line(error)}); try "
+                "another --engine, or a shorter --max-model-len")
 
     async def generate(self, messages, n, seed, temperature, max_tokens):
         prompt = encode_chat(self.tokenizer, messages)
         room = min(max_tokens, self.context - len(prompt))
         if room < 1:
             raise Refused(f"prompt of {len(prompt)} tokens does not fit the context of {self.context} tokens")
-        self.asked += 1
+        self.count += 1
         samples = await self.answer(SimpleNamespace(
-            name=str(self.asked), prompt=prompt, room=room, n=n, seed=seed, temperature=temperature))
+            name=str(self.count), prompt=prompt, room=room, n=n, seed=seed, temperature=temperature))
         thinks = self.tokenizer.decode(prompt[-8:]).rstrip().endswith("<think>")    # the template opened the thought
         return [Response(self.tokenizer.decode(ids, skip_special_tokens=True), ids, len(ids), len(prompt), cut, thinks)
                 for ids, cut in samples]
@@ -823,9 +849,9 @@ class LocalEngine:
         return await future
 
     async def drive(self):
-        """Sample while there is work."""
+        """Sample until no request is pending."""
         while self.futures:
-            await asyncio.sleep(0)    # whoever was just answered asks again
+            await asyncio.sleep(0)    # let episodes that just got a response send their next request
             requests, self.waiting = self.waiting, []
             try:
                 finished = await asyncio.get_running_loop().run_in_executor(self.pool, self.sample, requests)
@@ -838,11 +864,11 @@ class LocalEngine:
 
     def close(self):
         self.closed = True
-        self.pool.submit(int).result()    # what is being sampled ends first
+        self.pool.submit(int).result()    # wait for the batch that is being sampled
 
 
 class VLLMEngine(LocalEngine):
-    """vLLM with prefix caching: on CUDA its asynchronous engine, on a CPU one in this process."""
+    """vLLM with prefix caching: its asynchronous engine on CUDA, an engine in this process on a CPU."""
     library = "vLLM"
 
     def load(self, path, args, cuda):
@@ -852,15 +878,16 @@ class VLLMEngine(LocalEngine):
         if not cuda:
             os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")    # GiB
             os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
-            # On a CPU a prompt must not be cut into chunks: after a chunk vLLM rewinds the seeded generator of the
-            # request, which a CPU generator cannot do (RuntimeError: CPU Generator does not use offset).
+            # No chunked prefill on a CPU: after a chunk vLLM rewinds the request's seeded generator, which a CPU
+            # generator does not support (RuntimeError: CPU Generator does not use offset).
             settings = {"enforce_eager": True, "enable_chunked_prefill": False,
                         "max_num_batched_tokens": max(16384, self.context)}
         self.in_process = os.environ.get("VLLM_ENABLE_V1_MULTIPROCESSING") == "0"
         from vllm import AsyncEngineArgs, AsyncLLMEngine, LLMEngine, SamplingParams
         from vllm.sampling_params import RequestOutputKind
         self.params = partial(SamplingParams, output_kind=RequestOutputKind.FINAL_ONLY)
-        self.engine = (LLMEngine if self.in_process else AsyncLLMEngine).from_engine_args(AsyncEngineArgs(
+        engine_class = LLMEngine if self.in_process else AsyncLLMEngine
+        self.engine = engine_class.from_engine_args(AsyncEngineArgs(
             model=str(path), dtype=self.dtype, max_model_len=self.context, max_num_seqs=IN_FLIGHT,
             enable_prefix_caching=True, gpu_memory_utilization=args.gpu_memory_utilization,
             tensor_parallel_size=args.tensor_parallel_size, data_parallel_size=args.data_parallel_size,
@@ -891,15 +918,16 @@ class VLLMEngine(LocalEngine):
     def close(self):
         super().close()
         (self.engine.engine_core if self.in_process else self.engine).shutdown()
-        self.engine = None    # now: at the interpreter's end its own clean-up finds no module any more
+        self.engine = None    # delete it now: at interpreter exit its clean-up fails, because modules are gone
 
 
 class TransformersEngine(LocalEngine):
-    """Plain batches through model.generate: what waits is sampled together to its end. Slower than vLLM.
+    """Static batches through model.generate; a batch runs until its last text is finished. Slower than vLLM.
 
-    The same settings give the same texts again; a request's text depends on what shares its batch.
+    The same settings give the same texts again, but a text depends on the other requests of its batch.
     """
-    library, most_rows = "transformers", 64
+    library = "transformers"
+    most_rows = 64
 
     def load(self, path, args, cuda):
         from transformers import AutoModelForCausalLM
@@ -913,14 +941,14 @@ class TransformersEngine(LocalEngine):
         self.queue = []
 
     def sample(self, requests):
-        """Of all that wait the first, and others that want as many texts at its temperature, most_rows texts in all."""
+        """Sample one batch of at most most_rows texts: the oldest request, and others with its n and temperature."""
         import torch
         from torch.nn.utils.rnn import pad_sequence
         self.queue += requests
         first = self.queue[0]
-        alike = [one for one in self.queue if (one.n, one.temperature) == (first.n, first.temperature)]
-        batch = alike[:max(1, self.most_rows // first.n)]
-        self.queue = [one for one in self.queue if one not in batch]
+        similar = [other for other in self.queue if (other.n, other.temperature) == (first.n, first.temperature)]
+        batch = similar[:max(1, self.most_rows // first.n)]
+        self.queue = [request for request in self.queue if request not in batch]
         prompts = [torch.tensor(request.prompt) for request in batch]
         ids = pad_sequence(prompts, batch_first=True, padding_value=-1, padding_side="left")
         ids = ids.repeat_interleave(first.n, 0).to(self.model.device)    # (R, T)
@@ -931,12 +959,12 @@ class TransformersEngine(LocalEngine):
             max_new_tokens=max(request.room for request in batch), eos_token_id=self.ends,
             pad_token_id=self.ends[0],
             stopping_criteria=[lambda ids, scores: torch.full((len(ids),), self.closed)])    # (R, T + new)
-        rows = iter(out[:, ids.shape[1]:].tolist())
-        return [(request.name, [self.until_end(next(rows)[:request.room]) for _ in range(first.n)])
-                for request in batch]
+        sampled = out[:, ids.shape[1]:].unflatten(0, (len(batch), first.n)).tolist()    # (requests, n, new)
+        return [(request.name, [self.until_end(sample[:request.room]) for sample in samples])
+                for request, samples in zip(batch, sampled)]
 
     def until_end(self, ids):
-        """(ids without the padding after an end of turn, whether there is none)."""
+        """(ids up to and including the first end of turn, whether there is none)."""
         for i, token in enumerate(ids):
             if token in self.ends:
                 return ids[:i + 1], False
@@ -946,33 +974,37 @@ class TransformersEngine(LocalEngine):
 class ServerEngine:
     """An OpenAI-compatible server.
 
-    An error is this episode's (Refused: too long a prompt, a moderation, an odd reply) or the account's (Stop: a wrong
-    key, no credit, no such model, a rejected parameter, no server; or ALIKE refusals in the same words with no answer
-    between them). A busy server is asked again.
+    A failed request raises Refused, which ends its episode (prompt too long, content policy, malformed reply), or Stop,
+    which ends the run (rejected key, no credit, unknown model, rejected parameter, no server; or MOST_ALIKE requests
+    in a row that fail in the same way). A busy server is asked again.
     """
-    ALIKE = 8
+    MOST_ALIKE = 8
 
     def __init__(self, url, name, role, args):
         import openai
-        self.url, self.retries, self.alike, self.limit = url, args.retries, Counter(), "max_tokens"
+        self.url = url
+        self.retries = args.retries
+        self.failures = Counter()    # since the last success, by message
+        self.limit = "max_tokens"    # what the server calls its token limit
         self.extra = getattr(args, f"{role}_extra_body".removeprefix("agent_"), None) or {}
         keys = [f"{role.upper()}_API_KEY"]
         if role == "agent" or urlsplit(url)[:2] == urlsplit(args.model)[:2]:
-            keys += ["AGENT_API_KEY", "OPENAI_API_KEY"]    # which go to the agent's server only
+            keys += ["AGENT_API_KEY", "OPENAI_API_KEY"]    # sent only to the agent's server
         self.key = next((key for key in keys if os.environ.get(key)), f"{keys[0]}, which is not set")
         settings = {"base_url": url, "api_key": os.environ.get(self.key, "none"), "timeout": args.timeout}
         self.client = openai.AsyncOpenAI(max_retries=0, **settings)
         try:
             names = [name] if name else [model.id for model in openai.OpenAI(**settings).models.list()]
         except Exception as error:
-            die(f"{url}: no list of models there ({refusal(error)[1]}); check the URL, or name the model")
+            die(f"{url}: cannot list the models of this server ({refusal(error)[1]}); check the URL, or name the model")
         if len(names) != 1:
-            die(f"{url} has several models: {', '.join(names)}; choose one with --model-name (or --{role}-name)")
+            flag = "--model-name" if role == "agent" else f"--{role}-name"
+            die(f"{url} needs {flag}; its models are: {', '.join(names) or 'none'}")
         self.name = names[0]
 
     async def generate(self, messages, n, seed, temperature, max_tokens):
         responses = []
-        while len(responses) < n:    # some servers give one choice however many are asked for
+        while len(responses) < n:    # some servers return one choice whatever n is
             request = {"model": self.name, "messages": messages, "temperature": temperature, "top_p": 1,
                        self.limit: max_tokens, "seed": (seed + len(responses)) % (1 << 31)}
             if n > 1 and not responses:
@@ -983,82 +1015,85 @@ class ServerEngine:
     async def ask(self, request, attempt=0):
         """The Responses to one request; raises Refused or Stop. A parameter that is None is not sent."""
         sent = {name: value for name, value in request.items() if value is not None}
-        try:    # chat.completions.create() takes twice the time: it checks every message
+        try:    # chat.completions.create() would take twice as long, because it validates every message
             responses = self.responses(await self.client.post("/chat/completions", body=sent, cast_to=object))
-            self.alike.clear()
+            self.failures.clear()
             return responses
         except Exception as error:
-            status, said = refusal(error)
-            busy = (status >= 500 or status in (408, 409, 425, 429)) and "billing" not in said
+            status, message = refusal(error)
+            busy = (status >= 500 or status in (408, 409, 425, 429)) and "billing" not in message
             if busy and attempt < self.retries:
                 wait = min(60, 0.5 * 2 ** attempt)
                 with suppress(AttributeError, LookupError, ValueError):
                     wait = max(wait, float(error.response.headers["retry-after"]))
                 await asyncio.sleep(wait)
                 return await self.ask(request, attempt + 1)
-            if "max_tokens" in sent and "max_completion_tokens" in said and "context" not in said:
-                self.limit = "max_completion_tokens"    # most servers call it max_tokens
+            if "max_tokens" in sent and "max_completion_tokens" in message and "context" not in message:
+                self.limit = "max_completion_tokens"    # OpenAI's newer models call it so
                 return await self.ask(request | {"max_tokens": None, self.limit: sent["max_tokens"]})
-            if "n" in sent:    # servers refuse n > 1 each in their own words
+            if "n" in sent:    # the server may not support n > 1; its message could be anything
                 return await self.ask(request | {"n": None})
-            raise self.final(status, said) from error
+            raise self.final(status, message) from error
 
-    def responses(self, answer):
-        """The Responses of a chat completion. One that says no is Refused; rubbish raises anything else."""
-        if answer.get("error") and not answer.get("choices"):
-            raise Refused(first_line(answer["error"]["message"]))
-        usage, responses = answer.get("usage") or {}, []
-        for choice in answer["choices"]:
-            message, why = choice["message"], choice.get("finish_reason")
+    def responses(self, completion):
+        """The Responses of a chat completion. A refusal raises Refused, a malformed reply any other exception."""
+        if completion.get("error") and not completion.get("choices"):
+            raise Refused(first_line(completion["error"]["message"]))
+        usage = completion.get("usage") or {}
+        responses = []
+        for choice in completion["choices"]:
+            message = choice["message"]
+            finish = choice.get("finish_reason")
             text = message.get("content")
             if isinstance(text, list):
                 text = "".join(part.get("text") or "" for part in text)
             if text is None and (message.get("refusal") or message.get("tool_calls")):
                 raise Refused(first_line(message.get("refusal") or "the model calls a tool instead of speaking"))
-            if text is None and why not in ("length", "content_filter"):    # a hidden thought may take all the room
+            if text is None and finish not in ("length", "content_filter"):    # a hidden thought may use up the limit
                 raise TypeError("no content")
-            responses.append(Response(text or "", prompt_tokens=usage.get("prompt_tokens") or 0, cut=why == "length"))
+            responses.append(Response(text or "", prompt_tokens=usage.get("prompt_tokens") or 0,
+                                      cut=finish == "length"))
         if not responses:
             raise TypeError("no choices")
-        responses[0].tokens = usage.get("completion_tokens") or 0    # of all of them together
+        responses[0].tokens = usage.get("completion_tokens") or 0    # the sum over all choices
         return responses
 
-    def final(self, status, said):
-        """This episode's error, or the account's."""
-        self.alike[re.sub(r"\d+", "0", said)] += 1
+    def final(self, status, message):
+        """The exception for a request that is not retried: Refused ends its episode, Stop ends the run."""
+        self.failures[re.sub(r"\d+", "0", message)] += 1
         if status == 401:
-            return Stop(f"{self.url} refused the key in the environment variable {self.key} ({said})", 2)
+            return Stop(f"{self.url} rejected the key in the environment variable {self.key} ({message})", 2)
         if status == 404:
-            return Stop(f"{self.url} has no model {self.name!r}, or is no OpenAI-compatible address ({said})", 2)
-        if status in (400, 422) and re.search(r"temperature|top_p|\bseed\b", said):
-            return Stop(f"{self.url} rejects a parameter ({said}); null in --extra-body leaves it out", 2)
-        if status in (402, 599) or "billing" in said:
-            return Stop(f"{self.url} failed: {said}")
-        if max(self.alike.values()) >= self.ALIKE:
-            return Stop(f"{self.url}: {self.ALIKE} requests in a row met the same problem ({said})")
-        return Refused(said)
+            return Stop(f"{self.url} has no model {self.name!r}, or is not an OpenAI-compatible server ({message})", 2)
+        if status in (400, 422) and re.search(r"temperature|top_p|\bseed\b", message):
+            return Stop(f"{self.url} rejects a parameter ({message}); null in --extra-body removes it", 2)
+        if status in (402, 599) or "billing" in message:
+            return Stop(f"{self.url} failed: {message}")
+        if max(self.failures.values()) >= self.MOST_ALIKE:
+            return Stop(f"{self.url}: {self.MOST_ALIKE} requests in a row failed in the same way ({message})")
+        return Refused(message)
 
     def close(self):
         pass
 
 
 def refusal(error):
-    """(HTTP status, what is wrong): 200 for a reply that says no, 502 for rubbish, 599 for no reply at all."""
+    """(HTTP status, message) of a failed request: 200 if the model refused, 502 for a malformed reply, 599 for none."""
     if isinstance(error, Refused):
         return 200, str(error)
     if hasattr(error, "status_code"):
-        said = error.body.get("message") if isinstance(error.body, dict) else error.body
-        return error.status_code, f"HTTP {error.status_code}: {first_line(said or error.response.text)}"
+        message = error.body.get("message") if isinstance(error.body, dict) else error.body
+        return error.status_code, f"HTTP {error.status_code}: {first_line(message or error.response.text)}"
     if error.__cause__:    # the library's APIConnectionError
         return 599, first_line(error.__cause__)
-    return 502, f"no chat completion ({type(error).__name__}: {first_line(error)})"
+    return 502, f"malformed reply ({type(error).__name__}: {first_line(error)})"
 
 
 ENGINES = {"vllm": VLLMEngine, "transformers": TransformersEngine, "server": ServerEngine}
 
 
 def engine_of(spec, args):
-    """The name of the engine that runs a model: vLLM for local ones, wherever it is installed."""
+    """Name of the engine for a model: server for a URL, else --engine, where auto means vLLM if it is installed."""
     if is_url(spec):
         return "server"
     if args.engine != "auto":
@@ -1067,36 +1102,36 @@ def engine_of(spec, args):
 
 
 def make_engine(spec, name, role, args):
-    """The engine for a model: a folder, hub name or URL.
+    """The engine for a model, given as a folder, hub name or URL.
 
-    name: the model's on a server, None for the only one there; role: agent, simulator or judge, for a server's key;
-    args: the flags of engine_flags, and for another role than the agent args.model.
+    name: the model's name on its server, None if it is the only one there; role: agent, simulator or judge, which
+    decides a server's key; args: the flags of engine_flags, and args.model if the role is not agent.
     """
     return ENGINES[engine_of(spec, args)](spec, name, role, args)
 
 
 def engine_flags(parser):
-    add = parser.add_argument_group("engines, for local models").add_argument
+    add = parser.add_argument_group("local models").add_argument
     add("--engine", default="auto", choices=["auto", *(name for name in ENGINES if name != "server")],
-        help="auto = vllm where it is installed, else a plain, slower engine on transformers (default: auto)")
+        help="auto = vllm if installed, else transformers, which is slower (default: auto)")
     add("--dtype", default="auto", choices=["auto", "float32", "bfloat16", "float16"],
         help="auto = float32 on CPU, bfloat16 on CUDA (default: auto)")
     add("--max-model-len", type=SIZE, default=0,
-        help="tokens of context; 0 = the model's own, on a CPU at most 8192 (default: 0)")
+        help="context length in tokens; 0 = the model's own, but at most 8192 on a CPU (default: 0)")
     add("--gpu-memory-utilization", type=number(above=0, most=1), default=0.9, help="vLLM: share of each "
-        "GPU's memory (default: 0.9); several local models share a GPU and need a smaller share each")
-    add("--tensor-parallel-size", type=COUNT, default=1, help="vLLM: GPUs per copy (default: 1)")
+        "GPU's memory (default: 0.9); lower it if several local models share a GPU")
+    add("--tensor-parallel-size", type=COUNT, default=1, help="vLLM: GPUs per copy of the model (default: 1)")
     add("--data-parallel-size", type=COUNT, default=1, help="vLLM: copies of the model (default: 1)")
     add = parser.add_argument_group(
         "servers", "Keys come from the environment: AGENT_API_KEY or OPENAI_API_KEY for the agent, SIMULATOR_API_KEY "
-        "for the simulator, JUDGE_API_KEY for the judge. The last two may be missing where the server is the agent's; "
-        "the agent's key goes to no other host.").add_argument
-    add("--extra-body", type=json.loads, help="JSON: what else each request to the agent's server says: "
-        "top_k, repetition_penalty, reasoning_effort, chat_template_kwargs; null leaves out what is said otherwise: "
-        "temperature, top_p (1), seed, max_tokens")
-    add("--timeout", type=number(above=0), default=300.0, help="seconds for a server's answer (default: 300)")
-    add("--retries", type=SIZE, default=8, help="further tries when a server is busy or talks rubbish, the last ones a "
-        "minute apart (default: 8)")
+        "for the simulator, JUDGE_API_KEY for the judge. A simulator or judge on the agent's server may "
+        "use the agent's key, which is sent to no other host.").add_argument
+    add("--extra-body", type=json.loads, help="JSON object added to each request to the agent's server: top_k, "
+        "repetition_penalty, reasoning_effort, chat_template_kwargs, ...; null removes a parameter that is sent by "
+        "default: temperature, top_p (1), seed, max_tokens")
+    add("--timeout", type=number(above=0), default=300.0, help="seconds to wait for a server's reply (default: 300)")
+    add("--retries", type=SIZE, default=8, help="retries if a server is busy, unreachable or sends a malformed reply, "
+        "with pauses that grow to a minute (default: 8)")
 
 
 def is_url(spec):
@@ -1104,20 +1139,22 @@ def is_url(spec):
 
 
 def encode_chat(tokenizer, messages):
-    """Prompt token ids by the model's own chat template, as the trainers make them."""
+    """Token ids of a prompt in the model's own chat template, as the trainers make them."""
     from train_critic import render_prompt
     return tokenizer(render_prompt(tokenizer, messages), add_special_tokens=False)["input_ids"]
 
 
 class Resources:
-    """What simulators and step rewards may ask for: models, each loaded once, and browsers."""
+    """What the agent, simulator and step reward share: models, each loaded once, and browsers."""
 
     def __init__(self, args):
-        self.args, self.engines, self.browsers = args, {}, None
-        self.fingerprints = {}    # of the models: a digest of the folder; a hub name; what a server calls it
+        self.args = args
+        self.engines = {}
+        self.browsers = None
+        self.fingerprints = {}    # role -> digest of the model's folder, its hub name, or its name on a server
 
     def engine(self, role, spec, name):
-        """The engine of a model. Roles share a local model; to a server each goes with its own key."""
+        """The engine of a model. Roles share a local model. On a server each role has its own engine, with its key."""
         key = (spec, name, role) if is_url(spec) else spec
         if key not in self.engines:
             self.engines[key] = make_engine(spec, name, role, self.args)
@@ -1129,14 +1166,14 @@ class Resources:
         return self.engines[key]
 
     def screen(self):
-        """Two browsers, in which the human sees pages; None where there are no pages to see."""
+        """Two browsers that render pages for the human; None if the human sees no pages."""
         if self.browsers is None and ENVIRONMENTS[self.args.domain].pages and self.args.max_turns > 1:
             from render import Renderer
             try:
                 self.browsers = Renderer(browsers=2)
             except RuntimeError as problem:
                 die(str(problem))
-            # Samples of a task show the same pages again.
+            # Episodes of the same task often show the same page.
             self.browsers.layout = lru_cache(maxsize=20000)(self.browsers.layout)
         return self.browsers
 
@@ -1153,56 +1190,57 @@ class Resources:
 
 def main():
     args = parse_args()
-    plays = what_to_play(args)
+    jobs = what_to_play(args)
     output = Output(args.out, *settings_of(args), args.overwrite, TURN_KEY if args.candidates else EPISODE_KEY)
     failed = set()
     if args.retry_errors and output.done:
         failed = {output.key_of(record) for record in output.records() if record.get("finish", "").startswith("error")}
     done = output.done - failed
-    todo = [play for key, play in plays.items() if key not in done]
+    todo = [arguments for key, arguments in jobs.items() if key not in done]
     if todo:
         roll_out(args, todo, output, failed)
     else:
         print(f"{args.out}: nothing left to do, {len(done)} records")
     if not args.out.exists():
-        die("all requests were refused, see above", 1)
-    place = {key: n for n, key in enumerate(plays)}
-    output.sort(lambda *key: place.get(key, len(place)))    # what --limit or --samples now leaves out comes last
+        die("every request failed, see above", 1)
+    position = {key: n for n, key in enumerate(jobs)}
+    output.sort(lambda *key: position.get(key, len(jobs)))    # records that --limit or --samples now excludes come last
     totals = report(output)
     with atomic_write(sign_of_end(args.out)) as part:
         part.write_text(json.dumps(totals, indent=1) + "\n")
     if not args.candidates:
         print(f"next: python evaluate.py --in {shlex.quote(str(args.out))}")
-    errors = len(plays.keys() - output.done) + totals["error"]
+    errors = len(jobs.keys() - output.done) + totals["error"]
     if todo and errors:
-        die(f"{errors} failed, see above; the same command with --retry-errors asks for them again", 1)
+        die(f"{errors} failed, see above; add --retry-errors to the same command to try them again", 1)
 
 
 def what_to_play(args):
-    """{the key of each record to make: the arguments of episode() or candidates() that make it}."""
+    """{key of each record to make: the arguments of episode() or candidates() that make it}."""
     records = list(read(args.input, args.kind, args.domain, unique=True, each=partial(check, args)))
     records = records[:max(1, round(args.fraction * len(records)))][:args.limit or None]
-    plays, episodes = {}, Counter()    # episodes of each task, so far
+    jobs = {}
     if args.kind == "task":
-        given = {"system": system_prompt(args), "max_turns": args.max_turns}
+        common = {"system": system_prompt(args), "max_turns": args.max_turns}
         for sample in range(args.samples):
             for task in records:
-                plays[task["task_id"], sample] = given | {"task": task, "sample": sample}
-        return plays
+                jobs[task["task_id"], sample] = common | {"task": task, "sample": sample}
+        return jobs
+    episodes = Counter()    # of each task, so far
     for record in records:
         task_id = record["task_id"]
         if args.kind == "trajectory":
             for turn in range(len(agent_turns(record["dialogue_history"]))):
-                plays[task_id, record["sample"], turn] = {"trajectory": record, "turn": turn}
+                jobs[task_id, record["sample"], turn] = {"trajectory": record, "turn": turn}
         else:
-            for given in continuations(record, args.continue_, record.get("max_turns") or args.max_turns):
-                plays[task_id, episodes[task_id]] = given | {"sample": episodes[task_id]}
+            for arguments in continuations(record, args.continue_, record.get("max_turns") or args.max_turns):
+                jobs[task_id, episodes[task_id]] = arguments | {"sample": episodes[task_id]}
                 episodes[task_id] += 1
-    return plays
+    return jobs
 
 
 def check(args, record):
-    """A record, if it can be played; `read` says what is wrong together with the line."""
+    """The record itself; raises ValueError if it cannot be played, which `read` reports with the line number."""
     if args.kind == "trajectory" and not record["dialogue_history"]:
         raise ValueError("'dialogue_history' is empty")
     if args.kind == "candidates" and record["turn"] >= (record.get("max_turns") or args.max_turns):
@@ -1211,16 +1249,17 @@ def check(args, record):
         return record
     for key in ENVIRONMENTS[args.domain].needs:
         if key not in record.get("task", record):
-            raise ValueError(f"the task has no {key!r}, from which the scripted simulator answers; give a model or URL "
-                             "with --simulator")
+            raise ValueError(f"the task has no {key!r}, which the scripted simulator needs; choose a model with "
+                             "--simulator")
     return record
 
 
 def roll_out(args, todo, output, failed):
-    """Open the models and play what is left to do; failed: records that it replaces."""
+    """Load the models and play `todo`; failed: keys of records that are played again and replaced."""
     person = args.simulator == "human" and not args.candidates
-    usual = 32 if is_url(args.model) else IN_FLIGHT * args.data_parallel_size
-    concurrency = 1 if person else args.concurrency or usual
+    concurrency = args.concurrency or (32 if is_url(args.model) else IN_FLIGHT * args.data_parallel_size)
+    if person:
+        concurrency = 1
     with closing(Resources(args)) as resources:
         agent = resources.engine("agent", args.model, args.model_name)
         made_by = {"model": args.model_name or args.model, "fingerprints": resources.fingerprints}
@@ -1232,13 +1271,13 @@ def roll_out(args, todo, output, failed):
             made_by |= {"simulator": args.simulator_name or args.simulator, "seed": args.seed}
             play = partial(episode, args, agent, simulator, step_reward)
         if output.done:
-            before = next(output.records()).get("fingerprints")
-            if before != resources.fingerprints:    # a server's only model, which no setting names
-                die(f"{args.out}: its records were made by {before}, now it would be {resources.fingerprints}; use "
-                    "--overwrite or another --out")
+            earlier = next(output.records()).get("fingerprints")
+            if earlier != resources.fingerprints:    # a server may have another model now, which no setting names
+                die(f"{args.out}: its records were made by {earlier}, but this run would use {resources.fingerprints}; "
+                    "use --overwrite or another --out")
         sign_of_end(args.out).unlink(missing_ok=True)
         if failed:
-            output.sort(lambda *key: None if key in failed else 0)    # without them
+            output.sort(lambda *key: None if key in failed else 0)    # removes them
             output.done -= failed
         asyncio.run(play_all(todo, play, made_by, output, concurrency, person))
 
@@ -1254,7 +1293,7 @@ def system_prompt(args):
 
 
 def settings_of(args):
-    """({setting: value}, {flag: file or model}): what decides the content of the output."""
+    """({setting: value}, {flag: file or model}): everything that decides the content of the output."""
     settings = dict(vars(args))
     inputs = {f"--{name}": settings.pop(name) for name in ("model", "simulator", "judge", "critic")}
     inputs["--in"] = settings.pop("input")
@@ -1263,72 +1302,78 @@ def settings_of(args):
     settings["engine"] = engine_of(args.model, args)
     for name in ("out", "overwrite", "run_name", "split", "limit", "samples", "fraction", "retry_errors",
                  "concurrency", "timeout", "retries", "gpu_memory_utilization", "tensor_parallel_size",
-                 "data_parallel_size"):    # where it goes, how much of it, how fast
+                 "data_parallel_size"):    # these do not change a record
         del settings[name]
-    # A server may come back at another address: what model it has is in the records' fingerprints.
+    # No URLs: a server may move to another address. Its model is in the fingerprints of the records.
     return settings, {flag: path for flag, path in inputs.items() if path and not is_url(path)}
 
 
 def parse_args():
     p = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    add = p.add_argument_group("what to roll out, and where it goes").add_argument
+    add = p.add_argument_group("input and output").add_argument
     add("--run-name", default="default", help="outputs go to runs/RUN_NAME (default: default)")
     add("--domain", default="backend", choices=list(ENVIRONMENTS), help="kind of task (default: backend)")
     add("--split", default="train", help="train, val or test: names the default input and output (default: train)")
-    add("--in", dest="input", help="the file that is played (default: data/DOMAIN/SPLIT.jsonl; in runs/RUN_NAME "
-        "with --candidates SPLIT.scored.jsonl, with --continue SPLIT.candidates.jsonl)")
-    add("--out", help="the file to write (default: in runs/RUN_NAME SPLIT.trajectories.jsonl, with --candidates "
-        "SPLIT.candidates.jsonl, with --continue SPLIT.continuations.jsonl)")
-    add("--overwrite", action="store_true", help="start again instead of continuing the output")
-    add("--retry-errors", action="store_true", help="play the episodes of the output again that ended in an error")
-    add("--limit", type=SIZE, default=0, help="the first so many tasks, trajectories or turns; 0 = all (default: 0)")
-    add("--concurrency", type=SIZE, default=0, help="episodes (or turns) in flight; 0 = 32 with a server as the agent, "
+    add("--in", dest="input", help="tasks, trajectories or candidates (default: data/DOMAIN/SPLIT.jsonl; with "
+        "--candidates runs/RUN_NAME/SPLIT.scored.jsonl; with --continue runs/RUN_NAME/SPLIT.candidates.jsonl)")
+    add("--out", help="file to write (default: runs/RUN_NAME/SPLIT.X.jsonl, where X = trajectories, or candidates with "
+        "--candidates, or continuations with --continue)")
+    add("--overwrite", action="store_true", help="start over instead of resuming the output")
+    add("--retry-errors", action="store_true", help="replay the episodes in the output that ended with an error")
+    add("--limit", type=SIZE, default=0, help="use the first LIMIT tasks, trajectories or turns; 0 = all (default: 0)")
+    add("--concurrency", type=SIZE, default=0, help="episodes (or turns) in flight; 0 = 32 if a server is the agent, "
         f"else {IN_FLIGHT} times --data-parallel-size (default: 0)")
     add("--fraction", type=number(above=0, most=1), default=1.0,
-        help="share of the input, its first records (default: 1; released code for --candidates: 0.1)")
+        help="use this share of the input, from its start (default: 1; the released code has 0.1 for --candidates)")
     add = p.add_argument_group("episodes").add_argument
     add("--samples", type=COUNT, default=1, help="episodes per task (default: 1)")
-    add("--max-turns", type=COUNT, default=10, help="agent turns; 1 = answer at once, no questions (default: 10; with "
-        "--continue as many as the episode that is continued had)")
+    add("--max-turns", type=COUNT, default=10, help="limit on agent turns; 1 = answer at once, without questions "
+        "(default: 10; --continue keeps the limit of the recorded episode)")
     add("--seed", type=int, default=0, help="seed of all sampling (default: 0)")
-    add("--best-of-n", type=COUNT, default=1, help="sample so many actions a turn, play the best (default: 1)")
-    add("--step-reward", default="critic", choices=list(STEP_REWARDS), help="what picks the best: the critic's "
-        "advantage with or without c, a value head, or an LLM (default: critic)")
+    add("--best-of-n", type=COUNT, default=1, help="sample this many actions per turn, play the best (default: 1)")
+    add("--step-reward", default="critic", choices=list(STEP_REWARDS), help="what picks the best action: a critic's "
+        "advantage with or without c, a value head, or an LLM judge (default: critic)")
     add("--critic", help="folder of the critic or value model (default: runs/RUN_NAME/critic)")
-    group = p.add_argument_group("candidate actions, and what they are worth, instead of episodes from the start")
+    group = p.add_argument_group("candidate actions and their returns, instead of new episodes")
     add = group.add_mutually_exclusive_group().add_argument
     add("--candidates", type=number(int, least=2), default=0,
-        help="sample so many actions at every turn of given trajectories (paper: 16)")
+        help="sample this many actions at every agent turn of recorded trajectories (paper: 16)")
     add("--continue", dest="continue_", type=COUNT, default=0, metavar="TIMES",
-        help="play every candidate of a candidates file to the end so many times: the Monte-Carlo return of each")
+        help="play every candidate of a candidates file to the end this many times, for its Monte-Carlo return")
     add = p.add_argument_group(
         "models", "A folder, a hub name, or the URL of an OpenAI-compatible server, such as http://localhost:8000/v1. "
         "Roles with the same model share it.").add_argument
     add("--model", help="the agent (default: runs/RUN_NAME/base)")
-    add("--temperature", type=number(least=0), default=1.0, help="of the agent's sampling; 0 = greedy (default: 1)")
-    add("--max-tokens", type=COUNT, default=1024, help="new tokens per response of the agent (default: 1024)")
+    add("--temperature", type=number(least=0), default=1.0, help="the agent's temperature; 0 = greedy (default: 1)")
+    add("--max-tokens", type=COUNT, default=1024, help="token limit of an agent's response (default: 1024)")
     add("--simulator", default="scripted",
-        help="scripted, human (you), or the model that plays the human (default: scripted)")
-    add("--simulator-max-tokens", type=COUNT, default=256, help="new tokens per reply of a model; eight times as many "
-        "where these are not enough, as for one that thinks (default: 256)")
+        help="scripted, human (you, at the terminal), or a model that plays the human (default: scripted)")
+    add("--simulator-max-tokens", type=COUNT, default=256, help="token limit of a simulator model's reply; eight times "
+        "as many for a reply that is cut inside its thought (default: 256)")
     add("--judge", help="the judge of --step-reward judge (default: the agent itself)")
     add("--model-name", help="the agent's name on its server (default: the only model there)")
     add("--simulator-name", help="the simulator's name on its server (default: the only model there)")
     add("--judge-name", help="the judge's name on its server (default: the only model there)")
-    add("--simulator-extra-body", type=json.loads, help="--extra-body of the simulator's server")
-    add("--judge-extra-body", type=json.loads, help="--extra-body of the judge's server")
+    add("--simulator-extra-body", type=json.loads, help="--extra-body for the simulator's server")
+    add("--judge-extra-body", type=json.loads, help="--extra-body for the judge's server")
     engine_flags(p)
     args = p.parse_args()
     if args.temperature == 0 and max(args.candidates, args.best_of_n, args.samples, args.continue_) > 1:
-        die("--temperature 0 gives the same action every time: more than 1 of --candidates, --best-of-n, --samples or "
-            "--continue needs a higher one")
+        die("--temperature 0 gives the same action every time; raise it if --candidates, --best-of-n, --samples or "
+            "--continue is above 1")
 
     runs = Path("runs") / args.run_name
-    args.kind, source, out = "task", Path("data") / args.domain / f"{args.split}.jsonl", "trajectories"
+    args.kind = "task"
+    source = Path("data") / args.domain / f"{args.split}.jsonl"
+    out = "trajectories"
     if args.candidates:
-        args.kind, source, out = "trajectory", runs / f"{args.split}.scored.jsonl", "candidates"
+        args.kind = "trajectory"
+        source = runs / f"{args.split}.scored.jsonl"
+        out = "candidates"
     elif args.continue_:
-        args.kind, source, out = "candidates", runs / f"{args.split}.candidates.jsonl", "continuations"
+        args.kind = "candidates"
+        source = runs / f"{args.split}.candidates.jsonl"
+        out = "continuations"
     args.input = Path(args.input or source)
     args.out = Path(args.out or runs / f"{args.split}.{out}.jsonl")
     base = str(runs / "base")
@@ -1351,8 +1396,8 @@ def parse_args():
 if __name__ == "__main__":
     try:
         main()
-    except (Stop, OSError) as problem:    # OSError: the disk is full, while the finished file is sorted
-        die(f"{problem}; finished records are saved, and the same command, without --overwrite, continues",
+    except (Stop, OSError) as problem:    # OSError: the disk is full when the finished file is sorted
+        die(f"{problem}; finished records are saved; the same command without --overwrite resumes",
             getattr(problem, "code", 1))
     except KeyboardInterrupt:
-        die("stopped; finished records are saved, and the same command, without --overwrite, continues", 130)
+        die("stopped; finished records are saved; the same command without --overwrite resumes", 130)

@@ -82,7 +82,7 @@ def test_what_cannot_be_continued_is_one_sentence(world, tmp_path, flags, senten
 def test_a_last_turn_is_played_once():
     record = {"task_id": "t", "domain": "backend", "task": {}, "sample": 0, "turn": 9, "prompt": [{"role": "user", "content": "?"}],
               "candidates": [{"output": "a"}, {"output": "b"}]}
-    assert [given["action"].text for given in rollout.continuations(record, 8, 10)] == ["a", "b"]
+    assert [arguments["action"].text for arguments in rollout.continuations(record, 8, 10)] == ["a", "b"]
 
 
 def test_a_continued_episode_keeps_its_limit_and_every_one_is_played(world, tmp_path):  # noqa: F811
@@ -105,7 +105,7 @@ def test_a_failed_episode_says_nothing_about_its_candidate(tmp_path, capsys):
     write(tmp_path / "q.jsonl", [record | {"sample": 0}, record | {"sample": 1, "finish": "error: 400", "reward": 0.0}])
     returns, _ = monte_carlo.monte_carlo_returns(tmp_path / "q.jsonl")
     assert returns == {("t", 0, 0): {0: ("a", [1.0], None)}}
-    assert "1 episodes left out: they failed" in capsys.readouterr().out
+    assert "1 failed episodes left out" in capsys.readouterr().out
 
 
 def played(dialogue, facts=("The unit is m.", "The order is up.")):
@@ -166,7 +166,7 @@ def test_a_turn_that_nobody_played_on_is_one_sentence(place):  # noqa: F811
     write(place / "q.jsonl", [played(["r", "A"]) | {"task_id": "other", "sample": 0, "domain": "backend", "reward": 1.0,
                                                     "continues": [0, 0, 0]}])
     code, _, error = call(rank_monte_carlo, "--in", "candidates.jsonl", "--truth", "q.jsonl", "--out", "ranked.jsonl")
-    assert code == 2 and "q.jsonl continues no turn of candidates.jsonl whole" in error
+    assert code == 2 and "q.jsonl does not continue all candidates of any turn of candidates.jsonl" in error
 
 
 # ---- The critic by temporal differences

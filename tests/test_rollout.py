@@ -476,7 +476,7 @@ def test_requests_that_are_all_refused_alike_stop_the_run(world, tmp_path):
     """The account, or a server that came back with a shorter context: no file full of zeros."""
     with Stub(always="refuse") as stub:
         done = play(tmp_path, "--in", world / "tasks.jsonl", "--model", stub.url, "--out", "a.jsonl", code=1)
-    assert "8 requests in a row met the same problem (HTTP 400: This model's maximum context" in done.stderr
+    assert "8 requests in a row failed in the same way (HTTP 400: This model's maximum context" in done.stderr
     assert len(records(tmp_path / "a.jsonl")) == 7
     with Stub(always="no credit") as stub:
         done = play(tmp_path, "--in", world / "tasks.jsonl", "--model", stub.url, "--out", "b.jsonl", code=1)
@@ -486,7 +486,7 @@ def test_requests_that_are_all_refused_alike_stop_the_run(world, tmp_path):
 @pytest.mark.parametrize("message, finish, words", [
     ({"content": None, "refusal": "I cannot help with that."}, "stop", "error: I cannot help with that."),
     ({"content": None, "tool_calls": [{"id": "1"}]}, "tool_calls", "error: the model calls a tool"),
-    ({"content": None}, "stop", "error: no chat completion (TypeError: no content)"),
+    ({"content": None}, "stop", "error: malformed reply (TypeError: no content)"),
     ({"content": [{"type": "text", "text": "I WANT TO ANSWER: x"}]}, "stop", "answered"),
     ("error", None, "error: Provider returned error"), (403, None, "error: HTTP 403: flagged"),
     (500, None, "error: HTTP 500: upstream died")])
@@ -529,7 +529,7 @@ def test_a_refused_turn_of_candidates_is_left_out_and_asked_for_again(world, tmp
     with Stub(odd=(lambda messages: "number 1:" in messages[1]["content"], 403, None)) as stub:
         done = play(tmp_path, *common, "--model", stub.url, code=1)
     assert done.stderr.count("is left out: HTTP 403: flagged by moderation") == 4
-    assert "4 failed, see above; the same command with --retry-errors asks for them again" in done.stderr
+    assert "4 failed, see above; add --retry-errors to the same command to try them again" in done.stderr
     assert {r["task_id"] for r in records(tmp_path / "a.jsonl")} == {"backend-train-00000"}
     with Stub() as stub:
         play(tmp_path, *common, "--model", stub.url, "--retry-errors")
@@ -581,7 +581,7 @@ def test_room_that_goes_into_a_hidden_thought_is_counted_and_said(world, tmp_pat
                     "--max-turns", 2)
     [row] = records(tmp_path / "a.jsonl")
     assert [m["content"] for m in row["dialogue_history"][1::2]] == [rollout.NO_ACTION] * 2
-    assert row["unfinished_actions"] == 2 and "2 actions lost in thought" in done.stdout
+    assert row["unfinished_actions"] == 2 and "2 actions cut inside their thought" in done.stdout
 
 
 def test_a_thought_that_the_chat_template_opened_is_unfinished_where_it_is_cut(world, tmp_path):
@@ -623,7 +623,7 @@ def test_the_human_on_the_agents_server_is_the_agents_model(world, tmp_path):
         common = ["--in", world / "tasks.jsonl", "--limit", 2, "--out", "a.jsonl", "--model", stub.url, "--simulator",
                   stub.url]
         said = play(tmp_path, *common, code=2).stderr
-        assert "has several models: one, two; choose one with --model-name" in said
+        assert "needs --model-name; its models are: one, two" in said
         said = play(tmp_path, *common, "--model-name", "two").stdout
     assert {r["model"] for r in stub.requests} == {"two"} and f"simulator: two at {stub.url}" in said
 
@@ -641,10 +641,10 @@ def test_the_humans_tokens_are_counted_per_record_and_over_all_runs(world, tmp_p
 
 
 @pytest.mark.parametrize("stub, code, words", [
-    ({"key": "secret"}, 2, "refused the key in the environment variable AGENT_API_KEY, which is not set"),
+    ({"key": "secret"}, 2, "rejected the key in the environment variable AGENT_API_KEY, which is not set"),
     ({"always": "unknown model"}, 2, "has no model 'stub-1'"), ({"always": "500"}, 1, "error: HTTP 500"),
     ({"always": "reset"}, 1, "failed: "),
-    ({"always": "html"}, 1, "no chat completion"), ({"always": "empty choices"}, 1, "no choices")])
+    ({"always": "html"}, 1, "malformed reply"), ({"always": "empty choices"}, 1, "no choices")])
 def test_what_cannot_be_helped_stops_the_run_in_one_sentence(world, tmp_path, stub, code, words):
     with Stub(**stub) as server:
         done = play(tmp_path, "--in", world / "tasks.jsonl", "--model", server.url, "--out", "a.jsonl",
@@ -692,7 +692,7 @@ def test_the_key_comes_from_the_environment_and_names_from_the_flags(world, tmp_
     with Stub(key="secret", models=["one", "two"]) as stub:
         common = ["--in", world / "tasks.jsonl", "--limit", 2, "--model", stub.url, "--out", "a.jsonl"]
         done = play(tmp_path, *common, "--model-name", "two", environment={variable: "wrong"}, code=2)
-        assert f"{stub.url} refused the key in the environment variable {variable} (HTTP 401" in done.stderr
+        assert f"{stub.url} rejected the key in the environment variable {variable} (HTTP 401" in done.stderr
         play(tmp_path, *common, "--model-name", "two", environment={variable: "secret"})
         assert {r["model"] for r in stub.requests if r["headers"]["authorization"] == "Bearer secret"} == {"two"}
     row = records(tmp_path / "a.jsonl")[0]
@@ -710,12 +710,12 @@ def test_the_agents_key_never_goes_to_another_host(world, tmp_path):
         assert other.requests and all("Bearer a" not in json.dumps(r["headers"]) for r in other.requests)
         done = play(tmp_path, *common, "--model", agent.url, "--simulator", closed.url, "--judge", other.url,
                     "--out", "b.jsonl", environment=everywhere, code=2)
-        assert f"{closed.url} refused the key in the environment variable SIMULATOR_API_KEY" in done.stderr
+        assert f"{closed.url} rejected the key in the environment variable SIMULATOR_API_KEY" in done.stderr
         play(tmp_path, *common, "--model", agent.url, "--simulator", closed.url, "--judge", agent.url,
              "--out", "c.jsonl", environment=everywhere | {"SIMULATOR_API_KEY": "s"})
         done = play(tmp_path, *common, "--model", agent.url, "--judge", closed.url, "--out", "d.jsonl",
                     environment=everywhere | {"JUDGE_API_KEY": "wrong"}, code=2)
-        assert "refused the key in the environment variable JUDGE_API_KEY (HTTP 401" in done.stderr
+        assert "rejected the key in the environment variable JUDGE_API_KEY (HTTP 401" in done.stderr
     assert all(f"{v}_API_KEY" in subprocess.run(command("--help"), capture_output=True, text=True).stdout
                for v in ("OPENAI", "AGENT", "SIMULATOR", "JUDGE"))
 
@@ -825,7 +825,7 @@ def test_what_is_no_verdict_of_a_judge_is_counted(world, tmp_path, verdict, unde
         done = play(tmp_path, "--in", world / "tasks.jsonl", "--limit", 1, "--max-turns", 1, "--model", player.url,
                     "--best-of-n", 4, "--step-reward", "judge", "--judge", umpire.url, "--out", "a.jsonl")
     assert records(tmp_path / "a.jsonl")[0].get("undecided", 0) == undecided
-    assert ("3 comparisons that the judge left to chance" in done.stdout) == bool(undecided)
+    assert ("3 judge comparisons left to chance" in done.stdout) == bool(undecided)
 
 
 @pytest.mark.parametrize("context, reward, head, advantage", [
@@ -965,8 +965,8 @@ def test_values_of_another_type_are_one_sentence_and_nothing_is_left_behind(tmp_
 @pytest.mark.parametrize("arguments, words", [
     ("--in tasks.jsonl --out tasks.jsonl", "is the input"), ("--in tasks.jsonl --out linked.jsonl", "is the input"),
     ("--candidates 2 --in played.jsonl --out played.jsonl", "is the input"),
-    ("--in tasks.jsonl --out old.jsonl --model nope", "nope: no tokenizer"),
-    ("--in tasks.jsonl --out old.jsonl --model damaged", "damaged: no causal language model"),
+    ("--in tasks.jsonl --out old.jsonl --model nope", "nope: cannot load a tokenizer"),
+    ("--in tasks.jsonl --out old.jsonl --model damaged", "damaged: transformers cannot load a causal language model"),
     ("--in tasks.jsonl --out old.jsonl --best-of-n 2 --critic nope", "nope"),
     ("--in tasks.jsonl --out folder.jsonl", "folder.jsonl is not a file"),
     ("--in tasks.jsonl --out x", "must end in .jsonl"),
@@ -998,7 +998,7 @@ def test_the_last_lines_say_why_episodes_failed_and_what_evaluates_them(world, t
         done = play(tmp_path, "--in", world / "tasks.jsonl", "--model", stub.url, "--run-name", "foo", "--limit", 5, code=1)
     said = done.stdout.splitlines()
     assert said[-3] == "  5 x error: HTTP 400: This model's maximum context length is 10 tokens."
-    assert "5 failed, see above; the same command with --retry-errors asks for them again" in done.stderr
+    assert "5 failed, see above; add --retry-errors to the same command to try them again" in done.stderr
     assert said[-1] == "next: python evaluate.py --in runs/foo/train.trajectories.jsonl"
 
 
