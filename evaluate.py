@@ -1,34 +1,34 @@
-"""Rewards for trajectories, metrics with intervals, runs side by side, and a report that a person can read.
+"""Score trajectories, compute metrics with intervals, compare runs, and write an HTML report of the dialogues.
 
-Backend: the reward is the share of the task's hidden tests that the final answer passes. A test is a call. Its expected
-value is what the task's reference returns; sandbox.py runs answer and reference in different processes. Frontend: the
-reward is the cosine of the embeddings of two pictures, of the answer's page and of the reference page (render.py).
+Backend: the reward is the share of the task's hidden tests that the answer passes. A test is a call; its expected value
+is what the reference returns. sandbox.py runs answer and reference in separate processes. Frontend: the reward is the
+cosine of two image embeddings, of the answer's page and of the reference page (render.py renders both).
 
     backend    reward(tau)  = 1/K sum_k [ answer(call_k) == reference(call_k) ]      in [0, 1], K = 10 in ColBench
                success(tau) = [ reward(tau) == 1 ]
     frontend   reward(tau)  = max(0, cos(f(answer), f(reference)))                   f = --encoder, of the --view
                win(a, b)    = [ reward(a) > reward(b) ] + 1/2 [ reward(a) == reward(b) ]     mean over common tasks
 
-Every metric is a ratio m = sum_i a_i / sum_i b_i over tasks i. a_i and b_i are sums over the task's samples: for the
-success rate the number of successes and the number of samples. Its 95% interval is the percentile bootstrap over TASKS,
-because the samples of one task are not independent. The bootstrap fails where a share is near 0 or 1. There the
-interval is Wilson's, on the effective number of tasks n = (sum_i b_i)^2 / sum_i b_i^2. Runs are compared on the tasks
-that all of them have (same name, request, reference and tests). Each draw of tasks is used for both runs (a paired
-difference), so that the difficulty of the tasks cancels.
+Every metric is a ratio m = sum_i a_i / sum_i b_i over tasks i, where a_i and b_i are sums over the task's samples. For
+the success rate, a_i counts successes and b_i counts samples. The 95% interval is a percentile bootstrap over TASKS,
+because samples of one task are not independent. The bootstrap fails for shares near 0 and 1. Those get Wilson's
+interval, with the effective number of tasks n = (sum_i b_i)^2 / sum_i b_i^2. Runs are compared on the tasks that all of
+them have (same name, request, reference and tests). Both runs are resampled with the same draws of tasks (a paired
+difference), so that task difficulty cancels.
 
-Departures
-- An episode without an answer (the engine or the simulator failed) scores 0, and the table shows the share of them.
+Departures from the paper and its released code
+- An episode without an answer (the engine or the simulator failed) scores 0. The table shows the share of failures.
 - The paper gives no intervals. The released code reports the best of k samples; here every sample counts.
-- The released code runs programs inside its own process, in a function's local scope, behind a list of forbidden words.
-  --mode released applies its rules inside the sandbox.
-- Frontend: the page of the answer counts, or else its message's. A page that is missing or cannot be rendered scores 0.
-  The released code takes the last page shown at any turn, or else a black picture.
+- The released code runs programs in its own process, in a function's local scope, and only checks them for forbidden
+  words. --mode released applies its rules inside the sandbox.
+- Frontend: the page is taken from the answer, or else from the last reply. A page that is missing or cannot be rendered
+  scores 0. The released code takes the last page shown at any turn, or else a black image.
 
-Reads   runs/{run-name}/{split}.trajectories.jsonl, or with --compare scored files; cost.json of the models they name
-Writes  runs/{run-name}/{split}.scored.jsonl, the records plus `reward`, `tests` (one status per test) and `sandbox`
+Reads   runs/{run-name}/{split}.trajectories.jsonl, or the scored files of --compare; cost.json of the models they name
+Writes  runs/{run-name}/{split}.scored.jsonl: the records plus `reward`, `tests` (one status per test) and `sandbox`
         (its layers); frontend: `reward`, `cosine` (both views), `view`, `page` (ok, blank, ...), `encoder`, `sandbox`
-        .scored.settings.json and .metrics.json beside it, with --report one HTML file
-Each record is written as it is scored, in the order of the input. After a stop, the same command continues.
+        .scored.settings.json and .metrics.json beside it; one HTML file with --report
+Records are appended as they are scored, in input order. A stopped run resumes with the same command.
 
     python evaluate.py --split train
     python evaluate.py --in runs/default/test.trajectories.jsonl --report runs/default/report.html
@@ -71,7 +71,7 @@ VIEWS = ("page", "centre")
 
 
 def score_programs(records, args):
-    """Yield each backend record with `reward`, `tests` and `sandbox`, in order."""
+    """Yield each backend record with `reward`, `tests` and `sandbox` added, in order."""
     with Sandbox(workers=args.workers, memory_mb=args.memory_mb, call_timeout=args.call_timeout,
                  program_timeout=args.program_timeout, numpy=args.numpy, unsafe=args.unsafe) as box:
         program = answer_of if args.mode == "released" else program_of
@@ -89,15 +89,16 @@ def score_programs(records, args):
 
 
 def score_pages(records, args):
-    """Yield each frontend record with `reward`, `cosine` and what they rest on, in order; a page is rendered once."""
+    """Yield each frontend record with `reward` and how it was computed, in order. Each page is rendered once."""
     from render import Renderer, choices_right, cosine, load_encoder
     try:
-        embed, renderer = load_encoder(args.encoder), Renderer(args.workers)
+        embed = load_encoder(args.encoder)
+        renderer = Renderer(args.workers)
     except RuntimeError as problem:
         die(str(problem))
 
-    def look(rendering):
-        """(status, {view: embedding}, layout) of a page, once it is rendered."""
+    def wait_and_embed(rendering):
+        """(status, {view: embedding}, layout) of a page that is being rendered."""
         if rendering is None:
             return "no page", {}, None
         picture = rendering.result()
@@ -107,25 +108,29 @@ def score_pages(records, args):
         return status, {view: embed(picture, view) for view in VIEWS}, picture.layout
 
     @functools.lru_cache(4096)
-    def seen(page, layout):
-        """A future of what look returns."""
+    def submit(page, layout):
+        """A future of wait_and_embed's result."""
         rendering = renderer.submit(page, layout) if page else None
-        return embedder.submit(look, rendering)
+        return embedder.submit(wait_and_embed, rendering)
 
     def begin(record):
-        choices = record["task"].get("choices") or {}    # they are judged by the layouts
+        choices = record["task"].get("choices") or {}    # judged by the layouts
         pages = record["task"]["ground_truth"], page_of(record)
-        return record, choices, [seen(page, bool(choices)) for page in pages]
+        return record, choices, *(submit(page, bool(choices)) for page in pages)
 
-    def finish(record, choices, looks):
-        (reference_status, theirs, wanted), (status, ours, shown) = [look.result() for look in looks]
+    def finish(record, choices, reference, answer):
+        reference_status, theirs, reference_layout = reference.result()
+        status, ours, layout = answer.result()
         cosines = {view: cosine(ours[view], theirs[view]) if ours and theirs else 0.0 for view in VIEWS}
         rewards = {"cosine": cosines[args.view]}
         if choices:
-            choices = choices_right(choices, shown, wanted) if wanted else dict.fromkeys(choices, False)
+            if reference_layout:
+                choices = choices_right(choices, layout, reference_layout)
+            else:
+                choices = dict.fromkeys(choices, False)
             rewards["choices"] = sum(choices.values()) / len(choices)
         if args.reward not in rewards:
-            die(f"task {record['task_id']} names no choices; leave --reward choices out")
+            die(f"task {record['task_id']} has no choices to score; leave out --reward choices")
         return record | {
             "reward": min(1.0, max(0.0, rewards[args.reward])),
             "rewarded": args.reward,
@@ -138,21 +143,21 @@ def score_pages(records, args):
         }
 
     with renderer, ThreadPoolExecutor(1) as embedder:
-        begun = map(begin, records)
-        underway = list(itertools.islice(begun, 2 * args.workers))
-        while underway:
-            oldest = underway.pop(0)
-            underway += itertools.islice(begun, 1)
+        started = map(begin, records)
+        pending = list(itertools.islice(started, 2 * args.workers))
+        while pending:
+            oldest = pending.pop(0)
+            pending += itertools.islice(started, 1)
             yield finish(*oldest)
 
 
 def page_of(record):
-    """The page of an answer, or None. Released records have a picture file's name there: the last reply holds it."""
+    """The page in an answer, or None. In released records the answer names an image file; the last reply has a page."""
     from render import extract_page
     if record["answer"] is None:
         return None
-    said = [turn["content"] for turn in replies(record)]
-    return extract_page(record["answer"]) or extract_page(said[-1] if said else "")
+    texts = [turn["content"] for turn in replies(record)]
+    return extract_page(record["answer"]) or extract_page(texts[-1] if texts else "")
 
 
 def answer_of(record):
@@ -168,7 +173,6 @@ def replies(record):
 
 
 def program_of(record):
-    """The program in a record's answer."""
     called = set()
     for call in (record["task"].get("test_cases") or {}).values():
         called.update(re.findall(r"\A\s*(\w+)\s*\(", call))
@@ -178,25 +182,26 @@ def program_of(record):
 def extract_code(answer, called=()):
     """The program in an answer, without the answer mark, markdown, prose, and the answer's own tests.
 
-    called: names of the functions that the task's tests call. Of several blocks, those count that compile and define
-    something, and those that hold imports and constants alone. A later definition overrides an earlier one, unless it
-    is a stub. If nothing compiles, the program is the whole text, and the sandbox reports its error.
+    called: names of the functions that the task's tests call. From several code blocks, the program keeps those that
+    define something and those that hold only imports and constants, if they compile. A later definition overrides an
+    earlier one, unless it is a stub. If nothing compiles, the program is the whole text, and the sandbox reports its
+    error.
     """
     text = re.sub(r"\r\n?", "\n", answer)
     text = tidy(re.sub(rf"\A([\s*]*{ANSWER_MARK})?(\s*\*\*)?", "", text))    # the mark may be bold
     defines = re.compile(rf"^(async def |def |class |\w+ *= *lambda\b|({'|'.join(called)}) *=)", re.MULTILINE)
-    trees = {}
-    for blocks_of in (lambda text: [text], fenced_blocks, unfenced_blocks):
-        found = {block: tree for block in blocks_of(text) if (tree := parse(block)) is not None}
-        if any(map(defines.search, found)):
-            trees = {block: tree for block, tree in found.items() if defines.search(block) or is_preparation(block)}
+    trees = {}    # block -> its syntax tree
+    for split in (lambda text: [text], fenced_blocks, unfenced_blocks):
+        compiled = {block: tree for block in split(text) if (tree := parse(block))}
+        if any(map(defines.search, compiled)):
+            trees = {block: tree for block, tree in compiled.items() if defines.search(block) or is_preparation(block)}
             break
-        trees = trees or found
+        trees = trees or compiled
     if not trees:
         return text
-    written = {node.name for tree in trees.values() for node in tree.body
-               if isinstance(node, FUNCTION) and not is_stub(node)}
-    programs = [without_tests(block, tree, called, written) for block, tree in trees.items()]
+    functions = [node for tree in trees.values() for node in tree.body if isinstance(node, FUNCTION)]
+    implemented = {function.name for function in functions if not is_stub(function)}
+    programs = [without_tests(block, tree, called, implemented) for block, tree in trees.items()]
     return "\n\n".join(filter(None, programs))
 
 
@@ -204,15 +209,15 @@ FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def is_stub(node):
-    """Is there nothing in a function but a docstring, `...`, `pass` or an error that it raises?"""
+    """Does a function hold only a docstring, `...`, `pass` or `raise`?"""
     parts = [*node.decorator_list, *node.body]
     return all(isinstance(part, (ast.Expr, ast.Pass, ast.Raise)) for part in parts)
 
 
 def is_preparation(block):
-    """Are there only imports, and constants in capitals that call nothing?"""
-    at_the_margin = r"import |from |[A-Z_0-9]+ = |[\s)\]}#]|$"    # what a line may begin with
-    return not re.search(rf"\w\(|^(?!{at_the_margin})", block, re.MULTILINE)
+    """Does a block hold only imports and constants (names in capitals, no calls)?"""
+    beginnings = r"import |from |[A-Z_0-9]+ = |[\s)\]}#]|$"    # what a line may begin with
+    return not re.search(rf"\w\(|^(?!{beginnings})", block, re.MULTILINE)
 
 
 def tidy(block):
@@ -223,29 +228,30 @@ def parse(block):
     """The syntax tree of a program, or None if it does not compile."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")    # such as the invalid escape in "\d"
+            warnings.simplefilter("ignore")    # invalid escapes such as "\d"
             return ast.parse(block)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 
 
 def fenced_blocks(text):
-    """The blocks between fences. A block ends at the first fence with which it compiles: a docstring may hold others.
+    """The code blocks between fences.
 
-    A block that compiles with no fence ends at the first one. A block that was cut off ends with the text.
+    A docstring may contain fences, so a block ends at the first fence where it compiles. If it never compiles, it ends
+    at the first fence. A block that was cut off ends with the text.
     """
     pieces = text.split("```")
 
-    def block(place, end):
-        piece = "```".join(pieces[place:end])
-        return tidy(re.sub(r"\A[^\n]*\n|\A(python|py)?\b", "", piece))    # without the language
+    def block(start, end):
+        piece = "```".join(pieces[start:end])
+        return tidy(re.sub(r"\A[^\n]*\n|\A(python|py)?\b", "", piece))    # drop the language
 
-    blocks, place = [], 1
-    while place < len(pieces):
-        ends = range(place + 1, place + 9)
-        end = next((end for end in ends if parse(block(place, end)) is not None), ends[0])
-        blocks.append(block(place, end))
-        place = end + 1
+    blocks, start = [], 1
+    while start < len(pieces):
+        ends = range(start + 1, start + 9)
+        end = next((end for end in ends if parse(block(start, end))), ends[0])
+        blocks.append(block(start, end))
+        start = end + 1
     return blocks
 
 
@@ -253,38 +259,38 @@ def unfenced_blocks(text):
     """The longest runs of lines that compile, in a text without fences."""
     lines = text.split("\n")
     begins_code = re.compile(r"(async def|def|class|import|from) |@|\w+ *= ")
-    margin = [n for n, line in enumerate(lines) if line[:1].strip()]
-    starts = [n for n in margin if begins_code.match(lines[n])]
-    ends = [*margin, len(lines)]
-    blocks, place = [], 0
-    for start, end in itertools.product(starts[:20], ends[:-50:-1]):
+    unindented = [n for n, line in enumerate(lines) if line[:1].strip()]
+    starts = [n for n in unindented if begins_code.match(lines[n])]
+    ends = [*unindented, len(lines)]
+    blocks, last_end = [], 0
+    for start, end in itertools.product(starts[:20], ends[:-50:-1]):    # for each start the longest run first
         block = tidy("\n".join(lines[start:end]))
-        if place <= start < end and parse(block) is not None:    # not inside the last block
+        if last_end <= start < end and parse(block):
             blocks.append(block)
-            place = end
+            last_end = end
     return blocks
 
 
-def without_tests(block, tree, called, written):
-    """A program without the statements that are idle: a wrong test of its own would end it."""
+def without_tests(block, tree, called, implemented):
+    """A program without its stubs, prose and tests. A wrong test of its own would stop the program."""
     lines = block.split("\n")
-    below = None    # the line on which the next statement begins
+    next_first = None    # the line on which the next statement begins
     for statement in reversed(tree.body):
         first, last = statement.lineno, statement.end_lineno
-        has_lines_of_its_own = statement.col_offset == 0 and last != below
-        if has_lines_of_its_own and is_idle(statement, "\n".join(lines[first - 1:last]), called, written):
+        owns_its_lines = statement.col_offset == 0 and last != next_first
+        if owns_its_lines and is_dispensable(statement, "\n".join(lines[first - 1:last]), called, implemented):
             del lines[first - 1:last]
-        below = first
+        next_first = first
     return "\n".join(lines).strip("\n")
 
 
-def is_idle(statement, text, called, written):
-    """Is a statement a stub of a function that is `written` elsewhere, a word of prose, or a test?
+def is_dispensable(statement, text, called, implemented):
+    """Is a statement a stub of a function implemented elsewhere, a lone word of prose, or a test?
 
-    A test asserts something, calls what the task calls, or a function named test..., and defines nothing.
+    A test asserts something, or calls a function that the task calls or that is named test..., and defines nothing.
     """
     if isinstance(statement, FUNCTION):
-        return statement.name in written and is_stub(statement)
+        return statement.name in implemented and is_stub(statement)
     if not isinstance(statement, (ast.Assert, ast.Expr, ast.For, ast.If, ast.Try, ast.With)):
         return False
     names = "|".join([r"test\w*", *called])
@@ -300,17 +306,16 @@ class Metric(NamedTuple):
     heading: str
     unit: str              # how it is printed: "%" (a share), "x 100", or "" (a plain number)
     compared: bool         # are runs compared by it?
-    of_record: Callable    # scored record -> a value, or a list of values, or None if the record does not say; the
-    #                        metric is the mean over all values
+    of_record: Callable    # scored record -> a value, a list of values, or None if unknown; the metric is their mean
 
 
 def facts_told(record):
-    """[(fact, was the agent told it?)] of the task's hidden details; None if the human does not say what it told."""
+    """[(fact, was the agent told it?)] for each hidden detail; None if the simulator does not record what it told."""
     facts = record["task"].get("facts") or []
-    sayings = [turn["told"] for turn in record["dialogue_history"] if turn.get("told") is not None]
-    if facts and not sayings:
+    told_by_turn = [turn["told"] for turn in record["dialogue_history"] if turn.get("told") is not None]
+    if facts and not told_by_turn:
         return None
-    told = set().union(*sayings)
+    told = set().union(*told_by_turn)
     return [(fact, fact.get("detail") in told) for fact in facts]
 
 
@@ -320,7 +325,7 @@ def details_told(record):
 
 
 def with_halves(name, metric):
-    """The rows of a metric: of all tasks, of those whose composition training has (seen), and of the others (new)."""
+    """A metric's rows: on all tasks, on tasks whose composition is in training (seen), and on the others (new)."""
     rows = {name: metric}
     for half in ("seen", "new"):
         rows[f"{name}_{half}"] = metric._replace(
@@ -329,7 +334,7 @@ def with_halves(name, metric):
     return rows
 
 
-METRICS = {  # of every environment: {name in metrics.json: row}
+METRICS = {  # for every environment: {name in metrics.json: row}
     "details_told": Metric("hidden details told", "%", False, details_told),
     "answered": Metric("answered", "%", False, lambda r: r["finish"] == "answered"),
     "failed": Metric("failed by an error", "%", False, lambda r: r["finish"].startswith("error")),
@@ -352,7 +357,7 @@ PAGE_METRICS = with_halves("cosine_page", COSINE) | {
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Environments: everything that depends on a record's domain
+# Environments: everything that depends on the domain
 
 
 class Environment(NamedTuple):
@@ -360,9 +365,9 @@ class Environment(NamedTuple):
     flags: tuple = ()                    # the flags that decide the rewards
     needs: tuple = ()                    # keys that a task must have to be scored
     metrics: dict = REWARD_METRICS
-    scored_by: dict = {}                 # runs are compared if records agree in these keys: {key: value if missing}
+    scored_by: dict = {}                 # keys in which compared runs must agree: {key: value if missing}
     win_rate: bool = False               # are runs also compared by who has the higher reward?
-    pages: bool = False                  # do the replies hold pages, which the report shows as pictures?
+    pages: bool = False                  # do replies hold pages? The report then shows their pictures.
 
 
 ENVIRONMENTS = {
@@ -394,7 +399,7 @@ def metrics_of(domain):
 
 
 def ratios(sums):
-    """The metrics (..., M) of sums (..., 2 M); NaN where nothing was counted."""
+    """Metrics (..., M) from sums (..., 2 M); NaN where nothing was counted."""
     with np.errstate(invalid="ignore", divide="ignore"):
         return sums[..., 0::2] / sums[..., 1::2]
 
@@ -402,8 +407,8 @@ def ratios(sums):
 def bootstrap_sums(sums, resamples, seed):
     """Draw T tasks out of T with replacement, `resamples` times, and add up their rows.
 
-    sums (T, C): one row per task. Returns (resamples, C). A draw is a count per task, so that the sums of a block of
-    draws are one matrix product; blocks keep the memory at a few megabytes.
+    sums (T, C): one row per task. Returns (resamples, C). A draw is a vector of counts, one per task, so the sums of
+    many draws are one matrix product. Drawing in blocks keeps memory at a few megabytes.
     """
     rng = np.random.default_rng(seed)
     tasks = len(sums)
@@ -411,7 +416,7 @@ def bootstrap_sums(sums, resamples, seed):
     block = max(1, 500_000 // tasks)
     for start in range(0, resamples, block):
         draws = rng.integers(tasks, size=(min(block, resamples - start), tasks))    # (block, T), indices of tasks
-        draws += np.arange(len(draws))[:, None] * tasks    # one bincount for all draws of the block
+        draws += np.arange(len(draws))[:, None] * tasks    # so that one bincount counts all draws of the block
         counts = np.bincount(draws.ravel(), minlength=draws.size).reshape(draws.shape)    # (block, T)
         totals.append(counts @ sums)
     return np.concatenate(totals)
@@ -428,9 +433,9 @@ def wilson(share, n, z=1.959964):
 
 
 def near_the_edge(part, whole, tasks=10):
-    """Is a share near 0 or 1? That is, do fewer than `tasks` tasks have any part of it, or lack any?
+    """Is a share near 0 or 1? That is, do fewer than `tasks` tasks contribute to it, or fewer than `tasks` fall short?
 
-    part, whole: (T,). If every task lies in between, as when two equal runs tie on each, the bootstrap holds.
+    part, whole: (T,). If every task lies in between, as when two equal runs tie everywhere, the bootstrap holds.
     """
     has_some, lacks_some = part > 0, part < whole
     lie_between = has_some & lacks_some
@@ -440,10 +445,10 @@ def near_the_edge(part, whole, tasks=10):
 
 
 def intervals(sums, resamples, seed, names, shares=(), measures=ratios):
-    """{name: {"value", "low", "high"}}: what `measures` makes of the sums of all tasks, with 95% intervals.
+    """{name: {"value", "low", "high"}}: `measures` of the sums over all tasks, with 95% intervals.
 
-    sums (T, C): one row per task; measures: (..., C) -> (..., number of names). A measure without a value (NaN) is left
-    out. shares: the names whose sums (part, whole) are a share; near 0 and 1 their interval is Wilson's.
+    sums (T, C): one row per task. measures: (..., C) -> (..., number of names); a NaN is left out. shares: names whose
+    sums (part, whole) form a share; near 0 and 1 they get Wilson's interval.
     """
     values = measures(sums.sum(axis=0))
     draws = measures(bootstrap_sums(sums, resamples, seed))
@@ -456,14 +461,14 @@ def intervals(sums, resamples, seed, names, shares=(), measures=ratios):
             part = sums[:, 2 * place]
             whole = sums[:, 2 * place + 1]
             if near_the_edge(part, whole):
-                tasks = whole.sum() ** 2 / (whole ** 2).sum()    # as many as there would be of equal weight
+                tasks = whole.sum() ** 2 / (whole ** 2).sum()    # the effective number
                 low, high = wilson(float(value), tasks)
         result[name] = {"value": float(value), "low": float(low), "high": float(high)}
     return result
 
 
 def difference(measures):
-    """The same measures of two runs whose sums stand side by side (..., 2 C): those of the first less the second's."""
+    """The measures of one run minus those of another, as a function of their sums side by side (..., 2 C)."""
     def measure(sums):
         first, second = np.split(sums, 2, axis=-1)
         return measures(first) - measures(second)
@@ -472,20 +477,20 @@ def difference(measures):
 
 
 def win_share(ours, theirs):
-    """Share of the pairs (a sample of ours, one of theirs) in which ours has the higher reward; a tie is half a win."""
+    """Share of sample pairs (one of ours, one of theirs) in which ours has the higher reward; a tie is half a win."""
     lead = np.sign(np.subtract.outer(ours, theirs))    # (ours, theirs): 1, 0 or -1
     return float(((1 + lead) / 2).mean())
 
 
 def paired_difference(run, base, tasks, args):
-    """{metric: interval} of run minus base on these tasks, under the same draws of tasks, and perhaps "win_rate"."""
+    """{metric: interval} of run minus base on these tasks, and "win_rate" where the environment has one."""
     rows = np.array([np.concatenate([run.sums[task], base.sums[task]]) for task in tasks])    # (T, 4 M)
     names = metrics_of(run.domain)
-    found = intervals(rows, args.resamples, args.seed, names, measures=difference(ratios))
+    result = intervals(rows, args.resamples, args.seed, names, measures=difference(ratios))
     if ENVIRONMENTS[run.domain].win_rate:
         wins = np.array([(win_share(run.rewards[task], base.rewards[task]), 1) for task in tasks])    # (T, 2)
-        found |= intervals(wins, args.resamples, args.seed, ["win_rate"], shares=["win_rate"])
-    return found
+        result |= intervals(wins, args.resamples, args.seed, ["win_rate"], shares=["win_rate"])
+    return result
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -493,7 +498,7 @@ def paired_difference(run, base, tasks, args):
 
 
 def score(args):
-    """Score args.input into args.out, going on where an earlier run stopped."""
+    """Score args.input into args.out, or resume an earlier run."""
     domain = domain_of(args.input, "trajectory", args)
     environment = ENVIRONMENTS[domain]
 
@@ -506,30 +511,30 @@ def score(args):
     settings = {"domain": domain, **{flag: getattr(args, flag) for flag in environment.flags}}
     out = Output(args.out, settings, {"--in": args.input}, args.overwrite)
     trajectories = functools.partial(read, args.input, "trajectory", domain, unique=True, each=checked)
-    count = sum(1 for _ in trajectories())    # every line can be read, before anything is written
+    count = sum(1 for _ in trajectories())    # checks every line before anything is written
     warn_of_unfinished_rollout(args.input, next(trajectories()), count)
     if len(out.done) == count:
-        print(f"{args.out}: all {count:,} trajectories are scored already")
+        print(f"{args.out}: all {count:,} trajectories are already scored")
         return
     todo = (record for record in trajectories() if out.key_of(record) not in out.done)
     scored = environment.score(todo, args)
     for record in tqdm(scored, total=count, initial=len(out.done), unit=" answers", desc="scoring", mininterval=0.5,
-                       dynamic_ncols=True, delay=0.1):    # no progress bar before sandbox, encoder and browsers work
+                       dynamic_ncols=True, delay=0.1):    # no bar until the sandbox, encoder and browsers have started
         out.write(record)
     print(f"wrote {args.out}")
 
 
 def warn_of_unfinished_rollout(path, first, count):
-    """rollout.py writes settings beside its output at the start, and another file at the end."""
-    is_from_rollout = first.get("model") != "released" and "reward" not in first    # others write settings too
+    """rollout.py writes a settings file when it starts and another file when it finishes."""
+    is_from_rollout = first.get("model") != "released" and "reward" not in first    # other scripts write settings too
     has_begun = path.with_suffix(".settings.json").exists()
     if is_from_rollout and has_begun and not sign_of_end(path).exists():
-        print(f"{path}: rollout.py has not finished it, and short episodes come first: these {count:,} are not a fair "
-              "sample; the same rollout.py command continues")
+        print(f"{path}: rollout.py has not finished this file. Short episodes come first, so these {count:,} are not a "
+              "fair sample; run the same rollout.py command to finish it")
 
 
 def domain_of(path, kind, args):
-    """What the first record of a file is about; the others must be about the same."""
+    """The domain of a file's first record; all others must have the same."""
     domain = next(read(path, kind))["domain"] or args.domain
     if domain not in ENVIRONMENTS:
         die(f"{path}, line 1: found domain {domain!r}, expected {' or '.join(ENVIRONMENTS)}")
@@ -537,36 +542,36 @@ def domain_of(path, kind, args):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Comparing what was scored
+# Comparing scored runs
 
 
 class Run:
-    """What the tables need of a scored file, however long the dialogues: sums of each task, and counts."""
+    """A scored file as per-task sums and counts: all that the tables need. The dialogues are not kept."""
 
     def __init__(self, name, path, args):
         self.name, self.path, self.domain = name, path, domain_of(path, "scored", args)
-        self.sums = {}                      # of each task: (2 M,), sum and number of the values of each of M metrics
-        self.rewards = defaultdict(list)    # of each task: its samples' rewards
-        self.not_known = set()              # metrics that some record does not say
-        self.kinds = []                     # how the records were scored: runs are compared if they agree in this
+        self.sums = {}                      # task -> (2 M,): sum and number of the values of each of M metrics
+        self.rewards = defaultdict(list)    # task -> its samples' rewards
+        self.unknown = set()                # metrics that are unknown for some record
+        self.scorings = []                  # how the records were scored; compared runs must agree in this
         self.models = set()                 # (name, fingerprint)
-        self.humans = set()
-        self.ends, self.errors = Counter(), Counter()    # how its episodes ended
+        self.humans = set()                 # the simulators
+        self.ends, self.errors = Counter(), Counter()    # how episodes ended
         self.statuses = Counter()                        # of tests, or of pages
         for _ in read(path, "scored", self.domain, unique=True, each=self.add):
             pass
 
     def add(self, record):
-        kind = {"domain": self.domain}
+        scoring = {"domain": self.domain}
         for key, missing in ENVIRONMENTS[self.domain].scored_by.items():
-            kind[key] = record.get(key, missing)
-        if kind not in self.kinds:
-            self.kinds.append(kind)
+            scoring[key] = record.get(key, missing)
+        if scoring not in self.scorings:
+            self.scorings.append(scoring)
         sums = []
         for name, metric in metrics_of(self.domain).items():
             values = metric.of_record(record)
             if values is None:
-                self.not_known.add(name)
+                self.unknown.add(name)
                 values = []
             if not isinstance(values, list):
                 values = [values]
@@ -586,7 +591,7 @@ class Run:
 
 
 def task_digest(record):
-    """A task's identity: names repeat over seeds, so what is asked and what is expected belong to it."""
+    """What identifies a task: its name and content. Names repeat across seeds."""
     task = record["task"]
     content = [record["task_id"], task.get("problem_description"), task.get("ground_truth"), task.get("test_cases")]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
@@ -595,14 +600,14 @@ def task_digest(record):
 def compare(runs, args):
     """{name: {"metrics", "difference", "cost", "notes"}} of a list of Runs, on the tasks that all of them have.
 
-    Differences are against the first one.
+    Differences are to the first run.
     """
     base = runs[0]
     paths = ", ".join(str(run.path) for run in runs)
-    kinds = [kind for run in runs for kind in run.kinds]
-    for kind in kinds:
-        if kind != kinds[0]:
-            die(f"{paths} cannot be compared: found {kinds[0]} and {kind}; score both alike")
+    scorings = [scoring for run in runs for scoring in run.scorings]
+    for scoring in scorings:
+        if scoring != scorings[0]:
+            die(f"{paths} cannot be compared: found {scorings[0]} and {scoring}; score them the same way")
     common = [task for task in base.sums if all(task in run.sums for run in runs)]
     if not common:
         die(f"{paths} have no task in common (same name, request, reference and tests)")
@@ -618,16 +623,16 @@ def compare(runs, args):
 
 
 def summarise(run, tasks, args):
-    """What goes into metrics.json, of these tasks; how episodes ended is of all that the file has."""
+    """The content of metrics.json: metrics on these tasks; `finish`, `errors` and `statuses` of the whole file."""
     metrics = metrics_of(run.domain)
     shares = [name for name, metric in metrics.items() if metric.unit == "%"]
     sums = np.array([run.sums[task] for task in tasks])
     return {
         "in": str(run.path),
-        **run.kinds[0],
+        **run.scorings[0],
         "tasks": len(tasks),
         "samples": sum(len(run.rewards[task]) for task in tasks),
-        **dict.fromkeys(run.not_known),    # null, unless other records say it
+        **dict.fromkeys(run.unknown),    # null, unless it is known for other records
         **intervals(sums, args.resamples, args.seed, metrics, shares),
         "finish": dict(run.ends.most_common()),
         "errors": dict(run.errors.most_common(10)),
@@ -638,34 +643,32 @@ def summarise(run, tasks, args):
 
 
 def cost_of(run):
-    """What went into the model that played, as its trainer counted it; nothing where that is not known."""
-    (model, made), *others = run.models
+    """What it cost to train the model that played, from its cost.json; {} if unknown."""
+    (model, recorded), *others = run.models
     path = Path(str(model)) / "cost.json"
-    if others or not path.is_file():
-        return {}
-    if made not in (None, model, fingerprint(model)):    # the folder was trained anew
-        return {}
+    if others or not path.is_file() or recorded not in (None, model, fingerprint(model)):
+        return {}    # several models, no cost.json, or a model that was trained again since
     return json.loads(path.read_text())
 
 
 def notes(run, base, tasks):
-    """What the numbers of a run rest on, as sentences."""
-    said = [f"episodes of {run.path} ended: {shares_of(run.ends)}"]
+    """Sentences on how the episodes ended, how they were scored, and what limits the comparison."""
+    sentences = [f"episodes of {run.path} ended: {shares_of(run.ends)}"]
     for error, count in run.errors.most_common(10):
-        said.append(f"{count:,} x {error}")
+        sentences.append(f"{count:,} x {error}")
     if run.statuses:
-        said.append(f"statuses: {shares_of(run.statuses)}")
-    said.append(f"scored with {json.dumps(run.kinds[0])}")
+        sentences.append(f"statuses: {shares_of(run.statuses)}")
+    sentences.append(f"scored with {json.dumps(run.scorings[0])}")
     if any(status.startswith("reference") for status in run.statuses):
-        said.append("WARNING: some references do not run; no answer can score there")
+        sentences.append("WARNING: some references do not run; no answer to those tasks can score")
     if len(tasks) < len(run.sums):
-        few = "WARNING: " if len(tasks) < len(run.sums) / 2 else ""
-        said.append(f"{few}columns and differences rest on the {len(tasks):,} tasks that all runs have, of "
-                    f"{len(run.sums):,} in {run.path}")
+        warning = "WARNING: " if len(tasks) < len(run.sums) / 2 else ""
+        sentences.append(f"{warning}columns and differences use only the {len(tasks):,} tasks that all runs have, of "
+                         f"{len(run.sums):,} in {run.path}")
     if run.humans != base.humans:
         ours, theirs = [" and ".join(sorted(humans)) for humans in (run.humans, base.humans)]
-        said.append(f"WARNING: the human is {ours}; in {base.name} it is {theirs}")
-    return said
+        sentences.append(f"WARNING: the human is {ours}; in {base.name} it is {theirs}")
+    return sentences
 
 
 def shares_of(counts):
@@ -680,12 +683,12 @@ def shares_of(counts):
 
 
 def table(result):
-    """Metrics, differences to the first run and costs as rows of texts, a run a column; the first row is the head."""
+    """Metrics, differences to the first run and costs as rows of texts, one column per run; the heading comes first."""
     runs, base = list(result.values()), next(iter(result))
 
     def row(heading, part, name, unit, signed=False):
-        found = [run[part] for run in runs]
-        return heading, *[cell(numbers[name], unit, signed) if name in numbers else "" for numbers in found]
+        parts = [run[part] for run in runs]
+        return heading, *[cell(numbers[name], unit, signed) if name in numbers else "" for numbers in parts]
 
     sizes = []
     for metrics in [run["metrics"] for run in runs]:
@@ -705,7 +708,7 @@ def table(result):
 
 
 def cell(numbers, unit, signed=False):
-    """A metric as text: 33.3% [12.1, 54.5]; a difference has a sign and is in points."""
+    """A metric as text: 33.3% [12.1, 54.5], or if signed +4.5 [-1.0, 10.0] (a difference in points)."""
     if numbers is None:
         return "not known"
     scale = 100 if unit else 1    # "%" and "x 100"
@@ -716,7 +719,7 @@ def cell(numbers, unit, signed=False):
 
 
 def markdown(rows):
-    """Rows of texts, the first one the heading, as a Markdown table with its columns lined up."""
+    """A Markdown table with aligned columns from rows of texts; the first row is the heading."""
     rows = [[printable(text).replace("|", "/") for text in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows)]
     rows.insert(1, ["-" * width for width in widths])
@@ -728,21 +731,21 @@ def markdown(rows):
 
 
 def printable(text):
-    """For the terminal: no control characters and no broken ones from a record."""
+    """A record's text made safe for the terminal: no control characters, no broken ones."""
     return "".join(character if character.isprintable() else "?" for character in str(text))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The report: report.html with its data filled in. The template's script shows every text of a record as text only. The
-# policy in its head names that script by its hash: no other script runs, nothing is loaded, nothing is sent.
+# The report is report.html with the data filled in. Its script inserts every text of a record as text, never as markup.
+# The page's content security policy allows that script alone, by its hash; nothing is loaded and nothing is sent.
 
 TEMPLATE = Path(__file__).with_name("report.html")
 
 
 def write_report(path, runs, result, args):
-    """The table and the first dialogues of a list of Runs as one HTML file."""
-    tasks = {}    # digest -> what the report's script needs of a task
-    pages = {}    # page -> place of its picture among the pictures
+    """Write the table and the first dialogues of each run to one HTML file."""
+    tasks = {}    # digest -> what report.html shows of a task
+    pages = {}    # page -> index of its picture
 
     def add(name, record):
         task = {"id": record["task_id"], "request": record["task"].get("problem_description") or "", "episodes": []}
@@ -753,8 +756,8 @@ def write_report(path, runs, result, args):
 
     limit = max(1, args.report_limit // len(runs))
     for run in runs:
-        added = read(run.path, "scored", run.domain, each=functools.partial(add, run.name))
-        for _ in itertools.islice(added, limit):
+        records = read(run.path, "scored", run.domain, each=functools.partial(add, run.name))
+        for _ in itertools.islice(records, limit):    # add() is called for each
             pass
     data = {
         "runs": list(result),
@@ -771,7 +774,7 @@ def write_report(path, runs, result, args):
 
 def fill_template(data):
     template = TEMPLATE.read_text(encoding="utf-8")
-    text = json.dumps(data, allow_nan=False).replace("<", "\\u003c")    # no </script> and no <!-- can end the script
+    text = json.dumps(data, allow_nan=False).replace("<", "\\u003c")    # so that no </script> or <!-- ends the script
     policy = "default-src 'none'; img-src data:; base-uri 'none'; form-action 'none'"
     for tag in ("style", "script"):
         content = re.search(f"<{tag}>(.*?)</{tag}>", template, re.DOTALL)[1]
@@ -781,7 +784,7 @@ def fill_template(data):
 
 
 def episode(name, record, pages):
-    """What the report's script needs of a scored record; pages of its replies are added to `pages` {page: place}."""
+    """What report.html shows of a scored record; its replies' pages are added to `pages` {page: index}."""
     return {
         "run": name,
         "sample": record["sample"],
@@ -798,25 +801,26 @@ def episode(name, record, pages):
 def shown_turn(turn, domain, pages):
     shown = {key: turn.get(key) for key in ("role", "content", "output")}
     advantage = turn.get("advantage") or 0
-    if abs(advantage) < math.inf:    # false for NaN, which is no JSON
+    if abs(advantage) < math.inf:    # false for NaN, which JSON cannot hold
         shown["advantage"] = turn.get("advantage")
     if ENVIRONMENTS[domain].pages and turn["role"] == "assistant":
         from render import extract_page
-        if page := extract_page(turn["content"]):
+        page = extract_page(turn["content"])
+        if page:
             shown["picture"] = pages.setdefault(page, len(pages))
     return shown
 
 
 def changed_lines(record):
-    """Reference and answer as the lines of one text, each behind "-" (the reference alone), "+" (the answer) or " "."""
+    """A diff of all lines of reference and answer: "-" marks those of the reference alone, "+" those of the answer."""
     reference = record["task"]["ground_truth"].strip().splitlines()
     changes = difflib.unified_diff(reference, program_of(record).splitlines(), n=1_000_000, lineterm="")
-    lines = list(changes)[3:]    # without its heading
+    lines = list(changes)[3:]    # without the diff's header
     return lines or [f" {line}" for line in reference]
 
 
 def small_pictures(pages, workers):
-    """Yield an address with the picture of each page, 360 pixels wide; None if it broke."""
+    """Yield each page's picture, 360 pixels wide, as a data URL; None if it cannot be rendered."""
     if not pages:
         return
     from PIL import Image
@@ -824,15 +828,16 @@ def small_pictures(pages, workers):
     try:
         renderer = Renderer(workers)
     except RuntimeError as problem:
-        die(f"pictures of the pages are needed: {problem}")
+        die(f"the report needs pictures of the pages: {problem}")
     with renderer:
-        for found in renderer.render_many(pages):
-            if found.status != "ok":
+        for picture in renderer.render_many(pages):
+            if picture.status != "ok":
                 yield None
                 continue
-            image = Image.fromarray(found.rgb)
+            image = Image.fromarray(picture.rgb)
             image.thumbnail((360, image.height))
-            image.save(data := io.BytesIO(), "WEBP")
+            data = io.BytesIO()
+            image.save(data, "WEBP")
             yield "data:image/webp;base64," + base64.b64encode(data.getvalue()).decode()
 
 
@@ -845,48 +850,48 @@ def parse_args():
     add, cores = parser.add_argument, getattr(os, "sched_getaffinity", None)
     count, seconds = number(int, least=1, most=1_000_000_000), number(above=0, most=1_000_000)
     # what to score
-    add("--run-name", default="default", help="name of the run: its files are in runs/{run-name} (default: default)")
+    add("--run-name", default="default", help="name of the run; its files are in runs/{run-name} (default: default)")
     add("--split", default="train", help="which of the run's trajectories: train, val, test (default: train)")
     add("--in", dest="input", type=Path, help="trajectories (default: runs/{run-name}/{split}.trajectories.jsonl)")
     add("--out", type=Path, help="scored trajectories (default: the input's name with .scored.jsonl)")
     add("--domain", choices=list(ENVIRONMENTS), default="backend",
-        help="domain of records that do not name theirs (default: backend)")
-    add("--overwrite", action="store_true", help="score everything again, even what --out holds already")
+        help="domain of records that do not name one (default: backend)")
+    add("--overwrite", action="store_true", help="score everything again and replace --out")
     add("--workers", type=count, default=len(cores(0)) if cores else os.cpu_count(),
         help="programs, or browsers, that run at the same time (default: one per core)")
     # how to score programs
     add("--mode", choices=["module", "released"], default="module",
-        help="module: the program runs as a module; released: by the rules of the evaluator released with the paper "
+        help="module: the program runs as a module; released: the rules of the paper's released evaluator apply "
              "(default: module)")
     add("--call-timeout", type=seconds, default=1.0, help="seconds that one call may take (default: 1.0)")
     add("--program-timeout", type=seconds, default=5.0,
         help="seconds that all calls of a program may take (default: 5.0)")
     add("--memory-mb", type=count, default=256, help="megabytes that a program may use (default: 256)")
-    add("--numpy", action="store_true", help="programs find numpy imported")
-    add("--unsafe", action="store_true", help="run programs even where the sandbox cannot shut them in")
+    add("--numpy", action="store_true", help="programs may import numpy")
+    add("--unsafe", action="store_true", help="run programs even where the sandbox cannot isolate them")
     # how to score pages
     add("--encoder", default="layout",
-        help="what embeds the pictures: layout (colours and edges, no weights), or the folder or hub name of a CLIP or "
-             "SigLIP; the paper's is openai/clip-vit-base-patch32 (default: layout)")
-    add("--view", choices=VIEWS, default="page", help="which cosine is the reward: of the whole page, or of the centre "
-        "that CLIP's processor keeps, as in the paper; both are recorded (default: page)")
-    add("--reward", choices=["cosine", "choices"], default="cosine", help="the reward of a page: the cosine, as in the "
-        "paper, or the share of the task's hidden choices that it has (default: cosine)")
+        help="image encoder: layout (colours and edges, no weights), or the folder or hub name of a CLIP or SigLIP; "
+             "the paper's is openai/clip-vit-base-patch32 (default: layout)")
+    add("--view", choices=VIEWS, default="page", help="which cosine is the reward: that of the whole page, or that of "
+        "the centre that CLIP's processor keeps, as in the paper; both are recorded (default: page)")
+    add("--reward", choices=["cosine", "choices"], default="cosine", help="reward of a page: the cosine, as in the "
+        "paper, or the share of the task's hidden choices that the page gets right (default: cosine)")
     # intervals
     add("--resamples", type=count, default=10_000, help="bootstrap draws of the tasks (default: 10000)")
     add("--seed", type=number(int, least=0), default=0, help="seed of the bootstrap (default: 0)")
-    # compare runs that are scored already
+    # compare runs that are already scored
     add("--compare", nargs="+", type=named_file, metavar="NAME=FILE",
-        help="scored files to put side by side; differences are against the first one")
-    # what to write beside the table
+        help="scored files to compare; differences are to the first one")
+    # the report
     add("--report", type=Path, help="write one self-contained HTML file with the dialogues here")
     add("--report-limit", type=count, default=200,
-        help="how many dialogues go into the report, equally many of each run (default: 200)")
+        help="number of dialogues in the report, equally many of each run (default: 200)")
     args = parser.parse_args()
     if args.compare and len(dict(args.compare)) < len(args.compare):
-        parser.error(f"--compare needs another name for each run, found {', '.join(name for name, _ in args.compare)}")
+        parser.error(f"--compare needs different names, found {', '.join(name for name, _ in args.compare)}")
     if args.compare and (args.input or args.out):
-        parser.error("--compare reads files that are scored already: give it without --in and --out")
+        parser.error("--compare reads scored files; it cannot be combined with --in or --out")
     return args
 
 
@@ -894,7 +899,7 @@ def named_file(pair):
     """An argparse type: NAME=FILE as (name, path)."""
     name, _, path = pair.partition("=")
     if not name or not path:
-        raise argparse.ArgumentTypeError(f"takes NAME=FILE, such as base=runs/base/test.scored.jsonl, not {pair!r}")
+        raise argparse.ArgumentTypeError(f"must be NAME=FILE, such as base=runs/a/base.jsonl, found {pair!r}")
     return name, Path(path)
 
 
@@ -907,7 +912,7 @@ def main():
         args.out = args.out or Path(f"{stem}.scored.jsonl")
         files = [(Path(stem).name, args.out)]
     if args.report:
-        if args.report.suffix != ".html":    # a mistyped name replaces no other file
+        if args.report.suffix != ".html":    # so that a typo overwrites no other file
             die(f"{args.report} must end in .html")
         check_path(args.report, filter(None, [TEMPLATE, args.input, *dict(files).values()]))
     if args.input:
@@ -932,7 +937,7 @@ if __name__ == "__main__":
         main()
     except KeyboardInterrupt:
         sys.stdout.flush()
-        print("\nevaluate.py: stopped; the same command, without --overwrite, goes on", file=sys.stderr)
-        os._exit(130)    # without waiting for threads that are still at work
+        print("\nevaluate.py: stopped; run the same command without --overwrite to resume", file=sys.stderr)
+        os._exit(130)    # without waiting for working threads
     except OSError as error:
         die(f"{error.filename or 'a file'}: {error.strerror or error}")

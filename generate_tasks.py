@@ -1,28 +1,28 @@
-"""Tasks: a vague request, the hidden reference, ten hidden calls, and what a simulated human may tell about them.
+"""Generate tasks: a vague request, a hidden reference, ten hidden calls, and the replies of a simulated human.
 
-`--source procedural` (the default) composes tasks. A function is a short pipeline over a list of records: filter them,
-take what each is worth, combine, rank or group them, bound or join the result. Each step has details ("slots"); the
-request states some and leaves four to six open. Which question is useful must be read from this request. Some details
-exist only if another has a certain value: a cap only if the result has one. The ten calls are chosen so that each wrong
-value of each detail, and each program that differs from the reference in one place, fails at least one of them.
+`--source procedural` (the default) composes tasks from a grammar. A function is a short pipeline over a list of
+records: it filters them, computes a value of each, combines, ranks or groups them, and bounds or joins the result. Each
+step has details ("slots"). The request states some of them and leaves four to six open, so the agent must read from the
+request which questions are useful. Some details depend on others: a cap has a value only if there is a cap. The ten
+calls are chosen so that each wrong value of a detail, and each mutant of the reference, fails at least one of them.
 
 A hash of the reference decides the split, whatever the seed. Another hash keeps a quarter of the compositions out of
-training: validation and test alternate between `seen` compositions with new values and `new` ones (key `half`).
-`--plain` words everything in one way and gives each detail its own keys, for a model that is trained from nothing.
+training. Validation and test alternate between `seen` compositions with new values and `new` compositions (key `half`).
+`--plain` uses one wording for each thing and gives each detail its own keys, for a model that is trained from scratch.
 `--domain frontend` draws web pages with hidden choices (palette, order, layout, texts) from pages.toml.
 
-`--source llm` is the paper's way: a model reads a web excerpt (key `text`) and writes description, function and ten
-calls. A task is kept if its reference runs, twice with the same results. Departure from the paper: its 10k + 1k tasks
-come from a 70B model; composed ones need none. `--source colbench` converts released tasks or trajectories, and
-`--source websight` takes rows of WebSight v0.2 (JSON lines) whose pages show something.
+`--source llm` is the paper's way: a model reads a web excerpt (key `text`) and writes a description, a function and ten
+calls. A task is kept if two runs of its reference succeed with the same results. Departure from the paper: its 10k + 1k
+tasks come from a 70B model; composed tasks need no model. `--source colbench` converts released tasks or trajectories.
+`--source websight` reads rows of WebSight v0.2 (JSON lines) and drops pages that are blank or fail to render.
 
 `--demonstrations N` writes dialogues of a scripted, imperfect agent on procedural tasks. It asks for each hidden detail
 with probability `--ask`, in random order, wastes turns with probability `--waste`, guesses what it did not ask, and
-answers. On pages it shows one, hears the largest differences and corrects each with probability `--ask`.
+answers. On page tasks it shows a page, is told the largest differences, and corrects each with probability `--ask`.
 
 Reads:  nothing; for demonstrations data/{domain}/{split}.jsonl; for the other sources the file named by --in
-Writes: data/{domain}/{train,val,test}.jsonl or data/{domain}/demonstrations.jsonl; beside each X.jsonl an
-        X.settings.json with what decided its content. A run that was killed continues where it stopped.
+Writes: data/{domain}/{train,val,test}.jsonl or data/{domain}/demonstrations.jsonl, and the settings of each X.jsonl as
+        X.settings.json. A stopped run resumes with the same command.
 
     python generate_tasks.py
     python generate_tasks.py --demonstrations 8000 --ask 0.6
@@ -59,24 +59,24 @@ from tqdm import tqdm
 from records import ANSWER_MARK, SCHEMA, Output, die, number, read
 
 SPLITS = ("train", "val", "test")
-BATCH = 1000    # most candidates that are checked at a time
+BATCH = 1000    # candidates that are checked at a time, at most
 POOL = 60       # lists of records from which the ten calls are chosen
-SCHEMA["excerpt"] = ("what collects the excerpts", (), {"text": str})
-SCHEMA["row"] = ("an export of WebSight v0.2", (), {"llm_generated_idea": str, "text": str})
+SCHEMA["excerpt"] = ("your collector of excerpts", (), {"text": str})
+SCHEMA["row"] = ("your export of WebSight v0.2", (), {"llm_generated_idea": str, "text": str})
 SCHEMA["released"] = ("ColBench's release", (), {})
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Composed tasks: a function is a short pipeline over a list of records. A *composition* names its steps, the *slots* of
-# those steps are the details that a request states or leaves open, and a slot's value settles one reading.
+# Composed tasks. A function is a short pipeline over a list of records. Its *composition* names the steps. Each step
+# has *slots*: details that the request states or leaves open. The value of a slot is what the human means.
 
-THEMES = {  # the records: (the key of a record's name, the keys of what can be added up or sorted by)
+THEMES = {  # kind of records: (the key of a record's name, the keys of numbers to add up or sort by)
     "orders": ("code", ["amount", "weight", "price"]),
     "shifts": ("badge", ["hours", "pay", "miles"]),
     "books": ("title", ["pages", "copies", "sales"]),
     "games": ("match", ["points", "fouls", "goals"]),
 }
-KEYS = {  # slot -> the keys that it may name; with --plain each slot has its own, else all numbers and all labels mix
+KEYS = {  # slot -> the keys that it may name with --plain; otherwise it may name any number or any label (keys_of)
     "field": ["age", "size", "days", "stock"],
     "factor": ["count", "rate", "units"],
     "second": ["rank", "level", "rating"],
@@ -89,13 +89,13 @@ NAMES = """amber birch cedar delta ember fern grove hazel iris jade kelp lotus m
     tulip umber violet willow yarrow""".split()
 SIDES = {"above": ">", "below": "<", "at least": ">=", "at most": "<="}
 FILTERS = ["limit", "label", "both", "none"]
-KINDS = {  # kind -> (its share of the tasks, what a record may be worth, what may be returned)
+KINDS = {  # kind -> (its weight among the tasks, what a record may be worth, what may be returned)
     "total": (3, ["plain", "plus", "times", "cut"], ["number", "bounded"]),
     "average": (3, ["plain", "plus", "times", "cut"], ["number", "bounded"]),
     "ranked": (4, ["plain", "times"], ["first", "list", "text"]),
     "grouped": (4, ["plain", "times", "ones"], ["first", "list", "text"]),
 }
-CONDITIONAL = {  # slot -> (the slot that it depends on, the value with which it exists)
+CONDITIONAL = {  # slot -> (the slot that it depends on, the value of that slot for which it exists)
     "cap": ("bound", "a cap"),
     "floor": ("bound", "a floor"),
     "second": ("ties", "second"),
@@ -104,10 +104,10 @@ CONDITIONAL = {  # slot -> (the slot that it depends on, the value with which it
 
 
 class Slot(NamedTuple):
-    """One detail of a function: how it is asked for, and what the human says of it."""
-    absent: str           # the reply where the function has no such detail
-    questions: list       # the first is the one that --plain uses
-    replies: object       # a list, in which {} is the value, or {value: list}
+    """One detail of a function: how the agent may ask for it, and what the human replies."""
+    absent: str           # the reply if the function has no such detail
+    questions: list       # --plain uses the first
+    replies: object       # a list in which {} stands for the value, or {value: list}
 
 
 SLOTS = {
@@ -200,7 +200,7 @@ LABEL = {"label": None, "which": ["only", "not"], "word": PLACES}
 FEW = {"part": ["all", "first"], "many": [2, 3, 4]}
 WORDS = {"empty": ['"none"', '"empty"', '"nobody"', '"missing"']}
 NUMBERS = {"empty": ["0", "-1", "1", "100"]}
-STEPS = {  # what a composition names -> its slots and their values, None for keys. Parents stand before their children.
+STEPS = {  # step -> {slot: its values, or None for keys}. A slot stands after the slot that it depends on.
     "limit": LIMIT,
     "label": LABEL,
     "both": LIMIT | LABEL,
@@ -235,17 +235,19 @@ def hashed(*what):
 
 def split_of(*what):
     """Which split something belongs to: 72% train, 8% val, 20% test, by its hash alone (no seed)."""
-    h = hashed(*what) % 100
-    return "train" if h < 72 else "val" if h < 80 else "test"
+    percent = hashed(*what) % 100
+    if percent < 72:
+        return "train"
+    return "val" if percent < 80 else "test"
 
 
-def new_task(domain, about, truth, **more):
-    """A task; its number is given when it is written."""
-    return {"task_id": None, "domain": domain, "problem_description": about, "ground_truth": truth, **more}
+def new_task(domain, request, reference, **more):
+    """A task without an id, which `write` assigns."""
+    return {"task_id": None, "domain": domain, "problem_description": request, "ground_truth": reference, **more}
 
 
 def half_of(composition):
-    """"new" for the quarter of the compositions that training never has, else "seen"."""
+    """"new" for the quarter of the compositions that never occur in training, else "seen"."""
     return "new" if hashed("compositions", *composition) % 4 == 0 else "seen"
 
 
@@ -261,31 +263,31 @@ def keys_of(slot, theme, plain):
 
 
 def choices_of(composition, theme, plain):
-    """{slot: its values} for every slot that a composition may have, in the order in which they are drawn."""
+    """{slot: its possible values} for every slot that a composition may have, in the order in which they are drawn."""
     filters, kind, worth, out = composition
-    found = dict(STEPS.get(filters, {}))
+    slots = dict(STEPS.get(filters, {}))
     if kind == "grouped":
-        found["group"] = None
+        slots["group"] = None
     for step in (worth, kind, out):
-        found |= STEPS.get(step, {})
-    return {slot: values or keys_of(slot, theme, plain) for slot, values in found.items()}
+        slots |= STEPS.get(step, {})
+    return {slot: values or keys_of(slot, theme, plain) for slot, values in slots.items()}
 
 
 def all_compositions():
-    """Every composition with at least five slots that are not conditional, or else too little could be left open."""
-    found = []
+    """Every composition with at least five unconditional slots; fewer would leave too little to ask for."""
+    compositions = []
     for kind, (_, worths, outs) in KINDS.items():
         for composition in itertools.product(FILTERS, [kind], worths, outs):
             if len(choices_of(composition, "orders", True).keys() - CONDITIONAL.keys()) >= 5:
-                found.append(composition)
-    return found
+                compositions.append(composition)
+    return compositions
 
 
 COMPOSITIONS = all_compositions()
 
 
 def draw_values(composition, theme, plain, rng, known=()):
-    """A value for each slot of a task; those in `known` are given. No two slots name the same key."""
+    """A value for each slot of a task, keeping those in `known`. No two slots name the same key."""
     values = dict(known)
     for slot, choices in choices_of(composition, theme, plain).items():
         parent, needed = CONDITIONAL.get(slot, (None, None))
@@ -312,8 +314,8 @@ def write_function(composition, theme, values):
     if "empty" in values:
         add("if not rows:")
         add("    return {empty}")
-    lines += {"total": total_lines, "average": average_lines, "ranked": ranked_lines, "grouped": grouped_lines}[kind](
-        WORTH[worth].format(**values), THEMES[theme][0], values)
+    lines_of = {"total": total_lines, "average": average_lines, "ranked": ranked_lines, "grouped": grouped_lines}[kind]
+    lines += lines_of(WORTH[worth].format(**values), THEMES[theme][0], values)
     if "cap" in values:
         add("out = min(out, {cap})")
     if "floor" in values:
@@ -330,7 +332,9 @@ def total_lines(value, name, values):
 
 def average_lines(value, name, values):
     total = f"sum({value} for r in rows)"
-    return [f"out = {total} // len(rows)" if values["rounding"] == "down" else f"out = -(-{total} // len(rows))"]
+    if values["rounding"] == "down":
+        return [f"out = {total} // len(rows)"]
+    return [f"out = -(-{total} // len(rows))"]
 
 
 def ranked_lines(value, name, values):
@@ -345,10 +349,10 @@ def ranked_lines(value, name, values):
 
 def grouped_lines(value, name, values):
     reverse = ", reverse=True" if values["order"] == "largest" else ""
-    turned = ", reverse=True" if values["alphabet"] == "z to a" else ""
+    reverse_names = ", reverse=True" if values["alphabet"] == "z to a" else ""
     key = f'r["{values["group"]}"]'
     return ["sums = {}", "for r in rows:", f"    sums[{key}] = sums.get({key}, 0) + {value}",
-            f"names = sorted(sums{turned})", f"names = sorted(names, key=sums.get{reverse})"]
+            f"names = sorted(sums{reverse_names})", f"names = sorted(names, key=sums.get{reverse})"]
 
 
 def pick(wordings, plain, rng):
@@ -357,10 +361,10 @@ def pick(wordings, plain, rng):
 
 
 def write_request(composition, theme, values, stated, plain, rng):
-    """Yield the task's sentences: what is stated of each step, and of the rest that it is there, or nothing at all.
+    """Yield the sentences of the request: stated slots with their values, open ones vaguely or not at all.
 
-    In a sentence [a|b] is one of two wordings. [slot:a|b|c] is a, with the value for %, where the slot is stated; if
-    not, it is b or c, and [slot:a] is nothing.
+    In a sentence, [a|b] stands for one of two wordings. [slot:a|b|c] stands for a, with the slot's value in place of %,
+    if the slot is stated, and otherwise for b or c. [slot:a] stands for nothing if the slot is open.
     """
     _, kind, worth, out = composition
 
@@ -437,10 +441,10 @@ def write_request(composition, theme, values, stated, plain, rng):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Ten calls that tell the reference from whatever is nearly it
+# Ten calls that tell the reference from near misses
 
 def draw_rows(theme, values, rng):
-    """Records near the edges: at the limit, with the word in question, worth the same as others, none at all."""
+    """Random records, rich in edge cases: at the limit, with the word in question, tied with others, none at all."""
     numbers = number_keys(theme)
     scale = rng.choice([12, 40, 90, 200])
     size = rng.randint(0, 7)
@@ -453,20 +457,20 @@ def draw_rows(theme, values, rng):
         row |= {key: rng.choice(places) for key in KEYS["label"]}
         row |= {key: rng.choice(people) for key in KEYS["group"]}
         row |= {key: rng.randint(1, scale) for key in numbers}
-        if rows and rng.random() < 0.5:    # worth as much as another record
+        if rows and rng.random() < 0.5:    # tied with another record
             for key in numbers:
                 row[key] = rng.choice([rows[-1], rng.choice(rows)])[key]
         if "limit" in values and rng.random() < 0.6:
             row[values["field"]] = values["limit"] + rng.choice([-3, -1, 0, 0, 1, 7, 20])
         if "word" in values and rng.random() < (0.5 if values["which"] == "only" else 0.3):
             row[values["label"]] = values["word"]
-        if "second" in values:    # never equal: what then decides is no part of the task
+        if "second" in values:    # all different, because the task does not settle a second tie
             row[values["second"]] = seconds[i]
         rows.append(row)
     return rows
 
 
-SWAPS = {  # pattern -> what may stand in its place: a comparison, an operator, a function, a truth value
+SWAPS = {  # pattern -> what may replace it: a comparison, an operator, a function, a truth value
     r"(?<= )(>=|<=|==|!=|>|<)(?= )": [">", ">=", "<", "<=", "==", "!="],
     r"(?<=[^\"] )(\+|\*|//|-)(?= )": ["+", "-", "*"],    # not in the text " - "
     r"\b(min|max|sum)\b": ["min", "max", "sum"],
@@ -475,22 +479,22 @@ SWAPS = {  # pattern -> what may stand in its place: a comparison, an operator, 
 
 
 def mutants(code):
-    """Programs that differ from one of ours in one place: a comparison, a number, an operator, a function, a line."""
-    found = []
+    """Programs that differ from `code` in one place: a comparison, a number, an operator, a function, a line."""
+    programs = []
     for pattern, others in SWAPS.items():
-        for place in re.finditer(pattern, code):
-            found += [code[:place.start()] + other + code[place.end():] for other in others]
-    for place in re.finditer(r"\d+", code):
-        found += [f"{code[:place.start()]}{int(place[0]) + step}{code[place.end():]}" for step in (-1, 1)]
+        for match in re.finditer(pattern, code):
+            programs += [code[:match.start()] + other + code[match.end():] for other in others]
+    for match in re.finditer(r"\d+", code):
+        programs += [f"{code[:match.start()]}{int(match[0]) + step}{code[match.end():]}" for step in (-1, 1)]
     for statement in re.findall(r"^    \S.*\n(?:     .*\n)*", code, re.M):
-        found.append(code.replace(statement, "", 1))
-    return [mutant for mutant in dict.fromkeys(found) if mutant != code]
+        programs.append(code.replace(statement, "", 1))
+    return [mutant for mutant in dict.fromkeys(programs) if mutant != code]
 
 
 def with_one_wrong(composition, theme, values, plain):
-    """{(slot, wrong value): the program that is right but for this slot}."""
+    """{(slot, wrong value): the program that is right except for this slot}."""
     choices = choices_of(composition, theme, plain)
-    found = {}
+    programs = {}
     for slot in values:
         for wrong in choices[slot]:
             changed = values | {slot: wrong}
@@ -498,53 +502,53 @@ def with_one_wrong(composition, theme, values, plain):
                 if slot == parent:
                     changed.pop(child, None)
                     if wrong == needed:
-                        changed[child] = choices[child][0]    # a cap where there is none: any will do
+                        changed[child] = choices[child][0]    # a cap where there was none: any value will do
             if wrong != values[slot]:
-                found[slot, wrong] = write_function(composition, theme, changed)
-    return found
+                programs[slot, wrong] = write_function(composition, theme, changed)
+    return programs
 
 
 def results_of(code, inputs):
-    """What a program made of our own templates returns for each list of records, as text; exceptions by their names."""
-    names, found = {}, []
-    exec(compile(code, "task", "exec"), names)
+    """What a program from our own templates returns for each list of records, as text, or its exception's name."""
+    namespace, results = {}, []
+    exec(compile(code, "task", "exec"), namespace)
     for rows in inputs:
         try:
-            found.append(repr(names["report"](list(rows))))
+            results.append(repr(namespace["report"](list(rows))))
         except Exception as error:    # a mutant may do anything
-            found.append(type(error).__name__)
-    return found
+            results.append(type(error).__name__)
+    return results
 
 
 def choose_calls(composition, theme, values, plain, rng):
-    """(ten calls, None) that together fail every wrong value and every mutant, or (None, why there are none).
+    """(ten calls, None), or (None, why there are none). Together the calls fail every wrong value and every mutant.
 
-    The calls are a greedy cover of the wrong programs by a pool of random inputs. Their results differ, so that a
-    constant answer passes one of them; two may be equal where ten different ones are not to be had.
+    They are a greedy cover of the wrong programs by a pool of random inputs. Their results differ, so that a constant
+    answer passes only one of them. Two results may be equal if the pool has no ten different ones.
     """
     inputs = [[]] + [draw_rows(theme, values, rng) for _ in range(POOL)]
     code = write_function(composition, theme, values)
     right = results_of(code, inputs)
     wrong = with_one_wrong(composition, theme, values, plain)
     wrong |= {("mutant", mutant): mutant for mutant in mutants(code)}
-    shown_by = {}    # wrong program -> the inputs that show it
+    exposed_by = {}    # wrong program -> the inputs that expose it
     for name, program in wrong.items():
-        shown = {i for i, result in enumerate(results_of(program, inputs)) if result != right[i]}
-        if shown:
-            shown_by[name] = shown
+        exposing = {i for i, result in enumerate(results_of(program, inputs)) if result != right[i]}
+        if exposing:
+            exposed_by[name] = exposing
         elif name[0] != "mutant":
-            return None, f"no input shows a wrong value of {name[0]}"
+            return None, f"no input exposes a wrong value of {name[0]}"
 
-    chosen, times, left = [], Counter(), set(shown_by)
+    chosen, times, left = [], Counter(), set(exposed_by)    # times: result -> how many chosen inputs have it
     while len(chosen) < 10:
-        shows = Counter(i for name in left for i in shown_by[name])    # input -> how many wrong programs it shows
+        exposes = Counter(i for name in left for i in exposed_by[name])    # input -> how many wrong programs it exposes
         free = [i for i in range(len(inputs)) if i not in chosen]
-        best = min(free, key=lambda i: (times[right[i]], -shows[i]))
+        best = min(free, key=lambda i: (times[right[i]], -exposes[i]))
         chosen.append(best)
         times[right[best]] += 1
-        left = {name for name in left if best not in shown_by[name]}
+        left = {name for name in left if best not in exposed_by[name]}
     if max(times.values()) > 1 and len(times) < 9:
-        return None, "results alike"
+        return None, "too few different results"
     if left:
         return None, "ten calls are too few"
     return [f"report({inputs[i]!r})" for i in sorted(chosen)], None
@@ -554,7 +558,7 @@ def choose_calls(composition, theme, values, plain, rng):
 # Tasks, and the dialogues of a scripted, imperfect agent
 
 def reply_of(slot, value, plain, rng):
-    """What the human says of a slot's value."""
+    """What the human replies when asked for a slot."""
     replies = SLOTS[slot].replies
     if isinstance(replies, dict):
         replies = replies[value]
@@ -562,7 +566,7 @@ def reply_of(slot, value, plain, rng):
 
 
 def draw_open(values, rng):
-    """Four to six slots that the request leaves open, or None. Where a slot is open, so are those that depend on it."""
+    """Four to six slots to leave open. Slots that depend on an open slot are open too; None if that makes over six."""
     count = min(len(values), rng.choice([4, 5, 6]))
     opened = set(rng.sample(list(values), count))
     for child, (parent, _) in CONDITIONAL.items():
@@ -572,47 +576,47 @@ def draw_open(values, rng):
 
 
 def draw_task(split, half, kinds, plain, rng):
-    """A task without its calls, or None where the draw belongs to another split or half, or leaves too much open."""
+    """A task without its calls, or None if the draw belongs to another split or half, or leaves too much open."""
     kind = rng.choices(kinds, [KINDS[kind][0] for kind in kinds])[0]
-    composition = rng.choice([one for one in COMPOSITIONS if one[1] == kind])
+    composition = rng.choice([composition for composition in COMPOSITIONS if composition[1] == kind])
     theme = rng.choice(list(THEMES))
     values = draw_values(composition, theme, plain, rng)
     opened = draw_open(values, rng)
     reference = write_function(composition, theme, values)
     if half_of(composition) != half or split_of(reference) != split or not opened:
         return None
-    about = " ".join(write_request(composition, theme, values, values.keys() - opened, plain, rng))
-    said = {slot: reply_of(slot, value, plain, rng) for slot, value in values.items()}
+    request = " ".join(write_request(composition, theme, values, values.keys() - opened, plain, rng))
+    reply_to = {slot: reply_of(slot, value, plain, rng) for slot, value in values.items()}
     facts = []
     for slot in values:
         if slot in opened:
             parent, _ = CONDITIONAL.get(slot, (None, None))
-            facts.append({"detail": slot, "question": SLOTS[slot].questions[0], "keywords": [], "reply": said[slot],
+            facts.append({"detail": slot, "question": SLOTS[slot].questions[0], "keywords": [], "reply": reply_to[slot],
                           "implies": [parent] if parent in opened else []})
-    replies = {slot: said.get(slot, SLOTS[slot].absent) for slot in SLOTS if slot not in opened}
-    return new_task("backend", about, reference, test_cases=None, source=f"procedural:{kind}", half=half,
+    replies = {slot: reply_to.get(slot, SLOTS[slot].absent) for slot in SLOTS if slot not in opened}
+    return new_task("backend", request, reference, test_cases=None, source=f"procedural:{kind}", half=half,
                     composition=composition, theme=theme, plain=plain, details=values, facts=facts, replies=replies)
 
 
 def draw_tasks(split, kinds, plain, seed):
-    """Yield tasks of a split without their calls: independent draws, each reference once, until no new one is found.
-    Validation and test tasks are of `seen` and of `new` compositions in turn."""
+    """Yield tasks of a split without their calls: independent draws, each reference once, until no new one turns up.
+    Validation and test alternate between `seen` and `new` compositions."""
     halves = ["seen"] if split == "train" else ["seen", "new"]
     rngs = {half: random.Random(f"{seed} {split} {half}") for half in halves}
-    found = set()
+    references = set()
     for half in itertools.cycle(halves):
-        for _ in range(20_000):    # draws in a row without a new task
+        for _ in range(20_000):    # give up after so many draws without a new task
             task = draw_task(split, half, kinds, plain, rngs[half])
-            if task and task["ground_truth"] not in found:
+            if task and task["ground_truth"] not in references:
                 break
         else:
             return
-        found.add(task["ground_truth"])
+        references.add(task["ground_truth"])
         yield task
 
 
 def with_calls(task, seed):
-    """A task with its calls: (task, None or why there are none)."""
+    """(task with its calls, None), or (task, why there are none)."""
     rng = random.Random(f"{seed} {task['ground_truth']}")
     calls, reason = choose_calls(task["composition"], task["theme"], task["details"], task["plain"], rng)
     if not reason:
@@ -623,8 +627,8 @@ def with_calls(task, seed):
 def demonstrate(task, ask, waste, max_turns, rng):
     """One dialogue of the scripted agent, as (dialogue_history, answer).
 
-    It asks for some open details, those that make others exist first, with wasted turns among them: a question that
-    it asked before, or one about a detail that is not open.
+    It asks for some of the open details, each after the detail that it depends on. Before each turn it may waste some:
+    it repeats an exchange, or asks for a detail that is not open.
     """
     facts = {fact["detail"]: fact["reply"] for fact in task["facts"]}
     replies = task["replies"] | facts
@@ -655,7 +659,7 @@ def demonstrate(task, ask, waste, max_turns, rng):
 
     known = {slot: value for slot, value in task["details"].items() if slot not in facts or slot in asked}
     for child, (parent, needed) in CONDITIONAL.items():
-        if child in known:    # a cap of 90 says that there is one
+        if child in known:    # whoever knows the value of the cap knows that there is one
             known[parent] = needed
     guessed = draw_values(task["composition"], task["theme"], task["plain"], rng, known)
     answer = write_function(task["composition"], task["theme"], guessed).strip()
@@ -665,13 +669,13 @@ def demonstrate(task, ask, waste, max_turns, rng):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Web pages: from a kind of page and a choice of values to a task, and a scripted designer
+# Web pages: tasks from a kind of page and values for its slots, and a scripted designer
 
 @lru_cache
 def page_kinds():
     """{kind: {"requests", "page", "details": its hidden choices}}, from pages.toml.
 
-    `told` of a choice: how a wrong value shows in the comparison of two pages (render.is_about).
+    A choice's `told` says how a wrong value shows when two pages are compared (render.is_about).
     """
     with open(Path(__file__).with_name("pages.toml"), "rb") as file:
         content = tomllib.load(file)
@@ -679,7 +683,9 @@ def page_kinds():
         entry["details"] = []
         for name, (aspects, subject, values) in entry["choices"].items():
             if isinstance(values, str):    # names of tables
-                values = {value: text for table in values.split() for value, text in content["values"][table].items()}
+                tables, values = values.split(), {}
+                for table in tables:
+                    values |= content["values"][table]
             if isinstance(values, list):
                 values = dict(zip(values, values))
             values = {value: text.format(**entry.get("pieces", {})) for value, text in values.items()}
@@ -688,7 +694,7 @@ def page_kinds():
 
 
 def page_source(kind, values):
-    """The page of a kind with these values in its slots. A value may itself contain a slot, hence two rounds."""
+    """The page of a kind with these values in its slots. A value may itself contain slots, hence two rounds."""
     from render import TAILWIND_TAG
     entry = page_kinds()[kind]
     slots = {choice["name"]: choice["values"][value] for choice, value in zip(entry["details"], values)}
@@ -699,49 +705,49 @@ def page_source(kind, values):
 
 
 def half_of_page(kind, values):
-    """"new" for a quarter of the pairs of the first two choices, which training never has together, else "seen"."""
+    """"new" for the quarter of pairs of the first two choices that never occur in training, else "seen"."""
     return "new" if hashed("pages", kind, *values[:2]) % 4 == 0 else "seen"
 
 
 def draw_pages(kinds, split, seed):
-    """Yield (kind, values), one of each kind in turn, each combination once, until all of this split are used up.
-    Validation and test pages of a kind are of `seen` and of `new` pairs of choices in turn."""
+    """Yield (kind, values), one of each kind in turn, each combination once, until no new one of this split turns up.
+    Validation and test pages of a kind alternate between `seen` and `new` pairs of choices."""
     rng = random.Random(f"{seed} {split} pages")
-    found = {kind: set() for kind in kinds}
-    in_vain = Counter()    # kind -> draws in a row without a new combination
-    while kinds := [kind for kind in kinds if in_vain[kind] < 2000]:
+    drawn = {kind: set() for kind in kinds}
+    failures = Counter()    # kind -> draws in a row without a new combination
+    while kinds := [kind for kind in kinds if failures[kind] < 2000]:
         for kind in kinds:
             values = tuple(rng.choice(list(choice["values"])) for choice in page_kinds()[kind]["details"])
-            half = "new" if split != "train" and len(found[kind]) % 2 else "seen"
-            in_vain[kind] += 1
+            half = "new" if split != "train" and len(drawn[kind]) % 2 else "seen"
+            failures[kind] += 1
             fits = split_of(kind, values) == split and half_of_page(kind, values) == half
-            if fits and values not in found[kind]:
-                in_vain[kind] = 0
-                found[kind].add(values)
+            if fits and values not in drawn[kind]:
+                failures[kind] = 0
+                drawn[kind].add(values)
                 yield kind, values
 
 
 def page_draft(kind, values):
     entry = page_kinds()[kind]
-    about = entry["requests"][hashed("about", kind, *values) % len(entry["requests"])]
+    request = entry["requests"][hashed("about", kind, *values) % len(entry["requests"])]
     names = [choice["name"] for choice in entry["details"]]
-    return new_task("frontend", about, page_source(kind, values), source=f"procedural:{kind}",
+    return new_task("frontend", request, page_source(kind, values), source=f"procedural:{kind}",
                     half=half_of_page(kind, values), details=dict(zip(names, values)),
                     choices={choice["name"]: choice["told"] for choice in entry["details"]})
 
 
 def kind_and_values(task):
-    """What page_draft made a task from."""
+    """The kind and values that page_draft made a task from."""
     kind = task["source"].removeprefix("procedural:")
     return kind, [task["details"][choice["name"]] for choice in page_kinds()[kind]["details"]]
 
 
 def demonstrate_page(task, layout, ask, waste, max_turns, rng):
-    """One dialogue, as (dialogue_history, answer). layout: a page -> its layout.
+    """One dialogue of the scripted designer, as (dialogue_history, answer). layout: a function, page -> its layout.
 
-    The designer begins with a page at random. With probability `ask` it corrects a choice that the partner names; if
-    not, it guesses. With probability `waste` it shows the page again unchanged, with half of that it answers too early;
-    if not, it answers when nothing is left to name.
+    The designer begins with a random page. It corrects a choice that the human names with probability `ask`, and
+    guesses otherwise. With probability `waste` it shows the page again unchanged. With probability waste/2 it answers
+    too early; otherwise once no differences remain.
     """
     from render import compare_pages, in_words, is_about
     kind, right = kind_and_values(task)
@@ -753,11 +759,11 @@ def demonstrate_page(task, layout, ask, waste, max_turns, rng):
         if done or turn == max_turns - 1 or (turn and rng.random() < waste / 2):
             history.append({"role": "assistant", "content": f"{ANSWER_MARK}\n{page}"})
             return history, page
-        found = compare_pages(layout(page), layout(task["ground_truth"]))[:2]
+        differences = compare_pages(layout(page), layout(task["ground_truth"]))[:2]
         history.append({"role": "assistant", "content": page})
-        history.append({"role": "user", "content": in_words(found)})
+        history.append({"role": "user", "content": in_words(differences)})
         named = [i for i, choice in enumerate(choices)
-                 if values[i] != right[i] and any(is_about(one, choice["told"]) for one in found)]
+                 if values[i] != right[i] and any(is_about(difference, choice["told"]) for difference in differences)]
         done = not named
         if rng.random() >= waste:
             for i in named:
@@ -765,13 +771,13 @@ def demonstrate_page(task, layout, ask, waste, max_turns, rng):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Writing: candidates are drawn in order, checked side by side, and written in order until there are enough
+# Writing: candidates are drawn in order, checked in parallel, and written in order until there are enough
 
 def write(out, candidates, check, unit="task"):
-    """Write the candidates that are not rejected, and count the others by reason.
+    """Write the candidates that pass the check, and count the others by reason.
 
-    check(candidates): their (record, None or why it is rejected), in order. It gets no more than may be needed. Nobody
-    waits for what is still at work after an error or Ctrl-C: the process ends without it.
+    check(candidates) yields (record, None or the reason to reject it), in order. It is given no more candidates than
+    records are missing.
     """
     rejected, candidates = Counter(), iter(candidates)
     with tqdm(total=out.wanted, initial=len(out.done), desc=out.path.name, unit=unit, mininterval=1) as bar:
@@ -788,7 +794,7 @@ def write(out, candidates, check, unit="task"):
     for reason, count in rejected.most_common():
         print(f"  {count} x {reason}")
     if len(out.done) < out.wanted < math.inf:
-        print(f"  only {len(out.done)} of the {out.wanted} asked for: there are no more", file=sys.stderr)
+        print(f"  only {len(out.done)} of {out.wanted}: no candidates are left", file=sys.stderr)
 
 
 def accept(candidates):
@@ -796,16 +802,16 @@ def accept(candidates):
 
 
 def open_output(path, wanted, args, settings, inputs, key):
-    """An Output; `wanted`: how many records it has when it is finished."""
+    """An Output that is complete with `wanted` records."""
     out = Output(path, settings, inputs, args.overwrite, key)
     out.wanted = wanted
     if len(out.done) > wanted:
-        die(f"{path} already holds {len(out.done)} records, not {wanted}; use --overwrite or another --out")
+        die(f"{path} already holds {len(out.done)} records, more than {wanted}; use --overwrite or another --out")
     return out
 
 
 def open_splits(args, settings, inputs, key=("ground_truth",)):
-    """{split: Output} of the splits asked for. A mistake in one is found before any is changed."""
+    """{split: Output} of the requested splits. All are checked before any is changed."""
     outs = {}
     for split, wanted in args.sizes.items():
         if wanted:
@@ -815,7 +821,7 @@ def open_splits(args, settings, inputs, key=("ground_truth",)):
 
 
 def write_splits(outs, drafts, check):
-    """drafts(split): an iterable of tasks; check: as above."""
+    """drafts(split): an iterable of tasks; check: as in `write`."""
     for split, out in outs.items():
         write(out, (task for task in drafts(split) if out.key_of(task) not in out.done), check)
 
@@ -833,7 +839,7 @@ def write_procedural(args):
     kinds = args.kinds.split(",") if args.kinds else list(known)
     for kind in kinds:
         if kind not in known:
-            die(f"there is no kind {kind!r}; there are {', '.join(known)}")
+            die(f"unknown kind {kind!r} in --kinds; choose from {', '.join(known)}")
     outs = open_splits(args, {"source": "procedural", "kinds": kinds, "seed": args.seed, "plain": args.plain}, {})
     if args.domain == "frontend":
         write_splits(outs, lambda split: itertools.starmap(page_draft, draw_pages(kinds, split, args.seed)), accept)
@@ -844,8 +850,8 @@ def write_procedural(args):
 
 
 def websight_drafts(path, split):
-    """Yield the tasks of one split: a row's idea is the request, its page the reference. The idea's hash decides the
-    split; a page that several rows hold belongs to the first of them. Lost pictures become picsum's."""
+    """Yield one split's tasks: a row's idea is the request, its page the reference. A hash of the idea decides the
+    split. A page that occurs in several rows is used once, with the first. Dead image links become picsum's."""
     from render import rewrite_images
     seen = set()
     for row in read(path, "row"):
@@ -861,21 +867,23 @@ def write_websight(args):
         def check(tasks):
             pictures = renderer.render_many(task["ground_truth"] for task in tasks)
             for task, picture in zip(tasks, pictures):
-                reason = "blank" if picture.status == "ok" and picture.blank else picture.status
-                yield task, None if reason == "ok" else reason
+                reason = picture.status
+                if reason == "ok":
+                    reason = "blank" if picture.blank else None
+                yield task, reason
 
         outs = open_splits(args, {"source": "websight"}, {"--in": args.input})
         write_splits(outs, partial(websight_drafts, args.input), check)
 
 
 def check_demonstrable(task):
-    """The task, if the scripted agent can play it: its program or page can be written again from its details."""
+    """The task, if the scripted agent can play it: its details must still produce its program or page."""
     try:
         if task["domain"] == "frontend":
             page_source(*kind_and_values(task))
             return task
-        again = write_function(task["composition"], task["theme"], task["details"])
-        if task["facts"] and again == task["ground_truth"]:
+        program = write_function(task["composition"], task["theme"], task["details"])
+        if task["facts"] and program == task["ground_truth"]:
             return task
     except (LookupError, TypeError, ValueError):
         pass
@@ -883,7 +891,7 @@ def check_demonstrable(task):
 
 
 def write_demonstrations(args):
-    from rollout import system_prompt    # the instructions that an agent has in rollouts
+    from rollout import system_prompt    # the agent's instructions in rollouts
     pages = args.domain == "frontend"
     path = args.input or f"data/{args.domain}/{args.split}.jsonl"
     tasks = list(read(path, "task", args.domain, unique=True, each=check_demonstrable))
@@ -895,11 +903,11 @@ def write_demonstrations(args):
         layout = lru_cache(maxsize=20000)(renderer.layout) if pages else None
 
         def dialogue(i):
-            sample, place = divmod(i, len(tasks))
-            task = tasks[place]
+            sample, index = divmod(i, len(tasks))
+            task = tasks[index]
             rng = random.Random(f"{args.seed} {task['task_id']} {sample}")
-            how = args.ask, args.waste, args.max_turns, rng
-            history, answer = demonstrate_page(task, layout, *how) if pages else demonstrate(task, *how)
+            options = args.ask, args.waste, args.max_turns, rng
+            history, answer = demonstrate_page(task, layout, *options) if pages else demonstrate(task, *options)
             return {"task_id": task["task_id"], "sample": sample, "domain": task["domain"], "task": task,
                     "system": system, "dialogue_history": history, "answer": answer, "finish": "answered",
                     "model": "scripted", "simulator": "scripted", "seed": args.seed}, None
@@ -911,7 +919,7 @@ def write_demonstrations(args):
 # ---------------------------------------------------------------------------------------------------------------------
 # Released ColBench files (--source colbench)
 
-# The prompt of a released turn, whose agent is a Llama 3.1: its chat template (that of Llama 3 adds no dates).
+# The prompt of a released turn, in the chat template of Llama 3.1 (that of Llama 3 has no dates).
 CHAT_TEMPLATE = re.compile(
     r"(?:<\|begin_of_text\|>)?<\|start_header_id\|>system<\|end_header_id\|>\n\n"
     r"(?:Cutting Knowledge Date: [^\n<]*\nToday Date: [^\n<]*\n\n)?(?P<system>(?:(?!<\|).)*)<\|eot_id\|>"
@@ -919,21 +927,21 @@ CHAT_TEMPLATE = re.compile(
 
 
 def recover_system(history):
-    """The agent's instructions, from the `input` of its turns (the prompt after the template). "" where they are not
-    certain: no `input`, an unknown template, another request than the dialogue's, or turns that differ."""
-    found = set()
+    """The agent's system prompt, from the `input` of its turns (the rendered prompt). "" if uncertain: no `input`, an
+    unknown template, a request that is not the dialogue's, or turns that disagree."""
+    systems = set()
     for turn in history:
         if turn.get("input"):
             prompt = CHAT_TEMPLATE.match(turn["input"])
-            sure = prompt and prompt["request"].strip() == history[0]["content"].strip()
-            found.add(prompt["system"].strip() if sure else "")
-    return found.pop() if len(found) == 1 else ""
+            is_certain = prompt and prompt["request"].strip() == history[0]["content"].strip()
+            systems.add(prompt["system"].strip() if is_certain else "")
+    return systems.pop() if len(systems) == 1 else ""
 
 
 def as_ours(args, offline, seen, record):
-    """A released trajectory (offline) or task as ours. A reward goes to `released_reward`: evaluate.py scores it again.
+    """A released trajectory (offline) or task in our format. Its reward is kept as `released_reward`.
 
-    seen: how many records of each task there were so far, which number the samples of a task.
+    seen: the number of records of each task so far, which numbers a task's samples.
     """
     from rollout import parse_response
     task = record["task"] if offline else record
@@ -959,9 +967,9 @@ def as_ours(args, offline, seen, record):
 
 
 def write_colbench(args):
-    """All trajectories, or the first --train, --val or --test tasks (the paper's test set is the first 1000).
+    """Convert all trajectories, or the first --train, --val or --test tasks (the paper's test set is the first 1000).
 
-    The samples of a task, which lie num_tasks lines apart, are numbered in their order.
+    The samples of a task lie num_tasks lines apart and are numbered in file order.
     """
     with open(args.input, "rb") as file:
         offline = b'"dialogue_history"' in file.readline()
@@ -977,7 +985,7 @@ def write_colbench(args):
 # Tasks from a language model (--source llm)
 
 LONGEST_EXCERPT = 2000    # characters
-MAX_TOKENS = 2048    # of a model's response
+MAX_TOKENS = 2048         # of a response
 LLM_PROMPT = """Here is an excerpt from the web:
 
 <excerpt>
@@ -1001,10 +1009,10 @@ Ten different calls of the function, one a line, with literal arguments, that re
 
 
 def parse_task(raw):
-    """(task, None) from a model's response, or (None, why not)."""
+    """(task, None) from a model's response, or (None, the reason to reject it)."""
     form = re.search(r"DESCRIPTION:(.*?)CODE:\s*```(?:python)?\n(.*?)```\s*CALLS:\s*(.*)", raw, re.S)
     if not form:
-        return None, "not in the form asked for"
+        return None, "not in the requested form"
     description, code = " ".join(form[1].split()), form[2].strip() + "\n"
     try:
         parameters = {node.name: ast.unparse(node.args) for node in ast.parse(code).body
@@ -1013,11 +1021,11 @@ def parse_task(raw):
         return None, "code does not parse"
     if code.count("\n") > 50:
         return None, "more than 50 lines"
-    calls = [found for found in re.finditer(r"\b(\w+)\(.*\)", form[3]) if found[1] in parameters]
+    calls = [call for call in re.finditer(r"\b(\w+)\(.*\)", form[3]) if call[1] in parameters]
     if not calls:
-        return None, "no call of a function of its own"
+        return None, "no call of the function"
     name = calls[0][1]
-    calls = list(dict.fromkeys(found[0] for found in calls if found[1] == name))[:10]
+    calls = list(dict.fromkeys(call[0] for call in calls if call[1] == name))[:10]
     if len(calls) < 10:
         return None, "fewer than ten different calls"
     if f"{name}(" not in description:
@@ -1026,7 +1034,7 @@ def parse_task(raw):
 
 
 def write_llm(args):
-    """One attempt per excerpt, until the splits are full. A continued run begins behind the last that became a task."""
+    """One attempt per excerpt, until the splits are full. A resumed run starts after the last that became a task."""
     from rollout import Refused, Stop, make_engine
     from sandbox import Sandbox
     excerpts = list(read(args.input, "excerpt", each=lambda record: record["text"].strip()[:LONGEST_EXCERPT]))
@@ -1037,7 +1045,7 @@ def write_llm(args):
     threading.Thread(target=loop.run_forever, daemon=True).start()
 
     def attempt(i):
-        """(task, None or why it is rejected)"""
+        """(task, None or the reason to reject it)"""
         prompt = [{"role": "user", "content": LLM_PROMPT.format(excerpt=excerpts[i])}]
         replies = engine.generate(prompt, 1, args.seed + i, args.temperature, MAX_TOKENS)
         try:
@@ -1048,14 +1056,14 @@ def write_llm(args):
         if reason:
             return None, reason
         task |= {"source": f"llm:{args.model_name or args.model}", "excerpt": i}
-        faults = set(box.check_reference(task).values()) - {"ok"}
-        if faults:
-            return task, f"reference: {min(faults)}"
+        errors = set(box.check_reference(task).values()) - {"ok"}
+        if errors:
+            return task, f"reference: {min(errors)}"
         results = box.run(task["ground_truth"], list(task["test_cases"].values()))
-        return task, "calls alike" if len(set(results)) == 1 else None
+        return task, "all results equal" if len(set(results)) == 1 else None
 
     threads = ThreadPoolExecutor(args.concurrency)
-    # ample time: a busy machine must not change which tasks are kept
+    # generous time limits, so that a busy machine does not change which tasks are kept
     with Sandbox(workers=args.workers, call_timeout=5, program_timeout=30) as box:
         try:
             for split, out in outs.items():
@@ -1063,52 +1071,53 @@ def write_llm(args):
                 todo = [i for i, excerpt in enumerate(excerpts) if i > last and split_of(excerpt) == split]
                 write(out, todo, partial(threads.map, attempt))
         except Stop as stop:
-            die(f"{stop}; what was made so far is kept", stop.code)
+            die(f"{stop}; finished tasks are saved", stop.code)
     engine.close()
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The command line
 
-MAKERS = {"procedural": write_procedural, "llm": write_llm, "colbench": write_colbench, "websight": write_websight}
+WRITERS = {"procedural": write_procedural, "llm": write_llm, "colbench": write_colbench, "websight": write_websight}
 
 
 def parse_args():
     share, count, size = number(least=0, most=1), number(int, least=1), number(int, least=0)
     p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     add = p.add_argument
-    add("--source", choices=["procedural", "llm", "colbench", "websight"], default="procedural",
-        help="procedural: composed by the grammar in this file; llm: written by a model from web excerpts; colbench: "
+    add("--source", choices=list(WRITERS), default="procedural",
+        help="procedural: composed from the grammar in this file; llm: written by a model from web excerpts; colbench: "
              "released files; websight: rows of WebSight v0.2 (default procedural)")
-    add("--domain", choices=["backend", "frontend"], default="backend", help="(default backend)")
-    add("--in", dest="input", help="excerpts, released file or rows; for --demonstrations tasks (default "
+    add("--domain", choices=["backend", "frontend"], default="backend",
+        help="backend: Python functions; frontend: web pages (default backend)")
+    add("--in", dest="input", help="excerpts, released file or rows; for --demonstrations the tasks (default "
         "data/{domain}/{split}.jsonl)")
-    add("--out", help="folder of the tasks (default data/{domain}); demonstrations and colbench: the file (default "
+    add("--out", help="folder of the tasks (default data/{domain}); for demonstrations and colbench the file (default "
         "data/{domain}/..., for trajectories runs/default/{split}.trajectories.jsonl)")
-    add("--overwrite", action="store_true", help="start the output again instead of continuing it")
-    add("--train", type=size, default=10000, help="training tasks, 0: none (default 10000)")
-    add("--val", type=size, default=500, help="validation tasks (default 500)")
-    add("--test", type=size, help="test tasks (default 1000, frontend 500, as in the paper)")
+    add("--overwrite", action="store_true", help="start the output again instead of resuming it")
+    add("--train", type=size, default=10000, help="number of training tasks (default 10000)")
+    add("--val", type=size, default=500, help="number of validation tasks (default 500)")
+    add("--test", type=size, help="number of test tasks (default 1000, frontend 500, as in the paper)")
     add("--seed", type=int, default=0, help="random seed (default 0)")
     add("--workers", type=count, default=2, help="sandbox processes, or browsers (default 2)")
     add = p.add_argument_group("--source procedural").add_argument
     add("--kinds", help="kinds of functions (total,average,ranked,grouped) or of pages (default: all)")
-    add("--plain", action="store_true", help="one wording for each thing, and keys of its own for each detail: what a "
-        "model that is trained from nothing can learn in minutes")
+    add("--plain", action="store_true", help="one wording for each thing and separate keys for each detail, so that a "
+        "model trained from scratch learns them in minutes")
     add = p.add_argument_group("--demonstrations").add_argument
     add("--demonstrations", type=size, default=0, metavar="N",
         help="write N dialogues of the scripted agent instead of tasks (default 0: write tasks)")
     add("--split", choices=SPLITS, default="train", help="split of the tasks, or of a released file (default train)")
     add("--ask", type=share, default=0.6,
-        help="probability that a hidden detail is asked, or a named difference corrected (default 0.6)")
+        help="probability to ask for a hidden detail, or to correct a named difference (default 0.6)")
     add("--waste", type=share, default=0.2,
-        help="probability, before each turn, of a wasted turn, again and again (default 0.2)")
+        help="probability of a wasted turn before each turn; after one there may be another (default 0.2)")
     add("--max-turns", type=count, default=10, help="longest dialogue, in agent turns (default 10)")
     add = p.add_argument_group("--source llm").add_argument
-    add("--model", help="folder, hub name, or URL of an OpenAI-compatible server (rollout.py has its other flags)")
-    add("--model-name", help="model to name to the server (default: its first)")
+    add("--model", help="folder, hub name, or URL of an OpenAI-compatible server (other engine flags as in rollout.py)")
+    add("--model-name", help="the model's name on the server (default: the server's first)")
     add("--temperature", type=number(least=0), default=1.0, help="sampling temperature (default 1.0)")
-    add("--concurrency", type=count, default=64, help="requests under way at once (default 64)")
+    add("--concurrency", type=count, default=64, help="concurrent requests (default 64)")
     if p.parse_known_args()[0].source == "llm":
         from rollout import engine_flags
         engine_flags(p)
@@ -1124,17 +1133,17 @@ def parse_args():
         args.test = 1000 if args.domain == "backend" else 500
     args.sizes = {split: getattr(args, split) for split in SPLITS}
     if not any(args.sizes.values()):
-        die("no tasks are asked for: nothing to make")
+        die("nothing to write: --train, --val and --test are all 0")
     return args
 
 
 def main():
     try:
         args = parse_args()
-        make = write_demonstrations if args.demonstrations else MAKERS[args.source]
-        make(args)
+        write_records = write_demonstrations if args.demonstrations else WRITERS[args.source]
+        write_records(args)
     except KeyboardInterrupt:
-        die("stopped; the same command, without --overwrite, continues", 130)
+        die("stopped; run the same command without --overwrite to resume", 130)
     except OSError as problem:
         die(f"{problem.filename or 'a file'}: {problem.strerror or problem}")
 
@@ -1145,4 +1154,4 @@ if __name__ == "__main__":
     except SystemExit as stop:
         code = stop.code
     sys.stdout.flush()
-    os._exit(code or 0)  # what is still at work in threads is not waited for
+    os._exit(code or 0)    # without waiting for working threads

@@ -80,6 +80,8 @@ if not IS_ZYGOTE:    # a small zygote forks faster
     import threading
     import time
     from concurrent.futures import ThreadPoolExecutor
+    from importlib.util import find_spec
+    from pathlib import Path
 
     from records import die
 
@@ -136,17 +138,21 @@ class Sandbox(ExitStack):
     call_timeout      seconds for one call, including the execution of the program before it
     program_timeout   seconds for all calls of one program (mode "released": call_timeout for each call, plus 1)
                       (a program that got less than half of a core is run once more, with four times both limits)
+    numpy             True: programs can import numpy, and its arrays and scalars can be compared
     unsafe            True: start even if a necessary layer is missing
     without           layers to leave out, of "namespaces", "landlock", "seccomp"; for tests and benchmarks
     """
 
-    def __init__(self, workers=2, memory_mb=256, call_timeout=1.0, program_timeout=5.0, unsafe=False, without=()):
+    def __init__(self, workers=2, memory_mb=256, call_timeout=1.0, program_timeout=5.0, numpy=False, unsafe=False,
+                 without=()):
         if sys.platform != "linux" or os.uname().machine not in ("x86_64", "aarch64"):
             die("the sandbox needs Linux on x86_64 or aarch64; run it there, or in a virtual machine")
         super().__init__()
         self.workers, self.call_timeout, self.program_timeout = workers, call_timeout, program_timeout
         self.unsafe, self.layers = unsafe, None
-        options = {"memory_bytes": memory_mb << 20, "without": list(without)}
+        options = {"memory_bytes": memory_mb << 20, "without": list(without), "numpy": None}
+        if numpy:
+            options["numpy"] = str(Path(find_spec("numpy").origin).parents[1])
         # (program, calls, mode) of a reference -> a lock, and its outcomes (empty until it has run).
         self.references = functools.lru_cache(KEPT_REFERENCES)(lambda *reference: (threading.Lock(), []))
         self.zygotes = []
@@ -364,6 +370,17 @@ def canonical(value):
             return text(b"T", kind.isoformat(o).encode())    # dates and times look different
         if kind is datetime.timedelta:
             return text(b"I", b"%d" % datetime.timedelta.__floordiv__(o, datetime.timedelta(microseconds=1)))
+        if kind == "ndarray":
+            array = NUMPY.ndarray
+            fits(array.size.__get__(o))
+            if array.dtype.__get__(o).kind in "mM":
+                raise NotComparable("tolist() drops the unit of times")
+            return b"a" + encode((array.shape.__get__(o), array.tolist(o)), depth)
+        if kind == "scalar" or kind == "moment":
+            item = NUMPY.generic.item(o)
+            # item() leaves a long double as it is, and turns a time in nanoseconds into a plain int.
+            if kind_of(item) != "scalar" and not (kind == "moment" and type(item) is int):
+                return encode(item, depth + 1)
         raise NotComparable("an object of an unknown class")
 
     return encode(value, 0)
@@ -372,6 +389,7 @@ def canonical(value):
 MRO = type.__dict__["__mro__"].__get__
 TYPE_NAME = type.__dict__["__name__"].__get__
 FRACTION_TOP, FRACTION_BOTTOM = fractions.Fraction._numerator.__get__, fractions.Fraction._denominator.__get__
+NUMPY = None    # see load_numpy
 NONE_TYPE = type(None)
 CONTAINERS = {list: b"l", tuple: b"t", set: b"S", frozenset: b"S", deque: b"q", dict: b"d"}
 KINDS = {id(kind): kind for kind in (
@@ -393,7 +411,7 @@ class Zygote:
         """Start the process, wait until it is ready, and return its layers."""
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         python = sys._base_executable    # not the virtual environment's
-        environment = {"PYTHONHASHSEED": str(self.hash_seed)}
+        environment = {"PYTHONHASHSEED": str(self.hash_seed), "OPENBLAS_NUM_THREADS": "1"}
         with theirs:
             self.process = subprocess.Popen(
                 [python, "-s", "-S", "-P", "-B", os.path.abspath(__file__), "--zygote"], env=environment, cwd="/",
@@ -742,6 +760,8 @@ def run_child(job, out_fd):
         try:
             sys.setrecursionlimit(1000)
             random.seed(seed)
+            if NUMPY:
+                NUMPY.random.seed(seed)
             program = program or compile(job["program"], "<program>", "exec", dont_inherit=True)
             if mode == "module":
                 module = sys.modules["solution"] = types.ModuleType("solution")    # dataclasses look it up there
@@ -803,18 +823,35 @@ def how_it_died(status):
     return f"killed: {signal.Signals(number).name}"
 
 
+def load_numpy(folder):
+    """Import numpy from its folder, which is not on the path of a bare interpreter."""
+    global NUMPY
+    sys.path.append(folder)
+    import numpy
+    import numpy.ma
+    import numpy.random
+    NUMPY = numpy
+    KINDS.update({id(numpy.ndarray): "ndarray", id(numpy.generic): "scalar", id(numpy.datetime64): "moment",
+                  id(numpy.timedelta64): "moment", id(numpy.ma.MaskedArray): "masked"})
+
+
 def prepare(options):
     """Turn this process into a zygote: import, isolate. Returns the layers, and a child's limits and filter."""
-    without = options["without"]
+    without, numpy = options["without"], options["numpy"]
     os.close(os.pidfd_open(os.getpid()))    # fails before Linux 5.3
-    # What a child may read: the standard library (the whole path of a bare interpreter) and time zones.
+    # What a child may read: the standard library (the whole path of a bare interpreter), time zones and perhaps numpy.
     library = [path for path in sys.path if os.path.isdir(path)]
     paths = [path for path in library if not any(path.startswith(f"{other}/") for other in library)]
-    paths += [path for path in ["/usr/share/zoneinfo"] if os.path.isdir(path)]
+    extras = ["/usr/share/zoneinfo"]
+    if numpy:
+        extras += [f"{numpy}/numpy", f"{numpy}/numpy.libs"]
+    paths += [path for path in extras if os.path.isdir(path)]
 
     namespaces = [] if "namespaces" in without else enter_namespaces()
     for name in PRELOADED:
         importlib.import_module(name)
+    if numpy:
+        load_numpy(numpy)
     with open("/proc/self/statm") as statm:    # a child's memory limit comes on top of this
         own_memory = int(statm.read().split()[0]) * resource.getpagesize()
     proc_self = os.open("/proc/self", os.O_RDONLY | os.O_DIRECTORY)

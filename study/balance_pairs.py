@@ -1,9 +1,9 @@
-"""Pairs of stage 2 in which both directions weigh alike: as many prefer an answer to a question as the other way round.
+"""Balance stage 2's pairs: as many prefer an answer to a question as prefer a question to an answer.
 
     python study/balance_pairs.py --in runs/default/train.pairs.jsonl --out runs/default/balanced.pairs.jsonl
     python train_policy.py --in runs/default/balanced.pairs.jsonl --out runs/default/balanced
 
-Of the more frequent direction a random part is kept. All other pairs stay. The order stays.
+Random pairs of the more frequent direction are dropped. All other pairs are kept, in their order.
 """
 import argparse
 import random
@@ -25,16 +25,20 @@ def main():
     parser.add_argument("--seed", type=int, default=0, help="(default 0)")
     args = parser.parse_args()
     pairs = list(read(args.input, "pair"))
-    ask = [n for n, pair in enumerate(pairs) if not is_answer(pair, "chosen") and is_answer(pair, "rejected")]
-    answer = [n for n, pair in enumerate(pairs) if is_answer(pair, "chosen") and not is_answer(pair, "rejected")]
-    frequent, rare = (ask, answer) if len(ask) > len(answer) else (answer, ask)
-    dropped = set(random.Random(args.seed).sample(frequent, len(frequent) - len(rare)))
-    output = Output(args.out, {"script": "balance_pairs", "seed": args.seed}, {"--in": args.input}, overwrite=True,
-                    key=SCHEMA["pair"][1])
+    ask = [n for n, pair in enumerate(pairs)
+           if is_answer(pair, "rejected") and not is_answer(pair, "chosen")]
+    answer = [n for n, pair in enumerate(pairs)
+              if is_answer(pair, "chosen") and not is_answer(pair, "rejected")]
+    rare, frequent = sorted([ask, answer], key=len)
+    excess = len(frequent) - len(rare)
+    dropped = set(random.Random(args.seed).sample(frequent, excess))
+    settings = {"script": "balance_pairs", "seed": args.seed}
+    output = Output(args.out, settings, {"--in": args.input}, overwrite=True, key=SCHEMA["pair"][1])
     for n, pair in enumerate(pairs):
         if n not in dropped:
             output.write(pair)
-    print(f"{len(ask)} pairs prefer a question to an answer, {len(answer)} an answer to a question: {len(dropped)} dropped")
+    print(f"{len(ask)} pairs prefer a question to an answer, {len(answer)} an answer to a question: "
+          f"{excess} dropped")
     print(f"wrote {args.out}")
 
 

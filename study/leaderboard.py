@@ -39,6 +39,8 @@ AGENTS = {    # by the name of its folder
     "trial-sweet-3": Agent("SWEET-RL", [*EPISODES, *sweet("nll-0.02"), "trial-sweet-3"]),
     "trial-imitated-sweet-2": Agent("SWEET-RL after imitation",
                                     [*IMITATION, *sweet("nll-0.2"), "trial-imitated-sweet-2"]),
+    "trial-imitated-sweet-1": Agent("the same, NLL weight 2 in the critic",
+                                    [*IMITATION, *sweet("full"), "trial-imitated-sweet-1"]),
     "trial-without-c": Agent("the same without c", [*IMITATION, *sweet("without-c"), "trial-without-c"]),
     "trial-likelihood": Agent("the same, likelihood alone", [*IMITATION, *sweet("likelihood"), "trial-likelihood"]),
     "trial-twice-rejection": Agent("rejection fine-tuning, twice the episodes", TWICE),
@@ -121,11 +123,12 @@ def print_differences(rows):
             cells = []
             for temperature in TEMPERATURES:
                 column = f"success {temperature}"
-                cells.append(cell([(float(us[column]) - float(them[column])) / 100 for us, them in pairs], "%", signed=True))
+                differences = [(float(us[column]) - float(them[column])) / 100 for us, them in pairs]
+                cells.append(cell(differences, "%", signed=True))
             print(f"| {AGENTS[agent].name} | {len(pairs)} | {' | '.join(cells)} |")
 
 
-LABELS, PANEL, GAP, ROW, TOP = 320, 230, 24, 26, 46    # pixels: names, a panel and the gap after it, a row, the first row
+LABELS, PANEL, GAP, ROW, TOP = 320, 230, 24, 26, 46    # pixels: names, a panel, the gap after it, a row, the first row
 BLUE = "#2563eb"
 
 
@@ -141,8 +144,8 @@ def draw(rows):
         svg.append(f'<text x="{LABELS - 12}" y="{y}" text-anchor="end">{escape(AGENTS[agent].name)}</text>')
     for panel, temperature in enumerate(TEMPERATURES):
         left = LABELS + panel * (PANEL + GAP)
-        svg.append(f'<text x="{left + PANEL / 2}" y="20" text-anchor="middle" font-weight="bold">success at temperature '
-                   f'{temperature}</text>')
+        svg.append(f'<text x="{left + PANEL / 2}" y="20" text-anchor="middle" font-weight="bold">success at '
+                   f'temperature {temperature}</text>')
         for percent in range(0, 101, 20):
             x = left + PANEL * percent / 100
             svg.append(f'<line x1="{x}" x2="{x}" y1="{TOP - 8}" y2="{bottom}" stroke="#ddd"/>')

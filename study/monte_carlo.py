@@ -9,16 +9,16 @@ from rollout import agent_turns  # noqa: E402
 
 
 def monte_carlo_returns(path, kind_of=lambda record, turn: None):
-    """({(task_id, sample, turn): {candidate: (text, rewards, its kind)}}, cost) of scored continuations.
+    """({(task_id, sample, turn): {candidate: (text, rewards, kind)}}, cost) of scored continuations.
 
-    candidate: index of the first one with the same text. Q(o_t, a_t) is the mean of the rewards. Failed episodes say
-    nothing about a candidate: they are left out and counted.
+    candidate: index of the first candidate with the same text. Q(o_t, a_t) is the mean of its rewards. kind: what
+    kind_of says of the action. Failed episodes say nothing about a candidate, so they are left out.
     """
     returns, cost, failed = {}, Counter(), 0
 
     def check(record):
         if "continues" not in record:
-            raise ValueError("the episode continues no candidate; rollout.py --continue writes those that do")
+            raise ValueError("the episode continues no candidate; it must come from rollout.py --continue")
         return record
 
     for record in read(path, "scored", each=check):
@@ -29,9 +29,9 @@ def monte_carlo_returns(path, kind_of=lambda record, turn: None):
         sample, turn, candidate = record["continues"]
         history = record["dialogue_history"]
         action = history[agent_turns(history)[turn]]
-        found = returns.setdefault((record["task_id"], sample, turn), {})
-        _, rewards, _ = found.setdefault(candidate, (action.get("output"), [], kind_of(record, turn)))
+        candidates = returns.setdefault((record["task_id"], sample, turn), {})
+        _, rewards, _ = candidates.setdefault(candidate, (action.get("output"), [], kind_of(record, turn)))
         rewards.append(record["reward"])
     if failed:
-        print(f"{path}: {failed} episodes left out: they failed", flush=True)
+        print(f"{path}: {failed} failed episodes left out", flush=True)
     return returns, cost

@@ -1,10 +1,10 @@
-"""Agents over seeds: means with 95% intervals, each seed, and differences to the first agent, seed by seed.
+"""Agents over seeds: means with 95% intervals, the value of each seed, and differences to the first agent by seed.
 
     python study/over_seeds.py base='runs/a/*/base.test.metrics.json' sweet='runs/a/*/policy.test.metrics.json'
 
-A seed is a whole training run, and its folder is its name. The files are what evaluate.py writes beside scored ones; an
-agent's cost.json stands in the folder with the agent's name. With five seeds or more the intervals are Student's. With
-fewer the seeds' values are printed in their place.
+A seed is a whole training run, named after its folder. The files are the .metrics.json that evaluate.py writes. An
+agent's cost.json is read from the folder with the agent's name. With five seeds or more the intervals are Student's.
+With fewer, the values of the seeds are printed instead.
 """
 import argparse
 import csv
@@ -17,19 +17,22 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from evaluate import markdown, metrics_of, printable  # noqa: E402
+from evaluate import markdown, metrics_of, named_file, printable  # noqa: E402
 from records import COSTS, die  # noqa: E402
 
-STUDENT = {  # degrees of freedom: the 97.5% quantile of Student's t; for a number in between, the next smaller one's
-    4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262, 10: 2.228, 12: 2.179, 15: 2.131, 20: 2.086, 30: 2.042,
-    60: 2.000}
+STUDENT = {  # degrees of freedom: the 97.5% quantile of Student's t; in between, take the next smaller number's
+    4: 2.776, 5: 2.571, 6: 2.447,
+    7: 2.365, 8: 2.306, 9: 2.262,
+    10: 2.228, 12: 2.179, 15: 2.131,
+    20: 2.086, 30: 2.042, 60: 2.000,
+}
 
 
 def over_seeds(values, least=-math.inf, most=math.inf):
     """{"value", "low", "high", "values"}: the mean of independent training runs and its 95% t interval.
 
-    values: one per seed. The interval is cut at `least` and `most`, the limits of the metric. Below five seeds low and
-    high are None: Student's interval of so few says nothing (of 0% and 100% it is -585% to 685%).
+    values: one per seed. The interval is cut at the metric's limits `least` and `most`. Below five seeds low and high
+    are None, because Student's interval of so few says nothing (of 0% and 100% it is -585% to 685%).
     """
     mean = float(np.mean(values))
     low = high = None
@@ -38,21 +41,30 @@ def over_seeds(values, least=-math.inf, most=math.inf):
         half = t * float(np.std(values, ddof=1)) / math.sqrt(len(values))
         low = max(least, mean - half)
         high = min(most, mean + half)
-    return {"value": mean, "low": low, "high": high, "values": list(values)}
+    return {
+        "value": mean,
+        "low": low,
+        "high": high,
+        "values": list(values),
+    }
 
 
 def cell(values, unit, signed=False):
-    """Values of several seeds as text: 60.0% [12.1, 100.0], or of a few seeds 50.0% (40.0, 60.0)."""
+    """Values of several seeds as text: 60.0% [12.1, 100.0], or for a few seeds 50.0% (40.0, 60.0)."""
     scale = 100 if unit else 1
-    limits = (-1 if signed else 0, 1) if unit else ()
+    limits = ()
+    if unit:
+        limits = (-1, 1) if signed else (0, 1)
     numbers = over_seeds(values, *limits)
     value = shown(scale * numbers["value"], signed)
     if unit == "%" and not signed:
         value += "%"
     if numbers["low"] is None:
-        each = [shown(scale * one, signed) for one in values]
+        each = [shown(scale * value_of_seed, signed) for value_of_seed in values]
         return f"{value} ({', '.join(each)})"
-    return f"{value} [{shown(scale * numbers['low'], signed)}, {shown(scale * numbers['high'], signed)}]"
+    low = shown(scale * numbers["low"], signed)
+    high = shown(scale * numbers["high"], signed)
+    return f"{value} [{low}, {high}]"
 
 
 def shown(value, signed=False):
@@ -60,9 +72,9 @@ def shown(value, signed=False):
 
 
 def kept_rows(file, columns, folders, rows_of):
-    """The rows of a table that is kept as tab-separated text, a dictionary each, once those of `folders` are in it.
+    """The rows of a table of tab-separated text, a dictionary each, after the seeds in `folders` are put into it.
 
-    A folder is a seed: rows_of(folder), lists of texts in the order of `columns`, replace the rows of that seed.
+    A folder is a seed. rows_of(folder) gives lists of texts in the order of `columns`; they replace the seed's rows.
     """
     rows = []
     if file.is_file():
@@ -71,7 +83,7 @@ def kept_rows(file, columns, folders, rows_of):
     for folder in map(Path, folders):
         new = [dict(zip(columns, row)) for row in rows_of(folder)]
         if not new:
-            die(f"{folder}: nothing is finished there; make study SEEDS={folder.name} first")
+            die(f"{folder}: no finished agent; run make study SEEDS={folder.name} first")
         rows = [row for row in rows if row["seed"] != folder.name] + new
     if folders:
         with open(file, "w", encoding="utf-8", newline="") as lines:
@@ -82,31 +94,34 @@ def kept_rows(file, columns, folders, rows_of):
 
 
 def files_of(pattern):
-    """The files of a pattern in the order of their names, or the one file that it names."""
-    return sorted(map(Path, glob.glob(pattern))) or [Path(pattern)]
+    """The files that match a pattern, sorted, or the one file that it names."""
+    return sorted(map(Path, glob.glob(str(pattern)))) or [Path(pattern)]
 
 
 def seeds_of(pattern):
-    """{seed: what its file of metrics holds, with "cost"}."""
-    found = {}
+    """{seed: the content of its metrics file, and "cost"}."""
+    seeds = {}
     for path in files_of(pattern):
         seed = path.parent.name
-        if seed in found:
-            die(f"{path}: {path.parent} holds another file of {pattern} too; a folder is a seed")
+        if seed in seeds:
+            die(f"{path}: {pattern} matches two files in folders named {seed}; each seed needs its own folder")
         if not path.is_file():
-            die(f"{path}: no such file; run evaluate.py first, or name another")
+            die(f"{path}: no such file; run evaluate.py first, or name another file")
         try:
-            found[seed] = json.loads(path.read_text(encoding="utf-8"))
-            metrics_of(found[seed]["domain"])
+            metrics = json.loads(path.read_text(encoding="utf-8"))
+            metrics_of(metrics["domain"])
         except (ValueError, KeyError, TypeError):
-            die(f"{path} holds no metrics; evaluate.py writes such files")
+            die(f"{path} holds no metrics; name a .metrics.json file of evaluate.py")
         cost = path.parent / path.name.split(".")[0] / "cost.json"
-        found[seed]["cost"] = json.loads(cost.read_text(encoding="utf-8")) if cost.is_file() else {}
-    return found
+        metrics["cost"] = {}
+        if cost.is_file():
+            metrics["cost"] = json.loads(cost.read_text(encoding="utf-8"))
+        seeds[seed] = metrics
+    return seeds
 
 
 def values_of(seeds, name):
-    """{seed: value} of a metric, or nothing where a seed lacks it."""
+    """{seed: value} of a metric, or {} if a seed lacks it."""
     if not all(metrics.get(name) for metrics in seeds.values()):
         return {}
     return {seed: metrics[name]["value"] for seed, metrics in seeds.items()}
@@ -118,75 +133,73 @@ def table(agents):
     domain = next(iter(agents[base].values()))["domain"]
     rows = [("seeds", *[str(len(seeds)) for seeds in agents.values()])]
     for name, metric in metrics_of(domain).items():
-        values = [values_of(seeds, name) for seeds in agents.values()]
-        rows.append((metric.heading, *[cell(list(of.values()), metric.unit) if of else "" for of in values]))
+        by_agent = [values_of(seeds, name) for seeds in agents.values()]
+        cells = [cell(list(values.values()), metric.unit) if values else "" for values in by_agent]
+        rows.append((metric.heading, *cells))
         if metric.compared:
-            apart = [""]
-            for ours in values[1:]:
-                both = [ours[seed] - values[0][seed] for seed in ours if seed in values[0]]
-                apart.append(cell(both, metric.unit, signed=True) if both else "")
-            rows.append((f"{metric.heading}, vs {base}", *apart))
+            first, *others = by_agent
+            cells = [""]
+            for values in others:
+                differences = [values[seed] - first[seed] for seed in values if seed in first]
+                cells.append(cell(differences, metric.unit, signed=True) if differences else "")
+            rows.append((f"{metric.heading}, vs {base}", *cells))
     for name in COSTS:
-        texts = []
+        cells = []
         for seeds in agents.values():
             costs = [metrics["cost"].get(name) for metrics in seeds.values()]
-            texts.append("" if None in costs else f"{np.mean(costs):,.0f}")
-        rows.append((f"cost: {name.replace('_', ' ')}", *texts))
+            cells.append("" if None in costs else f"{np.mean(costs):,.0f}")
+        rows.append((f"cost: {name.replace('_', ' ')}", *cells))
     return [("", *agents), *[row for row in rows if any(row[1:])]]
 
 
 def notes(agents):
-    """Each seed's values, and what a mean hides, as sentences."""
-    said = []
-    every = list(dict.fromkeys(seed for seeds in agents.values() for seed in seeds))
+    """Sentences on each seed's values, and on what a mean hides."""
+    sentences = []
+    every_seed = list(dict.fromkeys(seed for seeds in agents.values() for seed in seeds))
     for agent, seeds in agents.items():
-        for name, metric in metrics_of(next(iter(seeds.values()))["domain"]).items():
+        domain = next(iter(seeds.values()))["domain"]
+        for name, metric in metrics_of(domain).items():
             values = values_of(seeds, name)
             if metric.compared and values:
                 each = ", ".join(shown(100 * value) for value in values.values())
-                said.append(f"{agent}: {metric.heading}, seeds {', '.join(values)}: {each}")
+                sentences.append(f"{agent}: {metric.heading}, seeds {', '.join(values)}: {each}")
         for seed, metrics in seeds.items():
+            where = f"{agent}, seed {seed}"
             ended = ", ".join(f"{end} {count:,}" for end, count in metrics["finish"].items())
-            said.append(f"{agent}, seed {seed}: {metrics['tasks']:,} tasks; episodes of {metrics['in']} ended: {ended}")
-            said += [f"{agent}, seed {seed}: {count:,} x {error}" for error, count in metrics["errors"].items()]
-        missing = [seed for seed in every if seed not in seeds]
+            sentences.append(f"{where}: {metrics['tasks']:,} tasks; episodes of {metrics['in']} ended: {ended}")
+            sentences += [f"{where}: {count:,} x {error}" for error, count in metrics["errors"].items()]
+        missing = [seed for seed in every_seed if seed not in seeds]
         if missing:
-            said.append(f"{agent}: WARNING: no seed {', '.join(missing)} here; differences are over what both have")
-    for seed in every:
+            sentences.append(f"{agent}: WARNING: no seed {', '.join(missing)}; differences are over the seeds of both")
+    for seed in every_seed:
         tasks = {seeds[seed]["tasks"] for seeds in agents.values() if seed in seeds}
         if len(tasks) > 1:
             numbers = " or ".join(map(str, sorted(tasks)))
-            said.append(f"WARNING: agents of seed {seed} played {numbers} tasks; evaluate.py --compare shows them on "
-                        "those that all have")
-    return said
+            sentences.append(f"WARNING: agents of seed {seed} played {numbers} tasks; evaluate.py --compare uses only "
+                             "the tasks that all have")
+    return sentences
 
 
 def check_scoring(agents):
-    """Stop unless all files were scored alike."""
-    kinds = {}
+    """Stop unless all files were scored the same way."""
+    scorings = {}    # how files were scored -> one of them
     for seeds in agents.values():
         for metrics in seeds.values():
-            kind = {key: metrics[key] for key in ("domain", "mode", "encoder", "view", "rewarded") if key in metrics}
-            kinds.setdefault(str(kind), metrics["in"])
-    if len(kinds) > 1:
-        die(f"{' and '.join(kinds.values())} cannot be compared: found {' and '.join(kinds)}; score both alike")
-
-
-def named_pattern(pair):
-    """An argparse type: NAME=PATTERN as (name, pattern)."""
-    name, _, pattern = pair.partition("=")
-    if not name or not pattern:
-        raise argparse.ArgumentTypeError(f"takes NAME=FILES, such as base='runs/*/base.jsonl', not {pair!r}")
-    return name, pattern
+            keys = ("domain", "mode", "encoder", "view", "rewarded")
+            scoring = {key: metrics[key] for key in keys if key in metrics}
+            scorings.setdefault(str(scoring), metrics["in"])
+    if len(scorings) > 1:
+        die(f"{' and '.join(scorings.values())} cannot be compared: found {' and '.join(scorings)}; score them the "
+            "same way")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("agents", nargs="+", type=named_pattern, metavar="NAME=FILES",
-                        help="the metrics of an agent, one file a seed; differences are against the first agent")
+    parser.add_argument("agents", nargs="+", type=named_file, metavar="NAME=FILES",
+                        help="metrics of an agent, one file per seed; differences are to the first agent")
     args = parser.parse_args()
     if len(dict(args.agents)) < len(args.agents):
-        parser.error(f"each agent needs another name, found {', '.join(name for name, _ in args.agents)}")
+        parser.error(f"agents need different names, found {', '.join(name for name, _ in args.agents)}")
     agents = {name: seeds_of(pattern) for name, pattern in args.agents}
     check_scoring(agents)
     print(markdown(table(agents)))

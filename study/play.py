@@ -1,8 +1,8 @@
-"""Play one agent at several temperatures and score it, in one process: loading vLLM takes longer than 200 episodes do.
+"""Play an agent at several temperatures and score it, in one process: loading vLLM takes longer than 200 episodes.
 
     python study/play.py --temperatures 1 0.5 0.3 -- --split val --in TASKS.jsonl --model FOLDER --max-tokens 128
 
-What follows -- goes to rollout.py. Writes FOLDER.SPLIT-TEMPERATURE.trajectories.jsonl and what evaluate.py makes of it.
+Arguments after -- go to rollout.py. Writes FOLDER.SPLIT-TEMPERATURE.trajectories.jsonl, and evaluate.py's files.
 """
 import argparse
 import sys
@@ -14,14 +14,14 @@ import rollout
 
 
 def call(script, *arguments):
-    """What `python script.py arguments` does."""
+    """Run `python script.py arguments` in this process."""
     sys.argv = [f"{script.__name__}.py", *arguments]
     script.main()
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--temperatures", nargs="+", required=True, help="of the agent's sampling")
+    parser.add_argument("--temperatures", nargs="+", required=True, help="sampling temperatures of the agent")
     parser.add_argument("--split", default="val")
     parser.add_argument("--model", required=True)
     args, others = parser.parse_known_args()

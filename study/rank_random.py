@@ -1,6 +1,6 @@
 """Random advantages for candidates: the ranking that every other one has to beat.
 
-Writes the file that train_critic.py --score writes, so that train_policy.py can learn from it.
+Writes the same kind of file as train_critic.py --score, for train_policy.py to learn from.
 
     python study/rank_random.py --in runs/default/train.candidates.jsonl --out runs/default/random.ranked.jsonl
 """
@@ -15,10 +15,10 @@ from train_policy import rng_of  # noqa: E402
 
 
 def ranked(record, seed):
-    """The record with a random advantage for each candidate that says something."""
-    said = len(candidate_turns(record))    # the silent ones leave the record
-    advantages = rng_of(record, seed, 1).random(said).tolist()
-    candidates = [{**one, "advantage": value} for one, value in zip(record["candidates"], advantages)]
+    """The record with a random advantage for each candidate."""
+    count = len(candidate_turns(record))    # this also removes empty candidates from the record
+    advantages = rng_of(record, seed, 1).random(count).tolist()
+    candidates = [{**candidate, "advantage": value} for candidate, value in zip(record["candidates"], advantages)]
     return {**record, "candidates": candidates, "ranked_by": {"critic": "random"}}
 
 

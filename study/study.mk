@@ -126,7 +126,7 @@ TUNED := trial-imitated-sweet-2 trial-imitated-dpo-2 trial-dpo-3 trial-rejection
 
 trials:  $(call at,val,$(TRIED))
 tuned:   $(call at,test,$(TUNED))
-ablated: $(call at,test,trial-without-c trial-likelihood)
+ablated: $(call at,test,trial-imitated-sweet-1 trial-without-c trial-likelihood)
 twice:   $(call at,test,trial-twice-rejection trial-twice-imitated-dpo)
 truth:   $(RUN)/val.continuations.metrics.json $(CRITICS:%=$(RUN)/val-ranked-%.jsonl)
 

@@ -1,4 +1,4 @@
-"""The figures of the composed tasks in RESULTS.md: how many there are, whether they are fair, whether the calls tell.
+"""The table of composed tasks in RESULTS.md: how varied the tasks are, whether they are fair, what the calls catch.
 
     python study/task_figures.py
 """
@@ -24,30 +24,43 @@ def drafts(split, count, seed=0):
 
 
 def finished(count):
-    """(tasks with their calls, how many draws that took, CPU seconds)."""
-    tasks, begun = [], time.process_time()
+    """(tasks with their calls, number of draws, CPU seconds)."""
+    tasks, start = [], time.process_time()
     for drawn, task in enumerate(g.draw_tasks("test", list(g.KINDS), False, 1), 1):
         rng = random.Random(task["ground_truth"])
         calls, reason = g.choose_calls(task["composition"], task["theme"], task["details"], False, rng)
         if not reason:
             tasks.append({**task, "test_cases": calls})
         if len(tasks) == count:
-            return tasks, drawn, time.process_time() - begun
+            return tasks, drawn, time.process_time() - start
+
+
+def count_values(split):
+    """(Counter of the slots' values over the `seen` tasks of five seeds, number of these tasks)."""
+    counts, tasks = Counter(), 0
+    for seed in range(5):
+        for task in drafts(split, 400, seed):
+            if task["half"] == "seen":
+                counts.update((slot, str(value)) for slot, value in task["details"].items())
+                tasks += 1
+    return counts, tasks
 
 
 def far_apart():
-    """(values whose shares in train and test are more than two standard errors apart, all values)."""
-    shares = {split: Counter((slot, str(value)) for seed in range(5) for task in drafts(split, 400, seed)
-                             if task["half"] == "seen" for slot, value in {**task["details"], "": ""}.items())
-              for split in ("train", "test")}
-    n, m = (shares[split]["", ""] for split in ("train", "test"))
+    """(number of values whose shares in train and test are more than two standard errors apart, number of values)."""
+    train, n = count_values("train")
+    test, m = count_values("test")
     far, values = 0, 0
-    for value, count in shares["train"].items():
-        p = (count + shares["test"][value]) / (n + m)
+    for value, count in train.items():
+        p = (count + test[value]) / (n + m)
         if 0.005 < p < 1:
             values += 1
-            far += abs(count / n - shares["test"][value] / m) > 2 * math.sqrt(p * (1 - p) * (1 / n + 1 / m))
+            far += abs(count / n - test[value] / m) > 2 * math.sqrt(p * (1 - p) * (1 / n + 1 / m))
     return far, values
+
+
+def shares(counts):
+    return ", ".join(f"{kind} {counts[kind] / counts.total():.1%}" for kind in ("right", "wrong", "unknown"))
 
 
 def main():
@@ -56,29 +69,36 @@ def main():
     number = Counter(len(task["facts"]) for task in ten_thousand)
     conditional = sum(any(fact["detail"] in g.CONDITIONAL for fact in task["facts"]) for task in ten_thousand)
     halves = Counter(map(g.half_of, g.COMPOSITIONS))
-    honest, mutants, wrong, constant, of_all = Counter(), Counter(), Counter(), [], Counter()
+    honest = Counter()         # does a program pass all calls?
+    wrong = Counter()          # does a wrong value of a detail fail a call?
+    mutants = Counter()
+    constant = []              # of each task: the share of calls with the most frequent result
+    all_results = Counter()
     for task in tasks:
-        code, calls = task["ground_truth"], task["test_cases"]
+        code = task["ground_truth"]
+        calls = task["test_cases"]
         right = results(code, calls)
         replies = [(fact["question"], fact["reply"]) for fact in task["facts"]]
         for style in STYLES.values():
             honest[results(style(task["problem_description"], replies), calls) == right] += 1
         rows = [ast.literal_eval(call.removeprefix("report(")[:-1]) for call in calls]
         rng = random.Random(code)
-        more = [g.draw_rows(task["theme"], task["details"], rng) for _ in range(300)]
-        seen, seen_more = g.results_of(code, rows), g.results_of(code, more)
+        more_rows = [g.draw_rows(task["theme"], task["details"], rng) for _ in range(300)]
+        expected = g.results_of(code, rows)
+        more_expected = g.results_of(code, more_rows)
         for program in g.with_one_wrong(task["composition"], task["theme"], task["details"], False).values():
-            wrong[g.results_of(program, rows) != seen] += 1
+            wrong[g.results_of(program, rows) != expected] += 1
         for mutant in g.mutants(code):
-            if g.results_of(mutant, rows) != seen:
+            if g.results_of(mutant, rows) != expected:
                 mutants["caught"] += 1
+            elif g.results_of(mutant, more_rows) != more_expected:
+                mutants["missed"] += 1
             else:
-                mutants["missed" if g.results_of(mutant, more) != seen_more else "never differ"] += 1
+                mutants["never differ"] += 1
         constant.append(max(Counter(right).values()) / len(right))
-        of_all.update(right)
-    held_out, looked_at = (answers(split) for split in ("held out", "looked at"))
-    shares = lambda found: ", ".join(f"{kind} {found[kind] / sum(found.values()):.1%}"
-                                     for kind in ("right", "wrong", "unknown"))
+        all_results.update(right)
+    held_out = answers("held out")
+    looked_at = answers("looked at")
     far, values = far_apart()
     print(markdown([
         ("", "composed tasks"),
@@ -93,7 +113,7 @@ def main():
         ("mutants that fail a call", f"{mutants['caught']:,}; missed {mutants['missed']}; "
                                      f"{mutants['never differ']} never differ on 300 more inputs"),
         ("calls that the best constant answer passes: of a task; one for all",
-         f"{sum(constant) / len(constant):.1%}; {max(of_all.values()) / of_all.total():.1%}"),
+         f"{sum(constant) / len(constant):.1%}; {max(all_results.values()) / all_results.total():.1%}"),
         (f"{held_out.total()} natural questions that nobody looked at", shares(held_out)),
         (f"{looked_at.total()} that are in the human's table", shares(looked_at)),
     ]))

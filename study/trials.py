@@ -1,7 +1,7 @@
-"""The trials of the tuning seeds as a table: success on validation tasks, the mean over the seeds, and what is taken.
+"""The trials of the tuning seeds: mean success on validation tasks, with the best of each method in bold.
 
     python study/trials.py                                      # print the table of study/trials.tsv
-    python study/trials.py --add runs/study/1 runs/study/2      # put finished seeds into it first
+    python study/trials.py --add runs/study/1 runs/study/2      # add finished seeds first
 """
 import argparse
 import json
@@ -13,20 +13,25 @@ from over_seeds import kept_rows  # noqa: E402
 
 FILE = Path(__file__).with_name("trials.tsv")
 COLUMNS = ["seed", "method", "setting", "temperature", "success"]
-TEMPERATURES = ["1", "0.5", "0.3"]    # of play
-METHODS = {"rejection": "rejection fine-tuning", "dpo": "multi-turn DPO", "sweet": "SWEET-RL",
-           "imitated-dpo": "multi-turn DPO after imitation", "imitated-sweet": "SWEET-RL after imitation"}
+TEMPERATURES = ["1", "0.5", "0.3"]    # at which the agents play
+METHODS = {
+    "rejection": "rejection fine-tuning",
+    "dpo": "multi-turn DPO",
+    "sweet": "SWEET-RL",
+    "imitated-dpo": "multi-turn DPO after imitation",
+    "imitated-sweet": "SWEET-RL after imitation",
+}
 
 
 def rows_of(folder):
-    """[seed, method, number of the setting, temperature, success in percent] of every trial of a seed."""
+    """[seed, method, number of the setting, temperature, success in percent] of each trial of a seed."""
     for method in METHODS:
         for number in "123":
             for temperature in TEMPERATURES:
-                file = Path(folder) / f"trial-{method}-{number}.val-{temperature}.metrics.json"
+                file = folder / f"trial-{method}-{number}.val-{temperature}.metrics.json"
                 if file.is_file():
                     success = json.loads(file.read_text(encoding="utf-8"))["success"]["value"]
-                    yield [Path(folder).name, method, number, temperature, f"{100 * success:.1f}"]
+                    yield [folder.name, method, number, temperature, f"{100 * success:.1f}"]
 
 
 def main():
@@ -38,19 +43,22 @@ def main():
     print(f"| seeds {', '.join(seeds)} | setting | {' | '.join(TEMPERATURES)} |")
     print("|---" * (2 + len(TEMPERATURES)) + "|")
     for method, name in METHODS.items():
-        found = {}    # (setting, temperature): the mean over the seeds
+        means = {}    # (setting, temperature): the mean over the seeds
         for number in "123":
             for temperature in TEMPERATURES:
                 trial = [method, number, temperature]
                 values = [float(row["success"]) for row in rows if [row[name] for name in COLUMNS[1:4]] == trial]
                 if len(values) == len(seeds):
-                    found[number, temperature] = sum(values) / len(values)
+                    means[number, temperature] = sum(values) / len(values)
         for number in "123":
             cells = []
             for temperature in TEMPERATURES:
-                value = found.get((number, temperature))
-                is_best = value is not None and value == max(found.values())
-                cells.append("" if value is None else f"**{value:.1f}**" if is_best else f"{value:.1f}")
+                mean = means.get((number, temperature))
+                if mean is None:
+                    cells.append("")
+                else:
+                    mark = "**" if mean == max(means.values()) else ""
+                    cells.append(f"{mark}{mean:.1f}{mark}")
             print(f"| {name} | {number} | {' | '.join(cells)} |")
 
 

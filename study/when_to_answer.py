@@ -1,12 +1,13 @@
-"""When an agent answers: with every hidden detail known, or with one still open; and whether its questions bring something.
+"""How often an agent answers when it knows every hidden detail and when it does not, and how often its questions help.
 
     python study/when_to_answer.py base=runs/demo/base.test.scored.jsonl sweet=runs/demo/policy.test.scored.jsonl
 
-A detail is known once the human has told it. `told` of the human's replies says which details a reply tells.
+A detail is known once a reply of the human has told it. `told` of a reply lists the details that it tells.
 """
 import argparse
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from records import read
@@ -15,31 +16,40 @@ from rollout import parse_response
 COLUMNS = ("answers, all known", "answers, a detail open", "questions that bring something")
 
 
+class Turn(NamedTuple):
+    knows_all: bool        # does the agent know every hidden detail?
+    is_answer: bool
+    learns: bool           # does the reply tell a new detail?
+
+
 def turns_of(record):
-    """Yield (is every hidden detail known?, is the turn the answer?, does the reply tell something new?) of each turn."""
     hidden = {fact["detail"] for fact in record["task"]["facts"]}
     known = set()
     dialogue = record["dialogue_history"]
-    for place, message in enumerate(dialogue):
+    for message, reply in zip(dialogue, [*dialogue[1:], {}]):
         if message["role"] == "assistant":
-            reply = dialogue[place + 1] if place + 1 < len(dialogue) else {}
-            told = hidden & set(reply.get("told") or [])
-            answers = parse_response(message.get("output") or message["content"])[1] is not None
-            yield known == hidden, answers, bool(told - known)
+            told = hidden.intersection(reply.get("told") or [])
+            is_answer = parse_response(message.get("output") or message["content"])[1] is not None
+            yield Turn(known == hidden, is_answer, bool(told - known))
             known |= told
+
+
+def share(values):
+    return f"{100 * sum(values) / len(values):.1f}%" if values else ""
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("files", nargs="+", metavar="NAME=FILE", help="scored trajectories of composed tasks")
     print(f"| | {' | '.join(COLUMNS)} |\n|---|---|---|---|")
-    for pair in parser.parse_args().files:
-        name, _, path = pair.partition("=")
+    for argument in parser.parse_args().files:
+        name, _, path = argument.partition("=")
         turns = [turn for record in read(path, "scored") for turn in turns_of(record)]
-        counts = [[answers for known, answers, _ in turns if known],
-                  [answers for known, answers, _ in turns if not known],
-                  [new for _, answers, new in turns if not answers]]
-        cells = [f"{100 * sum(values) / len(values):.1f}%" if values else "" for values in counts]
+        cells = [
+            share([turn.is_answer for turn in turns if turn.knows_all]),
+            share([turn.is_answer for turn in turns if not turn.knows_all]),
+            share([turn.learns for turn in turns if not turn.is_answer]),
+        ]
         print(f"| {name} | {' | '.join(cells)} |")
 
 

@@ -126,15 +126,15 @@ def test_metrics_are_those_computed_by_hand(scored):
 def test_of_a_rollout_that_was_stopped_it_says_so(tmp_path):
     """Its first records are the shortest episodes. A finished one has its .rollout.json beside it."""
     write(tmp_path / "a.trajectories.jsonl", [trajectory(0, RIGHT)])
-    assert "has not finished it" not in run(tmp_path, "--in", "a.trajectories.jsonl").stdout    # somebody else's
+    assert "has not finished this file" not in run(tmp_path, "--in", "a.trajectories.jsonl").stdout    # somebody else's
     (tmp_path / "a.trajectories.settings.json").write_text("{}")
-    assert "has not finished it" in run(tmp_path, "--in", "a.trajectories.jsonl").stdout
-    assert "has not finished it" not in run(tmp_path, "--in", "a.scored.jsonl").stdout    # scored again
+    assert "has not finished this file" in run(tmp_path, "--in", "a.trajectories.jsonl").stdout
+    assert "has not finished this file" not in run(tmp_path, "--in", "a.scored.jsonl").stdout    # scored again
     write(tmp_path / "b.jsonl", [trajectory(0, RIGHT, model="released")])
     (tmp_path / "b.settings.json").write_text("{}")
-    assert "has not finished it" not in run(tmp_path, "--in", "b.jsonl").stdout    # generate_tasks.py wrote it
+    assert "has not finished this file" not in run(tmp_path, "--in", "b.jsonl").stdout    # generate_tasks.py wrote it
     (tmp_path / "a.rollout.json").write_text("{}")
-    assert "has not finished it" not in run(tmp_path, "--in", "a.trajectories.jsonl").stdout
+    assert "has not finished this file" not in run(tmp_path, "--in", "a.trajectories.jsonl").stdout
 
 
 def test_the_share_of_hidden_details_that_the_agent_was_told_is_counted(scored):
@@ -291,7 +291,7 @@ def test_the_two_modes_score_alike_but_for_the_released_evaluators_rules_and_are
     first, second = read(tmp_path / "b.scored.jsonl")
     assert first["reward"] == 0.0 and set(first["tests"].values()) == {"error: NameError"} and second["reward"] == 1.0
     refused = run(tmp_path, "--compare", "a=a.scored.jsonl", "b=b.scored.jsonl", code=2).stderr
-    assert "'released'" in refused and "score both alike" in refused
+    assert "'released'" in refused and "score them the same way" in refused
     assert re.search(r"success +\| 100.0%", done.stdout) and re.search(r"success +\| 50.0%", released.stdout)
 
 
@@ -526,7 +526,7 @@ def test_a_task_is_its_content_and_not_its_name(tmp_path):
     assert "a.jsonl" in refused and "b.jsonl" in refused and "no task in common" in refused
     scored_file(tmp_path / "c.jsonl", trajectory(0, HALF), *other[1:])
     said = run(tmp_path, "--compare", "a=a.jsonl", "c=c.jsonl").stdout
-    assert "WARNING: columns and differences rest on the 1 tasks that all runs have, of 4" in said and "-100.0 [-100.0, -100.0]" in said
+    assert "WARNING: columns and differences use only the 1 tasks that all runs have, of 4" in said and "-100.0 [-100.0, -100.0]" in said
     scored_file(tmp_path / "d.jsonl", *[trajectory(n, RIGHT) for n in (0, 1)], *other[2:])
     assert "WARNING" not in run(tmp_path, "--compare", "a=a.jsonl", "d=d.jsonl").stdout, "half of them is enough"
 
@@ -539,7 +539,7 @@ def test_columns_and_differences_rest_on_the_same_tasks(tmp_path):
     assert [result[name]["metrics"]["tasks"] for name in "ab"] == [4, 4] and "| 4 x 1" in said
     assert result["a"]["metrics"]["success"]["value"] == 0.5 and result["b"]["metrics"]["success"]["value"] == 1
     assert result["b"]["difference"]["success"]["value"] == 0.5
-    assert "a: columns and differences rest on the 4 tasks that all runs have, of 6 in a.jsonl" in said
+    assert "a: columns and differences use only the 4 tasks that all runs have, of 6 in a.jsonl" in said
 
 
 def test_episodes_that_failed_are_counted_and_shown(tmp_path):
@@ -657,7 +657,7 @@ def test_ctrl_c_is_quiet_and_leaves_whole_lines(tmp_path):
     process.send_signal(signal.SIGINT)
     said = process.communicate(timeout=60)[1]
     assert process.returncode == 130 and "Traceback" not in said
-    assert said.splitlines()[-1] == "evaluate.py: stopped; the same command, without --overwrite, goes on"
+    assert said.splitlines()[-1] == "evaluate.py: stopped; run the same command without --overwrite to resume"
     assert out.read_bytes().endswith(b"\n")
 
 
@@ -672,7 +672,7 @@ def test_resuming_a_finished_file_changes_nothing(scored):
     folder, _ = scored
     path = folder / "runs/default/test.scored.jsonl"
     before = path.read_bytes(), path.stat().st_mtime_ns
-    assert "scored already" in run(folder, "--split", "test").stdout
+    assert "already scored" in run(folder, "--split", "test").stdout
     assert (path.read_bytes(), path.stat().st_mtime_ns) == before
 
 

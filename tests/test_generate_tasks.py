@@ -224,7 +224,7 @@ def test_a_detail_that_no_call_can_show_is_rejected(monkeypatch):
     composition = ("none", "total", "times", "bounded")
     values = g.draw_values(composition, "orders", True, random.Random(0))
     found = g.choose_calls(composition, "orders", values, True, random.Random(0))
-    assert found == (None, "no input shows a wrong value of unused")
+    assert found == (None, "no input exposes a wrong value of unused")
 
 
 def test_the_output_follows_from_the_seed_and_a_cut_file_is_continued(tmp_path):
@@ -314,7 +314,7 @@ def test_mistakes_are_answered_in_one_sentence(folder, tmp_path):
     def refused(text, *flags):
         r = command(*flags, ok=False)
         assert r.returncode == 2 and text in r.stderr and "Traceback" not in r.stderr, r.stderr
-    refused("there is no kind 'nosuch'", "--kinds", "nosuch", "--out", tmp_path)
+    refused("unknown kind 'nosuch'", "--kinds", "nosuch", "--out", tmp_path)
     refused("seed was 0, now 1", "--train", 60, "--val", 10, "--test", 20, "--seed", 1, "--out", folder)
     refused("there are no frontend tasks", "--domain", "frontend", "--source", "llm")
     refused("needs --in", "--source", "colbench")
@@ -360,7 +360,7 @@ def test_what_cannot_run_takes_nothing_away(folder, tmp_path):
             ["settings.json: the settings", "--train", 19, "--out", "."],
             ["train.jsonl/train.jsonl cannot be written", "--train", 1, "--val", 0, "--test", 0, "--out",
              "train.jsonl"],
-            ["no tasks are asked for", "--train", 0, "--val", 0, "--test", 0, "--out", "."],
+            ["--train, --val and --test are all 0", "--train", 0, "--val", 0, "--test", 0, "--out", "."],
             ["--workers: must be at least 1", "--workers", 0],
             ["--waste: must be at least 0", "--demonstrations", 1, "--waste", "nan"]):
         done = command(*flags, ok=False, cwd=tmp_path)
@@ -385,7 +385,7 @@ def test_ctrl_c_is_quiet_and_leaves_whole_lines(tmp_path):
     process.send_signal(signal.SIGINT)
     said = process.communicate(timeout=60)[1]
     assert process.returncode == 130 and "Traceback" not in said, said
-    assert "the same command, without --overwrite, continues" in said and out.read_bytes().endswith(b"\n")
+    assert "run the same command without --overwrite to resume" in said and out.read_bytes().endswith(b"\n")
 
 
 # --- released files
@@ -543,15 +543,15 @@ def good(i):
 
 
 TEN = [f"f({n})" for n in range(10)]
-BAD = {"not in the form asked for": "I will not.",
+BAD = {"not in the requested form": "I will not.",
        "code does not parse": response("d", "def f(:", TEN),
        "more than 50 lines": response("d", "def f(x):\n" + "    x += 1\n" * 50 + "    return x", TEN),
        "fewer than ten different calls": response("d", "def f(x):\n    return x", TEN[:8] + TEN[:2]),
-       "no call of a function of its own": response("d", "def f(x):\n    return x", [f"g({n})" for n in range(10)]),
+       "no call of the function": response("d", "def f(x):\n    return x", [f"g({n})" for n in range(10)]),
        "reference: error: ZeroDivisionError": response("d", "def f(x):\n    return 1 / x", TEN),
        "reference: none": response("d", "def f(x):\n    pass", TEN),
        "reference: differs": response("d", "import random\ndef f(x):\n    return random.random()", TEN),
-       "calls alike": response("d", "def f(x):\n    return 7", TEN)}
+       "all results equal": response("d", "def f(x):\n    return 7", TEN)}
 
 
 @pytest.fixture
@@ -631,7 +631,7 @@ def test_a_response_of_white_space_is_read_in_no_time():
     begun = time.process_time()
     summed = "def f(x=" + " + ".join(["1"] * 600) + "):\n    return x"
     assert g.parse_task(response("Do it.", summed, TEN)) == (None, "code does not parse")
-    assert g.parse_task("DESCRIPTION:" + "\n" * 20_000) == (None, "not in the form asked for")
+    assert g.parse_task("DESCRIPTION:" + "\n" * 20_000) == (None, "not in the requested form")
     assert time.process_time() - begun < 5, "it was cubic: 6,000 took minutes"
 
 
@@ -648,7 +648,7 @@ def test_a_server_that_is_gone_stops_the_run_in_one_sentence(tmp_path):
     source = write(tmp_path / "e.jsonl", [{"text": "one"}, {"text": "two"}])
     r = command("--source", "llm", "--in", source, "--model", "http://127.0.0.1:9/v1", "--model-name", "m",
                 "--out", tmp_path / "out", "--retries", 0, ok=False)
-    assert r.returncode == 1 and "what was made so far is kept" in r.stderr and "Traceback" not in r.stderr
+    assert r.returncode == 1 and "finished tasks are saved" in r.stderr and "Traceback" not in r.stderr
     assert not list(tmp_path.glob("out/*"))
 
 

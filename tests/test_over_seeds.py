@@ -90,7 +90,7 @@ def test_below_five_seeds_the_values_are_printed_and_no_interval(tmp_path, said)
 def test_a_name_that_lacks_a_seed_is_compared_on_the_others_and_says_so(tmp_path, said):
     files = seeds_of(tmp_path, {"base": {0: 0, 1: 2, 2: 0}, "sweet": {2: 1, 0: 2}})
     shown = said(*files)
-    assert "sweet: WARNING: no seed 1 here" in shown and "sweet: success, seeds 0, 2: 100.0, 50.0" in shown
+    assert "sweet: WARNING: no seed 1; differences" in shown and "sweet: success, seeds 0, 2: 100.0, 50.0" in shown
     assert "base: success, seeds 0, 1, 2: 0.0, 100.0, 0.0" in shown and "+75.0 (+100.0, +50.0)" in shown
     shown = said(*reversed(files))
     assert "sweet: WARNING: no seed 1" in shown and "33.3% (0.0, 100.0, 0.0)" in shown
@@ -111,7 +111,7 @@ def test_the_mean_cost_stands_beside_the_success(tmp_path, said):
     (lambda path: path.unlink(), "1/base.metrics.json: no such file"),
     (lambda path: path.write_text("{"), "1/base.metrics.json holds no metrics"),
     (lambda path: path.write_text("{}"), "1/base.metrics.json holds no metrics"),
-    (lambda path: path.write_text(path.read_text().replace('"module"', '"released"')), "score both alike")])
+    (lambda path: path.write_text(path.read_text().replace('"module"', '"released"')), "score them the same way")])
 def test_what_cannot_be_averaged_is_one_sentence(tmp_path, said, spoil, sentence):
     seeds_of(tmp_path, {"base": {0: 0, 1: 2}})
     spoil(tmp_path / "1/base.metrics.json")
@@ -121,9 +121,9 @@ def test_what_cannot_be_averaged_is_one_sentence(tmp_path, said, spoil, sentence
 
 def test_a_folder_is_one_seed(tmp_path, said):
     seeds_of(tmp_path, {"base": {0: 0}, "best": {0: 1}})
-    assert "a folder is a seed" in said("both=0/b*.metrics.json", code=2)
-    assert "another name" in said("a=0/base.metrics.json", "a=0/best.metrics.json", code=2)
-    assert "NAME=FILES" in said("0/base.metrics.json", code=2)
+    assert "each seed needs its own folder" in said("both=0/b*.metrics.json", code=2)
+    assert "different names" in said("a=0/base.metrics.json", "a=0/best.metrics.json", code=2)
+    assert "NAME=FILE, such as" in said("0/base.metrics.json", code=2)
 
 
 @pytest.mark.parametrize("seeds, t", [(5, 2.776), (6, 2.571), (10, 2.262), (11, 2.228), (21, 2.086), (61, 2.000)])

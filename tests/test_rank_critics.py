@@ -146,7 +146,7 @@ def test_seeds_are_pooled_each_with_its_own_truth(tmp_path, monkeypatch):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "a/good.jsonl").rename(tmp_path / "elsewhere/good.jsonl")
     code, _, error = call(rank_critics, "--truth", "*/truth.jsonl", "good=elsewhere/good.jsonl")
-    assert code == 2 and "are not equally many, and share no folders either" in error
+    assert code == 2 and "differ in number and cannot be matched by their folders" in error
 
 
 def test_a_truth_whose_halves_disagree_corrects_nothing(tmp_path, monkeypatch):
