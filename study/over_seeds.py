@@ -85,11 +85,12 @@ def kept_rows(file, columns, folders, rows_of):
         if not new:
             die(f"{folder}: no finished agent; run make study SEEDS={folder.name} first")
         rows = [row for row in rows if row["seed"] != folder.name] + new
+    rows.sort(key=lambda row: int(row["seed"]))
     if folders:
         with open(file, "w", encoding="utf-8", newline="") as lines:
             writer = csv.DictWriter(lines, columns, delimiter="\t", lineterminator="\n")
             writer.writeheader()
-            writer.writerows(sorted(rows, key=lambda row: row["seed"]))
+            writer.writerows(rows)
     return rows
 
 

@@ -135,7 +135,7 @@ STUDY = ["-f", "study/study.mk", "SEED=7", "trials", "tuned", "ablated", "twice"
 def test_the_study_makes_each_cell_once_and_all_in_its_folder():
     ran = [shlex.split(step) for step in steps(*STUDY)]
     outputs = [words[words.index("--out") + 1] for words in ran if "--out" in words]
-    assert len(outputs) == len(set(outputs)) > 80
+    assert len(outputs) == len(set(outputs)) > 40
     folders = {str(Path(output).parent) for output in outputs}
     assert folders <= {"runs/not-there", "runs/demo"}, folders    # all seeds share the demo's first model
 
