@@ -49,7 +49,7 @@ AGENTS = {    # by the name of its folder
 }
 OURS = "trial-imitated-sweet-2"
 TEMPERATURES = {"0.3": "at 0.3", "1": "at 1"}    # of play: its heading
-SHARES = {"success": "", "success_seen": " seen", "success_new": " new"}
+SHARES = ("success", "success_seen", "success_new")
 COSTS = {"episodes": "episodes", "simulator_calls": "human's replies", "sampled_tokens": "sampled tokens"}
 COLUMNS = ["seed", "agent", *(f"{share} {temperature}" for temperature in TEMPERATURES for share in SHARES), *COSTS,
            "cpu_minutes"]
@@ -105,8 +105,8 @@ def mean(group, column, digits):
 
 def print_leaderboard(rows):
     columns = {"success 0.3": "at 0.3", "success_seen 0.3": "seen", "success_new 0.3": "new", "success 1": "at 1"}
-    headings = ["", "seeds", *columns.values(), *COSTS.values(), "CPU minutes"]
-    print(f"| {' | '.join(headings)} |".replace("|  |", "| |") + "\n" + "|---" * len(headings) + "|")
+    headings = ["seeds", *columns.values(), *COSTS.values(), "CPU minutes"]
+    print(f"| | {' | '.join(headings)} |\n|---{'|---' * len(headings)}|")
     for agent, group in by_agent(rows).items():
         cells = [cell(shares(group, column), "%") for column in columns]
         cells += [mean(group, column, 0) for column in COSTS] + [mean(group, "cpu_minutes", 1)]

@@ -2,7 +2,7 @@
 #
 #     make study SEEDS='1 2' CELLS=trials                        # three settings of each method, on validation tasks
 #     make study SEEDS='21 22 23 24 25' CELLS='tuned'            # the best of them, on fresh seeds and test tasks
-#     make study SEEDS='23 24' CELLS='ablated twice truth'       # other critics; twice the data; Monte-Carlo returns
+#     make study SEEDS='24 25' CELLS='ablated twice truth'       # other critics; twice the data; Monte-Carlo returns
 #
 # The demo's rules make a seed's tasks, base agent, dialogues and candidates. One first model serves all seeds, as one
 # pre-trained model serves all users. What was stopped goes on.
