@@ -8,7 +8,7 @@ trl = pytest.importorskip("trl")
 pytestmark = pytest.mark.trl
 
 import test_train  # noqa: E402
-from test_train import CRITIC, POLICY, call, metrics, parsed, train_critic, train_policy  # noqa: E402
+from test_train import CRITIC, call, metrics, parsed, rank_and_train, train_critic, train_policy  # noqa: E402
 
 
 @pytest.fixture
@@ -23,7 +23,8 @@ def test_our_pairs_load_in_trl_and_five_steps_have_the_same_loss(place):
     from torch.utils.data import SequentialSampler
     from transformers import AutoModelForCausalLM, AutoTokenizer
     assert call(train_critic, *CRITIC)[0] == 0
-    assert call(train_policy, *POLICY, "--pairs-per-turn", 2, "--max-steps", 1)[0] == 0
+    code, _, error = rank_and_train("--pairs-per-turn", 2, "--max-steps", 1)
+    assert code == 0, error
     pairs = load_dataset("json", data_files="policy.pairs.jsonl", split="train")
     settings = ["--in", "policy.pairs.jsonl", "--model", "base", "--out", "ours", "--lr", "1e-3", "--batch-size", 4,
                 "--max-steps", 5, "--nll", 0]
