@@ -29,7 +29,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 ROWS = {"trajectory": ("ours", "tree", "none", 100_000), "turn": ("ours", "tree", "none", 2000),
-        "none": ("ours", "none", "none", 12_000),
+        "none": ("ours", "none", "none", 9_000),
         "trl at its best": ("trl", False, True), "trl defaults": ("trl", True, False),
         "turn, checkpointing": ("ours", "tree", "full", 2000),
         "trajectory, checkpointing": ("ours", "tree", "full", 100_000),
