@@ -189,7 +189,8 @@ demo-seeds: .venv/ready
 study: .venv/ready
 	@echo 'core-hours a seed: trials 1, tuned 0.4, ablated 0.2, twice 0.2, truth 0.5'
 	for seed in $(or $(SEEDS),21 22 23 24 25); do \
-	  $(MAKE) -f study/study.mk -j$(JOBS) $(or $(CELLS),tuned) SEED=$$seed NAME=study/$$seed || exit; done
+	  $(MAKE) -f study/study.mk -j$(JOBS) $(or $(CELLS),tuned) SEED=$$seed \
+	  NAME=$(if $(ASKING),asking,study)/$$seed || exit; done
 
 # ------------------------------------------------------------------------------------------------ tests
 test: .venv                     # a process a core, each with whole files, so that what a file shares is made once

@@ -2,6 +2,7 @@
 
     python study/leaderboard.py                        # print the tables of study/leaderboard.tsv, draw its figure
     python study/leaderboard.py --add runs/study/21    # add a finished seed first
+    python study/leaderboard.py --table study/asking.tsv --add runs/asking/32
 """
 import argparse
 import json
@@ -164,11 +165,12 @@ def draw(rows):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--add", nargs="+", default=[], metavar="FOLDER", help="folders of finished seeds")
+    parser.add_argument("--table", type=Path, default=HERE / "leaderboard.tsv", help="the kept rows (default: %(default)s)")
     args = parser.parse_args()
-    rows = kept_rows(HERE / "leaderboard.tsv", COLUMNS, args.add, rows_of)
+    rows = kept_rows(args.table, COLUMNS, args.add, rows_of)
     print_leaderboard(rows)
     print_differences(rows)
-    (HERE / "leaderboard.svg").write_text(draw(rows), encoding="utf-8")
+    args.table.with_suffix(".svg").write_text(draw(rows), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -3,12 +3,19 @@
 #     make study SEEDS='1 2' CELLS=trials                        # three settings of each method, on validation tasks
 #     make study SEEDS='21 22 23 24 25' CELLS='tuned'            # the best of them, on fresh seeds and test tasks
 #     make study SEEDS='24 25' CELLS='ablated twice truth'       # other critics; twice the data; Monte-Carlo returns
+#     make study SEEDS='32 33' ASKING=hard                       # the world where asking is the hard part
 #
 # The demo's rules make a seed's tasks, base agent, dialogues and candidates. One first model serves all seeds, as one
 # pre-trained model serves all users. What was stopped goes on.
 
 SEED_MODEL := runs/demo/first-model/config.json
 include Makefile
+
+# Asking is hard: the base agent asks for half of the details, and seven turns leave no room for a wasted one.
+ifdef ASKING
+IMPERFECT := --demonstrations 4000 --ask 0.5 --waste 0.2
+PLAY       = $(SAMPLE) --max-turns 7
+endif
 
 # Beside each result stands the CPU time of what made it: $(RUN)/cpu.tsv.
 EACH = OMP_NUM_THREADS=1 $(PY) study/timed.py $(RUN)/cpu.tsv

@@ -2,16 +2,17 @@
 
     python study/trials.py                                      # print the table of study/trials.tsv
     python study/trials.py --add runs/study/1 runs/study/2      # add finished seeds first
+    python study/trials.py --table study/asking-trials.tsv --add runs/asking/31
 """
 import argparse
 import json
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
 from over_seeds import kept_rows  # noqa: E402
 
-FILE = Path(__file__).with_name("trials.tsv")
 COLUMNS = ["seed", "method", "setting", "temperature", "success"]
 TEMPERATURES = ["1", "0.5", "0.3"]    # at which the agents play
 METHODS = {
@@ -37,8 +38,9 @@ def rows_of(folder):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--add", nargs="+", default=[], metavar="FOLDER", help="folders of finished seeds")
+    parser.add_argument("--table", type=Path, default=HERE / "trials.tsv", help="the kept rows (default: %(default)s)")
     args = parser.parse_args()
-    rows = kept_rows(FILE, COLUMNS, args.add, rows_of)
+    rows = kept_rows(args.table, COLUMNS, args.add, rows_of)
     seeds = sorted({row["seed"] for row in rows})
     print(f"| seeds {', '.join(seeds)} | setting | {' | '.join(TEMPERATURES)} |")
     print("|---" * (2 + len(TEMPERATURES)) + "|")
