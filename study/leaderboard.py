@@ -2,7 +2,7 @@
 
     python study/leaderboard.py                        # print the tables of study/leaderboard.tsv, draw its figure
     python study/leaderboard.py --add runs/study/21    # add a finished seed first
-    python study/leaderboard.py --table study/asking.tsv --add runs/asking/32
+    python study/leaderboard.py --table study/asking.tsv --ours trial-imitated-sweet-3 --add runs/asking/32
 """
 import argparse
 import json
@@ -42,13 +42,14 @@ AGENTS = {    # by the name of its folder
                                     [*IMITATION, *sweet("nll-0.2"), "trial-imitated-sweet-2"]),
     "trial-imitated-sweet-1": Agent("the same, NLL weight 2 in the critic",
                                     [*IMITATION, *sweet("full"), "trial-imitated-sweet-1"]),
+    "trial-imitated-sweet-3": Agent("SWEET-RL after imitation, NLL weight 0.02",
+                                    [*IMITATION, *sweet("nll-0.02"), "trial-imitated-sweet-3"]),
     "trial-without-c": Agent("the same without c", [*IMITATION, *sweet("without-c"), "trial-without-c"]),
     "trial-likelihood": Agent("the same, likelihood alone", [*IMITATION, *sweet("likelihood"), "trial-likelihood"]),
     "trial-twice-rejection": Agent("rejection fine-tuning, twice the episodes", TWICE),
     "trial-twice-imitated-dpo": Agent("multi-turn DPO after imitation, twice the episodes",
                                       [*TWICE, "trial-twice-imitated-dpo"]),
 }
-OURS = "trial-imitated-sweet-2"
 TEMPERATURES = {"0.3": "at 0.3", "1": "at 1"}    # of play: its heading
 SHARES = ("success", "success_seen", "success_new")
 COSTS = {"episodes": "episodes", "simulator_calls": "human's replies", "sampled_tokens": "sampled tokens"}
@@ -114,13 +115,13 @@ def print_leaderboard(rows):
         print(f"| {AGENTS[agent].name} | {len(group)} | {' | '.join(cells)} |")
 
 
-def print_differences(rows):
-    """How far OURS is ahead of each other agent, in points, on the seeds that both have."""
-    ours = {row["seed"]: row for row in rows if row["agent"] == OURS}
-    print(f"\n| {AGENTS[OURS].name}, less | seeds | {' | '.join(TEMPERATURES.values())} |\n|---|---|---|---|")
+def print_differences(rows, ours):
+    """How far one agent is ahead of each other agent, in points, on the seeds that both have."""
+    rows_of_ours = {row["seed"]: row for row in rows if row["agent"] == ours}
+    print(f"\n| {AGENTS[ours].name}, less | seeds | {' | '.join(TEMPERATURES.values())} |\n|---|---|---|---|")
     for agent, group in by_agent(rows).items():
-        pairs = [(ours[row["seed"]], row) for row in group if row["seed"] in ours]
-        if agent != OURS and pairs:
+        pairs = [(rows_of_ours[row["seed"]], row) for row in group if row["seed"] in rows_of_ours]
+        if agent != ours and pairs:
             cells = []
             for temperature in TEMPERATURES:
                 column = f"success {temperature}"
@@ -166,10 +167,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--add", nargs="+", default=[], metavar="FOLDER", help="folders of finished seeds")
     parser.add_argument("--table", type=Path, default=HERE / "leaderboard.tsv", help="the kept rows (default: %(default)s)")
+    parser.add_argument("--ours", default="trial-imitated-sweet-2", choices=list(AGENTS),
+                        help="the agent whose lead is printed (default: %(default)s)")
     args = parser.parse_args()
     rows = kept_rows(args.table, COLUMNS, args.add, rows_of)
     print_leaderboard(rows)
-    print_differences(rows)
+    print_differences(rows, args.ours)
     args.table.with_suffix(".svg").write_text(draw(rows), encoding="utf-8")
 
 

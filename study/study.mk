@@ -15,7 +15,9 @@ include Makefile
 ifdef ASKING
 IMPERFECT := --demonstrations 4000 --ask 0.5 --waste 0.2
 PLAY       = $(SAMPLE) --max-turns 7
+OURS      := trial-imitated-sweet-3
 endif
+OURS ?= trial-imitated-sweet-2
 
 # Beside each result stands the CPU time of what made it: $(RUN)/cpu.tsv.
 EACH = OMP_NUM_THREADS=1 $(PY) study/timed.py $(RUN)/cpu.tsv
@@ -129,7 +131,7 @@ $(RUN)/val-ranked-%.jsonl: $(RUN)/critic-%/config.json $(RUN)/val.candidates.rol
 three = $(1)-1 $(1)-2 $(1)-3
 at    = $(foreach agent,$(2),$(RUN)/$(agent).$(1)-0.3.metrics.json)
 TRIED := $(foreach method,rejection dpo sweet imitated-dpo imitated-sweet,$(call three,trial-$(method)))
-TUNED := trial-imitated-sweet-2 trial-imitated-dpo-2 trial-dpo-3 trial-rejection-2 trial-sweet-3 base
+TUNED := $(OURS) trial-imitated-dpo-2 trial-dpo-3 trial-rejection-2 trial-sweet-3 base
 
 trials:  $(call at,val,$(TRIED))
 tuned:   $(call at,test,$(TUNED))
