@@ -35,6 +35,7 @@ def sweet(critic):
 AGENTS = {    # by the name of its folder
     "base": Agent("base", []),
     "trial-rejection-2": Agent("rejection fine-tuning", IMITATION),
+    "trial-rejection-1": Agent("rejection fine-tuning, six epochs", [*EPISODES, "trial-rejection-1"]),
     "trial-dpo-3": Agent("multi-turn DPO", [*EPISODES, "trial-dpo-3"]),
     "trial-imitated-dpo-2": Agent("multi-turn DPO after imitation", [*IMITATION, "trial-imitated-dpo-2"]),
     "trial-sweet-3": Agent("SWEET-RL", [*EPISODES, *sweet("nll-0.02"), "trial-sweet-3"]),

@@ -3,7 +3,8 @@
 #     make study SEEDS='1 2' CELLS=trials                        # three settings of each method, on validation tasks
 #     make study SEEDS='21 22 23 24 25' CELLS='tuned'            # the best of them, on fresh seeds and test tasks
 #     make study SEEDS='24 25' CELLS='ablated twice truth'       # other critics; twice the data; Monte-Carlo returns
-#     make study SEEDS='32 33' ASKING=hard                       # the world where asking is the hard part
+#     make study SEEDS='31' ASKING=hard CELLS=leaders            # the world where asking is the hard part: four
+#     make study SEEDS='32 33 34 35 36' ASKING=hard CELLS='tuned twice'    # settings of the two best methods; the best
 #
 # The demo's rules make a seed's tasks, base agent, dialogues and candidates. One first model serves all seeds, as one
 # pre-trained model serves all users. What was stopped goes on.
@@ -15,9 +16,7 @@ include Makefile
 ifdef ASKING
 IMPERFECT := --demonstrations 4000 --ask 0.5 --waste 0.2
 PLAY       = $(SAMPLE) --max-turns 7
-OURS      := trial-imitated-sweet-3
 endif
-OURS ?= trial-imitated-sweet-2
 
 # Beside each result stands the CPU time of what made it: $(RUN)/cpu.tsv.
 EACH = OMP_NUM_THREADS=1 $(PY) study/timed.py $(RUN)/cpu.tsv
@@ -31,6 +30,7 @@ endif
 critic-full       := $(CRITIC)
 critic-nll-0.2    := $(CRITIC) --nll 0.2
 critic-nll-0.02   := $(CRITIC) --nll 0.02
+critic-all-pairs  := $(CRITIC) --nll 0.2 --pair-rule all --min-gap 0.1 --epochs 1
 critic-without-c  := $(CRITIC) --nll 0.2 --context without-c
 critic-likelihood := $(CRITIC) --nll 0.2 --beta 1e-6
 CRITICS           := nll-0.2 without-c likelihood    # of these the study measures the ranking
@@ -60,6 +60,7 @@ trial-dpo-3 := $(DPO_TRIAL) --beta 2 --lr 2e-4
 trial-imitated-dpo-1 = $(IMITATED) $(DPO_TRIAL) --beta 2 --lr 2e-4
 trial-imitated-dpo-2 = $(IMITATED) $(DPO_TRIAL) --beta 2 --lr 1e-4
 trial-imitated-dpo-3 = $(IMITATED) $(DPO_TRIAL) --beta 5 --lr 2e-4
+trial-imitated-dpo-4 = $(trial-imitated-dpo-2) --pair-rule all --min-gap 0.1 --epochs 1
 
 # Three critics, by their NLL weight.
 trial-sweet-1          = $(SWEET_TRIAL) --in $(RUN)/ranked-full.jsonl
@@ -68,6 +69,7 @@ trial-sweet-3          = $(SWEET_TRIAL) --in $(RUN)/ranked-nll-0.02.jsonl
 trial-imitated-sweet-1 = $(IMITATED) $(trial-sweet-1)
 trial-imitated-sweet-2 = $(IMITATED) $(trial-sweet-2)
 trial-imitated-sweet-3 = $(IMITATED) $(trial-sweet-3)
+trial-imitated-sweet-4 = $(IMITATED) $(SWEET_TRIAL) --in $(RUN)/ranked-all-pairs.jsonl
 
 # Ablations of trial-imitated-sweet-2.
 trial-without-c  = $(IMITATED) $(SWEET_TRIAL) --in $(RUN)/ranked-without-c.jsonl
@@ -86,10 +88,10 @@ needs = $(foreach trial,$(1),$(RUN)/trial-$(trial)/config.json): $(2)
 $(call needs,sweet-1 imitated-sweet-1,$(RUN)/ranked-full.jsonl)
 $(call needs,sweet-2 imitated-sweet-2,$(RUN)/ranked-nll-0.2.jsonl)
 $(call needs,sweet-3 imitated-sweet-3,$(RUN)/ranked-nll-0.02.jsonl)
+$(call needs,imitated-sweet-4,$(RUN)/ranked-all-pairs.jsonl)
 $(call needs,without-c,$(RUN)/ranked-without-c.jsonl)
 $(call needs,likelihood,$(RUN)/ranked-likelihood.jsonl)
-$(call needs,imitated-dpo-1 imitated-dpo-2 imitated-dpo-3,$(RUN)/trial-rejection-2/config.json)
-$(call needs,imitated-sweet-1 imitated-sweet-2 imitated-sweet-3,$(RUN)/trial-rejection-2/config.json)
+$(call needs,$(foreach n,1 2 3 4,imitated-dpo-$(n) imitated-sweet-$(n)),$(RUN)/trial-rejection-2/config.json)
 $(call needs,without-c likelihood,$(RUN)/trial-rejection-2/config.json)
 $(call needs,twice-rejection twice-imitated-dpo,$(RUN)/twice.metrics.json)
 $(call needs,twice-imitated-dpo,$(RUN)/trial-twice-rejection/config.json)
@@ -131,12 +133,15 @@ $(RUN)/val-ranked-%.jsonl: $(RUN)/critic-%/config.json $(RUN)/val.candidates.rol
 three = $(1)-1 $(1)-2 $(1)-3
 at    = $(foreach agent,$(2),$(RUN)/$(agent).$(1)-0.3.metrics.json)
 TRIED := $(foreach method,rejection dpo sweet imitated-dpo imitated-sweet,$(call three,trial-$(method)))
-TUNED := $(OURS) trial-imitated-dpo-2 trial-dpo-3 trial-rejection-2 trial-sweet-3 base
+LEADERS := $(call three,rejection) $(foreach n,1 2 3 4,imitated-dpo-$(n) imitated-sweet-$(n))
+TUNED := trial-imitated-sweet-2 trial-imitated-dpo-2 trial-dpo-3 trial-rejection-2 trial-sweet-3 base
+TUNED += $(if $(ASKING),trial-imitated-sweet-3 trial-rejection-1)    # the best of the leaders
 
 trials:  $(call at,val,$(TRIED))
+leaders: $(call at,val,$(LEADERS:%=trial-%))
 tuned:   $(call at,test,$(TUNED))
 ablated: $(call at,test,trial-imitated-sweet-1 trial-without-c trial-likelihood)
 twice:   $(call at,test,trial-twice-rejection trial-twice-imitated-dpo)
 truth:   $(RUN)/val.continuations.metrics.json $(CRITICS:%=$(RUN)/val-ranked-%.jsonl)
 
-.PHONY: trials tuned ablated twice truth
+.PHONY: trials leaders tuned ablated twice truth

@@ -15,6 +15,7 @@ from over_seeds import kept_rows  # noqa: E402
 
 COLUMNS = ["seed", "method", "setting", "temperature", "success"]
 TEMPERATURES = ["1", "0.5", "0.3"]    # at which the agents play
+SETTINGS = "1234"
 METHODS = {
     "rejection": "rejection fine-tuning",
     "dpo": "multi-turn DPO",
@@ -27,7 +28,7 @@ METHODS = {
 def rows_of(folder):
     """[seed, method, number of the setting, temperature, success in percent] of each trial of a seed."""
     for method in METHODS:
-        for number in "123":
+        for number in SETTINGS:
             for temperature in TEMPERATURES:
                 file = folder / f"trial-{method}-{number}.val-{temperature}.metrics.json"
                 if file.is_file():
@@ -46,13 +47,13 @@ def main():
     print("|---" * (2 + len(TEMPERATURES)) + "|")
     for method, name in METHODS.items():
         means = {}    # (setting, temperature): the mean over the seeds
-        for number in "123":
+        for number in SETTINGS:
             for temperature in TEMPERATURES:
                 trial = [method, number, temperature]
                 values = [float(row["success"]) for row in rows if [row[name] for name in COLUMNS[1:4]] == trial]
                 if len(values) == len(seeds):
                     means[number, temperature] = sum(values) / len(values)
-        for number in "123":
+        for number in SETTINGS:
             cells = []
             for temperature in TEMPERATURES:
                 mean = means.get((number, temperature))
@@ -61,7 +62,8 @@ def main():
                 else:
                     mark = "**" if mean == max(means.values()) else ""
                     cells.append(f"{mark}{mean:.1f}{mark}")
-            print(f"| {name} | {number} | {' | '.join(cells)} |")
+            if any(cells):
+                print(f"| {name} | {number} | {' | '.join(cells)} |")
 
 
 if __name__ == "__main__":
