@@ -4,7 +4,7 @@
 #     make study SEEDS='21 22 23 24 25' CELLS='tuned'            # the best of them, on fresh seeds and test tasks
 #     make study SEEDS='24 25' CELLS='ablated twice truth'       # other critics; twice the data; Monte-Carlo returns
 #     make study SEEDS='31' ASKING=hard CELLS=leaders            # the world where asking is the hard part: four
-#     make study SEEDS='32 33 34 35 36' ASKING=hard CELLS='tuned twice'    # settings of the two best methods; the best
+#     make study SEEDS='32 33 34 35 36' ASKING=hard CELLS='tuned twice'    # settings of the best methods; then the best
 #
 # The demo's rules make a seed's tasks, base agent, dialogues and candidates. One first model serves all seeds, as one
 # pre-trained model serves all users. What was stopped goes on.
