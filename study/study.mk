@@ -2,7 +2,7 @@
 #
 #     make study SEEDS='1 2' CELLS=trials                        # three settings of each method, on validation tasks
 #     make study SEEDS='21 22 23 24 25' CELLS='tuned'            # the best of them, on fresh seeds and test tasks
-#     make study SEEDS='24 25' CELLS='ablated twice truth'       # other critics; twice the data; Monte-Carlo returns
+#     make study SEEDS='23 24' CELLS='ablated twice truth'       # other critics; twice the data; Monte-Carlo returns
 #     make study SEEDS='31' ASKING=hard CELLS=leaders            # the world where asking is the hard part: four
 #     make study SEEDS='32 33 34 35 36' ASKING=hard CELLS='tuned twice'    # settings of the best methods; then the best
 #
