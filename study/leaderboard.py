@@ -167,7 +167,8 @@ def draw(rows):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--add", nargs="+", default=[], metavar="FOLDER", help="folders of finished seeds")
-    parser.add_argument("--table", type=Path, default=HERE / "leaderboard.tsv", help="the kept rows (default: %(default)s)")
+    parser.add_argument("--table", type=Path, default=HERE / "leaderboard.tsv",
+                        help="the kept rows (default: %(default)s)")
     parser.add_argument("--ours", default="trial-imitated-sweet-2", choices=list(AGENTS),
                         help="the agent whose lead is printed (default: %(default)s)")
     args = parser.parse_args()

@@ -84,6 +84,7 @@ $(RUN)/trial-%/config.json: $(RUN)/train.metrics.json
 	$(EACH) train_policy.py $(FLAGS) --run-name $(NAME) $(trial-$*) --out $(@D)
 
 # What each of them reads.
+LEADERS := $(foreach n,1 2 3 4,imitated-dpo-$(n) imitated-sweet-$(n))
 needs = $(foreach trial,$(1),$(RUN)/trial-$(trial)/config.json): $(2)
 $(call needs,sweet-1 imitated-sweet-1,$(RUN)/ranked-full.jsonl)
 $(call needs,sweet-2 imitated-sweet-2,$(RUN)/ranked-nll-0.2.jsonl)
@@ -91,8 +92,7 @@ $(call needs,sweet-3 imitated-sweet-3,$(RUN)/ranked-nll-0.02.jsonl)
 $(call needs,imitated-sweet-4,$(RUN)/ranked-all-pairs.jsonl)
 $(call needs,without-c,$(RUN)/ranked-without-c.jsonl)
 $(call needs,likelihood,$(RUN)/ranked-likelihood.jsonl)
-$(call needs,$(foreach n,1 2 3 4,imitated-dpo-$(n) imitated-sweet-$(n)),$(RUN)/trial-rejection-2/config.json)
-$(call needs,without-c likelihood,$(RUN)/trial-rejection-2/config.json)
+$(call needs,$(LEADERS) without-c likelihood,$(RUN)/trial-rejection-2/config.json)
 $(call needs,twice-rejection twice-imitated-dpo,$(RUN)/twice.metrics.json)
 $(call needs,twice-imitated-dpo,$(RUN)/trial-twice-rejection/config.json)
 
@@ -133,12 +133,11 @@ $(RUN)/val-ranked-%.jsonl: $(RUN)/critic-%/config.json $(RUN)/val.candidates.rol
 three = $(1)-1 $(1)-2 $(1)-3
 at    = $(foreach agent,$(2),$(RUN)/$(agent).$(1)-0.3.metrics.json)
 TRIED := $(foreach method,rejection dpo sweet imitated-dpo imitated-sweet,$(call three,trial-$(method)))
-LEADERS := $(call three,rejection) $(foreach n,1 2 3 4,imitated-dpo-$(n) imitated-sweet-$(n))
 TUNED := trial-imitated-sweet-2 trial-imitated-dpo-2 trial-dpo-3 trial-rejection-2 trial-sweet-3 base
-TUNED += $(if $(ASKING),trial-imitated-sweet-3 trial-rejection-1)    # the best of the leaders
+TUNED += $(if $(ASKING),trial-imitated-sweet-3 trial-rejection-1)    # the best of cell leaders
 
 trials:  $(call at,val,$(TRIED))
-leaders: $(call at,val,$(LEADERS:%=trial-%))
+leaders: $(call at,val,$(call three,trial-rejection) $(LEADERS:%=trial-%))
 tuned:   $(call at,test,$(TUNED))
 ablated: $(call at,test,trial-imitated-sweet-1 trial-without-c trial-likelihood)
 twice:   $(call at,test,trial-twice-rejection trial-twice-imitated-dpo)
