@@ -5,6 +5,7 @@
 #     make study SEEDS='23 24' CELLS='ablated twice truth'       # other critics; twice the data; Monte-Carlo returns
 #     make study SEEDS='31' ASKING=hard CELLS=leaders            # the world where asking is the hard part: four
 #     make study SEEDS='32 33 34 35 36' ASKING=hard CELLS='tuned twice'    # settings of the best methods; then the best
+#     make study SEEDS='32 33 34' ASKING=hard CELLS=rounds       # more rounds, on dialogues of the last round's agent
 #
 # The demo's rules make a seed's tasks, base agent, dialogues and candidates. One first model serves all seeds, as one
 # pre-trained model serves all users. What was stopped goes on.
@@ -129,6 +130,29 @@ $(RUN)/val.continuations.metrics.json: $(RUN)/val.continuations.rollout.json
 $(RUN)/val-ranked-%.jsonl: $(RUN)/critic-%/config.json $(RUN)/val.candidates.rollout.json
 	$(EACH) train_critic.py --run-name $(NAME) --critic $(RUN)/critic-$* --score $(RUN)/val.candidates.jsonl --out $@
 
+# ------------------------------------------------------------------------------------------------ rounds
+# Round n of a method has a folder of its own. Its base agent is the agent of the last round; the tasks are the same.
+LAST-rejection := trial-rejection-1
+LAST-dpo       := trial-imitated-dpo-2
+LAST-sweet     := trial-imitated-sweet-3
+
+# $(call round,method,number,folder of the last round)
+define round
+rounds: $(RUN)-$(1)-$(2)/$(LAST-$(1)).test-0.3.metrics.json
+$(RUN)-$(1)-$(2)/base/config.json: $(3)/$(LAST-$(1))/config.json
+	rm -rf $(RUN)-$(1)-$(2)
+	mkdir -p $(RUN)-$(1)-$(2)
+	cp -r $(RUN)/tasks $(RUN)/demonstrations.done $(RUN)-$(1)-$(2)
+	cp -r $(3)/$(LAST-$(1)) $(RUN)-$(1)-$(2)/base.part
+	mv $(RUN)-$(1)-$(2)/base.part $(RUN)-$(1)-$(2)/base
+$(RUN)-$(1)-$(2)/$(LAST-$(1))/config.json: $(RUN)-$(1)-$(2)/$(LAST-$(1)).test-0.3.metrics.json
+$(RUN)-$(1)-$(2)/$(LAST-$(1)).test-0.3.metrics.json: $(RUN)-$(1)-$(2)/base/config.json
+	$$(MAKE) -f study/study.mk SEED=$(SEED) NAME=$(NAME)-$(1)-$(2) $$@
+endef
+$(foreach method,rejection dpo sweet,$(eval $(call round,$(method),2,$(RUN))))
+$(foreach method,rejection dpo sweet,$(eval $(call round,$(method),3,$(RUN)-$(method)-2)))
+$(eval $(call round,dpo,4,$(RUN)-dpo-3))
+
 # ------------------------------------------------------------------------------------------------ cells
 three = $(1)-1 $(1)-2 $(1)-3
 at    = $(foreach agent,$(2),$(RUN)/$(agent).$(1)-0.3.metrics.json)
@@ -143,4 +167,4 @@ ablated: $(call at,test,trial-imitated-sweet-1 trial-without-c trial-likelihood)
 twice:   $(call at,test,trial-twice-rejection trial-twice-imitated-dpo)
 truth:   $(RUN)/val.continuations.metrics.json $(CRITICS:%=$(RUN)/val-ranked-%.jsonl)
 
-.PHONY: trials leaders tuned ablated twice truth
+.PHONY: trials leaders tuned ablated twice truth rounds
