@@ -18,7 +18,7 @@ Canonical bytes. Two results are equal if their canonical bytes are. On plain da
 1 == 1.0 == True == Fraction(1), the order of sets and dicts does not count, [1] != (1,). The bytes come from the
 built-in part of an object, never from its own methods: an int subclass counts as its int, whatever its __eq__ says.
 Departures from ==: NaN equals itself, and OrderedDicts compare as dicts. Objects of unknown classes, generators,
-functions, and results beyond 1 MB or 200 levels are "not comparable", and so never pass.
+functions, NumPy's dates and times, and results beyond 1 MB or 200 levels are "not comparable", and so never pass.
 
 Statuses    passed, wrong, error: TypeError, timeout, killed: memory, killed: exit, killed: SIGSEGV, not comparable,
             refused (not a string, too large, forbidden in mode "released", or its zygote died twice), and
@@ -372,11 +372,11 @@ class Zygote:
         """Start the process, wait until it is ready, and return its layers."""
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         python = sys._base_executable    # not the virtual environment's
-        environment = {"PYTHONHASHSEED": str(self.seed), "OPENBLAS_NUM_THREADS": "1"}
         with theirs:
             self.process = subprocess.Popen(
                 [python, "-s", "-S", "-P", "-B", os.path.abspath(__file__), "--zygote", json.dumps(self.options)],
-                env=environment, cwd="/", stdin=theirs, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                env={"PYTHONHASHSEED": str(self.seed), "OPENBLAS_NUM_THREADS": "1"}, cwd="/",
+                stdin=theirs, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         self.control.settimeout(60)
         layers = self.receive()
         if "error" in layers:
@@ -438,7 +438,7 @@ def readable(files, milliseconds=None):
 def read_frames(results, calls, call_timeout, deadline):
     """Read a child's frames; returns (outcomes, whether the program loaded, how it ended).
 
-    It ends with "done", "gone" (the child ended), "timeout" or "not comparable" (a malformed frame).
+    It ends with "done", "gone" (the child ended), "timeout" or "not comparable" (too long a frame).
     """
     outcomes, loaded, buffer = [], False, bytearray()
     call_deadline = time.monotonic() + call_timeout
@@ -446,10 +446,10 @@ def read_frames(results, calls, call_timeout, deadline):
         end = FRAME.size
         if len(buffer) >= end:
             kind, length = FRAME.unpack_from(buffer)
-            if length > MAX_RESULT or kind not in (LOADED, VALUE, ERROR, INCOMPARABLE):
+            if length > MAX_RESULT:
                 return outcomes, loaded, "not comparable"
             end += length
-        if len(buffer) < end:    # of the frame, or already of its header
+        if len(buffer) < end:    # not the whole frame yet, or not even its header
             left = min(call_deadline, deadline) - time.monotonic()
             if left <= 0 or not readable([results], math.ceil(left * 1000)):
                 return outcomes, loaded, "timeout"
@@ -467,7 +467,7 @@ def read_frames(results, calls, call_timeout, deadline):
             name = payload[:64].decode("utf-8", "replace")
             plain = name.isascii() and name.isidentifier()
             outcomes.append(Outcome(f"error: {name if plain else 'unnamed'}"))
-        else:
+        else:    # INCOMPARABLE, or a kind that a hostile program made up
             outcomes.append(Outcome("ok", payload) if kind == VALUE else Outcome("not comparable"))
         call_deadline = time.monotonic() + call_timeout
     return outcomes, loaded, "done"
