@@ -90,7 +90,7 @@ def read(path, kind, domain=None, unique=False, each=None):
                 raise ValueError(f"found domain {record['domain']!r}, expected {domain!r} (--domain)")
             name = ", ".join(f"{part} {record.get(part)}" for part in key)
             if unique and seen.setdefault(name, where) != where:
-                raise ValueError(f"{name} appears twice, first in {seen[name]}")
+                raise ValueError(f"{name} appears twice, first in {seen[name].rpartition(', ')[2]}")
             result = each(record) if each else record
         except KeyError as error:
             die(f"{where}: the key {error} is missing")
