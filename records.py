@@ -48,15 +48,15 @@ TYPE_NAMES = {str: "text", int: "a whole number", int | float: "a number", ID: "
               str | None: "text or null", dict: "an object", list: "a list"}
 
 
-def schema_error(value, shape, name="it"):
-    """Why a value does not have this shape, as a clause that names the place; None if it does."""
+def schema_errors(value, shape, name="it"):
+    """Yield why a value does not have this shape, as clauses that name the place."""
     kind = type(shape) if isinstance(shape, (dict, list)) else shape
     fits = isinstance(value, kind) if kind in TYPE_NAMES else kind(value)
     if not fits:
-        return f"{name} must be {TYPE_NAMES.get(kind) or kind.__doc__}, found {json.dumps(value)[:60]}"
-    parts = []    # (value, shape, name)
-    if kind is list and list(map(type, value)) != shape * len(value):    # equal for [1, 2] and [int]
-        parts = [(part, shape[0], f"{name}[{n}]") for n, part in enumerate(value)]
+        yield f"{name} must be {TYPE_NAMES.get(kind) or kind.__doc__}, found {json.dumps(value)[:60]}"
+    elif kind is list and list(map(type, value)) != shape * len(value):    # equal for [1, 2] and [int]
+        for n, part in enumerate(value):
+            yield from schema_errors(part, shape[0], f"{name}[{n}]")
     elif kind is dict:
         if str in shape:
             shape = dict.fromkeys(value, shape[str])
@@ -66,13 +66,9 @@ def schema_error(value, shape, name="it"):
             if part is None and key != plain_key:    # optional
                 continue
             if plain_key not in value:
-                return f"{name} lacks the key {key!r}, found {', '.join(value) or 'none'}"
-            if type(part) is not part_shape:
-                parts.append((part, part_shape, f"{name}.{plain_key}".removeprefix("it.")))
-    for part in parts:
-        if problem := schema_error(*part):
-            return problem
-    return None
+                yield f"{name} lacks the key {key!r}, found {', '.join(value) or 'none'}"
+            elif type(part) is not part_shape:
+                yield from schema_errors(part, part_shape, f"{name}.{plain_key}".removeprefix("it."))
 
 
 def read(path, kind, domain=None, unique=False, each=None):
@@ -87,40 +83,40 @@ def read(path, kind, domain=None, unique=False, each=None):
     maker = "evaluate.py" if path.stem.endswith(".scored") else maker
     if not path.is_file():
         die(f"{path}: no such file; run {maker} first, or name another file")
-    record, lines = None, {}    # lines: key -> its line number
-    with open(path, "rb") as file:
-        for number, line in enumerate(file, 1):
-            if line.isspace():
-                continue
-            where = f"{path}, line {number}"
-            record = parse_line(line, shape, where, f"{maker} writes such records")
-            try:
-                if domain and record.setdefault("domain", domain) != domain:
-                    raise ValueError(f"found domain {record['domain']!r}, expected {domain!r} (--domain)")
-                name = ", ".join(f"{part} {record.get(part)}" for part in key)
-                if unique and lines.setdefault(name, number) != number:
-                    raise ValueError(f"{name} appears twice, first in line {lines[name]}")
-                result = each(record) if each else record
-            except KeyError as error:
-                die(f"{where}: the key {error} is missing")
-            except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-                die(f"{where}: {error}")
-            yield result
+    record, seen = None, {}    # seen: key -> its line
+    for where, record in parse_lines(path, shape, f"{maker} writes such records"):
+        try:
+            if domain and record.setdefault("domain", domain) != domain:
+                raise ValueError(f"found domain {record['domain']!r}, expected {domain!r} (--domain)")
+            name = ", ".join(f"{part} {record.get(part)}" for part in key)
+            if unique and seen.setdefault(name, where) != where:
+                raise ValueError(f"{name} appears twice, first in {seen[name].rpartition(', ')[2]}")
+            result = each(record) if each else record
+        except KeyError as error:
+            die(f"{where}: the key {error} is missing")
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+            die(f"{where}: {error}")
+        yield result
     if record is None:
         die(f"{path} holds no records; run {maker} first, or name another file")
 
 
-def parse_line(line, shape, where, remedy):
-    """Parse a line into a record, and check its shape."""
-    try:
-        record = json.loads(line.decode())
-    except (ValueError, RecursionError):
-        record = line[:60].decode(errors="replace")    # a string never has the right shape
-        if not line.endswith(b"\n"):
-            remedy += "; the last line is incomplete: run it again"
-    if problem := schema_error(record, shape):
-        die(f"{where}: {problem}; {remedy}")
-    return record
+def parse_lines(path, shape, remedy):
+    """Yield ("PATH, line N", record) for each line that is not blank; the first of another shape ends the run."""
+    with open(path, "rb") as file:
+        for number, line in enumerate(file, 1):
+            if line.isspace():
+                continue
+            try:
+                record = json.loads(line.decode())
+            except (ValueError, RecursionError):
+                record = line[:60].decode(errors="replace")    # a string never has the right shape
+                if not line.endswith(b"\n"):
+                    remedy += "; the last line is incomplete: run it again"
+            where = f"{path}, line {number}"
+            for problem in schema_errors(record, shape):
+                die(f"{where}: {problem}; {remedy}")
+            yield where, record
 
 
 class Output:
@@ -138,36 +134,29 @@ class Output:
             die(f"{path}: the name of the output must end in .jsonl")
         check_path(self.path, inputs.values())
         self.settings = {**settings, **{f"content of {flag}": fingerprint(source) for flag, source in inputs.items()}}
-        if self.path.exists():
-            open_locked(self.path).close()    # stops if another process is writing it
-            if not overwrite and self.path.stat().st_size:
-                check_settings(self.beside, self.settings)
-                self.done = {self.key_of(record) for record in self.records()}
+        if self.path.exists() and self.path.stat().st_size and not overwrite:
+            check_settings(self.beside, self.settings)
+            os.truncate(self.path, self.path.read_bytes().rfind(b"\n") + 1)    # cuts an incomplete last line off
+            self.done = {self.key_of(record) for record in self.records()}
 
     def key_of(self, record):
         return tuple(record[part] for part in self.key)
 
     def records(self):
-        """Yield the records already written; an incomplete last line is cut off."""
+        """Yield the records already written."""
         shape = dict.fromkeys(self.key, ID)
-        with open(self.path, "rb") as file:
-            for number, line in enumerate(file, 1):
-                if not line.endswith(b"\n"):
-                    os.truncate(self.path, self.path.stat().st_size - len(line))
-                    break
-                yield parse_line(line, shape, f"{self.path}, line {number}", "use --overwrite or another --out")
+        for _, record in parse_lines(self.path, shape, "use --overwrite or another --out"):
+            yield record
 
     def write(self, record):
         """Append one record as a whole line, unbuffered."""
         if self.file is None:
             self.begin()
         line = f"{json.dumps(record, ensure_ascii=False)}\n".encode("utf-8", "backslashreplace")    # keeps \ud83d
-        size = self.path.stat().st_size
         try:
-            while line:    # a full disk takes part of the line, then raises
+            while line:    # a full disk takes part of the line (cut off when the run is resumed), then raises
                 line = line[self.file.write(line):]
         except OSError as error:
-            os.truncate(self.path, size)
             die(f"{self.path}: {error.strerror}; all finished records are saved; make room, then resume", 1)
         self.done.add(self.key_of(record))
 
@@ -193,16 +182,14 @@ class Output:
 
 
 def check_path(path, inputs=()):
-    """Stop if `path` is one of the inputs (links followed), or cannot be written or created as a file."""
+    """Stop if `path` is one of the inputs (symbolic links followed), is locked, or cannot be written or created."""
     path = Path(path)
     for source in inputs:
-        if path.exists() and Path(source).exists() and path.samefile(source):
+        if path.resolve() == Path(source).resolve():
             die(f"{path} is the input {source}, which is never overwritten; name another output")
-    if path.exists() and not path.is_file():
-        die(f"{path} is not a file; name a file to write")
     try:
         if path.exists():
-            open(path, "ab").close()
+            open_locked(path).close()
         else:
             folder = next(folder for folder in path.absolute().parents if folder.exists())
             tempfile.TemporaryFile(dir=folder).close()
@@ -217,8 +204,11 @@ def check_settings(file, settings):
     except (OSError, ValueError):
         die(f"{file}: the settings of the output are missing or damaged; use --overwrite or another --out")
     current = json.loads(json.dumps(settings))    # tuples become lists
-    changed = [f"{name} was {recorded.get(name)!r}, now {current.get(name)!r}" for name in {**current, **recorded}
-               if recorded.get(name) != current.get(name)]
+    changed = []
+    for name in {**current, **recorded}:
+        was, now = recorded.get(name), current.get(name)
+        if was != now:
+            changed.append(f"{name} was {was!r}, now {now!r}")
     if changed:
         die(f"{file}: {'; '.join(changed)}; use --overwrite or another --out")
 
@@ -291,10 +281,10 @@ def first_line(error):
 
 def die(message, code=2):
     """Print one sentence to stderr and exit; code 2 means a user's mistake. Under torchrun each rank prints its own."""
-    rank = os.environ.get("RANK", "0")
-    prefix = "" if rank == "0" else f"rank {rank}: "
+    rank = os.environ.get("RANK")
+    prefix = f"rank {rank}: " if rank not in (None, "0") else ""
     print(f"{Path(sys.argv[0]).name}: {prefix}{message}", file=sys.stderr, flush=True)
     sys.stdout.flush()
-    if "RANK" in os.environ:
+    if rank:
         os._exit(code)    # the other ranks may be waiting for this one
     sys.exit(code)

@@ -18,7 +18,7 @@ Canonical bytes. Two results are equal if their canonical bytes are. On plain da
 1 == 1.0 == True == Fraction(1), the order of sets and dicts does not count, [1] != (1,). The bytes come from the
 built-in part of an object, never from its own methods: an int subclass counts as its int, whatever its __eq__ says.
 Departures from ==: NaN equals itself, and OrderedDicts compare as dicts. Objects of unknown classes, generators,
-functions, and results beyond 1 MB or 200 levels are "not comparable", and so never pass.
+functions, NumPy's dates and times, and results beyond 1 MB or 200 levels are "not comparable", and so never pass.
 
 Statuses    passed, wrong, error: TypeError, timeout, killed: memory, killed: exit, killed: SIGSEGV, not comparable,
             refused (not a string, too large, forbidden in mode "released", or its zygote died twice), and
@@ -73,7 +73,7 @@ from contextlib import ExitStack, suppress
 from itertools import islice
 from typing import NamedTuple
 
-IS_ZYGOTE = __name__ == "__main__" and sys.argv[1:] == ["--zygote"]
+IS_ZYGOTE = __name__ == "__main__" and sys.argv[1:2] == ["--zygote"]
 if not IS_ZYGOTE:    # a small zygote forks faster
     import queue
     import subprocess
@@ -81,7 +81,6 @@ if not IS_ZYGOTE:    # a small zygote forks faster
     import time
     from concurrent.futures import ThreadPoolExecutor
     from importlib.util import find_spec
-    from pathlib import Path
 
     from records import die
 
@@ -89,7 +88,6 @@ MAX_RESULT = 1 << 20     # bytes of one canonical result; larger ones are "not c
 MAX_PROGRAM = 1 << 20    # characters of one program with its calls; larger ones are "refused"
 MAX_DEPTH = 200          # levels of one result; deeper and self-referential ones are "not comparable"
 KEPT_REFERENCES = 20_000    # tasks whose reference results stay cached
-STARVED = "starved"      # internal: a timeout of a program that mostly waited for the CPU
 NOBODY = 65534           # user and group of the children if the parent is root
 EXIT_MEMORY = 77         # exit code of a child that ran out of memory
 FRAME = struct.Struct("!cI")    # header of what a child writes: kind of frame, length of the payload
@@ -145,24 +143,20 @@ class Sandbox(ExitStack):
 
     def __init__(self, workers=2, memory_mb=256, call_timeout=1.0, program_timeout=5.0, numpy=False, unsafe=False,
                  without=()):
-        if sys.platform != "linux" or os.uname().machine not in ("x86_64", "aarch64"):
+        if sys.platform != "linux":
             die("the sandbox needs Linux on x86_64 or aarch64; run it there, or in a virtual machine")
         super().__init__()
         self.workers, self.call_timeout, self.program_timeout = workers, call_timeout, program_timeout
         self.unsafe, self.layers = unsafe, None
-        options = {"memory_bytes": memory_mb << 20, "without": list(without), "numpy": None}
-        if numpy:
-            options["numpy"] = str(Path(find_spec("numpy").origin).parents[1])
+        folder = os.path.dirname(find_spec("numpy").submodule_search_locations[0]) if numpy else None
+        options = {"memory_bytes": memory_mb << 20, "without": list(without), "numpy": folder}
         # (program, calls, mode) of a reference -> a lock, and its outcomes (empty until it has run).
         self.references = functools.lru_cache(KEPT_REFERENCES)(lambda *reference: (threading.Lock(), []))
-        self.zygotes = []
-        self.free = {0: queue.SimpleQueue(), 1: queue.SimpleQueue()}    # by hash seed
-        for hash_seed in self.free:
-            for _ in range(workers):
-                zygote = Zygote(options, hash_seed)
-                self.zygotes.append(zygote)
-                self.free[hash_seed].put(zygote)
-                self.callback(zygote.close)    # at the end of a `with`, or by close()
+        self.free = {0: queue.SimpleQueue(), 1: queue.SimpleQueue()}    # by seed
+        self.zygotes = [Zygote(options, seed) for seed in self.free for _ in range(workers)]
+        for zygote in self.zygotes:
+            self.free[zygote.seed].put(zygote)
+            self.callback(zygote.close)    # at the end of a `with`, or by close()
         self._start(self.zygotes[0])    # the others start when they are used
 
     def _start(self, zygote):
@@ -180,59 +174,48 @@ class Sandbox(ExitStack):
         if layers != self.layers:
             die(f"a sandbox worker has the layers {layers}, but the first one has {self.layers}")
 
-    def run(self, program, calls, seed=0, mode="module", hash_seed=0):
+    def run(self, program, calls, seed=0, mode="module"):
         """Evaluate each call (an expression) in a fresh namespace of the program; returns one Outcome per call.
 
-        seed: for `random`; hash_seed: 0 or 1, the interpreter's, which decides the order of a set; mode: see the top.
+        seed: 0 or 1, for `random` and for the interpreter's hashes, which decide the order of a set; mode: see the top.
         """
         if mode not in ("module", "released"):
             raise ValueError(f"mode must be module or released, found {mode!r}")
-        texts = [program, *calls]
-        if not all(isinstance(text, str) for text in texts) or sum(map(len, texts)) > MAX_PROGRAM:
-            return [Outcome("refused")] * len(calls)
-        program_timeout = self.program_timeout
-        if mode == "released":
-            program_timeout = self.call_timeout * len(calls) + 1
-        job = {"program": program, "seed": seed, "mode": mode, "cpu_seconds": math.ceil(program_timeout) + 1}
-        for patience in (1, 4):
-            outcomes = self._run_in_time(job, calls, hash_seed, patience * self.call_timeout,
-                                         patience * program_timeout)
-            if Outcome(STARVED) not in outcomes:
-                break
-        return [Outcome("timeout") if outcome.status == STARVED else outcome for outcome in outcomes]
-
-    def _run_in_time(self, job, calls, hash_seed, call_timeout, program_timeout):
-        zygote = self.free[hash_seed].get()
+        refused = [Outcome("refused")] * len(calls)
+        if not isinstance(program, str) or len(program) + sum(map(len, calls)) > MAX_PROGRAM:
+            return refused
+        program_timeout = self.call_timeout * len(calls) + 1 if mode == "released" else self.program_timeout
+        job = {"program": program, "seed": seed, "mode": mode, "call_timeout": self.call_timeout,
+               "program_timeout": program_timeout}
+        zygote = self.free[seed].get()
         try:
             for _ in range(2):    # again if the zygote dies
                 if not zygote.process:
                     self._start(zygote)
                 with suppress(OSError):
-                    return zygote.run(job, calls, call_timeout, time.monotonic() + program_timeout)
+                    outcomes, starved = zygote.run(job, calls, patience=1)
+                    if starved:
+                        outcomes, _ = zygote.run(job, calls, patience=4)
+                    return outcomes
                 zygote.close()
-            return [Outcome("refused")] * len(calls)
+            return refused
         except BaseException:
             zygote.close()    # after Ctrl-C, say, the zygote's next answer would belong to this job
             raise
         finally:
-            self.free[hash_seed].put(zygote)
+            self.free[seed].put(zygote)
 
     def score(self, task, code, mode="module"):
         """{label: status} of a candidate on a task's tests. code: its program, or in mode "released" the raw answer."""
-        calls = list(task["test_cases"].values())
-        references = self._reference(task["ground_truth"], calls, mode)
+        calls = tuple(task["test_cases"].values())
+        lock, references = self.references(task["ground_truth"], calls, mode)
+        with lock:    # the reference runs once per task; other threads wait here for its outcomes
+            if not references:
+                references += self.run(task["ground_truth"], calls, mode=mode)
         program = released_program(code) if mode == "released" else code
         outcomes = self.run(program, calls, mode=mode)
         return {label: verdict(reference, candidate, mode)
                 for label, reference, candidate in zip(task["test_cases"], references, outcomes)}
-
-    def _reference(self, program, calls, mode):
-        """The reference's outcomes. It runs once per task, even if several threads ask."""
-        lock, outcomes = self.references(program, tuple(calls), mode)
-        with lock:    # other threads wait here for the outcomes
-            if not outcomes:
-                outcomes += self.run(program, calls, mode=mode)
-        return outcomes
 
     def score_many(self, items, mode="module"):
         """Yield (key, statuses) for each (key, task, code) of an iterable, in order, reading only a little ahead."""
@@ -250,20 +233,16 @@ class Sandbox(ExitStack):
     def check_reference(self, task):
         """Run the reference twice; returns {label: "ok" | "differs" | "none" | "error: ..." | ...}.
 
-        The two runs have different random and hash seeds, so results differ if they depend on chance, on the order of a
+        The two runs have different seeds, so results differ if they depend on chance, on the order of a
         set or on a precise clock. The date is the same in both.
         """
         program, calls = task["ground_truth"], list(task["test_cases"].values())
-        first = self.run(program, calls, seed=0)
-        second = self.run(program, calls, seed=1, hash_seed=1)
+        first = self.run(program, calls)
+        second = self.run(program, calls, seed=1)
         statuses = {}
         for label, one, two in zip(task["test_cases"], first, second):
-            if one.status != "ok":
-                statuses[label] = one.status
-            elif one != two:
-                statuses[label] = "differs"
-            else:
-                statuses[label] = "none" if one.value == NONE else "ok"
+            status = "none" if one.value == NONE else one.status
+            statuses[label] = status if one == two else "differs"
         return statuses
 
 
@@ -307,20 +286,20 @@ def canonical(value):
         take((top.bit_length() + bottom.bit_length()) // 4 + 6)
         return b"n%x;" % top if bottom == 1 else b"n%x/%x;" % (top, bottom)
 
-    def real(x):
-        return ratio(*x.as_integer_ratio()) if math.isfinite(x) else text(b"f", b"%f" % x)    # nan, inf or -inf
-
     def encode(o, depth):
         if depth > MAX_DEPTH:
             raise NotComparable("too deep")
         kind = kind_of(o)
-        if kind is int:    # bool too
-            return ratio(int.__add__(o, 0), 1)
+        if kind in (int, float, decimal.Decimal):    # bool is an int
+            if kind is decimal.Decimal and abs(decimal.Decimal.adjusted(o)) > 10_000:
+                raise NotComparable("too large")
+            try:
+                return ratio(*kind.as_integer_ratio(o))
+            except (OverflowError, ValueError):
+                return text(b"f", b"%f" % kind.__float__(o))    # nan, inf or -inf; a signalling NaN raises
         if kind is str:
             fits(str.__len__(o))
             return text(b"s", str.__str__(o).encode("utf-8", "surrogatepass"))
-        if kind is float:
-            return real(float.__add__(o, 0.0))
         if kind is NONE_TYPE:
             return b"N"
         if kind in CONTAINERS:
@@ -333,54 +312,36 @@ def canonical(value):
             if kind in (set, frozenset, dict):    # order does not count
                 parts.sort()
             return b"%s%x[%s]" % (CONTAINERS[kind], len(parts), b"".join(parts))
-        if kind is bytes or kind is bytearray:
+        if kind in (bytes, bytearray):
             fits(kind.__len__(o))
             return text(b"b", bytes(kind.__getitem__(o, slice(None))))
         if kind is complex:
             re, im = complex.__getnewargs__(o)
-            return real(re) if im == 0 else text(b"c", real(re) + real(im))
+            return encode(re, depth) if im == 0 else b"c" + encode(re, depth) + encode(im, depth)
         if kind is fractions.Fraction:
             top, bottom = FRACTION_TOP(o), FRACTION_BOTTOM(o)    # plain slots, which a program can fill with anything
-            if type(top) is not int or type(bottom) is not int or bottom < 1:
+            if type(top) is not int or type(bottom) is not int:
                 raise NotComparable("a Fraction whose parts are not whole numbers")
-            common = math.gcd(top, bottom)
-            return ratio(top // common, bottom // common)
-        if kind is decimal.Decimal:
-            if not decimal.Decimal.is_finite(o):
-                return real(math.nan if decimal.Decimal.is_nan(o) else decimal.Decimal.__float__(o))
-            if abs(decimal.Decimal.adjusted(o)) > 10_000:
-                raise NotComparable("too large")
-            return ratio(*decimal.Decimal.as_integer_ratio(o))
-        if kind is range:    # ranges are equal if their numbers are
-            start, stop, step = o.start, o.stop, o.step    # nothing can inherit from range
-            size = max(0, -((start - stop) // step))
-            if size == 0:
-                start = 0
-            if size < 2:
-                step = 0
-            return b"r" + encode((size, start, step), depth)
-        if kind is datetime.datetime:
-            zone = datetime.datetime.tzinfo.__get__(o)
+            return ratio(top, bottom)
+        if kind is range:    # equal if their numbers are: the first two and the last. Nothing can inherit from range
+            return b"r" + encode((*o[:2], *o[-1:]), depth)
+        if kind in (datetime.datetime, datetime.date, datetime.time):
+            zone = None if kind is datetime.date else kind.tzinfo.__get__(o)
             if zone is not None:
                 if type(zone) is not datetime.timezone or type(o) is not datetime.datetime:
-                    raise NotComparable("a time zone with its own methods")
+                    raise NotComparable("a time zone with its own methods, or a time of day with a zone")
                 o = o.astimezone(datetime.timezone.utc)
-            return text(b"D", datetime.datetime.isoformat(o).encode())
-        if kind is datetime.date or (kind is datetime.time and datetime.time.tzinfo.__get__(o) is None):
-            return text(b"T", kind.isoformat(o).encode())    # dates and times look different
+            return text(b"D", kind.isoformat(o).encode())    # the three look different
         if kind is datetime.timedelta:
-            return text(b"I", b"%d" % datetime.timedelta.__floordiv__(o, datetime.timedelta(microseconds=1)))
+            return text(b"I", datetime.timedelta.__str__(o).encode())
         if kind == "ndarray":
             array = NUMPY.ndarray
             fits(array.size.__get__(o))
             if array.dtype.__get__(o).kind in "mM":
                 raise NotComparable("tolist() drops the unit of times")
             return b"a" + encode((array.shape.__get__(o), array.tolist(o)), depth)
-        if kind == "scalar" or kind == "moment":
-            item = NUMPY.generic.item(o)
-            # item() leaves a long double as it is, and turns a time in nanoseconds into a plain int.
-            if kind_of(item) != "scalar" and not (kind == "moment" and type(item) is int):
-                return encode(item, depth + 1)
+        if kind == "scalar":
+            return encode(NUMPY.generic.item(o), depth + 1)    # a long double stays one, and so ends as "too deep"
         raise NotComparable("an object of an unknown class")
 
     return encode(value, 0)
@@ -394,7 +355,7 @@ NONE_TYPE = type(None)
 CONTAINERS = {list: b"l", tuple: b"t", set: b"S", frozenset: b"S", deque: b"q", dict: b"d"}
 KINDS = {id(kind): kind for kind in (
     int, str, float, NONE_TYPE, *CONTAINERS, bytes, bytearray, complex, fractions.Fraction, decimal.Decimal, range,
-    datetime.datetime, datetime.date, datetime.time, datetime.timedelta)} | {id(bool): int}
+    datetime.datetime, datetime.date, datetime.time, datetime.timedelta)}
 NONE, NAN = canonical(None), canonical(math.nan)
 
 
@@ -404,24 +365,29 @@ NONE, NAN = canonical(None), canonical(math.nan)
 class Zygote:
     """The parent's end of one zygote. Used by one thread at a time, and restarted after it dies."""
 
-    def __init__(self, options, hash_seed):
-        self.options, self.hash_seed, self.process = options, hash_seed, None
+    def __init__(self, options, seed):
+        self.options, self.seed, self.process = options, seed, None
 
     def start(self):
         """Start the process, wait until it is ready, and return its layers."""
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         python = sys._base_executable    # not the virtual environment's
-        environment = {"PYTHONHASHSEED": str(self.hash_seed), "OPENBLAS_NUM_THREADS": "1"}
         with theirs:
             self.process = subprocess.Popen(
-                [python, "-s", "-S", "-P", "-B", os.path.abspath(__file__), "--zygote"], env=environment, cwd="/",
+                [python, "-s", "-S", "-P", "-B", os.path.abspath(__file__), "--zygote", json.dumps(self.options)],
+                env={"PYTHONHASHSEED": str(self.seed), "OPENBLAS_NUM_THREADS": "1"}, cwd="/",
                 stdin=theirs, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         self.control.settimeout(60)
-        self.control.send(json.dumps(self.options).encode())
-        layers = json.loads(self.control.recv(1 << 16) or b'{"error": "its process ended"}')
+        layers = self.receive()
         if "error" in layers:
             raise OSError(layers["error"])
         return layers
+
+    def receive(self):
+        message = self.control.recv(1 << 16)
+        if not message:
+            raise ConnectionError("its process ended")
+        return json.loads(message)
 
     def close(self):
         process, self.process = self.process, None    # after Ctrl-C another thread may be closing it too
@@ -432,9 +398,13 @@ class Zygote:
             process.kill()
             process.wait()
 
-    def run(self, job, calls, call_timeout, deadline):
-        """The outcomes of a job's calls; raises OSError if the zygote died."""
-        outcomes = []
+    def run(self, job, calls, patience):
+        """(outcomes, whether the program ran out of time because it mostly waited for the CPU).
+
+        patience: a factor of both time limits. Raises OSError if the zygote died.
+        """
+        outcomes, starved = [], False
+        call_timeout, deadline = patience * job["call_timeout"], time.monotonic() + patience * job["program_timeout"]
         while len(outcomes) < len(calls):    # a new child after each call that ended the last one
             rest = calls[len(outcomes):]
             began = time.monotonic()
@@ -447,17 +417,14 @@ class Zygote:
                 # The zygote keeps its copy of `theirs` open until the child has ended, so the pipe ends only then.
                 received, loaded, ending = read_frames(results, len(rest), call_timeout, deadline)
                 self.control.send(b"stop")
-            message = self.control.recv(1 << 16)
-            if not message:
-                raise ConnectionError("the zygote has died")
-            how_it_ended, cpu_seconds, preempted = json.loads(message)
+            how_it_ended, cpu_seconds, preempted = self.receive()
             if ending == "timeout" and cpu_seconds < (time.monotonic() - began) / 2 and preempted >= 10:
-                ending = STARVED    # a program that sleeps is not preempted
+                starved = True    # a program that sleeps is not preempted
             if ending != "done":    # if the program itself did not load, no other call can succeed
                 lost = Outcome(how_it_ended if ending == "gone" else ending)
                 received += [lost] * (1 if loaded or received else len(rest))
             outcomes += received
-        return outcomes
+        return outcomes, starved
 
 
 def readable(files, milliseconds=None):
@@ -471,43 +438,39 @@ def readable(files, milliseconds=None):
 def read_frames(results, calls, call_timeout, deadline):
     """Read a child's frames; returns (outcomes, whether the program loaded, how it ended).
 
-    It ends with "done", "gone" (the child ended), "timeout" or "not comparable" (a malformed frame).
+    It ends with "done", "gone" (the child ended), "timeout" or "not comparable" (too long a frame).
     """
     outcomes, loaded, buffer = [], False, bytearray()
     call_deadline = time.monotonic() + call_timeout
-    while True:
-        while len(buffer) >= FRAME.size:
+    while len(outcomes) < calls:
+        end = FRAME.size
+        if len(buffer) >= end:
             kind, length = FRAME.unpack_from(buffer)
-            first = not loaded and not outcomes
-            malformed = length > MAX_RESULT or kind not in (LOADED, VALUE, ERROR, INCOMPARABLE)
-            if malformed or (kind == LOADED and not first):
+            if length > MAX_RESULT:
                 return outcomes, loaded, "not comparable"
-            if len(buffer) < FRAME.size + length:
-                break
-            payload = bytes(buffer[FRAME.size:FRAME.size + length])
-            del buffer[:FRAME.size + length]
-            if kind == LOADED:
-                loaded = True
-                continue
-            if kind == VALUE:
-                outcomes.append(Outcome("ok", payload))
-            elif kind == INCOMPARABLE:
-                outcomes.append(Outcome("not comparable"))
-            else:    # the exception's name: the only text from the child that is ever shown
-                name = payload[:64].decode("utf-8", "replace")
-                if not (name.isascii() and name.isidentifier()):
-                    name = "unnamed"
-                outcomes.append(Outcome(f"error: {name}"))
-            call_deadline = time.monotonic() + call_timeout
-            if len(outcomes) == calls:
-                return outcomes, loaded, "done"
-        left = min(call_deadline, deadline) - time.monotonic()
-        if left <= 0 or not readable([results], math.ceil(left * 1000)):
-            return outcomes, loaded, "timeout"
-        chunk = results.read(1 << 16)
-        if not chunk:
-            return outcomes, loaded, "gone"
-        buffer += chunk
+            end += length
+        if len(buffer) < end:    # not the whole frame yet, or not even its header
+            left = min(call_deadline, deadline) - time.monotonic()
+            if left <= 0 or not readable([results], math.ceil(left * 1000)):
+                return outcomes, loaded, "timeout"
+            chunk = results.read(1 << 16)
+            if not chunk:
+                return outcomes, loaded, "gone"
+            buffer += chunk
+            continue
+        payload = bytes(buffer[FRAME.size:end])
+        del buffer[:end]
+        if kind == LOADED:
+            loaded = True
+            continue
+        if kind == ERROR:    # the exception's name: the only text from the child that is ever shown
+            name = payload[:64].decode("utf-8", "replace")
+            plain = name.isascii() and name.isidentifier()
+            outcomes.append(Outcome(f"error: {name if plain else 'unnamed'}"))
+        else:    # INCOMPARABLE, or a kind that a hostile program made up
+            outcomes.append(Outcome("ok", payload) if kind == VALUE else Outcome("not comparable"))
+        call_deadline = time.monotonic() + call_timeout
+    return outcomes, loaded, "done"
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -536,16 +499,22 @@ def libc(name, *arguments):
     return result
 
 
+def fork(work):
+    """Fork a child that calls work() and ends with exit code 0, EXIT_MEMORY or (if it raised) 1; returns its number."""
+    if pid := os.fork():
+        return pid
+    try:
+        work()
+        os._exit(0)
+    except MemoryError:
+        os._exit(EXIT_MEMORY)
+    finally:
+        os._exit(1)
+
+
 def works_in_a_child(trial):
     """Try a call in a forked process; returns whether it succeeded."""
-    pid = os.fork()
-    if pid == 0:
-        try:
-            trial()
-            os._exit(0)
-        finally:
-            os._exit(1)
-    return os.waitpid(pid, 0)[1] == 0
+    return os.waitpid(fork(trial), 0)[1] == 0
 
 
 def unshare(names, proc_self):
@@ -636,7 +605,7 @@ def leave_privileges(proc_self, namespaces, landlock):
     libc("prctl", PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 
 
-def landlock_rules(paths, pivoted):
+def landlock_rules(paths):
     """Rules that allow only reading under `paths`; returns (Landlock's version or 0, descriptor of the rules)."""
     version = LIBC.syscall(LANDLOCK_CREATE_RULESET, None, ctypes.c_long(0), 1)    # flag 1: returns the version
     if version < 1:
@@ -654,27 +623,19 @@ def landlock_rules(paths, pivoted):
         libc("syscall", LANDLOCK_ADD_RULE, ruleset, 1, struct.pack("=Qi", rights, fd), 0)
         os.close(fd)
 
-    for path in ["/"] if pivoted else paths:
+    for path in paths:
         allow(path, read_folder)
         for entry in os.scandir(path):    # one by one: installed packages may lie inside the library
             if entry.is_file():
                 allow(entry.path, read_file)
-            elif entry.is_dir() and (pivoted or entry.name not in ("site-packages", "dist-packages")):
+            elif entry.is_dir() and entry.name not in ("site-packages", "dist-packages"):
                 allow(entry.path, read_file | read_folder)
     return version, ruleset
 
 
-def parse_numbers(table):
-    """"read 0 63, ..." -> {name: (its number on x86-64, on arm64 or None)}."""
-    numbers = {}
-    for row in table.split(","):
-        name, x86, arm = row.split()
-        numbers[name] = int(x86), None if arm == "-" else int(arm)
-    return numbers
-
-
-# The allowed system calls, with their numbers on x86-64 and on arm64 (-: does not exist there).
-ALLOWED = parse_numbers("""
+# The allowed system calls, with their numbers on x86-64 and on arm64 (-: does not exist there). The last four are
+# allowed only with some arguments; see seccomp_filter.
+ALLOWED = """
     read 0 63, write 1 64, close 3 57, stat 4 -, fstat 5 80, lstat 6 -, lseek 8 62, mmap 9 222, mprotect 10 226,
     munmap 11 215, brk 12 214, rt_sigaction 13 134, rt_sigprocmask 14 135, rt_sigreturn 15 139, pread64 17 67,
     readv 19 65, writev 20 66, access 21 -, sched_yield 24 124, mremap 25 216, madvise 28 233, pause 34 -,
@@ -684,9 +645,8 @@ ALLOWED = parse_numbers("""
     sigaltstack 131 132, gettid 186 178, time 201 -, futex 202 98, sched_getaffinity 204 123, getdents64 217 61,
     restart_syscall 219 128, clock_gettime 228 113, clock_getres 229 114, clock_nanosleep 230 115,
     exit_group 231 94, newfstatat 262 79, readlinkat 267 78, faccessat 269 48, getrandom 318 278, statx 332 291,
-    faccessat2 439 439""")
-# System calls that are allowed only with some arguments; see seccomp_filter.
-CHECKED = parse_numbers("open 2 -, openat 257 56, prlimit64 302 261, fcntl 72 25")
+    faccessat2 439 439,
+    open 2 -, openat 257 56, prlimit64 302 261, fcntl 72 25"""
 # Opcodes of the kernel's packet filter (BPF), and the values that a filter returns.
 LOAD, EQUAL, AT_LEAST, ANY_BIT, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 ALLOW, EPERM, KILL = 0x7FFF0000, 0x00050001, 0x80000000
@@ -698,13 +658,13 @@ def seccomp_filter():
     upper_half = 4    # added to the offset of an argument
     writing = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | 0o20000000    # the last: O_TMPFILE
     any_bit = 0xFFFFFFFF
-    refused = {    # a call fails if one of these holds: (test, argument's offset, constant)
-        "open": [(ANY_BIT, argument_1, writing)],
-        "openat": [(ANY_BIT, argument_2, writing)],
-        "prlimit64": [(ANY_BIT, argument_0, any_bit),    # another process
-                      (ANY_BIT, argument_2, any_bit),    # a new limit, in either half of the pointer to it
-                      (ANY_BIT, argument_2 + upper_half, any_bit)],
-        "fcntl": [(AT_LEAST, argument_1, 4)],    # owners, signals, sizes of pipes
+    refused = {    # a call fails if an argument has one of these bits: (argument's offset, bits)
+        "open": [(argument_1, writing)],
+        "openat": [(argument_2, writing)],
+        "prlimit64": [(argument_0, any_bit),    # another process
+                      (argument_2, any_bit),    # a new limit, in either half of the pointer to it
+                      (argument_2 + upper_half, any_bit)],
+        "fcntl": [(argument_1, any_bit - 3)],    # commands from 4 on: owners, signals, sizes of pipes
     }
 
     # An instruction: opcode, instructions to skip if its test holds, to skip if not, constant.
@@ -712,13 +672,15 @@ def seccomp_filter():
                (LOAD, 0, 0, number)]
     if X86:
         program += [(AT_LEAST, 0, 1, 0x40000000), (RETURN, 0, 0, KILL)]    # x32
-    for name, (x86, arm) in {**ALLOWED, **CHECKED}.items():
+    for row in ALLOWED.split(","):
+        name, x86, arm = row.split()
         call = x86 if X86 else arm
+        if call == "-":
+            continue
         body = []
-        for test, offset, constant in refused.get(name, []):
-            body += [(LOAD, 0, 0, offset), (test, 0, 1, constant), (RETURN, 0, 0, EPERM)]
-        if call is not None:
-            program += [(EQUAL, 0, len(body) + 1, call), *body, (RETURN, 0, 0, ALLOW)]
+        for offset, bits in refused.get(name, []):
+            body += [(LOAD, 0, 0, offset), (ANY_BIT, 0, 1, bits), (RETURN, 0, 0, EPERM)]
+        program += [(EQUAL, 0, len(body) + 1, int(call)), *body, (RETURN, 0, 0, ALLOW)]
     program.append((RETURN, 0, 0, EPERM))
 
     code = b"".join(struct.pack("HBBI", *instruction) for instruction in program)
@@ -736,27 +698,26 @@ def confine(out_fd, limits, fprog):
     libc("prctl", PR_SET_PDEATHSIG, signal.SIGKILL)    # die with the zygote
     os.closerange(3, out_fd)
     os.closerange(out_fd + 1, 1024)
-    for limit, soft in limits:
-        hard = soft + 1 if limit == resource.RLIMIT_CPU else soft    # SIGXCPU at the soft one, SIGKILL at the hard one
-        resource.setrlimit(limit, (soft, hard))
+    for limit, value in limits.items():
+        resource.setrlimit(limit, (value, value))
     if fprog:
         libc("prctl", PR_SET_SECCOMP, 2, fprog, 0, 0)    # 2: with a filter
 
 
-def run_child(job, out_fd):
+def run_child(job_fd, out_fd, limits, fprog):
     """Run each call in a fresh namespace of the program, with the same random seed; write a frame for each."""
+    with open(job_fd, "rb") as job_file:
+        job = json.load(job_file)
+    cpu_seconds = math.ceil(job["program_timeout"]) + 1
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds + 1))    # SIGXCPU, a second later SIGKILL
+    confine(out_fd, limits, fprog)
+    gc.enable()
     mode, seed, program = job["mode"], job["seed"], None
     # Saved now, because a program may replace them.
-    collect = gc.collect
+    collect, write = gc.collect, os.write
     restore_builtins, plain_builtins = vars(builtins).update, dict(vars(builtins))
-
-    def send(kind, payload=b"", write=os.write):
-        data = memoryview(FRAME.pack(kind, len(payload)) + payload)
-        while data:
-            data = data[write(out_fd, data):]
-
     for index, call in enumerate(job["calls"]):
-        names, value, raised = {}, None, None
+        names, value, error_frame = {}, None, None
         try:
             sys.setrecursionlimit(1000)
             random.seed(seed)
@@ -770,57 +731,34 @@ def run_child(job, out_fd):
                 scope = {}    # see neither each other, nor themselves, nor its imports
             exec(program, scope, names)
             if index == 0:
-                send(LOADED)
+                write(out_fd, FRAME.pack(LOADED, 0))
             value = eval(call, scope, names)
+        except MemoryError:
+            raise    # ends this child and frees its memory; the next call runs in a new one
         except BaseException as error:    # including SystemExit and KeyboardInterrupt
-            raised = error
+            error_frame = ERROR, TYPE_NAME(type(error)).encode("utf-8", "replace")[:64]
         restore_builtins(plain_builtins)
         sys.setrecursionlimit(10_000)
-        if type(raised) is MemoryError:
-            raise MemoryError    # ends this child and frees its memory; the next call runs in a new one
-        if raised is not None:
-            send(ERROR, TYPE_NAME(type(raised)).encode("utf-8", "replace")[:64])
-        else:
-            try:
-                result = VALUE, canonical(value)
-            except MemoryError:
-                raise
-            except Exception:    # NotComparable, or whatever a hostile object provokes
-                result = INCOMPARABLE, b""
-            send(*result)
-        value = raised = result = None
+        try:
+            kind, payload = error_frame or (VALUE, canonical(value))
+        except MemoryError:
+            raise
+        except Exception:    # NotComparable, or whatever a hostile object provokes
+            kind, payload = INCOMPARABLE, b""
+        write(out_fd, FRAME.pack(kind, len(payload)) + payload)
+        value = payload = None
         names.clear()
         collect()    # the program's functions and classes refer to each other
 
 
-def fork_child(job_fd, out_fd, control, limits, fprog):
-    """Fork; the child runs its job and never returns."""
-    if pid := os.fork():
-        return pid
-    try:
-        control.close()
-        with open(job_fd, "rb") as job_file:
-            job = json.load(job_file)
-        confine(out_fd, [*limits, (resource.RLIMIT_CPU, job["cpu_seconds"])], fprog)
-        gc.enable()
-        run_child(job, out_fd)
-        os._exit(0)
-    except MemoryError:
-        os._exit(EXIT_MEMORY)
-    finally:
-        os._exit(1)
-
-
 def how_it_died(status):
     """The status of the running call, if the child ended by itself."""
-    if not os.WIFSIGNALED(status):
-        return "killed: memory" if os.WEXITSTATUS(status) == EXIT_MEMORY else "killed: exit"
-    number = os.WTERMSIG(status)
-    if number == signal.SIGKILL:
+    code = os.waitstatus_to_exitcode(status)    # or the signal's number, negative
+    if code in (EXIT_MEMORY, -signal.SIGKILL):
         return "killed: memory"
-    if number == signal.SIGXCPU:
+    if code == -signal.SIGXCPU:
         return "timeout"
-    return f"killed: {signal.Signals(number).name}"
+    return "killed: exit" if code >= 0 else f"killed: {signal.Signals(-code).name}"
 
 
 def load_numpy(folder):
@@ -831,8 +769,9 @@ def load_numpy(folder):
     import numpy.ma
     import numpy.random
     NUMPY = numpy
-    KINDS.update({id(numpy.ndarray): "ndarray", id(numpy.generic): "scalar", id(numpy.datetime64): "moment",
-                  id(numpy.timedelta64): "moment", id(numpy.ma.MaskedArray): "masked"})
+    KINDS.update({id(numpy.ndarray): "ndarray", id(numpy.generic): "scalar"})
+    # Their plain values would leave out units and masks, so they are not comparable.
+    KINDS.update(dict.fromkeys(map(id, (numpy.datetime64, numpy.timedelta64, numpy.ma.MaskedArray))))
 
 
 def prepare(options):
@@ -840,12 +779,10 @@ def prepare(options):
     without, numpy = options["without"], options["numpy"]
     os.close(os.pidfd_open(os.getpid()))    # fails before Linux 5.3
     # What a child may read: the standard library (the whole path of a bare interpreter), time zones and perhaps numpy.
-    library = [path for path in sys.path if os.path.isdir(path)]
-    paths = [path for path in library if not any(path.startswith(f"{other}/") for other in library)]
-    extras = ["/usr/share/zoneinfo"]
+    paths = [*sys.path, "/usr/share/zoneinfo"]
     if numpy:
-        extras += [f"{numpy}/numpy", f"{numpy}/numpy.libs"]
-    paths += [path for path in extras if os.path.isdir(path)]
+        paths += [f"{numpy}/numpy", f"{numpy}/numpy.libs"]
+    paths = [path for path in paths if os.path.isdir(path)]
 
     namespaces = [] if "namespaces" in without else enter_namespaces()
     for name in PRELOADED:
@@ -860,9 +797,7 @@ def prepare(options):
         with suppress(OSError):
             pivot_root(paths)
             pivoted = True
-    landlock, ruleset = 0, None
-    if "landlock" not in without:
-        landlock, ruleset = landlock_rules(paths, pivoted)
+    landlock, ruleset = (0, None) if "landlock" in without else landlock_rules(paths)
     leave_privileges(proc_self, namespaces, landlock)
     os.close(proc_self)
     if landlock:
@@ -873,7 +808,7 @@ def prepare(options):
     fprog = None if "seccomp" in without else seccomp_filter()
 
     def no_sockets():    # raises if the filter is off
-        confine(3, [], fprog)
+        confine(3, {}, fprog)
         with suppress(PermissionError):
             socket.socket()
             raise OSError("seccomp is off")
@@ -881,9 +816,9 @@ def prepare(options):
     seccomp = fprog is not None and works_in_a_child(no_sockets)
     layers = {"namespaces": sorted(namespaces), "root": "pivoted" if pivoted else "shared", "uid": os.getuid(),
               "landlock": landlock, "seccomp": seccomp, "limits": True}
-    limits = [(resource.RLIMIT_AS, own_memory + options["memory_bytes"]), (resource.RLIMIT_FSIZE, 0),
-              (resource.RLIMIT_NOFILE, 64), (resource.RLIMIT_NPROC, 0), (resource.RLIMIT_CORE, 0),
-              (resource.RLIMIT_MEMLOCK, 0)]
+    limits = {resource.RLIMIT_AS: own_memory + options["memory_bytes"], resource.RLIMIT_FSIZE: 0,
+              resource.RLIMIT_NOFILE: 64, resource.RLIMIT_NPROC: 0, resource.RLIMIT_CORE: 0,
+              resource.RLIMIT_MEMLOCK: 0}
     os.environ.clear()
     sys.argv[:] = [""]
     return layers, limits, fprog if seccomp else None
@@ -893,12 +828,16 @@ def zygote_main():
     """Prepare and report; then fork a child for each pair of descriptors received, one at a time."""
     control = socket.socket(fileno=os.dup(0))
     os.dup2(1, 0)    # standard input: /dev/null, like the others
+
+    def report(what):
+        control.send(json.dumps(what).encode())
+
     try:
-        layers, limits, fprog = prepare(json.loads(control.recv(1 << 16)))
+        layers, limits, fprog = prepare(json.loads(sys.argv[2]))
     except Exception as error:
-        control.send(json.dumps({"error": str(error)}).encode())
+        report({"error": str(error)})
         os._exit(1)
-    control.send(json.dumps(layers).encode())
+    report(layers)
     gc.collect()
     gc.disable()
     gc.freeze()    # otherwise a collection in a child copies every page that exists now
@@ -907,16 +846,15 @@ def zygote_main():
         message, fds, _, _ = socket.recv_fds(control, 16, 2)
         if not message:
             os._exit(0)
-        if message == b"stop":    # its child has ended by now
-            continue
-        pid = fork_child(*fds, control, limits, fprog)
+        pid = fork(lambda: run_child(*fds, limits, fprog))
         pidfd = os.pidfd_open(pid)
         readable([pidfd, control])    # until the child ends, or the parent stops it or is gone
         os.kill(pid, signal.SIGKILL)
         _, status, used = os.wait4(pid, 0)
-        control.send(json.dumps([how_it_died(status), used.ru_utime + used.ru_stime, used.ru_nivcsw]).encode())
         for fd in (*fds, pidfd):    # now the parent's pipe ends
             os.close(fd)
+        control.recv(16)    # "stop"
+        report([how_it_died(status), used.ru_utime + used.ru_stime, used.ru_nivcsw])
 
 
 if IS_ZYGOTE:

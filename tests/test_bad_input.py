@@ -164,7 +164,7 @@ OWN = [
     ("evaluate.py", ["--in", "a.jsonl", "--report", "b/c.html"], {"a.jsonl": lines(TRAJECTORY), "b": "a file"},
      ["b/c.html cannot be written"]),
     ("evaluate.py", ["--in", "a.jsonl", "--report", "b.html"], {"a.jsonl": lines(TRAJECTORY), "b.html/c": "a file"},
-     ["b.html is not a file"]),
+     ["b.html cannot be written: Is a directory"]),
     ("evaluate.py", ["--in", "a.jsonl", "--report", "/proc/x.html"], {"a.jsonl": lines(TRAJECTORY)},
      ["/proc/x.html cannot be written"]),
     ("evaluate.py", ["--in", "a.jsonl", "--out", "b.jsonl"],

@@ -355,7 +355,7 @@ def test_what_cannot_run_takes_nothing_away(folder, tmp_path):
     demonstrations = ["--demonstrations", 5, "--in", "train.jsonl"]
     for text, *flags in (
             ["train.jsonl is the input", *demonstrations, "--out", "train.jsonl", "--overwrite"],
-            ["folder.jsonl is not a file", *demonstrations, "--out", "folder.jsonl", "--overwrite"],
+            ["folder.jsonl cannot be written", *demonstrations, "--out", "folder.jsonl", "--overwrite"],
             ["must end in .jsonl", *demonstrations, "--out", "x"],
             ["settings.json: the settings", "--train", 19, "--out", "."],
             ["train.jsonl/train.jsonl cannot be written", "--train", 1, "--val", 0, "--test", 0, "--out",

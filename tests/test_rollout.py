@@ -968,7 +968,7 @@ def test_values_of_another_type_are_one_sentence_and_nothing_is_left_behind(tmp_
     ("--in tasks.jsonl --out old.jsonl --model nope", "nope: cannot load a tokenizer"),
     ("--in tasks.jsonl --out old.jsonl --model damaged", "damaged: transformers cannot load a causal language model"),
     ("--in tasks.jsonl --out old.jsonl --best-of-n 2 --critic nope", "nope"),
-    ("--in tasks.jsonl --out folder.jsonl", "folder.jsonl is not a file"),
+    ("--in tasks.jsonl --out folder.jsonl", "folder.jsonl cannot be written"),
     ("--in tasks.jsonl --out x", "must end in .jsonl"),
     ("--in tasks.jsonl --out /proc/a.jsonl", "/proc/a.jsonl cannot be written"),
     ("--temperature nan", "--temperature: must be at least 0"), ("--timeout -1", "--timeout: must be above 0"),
