@@ -156,7 +156,7 @@ class Slot:
         self.page = None
 
 
-class Renderer:
+class Renderer(contextlib.AbstractContextManager):
     """A few browsers in the background, each with one tab that is reused.
 
     The browsers live in one thread with its own event loop. So any thread may call render(), and asyncio.wrap_future()
@@ -170,14 +170,7 @@ class Renderer:
         started = concurrent.futures.Future()
         self.thread = threading.Thread(target=self._run, args=[browsers, started], daemon=True)
         self.thread.start()
-        try:
-            started.result()
-        except BaseException:
-            self.close()
-            raise
-
-    def __enter__(self):
-        return self
+        started.result()
 
     def __exit__(self, *_):
         self.close()

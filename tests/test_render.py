@@ -597,7 +597,7 @@ def test_colours_have_the_names_people_use():
 def test_the_command_line_says_where_the_stylesheet_is_and_how_the_browser_is_shut_in():
     done = subprocess.run([sys.executable, ROOT / "render.py", "--setup"], capture_output=True, text=True)
     assert done.returncode == 0 and "isolation: " in done.stdout, done.stderr
-    assert strrender.TAILWIND_FILE in done.stdout
+    assert str(render.TAILWIND_FILE) in done.stdout
 
 
 def test_a_wrong_stylesheet_is_refused(tmp_path, monkeypatch):
