@@ -307,13 +307,13 @@ class Renderer(contextlib.AbstractContextManager):
         """Serve the page itself, and the stand-ins for the few addresses that it may use; refuse everything else."""
         request = route.request
         with contextlib.suppress(Exception):  # the browser may have been killed meanwhile
-            in_main_frame = request.is_navigation_request() and request.frame == slot.page.main_frame
-            if request.url == PAGE_ADDRESS and in_main_frame:
+            navigates = request.is_navigation_request()
+            if request.url == PAGE_ADDRESS and navigates and request.frame == slot.page.main_frame:
                 await route.fulfill(headers=PAGE_HEADERS, body=slot.html.encode("utf-8", "replace"))
             elif answer := answer_request(request.url, self.stylesheet, slot.html):
                 await route.fulfill(content_type=answer[0], body=answer[1])
             else:
-                await route.abort("aborted")
+                await route.abort("aborted" if navigates else "blockedbyclient")
 
 
 # ------------------------------------------------------------------------------------------------ similarity
