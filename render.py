@@ -241,7 +241,7 @@ class Renderer(contextlib.AbstractContextManager):
     # -- inside the loop's thread: the browsers
 
     def _run(self, browsers, started):
-        """Live in a folder, which is removed at the end. The future `started` is told when all browsers have started."""
+        """Live in a folder, which is removed at the end. The future `started` is told when all have started."""
         try:
             with tempfile.TemporaryDirectory(prefix="render-", ignore_cleanup_errors=True) as folder:
                 Path(folder).chmod(0o755)  # the browser may run as another user
@@ -745,7 +745,7 @@ def load_stylesheet():
     """The Stylesheet in cache/; raises a RuntimeError with the remedy if it is missing or wrong."""
     if not is_there():
         raise RuntimeError(f"Tailwind 2.2.19 is not at {TAILWIND_FILE} (no such file, or its checksum differs); run: "
-                           f"python render.py --setup, which needs npm or {TAILWIND_LINK}, or put dist/tailwind.min.css "
+                           f"python render.py --setup, with npm or {TAILWIND_LINK}; or put dist/tailwind.min.css "
                            "of the npm package tailwindcss@2.2.19 there")
     return Stylesheet(TAILWIND_FILE.read_text("utf-8"))
 
