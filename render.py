@@ -35,6 +35,8 @@ centre, so it never sees the navigation bar and the footer of a long page. "page
 import argparse
 import asyncio
 import base64
+import collections
+import concurrent.futures
 import contextlib
 import dataclasses
 import difflib
@@ -60,8 +62,7 @@ from PIL import Image
 
 from records import atomic_write, die, first_line
 
-CACHE = Path(__file__).resolve().parent / "cache"
-TAILWIND_FILE = "tailwind-2.2.19.min.css"
+TAILWIND_FILE = Path(__file__).resolve().parent / "cache/tailwind-2.2.19.min.css"
 TAILWIND_SHA256 = "b6ad97402eddb903e7a5d7a73ee47a679204efbdda4521a391cbad9df509b932"
 TAILWIND_LINK = "https://cdn.jsdelivr.net/npm/tailwindcss@2.2.19/dist/tailwind.min.css"
 TAILWIND_TAG = f'<link href="{TAILWIND_LINK}" rel="stylesheet">'
@@ -72,9 +73,10 @@ PAGE_HEADERS = {
                                "https://unpkg.com https://cdnjs.cloudflare.com; img-src data: https://picsum.photos "
                                "https://source.unsplash.com; frame-src 'none'; object-src 'none'; base-uri 'none'; "
                                "form-action 'none'"}
-VIEWPORT = 1280, 720  # pixels, width and height
+WIDTH, HEIGHT = 1280, 720  # of the viewport, in pixels
 MAX_HEIGHT = 20_000  # pixels
 MAX_HTML = 1_000_000  # bytes
+PAGES_PER_BROWSER = 500  # then a fresh one takes its place, because Playwright remembers every request
 NOBODY = 65534  # user and group of the browser if this process is root
 
 
@@ -94,19 +96,14 @@ def extract_page(text):
     if start is not None:
         page = text[start:]
         closing = re.search(r"(?i)</html\s*>", page)
-        if closing:
-            return page[:closing.end()]
-        return page.rstrip().removesuffix("```").rstrip()
+        return page[:closing.end()] if closing else page.rstrip().removesuffix("```").rstrip()
 
     for mark in re.finditer(r"(?i)</body\s*>", text):
         end = mark.end()
-    for mark in re.finditer(doctype + r"<(head|body)\b", text[:end or 0]):
-        if mark[1].lower() == "head":
-            head = mark.start()
-        elif head is None:
-            start = mark.start()
-        else:
-            start, head = head, None
+    for mark in re.finditer(doctype + r"<(?:(head)|body)\b", text[:end or 0]):
+        if not mark[1]:
+            start = (head or mark).start()
+        head = mark if mark[1] else None
     return None if start is None else text[start:end]
 
 
@@ -132,7 +129,7 @@ class Picture:
     def rgb(self):
         """(height, width, 3) bytes; a white viewport if nothing was rendered."""
         if not self.png:
-            return np.full((VIEWPORT[1], VIEWPORT[0], 3), 255, np.uint8)
+            return np.full((HEIGHT, WIDTH, 3), 255, np.uint8)
         return np.asarray(Image.open(io.BytesIO(self.png)).convert("RGB"))
 
     @functools.cached_property
@@ -152,38 +149,36 @@ class Slot:
     renders: int = 0
 
     def kill(self):
-        """Kill the browser and its children; it may not react to anything else."""
+        """Kill the browser and its children, which may not react to anything else, and remove its files."""
         with contextlib.suppress(OSError, ValueError):  # Playwright makes it the leader of a process group
             os.killpg(int((self.folder / "pid").read_text()), signal.SIGKILL)
-        self.page = self.cdp = None
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.page = None
 
 
-class Renderer(contextlib.ExitStack):
+class Renderer(contextlib.AbstractContextManager):
     """A few browsers in the background, each with one tab that is reused.
 
     The browsers live in one thread with its own event loop. So any thread may call render(), and asyncio.wrap_future()
     turns the future that submit() returns into an awaitable.
     """
 
-    def __init__(self, browsers=2, timeout=10.0, isolation="auto", pages_per_tab=200):
-        super().__init__()
-        self.stylesheet = load_stylesheet()
-        self.executable = find_chromium()
-        self.timeout, self.pages_per_tab = timeout, pages_per_tab
-        self.launch_modes = launch_modes(isolation)
-        self.playwright, self.slots = None, []
-        folder = tempfile.TemporaryDirectory(prefix="render-", ignore_cleanup_errors=True)
-        self.folder = Path(self.enter_context(folder))  # removed by close(), also at the end of a `with`
-        self.folder.chmod(0o755)  # the browser may run as another user
-        self.loop = asyncio.new_event_loop()
-        self.thread = threading.Thread(target=self.loop.run_forever, name="renderer", daemon=True)
+    def __init__(self, browsers=2, timeout=10.0):
+        self.stylesheet, self.executable = load_stylesheet(), find_chromium()
+        self.timeout, self.launch_modes = timeout, launch_modes()
+        self.idle, self.closing = asyncio.Queue(), asyncio.Event()
+        started = concurrent.futures.Future()
+        self.thread = threading.Thread(target=self._run, args=[browsers, started], daemon=True)
         self.thread.start()
-        self.callback(self._end)
-        try:
-            asyncio.run_coroutine_threadsafe(self._start(browsers), self.loop).result()
-        except BaseException:
-            self.close()
-            raise
+        started.result()
+
+    def __exit__(self, *_):
+        self.close()
+
+    def close(self):
+        with contextlib.suppress(RuntimeError):  # closed before
+            self.loop.call_soon_threadsafe(self.closing.set)
+        self.thread.join(timeout=30)
 
     def render(self, page, layout=False):
         """HTML -> Picture. Never raises, whatever the page does; `status` says what went wrong."""
@@ -197,22 +192,15 @@ class Renderer(contextlib.ExitStack):
         """Like render(), but returns a concurrent.futures.Future of the Picture."""
         return asyncio.run_coroutine_threadsafe(self._render(page, layout, picture), self.loop)
 
-    def render_many(self, pages, layout=False):
+    def render_many(self, pages):
         """Yield the Pictures of many pages, in order, reading just enough pages ahead to keep all browsers busy."""
         waiting = []
         for page in pages:
-            waiting.append(self.submit(page, layout))
+            waiting.append(self.submit(page))
             if len(waiting) > 4 * len(self.slots):
                 yield waiting.pop(0).result()
         for future in waiting:
             yield future.result()
-
-    def _end(self):
-        with contextlib.suppress(TimeoutError):  # _stop has killed the browsers by then
-            asyncio.run_coroutine_threadsafe(self._stop(), self.loop).result(timeout=20)
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self.thread.join(timeout=10)
-        self.loop.close()
 
     # -- inside the loop's thread: rendering one page
 
@@ -221,116 +209,109 @@ class Renderer(contextlib.ExitStack):
             return Picture("too large")
         slot = await self.idle.get()
         try:
-            result = await self._try_once(slot, page, layout, picture)
-            if result.status != "ok":  # the browser or a busy machine may be to blame: again, in a fresh browser
-                result = await self._try_once(slot, page, layout, picture)
-            return result
+            for _ in range(2):  # the browser or a busy machine may be to blame for a failure
+                try:
+                    if slot.page is None or slot.renders >= PAGES_PER_BROWSER:
+                        await self._open(slot)
+                    return await asyncio.wait_for(self._take_picture(slot, page, layout, picture), self.timeout)
+                except Exception as error:
+                    slot.kill()
+                    status = "timeout" if isinstance(error, TimeoutError) else f"error: {first_line(error)}"
+            return Picture(status)
         finally:
             self.idle.put_nowait(slot)
-
-    async def _try_once(self, slot, page, layout, picture):
-        try:
-            if slot.page is None or slot.renders >= self.pages_per_tab:  # Playwright remembers every request of a tab
-                await self._open(slot)
-            return await asyncio.wait_for(self._take_picture(slot, page, layout, picture), self.timeout)
-        except Exception as error:
-            slot.kill()
-            return Picture("timeout" if isinstance(error, TimeoutError) else f"error: {first_line(error)}")
 
     async def _take_picture(self, slot, page, layout, picture):
         slot.html, slot.renders = page, slot.renders + 1
         # Stops animations in frames and shadow trees too, which PREPARE does not reach.
         await slot.cdp.send("Animation.setPlaybackRate", {"playbackRate": 0})
-        await slot.page.goto(PAGE_ADDRESS, wait_until="load", timeout=0)  # _try_once has the time limit
+        await slot.page.goto(PAGE_ADDRESS, wait_until="load", timeout=0)  # _render has the time limit
         answer = await slot.cdp.send("Runtime.evaluate", {
             "expression": f"({PREPARE})({json.dumps(layout)})", "returnByValue": True})
         measured = answer["result"]["value"]  # raises if the script failed on this page
-        height = min(max(measured["height"], VIEWPORT[1]), MAX_HEIGHT)
-        result = Picture("ok", b"", height, measured if layout else None)
+        height = min(max(measured["height"], HEIGHT), MAX_HEIGHT)
+        png = b""
         if picture:
             shot = await slot.cdp.send("Page.captureScreenshot", {
                 "format": "png", "optimizeForSpeed": True, "captureBeyondViewport": True,
-                "clip": {"x": 0, "y": 0, "width": VIEWPORT[0], "height": height, "scale": 1}})
-            result.png = base64.b64decode(shot["data"])
-        return result
+                "clip": {"x": 0, "y": 0, "width": WIDTH, "height": height, "scale": 1}})
+            png = base64.b64decode(shot["data"])
+        return Picture("ok", png, height, measured if layout else None)
 
     # -- inside the loop's thread: the browsers
 
-    async def _start(self, browsers):
+    def _run(self, browsers, started):
+        """Live in a folder, which is removed at the end. The future `started` is told when all have started."""
         try:
-            from playwright.async_api import async_playwright
-        except ImportError:
-            raise RuntimeError("rendering needs Playwright: pip install playwright") from None
-        self.playwright = await async_playwright().start()
-        self.idle = asyncio.Queue()
-        for n in range(browsers):
-            slot = Slot(self.folder / f"browser-{n}")
-            self.slots.append(slot)
-            await self._open(slot)
-            self.idle.put_nowait(slot)
+            with tempfile.TemporaryDirectory(prefix="render-", ignore_cleanup_errors=True) as folder:
+                Path(folder).chmod(0o755)  # the browser may run as another user
+                self.slots = [Slot(Path(folder) / f"browser-{n}") for n in range(browsers)]
+                self.fonts = pinned_fonts(Path(folder))
+                asyncio.run(self._live(started))
+        except Exception as error:
+            started.set_exception(RuntimeError(first_line(error)))
 
-    async def _stop(self):
-        for slot in self.slots:
-            slot.kill()
-        if self.playwright:
-            await self.playwright.stop()
+    async def _live(self, started):
+        """Start the browsers, and keep them until close() is called."""
+        from playwright.async_api import async_playwright
+        self.loop = asyncio.get_running_loop()
+        async with async_playwright() as self.playwright:
+            try:
+                for slot in self.slots:
+                    await self._open(slot)
+                    self.idle.put_nowait(slot)
+                started.set_result(None)
+                await self.closing.wait()
+            finally:
+                for slot in self.slots:
+                    slot.kill()
 
     async def _open(self, slot):
-        """Open a new tab in the slot's browser; start the browser if it is not running."""
-        if slot.page:
-            browser = slot.page.context.browser
-            await asyncio.wait_for(slot.page.context.close(), self.timeout)
-        else:
-            browser = await self._launch(slot)
-        context = await browser.new_context(
-            viewport={"width": VIEWPORT[0], "height": VIEWPORT[1]}, java_script_enabled=False,
-            accept_downloads=False, service_workers="block", locale="en-US", timezone_id="UTC",
-            reduced_motion="reduce", color_scheme="light")
-        slot.page, slot.renders = await context.new_page(), 0
-        await context.route("**/*", functools.partial(self._answer, slot))
-        slot.cdp = await context.new_cdp_session(slot.page)
+        """Open a tab in a fresh browser."""
+        browser = await self._launch(slot)
+        slot.renders = 0
+        slot.page = await browser.new_page(
+            viewport={"width": WIDTH, "height": HEIGHT}, java_script_enabled=False, accept_downloads=False,
+            service_workers="block", locale="en-US", timezone_id="UTC", reduced_motion="reduce", color_scheme="light")
+        await slot.page.context.route("**/*", functools.partial(self._answer, slot))
+        slot.cdp = await slot.page.context.new_cdp_session(slot.page)
         await slot.cdp.send("Animation.enable")
         await slot.cdp.send("Input.setIgnoreInputEvents", {"ignore": True})  # else a pointer at (0, 0) may hover
 
     async def _launch(self, slot):
-        """Start a browser in the safest mode that works; later browsers use the same mode."""
-        problem = None
+        """Start a fresh browser in the safest mode that works; later browsers use the same mode."""
+        profile, script = slot.folder / "profile", slot.folder / "start.sh"
+        environment = {"PATH": os.environ["PATH"], "HOME": str(profile), "TMPDIR": str(profile), "LANG": "C.UTF-8",
+                       "TZ": "UTC", **self.fonts}
         for mode in self.launch_modes:
+            isolation, command, sandbox = mode
+            slot.kill()
+            profile.mkdir(parents=True, exist_ok=True)
+            if os.geteuid() == 0:
+                os.chown(profile, NOBODY, NOBODY)
+            # Playwright starts a program, not a command line. So it starts a script, which becomes the browser by exec.
+            script.write_text(f"#!/bin/sh\necho $$ > '{slot.folder}/pid'\n"
+                              f"exec {command} '{self.executable}' \"$@\" '--user-data-dir={profile}'\n")
+            script.chmod(0o755)
             try:
-                browser = await self._launch_in(slot, *mode)
+                browser = await self.playwright.chromium.launch(
+                    executable_path=script, args=BROWSER_FLAGS, env=environment, chromium_sandbox=sandbox)
             except Exception as error:
                 problem = first_line(error)
-                slot.kill()
             else:
-                self.launch_modes, self.isolation, self.version = [mode], mode[0], browser.version
+                self.launch_modes, self.isolation, self.version = [mode], isolation, browser.version
                 return browser
         raise RuntimeError(f"Chromium ({self.executable}) does not start: {problem}")
-
-    async def _launch_in(self, slot, isolation, command, sandbox):
-        shutil.rmtree(slot.folder, ignore_errors=True)
-        profile = slot.folder / "profile"
-        profile.mkdir(parents=True)
-        if os.geteuid() == 0:
-            os.chown(profile, NOBODY, NOBODY)
-        # Playwright starts a program, not a command line. So it starts this script, which becomes the browser by exec.
-        script = slot.folder / "start.sh"
-        script.write_text(f"#!/bin/sh\necho $$ > '{slot.folder}/pid'\n"
-                          f"exec {command} '{self.executable}' \"$@\" '--user-data-dir={profile}'\n")
-        script.chmod(0o755)
-        environment = {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "HOME": str(profile), "TMPDIR": str(profile),
-                       "LANG": "C.UTF-8", "TZ": "UTC", **pinned_fonts(self.folder)}
-        return await self.playwright.chromium.launch(
-            executable_path=str(script), args=BROWSER_FLAGS, env=environment, chromium_sandbox=sandbox, timeout=30_000)
 
     async def _answer(self, slot, route):
         """Serve the page itself, and the stand-ins for the few addresses that it may use; refuse everything else."""
         request = route.request
-        navigates = request.is_navigation_request()
         with contextlib.suppress(Exception):  # the browser may have been killed meanwhile
+            navigates = request.is_navigation_request()
             if request.url == PAGE_ADDRESS and navigates and request.frame == slot.page.main_frame:
-                await route.fulfill(status=200, headers=PAGE_HEADERS, body=slot.html.encode("utf-8", "replace"))
+                await route.fulfill(headers=PAGE_HEADERS, body=slot.html.encode("utf-8", "replace"))
             elif answer := answer_request(request.url, self.stylesheet, slot.html):
-                await route.fulfill(status=200, content_type=answer[0], body=answer[1])
+                await route.fulfill(content_type=answer[0], body=answer[1])
             else:
                 await route.abort("aborted" if navigates else "blockedbyclient")
 
@@ -339,10 +320,10 @@ class Renderer(contextlib.ExitStack):
 
 def cosine(a, b):
     """Cosine of two embeddings. A zero vector (a white page in "layout") gives 1 with another zero vector, else 0."""
-    lengths = float(np.linalg.norm(a)), float(np.linalg.norm(b))
-    if min(lengths) == 0.0:
-        return float(lengths[0] == lengths[1])
-    return float(np.dot(a, b) / (lengths[0] * lengths[1]))
+    length = float(np.linalg.norm(a)) * float(np.linalg.norm(b))
+    if length == 0.0:
+        return float(not np.any(a) and not np.any(b))
+    return float(np.dot(a, b) / length)
 
 
 def unit(vector):
@@ -351,9 +332,10 @@ def unit(vector):
 
 
 def pool(picture, cells):
-    """(H, W, C) -> (cells, cells, C): the mean of each cell; H and W are multiples of cells."""
+    """(H, W, C) -> a unit vector: the means of cells x cells cells; H and W are multiples of cells."""
     height, width, channels = picture.shape
-    return picture.reshape(cells, height // cells, cells, width // cells, channels).mean(axis=(1, 3))
+    means = picture.reshape(cells, height // cells, cells, width // cells, channels).mean(axis=(1, 3))
+    return unit(means.ravel())
 
 
 def layout_embedding(rgb, view):
@@ -373,17 +355,15 @@ def layout_embedding(rgb, view):
     picture = Image.fromarray(rgb).resize((128, 128), Image.Resampling.BOX)
     ink = 1.0 - np.asarray(picture, np.float32) / 255.0  # (128, 128, 3)
     grey = ink.mean(axis=-1)
-    edges = np.zeros((128, 128, 2), np.float32)
-    edges[:, 1:, 0] = np.abs(np.diff(grey, axis=1))
-    edges[1:, :, 1] = np.abs(np.diff(grey, axis=0))
-    parts = [pool(ink, 4), pool(ink, 8), pool(ink, 16), pool(edges, 8), pool(edges, 16)]
-    return unit(np.concatenate([unit(part.ravel()) for part in parts]))
+    across, down = np.diff(grey, axis=1, prepend=grey[:, :1]), np.diff(grey, axis=0, prepend=grey[:1])
+    edges = np.abs(np.stack([across, down], axis=-1))  # (128, 128, 2)
+    return unit(np.concatenate([pool(ink, 4), pool(ink, 8), pool(ink, 16), pool(edges, 8), pool(edges, 16)]))
 
 
 def load_encoder(name="layout"):
     """"layout", or the folder or hub name of a CLIP or SigLIP -> embed(picture, view="page"|"centre") -> unit vector.
 
-    A picture is a Picture or an (H, W, 3) array. Records carry embed.name, to keep the encoders apart.
+    Records carry embed.name, to keep the encoders apart.
     """
     if name != "layout":
         try:
@@ -393,21 +373,19 @@ def load_encoder(name="layout"):
             device = "cuda" if torch.cuda.is_available() else "cpu"
             model = AutoModel.from_pretrained(name).to(device).eval()
             processor = AutoImageProcessor.from_pretrained(name)
-            features_of = model.get_image_features
             side = model.config.vision_config.image_size
         except (ImportError, OSError, ValueError, AttributeError) as error:
             raise RuntimeError(f"the image encoder {name!r} cannot be loaded as a CLIP or SigLIP: "
                                + first_line(error)) from None
 
     def embed(picture, view="page"):
-        rgb = picture.rgb if isinstance(picture, Picture) else picture
         if name == "layout":
-            return layout_embedding(rgb, view)
-        image = Image.fromarray(rgb)
+            return layout_embedding(picture.rgb, view)
+        image = Image.fromarray(picture.rgb)
         if view == "page":  # at the encoder's own size its processor crops nothing
             image = image.resize((side, side), Image.Resampling.BICUBIC, reducing_gap=3.0)
         with torch.inference_mode():
-            features = features_of(**processor(images=image, return_tensors="pt").to(device))
+            features = model.get_image_features(**processor(images=image, return_tensors="pt").to(device))
         features = getattr(features, "pooler_output", features)
         return unit(features[0].float().cpu().numpy())
 
@@ -452,9 +430,9 @@ KINDS = {"header": "header", "nav": "navigation bar", "footer": "footer", "aside
 LANDMARKS = ("header", "nav", "footer", "main", "aside", "form")
 
 
-def page_reply(agent, reference, most=2, limit=1000):
-    """The scripted human's reply to a page: the `most` largest differences, one per line, in `limit` characters."""
-    return in_words(compare_pages(agent, reference)[:most], limit)
+def page_reply(agent, reference, limit=1000):
+    """The scripted human's reply to a page: the two largest differences, one per line, in `limit` characters."""
+    return in_words(compare_pages(agent, reference)[:2], limit)
 
 
 def in_words(differences, limit=1000):
@@ -487,14 +465,14 @@ def choices_right(choices, agent, reference):
     choices: {name: (aspects, a pattern of subjects)}: the differences that a wrong choice causes.
     """
     differences = compare_pages(agent, reference)
-    if any(difference.aspect == "page" for difference in differences):  # no page to look at
-        return dict.fromkeys(choices, False)
     return {name: not any(is_about(difference, choice) for difference in differences)
             for name, choice in choices.items()}
 
 
 def is_about(difference, choice):
     """Whether a difference shows that a choice (aspects, a pattern of subjects) is wrong."""
+    if difference.aspect == "page":  # there is nothing to look at
+        return True
     aspects, subject = choice
     return difference.aspect in (*aspects, "missing") and bool(re.fullmatch(subject, difference.subject))
 
@@ -510,8 +488,7 @@ def compare_pages(agent, reference):
     if not agent["elements"] and reference["elements"]:
         return [Difference("", "page", "Your page is empty.")]
     page_area = max(1, reference["height"] * reference["width"])
-    agent_elements = elements_of(agent, page_area)
-    reference_elements = elements_of(reference, page_area)
+    agent_elements, reference_elements = (elements_of(layout, page_area) for layout in (agent, reference))
     match_elements(agent_elements, reference_elements)
     pairs = [(r, r.twin) for r in reference_elements if r.twin]
     ranked = []
@@ -528,17 +505,20 @@ def compare_pages(agent, reference):
 # the reference page, and a is its twin in the agent's page. looks() and styles() use a's name, which the agent knows.
 
 def missing_and_extra(agent_elements, reference_elements):
-    """Elements that only one page has, except those inside another such element."""
-    for r in reference_elements:
-        if not r.twin and (not r.parent or r.parent.twin):
-            previous = next((e for e in reversed(reference_elements[:r.order]) if e.twin and e != r.parent), None)
-            want = f"after the {previous.name}" if previous else "at the top"
-            if r.background:
-                want += f". It is {colour_name(r.background)}"
-            yield 0.05 + 1.5 * r.share, r.order, r.name, "missing", want
-    for a in agent_elements:
-        if not a.twin and (not a.parent or a.parent.twin):
-            yield 0.03 + 0.5 * a.share, len(reference_elements) + a.order, a.name, "extra"
+    """Elements that only one page has."""
+    for r in alone(reference_elements):
+        previous = next((e for e in reversed(reference_elements[:r.order]) if e.twin and e != r.parent), None)
+        want = f"after the {previous.name}" if previous else "at the top"
+        if r.background:
+            want += f". It is {r.fill}"
+        yield 0.05 + 1.5 * r.share, r.order, r.name, "missing", want
+    for a in alone(agent_elements):
+        yield 0.03 + 0.5 * a.share, len(reference_elements) + a.order, a.name, "extra"
+
+
+def alone(elements):
+    """The elements without a twin, except those inside another such element."""
+    return [e for e in elements if not e.twin and (not e.parent or e.parent.twin)]
 
 
 def looks(pairs, agent, reference):
@@ -548,10 +528,9 @@ def looks(pairs, agent, reference):
         distance = colour_distance(agent["background"], reference["background"])
         yield 0.3 + 0.3 * distance, -1, "page's background", "colour", want, have
     for r, a in pairs:
-        have, want = colour_name(a.background), colour_name(r.background)
-        if have != want:
+        if a.fill != r.fill:
             distance = colour_distance(a.background or agent["background"], r.background or reference["background"])
-            yield 0.01 + r.share * (0.4 + distance), r.order, a.name, "colour", want, have
+            yield 0.01 + r.share * (0.4 + distance), r.order, a.name, "colour", r.fill, a.fill
         elif a.gradient != r.gradient:
             yield 0.01 + 0.3 * r.share, r.order, a.name, "gradient", "have" if r.gradient else "not have"
         if a.plain != r.plain:
@@ -562,11 +541,10 @@ def looks(pairs, agent, reference):
         if {e.twin for e in r.inside} == a.inside:  # otherwise the height follows from the contents
             sizes.append((r.height, a.height, "taller", "less tall"))
         for want, have, more, less in sizes:
-            ratio = (want + 8) / (have + 8)
-            change = max(ratio, 1 / ratio)
+            change = (max(want, have) + 8) / (min(want, have) + 8)
             if change > 1.3:
                 weight = 0.01 + 0.5 * (1 - 1 / change) * r.share
-                yield weight, r.order, a.name, "shape", more if ratio > 1 else less
+                yield weight, r.order, a.name, "shape", more if want > have else less
 
 
 def styles(pairs):
@@ -575,12 +553,12 @@ def styles(pairs):
     shared = {}  # (container, aspect, want, have) -> [(weight, order, name)]
     for r, a in pairs:  # a container comes before its contents
         if not r.text:
-            narrow = max(r.width, a.width) < 0.6 * VIEWPORT[0]
+            narrow = max(r.width, a.width) < 0.6 * WIDTH
             if a.place != r.place and narrow and r.parent not in moved:
                 moved.append(r)
                 yield 0.02 + r.share, r.order, a.name, "place", r.place, a.place
             continue
-        changes = [(0.6, "letters", colour_name(r.colour or "#000000"), colour_name(a.colour or "#000000")),
+        changes = [(0.6, "letters", r.ink, a.ink),
                    (0.3, "bold", "be" if r.bold else "not be", "be" if a.bold else "not be")]
         ratio = max(1, r.font_size) / max(1, a.font_size)
         if max(ratio, 1 / ratio) > 1.15:
@@ -626,10 +604,11 @@ class Element:
         left, _, width, height = self.text_box or self.box
         self.share = min(1.0, self.width * self.height / page_area)
         self.text_share = min(1.0, width * height / page_area)
-        offset = (left + width / 2) / VIEWPORT[0] - 0.5  # from the centre
+        offset = (left + width / 2) / WIDTH - 0.5  # from the centre
         self.place = "on the left" if offset < 0 else "on the right"
         if abs(offset) < 0.05:
             self.place = "in the centre"
+        self.fill, self.ink = colour_name(self.background), colour_name(self.colour or "#000000")
         self.plain = " ".join(re.findall(r"[\w$%\u20ac\u00a3.]+", self.text.lower()))
         self.kind = "block" if self.tag in ("section", "article") else KINDS.get(self.tag, "block")
         self.rank = sum(not e.text and e.kind == self.kind for e in previous)  # its position among its kind
@@ -660,15 +639,21 @@ def elements_of(layout, page_area):
 def match_elements(agent_elements, reference_elements):
     """Set each element's twin in the other page, if it has one.
 
-    Texts are matched first: those with equal words, then those with similar words, then those with the same tag. Other
-    elements are matched within their kind, by the texts inside them.
+    Texts are matched first: those with equal words (best with the same tag too), then those with similar words, then
+    those with the same tag. Other elements are matched within their kind, by the texts inside them.
     """
     matcher = difflib.SequenceMatcher(autojunk=False)
 
-    def similar(r, a):
+    def equal_words(r, a):
+        if a.plain == r.plain:
+            return a.tag != r.tag
+
+    def similar_words(r, a):
         matcher.set_seqs(a.plain[:100], r.plain[:100])  # only their beginnings, because ratio() takes quadratic time
         if matcher.real_quick_ratio() > 0.6 and matcher.quick_ratio() > 0.6 and matcher.ratio() > 0.6:
             return -matcher.ratio()
+        if a.tag == r.tag:  # with wrong words
+            return 0
 
     def share_texts(r, a):
         if r.kind == a.kind:
@@ -677,11 +662,8 @@ def match_elements(agent_elements, reference_elements):
             if common or not a.words or not r.words or r.tag in LANDMARKS:
                 return -common / max(1, len(r.words), len(a.words)), abs(a.rank - r.rank)
 
-    pair(reference_elements, agent_elements, True, lambda r, a: 0 if a.plain == r.plain and a.tag == r.tag else None)
-    pair(reference_elements, agent_elements, True, lambda r, a: 0 if a.plain == r.plain else None)
-    pair(reference_elements, agent_elements, True, similar)
-    pair(reference_elements, agent_elements, True, lambda r, a: 0 if a.tag == r.tag else None)  # with wrong words
-    pair(reference_elements, agent_elements, False, share_texts)
+    for with_text, score in (True, equal_words), (True, similar_words), (False, share_texts):
+        pair(reference_elements, agent_elements, with_text, score)
 
 
 def pair(reference_elements, agent_elements, with_text, score):
@@ -699,7 +681,8 @@ def pair(reference_elements, agent_elements, with_text, score):
 
 
 def channels(colour):
-    return [int(colour[i:i + 2], 16) for i in (1, 3, 5)]
+    """"#3b82f6" -> its red, green and blue, from 0 to 255."""
+    return bytes.fromhex(colour[1:])
 
 
 def colour_distance(a, b):
@@ -740,37 +723,31 @@ def quote(text, most=40):
 
 # ------------------------------------------------------------------------------------------------ Tailwind's stylesheet
 
-def is_tailwind(css):
-    return hashlib.sha256(css).hexdigest() == TAILWIND_SHA256
-
-
 def fetch_tailwind():
-    """Fetch the stylesheet once, from npm or else from the CDN that pages link to, and verify its checksum."""
-    target = CACHE / TAILWIND_FILE
-    if target.exists() and is_tailwind(target.read_bytes()):
-        return target
+    """Fetch the stylesheet once, from npm or else from the CDN that pages link to. load_stylesheet() verifies it."""
+    if is_there():
+        return
     npm = "npm pack tailwindcss@2.2.19 >&2 && tar xzOf tailwindcss-2.2.19.tgz package/dist/tailwind.min.css"
     with tempfile.TemporaryDirectory() as folder:
         css = subprocess.run(npm, shell=True, cwd=folder, capture_output=True).stdout
     with contextlib.suppress(OSError):
         css = css or urllib.request.urlopen(TAILWIND_LINK, timeout=60).read()
-    if not is_tailwind(css):
-        raise RuntimeError(f"could not fetch Tailwind 2.2.19, neither with npm nor from {TAILWIND_LINK}; "
-                           f"put dist/tailwind.min.css of the npm package tailwindcss@2.2.19 at {target}")
-    with atomic_write(target) as part:  # other processes may be reading it
+    with atomic_write(TAILWIND_FILE) as part:  # other processes may be reading it
         part.write_bytes(css)
-    return target
 
 
-@functools.lru_cache(maxsize=2)
-def load_stylesheet(cache=CACHE):
-    """The Stylesheet in a cache folder; raises a RuntimeError with the remedy if it is missing or wrong."""
-    path = Path(cache) / TAILWIND_FILE
-    css = path.read_bytes() if path.exists() else b""
-    if not is_tailwind(css):
-        raise RuntimeError(f"Tailwind 2.2.19 is not at {path} (no such file, or its checksum differs); run: python "
-                           "render.py --setup")
-    return Stylesheet(css.decode())
+def is_there():
+    """Whether the stylesheet is in cache/, whole and unchanged."""
+    return TAILWIND_FILE.exists() and hashlib.sha256(TAILWIND_FILE.read_bytes()).hexdigest() == TAILWIND_SHA256
+
+
+def load_stylesheet():
+    """The Stylesheet in cache/; raises a RuntimeError with the remedy if it is missing or wrong."""
+    if not is_there():
+        raise RuntimeError(f"Tailwind 2.2.19 is not at {TAILWIND_FILE} (no such file, or its checksum differs); run: "
+                           f"python render.py --setup, with npm or {TAILWIND_LINK}; or put dist/tailwind.min.css "
+                           "of the npm package tailwindcss@2.2.19 there")
+    return Stylesheet(TAILWIND_FILE.read_text("utf-8"))
 
 
 class Stylesheet:
@@ -778,16 +755,15 @@ class Stylesheet:
 
     def __init__(self, css):
         self.rules = []  # in order, each in its @media
-        self.by_class = {"": []}  # class -> indices of the rules that name it; "": of those that name no class
+        self.by_class = collections.defaultdict(list)  # class -> indices of its rules; "": of those without a class
         css = re.sub(r"/\*.*?\*/", "", css, flags=re.S)
         rule = r"[^{}]+\{(?:[^{}]+\{[^{}]*\})*[^{}]*\}"  # may contain rules: @keyframes, @media inside @media
         for block in re.finditer(r"(@media[^{}]+)\{((?:" + rule + r")*)\}|" + rule, css):
             media, inside = block.groups()
             for text in re.findall(rule, inside or block[0]):
-                selector = "" if text.startswith("@") else text.split("{")[0]
-                classes = re.findall(r"\.((?:\\[0-9a-f]{1,6} ?|\\.|[\w-])+)", selector)
+                classes = re.findall(r"\.((?:\\[0-9a-f]{1,6} ?|\\.|[\w-])+)", text.split("{")[0])
                 for name in set(map(unescape_css, classes)) or {""}:
-                    self.by_class.setdefault(name, []).append(len(self.rules))
+                    self.by_class[name].append(len(self.rules))
                 self.rules.append(f"{media}{{{text}}}" if media else text)
 
     def for_page(self, page):
@@ -796,9 +772,7 @@ class Stylesheet:
         # refuses to parse thousands of digits.
         page = re.sub(r"&#0*(\d{0,7})\d*", r"&#\1", page)
         words = {"", *re.findall(r"[^\s\"'<>=]+", html_entities.unescape(page).lower())}
-        wanted = set()
-        for word in words & self.by_class.keys():
-            wanted.update(self.by_class[word])
+        wanted = set().union(*(self.by_class.get(word, []) for word in words))
         return "".join(self.rules[n] for n in sorted(wanted))
 
 
@@ -815,7 +789,7 @@ def answer_request(address, stylesheet, page):
         return None
     if re.fullmatch(r"https://(cdn\.jsdelivr\.net|unpkg\.com|cdnjs\.cloudflare\.com)/"
                     r"\S*tailwind(css)?\S*/tailwind(\.min)?\.css", address):
-        return "text/css", stylesheet.for_page(page).encode()
+        return "text/css", stylesheet.for_page(page)
     size = re.fullmatch(r"https://picsum\.photos/id/48/(\d{1,4})(?:/(\d{1,4}))?/?", rewrite_images(address))
     if size is None:
         return None
@@ -831,15 +805,14 @@ def placeholder_picture(width, height):
         '<rect x="4" y="1.5" width="7" height="4.5" fill="#2f3640"/>'
         '<rect x="4.3" y="1.8" width="6.4" height="3.8" fill="#c9d6df"/>'
         '<rect x="3.2" y="6" width="8.6" height=".6" fill="#4a5560"/>'
-        '<circle cx="13.2" cy="6.2" r=".9" fill="#e0d6c8"/></svg>'
-    ).encode()
+        '<circle cx="13.2" cy="6.2" r=".9" fill="#e0d6c8"/></svg>')
 
 
 def find_chromium():
     """CHROMIUM_PATH, else a Chromium on PATH (headless shell first, it is the fastest), else Playwright's own."""
     names = ["chromium-headless-shell", "chrome-headless-shell", "chromium", "chromium-browser", "google-chrome"]
     folder = Path(os.environ.get("PLAYWRIGHT_BROWSERS_PATH") or Path.home() / ".cache/ms-playwright")
-    names += [*folder.glob("chromium_headless_shell-*/*/*headless?shell"), *folder.glob("chromium-*/*/chrome")]
+    names += folder.glob("chromium_headless_shell-*/*/*headless?shell")
     if "CHROMIUM_PATH" in os.environ:
         names = [os.environ["CHROMIUM_PATH"]]
     for name in names:
@@ -888,27 +861,22 @@ def pinned_fonts(folder):
 
     If none of FONTS is installed, the system's fonts are used.
     """
-    installed = ""
-    if shutil.which("fc-list"):
-        installed = subprocess.run(["fc-list", ":", "family"], capture_output=True, text=True).stdout
-    if "Liberation Sans" not in installed and "DejaVu Sans" not in installed:
+    installed = subprocess.run("fc-list : family", shell=True, capture_output=True, text=True).stdout
+    if not re.search("Liberation Sans|DejaVu Sans", installed):
         return {}
     path = folder / "fonts.conf"
     path.write_text(FONTS.replace("CACHE", str(folder / "fontcache")))
     return {"FONTCONFIG_FILE": str(path)}
 
 
-def launch_modes(wanted):
+def launch_modes():
     """[(isolation, prefix of the command line, whether Chromium's own sandbox is on)], the safest first."""
     as_nobody, namespace = "", "unshare --user --map-current-user --net --"
     if os.geteuid() == 0:  # the browser never runs as root
         as_nobody = f"setpriv --reuid={NOBODY} --regid={NOBODY} --clear-groups --no-new-privs --"
         namespace = f"unshare --net -- {as_nobody}"
-    modes = []
-    for isolation, command in ("network namespace", namespace), ("dead proxy", as_nobody):
-        if wanted in ("auto", isolation):
-            modes += [(isolation, command, True), (isolation, command, False)]
-    return modes
+    return [("network namespace", namespace, True), ("network namespace", namespace, False),
+            ("dead proxy", as_nobody, True), ("dead proxy", as_nobody, False)]
 
 
 # Runs inside the loaded page: measures its height and, if wanted, its layout. The page's own scripts never ran, but its
@@ -1014,8 +982,9 @@ def parse_args():
 def main():
     parse_args()
     try:
-        print(f"Tailwind 2.2.19 is at {fetch_tailwind()}, checksum verified.")
+        fetch_tailwind()
         with Renderer(browsers=1) as renderer:
+            print(f"Tailwind 2.2.19 is at {TAILWIND_FILE}, checksum verified.")
             print(f"Chromium {renderer.version} starts ({renderer.executable}), isolation: {renderer.isolation}.")
     except (RuntimeError, OSError) as error:
         die(first_line(error))

@@ -4,6 +4,7 @@ pixels, and the similarity and the differences in words say what they should."""
 import asyncio
 import concurrent.futures
 import hashlib
+import io
 import itertools
 import os
 import re
@@ -32,6 +33,7 @@ def missing():
 
         render.find_chromium()
         render.fetch_tailwind()
+        render.load_stylesheet()
     except (ImportError, RuntimeError) as problem:
         return str(problem)
 
@@ -109,9 +111,11 @@ def pixels(picture):
 
 @needs_browser
 @pytest.mark.parametrize("isolation", ["auto", "dead proxy"])
-def test_hostile_pages_make_no_connection_and_the_next_page_renders(counter, isolation):
+def test_hostile_pages_make_no_connection_and_the_next_page_renders(counter, isolation, monkeypatch):
     port, seen = counter
-    with render.Renderer(browsers=1, isolation=isolation, timeout=5) as r:
+    modes = [mode for mode in render.launch_modes() if isolation in ("auto", mode[0])]
+    monkeypatch.setattr(render, "launch_modes", lambda: modes)
+    with render.Renderer(browsers=1, timeout=5) as r:
         before = pixels(r.render(SHOP))
         for path in HOSTILE:
             picture = r.render(armed(path, port), layout=True)
@@ -234,10 +238,21 @@ def test_a_killed_browser_is_replaced_and_none_is_left_behind():
     for slot in r.slots:
         os.killpg(int((slot.folder / "pid").read_text()), signal.SIGKILL)
     assert pixels(r.render(SHOP)) == pixels(r.render(SHOP)) == before
-    pids, folder = [int((slot.folder / "pid").read_text()) for slot in r.slots], r.folder
+    pids, folder = [int((slot.folder / "pid").read_text()) for slot in r.slots], r.slots[0].folder.parent
     r.close()
     time.sleep(0.2)
     assert not any(alive(pid) for pid in pids)
+    assert not folder.exists()
+
+
+@needs_browser
+def test_who_waits_for_a_picture_when_the_renderer_is_closed_is_told():
+    r = render.Renderer(browsers=1)
+    waiting, folder = [r.submit(SHOP) for _ in range(20)], r.slots[0].folder.parent
+    r.close()
+    r.close()
+    with pytest.raises(concurrent.futures.CancelledError):
+        waiting[-1].result(timeout=5)
     assert not folder.exists()
 
 
@@ -264,17 +279,18 @@ def test_render_may_be_called_from_many_threads(renderer):
 # -------------------------------------------------------------------------------------- the same bytes, the same pixels
 
 
-def assert_the_same_pixels(renderer, text, count):
+def assert_the_same_pixels(renderer, text, count, monkeypatch):
     hashes = {pixels(p) for p in renderer.render_many([text] * count)}
+    monkeypatch.setattr(render, "PAGES_PER_BROWSER", 2)
     for _ in range(2):
-        with render.Renderer(browsers=1, pages_per_tab=2) as fresh:
+        with render.Renderer(browsers=1) as fresh:
             hashes |= {pixels(fresh.render(text)) for _ in range(3)}
     assert len(hashes) == 1
 
 
 @needs_browser
-def test_pixels_are_equal_over_50_renders_fresh_and_reused_page_one_and_two_browsers(renderer):
-    assert_the_same_pixels(renderer, SHOP, 50)
+def test_pixels_are_equal_over_50_renders_fresh_and_reused_page_one_and_two_browsers(renderer, monkeypatch):
+    assert_the_same_pixels(renderer, SHOP, 50, monkeypatch)
 
 
 @needs_browser
@@ -284,8 +300,9 @@ def test_a_page_has_tailwinds_colours(renderer):
 
 @needs_browser
 @pytest.mark.slow  # on a machine with several times more work than cores, one render in a hundred differed
-def test_pixels_of_a_page_that_moves_are_equal_too(renderer):
-    assert_the_same_pixels(renderer, next(p for p in HOSTILE if p.stem == "moving").read_text(), 50)
+def test_pixels_of_a_page_that_moves_are_equal_too(renderer, monkeypatch):
+    text = next(p for p in HOSTILE if p.stem == "moving").read_text()
+    assert_the_same_pixels(renderer, text, 50, monkeypatch)
 
 
 @needs_browser
@@ -327,7 +344,8 @@ def test_a_player_that_waits_for_its_film_turns_no_wheel(renderer):
 @needs_browser
 def test_no_pointer_hovers_over_the_corner(renderer):
     text = page('<p class="transition duration-300 hover:bg-blue-500 p-4">x</p>')
-    pictures = list(renderer.render_many([text] * 16, layout=True))    # half of them were blue
+    pictures = [waiting.result() for waiting in [renderer.submit(text, layout=True) for _ in range(16)]]
+    # without the remedy half of them were blue
     assert {p.layout["elements"][0]["background"] for p in pictures} == {None} and len({pixels(p) for p in pictures}) == 1
 
 
@@ -338,9 +356,9 @@ def test_what_fades_in_is_seen_and_what_moves_stands_still(renderer):
 
 
 def test_the_stylesheet_is_split_without_losing_a_character():
-    if not (render.CACHE / render.TAILWIND_FILE).exists():
+    if not render.TAILWIND_FILE.exists():
         pytest.skip("Tailwind's stylesheet is not here: python render.py --setup")
-    css = re.sub(r"/\*.*?\*/", "", (render.CACHE / render.TAILWIND_FILE).read_text(), flags=re.S)
+    css = re.sub(r"/\*.*?\*/", "", render.TAILWIND_FILE.read_text(), flags=re.S)
     sheet = render.load_stylesheet()
     assert sheet.for_page('<p class="' + " ".join(sheet.by_class) + '">') == "".join(sheet.rules)
     whole = ""    # each rule stands in an @media of its own; here neighbours share one again
@@ -365,7 +383,7 @@ def test_the_rules_a_page_uses_give_the_same_picture_as_the_whole_stylesheet(ren
     pages += [page(f'<div class="{" ".join(rng.choice(sorted(sheet.by_class), 60))} MD&colon;Flex">'
                    'Text</div>').replace("<!DOCTYPE html>", "") for _ in range(2)]
     cut = [pixels(renderer.render(p)) for p in pages]
-    whole = type("Whole", (), {"for_page": lambda self, page: (render.CACHE / render.TAILWIND_FILE).read_text()})()
+    whole = type("Whole", (), {"for_page": lambda self, page: render.TAILWIND_FILE.read_text()})()
     renderer.stylesheet, kept = whole, renderer.stylesheet
     try:
         assert [pixels(renderer.render(p)) for p in pages] == cut
@@ -470,6 +488,14 @@ def small_clip(tmp_path_factory):
     return folder
 
 
+def picture_of(rgb):
+    from PIL import Image
+
+    file = io.BytesIO()
+    Image.fromarray(rgb).save(file, "PNG")
+    return render.Picture("ok", file.getvalue())
+
+
 def test_clip_views_are_the_processor_s_own_crop_and_the_whole_page(small_clip):
     import torch
     import transformers
@@ -482,11 +508,12 @@ def test_clip_views_are_the_processor_s_own_crop_and_the_whole_page(small_clip):
                         transformers.CLIPImageProcessor.from_pretrained(small_clip))
     features = model.get_image_features(**processor(images=Image.fromarray(rgb), return_tensors="pt"))
     features = getattr(features, "pooler_output", features)[0].detach().numpy()
-    assert render.cosine(embed(rgb, "centre"), features) == pytest.approx(1, abs=1e-5)
+    assert render.cosine(embed(picture_of(rgb), "centre"), features) == pytest.approx(1, abs=1e-5)
     topless = rgb.copy()
     topless[:200] = 0  # out of the centre's sight
-    assert render.cosine(embed(topless, "centre"), embed(rgb, "centre")) == pytest.approx(1, abs=1e-3)
-    assert render.cosine(embed(topless, "page"), embed(rgb, "page")) < 0.999
+    topless, whole = picture_of(topless), picture_of(rgb)
+    assert render.cosine(embed(topless, "centre"), embed(whole, "centre")) == pytest.approx(1, abs=1e-3)
+    assert render.cosine(embed(topless, "page"), embed(whole, "page")) < 0.999
     assert embed.name == str(small_clip) and torch.is_tensor(model.logit_scale)
 
 
@@ -570,12 +597,15 @@ def test_colours_have_the_names_people_use():
 def test_the_command_line_says_where_the_stylesheet_is_and_how_the_browser_is_shut_in():
     done = subprocess.run([sys.executable, ROOT / "render.py", "--setup"], capture_output=True, text=True)
     assert done.returncode == 0 and "isolation: " in done.stdout, done.stderr
-    assert str(render.CACHE / render.TAILWIND_FILE) in done.stdout
+    assert str(render.TAILWIND_FILE) in done.stdout
 
 
-def test_a_wrong_stylesheet_is_refused(tmp_path):
-    (tmp_path / render.TAILWIND_FILE).write_text("body{}")
+def test_a_wrong_stylesheet_is_refused(tmp_path, monkeypatch):
+    wrong = tmp_path / "tailwind.css"
+    wrong.write_text("body{}")
+    monkeypatch.setattr(render, "TAILWIND_FILE", wrong)
     with pytest.raises(RuntimeError, match="checksum differs"):
-        render.load_stylesheet(tmp_path)
+        render.load_stylesheet()
+    wrong.unlink()
     with pytest.raises(RuntimeError, match="--setup"):
-        render.load_stylesheet(tmp_path / "elsewhere")
+        render.load_stylesheet()

@@ -98,10 +98,10 @@ def command_line_each(pages):
     """`chromium --screenshot` of a file beside which the whole stylesheet lies."""
     with tempfile.TemporaryDirectory() as folder:
         for page in pages:
-            local = page.replace(render.TAILWIND_LINK, (render.CACHE / render.TAILWIND_FILE).as_uri())
+            local = page.replace(render.TAILWIND_LINK, render.TAILWIND_FILE.as_uri())
             local = local.replace("https://picsum.photos/id/48/600/300", "picture.svg")
             (Path(folder) / "page.html").write_text(local)
-            (Path(folder) / "picture.svg").write_bytes(render.placeholder_picture(600, 300))
+            (Path(folder) / "picture.svg").write_text(render.placeholder_picture(600, 300))
             subprocess.run([render.find_chromium(), "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
                             "--window-size=1280,1700", f"--user-data-dir={folder}/profile",
                             f"--screenshot={folder}/page.png", f"{folder}/page.html"], capture_output=True, check=True)
