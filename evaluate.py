@@ -173,10 +173,9 @@ def replies(record):
 
 
 def program_of(record):
-    called = set()
-    for call in (record["task"].get("test_cases") or {}).values():
-        called.update(re.findall(r"\A\s*(\w+)\s*\(", call))
-    return extract_code(answer_of(record), called)
+    calls = (record["task"].get("test_cases") or {}).values()
+    names = [call.partition("(")[0].strip() for call in calls]
+    return extract_code(answer_of(record), set(filter(str.isidentifier, names)))
 
 
 def extract_code(answer, called=()):
@@ -189,10 +188,12 @@ def extract_code(answer, called=()):
     """
     text = re.sub(r"\r\n?", "\n", answer)
     text = tidy(re.sub(rf"\A([\s*]*{ANSWER_MARK})?(\s*\*\*)?", "", text))    # the mark may be bold
+    if text.startswith("def ") and not re.search(r"```|\n\S", text):
+        return text    # one function and nothing else, as in most answers: to parse it takes longer than all of the rest
     defines = re.compile(rf"^(async def |def |class |\w+ *= *lambda\b|({'|'.join(called)}) *=)", re.MULTILINE)
     trees = {}    # block -> its syntax tree
-    for split in (lambda text: [text], fenced_blocks, unfenced_blocks):
-        compiled = {block: tree for block in split(text) if (tree := parse(block))}
+    for find in (whole_text, fenced_blocks, unfenced_code):
+        compiled = find(text)
         if any(map(defines.search, compiled)):
             trees = {block: tree for block, tree in compiled.items() if defines.search(block) or is_preparation(block)}
             break
@@ -234,41 +235,41 @@ def parse(block):
         return None
 
 
+# Three places to look for the program. Each function returns {block that compiles: its syntax tree}.
+
+
+def whole_text(text):
+    tree = parse(text)
+    return {text: tree} if tree and tree.body else {}
+
+
 def fenced_blocks(text):
     """The code blocks between fences.
 
     A docstring may contain fences, so a block ends at the first fence where it compiles. If it never compiles, it ends
     at the first fence. A block that was cut off ends with the text.
     """
-    pieces = text.split("```")
-
-    def block(start, end):
-        piece = "```".join(pieces[start:end])
-        return tidy(re.sub(r"\A[^\n]*\n|\A(python|py)?\b", "", piece))    # drop the language
-
-    blocks, start = [], 1
-    while start < len(pieces):
-        ends = range(start + 1, start + 9)
-        end = next((end for end in ends if parse(block(start, end))), ends[0])
-        blocks.append(block(start, end))
-        start = end + 1
+    pieces = text.split("```")[1:]
+    blocks = {}
+    while pieces:
+        end = 1
+        for size in range(1, 9):
+            block = re.sub(r"\A[^\n]*\n|\A(python|py)?\b", "", "```".join(pieces[:size]))    # drop the language
+            compiled = whole_text(tidy(block))
+            if compiled:
+                blocks |= compiled
+                end = size
+                break
+        del pieces[:end + 1]    # the next piece is prose
     return blocks
 
 
-def unfenced_blocks(text):
-    """The longest runs of lines that compile, in a text without fences."""
-    lines = text.split("\n")
-    begins_code = re.compile(r"(async def|def|class|import|from) |@|\w+ *= ")
-    unindented = [n for n, line in enumerate(lines) if line[:1].strip()]
-    starts = [n for n in unindented if begins_code.match(lines[n])]
-    ends = [*unindented, len(lines)]
-    blocks, last_end = [], 0
-    for start, end in itertools.product(starts[:20], ends[:-50:-1]):    # for each start the longest run first
-        block = tidy("\n".join(lines[start:end]))
-        if last_end <= start < end and parse(block):
-            blocks.append(block)
-            last_end = end
-    return blocks
+def unfenced_code(text):
+    """The definitions, imports and assignments that compile, in one block: all between them is prose."""
+    first = r"async def |def |class |import |from |try:|\w+ *= "
+    further = r"[ \t)\]}]|(except|else|finally)\b"
+    statements = re.finditer(rf"^(@.*\n){{0,9}}({first}).*(\n(({further}).*)?)*", text, re.MULTILINE)
+    return whole_text(tidy("".join(match[0] for match in statements if parse(match[0]))))
 
 
 def without_tests(block, tree, called, implemented):
