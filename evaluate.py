@@ -181,7 +181,7 @@ def extract_code(answer, called=()):
         return text    # one function and nothing else, as in most answers; parsing it would take most of the time
     defines = re.compile(rf"^(async def |def |class |\w+ *= *lambda\b|({'|'.join(called)}) *=)", re.MULTILINE)
     trees = {}    # block -> its syntax tree
-    for find in (whole_text, fenced_blocks, unfenced_code):
+    for find in (parse, fenced_blocks, unfenced_code):
         compiled = find(text)
         if any(map(defines.search, compiled)):
             trees = {block: tree for block, tree in compiled.items() if defines.search(block) or is_preparation(block)}
@@ -214,22 +214,18 @@ def tidy(block):
     return textwrap.dedent(block).strip("\n").lstrip(" \t")
 
 
-def parse(block):
-    """The syntax tree of a program, or None if it does not compile."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")    # invalid escapes such as "\d"
-            return ast.parse(block)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
-
-
 # Three places to look for the program. Each function returns {block that compiles: its syntax tree}.
 
 
-def whole_text(text):
-    tree = parse(text)
-    return {text: tree} if tree and tree.body else {}
+def parse(block):
+    """The whole text as a block."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")    # invalid escapes such as "\d"
+            tree = ast.parse(block)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return {}
+    return {block: tree} if tree.body else {}
 
 
 def fenced_blocks(text):
@@ -241,15 +237,13 @@ def fenced_blocks(text):
     pieces = text.split("```")[1:]
     blocks = {}
     while pieces:
-        end = 1
         for size in range(1, 9):
             block = re.sub(r"\A[^\n]*\n|\A(python|py)?\b", "", "```".join(pieces[:size]))    # drop the language
-            compiled = whole_text(tidy(block))
-            if compiled:
-                blocks |= compiled
-                end = size
+            found = parse(tidy(block))
+            if found:
                 break
-        del pieces[:end + 1]    # the next piece is prose
+        blocks |= found
+        del pieces[:size + 1 if found else 2]    # the block, and the prose after it
     return blocks
 
 
@@ -258,7 +252,7 @@ def unfenced_code(text):
     first = r"async def |def |class |import |from |try:|\w+ *= "
     further = r"[ \t)\]}]|(except|else|finally)\b"
     statements = re.finditer(rf"^(@.*\n){{0,9}}({first}).*(\n(({further}).*)?)*", text, re.MULTILINE)
-    return whole_text(tidy("".join(match[0] for match in statements if parse(match[0]))))
+    return parse(tidy("".join(match[0] for match in statements if parse(match[0]))))
 
 
 def without_tests(block, tree, called, implemented):
@@ -354,7 +348,7 @@ class Environment(NamedTuple):
     flags: tuple = ()                    # the flags that decide the rewards
     needs: tuple = ()                    # keys that a task must have to be scored
     metrics: dict = REWARD_METRICS
-    scored_by: dict = {}                 # keys in which compared runs must agree: {key: value if missing}
+    scored_by: tuple = ()                # keys in which compared runs must agree
     win_rate: bool = False               # are runs also compared by who has the higher reward?
     pages: bool = False                  # do replies hold pages? The report then shows their pictures.
 
@@ -365,13 +359,13 @@ ENVIRONMENTS = {
         flags=("mode", "call_timeout", "program_timeout", "memory_mb", "numpy"),
         needs=("test_cases",),
         metrics=PROGRAM_METRICS,
-        scored_by={"mode": "module"},
+        scored_by=("mode",),
     ),
     "frontend": Environment(
         score_pages,
         flags=("encoder",),
         metrics=PAGE_METRICS,
-        scored_by={"encoder": None},
+        scored_by=("encoder",),
         win_rate=True,
         pages=True,
     ),
@@ -538,8 +532,7 @@ class Run:
         self.name, self.path = name, path
         first = first_of(path, "scored")    # all records have the same domain, scoring, model and simulator
         self.domain = first["domain"]
-        scored_by = ENVIRONMENTS[self.domain].scored_by
-        self.scoring = {"domain": self.domain} | {key: first.get(key, missing) for key, missing in scored_by.items()}
+        self.scoring = {key: first.get(key) for key in ("domain", *ENVIRONMENTS[self.domain].scored_by)}
         self.model, self.fingerprints = first.get("model"), first.get("fingerprints") or {}
         self.human = first.get("simulator")
         self.sums = defaultdict(float)      # task -> (2 M,): sum and number of the values of each of M metrics
@@ -821,7 +814,9 @@ def parse_args():
     # what to score
     add("--run-name", default="default", help="name of the run; its files are in runs/{run-name} (default: default)")
     add("--split", default="train", help="which of the run's trajectories: train, val, test (default: train)")
-    add("--in", dest="input", type=Path, help="trajectories (default: runs/{run-name}/{split}.trajectories.jsonl)")
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--in", dest="input", type=Path,
+                        help="trajectories (default: runs/{run-name}/{split}.trajectories.jsonl)")
     add("--out", type=Path, help="scored trajectories (default: the input's name with .scored.jsonl)")
     add("--overwrite", action="store_true", help="score everything again and replace --out")
     add("--workers", type=count, default=len(cores(0)) if cores else os.cpu_count(),
@@ -844,8 +839,8 @@ def parse_args():
     add("--resamples", type=count, default=10_000, help="bootstrap draws of the tasks (default: 10000)")
     add("--seed", type=number(int, least=0), default=0, help="seed of the bootstrap (default: 0)")
     # compare runs that are already scored
-    add("--compare", nargs="+", type=named_file, metavar="NAME=FILE",
-        help="scored files to compare; differences are to the first one")
+    source.add_argument("--compare", nargs="+", type=named_file, metavar="NAME=FILE",
+                        help="scored files to compare; differences are to the first one")
     # the report
     add("--report", type=Path, help="write one self-contained HTML file with the dialogues here")
     add("--report-limit", type=count, default=200,
@@ -853,8 +848,6 @@ def parse_args():
     args = parser.parse_args()
     if args.compare and len(dict(args.compare)) < len(args.compare):
         parser.error(f"--compare needs different names, found {', '.join(name for name, _ in args.compare)}")
-    if args.compare and (args.input or args.out):
-        parser.error("--compare reads scored files; it cannot be combined with --in or --out")
     return args
 
 
@@ -868,7 +861,7 @@ def named_file(pair):
 
 def main():
     args = parse_args()
-    files = args.compare or []
+    files = args.compare
     if not files:
         args.input = args.input or Path("runs") / args.run_name / f"{args.split}.trajectories.jsonl"
         stem = str(args.input).removesuffix(".jsonl").removesuffix(".trajectories")

@@ -506,8 +506,8 @@ def test_the_difference_uses_the_common_tasks_in_whatever_order():
 
 def scored_file(path, *records):
     """A scored file without the scoring: half-right answers have the reward 0.5."""
-    rewards = {RIGHT: 1.0, HALF: 0.5}
-    return write(path, [record | {"reward": rewards[record["answer"]], "tests": {}} for record in records])
+    rewards, more = {RIGHT: 1.0, HALF: 0.5}, {"mode": "module", "tests": {}}
+    return write(path, [record | {"reward": rewards[record["answer"]]} | more for record in records])
 
 
 def test_a_task_is_its_content_and_not_its_name(tmp_path):
