@@ -438,10 +438,11 @@ def intervals(sums, resamples, seed, names, shares=(), measures=ratios):
         if math.isnan(value):
             continue
         low, high = np.nanpercentile(draws[:, place], [2.5, 97.5])
-        part, whole = sums[:, 2 * place:2 * place + 2].T
-        if name in shares and near_the_edge(part, whole):
-            tasks = whole.sum() ** 2 / (whole ** 2).sum()    # the effective number
-            low, high = wilson(value, tasks)
+        if name in shares:
+            part, whole = sums[:, 2 * place:2 * place + 2].T
+            if near_the_edge(part, whole):
+                tasks = whole.sum() ** 2 / (whole ** 2).sum()    # the effective number
+                low, high = wilson(value, tasks)
         result[name] = {"value": float(value), "low": float(low), "high": float(high)}
     return result
 
