@@ -111,7 +111,7 @@ $(RUN)/train.rollout.json: $(RUN)/base/config.json
 
 $(RUN)/train.metrics.json: $(RUN)/train.rollout.json
 	$(call stage,their rewards)
-	$(EACH) evaluate.py --run-name $(NAME) --domain $(DOMAIN) --split train
+	$(EACH) evaluate.py --run-name $(NAME) --split train
 
 $(RUN)/critic/config.json: $(RUN)/train.metrics.json
 	$(call stage,SWEET-RL: the critic - Eq. 2 and 3)

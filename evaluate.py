@@ -6,7 +6,7 @@ cosine of two image embeddings, of the answer's page and of the reference page (
 
     backend    reward(tau)  = 1/K sum_k [ answer(call_k) == reference(call_k) ]      in [0, 1], K = 10 in ColBench
                success(tau) = [ reward(tau) == 1 ]
-    frontend   reward(tau)  = max(0, cos(f(answer), f(reference)))                   f = --encoder, of the --view
+    frontend   reward(tau)  = max(0, cos(f(answer), f(reference)))                   f = --encoder
                win(a, b)    = [ reward(a) > reward(b) ] + 1/2 [ reward(a) == reward(b) ]     mean over common tasks
 
 Every metric is a ratio m = sum_i a_i / sum_i b_i over tasks i, where a_i and b_i are sums over the task's samples. For
@@ -21,12 +21,14 @@ Departures from the paper and its released code
 - The paper gives no intervals. The released code reports the best of k samples; here every sample counts.
 - The released code runs programs in its own process, in a function's local scope, and only checks them for forbidden
   words. --mode released applies its rules inside the sandbox.
+- Frontend: the reward compares whole pages. CLIP's processor keeps only their centre; that cosine is recorded as well.
 - Frontend: the page is taken from the answer, or else from the last reply. A page that is missing or cannot be rendered
   scores 0. The released code takes the last page shown at any turn, or else a black image.
 
 Reads   runs/{run-name}/{split}.trajectories.jsonl, or the scored files of --compare; cost.json of the models they name
 Writes  runs/{run-name}/{split}.scored.jsonl: the records plus `reward`, `tests` (one status per test) and `sandbox`
-        (its layers); frontend: `reward`, `cosine` (both views), `view`, `page` (ok, blank, ...), `encoder`, `sandbox`
+        (its layers); frontend: `reward`, `cosine` (both views), `choices`, `page` (ok, blank, ...),
+        `encoder`, `sandbox`
         .scored.settings.json and .metrics.json beside it; one HTML file with --report
 Records are appended as they are scored, in input order. A stopped run resumes with the same command.
 
@@ -63,7 +65,7 @@ from records import (
     ANSWER_MARK, COSTS, Output, atomic_write, check_path, die, fingerprint, number, read, sign_of_end)
 from sandbox import Sandbox
 
-VIEWS = ("page", "centre")
+VIEWS = ("page", "centre")    # the whole page, and the part that CLIP's processor keeps
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -97,58 +99,45 @@ def score_pages(records, args):
     except RuntimeError as problem:
         die(str(problem))
 
-    def wait_and_embed(rendering):
-        """(status, {view: embedding}, layout) of a page that is being rendered."""
-        if rendering is None:
+    def look_at(page, measured):
+        """(status, {view: embedding}, layout) of a page."""
+        if not page:
             return "no page", {}, None
-        picture = rendering.result()
+        picture = renderer.render(page, measured)
         if picture.status != "ok":
             return picture.status, {}, None
         status = "blank" if picture.blank else "ok"
         return status, {view: embed(picture, view) for view in VIEWS}, picture.layout
 
     @functools.lru_cache(4096)
-    def submit(page, layout):
-        """A future of wait_and_embed's result."""
-        rendering = renderer.submit(page, layout) if page else None
-        return embedder.submit(wait_and_embed, rendering)
+    def submit(page, measured):
+        return threads.submit(look_at, page, measured)
 
     def begin(record):
-        choices = record["task"].get("choices") or {}    # judged by the layouts
-        pages = record["task"]["ground_truth"], page_of(record)
-        return record, choices, *(submit(page, bool(choices)) for page in pages)
+        """A record with futures of what is seen of the reference and of the answer."""
+        measured = bool(record["task"].get("choices"))    # layouts judge the choices
+        return record, submit(record["task"]["ground_truth"], measured), submit(page_of(record), measured)
 
-    def finish(record, choices, reference, answer):
-        reference_status, theirs, reference_layout = reference.result()
-        status, ours, layout = answer.result()
-        cosines = {view: cosine(ours[view], theirs[view]) if ours and theirs else 0.0 for view in VIEWS}
-        rewards = {"cosine": cosines[args.view]}
-        if choices:
-            if reference_layout:
-                choices = choices_right(choices, layout, reference_layout)
-            else:
-                choices = dict.fromkeys(choices, False)
-            rewards["choices"] = sum(choices.values()) / len(choices)
-        if args.reward not in rewards:
-            die(f"task {record['task_id']} has no choices to score; leave out --reward choices")
-        return record | {
-            "reward": min(1.0, max(0.0, rewards[args.reward])),
-            "rewarded": args.reward,
-            "cosine": cosines,
-            "choices": choices,
-            "view": args.view,
-            "encoder": embed.name,
-            "page": status if theirs else f"reference {reference_status}",
-            "sandbox": {"isolation": renderer.isolation, "chromium": renderer.version},
-        }
-
-    with renderer, ThreadPoolExecutor(1) as embedder:
-        started = map(begin, records)
-        pending = list(itertools.islice(started, 2 * args.workers))
-        while pending:
-            oldest = pending.pop(0)
-            pending += itertools.islice(started, 1)
-            yield finish(*oldest)
+    with renderer, ThreadPoolExecutor(2 * args.workers) as threads:    # some render, others embed
+        begun = map(begin, records)
+        waiting = list(itertools.islice(begun, 2 * args.workers))
+        while waiting:
+            record, reference, answer = waiting.pop(0)
+            waiting += itertools.islice(begun, 1)
+            reference_status, theirs, reference_layout = reference.result()
+            status, ours, layout = answer.result()
+            if not theirs:
+                status, ours, layout = f"reference {reference_status}", {}, None
+            cosines = {view: cosine(ours[view], theirs[view]) if ours else 0.0 for view in VIEWS}
+            choices = choices_right(record["task"].get("choices") or {}, layout, reference_layout)
+            yield record | {
+                "reward": min(1.0, max(0.0, cosines["page"])),
+                "cosine": cosines,
+                "choices": choices,
+                "encoder": embed.name,
+                "page": status,
+                "sandbox": {"isolation": renderer.isolation, "chromium": renderer.version},
+            }
 
 
 def page_of(record):
@@ -173,10 +162,9 @@ def replies(record):
 
 
 def program_of(record):
-    called = set()
-    for call in (record["task"].get("test_cases") or {}).values():
-        called.update(re.findall(r"\A\s*(\w+)\s*\(", call))
-    return extract_code(answer_of(record), called)
+    calls = (record["task"].get("test_cases") or {}).values()
+    names = [call.partition("(")[0].strip() for call in calls]
+    return extract_code(answer_of(record), set(filter(str.isidentifier, names)))
 
 
 def extract_code(answer, called=()):
@@ -189,10 +177,12 @@ def extract_code(answer, called=()):
     """
     text = re.sub(r"\r\n?", "\n", answer)
     text = tidy(re.sub(rf"\A([\s*]*{ANSWER_MARK})?(\s*\*\*)?", "", text))    # the mark may be bold
+    if text.startswith("def ") and not re.search(r"```|\n\S", text):
+        return text    # one function and nothing else, as in most answers; parsing it would take most of the time
     defines = re.compile(rf"^(async def |def |class |\w+ *= *lambda\b|({'|'.join(called)}) *=)", re.MULTILINE)
     trees = {}    # block -> its syntax tree
-    for split in (lambda text: [text], fenced_blocks, unfenced_blocks):
-        compiled = {block: tree for block in split(text) if (tree := parse(block))}
+    for find in (parse, fenced_blocks, unfenced_code):
+        compiled = find(text)
         if any(map(defines.search, compiled)):
             trees = {block: tree for block, tree in compiled.items() if defines.search(block) or is_preparation(block)}
             break
@@ -224,14 +214,18 @@ def tidy(block):
     return textwrap.dedent(block).strip("\n").lstrip(" \t")
 
 
+# Three places to look for the program. Each function returns {block that compiles: its syntax tree}.
+
+
 def parse(block):
-    """The syntax tree of a program, or None if it does not compile."""
+    """The whole text as a block."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")    # invalid escapes such as "\d"
-            return ast.parse(block)
+            tree = ast.parse(block)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
+        return {}
+    return {block: tree} if tree.body else {}
 
 
 def fenced_blocks(text):
@@ -240,35 +234,25 @@ def fenced_blocks(text):
     A docstring may contain fences, so a block ends at the first fence where it compiles. If it never compiles, it ends
     at the first fence. A block that was cut off ends with the text.
     """
-    pieces = text.split("```")
-
-    def block(start, end):
-        piece = "```".join(pieces[start:end])
-        return tidy(re.sub(r"\A[^\n]*\n|\A(python|py)?\b", "", piece))    # drop the language
-
-    blocks, start = [], 1
-    while start < len(pieces):
-        ends = range(start + 1, start + 9)
-        end = next((end for end in ends if parse(block(start, end))), ends[0])
-        blocks.append(block(start, end))
-        start = end + 1
+    pieces = text.split("```")[1:]
+    blocks = {}
+    while pieces:
+        for size in range(1, 9):
+            block = re.sub(r"\A[^\n]*\n|\A(python|py)?\b", "", "```".join(pieces[:size]))    # drop the language
+            found = parse(tidy(block))
+            if found:
+                break
+        blocks |= found
+        del pieces[:size + 1 if found else 2]    # the block, and the prose after it
     return blocks
 
 
-def unfenced_blocks(text):
-    """The longest runs of lines that compile, in a text without fences."""
-    lines = text.split("\n")
-    begins_code = re.compile(r"(async def|def|class|import|from) |@|\w+ *= ")
-    unindented = [n for n, line in enumerate(lines) if line[:1].strip()]
-    starts = [n for n in unindented if begins_code.match(lines[n])]
-    ends = [*unindented, len(lines)]
-    blocks, last_end = [], 0
-    for start, end in itertools.product(starts[:20], ends[:-50:-1]):    # for each start the longest run first
-        block = tidy("\n".join(lines[start:end]))
-        if last_end <= start < end and parse(block):
-            blocks.append(block)
-            last_end = end
-    return blocks
+def unfenced_code(text):
+    """The definitions, imports and assignments that compile, in one block: all between them is prose."""
+    first = r"async def |def |class |import |from |try:|\w+ *= "
+    further = r"[ \t)\]}]|(except|else|finally)\b"
+    statements = re.finditer(rf"^(@.*\n){{0,9}}({first}).*(\n(({further}).*)?)*", text, re.MULTILINE)
+    return parse(tidy("".join(match[0] for match in statements if parse(match[0]))))
 
 
 def without_tests(block, tree, called, implemented):
@@ -306,7 +290,7 @@ class Metric(NamedTuple):
     heading: str
     unit: str              # how it is printed: "%" (a share), "x 100", or "" (a plain number)
     compared: bool         # are runs compared by it?
-    of_record: Callable    # scored record -> a value, a list of values, or None if unknown; the metric is their mean
+    of_record: Callable    # scored record -> a value, or a list of values; the metric is the mean of all
 
 
 def facts_told(record):
@@ -320,8 +304,7 @@ def facts_told(record):
 
 
 def details_told(record):
-    facts = facts_told(record)
-    return facts and [told for _, told in facts]
+    return [told for _, told in facts_told(record) or []]
 
 
 def with_halves(name, metric):
@@ -365,7 +348,7 @@ class Environment(NamedTuple):
     flags: tuple = ()                    # the flags that decide the rewards
     needs: tuple = ()                    # keys that a task must have to be scored
     metrics: dict = REWARD_METRICS
-    scored_by: dict = {}                 # keys in which compared runs must agree: {key: value if missing}
+    scored_by: tuple = ()                # keys in which compared runs must agree
     win_rate: bool = False               # are runs also compared by who has the higher reward?
     pages: bool = False                  # do replies hold pages? The report then shows their pictures.
 
@@ -376,13 +359,13 @@ ENVIRONMENTS = {
         flags=("mode", "call_timeout", "program_timeout", "memory_mb", "numpy"),
         needs=("test_cases",),
         metrics=PROGRAM_METRICS,
-        scored_by={"mode": "module"},
+        scored_by=("mode",),
     ),
     "frontend": Environment(
         score_pages,
-        flags=("encoder", "view", "reward"),
+        flags=("encoder",),
         metrics=PAGE_METRICS,
-        scored_by={"encoder": None, "view": None, "rewarded": "cosine"},
+        scored_by=("encoder",),
         win_rate=True,
         pages=True,
     ),
@@ -432,16 +415,14 @@ def wilson(share, n, z=1.959964):
     return lower(share), 1 - lower(1 - share)
 
 
-def near_the_edge(part, whole, tasks=10):
-    """Is a share near 0 or 1? That is, do fewer than `tasks` tasks contribute to it, or fewer than `tasks` fall short?
+def near_the_edge(part, whole):
+    """Is a share near 0 or 1? That is, do fewer than 10 tasks contribute to it, or fewer than 10 fall short?
 
     part, whole: (T,). If every task lies in between, as when two equal runs tie everywhere, the bootstrap holds.
     """
     has_some, lacks_some = part > 0, part < whole
-    lie_between = has_some & lacks_some
-    if lie_between.sum() == (whole > 0).sum():
-        return False
-    return min(has_some.sum(), lacks_some.sum()) < tasks
+    all_between = (has_some & lacks_some).sum() == (whole > 0).sum()
+    return not all_between and min(has_some.sum(), lacks_some.sum()) < 10
 
 
 def intervals(sums, resamples, seed, names, shares=(), measures=ratios):
@@ -458,11 +439,10 @@ def intervals(sums, resamples, seed, names, shares=(), measures=ratios):
             continue
         low, high = np.nanpercentile(draws[:, place], [2.5, 97.5])
         if name in shares:
-            part = sums[:, 2 * place]
-            whole = sums[:, 2 * place + 1]
+            part, whole = sums[:, 2 * place:2 * place + 2].T
             if near_the_edge(part, whole):
                 tasks = whole.sum() ** 2 / (whole ** 2).sum()    # the effective number
-                low, high = wilson(float(value), tasks)
+                low, high = wilson(value, tasks)
         result[name] = {"value": float(value), "low": float(low), "high": float(high)}
     return result
 
@@ -499,7 +479,8 @@ def paired_difference(run, base, tasks, args):
 
 def score(args):
     """Score args.input into args.out, or resume an earlier run."""
-    domain = domain_of(args.input, "trajectory", args)
+    first = first_of(args.input, "trajectory")
+    domain = first["domain"]
     environment = ENVIRONMENTS[domain]
 
     def checked(record):
@@ -512,7 +493,7 @@ def score(args):
     out = Output(args.out, settings, {"--in": args.input}, args.overwrite)
     trajectories = functools.partial(read, args.input, "trajectory", domain, unique=True, each=checked)
     count = sum(1 for _ in trajectories())    # checks every line before anything is written
-    warn_of_unfinished_rollout(args.input, next(trajectories()), count)
+    warn_of_unfinished_rollout(args.input, first, count)
     if len(out.done) == count:
         print(f"{args.out}: all {count:,} trajectories are already scored")
         return
@@ -533,12 +514,12 @@ def warn_of_unfinished_rollout(path, first, count):
               "fair sample; run the same rollout.py command to finish it")
 
 
-def domain_of(path, kind, args):
-    """The domain of a file's first record; all others must have the same."""
-    domain = next(read(path, kind))["domain"] or args.domain
-    if domain not in ENVIRONMENTS:
-        die(f"{path}, line 1: found domain {domain!r}, expected {' or '.join(ENVIRONMENTS)}")
-    return domain
+def first_of(path, kind):
+    """The first record of a file; all others must have its domain."""
+    record = next(read(path, kind))
+    if record["domain"] not in ENVIRONMENTS:
+        die(f"{path}, line 1: found domain {record['domain']!r}, expected {' or '.join(ENVIRONMENTS)}")
+    return record
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -548,39 +529,30 @@ def domain_of(path, kind, args):
 class Run:
     """A scored file as per-task sums and counts: all that the tables need. The dialogues are not kept."""
 
-    def __init__(self, name, path, args):
-        self.name, self.path, self.domain = name, path, domain_of(path, "scored", args)
-        self.sums = {}                      # task -> (2 M,): sum and number of the values of each of M metrics
+    def __init__(self, name, path):
+        self.name, self.path = name, path
+        first = first_of(path, "scored")    # all records have the same domain, scoring, model and simulator
+        self.domain = first["domain"]
+        self.scoring = {key: first.get(key) for key in ("domain", *ENVIRONMENTS[self.domain].scored_by)}
+        self.model, self.fingerprints = first.get("model"), first.get("fingerprints") or {}
+        self.human = first.get("simulator")
+        self.sums = defaultdict(float)      # task -> (2 M,): sum and number of the values of each of M metrics
         self.rewards = defaultdict(list)    # task -> its samples' rewards
-        self.unknown = set()                # metrics that are unknown for some record
-        self.scorings = []                  # how the records were scored; compared runs must agree in this
-        self.models = set()                 # (name, fingerprint)
-        self.humans = set()                 # the simulators
         self.ends, self.errors = Counter(), Counter()    # how episodes ended
         self.statuses = Counter()                        # of tests, or of pages
         for _ in read(path, "scored", self.domain, unique=True, each=self.add):
             pass
 
     def add(self, record):
-        scoring = {"domain": self.domain}
-        for key, missing in ENVIRONMENTS[self.domain].scored_by.items():
-            scoring[key] = record.get(key, missing)
-        if scoring not in self.scorings:
-            self.scorings.append(scoring)
         sums = []
-        for name, metric in metrics_of(self.domain).items():
+        for metric in metrics_of(self.domain).values():
             values = metric.of_record(record)
-            if values is None:
-                self.unknown.add(name)
-                values = []
             if not isinstance(values, list):
                 values = [values]
             sums += [sum(values), len(values)]
         task = task_digest(record)
-        self.sums[task] = self.sums.get(task, 0) + np.array(sums, float)
+        self.sums[task] += np.array(sums, float)
         self.rewards[task].append(record["reward"])
-        self.models.add((record.get("model"), (record.get("fingerprints") or {}).get("model")))
-        self.humans.add(str(record.get("simulator")))
         end = record["finish"].split(":")[0]
         self.ends[end] += 1
         if end == "error":
@@ -604,10 +576,9 @@ def compare(runs, args):
     """
     base = runs[0]
     paths = ", ".join(str(run.path) for run in runs)
-    scorings = [scoring for run in runs for scoring in run.scorings]
-    for scoring in scorings:
-        if scoring != scorings[0]:
-            die(f"{paths} cannot be compared: found {scorings[0]} and {scoring}; score them the same way")
+    for run in runs:
+        if run.scoring != base.scoring:
+            die(f"{paths} cannot be compared: found {base.scoring} and {run.scoring}; score them the same way")
     common = [task for task in base.sums if all(task in run.sums for run in runs)]
     if not common:
         die(f"{paths} have no task in common (same name, request, reference and tests)")
@@ -629,10 +600,9 @@ def summarise(run, tasks, args):
     sums = np.array([run.sums[task] for task in tasks])
     return {
         "in": str(run.path),
-        **run.scorings[0],
+        **run.scoring,
         "tasks": len(tasks),
         "samples": sum(len(run.rewards[task]) for task in tasks),
-        **dict.fromkeys(run.unknown),    # null, unless it is known for other records
         **intervals(sums, args.resamples, args.seed, metrics, shares),
         "finish": dict(run.ends.most_common()),
         "errors": dict(run.errors.most_common(10)),
@@ -644,10 +614,10 @@ def summarise(run, tasks, args):
 
 def cost_of(run):
     """What it cost to train the model that played, from its cost.json; {} if unknown."""
-    (model, recorded), *others = run.models
-    path = Path(str(model)) / "cost.json"
-    if others or not path.is_file() or recorded not in (None, model, fingerprint(model)):
-        return {}    # several models, no cost.json, or a model that was trained again since
+    path = Path(str(run.model)) / "cost.json"
+    recorded = run.fingerprints.get("model")
+    if not path.is_file() or recorded not in (None, run.model, fingerprint(run.model)):
+        return {}    # no cost.json, or a model that was trained again since
     return json.loads(path.read_text())
 
 
@@ -658,16 +628,15 @@ def notes(run, base, tasks):
         sentences.append(f"{count:,} x {error}")
     if run.statuses:
         sentences.append(f"statuses: {shares_of(run.statuses)}")
-    sentences.append(f"scored with {json.dumps(run.scorings[0])}")
+    sentences.append(f"scored with {json.dumps(run.scoring)}")
     if any(status.startswith("reference") for status in run.statuses):
         sentences.append("WARNING: some references do not run; no answer to those tasks can score")
     if len(tasks) < len(run.sums):
         warning = "WARNING: " if len(tasks) < len(run.sums) / 2 else ""
         sentences.append(f"{warning}columns and differences use only the {len(tasks):,} tasks that all runs have, of "
                          f"{len(run.sums):,} in {run.path}")
-    if run.humans != base.humans:
-        ours, theirs = [" and ".join(sorted(humans)) for humans in (run.humans, base.humans)]
-        sentences.append(f"WARNING: the human is {ours}; in {base.name} it is {theirs}")
+    if run.human != base.human:
+        sentences.append(f"WARNING: the human is {run.human}; in {base.name} it is {base.human}")
     return sentences
 
 
@@ -684,36 +653,35 @@ def shares_of(counts):
 
 def table(result):
     """Metrics, differences to the first run and costs as rows of texts, one column per run; the heading comes first."""
-    runs, base = list(result.values()), next(iter(result))
-
-    def row(heading, part, name, unit, signed=False):
-        parts = [run[part] for run in runs]
-        return heading, *[cell(numbers[name], unit, signed) if name in numbers else "" for numbers in parts]
-
-    sizes = []
-    for metrics in [run["metrics"] for run in runs]:
-        sizes.append(f"{metrics['tasks']:,} x {metrics['samples'] / metrics['tasks']:.3g}")
-    rows = [
-        ("tasks x samples", *sizes),
-        row(f"win rate vs {base}", "difference", "win_rate", "%"),
-    ]
-    for name, metric in metrics_of(runs[0]["metrics"]["domain"]).items():
-        rows.append(row(metric.heading, "metrics", name, metric.unit))
-        if metric.compared:
-            rows.append(row(f"{metric.heading}, vs {base}", "difference", name, metric.unit, signed=True))
-    for name in COSTS:
-        costs = [f"{run['cost'][name]:,}" if name in run["cost"] else "" for run in runs]
-        rows.append((f"cost: {name.replace('_', ' ')}", *costs))
+    base = next(iter(result))
+    columns = [column(run, base) for run in result.values()]
+    rows = [(heading, *[texts[heading] for texts in columns]) for heading in columns[0]]
     return [("", *result), *[row for row in rows if any(row[1:])]]
 
 
-def cell(numbers, unit, signed=False):
+def column(run, base):
+    """{heading: text} of a run; a text is empty where the run has no such number."""
+    metrics, difference, cost = run["metrics"], run["difference"], run["cost"]
+    texts = {
+        "tasks x samples": f"{metrics['tasks']:,} x {metrics['samples'] / metrics['tasks']:.3g}",
+        f"win rate vs {base}": cell(difference, "win_rate", "%"),
+    }
+    for name, metric in metrics_of(metrics["domain"]).items():
+        texts[metric.heading] = cell(metrics, name, metric.unit)
+        if metric.compared:
+            texts[f"{metric.heading}, vs {base}"] = cell(difference, name, metric.unit, signed=True)
+    for name in COSTS:
+        texts[f"cost: {name.replace('_', ' ')}"] = f"{cost[name]:,}" if name in cost else ""
+    return texts
+
+
+def cell(numbers, name, unit, signed=False):
     """A metric as text: 33.3% [12.1, 54.5], or if signed +4.5 [-1.0, 10.0] (a difference in points)."""
-    if numbers is None:
-        return "not known"
+    if name not in numbers:
+        return ""
     scale = 100 if unit else 1    # "%" and "x 100"
     sign = "+" if signed else ""
-    value, low, high = [f"{scale * numbers[key]:{sign}.1f}" for key in ("value", "low", "high")]
+    value, low, high = [f"{scale * numbers[name][key]:{sign}.1f}" for key in ("value", "low", "high")]
     percent = "%" if unit == "%" and not signed else ""
     return f"{value}{percent} [{low}, {high}]"
 
@@ -723,11 +691,7 @@ def markdown(rows):
     rows = [[printable(text).replace("|", "/") for text in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows)]
     rows.insert(1, ["-" * width for width in widths])
-    lines = []
-    for row in rows:
-        cells = [text.ljust(width) for text, width in zip(row, widths)]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+    return "\n".join(f"| {' | '.join(map(str.ljust, row, widths))} |" for row in rows)
 
 
 def printable(text):
@@ -745,12 +709,12 @@ TEMPLATE = Path(__file__).with_name("report.html")
 def write_report(path, runs, result, args):
     """Write the table and the first dialogues of each run to one HTML file."""
     tasks = {}    # digest -> what report.html shows of a task
-    pages = {}    # page -> index of its picture
+    pages = defaultdict(itertools.count().__next__)    # page -> index of its picture
 
     def add(name, record):
         task = {"id": record["task_id"], "request": record["task"].get("problem_description") or "", "episodes": []}
         if ENVIRONMENTS[record["domain"]].pages:
-            task["picture"] = pages.setdefault(record["task"]["ground_truth"], len(pages))
+            task["picture"] = pages[record["task"]["ground_truth"]]
         task = tasks.setdefault(task_digest(record), task)
         task["episodes"].append(episode(name, record, pages))
 
@@ -799,15 +763,14 @@ def episode(name, record, pages):
 
 
 def shown_turn(turn, domain, pages):
-    shown = {key: turn.get(key) for key in ("role", "content", "output")}
-    advantage = turn.get("advantage") or 0
-    if abs(advantage) < math.inf:    # false for NaN, which JSON cannot hold
-        shown["advantage"] = turn.get("advantage")
+    shown = {key: turn.get(key) for key in ("role", "content", "output", "advantage")}
+    if not math.isfinite(turn.get("advantage") or 0):    # JSON cannot hold it
+        del shown["advantage"]
     if ENVIRONMENTS[domain].pages and turn["role"] == "assistant":
         from render import extract_page
         page = extract_page(turn["content"])
         if page:
-            shown["picture"] = pages.setdefault(page, len(pages))
+            shown["picture"] = pages[page]
     return shown
 
 
@@ -852,10 +815,10 @@ def parse_args():
     # what to score
     add("--run-name", default="default", help="name of the run; its files are in runs/{run-name} (default: default)")
     add("--split", default="train", help="which of the run's trajectories: train, val, test (default: train)")
-    add("--in", dest="input", type=Path, help="trajectories (default: runs/{run-name}/{split}.trajectories.jsonl)")
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--in", dest="input", type=Path,
+                        help="trajectories (default: runs/{run-name}/{split}.trajectories.jsonl)")
     add("--out", type=Path, help="scored trajectories (default: the input's name with .scored.jsonl)")
-    add("--domain", choices=list(ENVIRONMENTS), default="backend",
-        help="domain of records that do not name one (default: backend)")
     add("--overwrite", action="store_true", help="score everything again and replace --out")
     add("--workers", type=count, default=len(cores(0)) if cores else os.cpu_count(),
         help="programs, or browsers, that run at the same time (default: one per core)")
@@ -873,16 +836,12 @@ def parse_args():
     add("--encoder", default="layout",
         help="image encoder: layout (colours and edges, no weights), or the folder or hub name of a CLIP or SigLIP; "
              "the paper's is openai/clip-vit-base-patch32 (default: layout)")
-    add("--view", choices=VIEWS, default="page", help="which cosine is the reward: that of the whole page, or that of "
-        "the centre that CLIP's processor keeps, as in the paper; both are recorded (default: page)")
-    add("--reward", choices=["cosine", "choices"], default="cosine", help="reward of a page: the cosine, as in the "
-        "paper, or the share of the task's hidden choices that the page gets right (default: cosine)")
     # intervals
     add("--resamples", type=count, default=10_000, help="bootstrap draws of the tasks (default: 10000)")
     add("--seed", type=number(int, least=0), default=0, help="seed of the bootstrap (default: 0)")
     # compare runs that are already scored
-    add("--compare", nargs="+", type=named_file, metavar="NAME=FILE",
-        help="scored files to compare; differences are to the first one")
+    source.add_argument("--compare", nargs="+", type=named_file, metavar="NAME=FILE",
+                        help="scored files to compare; differences are to the first one")
     # the report
     add("--report", type=Path, help="write one self-contained HTML file with the dialogues here")
     add("--report-limit", type=count, default=200,
@@ -890,8 +849,6 @@ def parse_args():
     args = parser.parse_args()
     if args.compare and len(dict(args.compare)) < len(args.compare):
         parser.error(f"--compare needs different names, found {', '.join(name for name, _ in args.compare)}")
-    if args.compare and (args.input or args.out):
-        parser.error("--compare reads scored files; it cannot be combined with --in or --out")
     return args
 
 
@@ -905,7 +862,7 @@ def named_file(pair):
 
 def main():
     args = parse_args()
-    files = args.compare or []
+    files = args.compare
     if not files:
         args.input = args.input or Path("runs") / args.run_name / f"{args.split}.trajectories.jsonl"
         stem = str(args.input).removesuffix(".jsonl").removesuffix(".trajectories")
@@ -917,7 +874,7 @@ def main():
         check_path(args.report, filter(None, [TEMPLATE, args.input, *dict(files).values()]))
     if args.input:
         score(args)
-    runs = [Run(name, path, args) for name, path in files]
+    runs = [Run(name, path) for name, path in files]
     result = compare(runs, args)
     print(markdown(table(result)))
     for name, run in result.items():

@@ -252,7 +252,7 @@ def test_twenty_questions_is_a_row_in_two_tables(copy):
     common = ["--domain", "animals", "--max-turns", "5"]
     with Stub(agent) as stub:
         copy.run("rollout.py", *common, "--in", "tasks.jsonl", "--model", stub.url, "--samples", "8", "--out", "a.jsonl")
-        copy.run("evaluate.py", "--in", "a.jsonl", "--domain", "animals", "--out", "scored.jsonl")
+        copy.run("evaluate.py", "--in", "a.jsonl", "--out", "scored.jsonl")
         copy.run("rollout.py", "--domain", "animals", "--in", "scored.jsonl", "--model", stub.url, "--candidates", "4",
                  "--out", "candidates.jsonl")
     records = copy.read("scored.jsonl")
@@ -266,7 +266,7 @@ def test_twenty_questions_is_a_row_in_two_tables(copy):
     copy.run("train_policy.py", "--model", "base", "--in", "ranked.jsonl", "--out", "policy", *TRAIN)
     copy.run("rollout.py", *common, "--in", "tasks.jsonl", "--model", "policy", "--engine", "transformers",
              "--max-tokens", "8", "--out", "b.jsonl")
-    copy.run("evaluate.py", "--in", "b.jsonl", "--domain", "animals", "--out", "after.jsonl")
+    copy.run("evaluate.py", "--in", "b.jsonl", "--out", "after.jsonl")
     said = copy.run("evaluate.py", "--compare", "before=scored.jsonl", "after=after.jsonl", "--report", "seen.html")
     assert "| success" in said and "| reward" in said and "hidden details told" in said
     assert "Which animal is it?" in (copy.folder / "seen.html").read_text()

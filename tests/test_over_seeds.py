@@ -17,8 +17,8 @@ def metrics_file(folder, name, seed, right, tasks=2, **more):
     """{seed}/{name}.metrics.json in which `right` of the tasks are solved, as evaluate.py writes it."""
     path = folder / str(seed) / f"{name}.scored.jsonl"
     scored_file(path, *[trajectory(n, RIGHT if n < right else HALF, **more) for n in range(tasks)])
-    args = evaluate.argparse.Namespace(resamples=10, seed=0, domain="backend")
-    measured = evaluate.compare([evaluate.Run(name, path, args)], args)[name]["metrics"]
+    args = evaluate.argparse.Namespace(resamples=10, seed=0)
+    measured = evaluate.compare([evaluate.Run(name, path)], args)[name]["metrics"]
     (path.parent / f"{name}.metrics.json").write_text(json.dumps(measured))
 
 
