@@ -226,7 +226,7 @@ WORTH = {  # what one record r is worth
 
 def hashed(*what):
     """A number from anything that JSON can write, the same in every process."""
-    return int.from_bytes(hashlib.sha256(json.dumps(what).encode("utf-8", "replace")).digest()[:8], "big")
+    return int.from_bytes(hashlib.sha256(json.dumps(what).encode()).digest()[:8], "big")
 
 
 def split_of(*what):
@@ -427,7 +427,7 @@ def write_request(composition, theme, values, stated, plain, rng):
     thing = "group" if kind == "grouped" else f'"{THEMES[theme][0]}"'
     if out == "first":
         yield say(f"[Return|I want] the first {thing}.")
-    if out in ("list", "text"):
+    if "part" in values:
         which = "all" if values["part"] == "all" else say("the first [many:%|few]")
         if "part" not in stated:
             which = "the"
@@ -667,14 +667,14 @@ def demonstrate(task, ask, waste, max_turns, rng):
 # ---------------------------------------------------------------------------------------------------------------------
 # Writing: candidates are drawn in order, checked in parallel, and written in order until there are enough
 
-def write(out, candidates, check, unit="task"):
+def write(out, candidates, check):
     """Write the candidates that pass the check, and count the others by reason.
 
     check(candidates) yields (record, None or the reason to reject it), in order. It is given no more candidates than
     records are missing.
     """
     rejected, candidates = Counter(), iter(candidates)
-    with tqdm(total=out.wanted, initial=len(out.done), desc=out.path.name, unit=unit, mininterval=1) as bar:
+    with tqdm(total=out.wanted, initial=len(out.done), desc=out.path.name, mininterval=1) as bar:
         while batch := list(itertools.islice(candidates, min(BATCH, out.wanted - len(out.done)))):
             for record, reason in check(batch):
                 if reason:
@@ -684,7 +684,7 @@ def write(out, candidates, check, unit="task"):
                     record["task_id"] = f"{record['domain']}-{out.path.stem}-{len(out.done):05d}"
                 out.write(record)
                 bar.update()
-    print(f"wrote {len(out.done)} {unit}s to {out.path}; rejected {rejected.total()}")
+    print(f"wrote {len(out.done)} records to {out.path}; rejected {rejected.total()}")
     for reason, count in rejected.most_common():
         print(f"  {count} x {reason}")
     if len(out.done) < out.wanted < math.inf:
@@ -704,10 +704,20 @@ def open_output(path, wanted, args, settings, inputs, key):
     return out
 
 
+def sizes_of(args):
+    """{split: how many tasks it shall hold}"""
+    sizes = {split: getattr(args, split) for split in SPLITS}
+    if args.test is None:
+        sizes["test"] = 1000 if args.domain == "backend" else 500
+    if not any(sizes.values()):
+        die("nothing to write: --train, --val and --test are all 0")
+    return sizes
+
+
 def open_splits(args, settings, inputs, key=("ground_truth",)):
     """{split: Output} of the requested splits. All are checked before any is changed."""
     outs = {}
-    for split, wanted in args.sizes.items():
+    for split, wanted in sizes_of(args).items():
         if wanted:
             path = Path(args.out or f"data/{args.domain}") / f"{split}.jsonl"
             outs[split] = open_output(path, wanted, args, settings, inputs, key)
@@ -715,7 +725,7 @@ def open_splits(args, settings, inputs, key=("ground_truth",)):
 
 
 def write_splits(outs, drafts, check):
-    """drafts(split): an iterable of tasks; check: as in `write`."""
+    """Write to each split what it lacks. drafts(split): an iterable of all its records; check: as in `write`."""
     for split, out in outs.items():
         write(out, (task for task in drafts(split) if out.key_of(task) not in out.done), check)
 
@@ -765,7 +775,7 @@ def write_demonstrations(args, check=check_demonstrable, demonstrate=demonstrate
                 "model": "scripted", "simulator": "scripted", "seed": args.seed}, None
 
     threads = ThreadPoolExecutor(4 * args.workers)    # a page is rendered at every turn
-    write(out, range(len(out.done), args.demonstrations), partial(threads.map, dialogue), "demonstration")
+    write(out, range(len(out.done), args.demonstrations), partial(threads.map, dialogue))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -809,7 +819,7 @@ def write_colbench(args):
     from rollout import system_prompt
     with open(args.input, "rb") as file:
         offline = b'"dialogue_history"' in file.readline()
-    kind, path, wanted = "task", f"data/{args.domain}/{args.split}.jsonl", args.sizes[args.split]
+    kind, path, wanted = "task", f"data/{args.domain}/{args.split}.jsonl", sizes_of(args)[args.split]
     if offline:
         kind, path, wanted = "trajectory", f"runs/default/{args.split}.trajectories.jsonl", math.inf
     out = open_output(args.out or path, wanted, args, {"source": "colbench"}, {"--in": args.input}, SCHEMA[kind][1])
@@ -820,8 +830,7 @@ def write_colbench(args):
             return released_trajectory(args, system, seen, record)
         return released_task(args, f"{Path(args.input).stem}-{next(numbers):05d}", record)
 
-    records = read(args.input, "released", each=convert)
-    write(out, (record for record in records if out.key_of(record) not in out.done), accept, "record")
+    write_splits({args.split: out}, lambda split: read(args.input, "released", each=convert), accept)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -924,39 +933,10 @@ def write_llm(args):
 WRITERS = {"procedural": write_procedural, "llm": write_llm, "colbench": write_colbench}
 
 
-def parse_args():
-    p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    add = p.add_argument
-    add("--source", choices=list(WRITERS), default="procedural",
-        help="procedural: composed from the grammar in this file; llm: written by a model from web excerpts; colbench: "
-             "released files (default procedural)")
-    add("--domain", choices=["backend", "frontend"], default="backend",
-        help="backend: Python functions; frontend: web pages, with --source colbench (default backend)")
-    add("--plain", action="store_true", help="composed tasks: one wording for each thing and separate keys for each "
-        "detail, so that a model trained from scratch learns them in minutes")
-    add = p.add_argument_group("--source llm").add_argument
-    add("--model", help="folder, hub name, or URL of an OpenAI-compatible server (other engine flags as in rollout.py)")
-    add("--model-name", help="the model's name on the server (default: the server's first)")
-    add("--temperature", type=number(least=0), default=1.0, help="sampling temperature (default 1.0)")
-    add("--concurrency", type=number(int, least=1), default=64, help="concurrent requests (default 64)")
-    if p.parse_known_args()[0].source == "llm":
-        from rollout import engine_flags
-        engine_flags(p)
-    args = parse_with_common_flags(p)
-
-    if args.domain == "frontend" and (args.source != "colbench" or args.demonstrations):
-        die("there are no frontend tasks but those of --source colbench; study/practice_pages.py draws simple ones")
-    if args.source != "procedural" and not args.input:
-        die(f"--source {args.source} needs --in")
-    if args.source == "llm" and not args.model:
-        die("--source llm needs --model")
-    return args
-
-
-def parse_with_common_flags(p):
-    """Add the flags that study/practice_pages.py has too, and parse the command line."""
+def add_common_flags(p):
+    """The flags that study/practice_pages.py has too."""
     share, count, size = number(least=0, most=1), number(int, least=1), number(int, least=0)
-    add = p.add_argument_group("tasks").add_argument
+    add = p.add_argument
     add("--in", dest="input", help="excerpts or released file; for --demonstrations the tasks (default "
         "data/{domain}/{split}.jsonl)")
     add("--out", help="folder of the tasks (default data/{domain}); for demonstrations and colbench the file (default "
@@ -977,18 +957,43 @@ def parse_with_common_flags(p):
     add("--waste", type=share, default=0.2,
         help="probability of a wasted turn before each turn; after one there may be another (default 0.2)")
     add("--max-turns", type=count, default=10, help="longest dialogue, in agent turns (default 10)")
+
+
+def parse_args():
+    p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    add = p.add_argument
+    add("--source", choices=list(WRITERS), default="procedural",
+        help="procedural: composed from the grammar in this file; llm: written by a model from web excerpts; colbench: "
+             "released files (default procedural)")
+    add("--domain", choices=["backend", "frontend"], default="backend",
+        help="backend: Python functions; frontend: web pages, with --source colbench (default backend)")
+    add_common_flags(p)
+    add = p.add_argument_group("--source procedural").add_argument
+    add("--plain", action="store_true", help="one wording for each thing and separate keys for each detail, so that a "
+        "model trained from scratch learns them in minutes")
+    add = p.add_argument_group("--source llm").add_argument
+    add("--model", help="folder, hub name, or URL of an OpenAI-compatible server (other engine flags as in rollout.py)")
+    add("--model-name", help="the model's name on the server (default: the server's first)")
+    add("--temperature", type=number(least=0), default=1.0, help="sampling temperature (default 1.0)")
+    add("--concurrency", type=number(int, least=1), default=64, help="concurrent requests (default 64)")
+    if p.parse_known_args()[0].source == "llm":
+        from rollout import engine_flags
+        engine_flags(p)
     args = p.parse_args()
-    if args.test is None:
-        args.test = 1000 if args.domain == "backend" else 500
-    args.sizes = {split: getattr(args, split) for split in SPLITS}
-    if not any(args.sizes.values()):
-        die("nothing to write: --train, --val and --test are all 0")
+
+    if args.domain == "frontend" and (args.source != "colbench" or args.demonstrations):
+        die("there are no frontend tasks but those of --source colbench; study/practice_pages.py draws simple ones")
+    if args.source != "procedural" and not args.input:
+        die(f"--source {args.source} needs --in")
+    if args.source == "llm" and not args.model:
+        die("--source llm needs --model")
     return args
 
 
 def main():
     args = parse_args()
-    (write_demonstrations if args.demonstrations else WRITERS[args.source])(args)
+    write_records = write_demonstrations if args.demonstrations else WRITERS[args.source]
+    write_records(args)
 
 
 def run(command):

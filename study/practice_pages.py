@@ -24,7 +24,7 @@ from pathlib import Path
 from string import Template
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from generate_tasks import (accept, hashed, kinds_of, new_task, open_splits, parse_with_common_flags, run,  # noqa: E402
+from generate_tasks import (accept, add_common_flags, hashed, kinds_of, new_task, open_splits, run,  # noqa: E402
                             split_of, write_demonstrations, write_splits)
 from records import ANSWER_MARK, die  # noqa: E402
 from render import TAILWIND_TAG, Renderer, compare_pages, in_words, is_about  # noqa: E402
@@ -141,7 +141,8 @@ def check_page(task):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--domain", choices=["frontend"], default="frontend", help="(default frontend)")
-    args = parse_with_common_flags(parser)
+    add_common_flags(parser)
+    args = parser.parse_args()
     if args.demonstrations:
         try:
             renderer = Renderer(browsers=args.workers)
