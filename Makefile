@@ -49,6 +49,7 @@ AGENTS := after-imitation policy base rejection-ft multi-turn-dpo
 # A small transformer first learns to ask for every detail and to copy it (the first model). The base agent starts there
 # and learns to be imperfect.
 SEED_MODEL ?= $(RUN)/first-model/config.json
+TASKS      := generate_tasks.py
 GENERATE   := --plain --kinds total,average --train 3000 --val 200 --test 400
 COMPLETE   := --demonstrations 20000 --ask 1 --waste 0
 IMPERFECT  := --demonstrations 4000 --ask 0.8 --waste 0.2
@@ -82,17 +83,17 @@ demo: .venv/ready $(if $(filter frontend,$(DOMAIN)),browser)
 
 $(RUN)/tasks/done:
 	$(call stage,tasks)
-	$(EACH) generate_tasks.py $(FLAGS) $(GENERATE) --out $(RUN)/tasks
+	$(EACH) $(TASKS) $(FLAGS) $(GENERATE) --out $(RUN)/tasks
 	@touch $@
 
 $(RUN)/complete.done: $(RUN)/tasks/done
 	$(call stage,dialogues of a scripted agent that asks for every detail)
-	$(EACH) generate_tasks.py $(FLAGS) --in $(RUN)/tasks/train.jsonl $(COMPLETE) --out $(RUN)/complete.jsonl
+	$(EACH) $(TASKS) $(FLAGS) --in $(RUN)/tasks/train.jsonl $(COMPLETE) --out $(RUN)/complete.jsonl
 	@touch $@
 
 $(RUN)/demonstrations.done: $(RUN)/tasks/done
 	$(call stage,dialogues of a scripted agent that skips details and wastes turns)
-	$(EACH) generate_tasks.py $(FLAGS) --in $(RUN)/tasks/train.jsonl $(IMPERFECT) --out $(RUN)/demonstrations.jsonl
+	$(EACH) $(TASKS) $(FLAGS) --in $(RUN)/tasks/train.jsonl $(IMPERFECT) --out $(RUN)/demonstrations.jsonl
 	@touch $@
 
 $(RUN)/first-model/config.json: $(RUN)/complete.done

@@ -9,16 +9,17 @@ calls are chosen so that each wrong value of a detail, and each mutant of the re
 A hash of the reference decides the split, whatever the seed. Another hash keeps a quarter of the compositions out of
 training. Validation and test alternate between `seen` compositions with new values and `new` compositions (key `half`).
 `--plain` uses one wording for each thing and gives each detail its own keys, for a model that is trained from scratch.
-`--domain frontend` draws web pages with hidden choices (palette, order, layout, texts) from pages.toml.
 
 `--source llm` is the paper's way: a model reads a web excerpt (key `text`) and writes a description, a function and ten
 calls. A task is kept if two runs of its reference succeed with the same results. Departure from the paper: its 10k + 1k
-tasks come from a 70B model; composed tasks need no model. `--source colbench` converts released tasks or trajectories.
-`--source websight` reads rows of WebSight v0.2 (JSON lines) and drops pages that are blank or fail to render.
+tasks come from a 70B model; composed tasks need no model.
+
+`--source colbench` converts released tasks (with `--domain frontend` web pages) or trajectories. Simple page tasks for
+a tiny model are drawn by study/practice_pages.py.
 
 `--demonstrations N` writes dialogues of a scripted, imperfect agent on procedural tasks. It asks for each hidden detail
 with probability `--ask`, in random order, wastes turns with probability `--waste`, guesses what it did not ask, and
-answers. On page tasks it shows a page, is told the largest differences, and corrects each with probability `--ask`.
+answers.
 
 Reads:  nothing; for demonstrations data/{domain}/{split}.jsonl; for the other sources the file named by --in
 Writes: data/{domain}/{train,val,test}.jsonl or data/{domain}/demonstrations.jsonl, and the settings of each X.jsonl as
@@ -28,8 +29,7 @@ Writes: data/{domain}/{train,val,test}.jsonl or data/{domain}/demonstrations.jso
     python generate_tasks.py --demonstrations 8000 --ask 0.6
     python generate_tasks.py --source llm --in excerpts.jsonl --model http://localhost:8000/v1
     python generate_tasks.py --source colbench --split test --in released_test.jsonl
-    python generate_tasks.py --domain frontend --kinds shop,event,login,profile --train 1000 --val 0 --test 200
-    python generate_tasks.py --domain frontend --source websight --in websight.jsonl
+    python generate_tasks.py --source colbench --domain frontend --split train --in released_pages.jsonl
 """
 import argparse
 import ast
@@ -44,14 +44,11 @@ import re
 import signal
 import sys
 import threading
-import tomllib
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
-from functools import lru_cache, partial
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from string import Template
 from typing import NamedTuple
 
 from tqdm import tqdm
@@ -62,7 +59,6 @@ SPLITS = ("train", "val", "test")
 BATCH = 1000    # candidates that are checked at a time, at most
 POOL = 60       # lists of records from which the ten calls are chosen
 SCHEMA["excerpt"] = ("your collector of excerpts", (), {"text": str})
-SCHEMA["row"] = ("your export of WebSight v0.2", (), {"llm_generated_idea": str, "text": str})
 SCHEMA["released"] = ("ColBench's release", (), {})
 
 
@@ -230,7 +226,7 @@ WORTH = {  # what one record r is worth
 
 def hashed(*what):
     """A number from anything that JSON can write, the same in every process."""
-    return int.from_bytes(hashlib.sha256(json.dumps(what).encode("utf-8", "replace")).digest()[:8], "big")
+    return int.from_bytes(hashlib.sha256(json.dumps(what).encode()).digest()[:8], "big")
 
 
 def split_of(*what):
@@ -431,7 +427,7 @@ def write_request(composition, theme, values, stated, plain, rng):
     thing = "group" if kind == "grouped" else f'"{THEMES[theme][0]}"'
     if out == "first":
         yield say(f"[Return|I want] the first {thing}.")
-    if out in ("list", "text"):
+    if "part" in values:
         which = "all" if values["part"] == "all" else say("the first [many:%|few]")
         if "part" not in stated:
             which = "the"
@@ -669,118 +665,16 @@ def demonstrate(task, ask, waste, max_turns, rng):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Web pages: tasks from a kind of page and values for its slots, and a scripted designer
-
-@lru_cache
-def page_kinds():
-    """{kind: {"requests", "page", "details": its hidden choices}}, from pages.toml.
-
-    A choice's `told` says how a wrong value shows when two pages are compared (render.is_about).
-    """
-    with open(Path(__file__).with_name("pages.toml"), "rb") as file:
-        content = tomllib.load(file)
-    for entry in content["kinds"].values():
-        entry["details"] = []
-        for name, (aspects, subject, values) in entry["choices"].items():
-            if isinstance(values, str):    # names of tables
-                tables, values = values.split(), {}
-                for table in tables:
-                    values |= content["values"][table]
-            if isinstance(values, list):
-                values = dict(zip(values, values))
-            values = {value: text.format(**entry.get("pieces", {})) for value, text in values.items()}
-            entry["details"].append({"name": name, "told": (aspects.split(), subject), "values": values})
-    return content["kinds"]
-
-
-def page_source(kind, values):
-    """The page of a kind with these values in its slots. A value may itself contain slots, hence two rounds."""
-    from render import TAILWIND_TAG
-    entry = page_kinds()[kind]
-    slots = {choice["name"]: choice["values"][value] for choice, value in zip(entry["details"], values)}
-    body = "".join(line.strip() for line in entry["page"].splitlines())
-    for _ in range(2):
-        body = Template(body).substitute(slots)
-    return f"<!DOCTYPE html><html><head>{TAILWIND_TAG}</head>{body}</html>"
-
-
-def half_of_page(kind, values):
-    """"new" for the quarter of pairs of the first two choices that never occur in training, else "seen"."""
-    return "new" if hashed("pages", kind, *values[:2]) % 4 == 0 else "seen"
-
-
-def draw_pages(kinds, split, seed):
-    """Yield (kind, values), one of each kind in turn, each combination once, until no new one of this split turns up.
-    Validation and test pages of a kind alternate between `seen` and `new` pairs of choices."""
-    rng = random.Random(f"{seed} {split} pages")
-    drawn = {kind: set() for kind in kinds}
-    failures = Counter()    # kind -> draws in a row without a new combination
-    while kinds := [kind for kind in kinds if failures[kind] < 2000]:
-        for kind in kinds:
-            values = tuple(rng.choice(list(choice["values"])) for choice in page_kinds()[kind]["details"])
-            half = "new" if split != "train" and len(drawn[kind]) % 2 else "seen"
-            failures[kind] += 1
-            fits = split_of(kind, values) == split and half_of_page(kind, values) == half
-            if fits and values not in drawn[kind]:
-                failures[kind] = 0
-                drawn[kind].add(values)
-                yield kind, values
-
-
-def page_draft(kind, values):
-    entry = page_kinds()[kind]
-    request = entry["requests"][hashed("about", kind, *values) % len(entry["requests"])]
-    names = [choice["name"] for choice in entry["details"]]
-    return new_task("frontend", request, page_source(kind, values), source=f"procedural:{kind}",
-                    half=half_of_page(kind, values), details=dict(zip(names, values)),
-                    choices={choice["name"]: choice["told"] for choice in entry["details"]})
-
-
-def kind_and_values(task):
-    """The kind and values that page_draft made a task from."""
-    kind = task["source"].removeprefix("procedural:")
-    return kind, [task["details"][choice["name"]] for choice in page_kinds()[kind]["details"]]
-
-
-def demonstrate_page(task, layout, ask, waste, max_turns, rng):
-    """One dialogue of the scripted designer, as (dialogue_history, answer). layout: a function, page -> its layout.
-
-    The designer begins with a random page. It corrects a choice that the human names with probability `ask`, and
-    guesses otherwise. With probability `waste` it shows the page again unchanged. With probability waste/2 it answers
-    too early; otherwise once no differences remain.
-    """
-    from render import compare_pages, in_words, is_about
-    kind, right = kind_and_values(task)
-    choices = page_kinds()[kind]["details"]
-    values = [rng.choice(list(choice["values"])) for choice in choices]
-    history, done = [{"role": "user", "content": task["problem_description"]}], False
-    for turn in range(max_turns):
-        page = page_source(kind, values)
-        if done or turn == max_turns - 1 or (turn and rng.random() < waste / 2):
-            history.append({"role": "assistant", "content": f"{ANSWER_MARK}\n{page}"})
-            return history, page
-        differences = compare_pages(layout(page), layout(task["ground_truth"]))[:2]
-        history.append({"role": "assistant", "content": page})
-        history.append({"role": "user", "content": in_words(differences)})
-        named = [i for i, choice in enumerate(choices)
-                 if values[i] != right[i] and any(is_about(difference, choice["told"]) for difference in differences)]
-        done = not named
-        if rng.random() >= waste:
-            for i in named:
-                values[i] = right[i] if rng.random() < ask else rng.choice(list(choices[i]["values"]))
-
-
-# ---------------------------------------------------------------------------------------------------------------------
 # Writing: candidates are drawn in order, checked in parallel, and written in order until there are enough
 
-def write(out, candidates, check, unit="task"):
+def write(out, candidates, check):
     """Write the candidates that pass the check, and count the others by reason.
 
     check(candidates) yields (record, None or the reason to reject it), in order. It is given no more candidates than
     records are missing.
     """
     rejected, candidates = Counter(), iter(candidates)
-    with tqdm(total=out.wanted, initial=len(out.done), desc=out.path.name, unit=unit, mininterval=1) as bar:
+    with tqdm(total=out.wanted, initial=len(out.done), desc=out.path.name, mininterval=1) as bar:
         while batch := list(itertools.islice(candidates, min(BATCH, out.wanted - len(out.done)))):
             for record, reason in check(batch):
                 if reason:
@@ -790,7 +684,7 @@ def write(out, candidates, check, unit="task"):
                     record["task_id"] = f"{record['domain']}-{out.path.stem}-{len(out.done):05d}"
                 out.write(record)
                 bar.update()
-    print(f"wrote {len(out.done)} {unit}s to {out.path}; rejected {rejected.total()}")
+    print(f"wrote {len(out.done)} records to {out.path}; rejected {rejected.total()}")
     for reason, count in rejected.most_common():
         print(f"  {count} x {reason}")
     if len(out.done) < out.wanted < math.inf:
@@ -810,10 +704,20 @@ def open_output(path, wanted, args, settings, inputs, key):
     return out
 
 
+def sizes_of(args):
+    """{split: how many tasks it shall hold}"""
+    sizes = {split: getattr(args, split) for split in SPLITS}
+    if args.test is None:
+        sizes["test"] = 1000 if args.domain == "backend" else 500
+    if not any(sizes.values()):
+        die("nothing to write: --train, --val and --test are all 0")
+    return sizes
+
+
 def open_splits(args, settings, inputs, key=("ground_truth",)):
     """{split: Output} of the requested splits. All are checked before any is changed."""
     outs = {}
-    for split, wanted in args.sizes.items():
+    for split, wanted in sizes_of(args).items():
         if wanted:
             path = Path(args.out or f"data/{args.domain}") / f"{split}.jsonl"
             outs[split] = open_output(path, wanted, args, settings, inputs, key)
@@ -821,138 +725,79 @@ def open_splits(args, settings, inputs, key=("ground_truth",)):
 
 
 def write_splits(outs, drafts, check):
-    """drafts(split): an iterable of tasks; check: as in `write`."""
+    """Write to each split what it lacks. drafts(split): an iterable of all its records; check: as in `write`."""
     for split, out in outs.items():
         write(out, (task for task in drafts(split) if out.key_of(task) not in out.done), check)
 
 
-def open_renderer(args):
-    from render import Renderer
-    try:
-        return Renderer(browsers=args.workers)
-    except RuntimeError as problem:
-        die(str(problem))
-
-
-def write_procedural(args):
-    known = page_kinds() if args.domain == "frontend" else KINDS
+def kinds_of(args, known):
+    """The kinds that --kinds names, or all that there are."""
     kinds = args.kinds.split(",") if args.kinds else list(known)
     for kind in kinds:
         if kind not in known:
             die(f"unknown kind {kind!r} in --kinds; choose from {', '.join(known)}")
+    return kinds
+
+
+def write_procedural(args):
+    kinds = kinds_of(args, KINDS)
     outs = open_splits(args, {"source": "procedural", "kinds": kinds, "seed": args.seed, "plain": args.plain}, {})
-    if args.domain == "frontend":
-        write_splits(outs, lambda split: itertools.starmap(page_draft, draw_pages(kinds, split, args.seed)), accept)
-        return
     with get_context("spawn").Pool(args.workers, signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool:
         write_splits(outs, lambda split: draw_tasks(split, kinds, args.plain, args.seed),
                      partial(pool.imap, partial(with_calls, seed=args.seed)))
 
 
-def websight_drafts(path, split):
-    """Yield one split's tasks: a row's idea is the request, its page the reference. A hash of the idea decides the
-    split. A page that occurs in several rows is used once, with the first. Dead image links become picsum's."""
-    from render import rewrite_images
-    seen = set()
-    for row in read(path, "row"):
-        idea, page = row["llm_generated_idea"].strip(), rewrite_images(row["text"].strip())
-        if idea and "<html" in page.lower() and hashed(page) not in seen:
-            seen.add(hashed(page))
-            if split_of("websight", [idea]) == split:
-                yield new_task("frontend", idea, page, source="websight")
-
-
-def write_websight(args):
-    with open_renderer(args) as renderer:
-        def check(tasks):
-            pictures = renderer.render_many(task["ground_truth"] for task in tasks)
-            for task, picture in zip(tasks, pictures):
-                reason = picture.status
-                if reason == "ok":
-                    reason = "blank" if picture.blank else None
-                yield task, reason
-
-        outs = open_splits(args, {"source": "websight"}, {"--in": args.input})
-        write_splits(outs, partial(websight_drafts, args.input), check)
-
-
 def check_demonstrable(task):
-    """The task, if the scripted agent can play it: its details must still produce its program or page."""
-    try:
-        if task["domain"] == "frontend":
-            page_source(*kind_and_values(task))
-            return task
-        program = write_function(task["composition"], task["theme"], task["details"])
-        if task["facts"] and program == task["ground_truth"]:
-            return task
-    except (LookupError, TypeError, ValueError):
-        pass
-    raise ValueError("demonstrations need a procedural task with its details and facts, as generate_tasks.py writes it")
+    """The task, if the scripted agent can play it: its details must still produce its program."""
+    if "composition" not in task or not task["facts"] or \
+            write_function(task["composition"], task["theme"], task["details"]) != task["ground_truth"]:
+        raise ValueError("demonstrations need a procedural task as generate_tasks.py writes it, with details and facts")
+    return task
 
 
-def write_demonstrations(args):
+def write_demonstrations(args, check=check_demonstrable, demonstrate=demonstrate):
+    """check(task): the task, or an error if the scripted agent cannot play it; demonstrate: as the function above."""
     from rollout import system_prompt    # the agent's instructions in rollouts
-    pages = args.domain == "frontend"
     path = args.input or f"data/{args.domain}/{args.split}.jsonl"
-    tasks = list(read(path, "task", args.domain, unique=True, each=check_demonstrable))
+    tasks = list(read(path, "task", args.domain, unique=True, each=check))
     settings = {name: getattr(args, name) for name in ("ask", "waste", "max_turns", "seed")}
     out = open_output(args.out or f"data/{args.domain}/demonstrations.jsonl", args.demonstrations, args, settings,
                       {"--in": path}, ("task_id", "sample"))
     system = system_prompt(args)
-    with open_renderer(args) if pages else nullcontext() as renderer:
-        layout = lru_cache(maxsize=20000)(renderer.layout) if pages else None
 
-        def dialogue(i):
-            sample, index = divmod(i, len(tasks))
-            task = tasks[index]
-            rng = random.Random(f"{args.seed} {task['task_id']} {sample}")
-            options = args.ask, args.waste, args.max_turns, rng
-            history, answer = demonstrate_page(task, layout, *options) if pages else demonstrate(task, *options)
-            return {"task_id": task["task_id"], "sample": sample, "domain": task["domain"], "task": task,
-                    "system": system, "dialogue_history": history, "answer": answer, "finish": "answered",
-                    "model": "scripted", "simulator": "scripted", "seed": args.seed}, None
+    def dialogue(i):
+        sample, index = divmod(i, len(tasks))
+        task = tasks[index]
+        rng = random.Random(f"{args.seed} {task['task_id']} {sample}")
+        history, answer = demonstrate(task, args.ask, args.waste, args.max_turns, rng)
+        return {"task_id": task["task_id"], "sample": sample, "domain": task["domain"], "task": task,
+                "system": system, "dialogue_history": history, "answer": answer, "finish": "answered",
+                "model": "scripted", "simulator": "scripted", "seed": args.seed}, None
 
-        threads = ThreadPoolExecutor(4 * args.workers)
-        write(out, range(len(out.done), args.demonstrations), partial(threads.map, dialogue), "demonstration")
+    threads = ThreadPoolExecutor(4 * args.workers)    # a page is rendered at every turn
+    write(out, range(len(out.done), args.demonstrations), partial(threads.map, dialogue))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Released ColBench files (--source colbench)
 
-# The prompt of a released turn, in the chat template of Llama 3.1 (that of Llama 3 has no dates).
-CHAT_TEMPLATE = re.compile(
-    r"(?:<\|begin_of_text\|>)?<\|start_header_id\|>system<\|end_header_id\|>\n\n"
-    r"(?:Cutting Knowledge Date: [^\n<]*\nToday Date: [^\n<]*\n\n)?(?P<system>(?:(?!<\|).)*)<\|eot_id\|>"
-    r"<\|start_header_id\|>user<\|end_header_id\|>(?P<request>.*?)<\|eot_id\|>", re.S)
-
-
-def recover_system(history):
-    """The agent's system prompt, from the `input` of its turns (the rendered prompt). "" if uncertain: no `input`, an
-    unknown template, a request that is not the dialogue's, or turns that disagree."""
-    systems = set()
-    for turn in history:
-        if turn.get("input"):
-            prompt = CHAT_TEMPLATE.match(turn["input"])
-            is_certain = prompt and prompt["request"].strip() == history[0]["content"].strip()
-            systems.add(prompt["system"].strip() if is_certain else "")
-    return systems.pop() if len(systems) == 1 else ""
-
-
-def as_ours(args, offline, seen, record):
-    """A released trajectory (offline) or task in our format. Its reward is kept as `released_reward`.
-
-    seen: the number of records of each task so far, which numbers a task's samples.
-    """
-    from rollout import parse_response
-    task = record["task"] if offline else record
+def released_task(args, name, task):
+    """A released task in our format."""
     if args.domain == "backend" and not task["test_cases"]:
         raise ValueError("the task has no test_cases")
+    return {"task_id": name, "domain": args.domain, "source": "colbench", **task}
+
+
+def released_trajectory(args, system, seen, record):
+    """A released trajectory as rollout.py would have written it. Its reward is kept as `released_reward`.
+
+    system: our instructions for the agent, in place of its own. seen: {task_id: trajectories so far}.
+    """
+    from rollout import parse_response
+    task = record["task"]
     content = hashed(task["problem_description"], task["ground_truth"])
-    seen[content] += 1
-    name = f"task-{content:016x}"[:17] if offline else f"{Path(args.input).stem}-{seen.total():05d}"
-    task = {"task_id": name, "domain": args.domain, "source": "colbench", **task}
-    if not offline:
-        return task
+    name = f"task-{content:016x}"[:17]
+    seen[name] += 1
     history, answer, finish = record["dialogue_history"], record["answer"], "max_turns"
     if ANSWER_MARK in history[-1]["content"]:
         finish = "answered"
@@ -961,8 +806,8 @@ def as_ours(args, offline, seen, record):
     if ANSWER_MARK in (answer or ""):
         answer = parse_response(answer)[1]
     record["released_reward"] = record.pop("reward", None)
-    return record | {"task_id": task["task_id"], "sample": seen[content] - 1, "domain": args.domain, "task": task,
-                     "system": record.get("system") or recover_system(history), "answer": answer, "finish": finish,
+    return record | {"task_id": name, "sample": seen[name] - 1, "domain": args.domain,
+                     "task": released_task(args, name, task), "system": system, "answer": answer, "finish": finish,
                      "model": "released", "simulator": "released", "seed": None}
 
 
@@ -971,14 +816,21 @@ def write_colbench(args):
 
     The samples of a task lie num_tasks lines apart and are numbered in file order.
     """
+    from rollout import system_prompt
     with open(args.input, "rb") as file:
         offline = b'"dialogue_history"' in file.readline()
-    kind, path, wanted = "task", f"data/{args.domain}/{args.split}.jsonl", args.sizes[args.split]
+    kind, path, wanted = "task", f"data/{args.domain}/{args.split}.jsonl", sizes_of(args)[args.split]
     if offline:
         kind, path, wanted = "trajectory", f"runs/default/{args.split}.trajectories.jsonl", math.inf
     out = open_output(args.out or path, wanted, args, {"source": "colbench"}, {"--in": args.input}, SCHEMA[kind][1])
-    records = read(args.input, "released", each=partial(as_ours, args, offline, Counter()))
-    write(out, (record for record in records if out.key_of(record) not in out.done), accept, "record")
+    numbers, seen, system = itertools.count(1), Counter(), system_prompt(args)
+
+    def convert(record):
+        if offline:
+            return released_trajectory(args, system, seen, record)
+        return released_task(args, f"{Path(args.input).stem}-{next(numbers):05d}", record)
+
+    write_splits({args.split: out}, lambda split: read(args.input, "released", each=convert), accept)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -1078,32 +930,24 @@ def write_llm(args):
 # ---------------------------------------------------------------------------------------------------------------------
 # The command line
 
-WRITERS = {"procedural": write_procedural, "llm": write_llm, "colbench": write_colbench, "websight": write_websight}
+WRITERS = {"procedural": write_procedural, "llm": write_llm, "colbench": write_colbench}
 
 
-def parse_args():
+def add_common_flags(p):
+    """The flags that study/practice_pages.py has too."""
     share, count, size = number(least=0, most=1), number(int, least=1), number(int, least=0)
-    p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     add = p.add_argument
-    add("--source", choices=list(WRITERS), default="procedural",
-        help="procedural: composed from the grammar in this file; llm: written by a model from web excerpts; colbench: "
-             "released files; websight: rows of WebSight v0.2 (default procedural)")
-    add("--domain", choices=["backend", "frontend"], default="backend",
-        help="backend: Python functions; frontend: web pages (default backend)")
-    add("--in", dest="input", help="excerpts, released file or rows; for --demonstrations the tasks (default "
+    add("--in", dest="input", help="excerpts or released file; for --demonstrations the tasks (default "
         "data/{domain}/{split}.jsonl)")
     add("--out", help="folder of the tasks (default data/{domain}); for demonstrations and colbench the file (default "
         "data/{domain}/..., for trajectories runs/default/{split}.trajectories.jsonl)")
     add("--overwrite", action="store_true", help="start the output again instead of resuming it")
+    add("--kinds", help="kinds of functions (total,average,ranked,grouped) or of pages (default: all)")
     add("--train", type=size, default=10000, help="number of training tasks (default 10000)")
     add("--val", type=size, default=500, help="number of validation tasks (default 500)")
     add("--test", type=size, help="number of test tasks (default 1000, frontend 500, as in the paper)")
     add("--seed", type=int, default=0, help="random seed (default 0)")
     add("--workers", type=count, default=2, help="sandbox processes, or browsers (default 2)")
-    add = p.add_argument_group("--source procedural").add_argument
-    add("--kinds", help="kinds of functions (total,average,ranked,grouped) or of pages (default: all)")
-    add("--plain", action="store_true", help="one wording for each thing and separate keys for each detail, so that a "
-        "model trained from scratch learns them in minutes")
     add = p.add_argument_group("--demonstrations").add_argument
     add("--demonstrations", type=size, default=0, metavar="N",
         help="write N dialogues of the scripted agent instead of tasks (default 0: write tasks)")
@@ -1113,45 +957,60 @@ def parse_args():
     add("--waste", type=share, default=0.2,
         help="probability of a wasted turn before each turn; after one there may be another (default 0.2)")
     add("--max-turns", type=count, default=10, help="longest dialogue, in agent turns (default 10)")
+
+
+def parse_args():
+    p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    add = p.add_argument
+    add("--source", choices=list(WRITERS), default="procedural",
+        help="procedural: composed from the grammar in this file; llm: written by a model from web excerpts; colbench: "
+             "released files (default procedural)")
+    add("--domain", choices=["backend", "frontend"], default="backend",
+        help="backend: Python functions; frontend: web pages, with --source colbench (default backend)")
+    add_common_flags(p)
+    add = p.add_argument_group("--source procedural").add_argument
+    add("--plain", action="store_true", help="one wording for each thing and separate keys for each detail, so that a "
+        "model trained from scratch learns them in minutes")
     add = p.add_argument_group("--source llm").add_argument
     add("--model", help="folder, hub name, or URL of an OpenAI-compatible server (other engine flags as in rollout.py)")
     add("--model-name", help="the model's name on the server (default: the server's first)")
     add("--temperature", type=number(least=0), default=1.0, help="sampling temperature (default 1.0)")
-    add("--concurrency", type=count, default=64, help="concurrent requests (default 64)")
+    add("--concurrency", type=number(int, least=1), default=64, help="concurrent requests (default 64)")
     if p.parse_known_args()[0].source == "llm":
         from rollout import engine_flags
         engine_flags(p)
     args = p.parse_args()
 
-    if (args.source, args.domain) in (("llm", "frontend"), ("websight", "backend")):
-        die(f"there are no {args.domain} tasks with --source {args.source}")
+    if args.domain == "frontend" and (args.source != "colbench" or args.demonstrations):
+        die("there are no frontend tasks but those of --source colbench; study/practice_pages.py draws simple ones")
     if args.source != "procedural" and not args.input:
         die(f"--source {args.source} needs --in")
     if args.source == "llm" and not args.model:
         die("--source llm needs --model")
-    if args.test is None:
-        args.test = 1000 if args.domain == "backend" else 500
-    args.sizes = {split: getattr(args, split) for split in SPLITS}
-    if not any(args.sizes.values()):
-        die("nothing to write: --train, --val and --test are all 0")
     return args
 
 
 def main():
-    try:
-        args = parse_args()
-        write_records = write_demonstrations if args.demonstrations else WRITERS[args.source]
-        write_records(args)
-    except KeyboardInterrupt:
-        die("stopped; run the same command without --overwrite to resume", 130)
-    except OSError as problem:
-        die(f"{problem.filename or 'a file'}: {problem.strerror or problem}")
+    args = parse_args()
+    write_records = write_demonstrations if args.demonstrations else WRITERS[args.source]
+    write_records(args)
 
 
-if __name__ == "__main__":
+def run(command):
+    """Run a command to its end, without waiting for threads that still work."""
+    code = 0
     try:
-        code = main()
+        try:
+            command()
+        except KeyboardInterrupt:
+            die("stopped; run the same command without --overwrite to resume", 130)
+        except OSError as problem:
+            die(f"{problem.filename or 'a file'}: {problem.strerror or problem}")
     except SystemExit as stop:
         code = stop.code
     sys.stdout.flush()
-    os._exit(code or 0)    # without waiting for working threads
+    os._exit(code or 0)
+
+
+if __name__ == "__main__":
+    run(main)

@@ -17,9 +17,10 @@ TASK = {"task_id": "t-0", "domain": "backend", "problem_description": "Double it
         "ground_truth": "def double(x):\n    return 2 * x\n", "test_cases": {str(x): f"double({x})" for x in range(10)},
         "source": "procedural:x",
         "facts": [{"detail": "f", "keywords": ["f"], "question": "What is f?", "reply": "f is 2."}]}
-PAGE = {"task_id": "t-0", "domain": "frontend", "problem_description": "A page.", "ground_truth": "<html></html>",
-        "source": "procedural:event", "details": {"page": "white", "ink": "black", "place": "left", "size": "small",
-                                                  "box": "red", "day": "Friday"}}
+COMPOSED = TASK | {"composition": ["none", "total", "plain", "number"], "theme": "orders", "plain": True,
+                   "details": {"value": "amount", "how": "sum", "empty": "0"}, "replies": {},
+                   "ground_truth": "def report(rows):\n    if not rows:\n        return 0\n"
+                                   "    out = sum(r[\"amount\"] for r in rows)\n    return out\n"}
 SAID = [{"role": "user", "content": "Double it."}, {"role": "assistant", "content": "I WANT TO ANSWER: double = None"}]
 TRAJECTORY = {"task_id": "t-0", "sample": 0, "domain": "backend", "task": TASK, "dialogue_history": SAID,
               "answer": "double = None", "finish": "answered"}
@@ -84,8 +85,8 @@ READERS = {
                          SCORED, "reward"),
     "train_policy sft": ("train_policy.py", ["--method", "sft", "--out", "out", "--model", "tiny", "--in"],
                          TRAJECTORY, "dialogue_history"),
-    "generate_tasks": ("generate_tasks.py", ["--domain", "frontend", "--demonstrations", "2", "--out", "out.jsonl",
-                                             "--in"], PAGE, "problem_description"),
+    "generate_tasks": ("generate_tasks.py", ["--demonstrations", "2", "--out", "out.jsonl", "--in"], COMPOSED,
+                       "problem_description"),
 }
 # Every reader is tried with a file that is not there and with a key that is not. What is no record at all is refused by
 # records.read for all of them.

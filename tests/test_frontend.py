@@ -14,15 +14,16 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "study")]
 import evaluate  # noqa: E402
-import generate_tasks  # noqa: E402
+import practice_pages  # noqa: E402
 import render  # noqa: E402
 import rollout  # noqa: E402
+from generate_tasks import SPLITS  # noqa: E402
 from test_render import WITHOUT, needs_browser  # noqa: E402, F401
 from test_train import call, train_critic, train_policy  # noqa: E402
 
-KINDS = list(generate_tasks.page_kinds())
+KINDS = list(practice_pages.page_kinds())
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +52,7 @@ def test_there_are_at_least_eight_kinds_and_enough_combinations():
     total = 0
     for kind in KINDS:
         n = 1
-        for c in generate_tasks.page_kinds()[kind]["details"]:
+        for c in practice_pages.page_kinds()[kind]["details"]:
             n *= len(c["values"])
         total += n
     assert total * 0.72 > 10_000 and total * 0.2 > 500
@@ -59,13 +60,13 @@ def test_there_are_at_least_eight_kinds_and_enough_combinations():
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_wrong_choice_is_told_first_and_by_its_own_sentence(renderer, kind):
-    choices = generate_tasks.page_kinds()[kind]["details"]
+    choices = practice_pages.page_kinds()[kind]["details"]
     rng = random.Random(kind)
     right = [rng.choice(list(c["values"])) for c in choices]
-    reference = renderer.layout(generate_tasks.page_source(kind, right))
+    reference = renderer.layout(practice_pages.page_source(kind, right))
     for i, c in enumerate(choices):
         wrong = right[:i] + [rng.choice([v for v in c["values"] if v != right[i]])] + right[i + 1:]
-        layout = renderer.layout(generate_tasks.page_source(kind, wrong))
+        layout = renderer.layout(practice_pages.page_source(kind, wrong))
         said = render.compare_pages(layout, reference)
         assert said and render.is_about(said[0], c["told"]), (c["name"], said)
         assert not [d["name"] for d in choices if d is not c for one in said if render.is_about(one, d["told"])]
@@ -80,7 +81,7 @@ def test_a_wrong_choice_is_told_first_and_by_its_own_sentence(renderer, kind):
 
 @pytest.mark.parametrize("kind", ["event", "news"])
 def test_the_reward_falls_with_the_number_of_wrong_choices(renderer, kind):
-    choices, rng, embed = generate_tasks.page_kinds()[kind]["details"], random.Random(kind), render.load_encoder("layout")
+    choices, rng, embed = practice_pages.page_kinds()[kind]["details"], random.Random(kind), render.load_encoder("layout")
     totals = [0.0] * (len(choices) + 1)
     for _ in range(5):
         right = [rng.choice(list(c["values"])) for c in choices]
@@ -88,29 +89,29 @@ def test_the_reward_falls_with_the_number_of_wrong_choices(renderer, kind):
         for i in order:
             versions.append(list(versions[-1]))
             versions[-1][i] = rng.choice([v for v in choices[i]["values"] if v != right[i]])
-        pictures = renderer.render_many(generate_tasks.page_source(kind, values) for values in versions)
+        pictures = renderer.render_many(practice_pages.page_source(kind, values) for values in versions)
         vectors = [embed(picture) for picture in pictures]
         totals = [total + render.cosine(vector, vectors[0]) / 5 for total, vector in zip(totals, vectors)]
     assert totals[0] > 0.9999 and all(a > b for a, b in zip(totals, totals[1:])) and totals[-1] < 0.75, totals
 
 
 def test_no_page_of_one_split_occurs_in_another():
-    splits = {split: set() for split in generate_tasks.SPLITS}
+    splits = {split: set() for split in SPLITS}
     for split in splits:
-        for _, page in zip(range(400), generate_tasks.draw_pages(KINDS, split, seed=0)):
+        for _, page in zip(range(400), practice_pages.draw_pages(KINDS, split, seed=0)):
             splits[split].add(page)
     assert all(len(pages) == 400 for pages in splits.values())
     assert not splits["train"] & splits["test"] and not splits["train"] & splits["val"]
 
 
 def test_pages_are_drawn_until_they_are_used_up_and_never_twice():
-    pages = list(generate_tasks.draw_pages(["news"], "test", seed=1))
+    pages = list(practice_pages.draw_pages(["news"], "test", seed=1))
     assert len(set(pages)) == len(pages) > 100
 
 
 @needs_browser
 def test_tasks_are_written_continued_and_the_same_for_the_same_seed(tmp_path):
-    done = run("generate_tasks.py", "--domain", "frontend", "--train", 12, "--val", 1, "--test", 2, cwd=tmp_path)
+    done = run("study/practice_pages.py", "--train", 12, "--val", 1, "--test", 2, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     path = tmp_path / "data/frontend/train.jsonl"
     whole = path.read_bytes()
@@ -118,35 +119,11 @@ def test_tasks_are_written_continued_and_the_same_for_the_same_seed(tmp_path):
     assert len(tasks) == 12 and len({t["ground_truth"] for t in tasks}) == 12
     assert all(t["domain"] == "frontend" and t["problem_description"] and "test_cases" not in t for t in tasks)
     path.write_bytes(whole[:len(whole) // 2])  # cut off in the middle of a line
-    assert run("generate_tasks.py", "--domain", "frontend", "--train", 12, "--val", 1, "--test", 2,
+    assert run("study/practice_pages.py", "--train", 12, "--val", 1, "--test", 2,
                cwd=tmp_path).returncode == 0
     assert path.read_bytes() == whole
-    refused = run("generate_tasks.py", "--domain", "frontend", "--kinds", "shop,castle", cwd=tmp_path)
+    refused = run("study/practice_pages.py", "--kinds", "shop,castle", cwd=tmp_path)
     assert refused.returncode == 2 and "castle" in refused.stderr and len(refused.stderr.strip().splitlines()) == 1
-
-
-@needs_browser
-def test_websight_rows_are_filtered_by_rendering_and_their_pictures_rewritten(tmp_path):
-    page = ('<!DOCTYPE html><html><body><h1>{}</h1>'
-            '<img src="https://source.unsplash.com/random/300x200/?cat"></body></html>')
-    rows = [{"llm_generated_idea": f"Idea {n}", "text": page.format(n)} for n in range(40)]
-    rows += [{"llm_generated_idea": f"Blank {n}", "text": "<html><body></body></html>"} for n in range(40)]
-    rows += [{"llm_generated_idea": "Again", "text": page.format(7)},
-             {"llm_generated_idea": "No page", "text": "just words"}]
-    rows = rows[:8] + rows  # some rows come twice
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
-    done = run("generate_tasks.py", "--domain", "frontend", "--source", "websight", "--in", "rows.jsonl", "--train", 50,
-               "--val", 50, "--test", 50, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    splits = {s: read(tmp_path / f"data/frontend/{s}.jsonl") for s in generate_tasks.SPLITS}
-    tasks = [t for split in splits.values() for t in split]
-    assert {t["problem_description"] for t in tasks} >= {f"Idea {n}" for n in range(40) if n != 7} and len(tasks) <= 42
-    assert all(len({t["ground_truth"] for t in split}) == len(split) for split in splits.values()), "no page twice"
-    assert all("https://picsum.photos/id/48/300/200" in t["ground_truth"] and "unsplash" not in t["ground_truth"]
-               for t in tasks)
-    assert "blank" in done.stdout and len(splits["train"]) > len(splits["test"]) > 0
-    missing = run("generate_tasks.py", "--domain", "frontend", "--source", "websight", cwd=tmp_path)
-    assert missing.returncode == 2 and "--in" in missing.stderr
 
 
 # ------------------------------------------------------------------------------------------ demonstrations and rollouts
@@ -158,16 +135,16 @@ def world(tmp_path_factory):
     if WITHOUT:
         pytest.skip(WITHOUT)
     folder = tmp_path_factory.mktemp("pages")
-    done = run("generate_tasks.py", "--domain", "frontend", "--kinds", "shop,login", "--train", 8, "--val", 0,
+    done = run("study/practice_pages.py", "--kinds", "shop,login", "--train", 8, "--val", 0,
                "--test", 2, cwd=folder)
     assert done.returncode == 0, done.stderr
-    done = run("generate_tasks.py", "--domain", "frontend", "--demonstrations", 12, "--max-turns", 6, cwd=folder)
+    done = run("study/practice_pages.py", "--demonstrations", 12, "--max-turns", 6, cwd=folder)
     assert done.returncode == 0, done.stderr
     return folder
 
 
 def test_ctrl_c_ends_demonstrations_of_pages_quietly_and_without_waiting_for_the_rest(world):
-    process = subprocess.Popen([sys.executable, ROOT / "generate_tasks.py", "--domain", "frontend", "--demonstrations",
+    process = subprocess.Popen([sys.executable, ROOT / "study/practice_pages.py", "--demonstrations",
                                 "5000", "--out", "many.jsonl"], cwd=world, text=True, stdout=subprocess.DEVNULL,
                                stderr=subprocess.PIPE)
     out, deadline = world / "many.jsonl", time.monotonic() + 60
@@ -191,7 +168,7 @@ def test_a_demonstration_shows_pages_hears_differences_and_answers(world):
 
 def test_an_agent_that_does_all_it_is_told_ends_with_the_reference_two_choices_a_turn(renderer, world):
     for n, task in enumerate(read(world / "data/frontend/train.jsonl")[:4]):
-        history, answer = generate_tasks.demonstrate_page(task, renderer.layout, 1.0, 0.0, 10, NoEarlyAnswer(n))
+        history, answer = practice_pages.demonstrate_page(renderer.layout, task, 1.0, 0.0, 10, NoEarlyAnswer(n))
         assert len(history) // 2 <= 2 + (len(task["details"]) + 1) // 2
         assert answer == task["ground_truth"], history
         assert history[-2]["content"] == render.NO_DIFFERENCE
@@ -204,11 +181,11 @@ def test_the_scripted_designer_is_as_imperfect_as_told(renderer, world):
     """It puts right what it heard only with probability --ask, and wastes a turn or answers too early with --waste."""
     pages = lambda history: [m["content"] for m in history if m["role"] == "assistant"]  # noqa: E731
     for n, task in enumerate(read(world / "data/frontend/train.jsonl")[:3]):
-        history, answer = generate_tasks.demonstrate_page(task, renderer.layout, 0.9, 0.0, 6, NoEarlyAnswer(n))
+        history, answer = practice_pages.demonstrate_page(renderer.layout, task, 0.9, 0.0, 6, NoEarlyAnswer(n))
         assert answer != task["ground_truth"] and len(pages(history)) == 6
-        history, _ = generate_tasks.demonstrate_page(task, renderer.layout, 1.0, 1.0, 4, NoEarlyAnswer(n))
+        history, _ = practice_pages.demonstrate_page(renderer.layout, task, 1.0, 1.0, 4, NoEarlyAnswer(n))
         assert len(pages(history)) == 4 and len(set(pages(history)[:3])) == 1, "every turn is wasted"
-        history, answer = generate_tasks.demonstrate_page(task, renderer.layout, 1.0, 1.0, 4, EarlyAnswer(n))
+        history, answer = practice_pages.demonstrate_page(renderer.layout, task, 1.0, 1.0, 4, EarlyAnswer(n))
         assert len(pages(history)) == 2 and answer != task["ground_truth"]
 
 

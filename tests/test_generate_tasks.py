@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 from collections import Counter
 from pathlib import Path
 
@@ -334,7 +335,7 @@ def test_demonstrations_refuse_a_task_of_another_shape_and_leave_nothing_behind(
     path = tmp_path / "a.jsonl"
     for changed, text in (
             ({"facts": [1]}, "facts"), ({"facts": []}, "facts"), ({"facts": [{"detail": ["x"]}]}, "facts"),
-            ({"details": {}}, "details"), ({"composition": ["none"]}, "procedural"), ({"theme": "x"}, "procedural"),
+            ({"details": {}}, "is missing"), ({"composition": ["none"]}, "unpack"), ({"theme": "x"}, "the key 'x'"),
             ({"ground_truth": "x"}, "procedural"), ({"ground_truth": None}, "ground_truth"),
             ({"domain": "frontend"}, "frontend")):
         path.write_text(json.dumps(good) + "\n" + json.dumps(good | {"task_id": "other"} | changed) + "\n")
@@ -413,21 +414,13 @@ def test_released_tasks_are_read_in_order(tmp_path):
     assert [t["task_id"] for t in made] == ["released-00001", "released-00002", "released-00003"]
 
 
-SYSTEM = "You are a helpful agent.\nWITHIN 10 rounds: {dialogue_history}"
-LLAMA = ("<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: December 2023\n"
-         "Today Date: 26 Jul 2024\n\n{}<|eot_id|><|start_header_id|>user<|end_header_id|>\n\n{}<|eot_id|>"
-         "<|start_header_id|>assistant<|end_header_id|>\n\n")
-CHATML = "<|im_start|>system\n{}<|im_end|>\n<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
-
-
-def offline(task, template=LLAMA, system=SYSTEM, reply="I WANT TO ANSWER: x", answer="x", **more):
+def offline(task, reply="I WANT TO ANSWER: x", answer="x"):
     """An offline trajectory in the released shape: a question, its reply, and a last turn."""
-    said, prompt = [("user", task["problem_description"]), ("assistant", "How?"), ("user", "So."),
-                    ("assistant", reply)], template.format(system, task["problem_description"])
+    said = [("user", task["problem_description"]), ("assistant", "How?"), ("user", "So."), ("assistant", reply)]
     history = [{"role": role, "content": text} for role, text in said]
-    history[1] |= {"input": prompt, "output": "I think.\nOUTPUT: How?"}
-    history[3] |= {"input": prompt + "How? So.", "output": "I think.\nOUTPUT: " + reply}
-    return {"task": task, "dialogue_history": history, "answer": answer, "reward": 0.25, **more}
+    history[1] |= {"input": "<prompt>", "output": "I think.\nOUTPUT: How?"}
+    history[3] |= {"input": "<prompt>How? So.", "output": "I think.\nOUTPUT: " + reply}
+    return {"task": task, "dialogue_history": history, "answer": answer, "reward": 0.25}
 
 
 def test_samples_of_released_trajectories_are_matched_over_blocks(tmp_path):
@@ -436,44 +429,19 @@ def test_samples_of_released_trajectories_are_matched_over_blocks(tmp_path):
     out = tmp_path / "o.jsonl"
     command("--source", "colbench", "--in", source, "--out", out)
     whole, made = out.read_bytes(), records(out)
+    instructions = rollout.system_prompt(types.SimpleNamespace(domain="backend", max_turns=10))
     ids, samples = [t["task_id"] for t in made], [t["sample"] for t in made]
     assert len(set(ids)) == 3 and ids == 3 * ids[:3] and samples == [0, 0, 0, 1, 1, 1, 2, 2, 2]
     for line, t in zip(lines, made):
         assert t["released_reward"] == line["reward"] and "reward" not in t and t["task"]["task_id"] == t["task_id"]
         assert t["dialogue_history"] == line["dialogue_history"] and t["task"].items() >= line["task"].items()
-        assert t["finish"] == ("answered" if t["sample"] else "max_turns") and t["system"] == SYSTEM
+        assert t["finish"] == ("answered" if t["sample"] else "max_turns") and t["system"] == instructions
     out.write_bytes(whole[:-40])
     command("--source", "colbench", "--in", source, "--out", out)
     assert out.read_bytes() == whole
     write(tmp_path / "mixed.jsonl", lines[:1] + RELEASED)
     r = command("--source", "colbench", "--in", tmp_path / "mixed.jsonl", "--out", tmp_path / "m.jsonl", ok=False)
     assert r.returncode == 2 and "line 2: the key 'task' is missing" in r.stderr
-
-
-def test_the_instructions_of_released_trajectories_come_from_the_text_after_the_chat_template(tmp_path):
-    task = RELEASED[0]
-    other = task | {"problem_description": "another request"}
-    asked_twice = offline(task)
-    asked_twice["dialogue_history"][3]["input"] = LLAMA.format("Other instructions.", task["problem_description"])
-    without = offline(task)
-    for turn in without["dialogue_history"]:
-        turn.pop("input", None)
-    cases = [(offline(task), SYSTEM), (offline(task, CHATML), ""), (offline(task, LLAMA.replace("{}", " {} ")), SYSTEM),
-             (offline(task, LLAMA.replace("Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n", "")),
-              SYSTEM),
-             (offline(task, "no template") | {"system": "As given."}, "As given."),
-             (without, ""), (asked_twice, ""),  # no input; two instructions
-             (offline(task, "System: {}\nUser: {}\n"), ""),  # an unknown template
-             (offline(task, LLAMA.replace("{}<|eot_id|><|start_header_id|>as", "{} More.<|eot_id|>as")), ""),
-             (offline(task, LLAMA.replace("Today Date: 26 Jul 2024", "Today Date: 26 Jul 2024<|eot_id|>")), "")]
-    moved = offline(other)
-    moved["task"] = task  # the template's first message is not the dialogue's
-    moved["dialogue_history"][0]["content"] = task["problem_description"]
-    cases.append((moved, ""))
-    source = write(tmp_path / "offline.jsonl", [case for case, _ in cases])
-    command("--source", "colbench", "--in", source, "--out", tmp_path / "o.jsonl")
-    for number, ((_, system), made) in enumerate(zip(cases, records(tmp_path / "o.jsonl"), strict=True)):
-        assert made["system"] == system, number
 
 
 def test_released_answers_with_the_mark_are_taken_apart_by_the_one_rule(tmp_path):
@@ -503,31 +471,6 @@ def test_the_same_file_by_another_path_is_the_same_input_and_a_changed_one_is_no
     write(moved, RELEASED[:2])
     r = command(*flags, "--in", moved, ok=False)
     assert r.returncode == 2 and "content of --in was" in r.stderr
-
-
-# --- WebSight: neither an idea nor a page occurs in two splits
-
-def websight(tmp_path, rows):
-    path = write(tmp_path / "rows.jsonl", [{"llm_generated_idea": idea, "text": page} for idea, page in rows])
-    return {split: [(t["problem_description"], t["ground_truth"]) for t in g.websight_drafts(path, split)]
-            for split in g.SPLITS}
-
-
-def test_all_pages_of_an_idea_are_in_one_split(tmp_path):
-    rows = [(f"Idea {n}", f"<html>{n} {k}</html>") for k in range(4) for n in range(50)]
-    splits = websight(tmp_path, rows)
-    assert sorted(row for split in splits.values() for row in split) == sorted(rows)
-    ideas = [{idea for idea, _ in split} for split in splits.values()]
-    assert all(ideas) and sum(map(len, ideas)) == 50, "an idea lies in two splits"
-
-
-def test_a_page_of_two_ideas_is_in_one_split_that_of_its_first_row(tmp_path):
-    rows = [(f"Idea {n}", f"<html>{n % 20}</html>") for n in range(200)]
-    splits = websight(tmp_path, rows)
-    pages = [{page for _, page in split} for split in splits.values()]
-    assert len(set().union(*pages)) == sum(map(len, pages)) == 20
-    for split, made in splits.items():
-        assert all(g.split_of("websight", [f"Idea {page[6:-7]}"]) == split for _, page in made)
 
 
 # --- tasks from a language model

@@ -21,7 +21,7 @@ MAY_IMPORT = {  # at the top of the file; what is imported inside a function com
     "train_policy": ({"records", "train_critic"}, set()),
     "rollout": ({"records"}, {"sandbox", "render", "train_critic"}),
     "evaluate": ({"records", "sandbox"}, {"render"}),
-    "generate_tasks": ({"records"}, {"sandbox", "render", "rollout"}),
+    "generate_tasks": ({"records"}, {"sandbox", "rollout"}),
 }
 
 
