@@ -153,10 +153,12 @@ class Output:
         if self.file is None:
             self.begin()
         line = f"{json.dumps(record, ensure_ascii=False)}\n".encode("utf-8", "backslashreplace")    # keeps \ud83d
+        size = self.path.stat().st_size
         try:
-            while line:    # a full disk takes part of the line (cut off when the run is resumed), then raises
+            while line:    # a full disk takes part of the line, then raises
                 line = line[self.file.write(line):]
         except OSError as error:
+            os.truncate(self.path, size)
             die(f"{self.path}: {error.strerror}; all finished records are saved; make room, then resume", 1)
         self.done.add(self.key_of(record))
 
@@ -182,10 +184,10 @@ class Output:
 
 
 def check_path(path, inputs=()):
-    """Stop if `path` is one of the inputs (symbolic links followed), is locked, or cannot be written or created."""
+    """Stop if `path` is one of the inputs (links followed), is locked, or cannot be written or created."""
     path = Path(path)
     for source in inputs:
-        if path.resolve() == Path(source).resolve():
+        if path.exists() and Path(source).exists() and path.samefile(source):
             die(f"{path} is the input {source}, which is never overwritten; name another output")
     try:
         if path.exists():

@@ -197,11 +197,13 @@ def test_overwrite_removes_nothing_before_the_first_record(tmp_path, source):
     assert json.loads(again.path.read_bytes()) == record(1) and json.loads(again.beside.read_text())["seed"] == 1
 
 
-@pytest.mark.parametrize("link", ["itself", "symlink", "another path"])
+@pytest.mark.parametrize("link", ["itself", "symlink", "hard link", "another path"])
 def test_an_input_is_never_the_output(tmp_path, source, capsys, link):
     path = tmp_path / "out.jsonl"
     if link == "symlink":
         path.symlink_to(source)
+    elif link == "hard link":
+        os.link(source, path)
     else:
         path = source if link == "itself" else tmp_path / ".." / tmp_path.name / "in.jsonl"
     for overwrite in (False, True):
@@ -227,7 +229,7 @@ def test_an_output_with_a_foreign_line_is_left_alone(tmp_path, source, capsys, l
     assert "line 2: " in said(capsys, lambda: output(tmp_path, source)) and path.read_bytes() == before
 
 
-def test_after_a_full_disk_the_same_command_goes_on(tmp_path, source, capsys):
+def test_a_full_disk_leaves_whole_lines_and_the_same_command_goes_on(tmp_path, source, capsys):
     """The disk is full for this process alone: a limit on the size of its files, whose signal is ignored."""
     out = output(tmp_path, source)
     out.write(record(0))
@@ -241,8 +243,8 @@ def test_after_a_full_disk_the_same_command_goes_on(tmp_path, source, capsys):
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, before)
     assert ended.value.code == 1 and "File too large; all finished records are saved" in capsys.readouterr().err
-    again = output(tmp_path, source)    # cuts the ten bytes off
     assert out.path.stat().st_size == size
+    again = output(tmp_path, source)
     again.write(record(1))
     assert [json.loads(line)["task_id"] for line in again.path.read_bytes().splitlines()] == ["t0", "t1"]
 
