@@ -158,11 +158,17 @@ def critic_loss(values, batch, items, args):
 
 
 def success_loss(values, batch, items, head):
-    """critic_loss for --head value and q: the prediction for a turn is read at its last token."""
+    """critic_loss for --head value and q: the prediction for a turn is read at its last token.
+
+    It predicts the trajectory's success (0 or 1), or for q its reward.
+    """
     logits = last_of_turn(values, batch.turn, len(batch.side))                                   # (M,)
     item_of = batch.side // 2                                                                    # (M,)
-    labels = torch.tensor([item.label for item in items], device=values.device)[item_of]         # (M,)
-    targets = next_turn_targets(logits, batch.side, labels) if head == "q" else labels
+    labels = torch.tensor([item.reward for item in items], device=values.device)[item_of]        # (M,)
+    if head == "q":
+        targets = next_turn_targets(logits, batch.side, labels)
+    else:
+        targets = labels = (labels >= 1.0).float()
     losses = segment_mean(value_loss(logits, targets), item_of, len(items))                      # (B,)
     correct = (logits > 0) == (labels > 0.5)
     return losses, {"loss": losses, "accuracy": correct.double(), "success": labels.double()}
@@ -197,7 +203,7 @@ def main():
     args = parse_args()
     device = start_process_group()
     if args.score:
-        score_file(args, device)
+        score_file(args)
         return finish()
     settings = from_rank0(lambda: checked_settings(args, {"--in": args.input, "--model": args.model}))
     if settings is None:
@@ -265,21 +271,13 @@ def make_items(args, tokenizer):
     """The pairs of --in (with --head value and q, its single trajectories) as items, and their cost."""
     tasks, cost = read_trajectories(args.input, "scored", args.context == "with-c")
     if args.head in ("value", "q"):
-        pairs = label_trajectories(tasks, args)
+        pairs = [(record, None) for group in tasks.values() for record in group]
     else:
         pairs = pair_tasks(tasks, args)
     return items_of(pairs, tokenizer, pictures_beside(args.out) if args.pictures else None), cost
 
 
-def label_trajectories(tasks, args):
-    """Every trajectory by itself, with its label: its reward for --head q, its success (0 or 1) for --head value."""
-    records = [record for group in tasks.values() for record in group]
-    for record in records:
-        record["label"] = record["reward"] if args.head == "q" else float(record["reward"] >= 1.0)
-    return [(record, None) for record in records]
-
-
-def score_file(args, device):
+def score_file(args):
     """Copy the records of --score to --out, adding the critic's advantage of each candidate or assistant turn."""
     of_candidates = from_rank0(lambda: first_record_has(args.score, "candidates"))
     kind, ending, turns_in, unit = "scored", "annotated", turns_of, "trajectories"
@@ -291,8 +289,9 @@ def score_file(args, device):
     settings = {"script": "train_critic --score", "critic_reference": args.critic_reference}
     output = from_rank0(lambda: Output(out, settings, inputs, args.overwrite, SCHEMA[kind][1]))
     done = frozenset(output.done)    # rank 0 adds to output.done while it writes
-    critic = Critic(args.critic, device, args.micro_tokens, reference_without_c=args.critic_reference == "without-c")
-    ranked_by = from_rank0(lambda: describe_critic(args.critic))
+    critic = Critic(args.critic, args.micro_tokens, reference_without_c=args.critic_reference == "without-c")
+    cost = json.loads((Path(args.critic) / "cost.json").read_text())
+    ranked_by = {"critic": args.critic, "fingerprint": from_rank0(lambda: fingerprint(args.critic)), "cost": cost}
 
     def with_turns(record):
         """(record, its turns), or None if the record is in the output already."""
@@ -325,12 +324,6 @@ def score_file(args, device):
     if left_out:
         say(f"{args.score}: {left_out} replies left out: they do not fit the critic's context")
     say(f"wrote {written} {unit} to {out}")
-
-
-def describe_critic(critic):
-    """What a ranking records about its critic, including what training it cost."""
-    cost = json.loads((Path(critic) / "cost.json").read_text())
-    return {"critic": critic, "fingerprint": fingerprint(critic), "cost": cost}
 
 
 # ---- Ranks (distributed processes)
@@ -426,7 +419,7 @@ class Item(NamedTuple):
     chosen: list    # sequences
     rejected: list
     group: tuple    # (trajectory, turn): --shuffle turns keeps a group together
-    label: float = 1.0
+    reward: float = 1.0    # of the chosen trajectory
     task: object = None
 
 
@@ -539,7 +532,7 @@ def items_of(pairs, tokenizer, pictures=None):
     for n, (chosen, rejected) in enumerate(pairs):
         sequences = rejected["sequences"] if rejected else []
         task = chosen["task_id"]
-        items.append(Item(chosen["sequences"], sequences, (str(task), n), chosen.get("label", 1.0), task))
+        items.append(Item(chosen["sequences"], sequences, (str(task), n), chosen.get("reward", 1.0), task))
     return items
 
 
@@ -600,8 +593,7 @@ def render_prompt(tokenizer, messages):
         return tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
     except TemplateError as error:
         if [m["role"] for m in messages[:2]] != ["system", "user"]:
-            roles = ", ".join(m["role"] for m in messages)
-            die(f"the model's chat template rejects a dialogue of {roles} ({first_line(error)})")
+            die(f"the model's chat template rejects a dialogue ({first_line(error)})")
     # Some templates, such as Gemma's, reject system messages: put the text in front of the first user message.
     system, user, *rest = messages
     merged = {"role": "user", "content": f"{system['content']}\n\n{user['content']}"}
@@ -1122,8 +1114,8 @@ class Critic:
     Eq. 3, as the released code does. `note` is the content of critic.json.
     """
 
-    def __init__(self, path, device=None, micro_tokens=8192, without_c=False, reference_without_c=False):
-        self.device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    def __init__(self, path, micro_tokens=8192, without_c=False, reference_without_c=False):
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.note = note = read_note(path)
         self.with_c = note["context"] == "with-c" and not without_c
         self.reference_without_c = reference_without_c
@@ -1236,9 +1228,8 @@ def load_model(path, device, args, head=None, processor=None):
     model.to_empty(device=device)
     lm.tie_weights()    # to_empty made separate copies of tied weights
     set_model_state_dict(model, full, options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True))
-    for name, buffer in buffers.items():
-        module, _, leaf = name.rpartition(".")
-        setattr(lm.get_submodule(module), leaf, buffer.to(device))
+    for name, buffer in lm.named_buffers():
+        buffer.copy_(buffers[name])
     return model
 
 

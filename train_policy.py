@@ -9,7 +9,7 @@ random one from the lower half:
                     - beta' [log pi_phi(a-|o_t) - log pi_ref(a-|o_t)] )                                          (Eq. 4)
 
 Log-probabilities in Eq. 4 are sums over the action's tokens; the advantages of Eq. 3 are means. A small NLL term on the
-chosen action is added (--nll, the paper's Table 5). --loss ipo replaces Eq. 4.
+chosen action is added (--nll, the paper's Table 5).
 
 --method multi-turn-dpo   The same loss on pairs of whole trajectories of one task, ordered by reward.
                           Log-probabilities are summed over all assistant tokens.
@@ -59,16 +59,8 @@ def dpo_loss(chosen, rejected, beta):
     return -F.logsigmoid(beta * (chosen - rejected))
 
 
-def ipo_loss(chosen, rejected, beta):
-    """IPO (arXiv 2310.12036, Eq. 17), per pair: pulls the margin to 1 / (2 beta) instead of to infinity."""
-    return (chosen - rejected - 1 / (2 * beta)) ** 2
-
-
-LOSSES = {"dpo": dpo_loss, "ipo": ipo_loss}
-
-
 def preference_loss(logps, batch, items, args):
-    """--loss plus the NLL term: the loss of each pair (B,), and what to log: {name: one value per pair or token}.
+    """Eq. 4 plus the NLL term: the loss of each pair (B,), and what to log: {name: one value per pair or token}.
 
     logps: (N,) log-probabilities of the scored tokens under the policy.
     """
@@ -79,7 +71,7 @@ def preference_loss(logps, batch, items, args):
     lengths = segment_sum(torch.ones_like(logps), side, batch.sides)
     chosen = ratios[0::2]
     rejected = ratios[1::2]                                                                      # (B,) each
-    preference = LOSSES[args.loss](chosen, rejected, args.beta)
+    preference = dpo_loss(chosen, rejected, args.beta)
     nll = -(sums / lengths)[0::2]
     losses = preference + args.nll * nll
     return losses, {
@@ -392,7 +384,6 @@ def parse_args():
     flag = parser.add_argument_group("for some methods").add_argument
     flag("--pairs-per-turn", type=number(int, least=1), default=1,
          help="sweet: pairs drawn at each turn; the released code draws 4")
-    flag("--loss", choices=LOSSES, default="dpo", help="sweet and multi-turn-dpo: dpo (Eq. 4) or ipo")
     flag("--min-reward", type=share,
          help="rejection-ft: smallest reward to keep (default: 1.0; frontend: the upper quartile of the rewards)")
     flag("--with-c", type=share,
