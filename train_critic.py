@@ -55,7 +55,7 @@ import sys
 import time
 import warnings
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -280,9 +280,9 @@ def make_items(args, tokenizer):
 def score_file(args):
     """Copy the records of --score to --out, adding the critic's advantage of each candidate or assistant turn."""
     of_candidates = from_rank0(lambda: first_record_has(args.score, "candidates"))
-    kind, ending, turns_in, unit = "scored", "annotated", turns_of, "trajectories"
+    kind, ending, turns_in = "scored", "annotated", turns_of
     if of_candidates:
-        kind, ending, turns_in, unit = "candidates", "ranked", candidate_turns, "turns"
+        kind, ending, turns_in = "candidates", "ranked", candidate_turns
     stem = args.score.removesuffix(".jsonl").removesuffix(f".{kind}")
     out = args.out or f"{stem}.{ending}.jsonl"
     inputs = {"--score": args.score, "--critic": args.critic}
@@ -323,7 +323,7 @@ def score_file(args):
                 output.write({**record, "ranked_by": ranked_by})
     if left_out:
         say(f"{args.score}: {left_out} replies left out: they do not fit the critic's context")
-    say(f"wrote {written} {unit} to {out}")
+    say(f"wrote {written} records to {out}")
 
 
 # ---- Ranks (distributed processes)
@@ -808,10 +808,10 @@ def collate(items, device, pack):
         paths = forest.paths
         pad = -tokens % 128 if device.type == "cuda" else 0    # FlexAttention works in blocks of 128
         ids = np.pad(forest.ids, (0, pad))[None]                                                 # (1, T)
-        positions = np.pad(forest.positions, (0, pad))
+        positions = to_device(np.pad(forest.positions, (0, pad)))
         end = np.concatenate([forest.end, np.arange(tokens, tokens + pad) + 1])
-        inputs["position_ids"] = to_device(positions[None])
-        inputs["layout"] = Attention(end, positions, forest.blocks, device)
+        inputs["position_ids"] = positions[None]
+        inputs["layout"] = Attention(to_device(end), positions, forest.blocks)
     else:
         lengths = [len(s.ids) for s in sequences]
         tokens = sum(lengths)
@@ -848,14 +848,13 @@ def sees(query, key, end, positions, window):
     return seen if window is None else seen & (positions[query] - positions[key] < window)
 
 
+@dataclass
 class Attention:
-    """Which tokens of a row see which, in the form that each device needs."""
-
-    def __init__(self, end, positions, blocks, device):
-        self.end = torch.from_numpy(end).to(device)
-        self.positions = torch.from_numpy(positions).to(device)
-        self.blocks = blocks
-        self.masks = {}    # {window: what block_mask or block_inputs makes of it}
+    """Which tokens of a row see which, in the form that each device needs. See Forest for end, positions and blocks."""
+    end: torch.Tensor           # (T,)
+    positions: torch.Tensor     # (T,)
+    blocks: list
+    masks: dict = field(default_factory=dict)    # {window: what block_mask or block_inputs makes of it}
 
     def mask(self, window):
         """The mask for layers with this window, which the layers share."""
@@ -1061,8 +1060,6 @@ class Scorer(nn.Module):
 @torch.no_grad()
 def score_all(model, sequences, device, args, title=""):
     """One number per scored token of each sequence: a list of float32 arrays. The ranks share the work."""
-    if not sequences:
-        return []
     items = [Item([sequences[i]], [], (), task=i) for i in lexicographic_order(sequences)]
     scores = {}    # {index of the sequence: its numbers}
     for micro_batch in progress(micro_batches(items, args), title, "batch"):
@@ -1437,7 +1434,7 @@ def checked_settings(args, inputs):
     """
     out = Path(args.out)
     script = Path(sys.argv[0]).stem
-    for name, path in {"the working directory": ".", **inputs}.items():
+    for name, path in inputs.items():
         if Path(path).resolve().is_relative_to(out.resolve()):
             die(f"--out {out} is or contains {name} ({path}); name another folder with --out")
     check_path(out / "metrics.jsonl")

@@ -32,7 +32,7 @@ Writes  runs/RUN_NAME/policy/: the model in Hugging Face format, cost.json (what
     torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint HOST:29500 train_policy.py   # each node
     python train_policy.py --method sft --model tiny --in data/backend/demonstrations.jsonl --out runs/default/base
 
-The engine (trees, attention, log-probabilities, sharding, checkpoints) is train_critic.py's.
+The training loop and its engine (trees, attention, log-probabilities, sharding, checkpoints) are train_critic.py's.
 """
 import hashlib
 import json
@@ -101,7 +101,7 @@ def draw_pairs(advantages, texts, count, rng):
     return [(i, j) for i, j in pairs if texts[i] != texts[j]]
 
 
-# ---- The stage from its input to its model
+# ---- The stage
 
 
 def main():

@@ -115,7 +115,7 @@ def test_each_token_sees_its_own_branch_and_nothing_else(lists, block, window):
         assert (trees.ids[path] == s.ids).all() and (trees.positions[path] == np.arange(len(path))).all()
         for q in range(len(path)):
             expected[path[q], path[max(0, q + 1 - window) if window else 0:q + 1]] = True
-    attention = tp.Attention(trees.end, trees.positions, trees.blocks, CPU)
+    attention = tp.Attention(torch.from_numpy(trees.end), torch.from_numpy(trees.positions), trees.blocks)
     everything = torch.arange(total)
     allowed = tp.sees(everything[:, None], everything, attention.end, attention.positions, window)
     assert (allowed.numpy() == expected).all()
@@ -140,7 +140,8 @@ def test_the_flex_attention_of_cuda_equals_the_blocks_of_the_cpu(window):
     pad = -len(trees.ids) % 128
     end = np.concatenate([trees.end, np.arange(len(trees.ids), len(trees.ids) + pad) + 1])
     positions = np.pad(trees.positions, (0, pad))
-    attention, flexible = (tp.Attention(end, positions, trees.blocks, CPU) for _ in range(2))
+    attention, flexible = (tp.Attention(torch.from_numpy(end), torch.from_numpy(positions), trees.blocks)
+                           for _ in range(2))
     torch.manual_seed(0)
     query, key, value = (torch.randn(1, heads, len(end), 16) for heads in (4, 2, 2))
     mask = flexible.block_mask(window)

@@ -857,8 +857,8 @@ def refusal(module, *arguments):
 
 
 @pytest.mark.parametrize("module, arguments, expected", [
-    (train_critic, ["--out", "."], "--out . is or contains the working directory"),
-    (train_critic, ["--out", ".."], "is or contains the working directory"),
+    (train_critic, ["--out", "."], "--out . is or contains --in (scored.jsonl)"),
+    (train_critic, ["--out", ".."], "is or contains --in"),
     (train_critic, ["--out", "base"], "--out base is or contains --model (base)"),
     (train_critic, ["--out", "deep", "--in", "deep/scored.jsonl"], "is or contains --in"),
     (train_critic, ["--out", "theirs"], "was not written by this script"),

@@ -189,7 +189,7 @@ def test_the_policy_ranks_unseen_candidates_by_their_pictures(critic):
 @needs_browser
 def test_annotated_turns_have_the_value_of_their_page(critic):
     code, said, error = call(train_critic, "--score", "scored.jsonl", "--critic", critic, "--out", "seen.jsonl")
-    assert code == 0 and "24 trajectories" in said, error
+    assert code == 0 and "24 records" in said, error
     for record in map(json.loads, open("seen.jsonl")):
         first, last = (m["advantage"] for m in record["dialogue_history"] if m["role"] == "assistant")
         if record["sample"] == 0:
