@@ -571,7 +571,8 @@ def length_of(item):
 def load_tokenizer(path, pictures=False):
     """A model's tokenizer, which must have a chat template. With pictures: an image-text model's processor."""
     # Hub names have at most one slash, so a path with more is a folder.
-    if str(path).count("/") > 1 and not (Path(path) / "config.json").is_file():
+    is_folder = Path(path).is_dir() or str(path).count("/") > 1
+    if is_folder and not (Path(path) / "config.json").is_file():
         die(f"{path}: no model found; train it first, or name another")
     kind = transformers.AutoProcessor if pictures else transformers.AutoTokenizer
     try:
