@@ -24,8 +24,8 @@ loads with a processor and a chat template; the paper uses Qwen2-VL-7B). It sees
 then a picture of the page shown at the turn, then the dialogue, with [page] in place of each page's source.
 
 Prefixes that sequences share (c and the request; the dialogue up to a turn) are computed once, as a tree. The result
-is exact. Models whose attention accepts no such mask (state-space models, attention sinks) need --pack none, which
-gives every turn a row of its own.
+is exact. Models whose attention accepts no such mask (state-space models, attention sinks, capped attention scores
+such as Gemma 2's) need --pack none, which gives every turn a row of its own.
 
 Reads   runs/RUN_NAME/train.scored.jsonl, the seed model
 Writes  runs/RUN_NAME/critic/: the model in Hugging Face format, critic.json (how to score with it), cost.json (what it
@@ -55,7 +55,7 @@ import sys
 import time
 import warnings
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -153,16 +153,22 @@ def critic_loss(values, batch, items, args):
     if args.head == "log-ratio":
         nll = -segment_mean(values, batch.side[batch.turn], batch.sides)[0::2]                   # (B,)
         losses = losses + args.nll * nll
-        stats |= {"nll": nll, "distance": distance(values, batch.reference)}
+        stats |= {"nll": nll, "distance": (values - batch.reference).abs()}
     return losses, {"loss": losses, **stats}
 
 
 def success_loss(values, batch, items, head):
-    """critic_loss for --head value and q: the prediction for a turn is read at its last token."""
+    """critic_loss for --head value and q: the prediction for a turn is read at its last token.
+
+    It predicts the trajectory's success (0 or 1), or for q its reward.
+    """
     logits = last_of_turn(values, batch.turn, len(batch.side))                                   # (M,)
     item_of = batch.side // 2                                                                    # (M,)
-    labels = torch.tensor([item.label for item in items], device=values.device)[item_of]         # (M,)
-    targets = next_turn_targets(logits, batch.side, labels) if head == "q" else labels
+    labels = torch.tensor([item.reward for item in items], device=values.device)[item_of]        # (M,)
+    if head == "q":
+        targets = next_turn_targets(logits, batch.side, labels)
+    else:
+        targets = labels = (labels >= 1.0).float()
     losses = segment_mean(value_loss(logits, targets), item_of, len(items))                      # (B,)
     correct = (logits > 0) == (labels > 0.5)
     return losses, {"loss": losses, "accuracy": correct.double(), "success": labels.double()}
@@ -171,11 +177,6 @@ def success_loss(values, batch, items, head):
 def accuracy(chosen, rejected):
     """1 where the chosen side scores higher, 0.5 where the two tie: (B,), (B,) -> (B,)."""
     return ((chosen - rejected).sign() + 1) / 2
-
-
-def distance(logps, reference):
-    """How far each token's log-probability is from its reference, in nats: (N,), (N,) -> (N,)."""
-    return (logps - reference).abs()
 
 
 PAIR_RULES = ("best-vs-lower", "all")
@@ -202,7 +203,7 @@ def main():
     args = parse_args()
     device = start_process_group()
     if args.score:
-        score_file(args, device)
+        score_file(args)
         return finish()
     settings = from_rank0(lambda: checked_settings(args, {"--in": args.input, "--model": args.model}))
     if settings is None:
@@ -216,19 +217,7 @@ def main():
     else:
         head = new_head(args.model)
     model = load_model(args.model, device, args, head, tokenizer if args.pictures else None)
-    steps = step_items(items, args)
-    optimizer, first_step = begin_training(model, args, settings)
-
-    bar = progress(range(len(steps)), "critic", "step", first_step)
-    for step in bar:
-        start = time.perf_counter()
-        # Dividing by the number of items gives every pair (or trajectory) the same weight.
-        totals, tokens = add_gradients(model, steps[step], len(steps[step]), critic_loss, device, args)
-        rate = learning_rate(step, len(steps), args.lr)
-        norm = optimizer_step(model, optimizer, rate)
-        log(step_metrics(step, rate, norm, totals, tokens, start, device, args), bar, args.out)
-        save_checkpoint(args, model, optimizer, step + 1)
-
+    train(model, items, critic_loss, device, args, settings)
     note = {name: getattr(args, name) for name in RECORDED}
     note |= {"reference": args.model, "reference_fingerprint": settings["content of --model"]}
     save_model(model, tokenizer, args.model, args, cost, note)
@@ -236,75 +225,81 @@ def main():
     finish()
 
 
+def train(model, items, loss_function, device, args, settings, weight_of=len):
+    """The training loop of both stages, from the newest checkpoint on.
+
+    loss_function: critic_loss or one with the same signature. A step's losses are summed and divided by
+    weight_of(its items). With len, every pair (or trajectory) has the same weight.
+    """
+    steps = step_items(items, args)
+    optimizer, first_step = begin_training(model, args, settings)
+    bar = progress(range(len(steps)), Path(args.out).name, "step", first_step)
+    for step in bar:
+        start = time.perf_counter()
+        sums, counts = add_gradients(model, steps[step], weight_of(steps[step]), loss_function, device, args)
+        rate = learning_rate(step, len(steps), args.lr)
+        norm = optimizer_step(model, optimizer, rate)
+        log(step_metrics(step, rate, norm, sums, counts, start), bar, args.out)
+        save_checkpoint(args, model, optimizer, step + 1)
+
+
 def add_gradients(model, items, weight, loss_function, device, args):
     """Compute the gradients of sum(losses of the items) / weight, one micro-batch at a time.
 
-    loss_function: critic_loss or one with the same signature. The gradients stay in the model. Returns the logged
-    totals {name: (sum, count)} and the number of tokens computed.
+    The gradients stay in the model. Returns what to log, of this rank: the sum {name: sum} of the loss function's
+    numbers and of the computed tokens, and how many numbers there were {name: count}.
     """
-    totals = {}
-    tokens = 0
+    sums = Counter()
+    counts = Counter()
     for micro_batch in micro_batches(items, args):
         # FSDP waits for every rank, so a rank that has no items left computes any item, with loss 0.
-        batch = collate_items(micro_batch or items[:1], device, args)
+        batch = collate(micro_batch or items[:1], device, args.pack)
         values = model(batch)                                                                    # (N,)
         losses = 0 * values
         if micro_batch:
             losses, stats = loss_function(values, batch, micro_batch, args)
-            accumulate(totals, stats)
-            tokens += batch.tokens
+            for name, numbers in stats.items():
+                sums[name] += numbers.detach().sum()
+                counts[name] += len(numbers)
+            sums["tokens"] += batch.tokens
         # FSDP averages gradients over the ranks; world() turns the average into a sum.
         (losses.sum() * world() / weight).backward()
-    return totals, tokens
+    return sums, counts
 
 
 def make_items(args, tokenizer):
     """The pairs of --in (with --head value and q, its single trajectories) as items, and their cost."""
-    tasks, cost = read_trajectories(args.input, "scored", args.limit_tasks, args.context == "with-c")
+    tasks, cost = read_trajectories(args.input, "scored", args.context == "with-c")
     if args.head in ("value", "q"):
-        pairs = label_trajectories(tasks, args)
+        pairs = [(record, None) for group in tasks.values() for record in group]
     else:
         pairs = pair_tasks(tasks, args)
-    pictures = Path(args.out).parent / "cache" / "pictures" if args.pictures else None
-    return items_of(pairs, tokenizer, pictures), cost
+    return items_of(pairs, tokenizer, pictures_beside(args.out) if args.pictures else None), cost
 
 
-def label_trajectories(tasks, args):
-    """Every trajectory by itself, with its label: its reward for --head q, its success (0 or 1) for --head value."""
-    records = [record for group in tasks.values() for record in group]
-    for record in records:
-        record["label"] = record["reward"] if args.head == "q" else float(record["reward"] >= 1.0)
-    labels = {record["label"] for record in records}
-    if len(labels) == 1:
-        die(f"{args.input}: --head {args.head} has nothing to learn: every label is {labels.pop():g}")
-    return [(record, None) for record in records]
-
-
-def score_file(args, device):
+def score_file(args):
     """Copy the records of --score to --out, adding the critic's advantage of each candidate or assistant turn."""
     of_candidates = from_rank0(lambda: first_record_has(args.score, "candidates"))
-    kind = "candidates" if of_candidates else "scored"
-    turns_in = candidate_turns if of_candidates else turns_of
-    out = args.out or default_output(args.score, kind)
+    kind, ending, turns_in = "scored", "annotated", turns_of
+    if of_candidates:
+        kind, ending, turns_in = "candidates", "ranked", candidate_turns
+    stem = args.score.removesuffix(".jsonl").removesuffix(f".{kind}")
+    out = args.out or f"{stem}.{ending}.jsonl"
     inputs = {"--score": args.score, "--critic": args.critic}
-    without_c = args.critic_reference == "without-c"
     settings = {"script": "train_critic --score", "critic_reference": args.critic_reference}
     output = from_rank0(lambda: Output(out, settings, inputs, args.overwrite, SCHEMA[kind][1]))
     done = frozenset(output.done)    # rank 0 adds to output.done while it writes
-    critic = Critic(args.critic, device, reference_without_c=without_c, micro_tokens=args.micro_tokens)
-    ranked_by = from_rank0(lambda: describe_critic(args.critic))
+    critic = Critic(args.critic, args.micro_tokens, reference_without_c=args.critic_reference == "without-c")
+    cost = json.loads((Path(args.critic) / "cost.json").read_text())
+    ranked_by = {"critic": args.critic, "fingerprint": from_rank0(lambda: fingerprint(args.critic)), "cost": cost}
 
     def with_turns(record):
-        return output.key_of(record), record, turns_in(record, critic.with_c)
+        """(record, its turns), or None if the record is in the output already."""
+        return None if output.key_of(record) in done else (record, turns_in(record, critic.with_c))
 
     def remaining():
-        """Yield (record, turns) for each record that is not in the output yet.
-
-        A generator, because token ids take a lot of memory as Python lists.
-        """
-        for key, record, turns in read(args.score, kind, each=with_turns):
-            if key not in done:
-                yield record, turns
+        """Iterate over the records that are left. Not a list: token ids take a lot of memory as Python lists."""
+        return filter(None, read(args.score, kind, each=with_turns))
 
     count = sum(1 for _ in remaining())    # reports a bad last line now, not after hours of scoring
     todo = remaining()
@@ -314,33 +309,21 @@ def score_file(args, device):
         portion = list(itertools.islice(todo, PORTION))
         advantages = iter(critic.advantages([turn for _, turns in portion for turn in turns]))
         for record, turns in portion:
-            scored = [(reply, next(advantages)) for _, reply, _ in turns]
-            fit = [(reply, advantage) for reply, advantage in scored if advantage > -math.inf]
-            if of_candidates and len(fit) < len(scored):
-                left_out += 1
+            too_long = 0
+            for (_, reply, _), value in zip(turns, advantages):
+                if value == -math.inf:
+                    too_long += 1
+                else:
+                    reply["advantage"] = round(value, 7)    # changes the record, which contains the reply
+            left_out += too_long
+            if of_candidates and too_long:
                 continue
-            left_out += len(scored) - len(fit)
-            for reply, advantage in fit:
-                reply["advantage"] = round(advantage, 7)    # changes the record, which contains the reply
+            written += 1
             if rank() == 0:
                 output.write({**record, "ranked_by": ranked_by})
-            written += 1
     if left_out:
-        say(f"{args.score}: {left_out} turns left out: they do not fit the critic's context")
-    say(f"wrote {written} {'turns' if of_candidates else 'trajectories'} to {out}")
-
-
-def describe_critic(critic):
-    """What a ranking records about its critic, including what training it cost."""
-    file = Path(critic) / "cost.json"
-    cost = json.loads(file.read_text()) if file.is_file() else {}
-    return {"critic": critic, "fingerprint": fingerprint(critic), "cost": cost}
-
-
-def default_output(path, kind):
-    """Where --score writes: X.candidates.jsonl becomes X.ranked.jsonl, X.scored.jsonl becomes X.annotated.jsonl."""
-    ending = "ranked" if kind == "candidates" else "annotated"
-    return f"{path.removesuffix('.jsonl').removesuffix('.' + kind)}.{ending}.jsonl"
+        say(f"{args.score}: {left_out} replies left out: they do not fit the critic's context")
+    say(f"wrote {written} records to {out}")
 
 
 # ---- Ranks (distributed processes)
@@ -436,7 +419,7 @@ class Item(NamedTuple):
     chosen: list    # sequences
     rejected: list
     group: tuple    # (trajectory, turn): --shuffle turns keeps a group together
-    label: float = 1.0
+    reward: float = 1.0    # of the chosen trajectory
     task: object = None
 
 
@@ -464,7 +447,7 @@ def turns_of(record, with_c=False):
     """
     history = record["dialogue_history"]
     check_dialogue(history, "dialogue_history")
-    c = reference_solution(record) if with_c else None
+    c = reference_solution(record, with_c)
     messages = [{"role": "system", "content": record["system"]}] if record.get("system") else []
     turns = []
     for message in history:
@@ -477,7 +460,7 @@ def turns_of(record, with_c=False):
 def candidate_turns(record, with_c=False):
     """The candidates of one turn, in the form that turns_of returns. Removes empty candidates from the record."""
     check_dialogue(record["prompt"], "prompt")
-    c = reference_solution(record) if with_c else None
+    c = reference_solution(record, with_c)
     record["candidates"] = [candidate for candidate in record["candidates"]
                             if candidate.get("output") or candidate.get("output_ids")]
     return [(record["prompt"], candidate, c) for candidate in record["candidates"]]
@@ -495,45 +478,29 @@ def ids_of(reply):
     return () if ids is None else ids
 
 
-def reference_solution(record):
-    """The training-time information c."""
-    c = (record.get("task") or {}).get("ground_truth")
-    if c is None:
+def reference_solution(record, with_c):
+    """The training-time information c, or None if the critic does not see it."""
+    c = (record.get("task") or {}).get("ground_truth") if with_c else None
+    if with_c and c is None:
         raise ValueError("the record has no task with a ground_truth, which the critic's context needs")
     return c
 
 
-def first_tasks(records, count):
-    """The records of the first `count` tasks (0: of all), in file order. A task's samples may be far apart."""
-    seen = set()
-    for n, record in enumerate(records):
-        task = record.get("task_id")
-        if task is None:
-            task = ("no task", n)    # a record without a task counts as a task of its own
-        if not count or len(seen) < count or task in seen:
-            seen.add(task)
-            yield record
-
-
-def read_trajectories(path, kind, limit_tasks=0, with_c=False):
+def read_trajectories(path, kind, with_c=False):
     """Usable trajectories as {task: [record with its "turns"]}, in file order, and the cost of all that were read."""
     tasks = {}
-    failed = 0
-    without_turns = 0
+    left_out = Counter()    # {why: how many}
     cost = Counter()
-    records = read(path, kind, each=lambda record: {**record, "turns": turns_of(record, with_c)})
-    for record in first_tasks(records, limit_tasks):
+    for record in read(path, kind, each=lambda record: {**record, "turns": turns_of(record, with_c)}):
         cost.update({"episodes": 1, **(record.get("cost") or {})})
         if kind == "scored" and (record["reward"] is None or record["finish"].startswith("error")):
-            failed += 1
+            left_out["no reward (the episode failed)"] += 1
         elif not record["turns"]:
-            without_turns += 1
+            left_out["no assistant turn"] += 1
         else:
             tasks.setdefault(record["task_id"], []).append(record)
-    if failed:
-        say(f"{path}: {failed} records left out: no reward (the episode failed)")
-    if without_turns:
-        say(f"{path}: {without_turns} records left out: no assistant turn")
+    for reason, count in left_out.items():
+        say(f"{path}: {count} records left out: {reason}")
     if not tasks:
         die(f"{path}: no trajectory is left to train on")
     return tasks, cost
@@ -558,16 +525,14 @@ def pair_tasks(tasks, args):
 def items_of(pairs, tokenizer, pictures=None):
     """[(chosen record, rejected record or None)] as items. Each record is encoded once, however many pairs it is in."""
     records = list({id(record): record for pair in pairs for record in pair if record}.values())    # each once
-    turns = [turn for record in records for turn in record["turns"]]
-    encoded = iter(encode_turns(turns, tokenizer, pictures))
+    encoded = iter(encode_turns([turn for record in records for turn in record["turns"]], tokenizer, pictures))
     for record in records:
-        record["sequences"] = list(itertools.islice(encoded, len(record["turns"])))
+        record["sequences"] = [next(encoded) for _ in record["turns"]]
     items = []
     for n, (chosen, rejected) in enumerate(pairs):
         sequences = rejected["sequences"] if rejected else []
         task = chosen["task_id"]
-        label = chosen.get("label", 1.0)
-        items.append(Item(chosen["sequences"], sequences, (str(task), n), label, task))
+        items.append(Item(chosen["sequences"], sequences, (str(task), n), chosen.get("reward", 1.0), task))
     return items
 
 
@@ -577,32 +542,22 @@ def encode_turns(turns, tokenizer, pictures=None):
 
 
 def usable_items(items, model, args):
-    """Leave out what --max-length excludes. Exits if the model cannot read one of the remaining items."""
-    items = leave_out_long(items, args)
-    length = max(map(length_of, items))
+    """The items that fit the context of the model at this path."""
     context = scored_context(model)
-    if length > context:
-        die(f"{args.input}: a dialogue of {length} tokens does not fit the context of {model}, {context} tokens (with "
-            f"longrope and dynamic rope, the original context); use a model with a longer context, or leave long "
-            f"dialogues out with --max-length {context}")
-    kind = "pairs" if items[0].rejected else "dialogues"
-    say(f"{len(items)} {kind} from {len({item.task for item in items})} tasks")
-    return items
+    fit = [item for item in items if length_of(item) <= context]
+    if len(fit) < len(items):
+        say(f"{args.input}: {len(items) - len(fit)} of {len(items)} left out: they do not fit the context of {model}, "
+            f"{context} tokens (with longrope and dynamic rope, the original context)")
+    if not fit:
+        die(f"{args.input}: no dialogue fits the context of {model}, {context} tokens; use a model with a longer one")
+    kind = "pairs" if fit[0].rejected else "dialogues"
+    say(f"{len(fit)} {kind} from {len({item.task for item in fit})} tasks")
+    return fit
 
 
 def sequences_in(items):
     """The distinct sequences of the items (a trajectory may be in several pairs)."""
     return list(dict.fromkeys(sequence for item in items for sequence in item.chosen + item.rejected))
-
-
-def leave_out_long(items, args):
-    """The items whose sequences all have at most --max-length tokens."""
-    short = [item for item in items if not args.max_length or length_of(item) <= args.max_length]
-    if len(short) < len(items):
-        say(f"{args.input}: {len(items) - len(short)} of {len(items)} left out: longer than {args.max_length} tokens")
-    if not short:
-        die(f"{args.input}: --max-length {args.max_length} leaves nothing to train on")
-    return short
 
 
 def length_of(item):
@@ -623,7 +578,7 @@ def load_tokenizer(path, pictures=False):
     try:
         tokenizer = kind.from_pretrained(path)
     except (ImportError, OSError, ValueError, TypeError, KeyError) as error:
-        die(f"{path}: cannot load a {'processor' if pictures else 'tokenizer'} ({first_line(error)})")
+        die(f"{path}: cannot load a tokenizer or processor ({first_line(error)})")
     if not tokenizer.chat_template:
         die(f"{path} has no chat template; use an instruction-tuned model, or add chat_template.jinja")
     if pictures:
@@ -639,8 +594,7 @@ def render_prompt(tokenizer, messages):
         return tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
     except TemplateError as error:
         if [m["role"] for m in messages[:2]] != ["system", "user"]:
-            roles = ", ".join(m["role"] for m in messages)
-            die(f"the model's chat template rejects a dialogue of {roles} ({first_line(error)})")
+            die(f"the model's chat template rejects a dialogue ({first_line(error)})")
     # Some templates, such as Gemma's, reject system messages: put the text in front of the first user message.
     system, user, *rest = messages
     merged = {"role": "user", "content": f"{system['content']}\n\n{user['content']}"}
@@ -682,18 +636,14 @@ def tokenise(tokenizer, turns):
     if not use_ids:
         say_once("the recorded token ids come from another tokenizer than this model's: the text is used instead")
 
+    @functools.lru_cache(2)    # a prompt and a reply: the candidates of one turn share their prompt
     def encode(text):
         return tokenizer([text], add_special_tokens=False)["input_ids"][0]
 
     end = end_of_turn(tokenizer)
     sequences = []
-    last_prompt = None
-    prompt_ids = None
     for messages, reply, c in turns:
-        prompt = render_prompt(tokenizer, messages if c is None else put_c_in_front(messages, c))
-        if prompt != last_prompt:    # the candidates of one turn share their prompt
-            last_prompt = prompt
-            prompt_ids = encode(prompt)
+        prompt_ids = encode(render_prompt(tokenizer, messages if c is None else put_c_in_front(messages, c)))
         text = text_of(reply)
         ids = ids_of(reply)
         if not use_ids or not len(ids):
@@ -737,9 +687,8 @@ def scored_context(path):
     As soon as one sequence in a batch is longer, these two encode all positions of the batch differently. A sequence's
     log-probabilities would then depend on the rest of its batch.
     """
-    config = text_config(path)
-    context = getattr(config, "max_position_embeddings", None) or math.inf
-    rope = getattr(config, "rope_parameters", None) or {}
+    context = context_of(path) or math.inf
+    rope = getattr(text_config(path), "rope_parameters", None) or {}
     for part in [rope, *rope.values()]:    # some models have one for each kind of layer
         if isinstance(part, dict) and part.get("rope_type") in ("longrope", "dynamic"):
             context = min(context, part.get("original_max_position_embeddings") or context)
@@ -843,26 +792,27 @@ class Batch(NamedTuple):
     views: tuple = ()           # what a critic that sees pages reads, one view per row
 
 
-def collate(sequences, side_of, sides, device, pack):
-    """Put sequences, and the side that each belongs to, into one batch.
+def collate(items, device, pack):
+    """Items as one batch. Side 2i is item i's chosen side, side 2i + 1 its rejected side.
 
-    pack "tree": trees in one row; "none": rows padded on the right, where causal attention never looks. Image-text
-    models always read padded rows, because a tree cannot contain pictures.
+    pack "tree": trees in one row; "none": rows padded on the right, where causal attention never looks.
     """
     def to_device(array):
         return torch.from_numpy(array).to(device)
 
+    sides = [side for item in items for side in (item.chosen, item.rejected)]
+    sequences = [sequence for side in sides for sequence in side]
     inputs = {"use_cache": False}
-    if pack == "tree" and not sequences[0].view:
+    if pack == "tree":
         forest = build_prefix_forest(sequences)
         tokens = len(forest.ids)
         paths = forest.paths
         pad = -tokens % 128 if device.type == "cuda" else 0    # FlexAttention works in blocks of 128
         ids = np.pad(forest.ids, (0, pad))[None]                                                 # (1, T)
-        positions = np.pad(forest.positions, (0, pad))
+        positions = to_device(np.pad(forest.positions, (0, pad)))
         end = np.concatenate([forest.end, np.arange(tokens, tokens + pad) + 1])
-        inputs["position_ids"] = to_device(positions[None])
-        inputs["layout"] = Attention(end, positions, forest.blocks, device)
+        inputs["position_ids"] = positions[None]
+        inputs["layout"] = Attention(to_device(end), positions, forest.blocks)
     else:
         lengths = [len(s.ids) for s in sequences]
         tokens = sum(lengths)
@@ -881,8 +831,8 @@ def collate(sequences, side_of, sides, device, pack):
         scored=to_device(scored),
         target=to_device(ids.ravel()[scored]),
         turn=to_device(np.repeat(np.arange(len(sequences)), lengths)),
-        side=torch.tensor(side_of, device=device),
-        sides=sides,
+        side=to_device(np.repeat(np.arange(len(sides)), [len(side) for side in sides])),
+        sides=len(sides),
         reference=to_device(np.concatenate(reference)),
         tokens=tokens,
         views=tuple(s.view for s in sequences))
@@ -899,22 +849,26 @@ def sees(query, key, end, positions, window):
     return seen if window is None else seen & (positions[query] - positions[key] < window)
 
 
+@dataclass
 class Attention:
-    """Which tokens of a row see which, in the form that each device needs."""
+    """Which tokens of a row see which, in the form that each device needs. See Forest for end, positions and blocks."""
+    end: torch.Tensor           # (T,)
+    positions: torch.Tensor     # (T,)
+    blocks: list
+    masks: dict = field(default_factory=dict)    # {window: what block_mask or block_inputs makes of it}
 
-    def __init__(self, end, positions, blocks, device):
-        self.end = torch.from_numpy(end).to(device)
-        self.positions = torch.from_numpy(positions).to(device)
-        self.blocks = blocks
-        self.masks = {}
+    def mask(self, window):
+        """The mask for layers with this window, which the layers share."""
+        if window not in self.masks:
+            on_cuda = self.end.device.type == "cuda"
+            self.masks[window] = self.block_mask(window) if on_cuda else self.block_inputs(window)
+        return self.masks[window]
 
     def block_mask(self, window, size=128):
         """FlexAttention's mask: it skips blocks that no query sees, and applies no mask to blocks that all queries see.
 
         Built directly from `end`: create_block_mask, unless compiled, would first build the whole (T, T) mask.
         """
-        if window in self.masks:
-            return self.masks[window]
         from torch.nn.attention.flex_attention import BlockMask
         end = self.end
         positions = self.positions
@@ -936,45 +890,28 @@ class Attention:
         def mask_mod(batch, head, query, key):
             return sees(query, key, end, positions, window)
 
-        self.masks[window] = BlockMask.from_kv_blocks(*listed(visible & ~full), *listed(full), BLOCK_SIZE=size,
-                                                      mask_mod=mask_mod)
-        return self.masks[window]
+        return BlockMask.from_kv_blocks(*listed(visible & ~full), *listed(full), BLOCK_SIZE=size, mask_mod=mask_mod)
 
     def block_inputs(self, window):
         """For each block of queries on a CPU: (start, stop, indices of its keys, mask).
 
         Keys None: the queries' own stretch, as for a trunk. Mask None: causal. An explicit mask takes a quarter longer.
         """
-        if window not in self.masks:
-            self.masks[window] = []
-            for start, stop, prefix in self.blocks:
-                queries = torch.arange(start, stop)
-                keys = None
-                mask = None
-                seen = torch.cat([torch.from_numpy(prefix), queries])
-                if len(prefix):
-                    keys = seen
-                if len(prefix) or window is not None:
-                    mask = sees(queries[:, None], seen, self.end, self.positions, window)
-                self.masks[window].append((start, stop, keys, mask))
-        return self.masks[window]
+        inputs = []
+        for start, stop, prefix in self.blocks:
+            queries = torch.arange(start, stop)
+            keys = None
+            mask = None
+            seen = torch.cat([torch.from_numpy(prefix), queries])
+            if len(prefix):
+                keys = seen
+            if len(prefix) or window is not None:
+                mask = sees(queries[:, None], seen, self.end, self.positions, window)
+            inputs.append((start, stop, keys, mask))
+        return inputs
 
 
-def attend(query, key, value, mask, scale, softcap):
-    """Plain attention: query (1, H, n, D), key and value (1, H, m, D); mask (n, m), or None for causal.
-
-    softcap: Gemma 2 caps its attention scores.
-    """
-    if softcap is None:
-        return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=mask is None, scale=scale)
-    if mask is None:
-        mask = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool, device=query.device).tril()
-    scores = scale * (query @ key.transpose(2, 3))                                               # (1, H, n, m)
-    scores = softcap * torch.tanh(scores / softcap)
-    return scores.masked_fill(~mask, float("-inf")).softmax(-1) @ value
-
-
-def block_attention(query, key, value, blocks, scale, softcap):
+def block_attention(query, key, value, blocks, scale):
     """Attention over a forest on a CPU, (1, H, T, D): each block of queries attends to the tokens it descends from."""
     sizes = [stop - start for start, stop, _, _ in blocks]
     parts = []
@@ -983,36 +920,30 @@ def block_attention(query, key, value, blocks, scale, softcap):
         if keys is not None:
             k = key.index_select(2, keys)
             v = value.index_select(2, keys)
-        parts.append(attend(q, k, v, mask, scale, softcap))
+        parts.append(F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None, scale=scale))
     return torch.cat(parts, 2)
 
 
 @functools.cache
 def compiled_flex():
     from torch.nn.attention.flex_attention import flex_attention
-    torch._dynamo.config.specialize_float = True    # a symbolic soft cap would break the graph in training
     torch._dynamo.config.recompile_limit = 64
     return torch.compile(flex_attention, dynamic=True)
 
 
-def tree_attention(module, query, key, value, attention_mask, layout=None, scaling=None, sliding_window=None,
-                   softcap=None, **kwargs):
+def tree_attention(module, query, key, value, attention_mask, layout=None, scaling=None, sliding_window=None, **kwargs):
     """The attention of every layer, which transformers calls: query (1, H, T, D), key and value (1, K, T, D)."""
-    if layout is None or kwargs.get("s_aux") is not None or kwargs.get("position_bias") is not None:
+    if layout is None or any(kwargs.get(name) is not None for name in ("s_aux", "position_bias", "softcap")):
         die(NO_TREES)
     if query.device.type == "cuda":
-        def capped(score, batch, head, q, k):
-            return softcap * torch.tanh(score / softcap)
-
-        out = compiled_flex()(query, key, value, score_mod=None if softcap is None else capped,
-                              block_mask=layout.block_mask(sliding_window), scale=scaling,
+        out = compiled_flex()(query, key, value, block_mask=layout.mask(sliding_window), scale=scaling,
                               enable_gqa=query.shape[1] > key.shape[1])
     else:
         groups = query.shape[1] // key.shape[1]
         if groups > 1:
             key = key.repeat_interleave(groups, 1)
             value = value.repeat_interleave(groups, 1)
-        out = block_attention(query, key, value, layout.block_inputs(sliding_window), scaling, softcap)
+        out = block_attention(query, key, value, layout.mask(sliding_window), scaling)
     return out.transpose(1, 2), None
 
 
@@ -1025,67 +956,58 @@ transformers.AttentionInterface.register("tree", tree_attention)
 class TokenLogps(torch.autograd.Function):
     """Log-probability of each target from its hidden state, through the output head in chunks.
 
-    logits = cap * tanh(scale * (h W^T + b) / cap), in float32; without a cap, scale * (h W^T + b). With `keep` the
-    (N, V) logits stay for the backward pass. Without it they exist one chunk at a time and are recomputed there.
+    logits = cap * tanh(scale * h W^T / cap), in float32; without a cap, scale * h W^T. With `keep` the (N, V) logits
+    stay for the backward pass. Without it they exist one chunk at a time and are recomputed there.
 
     Plain autograd cannot do this: a bf16 product with a float32 result (out_dtype) has no derivative. Where autograd
     does work, with torch.utils.checkpoint, it takes a tenth more time and a quarter more memory.
     """
 
     @staticmethod
-    def logits_of(hidden, weight, bias, scale, cap):
+    def logits_of(hidden, weight, scale, cap):
         if hidden.is_cuda and hidden.dtype != torch.float32:
             logits = torch.mm(hidden, weight.T, out_dtype=torch.float32)    # (n, V), not rounded to bf16 in between
         else:
             logits = (hidden @ weight.T).float()
-        if bias is not None:
-            logits += bias.float()
         if scale != 1.0:
             logits *= scale
         return logits if cap is None else logits.div_(cap).tanh_().mul_(cap)
 
     @staticmethod
-    def forward(ctx, hidden, weight, bias, target, scale, cap, chunk, keep):
+    def forward(ctx, hidden, weight, target, scale, cap, chunk, keep):
         logps = []
         normalisers = []
         ctx.kept = []
         for h, t in zip(hidden.split(chunk), target.split(chunk)):
-            logits = TokenLogps.logits_of(h, weight, bias, scale, cap)
+            logits = TokenLogps.logits_of(h, weight, scale, cap)
             normaliser = torch.logsumexp(logits, -1)                                             # (n,)
             logps.append(logits.gather(1, t[:, None])[:, 0] - normaliser)
             normalisers.append(normaliser)
             if keep:
                 ctx.kept.append(logits)
-        ctx.save_for_backward(hidden, weight, bias, target, *normalisers)
+        ctx.save_for_backward(hidden, weight, target, *normalisers)
         ctx.settings = scale, cap, chunk
         return torch.cat(logps)                                                                  # (N,)
 
     @staticmethod
     def backward(ctx, gradient):
         scale, cap, chunk = ctx.settings
-        hidden, weight, bias, target, *normalisers = ctx.saved_tensors
+        hidden, weight, target, *normalisers = ctx.saved_tensors
         chunks = zip(hidden.split(chunk), target.split(chunk), (scale * gradient).split(chunk), normalisers)
         d_hidden = []
         d_weight = torch.zeros_like(weight)
-        d_bias = None
-        if bias is not None:
-            d_bias = torch.zeros_like(bias, dtype=torch.float32)
         for h, t, g, normaliser in chunks:
             # A kept chunk is overwritten and then freed, before the layers' backward passes need memory.
-            logits = ctx.kept.pop(0) if ctx.kept else TokenLogps.logits_of(h, weight, bias, scale, cap)
+            logits = ctx.kept.pop(0) if ctx.kept else TokenLogps.logits_of(h, weight, scale, cap)
             slope = None if cap is None else 1 - (logits / cap) ** 2
             d = logits.sub_(normaliser[:, None]).exp_().mul_(-g[:, None])    # -g * softmax
             d.scatter_add_(1, t[:, None], g[:, None])                        # + g at the target
             if slope is not None:
                 d.mul_(slope)
-            if bias is not None:
-                d_bias += d.sum(0)
             d = d.to(weight.dtype)
             d_hidden.append(d @ weight)
             d_weight.addmm_(d.T, h)
-        if bias is not None:
-            d_bias = d_bias.to(bias.dtype)
-        return torch.cat(d_hidden), d_weight, d_bias, None, None, None, None, None
+        return torch.cat(d_hidden), d_weight, None, None, None, None, None
 
 
 class Scorer(nn.Module):
@@ -1107,12 +1029,12 @@ class Scorer(nn.Module):
         if self.processor is not None:
             inputs = read_views(self.processor, batch.views).to(batch.target.device, self.head.weight.dtype)
             hidden = self.lm.base_model(**inputs, use_cache=False).last_hidden_state             # (R, T, D)
-            return self.values(hidden[inputs["attention_mask"].bool()])                          # (N,)
+            return self.values(hidden[inputs["attention_mask"].bool()])
         with torch.autocast("cpu", torch.bfloat16, enabled=self.bf16):    # the residual stream stays float32
             hidden = self.lm.base_model(**batch.inputs).last_hidden_state.flatten(0, 1)          # (R * T, D)
         if self.head is not None:
-            return self.values(hidden[batch.scored])                                             # (N,)
-        return self.logps(hidden[batch.source], batch.target)                                    # (N,)
+            return self.values(hidden[batch.scored])
+        return self.logps(hidden[batch.source], batch.target)
 
     def values(self, hidden):
         """The head's values (N,) of hidden states (N, D), in float32: in bf16 most turns would get the same number."""
@@ -1122,15 +1044,18 @@ class Scorer(nn.Module):
         """Log-probabilities (N,) of the targets (N,), from the hidden states before them (N, D)."""
         output = self.lm.get_output_embeddings()
         config = self.lm.config.get_text_config()
-        scale = getattr(config, "logit_scale", None)    # Cohere multiplies its logits by this
-        if not scale:
-            scale = 1 / (getattr(config, "logits_scaling", None) or 1.0)    # Granite divides its logits by this
+        # Cohere multiplies its logits by one setting, Granite divides them by another.
+        scale = (getattr(config, "logit_scale", None) or 1.0) / (getattr(config, "logits_scaling", None) or 1.0)
         cap = getattr(config, "final_logit_softcapping", None)
         row_bytes = 4 * len(output.weight)    # one token's logits
+        weight = output.weight
         keep = torch.is_grad_enabled() and len(hidden) * row_bytes <= self.head_bytes
         chunk = max(1, self.head_bytes // 4 // row_bytes)
-        hidden = hidden.to(output.weight.dtype)    # state-space models return float32
-        return TokenLogps.apply(hidden, output.weight, output.bias, target, scale, cap, chunk, keep)
+        hidden = hidden.to(weight.dtype)    # state-space models return float32
+        if output.bias is not None:    # as the weight of one more input, which is always 1
+            hidden = F.pad(hidden, (0, 1), value=1.0)
+            weight = torch.cat([weight, output.bias[:, None]], 1)
+        return TokenLogps.apply(hidden, weight, target, scale, cap, chunk, keep)
 
 
 @torch.no_grad()
@@ -1139,11 +1064,12 @@ def score_all(model, sequences, device, args, title=""):
     items = [Item([sequences[i]], [], (), task=i) for i in lexicographic_order(sequences)]
     scores = {}    # {index of the sequence: its numbers}
     for micro_batch in progress(micro_batches(items, args), title, "batch"):
-        values = model(collate_items(micro_batch or items[:1], device, args)).float().cpu().numpy()
+        values = model(collate(micro_batch or items[:1], device, args.pack)).float().cpu().numpy()
         ends = np.cumsum([len(item.chosen[0].scored) for item in micro_batch])
         for item, numbers in zip(micro_batch, np.split(values, ends)):
             scores[item.task] = numbers
-    reshard(model)
+    if dist.is_initialized():
+        model.reshard()    # FSDP leaves the root group gathered, and a saved state would contain gathered tensors
     scores = gather(scores)
     return [scores[i] for i in range(len(sequences))]
 
@@ -1171,11 +1097,11 @@ def set_reference(path, items, device, args):
 PORTION = 200    # records scored and saved at a time, so the most that a kill can lose
 
 
-def new_head(model):
-    """A linear head that starts at zero: all trajectories start with the same score."""
+def new_head(model, weights=None):
+    """A linear head. By default it starts at zero: all trajectories start with the same score."""
     head = nn.Linear(text_config(model).hidden_size, 1)
-    nn.init.zeros_(head.weight)
-    nn.init.zeros_(head.bias)
+    weights = weights or {"weight": [0.0] * head.in_features, "bias": [0.0]}
+    nn.utils.vector_to_parameters(torch.tensor(weights["weight"] + weights["bias"]), head.parameters())
     return head
 
 
@@ -1186,24 +1112,21 @@ class Critic:
     Eq. 3, as the released code does. `note` is the content of critic.json.
     """
 
-    def __init__(self, path, device=None, without_c=False, reference_without_c=False, micro_tokens=8192):
-        self.device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    def __init__(self, path, micro_tokens=8192, without_c=False, reference_without_c=False):
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.note = note = read_note(path)
         self.with_c = note["context"] == "with-c" and not without_c
         self.reference_without_c = reference_without_c
         self.context = scored_context(path)
-        self.pictures = Path(path).parent / "cache" / "pictures" if note.get("pictures") else None
+        self.pictures = pictures_beside(path) if note["pictures"] else None
         self.tokenizer = load_tokenizer(path, self.pictures)
-        self.args = argparse.Namespace(pack=note.get("pack", "tree"), dtype=note.get("dtype", "float32"),
-                                       micro_tokens=micro_tokens, checkpointing="none")
+        self.args = argparse.Namespace(**note, micro_tokens=micro_tokens, checkpointing="none")
         self.reference = None
         head = None
         if note["head"] == "log-ratio":
             self.reference = load_model(note["reference"], self.device, self.args)
         else:
-            weights = {name: torch.tensor(numbers) for name, numbers in note["weights"].items()}
-            head = nn.Linear(len(weights["weight"]), 1)
-            head.load_state_dict({**weights, "weight": weights["weight"][None]})
+            head = new_head(path, note["weights"])
         self.model = load_model(path, self.device, self.args, head, self.tokenizer if self.pictures else None)
 
     def advantages(self, turns):
@@ -1211,30 +1134,25 @@ class Critic:
 
         A turn that does not fit the critic's context, with c in front, gets -inf.
         """
-        turns = [(messages, reply, c if self.with_c else None) for messages, reply, c in turns]
-        sequences = encode_turns(turns, self.tokenizer, self.pictures)
-        advantages = torch.full((len(turns),), -math.inf, dtype=torch.double)
+        without_c = [(messages, reply, None) for messages, reply, _ in turns]
+        sequences = encode_turns(turns if self.with_c else without_c, self.tokenizer, self.pictures)
         fit = [n for n, sequence in enumerate(sequences) if len(sequence.ids) <= self.context]
-        if not fit:
-            return advantages.tolist()
-        sequences = [sequences[n] for n in fit]
-        turn = torch.repeat_interleave(torch.tensor([len(s.scored) for s in sequences]))         # (N,)
-        values = self.score(self.model, sequences)
-        reference = torch.zeros(len(turn))                                                       # (N,)
-        if self.reference and self.reference_without_c:
-            without_c = [(messages, reply, None) for messages, reply, _ in turns]
-            sequences = encode_turns([without_c[n] for n in fit], self.tokenizer)
+        values = score_all(self.model, [sequences[n] for n in fit], self.device, self.args)
+        references = [0.0] * len(fit)
         if self.reference:
-            reference = self.score(self.reference, sequences)
-        if self.note["head"] in ("value", "q"):
-            advantages[fit] = last_of_turn(values, turn, len(fit))
-        else:
-            advantages[fit] = turn_advantages(values, reference, turn, len(fit), self.note["advantage"])
-        return advantages.tolist()
-
-    def score(self, model, sequences):
-        """The numbers that a model (the critic or its reference) gives the scored tokens of all sequences: (N,)."""
-        return torch.from_numpy(np.concatenate(score_all(model, sequences, self.device, self.args))).double()
+            if self.reference_without_c:
+                sequences = encode_turns(without_c, self.tokenizer)
+            references = score_all(self.reference, [sequences[n] for n in fit], self.device, self.args)
+        advantages = [-math.inf] * len(turns)
+        for n, numbers, reference in zip(fit, values, references):
+            numbers = torch.tensor(numbers).double()                                             # (N,)
+            turn = torch.zeros(len(numbers), dtype=torch.long)                                   # (N,): one turn
+            if self.note["head"] in ("value", "q"):
+                advantage = last_of_turn(numbers, turn, 1)
+            else:
+                advantage = turn_advantages(numbers, torch.tensor(reference).double(), turn, 1, self.note["advantage"])
+            advantages[n] = advantage.item()
+        return advantages
 
 
 def read_note(path):
@@ -1247,8 +1165,7 @@ def read_note(path):
     except (ValueError, TypeError):
         die(f"{file} is damaged; train the critic again, or name another with --critic")
     reference = note["reference"]
-    recorded = note.get("reference_fingerprint")
-    if note["head"] == "log-ratio" and recorded not in (None, fingerprint(reference)):
+    if note["head"] == "log-ratio" and note["reference_fingerprint"] != fingerprint(reference):
         die(f"{path}: its reference model {reference} has changed since the critic was trained; restore the model (or "
             f"correct its path in {file}), or train the critic again")
     return note
@@ -1264,21 +1181,11 @@ def decoder_layers(lm):
 def shard(model, device):
     """FSDP2: one group per decoder layer, one for the rest. On CUDA: bf16 compute, float32 masters and reductions."""
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-    options = {}
+    policy = MixedPrecisionPolicy()
     if device.type == "cuda":
-        options["mp_policy"] = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-    for layer in decoder_layers(model.lm):
-        fully_shard(layer, **options)
-    fully_shard(model, **options)
-
-
-def reshard(model):
-    """Shard again after a forward pass without a backward pass.
-
-    FSDP leaves the root group gathered after it. An optimizer or a saved state would then contain gathered tensors.
-    """
-    if dist.is_initialized():
-        model.reshard()
+        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    for part in [*decoder_layers(model.lm), model]:
+        fully_shard(part, mp_policy=policy)
 
 
 def load_model(path, device, args, head=None, processor=None):
@@ -1292,7 +1199,7 @@ def load_model(path, device, args, head=None, processor=None):
     grouped = dist.is_initialized()
     kind = transformers.AutoModelForImageTextToText if processor else transformers.AutoModelForCausalLM
     options = {"dtype": torch.bfloat16 if device.type == "cuda" and not grouped else torch.float32}
-    if args.pack == "tree" and processor is None:
+    if args.pack == "tree":
         options["attn_implementation"] = "tree"
     elif getattr(text_config(path), "attn_logit_softcapping", None):
         options["attn_implementation"] = "eager"    # the default, SDPA, ignores the cap
@@ -1319,9 +1226,8 @@ def load_model(path, device, args, head=None, processor=None):
     model.to_empty(device=device)
     lm.tie_weights()    # to_empty made separate copies of tied weights
     set_model_state_dict(model, full, options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True))
-    for name, buffer in buffers.items():
-        module, _, leaf = name.rpartition(".")
-        setattr(lm.get_submodule(module), leaf, buffer.to(device))
+    for name, buffer in lm.named_buffers():
+        buffer.copy_(buffers[name])
     return model
 
 
@@ -1357,10 +1263,10 @@ def check_scores(lm, pack, path):
     cpu = torch.device("cpu")
     turns = (ids, np.append(ids[:12], ids[3:9]), np.append(ids[:5], ids[1:8]))    # two branches of the first
     sequences = [Sequence(turn, 4) for turn in turns]
-    logps = Scorer(lm)(collate(sequences, [0, 0, 0], 1, cpu, pack))
+    logps = Scorer(lm)(collate([Item(sequences, [], ())], cpu, pack))
     expected = []
     for sequence in sequences:
-        batch = collate([sequence], [0], 1, cpu, pack)
+        batch = collate([Item([sequence], [], ())], cpu, pack)
         logits = lm(**batch.inputs).logits.flatten(0, 1)[batch.source]                           # (n, V)
         expected.append(-F.cross_entropy(logits.float(), batch.target, reduction="none"))
     error = (logps - torch.cat(expected)).abs().mean().item()
@@ -1379,22 +1285,24 @@ def save_model(model, tokenizer, seed, args, cost, note=None):
         out = Path(args.out)
         tokens = [json.loads(line)["tokens"] for line in open(out / "metrics.jsonl")]
         cost += Counter(optimizer_steps=len(tokens), training_tokens=sum(tokens))
-        json_files = {"cost.json": {key: int(cost[key]) for key in COSTS}}
+        notes = {"cost.json": {key: int(cost[key]) for key in COSTS}}
         if note:
             head = None
-            if model.head is not None:
+            if model.head:
                 head = {name: state[f"head.{name}"].flatten().tolist() for name in ("weight", "bias")}
-            json_files["critic.json"] = {**note, "weights": head}
+            notes["critic.json"] = {**note, "weights": head}
         try:
-            write_model(model.lm, state, tokenizer, seed, out, json_files)
+            for name, content in notes.items():
+                (out / name).write_text(json.dumps(content, indent=1) + "\n")
+            write_model(model.lm, state, tokenizer, seed, out)
         except (OSError, SafetensorError) as error:
             die(f"{out}: could not be written ({error}); the checkpoints are intact; the same command without "
                 "--overwrite resumes training", 1)
     barrier()
 
 
-def write_model(lm, state, tokenizer, seed, out, json_files):
-    """Write the weights in `state` and json_files {name: content} to a temporary folder, then move file by file."""
+def write_model(lm, state, tokenizer, seed, out):
+    """Write the weights in `state` to a temporary folder, then move file by file."""
     part = out.with_name(out.name + ".part")
     shutil.rmtree(part, ignore_errors=True)
     # named_parameters lists each tied weight once. Expert routers keep some of their weights as buffers.
@@ -1406,8 +1314,6 @@ def write_model(lm, state, tokenizer, seed, out, json_files):
                                                 _raise_exceptions_for_missing_entries=False)
     if generation:    # better: the seed model's own, with all its end tokens
         shutil.copy(generation, part / "generation_config.json")
-    for name, content in json_files.items():
-        (part / name).write_text(json.dumps(content, indent=1) + "\n")
     # config.json goes last: it marks the output as complete.
     for file in sorted(part.iterdir(), key=lambda file: file.name == "config.json"):
         os.replace(file, out / file.name)
@@ -1441,7 +1347,7 @@ def micro_batches(items, args):
 
     Every rank gets the same number of micro-batches: if it needs fewer, its last ones are empty.
     """
-    trees = args.pack == "tree" and not items[0].chosen[0].view
+    trees = args.pack == "tree"
 
     def fits(part):
         sequences = [sequence for item in part for sequence in item.chosen + item.rejected]
@@ -1459,14 +1365,6 @@ def micro_batches(items, args):
         parts.append(split_until([item for item, r in zip(ordered, rank_of) if r == n], fits))
     mine = parts[rank()]
     return mine + [[]] * (max(map(len, parts)) - len(mine))
-
-
-def collate_items(items, device, args):
-    """Items as one batch. Side 2i is item i's chosen side, side 2i + 1 its rejected side."""
-    sides = [side for item in items for side in (item.chosen, item.rejected)]
-    sequences = [sequence for side in sides for sequence in side]
-    side_of = [n for n, side in enumerate(sides) for _ in side]
-    return collate(sequences, side_of, len(sides), device, args.pack)
 
 
 def learning_rate(step, steps, peak):
@@ -1490,38 +1388,23 @@ def optimizer_step(model, optimizer, rate):
     return norm.item()
 
 
-def accumulate(totals, stats):
-    """Add a micro-batch's {name: values} to the step's totals {name: (sum, count)}."""
-    for name, values in stats.items():
-        value, count = totals.get(name, (0.0, 0))
-        totals[name] = (value + values.detach().sum(), count + len(values))
+def over_ranks(numbers):
+    """The sum over all ranks of {name: number}."""
+    total = Counter()
+    for part in gather({rank(): {name: float(value) for name, value in numbers.items()}}).values():
+        total.update(part)    # adds
+    return total
 
 
-def means(totals):
-    """Turn this rank's {name: (sum, count)} into {name: mean over all ranks}."""
-    totals = {name: (float(value), count) for name, (value, count) in totals.items()}
-    sums = Counter()
-    counts = Counter()
-    for rank_totals in gather({rank(): totals}).values():
-        for name, (value, count) in rank_totals.items():
-            sums[name] += value
-            counts[name] += count
-    return {name: sums[name] / counts[name] for name in counts}
-
-
-def step_metrics(step, rate, norm, totals, tokens, start, device, args):
-    """One step's line of metrics.jsonl. Exits if the loss is not finite or training did not start at the reference."""
-    values = means(totals)
+def step_metrics(step, rate, norm, sums, counts, start):
+    """One step's line of metrics.jsonl. Exits if the loss is not finite."""
+    sums = over_ranks(sums)
+    counts = over_ranks(counts)
+    values = {name: sums[name] / count for name, count in counts.items()}
     if not math.isfinite(values["loss"] + norm):
         die(f"step {step + 1}: the loss is {values['loss']} and the gradient norm {norm}; this step was not saved, and "
             f"the last checkpoint is intact; try a smaller --lr")
-    # Before the first update the model equals its reference: every log-ratio is zero.
-    error = values.get("distance", 0.0)
-    if step == 0 and error > (0.1 if device.type == "cuda" or args.dtype == "bfloat16" else 0.001):
-        die(f"before the first step, the model's log-probabilities differ from its reference's by {error:.2g} nats per "
-            f"token, though both are the same model")
-    tokens = sum(gather({rank(): tokens}).values())
-    return {"step": step + 1, "lr": rate, "gradient_norm": norm, **values, "tokens": tokens,
+    return {"step": step + 1, "lr": rate, "gradient_norm": norm, **values, "tokens": int(sums["tokens"]),
             "seconds": round(time.perf_counter() - start, 4)}
 
 
@@ -1552,52 +1435,38 @@ def checked_settings(args, inputs):
     """
     out = Path(args.out)
     script = Path(sys.argv[0]).stem
-    for name, path in {"the working directory": ".", **inputs}.items():
+    for name, path in inputs.items():
         if Path(path).resolve().is_relative_to(out.resolve()):
             die(f"--out {out} is or contains {name} ({path}); name another folder with --out")
     check_path(out / "metrics.jsonl")
-    settings = {name: value for name, value in vars(args).items() if name not in NOT_SETTINGS}
-    contents = {f"content of {flag}": fingerprint(path) for flag, path in inputs.items()}
-    settings = {"script": script, **settings, **contents}
+    settings = {"script": script}
+    settings |= {name: value for name, value in vars(args).items() if name not in NOT_SETTINGS}
+    settings |= {f"content of {flag}": fingerprint(path) for flag, path in inputs.items()}
     file = out / "settings.json"
     if file.is_file() and not args.overwrite:
         check_settings(file, settings)
         if (out / "config.json").is_file():
-            print(f"{out} is already finished (--overwrite trains it again)", flush=True)
+            say(f"{out} is already finished (--overwrite trains it again)")
             return None
     elif out.exists() and any(out.iterdir()):
-        ours = False
-        if file.is_file():
-            recorded = file.read_text(errors="replace")
-            ours = f'"script": "{script}"' in recorded or '"script"' not in recorded    # a damaged file names no script
-        if not ours:
+        if not (file.is_file() and f'"script": "{script}"' in file.read_text(errors="replace")):
             die(f"{out} exists and was not written by this script; name another folder with --out")
     return settings
 
 
 def begin_training(model, args, settings):
     """The optimizer, and the step to start or resume at."""
-    newest = from_rank0(lambda: prepare_output(Path(args.out), args.overwrite, settings))
+    step = from_rank0(lambda: prepare_output(Path(args.out), args.overwrite, settings))
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, betas=BETAS, weight_decay=WEIGHT_DECAY, fused=True)
-    if newest:
-        read_checkpoint(newest, model, optimizer)
-        say(f"continuing {args.out} after step {step_of(newest)}")
-    return optimizer, step_of(newest)
-
-
-def save_checkpoint(args, model, optimizer, step):
-    """Save a checkpoint every --save-every steps, and keep the last --keep of them."""
-    if args.save_every and step % args.save_every == 0:
-        folder = Path(args.out) / "checkpoints"
-        write_checkpoint(folder / f"step-{step:06d}", model, optimizer)
-        if rank() == 0:
-            for old in sorted(folder.glob("step-??????"))[:-args.keep]:
-                shutil.rmtree(old)
+    if step:
+        read_checkpoint(checkpoint_of(args.out, step), model, optimizer)
+        say(f"continuing {args.out} after step {step}")
+    return optimizer, step
 
 
 def prepare_output(out, overwrite, settings):
-    """Create the output folder, empty it (--overwrite), or prepare it for resuming. Returns the newest checkpoint or
-    None. Called only once the inputs and the model are known to be good."""
+    """Create the output folder, empty it (--overwrite), or prepare it for resuming. Returns the step of the newest
+    checkpoint, or 0. Called only once the inputs and the model are known to be good."""
     out.mkdir(parents=True, exist_ok=True)
     locks.append(open_locked(out / "lock"))    # stops a second process from training here
     patterns = ["checkpoints/*.part"]    # a checkpoint that a kill cut short
@@ -1608,17 +1477,17 @@ def prepare_output(out, overwrite, settings):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
     with atomic_write(out / "settings.json") as part:
         part.write_text(json.dumps(settings, indent=1) + "\n")
-    newest = max(out.glob("checkpoints/step-??????"), default=None)
+    step = max((int(path.name.removeprefix("step-")) for path in out.glob("checkpoints/step-*")), default=0)
     metrics = out / "metrics.jsonl"
     lines = metrics.read_text().splitlines(keepends=True) if metrics.is_file() else []
     with atomic_write(metrics) as part:    # drop the steps after the checkpoint
-        part.write_text("".join(lines[:step_of(newest)]))
-    return newest
+        part.write_text("".join(lines[:step]))
+    return step
 
 
-def step_of(checkpoint):
-    """After how many steps a checkpoint was saved; 0 for None."""
-    return int(checkpoint.name.removeprefix("step-")) if checkpoint else 0
+def checkpoint_of(out, step):
+    """The folder of a step's checkpoint."""
+    return Path(out) / "checkpoints" / f"step-{step:06d}"
 
 
 def state_of(model, optimizer):
@@ -1629,15 +1498,21 @@ def state_of(model, optimizer):
     return {"model": weights, "optimizer": averages}
 
 
-def write_checkpoint(folder, model, optimizer):
-    """Each rank writes its shards. The folder appears only once it is complete."""
+def save_checkpoint(args, model, optimizer, step):
+    """Save a checkpoint every --save-every steps, and keep the last --keep of them.
+
+    Each rank writes its shards. The folder appears only once it is complete.
+    """
+    if not args.save_every or step % args.save_every:
+        return
+    folder = checkpoint_of(args.out, step)
     part = folder.with_suffix(".part")
     try:
-        from_rank0(lambda: shutil.rmtree(part, ignore_errors=True))
         dcp.save(state_of(model, optimizer), checkpoint_id=str(part))
         if rank() == 0:
-            shutil.rmtree(folder, ignore_errors=True)
             os.replace(part, folder)
+            for old in sorted(folder.parent.glob("step-*"))[:-args.keep]:
+                shutil.rmtree(old)
     except (OSError, RuntimeError, dcp.api.CheckpointException) as error:
         die(f"{folder}: the checkpoint could not be written ({str(error).strip().splitlines()[-1]}); the one before it "
             f"is intact; the same command without --overwrite resumes from it", 1)
@@ -1662,11 +1537,16 @@ def read_checkpoint(folder, model, optimizer):
 PICTURE = 512, 1024    # pixels: a page's picture is scaled to this width and cut off at this height
 
 
-def photograph(pages, folder):
-    """{page: file of its picture}. One of the ranks renders each page, once. A page that fails to render is white."""
+def pictures_beside(critic):
+    """The folder of the pictures that a critic sees."""
+    return Path(critic).parent / "cache" / "pictures"
+
+
+def photograph(files):
+    """Save a picture of each page in {page: file}. One of the ranks renders each page, once. A page that fails to
+    render is white."""
     from render import Renderer
-    files = {page: folder / f"{hashlib.sha256(page.encode()).hexdigest()[:16]}.png" for page in pages}
-    missing = from_rank0(lambda: sorted(page for page in pages if not files[page].is_file()))
+    missing = from_rank0(lambda: sorted(page for page, file in files.items() if not file.is_file()))
     mine = missing[rank()::world()]
     if mine:
         try:
@@ -1677,7 +1557,6 @@ def photograph(pages, folder):
             for page, picture in zip(progress(mine, "pages", "page"), renderer.render_many(mine)):
                 save_picture(picture.rgb, files[page])
     barrier()
-    return files
 
 
 def save_picture(pixels, file):
@@ -1704,9 +1583,9 @@ def view_turns(turns, processor, folder):
     The critic sees the picture of the reference page (c), the picture of the reply's page (white if it has none), and
     the dialogue, with [page] in place of each page's source. `folder` contains the pictures.
     """
-    texts_and_pages = [view_of(*turn, processor) for turn in turns]
-    files = photograph({page for _, pages in texts_and_pages for page in pages}, folder)
-    views = [(text, [str(files[page]) for page in pages]) for text, pages in texts_and_pages]
+    files = {}    # {page: file of its picture}
+    views = [view_of(*turn, processor, folder, files) for turn in turns]
+    photograph(files)
     ids = {}
     for n in progress(range(len(views))[rank()::world()], "pictures", "turn"):
         ids[n] = read_views(processor, [views[n]])["input_ids"][0].numpy().astype(np.int32)
@@ -1714,17 +1593,15 @@ def view_turns(turns, processor, folder):
     return [Sequence(ids[n], 0, view) for n, view in enumerate(views)]
 
 
-def view_of(messages, reply, reference, processor):
-    """What the critic sees of a turn: (text with image tokens, the pages whose pictures take their place)."""
+def view_of(messages, reply, reference, processor, folder, files):
+    """What the critic sees of a turn: (text with image tokens, the picture files that take their place). Adds the
+    pictured pages to files {page: file}."""
     from render import extract_page
     lines = []
-    page = None
     for message in [*messages, {"role": "assistant", "content": text_of(reply) or ""}]:
+        page = extract_page(message["content"])
+        content = message["content"].replace(page, "[page]") if page else message["content"]
         if message["role"] != "system":
-            content = message["content"]
-            page = extract_page(content)
-            if page:
-                content = content.replace(page, "[page]")
             lines.append(f"{message['role']}: {content}")
     text = "\n\n".join(lines)
     for token in [*processor.tokenizer.all_special_tokens, getattr(processor, "image_token", None)]:
@@ -1734,9 +1611,12 @@ def view_of(messages, reply, reference, processor):
     if reference is not None:
         pages = [reference, *pages]
         lead = "The first picture shows the page that is wanted, the second"
+    for page in pages:
+        files[page] = folder / f"{hashlib.sha256(page.encode()).hexdigest()[:16]}.png"
     content = [{"type": "image"}] * len(pages)
     content.append({"type": "text", "text": f"{lead} the page of the last reply.\n\n{text}"})
-    return processor.apply_chat_template([{"role": "user", "content": content}], tokenize=False), pages
+    text = processor.apply_chat_template([{"role": "user", "content": content}], tokenize=False)
+    return text, [str(files[page]) for page in pages]
 
 
 # ---- The command line
@@ -1751,11 +1631,6 @@ def training_flags(parser, lr, epochs, batch_size):
     flag("--run-name", default="default", help="the default paths are in runs/RUN_NAME")
     flag("--domain", choices=["backend", "frontend"], default="backend",
          help="frontend: --epochs, --pair-rule and --min-gap default to the paper's settings for web pages")
-    flag("--limit-tasks", type=count, default=0,
-         help="use only the first tasks of --in, this many, with all their trajectories; 0: all tasks")
-    flag("--max-length", type=count, default=0,
-         help="leave out dialogues with more tokens than this; 0: leave out none, and exit if one is too long for the "
-         "model")
     flag("--shuffle", choices=["pairs", "turns"], default="turns",
          help="pairs: shuffle single pairs (released code); turns: keep the pairs of a turn in one step where possible "
          "(half the work with --pairs-per-turn 4)")
@@ -1824,6 +1699,8 @@ def parse_args():
     run = Path("runs") / args.run_name
     pages = args.domain == "frontend"
     args.pictures = pages and args.head == "regression"    # not a flag: whether the critic sees pages
+    if args.pictures:
+        args.pack = "none"    # a tree cannot contain pictures
     return fill_defaults(args, {
         "input": f"{run}/train.scored.jsonl", "model": f"{run}/base", "critic": f"{run}/critic", "score": None,
         "out": None if vars(args).get("score") else f"{run}/critic",

@@ -9,7 +9,7 @@ random one from the lower half:
                     - beta' [log pi_phi(a-|o_t) - log pi_ref(a-|o_t)] )                                          (Eq. 4)
 
 Log-probabilities in Eq. 4 are sums over the action's tokens; the advantages of Eq. 3 are means. A small NLL term on the
-chosen action is added (--nll, the paper's Table 5). --loss ipo replaces Eq. 4.
+chosen action is added (--nll, the paper's Table 5).
 
 --method multi-turn-dpo   The same loss on pairs of whole trajectories of one task, ordered by reward.
                           Log-probabilities are summed over all assistant tokens.
@@ -32,11 +32,10 @@ Writes  runs/RUN_NAME/policy/: the model in Hugging Face format, cost.json (what
     torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint HOST:29500 train_policy.py   # each node
     python train_policy.py --method sft --model tiny --in data/backend/demonstrations.jsonl --out runs/default/base
 
-The engine (trees, attention, log-probabilities, sharding, checkpoints) is train_critic.py's.
+The training loop and its engine (trees, attention, log-probabilities, sharding, checkpoints) are train_critic.py's.
 """
 import hashlib
 import json
-import time
 import zlib
 from collections import Counter
 from pathlib import Path
@@ -48,11 +47,9 @@ import transformers
 
 from records import ANSWER_MARK, COSTS, atomic_write, check_path, die, number, read
 from train_critic import (
-    Item, accuracy, add_gradients, begin_training, check_dialogue, checked_settings, distance, fill_defaults,
-    finish, first_record_has, first_tasks, flag_parser, from_rank0, items_of, learning_rate, load_model,
-    load_tokenizer, log, optimizer_step, pair_tasks, progress, put_c_in_front, rank, read_trajectories,
-    save_checkpoint, save_model, say, segment_sum, set_reference, start_process_group, step_items, step_metrics,
-    tokenise, training_flags, turns_of, usable_items)
+    Item, accuracy, checked_settings, fill_defaults, finish, first_record_has, flag_parser, from_rank0, items_of,
+    load_model, load_tokenizer, pair_tasks, put_c_in_front, rank, read_trajectories, save_model, say, segment_sum,
+    set_reference, start_process_group, tokenise, train, training_flags, turns_of, usable_items)
 
 # ---- The mathematics
 
@@ -62,16 +59,8 @@ def dpo_loss(chosen, rejected, beta):
     return -F.logsigmoid(beta * (chosen - rejected))
 
 
-def ipo_loss(chosen, rejected, beta):
-    """IPO (arXiv 2310.12036, Eq. 17), per pair: pulls the margin to 1 / (2 beta) instead of to infinity."""
-    return (chosen - rejected - 1 / (2 * beta)) ** 2
-
-
-LOSSES = {"dpo": dpo_loss, "ipo": ipo_loss}
-
-
 def preference_loss(logps, batch, items, args):
-    """--loss plus the NLL term: the loss of each pair (B,), and what to log: {name: one value per pair or token}.
+    """Eq. 4 plus the NLL term: the loss of each pair (B,), and what to log: {name: one value per pair or token}.
 
     logps: (N,) log-probabilities of the scored tokens under the policy.
     """
@@ -82,7 +71,7 @@ def preference_loss(logps, batch, items, args):
     lengths = segment_sum(torch.ones_like(logps), side, batch.sides)
     chosen = ratios[0::2]
     rejected = ratios[1::2]                                                                      # (B,) each
-    preference = LOSSES[args.loss](chosen, rejected, args.beta)
+    preference = dpo_loss(chosen, rejected, args.beta)
     nll = -(sums / lengths)[0::2]
     losses = preference + args.nll * nll
     return losses, {
@@ -90,7 +79,7 @@ def preference_loss(logps, batch, items, args):
         "reward_chosen": args.beta * chosen, "reward_rejected": args.beta * rejected,
         "logps_chosen": sums[0::2], "logps_rejected": sums[1::2],
         "length_chosen": lengths[0::2], "length_rejected": lengths[1::2],
-        "distance": distance(logps, batch.reference)}
+        "distance": (logps - batch.reference).abs()}
 
 
 def imitation_loss(logps, batch, items, args):
@@ -112,7 +101,7 @@ def draw_pairs(advantages, texts, count, rng):
     return [(i, j) for i, j in pairs if texts[i] != texts[j]]
 
 
-# ---- The training loop
+# ---- The stage
 
 
 def main():
@@ -128,27 +117,15 @@ def main():
     tokenizer = load_tokenizer(seed)
     items, cost, drawn_pairs = make_items(args, tokenizer)
     items = usable_items(items, seed, args)
-    imitation = args.method in ("rejection-ft", "sft")
-    loss_function = imitation_loss if imitation else preference_loss
-    if not imitation:
+    # Dividing by the weight gives every pair (in imitation, every token) the same weight.
+    loss_function, weight_of = imitation_loss, scored_tokens
+    if args.method in ("sweet", "multi-turn-dpo"):
+        loss_function, weight_of = preference_loss, len
         set_reference(seed, items, device, args)
     model = load_model(seed, device, args)
-    steps = step_items(items, args)
-    optimizer, first_step = begin_training(model, args, settings)
     if drawn_pairs:
         write_pairs(drawn_pairs, args.pairs)
-
-    bar = progress(range(len(steps)), args.method, "step", first_step)
-    for step in bar:
-        start = time.perf_counter()
-        # Dividing by this gives every pair (in imitation, every token) the same weight.
-        weight = scored_tokens(steps[step]) if imitation else len(steps[step])
-        totals, tokens = add_gradients(model, steps[step], weight, loss_function, device, args)
-        rate = learning_rate(step, len(steps), args.lr)
-        norm = optimizer_step(model, optimizer, rate)
-        log(step_metrics(step, rate, norm, totals, tokens, start, device, args), bar, args.out)
-        save_checkpoint(args, model, optimizer, step + 1)
-
+    train(model, items, loss_function, device, args, settings, weight_of)
     save_model(model, tokenizer, seed, args, cost)
     say(f"wrote the model to {args.out}")
     finish()
@@ -159,7 +136,7 @@ def make_items(args, tokenizer):
     if args.method != "sweet":
         return *trajectory_items(args, tokenizer), None
     if from_rank0(lambda: first_record_has(args.input, "chosen")):
-        return *pair_items(read_pairs(args.input, args.limit_tasks), tokenizer), None
+        return *pair_items(read_pairs(args.input), tokenizer), None
     from_rank0(lambda: check_path(args.pairs, [args.input, args.model]))
     pairs, cost = make_pairs(args)
     return pair_items(map(with_sides, pairs), tokenizer)[0], cost, pairs
@@ -205,20 +182,16 @@ def cost_of(records):
 def make_pairs(args):
     """Draw pairs from the ranked candidates of --in: (records in the conversational preference format, their cost)."""
     pairs = []
-    turns = 0
+    turns = []
     single = 0
     equal = 0
-    costs = []
-    records = read(args.input, "ranked", each=lambda record: check_dialogue(record["prompt"], "prompt") or record)
-    for record in first_tasks(records, args.limit_tasks):
-        costs.append({name: record.get(name) for name in COSTED})
-        possible = min(args.pairs_per_turn, len(record["candidates"]) // 2)
-        if not possible:
-            single += 1
-            continue
-        drawn = pairs_of_turn(record, args)
+    for record in read(args.input, "ranked"):
+        candidates = record.pop("candidates")    # the pairs keep the turn's other keys
+        turns.append(record)
+        possible = min(args.pairs_per_turn, len(candidates) // 2)
+        drawn = pairs_of_turn(record, candidates, args)
         pairs += drawn
-        turns += 1
+        single += not possible
         equal += possible - len(drawn)
     if single:
         say(f"{args.input}: {single} turns with fewer than two candidates left out")
@@ -227,18 +200,13 @@ def make_pairs(args):
     if not pairs:
         die(f"{args.input}: no pair could be drawn: each turn has one candidate (rollout.py --candidates 16 samples "
             f"more), or its candidates have the same advantage (is the critic trained?) or the same text")
-    say(f"{len(pairs)} pairs from {turns} turns")
-    return pairs, cost_of(costs)
+    say(f"{len(pairs)} pairs from {len(turns) - single} turns")
+    return pairs, cost_of(turns)
 
 
-COSTED = ("task_id", "sample", "turn", "cost", "episode_cost", "ranked_by")    # the keys that cost_of reads
-
-
-def pairs_of_turn(record, args):
-    """The pairs drawn at one turn, as records that keep the turn's other keys."""
-    candidates = record.pop("candidates")
-    task = record.pop("task", None) or {}
-    record.setdefault("domain", task.get("domain"))
+def pairs_of_turn(record, candidates, args):
+    """The pairs drawn at one turn, as records with the turn's keys."""
+    record.pop("task", None)
     scores = [candidate["advantage"] for candidate in candidates]
     texts = [candidate.get("output") or str(candidate.get("output_ids")) for candidate in candidates]
     pairs = []
@@ -270,7 +238,6 @@ def write_pairs(pairs, path):
 
 def with_sides(pair):
     """The pair with "sides": its chosen and its rejected side, each as a turn (prompt messages, reply, None)."""
-    check_dialogue(pair["prompt"], "prompt")
     sides = []
     for side in ("chosen", "rejected"):
         reply = {**pair[side][-1], "output_ids": pair.get(f"{side}_ids")}
@@ -278,26 +245,20 @@ def with_sides(pair):
     return {**pair, "sides": sides}
 
 
-def read_pairs(path, limit_tasks):
-    return first_tasks(read(path, "pair", each=with_sides), limit_tasks)
+def read_pairs(path):
+    return read(path, "pair", each=with_sides)
 
 
 def pair_items(pairs, tokenizer):
     """Pairs from with_sides as items, and their cost. Each side is one sequence, scored on its last message."""
-    turns = []
-    groups_and_tasks = []
-    costs = []
+    pairs = list(pairs)
+    sequences = iter(tokenise(tokenizer, [side for pair in pairs for side in pair["sides"]]))
+    items = []
     for n, pair in enumerate(pairs):
-        turns += pair["sides"]
-        costs.append({name: pair.get(name) for name in COSTED})
         task, sample, turn = key_of(pair)
         group = (n, n) if turn is None else (f"{task} {sample}", turn)
-        groups_and_tasks.append((group, n if task is None else task))
-    sequences = tokenise(tokenizer, turns)
-    items = []
-    for chosen, rejected, (group, task) in zip(sequences[0::2], sequences[1::2], groups_and_tasks):
-        items.append(Item([chosen], [rejected], group, task=task))
-    return items, cost_of(costs)
+        items.append(Item([next(sequences)], [next(sequences)], group, task=n if task is None else task))
+    return items, cost_of(pairs)
 
 
 # ---- From trajectories to items: the baselines
@@ -306,8 +267,7 @@ def pair_items(pairs, tokenizer):
 def trajectory_items(args, tokenizer):
     """Pairs of whole trajectories (multi-turn-dpo) or single dialogues (rejection-ft, sft), and their cost."""
     sft = args.method == "sft"
-    tasks, cost = read_trajectories(args.input, "demonstration" if sft else "scored", args.limit_tasks,
-                                    sft and args.with_c > 0)
+    tasks, cost = read_trajectories(args.input, "demonstration" if sft else "scored", sft and args.with_c > 0)
     records = [record for group in tasks.values() for record in group]
     if args.method == "multi-turn-dpo":
         return items_of(pair_tasks(tasks, args), tokenizer), cost
@@ -424,7 +384,6 @@ def parse_args():
     flag = parser.add_argument_group("for some methods").add_argument
     flag("--pairs-per-turn", type=number(int, least=1), default=1,
          help="sweet: pairs drawn at each turn; the released code draws 4")
-    flag("--loss", choices=LOSSES, default="dpo", help="sweet and multi-turn-dpo: dpo (Eq. 4) or ipo")
     flag("--min-reward", type=share,
          help="rejection-ft: smallest reward to keep (default: 1.0; frontend: the upper quartile of the rewards)")
     flag("--with-c", type=share,

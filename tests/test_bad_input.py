@@ -212,6 +212,6 @@ def test_overwrite_removes_nothing_when_the_input_is_bad(tmp_path, script, argum
     (tmp_path / "bad.jsonl").write_text("no\n")
     for name in ("out.jsonl", "out.settings.json", "out/config.json", "out/settings.json", "out/model.safetensors"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text("{}\n")
+        (tmp_path / name).write_text(json.dumps({"script": script.removesuffix(".py")}) + "\n")
     arguments = [request.getfixturevalue("model") if argument == "{model}" else argument for argument in arguments]
     refuse(tmp_path, script, [*arguments, "--overwrite"], ["bad.jsonl", "line 1"])

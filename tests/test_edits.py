@@ -83,12 +83,11 @@ def make_base(copy):
 
 
 def test_another_preference_loss_is_at_most_five_lines(copy):
-    lines = copy.edit("train_policy.py", ("LOSSES = {", 'def hinge_loss(chosen, rejected, beta):\n'
-                                          '    return torch.relu(1 - beta * (chosen - rejected))\n\n\n'
-                                          'LOSSES = {"hinge": hinge_loss, '))
+    lines = copy.edit("train_policy.py", ("return -F.logsigmoid(beta * (chosen - rejected))",
+                                          "return torch.relu(1 - beta * (chosen - rejected))"))
     assert lines <= 5
     make_base(copy)
-    copy.run("train_policy.py", "--method", "multi-turn-dpo", "--loss", "hinge", "--model", "base", "--in",
+    copy.run("train_policy.py", "--method", "multi-turn-dpo", "--model", "base", "--in",
              "scored.jsonl", "--out", "policy", *TRAIN)
     first, second = copy.read("policy/metrics.jsonl")
     assert first["preference_loss"] == pytest.approx(1, abs=1e-6)  # the log-ratios of the first step are zero

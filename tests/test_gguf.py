@@ -90,12 +90,12 @@ def test_models_that_cannot_talk_are_refused_in_one_sentence(tmp_path, capsys):
     unpack_gguf(tmp_path / "mute.gguf", tmp_path / "mute")
     unpack_gguf(tmp_path / "short.gguf", tmp_path / "short")
     capsys.readouterr()
-    dialogue, flags = train_critic.Sequence(np.arange(17), 0), SimpleNamespace(input="d.jsonl", max_length=0)
+    dialogue, flags = train_critic.Sequence(np.arange(17), 0), SimpleNamespace(input="d.jsonl")
     items = [train_critic.Item([dialogue], [], ("", 0))]
     for refused, words in ((lambda: train_critic.load_tokenizer(tmp_path / "mute"), "mute has no chat template"),
                            (lambda: unpack_gguf(tmp_path / "other.gguf", tmp_path / "o"), "'tekken'"),
                            (lambda: train_critic.usable_items(items, tmp_path / "short", flags),
-                            "d.jsonl: a dialogue of 17 tokens does not fit the context of")):
+                            "d.jsonl: no dialogue fits the context of")):
         with pytest.raises(SystemExit) as stopped:
             refused()
         said = capsys.readouterr().err.splitlines()

@@ -189,7 +189,7 @@ def test_a_q_critic_trains_on_rewards_and_annotates_candidates(place):  # noqa: 
     items, *_ = train_critic.make_items(
         SimpleNamespace(**vars(parse("--head", "q", "--in", "scored.jsonl", "--model", "base"))),
         train_critic.load_tokenizer("base"))
-    assert {item.label for item in items} == {row["reward"] for row in records(place / "scored.jsonl")}
+    assert {item.reward for item in items} == {row["reward"] for row in records(place / "scored.jsonl")}
     code, _, error = call(train_critic, "--head", "q", "--context", "without-c", "--in", "scored.jsonl", "--model", "base",
                           "--out", "q", "--lr", "1e-3", "--epochs", "1", "--batch-size", "4")
     assert code == 0, error

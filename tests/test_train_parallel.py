@@ -153,8 +153,8 @@ def test_a_critic_with_a_head_that_is_asked_twice_says_the_same_on_two_processes
 import sys
 sys.path.insert(0, {str(ROOT)!r})
 import train_critic
-device = train_critic.start_process_group()
-critic = train_critic.Critic("critic", device)
+train_critic.start_process_group()
+critic = train_critic.Critic("critic")
 turns = [([{{"role": "user", "content": "Write f."}}], {{"content": text}}, "def f(): pass")
          for text in ("Which field?", "Why?")]
 first, second = critic.advantages(turns), critic.advantages(turns)

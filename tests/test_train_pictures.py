@@ -1,4 +1,5 @@
 """The critic that sees pages: a regression head on an image-text model, over the reference's picture and the page's."""
+import hashlib
 import json
 import math
 import os
@@ -188,7 +189,7 @@ def test_the_policy_ranks_unseen_candidates_by_their_pictures(critic):
 @needs_browser
 def test_annotated_turns_have_the_value_of_their_page(critic):
     code, said, error = call(train_critic, "--score", "scored.jsonl", "--critic", critic, "--out", "seen.jsonl")
-    assert code == 0 and "24 trajectories" in said, error
+    assert code == 0 and "24 records" in said, error
     for record in map(json.loads, open("seen.jsonl")):
         first, last = (m["advantage"] for m in record["dialogue_history"] if m["role"] == "assistant")
         if record["sample"] == 0:
@@ -217,7 +218,7 @@ def test_a_turns_value_is_the_head_on_its_mean_hidden_state_whatever_is_batched_
 
     def means(micro_tokens):
         args = Flags()
-        args.micro_tokens = micro_tokens
+        args.micro_tokens, args.pack = micro_tokens, "none"
         model = train_critic.load_model("base", CPU, args, head, processor)
         return [value.mean() for value in train_critic.score_all(model, sequences, CPU, args, "")]
 
@@ -258,10 +259,10 @@ def test_what_the_critic_sees_of_a_turn(place):
     assert "assistant: Which colour?" in sequences[1].view[0]
     record = {**trajectory(0, 0, SHADES[0], SHADES[1][0], 0.5), "system": "Be kind."}
     first, second = train_critic.view_turns(train_critic.turns_of(record, True), processor, PICTURES)
-    batch = train_critic.collate([first, second], [0, 0], 1, CPU, "none")
+    batch = train_critic.collate([train_critic.Item([first, second], [], ())], CPU, "none")
     assert batch.turn.tolist() == [0] * len(first.ids) + [1] * len(second.ids), "Eq. 2 adds up the turns"
-    files = train_critic.photograph([page(SHADES[1][0]), *map(page, SHADES[0])], PICTURES)
-    assert first.view[1] + second.view[1][1:] == [str(file) for file in files.values()]
+    digests = [hashlib.sha256(source.encode()).hexdigest() for source in [page(SHADES[1][0]), *map(page, SHADES[0])]]
+    assert first.view[1] + second.view[1][1:] == [str(PICTURES / f"{digest[:16]}.png") for digest in digests]
     alone, = train_critic.view_turns([(prompt, {"content": light}, None)], processor, PICTURES)
     assert len(alone.view[1]) == 1 and alone.view[0].count("<image>") == 1, "without c: the agent's page only"
 

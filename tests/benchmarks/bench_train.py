@@ -132,8 +132,8 @@ def attended(items, batch):
 def run_ours(module, command, folder):
     import train_critic
     times, begun = {}, peak()
-    real_reference, real_step = module.set_reference, module.optimizer_step
-    real_collate = train_critic.collate_items
+    real_reference, real_step = module.set_reference, train_critic.optimizer_step
+    real_collate = train_critic.collate
     tokens = [0, 0, 0]
 
     def reference(*args):
@@ -155,7 +155,7 @@ def run_ours(module, command, folder):
         result = real_step(*args)
         times["end"] = time.process_time()
         return result
-    module.set_reference, module.optimizer_step, train_critic.collate_items = reference, step, collate
+    module.set_reference, train_critic.optimizer_step, train_critic.collate = reference, step, collate
     work = folder / f"work{os.getpid()}"
     sys.argv = ["bench", *command, "--model", str(folder / "base"), "--out", str(work / "out"), "--nll", "0",
                 "--lr", "1e-6", "--epochs", "1", "--batch-size", "1000"]

@@ -90,7 +90,7 @@ def run_row(shape, row, folder, steps):
         wait()
         start, flops, computed, scored, loss = time.perf_counter(), 0, 0, 0, 0.0
         for part in tp.micro_batches(items, args):
-            batch = tp.collate_items(part, device, args)
+            batch = tp.collate(part, device, args.pack)
             if kind == "loop":  # padded rows, whole logits in float32
                 model.forward = lambda b: torch.log_softmax(model.lm(**b.inputs).logits.float(), -1).flatten(
                     0, 1)[b.source].gather(1, b.target[:, None])[:, 0]
@@ -177,7 +177,7 @@ def run_longest(shape, folder):
     for length in (2 ** n for n in range(12, 18)):
         try:
             items = pairs(tp, turns=1, first=length - 60)
-            batch = tp.collate_items(items[:1], device, args)
+            batch = tp.collate(items[:1], device, args.pack)
             losses, _ = preference_loss(model(batch), batch, items[:1], args)
             losses.sum().backward()
             tp.optimizer_step(model, optimizer, args.lr)
