@@ -239,7 +239,7 @@ def train(model, items, loss_function, device, args, settings, weight_of=len):
         sums, counts = add_gradients(model, steps[step], weight_of(steps[step]), loss_function, device, args)
         rate = learning_rate(step, len(steps), args.lr)
         norm = optimizer_step(model, optimizer, rate)
-        log(step_metrics(step, rate, norm, sums, counts, start), bar, args.out)
+        log(step_metrics(step, rate, norm, sums, counts, start, device, args), bar, args.out)
         save_checkpoint(args, model, optimizer, step + 1)
 
 
@@ -1396,14 +1396,19 @@ def over_ranks(numbers):
     return total
 
 
-def step_metrics(step, rate, norm, sums, counts, start):
-    """One step's line of metrics.jsonl. Exits if the loss is not finite."""
+def step_metrics(step, rate, norm, sums, counts, start, device, args):
+    """One step's line of metrics.jsonl. Exits if the loss is not finite or training did not start at the reference."""
     sums = over_ranks(sums)
     counts = over_ranks(counts)
     values = {name: sums[name] / count for name, count in counts.items()}
     if not math.isfinite(values["loss"] + norm):
         die(f"step {step + 1}: the loss is {values['loss']} and the gradient norm {norm}; this step was not saved, and "
             f"the last checkpoint is intact; try a smaller --lr")
+    # Before the first update the model equals its reference: every log-ratio is zero.
+    error = values.get("distance", 0.0)
+    if step == 0 and error > (0.1 if device.type == "cuda" or args.dtype == "bfloat16" else 0.001):
+        die(f"before the first step, the model's log-probabilities differ from its reference's by {error:.2g} nats per "
+            f"token, though both are the same model")
     return {"step": step + 1, "lr": rate, "gradient_norm": norm, **values, "tokens": int(sums["tokens"]),
             "seconds": round(time.perf_counter() - start, 4)}
 

@@ -846,6 +846,15 @@ def test_records_that_cannot_be_used_are_counted(place):
     assert code == 0 and "2 records left out: no reward (the episode failed)" in said, said + error
 
 
+def test_a_reference_that_is_another_models_is_noticed_at_the_first_step(place, monkeypatch):
+    assert call(train_critic, *CRITIC, "--max-steps", 1)[0] == 0
+    rng, score_all = np.random.default_rng(0), train_critic.score_all
+    monkeypatch.setattr(train_critic, "score_all", lambda *about: [
+        values + rng.normal(size=values.shape).astype(np.float32) for values in score_all(*about)])
+    code, _, error = call(train_critic, *CRITIC, "--overwrite")
+    assert code == 2 and "before the first step, the model's log-probabilities differ from its reference's" in error
+
+
 def refusal(module, *arguments):
     """The one sentence of a refusal, before which nothing may have been touched."""
     look = lambda: {p: (p.stat().st_mtime_ns, p.stat().st_size) for p in Path().rglob("*") if p.is_file()}  # noqa: E731
