@@ -87,10 +87,9 @@ NO_REPLY = "Sorry, I cannot say. Please go on."    # replaces a human's reply th
 NO_ACTION = "Sorry, I have lost my thread."         # the same for the agent
 MORE_ROOM = 8    # a reply that was cut inside its thought is sampled again with this many times the token limit
 EPISODE_COSTS = ("sampled_tokens", "simulator_calls", "simulator_tokens", "judge_tokens")
-# Problems counted in each episode: {key in the record: words in the summary at the end of a run}.
-COUNTERS = {"cut": "actions cut at --max-tokens", "unfinished_actions": "actions cut inside their thought",
-            "unfinished_replies": "replies cut inside their thought",
-            "undecided": "judge comparisons left to chance"}
+# Problems counted in each episode: actions cut at --max-tokens, actions and human's replies cut inside their thought,
+# judge comparisons left to chance.
+COUNTERS = ("cut", "unfinished_actions", "unfinished_replies", "undecided")
 # Keys of a trajectory that its candidates records drop. Unknown keys are kept.
 DROPPED_KEYS = {"dialogue_history", "system", "answer", "finish", "model", "simulator", "seed", "cost", "fingerprints",
                 *COUNTERS, "reward", "tests", "mode", "sandbox", "reward_released", "tests_released", "cosine", "page",
@@ -182,7 +181,8 @@ async def episode(args, agent, simulator, step_reward, task, sample, system, max
                 break
             counts["simulator_calls"] += 1
             reply, details = await simulator.reply(task, dialogue, key, counts)
-            dialogue.append({"role": "user", "content": reply})
+            reply_limit = ENVIRONMENTS[task["domain"]].reply_limit
+            dialogue.append({"role": "user", "content": reply[:reply_limit]})
             if details is not None:
                 dialogue[-1]["told"] = details
             action = None
@@ -192,6 +192,7 @@ async def episode(args, agent, simulator, step_reward, task, sample, system, max
             answer = content
     except Refused as problem:
         answer, finish = None, f"error: {problem}"
+        print(f"episode {key} failed: {problem}", file=sys.stderr)
     record = {"task_id": task["task_id"], "sample": sample, "domain": task["domain"], "task": task, "system": system,
               "max_turns": max_turns, "dialogue_history": dialogue, "answer": answer, "finish": finish,
               "cost": {name: counts[name] for name in EPISODE_COSTS}}
@@ -221,12 +222,14 @@ async def sample_actions(args, agent, prompt, n, key, counts):
     return actions
 
 
-async def candidates(args, agent, trajectory, turn):
-    """The record of the --candidates actions sampled at one turn of the agent; None if the request is refused."""
+async def candidates(args, agent, trajectory, turn, place):
+    """The record of the --candidates actions sampled at one turn of the agent; None if the request is refused.
+
+    place: index of the turn's message in the dialogue.
+    """
     key = (trajectory["task_id"], trajectory["sample"], turn)
     counts = Counter()
-    dialogue = trajectory["dialogue_history"]
-    prompt = messages_before(trajectory.get("system"), dialogue[:agent_turns(dialogue)[turn]])
+    prompt = messages_before(trajectory.get("system"), trajectory["dialogue_history"][:place])
     try:
         actions = await sample_actions(args, agent, prompt, args.candidates, (*key, "candidates"), counts)
     except Refused as problem:
@@ -297,14 +300,10 @@ async def play_all(todo, play, made_by, output, concurrency, person):
 def report(output):
     """Print and return the totals over all records of an output, including those of earlier runs."""
     totals = Counter()
-    errors = Counter()
     for record in output.records():
-        finish, _, error = record.get("finish", "").partition(": ")
+        finish = record.get("finish", "").partition(":")[0]
         totals.update({"records": 1, finish: 1} | {name: record.get(name, 0) for name in COUNTERS} | record["cost"])
-        errors[error] += 1
-    del totals[""], errors[""]    # candidates have no finish
-    for error, count in errors.most_common(3):
-        print(f"  {count} x error: {first_line(error)}")
+    del totals[""]    # candidates have no finish
     parts = [f"{count:,} {name.replace('_', ' ')}" for name, count in totals.items() if count]
     print(f"{output.path}: {', '.join(parts)}")
     return totals
@@ -371,12 +370,11 @@ class Scripted:
     """The environment's scripted human."""
 
     def __init__(self, args, resources):
-        self.environment = ENVIRONMENTS[args.domain]
+        self.human = ENVIRONMENTS[args.domain].scripted_human
         self.screen = resources.screen()
 
     async def reply(self, task, dialogue, key, counts):
-        reply, details = await self.environment.scripted_human(task, dialogue[-1]["content"], self.screen)
-        return reply[:self.environment.reply_limit], details
+        return await self.human(task, dialogue[-1]["content"], self.screen)
 
 
 def scripted_reply(task, text):
@@ -408,7 +406,6 @@ class Listener:
 
     def __init__(self, path):
         self.synonyms = {}    # stem of a word -> the group of its synonyms, such as "=limit"
-        self.known = {}       # words of an example -> its topic
         examples = []         # (topic, question)
         for line in path.read_text().splitlines():
             topic, text = line.split("\t")
@@ -416,7 +413,6 @@ class Listener:
                 self.synonyms |= dict.fromkeys(map(stem, text.split()), topic)
             else:
                 examples.append((topic, text))
-                self.known.setdefault(" ".join(words_of(text)), topic)
         self.names = sorted({topic for topic, _ in examples})
         all_features = [self.features(text) for _, text in examples]
         counts = Counter(feature for features in all_features for feature in features)
@@ -448,22 +444,19 @@ class Listener:
         return vector / (np.linalg.norm(vector) or 1)
 
     def topic(self, task, question):
-        """The topic of a question: a detail, "choose" (up to the agent) or "none" (no detail); None if unclear."""
-        known = self.known.get(" ".join(words_of(question)))
-        if known:
-            return known
+        """The topic of a question: a detail, "choose" (up to the agent) or "none" (no detail, or unclear)."""
         prior = dict.fromkeys(self.names, self.ABSENT) | dict.fromkeys(task["details"], self.STATED)
         prior |= {fact["detail"]: 0 for fact in task["facts"]} | {"choose": self.NO_DETAIL, "none": self.NO_DETAIL}
         logits = self.vector(self.features(question)) @ self.weights * self.SHARPNESS
         logits += [prior[name] for name in self.names]
         share = 1 / np.exp(logits - logits.max()).sum()    # probability of the likeliest topic
-        return self.names[logits.argmax()] if share >= self.SURE else None
+        return self.names[logits.argmax()] if share >= self.SURE else "none"
 
     def topics(self, task, text):
         """The topics of the questions in a text, each once, in order."""
         questions = re.findall(r"[^.?!\n]+\?", text) or [text]
         topics = [self.topic(task, with_slots(task, question)) for question in questions]
-        return [topic for topic in dict.fromkeys(topics) if topic not in (None, "none")]
+        return [topic for topic in dict.fromkeys(topics) if topic != "none"]
 
 
 @cache
@@ -500,12 +493,12 @@ class ModelHuman:
 
     def __init__(self, args, resources):
         self.args = args
-        self.environment = ENVIRONMENTS[args.domain]
+        self.prompt = ENVIRONMENTS[args.domain].model_human
         self.engine = resources.engine("simulator", args.simulator, args.simulator_name)
         self.screen = resources.screen() if is_url(args.simulator) else None
 
     async def reply(self, task, dialogue, key, counts):
-        content = self.environment.model_human.format(reference=task["ground_truth"], dialogue=as_text(dialogue))
+        content = self.prompt.format(reference=task["ground_truth"], dialogue=as_text(dialogue))
         if self.screen:
             from render import NO_PAGE
             page, reference = await seen(lambda page: self.screen.render(page).png, task, dialogue[-1]["content"])
@@ -517,12 +510,9 @@ class ModelHuman:
                        text_part("The assistant's page:"), picture_part(page),
                        text_part("The page that you have in mind:"), picture_part(reference)]
         seed = derive_seed(self.args.seed, *key, "simulator", len(dialogue))
-        text, requests, tokens = await ask(self.engine, content, seed, self.args.simulator_max_tokens)
-        reply = (text or NO_REPLY)[:self.environment.reply_limit]
-        counts["simulator_calls"] += requests - 1
-        counts["simulator_tokens"] += tokens
+        text = await ask(self.engine, content, seed, self.args.simulator_max_tokens, counts, "simulator")
         counts["unfinished_replies"] += text is None
-        return reply, None
+        return text or NO_REPLY, None
 
 
 def text_part(text):
@@ -533,21 +523,21 @@ def picture_part(png):
     return {"type": "image_url", "image_url": {"url": "data:image/png;base64," + base64.b64encode(png).decode()}}
 
 
-async def ask(engine, content, seed, max_tokens):
-    """Ask a model and drop its thought: (reply or None, number of requests, tokens read and written).
+async def ask(engine, content, seed, max_tokens, counts, role):
+    """Ask a model, drop its thought, and return its reply, or None. Counts the role's tokens and a second call.
 
     A model that thinks first may be cut inside its thought, which must not be shown because it may quote the reference.
     The chat template may have opened the thought, so a reply that was cut may be all thought even without a <think>.
     Such a reply is sampled again with a higher token limit; if that fails too, the reply is None.
     """
-    tokens = 0
-    for requests, room in enumerate((max_tokens, MORE_ROOM * max_tokens), 1):
+    for room in (max_tokens, MORE_ROOM * max_tokens):
         [response] = await engine.generate([{"role": "user", "content": content}], 1, seed, 0.0, room)
-        tokens += response.prompt_tokens + response.tokens
+        counts[f"{role}_tokens"] += response.prompt_tokens + response.tokens
+        counts[f"{role}_calls"] += room > max_tokens
         _, end_of_thought, reply = response.text.rpartition("</think>")
         if reply.strip() and "<think>" not in reply and (end_of_thought or not response.cut):
-            return reply.strip(), requests, tokens
-    return None, requests, tokens
+            return reply.strip()
+    return None
 
 
 def as_text(dialogue):
@@ -573,7 +563,7 @@ class Person:
             if line == "/show":
                 print(task["ground_truth"])
             elif line:
-                return line[:ENVIRONMENTS[task["domain"]].reply_limit], None
+                return line, None
 
 
 SIMULATORS = {"scripted": Scripted, "human": Person}    # --simulator; any other value names a model, for ModelHuman
@@ -619,9 +609,7 @@ class JudgeReward:
             first, second = (i, j) if seed % 2 else (j, i)
             question = JUDGE_PROMPT.format(reference=task["ground_truth"], dialogue=dialogue, a=contents[first],
                                            b=contents[second])
-            text, _, tokens = await ask(self.engine, question, seed, 64)
-            counts["judge_tokens"] += tokens
-            choice = verdict(text or "")
+            choice = verdict(await ask(self.engine, question, seed, 64, counts, "judge") or "")
             counts["undecided"] += choice is None
             return second if choice == "B" else first
 
@@ -881,10 +869,9 @@ class TransformersEngine(LocalEngine):
         from transformers.utils import logging
         logging.disable_progress_bar()
         self.model = AutoModelForCausalLM.from_pretrained(path, dtype=self.dtype).to("cuda" if cuda else "cpu")
-        ends = self.model.generation_config.eos_token_id
-        if not isinstance(ends, list):
-            ends = [ends]
-        self.ends = [token for token in {self.tokenizer.eos_token_id, *ends} if token is not None]
+        ends = self.model.generation_config.eos_token_id    # one, a list, or None
+        ends = ends if isinstance(ends, list) else [ends]
+        self.ends = list({self.tokenizer.eos_token_id, *ends} - {None})
 
     def sample(self, requests):
         """Sample one batch of at most most_rows texts: the oldest request, and others with its n and temperature."""
@@ -1153,7 +1140,7 @@ def main():
         print(f"next: python evaluate.py --in {args.out}")
     errors = len(jobs.keys() - output.done) + totals["error"]
     if todo and errors:
-        die(f"{errors} failed, see above; the same command tries those again that are not in {args.out}", 1)
+        die(f"{errors} failed, see above; the same command tries them again if you first delete their lines", 1)
 
 
 def what_to_play(args):
@@ -1171,8 +1158,8 @@ def what_to_play(args):
     for record in records:
         task_id = record["task_id"]
         if args.kind == "trajectory":
-            for turn in range(len(agent_turns(record["dialogue_history"]))):
-                jobs[task_id, record["sample"], turn] = {"trajectory": record, "turn": turn}
+            for turn, place in enumerate(agent_turns(record["dialogue_history"])):
+                jobs[task_id, record["sample"], turn] = {"trajectory": record, "turn": turn, "place": place}
         else:
             for arguments in continuations(record, args.continue_, args.max_turns):
                 jobs[task_id, episodes[task_id]] = arguments | {"sample": episodes[task_id]}
