@@ -181,8 +181,7 @@ async def episode(args, agent, simulator, step_reward, task, sample, system, max
                 break
             counts["simulator_calls"] += 1
             reply, details = await simulator.reply(task, dialogue, key, counts)
-            reply_limit = ENVIRONMENTS[task["domain"]].reply_limit
-            dialogue.append({"role": "user", "content": reply[:reply_limit]})
+            dialogue.append({"role": "user", "content": reply[:ENVIRONMENTS[task["domain"]].reply_limit]})
             if details is not None:
                 dialogue[-1]["told"] = details
             action = None
@@ -416,8 +415,8 @@ class Listener:
         self.names = sorted({topic for topic, _ in examples})
         all_features = [self.features(text) for _, text in examples]
         counts = Counter(feature for features in all_features for feature in features)
-        self.rarity = {feature: math.log(1 + len(examples) / n) for feature, n in counts.items()}
-        self.column = {feature: i for i, feature in enumerate(self.rarity)}
+        self.known = {feature: (column, math.log(1 + len(examples) / n))    # the logarithm is its rarity
+                      for column, (feature, n) in enumerate(counts.items())}
         x = np.stack([self.vector(features) for features in all_features])    # (examples, features)
         y = np.array([[topic == name for name in self.names] for topic, _ in examples], float)    # (examples, topics)
         self.weights = x.T @ np.linalg.solve(x @ x.T + self.RIDGE * np.eye(len(x)), y)    # (features, topics)
@@ -437,10 +436,11 @@ class Listener:
 
     def vector(self, features):
         """The features' weights times their rarity, as a vector of length 1."""
-        vector = np.zeros(len(self.column))
+        vector = np.zeros(len(self.known))
         for feature, weight in features.items():
-            if feature in self.column:
-                vector[self.column[feature]] = weight * self.rarity[feature]
+            if feature in self.known:
+                column, rarity = self.known[feature]
+                vector[column] = weight * rarity
         return vector / (np.linalg.norm(vector) or 1)
 
     def topic(self, task, question):
@@ -583,8 +583,8 @@ class CriticReward:
         resources.fingerprints["critic"] = fingerprint(args.critic)
         head = self.critic.note["head"]
         if self.critic.pictures or (head in ("value", "q")) != (args.step_reward == "value"):
-            die(f"{args.critic}: --step-reward {args.step_reward} does not work with a critic whose head is {head!r}, or "
-                "with one that sees pictures")
+            die(f"{args.critic}: --step-reward {args.step_reward} does not work with a critic whose head is {head!r}, "
+                "or with one that sees pictures")
 
     async def best(self, task, prompt, actions, key, counts):
         turns = [(prompt, action.sampled(), task["ground_truth"]) for action in actions]
@@ -1128,7 +1128,7 @@ def main():
     if todo:
         roll_out(args, todo, output)
     else:
-        print(f"{args.out}: nothing left to do, {len(output.done)} records")
+        print(f"{args.out}: nothing left to do")
     if not output.path.exists():
         die("every request failed, see above", 1)
     position = {key: n for n, key in enumerate(jobs)}
@@ -1149,10 +1149,11 @@ def what_to_play(args):
     records = records[:max(1, round(args.fraction * len(records)))][:args.limit or None]
     jobs = {}
     if args.kind == "task":
-        common = {"system": system_prompt(args), "max_turns": args.max_turns}
+        system = system_prompt(args)
         for sample in range(args.samples):
             for task in records:
-                jobs[task["task_id"], sample] = common | {"task": task, "sample": sample}
+                jobs[task["task_id"], sample] = {"task": task, "sample": sample, "system": system,
+                                                 "max_turns": args.max_turns}
         return jobs
     episodes = Counter()    # of each task, so far
     for record in records:
@@ -1221,8 +1222,9 @@ def settings_of(args):
     prompts = [*ENVIRONMENTS[args.domain][:3], VISION_PROMPT, JUDGE_PROMPT, NO_REPLY, NO_ACTION]
     settings["prompts"] = hashlib.sha256(json.dumps(prompts).encode()).hexdigest()[:16]
     settings["engine"] = engine_of(args.model, args)
-    for name in ("out", "overwrite", "run_name", "split", "limit", "samples", "fraction", "concurrency",
-                 "timeout", "retries", "gpu_memory_utilization", "tensor_parallel_size", "data_parallel_size"):    # these do not change a record
+    for name in ("out", "overwrite", "run_name", "split", "limit", "samples", "fraction", "concurrency", "timeout",
+                 "retries", "gpu_memory_utilization", "tensor_parallel_size",
+                 "data_parallel_size"):    # these do not change a record
         del settings[name]
     # No URLs: a server may move to another address. Its model is in the fingerprints of the records.
     return settings, {flag: path for flag, path in inputs.items() if path and not is_url(path)}

@@ -280,7 +280,7 @@ def test_the_same_settings_give_the_same_trajectories_and_a_torn_line_is_repaire
     (tmp_path / "linked.jsonl").symlink_to(world / "tasks.jsonl")
     (tmp_path / "linked").symlink_to(world / "model")
     common[1:4:2] = ["linked.jsonl", "linked"]
-    assert "nothing left to do, 24 records" in play(tmp_path, *common, "--out", "b.jsonl").stdout
+    assert "nothing left to do" in play(tmp_path, *common, "--out", "b.jsonl").stdout
 
 
 def test_candidates_are_sampled_at_every_turn_and_continued(world, tmp_path):
@@ -351,7 +351,7 @@ def test_the_report_file_is_the_sign_that_the_output_is_finished(world, tmp_path
         assert f"{12 - len(records(output))} records in" in play(tmp_path, *common).stdout
         whole = json.loads(report.read_text())
         assert whole["records"] == 12
-        assert "nothing left to do, 12 records" in play(tmp_path, *common).stdout
+        assert "nothing left to do" in play(tmp_path, *common).stdout
         assert json.loads(report.read_text()) == whole
         report.unlink()
         play(tmp_path, *common)
@@ -448,7 +448,7 @@ def test_a_refused_request_ends_its_episode_and_the_run_goes_on(world, tmp_path)
     failed = [r for r in rows if r["finish"] == "error: HTTP 400: This model's maximum context length is 10 tokens."]
     assert len(rows) == 12 and len(failed) == 3 and all(r["answer"] is None for r in failed)
     with Stub() as stub:    # nothing is left to do, unless their lines are deleted
-        assert "nothing left to do, 12 records" in play(tmp_path, *common, "--model", stub.url).stdout
+        assert "nothing left to do" in play(tmp_path, *common, "--model", stub.url).stdout
         (tmp_path / "a.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows if r not in failed))
         play(tmp_path, *common, "--model", stub.url)
     again = records(tmp_path / "a.jsonl")
