@@ -1297,7 +1297,7 @@ def parse_args():
     args.model = args.model or base
     if args.model == base and not Path(base).exists():
         die(f"{base}: no such model; name one with --model, or make the tiny one with: python train_policy.py "
-            "--method sft --model tiny")
+            f"--method sft --model tiny --out {base}")
     if args.best_of_n > 1:
         if args.step_reward == "judge":
             args.judge = args.judge or args.model
