@@ -31,10 +31,10 @@ depends on what else is in the batch: the transformers engine repeats itself at 
 server may ignore seeds.
 
 Failures. If one request fails (prompt too long, content policy, malformed reply), its episode ends with finish
-"error: ...", the others go on, and the exit code is 1. --retry-errors plays such episodes again. A request is retried
-up to --retries times if the server is busy, unreachable, or sends a malformed reply. The run stops if the server stays
-unreachable, if 8 requests in a row fail in the same way, or if no request can succeed: a rejected key, no credit, an
-unknown model, a rejected parameter. After any stop, the same command without --overwrite resumes.
+"error: ...", the others go on, and the exit code is 1. Delete its line to have it played again. A request is retried up
+to --retries times if the server is busy, unreachable, or sends a malformed reply. The run stops if the server stays
+unreachable, if 8 requests in a row fail, or if no request can succeed: a rejected key, no credit, an unknown model, a
+rejected parameter. After any stop, the same command without --overwrite resumes.
 
 Reads   data/{domain}/{split}.jsonl (tasks); with --candidates runs/{run}/{split}.scored.jsonl (trajectories); with
         --continue runs/{run}/{split}.candidates.jsonl
@@ -61,14 +61,13 @@ import logging
 import math
 import os
 import re
-import shlex
 import sys
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -81,10 +80,6 @@ from records import (
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")    # set before torch is imported: idle threads sleep, not spin
 IN_FLIGHT = 512    # concurrent episodes, enough to keep vLLM on a CPU busy
-# A reply leaks if it quotes a line of the reference that has at least this many characters, or looks like code.
-REFERENCE_QUOTE = 25
-CODE_SIGNS = re.compile(
-    r"```|\bdef \w+\(|\blambda\b[^.]*:|^\s*(import|from|return|for|if|while) .*[:=(]|==|</?\w+[^>]*>", re.M)
 COUNT = number(int, least=1)    # argparse types
 SIZE = number(int, least=0)
 OUTPUT_MARK = "OUTPUT:"    # ends a thought
@@ -92,10 +87,9 @@ NO_REPLY = "Sorry, I cannot say. Please go on."    # replaces a human's reply th
 NO_ACTION = "Sorry, I have lost my thread."         # the same for the agent
 MORE_ROOM = 8    # a reply that was cut inside its thought is sampled again with this many times the token limit
 EPISODE_COSTS = ("sampled_tokens", "simulator_calls", "simulator_tokens", "judge_tokens")
-# Problems counted in each episode: {key in the record: words in the summary at the end of a run}.
-COUNTERS = {"cut": "actions cut at --max-tokens", "unfinished_actions": "actions cut inside their thought",
-            "leaks": "replies that leak code", "unfinished_replies": "replies cut inside their thought",
-            "undecided": "judge comparisons left to chance"}
+# Problems counted in each episode: actions cut at --max-tokens, actions and human's replies cut inside their thought,
+# judge comparisons left to chance.
+COUNTERS = ("cut", "unfinished_actions", "unfinished_replies", "undecided")
 # Keys of a trajectory that its candidates records drop. Unknown keys are kept.
 DROPPED_KEYS = {"dialogue_history", "system", "answer", "finish", "model", "simulator", "seed", "cost", "fingerprints",
                 *COUNTERS, "reward", "tests", "mode", "sandbox", "reward_released", "tests_released", "cosine", "page",
@@ -119,9 +113,7 @@ class Response:
     @property
     def unfinished(self):
         """Whether it was cut inside its thought, so that nobody may see any of it."""
-        if not self.cut or "</think>" in self.text:
-            return False
-        return self.thinks or "<think>" in self.text
+        return self.cut and "</think>" not in self.text and (self.thinks or "<think>" in self.text)
 
     def sampled(self):
         """The keys that a record keeps of it, verbatim."""
@@ -189,7 +181,7 @@ async def episode(args, agent, simulator, step_reward, task, sample, system, max
                 break
             counts["simulator_calls"] += 1
             reply, details = await simulator.reply(task, dialogue, key, counts)
-            dialogue.append({"role": "user", "content": reply})
+            dialogue.append({"role": "user", "content": reply[:ENVIRONMENTS[task["domain"]].reply_limit]})
             if details is not None:
                 dialogue[-1]["told"] = details
             action = None
@@ -199,6 +191,7 @@ async def episode(args, agent, simulator, step_reward, task, sample, system, max
             answer = content
     except Refused as problem:
         answer, finish = None, f"error: {problem}"
+        print(f"episode {key} failed: {problem}", file=sys.stderr)
     record = {"task_id": task["task_id"], "sample": sample, "domain": task["domain"], "task": task, "system": system,
               "max_turns": max_turns, "dialogue_history": dialogue, "answer": answer, "finish": finish,
               "cost": {name: counts[name] for name in EPISODE_COSTS}}
@@ -218,32 +211,33 @@ async def sample_actions(args, agent, prompt, n, key, counts):
     seed = derive_seed(args.seed, *key)
     actions = await agent.generate(prompt, n, seed, args.temperature, args.max_tokens)
     counts["sampled_tokens"] += sum(action.tokens for action in actions)
-    for i in range(n):
-        if actions[i].unfinished:
-            [actions[i]] = await agent.generate(prompt, 1, seed + i, args.temperature, MORE_ROOM * args.max_tokens)
-            counts["sampled_tokens"] += actions[i].tokens
-        if actions[i].unfinished:
-            counts["unfinished_actions"] += 1
-        elif actions[i].cut:
-            counts["cut"] += 1
+    for i, action in enumerate(actions):
+        if action.unfinished:
+            [action] = await agent.generate(prompt, 1, seed + i, args.temperature, MORE_ROOM * args.max_tokens)
+            counts["sampled_tokens"] += action.tokens
+            actions[i] = action
+        if action.cut:
+            counts["unfinished_actions" if action.unfinished else "cut"] += 1
     return actions
 
 
-async def candidates(args, agent, trajectory, turn):
-    """The record of the --candidates actions sampled at one turn of the agent; None if the request is refused."""
+async def candidates(args, agent, trajectory, turn, place):
+    """The record of the --candidates actions sampled at one turn of the agent; None if the request is refused.
+
+    place: index of the turn's message in the dialogue.
+    """
     key = (trajectory["task_id"], trajectory["sample"], turn)
     counts = Counter()
-    dialogue = trajectory["dialogue_history"]
-    prompt = messages_before(trajectory.get("system"), dialogue[:agent_turns(dialogue)[turn]])
+    prompt = messages_before(trajectory.get("system"), trajectory["dialogue_history"][:place])
     try:
         actions = await sample_actions(args, agent, prompt, args.candidates, (*key, "candidates"), counts)
     except Refused as problem:
-        print(f"{args.input}: turn {turn} of task {key[0]}, sample {key[1]} is left out: {problem}", file=sys.stderr)
+        print(f"turn {key} is left out: {problem}", file=sys.stderr)
         return None
     kept = {name: value for name, value in trajectory.items() if name not in DROPPED_KEYS}
     finished = [action.sampled() for action in actions if not action.unfinished]
     return kept | {"turn": turn, "prompt": prompt, "cost": {"sampled_tokens": counts["sampled_tokens"]},
-                   "episode_cost": {"episodes": 1, **(trajectory.get("cost") or {})},
+                   "episode_cost": {"episodes": 1} | trajectory.get("cost", {}),
                    "candidates": finished} | problems(counts)
 
 
@@ -251,23 +245,20 @@ def continuations(record, count, max_turns):
     """Arguments of the episodes that --continue plays from the candidates of one turn, without their `sample`.
 
     Each distinct text is played `count` times. If it ends the episode it is played once, because its reward is certain.
-    `continues` in the records is [sample, turn, index of the candidate].
+    max_turns: the limit of a recorded episode that names none. `continues` in the records is [sample, turn, index of
+    the candidate].
     """
-    task = record["task"] | {"task_id": record["task_id"], "domain": record["domain"]}
     turn = record["turn"]
-    system = ""
-    history = record["prompt"]
-    if history[0]["role"] == "system":
-        system = history[0]["content"]
-        history = history[1:]
+    max_turns = max(turn + 1, record.get("max_turns") or max_turns)
+    system = "".join(message["content"] for message in record["prompt"] if message["role"] == "system")
+    history = [message for message in record["prompt"] if message["role"] != "system"]
     episodes = []
     texts = [candidate["output"] for candidate in record["candidates"]]
-    for index, text in enumerate(texts):
-        if text in texts[:index]:
-            continue
+    for text in dict.fromkeys(texts):
+        index = texts.index(text)
         action = Response(text, record["candidates"][index].get("output_ids"))
-        arguments = {"task": task, "system": system, "max_turns": max_turns, "history": history, "action": action,
-                     "extra": {"continues": [record["sample"], turn, index]}}
+        arguments = {"task": record["task"], "system": system, "max_turns": max_turns, "history": history,
+                     "action": action, "extra": {"continues": [record["sample"], turn, index]}}
         ends = parse_response(text)[1] is not None or turn == max_turns - 1
         episodes += [arguments] * (1 if ends else count)
     return episodes
@@ -308,19 +299,11 @@ async def play_all(todo, play, made_by, output, concurrency, person):
 def report(output):
     """Print and return the totals over all records of an output, including those of earlier runs."""
     totals = Counter()
-    errors = Counter()
     for record in output.records():
-        totals["records"] += 1
-        finish, _, error = record.get("finish", "").partition(": ")
-        if finish:
-            totals[finish] += 1
-        if error:
-            errors[error] += 1
-        totals.update({name: record.get(name, 0) for name in COUNTERS})
-        totals.update(record["cost"])
-    for error, count in errors.most_common(3):
-        print(f"  {count} x error: {first_line(error)}")
-    parts = [f"{count:,} {COUNTERS.get(name, name.replace('_', ' '))}" for name, count in totals.items() if count]
+        finish = record.get("finish", "").partition(":")[0]
+        totals.update({"records": 1, finish: 1} | {name: record.get(name, 0) for name in COUNTERS} | record["cost"])
+    del totals[""]    # candidates have no finish
+    parts = [f"{count:,} {name.replace('_', ' ')}" for name, count in totals.items() if count]
     print(f"{output.path}: {', '.join(parts)}")
     return totals
 
@@ -356,20 +339,24 @@ async def functions_human(task, text, screen):
 
 async def pages_human(task, text, screen):
     """Replies with the largest differences between the layouts of the agent's page and the reference."""
-    from render import NO_PAGE, extract_page, page_reply
+    from render import NO_PAGE, page_reply
+    page, reference = await seen(screen.layout, task, text)
+    if reference is None:
+        return NO_PAGE, None
+    # In a thread, because large pages take seconds and other episodes should not wait.
+    return await asyncio.to_thread(page_reply, page, reference), None
+
+
+async def seen(look, task, text):
+    """What `look` sees of the page in the agent's text and of the reference; (None, None) if the text has no page."""
+    from render import extract_page
     page = extract_page(text)
     if page is None:
-        return NO_PAGE, None
-    mine, reference = await in_threads(screen.layout, page, task["ground_truth"])
-    if reference is None:
+        return None, None
+    page, reference = await asyncio.gather(asyncio.to_thread(look, page), asyncio.to_thread(look, task["ground_truth"]))
+    if not reference:
         raise Refused("the reference page could not be rendered")
-    # In a thread, because large pages take seconds and other episodes should not wait.
-    return await asyncio.to_thread(page_reply, mine, reference, limit=ENVIRONMENTS["frontend"].reply_limit), None
-
-
-def in_threads(function, *pages):
-    """Awaitable: [function(page) for page in pages], each in a thread."""
-    return asyncio.gather(*(asyncio.to_thread(function, page) for page in pages))
+    return page, reference
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -382,51 +369,28 @@ class Scripted:
     """The environment's scripted human."""
 
     def __init__(self, args, resources):
-        self.environment = ENVIRONMENTS[args.domain]
+        self.human = ENVIRONMENTS[args.domain].scripted_human
         self.screen = resources.screen()
 
     async def reply(self, task, dialogue, key, counts):
-        reply, details = await self.environment.scripted_human(task, dialogue[-1]["content"], self.screen)
-        return reply[:self.environment.reply_limit], details
+        return await self.human(task, dialogue[-1]["content"], self.screen)
 
 
 def scripted_reply(task, text):
     """The scripted human of the backend: (its reply to the agent's text, the hidden details that it reveals).
 
-    A composed task has its hidden details in `facts`, and replies to other questions in `replies`. `Listener` decides
-    what each question is about. A task of your own has `facts` only, which are matched by question and keywords.
+    A task has its hidden details in `facts`, and replies to other questions in `replies`. `Listener` decides what each
+    question is about; the first two are answered.
     """
-    if "replies" in task:
-        hidden = {fact["detail"]: fact for fact in task["facts"]}
-        topics = listener().topics(task, text)[:2]
-        facts = [hidden[topic] for topic in topics if topic in hidden]
-        replies = {detail: fact["reply"] for detail, fact in hidden.items()} | task["replies"]
-        replies["choose"] = "You may choose."
-        reply = " ".join(replies[topic] for topic in topics) or "What do you mean?"
-    else:
-        facts = facts_by_keywords(task["facts"], text)[:2]
-        reply = " ".join(fact["reply"] for fact in facts) or "I do not know."
-    revealed = [fact.get("detail") for fact in facts]
-    for fact in facts:
-        revealed += fact.get("implies", [])    # the value of a cap reveals that there is one
-    return reply, [detail for detail in dict.fromkeys(revealed) if detail]
-
-
-def facts_by_keywords(facts, text):
-    """Facts whose question is in the text; if none, those with keywords in it (whole words), most keywords first."""
-    text = padded(text)
-
-    def keywords_in_text(fact):
-        return sum(padded(word) in text for word in fact["keywords"])
-
-    quoted = [fact for fact in facts if padded(fact["question"]) in text]
-    return quoted or sorted(filter(keywords_in_text, facts), key=keywords_in_text, reverse=True)
-
-
-def padded(text):
-    """The words of a text in lower case, with a space on both sides of each."""
-    words = re.findall(r"\w+", text.lower())
-    return f" {' '.join(words)} "
+    hidden = {fact["detail"]: fact for fact in task["facts"]}
+    replies = {detail: fact["reply"] for detail, fact in hidden.items()} | task["replies"]
+    replies["choose"] = "You may choose."
+    topics = listener().topics(task, text)[:2]
+    told = [topic for topic in topics if topic in hidden]
+    for topic in tuple(told):
+        told += hidden[topic].get("implies", [])    # the value of a cap reveals that there is one
+    reply = " ".join(replies[topic] for topic in topics) or "What do you mean?"
+    return reply, list(dict.fromkeys(told))
 
 
 class Listener:
@@ -437,27 +401,22 @@ class Listener:
     details that the function does not have. A topic with a probability below SURE counts as not understood.
     """
     RIDGE, SHARPNESS, SURE = 0.2, 10, 0.55
-    PRIOR = {"hidden": 0, "choose": -1, "none": -1, "stated": -1.5, "absent": -3}    # in logits
+    STATED, ABSENT, NO_DETAIL = -1.5, -3, -1    # the prior of a topic, in logits; 0 for a hidden detail
 
     def __init__(self, path):
         self.synonyms = {}    # stem of a word -> the group of its synonyms, such as "=limit"
-        self.known = {}       # words of an example -> its topic
         examples = []         # (topic, question)
         for line in path.read_text().splitlines():
             topic, text = line.split("\t")
             if topic.startswith("="):
-                for word in text.split():
-                    self.synonyms[stem(word)] = topic
+                self.synonyms |= dict.fromkeys(map(stem, text.split()), topic)
             else:
                 examples.append((topic, text))
-                self.known.setdefault(" ".join(words_of(text)), topic)
         self.names = sorted({topic for topic, _ in examples})
         all_features = [self.features(text) for _, text in examples]
-        counts = Counter()
-        for features in all_features:
-            counts.update(features.keys())
-        self.rarity = {feature: math.log(1 + len(examples) / n) for feature, n in counts.items()}
-        self.column = {feature: i for i, feature in enumerate(self.rarity)}
+        counts = Counter(feature for features in all_features for feature in features)
+        self.known = {feature: (column, math.log(1 + len(examples) / n))    # the logarithm is its rarity
+                      for column, (feature, n) in enumerate(counts.items())}
         x = np.stack([self.vector(features) for features in all_features])    # (examples, features)
         y = np.array([[topic == name for name in self.names] for topic, _ in examples], float)    # (examples, topics)
         self.weights = x.T @ np.linalg.solve(x @ x.T + self.RIDGE * np.eye(len(x)), y)    # (features, topics)
@@ -477,35 +436,30 @@ class Listener:
 
     def vector(self, features):
         """The features' weights times their rarity, as a vector of length 1."""
-        vector = np.zeros(len(self.column))
+        vector = np.zeros(len(self.known))
         for feature, weight in features.items():
-            if feature in self.column:
-                vector[self.column[feature]] = weight * self.rarity[feature]
+            if feature in self.known:
+                column, rarity = self.known[feature]
+                vector[column] = weight * rarity
         return vector / (np.linalg.norm(vector) or 1)
 
     def topic(self, task, question):
-        """The topic of a question: a detail, "choose" (up to the agent) or "none" (no detail); None if unclear."""
-        known = self.known.get(" ".join(words_of(question)))
-        if known:
-            return known
-        kinds = dict.fromkeys(self.names, "absent")
-        kinds |= dict.fromkeys(task["details"], "stated")
-        kinds |= dict.fromkeys([fact["detail"] for fact in task["facts"]], "hidden")
-        kinds |= {"choose": "choose", "none": "none"}
-        prior = [self.PRIOR[kinds[name]] for name in self.names]
-        logits = self.vector(self.features(question)) @ self.weights * self.SHARPNESS + prior
-        likely = np.exp(logits - logits.max())
-        best = likely.argmax()
-        return self.names[best] if likely[best] >= self.SURE * likely.sum() else None
+        """The topic of a question: a detail, "choose" (up to the agent) or "none" (no detail, or unclear)."""
+        prior = dict.fromkeys(self.names, self.ABSENT) | dict.fromkeys(task["details"], self.STATED)
+        prior |= {fact["detail"]: 0 for fact in task["facts"]} | {"choose": self.NO_DETAIL, "none": self.NO_DETAIL}
+        logits = self.vector(self.features(question)) @ self.weights * self.SHARPNESS
+        logits += [prior[name] for name in self.names]
+        share = 1 / np.exp(logits - logits.max()).sum()    # probability of the likeliest topic
+        return self.names[logits.argmax()] if share >= self.SURE else "none"
 
     def topics(self, task, text):
         """The topics of the questions in a text, each once, in order."""
         questions = re.findall(r"[^.?!\n]+\?", text) or [text]
         topics = [self.topic(task, with_slots(task, question)) for question in questions]
-        return [topic for topic in dict.fromkeys(topics) if topic not in (None, "none")]
+        return [topic for topic in dict.fromkeys(topics) if topic != "none"]
 
 
-@lru_cache(maxsize=None)
+@cache
 def listener():
     return Listener(Path(__file__).with_name("questions.tsv"))
 
@@ -513,7 +467,7 @@ def listener():
 def with_slots(task, question):
     """A question in which the values that the request states (keys, words, numbers) become slots such as {limit}."""
     hidden = {fact["detail"] for fact in task["facts"]}
-    stated = {word or digits for word, digits in re.findall(r'"(\w+)"|\b(\d+)\b', task["problem_description"])}
+    stated = re.findall(r'(?<=")\w+(?=")|\b\d+\b', task["problem_description"])
     for detail, value in task["details"].items():
         if detail not in hidden and str(value) in stated:
             question = re.sub(rf'"?\b{value}\b"?', "{" + detail + "}", question)
@@ -531,10 +485,7 @@ def words_of(text):
 
 def stem(word):
     """A word without its suffix."""
-    for ending in ("ing", "ies", "ed", "es", "s", "ly"):
-        if word.endswith(ending) and len(word) >= len(ending) + 3:
-            return word[:-len(ending)]
-    return word
+    return re.sub("(?<=...)(ing|ies|ed|es|s|ly)$", "", word)
 
 
 class ModelHuman:
@@ -542,33 +493,26 @@ class ModelHuman:
 
     def __init__(self, args, resources):
         self.args = args
-        self.environment = ENVIRONMENTS[args.domain]
+        self.prompt = ENVIRONMENTS[args.domain].model_human
         self.engine = resources.engine("simulator", args.simulator, args.simulator_name)
         self.screen = resources.screen() if is_url(args.simulator) else None
 
     async def reply(self, task, dialogue, key, counts):
-        content = self.environment.model_human.format(reference=task["ground_truth"], dialogue=as_text(dialogue))
+        content = self.prompt.format(reference=task["ground_truth"], dialogue=as_text(dialogue))
         if self.screen:
-            from render import NO_PAGE, extract_page
-            page = extract_page(dialogue[-1]["content"])
-            if page is None:
+            from render import NO_PAGE
+            page, reference = await seen(lambda page: self.screen.render(page).png, task, dialogue[-1]["content"])
+            if reference is None:
                 return NO_PAGE, None
-            mine, reference = await in_threads(self.screen.render, page, task["ground_truth"])
-            if not reference.png:
-                raise Refused("the reference page could not be rendered")
-            if not mine.png:
+            if not page:
                 return "Your page could not be shown.", None
             content = [text_part(VISION_PROMPT.format(request=task["problem_description"])),
-                       text_part("The assistant's page:"), picture_part(mine.png),
-                       text_part("The page that you have in mind:"), picture_part(reference.png)]
+                       text_part("The assistant's page:"), picture_part(page),
+                       text_part("The page that you have in mind:"), picture_part(reference)]
         seed = derive_seed(self.args.seed, *key, "simulator", len(dialogue))
-        text, requests, tokens = await ask(self.engine, content, seed, self.args.simulator_max_tokens)
-        reply = (text or NO_REPLY)[:self.environment.reply_limit]
-        counts["simulator_calls"] += requests - 1
-        counts["simulator_tokens"] += tokens
+        text = await ask(self.engine, content, seed, self.args.simulator_max_tokens, counts, "simulator")
         counts["unfinished_replies"] += text is None
-        counts["leaks"] += leaks_code(reply, task["ground_truth"])
-        return reply, None
+        return text or NO_REPLY, None
 
 
 def text_part(text):
@@ -579,34 +523,28 @@ def picture_part(png):
     return {"type": "image_url", "image_url": {"url": "data:image/png;base64," + base64.b64encode(png).decode()}}
 
 
-async def ask(engine, content, seed, max_tokens):
-    """Ask a model and drop its thought: (reply or None, number of requests, tokens read and written).
+async def ask(engine, content, seed, max_tokens, counts, role):
+    """Ask a model, drop its thought, and return its reply, or None. Counts the role's tokens and a second call.
 
     A model that thinks first may be cut inside its thought, which must not be shown because it may quote the reference.
     The chat template may have opened the thought, so a reply that was cut may be all thought even without a <think>.
     Such a reply is sampled again with a higher token limit; if that fails too, the reply is None.
     """
-    tokens = 0
-    for requests, room in enumerate((max_tokens, MORE_ROOM * max_tokens), 1):
+    for room in (max_tokens, MORE_ROOM * max_tokens):
         [response] = await engine.generate([{"role": "user", "content": content}], 1, seed, 0.0, room)
-        tokens += response.prompt_tokens + response.tokens
+        counts[f"{role}_tokens"] += response.prompt_tokens + response.tokens
+        counts[f"{role}_calls"] += room > max_tokens
         _, end_of_thought, reply = response.text.rpartition("</think>")
         if reply.strip() and "<think>" not in reply and (end_of_thought or not response.cut):
-            return reply.strip(), requests, tokens
-    return None, requests, tokens
+            return reply.strip()
+    return None
 
 
 def as_text(dialogue):
-    """A dialogue as plain text, for a person, or a model that plays the human or judges."""
+    """A dialogue as plain text, for a person, or a model that plays the human or judges. Leaves out instructions."""
     names = {"user": "Human", "assistant": "Assistant"}
-    return "\n\n".join(f"{names[message['role']]}: {message['content']}" for message in dialogue)
-
-
-def leaks_code(reply, reference):
-    """Whether a simulator's reply contains code, or a line of the reference."""
-    lines = map(str.strip, reference.splitlines())
-    quoted = any(len(line) >= REFERENCE_QUOTE and line in reply for line in lines)
-    return quoted or bool(CODE_SIGNS.search(reply))
+    return "\n\n".join(f"{names[message['role']]}: {message['content']}" for message in dialogue
+                       if message["role"] in names)
 
 
 class Person:
@@ -625,7 +563,7 @@ class Person:
             if line == "/show":
                 print(task["ground_truth"])
             elif line:
-                return line[:ENVIRONMENTS[task["domain"]].reply_limit], None
+                return line, None
 
 
 SIMULATORS = {"scripted": Scripted, "human": Person}    # --simulator; any other value names a model, for ModelHuman
@@ -644,10 +582,9 @@ class CriticReward:
         self.critic = Critic(args.critic, without_c=args.step_reward == "critic-without-c")
         resources.fingerprints["critic"] = fingerprint(args.critic)
         head = self.critic.note["head"]
-        if self.critic.pictures:
-            die(f"{args.critic}: this critic reads pictures, which --best-of-n does not support")
-        if (head in ("value", "q")) != (args.step_reward == "value"):
-            die(f"{args.critic}: --step-reward {args.step_reward} does not work with a critic whose head is {head!r}")
+        if self.critic.pictures or (head in ("value", "q")) != (args.step_reward == "value"):
+            die(f"{args.critic}: --step-reward {args.step_reward} does not work with a critic whose head is {head!r}, "
+                "or with one that sees pictures")
 
     async def best(self, task, prompt, actions, key, counts):
         turns = [(prompt, action.sampled(), task["ground_truth"]) for action in actions]
@@ -663,7 +600,7 @@ class JudgeReward:
         self.seed = args.seed
 
     async def best(self, task, prompt, actions, key, counts):
-        dialogue = as_text([message for message in prompt if message["role"] != "system"])
+        dialogue = as_text(prompt)
         contents = [parse_response(action.text)[0] for action in actions]
 
         async def better(i, j):
@@ -672,9 +609,7 @@ class JudgeReward:
             first, second = (i, j) if seed % 2 else (j, i)
             question = JUDGE_PROMPT.format(reference=task["ground_truth"], dialogue=dialogue, a=contents[first],
                                            b=contents[second])
-            text, _, tokens = await ask(self.engine, question, seed, 64)
-            counts["judge_tokens"] += tokens
-            choice = verdict(text or "")
+            choice = verdict(await ask(self.engine, question, seed, 64, counts, "judge") or "")
             counts["undecided"] += choice is None
             return second if choice == "B" else first
 
@@ -790,7 +725,7 @@ Which message brings the assistant closer to the right final answer? Reply with 
 
 ENVIRONMENTS = {
     "backend": Environment(AGENT_MULTI_TURN, AGENT_SINGLE_TURN, HUMAN_OF_FUNCTIONS, functions_human, reply_limit=400,
-                           needs=("facts",)),
+                           needs=("facts", "replies", "details", "theme")),
     "frontend": Environment(AGENT_PAGES_MULTI_TURN, AGENT_PAGES_SINGLE_TURN, HUMAN_OF_PAGES, pages_human,
                             reply_limit=1000, pages=True),
 }
@@ -804,8 +739,8 @@ ENVIRONMENTS = {
 class LocalEngine:
     """A model in this process. Sampling runs in a thread of its own, so that the event loop stays free.
 
-    A subclass has load(path, args, cuda), and sample(requests), which takes new requests, works on all pending ones,
-    and returns those that are finished: [(name, [(token ids, whether cut)])].
+    A subclass has load(path, args, cuda), and sample(requests), which takes all pending requests, oldest first, works
+    on them, and returns those that are finished: [(name, [(token ids, whether cut)])].
     """
     pool = ThreadPoolExecutor(1)    # one for all models: two vLLM engines that sample at once corrupt memory on a CPU
 
@@ -819,9 +754,7 @@ class LocalEngine:
             self.dtype = "bfloat16" if cuda else "float32"
         self.context = min(context_of(path) or 8192, args.max_model_len or (math.inf if cuda else 8192))
         self.count = 0
-        self.waiting = []    # requests that sample() has not seen
-        self.futures = {}    # name of a pending request -> future of its samples
-        self.driver = None
+        self.pending = {}    # name of a request -> the request, with the future of its samples
         self.closed = False
         try:
             self.load(path, args, cuda)
@@ -842,25 +775,25 @@ class LocalEngine:
                 for ids, cut in samples]
 
     async def answer(self, request):
-        self.waiting.append(request)
-        self.futures[request.name] = future = asyncio.get_running_loop().create_future()
-        if self.driver is None or self.driver.done():
-            self.driver = asyncio.create_task(self.drive())
-        return await future
+        request.future = asyncio.get_running_loop().create_future()
+        self.pending[request.name] = request
+        if len(self.pending) == 1:
+            self.driver = asyncio.create_task(self.drive())    # kept, or it may be collected as garbage
+        return await request.future
 
     async def drive(self):
         """Sample until no request is pending."""
-        while self.futures:
+        while self.pending:
             await asyncio.sleep(0)    # let episodes that just got a response send their next request
-            requests, self.waiting = self.waiting, []
             try:
-                finished = await asyncio.get_running_loop().run_in_executor(self.pool, self.sample, requests)
+                finished = await asyncio.get_running_loop().run_in_executor(
+                    self.pool, self.sample, list(self.pending.values()))
             except Exception as error:
-                for future in self.futures.values():
-                    future.set_exception(Stop(f"{self.library} failed: {first_line(error)}"))
+                for request in self.pending.values():
+                    request.future.set_exception(Stop(f"{self.library} failed: {first_line(error)}"))
                 return
             for name, samples in finished:
-                self.futures.pop(name).set_result(samples)
+                self.pending.pop(name).future.set_result(samples)
 
     def close(self):
         self.closed = True
@@ -882,6 +815,7 @@ class VLLMEngine(LocalEngine):
             # generator does not support (RuntimeError: CPU Generator does not use offset).
             settings = {"enforce_eager": True, "enable_chunked_prefill": False,
                         "max_num_batched_tokens": max(16384, self.context)}
+        self.added = set()    # names of the requests that the engine knows
         self.in_process = os.environ.get("VLLM_ENABLE_V1_MULTIPROCESSING") == "0"
         from vllm import AsyncEngineArgs, AsyncLLMEngine, LLMEngine, SamplingParams
         from vllm.sampling_params import RequestOutputKind
@@ -908,12 +842,13 @@ class VLLMEngine(LocalEngine):
 
     def sample(self, requests):
         for request in requests:
-            self.engine.add_request(request.name, request.prompt, request.params)
+            if request.name not in self.added:
+                self.engine.add_request(request.name, request.prompt, request.params)
+                self.added.add(request.name)
         return [(result.request_id, self.samples(result)) for result in self.engine.step() if result.finished]
 
     def samples(self, result):
-        outputs = sorted(result.outputs, key=lambda output: output.index)
-        return [(list(output.token_ids), output.finish_reason == "length") for output in outputs]
+        return [(list(output.token_ids), output.finish_reason == "length") for output in result.outputs]
 
     def close(self):
         super().close()
@@ -934,21 +869,17 @@ class TransformersEngine(LocalEngine):
         from transformers.utils import logging
         logging.disable_progress_bar()
         self.model = AutoModelForCausalLM.from_pretrained(path, dtype=self.dtype).to("cuda" if cuda else "cpu")
-        ends = self.model.generation_config.eos_token_id
-        if not isinstance(ends, list):
-            ends = [ends]
-        self.ends = [token for token in {self.tokenizer.eos_token_id, *ends} if token is not None]
-        self.queue = []
+        ends = self.model.generation_config.eos_token_id    # one, a list, or None
+        ends = ends if isinstance(ends, list) else [ends]
+        self.ends = list({self.tokenizer.eos_token_id, *ends} - {None})
 
     def sample(self, requests):
         """Sample one batch of at most most_rows texts: the oldest request, and others with its n and temperature."""
         import torch
         from torch.nn.utils.rnn import pad_sequence
-        self.queue += requests
-        first = self.queue[0]
-        similar = [other for other in self.queue if (other.n, other.temperature) == (first.n, first.temperature)]
+        first = requests[0]
+        similar = [other for other in requests if (other.n, other.temperature) == (first.n, first.temperature)]
         batch = similar[:max(1, self.most_rows // first.n)]
-        self.queue = [request for request in self.queue if request not in batch]
         prompts = [torch.tensor(request.prompt) for request in batch]
         ids = pad_sequence(prompts, batch_first=True, padding_value=-1, padding_side="left")
         ids = ids.repeat_interleave(first.n, 0).to(self.model.device)    # (R, T)
@@ -975,20 +906,20 @@ class ServerEngine:
     """An OpenAI-compatible server.
 
     A failed request raises Refused, which ends its episode (prompt too long, content policy, malformed reply), or Stop,
-    which ends the run (rejected key, no credit, unknown model, rejected parameter, no server; or MOST_ALIKE requests
-    in a row that fail in the same way). A busy server is asked again.
+    which ends the run (rejected key, no credit, unknown model, rejected parameter, no server; or MOST_FAILURES failed
+    requests in a row). A busy server is asked again.
     """
-    MOST_ALIKE = 8
+    MOST_FAILURES = 8
 
     def __init__(self, url, name, role, args):
         import openai
         self.url = url
         self.retries = args.retries
-        self.failures = Counter()    # since the last success, by message
+        self.failures = 0            # since the last success
         self.limit = "max_tokens"    # what the server calls its token limit
         self.extra = getattr(args, f"{role}_extra_body".removeprefix("agent_"), None) or {}
         keys = [f"{role.upper()}_API_KEY"]
-        if role == "agent" or urlsplit(url)[:2] == urlsplit(args.model)[:2]:
+        if urlsplit(url)[:2] == urlsplit(args.model)[:2]:
             keys += ["AGENT_API_KEY", "OPENAI_API_KEY"]    # sent only to the agent's server
         self.key = next((key for key in keys if os.environ.get(key)), f"{keys[0]}, which is not set")
         settings = {"base_url": url, "api_key": os.environ.get(self.key, "none"), "timeout": args.timeout}
@@ -998,8 +929,8 @@ class ServerEngine:
         except Exception as error:
             die(f"{url}: cannot list the models of this server ({refusal(error)[1]}); check the URL, or name the model")
         if len(names) != 1:
-            flag = "--model-name" if role == "agent" else f"--{role}-name"
-            die(f"{url} needs {flag}; its models are: {', '.join(names) or 'none'}")
+            die(f"{url} needs the {role}'s name (--model-name, --simulator-name, --judge-name); its models are: "
+                f"{', '.join(names) or 'none'}")
         self.name = names[0]
 
     async def generate(self, messages, n, seed, temperature, max_tokens):
@@ -1017,7 +948,7 @@ class ServerEngine:
         sent = {name: value for name, value in request.items() if value is not None}
         try:    # chat.completions.create() would take twice as long, because it validates every message
             responses = self.responses(await self.client.post("/chat/completions", body=sent, cast_to=object))
-            self.failures.clear()
+            self.failures = 0
             return responses
         except Exception as error:
             status, message = refusal(error)
@@ -1037,7 +968,7 @@ class ServerEngine:
 
     def responses(self, completion):
         """The Responses of a chat completion. A refusal raises Refused, a malformed reply any other exception."""
-        if completion.get("error") and not completion.get("choices"):
+        if completion.get("error"):
             raise Refused(first_line(completion["error"]["message"]))
         usage = completion.get("usage") or {}
         responses = []
@@ -1060,17 +991,18 @@ class ServerEngine:
 
     def final(self, status, message):
         """The exception for a request that is not retried: Refused ends its episode, Stop ends the run."""
-        self.failures[re.sub(r"\d+", "0", message)] += 1
-        if status == 401:
-            return Stop(f"{self.url} rejected the key in the environment variable {self.key} ({message})", 2)
-        if status == 404:
-            return Stop(f"{self.url} has no model {self.name!r}, or is not an OpenAI-compatible server ({message})", 2)
+        self.failures += 1
         if status in (400, 422) and re.search(r"temperature|top_p|\bseed\b", message):
-            return Stop(f"{self.url} rejects a parameter ({message}); null in --extra-body removes it", 2)
+            status = "parameter"
+        mistakes = {401: f"rejected the key in the environment variable {self.key}",
+                    404: f"has no model {self.name!r}, or is not an OpenAI-compatible server",
+                    "parameter": "rejects a parameter, which null in --extra-body removes"}
+        if status in mistakes:
+            return Stop(f"{self.url} {mistakes[status]} ({message})", 2)
         if status in (402, 599) or "billing" in message:
             return Stop(f"{self.url} failed: {message}")
-        if max(self.failures.values()) >= self.MOST_ALIKE:
-            return Stop(f"{self.url}: {self.MOST_ALIKE} requests in a row failed in the same way ({message})")
+        if self.failures >= self.MOST_FAILURES:
+            return Stop(f"{self.url}: {self.failures} requests in a row failed ({message})")
         return Refused(message)
 
     def close(self):
@@ -1089,7 +1021,7 @@ def refusal(error):
     return 502, f"malformed reply ({type(error).__name__}: {first_line(error)})"
 
 
-ENGINES = {"vllm": VLLMEngine, "transformers": TransformersEngine, "server": ServerEngine}
+ENGINES = {"vllm": VLLMEngine, "transformers": TransformersEngine}    # --engine; a URL is for ServerEngine
 
 
 def engine_of(spec, args):
@@ -1107,12 +1039,12 @@ def make_engine(spec, name, role, args):
     name: the model's name on its server, None if it is the only one there; role: agent, simulator or judge, which
     decides a server's key; args: the flags of engine_flags, and args.model if the role is not agent.
     """
-    return ENGINES[engine_of(spec, args)](spec, name, role, args)
+    return ENGINES.get(engine_of(spec, args), ServerEngine)(spec, name, role, args)
 
 
 def engine_flags(parser):
     add = parser.add_argument_group("local models").add_argument
-    add("--engine", default="auto", choices=["auto", *(name for name in ENGINES if name != "server")],
+    add("--engine", default="auto", choices=["auto", *ENGINES],
         help="auto = vllm if installed, else transformers, which is slower (default: auto)")
     add("--dtype", default="auto", choices=["auto", "float32", "bfloat16", "float16"],
         help="auto = float32 on CPU, bfloat16 on CUDA (default: auto)")
@@ -1155,7 +1087,7 @@ class Resources:
 
     def engine(self, role, spec, name):
         """The engine of a model. Roles share a local model. On a server each role has its own engine, with its key."""
-        key = (spec, name, role) if is_url(spec) else spec
+        key = role if is_url(spec) else spec
         if key not in self.engines:
             self.engines[key] = make_engine(spec, name, role, self.args)
         digest = fingerprint(spec)
@@ -1167,7 +1099,7 @@ class Resources:
 
     def screen(self):
         """Two browsers that render pages for the human; None if the human sees no pages."""
-        if self.browsers is None and ENVIRONMENTS[self.args.domain].pages and self.args.max_turns > 1:
+        if ENVIRONMENTS[self.args.domain].pages and self.args.max_turns > 1:
             from render import Renderer
             try:
                 self.browsers = Renderer(browsers=2)
@@ -1192,16 +1124,12 @@ def main():
     args = parse_args()
     jobs = what_to_play(args)
     output = Output(args.out, *settings_of(args), args.overwrite, TURN_KEY if args.candidates else EPISODE_KEY)
-    failed = set()
-    if args.retry_errors and output.done:
-        failed = {output.key_of(record) for record in output.records() if record.get("finish", "").startswith("error")}
-    done = output.done - failed
-    todo = [arguments for key, arguments in jobs.items() if key not in done]
+    todo = [arguments for key, arguments in jobs.items() if key not in output.done]
     if todo:
-        roll_out(args, todo, output, failed)
+        roll_out(args, todo, output)
     else:
-        print(f"{args.out}: nothing left to do, {len(done)} records")
-    if not args.out.exists():
+        print(f"{args.out}: nothing left to do")
+    if not output.path.exists():
         die("every request failed, see above", 1)
     position = {key: n for n, key in enumerate(jobs)}
     output.sort(lambda *key: position.get(key, len(jobs)))    # records that --limit or --samples now excludes come last
@@ -1209,10 +1137,10 @@ def main():
     with atomic_write(sign_of_end(args.out)) as part:
         part.write_text(json.dumps(totals, indent=1) + "\n")
     if not args.candidates:
-        print(f"next: python evaluate.py --in {shlex.quote(str(args.out))}")
+        print(f"next: python evaluate.py --in {args.out}")
     errors = len(jobs.keys() - output.done) + totals["error"]
     if todo and errors:
-        die(f"{errors} failed, see above; add --retry-errors to the same command to try them again", 1)
+        die(f"{errors} failed, see above; the same command tries them again if you first delete their lines", 1)
 
 
 def what_to_play(args):
@@ -1221,30 +1149,27 @@ def what_to_play(args):
     records = records[:max(1, round(args.fraction * len(records)))][:args.limit or None]
     jobs = {}
     if args.kind == "task":
-        common = {"system": system_prompt(args), "max_turns": args.max_turns}
+        system = system_prompt(args)
         for sample in range(args.samples):
             for task in records:
-                jobs[task["task_id"], sample] = common | {"task": task, "sample": sample}
+                jobs[task["task_id"], sample] = {"task": task, "sample": sample, "system": system,
+                                                 "max_turns": args.max_turns}
         return jobs
     episodes = Counter()    # of each task, so far
     for record in records:
         task_id = record["task_id"]
         if args.kind == "trajectory":
-            for turn in range(len(agent_turns(record["dialogue_history"]))):
-                jobs[task_id, record["sample"], turn] = {"trajectory": record, "turn": turn}
+            for turn, place in enumerate(agent_turns(record["dialogue_history"])):
+                jobs[task_id, record["sample"], turn] = {"trajectory": record, "turn": turn, "place": place}
         else:
-            for arguments in continuations(record, args.continue_, record.get("max_turns") or args.max_turns):
+            for arguments in continuations(record, args.continue_, args.max_turns):
                 jobs[task_id, episodes[task_id]] = arguments | {"sample": episodes[task_id]}
                 episodes[task_id] += 1
     return jobs
 
 
 def check(args, record):
-    """The record itself; raises ValueError if it cannot be played, which `read` reports with the line number."""
-    if args.kind == "trajectory" and not record["dialogue_history"]:
-        raise ValueError("'dialogue_history' is empty")
-    if args.kind == "candidates" and record["turn"] >= (record.get("max_turns") or args.max_turns):
-        raise ValueError(f"turn {record['turn']} is beyond --max-turns {args.max_turns}")
+    """The record itself; raises ValueError if the scripted human cannot play it, which `read` reports with its line."""
     if args.kind == "trajectory" or args.simulator != "scripted" or args.max_turns == 1:
         return record
     for key in ENVIRONMENTS[args.domain].needs:
@@ -1254,8 +1179,8 @@ def check(args, record):
     return record
 
 
-def roll_out(args, todo, output, failed):
-    """Load the models and play `todo`; failed: keys of records that are played again and replaced."""
+def roll_out(args, todo, output):
+    """Load the models and play `todo`."""
     person = args.simulator == "human" and not args.candidates
     concurrency = args.concurrency or (32 if is_url(args.model) else IN_FLIGHT * args.data_parallel_size)
     if person:
@@ -1276,9 +1201,6 @@ def roll_out(args, todo, output, failed):
                 die(f"{args.out}: its records were made by {earlier}, but this run would use {resources.fingerprints}; "
                     "use --overwrite or another --out")
         sign_of_end(args.out).unlink(missing_ok=True)
-        if failed:
-            output.sort(lambda *key: None if key in failed else 0)    # removes them
-            output.done -= failed
         asyncio.run(play_all(todo, play, made_by, output, concurrency, person))
 
 
@@ -1300,29 +1222,34 @@ def settings_of(args):
     prompts = [*ENVIRONMENTS[args.domain][:3], VISION_PROMPT, JUDGE_PROMPT, NO_REPLY, NO_ACTION]
     settings["prompts"] = hashlib.sha256(json.dumps(prompts).encode()).hexdigest()[:16]
     settings["engine"] = engine_of(args.model, args)
-    for name in ("out", "overwrite", "run_name", "split", "limit", "samples", "fraction", "retry_errors",
-                 "concurrency", "timeout", "retries", "gpu_memory_utilization", "tensor_parallel_size",
+    for name in ("out", "overwrite", "run_name", "split", "limit", "samples", "fraction", "concurrency", "timeout",
+                 "retries", "gpu_memory_utilization", "tensor_parallel_size",
                  "data_parallel_size"):    # these do not change a record
         del settings[name]
     # No URLs: a server may move to another address. Its model is in the fingerprints of the records.
     return settings, {flag: path for flag, path in inputs.items() if path and not is_url(path)}
 
 
+# Kind of input: (its default file, what is made of it).
+DEFAULTS = {"task": ("data/{domain}/{split}.jsonl", "trajectories"),
+            "trajectory": ("runs/{run_name}/{split}.scored.jsonl", "candidates"),
+            "candidates": ("runs/{run_name}/{split}.candidates.jsonl", "continuations")}
+
+
 def parse_args():
     p = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     add = p.add_argument_group("input and output").add_argument
     add("--run-name", default="default", help="outputs go to runs/RUN_NAME (default: default)")
-    add("--domain", default="backend", choices=list(ENVIRONMENTS), help="kind of task (default: backend)")
+    add("--domain", default="backend", choices=ENVIRONMENTS, help="kind of task (default: backend)")
     add("--split", default="train", help="train, val or test: names the default input and output (default: train)")
     add("--in", dest="input", help="tasks, trajectories or candidates (default: data/DOMAIN/SPLIT.jsonl; with "
         "--candidates runs/RUN_NAME/SPLIT.scored.jsonl; with --continue runs/RUN_NAME/SPLIT.candidates.jsonl)")
     add("--out", help="file to write (default: runs/RUN_NAME/SPLIT.X.jsonl, where X = trajectories, or candidates with "
         "--candidates, or continuations with --continue)")
     add("--overwrite", action="store_true", help="start over instead of resuming the output")
-    add("--retry-errors", action="store_true", help="replay the episodes in the output that ended with an error")
     add("--limit", type=SIZE, default=0, help="use the first LIMIT tasks, trajectories or turns; 0 = all (default: 0)")
     add("--concurrency", type=SIZE, default=0, help="episodes (or turns) in flight; 0 = 32 if a server is the agent, "
-        f"else {IN_FLIGHT} times --data-parallel-size (default: 0)")
+        "else 512 times --data-parallel-size (default: 0)")
     add("--fraction", type=number(above=0, most=1), default=1.0,
         help="use this share of the input, from its start (default: 1; the released code has 0.1 for --candidates)")
     add = p.add_argument_group("episodes").add_argument
@@ -1331,7 +1258,7 @@ def parse_args():
         "(default: 10; --continue keeps the limit of the recorded episode)")
     add("--seed", type=int, default=0, help="seed of all sampling (default: 0)")
     add("--best-of-n", type=COUNT, default=1, help="sample this many actions per turn, play the best (default: 1)")
-    add("--step-reward", default="critic", choices=list(STEP_REWARDS), help="what picks the best action: a critic's "
+    add("--step-reward", default="critic", choices=STEP_REWARDS, help="what picks the best action: a critic's "
         "advantage with or without c, a value head, or an LLM judge (default: critic)")
     add("--critic", help="folder of the critic or value model (default: runs/RUN_NAME/critic)")
     group = p.add_argument_group("candidate actions and their returns, instead of new episodes")
@@ -1362,30 +1289,20 @@ def parse_args():
         die("--temperature 0 gives the same action every time; raise it if --candidates, --best-of-n, --samples or "
             "--continue is above 1")
 
-    runs = Path("runs") / args.run_name
-    args.kind = "task"
-    source = Path("data") / args.domain / f"{args.split}.jsonl"
-    out = "trajectories"
-    if args.candidates:
-        args.kind = "trajectory"
-        source = runs / f"{args.split}.scored.jsonl"
-        out = "candidates"
-    elif args.continue_:
-        args.kind = "candidates"
-        source = runs / f"{args.split}.candidates.jsonl"
-        out = "continuations"
-    args.input = Path(args.input or source)
-    args.out = Path(args.out or runs / f"{args.split}.{out}.jsonl")
-    base = str(runs / "base")
+    args.kind = "trajectory" if args.candidates else "candidates" if args.continue_ else "task"
+    source, made = DEFAULTS[args.kind]
+    args.input = args.input or source.format(**vars(args))
+    args.out = args.out or f"runs/{args.run_name}/{args.split}.{made}.jsonl"
+    base = f"runs/{args.run_name}/base"
     args.model = args.model or base
     if args.model == base and not Path(base).exists():
         die(f"{base}: no such model; name one with --model, or make the tiny one with: python train_policy.py "
-            f"--method sft --model tiny --in data/{args.domain}/demonstrations.jsonl --out {base}")
+            f"--method sft --model tiny --out {base}")
     if args.best_of_n > 1:
         if args.step_reward == "judge":
             args.judge = args.judge or args.model
         elif STEP_REWARDS[args.step_reward] is CriticReward:
-            args.critic = args.critic or str(runs / "critic")
+            args.critic = args.critic or f"runs/{args.run_name}/critic"
     if args.judge == args.model:
         args.judge_name = args.judge_name or args.model_name
     if args.simulator == args.model:

@@ -67,7 +67,6 @@ def test_every_distinct_candidate_is_played_to_the_end_k_times_and_an_answer_onc
 
 
 @pytest.mark.parametrize("flags, sentence", [
-    (["--continue", 2, "--max-turns", 1], "turn 1 is beyond --max-turns 1"),
     (["--continue", 2, "--in", "factless.jsonl"], "factless.jsonl, line 1: the task has no 'facts'")])
 def test_what_cannot_be_continued_is_one_sentence(world, tmp_path, flags, sentence):  # noqa: F811
     turns_file(tmp_path / "c.jsonl", world / "tasks.jsonl")

@@ -27,14 +27,15 @@ NAMES = ["threshold", "rounding", "unit", "field", "order"]
 
 
 def make_tasks(path, count):
+    replies = dict.fromkeys(rollout.listener().names, "I do not know.")
     with open(path, "w") as f:
         for i in range(count):
-            facts = [{"detail": w, "keywords": [w, w + "s"], "question": f"What is the {w}?",
+            facts = [{"detail": w, "keywords": [], "question": f"What is the {w}?",
                       "reply": f"The {w} is {i + j}."}
                      for j, w in enumerate(NAMES)]
             f.write(json.dumps({
                 "task_id": f"backend-train-{i:05d}", "domain": "backend", "source": "test", "facts": facts,
-                "note": "kept", "problem_description": f"Write f(x) number {i}: it adds up what counts.",
+                "replies": replies, "details": {}, "theme": "items", "note": "kept", "problem_description": f"Write f(x) number {i}: it adds up what counts.",
                 "ground_truth": f"def f(x):\n    return {i}\n",
                 "test_cases": {str(k): f"f({k})" for k in range(10)}}) + "\n")
     return path
@@ -122,39 +123,21 @@ def test_only_what_follows_output_enters_the_dialogue_and_the_last_turn_answers(
     assert record["answer"] == (content if answer is None else answer)
 
 
-FACTS = [{"keywords": ["threshold", "limit"], "question": "What is the threshold?", "reply": "The threshold is 10."},
-         {"keywords": ["round", "digits", "limit"], "question": "How is it rounded?", "reply": "Round to 2 digits."},
-         {"keywords": ["at least"], "question": "Is it strict?", "reply": "At least, not above."}]
+HIDDEN = {"facts": [{"detail": "order", "reply": "The smallest first."},
+                    {"detail": "limit", "reply": "At most 10.", "implies": ["bounded"]},
+                    {"detail": "empty", "reply": "Give 0 for nothing."}],
+          "replies": {"value": "I add up the price."}, "details": {"value": "price"}, "theme": "games",
+          "problem_description": "I need a function f(rows) for games. Add up the value \"price\"."}
 
 
-@pytest.mark.parametrize("text, reply", [
-    ("What is the threshold?", "The threshold is 10."),
-    ("Tell me the LIMIT.", "The threshold is 10. Round to 2 digits."),  # a shared keyword
-    ("Which digits do you round to, and what threshold?", "Round to 2 digits. The threshold is 10."),
-    ("Is that around thresholds?", "I do not know."),  # whole words only
-    ("above or at least?", "At least, not above."),
-    ("What is the threshold? How is it rounded? Is it strict?", "The threshold is 10. Round to 2 digits."),
-    ("How is it rounded? I mean the limit or threshold", "Round to 2 digits."),  # a fact's own question wins
-    ("", "I do not know.")])
-def test_the_scripted_human_answers_what_was_asked_in_at_most_two_sentences(text, reply):
-    assert rollout.scripted_reply({"facts": FACTS}, text)[0] == reply
-
-
-def test_a_scripted_reply_is_cut_at_400_characters():
-    facts = [{"keywords": ["a"], "question": "?a", "reply": "x" * 900}]
-    human = rollout.Scripted(Namespace(domain="backend"), Namespace(screen=lambda: None))
-    reply, _ = asyncio.run(human.reply({"facts": facts}, [{"role": "assistant", "content": "a"}], None, None))
-    assert len(reply) == 400
-
-
-def test_replies_that_leak_code_are_noticed():
-    reference = "def f(x):\n    total = sum(v for v in x if v > 3)\n    return total\n"
-    for leak in ("Use ```x```", "def f(x) it is", "It is total = sum(v for v in x if v > 3) I think",
-                 "return total == 3"):
-        assert rollout.leaks_code(leak, reference), leak
-    for fine in ("The total of the values above 3.", "I do not know.", "If it is empty, return zero.",
-                 "From 3 to 5, for each item."):
-        assert not rollout.leaks_code(fine, reference), fine
+@pytest.mark.parametrize("text, reply, told", [
+    ("In which order should they be sorted?", "The smallest first.", ["order"]),
+    ("What is the limit? In which order should they be sorted? What if there are no games?",
+     "At most 10. The smallest first.", ["limit", "order", "bounded"]),    # the first two; a limit reveals its detail
+    ("What value do I add up?", "I add up the price.", []),    # the request says so
+    ("Xyzzy?", "What do you mean?", []), ("", "What do you mean?", [])])
+def test_the_scripted_human_answers_what_was_asked_in_at_most_two_sentences(text, reply, told):
+    assert rollout.scripted_reply(HIDDEN, text) == (reply, told)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -297,7 +280,7 @@ def test_the_same_settings_give_the_same_trajectories_and_a_torn_line_is_repaire
     (tmp_path / "linked.jsonl").symlink_to(world / "tasks.jsonl")
     (tmp_path / "linked").symlink_to(world / "model")
     common[1:4:2] = ["linked.jsonl", "linked"]
-    assert "nothing left to do, 24 records" in play(tmp_path, *common, "--out", "b.jsonl").stdout
+    assert "nothing left to do" in play(tmp_path, *common, "--out", "b.jsonl").stdout
 
 
 def test_candidates_are_sampled_at_every_turn_and_continued(world, tmp_path):
@@ -368,7 +351,7 @@ def test_the_report_file_is_the_sign_that_the_output_is_finished(world, tmp_path
         assert f"{12 - len(records(output))} records in" in play(tmp_path, *common).stdout
         whole = json.loads(report.read_text())
         assert whole["records"] == 12
-        assert "nothing left to do, 12 records" in play(tmp_path, *common).stdout
+        assert "nothing left to do" in play(tmp_path, *common).stdout
         assert json.loads(report.read_text()) == whole
         report.unlink()
         play(tmp_path, *common)
@@ -464,9 +447,10 @@ def test_a_refused_request_ends_its_episode_and_the_run_goes_on(world, tmp_path)
     rows = records(tmp_path / "a.jsonl")
     failed = [r for r in rows if r["finish"] == "error: HTTP 400: This model's maximum context length is 10 tokens."]
     assert len(rows) == 12 and len(failed) == 3 and all(r["answer"] is None for r in failed)
-    with Stub() as stub:    # nothing is left to do, unless one asks for it
-        assert "nothing left to do, 12 records" in play(tmp_path, *common, "--model", stub.url).stdout
-        play(tmp_path, *common, "--model", stub.url, "--retry-errors")
+    with Stub() as stub:    # nothing is left to do, unless their lines are deleted
+        assert "nothing left to do" in play(tmp_path, *common, "--model", stub.url).stdout
+        (tmp_path / "a.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows if r not in failed))
+        play(tmp_path, *common, "--model", stub.url)
     again = records(tmp_path / "a.jsonl")
     assert not any(r["finish"].startswith("error") for r in again)
     assert [r for r in again if r["task_id"] not in {f["task_id"] for f in failed}] == [r for r in rows if r not in failed]
@@ -476,7 +460,7 @@ def test_requests_that_are_all_refused_alike_stop_the_run(world, tmp_path):
     """The account, or a server that came back with a shorter context: no file full of zeros."""
     with Stub(always="refuse") as stub:
         done = play(tmp_path, "--in", world / "tasks.jsonl", "--model", stub.url, "--out", "a.jsonl", code=1)
-    assert "8 requests in a row failed in the same way (HTTP 400: This model's maximum context" in done.stderr
+    assert "8 requests in a row failed (HTTP 400: This model's maximum context" in done.stderr
     assert len(records(tmp_path / "a.jsonl")) == 7
     with Stub(always="no credit") as stub:
         done = play(tmp_path, "--in", world / "tasks.jsonl", "--model", stub.url, "--out", "b.jsonl", code=1)
@@ -519,7 +503,7 @@ def test_a_busy_server_is_waited_for_longer_than_a_minute(monkeypatch):
     for faults in (["busy 130"], ["500"] * 8):
         waits.clear()
         with Stub(faults=faults) as stub:
-            engine = rollout.ServerEngine(stub.url, "stub-1", "agent", Namespace(timeout=30, retries=8))
+            engine = rollout.ServerEngine(stub.url, "stub-1", "agent", Namespace(timeout=30, retries=8, model=stub.url))
             [response] = asyncio.run(engine.generate([{"role": "user", "content": "?"}], 1, 0, 1.0, 9))
         assert response.text and len(waits) == len(faults) and sum(waits) > 120
 
@@ -529,10 +513,10 @@ def test_a_refused_turn_of_candidates_is_left_out_and_asked_for_again(world, tmp
     with Stub(odd=(lambda messages: "number 1:" in messages[1]["content"], 403, None)) as stub:
         done = play(tmp_path, *common, "--model", stub.url, code=1)
     assert done.stderr.count("is left out: HTTP 403: flagged by moderation") == 4
-    assert "4 failed, see above; add --retry-errors to the same command to try them again" in done.stderr
+    assert "4 failed, see above; the same command tries them again" in done.stderr
     assert {r["task_id"] for r in records(tmp_path / "a.jsonl")} == {"backend-train-00000"}
     with Stub() as stub:
-        play(tmp_path, *common, "--model", stub.url, "--retry-errors")
+        play(tmp_path, *common, "--model", stub.url)
     assert len(records(tmp_path / "a.jsonl")) == 8
 
 
@@ -581,7 +565,7 @@ def test_room_that_goes_into_a_hidden_thought_is_counted_and_said(world, tmp_pat
                     "--max-turns", 2)
     [row] = records(tmp_path / "a.jsonl")
     assert [m["content"] for m in row["dialogue_history"][1::2]] == [rollout.NO_ACTION] * 2
-    assert row["unfinished_actions"] == 2 and "2 actions cut inside their thought" in done.stdout
+    assert row["unfinished_actions"] == 2 and "2 unfinished actions" in done.stdout
 
 
 def test_a_thought_that_the_chat_template_opened_is_unfinished_where_it_is_cut(world, tmp_path):
@@ -623,7 +607,7 @@ def test_the_human_on_the_agents_server_is_the_agents_model(world, tmp_path):
         common = ["--in", world / "tasks.jsonl", "--limit", 2, "--out", "a.jsonl", "--model", stub.url, "--simulator",
                   stub.url]
         said = play(tmp_path, *common, code=2).stderr
-        assert "needs --model-name; its models are: one, two" in said
+        assert "needs the agent's name (--model-name, --simulator-name, --judge-name); its models are: one, two" in said
         said = play(tmp_path, *common, "--model-name", "two").stdout
     assert {r["model"] for r in stub.requests} == {"two"} and f"simulator: two at {stub.url}" in said
 
@@ -642,7 +626,7 @@ def test_the_humans_tokens_are_counted_per_record_and_over_all_runs(world, tmp_p
 
 @pytest.mark.parametrize("stub, code, words", [
     ({"key": "secret"}, 2, "rejected the key in the environment variable AGENT_API_KEY, which is not set"),
-    ({"always": "unknown model"}, 2, "has no model 'stub-1'"), ({"always": "500"}, 1, "error: HTTP 500"),
+    ({"always": "unknown model"}, 2, "has no model 'stub-1'"), ({"always": "500"}, 1, "failed: HTTP 500"),
     ({"always": "reset"}, 1, "failed: "),
     ({"always": "html"}, 1, "malformed reply"), ({"always": "empty choices"}, 1, "no choices")])
 def test_what_cannot_be_helped_stops_the_run_in_one_sentence(world, tmp_path, stub, code, words):
@@ -725,7 +709,7 @@ def test_a_server_that_rejects_the_temperature_stops_the_run_until_the_settings_
     common = ["--in", world / "tasks.jsonl", "--limit", 2, "--out", "a.jsonl", "--temperature", 0.7]
     with Stub(o1=True) as stub:
         said = play(tmp_path, *common, "--model", stub.url, code=2).stderr
-        assert "rejects a parameter (HTTP 400: Unsupported value: 'temperature'" in said
+        assert "rejects a parameter, which null in --extra-body removes (HTTP 400: Unsupported value: 'temperature'" in said
         assert not (tmp_path / "a.jsonl").exists()
         play(tmp_path, *common, "--model", stub.url, "--extra-body", '{"temperature": null}')
     said = stub.requests[-1]
@@ -742,7 +726,7 @@ def test_a_server_that_gives_one_choice_is_asked_until_there_are_enough(world, t
         assert len({r["seed"] for r in stub.requests}) == 2 * 4 * 3, "the same seed would give the same action"
 
 
-def test_a_model_plays_the_human_bound_to_the_reference_and_its_leaks_are_counted(world, tmp_path):
+def test_a_model_plays_the_human_bound_to_the_reference_in_at_most_400_characters(world, tmp_path):
     human = lambda messages, rng: (  # noqa: E731
         "It is def f(x): return 3" if rng.random() < 0.5 else "I do not know. " * 60)
     with Stub() as agent, Stub(human) as partner:
@@ -750,10 +734,7 @@ def test_a_model_plays_the_human_bound_to_the_reference_and_its_leaks_are_counte
              "--out", "a.jsonl")
     rows = records(tmp_path / "a.jsonl")
     replies = [m["content"] for r in rows for m in r["dialogue_history"][1:] if m["role"] == "user"]
-    leaked = sum("def f" in reply for reply in replies)
-    assert leaked and max(map(len, replies)) == 400
-    assert (json.loads((tmp_path / "a.rollout.json").read_text())["leaks"] == leaked
-            == sum(r.get("leaks", 0) for r in rows))
+    assert max(map(len, replies)) == 400
     said = partner.requests[0]
     assert said["temperature"] == 0 and "def f(x):\n    return" in said["messages"][0]["content"]
     assert all("return 3" not in m["content"] for r in agent.requests[:1] for m in r["messages"])
@@ -825,7 +806,7 @@ def test_what_is_no_verdict_of_a_judge_is_counted(world, tmp_path, verdict, unde
         done = play(tmp_path, "--in", world / "tasks.jsonl", "--limit", 1, "--max-turns", 1, "--model", player.url,
                     "--best-of-n", 4, "--step-reward", "judge", "--judge", umpire.url, "--out", "a.jsonl")
     assert records(tmp_path / "a.jsonl")[0].get("undecided", 0) == undecided
-    assert ("3 judge comparisons left to chance" in done.stdout) == bool(undecided)
+    assert ("3 undecided" in done.stdout) == bool(undecided)
 
 
 @pytest.mark.parametrize("context, reward, head, advantage", [
@@ -924,7 +905,7 @@ def test_a_full_disk_stops_the_run_and_the_same_command_continues(world, tmp_pat
     (["--in", "twice.jsonl"], "line 2: task_id a appears twice, first in line 1"),
     (["--in", "factless.jsonl"], "line 1: the task has no 'facts'"), (["--in", "torn.jsonl"], "torn.jsonl, line 2")])
 def test_bad_input_is_one_sentence(world, tmp_path, arguments, words):
-    task = {"task_id": "a", "domain": "backend", "problem_description": "p", "ground_truth": "g", "facts": []}
+    task = TASK | {"domain": "backend"}
     (tmp_path / "twice.jsonl").write_text((json.dumps(task) + "\n") * 2)
     (tmp_path / "factless.jsonl").write_text(json.dumps({k: task[k] for k in task if k != "facts"}) + "\n")
     (tmp_path / "torn.jsonl").write_text(json.dumps(task) + "\n" + json.dumps(task)[:30])
@@ -933,7 +914,8 @@ def test_bad_input_is_one_sentence(world, tmp_path, arguments, words):
     assert words in done.stderr.splitlines()[-1] and not (tmp_path / "a.jsonl").exists()
 
 
-TASK = {"task_id": "a", "problem_description": "p", "ground_truth": "g", "facts": []}
+TASK = {"task_id": "a", "problem_description": "p", "ground_truth": "g", "facts": [], "replies": {}, "details": {},
+        "theme": "items"}
 TOLD = [{"role": "user", "content": "p"}, {"role": "assistant", "content": "a"}]
 EPISODE = {"task_id": "a", "sample": 0, "domain": "backend", "task": TASK, "dialogue_history": TOLD, "answer": "a",
            "finish": "answered", "note": "kept"}
@@ -952,7 +934,6 @@ def fact(**changed):
     (b'{"task_id": "\xff"}\n', (), "it must be an object"), (b"[" * 9999 + b"]" * 9999, (), "it must be an object"),
     (EPISODE | {"sample": [1]}, ("--candidates", 2), "sample must be a whole number"),
     (EPISODE | {"dialogue_history": [*TOLD[:1], TOLD[1] | {"content": None}]}, ("--candidates", 2), "dialogue_history"),
-    (EPISODE | {"dialogue_history": []}, ("--candidates", 2), "dialogue_history"),
     (EPISODE | {"task": TASK | {"ground_truth": None}}, ("--candidates", 2), "ground_truth must be text")])
 def test_values_of_another_type_are_one_sentence_and_nothing_is_left_behind(tmp_path, second, arguments, words):
     second = second if isinstance(second, bytes) else json.dumps(second).encode() + b"\n"
@@ -996,16 +977,15 @@ def test_what_cannot_run_takes_nothing_away(world, tmp_path, arguments, words):
 def test_the_last_lines_say_why_episodes_failed_and_what_evaluates_them(world, tmp_path):
     with Stub(always="refuse") as stub:
         done = play(tmp_path, "--in", world / "tasks.jsonl", "--model", stub.url, "--run-name", "foo", "--limit", 5, code=1)
-    said = done.stdout.splitlines()
-    assert said[-3] == "  5 x error: HTTP 400: This model's maximum context length is 10 tokens."
-    assert "5 failed, see above; add --retry-errors to the same command to try them again" in done.stderr
-    assert said[-1] == "next: python evaluate.py --in runs/foo/train.trajectories.jsonl"
+    assert done.stderr.count(" failed: HTTP 400: This model's maximum context length is 10 tokens.") == 5
+    assert "5 failed, see above; the same command tries them again if you first delete their lines" in done.stderr
+    assert done.stdout.splitlines()[-1] == "next: python evaluate.py --in runs/foo/train.trajectories.jsonl"
 
 
 def test_candidates_carry_unknown_keys_and_of_the_episode_its_cost_alone(tmp_path):
     (tmp_path / "pages.jsonl").write_text(json.dumps(EPISODE | {
         "domain": "frontend", "reward": 1.0, "model": "m", "cost": {"sampled_tokens": 5, "simulator_calls": 2},
-        "fingerprints": {"model": "m", "simulator": "scripted"}, "leaks": 1, "unfinished_replies": 1}) + "\n")
+        "fingerprints": {"model": "m", "simulator": "scripted"}, "unfinished_replies": 1}) + "\n")
     with Stub() as stub:
         play(tmp_path, "--in", "pages.jsonl", "--domain", "frontend", "--model", stub.url, "--candidates", 2,
              "--out", "c.jsonl")
@@ -1040,7 +1020,7 @@ def test_ctrl_c_ends_in_one_line_and_leaves_whole_lines(world, tmp_path, wait):
 
 
 def test_the_file_runs_beside_a_copy_of_sandbox_alone(world, tmp_path):
-    for name in ("rollout.py", "sandbox.py", "records.py"):
+    for name in ("rollout.py", "sandbox.py", "records.py", "questions.tsv"):
         (tmp_path / name).write_bytes((ROOT / name).read_bytes())
     with Stub() as stub:
         done = subprocess.run([sys.executable, "rollout.py", "--in", world / "tasks.jsonl", "--model", stub.url,

@@ -4,7 +4,7 @@ agent says; the scripted human beside a model.
     python tests/benchmarks/bench_human.py --tasks data/backend/val.jsonl --simulator http://localhost:8001/v1
 
 "Told": the reply has the value of the detail and no other value that the detail could have. "Contradicted": it has
-another value. "Code": it leaks code, or a line of the reference (rollout.leaks_code). 95% intervals over tasks. Flags
+another value. "Code": it leaks code, or a line of the reference (leaks_code). 95% intervals over tasks. Flags
 that are not listed here are rollout.py's (--simulator-name, --max-model-len, ...)."""
 import argparse
 import asyncio
@@ -24,6 +24,16 @@ import generate_tasks  # noqa: E402
 import rollout  # noqa: E402
 
 RATES = ["told", "contradicted", "code"]
+REFERENCE_QUOTE = 25    # a line of the reference that has at least this many characters counts as quoted
+CODE_SIGNS = re.compile(
+    r"```|\bdef \w+\(|\blambda\b[^.]*:|^\s*(import|from|return|for|if|while) .*[:=(]|==|</?\w+[^>]*>", re.M)
+
+
+def leaks_code(reply, reference):
+    """Whether a simulator's reply contains code, or a line of the reference."""
+    lines = map(str.strip, reference.splitlines())
+    quoted = any(len(line) >= REFERENCE_QUOTE and line in reply for line in lines)
+    return quoted or bool(CODE_SIGNS.search(reply))
 
 
 def judge(task, detail, reply):
@@ -33,7 +43,7 @@ def judge(task, detail, reply):
     right = task["details"][detail]
     wrong = any(said(value) for value in values if value != right and str(value) not in str(right))
     return {"told": bool(said(right)) and not wrong, "contradicted": wrong,
-            "code": rollout.leaks_code(reply, task["ground_truth"])}
+            "code": leaks_code(reply, task["ground_truth"])}
 
 
 async def interview(human, tasks, shown):

@@ -28,8 +28,8 @@ from stub_server import Stub, long_tailed  # noqa: E402
 
 def tasks_for(count):
     return [{"task_id": f"t{i}", "domain": "backend", "problem_description": f"Write f, number {i}.",
-             "ground_truth": "x",
-             "facts": [{"keywords": ["threshold"], "question": "?", "reply": "The threshold is 3."}]}
+             "ground_truth": "x", "facts": [], "details": {}, "theme": "items",
+             "replies": dict.fromkeys(rollout.listener().names, "I do not know.")}
             for i in range(count)]
 
 
