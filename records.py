@@ -284,7 +284,7 @@ def first_line(error):
 def die(message, code=2):
     """Print one sentence to stderr and exit; code 2 means a user's mistake. Under torchrun each rank prints its own."""
     rank = os.environ.get("RANK")
-    prefix = f"rank {rank}: " if rank not in (None, "0") else ""
+    prefix = f"rank {rank}: " if rank else ""
     print(f"{Path(sys.argv[0]).name}: {prefix}{message}", file=sys.stderr, flush=True)
     sys.stdout.flush()
     if rank:

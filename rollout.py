@@ -31,8 +31,8 @@ depends on what else is in the batch: the transformers engine repeats itself at 
 server may ignore seeds.
 
 Failures. If one request fails (prompt too long, content policy, malformed reply), its episode ends with finish
-"error: ...", the others go on, and the exit code is 1. Delete its line to have it played again. A request is retried up
-to --retries times if the server is busy, unreachable, or sends a malformed reply. The run stops if the server stays
+"error: ...", the others go on, and the exit code is 1. --retry-errors plays such episodes again. A request is retried
+up to --retries times if the server is busy, unreachable, or sends a malformed reply. The run stops if the server stays
 unreachable, if 8 requests in a row fail, or if no request can succeed: a rejected key, no credit, an unknown model, a
 rejected parameter. After any stop, the same command without --overwrite resumes.
 
@@ -1124,6 +1124,10 @@ def main():
     args = parse_args()
     jobs = what_to_play(args)
     output = Output(args.out, *settings_of(args), args.overwrite, TURN_KEY if args.candidates else EPISODE_KEY)
+    if args.retry_errors and output.done:
+        failed = {output.key_of(record) for record in output.records() if record.get("finish", "").startswith("error")}
+        output.sort(lambda *key: None if key in failed else 0)    # removes them
+        output.done -= failed
     todo = [arguments for key, arguments in jobs.items() if key not in output.done]
     if todo:
         roll_out(args, todo, output)
@@ -1140,7 +1144,7 @@ def main():
         print(f"next: python evaluate.py --in {args.out}")
     errors = len(jobs.keys() - output.done) + totals["error"]
     if todo and errors:
-        die(f"{errors} failed, see above; the same command tries them again if you first delete their lines", 1)
+        die(f"{errors} failed, see above; add --retry-errors to the same command to try them again", 1)
 
 
 def what_to_play(args):
@@ -1222,8 +1226,8 @@ def settings_of(args):
     prompts = [*ENVIRONMENTS[args.domain][:3], VISION_PROMPT, JUDGE_PROMPT, NO_REPLY, NO_ACTION]
     settings["prompts"] = hashlib.sha256(json.dumps(prompts).encode()).hexdigest()[:16]
     settings["engine"] = engine_of(args.model, args)
-    for name in ("out", "overwrite", "run_name", "split", "limit", "samples", "fraction", "concurrency", "timeout",
-                 "retries", "gpu_memory_utilization", "tensor_parallel_size",
+    for name in ("out", "overwrite", "run_name", "split", "limit", "samples", "fraction", "retry_errors",
+                 "concurrency", "timeout", "retries", "gpu_memory_utilization", "tensor_parallel_size",
                  "data_parallel_size"):    # these do not change a record
         del settings[name]
     # No URLs: a server may move to another address. Its model is in the fingerprints of the records.
@@ -1247,6 +1251,7 @@ def parse_args():
     add("--out", help="file to write (default: runs/RUN_NAME/SPLIT.X.jsonl, where X = trajectories, or candidates with "
         "--candidates, or continuations with --continue)")
     add("--overwrite", action="store_true", help="start over instead of resuming the output")
+    add("--retry-errors", action="store_true", help="replay the episodes in the output that ended with an error")
     add("--limit", type=SIZE, default=0, help="use the first LIMIT tasks, trajectories or turns; 0 = all (default: 0)")
     add("--concurrency", type=SIZE, default=0, help="episodes (or turns) in flight; 0 = 32 if a server is the agent, "
         "else 512 times --data-parallel-size (default: 0)")

@@ -18,7 +18,7 @@ Canonical bytes. Two results are equal if their canonical bytes are. On plain da
 1 == 1.0 == True == Fraction(1), the order of sets and dicts does not count, [1] != (1,). The bytes come from the
 built-in part of an object, never from its own methods: an int subclass counts as its int, whatever its __eq__ says.
 Departures from ==: NaN equals itself, and OrderedDicts compare as dicts. Objects of unknown classes, generators,
-functions, NumPy's dates and times, and results beyond 1 MB or 200 levels are "not comparable", and so never pass.
+functions, and results beyond 1 MB or 200 levels are "not comparable", and so never pass.
 
 Statuses    passed, wrong, error: TypeError, timeout, killed: memory, killed: exit, killed: SIGSEGV, not comparable,
             refused (not a string, too large, forbidden in mode "released", or its zygote died twice), and
@@ -80,7 +80,6 @@ if not IS_ZYGOTE:    # a small zygote forks faster
     import threading
     import time
     from concurrent.futures import ThreadPoolExecutor
-    from importlib.util import find_spec
 
     from records import die
 
@@ -136,20 +135,17 @@ class Sandbox(ExitStack):
     call_timeout      seconds for one call, including the execution of the program before it
     program_timeout   seconds for all calls of one program (mode "released": call_timeout for each call, plus 1)
                       (a program that got less than half of a core is run once more, with four times both limits)
-    numpy             True: programs can import numpy, and its arrays and scalars can be compared
     unsafe            True: start even if a necessary layer is missing
     without           layers to leave out, of "namespaces", "landlock", "seccomp"; for tests and benchmarks
     """
 
-    def __init__(self, workers=2, memory_mb=256, call_timeout=1.0, program_timeout=5.0, numpy=False, unsafe=False,
-                 without=()):
+    def __init__(self, workers=2, memory_mb=256, call_timeout=1.0, program_timeout=5.0, unsafe=False, without=()):
         if sys.platform != "linux":
             die("the sandbox needs Linux on x86_64 or aarch64; run it there, or in a virtual machine")
         super().__init__()
         self.workers, self.call_timeout, self.program_timeout = workers, call_timeout, program_timeout
         self.unsafe, self.layers = unsafe, None
-        folder = os.path.dirname(find_spec("numpy").submodule_search_locations[0]) if numpy else None
-        options = {"memory_bytes": memory_mb << 20, "without": list(without), "numpy": folder}
+        options = {"memory_bytes": memory_mb << 20, "without": list(without)}
         # (program, calls, mode) of a reference -> a lock, and its outcomes (empty until it has run).
         self.references = functools.lru_cache(KEPT_REFERENCES)(lambda *reference: (threading.Lock(), []))
         self.free = {0: queue.SimpleQueue(), 1: queue.SimpleQueue()}    # by seed
@@ -255,10 +251,7 @@ class NotComparable(Exception):
 
 def kind_of(o):
     """The first of an object's classes that is in KINDS, or None."""
-    for base in MRO(type(o)):
-        if id(base) in KINDS:
-            return KINDS[id(base)]
-    return None
+    return next((base for base in MRO(type(o)) if id(base) in KINDS), None)
 
 
 def canonical(value):
@@ -334,14 +327,6 @@ def canonical(value):
             return text(b"D", kind.isoformat(o).encode())    # the three look different
         if kind is datetime.timedelta:
             return text(b"I", datetime.timedelta.__str__(o).encode())
-        if kind == "ndarray":
-            array = NUMPY.ndarray
-            fits(array.size.__get__(o))
-            if array.dtype.__get__(o).kind in "mM":
-                raise NotComparable("tolist() drops the unit of times")
-            return b"a" + encode((array.shape.__get__(o), array.tolist(o)), depth)
-        if kind == "scalar":
-            return encode(NUMPY.generic.item(o), depth + 1)    # a long double stays one, and so ends as "too deep"
         raise NotComparable("an object of an unknown class")
 
     return encode(value, 0)
@@ -350,12 +335,11 @@ def canonical(value):
 MRO = type.__dict__["__mro__"].__get__
 TYPE_NAME = type.__dict__["__name__"].__get__
 FRACTION_TOP, FRACTION_BOTTOM = fractions.Fraction._numerator.__get__, fractions.Fraction._denominator.__get__
-NUMPY = None    # see load_numpy
 NONE_TYPE = type(None)
 CONTAINERS = {list: b"l", tuple: b"t", set: b"S", frozenset: b"S", deque: b"q", dict: b"d"}
-KINDS = {id(kind): kind for kind in (
+KINDS = set(map(id, (
     int, str, float, NONE_TYPE, *CONTAINERS, bytes, bytearray, complex, fractions.Fraction, decimal.Decimal, range,
-    datetime.datetime, datetime.date, datetime.time, datetime.timedelta)}
+    datetime.datetime, datetime.date, datetime.time, datetime.timedelta)))    # by identity: a metaclass may compare as it likes
 NONE, NAN = canonical(None), canonical(math.nan)
 
 
@@ -375,7 +359,7 @@ class Zygote:
         with theirs:
             self.process = subprocess.Popen(
                 [python, "-s", "-S", "-P", "-B", os.path.abspath(__file__), "--zygote", json.dumps(self.options)],
-                env={"PYTHONHASHSEED": str(self.seed), "OPENBLAS_NUM_THREADS": "1"}, cwd="/",
+                env={"PYTHONHASHSEED": str(self.seed)}, cwd="/",
                 stdin=theirs, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         self.control.settimeout(60)
         layers = self.receive()
@@ -721,8 +705,6 @@ def run_child(job_fd, out_fd, limits, fprog):
         try:
             sys.setrecursionlimit(1000)
             random.seed(seed)
-            if NUMPY:
-                NUMPY.random.seed(seed)
             program = program or compile(job["program"], "<program>", "exec", dont_inherit=True)
             if mode == "module":
                 module = sys.modules["solution"] = types.ModuleType("solution")    # dataclasses look it up there
@@ -761,34 +743,16 @@ def how_it_died(status):
     return "killed: exit" if code >= 0 else f"killed: {signal.Signals(-code).name}"
 
 
-def load_numpy(folder):
-    """Import numpy from its folder, which is not on the path of a bare interpreter."""
-    global NUMPY
-    sys.path.append(folder)
-    import numpy
-    import numpy.ma
-    import numpy.random
-    NUMPY = numpy
-    KINDS.update({id(numpy.ndarray): "ndarray", id(numpy.generic): "scalar"})
-    # Their plain values would leave out units and masks, so they are not comparable.
-    KINDS.update(dict.fromkeys(map(id, (numpy.datetime64, numpy.timedelta64, numpy.ma.MaskedArray))))
-
-
 def prepare(options):
     """Turn this process into a zygote: import, isolate. Returns the layers, and a child's limits and filter."""
-    without, numpy = options["without"], options["numpy"]
+    without = options["without"]
     os.close(os.pidfd_open(os.getpid()))    # fails before Linux 5.3
-    # What a child may read: the standard library (the whole path of a bare interpreter), time zones and perhaps numpy.
-    paths = [*sys.path, "/usr/share/zoneinfo"]
-    if numpy:
-        paths += [f"{numpy}/numpy", f"{numpy}/numpy.libs"]
-    paths = [path for path in paths if os.path.isdir(path)]
+    # What a child may read: the standard library (the whole path of a bare interpreter), and time zones.
+    paths = [path for path in [*sys.path, "/usr/share/zoneinfo"] if os.path.isdir(path)]
 
     namespaces = [] if "namespaces" in without else enter_namespaces()
     for name in PRELOADED:
         importlib.import_module(name)
-    if numpy:
-        load_numpy(numpy)
     with open("/proc/self/statm") as statm:    # a child's memory limit comes on top of this
         own_memory = int(statm.read().split()[0]) * resource.getpagesize()
     proc_self = os.open("/proc/self", os.O_RDONLY | os.O_DIRECTORY)

@@ -35,7 +35,8 @@ def make_tasks(path, count):
                      for j, w in enumerate(NAMES)]
             f.write(json.dumps({
                 "task_id": f"backend-train-{i:05d}", "domain": "backend", "source": "test", "facts": facts,
-                "replies": replies, "details": {}, "theme": "items", "note": "kept", "problem_description": f"Write f(x) number {i}: it adds up what counts.",
+                "replies": replies, "details": {}, "theme": "items", "note": "kept",
+                "problem_description": f"Write f(x) number {i}: it adds up what counts.",
                 "ground_truth": f"def f(x):\n    return {i}\n",
                 "test_cases": {str(k): f"f({k})" for k in range(10)}}) + "\n")
     return path
@@ -447,10 +448,9 @@ def test_a_refused_request_ends_its_episode_and_the_run_goes_on(world, tmp_path)
     rows = records(tmp_path / "a.jsonl")
     failed = [r for r in rows if r["finish"] == "error: HTTP 400: This model's maximum context length is 10 tokens."]
     assert len(rows) == 12 and len(failed) == 3 and all(r["answer"] is None for r in failed)
-    with Stub() as stub:    # nothing is left to do, unless their lines are deleted
+    with Stub() as stub:    # nothing is left to do, unless one asks for it
         assert "nothing left to do" in play(tmp_path, *common, "--model", stub.url).stdout
-        (tmp_path / "a.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows if r not in failed))
-        play(tmp_path, *common, "--model", stub.url)
+        play(tmp_path, *common, "--model", stub.url, "--retry-errors")
     again = records(tmp_path / "a.jsonl")
     assert not any(r["finish"].startswith("error") for r in again)
     assert [r for r in again if r["task_id"] not in {f["task_id"] for f in failed}] == [r for r in rows if r not in failed]
@@ -513,10 +513,10 @@ def test_a_refused_turn_of_candidates_is_left_out_and_asked_for_again(world, tmp
     with Stub(odd=(lambda messages: "number 1:" in messages[1]["content"], 403, None)) as stub:
         done = play(tmp_path, *common, "--model", stub.url, code=1)
     assert done.stderr.count("is left out: HTTP 403: flagged by moderation") == 4
-    assert "4 failed, see above; the same command tries them again" in done.stderr
+    assert "4 failed, see above; add --retry-errors to the same command to try them again" in done.stderr
     assert {r["task_id"] for r in records(tmp_path / "a.jsonl")} == {"backend-train-00000"}
     with Stub() as stub:
-        play(tmp_path, *common, "--model", stub.url)
+        play(tmp_path, *common, "--model", stub.url, "--retry-errors")
     assert len(records(tmp_path / "a.jsonl")) == 8
 
 

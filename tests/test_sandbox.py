@@ -366,22 +366,7 @@ def test_equality_departs_from_pythons_where_the_docstring_says_so():
     assert canonical([1]) != canonical((1,))
 
 
-def test_numpy_results_are_compared_where_numpy_is_asked_for():
-    pytest.importorskip("numpy")
-    with Sandbox(workers=1, numpy=True, call_timeout=5) as box:
-        program = "import numpy as np"
-        calls = ["np.int64(3)", "3", "np.float64(0.5)", "np.array([[1, 2]])", "np.array([[1.0, 2.0]])",
-                 "np.array([1, 2])", "np.random.rand()", "np.random.rand()", "np.linalg.inv(np.eye(2))",
-                 "np.bool_(True)", "np.str_('a')", "np.zeros(10**6)", "np.longdouble(1)"]
-        outcomes = box.run(program, calls)
-        values = [outcome.value for outcome in outcomes]
-        assert values[0] == values[1] and values[2] == canonical(0.5) and values[9] == canonical(1)
-        assert values[3] == values[4] != values[5] and values[8] is not None and values[10] == canonical("a")
-        assert values[6] == values[7] is not None
-        assert outcomes[11].status == outcomes[12].status == "not comparable"
-        hidden = ["np.ma.array([1, 2], mask=[0, 1])", "np.timedelta64(5, 'ns')", "np.array(['2020'], 'M8[ns]')",
-                  "np.datetime64('2020-01-02')"]
-        assert statuses(box.run(program, hidden)) == ["not comparable"] * 4, "their numbers alone would say too little"
+def test_programs_see_the_standard_library_alone():
     with Sandbox(workers=1) as box:
         assert statuses(box.run("import numpy", ["1"])) == ["error: ModuleNotFoundError"]
 

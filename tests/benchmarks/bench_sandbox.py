@@ -170,7 +170,6 @@ if __name__ == "__main__":
             print(f"left out: {name}", file=sys.stderr)
 
     sandbox_row("sandbox.py, all layers")
-    sandbox_row("sandbox.py, all layers, numpy loaded", numpy=True)
     sandbox_row("sandbox.py without namespaces", without=["namespaces"])
     sandbox_row("sandbox.py without seccomp", without=["seccomp"], unsafe=True)
     sandbox_row("sandbox.py without namespaces and seccomp", without=["namespaces", "seccomp"], unsafe=True)
