@@ -337,9 +337,9 @@ TYPE_NAME = type.__dict__["__name__"].__get__
 FRACTION_TOP, FRACTION_BOTTOM = fractions.Fraction._numerator.__get__, fractions.Fraction._denominator.__get__
 NONE_TYPE = type(None)
 CONTAINERS = {list: b"l", tuple: b"t", set: b"S", frozenset: b"S", deque: b"q", dict: b"d"}
-KINDS = set(map(id, (
+KINDS = set(map(id, (    # by identity: a class may have an == of its own
     int, str, float, NONE_TYPE, *CONTAINERS, bytes, bytearray, complex, fractions.Fraction, decimal.Decimal, range,
-    datetime.datetime, datetime.date, datetime.time, datetime.timedelta)))    # by identity: a metaclass may compare as it likes
+    datetime.datetime, datetime.date, datetime.time, datetime.timedelta)))
 NONE, NAN = canonical(None), canonical(math.nan)
 
 
