@@ -27,7 +27,7 @@ NAMES = ["threshold", "rounding", "unit", "field", "order"]
 
 
 def make_tasks(path, count):
-    replies = dict.fromkeys(rollout.listener().names, "I do not know.")
+    replies = {topic: "I do not know." for topic in rollout.listener().names if topic not in NAMES}
     with open(path, "w") as f:
         for i in range(count):
             facts = [{"detail": w, "keywords": [], "question": f"What is the {w}?",
