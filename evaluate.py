@@ -74,8 +74,8 @@ VIEWS = ("page", "centre")    # the whole page, and the part that CLIP's process
 
 def score_programs(records, args):
     """Yield each backend record with `reward`, `tests` and `sandbox` added, in order."""
-    with Sandbox(workers=args.workers, memory_mb=args.memory_mb, call_timeout=args.call_timeout,
-                 program_timeout=args.program_timeout, unsafe=args.unsafe) as box:
+    with Sandbox(workers=args.workers, call_timeout=args.call_timeout, program_timeout=args.program_timeout,
+                 unsafe=args.unsafe) as box:
         program = answer_of if args.mode == "released" else program_of
         jobs = ((record, record["task"], program(record)) for record in records)
         for record, tests in box.score_many(jobs, args.mode):
@@ -356,7 +356,7 @@ class Environment(NamedTuple):
 ENVIRONMENTS = {
     "backend": Environment(
         score_programs,
-        flags=("mode", "call_timeout", "program_timeout", "memory_mb"),
+        flags=("mode", "call_timeout", "program_timeout"),
         needs=("test_cases",),
         metrics=PROGRAM_METRICS,
         scored_by=("mode",),
@@ -829,7 +829,6 @@ def parse_args():
     add("--call-timeout", type=seconds, default=1.0, help="seconds that one call may take (default: 1.0)")
     add("--program-timeout", type=seconds, default=5.0,
         help="seconds that all calls of a program may take (default: 5.0)")
-    add("--memory-mb", type=count, default=256, help="megabytes that a program may use (default: 256)")
     add("--unsafe", action="store_true", help="run programs even where the sandbox cannot isolate them")
     # how to score pages
     add("--encoder", default="layout",

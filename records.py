@@ -136,7 +136,9 @@ class Output:
         self.settings = {**settings, **{f"content of {flag}": fingerprint(source) for flag, source in inputs.items()}}
         if self.path.exists() and self.path.stat().st_size and not overwrite:
             check_settings(self.beside, self.settings)
-            os.truncate(self.path, self.path.read_bytes().rfind(b"\n") + 1)    # cuts an incomplete last line off
+            content = self.path.read_bytes()
+            if not content.endswith(b"\n"):
+                os.truncate(self.path, content.rfind(b"\n") + 1)    # cuts an incomplete last line off
             self.done = {self.key_of(record) for record in self.records()}
 
     def key_of(self, record):

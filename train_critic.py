@@ -1160,10 +1160,12 @@ def read_note(path):
     file = Path(path) / "critic.json"
     try:
         note = {**json.loads(file.read_text())}
+        if not {*RECORDED, "reference", "reference_fingerprint"} <= note.keys():
+            raise ValueError("keys are missing")
     except OSError:
         die(f"{path} contains no critic.json; train a critic with train_critic.py, or name another with --critic")
     except (ValueError, TypeError):
-        die(f"{file} is damaged; train the critic again, or name another with --critic")
+        die(f"{file} is damaged or incomplete; train the critic again, or name another with --critic")
     reference = note["reference"]
     if note["head"] == "log-ratio" and note["reference_fingerprint"] != fingerprint(reference):
         die(f"{path}: its reference model {reference} has changed since the critic was trained; restore the model (or "

@@ -157,7 +157,7 @@ OWN = [
     ("evaluate.py", ["--call-timeout", "nan"], {}, ["--call-timeout: must be above 0"]),
     ("evaluate.py", ["--call-timeout", "0"], {}, ["--call-timeout: must be above 0"]),
     ("evaluate.py", ["--program-timeout", "-1"], {}, ["--program-timeout: must be above 0"]),
-    ("evaluate.py", ["--memory-mb", "0"], {}, ["--memory-mb: must be at least 1"]),
+    ("evaluate.py", ["--resamples", "0"], {}, ["--resamples: must be at least 1"]),
     ("evaluate.py", ["--in", "a.jsonl"], {"a.jsonl": lines(TRAJECTORY | {"domain": "weird"})}, ["line 1", "'weird'"]),
     ("evaluate.py", ["--compare", "x=a.html", "--report", "a.html"], {"a.html": lines(SCORED)}, ["is the input"]),
     ("evaluate.py", ["--compare", "x=a.jsonl", "--report", "a.jsonl"], {"a.jsonl": lines(SCORED)}, ["end in .html"]),

@@ -312,8 +312,7 @@ def test_the_released_evaluator_gets_the_answer_as_it_stands_and_the_module_its_
     monkeypatch.setattr(evaluate, "Sandbox", Box)
     answer = f"Here:\n```python\n{RIGHT}```\nDone."
     for mode, program in (("module", RIGHT.strip()), ("released", answer)):
-        args = argparse.Namespace(mode=mode, workers=1, memory_mb=1, call_timeout=1, program_timeout=1,
-                                  unsafe=False)
+        args = argparse.Namespace(mode=mode, workers=1, call_timeout=1, program_timeout=1, unsafe=False)
         scored = list(evaluate.score_programs([trajectory(0, answer), trajectory(1, None)], args))
         assert asked[0] == (mode, program)
         assert [record["reward"] for record in scored] == [1.0, 0.0], "no answer passes nothing"

@@ -361,7 +361,6 @@ def test_what_cannot_run_takes_nothing_away(folder, tmp_path):
             ["settings.json: the settings", "--train", 19, "--out", "."],
             ["train.jsonl/train.jsonl cannot be written", "--train", 1, "--val", 0, "--test", 0, "--out",
              "train.jsonl"],
-            ["--train, --val and --test are all 0", "--train", 0, "--val", 0, "--test", 0, "--out", "."],
             ["--workers: must be at least 1", "--workers", 0],
             ["--waste: must be at least 0", "--demonstrations", 1, "--waste", "nan"]):
         done = command(*flags, ok=False, cwd=tmp_path)

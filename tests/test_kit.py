@@ -377,7 +377,7 @@ def test_a_number_lies_in_its_range_and_nan_in_none(make, right, wrong):
             kind(text)
 
 
-@pytest.mark.parametrize("rank, prefix", [(None, "tool.py: "), ("0", "tool.py: "), ("3", "tool.py: rank 3: ")])
+@pytest.mark.parametrize("rank, prefix", [(None, "tool.py: "), ("0", "tool.py: rank 0: "), ("3", "tool.py: rank 3: ")])
 def test_die_is_one_line_on_every_rank(rank, prefix):
     script = f"import sys; sys.path.insert(0, {str(ROOT)!r}); sys.argv[0] = 'x/tool.py'; import records\n" \
              "print('said before'); records.die('no such file')"

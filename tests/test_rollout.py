@@ -809,6 +809,12 @@ def test_what_is_no_verdict_of_a_judge_is_counted(world, tmp_path, verdict, unde
     assert ("3 undecided" in done.stdout) == bool(undecided)
 
 
+def other_keys(world):
+    """What else critic.json holds of a critic that was trained from the world's model."""
+    return {"beta": 0.1, "pictures": False, "pack": "tree", "dtype": "float32",
+            "reference_fingerprint": fingerprint(world / "model")}
+
+
 @pytest.mark.parametrize("context, reward, head, advantage", [
     ("with-c", "critic", "log-ratio", "mean-per-turn"), ("without-c", "critic-without-c", "log-ratio", "mean-per-turn"),
     ("with-c", "critic-without-c", "log-ratio", "mean-per-turn"), ("with-c", "critic", "log-ratio", "sum"),
@@ -826,7 +832,7 @@ def test_best_of_n_plays_the_action_that_the_critic_scores_highest(world, tmp_pa
         (tmp_path / "critic" / file).write_bytes((world / "model" / file).read_bytes())
     (tmp_path / "critic" / "critic.json").write_text(json.dumps(
         {"head": head, "context": context, "advantage": advantage, "reference": str(world / "model"),
-         "weights": weights}))
+         "weights": weights, **other_keys(world)}))
     args = Namespace(critic=str(tmp_path / "critic"), step_reward=reward)
     scorer = rollout.STEP_REWARDS[reward](args, rollout.Resources(args))
     task = records(world / "tasks.jsonl")[0]
@@ -857,7 +863,8 @@ def test_an_empty_action_and_one_that_does_not_fit_stop_no_best_of_n(world, tmp_
     """A server may give no text, and c stands in front of the turn that the critic scores."""
     shutil.copytree(world / "model", tmp_path / "critic")
     (tmp_path / "critic" / "critic.json").write_text(json.dumps(
-        {"head": "log-ratio", "context": "with-c", "advantage": "mean-per-turn", "reference": str(world / "model")}))
+        {"head": "log-ratio", "context": "with-c", "advantage": "mean-per-turn", "reference": str(world / "model"),
+         **other_keys(world)}))
     args = Namespace(critic=str(tmp_path / "critic"), step_reward="critic")
     scorer = rollout.CriticReward(args, rollout.Resources(args))
     task, messages = records(world / "tasks.jsonl")[0], [{"role": "user", "content": "Write f(x)."}]
@@ -978,7 +985,7 @@ def test_the_last_lines_say_why_episodes_failed_and_what_evaluates_them(world, t
     with Stub(always="refuse") as stub:
         done = play(tmp_path, "--in", world / "tasks.jsonl", "--model", stub.url, "--run-name", "foo", "--limit", 5, code=1)
     assert done.stderr.count(" failed: HTTP 400: This model's maximum context length is 10 tokens.") == 5
-    assert "5 failed, see above; the same command tries them again if you first delete their lines" in done.stderr
+    assert "5 failed, see above; add --retry-errors to the same command to try them again" in done.stderr
     assert done.stdout.splitlines()[-1] == "next: python evaluate.py --in runs/foo/train.trajectories.jsonl"
 
 

@@ -467,7 +467,7 @@ def seeming_critic(head="log-ratio", **note):
     weights = None if head == "log-ratio" else {"weight": torch.randn(128, generator=generator).tolist(), "bias": [0.5]}
     Path("critic/critic.json").write_text(json.dumps({
         "head": head, "context": "with-c", "advantage": "mean-per-turn", "reference": "base", "weights": weights,
-        "reference_fingerprint": fingerprint("base"), "pictures": False, "pack": "tree", "dtype": "float32", **note}))
+        "reference_fingerprint": fingerprint("base"), "pictures": False, "pack": "tree", "dtype": "float32", "beta": 1, **note}))
     Path("critic/cost.json").write_text("{}")
 
 
@@ -1120,7 +1120,7 @@ def test_a_critic_of_any_family_scores_as_its_own_logits_say(place, family, size
         tokenizer.save_pretrained(name)
     Path("critic/critic.json").write_text(json.dumps({
         "head": "log-ratio", "context": "with-c", "weights": None, "advantage": "mean-per-turn", "reference": "seed",
-        "reference_fingerprint": fingerprint("seed"), "pictures": False, "pack": "tree", "dtype": "float32"}))
+        "reference_fingerprint": fingerprint("seed"), "pictures": False, "pack": "tree", "dtype": "float32", "beta": 1}))
     turns = [(SAID[:1], {"content": question}, "x = 1") for question in QUESTIONS]
     critic, hidden = train_critic.Critic("critic"), train_critic.Critic("critic", without_c=True)
     for scored, with_c in ((critic, True), (hidden, False)):
