@@ -1,7 +1,7 @@
 """Rounds on fresh dialogues: success and cost after each round of each method, the differences, and a figure.
 
-    python study/rounds.py                          # print the tables of study/rounds.tsv, draw its figure
-    python study/rounds.py --add runs/asking/32     # add a finished seed first
+    python study/rounds.py                         # print the tables of study/rounds.tsv, draw its figure
+    python study/rounds.py --add runs/asking/32    # add a finished seed first
 
 Round 1 is the seed's own folder. Round n of a method is the folder SEED-METHOD-n beside it.
 """
@@ -17,12 +17,10 @@ from leaderboard import AGENTS, COSTS, TEMPERATURES, cpu_minutes, mean, shares  
 from over_seeds import cell, kept_rows  # noqa: E402
 
 METHODS = {    # the agent that ends each round
-    "rejection": "trial-rejection-1",
     "dpo": "trial-imitated-dpo-2",
     "sweet": "trial-imitated-sweet-3",
 }
-NAMES = {"rejection": "rejection fine-tuning", "dpo": "multi-turn DPO after imitation",
-         "sweet": "SWEET-RL after imitation"}
+NAMES = {"dpo": "multi-turn DPO after imitation", "sweet": "SWEET-RL after imitation"}
 COLUMNS = ["seed", "method", "round", *TEMPERATURES, *COSTS, "cpu_minutes"]
 COMPARED = [("sweet", 1, "dpo", 1), ("sweet", 2, "dpo", 2), ("sweet", 3, "dpo", 3),    # equal episodes
             ("sweet", 1, "dpo", 2), ("sweet", 2, "dpo", 4)]    # about equal tokens
@@ -71,7 +69,7 @@ def print_differences(groups):
 
 
 WIDTH, HEIGHT, LEFT, TOP, GAP = 300, 240, 50, 40, 70    # pixels: a panel, its margins, the gap between the panels
-COLOURS = {"rejection": "#6b7280", "dpo": "#d97706", "sweet": "#2563eb"}
+COLOURS = {"dpo": "#d97706", "sweet": "#2563eb"}
 PANELS = {"simulator_calls": "human's replies", "sampled_tokens": "sampled tokens"}
 
 
@@ -90,10 +88,10 @@ def draw(groups):
             x, y = place(0, percent)
             svg.append(f'<line x1="{x}" x2="{x + WIDTH}" y1="{y}" y2="{y}" stroke="#ddd"/>'
                        f'<text x="{x - 8}" y="{y + 4}" text-anchor="end">{percent}%</text>')
-        step = 200_000 if column == "sampled_tokens" else 5_000
+        step = 400_000 if column == "sampled_tokens" else 10_000
         for cost in range(0, int(most), step):
             x, y = place(cost, 0)
-            svg.append(f'<text x="{x:.0f}" y="{y + 18}" text-anchor="middle">{cost:,}</text>')
+            svg.append(f'<text x="{x:.0f}" y="{y + 18}" text-anchor="middle">{cost // 1000:,}k</text>')
         svg.append(f'<text x="{left + WIDTH / 2}" y="{TOP + HEIGHT + 40}" text-anchor="middle">{heading}</text>')
         for method in METHODS:
             points = []

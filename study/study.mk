@@ -132,9 +132,8 @@ $(RUN)/val-ranked-%.jsonl: $(RUN)/critic-%/config.json $(RUN)/val.candidates.rol
 
 # ------------------------------------------------------------------------------------------------ rounds
 # Round n of a method has a folder of its own. Its base agent is the agent of the last round; the tasks are the same.
-LAST-rejection := trial-rejection-1
-LAST-dpo       := trial-imitated-dpo-2
-LAST-sweet     := trial-imitated-sweet-3
+LAST-dpo   := trial-imitated-dpo-2
+LAST-sweet := trial-imitated-sweet-3
 
 # $(call round,method,number,folder of the last round)
 define round
@@ -149,8 +148,8 @@ $(RUN)-$(1)-$(2)/$(LAST-$(1))/config.json: $(RUN)-$(1)-$(2)/$(LAST-$(1)).test-0.
 $(RUN)-$(1)-$(2)/$(LAST-$(1)).test-0.3.metrics.json: $(RUN)-$(1)-$(2)/base/config.json
 	$$(MAKE) -f study/study.mk SEED=$(SEED) NAME=$(NAME)-$(1)-$(2) $$@
 endef
-$(foreach method,rejection dpo sweet,$(eval $(call round,$(method),2,$(RUN))))
-$(foreach method,rejection dpo sweet,$(eval $(call round,$(method),3,$(RUN)-$(method)-2)))
+$(foreach method,dpo sweet,$(eval $(call round,$(method),2,$(RUN))))
+$(foreach method,dpo sweet,$(eval $(call round,$(method),3,$(RUN)-$(method)-2)))
 $(eval $(call round,dpo,4,$(RUN)-dpo-3))
 
 # ------------------------------------------------------------------------------------------------ cells
