@@ -128,7 +128,6 @@ def demonstrate_page(layout, task, ask, waste, max_turns, rng):
                 values[i] = right[i] if rng.random() < ask else rng.choice(list(choices[i]["values"]))
 
 
-
 def check_page(task):
     """The task, if the scripted designer can play it: its details must still make a page."""
     try:
