@@ -27,9 +27,8 @@ Departures from the paper and its released code
 
 Reads   runs/{run-name}/{split}.trajectories.jsonl, or the scored files of --compare; cost.json of the models they name
 Writes  runs/{run-name}/{split}.scored.jsonl: the records plus `reward`, `tests` (one status per test) and `sandbox`
-        (its layers); frontend: `reward`, `cosine` (both views), `choices`, `page` (ok, blank, ...),
-        `encoder`, `sandbox`
-        .scored.settings.json and .metrics.json beside it; one HTML file with --report
+        (its layers); frontend: `reward`, `cosine` (both views), `choices`, `page` (ok, blank, ...), `encoder` and
+        `sandbox`. Beside it .scored.settings.json and .metrics.json; one HTML file with --report
 Records are appended as they are scored, in input order. A stopped run resumes with the same command.
 
     python evaluate.py --split train

@@ -123,12 +123,17 @@ def print_differences(rows, ours):
     for agent, group in by_agent(rows).items():
         pairs = [(rows_of_ours[row["seed"]], row) for row in group if row["seed"] in rows_of_ours]
         if agent != ours and pairs:
-            cells = []
-            for temperature in TEMPERATURES:
-                column = f"success {temperature}"
-                differences = [(float(us[column]) - float(them[column])) / 100 for us, them in pairs]
-                cells.append(cell(differences, "%", signed=True))
-            print(f"| {AGENTS[agent].name} | {len(pairs)} | {' | '.join(cells)} |")
+            leads = leads_of(pairs, [f"success {temperature}" for temperature in TEMPERATURES])
+            print(f"| {AGENTS[agent].name} | {len(pairs)} | {leads} |")
+
+
+def leads_of(pairs, columns):
+    """How far the first row of each pair is ahead of the second in each column, as cells of a table."""
+    cells = []
+    for column in columns:
+        differences = [(float(us[column]) - float(them[column])) / 100 for us, them in pairs]
+        cells.append(cell(differences, "%", signed=True))
+    return " | ".join(cells)
 
 
 LABELS, PANEL, GAP, ROW, TOP = 320, 230, 24, 26, 46    # pixels: names, a panel, the gap after it, a row, the first row

@@ -13,7 +13,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
-from leaderboard import AGENTS, COSTS, TEMPERATURES, cpu_minutes, mean, shares  # noqa: E402
+from leaderboard import AGENTS, COSTS, TEMPERATURES, cpu_minutes, leads_of, mean, shares  # noqa: E402
 from over_seeds import cell, kept_rows  # noqa: E402
 
 METHODS = {    # the agent that ends each round
@@ -61,11 +61,7 @@ def print_differences(groups):
         others = {row["seed"]: row for row in groups.get((theirs, their_round), [])}
         pairs = [(row, others[row["seed"]]) for row in groups.get((ours, our_round), []) if row["seed"] in others]
         if pairs:
-            cells = []
-            for temperature in TEMPERATURES:
-                differences = [(float(us[temperature]) - float(them[temperature])) / 100 for us, them in pairs]
-                cells.append(cell(differences, "%", signed=True))
-            print(f"| {our_round} | {their_round} | {len(pairs)} | {' | '.join(cells)} |")
+            print(f"| {our_round} | {their_round} | {len(pairs)} | {leads_of(pairs, TEMPERATURES)} |")
 
 
 WIDTH, HEIGHT, LEFT, TOP, GAP = 300, 240, 50, 40, 70    # pixels: a panel, its margins, the gap between the panels
