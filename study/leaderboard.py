@@ -22,7 +22,7 @@ class Agent(NamedTuple):
     stages: list    # a pattern for the end of each command behind the agent, from the base agent on
 
 
-EPISODES = ["--limit 400 --samples 6 .*", "evaluate.py .*--split train"]
+EPISODES = [r"--limit \d+ --samples 6 ((?!--out).)*", "evaluate.py .*--split train"]
 TWICE = ["--limit 800 --samples 6 .*", "evaluate.py .*twice.trajectories.jsonl", "trial-twice-rejection"]
 IMITATION = [*EPISODES, "trial-rejection-2"]
 

@@ -22,7 +22,7 @@ endif
 # Beside each result stands the CPU time of what made it: $(RUN)/cpu.tsv.
 EACH = OMP_NUM_THREADS=1 $(PY) study/timed.py $(RUN)/cpu.tsv
 
-ifneq ($(NAME),demo)
+ifeq ($(LLM)$(filter demo,$(NAME)),)
 $(SEED_MODEL):
 	$(MAKE) NAME=demo SEED=0 $@
 endif
@@ -38,10 +38,11 @@ CRITICS           := nll-0.2 without-c likelihood    # of these the study measur
 
 $(RUN)/critic-%/config.json: $(RUN)/train.metrics.json
 	$(call stage,critic: $*)
-	$(EACH) train_critic.py $(FLAGS) --run-name $(NAME) $(critic-$*) --out $(@D)
+	$(EACH) train_critic.py $(FLAGS) $(FIT) --run-name $(NAME) $(critic-$*) --out $(@D)
 
 $(RUN)/ranked-%.jsonl: $(RUN)/critic-%/config.json $(RUN)/train.candidates.rollout.json
-	$(EACH) train_critic.py --run-name $(NAME) --critic $(RUN)/critic-$* --score $(RUN)/train.candidates.jsonl --out $@
+	$(EACH) train_critic.py $(FIT) --run-name $(NAME) --critic $(RUN)/critic-$* \
+	  --score $(RUN)/train.candidates.jsonl --out $@
 
 # ------------------------------------------------------------------------------------------------ policies
 # Imitation comes first: what starts at the imitating agent starts at the setting that was taken there.
@@ -82,7 +83,7 @@ trial-twice-imitated-dpo = --model $(RUN)/trial-twice-rejection $(DPO_TRIAL) --b
 
 $(RUN)/trial-%/config.json: $(RUN)/train.metrics.json
 	$(call stage,policy: $*)
-	$(EACH) train_policy.py $(FLAGS) --run-name $(NAME) $(trial-$*) --out $(@D)
+	$(EACH) train_policy.py $(FLAGS) $(FIT) --run-name $(NAME) $(trial-$*) --out $(@D)
 
 # What each of them reads.
 LEADERS := $(foreach n,1 2 3 4,imitated-dpo-$(n) imitated-sweet-$(n))
