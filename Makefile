@@ -4,7 +4,7 @@
 # make demo-llm          the same with a real language model, SmolLM2-135M-Instruct: hours; MODEL= takes another one
 # make demo-seeds        the demo with five seeds, and the means over them
 # make study             RESULTS.md's questions, cell by cell (study/study.mk)
-# make test              every test that needs no GPU
+# make test              the tests, without a GPU (the long ones: make stress; beside TRL: make test-trl)
 # All set up .venv first. Nothing else has to be installed; outside this folder only caches (pip's) are written.
 
 PYTHON  ?= python3

@@ -1,8 +1,8 @@
 # The study of a real model, SmolLM2-135M-Instruct, where asking is the hard part (study/real_model.md).
 #
-#     make -f study/real_model.mk real SEED=1
+#     make .venv && make -f study/real_model.mk real SEED=1
 #
-# The folder runs/real/SEED holds one seed. A stage takes one thread, so two seeds may run side by side.
+# The folder runs/real/SEED holds one seed. Each stage takes both cores.
 
 NAME   := real/$(SEED)
 LLM    := yes
@@ -10,12 +10,13 @@ ASKING := hard
 include study/study.mk
 
 GENERATE  := --plain --kinds total,average --train 1600 --val 100 --test 200
-IMPERFECT := --demonstrations 1600 --ask 0.7 --waste 0.2
+IMPERFECT := --demonstrations 1200 --ask 0.7 --waste 0.2
 PLAY       = $(SAMPLE) --concurrency 64 --max-turns 7
 OFFLINE   := --limit 120 --samples 6
 FIT       := --dtype $(BF16) --micro-tokens 2048 --save-every 100 --keep 1
-ALONE      = OMP_NUM_THREADS=1 $(PY) study/timed.py $(RUN)/cpu.tsv
-$(RUN)/train.rollout.json: private EACH = $(ALONE)
+EACH       = OMP_NUM_THREADS=2 $(PY) study/timed.py $(RUN)/cpu.tsv
+ALONE      = $(EACH)
+$(RUN)/train.rollout.json: private EACH = OMP_NUM_THREADS=2 $(PY) study/timed.py $(RUN)/cpu.tsv
 
 # One setting a method, in the places of study.mk's settings for the small model.
 critic-nll-0.2        := --beta 5 --nll 0.2 --lr 5e-5 --epochs 2

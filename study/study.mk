@@ -3,8 +3,8 @@
 #     make study SEEDS='1 2' CELLS=trials                        # three settings of each method, on validation tasks
 #     make study SEEDS='21 22 23 24 25' CELLS='tuned'            # the best of them, on fresh seeds and test tasks
 #     make study SEEDS='23 24' CELLS='ablated twice truth'       # other critics; twice the data; Monte-Carlo returns
-#     make study SEEDS='31' ASKING=hard CELLS=leaders            # the world where asking is the hard part: four
-#     make study SEEDS='32 33 34 35 36' ASKING=hard CELLS='tuned twice'    # settings of the best methods; then the best
+#     make study SEEDS='31' ASKING=hard CELLS=leaders            # where asking is the hard part: trials
+#     make study SEEDS='32 33 34 35 36' ASKING=hard CELLS='tuned twice'    # the best settings; twice the data
 #     make study SEEDS='32 33 34' ASKING=hard CELLS=rounds       # more rounds, on dialogues of the last round's agent
 #
 # The demo's rules make a seed's tasks, base agent, dialogues and candidates. One first model serves all seeds, as one
@@ -13,7 +13,7 @@
 SEED_MODEL := runs/demo/first-model/config.json
 include Makefile
 
-# Asking is hard: the base agent asks for half of the details, and seven turns leave no room for a wasted one.
+# Asking is hard: the base agent asks for half of the details, and seven turns are six questions and the answer.
 ifdef ASKING
 IMPERFECT := --demonstrations 4000 --ask 0.5 --waste 0.2
 PLAY       = $(SAMPLE) --max-turns 7
