@@ -1,6 +1,6 @@
 # The study of a real model, SmolLM2-135M-Instruct, where asking is the hard part (study/real_model.md).
 #
-#     make .venv && make -f study/real_model.mk real SEED=1
+#     make -f study/real_model.mk real SEED=1
 #
 # The folder runs/real/SEED holds one seed. Each stage takes both cores.
 
@@ -12,7 +12,7 @@ include study/study.mk
 GENERATE  := --plain --kinds total,average --train 1600 --val 100 --test 200
 IMPERFECT := --demonstrations 1200 --ask 0.7 --waste 0.2
 PLAY       = $(SAMPLE) --concurrency 64 --max-turns 7
-OFFLINE   := --limit 120 --samples 6
+OFFLINE   := --limit 160 --samples 6 --temperature 0.5
 FIT       := --dtype $(BF16) --micro-tokens 2048 --save-every 100 --keep 1
 EACH       = OMP_NUM_THREADS=2 $(PY) study/timed.py $(RUN)/cpu.tsv
 ALONE      = $(EACH)
