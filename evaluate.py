@@ -296,7 +296,7 @@ def facts_told(record):
     """[(fact, was the agent told it?)] for each hidden detail; None if the simulator does not record what it told."""
     facts = record["task"].get("facts") or []
     told_by_turn = [turn["told"] for turn in record["dialogue_history"] if turn.get("told") is not None]
-    if facts and not told_by_turn:
+    if facts and not told_by_turn and record.get("simulator") != "scripted":
         return None
     told = set().union(*told_by_turn)
     return [(fact, fact.get("detail") in told) for fact in facts]
@@ -506,7 +506,7 @@ def score(args):
 
 def warn_of_unfinished_rollout(path, first, count):
     """rollout.py writes a settings file when it starts and another file when it finishes."""
-    is_from_rollout = first.get("model") != "released" and "reward" not in first    # other scripts write settings too
+    is_from_rollout = first.get("model") not in ("released", "scripted") and "reward" not in first    # others write settings
     has_begun = path.with_suffix(".settings.json").exists()
     if is_from_rollout and has_begun and not sign_of_end(path).exists():
         print(f"{path}: rollout.py has not finished this file. Short episodes come first, so these {count:,} are not a "

@@ -19,8 +19,8 @@ Simulators (--simulator). "scripted" answers from the task's facts (for pages, b
 hub name or URL names a model that plays the human at temperature 0, with the reference in its prompt. "human" is you,
 at the terminal. For pages, a model behind a URL must be a vision model: it gets pictures of both pages, while a local
 model gets their source. A reply of the agent or the human that is cut inside its thought is sampled again, with eight
-times the token limit. If that is cut as well, a neutral sentence takes its place (a candidate is dropped) and the
-record counts it.
+times the token limit; a server's cut reply without </think> counts as such. If that is cut as well, a neutral sentence
+takes its place (a candidate is dropped) and the record counts it.
 
 Best-of-N (--best-of-n, Fig. 3a of the paper). At each turn N actions are sampled and a step reward picks one: the
 critic's advantage A(o_t, a_t, c) (Eq. 3) with or without c, a value head, or an LLM judge in a knockout of pairs.
@@ -174,7 +174,8 @@ async def episode(args, agent, simulator, step_reward, task, sample, system, max
                 actions = await sample_actions(args, agent, prompt, args.best_of_n, (*key, turn), counts)
                 action = actions[0]
                 if step_reward:
-                    action = await step_reward.best(task, prompt, actions, (*key, turn), counts)
+                    finished = [action for action in actions if not action.unfinished] or actions
+                    action = await step_reward.best(task, prompt, finished, (*key, turn), counts)
             content, answer = (NO_ACTION, None) if action.unfinished else parse_response(action.text)
             dialogue.append({"role": "assistant", "content": content} | action.sampled())
             if answer is not None or turn == max_turns - 1:
@@ -213,9 +214,10 @@ async def sample_actions(args, agent, prompt, n, key, counts):
     counts["sampled_tokens"] += sum(action.tokens for action in actions)
     for i, action in enumerate(actions):
         if action.unfinished:
-            [action] = await agent.generate(prompt, 1, seed + i, args.temperature, MORE_ROOM * args.max_tokens)
-            counts["sampled_tokens"] += action.tokens
-            actions[i] = action
+            with suppress(Refused):    # a server may have no room for more tokens
+                [action] = await agent.generate(prompt, 1, seed + i, args.temperature, MORE_ROOM * args.max_tokens)
+                counts["sampled_tokens"] += action.tokens
+                actions[i] = action
         if action.cut:
             counts["unfinished_actions" if action.unfinished else "cut"] += 1
     return actions
@@ -622,7 +624,7 @@ class JudgeReward:
 
 def verdict(text):
     """The A or B that a judge's text begins with ("A.", "[A]", "A, because B ..."), or the only one in it; or None."""
-    begins = re.match(r"\W*([AB])(?: is\b|[^\w\s]|\s*$)", text)
+    begins = re.match(r"\W*([AB])(?: is\b|[^\w\s]|\s*(?:\n|$))", text)
     if begins:
         return begins[1]
     named = set(re.findall(r"\b[AB]\b", text))
@@ -1058,12 +1060,17 @@ def engine_flags(parser):
         "servers", "Keys come from the environment: AGENT_API_KEY or OPENAI_API_KEY for the agent, SIMULATOR_API_KEY "
         "for the simulator, JUDGE_API_KEY for the judge. A simulator or judge on the agent's server may "
         "use the agent's key, which is sent to no other host.").add_argument
-    add("--extra-body", type=json.loads, help="JSON object added to each request to the agent's server: top_k, "
+    add("--extra-body", type=json_object, help="JSON object added to each request to the agent's server: top_k, "
         "repetition_penalty, reasoning_effort, chat_template_kwargs, ...; null removes a parameter that is sent by "
         "default: temperature, top_p (1), seed, max_tokens")
     add("--timeout", type=number(above=0), default=300.0, help="seconds to wait for a server's reply (default: 300)")
     add("--retries", type=SIZE, default=8, help="retries if a server is busy, unreachable or sends a malformed reply, "
-        "with pauses that grow to a minute (default: 8)")
+        "with pauses that grow to a minute, or as long as the server asks (default: 8)")
+
+
+def json_object(text):
+    """An argparse type."""
+    return {**json.loads(text)}
 
 
 def is_url(spec):
@@ -1124,13 +1131,14 @@ def main():
     args = parse_args()
     jobs = what_to_play(args)
     output = Output(args.out, *settings_of(args), args.overwrite, TURN_KEY if args.candidates else EPISODE_KEY)
+    failed = set()
     if args.retry_errors and output.done:
         failed = {output.key_of(record) for record in output.records() if record.get("finish", "").startswith("error")}
-        output.sort(lambda *key: None if key in failed else 0)    # removes them
+        failed &= jobs.keys()
         output.done -= failed
     todo = [arguments for key, arguments in jobs.items() if key not in output.done]
     if todo:
-        roll_out(args, todo, output)
+        roll_out(args, todo, output, failed)
     else:
         print(f"{args.out}: nothing left to do")
     if not output.path.exists():
@@ -1183,8 +1191,8 @@ def check(args, record):
     return record
 
 
-def roll_out(args, todo, output):
-    """Load the models and play `todo`."""
+def roll_out(args, todo, output, failed):
+    """Load the models and play `todo`; the records of the `failed` are removed just before."""
     person = args.simulator == "human" and not args.candidates
     concurrency = args.concurrency or (32 if is_url(args.model) else IN_FLIGHT * args.data_parallel_size)
     if person:
@@ -1205,6 +1213,8 @@ def roll_out(args, todo, output):
                 die(f"{args.out}: its records were made by {earlier}, but this run would use {resources.fingerprints}; "
                     "use --overwrite or another --out")
         sign_of_end(args.out).unlink(missing_ok=True)
+        if failed:
+            output.sort(lambda *key: None if key in failed else 0)
         asyncio.run(play_all(todo, play, made_by, output, concurrency, person))
 
 
@@ -1277,7 +1287,8 @@ def parse_args():
         "Roles with the same model share it.").add_argument
     add("--model", help="the agent (default: runs/RUN_NAME/base)")
     add("--temperature", type=number(least=0), default=1.0, help="the agent's temperature; 0 = greedy (default: 1)")
-    add("--max-tokens", type=COUNT, default=1024, help="token limit of an agent's response (default: 1024)")
+    add("--max-tokens", type=COUNT, default=1024, help="token limit of an agent's response; eight times "
+        "as many for one that is cut inside its thought (default: 1024)")
     add("--simulator", default="scripted",
         help="scripted, human (you, at the terminal), or a model that plays the human (default: scripted)")
     add("--simulator-max-tokens", type=COUNT, default=256, help="token limit of a simulator model's reply; eight times "
@@ -1286,8 +1297,8 @@ def parse_args():
     add("--model-name", help="the agent's name on its server (default: the only model there)")
     add("--simulator-name", help="the simulator's name on its server (default: the only model there)")
     add("--judge-name", help="the judge's name on its server (default: the only model there)")
-    add("--simulator-extra-body", type=json.loads, help="--extra-body for the simulator's server")
-    add("--judge-extra-body", type=json.loads, help="--extra-body for the judge's server")
+    add("--simulator-extra-body", type=json_object, help="--extra-body for the simulator's server")
+    add("--judge-extra-body", type=json_object, help="--extra-body for the judge's server")
     engine_flags(p)
     args = p.parse_args()
     if args.temperature == 0 and max(args.candidates, args.best_of_n, args.samples, args.continue_) > 1:

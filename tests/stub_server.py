@@ -32,13 +32,15 @@ class Stub:
     """`faults`: list of what the first requests meet instead of an answer (None = an answer): "429", "500", "reset",
     "empty choices", "no content", "torn", "html"; `always`: a fault of every request, also "refuse" and
     "unknown model", "no credit", "busy SECONDS"; characters_a_token: if given, a request's max_tokens cuts its answers;
-    odd: (messages -> whether they meet it, a message or "error" or a status, finish_reason)."""
+    context: the largest max_tokens that it accepts; odd: (messages -> whether they meet it, a message or "error" or a status, finish_reason)."""
 
     def __init__(self, answer=agent, latency=None, faults=(), always=None, key=None, one_choice=False, o1=False,
-                 models=("stub-1",), characters_a_token=None, odd=None, one_at_a_time=False):
+                 models=("stub-1",), characters_a_token=None, odd=None, one_at_a_time=False,
+                 context=None):
         self.answer, self.latency, self.faults, self.always = answer, latency, list(faults), always
         self.key, self.one_choice, self.o1, self.models = key, one_choice, o1, models
         self.characters_a_token, self.odd, self.one_at_a_time = characters_a_token, odd, one_at_a_time
+        self.context = context
         self.requests, self.lock = [], threading.Lock()
         stub = self
 
@@ -89,7 +91,7 @@ class Stub:
                                                            "0.7 with this model."}})
         if fault == "unknown model" or body["model"] not in self.models:
             return handler.send(404, {"error": {"message": f"The model `{body['model']}` does not exist."}})
-        if fault == "refuse":
+        if fault == "refuse" or self.context and body["max_tokens"] > self.context:
             return handler.send(400, {"error": {"message": "This model's maximum context length is 10 tokens."}})
         if fault == "429":
             return handler.send(429, {"error": {"message": "Rate limit reached."}}, [("Retry-After", "0")])

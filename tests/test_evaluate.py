@@ -133,6 +133,9 @@ def test_of_a_rollout_that_was_stopped_it_says_so(tmp_path):
     write(tmp_path / "b.jsonl", [trajectory(0, RIGHT, model="released")])
     (tmp_path / "b.settings.json").write_text("{}")
     assert "has not finished this file" not in run(tmp_path, "--in", "b.jsonl").stdout    # generate_tasks.py wrote it
+    write(tmp_path / "c.jsonl", [trajectory(0, RIGHT, model="scripted")])
+    (tmp_path / "c.settings.json").write_text("{}")
+    assert "has not finished this file" not in run(tmp_path, "--in", "c.jsonl").stdout    # demonstrations
     (tmp_path / "a.rollout.json").write_text("{}")
     assert "has not finished this file" not in run(tmp_path, "--in", "a.trajectories.jsonl").stdout
 
@@ -146,10 +149,11 @@ def test_the_share_of_hidden_details_that_the_agent_was_told_is_counted(scored):
     assert evaluate.details_told(silent) == [False], "what counts is what the human says that it told"
     silent["dialogue_history"][2] |= {"content": "I do not know. The factor is 2.", "told": ["factor"]}
     assert evaluate.details_told(silent) == [True]
+    assert evaluate.details_told(trajectory(0, RIGHT, turns=1)) == [False], "an answer at once was told nothing"
 
 
 def test_a_model_as_the_human_does_not_say_what_it_told(tmp_path):
-    record = trajectory(0, RIGHT)
+    record = trajectory(0, RIGHT, simulator="m")
     del record["dialogue_history"][2]["told"]
     plain = trajectory(1, RIGHT)    # without facts
     plain["task"]["facts"] = []

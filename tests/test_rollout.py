@@ -456,6 +456,20 @@ def test_a_refused_request_ends_its_episode_and_the_run_goes_on(world, tmp_path)
     assert [r for r in again if r["task_id"] not in {f["task_id"] for f in failed}] == [r for r in rows if r not in failed]
 
 
+def test_failed_episodes_stay_in_the_file_until_they_are_played_again(world, tmp_path):
+    """Else a run that cannot start, or that --limit bounds, would drop failures, and success would rise."""
+    common = ["--in", world / "tasks.jsonl", "--out", "a.jsonl", "--concurrency", 1]
+    with Stub(faults=["refuse"] * 3) as stub:
+        play(tmp_path, *common, "--model", stub.url, code=1)
+    before = (tmp_path / "a.jsonl").read_bytes()
+    play(tmp_path, *common, "--model", stub.url, "--retry-errors", code=2)    # the server is gone
+    assert (tmp_path / "a.jsonl").read_bytes() == before
+    with Stub() as stub:
+        play(tmp_path, *common, "--model", stub.url, "--retry-errors", "--limit", 1, code=1)    # two are left
+    rows = records(tmp_path / "a.jsonl")
+    assert len(rows) == 12 and sum(r["finish"].startswith("error") for r in rows) == 2
+
+
 def test_requests_that_are_all_refused_alike_stop_the_run(world, tmp_path):
     """The account, or a server that came back with a shorter context: no file full of zeros."""
     with Stub(always="refuse") as stub:
@@ -543,6 +557,27 @@ def test_a_thought_that_names_the_mark_does_not_end_the_episode():
     assert parse_response("so no I WANT TO ANSWER: yet.\nOUTPUT: What is the threshold?") == question
     program = "def f(x):\n    return x\n# said\nOUTPUT: 3"
     assert parse_response(f"I WANT TO ANSWER:\n{program}")[1] == program
+
+
+def test_best_of_n_does_not_choose_a_thought_that_is_cut(world, tmp_path):
+    """Nor does the judge see it."""
+    def think(messages, rng):
+        return "What is x?" if rng.random() < 0.6 else "secret " * 100
+    with Stub(think, characters_a_token=1) as stub, Stub(lambda messages, rng: "A") as umpire:
+        play(tmp_path, "--in", world / "tasks.jsonl", "--limit", 3, "--model", stub.url, "--out", "a.jsonl",
+             "--max-turns", 3, "--max-tokens", 20, "--best-of-n", 4, "--step-reward", "judge", "--judge", umpire.url)
+    rows = records(tmp_path / "a.jsonl")
+    assert sum(r.get("unfinished_actions", 0) for r in rows) > 0
+    assert {m["content"] for r in rows for m in r["dialogue_history"] if m["role"] == "assistant"} == {"What is x?"}
+    assert umpire.requests and not any("secret" in str(r["messages"]) for r in umpire.requests)
+
+
+def test_a_server_without_room_for_a_longer_thought_does_not_fail_the_episode(world, tmp_path):
+    with Stub(lambda messages, rng: "x" * 600, characters_a_token=1, context=100) as stub:
+        play(tmp_path, "--in", world / "tasks.jsonl", "--limit", 1, "--model", stub.url, "--out", "a.jsonl",
+             "--max-turns", 2, "--max-tokens", 20)
+    [row] = records(tmp_path / "a.jsonl")
+    assert row["finish"] == "max_turns" and row["unfinished_actions"] == 2
 
 
 @pytest.mark.parametrize("room, said, count", [(100, "What is x?", 0), (20, rollout.NO_ACTION, 1)])
@@ -800,6 +835,7 @@ def test_a_judge_that_prefers_a_place_prefers_no_sample():
 
 @pytest.mark.parametrize("verdict, undecided", [
     ("B", 0), ("[B].", 0), ("Message B", 0), ("A, because B is late.", 0), ("A is better than B", 0), ("A\n", 0),
+    ("A\n\nIt is better than B.", 0),
     ("A closer look: B", 3), ("Neither.", 3), ("b", 3), ("Both A and B.", 3)])
 def test_what_is_no_verdict_of_a_judge_is_counted(world, tmp_path, verdict, undecided):
     with Stub() as player, Stub(lambda messages, rng: verdict) as umpire:
@@ -959,6 +995,7 @@ def test_values_of_another_type_are_one_sentence_and_nothing_is_left_behind(tmp_
     ("--in tasks.jsonl --out folder.jsonl", "folder.jsonl cannot be written"),
     ("--in tasks.jsonl --out x", "must end in .jsonl"),
     ("--in tasks.jsonl --out /proc/a.jsonl", "/proc/a.jsonl cannot be written"),
+    ("--extra-body [1]", "--extra-body: invalid json_object value"),
     ("--temperature nan", "--temperature: must be at least 0"), ("--timeout -1", "--timeout: must be above 0"),
     ("--candidates 1", "--candidates: must be at least 2"), ("--max-model-len -5", "--max-model-len: must be at least"),
     ("--simulator-max-tokens 0", "--simulator-max-tokens: must be at least 1"),
