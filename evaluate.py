@@ -506,7 +506,7 @@ def score(args):
 
 def warn_of_unfinished_rollout(path, first, count):
     """rollout.py writes a settings file when it starts and another file when it finishes."""
-    is_from_rollout = first.get("model") not in ("released", "scripted") and "reward" not in first    # others write settings
+    is_from_rollout = first.get("model") not in ("released", "scripted") and "reward" not in first
     has_begun = path.with_suffix(".settings.json").exists()
     if is_from_rollout and has_begun and not sign_of_end(path).exists():
         print(f"{path}: rollout.py has not finished this file. Short episodes come first, so these {count:,} are not a "

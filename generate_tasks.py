@@ -4,10 +4,12 @@
 records: it filters them, computes a value of each, combines, ranks or groups them, and bounds or joins the result. Each
 step has details ("slots"). The request states some of them and leaves four to six open, so the agent must read from the
 request which questions are useful. Some details depend on others: a cap has a value only if there is a cap. The ten
-calls are chosen so that each wrong value of a detail, and each mutant of the reference, fails at least one of them.
+calls are chosen so that each wrong value of a detail, and each mutant of the reference, fails at least one of them. Of
+a detail that the wrong value brings along, such as a cap where there is none, one value is tried.
 
 A hash of the reference decides the split, whatever the seed. Another hash keeps a quarter of the compositions out of
-training. Validation and test alternate between `seen` compositions with new values and `new` compositions (key `half`).
+training. Drafts for validation and test alternate between `seen` compositions with new values and `new` compositions
+(key `half`).
 `--plain` uses one wording for each thing and gives each detail its own keys, for a model that is trained from scratch.
 
 `--source llm` is the paper's way: a model reads a web excerpt (key `text`) and writes a description, a function and ten
@@ -22,8 +24,9 @@ with probability `--ask`, in random order, wastes turns with probability `--wast
 answers.
 
 Reads:  nothing; for demonstrations data/{domain}/{split}.jsonl; for the other sources the file named by --in
-Writes: data/{domain}/{train,val,test}.jsonl or data/{domain}/demonstrations.jsonl, and the settings of each X.jsonl as
-        X.settings.json. A stopped run resumes with the same command.
+Writes: data/{domain}/{train,val,test}.jsonl or data/{domain}/demonstrations.jsonl, or for released trajectories
+        runs/default/{split}.trajectories.jsonl, and the settings of each X.jsonl as X.settings.json. A stopped run
+        resumes with the same command.
 
     python generate_tasks.py
     python generate_tasks.py --demonstrations 8000 --ask 0.6
@@ -498,7 +501,7 @@ def with_one_wrong(composition, theme, values, plain):
                 if slot == parent:
                     changed.pop(child, None)
                     if wrong == needed:
-                        changed[child] = choices[child][0]    # a cap where there was none: any value will do
+                        changed[child] = choices[child][0]    # a cap where there was none; another cap may pass
             if wrong != values[slot]:
                 programs[slot, wrong] = write_function(composition, theme, changed)
     return programs
@@ -587,7 +590,7 @@ def draw_task(split, half, kinds, plain, rng):
     for slot in values:
         if slot in opened:
             parent, _ = CONDITIONAL.get(slot, (None, None))
-            facts.append({"detail": slot, "question": SLOTS[slot].questions[0], "keywords": [], "reply": reply_to[slot],
+            facts.append({"detail": slot, "question": SLOTS[slot].questions[0], "reply": reply_to[slot],
                           "implies": [parent] if parent in opened else []})
     replies = {slot: reply_to.get(slot, SLOTS[slot].absent) for slot in SLOTS if slot not in opened}
     return new_task("backend", request, reference, test_cases=None, source=f"procedural:{kind}", half=half,
@@ -945,7 +948,7 @@ def add_common_flags(p):
     add("--val", type=size, default=500, help="number of validation tasks (default 500)")
     add("--test", type=size, help="number of test tasks (default 1000, frontend 500, as in the paper)")
     add("--seed", type=int, default=0, help="random seed (default 0)")
-    add("--workers", type=count, default=2, help="sandbox processes, or browsers (default 2)")
+    add("--workers", type=count, default=2, help="processes (with --source llm the sandbox's), or browsers (default 2)")
     add = p.add_argument_group("--demonstrations").add_argument
     add("--demonstrations", type=size, default=0, metavar="N",
         help="write N dialogues of the scripted agent instead of tasks (default 0: write tasks)")

@@ -27,12 +27,14 @@ def reward(value):
 # it accepts. A key written "key?" may be missing or null. Keys that the shape does not name may hold anything.
 ID = str | int
 TASK = {"task_id?": ID, "domain?": str, "problem_description?": str, "ground_truth?": str, "test_cases?": {str: str},
-        "facts?": [{"keywords": [str], "question": str, "reply": str}]}
+        "facts?": [{"question": str, "reply": str}]}
 CANDIDATE = {"output?": str, "output_ids?": [int]}
 MESSAGE = {"role": str, "content": str, **CANDIDATE}
-DIALOGUE = {"task_id": ID, "task?": TASK, "system?": str, "dialogue_history": [MESSAGE]}
-EPISODE = DIALOGUE | {"sample": int, "domain": str, "finish": str, "tests?": {str: str}, "cosine?": {str: int | float}}
-TURN = {"task_id?": ID, "sample?": int, "turn?": int, "task?": TASK, "prompt": [MESSAGE]}
+NUMBERS = {str: int | float}
+DIALOGUE = {"task_id": ID, "task?": TASK, "system?": str, "dialogue_history": [MESSAGE], "cost?": NUMBERS}
+EPISODE = DIALOGUE | {"sample": int, "domain": str, "finish": str, "tests?": {str: str}, "cosine?": NUMBERS}
+TURN = {"task_id?": ID, "sample?": int, "turn?": int, "task?": TASK, "prompt": [MESSAGE], "cost?": NUMBERS,
+        "episode_cost?": NUMBERS, "ranked_by?": {"cost?": NUMBERS}}
 TASK_KEY, EPISODE_KEY, TURN_KEY = ("task_id",), ("task_id", "sample"), ("task_id", "sample", "turn")
 SCHEMA = {  # kind of record: (the command that writes it, its key, its shape)
     "task": ("generate_tasks.py", TASK_KEY, TASK | {"task_id": ID, "problem_description": str, "ground_truth": str}),
@@ -76,7 +78,7 @@ def read(path, kind, domain=None, unique=False, each=None):
 
     domain: filled in where a record names none; a record of another domain is an error. unique: two records with the
     same key are an error. each: a function of the record; its result is yielded instead. An error in a line, or one
-    that `each` raises (ValueError, LookupError, TypeError), ends the run with a sentence that names file and line.
+    that `each` raises, ends the run with a sentence that names file and line.
     """
     path = Path(path)
     maker, key, shape = SCHEMA[kind]
@@ -94,7 +96,7 @@ def read(path, kind, domain=None, unique=False, each=None):
             result = each(record) if each else record
         except KeyError as error:
             die(f"{where}: the key {error} is missing")
-        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        except Exception as error:
             die(f"{where}: {error}")
         yield result
     if record is None:

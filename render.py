@@ -374,7 +374,7 @@ def load_encoder(name="layout"):
             model = AutoModel.from_pretrained(name).to(device).eval()
             processor = AutoImageProcessor.from_pretrained(name)
             side = model.config.vision_config.image_size
-        except (ImportError, OSError, ValueError, AttributeError) as error:
+        except Exception as error:  # of many types, such as SafetensorError
             raise RuntimeError(f"the image encoder {name!r} cannot be loaded as a CLIP or SigLIP: "
                                + first_line(error)) from None
 
@@ -766,6 +766,7 @@ class Stylesheet:
                     self.by_class[name].append(len(self.rules))
                 self.rules.append(f"{media}{{{text}}}" if media else text)
 
+    @functools.lru_cache(maxsize=8)  # a page may ask for it a thousand times, and the other browsers wait meanwhile
     def for_page(self, page):
         # Every word of the page counts as a class; that only keeps too many rules. Words are in lower case, because
         # quirks mode ignores the case of class names. Numeric references are cut to seven digits, because Python
@@ -822,15 +823,16 @@ def find_chromium():
                        "playwright install chromium, or set CHROMIUM_PATH")
 
 
-# Rendering must not depend on the clock, the display or the machine's settings, and nothing may phone home.
+# Rendering must not depend on the clock, the display or the machine's settings, and nothing may phone home. Playwright
+# adds flags of its own, such as --hide-scrollbars.
 BROWSER_FLAGS = [
-    "--disable-gpu", "--hide-scrollbars", "--mute-audio", "--force-color-profile=srgb", "--force-device-scale-factor=1",
+    "--disable-gpu", "--force-color-profile=srgb", "--force-device-scale-factor=1",
     "--font-render-hinting=none", "--disable-font-subpixel-positioning", "--disable-lcd-text",
     "--disable-checker-imaging", "--disable-image-animation-resync", "--disable-threaded-animation",
     "--disable-threaded-scrolling", "--disable-new-content-rendering-timeout", "--disable-partial-raster",
     "--disable-skia-runtime-opts",
     "--blink-settings=imagesLazyLoadingEnabled=false,imageAnimationPolicy=2",  # no lazy and no moving pictures
-    "--disable-remote-fonts", "--disable-extensions", "--disable-sync", "--no-pings", "--dns-prefetch-disable",
+    "--disable-remote-fonts", "--no-pings", "--dns-prefetch-disable",
     "--proxy-server=http://127.0.0.1:9", "--proxy-bypass-list=<-loopback>", "--host-resolver-rules=MAP * ~NOTFOUND",
     "--disable-features=Translate,BackForwardCache,Prerender2,SpeculationRulesPrefetchProxy,WebRtc,"
     "InterestFeedContentSuggestions",

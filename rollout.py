@@ -93,7 +93,7 @@ COUNTERS = ("cut", "unfinished_actions", "unfinished_replies", "undecided")
 # Keys of a trajectory that its candidates records drop. Unknown keys are kept.
 DROPPED_KEYS = {"dialogue_history", "system", "answer", "finish", "model", "simulator", "seed", "cost", "fingerprints",
                 *COUNTERS, "reward", "tests", "mode", "sandbox", "reward_released", "tests_released", "cosine", "page",
-                "encoder", "view", "choices", "rewarded"}
+                "encoder"}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -1133,8 +1133,8 @@ def main():
     output = Output(args.out, *settings_of(args), args.overwrite, TURN_KEY if args.candidates else EPISODE_KEY)
     failed = set()
     if args.retry_errors and output.done:
-        failed = {output.key_of(record) for record in output.records() if record.get("finish", "").startswith("error")}
-        failed &= jobs.keys()
+        failed = jobs.keys() & {output.key_of(record) for record in output.records()
+                                if record.get("finish", "").startswith("error")}
         output.done -= failed
     todo = [arguments for key, arguments in jobs.items() if key not in output.done]
     if todo:
@@ -1315,14 +1315,10 @@ def parse_args():
         die(f"{base}: no such model; name one with --model, or make the tiny one with: python train_policy.py "
             f"--method sft --model tiny --out {base}")
     if args.best_of_n > 1:
-        if args.step_reward == "judge":
-            args.judge = args.judge or args.model
+        if args.step_reward == "judge" and not args.judge:
+            args.judge, args.judge_name = args.model, args.model_name
         elif STEP_REWARDS[args.step_reward] is CriticReward:
             args.critic = args.critic or f"runs/{args.run_name}/critic"
-    if args.judge == args.model:
-        args.judge_name = args.judge_name or args.model_name
-    if args.simulator == args.model:
-        args.simulator_name = args.simulator_name or args.model_name
     return args
 
 

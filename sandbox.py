@@ -17,8 +17,8 @@ How it works
 Canonical bytes. Two results are equal if their canonical bytes are. On plain data that agrees with Python's ==:
 1 == 1.0 == True == Fraction(1), the order of sets and dicts does not count, [1] != (1,). The bytes come from the
 built-in part of an object, never from its own methods: an int subclass counts as its int, whatever its __eq__ says.
-Departures from ==: NaN equals itself, and OrderedDicts compare as dicts. Objects of unknown classes, generators,
-functions, and results beyond 1 MB or 200 levels are "not comparable", and so never pass.
+Departures from ==: NaN equals itself; OrderedDicts and Counters compare as dicts (a count of 0 counts). Objects of
+unknown classes, generators, functions, and results beyond 1 MB or 200 levels are "not comparable", and so never pass.
 
 Statuses    passed, wrong, error: TypeError, timeout, killed: memory, killed: exit, killed: SIGSEGV, not comparable,
             refused (not a string, too large, forbidden in mode "released", or its zygote died twice), and
@@ -36,9 +36,10 @@ Isolation. Each layer is tried at the start. `box.layers`, which scored records 
                 a system call of a foreign architecture kills the child. Everything else fails with EPERM
     limits      address space, CPU, file size, open files, core; other descriptors closed, standard streams on /dev/null
     time        the parent waits, then has the child killed (SIGKILL); nothing is raised inside the program
-Without user namespaces or Landlock, the other layers still apply. The sandbox does not start without seccomp. Unless
-it is started as root, it also needs user namespaces or Landlock, at least one of them. unsafe=True (--unsafe) lifts
-both rules. Linux only, on x86-64 or arm64 (whose filter is checked against the kernel's table, but has not been run).
+Without user namespaces or Landlock, the other layers still apply. The sandbox does not start without seccomp. Unless it
+is started as root, it also needs user namespaces or Landlock, at least one of them. unsafe=True (evaluate.py --unsafe)
+lifts both rules. Linux only, on x86-64 or arm64 (whose filter is checked against the kernel's table, but has not been
+run).
 
 What is shared. A zygote's children run one after another in the same namespaces, where nothing is writable. The calls
 of one program share a process: if call 1 sets math.pi = 3, call 2 sees it.
@@ -162,10 +163,11 @@ class Sandbox(ExitStack):
         except OSError as error:
             die(f"the sandbox could not start: {error}")
         if not layers["seccomp"] and not self.unsafe:
-            die("seccomp, which filters system calls, is not available here; unsafe=True (--unsafe) runs without it")
+            die("seccomp, which filters system calls, is not available here; unsafe=True (evaluate.py --unsafe) runs "
+                "without it")
         if layers["root"] == "shared" and not layers["landlock"] and layers["uid"] == os.getuid() and not self.unsafe:
             die("neither a private root nor Landlock is available here, so programs could read your files, including "
-                "expected results; start it as root, or run it anyway with unsafe=True (--unsafe)")
+                "expected results; start it as root, or run it anyway with unsafe=True (evaluate.py --unsafe)")
         self.layers = self.layers or layers
         if layers != self.layers:
             die(f"a sandbox worker has the layers {layers}, but the first one has {self.layers}")
@@ -294,7 +296,7 @@ def canonical(value):
             fits(str.__len__(o))
             return text(b"s", str.__str__(o).encode("utf-8", "surrogatepass"))
         if kind is NONE_TYPE:
-            return b"N"
+            return text(b"N", b"")
         if kind in CONTAINERS:
             fits(kind.__len__(o))
             take(8)

@@ -66,7 +66,6 @@ import torch.distributed.checkpoint as dcp
 import torch.nn.functional as F
 import transformers
 from jinja2 import TemplateError
-from safetensors import SafetensorError
 from torch import nn
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions, get_model_state_dict, get_state_dict, set_model_state_dict, set_state_dict)
@@ -322,7 +321,8 @@ def score_file(args):
             if rank() == 0:
                 output.write({**record, "ranked_by": ranked_by})
     if left_out:
-        say(f"{args.score}: {left_out} replies left out: they do not fit the critic's context")
+        say(f"{args.score}: {left_out} replies left out: they do not fit the critic's context; with a "
+            "candidate go the others of its turn")
     say(f"wrote {written} records to {out}")
 
 
@@ -577,7 +577,7 @@ def load_tokenizer(path, pictures=False):
     kind = transformers.AutoProcessor if pictures else transformers.AutoTokenizer
     try:
         tokenizer = kind.from_pretrained(path)
-    except (ImportError, OSError, ValueError, TypeError, KeyError) as error:
+    except Exception as error:    # of many types
         die(f"{path}: cannot load a tokenizer or processor ({first_line(error)})")
     if not tokenizer.chat_template:
         die(f"{path} has no chat template; use an instruction-tuned model, or add chat_template.jinja")
@@ -624,7 +624,7 @@ def ids_match(tokenizer, replies):
         return False
     for reply in replies[::max(1, len(replies) // 200)]:
         text = text_of(reply)
-        if text is not None and text.split() != tokenizer.decode(ids_of(reply), skip_special_tokens=True).split():
+        if text and text.split() != tokenizer.decode(ids_of(reply), skip_special_tokens=True).split():
             return False
     return True
 
@@ -638,7 +638,8 @@ def tokenise(tokenizer, turns):
 
     @functools.lru_cache(2)    # a prompt and a reply: the candidates of one turn share their prompt
     def encode(text):
-        return tokenizer([text], add_special_tokens=False)["input_ids"][0]
+        whole = text.encode("utf-8", "replace").decode()    # a server may send half of a surrogate pair
+        return tokenizer([whole], add_special_tokens=False)["input_ids"][0]
 
     end = end_of_turn(tokenizer)
     sequences = []
@@ -1219,7 +1220,7 @@ def load_model(path, device, args, head=None, processor=None):
         lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         stride = 2 if args.checkpointing == "selective" else 1
         for layer in decoder_layers(lm)[::stride]:
-            layer.training = True    # unlike train(), this turns on checkpointing but none of the layer's dropout
+            layer.training = True    # unlike train(), this turns no dropout module on; OPT's layers need `none`
     model = Scorer(lm, head, 2 ** (32 if device.type == "cuda" else 29), processor)
     model.bf16 = device.type == "cpu" and args.dtype == "bfloat16"
     if not grouped:
@@ -1238,11 +1239,10 @@ def read_weights(path, kind, options):
     transformers.utils.logging.disable_progress_bar()
     try:
         lm, info = kind.from_pretrained(path, output_loading_info=True, **options)
-    except (SafetensorError, OSError, ValueError, KeyError, RuntimeError) as error:
+    except Exception as error:    # of many types
         if error.args == ("tree",):    # older model families look up attention in tables of their own
             die(f"{path}: {NO_TREES}")
-        what = "a causal language" if kind is transformers.AutoModelForCausalLM else "an image-text-to-text"
-        die(f"{path}: cannot load {what} model ({first_line(error)})")
+        die(f"{path}: cannot load it with {kind.__name__} ({first_line(error)})")
     missing = sorted(info["missing_keys"])
     if missing:
         die(f"{path}: {len(missing)} weights are missing, starting with {missing[0]}; train or download the model "
@@ -1297,7 +1297,7 @@ def save_model(model, tokenizer, seed, args, cost, note=None):
             for name, content in notes.items():
                 (out / name).write_text(json.dumps(content, indent=1) + "\n")
             write_model(model.lm, state, tokenizer, seed, out)
-        except (OSError, SafetensorError) as error:
+        except Exception as error:    # OSError or SafetensorError
             die(f"{out}: could not be written ({error}); the checkpoints are intact; the same command without "
                 "--overwrite resumes training", 1)
     barrier()
@@ -1345,7 +1345,7 @@ def step_items(items, args):
 
 
 def micro_batches(items, args):
-    """This rank's micro-batches of items, each of at most --micro-tokens tokens.
+    """This rank's micro-batches of items, each of at most --micro-tokens tokens, or of one longer item.
 
     Every rank gets the same number of micro-batches: if it needs fewer, its last ones are empty.
     """
@@ -1476,7 +1476,7 @@ def prepare_output(out, overwrite, settings):
     checkpoint, or 0. Called only once the inputs and the model are known to be good."""
     out.mkdir(parents=True, exist_ok=True)
     locks.append(open_locked(out / "lock"))    # stops a second process from training here
-    patterns = ["checkpoints/*.part"]    # a checkpoint that a kill cut short
+    patterns = ["checkpoints/*.part", "additional_chat_templates"]    # cut short by a kill; never replaced by a move
     if overwrite:
         patterns = [*WRITTEN, *patterns]
     for pattern in patterns:
@@ -1529,8 +1529,8 @@ def save_checkpoint(args, model, optimizer, step):
 def read_checkpoint(folder, model, optimizer):
     """Load a checkpoint, which any number of ranks may have written."""
     state = state_of(model, optimizer)
-    # With a head the output embedding never gets a gradient, so the checkpoint has no AdamW averages for it.
-    planner = dcp.DefaultLoadPlanner(allow_partial_load=model.head is not None)
+    # Weights that never get a gradient (the output embedding under a head, Gemma 3's vision tower) have no averages.
+    planner = dcp.DefaultLoadPlanner(allow_partial_load=True)
     try:
         dcp.load(state, checkpoint_id=str(folder), planner=planner)
     except (Exception, dcp.api.CheckpointException) as error:    # many kinds, all with the same meaning
@@ -1659,7 +1659,7 @@ def training_flags(parser, lr, epochs, batch_size):
     flag("--pack", choices=["tree", "none"], default="tree",
          help="tree: compute shared prefixes once; none: padded rows, for models that accept no tree mask")
     flag("--micro-tokens", type=positive, default=8192,
-         help="most tokens in one forward pass; a step may need several passes")
+         help="most tokens in one forward pass, but for a longer pair or dialogue; a step may need several passes")
     flag("--checkpointing", choices=["none", "selective", "full"], default="none",
          help="layers that recompute their activations in the backward pass: none, every second layer, or all")
     flag("--dtype", choices=["float32", "bfloat16"], default="float32",
@@ -1724,4 +1724,4 @@ if __name__ == "__main__":
     try:
         main()
     except KeyboardInterrupt:
-        die("stopped; the same command resumes from the last checkpoint", 130)
+        die("stopped; the same command without --overwrite resumes from the last checkpoint", 130)

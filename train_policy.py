@@ -229,7 +229,7 @@ def side_of_pair(candidate, side):
 def write_pairs(pairs, path):
     """Write the pairs to a file, once the run is sure to start. Then empty the list: each pair has a whole prompt."""
     if rank() == 0:
-        with atomic_write(path) as part, open(part, "w", encoding="utf-8") as file:
+        with atomic_write(path) as part, open(part, "w", encoding="utf-8", errors="backslashreplace") as file:
             for pair in pairs:
                 file.write(json.dumps(pair, ensure_ascii=False, default=np.ndarray.tolist) + "\n")
     say(f"wrote {path}")
@@ -402,7 +402,7 @@ def parse_args():
     return fill_defaults(args, {
         "input": f"{run}/{method['input']}" if method["input"] else f"data/{args.domain}/demonstrations.jsonl",
         "model": f"{run}/base", "out": f"{run}/{method['out']}", "min_reward": None,
-        "pairs": f"{vars(args).get('out', run / 'train')}.pairs.jsonl",
+        "pairs": f"{Path(vars(args).get('out', run / 'train'))}.pairs.jsonl",
         "lr": 1e-3 if model == "tiny" else 2e-7,    # a random model learns with a larger rate
         "epochs": method["frontend_epochs" if args.domain == "frontend" else "epochs"],
         "batch_size": method["batch_size"], "with_c": 0.33 if model == "tiny" else 0.0})
@@ -412,4 +412,4 @@ if __name__ == "__main__":
     try:
         main()
     except KeyboardInterrupt:
-        die("stopped; the same command resumes from the last checkpoint", 130)
+        die("stopped; the same command without --overwrite resumes from the last checkpoint", 130)

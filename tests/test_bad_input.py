@@ -16,7 +16,7 @@ from test_train import ROOT
 TASK = {"task_id": "t-0", "domain": "backend", "problem_description": "Double it. Signature: def double(x)",
         "ground_truth": "def double(x):\n    return 2 * x\n", "test_cases": {str(x): f"double({x})" for x in range(10)},
         "source": "procedural:x", "replies": {}, "details": {}, "theme": "items",
-        "facts": [{"detail": "f", "keywords": ["f"], "question": "What is f?", "reply": "f is 2."}]}
+        "facts": [{"detail": "f", "question": "What is f?", "reply": "f is 2."}]}
 COMPOSED = TASK | {"composition": ["none", "total", "plain", "number"], "theme": "orders", "plain": True,
                    "details": {"value": "amount", "how": "sum", "empty": "0"}, "replies": {},
                    "ground_truth": "def report(rows):\n    if not rows:\n        return 0\n"

@@ -237,7 +237,7 @@ def test_twenty_questions_is_a_row_in_two_tables(copy):
     animals = {"cat": (True, False), "bird": (False, True), "fish": (False, False), "bat": (True, True)}
     tasks = [{"task_id": f"animal-{n}", "domain": "animals", "problem_description": "Which animal is it?",
               "ground_truth": name, "traits": {"fur": fur, "wings": wings},
-              "facts": [{"detail": trait, "question": f"Has it {trait}?", "keywords": [], "reply": ""}
+              "facts": [{"detail": trait, "question": f"Has it {trait}?", "reply": ""}
                         for trait in ("fur", "wings")]}
              for n, (name, (fur, wings)) in enumerate([*animals.items()] * 3)]
     copy.write("tasks.jsonl", tasks)

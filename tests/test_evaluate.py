@@ -28,7 +28,7 @@ def task(number, reference=RIGHT):
     return {"task_id": f"t-{number:03d}", "domain": "backend", "problem_description": f"Double it, {number}.",
             "ground_truth": reference + f"\nNUMBER = {number}\n",
             "test_cases": {f"case {x}": f"double({x})" for x in range(10)},
-            "source": "hand", "facts": [{"detail": "factor", "keywords": ["factor"], "question": "What is the factor?",
+            "source": "hand", "facts": [{"detail": "factor", "question": "What is the factor?",
                        "reply": "The factor is 2."}]}
 
 
@@ -794,7 +794,7 @@ def test_nothing_from_a_record_becomes_markup_in_the_report(tmp_path, browser):
         record["task_id"] = f"{text} {number}"
         record["task"] |= {"task_id": record["task_id"], "problem_description": text,
                            "ground_truth": f"X = {text!r}\n" + RIGHT, "test_cases": {text: f"double({text!r})"},
-                           "facts": [{"detail": text, "reply": text, "keywords": [], "question": text}]}
+                           "facts": [{"detail": text, "reply": text, "question": text}]}
         for turn, advantage in zip(record["dialogue_history"], (None, float("nan"), None, 0.5)):
             turn["content"] = text + turn["content"]
             turn["output"] = f"{text} OUTPUT: {text}"

@@ -54,7 +54,9 @@ def test_a_record_of_each_kind_is_read_and_keeps_what_the_schema_does_not_name(t
 @pytest.mark.parametrize("kind, change, message", [
     ("task", {"ground_truth": None}, "ground_truth must be text, found null"),
     ("task", {"test_cases": {"a": 3}}, "test_cases.a must be text, found 3"),
-    ("task", {"facts": [{"keywords": ["a"], "question": "b"}]}, "facts[0] lacks the key 'reply', found keywords, quest"),
+    ("task", {"facts": [{"detail": "a", "question": "b"}]}, "facts[0] lacks the key 'reply', found detail, quest"),
+    ("scored", {"cost": 0.5}, "cost must be an object, found 0.5"),
+    ("ranked", {"ranked_by": "random"}, 'ranked_by must be an object, found "random"'),
     ("trajectory", {"task": {"problem_description": "Add."}}, "task lacks the key 'ground_truth'"),
     ("trajectory", {"dialogue_history": [{"role": "user", "content": ["a"]}]},
      'dialogue_history[0].content must be text, found ["a"]'),

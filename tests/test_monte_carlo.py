@@ -111,7 +111,7 @@ def played(dialogue, facts=("The unit is m.", "The order is up.")):
     return {"dialogue_history": [{"role": "user" if n % 2 == 0 else "assistant", "content": text, "output": text}
                                  for n, text in enumerate(dialogue)],
             "finish": "answered" if dialogue[-1] == "A" else "max_turns",
-            "task": {"facts": [{"keywords": [], "question": "", "reply": fact} for fact in facts]}}
+            "task": {"facts": [{"question": "", "reply": fact} for fact in facts]}}
 
 
 # ---- The rankings that need no critic

@@ -24,7 +24,7 @@ def played(dialogue):
         if place and not place % 2:
             history[-1]["told"] = [name for name, fact in FACTS.items() if fact in text]
     return {"dialogue_history": history, "finish": "answered" if dialogue[-1] == "A" else "max_turns",
-            "task": {"facts": [{"detail": name, "keywords": [], "question": "", "reply": fact}
+            "task": {"facts": [{"detail": name, "question": "", "reply": fact}
                                for name, fact in FACTS.items()]}}
 
 

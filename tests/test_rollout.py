@@ -30,7 +30,7 @@ def make_tasks(path, count):
     replies = {topic: "I do not know." for topic in rollout.listener().names if topic not in NAMES}
     with open(path, "w") as f:
         for i in range(count):
-            facts = [{"detail": w, "keywords": [], "question": f"What is the {w}?",
+            facts = [{"detail": w, "question": f"What is the {w}?",
                       "reply": f"The {w} is {i + j}."}
                      for j, w in enumerate(NAMES)]
             f.write(json.dumps({
@@ -965,12 +965,12 @@ EPISODE = {"task_id": "a", "sample": 0, "domain": "backend", "task": TASK, "dial
 
 
 def fact(**changed):
-    return TASK | {"facts": [{"keywords": ["x"], "question": "x?", "reply": "y"} | changed]}
+    return TASK | {"facts": [{"question": "x?", "reply": "y"} | changed]}
 
 
 @pytest.mark.parametrize("second, arguments, words", [
     (TASK | {"facts": [1, 2]}, (), "facts[0] must be an object"), (fact(reply=5), (), "facts[0].reply must be text"),
-    (fact(keywords=[5]), (), "keywords[0] must be text"), (TASK | {"task_id": ["b"]}, (), "task_id must be text"),
+    (fact(question=[5]), (), "facts[0].question must be text"), (TASK | {"task_id": ["b"]}, (), "task_id must be text"),
     (TASK | {"problem_description": 5}, (), "problem_description must be text"),
     (TASK | {"domain": "weird"}, (), "domain 'weird'"),
     (TASK | {"domain": "frontend"}, (), "domain 'frontend', expected 'backend'"),

@@ -750,6 +750,47 @@ def test_a_killed_run_goes_on_to_the_same_bits(place):
     assert "already finished" in call(train_policy, *pairs, "--out", "killed")[1]
 
 
+def test_weights_that_never_get_a_gradient_do_not_hinder_a_resumed_run(place):
+    """Gemma 3's vision tower in training on text. AdamW has no averages of it, so a checkpoint has none."""
+    args = parsed(train_critic, "--out", "critic", "--save-every", 1)
+
+    def state():
+        model = train_critic.load_model("base", torch.device("cpu"), args)
+        model.lm.register_parameter("tower", torch.nn.Parameter(torch.ones(3)))
+        return model, torch.optim.AdamW(model.parameters(), lr=0.1)
+
+    model, optimizer = state()
+    used = [weight for name, weight in model.named_parameters() if "tower" not in name]
+    sum(weight.sum() for weight in used).backward()
+    optimizer.step()
+    train_critic.save_checkpoint(args, model, optimizer, 1)
+    again, averages = state()
+    train_critic.read_checkpoint(train_critic.checkpoint_of("critic", 1), again, averages)
+    for name, weight in again.state_dict().items():
+        assert torch.equal(weight, model.state_dict()[name]), name
+    for weight, other in zip(used, [weight for name, weight in again.named_parameters() if "tower" not in name]):
+        assert torch.equal(optimizer.state[weight]["exp_avg"], averages.state[other]["exp_avg"])
+
+
+def test_a_tokenizer_with_several_chat_templates_is_written_twice(place):
+    tokenizer = train_critic.load_tokenizer("base")
+    tokenizer.chat_template = {"default": tokenizer.chat_template, "rag": tokenizer.chat_template}
+    model = train_critic.load_model("base", torch.device("cpu"), parsed(train_critic))
+    for _ in range(2):
+        train_critic.prepare_output(Path("twice"), False, {})
+        train_critic.write_model(model.lm, model.state_dict(), tokenizer, "base", Path("twice"))
+    assert list(Path("twice/additional_chat_templates").iterdir())
+
+
+def test_half_of_a_surrogate_pair_stops_nothing(place):
+    """A server may cut a reply there."""
+    tokenizer = train_critic.load_tokenizer("base")
+    assert train_critic.tokenise(tokenizer, [([{"role": "user", "content": "a\ud83d"}], {"content": "b\ud83d"}, None)])
+    pair = {"chosen": [{"role": "assistant", "content": "b\ud83d"}]}
+    train_policy.write_pairs([pair], "p.jsonl")
+    assert read_lines("p.jsonl") == [pair]
+
+
 def test_a_loss_that_is_not_a_number_stops_the_run_and_leaves_the_last_checkpoint(place):
     command = ["--in", "scored.jsonl", "--method", "sft", "--model", "base", "--out", "out", "--lr", "1e38",
                "--batch-size", "4", "--save-every", "1"]
@@ -901,7 +942,7 @@ def test_overwrite_removes_what_training_wrote_and_only_once_the_model_is_loaded
     shutil.copytree("base", "damaged")
     os.truncate("damaged/model.safetensors", 1000)
     sentence = refusal(train_critic, *command, "--model", "damaged", "--overwrite")
-    assert "damaged: cannot load a causal language model" in sentence
+    assert "damaged: cannot load it with AutoModelForCausalLM" in sentence
     assert "content of --model was" in refusal(train_critic, *command, "--model", "damaged")
     assert call(train_critic, *command[:-4], "--max-steps", 1, "--model", "base", "--overwrite")[0] == 0
     write(Path("ranked.jsonl"), ranked("candidates.jsonl"))
@@ -1009,6 +1050,13 @@ def test_token_ids_of_another_tokenizer_are_not_trained_on(place):
         assert ("the text is used" in said) == (name == "agent"), said
         seen[name] = metrics(name + "-critic")
     assert seen["agent"] == seen["text"] != seen["base"]
+    # ids without a text are what was sampled
+    own = train_policy.load_tokenizer("base")
+    ids = own("The threshold")["input_ids"]
+    side = train_policy.side_of_pair({"output_ids": ids, "advantage": 1.0}, "chosen")
+    reply = {**side["chosen"][0], "output_ids": side["chosen_ids"]}
+    [sequence] = train_policy.tokenise(own, [(SAID[:1], reply, None)])
+    assert list(sequence.ids[-len(ids):]) == ids
     # ids beyond the vocabulary, and no text instead of them
     turn = {"task_id": "t", "sample": 0, "turn": 0, "prompt": SAID[:1], "task": {"ground_truth": "x"},
             "candidates": [{"output_ids": [5, 10 ** 6]}, {"output_ids": [6]}]}
@@ -1040,7 +1088,7 @@ def test_advantages_are_relative_to_the_model_that_the_critic_was_trained_from(p
     assert code == 2 and "its candidates have the same advantage" in error
     assert "pairs with the same text or the same advantage left out" in said
     Path("still/critic.json").write_text(json.dumps(note | dict.fromkeys(["reference", "reference_fingerprint"], "gone/away")))
-    assert "gone/away: cannot load a causal language model" in refusal(train_critic, *still)
+    assert "gone/away: cannot load it with AutoModelForCausalLM" in refusal(train_critic, *still)
     perturbed("base", "moved")
     os.replace("moved/model.safetensors", "base/model.safetensors")
     assert "critic: its reference model base has changed since the critic was trained; restore the model" in refusal(
@@ -1052,6 +1100,7 @@ def test_pairs_lie_beside_the_policy_that_learns_from_them(place):
     code, _, error = call(train_policy, "--in", "ranked.jsonl", "--model", "base", "--out", "by-chance", "--max-steps", 1)
     assert code == 0, error
     assert Path("by-chance.pairs.jsonl").is_file()
+    assert parsed(train_policy, "--out", "tab/completed/").pairs == "tab/completed.pairs.jsonl"
 
 
 @pytest.mark.parametrize("name", ["runs/none/base", "empty"])
@@ -1080,7 +1129,8 @@ def test_ctrl_c_before_the_first_step_is_one_short_line(place, script):
                                env={**os.environ, "PYTHONPATH": str(ROOT)})
     assert process.stdout.readline() == "now\n"
     process.send_signal(signal.SIGINT)
-    assert process.communicate() == ("", "script.py: stopped; the same command resumes from the last checkpoint\n")
+    assert process.communicate() == ("", "script.py: stopped; the same command without --overwrite resumes "
+                                              "from the last checkpoint\n")
     assert process.returncode == 130
 
 
@@ -1193,7 +1243,7 @@ def test_a_reply_known_as_text_ends_as_the_template_ends_a_turn(place):
 
 
 @pytest.mark.parametrize("line, kind", [
-    ('{"candidates":[]}', "candidates"), ('{"task": {"facts": [{"keywords": ["chosen"]}]}}', "task"), ("[1]", None),
+    ('{"candidates":[]}', "candidates"), ('{"task": {"facts": [{"question": "chosen"}]}}', "task"), ("[1]", None),
     ('{"cho', None), ("7", None)])
 def test_the_kind_of_a_record_is_told_by_its_keys(tmp_path, line, kind):
     """Not by words that may stand anywhere in it, nor by the spaces between them."""
