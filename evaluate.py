@@ -222,7 +222,7 @@ def parse(block):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")    # invalid escapes such as "\d"
             tree = ast.parse(block)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    except Exception:    # SyntaxError, ValueError, RecursionError or MemoryError
         return {}
     return {block: tree} if tree.body else {}
 

@@ -111,7 +111,7 @@ def parse_lines(path, shape, remedy):
                 continue
             try:
                 record = json.loads(line.decode())
-            except (ValueError, RecursionError):
+            except Exception:    # not UTF-8, not JSON, too deep
                 record = line[:60].decode(errors="replace")    # a string never has the right shape
                 if not line.endswith(b"\n"):
                     remedy += "; the last line is incomplete: run it again"
@@ -207,7 +207,7 @@ def check_settings(file, settings):
     """Stop if these settings differ from those in `file`, with which the output was started."""
     try:
         recorded = json.loads(Path(file).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except Exception:
         die(f"{file}: the settings of the output are missing or damaged; use --overwrite or another --out")
     current = json.loads(json.dumps(settings))    # tuples become lists
     changed = []

@@ -1315,10 +1315,14 @@ def parse_args():
         die(f"{base}: no such model; name one with --model, or make the tiny one with: python train_policy.py "
             f"--method sft --model tiny --out {base}")
     if args.best_of_n > 1:
-        if args.step_reward == "judge" and not args.judge:
-            args.judge, args.judge_name = args.model, args.model_name
+        if args.step_reward == "judge":
+            args.judge = args.judge or args.model
         elif STEP_REWARDS[args.step_reward] is CriticReward:
             args.critic = args.critic or f"runs/{args.run_name}/critic"
+    if args.judge == args.model:
+        args.judge_name = args.judge_name or args.model_name
+    if args.simulator == args.model:
+        args.simulator_name = args.simulator_name or args.model_name
     return args
 
 

@@ -363,7 +363,7 @@ def first_record_has(path, key):
     try:
         with open(path, "rb") as file:
             return key in json.loads(file.readline())
-    except (OSError, ValueError, TypeError, RecursionError):
+    except Exception:    # no such file, not JSON, not an object
         return False
 
 
@@ -673,7 +673,7 @@ def text_config(path):
     """The configuration of a model, or of an image-text model's text part."""
     try:
         return transformers.AutoConfig.from_pretrained(path).get_text_config()
-    except (OSError, ValueError) as error:
+    except Exception as error:
         die(f"{path}: cannot load the model's configuration ({first_line(error)})")
 
 
