@@ -1,6 +1,7 @@
 # Settings of `make demo-llm`.
 # A model that was trained by others needs no first model, smaller learning rates, and fewer dialogues. What a step keeps in
-# memory is bounded. 64 dialogues in flight are as many as vLLM's cache of keys and values holds on a CPU (1 GiB).
+# memory is bounded. 64 dialogues in flight are as many as vLLM's cache of keys and values holds on a CPU (1 GiB). There
+# training was 1.3 to 1.7 times as fast with tcmalloc (LD_PRELOAD, study/real_model.md).
 MODEL       ?= .venv/SmolLM2-135M-Instruct
 SEED_MODEL  := $(if $(filter .venv/%,$(MODEL)),$(MODEL)/config.json)
 GENERATE    := --train 800 --val 100 --test 200
