@@ -207,7 +207,7 @@ def check_settings(file, settings):
     """Stop if these settings differ from those in `file`, with which the output was started."""
     try:
         recorded = json.loads(Path(file).read_text(encoding="utf-8"))
-    except Exception:
+    except (OSError, ValueError):
         die(f"{file}: the settings of the output are missing or damaged; use --overwrite or another --out")
     current = json.loads(json.dumps(settings))    # tuples become lists
     changed = []

@@ -638,8 +638,8 @@ def tokenise(tokenizer, turns):
 
     @functools.lru_cache(2)    # a prompt and a reply: the candidates of one turn share their prompt
     def encode(text):
-        whole = text.encode("utf-8", "replace").decode()    # a server may send half of a surrogate pair
-        return tokenizer([whole], add_special_tokens=False)["input_ids"][0]
+        # Encoded and decoded, because a server may send half of a surrogate pair.
+        return tokenizer([text.encode("utf-8", "replace").decode()], add_special_tokens=False)["input_ids"][0]
 
     end = end_of_turn(tokenizer)
     sequences = []
