@@ -4,8 +4,8 @@
 records: it filters them, computes a value of each, combines, ranks or groups them, and bounds or joins the result. Each
 step has details ("slots"). The request states some of them and leaves four to six open, so the agent must read from the
 request which questions are useful. Some details depend on others: a cap has a value only if there is a cap. The ten
-calls are chosen so that each wrong value of a detail, and each mutant of the reference, fails at least one of them. Of
-a detail that the wrong value brings along, such as a cap where there is none, one value is tried.
+calls are chosen so that each wrong value of a detail, and each mutant of the reference, fails at least one of them. A
+wrong value may bring a detail along, such as a cap where there is none: a cap that none of sixty inputs reaches passes.
 
 A hash of the reference decides the split, whatever the seed. Another hash keeps a quarter of the compositions out of
 training. Drafts for validation and test alternate between `seen` compositions with new values and `new` compositions
@@ -446,8 +446,9 @@ def draw_rows(theme, values, rng):
     """Random records, rich in edge cases: at the limit, with the word in question, tied with others, none at all."""
     numbers = number_keys(theme)
     scale = rng.choice([12, 40, 90, 200])
-    size = rng.randint(0, 7)
-    places, people = rng.sample(PLACES, 3), rng.sample(PEOPLE, 3)
+    size = rng.randint(0, 9)
+    groups = rng.choice([3, 6])
+    places, people = rng.sample(PLACES, groups), rng.sample(PEOPLE, groups)
     names = rng.sample(NAMES, size)
     seconds = rng.sample(range(1, 60), size)
     rows = []
@@ -491,19 +492,25 @@ def mutants(code):
 
 
 def with_one_wrong(composition, theme, values, plain):
-    """{(slot, wrong value): the program that is right except for this slot}."""
+    """{(slot, wrong value): the program that is right except for this slot}.
+
+    A wrong value may bring another slot along, as a cap where there was none. Then there is a program for each value of
+    that slot, which is the third part of the key.
+    """
     choices = choices_of(composition, theme, plain)
     programs = {}
     for slot in values:
         for wrong in choices[slot]:
             changed = values | {slot: wrong}
+            brought = [{}]
             for child, (parent, needed) in CONDITIONAL.items():
                 if slot == parent:
                     changed.pop(child, None)
                     if wrong == needed:
-                        changed[child] = choices[child][0]    # a cap where there was none; another cap may pass
+                        brought = [{child: value} for value in choices[child]]
             if wrong != values[slot]:
-                programs[slot, wrong] = write_function(composition, theme, changed)
+                for more in brought:
+                    programs[slot, wrong, *more.values()] = write_function(composition, theme, changed | more)
     return programs
 
 
@@ -522,8 +529,9 @@ def results_of(code, inputs):
 def choose_calls(composition, theme, values, plain, rng):
     """(ten calls, None), or (None, why there are none). Together the calls fail every wrong value and every mutant.
 
-    They are a greedy cover of the wrong programs by a pool of random inputs. Their results differ, so that a constant
-    answer passes only one of them. Two results may be equal if the pool has no ten different ones.
+    They are a greedy cover of the wrong programs by a pool of random inputs. Programs that no input tells from the
+    reference are left out, but each wrong value needs one that fails. The results of the calls differ, so that a
+    constant answer passes only one of them. Two results may be equal if the pool has no ten different ones.
     """
     inputs = [[]] + [draw_rows(theme, values, rng) for _ in range(POOL)]
     code = write_function(composition, theme, values)
@@ -535,18 +543,19 @@ def choose_calls(composition, theme, values, plain, rng):
         exposing = {i for i, result in enumerate(results_of(program, inputs)) if result != right[i]}
         if exposing:
             exposed_by[name] = exposing
-        elif name[0] != "mutant":
+    exposed = {name[:2] for name in exposed_by}
+    for name in wrong:
+        if name[0] != "mutant" and name[:2] not in exposed:
             return None, f"no input exposes a wrong value of {name[0]}"
 
     chosen, times, left = [], Counter(), set(exposed_by)    # times: result -> how many chosen inputs have it
     while len(chosen) < 10:
         exposes = Counter(i for name in left for i in exposed_by[name])    # input -> how many wrong programs it exposes
-        free = [i for i in range(len(inputs)) if i not in chosen]
-        best = min(free, key=lambda i: (times[right[i]], -exposes[i]))
+        best = min(set(range(len(inputs))).difference(chosen), key=lambda i: (times[right[i]], -exposes[i]))
         chosen.append(best)
         times[right[best]] += 1
         left = {name for name in left if best not in exposed_by[name]}
-    if max(times.values()) > 1 and len(times) < 9:
+    if len(times) < 9:
         return None, "too few different results"
     if left:
         return None, "ten calls are too few"

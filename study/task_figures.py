@@ -63,6 +63,10 @@ def shares(counts):
     return ", ".join(f"{kind} {counts[kind] / counts.total():.1%}" for kind in ("right", "wrong", "unknown"))
 
 
+def fates(counts):
+    return f"{counts['caught']:,}; missed {counts['missed']}; {counts['never differ']} never differ on 300 more inputs"
+
+
 def main():
     ten_thousand = drafts("train", 10_000)
     tasks, drawn, seconds = finished(500)
@@ -70,7 +74,8 @@ def main():
     conditional = sum(any(fact["detail"] in g.CONDITIONAL for fact in task["facts"]) for task in ten_thousand)
     halves = Counter(map(g.half_of, g.COMPOSITIONS))
     honest = Counter()         # does a program pass all calls?
-    wrong = Counter()          # does a wrong value of a detail fail a call?
+    wrong = Counter()          # how wrong values of a detail fare
+    brought = Counter()        # how they fare if they bring another detail along
     mutants = Counter()
     constant = []              # of each task: the share of calls with the most frequent result
     all_results = Counter()
@@ -86,15 +91,16 @@ def main():
         more_rows = [g.draw_rows(task["theme"], task["details"], rng) for _ in range(300)]
         expected = g.results_of(code, rows)
         more_expected = g.results_of(code, more_rows)
-        for program in g.with_one_wrong(task["composition"], task["theme"], task["details"], False).values():
-            wrong[g.results_of(program, rows) != expected] += 1
-        for mutant in g.mutants(code):
-            if g.results_of(mutant, rows) != expected:
-                mutants["caught"] += 1
-            elif g.results_of(mutant, more_rows) != more_expected:
-                mutants["missed"] += 1
-            else:
-                mutants["never differ"] += 1
+
+        def fate(program):
+            if g.results_of(program, rows) != expected:
+                return "caught"
+            return "missed" if g.results_of(program, more_rows) != more_expected else "never differ"
+
+        programs = g.with_one_wrong(task["composition"], task["theme"], task["details"], False)
+        wrong.update(fate(program) for name, program in programs.items() if len(name) == 2)
+        brought.update(fate(program) for name, program in programs.items() if len(name) == 3)
+        mutants.update(map(fate, g.mutants(code)))
         constant.append(max(Counter(right).values()) / len(right))
         all_results.update(right)
     held_out = answers("held out")
@@ -109,9 +115,9 @@ def main():
         ("values whose shares in train and test are 2 standard errors apart", f"{far} of {values} (chance: 5%)"),
         ("draws that become tasks; CPU a task", f"{500 / drawn:.0%}; {1000 * seconds / 500:.0f} ms"),
         ("honest programs, five styles, that pass all calls", f"{honest[True]:,} of {honest.total():,}"),
-        ("wrong values of a detail that fail a call", f"{wrong[True]:,} of {wrong.total():,}"),
-        ("mutants that fail a call", f"{mutants['caught']:,}; missed {mutants['missed']}; "
-                                     f"{mutants['never differ']} never differ on 300 more inputs"),
+        ("wrong values of a detail that fail a call", fates(wrong)),
+        ("the same with each value of a detail that they bring along, such as a cap where there is none", fates(brought)),
+        ("mutants that fail a call", fates(mutants)),
         ("calls that the best constant answer passes: of a task; one for all",
          f"{sum(constant) / len(constant):.1%}; {max(all_results.values()) / all_results.total():.1%}"),
         (f"{held_out.total()} natural questions that nobody looked at", shares(held_out)),
