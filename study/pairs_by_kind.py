@@ -52,12 +52,13 @@ def print_returns(returns):
 def scripted_kind(tasks, pair, side):
     """The kind of the action on one side of a pair, if the scripted human replies to it."""
     task = tasks[pair["task_id"]]
-    text = pair[side][-1]["content"]
-    history = [message for message in pair["prompt"] if message["role"] != "system"]
-    history.append({"role": "assistant", "content": text})
-    if ANSWER_MARK not in text:
-        reply, told = scripted_reply(task, text)
-        history.append({"role": "user", "content": reply, "told": told})
+    agent = [message["content"] for message in pair["prompt"] if message["role"] == "assistant"]
+    history = [{"role": "user", "content": task["problem_description"]}]
+    for text in [*agent, pair[side][-1]["content"]]:
+        history.append({"role": "assistant", "content": text})
+        if ANSWER_MARK not in text:
+            reply, told = scripted_reply(task, text)
+            history.append({"role": "user", "content": reply, "told": told})
     return kind_of_action({"task": task, "dialogue_history": history, "finish": "answered"}, -1)
 
 
