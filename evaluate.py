@@ -61,7 +61,7 @@ import numpy as np
 from tqdm import tqdm
 
 from records import (
-    ANSWER_MARK, COSTS, Output, atomic_write, check_path, die, fingerprint, number, read, sign_of_end)
+    ANSWER_MARK, COSTS, Output, atomic_write, check_path, die, fingerprint, number, read, sign_of_end, write_json)
 from sandbox import Sandbox
 
 VIEWS = ("page", "centre")    # the whole page, and the part that CLIP's processor keeps
@@ -80,7 +80,7 @@ def score_programs(records, args):
         for record, tests in box.score_many(jobs, args.mode):
             if record["answer"] is None:
                 tests = dict.fromkeys(tests, "no answer")
-            passed = sum(status == "passed" for status in tests.values())
+            passed = list(tests.values()).count("passed")
             yield record | {
                 "mode": args.mode,
                 "sandbox": box.layers,
@@ -96,7 +96,7 @@ def score_pages(records, args):
         embed = load_encoder(args.encoder)
         renderer = Renderer(args.workers)
     except RuntimeError as problem:
-        die(str(problem))
+        die(problem)
 
     def look_at(page, measured):
         """(status, {view: embedding}, layout) of a page."""
@@ -640,10 +640,7 @@ def notes(run, base, tasks):
 
 
 def shares_of(counts):
-    texts = []
-    for name, count in counts.most_common():
-        texts.append(f"{name} {count:,} ({100 * count / counts.total():.1f}%)")
-    return ", ".join(texts)
+    return ", ".join(f"{name} {count:,} ({100 * count / counts.total():.1f}%)" for name, count in counts.most_common())
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -879,8 +876,7 @@ def main():
             print(printable(f"{name}: {note}"))
     if args.input:
         stem = str(args.out).removesuffix(".jsonl").removesuffix(".scored")
-        with atomic_write(f"{stem}.metrics.json") as part:
-            part.write_text(json.dumps(result[name]["metrics"], indent=1) + "\n", encoding="utf-8")
+        write_json(f"{stem}.metrics.json", result[name]["metrics"])
         print(f"wrote {stem}.metrics.json")
     if args.report:
         write_report(args.report, runs, result, args)

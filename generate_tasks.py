@@ -272,17 +272,10 @@ def choices_of(composition, theme, plain):
     return {slot: values or keys_of(slot, theme, plain) for slot, values in slots.items()}
 
 
-def all_compositions():
-    """Every composition with at least five unconditional slots; fewer would leave too little to ask for."""
-    compositions = []
-    for kind, (_, worths, outs) in KINDS.items():
-        for composition in itertools.product(FILTERS, [kind], worths, outs):
-            if len(choices_of(composition, "orders", True).keys() - CONDITIONAL.keys()) >= 5:
-                compositions.append(composition)
-    return compositions
-
-
-COMPOSITIONS = all_compositions()
+# Every composition with at least five unconditional slots; fewer would leave too little to ask for.
+COMPOSITIONS = [composition for kind, (_, worths, outs) in KINDS.items()
+                for composition in itertools.product(FILTERS, [kind], worths, outs)
+                if len(choices_of(composition, "orders", True).keys() - CONDITIONAL.keys()) >= 5]
 
 
 def draw_values(composition, theme, plain, rng, known=()):

@@ -174,8 +174,7 @@ class Output:
             self.file.truncate(0)
         elif self.file.tell() and not self.done:
             die(f"{self.path}: another process has written to it since this one started; run this one again")
-        with atomic_write(self.beside) as part:
-            part.write_text(json.dumps(self.settings, indent=1) + "\n", encoding="utf-8")
+        write_json(self.beside, self.settings)
 
     def sort(self, position):
         """Sort the records by position(*key), and drop those whose position is None."""
@@ -206,15 +205,12 @@ def check_path(path, inputs=()):
 def check_settings(file, settings):
     """Stop if these settings differ from those in `file`, with which the output was started."""
     try:
-        recorded = json.loads(Path(file).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        recorded = {**json.loads(Path(file).read_text(encoding="utf-8"))}
+    except (OSError, ValueError, TypeError):    # TypeError: not an object
         die(f"{file}: the settings of the output are missing or damaged; use --overwrite or another --out")
     current = json.loads(json.dumps(settings))    # tuples become lists
-    changed = []
-    for name in {**current, **recorded}:
-        was, now = recorded.get(name), current.get(name)
-        if was != now:
-            changed.append(f"{name} was {was!r}, now {now!r}")
+    changed = [f"{name} was {recorded.get(name)!r}, now {current.get(name)!r}" for name in {**current, **recorded}
+               if recorded.get(name) != current.get(name)]
     if changed:
         die(f"{file}: {'; '.join(changed)}; use --overwrite or another --out")
 
@@ -246,6 +242,12 @@ def atomic_write(path):
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def write_json(path, content):
+    """Write settings or results to a small file of their own."""
+    with atomic_write(path) as part:
+        part.write_text(json.dumps(content, indent=1) + "\n")
 
 
 def open_locked(path):

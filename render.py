@@ -552,9 +552,10 @@ def styles(pairs):
     moved = []  # containers that are elsewhere, along with their contents
     shared = {}  # (container, aspect, want, have) -> [(weight, order, name)]
     for r, a in pairs:  # a container comes before its contents
+        carried = any(r in container.inside for container in moved)
         if not r.text:
             narrow = max(r.width, a.width) < 0.6 * WIDTH
-            if a.place != r.place and narrow and r.parent not in moved:
+            if a.place != r.place and narrow and not carried:
                 moved.append(r)
                 yield 0.02 + r.share, r.order, a.name, "place", r.place, a.place
             continue
@@ -563,7 +564,7 @@ def styles(pairs):
         ratio = max(1, r.font_size) / max(1, a.font_size)
         if max(ratio, 1 / ratio) > 1.15:
             changes.append((abs(1 - ratio), "size", "larger" if ratio > 1 else "smaller", ""))
-        if not any(r in container.inside for container in moved):
+        if not carried:
             changes.append((1.0, "place", r.place, a.place))
         for weight, aspect, want, have in changes:
             if want != have:

@@ -76,7 +76,7 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from records import (
-    ANSWER_MARK, EPISODE_KEY, TURN_KEY, Output, atomic_write, die, fingerprint, first_line, number, read, sign_of_end)
+    ANSWER_MARK, EPISODE_KEY, TURN_KEY, Output, die, fingerprint, first_line, number, read, sign_of_end, write_json)
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")    # set before torch is imported: idle threads sleep, not spin
 IN_FLIGHT = 512    # concurrent episodes, enough to keep vLLM on a CPU busy
@@ -1111,7 +1111,7 @@ class Resources:
             try:
                 self.browsers = Renderer(browsers=2)
             except RuntimeError as problem:
-                die(str(problem))
+                die(problem)
             # Episodes of the same task often show the same page.
             self.browsers.layout = lru_cache(maxsize=20000)(self.browsers.layout)
         return self.browsers
@@ -1146,8 +1146,7 @@ def main():
     position = {key: n for n, key in enumerate(jobs)}
     output.sort(lambda *key: position.get(key, len(jobs)))    # records that --limit or --samples now excludes come last
     totals = report(output)
-    with atomic_write(sign_of_end(args.out)) as part:
-        part.write_text(json.dumps(totals, indent=1) + "\n")
+    write_json(sign_of_end(args.out), totals)
     if not args.candidates:
         print(f"next: python evaluate.py --in {args.out}")
     errors = len(jobs.keys() - output.done) + totals["error"]

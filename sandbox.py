@@ -698,7 +698,7 @@ def run_child(job_fd, out_fd, limits, fprog):
     resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds + 1))    # SIGXCPU, a second later SIGKILL
     confine(out_fd, limits, fprog)
     gc.enable()
-    mode, seed, program = job["mode"], job["seed"], None
+    program = None
     # Saved now, because a program may replace them.
     collect, write = gc.collect, os.write
     restore_builtins, plain_builtins = vars(builtins).update, dict(vars(builtins))
@@ -706,9 +706,9 @@ def run_child(job_fd, out_fd, limits, fprog):
         names, value, error_frame = {}, None, None
         try:
             sys.setrecursionlimit(1000)
-            random.seed(seed)
+            random.seed(job["seed"])
             program = program or compile(job["program"], "<program>", "exec", dont_inherit=True)
-            if mode == "module":
+            if job["mode"] == "module":
                 module = sys.modules["solution"] = types.ModuleType("solution")    # dataclasses look it up there
                 scope = names = vars(module)
             else:    # like exec and eval inside a function: definitions are local to it, so the program's functions

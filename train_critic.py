@@ -73,7 +73,7 @@ from tqdm import tqdm
 
 from records import (
     COSTS, SCHEMA, Output, check_path, check_settings, die, fingerprint, first_line,
-    number, open_locked, read, atomic_write)
+    number, open_locked, read, atomic_write, write_json)
 
 # ---- The mathematics
 
@@ -187,10 +187,7 @@ def pair_trajectories(rewards, rule, min_gap=0.0):
     if rule == "best-vs-lower":
         chosen = [i for i in chosen if rewards[i] >= 1.0][:1]
     gap = max(0.0, min_gap - 1e-9)    # in floating point 1.0 - 0.9 < 0.1
-    pairs = []
-    for i in chosen:
-        pairs += [(i, j) for j in range(len(rewards)) if rewards[i] - rewards[j] > gap]
-    return pairs
+    return [(i, j) for i in chosen for j in range(len(rewards)) if rewards[i] - rewards[j] > gap]
 
 
 # ---- The training loop
@@ -1482,8 +1479,7 @@ def prepare_output(out, overwrite, settings):
     for pattern in patterns:
         for path in out.glob(pattern):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
-    with atomic_write(out / "settings.json") as part:
-        part.write_text(json.dumps(settings, indent=1) + "\n")
+    write_json(out / "settings.json", settings)
     step = max((int(path.name.removeprefix("step-")) for path in out.glob("checkpoints/step-*")), default=0)
     metrics = out / "metrics.jsonl"
     lines = metrics.read_text().splitlines(keepends=True) if metrics.is_file() else []
@@ -1559,7 +1555,7 @@ def photograph(files):
         try:
             renderer = Renderer(browsers=2 if world() == 1 else 1)
         except RuntimeError as error:
-            die(str(error))
+            die(error)
         with renderer:
             for page, picture in zip(progress(mine, "pages", "page"), renderer.render_many(mine)):
                 save_picture(picture.rgb, files[page])
@@ -1631,7 +1627,7 @@ def view_of(messages, reply, reference, processor, folder, files):
 
 def training_flags(parser, lr, epochs, batch_size):
     """The flags that both training scripts share. lr, epochs, batch_size: the stage's defaults, as help text."""
-    share = number(float, least=0, most=1)
+    share = number(least=0, most=1)
     count = number(int, least=0)
     positive = number(int, least=1)
     flag = parser.add_argument_group("data").add_argument
@@ -1648,9 +1644,9 @@ def training_flags(parser, lr, epochs, batch_size):
          "two with different rewards (default: best-vs-lower; frontend: all)")
     flag("--min-gap", type=share, help="smallest reward difference in a pair (default: 0; frontend: 0.1)")
     flag = parser.add_argument_group("optimisation").add_argument
-    flag("--beta", type=number(float, above=0), default=0.1, help="inverse temperature of Eq. 2 and Eq. 4")
-    flag("--nll", type=number(float, least=0), default=0.01, help="weight of the chosen side's mean NLL per token")
-    flag("--lr", type=number(float, above=0, most=1e38), help=f"peak learning rate of AdamW (default: {lr})")
+    flag("--beta", type=number(above=0), default=0.1, help="inverse temperature of Eq. 2 and Eq. 4")
+    flag("--nll", type=number(least=0), default=0.01, help="weight of the chosen side's mean NLL per token")
+    flag("--lr", type=number(above=0, most=1e38), help=f"peak learning rate of AdamW (default: {lr})")
     flag("--epochs", type=positive, help=f"passes over the data (default: {epochs})")
     flag("--batch-size", type=positive, help=f"pairs (or dialogues) per step, over all ranks (default: {batch_size})")
     flag("--max-steps", type=count, default=0, help="stop after this many steps; 0: train all epochs")

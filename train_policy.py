@@ -371,7 +371,7 @@ METHODS = {    # each method's defaults (the paper's Table 5, which has no sft)
 
 def parse_args():
     parser = flag_parser("Train the policy (SWEET-RL, stage 2), or a baseline.")
-    share = number(float, least=0, most=1)
+    share = number(least=0, most=1)
     flag = parser.add_argument_group("method and paths").add_argument
     flag("--method", choices=METHODS, default="sweet", help="training method")
     flag("--in", dest="input", help="ranked candidates, scored trajectories, demonstrations or pairs (default: "

@@ -157,8 +157,9 @@ def test_a_continued_output_needs_the_same_settings_and_the_same_input_wherever_
     assert "content of --in was" in said(capsys, lambda: output(tmp_path, source))
     assert output(tmp_path, source, overwrite=True).done == set()
     copy.unlink()
-    (tmp_path / "runs" / "out.settings.json").write_text("{")
-    assert "missing or damaged" in said(capsys, lambda: output(tmp_path, source))
+    for damaged in ("{", "[1]"):
+        (tmp_path / "runs" / "out.settings.json").write_text(damaged)
+        assert "missing or damaged" in said(capsys, lambda: output(tmp_path, source))
 
 
 def test_a_second_process_never_writes_the_same_output(tmp_path, source):

@@ -586,6 +586,16 @@ def test_order_and_place_beside_each_other_are_named(renderer):
 
 
 @needs_browser
+def test_what_a_moved_container_takes_along_is_not_named_as_well(renderer):
+    """Neither its texts, nor the containers in it, however deep."""
+    block = ('<section class="bg-red-500 w-64 {}"><form class="bg-white"><nav class="bg-gray-800"><a>Home</a></nav>'
+             '</form></section>')
+    left, right = (renderer.layout(page(block.format(place))) for place in ("", "ml-auto"))
+    said = sentences(left, right)
+    assert len(said) == 1 and "should be on the right, not on the left" in said[0], said
+
+
+@needs_browser
 def test_equal_pages_have_no_difference_and_the_largest_comes_first(renderer):
     reference = renderer.layout(SHOP)
     assert sentences(reference, renderer.layout(SHOP)) == []
