@@ -13,11 +13,10 @@ import random
 import sys
 from pathlib import Path
 
-from transformers import AutoTokenizer
-
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from records import ANSWER_MARK, SCHEMA, Output, read  # noqa: E402
+from records import SCHEMA, Output, read  # noqa: E402
 from rollout import agent_turns  # noqa: E402
+from train_policy import key_of  # noqa: E402
 
 
 def stop_pairs(record, rng):
@@ -42,34 +41,20 @@ def stop_pairs(record, rng):
                "rejected": [rejected], "rejected_ids": rejected["output_ids"]}
 
 
-def marked(pair, tokenizer):
-    """The pair; if one side is an answer and the other a question, the answer is cut after its mark."""
-    answers = [side for side in ("chosen", "rejected") if ANSWER_MARK in pair[side][-1]["content"]]
-    if len(answers) == 1:
-        side = answers[0]
-        ids = pair[f"{side}_ids"]
-        end = next(n for n in range(1, len(ids)) if ANSWER_MARK in tokenizer.decode(ids[:n]))
-        pair |= {side: [{"role": "assistant", "content": tokenizer.decode(ids[:end])}], f"{side}_ids": ids[:end]}
-    return pair
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--in", dest="input", required=True, help="scored trajectories")
     parser.add_argument("--add", required=True, help="pairs (train_policy.py writes them)")
     parser.add_argument("--out", required=True, help="these pairs, and after them those that show when to stop")
-    parser.add_argument("--mark", metavar="MODEL", help="cut the answer of a pair with a question after its mark; the tokenizer")
     parser.add_argument("--seed", type=int, default=0, help="(default 0)")
     args = parser.parse_args()
     rng = random.Random(args.seed)
     pairs = list(read(args.add, "pair"))
     count = len(pairs)
+    cost_of_turn = {tuple(key_of(pair)): pair.get("cost") for pair in pairs}
     for record in read(args.input, "scored"):
         if record["reward"] >= 1:
-            pairs += stop_pairs(record, rng)
-    if args.mark:
-        tokenizer = AutoTokenizer.from_pretrained(args.mark)
-        pairs = [marked(pair, tokenizer) for pair in pairs]
+            pairs += [pair | {"cost": cost_of_turn.get(tuple(key_of(pair)))} for pair in stop_pairs(record, rng)]
     settings = {"script": "stop_pairs", "seed": args.seed}
     output = Output(args.out, settings, {"--in": args.input, "--add": args.add}, overwrite=True, key=SCHEMA["pair"][1])
     for pair in pairs:

@@ -1,0 +1,80 @@
+"""The study's other ways to make pairs: an oracle's ranking, pairs that show when to stop, and their kinds."""
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "study")]
+import generate_tasks as g  # noqa: E402
+import rank_oracle  # noqa: E402
+import stop_pairs  # noqa: E402
+from pairs_by_kind import scripted_kind  # noqa: E402
+from records import ANSWER_MARK  # noqa: E402
+from rollout import scripted_reply  # noqa: E402
+
+TASK = {"task_id": "t0", **next(g.draw_tasks("train", ["total"], True, 0))}
+ASK = [fact["question"] for fact in TASK["facts"]]
+ANSWER = f"{ANSWER_MARK}\ndef report(rows):\n    return 0"
+
+
+def dialogue(*questions):
+    messages = [{"role": "user", "content": TASK["problem_description"]}]
+    for question in questions:
+        reply, told = scripted_reply(TASK, question)
+        messages += [{"role": "assistant", "content": question, "output_ids": [len(messages)]},
+                     {"role": "user", "content": reply, "told": told}]
+    return messages
+
+
+def turn(asked, actions, max_turns=7):
+    return {"task_id": "t0", "sample": 0, "turn": len(asked), "max_turns": max_turns, "task": TASK,
+            "prompt": dialogue(*asked), "candidates": [{"output": text, "advantage": 0} for text in actions]}
+
+
+def worths(*args, **flags):
+    return [candidate["advantage"] for candidate in rank_oracle.ranked(turn(*args, **flags))["candidates"]]
+
+
+def test_the_oracle_prefers_what_tells_something_new_and_answers_when_all_is_known_or_at_the_last_turn():
+    actions = [ASK[0], ASK[1], "Is it Tuesday?", ANSWER]
+    assert worths([], actions) == [2, 2, 1, 0]
+    assert worths(ASK[:1], actions) == [1, 2, 1, 0]
+    assert worths(ASK, actions, max_turns=20) == [1, 1, 1, 2]
+    assert worths(ASK[:1], actions, max_turns=2) == [1, 1, 1, 2]
+
+
+def test_a_winning_dialogue_shows_when_to_ask_and_when_to_stop():
+    history = dialogue(ASK[0], ASK[1], ASK[0])
+    history.append({"role": "assistant", "content": ANSWER, "output_ids": [9]})
+    record = {"task_id": "t0", "sample": 0, "domain": "backend", "max_turns": 7, "model": "m", "fingerprints": {},
+              "system": "S", "cost": {"episodes": 1}, "dialogue_history": history}
+    ask, stop = stop_pairs.stop_pairs(record, random.Random(0))
+    assert (ask["turn"], ask["chosen_ids"], ask["rejected_ids"]) == (1, [3], [9])    # the third question was no use
+    assert [message["content"] for message in ask["prompt"][1:]] == [message["content"] for message in history[:3]]
+    assert (stop["turn"], stop["chosen_ids"]) == (3, [9]) and stop["rejected"][0] in history
+    assert list(stop_pairs.stop_pairs({**record, "dialogue_history": [history[0], history[-1]]}, random.Random(0))) == []
+
+
+def test_a_question_that_was_asked_before_is_useless():
+    def kind(asked, action):
+        return scripted_kind({"t0": TASK}, {"task_id": "t0", "prompt": dialogue(*asked),
+                                            "chosen": [{"role": "assistant", "content": action}]}, "chosen")
+
+    assert kind([], ASK[0]) == kind(ASK[:1], ASK[1]) == "useful question"
+    assert kind(ASK[:1], ASK[0]) == "useless question"
+    assert kind([], ANSWER) == "answer too early" and kind(ASK, ANSWER) == "answer, all known"
+
+
+def test_the_commands_write_files_that_stage_2_reads(tmp_path):
+    path = tmp_path / "candidates.jsonl"
+    record = turn([], [ASK[0], ANSWER])
+    record |= {"domain": "backend", "model": "m", "task_id": "t0"}
+    for candidate in record["candidates"]:
+        del candidate["advantage"]
+    path.write_text(json.dumps(record) + "\n")
+    out = tmp_path / "ranked.jsonl"
+    subprocess.run([sys.executable, ROOT / "study/rank_oracle.py", "--in", path, "--out", out], check=True)
+    written = json.loads(out.read_text())
+    assert [candidate["advantage"] for candidate in written["candidates"]] == [2, 0]
