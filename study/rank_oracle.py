@@ -1,4 +1,4 @@
-"""Advantages from the scripted human itself: what stage 2 gains if the critic makes no mistake.
+"""Advantages from the scripted human itself: what stage 2 gains if the critic knows what each question would tell.
 
 A useful question tells a hidden detail that the agent does not know. While a turn is left after this one and a detail is
 open, a useful question is worth 2, another question 1, an answer 0. Otherwise an answer is worth 2. Writes the same kind
