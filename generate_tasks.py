@@ -544,7 +544,8 @@ def choose_calls(composition, theme, values, plain, rng):
     chosen, times, left = [], Counter(), set(exposed_by)    # times: result -> how many chosen inputs have it
     while len(chosen) < 10:
         exposes = Counter(i for name in left for i in exposed_by[name])    # input -> how many wrong programs it exposes
-        best = min(set(range(len(inputs))).difference(chosen), key=lambda i: (times[right[i]], -exposes[i]))
+        free = [i for i in range(len(inputs)) if i not in chosen]
+        best = min(free, key=lambda i: (times[right[i]], -exposes[i]))
         chosen.append(best)
         times[right[best]] += 1
         left = {name for name in left if best not in exposed_by[name]}

@@ -49,17 +49,20 @@ def print_returns(returns):
           f"{np.mean(np.array(differences) < 0):.1%} are below 0")
 
 
-def scripted_kind(tasks, pair, side):
-    """The kind of the action on one side of a pair, if the scripted human replies to it."""
-    task = tasks[pair["task_id"]]
-    agent = [message["content"] for message in pair["prompt"] if message["role"] == "assistant"]
+def scripted_kind(task, prompt, action):
+    """The kind of an action (text) after a prompt (messages), if the scripted human replies to the agent."""
+    agent = [message["content"] for message in prompt if message["role"] == "assistant"]
     history = [{"role": "user", "content": task["problem_description"]}]
-    for text in [*agent, pair[side][-1]["content"]]:
+    for text in [*agent, action]:
         history.append({"role": "assistant", "content": text})
         if ANSWER_MARK not in text:
             reply, told = scripted_reply(task, text)
             history.append({"role": "user", "content": reply, "told": told})
     return kind_of_action({"task": task, "dialogue_history": history, "finish": "answered"}, -1)
+
+
+def scripted_kind_of_side(tasks, pair, side):
+    return scripted_kind(tasks[pair["task_id"]], pair["prompt"], pair[side][-1]["content"])
 
 
 def continued_kind(returns, pair, side):
@@ -82,7 +85,7 @@ def main():
         print_returns(returns)
     else:
         tasks = {record["task_id"]: record["task"] for record in read(args.tasks, "trajectory")}
-        kind_of = partial(scripted_kind, tasks)
+        kind_of = partial(scripted_kind_of_side, tasks)
     shares = {}    # name -> {(kind of chosen, kind of rejected): share of the pairs}
     for argument in args.pairs:
         name, _, path = argument.partition("=")

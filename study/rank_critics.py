@@ -28,7 +28,7 @@ sys.path[:0] = [str(folder) for folder in Path(__file__).resolve().parents[:2]]
 from evaluate import difference, facts_told, intervals, markdown, named_file, ratios  # noqa: E402
 from monte_carlo import monte_carlo_returns  # noqa: E402
 from over_seeds import files_of  # noqa: E402
-from records import atomic_write, check_path, die, number, read  # noqa: E402
+from records import check_path, die, number, read, write_json  # noqa: E402
 from rollout import agent_turns  # noqa: E402
 
 IN_ORDER = "pairs in the right order"
@@ -238,8 +238,7 @@ def main():
     result = rank_critics(args.truth, files, args.resamples, args.seed)
     print(markdown(table(result)))
     if args.json:
-        with atomic_write(args.json) as part:
-            part.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        write_json(args.json, result)
         print(f"wrote {args.json}")
 
 

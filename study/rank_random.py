@@ -22,6 +22,15 @@ def ranked(record, seed):
     return {**record, "candidates": candidates, "ranked_by": {"critic": "random"}}
 
 
+def write_ranked(args, settings, ranked):
+    """Write ranked(record) for each record of --in to --out, or for those that --out lacks."""
+    output = Output(args.out, settings, {"--in": args.input}, args.overwrite, SCHEMA["candidates"][1])
+    for record in read(args.input, "candidates", each=ranked):
+        if output.key_of(record) not in output.done:
+            output.write(record)
+    print(f"wrote {args.out}")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--in", dest="input", required=True, help="candidates (rollout.py --candidates)")
@@ -30,11 +39,7 @@ def main():
     parser.add_argument("--overwrite", action="store_true", help="start again and replace the output")
     args = parser.parse_args()
     settings = {"script": "rank_random", "seed": args.seed}
-    output = Output(args.out, settings, {"--in": args.input}, args.overwrite, SCHEMA["candidates"][1])
-    for record in read(args.input, "candidates", each=lambda record: ranked(record, args.seed)):
-        if output.key_of(record) not in output.done:
-            output.write(record)
-    print(f"wrote {args.out}")
+    write_ranked(args, settings, lambda record: ranked(record, args.seed))
 
 
 if __name__ == "__main__":

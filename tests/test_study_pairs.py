@@ -13,6 +13,7 @@ import stop_pairs  # noqa: E402
 from pairs_by_kind import scripted_kind  # noqa: E402
 from records import ANSWER_MARK  # noqa: E402
 from rollout import scripted_reply  # noqa: E402
+from train_policy import cost_of, read_pairs  # noqa: E402
 
 TASK = {"task_id": "t0", **next(g.draw_tasks("train", ["total"], True, 0))}
 ASK = [fact["question"] for fact in TASK["facts"]]
@@ -33,6 +34,13 @@ def turn(asked, actions, max_turns=7):
             "prompt": dialogue(*asked), "candidates": [{"output": text, "advantage": 0} for text in actions]}
 
 
+def won(*questions, **keys):
+    """A dialogue with reward 1."""
+    history = [*dialogue(*questions), {"role": "assistant", "content": ANSWER, "output_ids": [9]}]
+    return {"task_id": "t0", "sample": 0, "domain": "backend", "max_turns": 7, "model": "m", "system": "S", "task": TASK,
+            "cost": {"episodes": 1}, "dialogue_history": history, "answer": "", "finish": "answered", "reward": 1.0, **keys}
+
+
 def worths(*args, **flags):
     return [candidate["advantage"] for candidate in rank_oracle.ranked(turn(*args, **flags))["candidates"]]
 
@@ -46,10 +54,8 @@ def test_the_oracle_prefers_what_tells_something_new_and_answers_when_all_is_kno
 
 
 def test_a_winning_dialogue_shows_when_to_ask_and_when_to_stop():
-    history = dialogue(ASK[0], ASK[1], ASK[0])
-    history.append({"role": "assistant", "content": ANSWER, "output_ids": [9]})
-    record = {"task_id": "t0", "sample": 0, "domain": "backend", "max_turns": 7, "model": "m", "fingerprints": {},
-              "system": "S", "cost": {"episodes": 1}, "dialogue_history": history}
+    record = won(ASK[0], ASK[1], ASK[0])
+    history = record["dialogue_history"]
     ask, stop = stop_pairs.stop_pairs(record, random.Random(0))
     assert (ask["turn"], ask["chosen_ids"], ask["rejected_ids"]) == (1, [3], [9])    # the third question was no use
     assert [message["content"] for message in ask["prompt"][1:]] == [message["content"] for message in history[:3]]
@@ -59,15 +65,31 @@ def test_a_winning_dialogue_shows_when_to_ask_and_when_to_stop():
 
 def test_a_question_that_was_asked_before_is_useless():
     def kind(asked, action):
-        return scripted_kind({"t0": TASK}, {"task_id": "t0", "prompt": dialogue(*asked),
-                                            "chosen": [{"role": "assistant", "content": action}]}, "chosen")
+        return scripted_kind(TASK, dialogue(*asked), action)
 
     assert kind([], ASK[0]) == kind(ASK[:1], ASK[1]) == "useful question"
     assert kind(ASK[:1], ASK[0]) == "useless question"
     assert kind([], ANSWER) == "answer too early" and kind(ASK, ANSWER) == "answer, all known"
 
 
-def test_the_commands_write_files_that_stage_2_reads(tmp_path):
+def test_stop_pairs_go_behind_others_and_keep_the_cost_of_their_turn(tmp_path):
+    (tmp_path / "scored.jsonl").write_text(json.dumps(won(ASK[0])) + "\n" + json.dumps(won(ASK[1], reward=0.5)) + "\n")
+
+    def pairs(name, *flags):
+        subprocess.run([sys.executable, ROOT / "study/stop_pairs.py", "--in", tmp_path / "scored.jsonl",
+                        "--out", tmp_path / name, *flags], check=True)
+        return list(read_pairs(tmp_path / name))
+
+    first = pairs("alone.jsonl")
+    assert [pair["turn"] for pair in first] == [0, 1] and cost_of(first)["episodes"] == 1
+    other = {"task_id": "t0", "sample": 0, "turn": 1, "cost": {"sampled_tokens": 5}, "prompt": dialogue(ASK[0]),
+             "chosen": [{"role": "assistant", "content": "A"}], "rejected": [{"role": "assistant", "content": "B"}]}
+    (tmp_path / "other.jsonl").write_text(json.dumps(other) + "\n")
+    both = pairs("both.jsonl", "--add", tmp_path / "other.jsonl")
+    assert [pair["turn"] for pair in both] == [1, 0, 1] and cost_of(both)["sampled_tokens"] == 5
+
+
+def test_the_oracle_s_command_ranks_a_file_of_candidates(tmp_path):
     path = tmp_path / "candidates.jsonl"
     record = turn([], [ASK[0], ANSWER])
     record |= {"domain": "backend", "model": "m", "task_id": "t0"}
