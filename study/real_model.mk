@@ -1,6 +1,7 @@
 # The study of a real model, SmolLM2-135M-Instruct, where asking is the hard part (study/real_model.md).
 #
-#     make -f study/real_model.mk real SEED=1
+#     make -f study/real_model.mk real SEED=1    # the methods
+#     make -f study/real_model.mk stop SEED=1    # the critic or an oracle, with and without stop pairs (study/stop.md)
 #
 # The folder runs/real/SEED holds one seed. Each stage takes both cores.
 
@@ -26,4 +27,33 @@ trial-imitated-sweet-2 = $(IMITATED) --method sweet --in $(RUN)/ranked-nll-0.2.j
   --beta 2 --nll 1 --lr 5e-5 --batch-size 32 --epochs 1
 
 real: $(call at,test,base trial-rejection-2 trial-imitated-sweet-2 trial-imitated-dpo-2)
-.PHONY: real
+
+# Candidates of the imitating agent at the temperature of the episodes, ranked by an oracle or by the critic.
+$(RUN)/fresh.candidates.rollout.json: $(RUN)/trial-rejection-2/config.json
+	$(EACH) rollout.py $(FLAGS) --run-name $(NAME) --split train --candidates 8 --fraction 0.25 --temperature 0.5 $(SAMPLE) \
+	  --model $(<D) --out $(RUN)/fresh.candidates.jsonl
+
+$(RUN)/oracle.ranked.jsonl: $(RUN)/fresh.candidates.rollout.json
+	$(EACH) study/rank_oracle.py --in $(RUN)/fresh.candidates.jsonl --out $@
+
+$(RUN)/critic.ranked.jsonl: $(RUN)/critic-nll-0.2/config.json $(RUN)/fresh.candidates.rollout.json
+	$(EACH) train_critic.py $(FIT) --run-name $(NAME) --critic $(<D) --score $(RUN)/fresh.candidates.jsonl --out $@
+
+# Stop pairs, alone and behind those of a ranking.
+$(RUN)/only.stop.jsonl: $(RUN)/train.metrics.json
+	$(EACH) study/stop_pairs.py --in $(RUN)/train.scored.jsonl --out $@
+
+$(RUN)/%.stop.jsonl: $(RUN)/trial-%/config.json
+	$(EACH) study/stop_pairs.py --in $(RUN)/train.scored.jsonl --add $(RUN)/trial-$*.pairs.jsonl --out $@
+
+RANKED = $(IMITATED) --method sweet --beta 2 --nll 1 --lr 5e-5 --batch-size 32 --epochs 1
+trial-oracle      = $(RANKED) --pairs-per-turn 2 --in $(RUN)/oracle.ranked.jsonl
+trial-critic      = $(RANKED) --pairs-per-turn 2 --in $(RUN)/critic.ranked.jsonl
+trial-only-stop   = $(RANKED) --in $(RUN)/only.stop.jsonl
+trial-oracle-stop = $(RANKED) --in $(RUN)/oracle.stop.jsonl
+trial-critic-stop = $(RANKED) --in $(RUN)/critic.stop.jsonl
+$(foreach one,oracle critic,$(eval $(call needs,$(one),$(RUN)/$(one).ranked.jsonl)))
+$(foreach one,only oracle critic,$(eval $(call needs,$(one)-stop,$(RUN)/$(one).stop.jsonl)))
+
+stop: $(call at,test,$(addprefix trial-,rejection-2 imitated-dpo-2 oracle critic only-stop oracle-stop critic-stop))
+.PHONY: real stop

@@ -6,6 +6,7 @@
 #     make study SEEDS='31' ASKING=hard CELLS=leaders            # where asking is the hard part: trials
 #     make study SEEDS='32 33 34 35 36' ASKING=hard CELLS='tuned twice'    # the best settings; twice the data
 #     make study SEEDS='32 33 34' ASKING=hard CELLS=rounds       # more rounds, on dialogues of the last round's agent
+#     make study SEEDS='41' ASKING=hard CELLS='table3 best amounts'    # the paper's Table 3 and Fig. 3
 #
 # The demo's rules make a seed's tasks, base agent, dialogues and candidates. One first model serves all seeds, as one
 # pre-trained model serves all users. What was stopped goes on.
@@ -35,6 +36,13 @@ critic-all-pairs  := $(CRITIC) --nll 0.2 --pair-rule all --min-gap 0.1 --epochs 
 critic-without-c  := $(CRITIC) --nll 0.2 --context without-c
 critic-likelihood := $(CRITIC) --nll 0.2 --beta 1e-6
 CRITICS           := nll-0.2 without-c likelihood    # of these the study measures the ranking
+
+# The paper's Table 3, and one mean a trajectory, as the release has it. None of them had trials.
+critic-one-mean   := $(CRITIC) --nll 0.2 --advantage mean-per-trajectory
+critic-sum        := $(CRITIC) --nll 0.2 --advantage sum --beta 0.3
+critic-regression := $(CRITIC) --nll 0.2 --head regression
+critic-value      := --head value --lr 3e-4 --epochs 3
+TABLE3            := one-mean sum regression value
 
 $(RUN)/critic-%/config.json: $(RUN)/train.metrics.json
 	$(call stage,critic: $*)
@@ -76,6 +84,7 @@ trial-imitated-sweet-4 = $(IMITATED) $(SWEET_TRIAL) --in $(RUN)/ranked-all-pairs
 # Ablations of trial-imitated-sweet-2.
 trial-without-c  = $(IMITATED) $(SWEET_TRIAL) --in $(RUN)/ranked-without-c.jsonl
 trial-likelihood = $(IMITATED) $(SWEET_TRIAL) --in $(RUN)/ranked-likelihood.jsonl
+$(foreach critic,$(TABLE3),$(eval trial-$(critic) = $$(IMITATED) $$(SWEET_TRIAL) --in $$(RUN)/ranked-$(critic).jsonl))
 
 # Baselines on twice as many episodes, which is about what SWEET-RL samples with its candidates.
 trial-twice-rejection    = $(trial-rejection-2) --in $(RUN)/twice.scored.jsonl
@@ -94,7 +103,8 @@ $(call needs,sweet-3 imitated-sweet-3,$(RUN)/ranked-nll-0.02.jsonl)
 $(call needs,imitated-sweet-4,$(RUN)/ranked-all-pairs.jsonl)
 $(call needs,without-c,$(RUN)/ranked-without-c.jsonl)
 $(call needs,likelihood,$(RUN)/ranked-likelihood.jsonl)
-$(call needs,$(LEADERS) without-c likelihood,$(RUN)/trial-rejection-2/config.json)
+$(foreach critic,$(TABLE3),$(eval $(call needs,$(critic),$(RUN)/ranked-$(critic).jsonl)))
+$(call needs,$(LEADERS) without-c likelihood $(TABLE3),$(RUN)/trial-rejection-2/config.json)
 $(call needs,twice-rejection twice-imitated-dpo,$(RUN)/twice.metrics.json)
 $(call needs,twice-imitated-dpo,$(RUN)/trial-twice-rejection/config.json)
 
@@ -111,6 +121,16 @@ $(RUN)/%.val-0.3.metrics.json: $(RUN)/%/config.json
 $(RUN)/%.test-0.3.metrics.json: $(RUN)/%/config.json
 	$(EACH) study/play.py --temperatures 1 0.3 --split test --model $(RUN)/$* -- $(FLAGS) --run-name $(NAME) \
 	  --in $(RUN)/tasks/test.jsonl $(PLAY)
+
+# Best of N: the base agent samples N actions a turn, and a step reward plays one. $(call best,critic,N,step reward)
+define best
+best: $(RUN)/best-$(1)-$(2).test.metrics.json
+$(RUN)/best-$(1)-$(2).test.rollout.json: $(RUN)/critic-$(1)/config.json
+	$$(EACH) rollout.py $$(FLAGS) --run-name $$(NAME) --split test --in $$(RUN)/tasks/test.jsonl $$(PLAY) \
+	  --model $$(RUN)/base --best-of-n $(2) --step-reward $(3) --critic $$(<D) --out $$(@:rollout.json=trajectories.jsonl)
+endef
+$(foreach n,2 4 8,$(eval $(call best,nll-0.2,$n,critic)) \
+  $(eval $(call best,without-c,$n,critic-without-c)) $(eval $(call best,value,$n,value)))
 
 # ------------------------------------------------------------------------------------------------ Monte-Carlo truth
 # About 150 turns of 24 validation tasks, 16 candidates each, each distinct one played to its end eight times.
@@ -153,6 +173,18 @@ $(foreach method,dpo sweet,$(eval $(call round,$(method),2,$(RUN))))
 $(foreach method,dpo sweet,$(eval $(call round,$(method),3,$(RUN)-$(method)-2)))
 $(eval $(call round,dpo,4,$(RUN)-dpo-3))
 
+# ------------------------------------------------------------------------------------------------ amounts of data
+# Fewer tasks, each in a folder of its own with the same base agent. All 400: the seed's own folder.
+define amount
+amounts: $(RUN)-$(1)
+.PHONY: $(RUN)-$(1)
+$(RUN)-$(1): $(RUN)/base/config.json
+	mkdir -p $$@
+	cp -rn $$(RUN)/tasks $$(RUN)/demonstrations.done $$(RUN)/base $$@
+	$$(MAKE) -f study/study.mk SEED=$(SEED) NAME=$(NAME)-$(1) OFFLINE='--limit $(1) --samples 6' amount
+endef
+$(foreach tasks,50 100 200,$(eval $(call amount,$(tasks))))
+
 # ------------------------------------------------------------------------------------------------ cells
 three = $(1)-1 $(1)-2 $(1)-3
 at    = $(foreach agent,$(2),$(RUN)/$(agent).$(1)-0.3.metrics.json)
@@ -165,6 +197,9 @@ leaders: $(call at,val,$(call three,trial-rejection) $(LEADERS:%=trial-%))
 tuned:   $(call at,test,$(TUNED))
 ablated: $(call at,test,trial-imitated-sweet-1 trial-without-c trial-likelihood)
 twice:   $(call at,test,trial-twice-rejection trial-twice-imitated-dpo)
+table3:  $(call at,test,trial-imitated-sweet-2 trial-without-c trial-likelihood $(TABLE3:%=trial-%))
+amount:  $(call at,test,trial-rejection-2 trial-imitated-dpo-2 trial-imitated-sweet-2 trial-without-c)
+amounts: amount
 truth:   $(RUN)/val.continuations.metrics.json $(CRITICS:%=$(RUN)/val-ranked-%.jsonl)
 
-.PHONY: trials leaders tuned ablated twice truth rounds
+.PHONY: trials leaders tuned ablated twice table3 amount amounts best truth rounds
