@@ -28,7 +28,8 @@ trial-imitated-sweet-2 = $(IMITATED) --method sweet --in $(RUN)/ranked-nll-0.2.j
 
 real: $(call at,test,base trial-rejection-2 trial-imitated-sweet-2 trial-imitated-dpo-2)
 
-# Candidates of the imitating agent at the temperature of the episodes, ranked by an oracle or by the critic.
+# Candidates of the imitating agent at the temperature of the episodes, ranked by an oracle, by the critic, or by a critic
+# that learned from rewards less the dialogue's cost.
 $(RUN)/fresh.candidates.rollout.json: $(RUN)/trial-rejection-2/config.json
 	$(EACH) rollout.py $(FLAGS) --run-name $(NAME) --split train --candidates 8 --fraction 0.25 --temperature 0.5 $(SAMPLE) \
 	  --model $(<D) --out $(RUN)/fresh.candidates.jsonl
@@ -37,7 +38,14 @@ $(RUN)/oracle.ranked.jsonl: $(RUN)/fresh.candidates.rollout.json
 	$(EACH) study/rank_oracle.py --in $(RUN)/fresh.candidates.jsonl --out $@
 
 $(RUN)/critic.ranked.jsonl: $(RUN)/critic-nll-0.2/config.json $(RUN)/fresh.candidates.rollout.json
+$(RUN)/shaped.ranked.jsonl: $(RUN)/critic-shaped/config.json $(RUN)/fresh.candidates.rollout.json
+$(RUN)/critic.ranked.jsonl $(RUN)/shaped.ranked.jsonl:
 	$(EACH) train_critic.py $(FIT) --run-name $(NAME) --critic $(<D) --score $(RUN)/fresh.candidates.jsonl --out $@
+
+critic-shaped = --beta 5 --nll 0.2 --lr 5e-5 --epochs 1 --in $(RUN)/shaped.scored.jsonl --pair-rule all --min-gap 0.3
+$(RUN)/critic-shaped/config.json: $(RUN)/shaped.scored.jsonl
+$(RUN)/shaped.scored.jsonl: $(RUN)/train.metrics.json
+	$(EACH) study/shape_rewards.py --in $(RUN)/train.scored.jsonl --out $@
 
 # Stop pairs, alone and behind those of a ranking.
 $(RUN)/only.stop.jsonl: $(RUN)/train.metrics.json
@@ -49,11 +57,13 @@ $(RUN)/%.stop.jsonl: $(RUN)/trial-%/config.json
 RANKED = $(IMITATED) --method sweet --beta 2 --nll 1 --lr 5e-5 --batch-size 32 --epochs 1
 trial-oracle      = $(RANKED) --pairs-per-turn 2 --in $(RUN)/oracle.ranked.jsonl
 trial-critic      = $(RANKED) --pairs-per-turn 2 --in $(RUN)/critic.ranked.jsonl
+trial-shaped      = $(RANKED) --pairs-per-turn 2 --in $(RUN)/shaped.ranked.jsonl
 trial-only-stop   = $(RANKED) --in $(RUN)/only.stop.jsonl
 trial-oracle-stop = $(RANKED) --in $(RUN)/oracle.stop.jsonl
 trial-critic-stop = $(RANKED) --in $(RUN)/critic.stop.jsonl
-$(foreach one,oracle critic,$(eval $(call needs,$(one),$(RUN)/$(one).ranked.jsonl)))
-$(foreach one,only oracle critic,$(eval $(call needs,$(one)-stop,$(RUN)/$(one).stop.jsonl)))
+trial-shaped-stop = $(RANKED) --in $(RUN)/shaped.stop.jsonl
+$(foreach one,oracle critic shaped,$(eval $(call needs,$(one),$(RUN)/$(one).ranked.jsonl)))
+$(foreach one,only oracle critic shaped,$(eval $(call needs,$(one)-stop,$(RUN)/$(one).stop.jsonl)))
 
-stop: $(call at,test,$(addprefix trial-,rejection-2 imitated-dpo-2 oracle critic only-stop oracle-stop critic-stop))
+stop: $(call at,test,$(addprefix trial-,rejection-2 imitated-dpo-2 oracle critic only-stop oracle-stop critic-stop shaped-stop))
 .PHONY: real stop

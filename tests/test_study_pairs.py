@@ -1,5 +1,6 @@
 """The study's other ways to make pairs: an oracle's ranking, pairs that show when to stop, and their kinds."""
 import json
+import math
 import random
 import subprocess
 import sys
@@ -9,6 +10,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "study")]
 import generate_tasks as g  # noqa: E402
 import rank_oracle  # noqa: E402
+import shape_rewards  # noqa: E402
 import stop_pairs  # noqa: E402
 from pairs_by_kind import scripted_kind  # noqa: E402
 from records import ANSWER_MARK  # noqa: E402
@@ -70,6 +72,15 @@ def test_a_question_that_was_asked_before_is_useless():
     assert kind([], ASK[0]) == kind(ASK[:1], ASK[1]) == "useful question"
     assert kind(ASK[:1], ASK[0]) == "useless question"
     assert kind([], ANSWER) == "answer too early" and kind(ASK, ANSWER) == "answer, all known"
+
+
+def test_a_reward_is_lowered_by_turns_and_by_questions_that_were_asked_before():
+    def shaped(*asked, reward=1.0):
+        return shape_rewards.shaped_reward(won(*asked, reward=reward), 0.025, 0.25)
+
+    assert math.isclose(shaped(ASK[0]), 1 - 2 * 0.025)
+    assert math.isclose(shaped(ASK[0], ASK[1], ASK[0]), 1 - 4 * 0.025 - 0.25)
+    assert shaped(*ASK * 3, reward=0.5) == 0
 
 
 def test_stop_pairs_go_behind_others_and_keep_the_cost_of_their_turn(tmp_path):
