@@ -8,8 +8,7 @@
 #     make study SEEDS='32 33 34' ASKING=hard CELLS=rounds       # more rounds, on dialogues of the last round's agent
 #     make study SEEDS='41' ASKING=hard CELLS='table3 best amounts'    # the paper's Table 3 and Fig. 3
 #
-# The demo's rules make a seed's tasks, base agent, dialogues and candidates. One first model serves all seeds, as one
-# pre-trained model serves all users. What was stopped goes on.
+# The demo's rules make a seed's tasks, base agent, dialogues and candidates. One first model serves all. Runs resume.
 
 SEED_MODEL := runs/demo/first-model/config.json
 include Makefile
@@ -37,12 +36,12 @@ critic-without-c  := $(CRITIC) --nll 0.2 --context without-c
 critic-likelihood := $(CRITIC) --nll 0.2 --beta 1e-6
 CRITICS           := nll-0.2 without-c likelihood    # of these the study measures the ranking
 
-# The paper's Table 3, and one mean a trajectory, as the release has it. None of them had trials.
+# More of the paper's Table 3, and one mean a trajectory, as the release has it. None of them had trials.
 critic-one-mean   := $(CRITIC) --nll 0.2 --advantage mean-per-trajectory
 critic-sum        := $(CRITIC) --nll 0.2 --advantage sum --beta 0.3
 critic-regression := $(CRITIC) --nll 0.2 --head regression
 critic-value      := --head value --lr 3e-4 --epochs 3
-TABLE3            := one-mean sum regression value
+TABLE3            := without-c likelihood one-mean sum regression value
 
 $(RUN)/critic-%/config.json: $(RUN)/train.metrics.json
 	$(call stage,critic: $*)
@@ -82,8 +81,6 @@ trial-imitated-sweet-3 = $(IMITATED) $(trial-sweet-3)
 trial-imitated-sweet-4 = $(IMITATED) $(SWEET_TRIAL) --in $(RUN)/ranked-all-pairs.jsonl
 
 # Ablations of trial-imitated-sweet-2.
-trial-without-c  = $(IMITATED) $(SWEET_TRIAL) --in $(RUN)/ranked-without-c.jsonl
-trial-likelihood = $(IMITATED) $(SWEET_TRIAL) --in $(RUN)/ranked-likelihood.jsonl
 $(foreach critic,$(TABLE3),$(eval trial-$(critic) = $$(IMITATED) $$(SWEET_TRIAL) --in $$(RUN)/ranked-$(critic).jsonl))
 
 # Baselines on twice as many episodes, which is about what SWEET-RL samples with its candidates.
@@ -101,10 +98,8 @@ $(call needs,sweet-1 imitated-sweet-1,$(RUN)/ranked-full.jsonl)
 $(call needs,sweet-2 imitated-sweet-2,$(RUN)/ranked-nll-0.2.jsonl)
 $(call needs,sweet-3 imitated-sweet-3,$(RUN)/ranked-nll-0.02.jsonl)
 $(call needs,imitated-sweet-4,$(RUN)/ranked-all-pairs.jsonl)
-$(call needs,without-c,$(RUN)/ranked-without-c.jsonl)
-$(call needs,likelihood,$(RUN)/ranked-likelihood.jsonl)
 $(foreach critic,$(TABLE3),$(eval $(call needs,$(critic),$(RUN)/ranked-$(critic).jsonl)))
-$(call needs,$(LEADERS) without-c likelihood $(TABLE3),$(RUN)/trial-rejection-2/config.json)
+$(call needs,$(LEADERS) $(TABLE3),$(RUN)/trial-rejection-2/config.json)
 $(call needs,twice-rejection twice-imitated-dpo,$(RUN)/twice.metrics.json)
 $(call needs,twice-imitated-dpo,$(RUN)/trial-twice-rejection/config.json)
 
@@ -197,7 +192,7 @@ leaders: $(call at,val,$(call three,trial-rejection) $(LEADERS:%=trial-%))
 tuned:   $(call at,test,$(TUNED))
 ablated: $(call at,test,trial-imitated-sweet-1 trial-without-c trial-likelihood)
 twice:   $(call at,test,trial-twice-rejection trial-twice-imitated-dpo)
-table3:  $(call at,test,trial-imitated-sweet-2 trial-without-c trial-likelihood $(TABLE3:%=trial-%))
+table3:  $(call at,test,trial-imitated-sweet-2 $(TABLE3:%=trial-%))
 amount:  $(call at,test,trial-rejection-2 trial-imitated-dpo-2 trial-imitated-sweet-2 trial-without-c)
 amounts: amount
 truth:   $(RUN)/val.continuations.metrics.json $(CRITICS:%=$(RUN)/val-ranked-%.jsonl)
