@@ -36,12 +36,11 @@ critic-without-c  := $(CRITIC) --nll 0.2 --context without-c
 critic-likelihood := $(CRITIC) --nll 0.2 --beta 1e-6
 CRITICS           := nll-0.2 without-c likelihood    # of these the study measures the ranking
 
-# More of the paper's Table 3, and one mean a trajectory, as the release has it. None of them had trials.
-critic-one-mean   := $(CRITIC) --nll 0.2 --advantage mean-per-trajectory
+# The paper's Table 3 (sum: no length normalisation), and a value head for best of N. None of them had trials.
 critic-sum        := $(CRITIC) --nll 0.2 --advantage sum --beta 0.3
 critic-regression := $(CRITIC) --nll 0.2 --head regression
 critic-value      := --head value --lr 3e-4 --epochs 3
-TABLE3            := without-c likelihood one-mean sum regression value
+TABLE3            := without-c sum regression
 
 $(RUN)/critic-%/config.json: $(RUN)/train.metrics.json
 	$(call stage,critic: $*)
@@ -81,7 +80,8 @@ trial-imitated-sweet-3 = $(IMITATED) $(trial-sweet-3)
 trial-imitated-sweet-4 = $(IMITATED) $(SWEET_TRIAL) --in $(RUN)/ranked-all-pairs.jsonl
 
 # Ablations of trial-imitated-sweet-2.
-$(foreach critic,$(TABLE3),$(eval trial-$(critic) = $$(IMITATED) $$(SWEET_TRIAL) --in $$(RUN)/ranked-$(critic).jsonl))
+ABLATED := likelihood $(TABLE3)
+$(foreach critic,$(ABLATED),$(eval trial-$(critic) = $$(IMITATED) $$(SWEET_TRIAL) --in $$(RUN)/ranked-$(critic).jsonl))
 
 # Baselines on twice as many episodes, which is about what SWEET-RL samples with its candidates.
 trial-twice-rejection    = $(trial-rejection-2) --in $(RUN)/twice.scored.jsonl
@@ -98,8 +98,8 @@ $(call needs,sweet-1 imitated-sweet-1,$(RUN)/ranked-full.jsonl)
 $(call needs,sweet-2 imitated-sweet-2,$(RUN)/ranked-nll-0.2.jsonl)
 $(call needs,sweet-3 imitated-sweet-3,$(RUN)/ranked-nll-0.02.jsonl)
 $(call needs,imitated-sweet-4,$(RUN)/ranked-all-pairs.jsonl)
-$(foreach critic,$(TABLE3),$(eval $(call needs,$(critic),$(RUN)/ranked-$(critic).jsonl)))
-$(call needs,$(LEADERS) $(TABLE3),$(RUN)/trial-rejection-2/config.json)
+$(foreach critic,$(ABLATED),$(eval $(call needs,$(critic),$(RUN)/ranked-$(critic).jsonl)))
+$(call needs,$(LEADERS) $(ABLATED),$(RUN)/trial-rejection-2/config.json)
 $(call needs,twice-rejection twice-imitated-dpo,$(RUN)/twice.metrics.json)
 $(call needs,twice-imitated-dpo,$(RUN)/trial-twice-rejection/config.json)
 
@@ -108,7 +108,6 @@ $(RUN)/twice.rollout.json: $(RUN)/base/config.json
 	  $(PLAY) --out $(RUN)/twice.trajectories.jsonl
 
 # ------------------------------------------------------------------------------------------------ play
-# At every temperature by one process.
 $(RUN)/%.val-0.3.metrics.json: $(RUN)/%/config.json
 	$(EACH) study/play.py --temperatures 1 0.5 0.3 --split val --model $(RUN)/$* -- $(FLAGS) --run-name $(NAME) \
 	  --in $(RUN)/tasks/val.jsonl $(PLAY)
@@ -195,6 +194,7 @@ twice:   $(call at,test,trial-twice-rejection trial-twice-imitated-dpo)
 table3:  $(call at,test,trial-imitated-sweet-2 $(TABLE3:%=trial-%))
 amount:  $(call at,test,trial-rejection-2 trial-imitated-dpo-2 trial-imitated-sweet-2 trial-without-c)
 amounts: amount
+best:    $(call at,test,base)
 truth:   $(RUN)/val.continuations.metrics.json $(CRITICS:%=$(RUN)/val-ranked-%.jsonl)
 
 .PHONY: trials leaders tuned ablated twice table3 amount amounts best truth rounds
