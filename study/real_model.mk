@@ -34,12 +34,10 @@ $(RUN)/fresh.candidates.rollout.json: $(RUN)/trial-rejection-2/config.json
 	$(EACH) rollout.py $(FLAGS) --run-name $(NAME) --split train --candidates 8 --fraction 0.25 --temperature 0.5 $(SAMPLE) \
 	  --model $(<D) --out $(RUN)/fresh.candidates.jsonl
 
-$(RUN)/oracle.ranked.jsonl: $(RUN)/fresh.candidates.rollout.json
+$(RUN)/fresh-oracle.jsonl: $(RUN)/fresh.candidates.rollout.json
 	$(EACH) study/rank_oracle.py --in $(RUN)/fresh.candidates.jsonl --out $@
 
-$(RUN)/critic.ranked.jsonl: $(RUN)/critic-nll-0.2/config.json $(RUN)/fresh.candidates.rollout.json
-$(RUN)/shaped.ranked.jsonl: $(RUN)/critic-shaped/config.json $(RUN)/fresh.candidates.rollout.json
-$(RUN)/critic.ranked.jsonl $(RUN)/shaped.ranked.jsonl:
+$(RUN)/fresh-%.jsonl: $(RUN)/critic-%/config.json $(RUN)/fresh.candidates.rollout.json
 	$(EACH) train_critic.py $(FIT) --run-name $(NAME) --critic $(<D) --score $(RUN)/fresh.candidates.jsonl --out $@
 
 critic-shaped = --beta 5 --nll 0.2 --lr 5e-5 --epochs 1 --in $(RUN)/shaped.scored.jsonl --pair-rule all --min-gap 0.3
@@ -48,22 +46,18 @@ $(RUN)/shaped.scored.jsonl: $(RUN)/train.metrics.json
 	$(EACH) study/shape_rewards.py --in $(RUN)/train.scored.jsonl --out $@
 
 # Stop pairs, alone and behind those of a ranking.
-$(RUN)/only.stop.jsonl: $(RUN)/train.metrics.json
+$(RUN)/stop-only.jsonl: $(RUN)/train.metrics.json
 	$(EACH) study/stop_pairs.py --in $(RUN)/train.scored.jsonl --out $@
 
-$(RUN)/%.stop.jsonl: $(RUN)/trial-%/config.json
-	$(EACH) study/stop_pairs.py --in $(RUN)/train.scored.jsonl --add $(RUN)/trial-$*.pairs.jsonl --out $@
+$(RUN)/stop-%.jsonl: $(RUN)/trial-fresh-%/config.json
+	$(EACH) study/stop_pairs.py --in $(RUN)/train.scored.jsonl --add $(RUN)/trial-fresh-$*.pairs.jsonl --out $@
 
-trial-oracle      = $(RANKED) --pairs-per-turn 2 --in $(RUN)/oracle.ranked.jsonl
-trial-critic      = $(RANKED) --pairs-per-turn 2 --in $(RUN)/critic.ranked.jsonl
-trial-shaped      = $(RANKED) --pairs-per-turn 2 --in $(RUN)/shaped.ranked.jsonl
-trial-only-stop   = $(RANKED) --in $(RUN)/only.stop.jsonl
-trial-oracle-stop = $(RANKED) --in $(RUN)/oracle.stop.jsonl
-trial-critic-stop = $(RANKED) --in $(RUN)/critic.stop.jsonl
-trial-shaped-stop = $(RANKED) --in $(RUN)/shaped.stop.jsonl
-$(foreach one,oracle critic shaped,$(eval $(call needs,$(one),$(RUN)/$(one).ranked.jsonl)))
-$(foreach one,only oracle critic shaped,$(eval $(call needs,$(one)-stop,$(RUN)/$(one).stop.jsonl)))
+FRESH := $(addprefix fresh-,oracle nll-0.2 shaped)
+STOP  := $(addprefix stop-,only oracle nll-0.2 shaped)
+$(foreach one,$(FRESH),$(eval trial-$(one) = $$(RANKED) --pairs-per-turn 2 --in $$(RUN)/$(one).jsonl))
+$(foreach one,$(STOP),$(eval trial-$(one) = $$(RANKED) --in $$(RUN)/$(one).jsonl))
+$(foreach one,$(FRESH) $(STOP),$(eval $(call needs,$(one),$(RUN)/$(one).jsonl)))
+$(call needs,$(FRESH) $(STOP),$(RUN)/trial-rejection-2/config.json)
 
-stop: $(call at,test,$(addprefix trial-,rejection-2 imitated-dpo-2 oracle critic))
-stop: $(call at,test,$(addprefix trial-,only-stop oracle-stop critic-stop shaped-stop))
+stop: $(call at,test,$(addprefix trial-,rejection-2 imitated-dpo-2 $(FRESH) $(STOP)))
 .PHONY: real stop

@@ -12,10 +12,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from records import Output, number, read  # noqa: E402
+from rollout import agent_turns  # noqa: E402
 
 
 def shaped_reward(record, turn_cost, repeat_cost):
-    texts = [message["content"] for message in record["dialogue_history"] if message["role"] == "assistant"]
+    texts = [record["dialogue_history"][place]["content"] for place in agent_turns(record["dialogue_history"])]
     repeats = len(texts) - len(set(texts))
     return max(0.0, record["reward"] - turn_cost * len(texts) - repeat_cost * repeats)
 

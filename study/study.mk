@@ -145,20 +145,23 @@ $(RUN)/val.continuations.metrics.json: $(RUN)/val.continuations.rollout.json
 $(RUN)/val-ranked-%.jsonl: $(RUN)/critic-%/config.json $(RUN)/val.candidates.rollout.json
 	$(EACH) train_critic.py --run-name $(NAME) --critic $(RUN)/critic-$* --score $(RUN)/val.candidates.jsonl --out $@
 
-# ------------------------------------------------------------------------------------------------ rounds
-# Round n of a method has a folder of its own. Its base agent is the agent of the last round; the tasks are the same.
+# ------------------------------------------------------------------------------------------------ runs from runs
+# $(call run_from,folder,agent): a run on the same tasks that begins with this base agent
+define run_from
+$(1)/base/config.json: $(2)/config.json
+	rm -rf $(1)
+	mkdir -p $(1)
+	cp -r $(RUN)/tasks $(RUN)/demonstrations.done $(1)
+	cp -r $(2) $(1)/base.part
+	mv $(1)/base.part $(1)/base
+endef
+
+# Its base agent is the agent of the last round: $(call round,method,number,folder of the last round)
 LAST-dpo   := trial-imitated-dpo-2
 LAST-sweet := trial-imitated-sweet-3
-
-# $(call round,method,number,folder of the last round)
 define round
 rounds: $(RUN)-$(1)-$(2)/$(LAST-$(1)).test-0.3.metrics.json
-$(RUN)-$(1)-$(2)/base/config.json: $(3)/$(LAST-$(1))/config.json
-	rm -rf $(RUN)-$(1)-$(2)
-	mkdir -p $(RUN)-$(1)-$(2)
-	cp -r $(RUN)/tasks $(RUN)/demonstrations.done $(RUN)-$(1)-$(2)
-	cp -r $(3)/$(LAST-$(1)) $(RUN)-$(1)-$(2)/base.part
-	mv $(RUN)-$(1)-$(2)/base.part $(RUN)-$(1)-$(2)/base
+$(call run_from,$(RUN)-$(1)-$(2),$(3)/$(LAST-$(1)))
 $(RUN)-$(1)-$(2)/$(LAST-$(1))/config.json: $(RUN)-$(1)-$(2)/$(LAST-$(1)).test-0.3.metrics.json
 $(RUN)-$(1)-$(2)/$(LAST-$(1)).test-0.3.metrics.json: $(RUN)-$(1)-$(2)/base/config.json
 	$$(MAKE) -f study/study.mk SEED=$(SEED) NAME=$(NAME)-$(1)-$(2) $$@
@@ -167,14 +170,11 @@ $(foreach method,dpo sweet,$(eval $(call round,$(method),2,$(RUN))))
 $(foreach method,dpo sweet,$(eval $(call round,$(method),3,$(RUN)-$(method)-2)))
 $(eval $(call round,dpo,4,$(RUN)-dpo-3))
 
-# ------------------------------------------------------------------------------------------------ amounts of data
-# Fewer tasks, each in a folder of its own with the same base agent. All 400: the seed's own folder.
+# Amounts of data: fewer tasks, in folders of their own. All 400: the seed's own folder.
 define amount
-amounts: $(RUN)-$(1)
-.PHONY: $(RUN)-$(1)
-$(RUN)-$(1): $(RUN)/base/config.json
-	mkdir -p $$@
-	cp -rn $$(RUN)/tasks $$(RUN)/demonstrations.done $$(RUN)/base $$@
+amounts: amount-$(1)
+$(call run_from,$(RUN)-$(1),$(RUN)/base)
+amount-$(1): $(RUN)-$(1)/base/config.json
 	$$(MAKE) -f study/study.mk SEED=$(SEED) NAME=$(NAME)-$(1) OFFLINE='--limit $(1) --samples 6' amount
 endef
 $(foreach tasks,50 100 200,$(eval $(call amount,$(tasks))))

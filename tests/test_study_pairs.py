@@ -13,7 +13,7 @@ import rank_oracle  # noqa: E402
 import shape_rewards  # noqa: E402
 import stop_pairs  # noqa: E402
 from pairs_by_kind import scripted_kind  # noqa: E402
-from records import ANSWER_MARK  # noqa: E402
+from records import ANSWER_MARK, read  # noqa: E402
 from rollout import scripted_reply  # noqa: E402
 from train_policy import cost_of, read_pairs  # noqa: E402
 
@@ -81,6 +81,17 @@ def test_a_reward_is_lowered_by_turns_and_by_questions_that_were_asked_before():
     assert math.isclose(shaped(ASK[0]), 1 - 2 * 0.025)
     assert math.isclose(shaped(ASK[0], ASK[1], ASK[0]), 1 - 4 * 0.025 - 0.25)
     assert shaped(*ASK * 3, reward=0.5) == 0
+
+
+def test_shaped_rewards_are_a_file_of_scored_episodes(tmp_path):
+    records = [won(ASK[0]), {**won(ASK[0], ASK[0]), "sample": 1}, {**won(ASK[1], reward=None), "sample": 2}]
+    (tmp_path / "train.scored.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    subprocess.run([sys.executable, ROOT / "study/shape_rewards.py", "--in", tmp_path / "train.scored.jsonl",
+                    "--out", tmp_path / "shaped.scored.jsonl"], check=True)
+    before, after = [list(read(tmp_path / f"{name}.scored.jsonl", "scored")) for name in ("train", "shaped")]
+    rewards = [record.pop("reward") for record in after]
+    assert math.isclose(rewards[0], 0.95) and math.isclose(rewards[1], 0.425) and rewards[2] is None
+    assert [record.pop("reward") for record in before] == [1, 1, None] and after == before    # nothing else has changed
 
 
 def test_stop_pairs_go_behind_others_and_keep_the_cost_of_their_turn(tmp_path):
