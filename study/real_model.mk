@@ -2,6 +2,7 @@
 #
 #     make -f study/real_model.mk real SEED=1    # the methods
 #     make -f study/real_model.mk stop SEED=1    # the critic or an oracle, with and without stop pairs (study/stop.md)
+#     make -f study/real_model.mk again SEED=2   # a second round, on dialogues of the imitating agent (study/stop.md)
 #
 # The folder runs/real/SEED holds one seed. Each stage takes both cores.
 
@@ -60,4 +61,11 @@ $(foreach one,$(FRESH) $(STOP),$(eval $(call needs,$(one),$(RUN)/$(one).jsonl)))
 $(call needs,$(FRESH) $(STOP),$(RUN)/trial-rejection-2/config.json)
 
 stop: $(call at,test,$(addprefix trial-,rejection-2 imitated-dpo-2 $(FRESH) $(STOP)))
-.PHONY: real stop
+
+# A second round: the imitating agent is the base agent of a run of its own.
+$(eval $(call run_from,$(RUN)-again,$(RUN)/trial-rejection-2))
+again: $(RUN)-again/base/config.json
+	$(MAKE) -f study/real_model.mk SEED=$(SEED) NAME=$(NAME)-again OFFLINE='--limit 100 --samples 6 --temperature 0.5' round
+round: $(call at,test,$(addprefix trial-,rejection-2 imitated-dpo-2 stop-nll-0.2))
+
+.PHONY: real stop again round
