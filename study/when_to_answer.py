@@ -1,8 +1,10 @@
-"""How often an agent answers when it knows every hidden detail and when it does not, and how often its questions help.
+"""How often an agent answers when it knows every hidden detail and when it does not, how often its questions help, and
+how often it wins in either case.
 
     python study/when_to_answer.py base=runs/demo/base.test.scored.jsonl sweet=runs/demo/policy.test.scored.jsonl
 
-A detail is known once a reply of the human has told it. `told` of a reply lists the details that it tells.
+A detail is known once a reply of the human has told it. `told` of a reply lists the details that it tells. A game counts as
+"all told" if every detail is known before its last turn: an agent that wins without that has guessed.
 """
 import argparse
 import sys
@@ -13,7 +15,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from records import read
 from rollout import parse_response
 
-COLUMNS = ("answers, all known", "answers, a detail open", "questions that bring something")
+COLUMNS = ("answers, all known", "answers, a detail open", "questions that bring something", "games, all told",
+           "wins, all told", "wins, a detail untold")
 
 
 class Turn(NamedTuple):
@@ -41,14 +44,20 @@ def share(values):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("files", nargs="+", metavar="NAME=FILE", help="scored trajectories of composed tasks")
-    print(f"| | {' | '.join(COLUMNS)} |\n|---|---|---|---|")
+    print(f"| | {' | '.join(COLUMNS)} |\n{'|---' * (len(COLUMNS) + 1)}|")
     for argument in parser.parse_args().files:
         name, _, path = argument.partition("=")
-        turns = [turn for record in read(path, "scored") for turn in turns_of(record)]
+        turns = []
+        wins = {True: [], False: []}    # was all told? -> for each game, whether it was won
+        for record in read(path, "scored"):
+            of_game = list(turns_of(record))
+            turns += of_game
+            wins[of_game[-1].knows_all].append(record["reward"] >= 1)
         cells = [
             share([turn.is_answer for turn in turns if turn.knows_all]),
             share([turn.is_answer for turn in turns if not turn.knows_all]),
             share([turn.learns for turn in turns if not turn.is_answer]),
+            share([True] * len(wins[True]) + [False] * len(wins[False])), share(wins[True]), share(wins[False]),
         ]
         print(f"| {name} | {' | '.join(cells)} |")
 
