@@ -46,15 +46,9 @@ $(RUN)/critic-shaped/config.json: $(RUN)/shaped.scored.jsonl
 $(RUN)/shaped.scored.jsonl: $(RUN)/train.metrics.json
 	$(EACH) study/shape_rewards.py --in $(RUN)/train.scored.jsonl --out $@
 
-# Stop pairs, alone and behind those of a ranking.
-$(RUN)/stop-only.jsonl: $(RUN)/train.metrics.json
-	$(EACH) study/stop_pairs.py --in $(RUN)/train.scored.jsonl --out $@
-
-$(RUN)/stop-%.jsonl: $(RUN)/trial-fresh-%/config.json
-	$(EACH) study/stop_pairs.py --in $(RUN)/train.scored.jsonl --add $(RUN)/trial-fresh-$*.pairs.jsonl --out $@
-
+# Each with stop pairs behind it, and stop pairs alone.
 FRESH := $(addprefix fresh-,oracle nll-0.2 shaped)
-STOP  := $(addprefix stop-,only oracle nll-0.2 shaped)
+STOP  := stop-only $(FRESH:%=stop-%)
 $(foreach one,$(FRESH),$(eval trial-$(one) = $$(RANKED) --pairs-per-turn 2 --in $$(RUN)/$(one).jsonl))
 $(foreach one,$(STOP),$(eval trial-$(one) = $$(RANKED) --in $$(RUN)/$(one).jsonl))
 $(foreach one,$(FRESH) $(STOP),$(eval $(call needs,$(one),$(RUN)/$(one).jsonl)))
@@ -66,6 +60,6 @@ stop: $(call at,test,$(addprefix trial-,rejection-2 imitated-dpo-2 $(FRESH) $(ST
 $(eval $(call run_from,$(RUN)-again,$(RUN)/trial-rejection-2))
 again: $(RUN)-again/base/config.json
 	$(MAKE) -f study/real_model.mk SEED=$(SEED) NAME=$(NAME)-again OFFLINE='--limit 100 --samples 6 --temperature 0.5' round
-round: $(call at,test,$(addprefix trial-,rejection-2 imitated-dpo-2 stop-nll-0.2))
+round: $(call at,test,$(addprefix trial-,rejection-2 imitated-dpo-2 stop-fresh-nll-0.2))
 
 .PHONY: real stop again round

@@ -7,6 +7,7 @@
 #     make study SEEDS='32 33 34 35 36' ASKING=hard CELLS='tuned twice'    # the best settings; twice the data
 #     make study SEEDS='32 33 34' ASKING=hard CELLS=rounds       # more rounds, on dialogues of the last round's agent
 #     make study SEEDS='41' ASKING=hard CELLS='table3 best amounts'    # the paper's Table 3 and Fig. 3
+#     make study SEEDS='42 43 44 45' ASKING=hard CELLS=stopped   # pairs that show when to stop asking (study/stop.md)
 #
 # The demo's rules make a seed's tasks, base agent, dialogues and candidates. One first model serves all. Runs resume.
 
@@ -83,6 +84,11 @@ trial-imitated-sweet-4 = $(IMITATED) $(SWEET_TRIAL) --in $(RUN)/ranked-all-pairs
 ABLATED := likelihood $(TABLE3)
 $(foreach critic,$(ABLATED),$(eval trial-$(critic) = $$(IMITATED) $$(SWEET_TRIAL) --in $$(RUN)/ranked-$(critic).jsonl))
 
+# Stop pairs: behind SWEET-RL's, or alone from the imitating agent and from multi-turn DPO's.
+STOPPED := stop-imitated-sweet-2 stop-without-c stop-only
+$(foreach one,$(STOPPED),$(eval trial-$(one) = $$(IMITATED) $$(SWEET_TRIAL) --in $$(RUN)/$(one).jsonl))
+trial-stop-dpo = --model $(RUN)/trial-imitated-dpo-2 $(SWEET_TRIAL) --in $(RUN)/stop-only.jsonl
+
 # Baselines on twice as many episodes, which is about what SWEET-RL samples with its candidates.
 trial-twice-rejection    = $(trial-rejection-2) --in $(RUN)/twice.scored.jsonl
 trial-twice-imitated-dpo = --model $(RUN)/trial-twice-rejection $(DPO_TRIAL) --beta 2 --lr 1e-4 --in $(RUN)/twice.scored.jsonl
@@ -99,13 +105,21 @@ $(call needs,sweet-2 imitated-sweet-2,$(RUN)/ranked-nll-0.2.jsonl)
 $(call needs,sweet-3 imitated-sweet-3,$(RUN)/ranked-nll-0.02.jsonl)
 $(call needs,imitated-sweet-4,$(RUN)/ranked-all-pairs.jsonl)
 $(foreach critic,$(ABLATED),$(eval $(call needs,$(critic),$(RUN)/ranked-$(critic).jsonl)))
-$(call needs,$(LEADERS) $(ABLATED),$(RUN)/trial-rejection-2/config.json)
+$(foreach one,$(STOPPED),$(eval $(call needs,$(one),$(RUN)/$(one).jsonl)))
+$(call needs,stop-dpo,$(RUN)/stop-only.jsonl $(RUN)/trial-imitated-dpo-2/config.json)
+$(call needs,$(LEADERS) $(ABLATED) $(STOPPED),$(RUN)/trial-rejection-2/config.json)
 $(call needs,twice-rejection twice-imitated-dpo,$(RUN)/twice.metrics.json)
 $(call needs,twice-imitated-dpo,$(RUN)/trial-twice-rejection/config.json)
 
 $(RUN)/twice.rollout.json: $(RUN)/base/config.json
 	$(EACH) rollout.py $(FLAGS) --run-name $(NAME) --split train --in $(RUN)/tasks/train.jsonl --limit 800 --samples 6 \
 	  $(PLAY) --out $(RUN)/twice.trajectories.jsonl
+
+$(RUN)/stop-only.jsonl: $(RUN)/train.metrics.json
+	$(EACH) study/stop_pairs.py --in $(RUN)/train.scored.jsonl --out $@
+
+$(RUN)/stop-%.jsonl: $(RUN)/trial-%/config.json
+	$(EACH) study/stop_pairs.py --seed $(SEED) --in $(RUN)/train.scored.jsonl --add $(RUN)/trial-$*.pairs.jsonl --out $@
 
 # ------------------------------------------------------------------------------------------------ play
 $(RUN)/%.val-0.3.metrics.json: $(RUN)/%/config.json
@@ -116,34 +130,7 @@ $(RUN)/%.test-0.3.metrics.json: $(RUN)/%/config.json
 	$(EACH) study/play.py --temperatures 1 0.3 --split test --model $(RUN)/$* -- $(FLAGS) --run-name $(NAME) \
 	  --in $(RUN)/tasks/test.jsonl $(PLAY)
 
-# Best of N: the base agent samples N actions a turn, and a step reward plays one. $(call best,critic,N,step reward)
-define best
-best: $(RUN)/best-$(1)-$(2).test.metrics.json
-$(RUN)/best-$(1)-$(2).test.rollout.json: $(RUN)/critic-$(1)/config.json
-	$$(EACH) rollout.py $$(FLAGS) --run-name $$(NAME) --split test --in $$(RUN)/tasks/test.jsonl $$(PLAY) \
-	  --model $$(RUN)/base --best-of-n $(2) --step-reward $(3) --critic $$(<D) --out $$(@:rollout.json=trajectories.jsonl)
-endef
-$(foreach n,2 4 8,$(eval $(call best,nll-0.2,$n,critic)) \
-  $(eval $(call best,without-c,$n,critic-without-c)) $(eval $(call best,value,$n,value)))
-
-# ------------------------------------------------------------------------------------------------ Monte-Carlo truth
-# About 150 turns of 24 validation tasks, 16 candidates each, each distinct one played to its end eight times.
-TRUTH := $(EACH) rollout.py --seed 1$(SEED) --domain $(DOMAIN) --split val --model $(RUN)/base
-
-$(RUN)/val.rollout.json: $(RUN)/base/config.json
-	$(TRUTH) --in $(RUN)/tasks/val.jsonl --limit 24 $(PLAY) --out $(RUN)/val.trajectories.jsonl
-
-$(RUN)/val.candidates.rollout.json: $(RUN)/val.metrics.json
-	$(TRUTH) --candidates 16 --in $(RUN)/val.scored.jsonl $(SAMPLE) --out $(RUN)/val.candidates.jsonl
-
-$(RUN)/val.continuations.rollout.json: $(RUN)/val.candidates.rollout.json
-	$(TRUTH) --continue 8 --in $(RUN)/val.candidates.jsonl $(PLAY) --out $(RUN)/val.continuations.jsonl
-
-$(RUN)/val.continuations.metrics.json: $(RUN)/val.continuations.rollout.json
-	$(EACH) evaluate.py --in $(RUN)/val.continuations.jsonl
-
-$(RUN)/val-ranked-%.jsonl: $(RUN)/critic-%/config.json $(RUN)/val.candidates.rollout.json
-	$(EACH) train_critic.py --run-name $(NAME) --critic $(RUN)/critic-$* --score $(RUN)/val.candidates.jsonl --out $@
+include study/critics.mk
 
 # ------------------------------------------------------------------------------------------------ runs from runs
 # $(call run_from,folder,agent): a run on the same tasks that begins with this base agent
@@ -194,7 +181,8 @@ twice:   $(call at,test,trial-twice-rejection trial-twice-imitated-dpo)
 table3:  $(call at,test,trial-imitated-sweet-2 $(TABLE3:%=trial-%))
 amount:  $(call at,test,trial-rejection-2 trial-imitated-dpo-2 trial-imitated-sweet-2 trial-without-c)
 amounts: amount
+stopped: $(call at,test,base $(addprefix trial-,rejection-2 imitated-dpo-2 imitated-sweet-2 without-c stop-dpo $(STOPPED)))
 best:    $(call at,test,base)
 truth:   $(RUN)/val.continuations.metrics.json $(CRITICS:%=$(RUN)/val-ranked-%.jsonl)
 
-.PHONY: trials leaders tuned ablated twice table3 amount amounts best truth rounds
+.PHONY: trials leaders tuned ablated twice table3 amount amounts stopped best truth rounds

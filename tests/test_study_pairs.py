@@ -1,7 +1,6 @@
 """The study's other ways to make pairs: an oracle's ranking, pairs that show when to stop, and their kinds."""
 import json
 import math
-import random
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +10,6 @@ sys.path[:0] = [str(ROOT), str(ROOT / "study")]
 import generate_tasks as g  # noqa: E402
 import rank_oracle  # noqa: E402
 import shape_rewards  # noqa: E402
-import stop_pairs  # noqa: E402
 from pairs_by_kind import scripted_kind  # noqa: E402
 from records import ANSWER_MARK, read  # noqa: E402
 from rollout import scripted_reply  # noqa: E402
@@ -55,16 +53,6 @@ def test_the_oracle_prefers_what_tells_something_new_and_answers_when_all_is_kno
     assert worths(ASK[:1], actions, max_turns=2) == [1, 1, 1, 2]
 
 
-def test_a_winning_dialogue_shows_when_to_ask_and_when_to_stop():
-    record = won(ASK[0], ASK[1], ASK[0])
-    history = record["dialogue_history"]
-    ask, stop = stop_pairs.stop_pairs(record, random.Random(0))
-    assert (ask["turn"], ask["chosen_ids"], ask["rejected_ids"]) == (1, [3], [9])    # the third question was no use
-    assert [message["content"] for message in ask["prompt"][1:]] == [message["content"] for message in history[:3]]
-    assert (stop["turn"], stop["chosen_ids"]) == (3, [9]) and stop["rejected"][0] in history
-    assert list(stop_pairs.stop_pairs({**record, "dialogue_history": [history[0], history[-1]]}, random.Random(0))) == []
-
-
 def test_a_question_that_was_asked_before_is_useless():
     def kind(asked, action):
         return scripted_kind(TASK, dialogue(*asked), action)
@@ -95,20 +83,26 @@ def test_shaped_rewards_are_a_file_of_scored_episodes(tmp_path):
 
 
 def test_stop_pairs_go_behind_others_and_keep_the_cost_of_their_turn(tmp_path):
-    (tmp_path / "scored.jsonl").write_text(json.dumps(won(ASK[0])) + "\n" + json.dumps(won(ASK[1], reward=0.5)) + "\n")
+    lost, quick = {**won(ASK[1], reward=0.5), "sample": 1}, {**won(), "sample": 2}
+    records = [won(ASK[0], ASK[1], ASK[0]), lost, quick]
+    (tmp_path / "scored.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
 
     def pairs(name, *flags):
         subprocess.run([sys.executable, ROOT / "study/stop_pairs.py", "--in", tmp_path / "scored.jsonl",
                         "--out", tmp_path / name, *flags], check=True)
         return list(read_pairs(tmp_path / name))
 
-    first = pairs("alone.jsonl")
-    assert [pair["turn"] for pair in first] == [0, 1] and cost_of(first)["episodes"] == 1
-    other = {"task_id": "t0", "sample": 0, "turn": 1, "cost": {"sampled_tokens": 5}, "prompt": dialogue(ASK[0]),
+    ask, stop = pairs("alone.jsonl")
+    assert (ask["turn"], ask["chosen_ids"], ask["rejected_ids"]) == (2, [5], [9])    # its last question, not its answer
+    assert [message["content"] for message in ask["prompt"]] == ["S", *(m["content"] for m in dialogue(*ASK[:2]))]
+    assert (stop["turn"], stop["chosen_ids"]) == (3, [9]) and stop["rejected_ids"] in ([1], [3], [5])
+    assert stop["chosen"] == ask["rejected"] == [{"role": "assistant", "content": ANSWER}]
+    assert cost_of([ask, stop])["episodes"] == 1
+    other = {"task_id": "t0", "sample": 0, "turn": 3, "cost": {"sampled_tokens": 5}, "prompt": dialogue(ASK[0]),
              "chosen": [{"role": "assistant", "content": "A"}], "rejected": [{"role": "assistant", "content": "B"}]}
     (tmp_path / "other.jsonl").write_text(json.dumps(other) + "\n")
     both = pairs("both.jsonl", "--add", tmp_path / "other.jsonl")
-    assert [pair["turn"] for pair in both] == [1, 0, 1] and cost_of(both)["sampled_tokens"] == 5
+    assert [pair["turn"] for pair in both] == [3, 2, 3] and cost_of(both)["sampled_tokens"] == 5
 
 
 def test_the_oracle_s_command_ranks_a_file_of_candidates(tmp_path):
