@@ -966,7 +966,7 @@ def add_common_flags(p):
 def parse_args():
     p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     add = p.add_argument
-    add("--source", choices=list(WRITERS), default="procedural",
+    add("--source", choices=WRITERS, default="procedural",
         help="procedural: composed from the grammar in this file; llm: written by a model from web excerpts; colbench: "
              "released files (default procedural)")
     add("--domain", choices=["backend", "frontend"], default="backend",

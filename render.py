@@ -430,14 +430,14 @@ KINDS = {"header": "header", "nav": "navigation bar", "footer": "footer", "aside
 LANDMARKS = ("header", "nav", "footer", "main", "aside", "form")
 
 
-def page_reply(agent, reference, limit=1000):
-    """The scripted human's reply to a page: the two largest differences, one per line, in `limit` characters."""
-    return in_words(compare_pages(agent, reference)[:2], limit)
+def page_reply(agent, reference):
+    """The scripted human's reply to a page: the two largest differences, one per line."""
+    return in_words(compare_pages(agent, reference)[:2])
 
 
-def in_words(differences, limit=1000):
-    """What the scripted human says about these Differences."""
-    return "\n".join(difference.sentence() for difference in differences)[:limit] or NO_DIFFERENCE
+def in_words(differences):
+    """What the scripted human says about these Differences, in 1000 characters at most."""
+    return "\n".join(difference.sentence() for difference in differences)[:1000] or NO_DIFFERENCE
 
 
 class Difference(NamedTuple):

@@ -201,7 +201,7 @@ def main():
     if args.score:
         score_file(args)
         return finish()
-    settings = from_rank0(lambda: checked_settings(args, {"--in": args.input, "--model": args.model}))
+    settings = from_rank0(checked_settings, args, {"--in": args.input, "--model": args.model})
     if settings is None:
         return finish()
     tokenizer = load_tokenizer(args.model, args.pictures)
@@ -275,7 +275,7 @@ def make_items(args, tokenizer):
 
 def score_file(args):
     """Copy the records of --score to --out, adding the critic's advantage of each candidate or assistant turn."""
-    of_candidates = from_rank0(lambda: first_record_has(args.score, "candidates"))
+    of_candidates = from_rank0(first_record_has, args.score, "candidates")
     kind, ending, turns_in = "scored", "annotated", turns_of
     if of_candidates:
         kind, ending, turns_in = "candidates", "ranked", candidate_turns
@@ -283,11 +283,11 @@ def score_file(args):
     out = args.out or f"{stem}.{ending}.jsonl"
     inputs = {"--score": args.score, "--critic": args.critic}
     settings = {"script": "train_critic --score", "critic_reference": args.critic_reference}
-    output = from_rank0(lambda: Output(out, settings, inputs, args.overwrite, SCHEMA[kind][1]))
+    output = from_rank0(Output, out, settings, inputs, args.overwrite, SCHEMA[kind][1])
     done = frozenset(output.done)    # rank 0 adds to output.done while it writes
     critic = Critic(args.critic, args.micro_tokens, reference_without_c=args.critic_reference == "without-c")
     cost = json.loads((Path(args.critic) / "cost.json").read_text())
-    ranked_by = {"critic": args.critic, "fingerprint": from_rank0(lambda: fingerprint(args.critic)), "cost": cost}
+    ranked_by = {"critic": args.critic, "fingerprint": from_rank0(fingerprint, args.critic), "cost": cost}
 
     def with_turns(record):
         """(record, its turns), or None if the record is in the output already."""
@@ -347,9 +347,9 @@ def barrier():
         dist.barrier()
 
 
-def from_rank0(function):
+def from_rank0(function, *arguments):
     """Call a function on rank 0 and return its result on every rank. Use it for all that depends on existing files."""
-    result = [function() if rank() == 0 else None]
+    result = [function(*arguments) if rank() == 0 else None]
     if world() > 1:
         dist.broadcast_object_list(result)
     return result[0]
@@ -1460,7 +1460,7 @@ def checked_settings(args, inputs):
 
 def begin_training(model, args, settings):
     """The optimizer, and the step to start or resume at."""
-    step = from_rank0(lambda: prepare_output(Path(args.out), args.overwrite, settings))
+    step = from_rank0(prepare_output, Path(args.out), args.overwrite, settings)
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, betas=BETAS, weight_decay=WEIGHT_DECAY, fused=True)
     if step:
         read_checkpoint(checkpoint_of(args.out, step), model, optimizer)

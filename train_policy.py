@@ -110,7 +110,7 @@ def main():
     inputs = {"--in": args.input}
     if args.model != "tiny":
         inputs["--model"] = args.model
-    settings = from_rank0(lambda: checked_settings(args, inputs))
+    settings = from_rank0(checked_settings, args, inputs)
     if settings is None:
         return finish()
     seed = make_seed(args)
@@ -135,9 +135,9 @@ def make_items(args, tokenizer):
     """The items of --in, their cost, and the pairs if they were drawn here (--method sweet), else None."""
     if args.method != "sweet":
         return *trajectory_items(args, tokenizer), None
-    if from_rank0(lambda: first_record_has(args.input, "chosen")):
+    if from_rank0(first_record_has, args.input, "chosen"):
         return *pair_items(read_pairs(args.input), tokenizer), None
-    from_rank0(lambda: check_path(args.pairs, [args.input, args.model]))
+    from_rank0(check_path, args.pairs, [args.input, args.model])
     pairs, cost = make_pairs(args)
     return pair_items(map(with_sides, pairs), tokenizer)[0], cost, pairs
 
