@@ -1,7 +1,7 @@
 # The study of a real model, SmolLM2-135M-Instruct, where asking is the hard part (study/real_model.md).
 #
 #     make -f study/real_model.mk real SEED=1    # the methods
-#     make -f study/real_model.mk stop SEED=1    # the critic or an oracle, with and without stop pairs (study/stop.md)
+#     make -f study/real_model.mk stop SEED=1    # the critic or an oracle, with and without stop pairs (study/oracle.md)
 #     make -f study/real_model.mk again SEED=2   # a second round, on dialogues of the imitating agent (study/stop.md)
 #
 # The folder runs/real/SEED holds one seed. Each stage takes both cores.
