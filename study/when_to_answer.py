@@ -48,16 +48,19 @@ def main():
     for argument in parser.parse_args().files:
         name, _, path = argument.partition("=")
         turns = []
-        wins = {True: [], False: []}    # was all told? -> for each game, whether it was won
+        games = []    # (was all told?, was it won?)
         for record in read(path, "scored"):
             of_game = list(turns_of(record))
             turns += of_game
-            wins[of_game[-1].knows_all].append(record["reward"] >= 1)
+            if record["reward"] is not None:    # the episode did not fail
+                games.append((of_game[-1].knows_all, record["reward"] >= 1))
         cells = [
             share([turn.is_answer for turn in turns if turn.knows_all]),
             share([turn.is_answer for turn in turns if not turn.knows_all]),
             share([turn.learns for turn in turns if not turn.is_answer]),
-            share([True] * len(wins[True]) + [False] * len(wins[False])), share(wins[True]), share(wins[False]),
+            share([all_told for all_told, _ in games]),
+            share([won for all_told, won in games if all_told]),
+            share([won for all_told, won in games if not all_told]),
         ]
         print(f"| {name} | {' | '.join(cells)} |")
 

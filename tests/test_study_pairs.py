@@ -62,6 +62,18 @@ def test_a_question_that_was_asked_before_is_useless():
     assert kind([], ANSWER) == "answer too early" and kind(ASK, ANSWER) == "answer, all known"
 
 
+def test_when_to_answer_counts_answers_useful_questions_and_guesses(tmp_path):
+    lost = {**won(ASK[0], ASK[0], reward=0.5), "sample": 2}
+    failed = {**won(reward=None), "sample": 3, "finish": "error: no server", "dialogue_history": dialogue()}
+    records = [won(*ASK), {**won(ASK[0]), "sample": 1}, lost, failed]
+    (tmp_path / "scored.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    done = subprocess.run([sys.executable, ROOT / "study/when_to_answer.py", f"a={tmp_path / 'scored.jsonl'}"], check=True,
+                          capture_output=True, text=True)
+    count = len(ASK)
+    expected = [1, 2 / (count + 5), (count + 2) / (count + 3), 1 / 3, 1, 1 / 2]    # the third question is asked again
+    assert done.stdout.splitlines()[-1] == f"| a | {' | '.join(f'{100 * value:.1f}%' for value in expected)} |"
+
+
 def test_a_reward_is_lowered_by_turns_and_by_questions_that_were_asked_before():
     def shaped(*asked, reward=1.0):
         return shape_rewards.shaped_reward(won(*asked, reward=reward), 0.025, 0.25)
