@@ -4,10 +4,9 @@
 #     make study SEEDS='21 22 23 24 25' CELLS='tuned'            # the best of them, on fresh seeds and test tasks
 #     make study SEEDS='23 24' CELLS='ablated twice truth'       # other critics; twice the data; Monte-Carlo returns
 #     make study SEEDS='31' ASKING=hard CELLS=leaders            # where asking is the hard part: trials
-#     make study SEEDS='32 33 34 35 36' ASKING=hard CELLS='tuned twice'    # the best settings; twice the data
+#     make study SEEDS='41 42 43 44 45' ASKING=hard CELLS='tuned twice stopped'    # the best settings; pairs that show when to stop
 #     make study SEEDS='32 33 34' ASKING=hard CELLS=rounds       # more rounds, on dialogues of the last round's agent
 #     make study SEEDS='41' ASKING=hard CELLS='table3 best amounts'    # the paper's Table 3 and Fig. 3
-#     make study SEEDS='42 43 44 45' ASKING=hard CELLS=stopped   # pairs that show when to stop asking (study/stop.md)
 #
 # The demo's rules make a seed's tasks, base agent, dialogues and candidates. One first model serves all. Runs resume.
 

@@ -1,5 +1,4 @@
-"""How often an agent answers when it knows every hidden detail and when it does not, how often its questions help, and
-how often it wins in either case.
+"""When an agent answers, how often its questions help, and how often it wins: with all details known, and with one open.
 
     python study/when_to_answer.py base=runs/demo/base.test.scored.jsonl sweet=runs/demo/policy.test.scored.jsonl
 
