@@ -3,6 +3,7 @@
 #     make -f study/real_model.mk real SEED=1    # the methods
 #     make -f study/real_model.mk stop SEED=1    # the critic or an oracle, with and without stop pairs (study/oracle.md)
 #     make -f study/real_model.mk again SEED=2   # a second round, on dialogues of the imitating agent (study/stop.md)
+#     make -f study/real_model.mk rates SEED=2   # three learning rates a method, on validation tasks (study/rates.md)
 #
 # The folder runs/real/SEED holds one seed. Each stage takes both cores.
 
@@ -56,10 +57,22 @@ $(call needs,$(FRESH) $(STOP),$(RUN)/trial-rejection-2/config.json)
 
 stop: $(call at,test,$(addprefix trial-,rejection-2 imitated-dpo-2 $(FRESH) $(STOP)))
 
+# Three trials a method: twice and four times the learning rate.
+trial-rejection-1    := $(trial-rejection-2) --lr 4e-4
+trial-rejection-3    := $(trial-rejection-2) --lr 8e-4
+trial-imitated-dpo-1  = $(trial-imitated-dpo-2) --lr 6e-5
+trial-imitated-dpo-3  = $(trial-imitated-dpo-2) --lr 1.2e-4
+RATED := stop-fresh-nll-0.2 stop-fresh-oracle
+$(foreach one,$(RATED),$(eval trial-$(one)-1 = $$(trial-$(one)) --lr 1e-4))
+$(foreach one,$(RATED),$(eval trial-$(one)-3 = $$(trial-$(one)) --lr 2e-4))
+$(foreach one,$(RATED),$(eval $(call needs,$(one)-1 $(one)-3,$(RUN)/$(one).jsonl $(RUN)/trial-rejection-2/config.json)))
+
+rates: $(call at,val,$(foreach one,rejection imitated-dpo,$(call three,trial-$(one))) $(foreach one,$(RATED),$(addprefix trial-$(one),-1 -3) trial-$(one)))
+
 # A second round: the imitating agent is the base agent of a run of its own.
 $(eval $(call run_from,$(RUN)-again,$(RUN)/trial-rejection-2))
 again: $(RUN)-again/base/config.json
 	$(MAKE) -f study/real_model.mk SEED=$(SEED) NAME=$(NAME)-again OFFLINE='--limit 100 --samples 6 --temperature 0.5' round
 round: $(call at,test,$(addprefix trial-,rejection-2 imitated-dpo-2 stop-fresh-nll-0.2))
 
-.PHONY: real stop again round
+.PHONY: real stop rates again round
