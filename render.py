@@ -232,11 +232,16 @@ class Renderer(contextlib.AbstractContextManager):
         height = min(max(measured["height"], HEIGHT), MAX_HEIGHT)
         png = b""
         if picture:
-            shot = await slot.cdp.send("Page.captureScreenshot", {
-                "format": "png", "optimizeForSpeed": True, "captureBeyondViewport": True,
-                "clip": {"x": 0, "y": 0, "width": WIDTH, "height": height, "scale": 1}})
-            png = base64.b64decode(shot["data"])
+            if "marquee" in page.lower():  # in frames and shadow trees it moves to its start with the first frame
+                await self._screenshot(slot, 1, 1)
+            png = await self._screenshot(slot, WIDTH, height)
         return Picture("ok", png, height, measured if layout else None)
+
+    async def _screenshot(self, slot, width, height):
+        shot = await slot.cdp.send("Page.captureScreenshot", {
+            "format": "png", "optimizeForSpeed": True, "captureBeyondViewport": True,
+            "clip": {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}})
+        return base64.b64decode(shot["data"])
 
     # -- inside the loop's thread: the browsers
 
