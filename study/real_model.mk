@@ -57,14 +57,14 @@ $(call needs,$(FRESH) $(STOP),$(RUN)/trial-rejection-2/config.json)
 
 stop: $(call at,test,$(addprefix trial-,rejection-2 imitated-dpo-2 $(FRESH) $(STOP)))
 
-# Three trials a method: twice and four times the learning rate.
+# Three trials a method: also twice and half the learning rate.
 trial-rejection-1    := $(trial-rejection-2) --lr 4e-4
-trial-rejection-3    := $(trial-rejection-2) --lr 8e-4
+trial-rejection-3    := $(trial-rejection-2) --lr 1e-4
 trial-imitated-dpo-1  = $(trial-imitated-dpo-2) --lr 6e-5
-trial-imitated-dpo-3  = $(trial-imitated-dpo-2) --lr 1.2e-4
+trial-imitated-dpo-3  = $(trial-imitated-dpo-2) --lr 1.5e-5
 RATED := stop-fresh-nll-0.2 stop-fresh-oracle
 $(foreach one,$(RATED),$(eval trial-$(one)-1 = $$(trial-$(one)) --lr 1e-4))
-$(foreach one,$(RATED),$(eval trial-$(one)-3 = $$(trial-$(one)) --lr 2e-4))
+$(foreach one,$(RATED),$(eval trial-$(one)-3 = $$(trial-$(one)) --lr 2.5e-5))
 $(foreach one,$(RATED),$(eval $(call needs,$(one)-1 $(one)-3,$(RUN)/$(one).jsonl $(RUN)/trial-rejection-2/config.json)))
 
 rates: $(call at,val,$(foreach one,rejection imitated-dpo,$(call three,trial-$(one))) $(foreach one,$(RATED),$(addprefix trial-$(one),-1 -3) trial-$(one)))
