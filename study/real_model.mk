@@ -3,7 +3,7 @@
 #     make -f study/real_model.mk real SEED=1    # the methods
 #     make -f study/real_model.mk stop SEED=1    # the critic or an oracle, with and without stop pairs (study/oracle.md)
 #     make -f study/real_model.mk again SEED=2   # a second round, on dialogues of the imitating agent (study/stop.md)
-#     make -f study/real_model.mk rates SEED=2   # three learning rates a method, on validation tasks (study/rates.md)
+#     make -f study/real_model.mk perfect SEED=2 # what a perfect agent's dialogues teach (study/perfect.md)
 #
 # The folder runs/real/SEED holds one seed. Each stage takes both cores.
 
@@ -30,14 +30,17 @@ RANKED                 = $(IMITATED) --method sweet --beta 2 --nll 1 --lr 5e-5 -
 
 real: $(call at,test,base trial-rejection-2 trial-imitated-sweet-2 trial-imitated-dpo-2)
 
-# Candidates of the imitating agent at the temperature of the episodes, ranked by an oracle, by the critic, or by a critic
-# that learned from rewards less the dialogue's cost.
-$(RUN)/fresh.candidates.rollout.json: $(RUN)/trial-rejection-2/config.json
-	$(EACH) rollout.py $(FLAGS) --run-name $(NAME) --split train --candidates 8 --fraction 0.25 --temperature 0.5 $(SAMPLE) \
-	  --model $(<D) --out $(RUN)/fresh.candidates.jsonl
+# Candidates of the imitating agent, at the temperature of the episodes (fresh) or at 1 (warm), ranked by an oracle, by the
+# critic, or by a critic that learned from rewards less the dialogue's cost.
+DRAWN := fresh warm
+fresh := 0.5
+warm  := 1
+$(DRAWN:%=$(RUN)/%.candidates.rollout.json): $(RUN)/%.candidates.rollout.json: $(RUN)/trial-rejection-2/config.json
+	$(EACH) rollout.py $(FLAGS) --run-name $(NAME) --split train --candidates 8 --fraction 0.25 --temperature $($*) \
+	  $(SAMPLE) --model $(<D) --out $(RUN)/$*.candidates.jsonl
 
-$(RUN)/fresh-oracle.jsonl: $(RUN)/fresh.candidates.rollout.json
-	$(EACH) study/rank_oracle.py --in $(RUN)/fresh.candidates.jsonl --out $@
+$(DRAWN:%=$(RUN)/%-oracle.jsonl): $(RUN)/%-oracle.jsonl: $(RUN)/%.candidates.rollout.json
+	$(EACH) study/rank_oracle.py --in $(RUN)/$*.candidates.jsonl --out $@
 
 $(RUN)/fresh-%.jsonl: $(RUN)/critic-%/config.json $(RUN)/fresh.candidates.rollout.json
 	$(EACH) train_critic.py $(FIT) --run-name $(NAME) --critic $(<D) --score $(RUN)/fresh.candidates.jsonl --out $@
@@ -57,17 +60,34 @@ $(call needs,$(FRESH) $(STOP),$(RUN)/trial-rejection-2/config.json)
 
 stop: $(call at,test,$(addprefix trial-,rejection-2 imitated-dpo-2 $(FRESH) $(STOP)))
 
-# Three trials a method: also twice and half the learning rate.
-trial-rejection-1    := $(trial-rejection-2) --lr 4e-4
-trial-rejection-3    := $(trial-rejection-2) --lr 1e-4
-trial-imitated-dpo-1  = $(trial-imitated-dpo-2) --lr 6e-5
-trial-imitated-dpo-3  = $(trial-imitated-dpo-2) --lr 1.5e-5
-RATED := stop-fresh-nll-0.2 stop-fresh-oracle
-$(foreach one,$(RATED),$(eval trial-$(one)-1 = $$(trial-$(one)) --lr 1e-4))
-$(foreach one,$(RATED),$(eval trial-$(one)-3 = $$(trial-$(one)) --lr 2.5e-5))
-$(foreach one,$(RATED),$(eval $(call needs,$(one)-1 $(one)-3,$(RUN)/$(one).jsonl $(RUN)/trial-rejection-2/config.json)))
+# What a perfect agent's dialogues teach, by their number (study/perfect.md).
+$(RUN)/perfect.jsonl: $(RUN)/tasks/done
+	$(EACH) $(TASKS) $(FLAGS) --in $(RUN)/tasks/train.jsonl --demonstrations 1200 --ask 1 --waste 0 --out $@
 
-rates: $(call at,val,$(foreach one,rejection imitated-dpo,$(call three,trial-$(one))) $(foreach one,$(RATED),$(addprefix trial-$(one),-1 -3) trial-$(one)))
+$(RUN)/perfect-%.jsonl: $(RUN)/perfect.jsonl
+	head -n $* $< > $@
+
+LEARN              = --method sft --batch-size 8 --epochs 1
+trial-perfect-1200 = $(LEARN) --model $(RUN)/base --lr 3e-4 --with-c 0.33 --in $(RUN)/perfect-1200.jsonl
+trial-perfect-400  = $(LEARN) $(IMITATED) --lr 2e-4 --in $(RUN)/perfect-400.jsonl
+trial-perfect-120  = $(LEARN) $(IMITATED) --lr 2e-4 --in $(RUN)/perfect-120.jsonl
+trial-longer-120   = $(trial-perfect-120) --batch-size 16 --epochs 4
+$(foreach n,120 400 1200,$(eval $(call needs,perfect-$(n),$(RUN)/perfect-$(n).jsonl $(RUN)/trial-rejection-2/config.json)))
+$(call needs,longer-120,$(RUN)/perfect-120.jsonl $(RUN)/trial-rejection-2/config.json)
+
+# The oracle's pairs at another rate, from likelihood alone, from candidates at temperature 1, and these three times over.
+trial-oracle-fast      = $(trial-stop-fresh-oracle) --lr 2e-4
+trial-oracle-nll       = $(trial-oracle-fast) --beta 1e-6
+trial-warm-oracle      = $(RANKED) --pairs-per-turn 2 --in $(RUN)/warm-oracle.jsonl
+trial-stop-warm-oracle = $(RANKED) --in $(RUN)/stop-warm-oracle.jsonl
+trial-longer-oracle    = $(trial-stop-warm-oracle) --epochs 3
+$(call needs,oracle-fast oracle-nll,$(RUN)/stop-fresh-oracle.jsonl $(RUN)/trial-rejection-2/config.json)
+$(call needs,warm-oracle,$(RUN)/warm-oracle.jsonl)
+$(call needs,stop-warm-oracle longer-oracle,$(RUN)/stop-warm-oracle.jsonl)
+
+perfect: $(call at,val,$(addprefix trial-,rejection-2 perfect-120 longer-120 perfect-400 perfect-1200))
+perfect: $(call at,val,$(addprefix trial-,stop-fresh-oracle oracle-fast oracle-nll stop-warm-oracle longer-oracle))
+perfect: $(call at,test,trial-rejection-2 trial-longer-oracle)
 
 # A second round: the imitating agent is the base agent of a run of its own.
 $(eval $(call run_from,$(RUN)-again,$(RUN)/trial-rejection-2))
@@ -75,4 +95,4 @@ again: $(RUN)-again/base/config.json
 	$(MAKE) -f study/real_model.mk SEED=$(SEED) NAME=$(NAME)-again OFFLINE='--limit 100 --samples 6 --temperature 0.5' round
 round: $(call at,test,$(addprefix trial-,rejection-2 imitated-dpo-2 stop-fresh-nll-0.2))
 
-.PHONY: real stop rates again round
+.PHONY: real stop perfect again round
