@@ -53,10 +53,12 @@ $(RUN)/shaped.scored.jsonl: $(RUN)/train.metrics.json
 # Each with stop pairs behind it, and stop pairs alone.
 FRESH := $(addprefix fresh-,oracle nll-0.2 shaped)
 STOP  := stop-only $(FRESH:%=stop-%)
-$(foreach one,$(FRESH),$(eval trial-$(one) = $$(RANKED) --pairs-per-turn 2 --in $$(RUN)/$(one).jsonl))
-$(foreach one,$(STOP),$(eval trial-$(one) = $$(RANKED) --in $$(RUN)/$(one).jsonl))
-$(foreach one,$(FRESH) $(STOP),$(eval $(call needs,$(one),$(RUN)/$(one).jsonl)))
-$(call needs,$(FRESH) $(STOP),$(RUN)/trial-rejection-2/config.json)
+RANKINGS := $(FRESH) warm-oracle
+STOPPING := $(STOP) stop-warm-oracle
+$(foreach one,$(RANKINGS),$(eval trial-$(one) = $$(RANKED) --pairs-per-turn 2 --in $$(RUN)/$(one).jsonl))
+$(foreach one,$(STOPPING),$(eval trial-$(one) = $$(RANKED) --in $$(RUN)/$(one).jsonl))
+$(foreach one,$(RANKINGS) $(STOPPING),$(eval $(call needs,$(one),$(RUN)/$(one).jsonl)))
+$(call needs,$(RANKINGS) $(STOPPING),$(RUN)/trial-rejection-2/config.json)
 
 stop: $(call at,test,$(addprefix trial-,rejection-2 imitated-dpo-2 $(FRESH) $(STOP)))
 
@@ -76,14 +78,11 @@ $(foreach n,120 400 1200,$(eval $(call needs,perfect-$(n),$(RUN)/perfect-$(n).js
 $(call needs,longer-120,$(RUN)/perfect-120.jsonl $(RUN)/trial-rejection-2/config.json)
 
 # The oracle's pairs at another rate, from likelihood alone, from candidates at temperature 1, and these three times over.
-trial-oracle-fast      = $(trial-stop-fresh-oracle) --lr 2e-4
-trial-oracle-nll       = $(trial-oracle-fast) --beta 1e-6
-trial-warm-oracle      = $(RANKED) --pairs-per-turn 2 --in $(RUN)/warm-oracle.jsonl
-trial-stop-warm-oracle = $(RANKED) --in $(RUN)/stop-warm-oracle.jsonl
-trial-longer-oracle    = $(trial-stop-warm-oracle) --epochs 3
+trial-oracle-fast   = $(trial-stop-fresh-oracle) --lr 2e-4
+trial-oracle-nll    = $(trial-oracle-fast) --beta 1e-6
+trial-longer-oracle = $(trial-stop-warm-oracle) --epochs 3
 $(call needs,oracle-fast oracle-nll,$(RUN)/stop-fresh-oracle.jsonl $(RUN)/trial-rejection-2/config.json)
-$(call needs,warm-oracle,$(RUN)/warm-oracle.jsonl)
-$(call needs,stop-warm-oracle longer-oracle,$(RUN)/stop-warm-oracle.jsonl)
+$(call needs,longer-oracle,$(RUN)/stop-warm-oracle.jsonl)
 
 perfect: $(call at,val,$(addprefix trial-,rejection-2 perfect-120 longer-120 perfect-400 perfect-1200))
 perfect: $(call at,val,$(addprefix trial-,stop-fresh-oracle oracle-fast oracle-nll stop-warm-oracle longer-oracle))
