@@ -4,6 +4,7 @@
 #     make -f study/real_model.mk stop SEED=1    # the critic or an oracle, with and without stop pairs (study/oracle.md)
 #     make -f study/real_model.mk again SEED=2   # a second round, on dialogues of the imitating agent (study/stop.md)
 #     make -f study/real_model.mk perfect SEED=2 # what a perfect agent's dialogues teach (study/perfect.md)
+#     make -f study/real_model.mk three SEED=2   # three trials of each method (study/three_trials.md)
 #
 # The folder runs/real/SEED holds one seed. Each stage takes both cores.
 
@@ -42,8 +43,11 @@ $(DRAWN:%=$(RUN)/%.candidates.rollout.json): $(RUN)/%.candidates.rollout.json: $
 $(DRAWN:%=$(RUN)/%-oracle.jsonl): $(RUN)/%-oracle.jsonl: $(RUN)/%.candidates.rollout.json
 	$(EACH) study/rank_oracle.py --in $(RUN)/$*.candidates.jsonl --out $@
 
-$(RUN)/fresh-%.jsonl: $(RUN)/critic-%/config.json $(RUN)/fresh.candidates.rollout.json
-	$(EACH) train_critic.py $(FIT) --run-name $(NAME) --critic $(<D) --score $(RUN)/fresh.candidates.jsonl --out $@
+define rank
+$(RUN)/$(1)-%.jsonl: $(RUN)/critic-%/config.json $(RUN)/$(1).candidates.rollout.json
+	$$(EACH) train_critic.py $$(FIT) --run-name $$(NAME) --critic $$(<D) --score $(RUN)/$(1).candidates.jsonl --out $$@
+endef
+$(foreach one,$(DRAWN),$(eval $(call rank,$(one))))
 
 critic-shaped = --beta 5 --nll 0.2 --lr 5e-5 --epochs 1 --in $(RUN)/shaped.scored.jsonl --pair-rule all --min-gap 0.3
 $(RUN)/critic-shaped/config.json: $(RUN)/shaped.scored.jsonl
@@ -53,8 +57,9 @@ $(RUN)/shaped.scored.jsonl: $(RUN)/train.metrics.json
 # Each with stop pairs behind it, and stop pairs alone.
 FRESH := $(addprefix fresh-,oracle nll-0.2 shaped)
 STOP  := stop-only $(FRESH:%=stop-%)
-RANKINGS := $(FRESH) warm-oracle
-STOPPING := $(STOP) stop-warm-oracle
+WARM  := $(addprefix warm-,oracle nll-0.2)
+RANKINGS := $(FRESH) $(WARM)
+STOPPING := $(STOP) $(WARM:%=stop-%)
 $(foreach one,$(RANKINGS),$(eval trial-$(one) = $$(RANKED) --pairs-per-turn 2 --in $$(RUN)/$(one).jsonl))
 $(foreach one,$(STOPPING),$(eval trial-$(one) = $$(RANKED) --in $$(RUN)/$(one).jsonl))
 $(foreach one,$(RANKINGS) $(STOPPING),$(eval $(call needs,$(one),$(RUN)/$(one).jsonl)))
@@ -88,10 +93,21 @@ perfect: $(call at,val,$(addprefix trial-,rejection-2 perfect-120 longer-120 per
 perfect: $(call at,val,$(addprefix trial-,stop-fresh-oracle oracle-fast oracle-nll stop-warm-oracle longer-oracle))
 perfect: $(call at,test,trial-rejection-2 trial-longer-oracle)
 
+# Three trials of each method: on validation tasks first, then what is best there on test tasks.
+trial-rejection-1    := --method rejection-ft --lr 2e-4 --batch-size 16 --epochs 8
+trial-rejection-3    := --method rejection-ft --lr 2e-4 --batch-size 16 --epochs 2
+trial-imitated-dpo-1  = $(trial-imitated-dpo-2) --lr 1e-4
+trial-imitated-dpo-3  = $(trial-imitated-dpo-2) --epochs 6
+trial-longer-critic   = $(trial-stop-warm-nll-0.2) --epochs 3
+$(call needs,longer-critic,$(RUN)/stop-warm-nll-0.2.jsonl)
+
+three: $(call at,val,$(foreach method,rejection imitated-dpo,$(call three,trial-$(method))))
+three: $(call at,val,$(addprefix trial-,stop-fresh-nll-0.2 stop-warm-nll-0.2 longer-critic))
+
 # A second round: the imitating agent is the base agent of a run of its own.
 $(eval $(call run_from,$(RUN)-again,$(RUN)/trial-rejection-2))
 again: $(RUN)-again/base/config.json
 	$(MAKE) -f study/real_model.mk SEED=$(SEED) NAME=$(NAME)-again OFFLINE='--limit 100 --samples 6 --temperature 0.5' round
 round: $(call at,test,$(addprefix trial-,rejection-2 imitated-dpo-2 stop-fresh-nll-0.2))
 
-.PHONY: real stop perfect again round
+.PHONY: real stop perfect three again round
