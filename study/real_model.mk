@@ -99,10 +99,15 @@ trial-rejection-3    := --method rejection-ft --lr 2e-4 --batch-size 16 --epochs
 trial-imitated-dpo-1  = $(trial-imitated-dpo-2) --lr 1e-4
 trial-imitated-dpo-3  = $(trial-imitated-dpo-2) --epochs 6
 trial-longer-critic   = $(trial-stop-warm-nll-0.2) --epochs 3
+trial-surest          = $(RANKED) --in $(RUN)/stop-surest.jsonl --epochs 3
 $(call needs,longer-critic,$(RUN)/stop-warm-nll-0.2.jsonl)
+$(call needs,surest,$(RUN)/stop-surest.jsonl $(RUN)/trial-rejection-2/config.json)
+
+$(RUN)/stop-surest.jsonl: $(RUN)/trial-warm-nll-0.2/config.json
+	$(EACH) study/stop_pairs.py --seed $(SEED) --in $(RUN)/train.scored.jsonl --add $(<D).pairs.jsonl --surest 0.25 --out $@
 
 three: $(call at,val,$(foreach method,rejection imitated-dpo,$(call three,trial-$(method))))
-three: $(call at,val,$(addprefix trial-,stop-fresh-nll-0.2 stop-warm-nll-0.2 longer-critic))
+three: $(call at,val,$(addprefix trial-,stop-warm-nll-0.2 longer-critic surest))
 
 # A second round: the imitating agent is the base agent of a run of its own.
 $(eval $(call run_from,$(RUN)-again,$(RUN)/trial-rejection-2))

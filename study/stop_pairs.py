@@ -1,7 +1,8 @@
 """Pairs that show when to stop asking, from winning dialogues without a critic (CaRT, arXiv 2510.08517, has the idea).
 
 Of each dialogue with reward 1 that asks anything, two pairs: its last question rather than its answer; then its answer rather
-than one of its questions again, a random one. Pairs of --add, for example SWEET-RL's, go in front.
+than one of its questions again, a random one. Pairs of --add, for example SWEET-RL's, go in front; with --surest 0.25 only the
+quarter of them in which the advantages differ most.
 
     python study/stop_pairs.py --in runs/default/train.scored.jsonl --add runs/default/train.pairs.jsonl \\
         --out runs/default/stop.pairs.jsonl
@@ -37,17 +38,21 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--in", dest="input", required=True, help="scored trajectories")
     parser.add_argument("--add", help="pairs that go in front (train_policy.py writes them)")
+    parser.add_argument("--surest", type=float, default=1, help="the share of these that is kept (default 1)")
     parser.add_argument("--out", required=True, help="the pairs")
     parser.add_argument("--seed", type=int, default=0, help="(default 0)")
     args = parser.parse_args()
     pairs = list(read(args.add, "pair")) if args.add else []
+    if args.surest < 1:
+        pairs.sort(key=lambda pair: pair["advantage_rejected"] - pair["advantage_chosen"])
+        pairs = pairs[:round(args.surest * len(pairs))]
     count = len(pairs)
     cost_of_turn = {tuple(key_of(pair)): pair.get("cost") for pair in pairs}
     tasks, _ = read_trajectories(args.input, "scored")
     for record in chain(*tasks.values()):
         if record["reward"] >= 1:
             pairs += [pair | {"cost": cost_of_turn.get(tuple(key_of(pair)))} for pair in stop_pairs(record, args.seed)]
-    settings = {"script": "stop_pairs", "seed": args.seed}
+    settings = {"script": "stop_pairs", "seed": args.seed, "surest": args.surest}
     inputs = {"--in": args.input} | ({"--add": args.add} if args.add else {})
     output = Output(args.out, settings, inputs, overwrite=True, key=SCHEMA["pair"][1])
     for pair in pairs:

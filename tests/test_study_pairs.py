@@ -112,9 +112,12 @@ def test_stop_pairs_go_behind_others_and_keep_the_cost_of_their_turn(tmp_path):
     assert cost_of([ask, stop])["episodes"] == 1
     other = {"task_id": "t0", "sample": 0, "turn": 3, "cost": {"sampled_tokens": 5}, "prompt": dialogue(ASK[0]),
              "chosen": [{"role": "assistant", "content": "A"}], "rejected": [{"role": "assistant", "content": "B"}]}
-    (tmp_path / "other.jsonl").write_text(json.dumps(other) + "\n")
+    others = [{**other, "turn": n, "advantage_chosen": gap, "advantage_rejected": 0} for n, gap in enumerate([1, 3, 2], 3)]
+    (tmp_path / "other.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in others))
     both = pairs("both.jsonl", "--add", tmp_path / "other.jsonl")
-    assert [pair["turn"] for pair in both] == [3, 2, 3] and cost_of(both)["sampled_tokens"] == 5
+    assert [pair["turn"] for pair in both] == [3, 4, 5, 2, 3] and cost_of(both)["sampled_tokens"] == 15
+    surest = pairs("surest.jsonl", "--add", tmp_path / "other.jsonl", "--surest", "0.67")
+    assert [pair["turn"] for pair in surest] == [4, 5, 2, 3]
 
 
 def test_the_oracle_s_command_ranks_a_file_of_candidates(tmp_path):
