@@ -106,6 +106,19 @@ $(call needs,surest,$(RUN)/stop-surest.jsonl $(RUN)/trial-rejection-2/config.jso
 $(RUN)/stop-surest.jsonl: $(RUN)/trial-warm-nll-0.2/config.json
 	$(EACH) study/stop_pairs.py --seed $(SEED) --in $(RUN)/train.scored.jsonl --add $(<D).pairs.jsonl --surest 0.25 --out $@
 
+# The oracle's pairs with the critic's errors, or as many random ones.
+flip-random := --random --seed $(SEED)
+FLIPPED := $(addprefix flipped-,critic random)
+$(FLIPPED:%=$(RUN)/%.jsonl): $(RUN)/flipped-%.jsonl: $(RUN)/trial-warm-oracle/config.json $(RUN)/warm-nll-0.2.jsonl
+	$(EACH) study/flip_pairs.py --in $(<D).pairs.jsonl --by $(RUN)/warm-nll-0.2.jsonl $(flip-$*) --out $@
+
+$(FLIPPED:%=$(RUN)/stop-%.jsonl): $(RUN)/stop-%.jsonl: $(RUN)/%.jsonl
+	$(EACH) study/stop_pairs.py --seed $(SEED) --in $(RUN)/train.scored.jsonl --add $< --out $@
+
+$(foreach one,$(FLIPPED),$(eval trial-$(one) = $$(RANKED) --in $$(RUN)/stop-$(one).jsonl --epochs 3))
+$(foreach one,$(FLIPPED),$(eval $(call needs,$(one),$(RUN)/stop-$(one).jsonl $(RUN)/trial-rejection-2/config.json)))
+
+three: $(call at,val,$(FLIPPED:%=trial-%))
 three: $(call at,val,$(foreach method,rejection imitated-dpo,$(call three,trial-$(method))))
 three: $(call at,val,$(addprefix trial-,stop-warm-nll-0.2 longer-critic surest))
 

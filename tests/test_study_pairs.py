@@ -8,6 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "study")]
 import generate_tasks as g  # noqa: E402
+import question_words  # noqa: E402
 import rank_oracle  # noqa: E402
 import shape_rewards  # noqa: E402
 from pairs_by_kind import scripted_kind  # noqa: E402
@@ -131,3 +132,44 @@ def test_the_oracle_s_command_ranks_a_file_of_candidates(tmp_path):
     subprocess.run([sys.executable, ROOT / "study/rank_oracle.py", "--in", path, "--out", out], check=True)
     written = json.loads(out.read_text())
     assert [candidate["advantage"] for candidate in written["candidates"]] == [2, 0]
+
+
+def test_a_critic_s_errors_are_put_into_an_oracle_s_pairs_or_as_many_at_random(tmp_path):
+    actions = [ASK[0], "Is it Tuesday?", ANSWER]
+    by, oracle = [], []
+    for sample, advantages in enumerate([[2, 1, 0], [1, 2, 0], [2, 1, 0]]):    # the second turn is ordered wrongly
+        candidates = [{"output": text, "advantage": value} for text, value in zip(actions, advantages)]
+        by.append({**turn([], []), "sample": sample, "candidates": candidates})
+        for n, rejected in enumerate(actions[1:]):
+            oracle.append({"task_id": "t0", "sample": sample, "turn": 0, "prompt": dialogue(), "draw": n,
+                           "chosen": [{"role": "assistant", "content": ASK[0]}], "chosen_ids": [7],
+                           "rejected": [{"role": "assistant", "content": rejected}], "rejected_ids": [8]})
+    for name, records in ("by", by), ("oracle", oracle):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+
+    def flipped(*flags):
+        subprocess.run([sys.executable, ROOT / "study/flip_pairs.py", "--in", tmp_path / "oracle.jsonl", "--by",
+                        tmp_path / "by.jsonl", "--out", tmp_path / "out.jsonl", *flags], check=True)
+        return list(read(tmp_path / "out.jsonl", "pair"))
+
+    pairs = flipped()
+    assert [pair["chosen"] == oracle[0]["chosen"] for pair in pairs] == [True, True, False, True, True, True]
+    assert (pairs[2]["chosen_ids"], pairs[2]["rejected"], pairs[2]["prompt"]) == ([8], oracle[0]["chosen"], dialogue())
+    at_random = [pair["draw"] for pair in flipped("--random") if pair["chosen_ids"] == [8]]
+    assert at_random == [0]    # one pair of two questions
+
+
+def test_a_critic_that_knows_only_the_words_ranks_a_question_alike_where_it_is_useful_and_where_it_is_not():
+    def shares(*advantages):    # two turns: first the first of two questions is useful, then the second
+        turns = [{"a": (True, advantages[0]), "b": (False, advantages[1])},
+                 {"a": (False, advantages[2]), "b": (True, advantages[3])}]
+        return tuple(question_words.shares(turns))
+
+    assert shares(1, -1, 1, -1) == (2, 0.5, 0.5, 0.5)
+    assert shares(1, -1, -1, 1) == (2, 1, 0, 1)    # each question's other turn misleads
+    record = turn(ASK[:1], [ASK[0], ASK[1], ANSWER])
+    for candidate, advantage in zip(record["candidates"], [0.1, 0.3, 9]):
+        candidate["advantage"] = advantage
+    useful = question_words.questions_of(record, TASK)
+    assert [(text, is_useful, round(value, 6)) for text, (is_useful, value) in useful.items()] == [
+        (ASK[0], False, -0.1), (ASK[1], True, 0.1)]
