@@ -165,8 +165,8 @@ def test_a_critic_that_knows_only_the_words_ranks_a_question_alike_where_it_is_u
                  {"a": (False, advantages[2]), "b": (True, advantages[3])}]
         return tuple(question_words.shares(turns))
 
-    assert shares(1, -1, 1, -1) == (2, 0.5, 0.5, 0.5)
-    assert shares(1, -1, -1, 1) == (2, 1, 0, 1)    # each question's other turn misleads
+    assert shares(1, -1, 1, -1) == (0.5, 0.5, 0.5)
+    assert shares(1, -1, -1, 1) == (1, 0, 1)    # each question's other turn misleads
     record = turn(ASK[:1], [ASK[0], ASK[1], ANSWER])
     for candidate, advantage in zip(record["candidates"], [0.1, 0.3, 9]):
         candidate["advantage"] = advantage
