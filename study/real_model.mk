@@ -121,6 +121,7 @@ $(foreach one,$(FLIPPED),$(eval $(call needs,$(one),$(RUN)/stop-$(one).jsonl $(R
 three: $(call at,val,$(FLIPPED:%=trial-%))
 three: $(call at,val,$(foreach method,rejection imitated-dpo,$(call three,trial-$(method))))
 three: $(call at,val,$(addprefix trial-,stop-warm-nll-0.2 longer-critic surest))
+three: $(call at,test,$(addprefix trial-,rejection-2 rejection-1 imitated-dpo-2 longer-critic longer-oracle))
 
 # A second round: the imitating agent is the base agent of a run of its own.
 $(eval $(call run_from,$(RUN)-again,$(RUN)/trial-rejection-2))
