@@ -36,22 +36,25 @@ def main():
     advantages = {}    # of each turn: {text: advantage}
     for turn in read(args.by, "ranked"):
         advantages[tuple(key_of(turn))] = {one["output"]: one["advantage"] for one in turn["candidates"]}
-    pairs = list(read(args.input, "pair"))
-    questions = [n for n, pair in enumerate(pairs) if not any(is_answer(pair, side) for side in SIDES)]
 
-    def is_wrong(pair):
+    def judged(pair):
+        """The pair, and whether the critic orders its two questions otherwise; None if it has an answer."""
+        if any(is_answer(pair, side) for side in SIDES):
+            return pair, None
         of_turn = advantages[tuple(key_of(pair))]
         chosen, rejected = [of_turn[pair[side][-1]["content"]] for side in SIDES]
-        return chosen < rejected
+        return pair, chosen < rejected
 
-    wrong = [n for n in questions if is_wrong(pairs[n])]
+    pairs, wrong = zip(*read(args.input, "pair", each=judged))
+    questions = [n for n, is_wrong in enumerate(wrong) if is_wrong is not None]
+    turned = [n for n in questions if wrong[n]]
     if args.random:
-        wrong = random.Random(args.seed).sample(questions, len(wrong))
+        turned = random.Random(args.seed).sample(questions, len(turned))
     settings = {"script": "flip_pairs", "random": args.random, "seed": args.seed}
     output = Output(args.out, settings, {"--in": args.input, "--by": args.by}, overwrite=True, key=SCHEMA["pair"][1])
     for n, pair in enumerate(pairs):
-        output.write(flipped(pair) if n in wrong else pair)
-    print(f"wrote {args.out}: {len(pairs)} pairs, {len(questions)} of two questions, {len(wrong)} of them turned round")
+        output.write(flipped(pair) if n in turned else pair)
+    print(f"wrote {args.out}: {len(pairs)} pairs, {len(questions)} of two questions, {len(turned)} of them turned round")
 
 
 if __name__ == "__main__":

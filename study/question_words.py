@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 
 sys.path[:0] = [str(folder) for folder in Path(__file__).resolve().parents[:2]]
+from evaluate import markdown  # noqa: E402
 from pairs_by_kind import scripted_kind  # noqa: E402
 from records import ANSWER_MARK, read  # noqa: E402
 
@@ -48,9 +49,11 @@ def shares(turns):
         for text, (useful, value) in turn.items():
             values[text][useful].append(value)
 
+    totals = {text: (sum(useless) + sum(useful), len(useless) + len(useful)) for text, (useless, useful) in values.items()}
+
     def by_words(text, own):    # 0 if no other turn has this question
-        useless, useful = values[text]
-        return (sum(useless) + sum(useful) - own) / max(1, len(useless) + len(useful) - 1)
+        total, count = totals[text]
+        return (total - own) / max(1, count - 1)
 
     critic, words = [], []
     for turn in turns:
@@ -64,7 +67,7 @@ def shares(turns):
     return np.array([in_order(critic), in_order(words), np.average(same, weights=weights)])
 
 
-def intervals(turns, groups=20):
+def jackknife(turns, groups=20):
     """The shares and half the width of their intervals, from [(task_id, questions_of the turn)]."""
     group_of = {task: n % groups for n, task in enumerate(dict.fromkeys(task for task, _ in turns))}
     left_out = [shares([turn for task, turn in turns if group_of[task] != group]) for group in range(groups)]
@@ -77,16 +80,17 @@ def main():
     parser.add_argument("files", nargs="+", metavar="NAME=FILE", help="ranked candidates (train_critic.py --score)")
     args = parser.parse_args()
     tasks = {record["task_id"]: record["task"] for record in read(args.tasks, "trajectory")}
-    print(f"| | {' | '.join(COLUMNS)} |\n{'|---' * (len(COLUMNS) + 1)}|")
+    rows = [("", *COLUMNS)]
     for argument in args.files:
         name, _, path = argument.partition("=")
         turns = []
         for record in read(path, "ranked"):
             turns.append((record["task_id"], questions_of(record, tasks[record["task_id"]])))
         cells = []
-        for share, half in zip(*intervals(turns)):
+        for share, half in zip(*jackknife(turns)):
             cells.append(f"{share:.1%} [{100 * (share - half):.1f}, {100 * (share + half):.1f}]")
-        print(f"| {name} | {' | '.join(cells)} |")
+        rows.append((name, *cells))
+    print(markdown(rows))
 
 
 if __name__ == "__main__":

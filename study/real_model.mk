@@ -94,14 +94,12 @@ perfect: $(call at,val,$(addprefix trial-,stop-fresh-oracle oracle-fast oracle-n
 perfect: $(call at,test,trial-rejection-2 trial-longer-oracle)
 
 # Three trials of each method: on validation tasks first, then what is best there on test tasks.
-trial-rejection-1    := --method rejection-ft --lr 2e-4 --batch-size 16 --epochs 8
-trial-rejection-3    := --method rejection-ft --lr 2e-4 --batch-size 16 --epochs 2
+trial-rejection-1    := $(trial-rejection-2) --epochs 8
+trial-rejection-3    := $(trial-rejection-2) --epochs 2
 trial-imitated-dpo-1  = $(trial-imitated-dpo-2) --lr 1e-4
 trial-imitated-dpo-3  = $(trial-imitated-dpo-2) --epochs 6
 trial-longer-critic   = $(trial-stop-warm-nll-0.2) --epochs 3
-trial-surest          = $(RANKED) --in $(RUN)/stop-surest.jsonl --epochs 3
 $(call needs,longer-critic,$(RUN)/stop-warm-nll-0.2.jsonl)
-$(call needs,surest,$(RUN)/stop-surest.jsonl $(RUN)/trial-rejection-2/config.json)
 
 $(RUN)/stop-surest.jsonl: $(RUN)/trial-warm-nll-0.2/config.json
 	$(EACH) study/stop_pairs.py --seed $(SEED) --in $(RUN)/train.scored.jsonl --add $(<D).pairs.jsonl --surest 0.25 --out $@
@@ -115,12 +113,13 @@ $(FLIPPED:%=$(RUN)/%.jsonl): $(RUN)/flipped-%.jsonl: $(RUN)/trial-warm-oracle/co
 $(FLIPPED:%=$(RUN)/stop-%.jsonl): $(RUN)/stop-%.jsonl: $(RUN)/%.jsonl
 	$(EACH) study/stop_pairs.py --seed $(SEED) --in $(RUN)/train.scored.jsonl --add $< --out $@
 
-$(foreach one,$(FLIPPED),$(eval trial-$(one) = $$(RANKED) --in $$(RUN)/stop-$(one).jsonl --epochs 3))
-$(foreach one,$(FLIPPED),$(eval $(call needs,$(one),$(RUN)/stop-$(one).jsonl $(RUN)/trial-rejection-2/config.json)))
+CHANGED := surest $(FLIPPED)
+$(foreach one,$(CHANGED),$(eval trial-$(one) = $$(RANKED) --in $$(RUN)/stop-$(one).jsonl --epochs 3))
+$(foreach one,$(CHANGED),$(eval $(call needs,$(one),$(RUN)/stop-$(one).jsonl $(RUN)/trial-rejection-2/config.json)))
 
-three: $(call at,val,$(FLIPPED:%=trial-%))
+three: $(call at,val,$(CHANGED:%=trial-%))
 three: $(call at,val,$(foreach method,rejection imitated-dpo,$(call three,trial-$(method))))
-three: $(call at,val,$(addprefix trial-,stop-warm-nll-0.2 longer-critic surest))
+three: $(call at,val,$(addprefix trial-,stop-warm-nll-0.2 longer-critic))
 three: $(call at,test,$(addprefix trial-,rejection-2 rejection-1 imitated-dpo-2 longer-critic longer-oracle))
 
 # A second round: the imitating agent is the base agent of a run of its own.

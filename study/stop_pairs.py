@@ -14,7 +14,7 @@ from itertools import chain
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from records import SCHEMA, Output, read  # noqa: E402
+from records import SCHEMA, Output, number, read  # noqa: E402
 from train_critic import read_trajectories, text_of  # noqa: E402
 from train_policy import key_of, rng_of  # noqa: E402
 
@@ -38,7 +38,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--in", dest="input", required=True, help="scored trajectories")
     parser.add_argument("--add", help="pairs that go in front (train_policy.py writes them)")
-    parser.add_argument("--surest", type=float, default=1, help="the share of these that is kept (default 1)")
+    parser.add_argument("--surest", type=number(above=0, most=1), default=1, help="the share of these that is kept (default 1)")
     parser.add_argument("--out", required=True, help="the pairs")
     parser.add_argument("--seed", type=int, default=0, help="(default 0)")
     args = parser.parse_args()
