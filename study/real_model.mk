@@ -5,10 +5,11 @@
 #     make -f study/real_model.mk again SEED=2   # a second round, on dialogues of the imitating agent (study/stop.md)
 #     make -f study/real_model.mk perfect SEED=2 # what a perfect agent's dialogues teach (study/perfect.md)
 #     make -f study/real_model.mk three SEED=2   # three trials of each method (study/three_trials.md)
+#     make -f study/real_model.mk more SEED=4 MORE=yes    # on a GPU, from four times the dialogues (study/more_dialogues.md)
 #
-# The folder runs/real/SEED holds one seed. Each stage takes both cores.
+# The folder runs/real/SEED (with MORE runs/more/SEED) holds one seed. Each stage takes both cores.
 
-NAME   := real/$(SEED)
+NAME   := $(if $(MORE),more,real)/$(SEED)
 LLM    := yes
 ASKING := hard
 include study/study.mk
@@ -18,6 +19,7 @@ IMPERFECT := --demonstrations 1200 --ask 0.7 --waste 0.2
 PLAY       = $(SAMPLE) --concurrency 64 --max-turns 7
 OFFLINE   := --limit 160 --samples 6 --temperature 0.5
 FIT       := --dtype $(BF16) --micro-tokens 2048 --save-every 100 --keep 1
+FRACTION  := 0.25
 EACH       = OMP_NUM_THREADS=2 $(PY) study/timed.py $(RUN)/cpu.tsv
 ALONE      = $(EACH)
 $(RUN)/train.rollout.json: private EACH = OMP_NUM_THREADS=2 $(PY) study/timed.py $(RUN)/cpu.tsv
@@ -37,7 +39,7 @@ DRAWN := fresh warm
 fresh := 0.5
 warm  := 1
 $(DRAWN:%=$(RUN)/%.candidates.rollout.json): $(RUN)/%.candidates.rollout.json: $(RUN)/trial-rejection-2/config.json
-	$(EACH) rollout.py $(FLAGS) --run-name $(NAME) --split train --candidates 8 --fraction 0.25 --temperature $($*) \
+	$(EACH) rollout.py $(FLAGS) --run-name $(NAME) --split train --candidates 8 --fraction $(FRACTION) --temperature $($*) \
 	  $(SAMPLE) --model $(<D) --out $(RUN)/$*.candidates.jsonl
 
 $(DRAWN:%=$(RUN)/%-oracle.jsonl): $(RUN)/%-oracle.jsonl: $(RUN)/%.candidates.rollout.json
@@ -57,8 +59,12 @@ $(RUN)/shaped.scored.jsonl: $(RUN)/train.metrics.json
 # Each with stop pairs behind it, and stop pairs alone.
 FRESH := $(addprefix fresh-,oracle nll-0.2 shaped)
 STOP  := stop-only $(FRESH:%=stop-%)
-WARM  := $(addprefix warm-,oracle nll-0.2)
+WARM  := $(addprefix warm-,oracle nll-0.2 fast)
 RANKINGS := $(FRESH) $(WARM)
+FLIPPED  := $(addprefix flipped-,critic random)
+$(foreach one,$(RANKINGS) $(FLIPPED),$(RUN)/stop-$(one).jsonl): $(RUN)/stop-%.jsonl: $(RUN)/%.jsonl
+	$(EACH) study/stop_pairs.py --seed $(SEED) --in $(RUN)/train.scored.jsonl --add $< --out $@
+
 STOPPING := $(STOP) $(WARM:%=stop-%)
 $(foreach one,$(RANKINGS),$(eval trial-$(one) = $$(RANKED) --pairs-per-turn 2 --in $$(RUN)/$(one).jsonl))
 $(foreach one,$(STOPPING),$(eval trial-$(one) = $$(RANKED) --in $$(RUN)/$(one).jsonl))
@@ -101,17 +107,13 @@ trial-imitated-dpo-3  = $(trial-imitated-dpo-2) --epochs 6
 trial-longer-critic   = $(trial-stop-warm-nll-0.2) --epochs 3
 $(call needs,longer-critic,$(RUN)/stop-warm-nll-0.2.jsonl)
 
-$(RUN)/stop-surest.jsonl: $(RUN)/trial-warm-nll-0.2/config.json
-	$(EACH) study/stop_pairs.py --seed $(SEED) --in $(RUN)/train.scored.jsonl --add $(<D).pairs.jsonl --surest 0.25 --out $@
+$(RUN)/stop-surest.jsonl: $(RUN)/warm-nll-0.2.jsonl
+	$(EACH) study/stop_pairs.py --seed $(SEED) --in $(RUN)/train.scored.jsonl --add $< --surest 0.25 --out $@
 
 # The oracle's pairs with the critic's errors, or as many random ones.
 flip-random := --random --seed $(SEED)
-FLIPPED := $(addprefix flipped-,critic random)
 $(FLIPPED:%=$(RUN)/%.jsonl): $(RUN)/flipped-%.jsonl: $(RUN)/trial-warm-oracle/config.json $(RUN)/warm-nll-0.2.jsonl
 	$(EACH) study/flip_pairs.py --in $(<D).pairs.jsonl --by $(RUN)/warm-nll-0.2.jsonl $(flip-$*) --out $@
-
-$(FLIPPED:%=$(RUN)/stop-%.jsonl): $(RUN)/stop-%.jsonl: $(RUN)/%.jsonl
-	$(EACH) study/stop_pairs.py --seed $(SEED) --in $(RUN)/train.scored.jsonl --add $< --out $@
 
 CHANGED := surest $(FLIPPED)
 $(foreach one,$(CHANGED),$(eval trial-$(one) = $$(RANKED) --in $$(RUN)/stop-$(one).jsonl --epochs 3))
@@ -122,10 +124,30 @@ three: $(call at,val,$(foreach method,rejection imitated-dpo,$(call three,trial-
 three: $(call at,val,$(addprefix trial-,stop-warm-nll-0.2 longer-critic))
 three: $(call at,test,$(addprefix trial-,rejection-2 rejection-1 imitated-dpo-2 longer-critic longer-oracle))
 
+# Three trials of each method from four times the dialogues. Critics with another rate, without c, and from a quarter of them.
+ifdef MORE
+GENERATE := --plain --kinds total,average --train 1600 --val 200 --test 400
+OFFLINE  := --limit 640 --samples 6 --temperature 0.5
+PLAY      = $(SAMPLE) --concurrency 1024 --max-turns 7
+FIT      := --micro-tokens 8192 --save-every 0
+FRACTION := 0.125
+VAL      := 1 0.3
+endif
+critic-fast  := $(critic-nll-0.2) --lr 1e-4
+critic-blind := $(critic-nll-0.2) --context without-c
+critic-few    = $(critic-nll-0.2) --in $(RUN)/few.scored.jsonl
+$(RUN)/critic-few/config.json: $(RUN)/few.scored.jsonl
+$(RUN)/few.scored.jsonl: $(RUN)/train.metrics.json
+	head -n 960 $(RUN)/train.scored.jsonl > $@
+
+SWEET := stop-warm-nll-0.2 longer-critic stop-warm-fast
+more: $(call at,val,$(addprefix trial-,$(SWEET) stop-warm-oracle))
+more: $(call at,val,$(foreach method,imitated-dpo rejection,$(call three,trial-$(method)))) $(addprefix $(RUN)/warm-,few.jsonl blind.jsonl)
+
 # A second round: the imitating agent is the base agent of a run of its own.
 $(eval $(call run_from,$(RUN)-again,$(RUN)/trial-rejection-2))
 again: $(RUN)-again/base/config.json
 	$(MAKE) -f study/real_model.mk SEED=$(SEED) NAME=$(NAME)-again OFFLINE='--limit 100 --samples 6 --temperature 0.5' round
 round: $(call at,test,$(addprefix trial-,rejection-2 imitated-dpo-2 stop-fresh-nll-0.2))
 
-.PHONY: real stop perfect three again round
+.PHONY: real stop perfect three more again round

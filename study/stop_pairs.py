@@ -1,10 +1,11 @@
 """Pairs that show when to stop asking, from winning dialogues without a critic (CaRT, arXiv 2510.08517, has the idea).
 
 Of each dialogue with reward 1 that asks anything, two pairs: its last question rather than its answer; then its answer rather
-than one of its questions again, a random one. Pairs of --add, for example SWEET-RL's, go in front; with --surest 0.25 only the
-quarter of them in which the advantages differ most.
+than one of its questions again, a random one. SWEET-RL's pairs go in front (--add): a file of them, or ranked candidates, from
+which they are drawn as train_policy.py draws them. With --surest 0.25 only the quarter of them in which the advantages
+differ most.
 
-    python study/stop_pairs.py --in runs/default/train.scored.jsonl --add runs/default/train.pairs.jsonl \\
+    python study/stop_pairs.py --in runs/default/train.scored.jsonl --add runs/default/train.ranked.jsonl \\
         --out runs/default/stop.pairs.jsonl
     python train_policy.py --in runs/default/stop.pairs.jsonl --out runs/default/stop
 """
@@ -13,10 +14,12 @@ import sys
 from itertools import chain
 from pathlib import Path
 
+import numpy as np
+
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from records import SCHEMA, Output, number, read  # noqa: E402
-from train_critic import read_trajectories, text_of  # noqa: E402
-from train_policy import key_of, rng_of  # noqa: E402
+from train_critic import first_record_has, read_trajectories, text_of  # noqa: E402
+from train_policy import key_of, make_pairs, rng_of  # noqa: E402
 
 
 def stop_pairs(record, seed):
@@ -34,15 +37,25 @@ def stop_pairs(record, seed):
                "rejected_ids": rejected.get("output_ids"), "episode_cost": record.get("cost")}
 
 
+def pairs_in_front(args):
+    """The pairs of --add: as they stand, or drawn from ranked candidates."""
+    if first_record_has(args.add, "chosen"):
+        return list(read(args.add, "pair"))
+    drawn, _ = make_pairs(argparse.Namespace(input=args.add, pairs_per_turn=args.pairs_per_turn, seed=args.seed))
+    return [{name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in pair.items()}
+            for pair in drawn]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--in", dest="input", required=True, help="scored trajectories")
-    parser.add_argument("--add", help="pairs that go in front (train_policy.py writes them)")
+    parser.add_argument("--add", help="pairs that go in front, or ranked candidates to draw them from")
+    parser.add_argument("--pairs-per-turn", type=number(int, least=1), default=2, help="drawn from these (default 2)")
     parser.add_argument("--surest", type=number(above=0, most=1), default=1, help="the share of these that is kept (default 1)")
     parser.add_argument("--out", required=True, help="the pairs")
     parser.add_argument("--seed", type=int, default=0, help="(default 0)")
     args = parser.parse_args()
-    pairs = list(read(args.add, "pair")) if args.add else []
+    pairs = pairs_in_front(args) if args.add else []
     if args.surest < 1:
         pairs.sort(key=lambda pair: pair["advantage_rejected"] - pair["advantage_chosen"])
         pairs = pairs[:round(args.surest * len(pairs))]
