@@ -5,11 +5,11 @@
 #     make -f study/real_model.mk again SEED=2   # a second round, on dialogues of the imitating agent (study/stop.md)
 #     make -f study/real_model.mk perfect SEED=2 # what a perfect agent's dialogues teach (study/perfect.md)
 #     make -f study/real_model.mk three SEED=2   # three trials of each method (study/three_trials.md)
-#     make -f study/real_model.mk more SEED=4 MORE=yes    # on a GPU, from four times the dialogues (study/more_dialogues.md)
+#     make -f study/real_model.mk more SEED=2    # critics from four times the dialogues (study/more_dialogues.md)
 #
-# The folder runs/real/SEED (with MORE runs/more/SEED) holds one seed. Each stage takes both cores.
+# The folder runs/real/SEED holds one seed. Each stage takes both cores.
 
-NAME   := $(if $(MORE),more,real)/$(SEED)
+NAME   := real/$(SEED)
 LLM    := yes
 ASKING := hard
 include study/study.mk
@@ -19,7 +19,6 @@ IMPERFECT := --demonstrations 1200 --ask 0.7 --waste 0.2
 PLAY       = $(SAMPLE) --concurrency 64 --max-turns 7
 OFFLINE   := --limit 160 --samples 6 --temperature 0.5
 FIT       := --dtype $(BF16) --micro-tokens 2048 --save-every 100 --keep 1
-FRACTION  := 0.25
 EACH       = OMP_NUM_THREADS=2 $(PY) study/timed.py $(RUN)/cpu.tsv
 ALONE      = $(EACH)
 $(RUN)/train.rollout.json: private EACH = OMP_NUM_THREADS=2 $(PY) study/timed.py $(RUN)/cpu.tsv
@@ -39,7 +38,7 @@ DRAWN := fresh warm
 fresh := 0.5
 warm  := 1
 $(DRAWN:%=$(RUN)/%.candidates.rollout.json): $(RUN)/%.candidates.rollout.json: $(RUN)/trial-rejection-2/config.json
-	$(EACH) rollout.py $(FLAGS) --run-name $(NAME) --split train --candidates 8 --fraction $(FRACTION) --temperature $($*) \
+	$(EACH) rollout.py $(FLAGS) --run-name $(NAME) --split train --candidates 8 --fraction 0.25 --temperature $($*) \
 	  $(SAMPLE) --model $(<D) --out $(RUN)/$*.candidates.jsonl
 
 $(DRAWN:%=$(RUN)/%-oracle.jsonl): $(RUN)/%-oracle.jsonl: $(RUN)/%.candidates.rollout.json
@@ -59,7 +58,7 @@ $(RUN)/shaped.scored.jsonl: $(RUN)/train.metrics.json
 # Each with stop pairs behind it, and stop pairs alone.
 FRESH := $(addprefix fresh-,oracle nll-0.2 shaped)
 STOP  := stop-only $(FRESH:%=stop-%)
-WARM  := $(addprefix warm-,oracle nll-0.2 fast)
+WARM  := $(addprefix warm-,oracle nll-0.2)
 RANKINGS := $(FRESH) $(WARM)
 FLIPPED  := $(addprefix flipped-,critic random)
 $(foreach one,$(RANKINGS) $(FLIPPED),$(RUN)/stop-$(one).jsonl): $(RUN)/stop-%.jsonl: $(RUN)/%.jsonl
@@ -124,25 +123,26 @@ three: $(call at,val,$(foreach method,rejection imitated-dpo,$(call three,trial-
 three: $(call at,val,$(addprefix trial-,stop-warm-nll-0.2 longer-critic))
 three: $(call at,test,$(addprefix trial-,rejection-2 rejection-1 imitated-dpo-2 longer-critic longer-oracle))
 
-# Three trials of each method from four times the dialogues. Critics with another rate, without c, and from a quarter of them.
-ifdef MORE
-GENERATE := --plain --kinds total,average --train 1600 --val 200 --test 400
-OFFLINE  := --limit 640 --samples 6 --temperature 0.5
-PLAY      = $(SAMPLE) --concurrency 1024 --max-turns 7
-FIT      := --micro-tokens 8192 --save-every 0
-FRACTION := 0.125
-VAL      := 1 0.3
-endif
-critic-fast  := $(critic-nll-0.2) --lr 1e-4
-critic-blind := $(critic-nll-0.2) --context without-c
-critic-few    = $(critic-nll-0.2) --in $(RUN)/few.scored.jsonl
-$(RUN)/critic-few/config.json: $(RUN)/few.scored.jsonl
-$(RUN)/few.scored.jsonl: $(RUN)/train.metrics.json
-	grep -E '"backend-train-00(0[0-9]|1[0-5])[0-9]"' $(RUN)/train.scored.jsonl > $@    # the first 160 tasks
+# Four times the dialogues: the base agent plays 480 further tasks. Critics from all and from the first ones.
+$(RUN)/further.jsonl: $(RUN)/tasks/done
+	sed -n 161,640p $(RUN)/tasks/train.jsonl > $@
 
-SWEET := stop-warm-nll-0.2 longer-critic stop-warm-fast
-more: $(call at,val,$(addprefix trial-,$(SWEET) stop-warm-oracle))
-more: $(call at,val,$(foreach method,imitated-dpo rejection,$(call three,trial-$(method)))) $(addprefix $(RUN)/warm-,few.jsonl blind.jsonl)
+$(RUN)/all.scored.jsonl: $(RUN)/further.jsonl $(RUN)/train.metrics.json
+	$(EACH) rollout.py $(FLAGS) --run-name $(NAME) --split train --in $< --samples 6 --temperature 0.5 $(PLAY) \
+	  --out $(RUN)/further.trajectories.jsonl
+	$(EACH) evaluate.py --in $(RUN)/further.trajectories.jsonl
+	cat $(RUN)/train.scored.jsonl $(RUN)/further.scored.jsonl > $@
+
+ALL             = $(critic-nll-0.2) --in $(RUN)/all.scored.jsonl
+critic-all      = $(ALL)
+critic-all-fast = $(ALL) --lr 1e-4
+critic-all-once = $(ALL) --epochs 1
+critic-blind    = $(ALL) --epochs 1 --context without-c
+critic-fast     = $(critic-nll-0.2) --lr 1e-4 --epochs 4
+critic-wide     = $(critic-nll-0.2) --lr 1e-4 --epochs 1 --pair-rule all --min-gap 0.3
+MORE := all all-fast all-once blind fast wide
+$(foreach one,$(filter all% blind,$(MORE)),$(RUN)/critic-$(one)/config.json): $(RUN)/all.scored.jsonl
+more: $(MORE:%=$(RUN)/warm-%.jsonl)
 
 # A second round: the imitating agent is the base agent of a run of its own.
 $(eval $(call run_from,$(RUN)-again,$(RUN)/trial-rejection-2))

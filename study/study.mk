@@ -121,9 +121,8 @@ $(RUN)/stop-%.jsonl: $(RUN)/trial-%/config.json
 	$(EACH) study/stop_pairs.py --seed $(SEED) --in $(RUN)/train.scored.jsonl --add $(RUN)/trial-$*.pairs.jsonl --out $@
 
 # ------------------------------------------------------------------------------------------------ play
-VAL := 1 0.5 0.3
 $(RUN)/%.val-0.3.metrics.json: $(RUN)/%/config.json
-	$(EACH) study/play.py --temperatures $(VAL) --split val --model $(RUN)/$* -- $(FLAGS) --run-name $(NAME) \
+	$(EACH) study/play.py --temperatures 1 0.5 0.3 --split val --model $(RUN)/$* -- $(FLAGS) --run-name $(NAME) \
 	  --in $(RUN)/tasks/val.jsonl $(PLAY)
 
 $(RUN)/%.test-0.3.metrics.json: $(RUN)/%/config.json

@@ -119,6 +119,12 @@ def test_stop_pairs_go_behind_others_and_keep_the_cost_of_their_turn(tmp_path):
     assert [pair["turn"] for pair in both] == [3, 4, 5, 2, 3] and cost_of(both)["sampled_tokens"] == 15
     surest = pairs("surest.jsonl", "--add", tmp_path / "other.jsonl", "--surest", "0.67")
     assert [pair["turn"] for pair in surest] == [4, 5, 2, 3]
+    ranked = {**turn([], [ASK[0], ASK[1]]), "domain": "backend", "model": "m"}
+    for n, candidate in enumerate(ranked["candidates"]):
+        candidate |= {"advantage": n, "output_ids": [n]}
+    (tmp_path / "ranked.jsonl").write_text(json.dumps(ranked) + "\n")
+    drawn, *rest = pairs("drawn.jsonl", "--add", tmp_path / "ranked.jsonl")
+    assert (drawn["chosen_ids"], drawn["rejected_ids"], drawn["advantage_chosen"]) == ([1], [0], 1) and len(rest) == 2
 
 
 def test_the_oracle_s_command_ranks_a_file_of_candidates(tmp_path):
