@@ -5,7 +5,7 @@
 #     make -f study/real_model.mk again SEED=2   # a second round, on dialogues of the imitating agent (study/stop.md)
 #     make -f study/real_model.mk perfect SEED=2 # what a perfect agent's dialogues teach (study/perfect.md)
 #     make -f study/real_model.mk three SEED=2   # three trials of each method (study/three_trials.md)
-#     make -f study/real_model.mk more SEED=2    # critics from four times the dialogues (study/more_dialogues.md)
+#     make -f study/real_model.mk more SEED=2    # from four times the dialogues (study/more_dialogues.md)
 #
 # The folder runs/real/SEED holds one seed. Each stage takes both cores.
 
@@ -58,7 +58,7 @@ $(RUN)/shaped.scored.jsonl: $(RUN)/train.metrics.json
 # Each with stop pairs behind it, and stop pairs alone.
 FRESH := $(addprefix fresh-,oracle nll-0.2 shaped)
 STOP  := stop-only $(FRESH:%=stop-%)
-WARM  := $(addprefix warm-,oracle nll-0.2)
+WARM  := $(addprefix warm-,oracle nll-0.2 all)
 RANKINGS := $(FRESH) $(WARM)
 FLIPPED  := $(addprefix flipped-,critic random)
 $(foreach one,$(RANKINGS) $(FLIPPED),$(RUN)/stop-$(one).jsonl): $(RUN)/stop-%.jsonl: $(RUN)/%.jsonl
@@ -143,6 +143,12 @@ critic-wide     = $(critic-nll-0.2) --lr 1e-4 --epochs 1 --pair-rule all --min-g
 MORE := all all-fast all-once blind fast wide
 $(foreach one,$(filter all% blind,$(MORE)),$(RUN)/critic-$(one)/config.json): $(RUN)/all.scored.jsonl
 more: $(MORE:%=$(RUN)/warm-%.jsonl)
+
+trial-all-critic = $(RANKED) --in $(RUN)/stop-warm-all.jsonl --epochs 3
+trial-all-dpo    = $(trial-imitated-dpo-2) --epochs 1 --in $(RUN)/all.scored.jsonl
+$(call needs,all-critic,$(RUN)/stop-warm-all.jsonl $(RUN)/trial-rejection-2/config.json)
+$(call needs,all-dpo,$(RUN)/all.scored.jsonl $(RUN)/trial-rejection-2/config.json)
+more: $(call at,val,trial-rejection-2 trial-all-critic trial-all-dpo) $(call at,test,trial-all-critic trial-all-dpo)
 
 # A second round: the imitating agent is the base agent of a run of its own.
 $(eval $(call run_from,$(RUN)-again,$(RUN)/trial-rejection-2))

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from records import SCHEMA, Output, number, read  # noqa: E402
+from records import SCHEMA, Output, die, number, read  # noqa: E402
 from train_critic import first_record_has, read_trajectories, text_of  # noqa: E402
 from train_policy import key_of, make_pairs, rng_of  # noqa: E402
 
@@ -57,6 +57,8 @@ def main():
     args = parser.parse_args()
     pairs = pairs_in_front(args) if args.add else []
     if args.surest < 1:
+        if not all("advantage_chosen" in pair for pair in pairs):
+            die(f"{args.add}: --surest needs pairs that were drawn from ranked candidates (these have no advantages)")
         pairs.sort(key=lambda pair: pair["advantage_rejected"] - pair["advantage_chosen"])
         pairs = pairs[:round(args.surest * len(pairs))]
     count = len(pairs)

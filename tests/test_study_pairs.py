@@ -119,6 +119,11 @@ def test_stop_pairs_go_behind_others_and_keep_the_cost_of_their_turn(tmp_path):
     assert [pair["turn"] for pair in both] == [3, 4, 5, 2, 3] and cost_of(both)["sampled_tokens"] == 15
     surest = pairs("surest.jsonl", "--add", tmp_path / "other.jsonl", "--surest", "0.67")
     assert [pair["turn"] for pair in surest] == [4, 5, 2, 3]
+    (tmp_path / "bare.jsonl").write_text(json.dumps(other) + "\n")
+    refused = subprocess.run([sys.executable, ROOT / "study/stop_pairs.py", "--in", tmp_path / "scored.jsonl", "--add",
+                              tmp_path / "bare.jsonl", "--surest", "0.5", "--out", tmp_path / "x.jsonl"],
+                             capture_output=True, text=True)
+    assert refused.returncode == 2 and "no advantages" in refused.stderr and "Traceback" not in refused.stderr
     ranked = {**turn([], [ASK[0], ASK[1]]), "domain": "backend", "model": "m"}
     for n, candidate in enumerate(ranked["candidates"]):
         candidate |= {"advantage": n, "output_ids": [n]}
