@@ -891,7 +891,8 @@ class TransformersEngine(LocalEngine):
             temperature=first.temperature or 1.0, top_k=0, top_p=1.0, repetition_penalty=1.0,
             max_new_tokens=max(request.room for request in batch), eos_token_id=self.ends,
             pad_token_id=self.ends[0],
-            stopping_criteria=[lambda ids, scores: torch.full((len(ids),), self.closed, device=ids.device)])    # (R, T + new)
+            stopping_criteria=[lambda ids, scores: torch.full((len(ids),), self.closed, device=ids.device)])
+        # out: (R, T + new)
         sampled = out[:, ids.shape[1]:].unflatten(0, (len(batch), first.n)).tolist()    # (requests, n, new)
         return [(request.name, [self.until_end(sample[:request.room]) for sample in samples])
                 for request, samples in zip(batch, sampled)]

@@ -67,7 +67,7 @@ def main():
     for record in chain(*tasks.values()):
         if record["reward"] >= 1:
             pairs += [pair | {"cost": cost_of_turn.get(tuple(key_of(pair)))} for pair in stop_pairs(record, args.seed)]
-    settings = {"script": "stop_pairs", "seed": args.seed, "surest": args.surest}
+    settings = {"script": "stop_pairs", "seed": args.seed, "surest": args.surest, "pairs_per_turn": args.pairs_per_turn}
     inputs = {"--in": args.input} | ({"--add": args.add} if args.add else {})
     output = Output(args.out, settings, inputs, overwrite=True, key=SCHEMA["pair"][1])
     for pair in pairs:
