@@ -50,7 +50,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--in", dest="input", required=True, help="scored trajectories")
     parser.add_argument("--add", help="pairs that go in front, or ranked candidates to draw them from")
-    parser.add_argument("--pairs-per-turn", type=number(int, least=1), default=2, help="drawn from these (default 2)")
+    parser.add_argument("--pairs-per-turn", type=number(int, least=1), default=2, help="drawn from these (default 2; train_policy.py: 1)")
     parser.add_argument("--surest", type=number(above=0, most=1), default=1, help="the share of these that is kept (default 1)")
     parser.add_argument("--out", required=True, help="the pairs")
     parser.add_argument("--seed", type=int, default=0, help="(default 0)")
