@@ -1,9 +1,9 @@
 """Put a critic's errors into an oracle's pairs: turn round the pairs of two questions that the critic orders otherwise.
 
 With --random as many pairs are turned round, but random ones. Everything else stays: which pairs there are, and all pairs
-with an answer.
+with an answer, stop pairs too (study/stop_pairs.py).
 
-    python study/flip_pairs.py --in runs/a/trial-warm-oracle.pairs.jsonl --by runs/a/warm-nll-0.2.jsonl --out runs/a/flipped.jsonl
+    python study/flip_pairs.py --in runs/a/stop-warm-oracle.jsonl --by runs/a/warm-nll-0.2.jsonl --out runs/a/flipped.jsonl
 """
 import argparse
 import random
@@ -27,7 +27,7 @@ def flipped(pair):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--in", dest="input", required=True, help="the oracle's pairs (train_policy.py writes them)")
+    parser.add_argument("--in", dest="input", required=True, help="the oracle's pairs (stop_pairs.py or train_policy.py writes them)")
     parser.add_argument("--by", required=True, help="the same candidates, ranked by the critic (train_critic.py --score)")
     parser.add_argument("--random", action="store_true", help="as many, but random ones")
     parser.add_argument("--out", required=True, help="the pairs")

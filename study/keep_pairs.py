@@ -1,10 +1,10 @@
-"""Keep a part of stage 2's pairs, to see what each part teaches.
+"""Keep a part of a ranking's pairs, to see what each part teaches. Stop pairs behind them (study/stop_pairs.py) all stay.
 
 - unlike: the two actions are of different kinds, so one is better (the scripted human tells their kinds);
 - questions: both are questions;
 - answers: one is a question and one an answer.
 
-    python study/keep_pairs.py unlike --tasks runs/a/train.scored.jsonl --in runs/a/train.pairs.jsonl --out runs/a/unlike.jsonl
+    python study/keep_pairs.py unlike --tasks runs/a/train.scored.jsonl --in runs/a/stop.pairs.jsonl --out runs/a/unlike.jsonl
 """
 import argparse
 import sys
@@ -29,14 +29,15 @@ def main():
     tasks = {record["task_id"]: record["task"] for record in read(args.tasks, "trajectory")}
     inputs = {"--in": args.input, "--tasks": args.tasks}
     output = Output(args.out, {"script": "keep_pairs", "part": args.part}, inputs, overwrite=True, key=SCHEMA["pair"][1])
-    pairs = list(read(args.input, "pair"))
-    kept = 0
-    for pair in pairs:
+    count = kept = 0
+    for pair in read(args.input, "pair"):
+        count += 1
         kinds = [scripted_kind(tasks[pair["task_id"]], pair["prompt"], pair[side][-1]["content"]) for side in ("chosen", "rejected")]
-        if KEEP[args.part](*kinds):
+        of_ranking = "advantage_chosen" in pair    # stop pairs have no advantages
+        if KEEP[args.part](*kinds) or not of_ranking:
             output.write(pair)
             kept += 1
-    print(f"wrote {args.out}: {kept} of {len(pairs)} pairs")
+    print(f"wrote {args.out}: {kept} of {count} pairs")
 
 
 if __name__ == "__main__":

@@ -184,3 +184,27 @@ def test_a_critic_that_knows_only_the_words_ranks_a_question_alike_where_it_is_u
     useful = question_words.questions_of(record, TASK)
     assert [(text, is_useful, round(value, 6)) for text, (is_useful, value) in useful.items()] == [
         (ASK[0], False, -0.1), (ASK[1], True, 0.1)]
+
+
+def test_a_part_of_the_pairs_is_kept_in_its_order_and_all_stop_pairs(tmp_path):
+    def pair(n, asked, chosen, rejected, **advantages):
+        return {"task_id": "t0", "sample": 0, "turn": len(asked), "prompt": dialogue(*asked), "draw": n, **advantages,
+                "chosen": [{"role": "assistant", "content": chosen}], "rejected": [{"role": "assistant", "content": rejected}]}
+
+    ranked = {"advantage_chosen": 1, "advantage_rejected": 0}
+    pairs = [pair(0, ASK[:1], ASK[1], ASK[0], **ranked),               # useful over useless
+             pair(1, [], ASK[0], ASK[1], **ranked),                    # two useful questions
+             pair(2, [], ASK[0], ANSWER, **ranked),                    # a question over an early answer
+             pair(3, [], ANSWER, ANSWER + "\n", **ranked),             # two early answers
+             pair(4, ASK, ANSWER, ASK[0])]                             # a stop pair
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(one) + "\n" for one in pairs))
+    (tmp_path / "tasks.jsonl").write_text(json.dumps(won(ASK[0])) + "\n")
+
+    def kept(part):
+        subprocess.run([sys.executable, ROOT / "study/keep_pairs.py", part, "--tasks", tmp_path / "tasks.jsonl",
+                        "--in", tmp_path / "pairs.jsonl", "--out", tmp_path / "out.jsonl"], check=True)
+        return [one["draw"] for one in read(tmp_path / "out.jsonl", "pair")]
+
+    assert kept("unlike") == [0, 2, 4]
+    assert kept("questions") == [0, 1, 4]
+    assert kept("answers") == [2, 4]
