@@ -6,7 +6,7 @@
 #     make -f study/real_model.mk perfect SEED=2 # what a perfect agent's dialogues teach (study/perfect.md)
 #     make -f study/real_model.mk three SEED=2   # three trials of each method (study/three_trials.md)
 #     make -f study/real_model.mk more SEED=2    # from four times the dialogues (study/more_dialogues.md)
-#     make -f study/real_model.mk parts SEED=2   # which pairs teach (study/which_pairs.md)
+#     make -f study/real_model.mk which SEED=2   # which pairs teach (study/which_pairs.md)
 #
 # The folder runs/real/SEED holds one seed. Each stage takes both cores.
 
@@ -62,7 +62,6 @@ STOP  := stop-only $(FRESH:%=stop-%)
 WARM  := $(addprefix warm-,oracle nll-0.2 all)
 RANKINGS := $(FRESH) $(WARM)
 FLIPPED  := $(addprefix flipped-,critic random)
-PARTS    := unlike questions answers
 $(RANKINGS:%=$(RUN)/stop-%.jsonl): $(RUN)/stop-%.jsonl: $(RUN)/%.jsonl
 	$(EACH) study/stop_pairs.py --seed $(SEED) --in $(RUN)/train.scored.jsonl --add $< --out $@
 
@@ -109,28 +108,18 @@ trial-longer-critic   = $(trial-stop-warm-nll-0.2) --epochs 3
 $(call needs,longer-critic,$(RUN)/stop-warm-nll-0.2.jsonl)
 
 $(RUN)/stop-surest.jsonl: $(RUN)/warm-nll-0.2.jsonl
-$(RUN)/stop-half.jsonl: $(RUN)/warm-all.jsonl
-share-surest := 0.25
-share-half   := 0.5
-$(RUN)/stop-surest.jsonl $(RUN)/stop-half.jsonl: $(RUN)/stop-%.jsonl:
-	$(EACH) study/stop_pairs.py --seed $(SEED) --in $(RUN)/train.scored.jsonl --add $< --surest $(share-$*) --out $@
+	$(EACH) study/stop_pairs.py --seed $(SEED) --in $(RUN)/train.scored.jsonl --add $< --surest 0.25 --out $@
 
 # The oracle's pairs with the critic's errors, or as many random ones.
 flip-random := --random --seed $(SEED)
 $(FLIPPED:%=$(RUN)/stop-%.jsonl): $(RUN)/stop-flipped-%.jsonl: $(RUN)/stop-warm-oracle.jsonl $(RUN)/warm-nll-0.2.jsonl
 	$(EACH) study/flip_pairs.py --in $< --by $(RUN)/warm-nll-0.2.jsonl $(flip-$*) --out $@
 
-# Parts of the oracle's and of the critic's pairs.
-$(RUN)/stop-unlike.jsonl: $(RUN)/stop-warm-all.jsonl
-$(RUN)/stop-questions.jsonl $(RUN)/stop-answers.jsonl: $(RUN)/stop-warm-oracle.jsonl
-$(PARTS:%=$(RUN)/stop-%.jsonl): $(RUN)/stop-%.jsonl:
-	$(EACH) study/keep_pairs.py $* --tasks $(RUN)/train.scored.jsonl --in $< --out $@
-
-CHANGED := surest $(FLIPPED) half $(PARTS)
+CHANGED := surest $(FLIPPED)
 $(foreach one,$(CHANGED),$(eval trial-$(one) = $$(RANKED) --in $$(RUN)/stop-$(one).jsonl --epochs 3))
 $(foreach one,$(CHANGED),$(eval $(call needs,$(one),$(RUN)/stop-$(one).jsonl $(RUN)/trial-rejection-2/config.json)))
 
-three: $(call at,val,$(addprefix trial-,surest $(FLIPPED)))
+three: $(call at,val,$(CHANGED:%=trial-%))
 three: $(call at,val,$(foreach method,rejection imitated-dpo,$(call three,trial-$(method))))
 three: $(call at,val,$(addprefix trial-,stop-warm-nll-0.2 longer-critic))
 three: $(call at,test,$(addprefix trial-,rejection-2 rejection-1 imitated-dpo-2 longer-critic longer-oracle))
@@ -165,8 +154,13 @@ $(call needs,all-dpo all-rejection,$(RUN)/all.scored.jsonl)
 $(call needs,all-critic all-dpo,$(RUN)/trial-rejection-2/config.json)
 more: $(call at,val,trial-rejection-2 $(AGENTS)) $(call at,test,$(AGENTS))
 
-# Which pairs teach? And the test tasks once more, four episodes each.
-parts: $(call at,val,$(addprefix trial-,half $(PARTS))) $(call at,four,trial-rejection-2 $(AGENTS))
+# Which pairs teach (study/parts.mk makes them)? And the test tasks once more, four episodes each.
+TAUGHT := unlike-warm-all questions-warm-oracle answers-warm-oracle half-warm-all
+$(RUN)/half-warm-all.jsonl: $(RUN)/warm-all.jsonl
+$(foreach one,$(TAUGHT),$(eval trial-$(one) = $$(RANKED) --in $$(RUN)/$(one).jsonl --epochs 3))
+$(foreach one,$(TAUGHT),$(eval $(call needs,$(one),$(RUN)/$(one).jsonl $(RUN)/trial-rejection-2/config.json)))
+which: $(call at,val,$(TAUGHT:%=trial-%)) $(call at,four,trial-rejection-2 $(AGENTS))
+
 $(RUN)/%.four-0.3.metrics.json: $(RUN)/%/config.json
 	$(EACH) rollout.py $(FLAGS) --run-name $(NAME) --split test --in $(RUN)/tasks/test.jsonl --samples 4 --seed $(SEED)0 \
 	  --temperature 0.3 $(PLAY) --model $(<D) --out $(RUN)/$*.four-0.3.trajectories.jsonl
@@ -178,4 +172,4 @@ again: $(RUN)-again/base/config.json
 	$(MAKE) -f study/real_model.mk SEED=$(SEED) NAME=$(NAME)-again OFFLINE='--limit 100 --samples 6 --temperature 0.5' round
 round: $(call at,test,$(addprefix trial-,rejection-2 imitated-dpo-2 stop-fresh-nll-0.2))
 
-.PHONY: real stop perfect three more parts again round
+.PHONY: real stop perfect three more which again round

@@ -7,6 +7,7 @@
 #     make study SEEDS='41 42 43 44 45' ASKING=hard CELLS='tuned twice stopped'    # the best settings; pairs that show when to stop
 #     make study SEEDS='32 33 34' ASKING=hard CELLS=rounds       # more rounds, on dialogues of the last round's agent
 #     make study SEEDS='41' ASKING=hard CELLS='table3 best amounts'    # the paper's Table 3 and Fig. 3
+#     make study SEEDS='41' ASKING=hard CELLS=parts              # which pairs teach
 #
 # The demo's rules make a seed's tasks, base agent, dialogues and candidates. One first model serves all. Runs resume.
 
@@ -183,5 +184,7 @@ amounts: amount
 stopped: $(call at,test,base $(addprefix trial-,rejection-2 imitated-dpo-2 imitated-sweet-2 without-c stop-dpo $(STOPPED)))
 best:    $(call at,test,base)
 truth:   $(RUN)/val.continuations.metrics.json $(CRITICS:%=$(RUN)/val-ranked-%.jsonl)
+
+include study/parts.mk
 
 .PHONY: trials leaders tuned ablated twice table3 amount amounts stopped best truth rounds

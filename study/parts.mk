@@ -1,0 +1,27 @@
+# Which of stage 2's pairs teach? Parts of the critic's pairs and of an oracle's, stop pairs behind each (study/which_pairs.md).
+# study.mk includes this file.
+
+$(RUN)/ranked-oracle.jsonl: $(RUN)/train.candidates.rollout.json
+	$(EACH) study/rank_oracle.py --in $(RUN)/train.candidates.jsonl --out $@
+
+$(RUN)/stop-oracle.jsonl: $(RUN)/ranked-oracle.jsonl
+	$(EACH) study/stop_pairs.py --seed $(SEED) --in $(RUN)/train.scored.jsonl --add $< --out $@
+
+$(RUN)/half-nll-0.2.jsonl: $(RUN)/ranked-nll-0.2.jsonl
+$(RUN)/half-%.jsonl:
+	$(EACH) study/stop_pairs.py --seed $(SEED) --in $(RUN)/train.scored.jsonl --add $< --surest 0.5 --out $@
+
+define part
+$(RUN)/$(1)-%.jsonl: $(RUN)/stop-%.jsonl
+	$$(EACH) study/keep_pairs.py $(1) --tasks $(RUN)/train.scored.jsonl --in $$< --out $$@
+endef
+$(foreach one,unlike questions answers,$(eval $(call part,$(one))))
+
+PARTS := half-nll-0.2 unlike-imitated-sweet-2 questions-imitated-sweet-2 answers-imitated-sweet-2
+PARTS += stop-oracle questions-oracle answers-oracle
+$(foreach one,$(PARTS),$(eval trial-$(one) = $$(IMITATED) $$(SWEET_TRIAL) --in $$(RUN)/$(one).jsonl))
+$(foreach one,$(PARTS),$(eval $(call needs,$(one),$(RUN)/$(one).jsonl $(RUN)/trial-rejection-2/config.json)))
+
+parts: $(call at,test,$(addprefix trial-,rejection-2 stop-imitated-sweet-2 $(PARTS)))
+
+.PHONY: parts
