@@ -7,16 +7,15 @@ $(RUN)/ranked-oracle.jsonl: $(RUN)/train.candidates.rollout.json
 $(RUN)/stop-oracle.jsonl: $(RUN)/ranked-oracle.jsonl
 	$(EACH) study/stop_pairs.py --seed $(SEED) --in $(RUN)/train.scored.jsonl --add $< --out $@
 
-# The surer half or quarter of the pairs; a random half (one pair a turn, not two).
-half    := --surest 0.5
-quarter := --surest 0.25
-random  := --pairs-per-turn 1
+# The surer half of the pairs; a random half (one pair a turn, not two).
+half   := --surest 0.5
+random := --pairs-per-turn 1
 define drawn
 $(RUN)/$(1)-nll-0.2.jsonl: $(RUN)/ranked-nll-0.2.jsonl
 $(RUN)/$(1)-%.jsonl:
 	$$(EACH) study/stop_pairs.py --seed $(SEED) --in $(RUN)/train.scored.jsonl --add $$< $$($(1)) --out $$@
 endef
-$(foreach one,half quarter random,$(eval $(call drawn,$(one))))
+$(foreach one,half random,$(eval $(call drawn,$(one))))
 
 define part
 $(RUN)/$(1)-%.jsonl: $(RUN)/stop-%.jsonl
@@ -24,12 +23,15 @@ $(RUN)/$(1)-%.jsonl: $(RUN)/stop-%.jsonl
 endef
 $(foreach one,unlike questions answers,$(eval $(call part,$(one))))
 
-PARTS := $(addsuffix -nll-0.2,half quarter random) unlike-imitated-sweet-2 questions-imitated-sweet-2 answers-imitated-sweet-2
+PARTS := $(addsuffix -nll-0.2,half random) unlike-imitated-sweet-2 questions-imitated-sweet-2 answers-imitated-sweet-2
 PARTS += stop-oracle questions-oracle answers-oracle
 $(foreach one,$(PARTS),$(eval trial-$(one) = $$(IMITATED) $$(SWEET_TRIAL) --in $$(RUN)/$(one).jsonl))
 $(foreach one,$(PARTS),$(eval $(call needs,$(one),$(RUN)/$(one).jsonl $(RUN)/trial-rejection-2/config.json)))
 
-parts: $(call at,test,$(addprefix trial-,rejection-2 stop-imitated-sweet-2 $(filter-out quarter%,$(PARTS))))
-parts: $(call at,val,$(addprefix trial-,stop-imitated-sweet-2 half-nll-0.2 quarter-nll-0.2))
+trial-half-twice = $(trial-half-nll-0.2) --epochs 2
+$(call needs,half-twice,$(RUN)/half-nll-0.2.jsonl $(RUN)/trial-rejection-2/config.json)
 
-.PHONY: parts
+surer: $(call at,test,$(addprefix trial-,rejection-2 stop-imitated-sweet-2 random-nll-0.2 half-nll-0.2 half-twice))
+parts: surer $(call at,test,$(PARTS:%=trial-%))
+
+.PHONY: parts surer
