@@ -208,21 +208,3 @@ def test_a_part_of_the_pairs_is_kept_in_its_order_and_all_stop_pairs(tmp_path):
     assert kept("unlike") == [0, 2, 4]
     assert kept("questions") == [0, 1, 4]
     assert kept("answers") == [2, 4]
-
-
-def test_answers_are_ranked_by_their_reward_and_questions_keep_the_critics_advantages(tmp_path):
-    task = TASK | {"ground_truth": "def report(rows):\n    return 1", "test_cases": {"a": "report([])"}}
-    right = f"{ANSWER_MARK}\n{task['ground_truth']}"
-    actions, critic = [ASK[0], right, ASK[1], ANSWER], [0.25, 0, 0.5, 9]
-    turns = [turn([], actions, max_turns) | {"sample": max_turns, "task": task} for max_turns in (7, 1)]
-    for one in turns:
-        for candidate, advantage in zip(one["candidates"], critic):
-            candidate["advantage"] = advantage
-    (tmp_path / "ranked.jsonl").write_text("".join(json.dumps(one) + "\n" for one in turns))
-    subprocess.run([sys.executable, ROOT / "study/reward_answers.py", "--in", tmp_path / "ranked.jsonl",
-                    "--out", tmp_path / "out.jsonl"], check=True)
-    early, last = [[candidate["advantage"] for candidate in record["candidates"]]
-                   for record in read(tmp_path / "out.jsonl", "ranked")]
-    assert early[0] == last[0] == 0.25 and early[2] == last[2] == 0.5
-    assert early[3] < 0.25 and 0.5 < early[1]              # the wrong answer, the questions, the right answer
-    assert 0.5 < last[3] < last[1]                         # a question at the last turn cannot win
