@@ -136,7 +136,7 @@ def make_items(args, tokenizer):
     if args.method != "sweet":
         return *trajectory_items(args, tokenizer), None
     if from_rank0(first_record_has, args.input, "chosen"):
-        return *pair_items(read_pairs(args.input), tokenizer), None
+        return *pair_items(surest(list(read_pairs(args.input)), args), tokenizer), None
     from_rank0(check_path, args.pairs, [args.input, args.model])
     pairs, cost = make_pairs(args)
     return pair_items(map(with_sides, pairs), tokenizer)[0], cost, pairs
@@ -200,8 +200,19 @@ def make_pairs(args):
     if not pairs:
         die(f"{args.input}: no pair could be drawn: each turn has one candidate (rollout.py --candidates 16 samples "
             f"more), or its candidates have the same advantage (is the critic trained?) or the same text")
+    pairs = surest(pairs, args)
     say(f"{len(pairs)} pairs from {len(turns) - single} turns")
     return pairs, cost_of(turns)
+
+
+def surest(pairs, args):
+    """The share --surest of the pairs: those whose advantages differ most."""
+    if args.surest == 1:
+        return pairs
+    if not all("advantage_chosen" in pair for pair in pairs):
+        die(f"{args.input}: --surest needs the advantages of every pair, and some have none (stop pairs, for one)")
+    in_order = sorted(pairs, key=lambda pair: pair["advantage_rejected"] - pair["advantage_chosen"])
+    return in_order[:max(1, round(args.surest * len(pairs)))]
 
 
 def pairs_of_turn(record, candidates, args):
@@ -384,6 +395,8 @@ def parse_args():
     flag = parser.add_argument_group("for some methods").add_argument
     flag("--pairs-per-turn", type=number(int, least=1), default=1,
          help="sweet: pairs drawn at each turn; the released code draws 4")
+    flag("--surest", type=number(above=0, most=1), default=1, metavar="SHARE",
+         help="sweet: keep this share of the pairs, those whose advantages differ most (study/which_pairs.md)")
     flag("--min-reward", type=share,
          help="rejection-ft: smallest reward to keep (default: 1.0; frontend: the upper quartile of the rewards)")
     flag("--with-c", type=share,

@@ -2,8 +2,7 @@
 
 Of each dialogue with reward 1 that asks anything, two pairs: its last question rather than its answer; then its answer rather
 than one of its questions again, a random one. SWEET-RL's pairs go in front (--add): a file of them, or ranked candidates, from
-which they are drawn as train_policy.py draws them. With --surest 0.25 only the quarter of them in which the advantages
-differ most.
+which they are drawn as train_policy.py draws them; its --surest chooses among them.
 
     python study/stop_pairs.py --in runs/default/train.scored.jsonl --add runs/default/train.ranked.jsonl \\
         --out runs/default/stop.pairs.jsonl
@@ -17,9 +16,9 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from records import SCHEMA, Output, die, number, read  # noqa: E402
+from records import SCHEMA, Output, number, read  # noqa: E402
 from train_critic import first_record_has, read_trajectories, text_of  # noqa: E402
-from train_policy import key_of, make_pairs, rng_of  # noqa: E402
+from train_policy import key_of, make_pairs, rng_of, surest  # noqa: E402
 
 
 def stop_pairs(record, seed):
@@ -38,10 +37,11 @@ def stop_pairs(record, seed):
 
 
 def pairs_in_front(args):
-    """The pairs of --add: as they stand, or drawn from ranked candidates."""
+    """The surest pairs of --add: of those that stand there, or that are drawn from ranked candidates."""
+    args = argparse.Namespace(**{**vars(args), "input": args.add})
     if first_record_has(args.add, "chosen"):
-        return list(read(args.add, "pair"))
-    drawn, _ = make_pairs(argparse.Namespace(input=args.add, pairs_per_turn=args.pairs_per_turn, seed=args.seed))
+        return surest(list(read(args.add, "pair")), args)
+    drawn, _ = make_pairs(args)
     return [{name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in pair.items()}
             for pair in drawn]
 
@@ -56,11 +56,6 @@ def main():
     parser.add_argument("--seed", type=int, default=0, help="(default 0)")
     args = parser.parse_args()
     pairs = pairs_in_front(args) if args.add else []
-    if args.surest < 1:
-        if not all("advantage_chosen" in pair for pair in pairs):
-            die(f"{args.add}: --surest needs pairs that were drawn from ranked candidates (these have no advantages)")
-        pairs.sort(key=lambda pair: pair["advantage_rejected"] - pair["advantage_chosen"])
-        pairs = pairs[:round(args.surest * len(pairs))]
     count = len(pairs)
     cost_of_turn = {tuple(key_of(pair)): pair.get("cost") for pair in pairs}
     tasks, _ = read_trajectories(args.input, "scored")

@@ -123,7 +123,7 @@ def test_stop_pairs_go_behind_others_and_keep_the_cost_of_their_turn(tmp_path):
     refused = subprocess.run([sys.executable, ROOT / "study/stop_pairs.py", "--in", tmp_path / "scored.jsonl", "--add",
                               tmp_path / "bare.jsonl", "--surest", "0.5", "--out", tmp_path / "x.jsonl"],
                              capture_output=True, text=True)
-    assert refused.returncode == 2 and "no advantages" in refused.stderr and "Traceback" not in refused.stderr
+    assert refused.returncode == 2 and "advantages of every pair" in refused.stderr and "Traceback" not in refused.stderr
     ranked = {**turn([], [ASK[0], ASK[1]]), "domain": "backend", "model": "m"}
     for n, candidate in enumerate(ranked["candidates"]):
         candidate |= {"advantage": n, "output_ids": [n]}

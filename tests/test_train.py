@@ -595,6 +595,13 @@ def test_sweet_writes_the_pairs_that_it_trains_on(place):
     pairs_in = ["--in", "policy.pairs.jsonl", "--model", "base", "--out", "again", "--lr", "1e-3", "--batch-size", 4]
     assert call(train_policy, *pairs_in)[0] == 0
     assert metrics("again") == metrics("policy")
+    # --surest keeps those whose advantages differ most, of drawn pairs and of a file's.
+    assert call(train_policy, *POLICY[:-1], "sure", "--pairs-per-turn", 2, "--surest", 0.3)[0] == 0
+    gaps = sorted((p["advantage_chosen"] - p["advantage_rejected"] for p in pairs), reverse=True)
+    sure = [p["advantage_chosen"] - p["advantage_rejected"] for p in read_lines("sure.pairs.jsonl")]
+    assert sure == gaps[:round(0.3 * len(pairs))] and 0 < len(sure) < len(pairs)
+    code, said, error = call(train_policy, *pairs_in[:5], "sure-again", *pairs_in[6:], "--surest", 0.3)
+    assert code == 0 and metrics("sure-again") == metrics("sure"), said + error
 
 
 def test_the_advantages_of_candidates_and_of_annotated_turns_are_equation_3(place):
