@@ -57,6 +57,7 @@ AGENTS = {    # by the name of its folder
     "trial-twice-rejection": Agent("rejection fine-tuning, twice the episodes", TWICE),
     "trial-twice-imitated-dpo": Agent("multi-turn DPO after imitation, twice the episodes",
                                       [*TWICE, "trial-twice-imitated-dpo"]),
+    "trial-twice-longer-dpo": Agent("the same, six epochs", [*TWICE, "trial-twice-longer-dpo"]),
 }
 TEMPERATURES = {"0.3": "at 0.3", "1": "at 1"}    # of play: its heading
 SHARES = ("success", "success_seen", "success_new")

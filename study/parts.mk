@@ -31,7 +31,12 @@ $(foreach one,$(PARTS),$(eval $(call needs,$(one),$(RUN)/$(one).jsonl $(RUN)/tri
 trial-half-twice = $(trial-half-nll-0.2) --epochs 2
 $(call needs,half-twice,$(RUN)/half-nll-0.2.jsonl $(RUN)/trial-rejection-2/config.json)
 
+# The baseline at as many sampled tokens gets another trial too.
+trial-twice-longer-dpo = $(trial-twice-imitated-dpo) --epochs 6
+$(call needs,twice-longer-dpo,$(RUN)/twice.metrics.json $(RUN)/trial-twice-rejection/config.json)
+
 surer: $(call at,test,$(addprefix trial-,rejection-2 stop-imitated-sweet-2 random-nll-0.2 half-nll-0.2 half-twice))
+surer: $(call at,test,trial-twice-imitated-dpo trial-twice-longer-dpo)
 parts: surer $(call at,test,$(PARTS:%=trial-%))
 
 .PHONY: parts surer
