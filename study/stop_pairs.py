@@ -2,7 +2,7 @@
 
 Of each dialogue with reward 1 that asks anything, two pairs: its last question rather than its answer; then its answer rather
 than one of its questions again, a random one. SWEET-RL's pairs go in front (--add): a file of them, or ranked candidates, from
-which they are drawn as train_policy.py draws them; its --surest chooses among them.
+which they are drawn as train_policy.py draws them (--pairs-per-turn, --surest).
 
     python study/stop_pairs.py --in runs/default/train.scored.jsonl --add runs/default/train.ranked.jsonl \\
         --out runs/default/stop.pairs.jsonl
