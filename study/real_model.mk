@@ -159,7 +159,7 @@ TAUGHT := unlike-warm-all questions-warm-oracle answers-warm-oracle half-warm-al
 $(RUN)/half-warm-all.jsonl: $(RUN)/warm-all.jsonl
 $(foreach one,$(TAUGHT),$(eval trial-$(one) = $$(RANKED) --in $$(RUN)/$(one).jsonl --epochs 3))
 $(foreach one,$(TAUGHT),$(eval $(call needs,$(one),$(RUN)/$(one).jsonl $(RUN)/trial-rejection-2/config.json)))
-which: $(call at,val,$(TAUGHT:%=trial-%)) $(call at,four,trial-rejection-2 $(AGENTS))
+which: $(call at,val,$(TAUGHT:%=trial-%)) $(call at,test,trial-half-warm-all) $(call at,four,trial-rejection-2 $(AGENTS))
 
 $(RUN)/%.four-0.3.metrics.json: $(RUN)/%/config.json
 	$(EACH) rollout.py $(FLAGS) --run-name $(NAME) --split test --in $(RUN)/tasks/test.jsonl --samples 4 --seed $(SEED)0 \
