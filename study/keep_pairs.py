@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 sys.path[:0] = [str(folder) for folder in Path(__file__).resolve().parents[:2]]
-from pairs_by_kind import scripted_kind  # noqa: E402
+from pairs_by_kind import kinds_of  # noqa: E402
 from records import SCHEMA, Output, read  # noqa: E402
 
 KEEP = {"unlike": lambda chosen, rejected: chosen != rejected,
@@ -32,9 +32,8 @@ def main():
     count = kept = 0
     for pair in read(args.input, "pair"):
         count += 1
-        kinds = [scripted_kind(tasks[pair["task_id"]], pair["prompt"], pair[side][-1]["content"]) for side in ("chosen", "rejected")]
         of_ranking = "advantage_chosen" in pair    # stop pairs have no advantages
-        if KEEP[args.part](*kinds) or not of_ranking:
+        if not of_ranking or KEEP[args.part](*kinds_of(pair, tasks)):
             output.write(pair)
             kept += 1
     print(f"wrote {args.out}: {kept} of {count} pairs")

@@ -30,20 +30,21 @@ def scripted_kind(task, prompt, action):
     return kind_of_action({"task": task, "dialogue_history": history, "finish": "answered"}, -1)
 
 
+def kinds_of(pair, tasks):
+    """The kinds of what the pair prefers and of what it rejects. tasks: {task_id: task}."""
+    return tuple(scripted_kind(tasks[pair["task_id"]], pair["prompt"], pair[side][-1]["content"]) for side in ("chosen", "rejected"))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--tasks", required=True, help="trajectories on the tasks of the pairs")
     parser.add_argument("pairs", nargs="+", metavar="NAME=PAIRS", help="files of pairs, as train_policy.py writes them")
     args = parser.parse_args()
     tasks = {record["task_id"]: record["task"] for record in read(args.tasks, "trajectory")}
-
-    def kind_of(pair, side):
-        return scripted_kind(tasks[pair["task_id"]], pair["prompt"], pair[side][-1]["content"])
-
     shares = {}    # name -> {(kind of chosen, kind of rejected): share of the pairs}
     for argument in args.pairs:
         name, _, path = argument.partition("=")
-        counts = Counter((kind_of(pair, "chosen"), kind_of(pair, "rejected")) for pair in read(path, "pair"))
+        counts = Counter(kinds_of(pair, tasks) for pair in read(path, "pair"))
         shares[name] = {kinds: count / counts.total() for kinds, count in counts.items()}
     total = Counter()
     for share in shares.values():

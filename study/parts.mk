@@ -5,7 +5,7 @@ $(RUN)/ranked-oracle.jsonl: $(RUN)/train.candidates.rollout.json
 	$(EACH) study/rank_oracle.py --in $(RUN)/train.candidates.jsonl --out $@
 
 $(RUN)/stop-oracle.jsonl: $(RUN)/ranked-oracle.jsonl
-	$(EACH) study/stop_pairs.py --seed $(SEED) --in $(RUN)/train.scored.jsonl --add $< --out $@
+	$(STOP_PAIRS) $< --out $@
 
 # The surer half of the pairs; a random half (one pair a turn, not two).
 half   := --surest 0.5
@@ -13,7 +13,7 @@ random := --pairs-per-turn 1
 define drawn
 $(RUN)/$(1)-nll-0.2.jsonl: $(RUN)/ranked-nll-0.2.jsonl
 $(RUN)/$(1)-%.jsonl:
-	$$(EACH) study/stop_pairs.py --seed $(SEED) --in $(RUN)/train.scored.jsonl --add $$< $$($(1)) --out $$@
+	$$(STOP_PAIRS) $$< $$($(1)) --out $$@
 endef
 $(foreach one,half random,$(eval $(call drawn,$(one))))
 

@@ -63,7 +63,7 @@ WARM  := $(addprefix warm-,oracle nll-0.2 all)
 RANKINGS := $(FRESH) $(WARM)
 FLIPPED  := $(addprefix flipped-,critic random)
 $(RANKINGS:%=$(RUN)/stop-%.jsonl): $(RUN)/stop-%.jsonl: $(RUN)/%.jsonl
-	$(EACH) study/stop_pairs.py --seed $(SEED) --in $(RUN)/train.scored.jsonl --add $< --out $@
+	$(STOP_PAIRS) $< --out $@
 
 STOPPING := $(STOP) $(WARM:%=stop-%)
 $(foreach one,$(RANKINGS),$(eval trial-$(one) = $$(RANKED) --pairs-per-turn 2 --in $$(RUN)/$(one).jsonl))
@@ -108,7 +108,7 @@ trial-longer-critic   = $(trial-stop-warm-nll-0.2) --epochs 3
 $(call needs,longer-critic,$(RUN)/stop-warm-nll-0.2.jsonl)
 
 $(RUN)/stop-surest.jsonl: $(RUN)/warm-nll-0.2.jsonl
-	$(EACH) study/stop_pairs.py --seed $(SEED) --in $(RUN)/train.scored.jsonl --add $< --surest 0.25 --out $@
+	$(STOP_PAIRS) $< --surest 0.25 --out $@
 
 # The oracle's pairs with the critic's errors, or as many random ones.
 flip-random := --random --seed $(SEED)

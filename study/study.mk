@@ -85,6 +85,7 @@ ABLATED := likelihood $(TABLE3)
 $(foreach critic,$(ABLATED),$(eval trial-$(critic) = $$(IMITATED) $$(SWEET_TRIAL) --in $$(RUN)/ranked-$(critic).jsonl))
 
 # Stop pairs: behind SWEET-RL's, or alone from the imitating agent and from multi-turn DPO's.
+STOP_PAIRS = $(EACH) study/stop_pairs.py --seed $(SEED) --in $(RUN)/train.scored.jsonl --add
 STOPPED := stop-imitated-sweet-2 stop-without-c stop-only
 $(foreach one,$(STOPPED),$(eval trial-$(one) = $$(IMITATED) $$(SWEET_TRIAL) --in $$(RUN)/$(one).jsonl))
 trial-stop-dpo = --model $(RUN)/trial-imitated-dpo-2 $(SWEET_TRIAL) --in $(RUN)/stop-only.jsonl
@@ -119,7 +120,7 @@ $(RUN)/stop-only.jsonl: $(RUN)/train.metrics.json
 	$(EACH) study/stop_pairs.py --in $(RUN)/train.scored.jsonl --out $@
 
 $(RUN)/stop-%.jsonl: $(RUN)/trial-%/config.json
-	$(EACH) study/stop_pairs.py --seed $(SEED) --in $(RUN)/train.scored.jsonl --add $(RUN)/trial-$*.pairs.jsonl --out $@
+	$(STOP_PAIRS) $(RUN)/trial-$*.pairs.jsonl --out $@
 
 # ------------------------------------------------------------------------------------------------ play
 $(RUN)/%.val-0.3.metrics.json: $(RUN)/%/config.json
