@@ -136,10 +136,11 @@ def make_items(args, tokenizer):
     if args.method != "sweet":
         return *trajectory_items(args, tokenizer), None
     if from_rank0(first_record_has, args.input, "chosen"):
-        return *pair_items(surest(list(read_pairs(args.input)), args), tokenizer), None
+        pairs = read_pairs(args.input)
+        return pair_items(surest(pairs, args), tokenizer), cost_of(pairs), None
     from_rank0(check_path, args.pairs, [args.input, args.model])
     pairs, cost = make_pairs(args)
-    return pair_items(map(with_sides, pairs), tokenizer)[0], cost, pairs
+    return pair_items([with_sides(pair) for pair in pairs], tokenizer), cost, pairs
 
 
 def scored_tokens(items):
@@ -206,13 +207,16 @@ def make_pairs(args):
 
 
 def surest(pairs, args):
-    """The share --surest of the pairs: those whose advantages differ most."""
+    """The share --surest of the critic's pairs, those whose advantages differ most, and all pairs without advantages."""
     if args.surest == 1:
         return pairs
-    if not all("advantage_chosen" in pair for pair in pairs):
-        die(f"{args.input}: --surest needs the advantages of every pair, and some have none (stop pairs, for one)")
-    in_order = sorted(pairs, key=lambda pair: pair["advantage_rejected"] - pair["advantage_chosen"])
-    return in_order[:max(1, round(args.surest * len(pairs)))]
+    ranked, others = [], []
+    for pair in pairs:
+        (others if pair.get("advantage_chosen") is None else ranked).append(pair)
+    if not ranked:
+        die(f"{args.input}: --surest needs pairs with advantages, and none has any")
+    ranked.sort(key=lambda pair: pair["advantage_rejected"] - pair["advantage_chosen"])
+    return ranked[:max(1, round(args.surest * len(ranked)))] + others
 
 
 def pairs_of_turn(record, candidates, args):
@@ -257,19 +261,18 @@ def with_sides(pair):
 
 
 def read_pairs(path):
-    return read(path, "pair", each=with_sides)
+    return list(read(path, "pair", each=with_sides))
 
 
 def pair_items(pairs, tokenizer):
-    """Pairs from with_sides as items, and their cost. Each side is one sequence, scored on its last message."""
-    pairs = list(pairs)
+    """Pairs from with_sides as items. Each side is one sequence, scored on its last message."""
     sequences = iter(tokenise(tokenizer, [side for pair in pairs for side in pair["sides"]]))
     items = []
     for n, pair in enumerate(pairs):
         task, sample, turn = key_of(pair)
         group = (n, n) if turn is None else (f"{task} {sample}", turn)
         items.append(Item([next(sequences)], [next(sequences)], group, task=n if task is None else task))
-    return items, cost_of(pairs)
+    return items
 
 
 # ---- From trajectories to items: the baselines
@@ -396,7 +399,7 @@ def parse_args():
     flag("--pairs-per-turn", type=number(int, least=1), default=1,
          help="sweet: pairs drawn at each turn; the released code draws 4")
     flag("--surest", type=number(above=0, most=1), default=1, metavar="SHARE",
-         help="sweet: keep this share of the pairs, those whose advantages differ most (study/which_pairs.md)")
+         help="sweet: keep this share of the critic's pairs, those whose advantages differ most (study/which_pairs.md)")
     flag("--min-reward", type=share,
          help="rejection-ft: smallest reward to keep (default: 1.0; frontend: the upper quartile of the rewards)")
     flag("--with-c", type=share,

@@ -3,7 +3,7 @@
     python study/pairs_by_kind.py --tasks runs/default/train.scored.jsonl critic=runs/default/train.pairs.jsonl
 
 Prints the share of pairs for each combination of kinds: a look at a critic before a policy is trained. The kind of an
-action depends on the scripted human's reply to it.
+action depends on the scripted human's reply to it. Pairs without advantages, as stop pairs, are left out.
 """
 import argparse
 import sys
@@ -15,7 +15,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "study")]
 from evaluate import markdown
 from rank_critics import kind_of_action
 from rollout import scripted_reply
-from records import ANSWER_MARK, read
+from records import ANSWER_MARK, number, read
+from train_policy import surest
 
 
 def scripted_kind(task, prompt, action):
@@ -38,13 +39,15 @@ def kinds_of(pair, tasks):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--tasks", required=True, help="trajectories on the tasks of the pairs")
+    parser.add_argument("--surest", type=number(above=0, most=1), default=1, help="look at this share of them (train_policy.py)")
     parser.add_argument("pairs", nargs="+", metavar="NAME=PAIRS", help="files of pairs, as train_policy.py writes them")
     args = parser.parse_args()
     tasks = {record["task_id"]: record["task"] for record in read(args.tasks, "trajectory")}
     shares = {}    # name -> {(kind of chosen, kind of rejected): share of the pairs}
     for argument in args.pairs:
-        name, _, path = argument.partition("=")
-        counts = Counter(kinds_of(pair, tasks) for pair in read(path, "pair"))
+        name, _, args.input = argument.partition("=")
+        pairs = surest(list(read(args.input, "pair")), args)
+        counts = Counter(kinds_of(pair, tasks) for pair in pairs if "advantage_chosen" in pair)
         shares[name] = {kinds: count / counts.total() for kinds, count in counts.items()}
     total = Counter()
     for share in shares.values():

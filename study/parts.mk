@@ -5,17 +5,10 @@ $(RUN)/ranked-oracle.jsonl: $(RUN)/train.candidates.rollout.json
 	$(EACH) study/rank_oracle.py --in $(RUN)/train.candidates.jsonl --out $@
 
 $(RUN)/stop-oracle.jsonl: $(RUN)/ranked-oracle.jsonl
-	$(STOP_PAIRS) $< --out $@
 
-# The surer half of the pairs; a random half (one pair a turn, not two).
-half   := --surest 0.5
-random := --pairs-per-turn 1
-define drawn
-$(RUN)/$(1)-nll-0.2.jsonl: $(RUN)/ranked-nll-0.2.jsonl
-$(RUN)/$(1)-%.jsonl:
-	$$(STOP_PAIRS) $$< $$($(1)) --out $$@
-endef
-$(foreach one,half random,$(eval $(call drawn,$(one))))
+# A random half of the pairs: one a turn, not two.
+$(RUN)/random-nll-0.2.jsonl: $(RUN)/ranked-nll-0.2.jsonl
+	$(STOP_PAIRS) $< --pairs-per-turn 1 --out $@
 
 define part
 $(RUN)/$(1)-%.jsonl: $(RUN)/stop-%.jsonl
@@ -23,13 +16,15 @@ $(RUN)/$(1)-%.jsonl: $(RUN)/stop-%.jsonl
 endef
 $(foreach one,unlike questions answers,$(eval $(call part,$(one))))
 
-PARTS := $(addsuffix -nll-0.2,half random) unlike-imitated-sweet-2 questions-imitated-sweet-2 answers-imitated-sweet-2
+PARTS := random-nll-0.2 unlike-imitated-sweet-2 questions-imitated-sweet-2 answers-imitated-sweet-2
 PARTS += stop-oracle questions-oracle answers-oracle
 $(foreach one,$(PARTS),$(eval trial-$(one) = $$(IMITATED) $$(SWEET_TRIAL) --in $$(RUN)/$(one).jsonl))
 $(foreach one,$(PARTS),$(eval $(call needs,$(one),$(RUN)/$(one).jsonl $(RUN)/trial-rejection-2/config.json)))
 
-trial-half-twice = $(trial-half-nll-0.2) --epochs 2
-$(call needs,half-twice,$(RUN)/half-nll-0.2.jsonl $(RUN)/trial-rejection-2/config.json)
+# The surer half.
+trial-half-nll-0.2 = $(trial-stop-imitated-sweet-2) --surest 0.5
+trial-half-twice   = $(trial-half-nll-0.2) --epochs 2
+$(call needs,half-nll-0.2 half-twice,$(RUN)/stop-imitated-sweet-2.jsonl $(RUN)/trial-rejection-2/config.json)
 
 # The baseline at as many sampled tokens gets another trial too.
 trial-twice-longer-dpo = $(trial-twice-imitated-dpo) --epochs 6

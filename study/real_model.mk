@@ -105,21 +105,18 @@ trial-rejection-3    := $(trial-rejection-2) --epochs 2
 trial-imitated-dpo-1  = $(trial-imitated-dpo-2) --lr 1e-4
 trial-imitated-dpo-3  = $(trial-imitated-dpo-2) --epochs 6
 trial-longer-critic   = $(trial-stop-warm-nll-0.2) --epochs 3
-$(call needs,longer-critic,$(RUN)/stop-warm-nll-0.2.jsonl)
-
-$(RUN)/stop-surest.jsonl: $(RUN)/warm-nll-0.2.jsonl
-	$(STOP_PAIRS) $< --surest 0.25 --out $@
+trial-surest          = $(trial-longer-critic) --surest 0.25
+$(call needs,longer-critic surest,$(RUN)/stop-warm-nll-0.2.jsonl)
 
 # The oracle's pairs with the critic's errors, or as many random ones.
 flip-random := --random --seed $(SEED)
 $(FLIPPED:%=$(RUN)/stop-%.jsonl): $(RUN)/stop-flipped-%.jsonl: $(RUN)/stop-warm-oracle.jsonl $(RUN)/warm-nll-0.2.jsonl
 	$(EACH) study/flip_pairs.py --in $< --by $(RUN)/warm-nll-0.2.jsonl $(flip-$*) --out $@
 
-CHANGED := surest $(FLIPPED)
-$(foreach one,$(CHANGED),$(eval trial-$(one) = $$(RANKED) --in $$(RUN)/stop-$(one).jsonl --epochs 3))
-$(foreach one,$(CHANGED),$(eval $(call needs,$(one),$(RUN)/stop-$(one).jsonl $(RUN)/trial-rejection-2/config.json)))
+$(foreach one,$(FLIPPED),$(eval trial-$(one) = $$(RANKED) --in $$(RUN)/stop-$(one).jsonl --epochs 3))
+$(foreach one,$(FLIPPED),$(eval $(call needs,$(one),$(RUN)/stop-$(one).jsonl $(RUN)/trial-rejection-2/config.json)))
 
-three: $(call at,val,$(CHANGED:%=trial-%))
+three: $(call at,val,$(addprefix trial-,surest $(FLIPPED)))
 three: $(call at,val,$(foreach method,rejection imitated-dpo,$(call three,trial-$(method))))
 three: $(call at,val,$(addprefix trial-,stop-warm-nll-0.2 longer-critic))
 three: $(call at,test,$(addprefix trial-,rejection-2 rejection-1 imitated-dpo-2 longer-critic longer-oracle))
@@ -155,11 +152,12 @@ $(call needs,all-critic all-dpo,$(RUN)/trial-rejection-2/config.json)
 more: $(call at,val,trial-rejection-2 $(AGENTS)) $(call at,test,$(AGENTS))
 
 # Which pairs teach (study/parts.mk makes them)? And the test tasks once more, four episodes each.
-TAUGHT := unlike-warm-all questions-warm-oracle answers-warm-oracle half-warm-all
-$(RUN)/half-warm-all.jsonl: $(RUN)/warm-all.jsonl
+TAUGHT := unlike-warm-all questions-warm-oracle answers-warm-oracle
+trial-half-warm-all = $(trial-all-critic) --surest 0.5
+$(call needs,half-warm-all,$(RUN)/stop-warm-all.jsonl)
 $(foreach one,$(TAUGHT),$(eval trial-$(one) = $$(RANKED) --in $$(RUN)/$(one).jsonl --epochs 3))
 $(foreach one,$(TAUGHT),$(eval $(call needs,$(one),$(RUN)/$(one).jsonl $(RUN)/trial-rejection-2/config.json)))
-which: $(call at,val,$(TAUGHT:%=trial-%)) $(call at,test,trial-half-warm-all) $(call at,four,trial-rejection-2 $(AGENTS))
+which: $(call at,val,$(TAUGHT:%=trial-%) trial-half-warm-all) $(call at,test,trial-half-warm-all) $(call at,four,trial-rejection-2 $(AGENTS))
 
 $(RUN)/%.four-0.3.metrics.json: $(RUN)/%/config.json
 	$(EACH) rollout.py $(FLAGS) --run-name $(NAME) --split test --in $(RUN)/tasks/test.jsonl --samples 4 --seed $(SEED)0 \

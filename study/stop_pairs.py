@@ -2,7 +2,7 @@
 
 Of each dialogue with reward 1 that asks anything, two pairs: its last question rather than its answer; then its answer rather
 than one of its questions again, a random one. SWEET-RL's pairs go in front (--add): a file of them, or ranked candidates, from
-which they are drawn as train_policy.py draws them (--pairs-per-turn, --surest).
+which they are drawn as train_policy.py draws them. Of the result train_policy.py --surest keeps all stop pairs.
 
     python study/stop_pairs.py --in runs/default/train.scored.jsonl --add runs/default/train.ranked.jsonl \\
         --out runs/default/stop.pairs.jsonl
@@ -18,7 +18,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from records import SCHEMA, Output, number, read  # noqa: E402
 from train_critic import first_record_has, read_trajectories, text_of  # noqa: E402
-from train_policy import key_of, make_pairs, rng_of, surest  # noqa: E402
+from train_policy import key_of, make_pairs, rng_of  # noqa: E402
 
 
 def stop_pairs(record, seed):
@@ -37,11 +37,10 @@ def stop_pairs(record, seed):
 
 
 def pairs_in_front(args):
-    """The surest pairs of --add: of those that stand there, or that are drawn from ranked candidates."""
-    args = argparse.Namespace(**{**vars(args), "input": args.add})
+    """The pairs of --add, or those drawn from its ranked candidates."""
     if first_record_has(args.add, "chosen"):
-        return surest(list(read(args.add, "pair")), args)
-    drawn, _ = make_pairs(args)
+        return list(read(args.add, "pair"))
+    drawn, _ = make_pairs(argparse.Namespace(**{**vars(args), "input": args.add, "surest": 1}))
     return [{name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in pair.items()}
             for pair in drawn]
 
@@ -51,7 +50,6 @@ def main():
     parser.add_argument("--in", dest="input", required=True, help="scored trajectories")
     parser.add_argument("--add", help="pairs that go in front, or ranked candidates to draw them from")
     parser.add_argument("--pairs-per-turn", type=number(int, least=1), default=2, help="drawn from these (default 2; train_policy.py: 1)")
-    parser.add_argument("--surest", type=number(above=0, most=1), default=1, help="the share of these that is kept (default 1)")
     parser.add_argument("--out", required=True, help="the pairs")
     parser.add_argument("--seed", type=int, default=0, help="(default 0)")
     args = parser.parse_args()
@@ -62,7 +60,7 @@ def main():
     for record in chain(*tasks.values()):
         if record["reward"] >= 1:
             pairs += [pair | {"cost": cost_of_turn.get(tuple(key_of(pair)))} for pair in stop_pairs(record, args.seed)]
-    settings = {"script": "stop_pairs", "seed": args.seed, "surest": args.surest, "pairs_per_turn": args.pairs_per_turn}
+    settings = {"script": "stop_pairs", "seed": args.seed, "pairs_per_turn": args.pairs_per_turn}
     inputs = {"--in": args.input} | ({"--add": args.add} if args.add else {})
     output = Output(args.out, settings, inputs, overwrite=True, key=SCHEMA["pair"][1])
     for pair in pairs:

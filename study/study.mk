@@ -119,8 +119,10 @@ $(RUN)/twice.rollout.json: $(RUN)/base/config.json
 $(RUN)/stop-only.jsonl: $(RUN)/train.metrics.json
 	$(EACH) study/stop_pairs.py --in $(RUN)/train.scored.jsonl --out $@
 
-$(RUN)/stop-%.jsonl: $(RUN)/trial-%/config.json
-	$(STOP_PAIRS) $(RUN)/trial-$*.pairs.jsonl --out $@
+$(RUN)/stop-imitated-sweet-2.jsonl: $(RUN)/ranked-nll-0.2.jsonl
+$(RUN)/stop-without-c.jsonl: $(RUN)/ranked-without-c.jsonl
+$(RUN)/stop-%.jsonl:
+	$(STOP_PAIRS) $< --out $@
 
 # ------------------------------------------------------------------------------------------------ play
 $(RUN)/%.val-0.3.metrics.json: $(RUN)/%/config.json
@@ -146,7 +148,7 @@ endef
 
 # Its base agent is the agent of the last round: $(call round,method,number,folder of the last round)
 LAST-dpo   := trial-imitated-dpo-2
-LAST-sweet := trial-imitated-sweet-3
+LAST-sweet := trial-half-twice
 define round
 rounds: $(RUN)-$(1)-$(2)/$(LAST-$(1)).test-0.3.metrics.json
 $(call run_from,$(RUN)-$(1)-$(2),$(3)/$(LAST-$(1)))

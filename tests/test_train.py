@@ -510,17 +510,17 @@ def test_candidates_are_scored_and_trained_on_as_they_were_sampled(place):
         with torch.no_grad():
             a, b = (plain_logps(model, ids, np.arange(len(prompt), len(ids))) for model in (critic, base))
         assert value == pytest.approx((a - b).mean().item(), abs=2e-5)
-    (item,), _ = train_policy.pair_items(train_policy.read_pairs("policy.pairs.jsonl"), tokenizer)
+    item, = train_policy.pair_items(train_policy.read_pairs("policy.pairs.jsonl"), tokenizer)
     pair = json.loads(open("policy.pairs.jsonl").read())
     for side, (sequence,) in (("chosen", item.chosen), ("rejected", item.rejected)):
         assert sequence.ids[sequence.scored].tolist() == letters(pair[side][0]["content"])
     write(Path("others.jsonl"), [{**pair, "turn": None, "task_id": None}] * 2)  # as `datasets` writes what is not there
-    items = train_policy.pair_items(train_policy.read_pairs("others.jsonl"), tokenizer)[0]
+    items = train_policy.pair_items(train_policy.read_pairs("others.jsonl"), tokenizer)
     assert len({item.group for item in items}) == len({item.task for item in items}) == 2
     longer = [{"role": "assistant", "content": "Which field?"}, {"role": "user", "content": "The first."}]
     write(Path("others.jsonl"), [{"prompt": pair["prompt"], **{side: longer + [{"role": "assistant", "content": side}]
                                                                for side in ("chosen", "rejected")}}])
-    (item,), _ = train_policy.pair_items(train_policy.read_pairs("others.jsonl"), tokenizer)
+    item, = train_policy.pair_items(train_policy.read_pairs("others.jsonl"), tokenizer)
     sequence, = item.chosen
     assert "The first." in tokenizer.decode(sequence.ids) and "The" not in tokenizer.decode(
         sequence.ids[sequence.scored]), "earlier messages of a side are read, its last one is learnt"
@@ -602,6 +602,13 @@ def test_sweet_writes_the_pairs_that_it_trains_on(place):
     assert sure == gaps[:round(0.3 * len(pairs))] and 0 < len(sure) < len(pairs)
     code, said, error = call(train_policy, *pairs_in[:5], "sure-again", *pairs_in[6:], "--surest", 0.3)
     assert code == 0 and metrics("sure-again") == metrics("sure"), said + error
+    write(Path("costly.jsonl"), [{**pair, "cost": {"sampled_tokens": 7}} for pair in pairs])
+    assert call(train_policy, "--in", "costly.jsonl", *pairs_in[2:5], "costly", *pairs_in[6:], "--surest", 0.3)[0] == 0
+    turns = {(p["task_id"], p["sample"], p["turn"]) for p in pairs}
+    assert json.load(open("costly/cost.json"))["sampled_tokens"] == 7 * len(turns), "those left out were sampled too"
+    write(Path("bare.jsonl"), [{**pair, "advantage_chosen": None} for pair in pairs])
+    code, _, error = call(train_policy, "--in", "bare.jsonl", *pairs_in[2:5], "bare", "--surest", 0.3)
+    assert code == 2 and "bare.jsonl: --surest needs pairs with advantages" in error
 
 
 def test_the_advantages_of_candidates_and_of_annotated_turns_are_equation_3(place):

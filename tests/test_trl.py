@@ -32,7 +32,7 @@ def test_our_pairs_load_in_trl_and_five_steps_have_the_same_loss(place):
     assert code == 0, error
     # The same pairs in the order in which our steps take them.
     flags = parsed(train_policy, *settings)
-    items, *_ = train_policy.pair_items(train_policy.read_pairs("policy.pairs.jsonl"), train_policy.load_tokenizer("base"))
+    items = train_policy.pair_items(train_policy.read_pairs("policy.pairs.jsonl"), train_policy.load_tokenizer("base"))
     place_of = {id(item): n for n, item in enumerate(items)}
     order = [place_of[id(item)] for step in train_critic.step_items(items, flags) for item in step]
     pairs = pairs.select(order).select_columns(["prompt", "chosen", "rejected"])
