@@ -7,6 +7,7 @@
 #     make -f study/real_model.mk three SEED=2   # three trials of each method (study/three_trials.md)
 #     make -f study/real_model.mk more SEED=2    # from four times the dialogues (study/more_dialogues.md)
 #     make -f study/real_model.mk which SEED=2   # which pairs teach (study/which_pairs.md)
+#     make -f study/real_model.mk most SEED=2    # stage 2 from the agent that imitates all wins (study/more_dialogues.md)
 #
 # The folder runs/real/SEED holds one seed. Each stage takes both cores.
 
@@ -164,10 +165,18 @@ $(RUN)/%.four-0.3.metrics.json: $(RUN)/%/config.json
 	  --temperature 0.3 $(PLAY) --model $(<D) --out $(RUN)/$*.four-0.3.trajectories.jsonl
 	$(EACH) evaluate.py --in $(RUN)/$*.four-0.3.trajectories.jsonl
 
+# Stage 2 from the agent that imitates all wins.
+trial-most-critic = $(trial-half-warm-all) --model $(RUN)/trial-all-rejection
+trial-most-dpo    = $(trial-all-dpo) --model $(RUN)/trial-all-rejection
+$(call needs,most-critic,$(RUN)/stop-warm-all.jsonl)
+$(call needs,most-dpo,$(RUN)/all.scored.jsonl)
+$(call needs,most-critic most-dpo,$(RUN)/trial-all-rejection/config.json)
+most: $(call at,test,$(addprefix trial-,all-rejection most-critic most-dpo))
+
 # A second round: the imitating agent is the base agent of a run of its own.
 $(eval $(call run_from,$(RUN)-again,$(RUN)/trial-rejection-2))
 again: $(RUN)-again/base/config.json
 	$(MAKE) -f study/real_model.mk SEED=$(SEED) NAME=$(NAME)-again OFFLINE='--limit 100 --samples 6 --temperature 0.5' round
 round: $(call at,test,$(addprefix trial-,rejection-2 imitated-dpo-2 stop-fresh-nll-0.2))
 
-.PHONY: real stop perfect three more which again round
+.PHONY: real stop perfect three more which most again round

@@ -1,7 +1,7 @@
 """Rounds on fresh dialogues: success and cost after each round of each method, the differences, and a figure.
 
     python study/rounds.py                         # print the tables of study/rounds.tsv, draw its figure
-    python study/rounds.py --add runs/asking/32    # add a finished seed first
+    python study/rounds.py --add runs/asking/46    # add a finished seed first
 
 Round 1 is the seed's own folder. Round n of a method is the folder SEED-METHOD-n beside it.
 """
@@ -18,9 +18,9 @@ from over_seeds import cell, kept_rows  # noqa: E402
 
 METHODS = {    # the agent that ends each round
     "dpo": "trial-imitated-dpo-2",
-    "sweet": "trial-imitated-sweet-3",
+    "sweet": "trial-half-twice",
 }
-NAMES = {"dpo": "multi-turn DPO after imitation", "sweet": "SWEET-RL after imitation"}
+NAMES = {"dpo": "multi-turn DPO after imitation", "sweet": "SWEET-RL, surer half twice"}
 COLUMNS = ["seed", "method", "round", *TEMPERATURES, *COSTS, "cpu_minutes"]
 COMPARED = [("sweet", 1, "dpo", 1), ("sweet", 2, "dpo", 2), ("sweet", 3, "dpo", 3),    # equal episodes
             ("sweet", 1, "dpo", 2), ("sweet", 2, "dpo", 4)]    # about equal tokens
