@@ -171,7 +171,8 @@ trial-most-dpo    = $(trial-all-dpo) --model $(RUN)/trial-all-rejection
 $(call needs,most-critic,$(RUN)/stop-warm-all.jsonl)
 $(call needs,most-dpo,$(RUN)/all.scored.jsonl)
 $(call needs,most-critic most-dpo,$(RUN)/trial-all-rejection/config.json)
-most: $(call at,test,$(addprefix trial-,all-rejection most-critic most-dpo))
+MOST := $(addprefix trial-,all-rejection most-critic most-dpo)
+most: $(call at,test,$(MOST)) $(call at,four,$(MOST))
 
 # A second round: the imitating agent is the base agent of a run of its own.
 $(eval $(call run_from,$(RUN)-again,$(RUN)/trial-rejection-2))

@@ -5,7 +5,7 @@
 #     make study SEEDS='23 24' CELLS='ablated twice truth'       # other critics; twice the data; Monte-Carlo returns
 #     make study SEEDS='31' ASKING=hard CELLS=leaders            # where asking is the hard part: trials
 #     make study SEEDS='41 42 43 44 45' ASKING=hard CELLS='tuned twice stopped'    # the best settings; pairs that show when to stop
-#     make study SEEDS='32 33 34' ASKING=hard CELLS=rounds       # more rounds, on dialogues of the last round's agent
+#     make study SEEDS='46 47 48' ASKING=hard CELLS=rounds       # more rounds, on dialogues of the last round's agent
 #     make study SEEDS='41' ASKING=hard CELLS='table3 best amounts'    # the paper's Table 3 and Fig. 3
 #     make study SEEDS='41' ASKING=hard CELLS=parts              # which pairs teach
 #
@@ -186,6 +186,7 @@ amount:  $(call at,test,trial-rejection-2 trial-imitated-dpo-2 trial-imitated-sw
 amounts: amount
 stopped: $(call at,test,base $(addprefix trial-,rejection-2 imitated-dpo-2 imitated-sweet-2 without-c stop-dpo $(STOPPED)))
 best:    $(call at,test,base)
+rounds:  $(call at,test,$(LAST-dpo) $(LAST-sweet))
 truth:   $(RUN)/val.continuations.metrics.json $(CRITICS:%=$(RUN)/val-ranked-%.jsonl)
 
 include study/parts.mk
