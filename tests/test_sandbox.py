@@ -559,16 +559,17 @@ def test_a_program_that_closes_its_results_late_gains_no_time():
 
 
 def test_a_program_that_waited_for_the_cpu_is_run_again_with_more_time_and_one_that_burnt_it_is_not():
-    """It takes 0.25 seconds of CPU and has 0.4 seconds; three others want each core, so it gets a quarter of one."""
+    """It takes 0.45 seconds of CPU and has 1 second, in which it is done or has waited more than half of the time. Three others
+    want each core."""
     task = {"ground_truth": "def f(x):\n    return x\n", "test_cases": {"1": "f(1)"}}
     slow = """import time
 def f(x):
     start = time.process_time()
-    while time.process_time() - start < 0.25: pass
+    while time.process_time() - start < 0.45: pass
     return x
 """
     burners = []
-    with Sandbox(workers=1, call_timeout=0.4) as box:
+    with Sandbox(workers=1, call_timeout=1) as box:
         box.score(task, "")    # the reference while it is quiet
         try:
             burners += [subprocess.Popen([sys.executable, "-c", "while True: pass"])
@@ -580,7 +581,7 @@ def f(x):
                 burner.wait()
         began = time.monotonic()
         assert box.score(task, "import time\ndef f(x):\n    time.sleep(9)\n") == {"1": "timeout"}
-        assert time.monotonic() - began < 1.2, "not tried again"
+        assert time.monotonic() - began < 3, "not tried again"
 
 
 def test_after_ctrl_c_the_next_answer_belongs_to_the_next_question(box):
