@@ -207,16 +207,19 @@ def make_pairs(args):
 
 
 def surest(pairs, args):
-    """The share --surest of the critic's pairs, those whose advantages differ most, and all pairs without advantages."""
+    """The share --surest of the critic's pairs, whose advantages differ most, and all pairs without advantages."""
     if args.surest == 1:
         return pairs
-    ranked, others = [], []
-    for pair in pairs:
-        (others if pair.get("advantage_chosen") is None else ranked).append(pair)
+    ranked = list(filter(is_ranked, pairs))
     if not ranked:
         die(f"{args.input}: --surest needs pairs with advantages, and none has any")
     ranked.sort(key=lambda pair: pair["advantage_rejected"] - pair["advantage_chosen"])
-    return ranked[:max(1, round(args.surest * len(ranked)))] + others
+    return ranked[:max(1, round(args.surest * len(ranked)))] + [pair for pair in pairs if not is_ranked(pair)]
+
+
+def is_ranked(pair):
+    """Whether the pair comes from a ranking; a stop pair (study/stop_pairs.py) has no advantages."""
+    return pair.get("advantage_chosen") is not None
 
 
 def pairs_of_turn(record, candidates, args):

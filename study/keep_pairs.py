@@ -13,6 +13,7 @@ from pathlib import Path
 sys.path[:0] = [str(folder) for folder in Path(__file__).resolve().parents[:2]]
 from pairs_by_kind import kinds_of  # noqa: E402
 from records import SCHEMA, Output, read  # noqa: E402
+from train_policy import is_ranked  # noqa: E402
 
 KEEP = {"unlike": lambda chosen, rejected: chosen != rejected,
         "questions": lambda *kinds: all("question" in kind for kind in kinds),
@@ -32,8 +33,7 @@ def main():
     count = kept = 0
     for pair in read(args.input, "pair"):
         count += 1
-        of_ranking = "advantage_chosen" in pair    # stop pairs have no advantages
-        if not of_ranking or KEEP[args.part](*kinds_of(pair, tasks)):
+        if not is_ranked(pair) or KEEP[args.part](*kinds_of(pair, tasks)):
             output.write(pair)
             kept += 1
     print(f"wrote {args.out}: {kept} of {count} pairs")

@@ -16,7 +16,7 @@ from evaluate import markdown
 from rank_critics import kind_of_action
 from rollout import scripted_reply
 from records import ANSWER_MARK, number, read
-from train_policy import surest
+from train_policy import is_ranked, surest
 
 
 def scripted_kind(task, prompt, action):
@@ -47,7 +47,7 @@ def main():
     for argument in args.pairs:
         name, _, args.input = argument.partition("=")
         pairs = surest(list(read(args.input, "pair")), args)
-        counts = Counter(kinds_of(pair, tasks) for pair in pairs if "advantage_chosen" in pair)
+        counts = Counter(kinds_of(pair, tasks) for pair in filter(is_ranked, pairs))
         shares[name] = {kinds: count / counts.total() for kinds, count in counts.items()}
     total = Counter()
     for share in shares.values():

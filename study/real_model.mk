@@ -64,7 +64,6 @@ WARM  := $(addprefix warm-,oracle nll-0.2 all)
 RANKINGS := $(FRESH) $(WARM)
 FLIPPED  := $(addprefix flipped-,critic random)
 $(RANKINGS:%=$(RUN)/stop-%.jsonl): $(RUN)/stop-%.jsonl: $(RUN)/%.jsonl
-	$(STOP_PAIRS) $< --out $@
 
 STOPPING := $(STOP) $(WARM:%=stop-%)
 $(foreach one,$(RANKINGS),$(eval trial-$(one) = $$(RANKED) --pairs-per-turn 2 --in $$(RUN)/$(one).jsonl))
