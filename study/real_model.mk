@@ -8,6 +8,7 @@
 #     make -f study/real_model.mk more SEED=2    # from four times the dialogues (study/more_dialogues.md)
 #     make -f study/real_model.mk which SEED=2   # which pairs teach (study/which_pairs.md)
 #     make -f study/real_model.mk most SEED=2    # stage 2 from the agent that imitates all wins (study/more_dialogues.md)
+#     make -f study/real_model.mk last SEED=3    # three trials of each method from there (study/last_recipe.md)
 #
 # The folder runs/real/SEED holds one seed. Each stage takes both cores.
 
@@ -159,10 +160,15 @@ $(foreach one,$(TAUGHT),$(eval trial-$(one) = $$(RANKED) --in $$(RUN)/$(one).jso
 $(foreach one,$(TAUGHT),$(eval $(call needs,$(one),$(RUN)/$(one).jsonl $(RUN)/trial-rejection-2/config.json)))
 which: $(call at,val,$(TAUGHT:%=trial-%) trial-half-warm-all) $(call at,test,trial-half-warm-all) $(call at,four,trial-rejection-2 $(AGENTS))
 
-$(RUN)/%.four-0.3.metrics.json: $(RUN)/%/config.json
-	$(EACH) rollout.py $(FLAGS) --run-name $(NAME) --split test --in $(RUN)/tasks/test.jsonl --samples 4 --seed $(SEED)0 \
-	  --temperature 0.3 $(PLAY) --model $(<D) --out $(RUN)/$*.four-0.3.trajectories.jsonl
-	$(EACH) evaluate.py --in $(RUN)/$*.four-0.3.trajectories.jsonl
+# Each task of a split four times: $(call play_four,name,split)
+define play_four
+$(RUN)/%.$(1)-0.3.metrics.json: $(RUN)/%/config.json
+	$$(EACH) rollout.py $$(FLAGS) --run-name $$(NAME) --split $(2) --in $$(RUN)/tasks/$(2).jsonl --samples 4 \
+	  --seed $$(SEED)0 --temperature 0.3 $$(PLAY) --model $$(<D) --out $$(RUN)/$$*.$(1)-0.3.trajectories.jsonl
+	$$(EACH) evaluate.py --in $$(RUN)/$$*.$(1)-0.3.trajectories.jsonl
+endef
+$(eval $(call play_four,four,test))
+$(eval $(call play_four,tried,val))
 
 # Stage 2 from the agent that imitates all wins.
 trial-most-critic = $(trial-half-warm-all) --model $(RUN)/trial-all-rejection
@@ -173,10 +179,40 @@ $(call needs,most-critic most-dpo,$(RUN)/trial-all-rejection/config.json)
 MOST := $(addprefix trial-,all-rejection most-critic most-dpo)
 most: $(call at,test,$(MOST)) $(call at,four,$(MOST))
 
+# Three trials of each method from all dialogues (study/last_recipe.md). SWEET-RL's candidates are those of the agent that it starts from, at the
+# first dialogue of each task.
+$(RUN)/first.scored.jsonl: $(RUN)/all.scored.jsonl
+	grep '"sample": 0,' $< > $@
+
+OF := all-rejection most-dpo
+$(OF:%=$(RUN)/of-%.candidates.rollout.json): $(RUN)/of-%.candidates.rollout.json: $(RUN)/trial-%/config.json $(RUN)/first.scored.jsonl
+	$(EACH) rollout.py $(FLAGS) --run-name $(NAME) --split train --in $(RUN)/first.scored.jsonl --candidates 8 \
+	  --temperature 1 $(SAMPLE) --model $(<D) --out $(RUN)/of-$*.candidates.jsonl
+
+$(OF:%=$(RUN)/of-%.jsonl): $(RUN)/of-%.jsonl: $(RUN)/critic-all/config.json $(RUN)/of-%.candidates.rollout.json
+	$(EACH) train_critic.py $(FIT) --run-name $(NAME) --critic $(<D) --score $(RUN)/of-$*.candidates.jsonl --out $@
+
+$(OF:%=$(RUN)/stop-of-%.jsonl): $(RUN)/stop-of-%.jsonl: $(RUN)/of-%.jsonl
+
+trial-all-rejection-2 = $(trial-all-rejection) --epochs 2
+trial-all-rejection-8 = $(trial-all-rejection) --epochs 8
+trial-most-dpo-2      = $(trial-most-dpo) --epochs 2
+trial-most-dpo-4      = $(trial-most-dpo) --epochs 4
+SUREST                = $(RANKED) --surest 0.5 --in $(RUN)/stop-of-$(1).jsonl --model $(RUN)/trial-$(1)
+trial-most-sweet      = $(call SUREST,all-rejection) --epochs 3
+trial-after-dpo-1     = $(call SUREST,most-dpo) --epochs 1
+trial-after-dpo-3     = $(call SUREST,most-dpo) --epochs 3
+$(call needs,all-rejection-2 all-rejection-8 most-dpo-2 most-dpo-4,$(RUN)/all.scored.jsonl)
+$(call needs,most-dpo-2 most-dpo-4 most-sweet,$(RUN)/trial-all-rejection/config.json)
+$(call needs,after-dpo-1 after-dpo-3,$(RUN)/trial-most-dpo/config.json $(RUN)/stop-of-most-dpo.jsonl)
+$(call needs,most-sweet,$(RUN)/stop-of-all-rejection.jsonl)
+TRIALS := $(addprefix all-rejection,-2 -8) all-rejection most-dpo $(addprefix most-dpo,-2 -4) most-sweet after-dpo-1 after-dpo-3
+last: $(foreach split,tried four test,$(call at,$(split),$(TRIALS:%=trial-%)))
+
 # A second round: the imitating agent is the base agent of a run of its own.
 $(eval $(call run_from,$(RUN)-again,$(RUN)/trial-rejection-2))
 again: $(RUN)-again/base/config.json
 	$(MAKE) -f study/real_model.mk SEED=$(SEED) NAME=$(NAME)-again OFFLINE='--limit 100 --samples 6 --temperature 0.5' round
 round: $(call at,test,$(addprefix trial-,rejection-2 imitated-dpo-2 stop-fresh-nll-0.2))
 
-.PHONY: real stop perfect three more which most again round
+.PHONY: real stop perfect three more which most last again round
