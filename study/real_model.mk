@@ -160,15 +160,16 @@ $(foreach one,$(TAUGHT),$(eval trial-$(one) = $$(RANKED) --in $$(RUN)/$(one).jso
 $(foreach one,$(TAUGHT),$(eval $(call needs,$(one),$(RUN)/$(one).jsonl $(RUN)/trial-rejection-2/config.json)))
 which: $(call at,val,$(TAUGHT:%=trial-%) trial-half-warm-all) $(call at,test,trial-half-warm-all) $(call at,four,trial-rejection-2 $(AGENTS))
 
-# Each task of a split four times: $(call play_four,name,split)
-define play_four
-$(RUN)/%.$(1)-0.3.metrics.json: $(RUN)/%/config.json
-	$$(EACH) rollout.py $$(FLAGS) --run-name $$(NAME) --split $(2) --in $$(RUN)/tasks/$(2).jsonl --samples 4 \
-	  --seed $$(SEED)0 --temperature 0.3 $$(PLAY) --model $$(<D) --out $$(RUN)/$$*.$(1)-0.3.trajectories.jsonl
-	$$(EACH) evaluate.py --in $$(RUN)/$$*.$(1)-0.3.trajectories.jsonl
+# $(call play,name,split,episodes of each task,temperature)
+define play
+$(RUN)/%.$(1)-$(4).metrics.json: $(RUN)/%/config.json
+	$$(EACH) rollout.py $$(FLAGS) --run-name $$(NAME) --split $(2) --in $$(RUN)/tasks/$(2).jsonl --samples $(3) \
+	  --seed $$(SEED)0 --temperature $(4) $$(PLAY) --model $$(<D) --out $$(RUN)/$$*.$(1)-$(4).trajectories.jsonl
+	$$(EACH) evaluate.py --in $$(RUN)/$$*.$(1)-$(4).trajectories.jsonl
 endef
-$(eval $(call play_four,four,test))
-$(eval $(call play_four,tried,val))
+$(eval $(call play,four,test,4,0.3))
+$(eval $(call play,tried,val,4,0.3))
+$(eval $(call play,test,test,1,0))
 
 # Stage 2 from the agent that imitates all wins.
 trial-most-critic = $(trial-half-warm-all) --model $(RUN)/trial-all-rejection
@@ -179,8 +180,8 @@ $(call needs,most-critic most-dpo,$(RUN)/trial-all-rejection/config.json)
 MOST := $(addprefix trial-,all-rejection most-critic most-dpo)
 most: $(call at,test,$(MOST)) $(call at,four,$(MOST))
 
-# Three trials of each method from all dialogues (study/last_recipe.md). SWEET-RL's candidates are those of the agent that it starts from, at the
-# first dialogue of each task.
+# Three trials of each method from all dialogues (study/last_recipe.md). SWEET-RL's candidates are those of the agent that it
+# starts from, at the first dialogue of each task.
 $(RUN)/first.scored.jsonl: $(RUN)/all.scored.jsonl
 	grep '"sample": 0,' $< > $@
 
@@ -207,7 +208,7 @@ $(call needs,most-dpo-2 most-dpo-4 most-sweet,$(RUN)/trial-all-rejection/config.
 $(call needs,after-dpo-1 after-dpo-3,$(RUN)/trial-most-dpo/config.json $(RUN)/stop-of-most-dpo.jsonl)
 $(call needs,most-sweet,$(RUN)/stop-of-all-rejection.jsonl)
 TRIALS := $(addprefix all-rejection,-2 -8) all-rejection most-dpo $(addprefix most-dpo,-2 -4) most-sweet after-dpo-1 after-dpo-3
-last: $(foreach split,tried four test,$(call at,$(split),$(TRIALS:%=trial-%)))
+last: $(foreach split,tried four test,$(call at,$(split),$(TRIALS:%=trial-%))) $(TRIALS:%=$(RUN)/trial-%.test-0.metrics.json)
 
 # A second round: the imitating agent is the base agent of a run of its own.
 $(eval $(call run_from,$(RUN)-again,$(RUN)/trial-rejection-2))
