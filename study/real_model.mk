@@ -8,7 +8,7 @@
 #     make -f study/real_model.mk more SEED=2    # from four times the dialogues (study/more_dialogues.md)
 #     make -f study/real_model.mk which SEED=2   # which pairs teach (study/which_pairs.md)
 #     make -f study/real_model.mk most SEED=2    # stage 2 from the agent that imitates all wins (study/more_dialogues.md)
-#     make -f study/real_model.mk last SEED=3    # three trials of each method from there (study/last_recipe.md)
+#     make -f study/real_model.mk last SEED=3    # three trials of each method from there (study/last_recipe.md); pooled: seeds 3 and 4
 #
 # The folder runs/real/SEED holds one seed. Each stage takes both cores.
 
@@ -203,6 +203,8 @@ SUREST                = $(RANKED) --surest 0.5 --in $(RUN)/stop-of-$(1).jsonl --
 trial-most-sweet      = $(call SUREST,all-rejection) --epochs 3
 trial-after-dpo-1     = $(call SUREST,most-dpo) --epochs 1
 trial-after-dpo-3     = $(call SUREST,most-dpo) --epochs 3
+trial-after-dpo-stop  = $(RANKED) --model $(RUN)/trial-most-dpo --in $(RUN)/stop-only.jsonl --epochs 3
+$(call needs,after-dpo-stop,$(RUN)/trial-most-dpo/config.json $(RUN)/stop-only.jsonl)
 $(call needs,all-rejection-2 all-rejection-8 most-dpo-2 most-dpo-4,$(RUN)/all.scored.jsonl)
 $(call needs,most-dpo-2 most-dpo-4 most-sweet,$(RUN)/trial-all-rejection/config.json)
 $(call needs,after-dpo-1 after-dpo-3,$(RUN)/trial-most-dpo/config.json $(RUN)/stop-of-most-dpo.jsonl)
@@ -210,10 +212,16 @@ $(call needs,most-sweet,$(RUN)/stop-of-all-rejection.jsonl)
 TRIALS := $(addprefix all-rejection,-2 -8) all-rejection most-dpo $(addprefix most-dpo,-2 -4) most-sweet after-dpo-1 after-dpo-3
 last: $(foreach split,tried four test,$(call at,$(split),$(TRIALS:%=trial-%))) $(TRIALS:%=$(RUN)/trial-%.test-0.metrics.json)
 
+# Both seeds as one; a task's name begins with its seed there.
+runs/real/pooled/%.scored.jsonl:
+	mkdir -p $(@D)
+	for seed in 3 4; do sed "s/\"task_id\": \"/&$$seed-/" runs/real/$$seed/$*.scored.jsonl; done > $@
+pooled: $(foreach play,four-0.3 test-1 test-0,$(TRIALS:%=runs/real/pooled/trial-%.$(play).scored.jsonl))
+
 # A second round: the imitating agent is the base agent of a run of its own.
 $(eval $(call run_from,$(RUN)-again,$(RUN)/trial-rejection-2))
 again: $(RUN)-again/base/config.json
 	$(MAKE) -f study/real_model.mk SEED=$(SEED) NAME=$(NAME)-again OFFLINE='--limit 100 --samples 6 --temperature 0.5' round
 round: $(call at,test,$(addprefix trial-,rejection-2 imitated-dpo-2 stop-fresh-nll-0.2))
 
-.PHONY: real stop perfect three more which most last again round
+.PHONY: real stop perfect three more which most last pooled again round
