@@ -26,6 +26,24 @@ trial-half-nll-0.2 = $(trial-stop-imitated-sweet-2) --surest 0.5
 trial-half-twice   = $(trial-half-nll-0.2) --epochs 2
 $(call needs,half-nll-0.2 half-twice,$(RUN)/stop-imitated-sweet-2.jsonl $(RUN)/trial-rejection-2/config.json)
 
+# Candidates of the agent that stage 2 starts from, in place of the base agent's.
+OWN        ?= rejection-2 imitated-dpo-2
+OWN_CRITIC ?= nll-0.2
+OWN_FLAGS  ?= $(CANDIDATES)
+$(OWN:%=$(RUN)/own-%.candidates.rollout.json): $(RUN)/own-%.candidates.rollout.json: $(RUN)/trial-%/config.json $(OWN_NEEDS)
+	$(EACH) rollout.py $(FLAGS) --run-name $(NAME) --split train $(OWN_FLAGS) $(SAMPLE) --model $(<D) \
+	  --out $(RUN)/own-$*.candidates.jsonl
+
+$(OWN:%=$(RUN)/own-%.jsonl): $(RUN)/own-%.jsonl: $(RUN)/critic-$(OWN_CRITIC)/config.json $(RUN)/own-%.candidates.rollout.json
+	$(EACH) train_critic.py $(FIT) --run-name $(NAME) --critic $(<D) --score $(RUN)/own-$*.candidates.jsonl --out $@
+
+$(OWN:%=$(RUN)/stop-own-%.jsonl): $(RUN)/stop-own-%.jsonl: $(RUN)/own-%.jsonl
+
+own = --model $(RUN)/trial-$(1) $(SWEET_TRIAL) --surest 0.5 --epochs 2 --in $(RUN)/stop-own-$(1).jsonl
+$(foreach one,$(OWN),$(eval trial-own-$(one) = $$(call own,$(one))))
+$(foreach one,$(OWN),$(eval $(call needs,own-$(one),$(RUN)/stop-own-$(one).jsonl)))
+own: $(call at,test,$(addprefix trial-,imitated-dpo-2 half-twice $(OWN:%=own-%)))
+
 # The baseline at as many sampled tokens gets another trial too.
 trial-twice-longer-dpo = $(trial-twice-imitated-dpo) --epochs 6
 $(call needs,twice-longer-dpo,$(RUN)/twice.metrics.json $(RUN)/trial-twice-rejection/config.json)
@@ -34,4 +52,4 @@ surer: $(call at,test,$(addprefix trial-,rejection-2 stop-imitated-sweet-2 rando
 surer: $(call at,test,trial-twice-imitated-dpo trial-twice-longer-dpo)
 parts: surer $(call at,test,$(PARTS:%=trial-%))
 
-.PHONY: parts surer
+.PHONY: parts surer own

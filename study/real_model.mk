@@ -15,6 +15,12 @@
 NAME   := real/$(SEED)
 LLM    := yes
 ASKING := hard
+
+# Whose candidates cell last ranks, by which critic, and where.
+OWN        := all-rejection most-dpo
+OWN_CRITIC := all
+OWN_NEEDS   = $(RUN)/first.scored.jsonl
+OWN_FLAGS   = --in $(RUN)/first.scored.jsonl --candidates 8 --temperature 1
 include study/study.mk
 
 GENERATE  := --plain --kinds total,average --train 1600 --val 100 --test 200
@@ -185,21 +191,11 @@ most: $(call at,test,$(MOST)) $(call at,four,$(MOST))
 $(RUN)/first.scored.jsonl: $(RUN)/all.scored.jsonl
 	grep '"sample": 0,' $< > $@
 
-OF := all-rejection most-dpo
-$(OF:%=$(RUN)/of-%.candidates.rollout.json): $(RUN)/of-%.candidates.rollout.json: $(RUN)/trial-%/config.json $(RUN)/first.scored.jsonl
-	$(EACH) rollout.py $(FLAGS) --run-name $(NAME) --split train --in $(RUN)/first.scored.jsonl --candidates 8 \
-	  --temperature 1 $(SAMPLE) --model $(<D) --out $(RUN)/of-$*.candidates.jsonl
-
-$(OF:%=$(RUN)/of-%.jsonl): $(RUN)/of-%.jsonl: $(RUN)/critic-all/config.json $(RUN)/of-%.candidates.rollout.json
-	$(EACH) train_critic.py $(FIT) --run-name $(NAME) --critic $(<D) --score $(RUN)/of-$*.candidates.jsonl --out $@
-
-$(OF:%=$(RUN)/stop-of-%.jsonl): $(RUN)/stop-of-%.jsonl: $(RUN)/of-%.jsonl
-
 trial-all-rejection-2 = $(trial-all-rejection) --epochs 2
 trial-all-rejection-8 = $(trial-all-rejection) --epochs 8
 trial-most-dpo-2      = $(trial-most-dpo) --epochs 2
 trial-most-dpo-4      = $(trial-most-dpo) --epochs 4
-SUREST                = $(RANKED) --surest 0.5 --in $(RUN)/stop-of-$(1).jsonl --model $(RUN)/trial-$(1)
+SUREST                = $(RANKED) --surest 0.5 --in $(RUN)/stop-own-$(1).jsonl --model $(RUN)/trial-$(1)
 trial-most-sweet      = $(call SUREST,all-rejection) --epochs 3
 trial-after-dpo-1     = $(call SUREST,most-dpo) --epochs 1
 trial-after-dpo-3     = $(call SUREST,most-dpo) --epochs 3
@@ -207,16 +203,22 @@ trial-after-dpo-stop  = $(RANKED) --model $(RUN)/trial-most-dpo --in $(RUN)/stop
 $(call needs,after-dpo-stop,$(RUN)/trial-most-dpo/config.json $(RUN)/stop-only.jsonl)
 $(call needs,all-rejection-2 all-rejection-8 most-dpo-2 most-dpo-4,$(RUN)/all.scored.jsonl)
 $(call needs,most-dpo-2 most-dpo-4 most-sweet,$(RUN)/trial-all-rejection/config.json)
-$(call needs,after-dpo-1 after-dpo-3,$(RUN)/trial-most-dpo/config.json $(RUN)/stop-of-most-dpo.jsonl)
-$(call needs,most-sweet,$(RUN)/stop-of-all-rejection.jsonl)
+$(call needs,after-dpo-1 after-dpo-3,$(RUN)/trial-most-dpo/config.json $(RUN)/stop-own-most-dpo.jsonl)
+$(call needs,most-sweet,$(RUN)/stop-own-all-rejection.jsonl)
 TRIALS := $(addprefix all-rejection,-2 -8) all-rejection most-dpo $(addprefix most-dpo,-2 -4) most-sweet after-dpo-1 after-dpo-3
 last: $(foreach split,tried four test,$(call at,$(split),$(TRIALS:%=trial-%))) $(TRIALS:%=$(RUN)/trial-%.test-0.metrics.json)
 
-# Both seeds as one; a task's name begins with its seed there.
-runs/real/pooled/%.scored.jsonl:
-	mkdir -p $(@D)
-	for seed in 3 4; do sed "s/\"task_id\": \"/&$$seed-/" runs/real/$$seed/$*.scored.jsonl; done > $@
-pooled: $(foreach play,four-0.3 test-1 test-0,$(TRIALS:%=runs/real/pooled/trial-%.$(play).scored.jsonl))
+# Seeds 3 and 4 as one; a task's name begins with its seed there: $(call pool,name,trial of seed 3,trial of seed 4)
+define pool
+runs/real/pooled/$(1).%.scored.jsonl:
+	mkdir -p $$(@D)
+	sed 's/"task_id": "/&3-/' runs/real/3/trial-$(2).$$*.scored.jsonl > $$@.part
+	sed 's/"task_id": "/&4-/' runs/real/4/trial-$(3).$$*.scored.jsonl >> $$@.part
+	mv $$@.part $$@
+endef
+$(foreach trial,$(TRIALS),$(eval $(call pool,$(trial),$(trial),$(trial))))
+$(eval $(call pool,chosen-dpo,most-dpo-2,most-dpo))
+pooled: $(foreach play,four-0.3 test-1 test-0,$(foreach trial,$(TRIALS) chosen-dpo,runs/real/pooled/$(trial).$(play).scored.jsonl))
 
 # A second round: the imitating agent is the base agent of a run of its own.
 $(eval $(call run_from,$(RUN)-again,$(RUN)/trial-rejection-2))

@@ -7,7 +7,7 @@
 #     make study SEEDS='41 42 43 44 45' ASKING=hard CELLS='tuned twice stopped'    # the best settings; pairs that show when to stop
 #     make study SEEDS='46 47 48' ASKING=hard CELLS=rounds       # more rounds, on dialogues of the last round's agent
 #     make study SEEDS='41' ASKING=hard CELLS='table3 best amounts'    # the paper's Table 3 and Fig. 3
-#     make study SEEDS='41' ASKING=hard CELLS=parts              # which pairs teach
+#     make study SEEDS='41' ASKING=hard CELLS='parts own'        # which pairs teach; whose candidates
 #
 # The demo's rules make a seed's tasks, base agent, dialogues and candidates. One first model serves all. Runs resume.
 
