@@ -206,6 +206,7 @@ $(call needs,most-dpo-2 most-dpo-4 most-sweet,$(RUN)/trial-all-rejection/config.
 $(call needs,after-dpo-1 after-dpo-3,$(RUN)/trial-most-dpo/config.json $(RUN)/stop-own-most-dpo.jsonl)
 $(call needs,most-sweet,$(RUN)/stop-own-all-rejection.jsonl)
 TRIALS := $(addprefix all-rejection,-2 -8) all-rejection most-dpo $(addprefix most-dpo,-2 -4) most-sweet after-dpo-1 after-dpo-3
+most: $(call at,four,trial-after-dpo-stop)
 last: $(foreach split,tried four test,$(call at,$(split),$(TRIALS:%=trial-%))) $(TRIALS:%=$(RUN)/trial-%.test-0.metrics.json)
 
 # Seeds 3 and 4 as one; a task's name begins with its seed there: $(call pool,name,trial of seed 3,trial of seed 4)
