@@ -39,8 +39,8 @@ $(OWN:%=$(RUN)/own-%.jsonl): $(RUN)/own-%.jsonl: $(RUN)/critic-$(OWN_CRITIC)/con
 
 $(OWN:%=$(RUN)/stop-own-%.jsonl): $(RUN)/stop-own-%.jsonl: $(RUN)/own-%.jsonl
 
-own = --model $(RUN)/trial-$(1) $(SWEET_TRIAL) --surest 0.5 --epochs 2 --in $(RUN)/stop-own-$(1).jsonl
-$(foreach one,$(OWN),$(eval trial-own-$(one) = $$(call own,$(one))))
+own = --model $(RUN)/trial-$(1) --surest 0.5 --in $(RUN)/stop-own-$(1).jsonl
+$(foreach one,$(OWN),$(eval trial-own-$(one) = $$(SWEET_TRIAL) $$(call own,$(one)) --epochs 2))
 $(foreach one,$(OWN),$(eval $(call needs,own-$(one),$(RUN)/stop-own-$(one).jsonl)))
 own: $(call at,test,$(addprefix trial-,imitated-dpo-2 half-twice $(OWN:%=own-%)))
 

@@ -195,10 +195,9 @@ trial-all-rejection-2 = $(trial-all-rejection) --epochs 2
 trial-all-rejection-8 = $(trial-all-rejection) --epochs 8
 trial-most-dpo-2      = $(trial-most-dpo) --epochs 2
 trial-most-dpo-4      = $(trial-most-dpo) --epochs 4
-SUREST                = $(RANKED) --surest 0.5 --in $(RUN)/stop-own-$(1).jsonl --model $(RUN)/trial-$(1)
-trial-most-sweet      = $(call SUREST,all-rejection) --epochs 3
-trial-after-dpo-1     = $(call SUREST,most-dpo) --epochs 1
-trial-after-dpo-3     = $(call SUREST,most-dpo) --epochs 3
+trial-most-sweet      = $(RANKED) $(call own,all-rejection) --epochs 3
+trial-after-dpo-1     = $(RANKED) $(call own,most-dpo) --epochs 1
+trial-after-dpo-3     = $(RANKED) $(call own,most-dpo) --epochs 3
 trial-after-dpo-stop  = $(RANKED) --model $(RUN)/trial-most-dpo --in $(RUN)/stop-only.jsonl --epochs 3
 $(call needs,after-dpo-stop,$(RUN)/trial-most-dpo/config.json $(RUN)/stop-only.jsonl)
 $(call needs,all-rejection-2 all-rejection-8 most-dpo-2 most-dpo-4,$(RUN)/all.scored.jsonl)
