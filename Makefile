@@ -6,6 +6,7 @@
 # make study             RESULTS.md's questions, cell by cell (study/study.mk)
 # make test              the tests, without a GPU (the long ones: make stress; beside TRL: make test-trl)
 # All set up .venv first. Nothing else has to be installed; outside this folder only caches (pip's) are written.
+# What stands in runs/NAME is not made again: a demo with other settings needs another NAME=.
 
 PYTHON  ?= python3
 PY      := .venv/bin/python
@@ -122,16 +123,17 @@ $(RUN)/train.candidates.rollout.json: $(RUN)/train.metrics.json
 	$(call stage,SWEET-RL: candidate actions at every turn)
 	$(EACH) rollout.py $(FLAGS) --run-name $(NAME) --split train $(CANDIDATES) $(SAMPLE)
 
-$(RUN)/train.ranked.jsonl: $(RUN)/critic/config.json $(RUN)/train.candidates.rollout.json
+$(RUN)/train.ranked.done: $(RUN)/critic/config.json $(RUN)/train.candidates.rollout.json
 	$(call stage,SWEET-RL: the critic ranks the candidates of each turn)
 	$(EACH) train_critic.py $(FIT) --run-name $(NAME) --score $(RUN)/train.candidates.jsonl
+	@touch $@
 
-$(RUN)/policy/config.json: $(RUN)/train.ranked.jsonl
+$(RUN)/policy/config.json: $(RUN)/train.ranked.done
 	$(call stage,SWEET-RL: the policy - Eq. 4)
 	$(EACH) train_policy.py $(FLAGS) $(FIT) --run-name $(NAME) --method sweet $(POLICY)
 
 # The same from the agent that imitated the base agent's winning dialogues, which is then the reference too.
-$(RUN)/after-imitation/config.json: $(RUN)/train.ranked.jsonl $(RUN)/rejection-ft/config.json
+$(RUN)/after-imitation/config.json: $(RUN)/train.ranked.done $(RUN)/rejection-ft/config.json
 	$(call stage,SWEET-RL after imitation)
 	$(EACH) train_policy.py $(FLAGS) $(FIT) --run-name $(NAME) --method sweet $(POLICY) --model $(RUN)/rejection-ft \
 	  --out $(RUN)/after-imitation
@@ -158,16 +160,17 @@ $(eval $(call plays,half,test,--temperature 0.5))
 $(RUN)/%.metrics.json: $(RUN)/%.rollout.json
 	$(EACH) evaluate.py --in $(RUN)/$*.trajectories.jsonl
 
-$(RUN)/policy.test.annotated.jsonl: $(RUN)/policy.test.metrics.json $(RUN)/critic/config.json
-	$(EACH) train_critic.py $(FIT) --run-name $(NAME) --score $(RUN)/policy.test.scored.jsonl --out $@
+$(RUN)/policy.test.annotated.done: $(RUN)/policy.test.metrics.json $(RUN)/critic/config.json
+	$(EACH) train_critic.py $(FIT) --run-name $(NAME) --score $(RUN)/policy.test.scored.jsonl
+	@touch $@
 
 # $(call named,test or half,scored episodes of SWEET-RL): the agents by their methods' names
 scored = $(RUN)/$(1).$(2).scored.jsonl
 named  = base=$(call scored,base,$(1)) rejection-ft=$(call scored,rejection-ft,$(1)) \
   multi-turn-dpo=$(call scored,multi-turn-dpo,$(1)) sweet-rl=$(2) after-imitation=$(call scored,after-imitation,$(1))
 
-# The longest way comes first.
-$(RUN)/report.html: $(RUN)/policy.test.annotated.jsonl $(AGENTS:%=$(RUN)/%.test.metrics.json)
+# make starts with the first prerequisite, so the slowest branch comes first.
+$(RUN)/report.html: $(RUN)/policy.test.annotated.done $(AGENTS:%=$(RUN)/%.test.metrics.json)
 	$(EACH) evaluate.py --compare $(call named,test,$(RUN)/policy.test.annotated.jsonl) --report $@ $(SHOW)
 
 demo-half: .venv/ready
@@ -189,7 +192,7 @@ demo-seeds: .venv/ready
 # The study of RESULTS.md. SEEDS='21 22' CELLS='ablated truth' runs a part of it.
 study: .venv/ready
 	@echo 'core-hours a seed: trials 1, leaders 0.5, tuned 0.4, ablated 0.2, twice 0.2, truth 0.5, rounds 0.6,' \
-	  'table3 0.3, best 0.3, amounts 0.3, stopped 0.3, surer 0.3, parts 0.4'
+	  'table3 0.3, best 0.3, amounts 0.3, stopped 0.3, surer 0.3, parts 0.4, own 0.2'
 	for seed in $(or $(SEEDS),21 22 23 24 25); do \
 	  $(MAKE) -f study/study.mk -j$(JOBS) $(or $(CELLS),tuned) SEED=$$seed \
 	  NAME=$(if $(ASKING),asking,study)/$$seed || exit; done
@@ -211,5 +214,6 @@ test-trl: .venv                 # the DPO loss beside TRL's trainer, which lives
 clean:
 	rm -rf data runs
 
-.SECONDARY:                     # keep every stage's file
+.SECONDARY:                     # keep every stage's file,
+.DELETE_ON_ERROR:               # but not the target of a stage that failed
 .PHONY: .venv study test stress test-trl clean demo demo-llm demo-half demo-seeds browser

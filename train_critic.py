@@ -275,6 +275,8 @@ def make_items(args, tokenizer):
 
 def score_file(args):
     """Copy the records of --score to --out, adding the critic's advantage of each candidate or assistant turn."""
+    if not Path(args.score).is_file():
+        die(f"{args.score}: no such file; --score takes what rollout.py --candidates or evaluate.py wrote")
     of_candidates = from_rank0(first_record_has, args.score, "candidates")
     kind, ending, turns_in = "scored", "annotated", turns_of
     if of_candidates:
@@ -415,7 +417,7 @@ class Item(NamedTuple):
     """One training example: a pair (chosen and rejected), or a single dialogue (rejected is empty)."""
     chosen: list    # sequences
     rejected: list
-    group: tuple    # (trajectory, turn): --shuffle turns keeps a group together
+    group: tuple    # items with equal groups stay together (train_policy.py --shuffle turns): the pairs of a turn
     reward: float = 1.0    # of the chosen trajectory
     task: object = None
 
@@ -1277,11 +1279,12 @@ def check_scores(lm, pack, path):
 def save_model(model, tokenizer, seed, args, cost, note=None):
     """Write the model in Hugging Face format to --out, with cost.json and, for a critic, critic.json.
 
-    cost: of the records and models that went into it; note: the content of critic.json without the head's weights.
+    cost: of the records and the ranking that it learned from, not of the seed model; note: the content of critic.json
+    without the head's weights.
     """
     state = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
     if rank() == 0:
-        out = Path(args.out)
+        out = Path(args.out).resolve()    # "." has no name of its own
         tokens = [json.loads(line)["tokens"] for line in open(out / "metrics.jsonl")]
         cost += Counter(optimizer_steps=len(tokens), training_tokens=sum(tokens))
         notes = {"cost.json": {key: int(cost[key]) for key in COSTS}}
@@ -1422,7 +1425,7 @@ def log(metrics, bar, out):
 
 # ---- The output folder, checkpoints, metrics
 
-WRITTEN = (    # what --overwrite removes from an output folder, in this order, and nothing else
+WRITTEN = (    # what --overwrite removes from an output folder, in this order
     "config.json", "checkpoints", "metrics.jsonl", "critic.json", "cost.json", "*config.json", "model*.safetensors*",
     "*token*.json", "tokenizer.model", "chat_template*", "vocab.*", "merges.txt")
 NOT_SETTINGS = {    # flags for paths, scoring, speed and checkpoints, which never change the trained model
@@ -1633,10 +1636,7 @@ def training_flags(parser, lr, epochs, batch_size):
     flag = parser.add_argument_group("data").add_argument
     flag("--run-name", default="default", help="the default paths are in runs/RUN_NAME")
     flag("--domain", choices=["backend", "frontend"], default="backend",
-         help="frontend: --epochs, --pair-rule and --min-gap default to the paper's settings for web pages")
-    flag("--shuffle", choices=["pairs", "turns"], default="turns",
-         help="pairs: shuffle single pairs (released code); turns: keep the pairs of a turn in one step where possible "
-         "(half the work with --pairs-per-turn 4)")
+         help="frontend: for web pages --epochs defaults to the paper's, --pair-rule and --min-gap to the release's")
     flag = parser.add_argument_group(
         "pairs of trajectories (multi-turn-dpo; the critic unless --head value or q)").add_argument
     flag("--pair-rule", choices=PAIR_RULES,
@@ -1645,7 +1645,8 @@ def training_flags(parser, lr, epochs, batch_size):
     flag("--min-gap", type=share, help="smallest reward difference in a pair (default: 0; frontend: 0.1)")
     flag = parser.add_argument_group("optimisation").add_argument
     flag("--beta", type=number(above=0), default=0.1, help="inverse temperature of Eq. 2 and Eq. 4")
-    flag("--nll", type=number(least=0), default=0.01, help="weight of the chosen side's mean NLL per token")
+    flag("--nll", type=number(least=0), default=0.01,
+         help="weight of the chosen side's mean NLL per token, beside Eq. 2 and Eq. 4")
     flag("--lr", type=number(above=0, most=1e38), help=f"peak learning rate of AdamW (default: {lr})")
     flag("--epochs", type=positive, help=f"passes over the data (default: {epochs})")
     flag("--batch-size", type=positive, help=f"pairs (or dialogues) per step, over all ranks (default: {batch_size})")
@@ -1707,7 +1708,7 @@ def parse_args():
     return fill_defaults(args, {
         "input": f"{run}/train.scored.jsonl", "model": f"{run}/base", "critic": f"{run}/critic", "score": None,
         "out": None if vars(args).get("score") else f"{run}/critic",
-        "lr": 2e-7, "epochs": 8 if pages else 4, "batch_size": 8})
+        "lr": 2e-7, "epochs": 8 if pages else 4, "batch_size": 8, "shuffle": "turns"})
 
 
 def flag_parser(description):
@@ -1720,4 +1721,5 @@ if __name__ == "__main__":
     try:
         main()
     except KeyboardInterrupt:
-        die("stopped; the same command without --overwrite resumes from the last checkpoint", 130)
+        die("stopped; the same command without --overwrite resumes from the last checkpoint (--score: the last saved "
+            "record)", 130)

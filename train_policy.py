@@ -23,7 +23,7 @@ replacement, and never with identical texts.
 
 Reads   runs/RUN_NAME/train.ranked.jsonl (sweet), train.scored.jsonl (baselines), or demonstrations (sft); the seed
         model. A ranking is a file of candidates with their `advantage`; any program may write it. --in may also be a
-        file of pairs, which are used as they are.
+        file of pairs; none is drawn then.
 Writes  runs/RUN_NAME/policy/: the model in Hugging Face format, cost.json (what it cost), settings.json, metrics.jsonl,
         checkpoints/; sweet also runs/RUN_NAME/train.pairs.jsonl (with --out: OUT.pairs.jsonl).
 
@@ -35,6 +35,7 @@ Writes  runs/RUN_NAME/policy/: the model in Hugging Face format, cost.json (what
 The training loop and its engine (trees, attention, log-probabilities, sharding, checkpoints) are train_critic.py's.
 """
 import hashlib
+import inspect
 import json
 import zlib
 from collections import Counter
@@ -166,8 +167,9 @@ def cost_of(records):
     rankings = {}
     for n, record in enumerate(records):
         task, sample, turn = key_of(record)
-        # Pairs from other programs may not name their turn: each counts as a turn of its own.
-        turns[n if turn is None else (task, sample, turn)] = record.get("cost") or {}
+        # Records from other programs may not name their turn: each counts as a turn of its own.
+        key = n if turn is None else (task, sample, turn)
+        turns[key] = record.get("cost") or turns.get(key, {})    # a stop pair has none (study/stop_pairs.py)
         episodes[task, sample] = record.get("episode_cost") or {}
         ranked_by = record.get("ranked_by") or {}
         rankings[ranked_by.get("fingerprint")] = ranked_by.get("cost") or {}
@@ -175,7 +177,8 @@ def cost_of(records):
     for name in COSTS:
         of_turns, of_episodes, of_rankings = (
             sum(cost.get(name, 0) for cost in costs.values()) for costs in (turns, episodes, rankings))
-        # The critic was trained on these episodes, so the cost of its ranking includes theirs.
+        # A critic was trained on these episodes, so the cost of its ranking includes theirs. In a file of pairs the
+        # candidates' cost is in the ranking's too (make_pairs).
         total[name] = of_turns + max(of_episodes, of_rankings)
     return total
 
@@ -203,7 +206,11 @@ def make_pairs(args):
             f"more), or its candidates have the same advantage (is the critic trained?) or the same text")
     pairs = surest(pairs, args)
     say(f"{len(pairs)} pairs from {len(turns) - single} turns")
-    return pairs, cost_of(turns)
+    cost = cost_of(turns)
+    for pair in pairs:    # whoever trains on a part of them pays for all: turns without a pair were sampled too
+        pair.pop("cost", None)
+        pair["ranked_by"] = {**(pair.get("ranked_by") or {}), "cost": cost}
+    return pairs, cost
 
 
 def surest(pairs, args):
@@ -326,10 +333,12 @@ def make_seed(args):
             texts.append((record.get("task") or {}).get("ground_truth") or "")
     c_prompt = put_c_in_front([{"role": "user", "content": ""}], "")[0]["content"]
     texts += [c_prompt, f"{ANSWER_MARK}\n"] * 100
-    name = hashlib.sha256(repr([texts, args.seed]).encode()).hexdigest()[:16]
+    made_from = [texts, 2048, args.seed]    # 2048: size of the vocabulary
+    code = [inspect.getsource(function) for function in (tiny_tokenizer, make_tiny_model)]
+    name = hashlib.sha256(repr(made_from + code).encode()).hexdigest()[:16]
     path = Path(args.out).parent / "cache" / f"tiny-{name}"
     # tokenizer.json is written last: it marks the model as complete.
-    from_rank0(lambda: (path / "tokenizer.json").is_file() or make_tiny_model(path, texts, 2048, args.seed))
+    from_rank0(lambda: (path / "tokenizer.json").is_file() or make_tiny_model(path, *made_from))
     return str(path)
 
 
@@ -400,7 +409,10 @@ def parse_args():
          "baselines, runs/RUN_NAME/base for sft)")
     flag = parser.add_argument_group("for some methods").add_argument
     flag("--pairs-per-turn", type=number(int, least=1), default=1,
-         help="sweet: pairs drawn at each turn; the released code draws 4")
+         help="sweet: pairs drawn at each turn, if --in is ranked; the released code draws 4")
+    flag("--shuffle", choices=["pairs", "turns"], default="turns",
+         help="sweet: turns: keep the pairs of a turn in one step where possible (half the work with --pairs-per-turn "
+         "4); pairs: shuffle single pairs (released code)")
     flag("--surest", type=number(above=0, most=1), default=1, metavar="SHARE",
          help="sweet: keep this share of the critic's pairs, those whose advantages differ most (study/which_pairs.md)")
     flag("--min-reward", type=share,

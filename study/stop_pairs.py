@@ -5,8 +5,8 @@ than one of its questions again, a random one. SWEET-RL's pairs go in front (--a
 which they are drawn as train_policy.py draws them. Of the result train_policy.py --surest keeps all stop pairs.
 
     python study/stop_pairs.py --in runs/default/train.scored.jsonl --add runs/default/train.ranked.jsonl \\
-        --out runs/default/stop.pairs.jsonl
-    python train_policy.py --in runs/default/stop.pairs.jsonl --out runs/default/stop
+        --out runs/default/stop.jsonl
+    python train_policy.py --in runs/default/stop.jsonl --out runs/default/stop-policy
 """
 import argparse
 import sys
@@ -18,7 +18,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from records import SCHEMA, Output, number, read  # noqa: E402
 from train_critic import first_record_has, read_trajectories, text_of  # noqa: E402
-from train_policy import key_of, make_pairs, rng_of  # noqa: E402
+from train_policy import make_pairs, rng_of  # noqa: E402
 
 
 def stop_pairs(record, seed):
@@ -55,11 +55,10 @@ def main():
     args = parser.parse_args()
     pairs = pairs_in_front(args) if args.add else []
     count = len(pairs)
-    cost_of_turn = {tuple(key_of(pair)): pair.get("cost") for pair in pairs}
     tasks, _ = read_trajectories(args.input, "scored")
     for record in chain(*tasks.values()):
         if record["reward"] >= 1:
-            pairs += [pair | {"cost": cost_of_turn.get(tuple(key_of(pair)))} for pair in stop_pairs(record, args.seed)]
+            pairs += stop_pairs(record, args.seed)
     settings = {"script": "stop_pairs", "seed": args.seed, "pairs_per_turn": args.pairs_per_turn}
     inputs = {"--in": args.input} | ({"--add": args.add} if args.add else {})
     output = Output(args.out, settings, inputs, overwrite=True, key=SCHEMA["pair"][1])

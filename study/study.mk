@@ -52,22 +52,22 @@ $(RUN)/ranked-%.jsonl: $(RUN)/critic-%/config.json $(RUN)/train.candidates.rollo
 	  --score $(RUN)/train.candidates.jsonl --out $@
 
 # ------------------------------------------------------------------------------------------------ policies
-# Imitation comes first: what starts at the imitating agent starts at the setting that was taken there.
-REJECTION_TRIAL := --method rejection-ft --batch-size 16
-DPO_TRIAL       := --method multi-turn-dpo --nll 1 --epochs 3
-SWEET_TRIAL     := --method sweet --beta 2 --nll 1 --epochs 1 --pairs-per-turn 2 --lr 2e-4
+# A first trial has the demo's settings. What starts at the imitating agent starts at its best trial, the second.
+REJECTION_TRIAL := --method rejection-ft $(REJECTION)
+DPO_TRIAL       := --method multi-turn-dpo $(TRAJECTORY)
+SWEET_TRIAL     := --method sweet $(POLICY)
 IMITATED         = --model $(RUN)/trial-rejection-2
 
-trial-rejection-1 := $(REJECTION_TRIAL) --lr 1e-3 --epochs 6
-trial-rejection-2 := $(REJECTION_TRIAL) --lr 1e-3 --epochs 3
-trial-rejection-3 := $(REJECTION_TRIAL) --lr 5e-4 --epochs 6
+trial-rejection-1 := $(REJECTION_TRIAL)
+trial-rejection-2 := $(REJECTION_TRIAL) --epochs 3
+trial-rejection-3 := $(REJECTION_TRIAL) --lr 5e-4
 
-trial-dpo-1 := $(DPO_TRIAL) --beta 2 --lr 4e-4
-trial-dpo-2 := $(DPO_TRIAL) --beta 0.5 --lr 4e-4
-trial-dpo-3 := $(DPO_TRIAL) --beta 2 --lr 2e-4
+trial-dpo-1 := $(DPO_TRIAL)
+trial-dpo-2 := $(DPO_TRIAL) --beta 0.5
+trial-dpo-3 := $(DPO_TRIAL) --lr 2e-4
 
-trial-imitated-dpo-1 = $(IMITATED) $(DPO_TRIAL) --beta 2 --lr 2e-4
-trial-imitated-dpo-2 = $(IMITATED) $(DPO_TRIAL) --beta 2 --lr 1e-4
+trial-imitated-dpo-1 = $(IMITATED) $(DPO_TRIAL) --lr 2e-4
+trial-imitated-dpo-2 = $(IMITATED) $(DPO_TRIAL) --lr 1e-4
 trial-imitated-dpo-3 = $(IMITATED) $(DPO_TRIAL) --beta 5 --lr 2e-4
 trial-imitated-dpo-4 = $(trial-imitated-dpo-2) --pair-rule all --min-gap 0.1 --epochs 1
 
@@ -92,7 +92,7 @@ trial-stop-dpo = --model $(RUN)/trial-imitated-dpo-2 $(SWEET_TRIAL) --in $(RUN)/
 
 # Baselines on twice as many episodes, which is about what SWEET-RL samples with its candidates.
 trial-twice-rejection    = $(trial-rejection-2) --in $(RUN)/twice.scored.jsonl
-trial-twice-imitated-dpo = --model $(RUN)/trial-twice-rejection $(DPO_TRIAL) --beta 2 --lr 1e-4 --in $(RUN)/twice.scored.jsonl
+trial-twice-imitated-dpo = --model $(RUN)/trial-twice-rejection $(DPO_TRIAL) --lr 1e-4 --in $(RUN)/twice.scored.jsonl
 
 $(RUN)/trial-%/config.json: $(RUN)/train.metrics.json
 	$(call stage,policy: $*)
@@ -136,7 +136,7 @@ $(RUN)/%.test-0.3.metrics.json: $(RUN)/%/config.json
 include study/critics.mk
 
 # ------------------------------------------------------------------------------------------------ runs from runs
-# $(call run_from,folder,agent): a run on the same tasks that begins with this base agent
+# $(call run_from,folder,agent): a run on the same tasks that begins with this base agent; a newer agent begins it again
 define run_from
 $(1)/base/config.json: $(2)/config.json
 	rm -rf $(1)
@@ -146,7 +146,7 @@ $(1)/base/config.json: $(2)/config.json
 	mv $(1)/base.part $(1)/base
 endef
 
-# Its base agent is the agent of the last round: $(call round,method,number,folder of the last round)
+# Each round is a run whose base agent is that of the last one: $(call round,method,number,folder of the last round)
 LAST-dpo   := trial-imitated-dpo-2
 LAST-sweet := trial-half-twice
 define round

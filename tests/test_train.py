@@ -602,7 +602,8 @@ def test_sweet_writes_the_pairs_that_it_trains_on(place):
     assert sure == gaps[:round(0.3 * len(pairs))] and 0 < len(sure) < len(pairs)
     code, said, error = call(train_policy, *pairs_in[:5], "sure-again", *pairs_in[6:], "--surest", 0.3)
     assert code == 0 and metrics("sure-again") == metrics("sure"), said + error
-    write(Path("costly.jsonl"), [{**pair, "cost": {"sampled_tokens": 7}} for pair in pairs])
+    costly = [{**pair, "cost": {"sampled_tokens": 7}, "ranked_by": {}} for pair in pairs]    # another program's
+    write(Path("costly.jsonl"), costly)
     assert call(train_policy, "--in", "costly.jsonl", *pairs_in[2:5], "costly", *pairs_in[6:], "--surest", 0.3)[0] == 0
     turns = {(p["task_id"], p["sample"], p["turn"]) for p in pairs}
     assert json.load(open("costly/cost.json"))["sampled_tokens"] == 7 * len(turns), "those left out were sampled too"
@@ -1347,6 +1348,7 @@ def test_annotated_portions_are_saved_as_they_come_and_candidates_need_a_name(pl
     nameless = json.loads(open("candidates.jsonl").readline())
     del nameless["turn"]
     write(Path("nameless.jsonl"), [nameless])
+    assert "none.jsonl: no such file; --score takes what" in refusal(train_critic, "--score", "none.jsonl", "--critic", "critic")
     assert "nameless.jsonl, line 1: the key 'turn' is missing" in refusal(
         train_critic, "--score", "nameless.jsonl", "--critic", "critic", "--model", "base", "--out", "n.jsonl")
 
@@ -1363,15 +1365,24 @@ def test_a_runs_cost_adds_up_what_went_into_it(place):
     steps, lines = metrics("critic"), metrics("policy")
     assert critic == {"episodes": 36, "sampled_tokens": 36 * 7, "simulator_calls": 72, "optimizer_steps": len(steps),
                       "training_tokens": sum(line["tokens"] for line in steps)}
-    turns = len({(p["task_id"], p["turn"]) for p in map(json.loads, open("policy.pairs.jsonl"))})
     assert policy["episodes"] == 36 and policy["simulator_calls"] == 72
-    assert policy["sampled_tokens"] == 36 * 7 + 7 * len(open("candidates.jsonl").readlines()) and turns
+    assert policy["sampled_tokens"] == 36 * 7 + 7 * len(open("candidates.jsonl").readlines())
     assert policy["training_tokens"] == critic["training_tokens"] + sum(line["tokens"] for line in lines)
+    write(Path("one.jsonl"), read_lines("policy.pairs.jsonl")[:1])
+    assert call(train_policy, "--in", "one.jsonl", "--model", "base", "--out", "one")[0] == 0
+    assert json.loads(Path("one/cost.json").read_text())["sampled_tokens"] == policy["sampled_tokens"], "of all turns"
     for pair in ({"cost": {"sampled_tokens": 3}}, {"cost": {"sampled_tokens": 3}, "turn": None, "task_id": None}):
         assert train_policy.cost_of([pair] * 2)["sampled_tokens"] == 6, "of no named turn"
 
 
 # ---- What a requeued or a shared machine does
+
+
+def test_the_current_folder_can_be_the_output(place, monkeypatch):
+    Path("here").mkdir()
+    monkeypatch.chdir("here")
+    code, said, error = call(train_critic, "--in", "../scored.jsonl", "--model", "../base", "--out", ".", "--max-steps", 1)
+    assert code == 0 and Path("config.json").is_file(), said + error
 
 
 def test_a_second_trainer_of_the_same_output_is_refused(place):
