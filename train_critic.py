@@ -1544,8 +1544,9 @@ PICTURE = 512, 1024    # pixels: a page's picture is scaled to this width and cu
 
 
 def pictures_beside(critic):
-    """The folder of the pictures that a critic sees."""
-    return Path(critic).parent / "cache" / "pictures"
+    """The folder of the pictures that a critic sees, named after what they depend on: their size and render.py."""
+    made_by = str(PICTURE).encode() + Path(__file__).with_name("render.py").read_bytes()
+    return Path(critic).parent / "cache" / f"pictures-{hashlib.sha256(made_by).hexdigest()[:8]}"
 
 
 def photograph(files):
