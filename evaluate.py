@@ -26,9 +26,9 @@ Departures from the paper and its released code
   scores 0. The released code takes the last page shown at any turn, or else a black image.
 
 Reads   runs/{run-name}/{split}.trajectories.jsonl, or the scored files of --compare; cost.json of the models they name
-Writes  runs/{run-name}/{split}.scored.jsonl: the records plus `reward`, `tests` (one status per test) and `sandbox`
-        (its layers); frontend: `reward`, `cosine` (both views), `choices`, `page` (ok, blank, ...), `encoder` and
-        `sandbox`. Beside it .scored.settings.json and .metrics.json; one HTML file with --report
+Writes  runs/{run-name}/{split}.scored.jsonl: the records plus `reward` and `sandbox` (its layers); backend: `tests`
+        (one status per test), `mode`, `call_timeout`, `program_timeout`; frontend: `cosine` (both views), `choices`,
+        `page` (ok, blank, ...), `encoder`. Beside it .scored.settings.json, .metrics.json; one HTML file with --report
 Records are appended as they are scored, in input order. A stopped run resumes with the same command.
 
     python evaluate.py --split train
@@ -62,7 +62,7 @@ from tqdm import tqdm
 
 from records import (
     ANSWER_MARK, COSTS, Output, atomic_write, check_path, die, fingerprint, number, read, sign_of_end, write_json)
-from sandbox import Sandbox
+from sandbox import CALL_TIMEOUT, PROGRAM_TIMEOUT, Sandbox
 
 VIEWS = ("page", "centre")    # the whole page, and the part that CLIP's processor keeps
 
@@ -83,6 +83,8 @@ def score_programs(records, args):
             passed = list(tests.values()).count("passed")
             yield record | {
                 "mode": args.mode,
+                "call_timeout": args.call_timeout,
+                "program_timeout": args.program_timeout,
                 "sandbox": box.layers,
                 "reward": passed / len(tests),
                 "tests": tests,
@@ -249,7 +251,7 @@ def fenced_blocks(text):
 def unfenced_code(text):
     """The definitions, imports and assignments that compile, in one block: all between them is prose."""
     first = r"async def |def |class |import |from |try:|\w+ *= "
-    further = r"[ \t)\]}]|(except|else|finally)\b"
+    further = r"[ \t)\]}#]|(except|else|finally)\b"
     statements = re.finditer(rf"^(@.*\n){{0,9}}({first}).*(\n(({further}).*)?)*", text, re.MULTILINE)
     return parse(tidy("".join(match[0] for match in statements if parse(match[0]))))
 
@@ -303,6 +305,8 @@ def facts_told(record):
 
 
 def details_told(record):
+    if "continues" in record:    # rollout.py --continue keeps only roles and texts of the turns before the branch
+        return []
     return [told for _, told in facts_told(record) or []]
 
 
@@ -322,7 +326,7 @@ METRICS = {  # for every environment: {name in metrics.json: row}
     "failed": Metric("failed by an error", "%", False, lambda r: r["finish"].startswith("error")),
     "turns": Metric("turns", "", False, lambda r: len(replies(r))),
     "tokens_per_reply": Metric("tokens per reply", "", False, lambda r: (
-        [len(turn["output_ids"]) for turn in replies(r) if turn.get("output_ids")])),
+        [len(turn["output_ids"]) for turn in replies(r) if turn.get("output_ids") and "continues" not in r])),
 }
 SUCCESS = with_halves("success", Metric("success", "%", True, lambda r: r["reward"] == 1))
 REWARD_METRICS = SUCCESS | {
@@ -344,10 +348,9 @@ PAGE_METRICS = with_halves("cosine_page", COSINE) | {
 
 class Environment(NamedTuple):
     score: Callable                      # (records, args) -> the records with `reward`, in the same order
-    flags: tuple = ()                    # the flags that decide the rewards
+    flags: tuple = ()                    # what decides the rewards: records keep it, compared runs must agree in it
     needs: tuple = ()                    # keys that a task must have to be scored
     metrics: dict = REWARD_METRICS
-    scored_by: tuple = ()                # keys in which compared runs must agree
     win_rate: bool = False               # are runs also compared by who has the higher reward?
     pages: bool = False                  # do replies hold pages? The report then shows their pictures.
 
@@ -358,13 +361,11 @@ ENVIRONMENTS = {
         flags=("mode", "call_timeout", "program_timeout"),
         needs=("test_cases",),
         metrics=PROGRAM_METRICS,
-        scored_by=("mode",),
     ),
     "frontend": Environment(
         score_pages,
         flags=("encoder",),
         metrics=PAGE_METRICS,
-        scored_by=("encoder",),
         win_rate=True,
         pages=True,
     ),
@@ -532,7 +533,7 @@ class Run:
         self.name, self.path = name, path
         first = first_of(path, "scored")    # all records have the same domain, scoring, model and simulator
         self.domain = first["domain"]
-        self.scoring = {key: first.get(key) for key in ("domain", *ENVIRONMENTS[self.domain].scored_by)}
+        self.scoring = {key: first[key] for key in ("domain", *ENVIRONMENTS[self.domain].flags) if key in first}
         self.model, self.fingerprints = first.get("model"), first.get("fingerprints") or {}
         self.human = first.get("simulator")
         self.sums = defaultdict(float)      # task -> (2 M,): sum and number of the values of each of M metrics
@@ -575,9 +576,11 @@ def compare(runs, args):
     """
     base = runs[0]
     paths = ", ".join(str(run.path) for run in runs)
+    scoring = {}    # of the runs so far; earlier versions did not record the time limits
     for run in runs:
-        if run.scoring != base.scoring:
-            die(f"{paths} cannot be compared: found {base.scoring} and {run.scoring}; score them the same way")
+        if scoring | run.scoring != run.scoring | scoring:    # a key has two values
+            die(f"{paths} cannot be compared: found {scoring} and {run.scoring}; score them the same way")
+        scoring |= run.scoring
     common = [task for task in base.sums if all(task in run.sums for run in runs)]
     if not common:
         die(f"{paths} have no task in common (same name, request, reference and tests)")
@@ -811,9 +814,7 @@ def parse_args():
     # what to score
     add("--run-name", default="default", help="name of the run; its files are in runs/{run-name} (default: default)")
     add("--split", default="train", help="which of the run's trajectories: train, val, test (default: train)")
-    source = parser.add_mutually_exclusive_group()
-    source.add_argument("--in", dest="input", type=Path,
-                        help="trajectories (default: runs/{run-name}/{split}.trajectories.jsonl)")
+    add("--in", dest="input", type=Path, help="trajectories (default: runs/{run-name}/{split}.trajectories.jsonl)")
     add("--out", type=Path, help="scored trajectories (default: the input's name with .scored.jsonl)")
     add("--overwrite", action="store_true", help="score everything again and replace --out")
     add("--workers", type=count, default=len(cores(0)) if cores else os.cpu_count(),
@@ -822,9 +823,9 @@ def parse_args():
     add("--mode", choices=["module", "released"], default="module",
         help="module: the program runs as a module; released: the rules of the paper's released evaluator apply "
              "(default: module)")
-    add("--call-timeout", type=seconds, default=1.0, help="seconds that one call may take (default: 1.0)")
-    add("--program-timeout", type=seconds, default=5.0,
-        help="seconds that all calls of a program may take (default: 5.0)")
+    add("--call-timeout", type=seconds, default=CALL_TIMEOUT, help="seconds for one call (default: %(default)s)")
+    add("--program-timeout", type=seconds, default=PROGRAM_TIMEOUT,
+        help="seconds for all calls of a program (default: %(default)s)")
     add("--unsafe", action="store_true", help="run programs even where the sandbox cannot isolate them")
     # how to score pages
     add("--encoder", default="layout",
@@ -834,13 +835,16 @@ def parse_args():
     add("--resamples", type=count, default=10_000, help="bootstrap draws of the tasks (default: 10000)")
     add("--seed", type=number(int, least=0), default=0, help="seed of the bootstrap (default: 0)")
     # compare runs that are already scored
-    source.add_argument("--compare", nargs="+", type=named_file, metavar="NAME=FILE",
-                        help="scored files to compare; differences are to the first one")
+    add("--compare", nargs="+", type=named_file, metavar="NAME=FILE", help="scored files to compare with the first one")
     # the report
     add("--report", type=Path, help="write one self-contained HTML file with the dialogues here")
     add("--report-limit", type=count, default=200,
         help="number of dialogues in the report, equally many of each run (default: 200)")
     args = parser.parse_args()
+    idle = {"--in", "--run-name", "--split", "--out", "--overwrite", "--mode", "--call-timeout", "--program-timeout",
+            "--unsafe", "--encoder"} & {word.partition("=")[0] for word in sys.argv}
+    if args.compare and idle:
+        parser.error(f"--compare only reads scored files; leave out {', '.join(sorted(idle))}")
     if args.compare and len(dict(args.compare)) < len(args.compare):
         parser.error(f"--compare needs different names, found {', '.join(name for name, _ in args.compare)}")
     return args
@@ -876,7 +880,8 @@ def main():
             print(printable(f"{name}: {note}"))
     if args.input:
         stem = str(args.out).removesuffix(".jsonl").removesuffix(".scored")
-        write_json(f"{stem}.metrics.json", result[name]["metrics"])
+        [only] = result.values()
+        write_json(f"{stem}.metrics.json", only["metrics"])
         print(f"wrote {stem}.metrics.json")
     if args.report:
         write_report(args.report, runs, result, args)

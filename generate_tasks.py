@@ -4,8 +4,8 @@
 records: it filters them, computes a value of each, combines, ranks or groups them, and bounds or joins the result. Each
 step has details ("slots"). The request states some of them and leaves four to six open, so the agent must read from the
 request which questions are useful. Some details depend on others: a cap has a value only if there is a cap. The ten
-calls are chosen so that each wrong value of a detail, and each mutant of the reference, fails at least one of them. A
-wrong value may bring a detail along, such as a cap where there is none: a cap that none of sixty inputs reaches passes.
+calls are chosen so that each wrong value of a detail, and each mutant of the reference that sixty inputs can expose,
+fails at least one. A wrong value may bring a detail along: where there is no cap, one that no input reaches passes.
 
 A hash of the reference decides the split, whatever the seed. Another hash keeps a quarter of the compositions out of
 training. Drafts for validation and test alternate between `seen` compositions with new values and `new` compositions
@@ -13,8 +13,8 @@ training. Drafts for validation and test alternate between `seen` compositions w
 `--plain` uses one wording for each thing and gives each detail its own keys, for a model that is trained from scratch.
 
 `--source llm` is the paper's way: a model reads a web excerpt (key `text`) and writes a description, a function and ten
-calls. A task is kept if two runs of its reference succeed with the same results. Departure from the paper: its 10k + 1k
-tasks come from a 70B model; composed tasks need no model.
+calls. A task is kept if its function has at most 50 lines, its ten calls differ, and two runs of them succeed with the
+same results, not all equal. Departure from the paper: its 10k + 1k tasks come from a 70B model.
 
 `--source colbench` converts released tasks (with `--domain frontend` web pages) or trajectories. Simple page tasks for
 a tiny model are drawn by study/practice_pages.py.
@@ -673,15 +673,15 @@ def demonstrate(task, ask, waste, max_turns, rng):
 # ---------------------------------------------------------------------------------------------------------------------
 # Writing: candidates are drawn in order, checked in parallel, and written in order until there are enough
 
-def write(out, candidates, check):
-    """Write the candidates that pass the check, and count the others by reason.
+def write(out, wanted, candidates, check):
+    """Write the candidates that pass the check until there are `wanted`, and count the others by reason.
 
     check(candidates) yields (record, None or the reason to reject it), in order. It is given no more candidates than
     records are missing.
     """
     rejected, candidates = Counter(), iter(candidates)
-    with tqdm(total=out.wanted, initial=len(out.done), desc=out.path.name, mininterval=1) as bar:
-        while batch := list(itertools.islice(candidates, min(BATCH, out.wanted - len(out.done)))):
+    with tqdm(total=wanted, initial=len(out.done), desc=out.path.name, mininterval=1) as bar:
+        while batch := list(itertools.islice(candidates, min(BATCH, wanted - len(out.done)))):
             for record, reason in check(batch):
                 if reason:
                     rejected[reason] += 1
@@ -693,8 +693,8 @@ def write(out, candidates, check):
     print(f"wrote {len(out.done)} records to {out.path}; rejected {rejected.total()}")
     for reason, count in rejected.most_common():
         print(f"  {count} x {reason}")
-    if len(out.done) < out.wanted < math.inf:
-        print(f"  only {len(out.done)} of {out.wanted}: no candidates are left", file=sys.stderr)
+    if len(out.done) < wanted < math.inf:
+        print(f"  only {len(out.done)} of {wanted}: no candidates are left", file=sys.stderr)
 
 
 def accept(candidates):
@@ -702,9 +702,8 @@ def accept(candidates):
 
 
 def open_output(path, wanted, args, settings, inputs, key):
-    """An Output that is complete with `wanted` records."""
+    """An Output for `wanted` records."""
     out = Output(path, settings, inputs, args.overwrite, key)
-    out.wanted = wanted
     if len(out.done) > wanted:
         die(f"{path} already holds {len(out.done)} records, more than {wanted}; use --overwrite or another --out")
     return out
@@ -719,19 +718,19 @@ def sizes_of(args):
 
 
 def open_splits(args, settings, inputs, key=("ground_truth",)):
-    """{split: Output} of the requested splits. All are checked before any is changed."""
+    """{split: (Output, how many tasks)} of the requested splits. All are checked before any is changed."""
     outs = {}
     for split, wanted in sizes_of(args).items():
         if wanted:
             path = Path(args.out or f"data/{args.domain}") / f"{split}.jsonl"
-            outs[split] = open_output(path, wanted, args, settings, inputs, key)
+            outs[split] = open_output(path, wanted, args, settings, inputs, key), wanted
     return outs
 
 
 def write_splits(outs, drafts, check):
     """Write to each split what it lacks. drafts(split): an iterable of all its records; check: as in `write`."""
-    for split, out in outs.items():
-        write(out, (task for task in drafts(split) if out.key_of(task) not in out.done), check)
+    for split, (out, wanted) in outs.items():
+        write(out, wanted, (task for task in drafts(split) if out.key_of(task) not in out.done), check)
 
 
 def kinds_of(args, known):
@@ -778,8 +777,8 @@ def write_demonstrations(args, check=check_demonstrable, demonstrate=demonstrate
                 "system": system, "dialogue_history": history, "answer": answer, "finish": "answered",
                 "model": "scripted", "simulator": "scripted", "seed": args.seed}, None
 
-    threads = ThreadPoolExecutor(4 * args.workers)    # a page is rendered at every turn
-    write(out, range(len(out.done), args.demonstrations), partial(threads.map, dialogue))
+    threads = ThreadPoolExecutor(4 * args.workers)    # study/practice_pages.py renders at every turn
+    write(out, args.demonstrations, range(len(out.done), args.demonstrations), partial(threads.map, dialogue))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -800,7 +799,7 @@ def released_trajectory(args, system, seen, record):
     from rollout import parse_response
     task = record["task"]
     content = hashed(task["problem_description"], task["ground_truth"])
-    name = f"task-{content:016x}"[:17]
+    name = f"task-{content >> 16:012x}"
     seen[name] += 1
     history, answer, finish = record["dialogue_history"], record["answer"], "max_turns"
     if ANSWER_MARK in history[-1]["content"]:
@@ -834,7 +833,7 @@ def write_colbench(args):
             return released_trajectory(args, system, seen, record)
         return released_task(args, f"{Path(args.input).stem}-{next(numbers):05d}", record)
 
-    write_splits({args.split: out}, lambda split: read(args.input, "released", each=convert), accept)
+    write_splits({args.split: (out, wanted)}, lambda split: read(args.input, "released", each=convert), accept)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -866,7 +865,8 @@ Ten different calls of the function, one a line, with literal arguments, that re
 
 def parse_task(raw):
     """(task, None) from a model's response, or (None, the reason to reject it)."""
-    form = re.search(r"DESCRIPTION:(.*?)CODE:\s*```(?:python)?\n(.*?)```\s*CALLS:\s*(.*)", raw, re.S)
+    said = raw.rpartition("</think>")[2].partition("<think>")[0]    # a thought may give the details away
+    form = re.search(r"DESCRIPTION:(.*?)CODE:\s*```(?:python)?\n(.*?)```\s*CALLS:\s*(.*)", said, re.S)
     if not form:
         return None, "not in the requested form"
     description, code = " ".join(form[1].split()), form[2].strip() + "\n"
@@ -894,9 +894,11 @@ def write_llm(args):
     from rollout import Refused, Stop, make_engine
     from sandbox import Sandbox
     excerpts = list(read(args.input, "excerpt", each=lambda record: record["text"].strip()[:LONGEST_EXCERPT]))
-    settings = {name: getattr(args, name) for name in ("source", "model_name", "temperature", "seed")}
-    outs = open_splits(args, settings, {"--in": args.input, "--model": args.model}, ("excerpt",))
     engine = make_engine(args.model, args.model_name, "agent", args)
+    args.model_name = getattr(engine, "name", None)    # on a server, whose URL may have another model tomorrow
+    settings = {name: getattr(args, name) for name in (
+        "source", "model_name", "temperature", "seed", "engine", "dtype", "max_model_len", "extra_body")}
+    outs = open_splits(args, settings, {"--in": args.input, "--model": args.model}, ("excerpt",))
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, daemon=True).start()
 
@@ -919,13 +921,12 @@ def write_llm(args):
         return task, "all results equal" if len(set(results)) == 1 else None
 
     threads = ThreadPoolExecutor(args.concurrency)
-    # generous time limits, so that a busy machine does not change which tasks are kept
-    with Sandbox(workers=args.workers, call_timeout=5, program_timeout=30) as box:
+    with Sandbox(workers=args.workers) as box:    # the time limits of scoring, so that a right answer can pass
         try:
-            for split, out in outs.items():
+            for split, (out, wanted) in outs.items():
                 last = max(out.done, default=(-1,))[0]
                 todo = [i for i, excerpt in enumerate(excerpts) if i > last and split_of(excerpt) == split]
-                write(out, todo, partial(threads.map, attempt))
+                write(out, wanted, todo, partial(threads.map, attempt))
         except Stop as stop:
             die(f"{stop}; finished tasks are saved", stop.code)
     engine.close()
@@ -935,6 +936,13 @@ def write_llm(args):
 # The command line
 
 WRITERS = {"procedural": write_procedural, "llm": write_llm, "colbench": write_colbench}
+LLM_FLAGS = "--model --model-name --temperature --concurrency"
+IDLE = {  # mode: the flags that do nothing in it
+    "--demonstrations": f"--source --kinds --plain --train --val --test {LLM_FLAGS}",
+    "--source procedural": f"--in --split --ask --waste --max-turns {LLM_FLAGS}",
+    "--source llm": "--kinds --plain --split --ask --waste --max-turns",
+    "--source colbench": f"--kinds --plain --ask --waste --seed --workers {LLM_FLAGS}",
+}
 
 
 def add_common_flags(p):
@@ -977,15 +985,18 @@ def parse_args():
         "model trained from scratch learns them in minutes")
     add = p.add_argument_group("--source llm").add_argument
     add("--model", help="folder, hub name, or URL of an OpenAI-compatible server (other engine flags as in rollout.py)")
-    add("--model-name", help="the model's name on the server (default: the server's first)")
+    add("--model-name", help="the model's name on its server (default: the only model there)")
     add("--temperature", type=number(least=0), default=1.0, help="sampling temperature (default 1.0)")
     add("--concurrency", type=number(int, least=1), default=64, help="concurrent requests (default 64)")
     if p.parse_known_args()[0].source == "llm":
         from rollout import engine_flags
         engine_flags(p)
     args = p.parse_args()
-
-    if args.domain == "frontend" and (args.source != "colbench" or args.demonstrations):
+    mode = "--demonstrations" if args.demonstrations else f"--source {args.source}"
+    given = {word.partition("=")[0] for word in sys.argv}
+    if idle := [flag for flag in IDLE[mode].split() if flag in given]:
+        die(f"{', '.join(idle)} would do nothing with {mode}; see --help")
+    if args.domain == "frontend" and args.source != "colbench":
         die("there are no frontend tasks but those of --source colbench; study/practice_pages.py draws simple ones")
     if args.source != "procedural" and not args.input:
         die(f"--source {args.source} needs --in")

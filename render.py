@@ -91,7 +91,9 @@ def extract_page(text):
     text = text or ""
     doctype = r"(?i)(?:<!doctype[^>]{0,200}>\s{0,200})?"  # bounded, so that every text takes linear time
     start = end = head = None
-    for mark in re.finditer(doctype + r"<html\b", text):
+    html = doctype + r"<html\b"
+    with_tag = html + r"(?=[^<>]{0,200}>\s{0,200}<(?!/?html\b))"    # wins: in a sentence none follows
+    for mark in [*re.finditer(html, text), *re.finditer(with_tag, text)]:
         start = mark.start()
     if start is not None:
         page = text[start:]

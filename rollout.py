@@ -76,7 +76,8 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from records import (
-    ANSWER_MARK, EPISODE_KEY, TURN_KEY, Output, die, fingerprint, first_line, number, read, sign_of_end, write_json)
+    ANSWER_MARK, EPISODE_KEY, ID, SCHEMA, TURN_KEY, Output, die, fingerprint, first_line, number, read, schema_errors,
+    sign_of_end, write_json)
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")    # set before torch is imported: idle threads sleep, not spin
 IN_FLIGHT = 512    # concurrent episodes, enough to keep vLLM on a CPU busy
@@ -92,8 +93,8 @@ EPISODE_COSTS = ("sampled_tokens", "simulator_calls", "simulator_tokens", "judge
 COUNTERS = ("cut", "unfinished_actions", "unfinished_replies", "undecided")
 # Keys of a trajectory that its candidates records drop. Unknown keys are kept.
 DROPPED_KEYS = {"dialogue_history", "system", "answer", "finish", "model", "simulator", "seed", "cost", "fingerprints",
-                *COUNTERS, "reward", "tests", "mode", "sandbox", "reward_released", "tests_released", "cosine", "page",
-                "encoder"}
+                *COUNTERS, "reward", "released_reward", "tests", "mode", "call_timeout", "program_timeout", "sandbox",
+                "cosine", "choices", "page", "encoder"}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -144,13 +145,15 @@ def parse_response(text):
     that follows. A thought may itself mention this mark. So if a later line begins with OUTPUT:, the thought ends
     there, unless there is code between the two. A thought that <think> opened and nothing closed leaves no content.
     """
-    text = text.split("</think>", 1)[-1]
-    if text.lstrip().startswith("<think>"):
-        return "", None
-    before, mark, answer = text.partition(ANSWER_MARK)
-    between, output, rest = answer.partition(f"\n{OUTPUT_MARK}")
-    if output and not re.search(r"```|^\s*(def|import|from|class|<)\b|<html", between, re.M):
-        return parse_response(OUTPUT_MARK + rest)
+    while True:
+        text = text.split("</think>", 1)[-1]
+        if text.lstrip().startswith("<think>"):
+            return "", None
+        before, mark, answer = text.partition(ANSWER_MARK)
+        between, output, rest = answer.partition(f"\n{OUTPUT_MARK}")
+        if not output or re.search(r"```|^\s*(def|import|from|class|<)\b|<html", between, re.M):
+            break
+        text = OUTPUT_MARK + rest
     content = before.rsplit(OUTPUT_MARK, 1)[-1] + mark + answer
     return content.strip(), answer.strip() if mark else None
 
@@ -205,22 +208,29 @@ def problems(counts):
 
 
 async def sample_actions(args, agent, prompt, n, key, counts):
-    """Sample n Responses of the agent. One that is cut inside its thought is sampled again with a higher token limit.
+    """Sample n Responses of the agent.
 
     key: (task_id, sample, turn, ...), which seeds the request; counts: the episode's Counter.
     """
     seed = derive_seed(args.seed, *key)
-    actions = await agent.generate(prompt, n, seed, args.temperature, args.max_tokens)
-    counts["sampled_tokens"] += sum(action.tokens for action in actions)
-    for i, action in enumerate(actions):
-        if action.unfinished:
-            with suppress(Refused):    # a server may have no room for more tokens
-                [action] = await agent.generate(prompt, 1, seed + i, args.temperature, MORE_ROOM * args.max_tokens)
-                counts["sampled_tokens"] += action.tokens
-                actions[i] = action
+    actions, paid = await sample_with_room(agent, prompt, n, seed, args.temperature, args.max_tokens)
+    counts["sampled_tokens"] += sum(action.tokens for action in paid)
+    for action in actions:
         if action.cut:
             counts["unfinished_actions" if action.unfinished else "cut"] += 1
     return actions
+
+
+async def sample_with_room(engine, messages, n, seed, temperature, max_tokens):
+    """(n Responses, all that were sampled for them). What is cut inside its thought is sampled again with more room."""
+    responses = await engine.generate(messages, n, seed, temperature, max_tokens)
+    paid = list(responses)
+    for i, response in enumerate(responses):
+        if response.unfinished:
+            with suppress(Refused):    # a server may have no room for more tokens
+                [responses[i]] = await engine.generate(messages, 1, seed + i, temperature, MORE_ROOM * max_tokens)
+                paid.append(responses[i])
+    return responses, paid
 
 
 async def candidates(args, agent, trajectory, turn, place):
@@ -526,20 +536,16 @@ def picture_part(png):
 
 
 async def ask(engine, content, seed, max_tokens, counts, role):
-    """Ask a model, drop its thought, and return its reply, or None. Counts the role's tokens and a second call.
+    """Ask a model, at most twice, and return its reply without its thought, or None. Counts tokens and a second call.
 
     A model that thinks first may be cut inside its thought, which must not be shown because it may quote the reference.
     The chat template may have opened the thought, so a reply that was cut may be all thought even without a <think>.
-    Such a reply is sampled again with a higher token limit; if that fails too, the reply is None.
     """
-    for room in (max_tokens, MORE_ROOM * max_tokens):
-        [response] = await engine.generate([{"role": "user", "content": content}], 1, seed, 0.0, room)
-        counts[f"{role}_tokens"] += response.prompt_tokens + response.tokens
-        counts[f"{role}_calls"] += room > max_tokens
-        _, end_of_thought, reply = response.text.rpartition("</think>")
-        if reply.strip() and "<think>" not in reply and (end_of_thought or not response.cut):
-            return reply.strip()
-    return None
+    [response], paid = await sample_with_room(engine, [{"role": "user", "content": content}], 1, seed, 0.0, max_tokens)
+    counts[f"{role}_tokens"] += sum(each.prompt_tokens + each.tokens for each in paid)
+    counts[f"{role}_calls"] += len(paid) - 1
+    reply = response.text.rpartition("</think>")[2].strip()
+    return reply if reply and "<think>" not in reply and not response.unfinished else None
 
 
 def as_text(dialogue):
@@ -919,6 +925,7 @@ class ServerEngine:
         self.url = url
         self.retries = args.retries
         self.failures = 0            # since the last success
+        self.usual = math.inf        # the lowest token limit so far; a request for more may fail, which does not count
         self.limit = "max_tokens"    # what the server calls its token limit
         self.extra = getattr(args, f"{role}_extra_body".removeprefix("agent_"), None) or {}
         keys = [f"{role.upper()}_API_KEY"]
@@ -938,12 +945,19 @@ class ServerEngine:
 
     async def generate(self, messages, n, seed, temperature, max_tokens):
         responses = []
+        self.usual = min(self.usual, max_tokens)
         while len(responses) < n:    # some servers return one choice whatever n is
             request = {"model": self.name, "messages": messages, "temperature": temperature, "top_p": 1,
                        self.limit: max_tokens, "seed": (seed + len(responses)) % (1 << 31)}
             if n > 1 and not responses:
                 request["n"] = n
-            responses += await self.ask(request | self.extra)
+            try:
+                responses += await self.ask(request | self.extra)
+            except Refused as problem:
+                self.failures += max_tokens == self.usual
+                if self.failures < self.MOST_FAILURES:
+                    raise
+                raise Stop(f"{self.url}: {self.failures} requests in a row failed ({problem})") from problem
         return responses[:n]
 
     async def ask(self, request, attempt=0):
@@ -983,7 +997,9 @@ class ServerEngine:
                 text = "".join(part.get("text") or "" for part in text)
             if text is None and (message.get("refusal") or message.get("tool_calls")):
                 raise Refused(first_line(message.get("refusal") or "the model calls a tool instead of speaking"))
-            if text is None and finish not in ("length", "content_filter"):    # a hidden thought may use up the limit
+            if not text and finish == "content_filter":
+                raise Refused("the reply was withheld by a content filter")
+            if text is None and finish != "length":    # a hidden thought may use up the limit
                 raise TypeError("no content")
             responses.append(Response(text or "", prompt_tokens=usage.get("prompt_tokens") or 0,
                                       cut=finish == "length"))
@@ -994,7 +1010,6 @@ class ServerEngine:
 
     def final(self, status, message):
         """The exception for a request that is not retried: Refused ends its episode, Stop ends the run."""
-        self.failures += 1
         if status in (400, 422) and re.search(r"temperature|top_p|\bseed\b", message):
             status = "parameter"
         mistakes = {401: f"rejected the key in the environment variable {self.key}",
@@ -1004,8 +1019,6 @@ class ServerEngine:
             return Stop(f"{self.url} {mistakes[status]} ({message})", 2)
         if status in (402, 599) or "billing" in message:
             return Stop(f"{self.url} failed: {message}")
-        if self.failures >= self.MOST_FAILURES:
-            return Stop(f"{self.url}: {self.failures} requests in a row failed ({message})")
         return Refused(message)
 
     def close(self):
@@ -1181,7 +1194,9 @@ def what_to_play(args):
 
 
 def check(args, record):
-    """The record itself; raises ValueError if the scripted human cannot play it, which `read` reports with its line."""
+    """The record itself; raises ValueError if it cannot be played, which `read` reports with its line."""
+    for problem in schema_errors(record, CONTINUED if args.continue_ else {}):
+        raise ValueError(problem)
     if args.kind == "trajectory" or args.simulator != "scripted" or args.max_turns == 1:
         return record
     for key in ENVIRONMENTS[args.domain].needs:
@@ -1193,7 +1208,7 @@ def check(args, record):
 
 def roll_out(args, todo, output, failed):
     """Load the models and play `todo`; the records of the `failed` are removed just before."""
-    person = args.simulator == "human" and not args.candidates
+    person = args.simulator == "human"
     concurrency = args.concurrency or (32 if is_url(args.model) else IN_FLIGHT * args.data_parallel_size)
     if person:
         concurrency = 1
@@ -1244,6 +1259,9 @@ def settings_of(args):
     return settings, {flag: path for flag, path in inputs.items() if path and not is_url(path)}
 
 
+# What --continue needs of a candidates record.
+CONTINUED = {"task_id": ID, "sample": int, "turn": int, "task": SCHEMA["task"][2] | {"domain": str},
+             "candidates": [{"output": str}]}
 # Kind of input: (its default file, what is made of it).
 DEFAULTS = {"task": ("data/{domain}/{split}.jsonl", "trajectories"),
             "trajectory": ("runs/{run_name}/{split}.scored.jsonl", "candidates"),
@@ -1304,6 +1322,15 @@ def parse_args():
     if args.temperature == 0 and max(args.candidates, args.best_of_n, args.samples, args.continue_) > 1:
         die("--temperature 0 gives the same action every time; raise it if --candidates, --best-of-n, --samples or "
             "--continue is above 1")
+    given = vars(p.parse_args(namespace=argparse.Namespace(**dict.fromkeys(vars(args)))))    # None: not given
+    rewards = ("step_reward", "critic", "judge")
+    for applies, mode, flags in (
+            (args.candidates, "with --candidates", ("samples", "max_turns", "simulator", "best_of_n", *rewards)),
+            (args.continue_, "with --continue", ("samples",)),
+            (args.best_of_n == 1, "without --best-of-n above 1", rewards)):
+        for name in given:
+            if applies and name.startswith(flags) and given[name] is not None:    # judge_name starts with judge
+                die(f"--{name.replace('_', '-')} does nothing {mode}; leave it out")
 
     args.kind = "trajectory" if args.candidates else "candidates" if args.continue_ else "task"
     source, made = DEFAULTS[args.kind]

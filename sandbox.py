@@ -9,8 +9,8 @@
 
 How it works
     parent      (your process) hands out jobs, enforces the time limits and compares bytes. Expected results stay here.
-    zygote      a clean interpreter (-s -S -P, fixed hash seed, empty environment), one per worker. It imports common
-                standard modules, isolates itself, and forks one child per program. It never reads a program.
+    zygote      a clean interpreter (-s -S -P, empty environment), one per worker and hash seed (0 or 1). It imports
+                common standard modules, isolates itself, and forks one child per program. It never reads a program.
     child       reads its job from a descriptor that the zygote passes on, gives up most system calls, and evaluates
                 each call in a fresh namespace of the program. It writes each result at once, as canonical bytes.
 
@@ -84,6 +84,7 @@ if not IS_ZYGOTE:    # a small zygote forks faster
 
     from records import die
 
+CALL_TIMEOUT, PROGRAM_TIMEOUT = 1.0, 5.0    # seconds; tasks are checked and answers scored with the same limits
 MAX_RESULT = 1 << 20     # bytes of one canonical result; larger ones are "not comparable"
 MAX_PROGRAM = 1 << 20    # characters of one program with its calls; larger ones are "refused"
 MAX_DEPTH = 200          # levels of one result; deeper and self-referential ones are "not comparable"
@@ -140,7 +141,8 @@ class Sandbox(ExitStack):
     without           layers to leave out, of "namespaces", "landlock", "seccomp"; for tests and benchmarks
     """
 
-    def __init__(self, workers=2, memory_mb=256, call_timeout=1.0, program_timeout=5.0, unsafe=False, without=()):
+    def __init__(self, workers=2, memory_mb=256, call_timeout=CALL_TIMEOUT, program_timeout=PROGRAM_TIMEOUT,
+                 unsafe=False, without=()):
         if sys.platform != "linux":
             die("the sandbox needs Linux on x86_64 or aarch64; run it there, or in a virtual machine")
         super().__init__()
@@ -708,11 +710,12 @@ def run_child(job_fd, out_fd, limits, fprog):
             sys.setrecursionlimit(1000)
             random.seed(job["seed"])
             program = program or compile(job["program"], "<program>", "exec", dont_inherit=True)
+            # In mode "released" definitions are local, as for exec and eval inside a function: the program's functions
+            # see neither each other, nor themselves, nor its imports.
+            scope = {}
             if job["mode"] == "module":
                 module = sys.modules["solution"] = types.ModuleType("solution")    # dataclasses look it up there
                 scope = names = vars(module)
-            else:    # like exec and eval inside a function: definitions are local to it, so the program's functions
-                scope = {}    # see neither each other, nor themselves, nor its imports
             exec(program, scope, names)
             if index == 0:
                 write(out_fd, FRAME.pack(LOADED, 0))

@@ -162,6 +162,15 @@ def test_a_model_as_the_human_does_not_say_what_it_told(tmp_path):
     assert "details_told" not in json.loads((tmp_path / "a.metrics.json").read_text())
 
 
+def test_what_a_continuation_has_lost_is_not_counted(tmp_path):
+    """rollout.py --continue keeps neither what was told before the branch nor the tokens."""
+    record = trajectory(0, RIGHT, turns=3, continues=[0, 1, 0])
+    record["dialogue_history"][1:3] = [{"role": turn["role"], "content": turn["content"]}
+                                       for turn in record["dialogue_history"][1:3]]
+    said = run(tmp_path, "--in", write(tmp_path / "a.continuations.jsonl", [record])).stdout
+    assert "turns" in said and "hidden details" not in said and "tokens per reply" not in said
+
+
 def test_success_is_shown_for_both_halves_of_the_tasks(tmp_path):
     for name, rewards in (("a", (1, 1, 0, 1)), ("b", (1, 1, 1, 1))):
         records = [trajectory(n, RIGHT if reward else HALF) for n, reward in enumerate(rewards)]
@@ -247,6 +256,7 @@ DOCUMENTED = 'def double(x):\n    """Twice x.\n\n    ```\n    double(2)\n    ```
     f"**I WANT TO ANSWER:**\n{RIGHT}", f"**I WANT TO ANSWER:** {RIGHT}", f"**\n{RIGHT}",
     f"Here is the function:\n\n{RIGHT}\nIt works because 2 * x is twice x.",
     f"import math\n{RIGHT}\nThis is all.\nEnjoy",
+    "Here it is:\ndef double(x):\n    y = 2 * x\n# now return\n    return y\n\n# In short\nIt doubles.",
     f"```python\n{RIGHT}```\nFill in the rest:\n```python\n{STUB}\n```",
     f"```python\n{STUB}\n```\nand in full:\n```python\n{RIGHT}```",
     f"{RIGHT}\nassert double(2) == 5", f"{RIGHT}\nprint(double('2' + 1))",
@@ -295,6 +305,19 @@ def test_the_two_modes_score_alike_but_for_the_released_evaluators_rules_and_are
     refused = run(tmp_path, "--compare", "a=a.scored.jsonl", "b=b.scored.jsonl", code=2).stderr
     assert "'released'" in refused and "score them the same way" in refused
     assert re.search(r"success +\| 100.0%", done.stdout) and re.search(r"success +\| 50.0%", released.stdout)
+
+
+def test_runs_scored_with_other_time_limits_are_not_compared(scored, tmp_path):
+    patient = read(scored[0] / "runs/default/test.scored.jsonl")
+    limits = {name: patient[0][name] for name in ("call_timeout", "program_timeout")}
+    assert limits == {"call_timeout": 20, "program_timeout": 60}
+    write(tmp_path / "patient", patient)
+    write(tmp_path / "hasty", [record | {"call_timeout": 0.05} for record in patient])
+    write(tmp_path / "old", [{key: record[key] for key in record if key not in limits} for record in patient])
+    refused = run(tmp_path, "--compare", "o=old", "p=patient", "h=hasty", code=2).stderr
+    assert "'call_timeout': 20.0" in refused and "'call_timeout': 0.05" in refused
+    for name in ("old", "patient", "hasty"):    # earlier versions did not record them
+        assert "success, vs a" in run(tmp_path, "--compare", "a=old", f"b={name}").stdout
 
 
 def test_the_released_evaluator_gets_the_answer_as_it_stands_and_the_module_its_program(monkeypatch):

@@ -509,6 +509,8 @@ BAD = {"not in the requested form": "I will not.",
        "no call of the function": response("d", "def f(x):\n    return x", [f"g({n})" for n in range(10)]),
        "reference: error: ZeroDivisionError": response("d", "def f(x):\n    return 1 / x", TEN),
        "reference: none": response("d", "def f(x):\n    pass", TEN),
+       "reference: timeout": response(    # the limit of scoring is a second
+           "d", "import time\ndef f(x):\n    time.sleep(1.5 * (x == 0))\n    return x", TEN),
        "reference: differs": response("d", "import random\ndef f(x):\n    return random.random()", TEN),
        "all results equal": response("d", "def f(x):\n    return 7", TEN)}
 
@@ -517,7 +519,7 @@ BAD = {"not in the requested form": "I will not.",
 def server():
     """An OpenAI-compatible server: each excerpt names its reply; one request in three meets a busy or gone server."""
     class Handler(http.server.BaseHTTPRequestHandler):
-        requests, prompts = 0, []
+        model, requests, prompts = "stub", 0, []
 
         def answer(self, body, code=200):
             data = json.dumps(body).encode()
@@ -528,7 +530,7 @@ def server():
             self.wfile.write(data)
 
         def do_GET(self):
-            self.answer({"data": [{"id": "stub"}]})
+            self.answer({"data": [{"id": self.model}]})
 
         def do_POST(self):
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -566,6 +568,7 @@ def test_tasks_from_a_model_are_validated_and_the_yield_is_reported_by_reason(se
     assert {t["problem_description"] for s in made for t in made[s]} == {
         g.parse_task(good(i))[0]["problem_description"] for i in range(12)}
     assert {"train", "test"} <= made.keys()
+    assert {t["source"] for s in made for t in made[s]} == {"llm:stub"}, "which model, not which address"
     assert all(g.split_of(excerpts[t["excerpt"]]) == split for split in made for t in made[split])
     assert sorted(handler.prompts) == sorted(excerpts)  # nothing lost, nothing asked twice in spite of the failures
 
@@ -582,8 +585,11 @@ def test_tasks_from_a_model_are_validated_and_the_yield_is_reported_by_reason(se
         assert (tmp_path / f"out/{name}.jsonl").read_bytes() == text, name
     assert sorted(handler.prompts) == sorted(e for i, e in enumerate(excerpts) if i > last[g.split_of(e)])
     assert len(handler.prompts) < len(excerpts)
-    r = command(*flags, "--temperature", 0.5, ok=False)
-    assert r.returncode == 2 and "temperature was 1.0, now 0.5" in r.stderr
+    r = command(*flags, "--temperature", 0.5, "--extra-body", '{"top_k": 1}', ok=False)
+    assert r.returncode == 2 and "temperature was 1.0, now 0.5; extra_body was None, now {'top_k': 1}" in r.stderr
+    handler.model = "other"
+    r = command(*flags, ok=False)
+    assert r.returncode == 2 and "model_name was 'stub', now 'other'" in r.stderr
 
 
 def test_a_response_of_white_space_is_read_in_no_time():
@@ -617,10 +623,17 @@ def test_a_model_that_cannot_be_loaded_takes_nothing_away(tmp_path, monkeypatch)
     write(tmp_path / "train.jsonl", [{"excerpt": 0}])
     flags = ["--source", "llm", "--in", source, "--out", tmp_path, "--overwrite", "--engine",
              "transformers", "--model"]
-    for text, model in ("nope", "nope"), ("train.jsonl is the input", tmp_path / "train.jsonl"):
+    for text, model in ("nope", "nope"), ("train.jsonl", tmp_path / "train.jsonl"):
         r = command(*flags, model, ok=False)
         assert r.returncode in (1, 2) and text in r.stderr and "Traceback" not in r.stderr, r.stderr
     assert records(tmp_path / "train.jsonl") == [{"excerpt": 0}]
+
+
+def test_a_thought_is_no_part_of_a_task():
+    task, draft = g.parse_task(good(3)), response("It adds seven.", "def f(x):\n    return x + 7", TEN)
+    assert task[0] and g.parse_task(f"<think>{draft}</think>\n{good(3)}") == task
+    assert g.parse_task(f"Draft. DESCRIPTION: It adds seven.</think>{good(3)}") == task    # the template opened it
+    assert g.parse_task(f"<think>{draft}") == (None, "not in the requested form"), "it was cut"
 
 
 def test_the_signature_is_named_in_the_description():

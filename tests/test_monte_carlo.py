@@ -66,16 +66,19 @@ def test_every_distinct_candidate_is_played_to_the_end_k_times_and_an_answer_onc
     assert records(tmp_path / "q.jsonl")[:5] == found[:5]
 
 
-@pytest.mark.parametrize("flags, sentence", [
-    (["--continue", 2, "--in", "factless.jsonl"], "factless.jsonl, line 1: the task has no 'facts'")])
-def test_what_cannot_be_continued_is_one_sentence(world, tmp_path, flags, sentence):  # noqa: F811
+@pytest.mark.parametrize("spoil, sentence", [
+    (lambda row: row["task"].pop("facts"), "the task has no 'facts'"),
+    (lambda row: row.pop("task"), "it lacks the key 'task'"),
+    (lambda row: row["task"].pop("domain"), "task lacks the key 'domain'"),
+    (lambda row: row.update(turn=None), "turn must be a whole number"),
+    (lambda row: row["candidates"][3].pop("output"), "candidates[3] lacks the key 'output'")])
+def test_what_cannot_be_continued_is_one_sentence(world, tmp_path, spoil, sentence):  # noqa: F811
     turns_file(tmp_path / "c.jsonl", world / "tasks.jsonl")
-    rows = records(tmp_path / "c.jsonl")
-    for row in rows:
-        del row["task"]["facts"]
-    write(tmp_path / "factless.jsonl", rows)
-    done = play(tmp_path, "--in", "c.jsonl", "--model", world / "model", *flags, code=2)
-    assert sentence in done.stderr and len(done.stderr.splitlines()) == 1
+    first, second = records(tmp_path / "c.jsonl")
+    spoil(second)
+    write(tmp_path / "c.jsonl", [first, second])
+    done = play(tmp_path, "--in", "c.jsonl", "--model", world / "model", "--continue", 2, code=2)
+    assert f"c.jsonl, line 2: {sentence}" in done.stderr and len(done.stderr.splitlines()) == 1
 
 
 def test_a_last_turn_is_played_once():

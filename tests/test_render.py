@@ -443,6 +443,9 @@ def test_a_page_is_found_in_what_an_agent_wrote():
             == "<!DOCTYPE html>\n<html><body>1</body></html>")
     assert render.extract_page("<html>1</html> or rather <HTML lang='en'>2</HTML>") == "<HTML lang='en'>2</HTML>"
     assert render.extract_page("```<html><body><p>cut off here\n```") == "<html><body><p>cut off here"
+    page = "<html><body>1</body></html>"
+    for after in ("The page is one <html> document.", "It is between `<html>` and `</html>`.", "<html> has a <body>."):
+        assert render.extract_page(f"{page}\n{after}") == page
     assert render.extract_page("What colour should it be?") is None
     assert render.extract_page(None) is None
     for endless in ("<html><body>" + " " * 300_000 + "x", "<!doctype " * 50_000, "<body" * 50_000, "</body " * 50_000,

@@ -484,6 +484,7 @@ def test_requests_that_are_all_refused_alike_stop_the_run(world, tmp_path):
 @pytest.mark.parametrize("message, finish, words", [
     ({"content": None, "refusal": "I cannot help with that."}, "stop", "error: I cannot help with that."),
     ({"content": None, "tool_calls": [{"id": "1"}]}, "tool_calls", "error: the model calls a tool"),
+    ({"content": None}, "content_filter", "error: the reply was withheld by a content filter"),
     ({"content": None}, "stop", "error: malformed reply (TypeError: no content)"),
     ({"content": [{"type": "text", "text": "I WANT TO ANSWER: x"}]}, "stop", "answered"),
     ("error", None, "error: Provider returned error"), (403, None, "error: HTTP 403: flagged"),
@@ -557,6 +558,7 @@ def test_a_thought_that_names_the_mark_does_not_end_the_episode():
     assert parse_response("so no I WANT TO ANSWER: yet.\nOUTPUT: What is the threshold?") == question
     program = "def f(x):\n    return x\n# said\nOUTPUT: 3"
     assert parse_response(f"I WANT TO ANSWER:\n{program}")[1] == program
+    assert parse_response("I WANT TO ANSWER:\nOUTPUT:\n" * 2000) == ("", None)
 
 
 def test_best_of_n_does_not_choose_a_thought_that_is_cut(world, tmp_path):
@@ -572,12 +574,20 @@ def test_best_of_n_does_not_choose_a_thought_that_is_cut(world, tmp_path):
     assert umpire.requests and not any("secret" in str(r["messages"]) for r in umpire.requests)
 
 
-def test_a_server_without_room_for_a_longer_thought_does_not_fail_the_episode(world, tmp_path):
-    with Stub(lambda messages, rng: "x" * 600, characters_a_token=1, context=100) as stub:
-        play(tmp_path, "--in", world / "tasks.jsonl", "--limit", 1, "--model", stub.url, "--out", "a.jsonl",
-             "--max-turns", 2, "--max-tokens", 20)
-    [row] = records(tmp_path / "a.jsonl")
-    assert row["finish"] == "max_turns" and row["unfinished_actions"] == 2
+def test_a_server_without_room_for_a_longer_thought_fails_no_episode_and_stops_no_run(world, tmp_path):
+    """Neither for the agent nor for the human. Nine candidates are nine refused requests in a row."""
+    common = ["--in", world / "tasks.jsonl", "--limit", 1, "--max-turns", 2]
+    with Stub(lambda messages, rng: "x" * 600, characters_a_token=1, context=100) as stub, \
+            Stub(lambda messages, rng: "What is x?") as agent:
+        play(tmp_path, *common, "--model", stub.url, "--max-tokens", 20, "--out", "a.jsonl")
+        play(tmp_path, *common, "--model", agent.url, "--simulator", stub.url, "--simulator-max-tokens", 20,
+             "--out", "b.jsonl")
+        play(tmp_path, "--in", world / "trajectories.jsonl", "--limit", 1, "--model", stub.url, "--max-tokens", 20,
+             "--candidates", 9, "--out", "c.jsonl")
+    for name, finish, counter, count in (("a", "max_turns", "actions", 2), ("b", "max_turns", "replies", 1),
+                                         ("c", None, "actions", 9)):
+        rows = records(tmp_path / f"{name}.jsonl")
+        assert {(row.get("finish"), row[f"unfinished_{counter}"]) for row in rows} == {(finish, count)}
 
 
 @pytest.mark.parametrize("room, said, count", [(100, "What is x?", 0), (20, rollout.NO_ACTION, 1)])
@@ -795,6 +805,15 @@ def test_an_unfinished_thought_is_no_reply(world, tmp_path, opened, length, lost
     assert {r["max_tokens"] for r in partner.requests} == ({256} if length == 10 else {256, 2048})
 
 
+def test_a_cut_reply_of_a_local_human_that_does_not_think_is_a_reply():
+    class Human:
+        async def generate(self, messages, n, seed, temperature, max_tokens):
+            return [rollout.Response("The unit is 2, and", cut=True, thinks=False)]
+    counts = Counter()
+    assert asyncio.run(rollout.ask(Human(), "?", 0, 9, counts, "simulator")) == "The unit is 2, and"
+    assert counts["simulator_calls"] == 0, "it was not asked again"
+
+
 def test_single_turn_does_not_invite_questions(world, tmp_path):
     with Stub() as stub:
         play(tmp_path, "--in", world / "tasks.jsonl", "--model", stub.url, "--max-turns", 1, "--out", "a.jsonl")
@@ -1001,7 +1020,12 @@ def test_values_of_another_type_are_one_sentence_and_nothing_is_left_behind(tmp_
     ("--simulator-max-tokens 0", "--simulator-max-tokens: must be at least 1"),
     ("--candidates 2 --temperature 0", "--temperature 0 gives the same action every time"),
     ("--samples 3 --temperature 0", "--temperature 0 gives the same action every time"),
-    ("--continue 2 --candidates 4", "not allowed with argument")])
+    ("--continue 2 --candidates 4", "not allowed with argument"),
+    ("--step-reward critic", "--step-reward does nothing without --best-of-n above 1"),
+    ("--judge-name x", "--judge-name does nothing without --best-of-n above 1"),
+    ("--candidates 2 --critic x", "--critic does nothing with --candidates"),
+    ("--candidates 2 --max-turns 10", "--max-turns does nothing with --candidates"),
+    ("--continue 2 --samples 1", "--samples does nothing with --continue")])
 def test_what_cannot_run_takes_nothing_away(world, tmp_path, arguments, words):
     """Whatever --overwrite says: neither inputs nor what an earlier run wrote."""
     for name, source in (("tasks", "tasks"), ("played", "trajectories"), ("old", "trajectories")):
@@ -1028,7 +1052,8 @@ def test_the_last_lines_say_why_episodes_failed_and_what_evaluates_them(world, t
 
 def test_candidates_carry_unknown_keys_and_of_the_episode_its_cost_alone(tmp_path):
     (tmp_path / "pages.jsonl").write_text(json.dumps(EPISODE | {
-        "domain": "frontend", "reward": 1.0, "model": "m", "cost": {"sampled_tokens": 5, "simulator_calls": 2},
+        "domain": "frontend", "reward": 1.0, "released_reward": 1.0, "choices": {}, "model": "m",
+        "cost": {"sampled_tokens": 5, "simulator_calls": 2},
         "fingerprints": {"model": "m", "simulator": "scripted"}, "unfinished_replies": 1}) + "\n")
     with Stub() as stub:
         play(tmp_path, "--in", "pages.jsonl", "--domain", "frontend", "--model", stub.url, "--candidates", 2,
