@@ -13,22 +13,20 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "study")]
 from evaluate import markdown
-from rank_critics import kind_of_action
 from rollout import scripted_reply
 from records import ANSWER_MARK, number, read
 from train_policy import is_ranked, surest
 
 
 def scripted_kind(task, prompt, action):
-    """The kind of an action (text) after a prompt (messages), if the scripted human replies to the agent."""
-    agent = [message["content"] for message in prompt if message["role"] == "assistant"]
-    history = [{"role": "user", "content": task["problem_description"]}]
-    for text in [*agent, action]:
-        history.append({"role": "assistant", "content": text})
-        if ANSWER_MARK not in text:
-            reply, told = scripted_reply(task, text)
-            history.append({"role": "user", "content": reply, "told": told})
-    return kind_of_action({"task": task, "dialogue_history": history, "finish": "answered"}, -1)
+    """The kind of an action (text) after a prompt (messages), by what the scripted human tells the agent."""
+    known = set()
+    for message in prompt:
+        if message["role"] == "assistant":
+            known.update(scripted_reply(task, message["content"])[1])
+    if ANSWER_MARK in action:
+        return "answer too early" if len(known) < len(task["facts"]) else "answer, all known"
+    return "useful question" if {*scripted_reply(task, action)[1]} - known else "useless question"
 
 
 def kinds_of(pair, tasks):

@@ -25,9 +25,9 @@ from pathlib import Path
 import numpy as np
 
 sys.path[:0] = [str(folder) for folder in Path(__file__).resolve().parents[:2]]
-from evaluate import difference, facts_told, intervals, markdown, named_file, ratios  # noqa: E402
-from monte_carlo import monte_carlo_returns  # noqa: E402
+from evaluate import difference, intervals, markdown, named_file, ratios  # noqa: E402
 from over_seeds import files_of  # noqa: E402
+from pairs_by_kind import scripted_kind  # noqa: E402
 from records import check_path, die, number, read, write_json  # noqa: E402
 from rollout import agent_turns  # noqa: E402
 
@@ -36,23 +36,31 @@ SPEARMAN = "Spearman with Q"
 HALVES = "Spearman of Q's halves"
 
 
-def kind_of_action(record, turn):
-    """What the agent did at a turn of an episode, by the facts that it was told before the turn and by the reply."""
-    history = record["dialogue_history"]
-    place = agent_turns(history)[turn]
-    is_answer = place == len(history) - 1 and record["finish"] == "answered"
+def monte_carlo_returns(path):
+    """{(task_id, sample, turn): {candidate: (text, rewards)}} of scored continuations.
 
-    def told_until(end):
-        facts = facts_told(record | {"dialogue_history": history[:end]}) or []
-        return sum(told for _, told in facts)
+    candidate: index of the first candidate with the same text. Q(o_t, a_t) is the mean of its rewards. Failed episodes
+    say nothing about a candidate, so they are left out.
+    """
+    returns, failed = {}, 0
 
-    if facts_told(record) is None and place > 0 and len(history) > 2:    # the simulator does not record what it told
-        return "answer" if is_answer else "question"
-    known = told_until(place)
-    if is_answer:
-        facts = record["task"].get("facts") or ()
-        return "answer too early" if known < len(facts) else "answer, all known"
-    return "useful question" if told_until(place + 2) > known else "useless question"
+    def check(record):
+        if "continues" not in record:
+            raise ValueError("the episode continues no candidate; it must come from rollout.py --continue")
+        return record
+
+    for record in read(path, "scored", each=check):
+        if record["reward"] is None or record["finish"].startswith("error"):
+            failed += 1
+            continue
+        sample, turn, candidate = record["continues"]
+        history = record["dialogue_history"]
+        action = history[agent_turns(history)[turn]]
+        candidates = returns.setdefault((record["task_id"], sample, turn), {})
+        candidates.setdefault(candidate, (action.get("output"), []))[1].append(record["reward"])
+    if failed:
+        print(f"{path}: {failed} failed episodes left out", flush=True)
+    return returns
 
 
 def spearman(a, b):
@@ -71,7 +79,7 @@ def spearman(a, b):
 def rank_turn(values, rewards, kinds, gap=0.25):
     """{measure: [sum, count]} of one turn, from a critic's `values` (n,) of its n candidates.
 
-    rewards: those of each candidate's continuations. kinds: the kind of each action. gap: pairs of candidates whose Q
+    rewards: those of each candidate's continuations. kinds: what each action is (pairs_by_kind.py). gap: pairs of candidates whose Q
     differ by less are left out.
     """
     def upper(by):
@@ -127,7 +135,7 @@ def sums_of(truths, files):
     """{(seed, task): {(critic, measure): [sum, count]}}."""
     sums = defaultdict(lambda: defaultdict(lambda: np.zeros(2)))
     for seed, truth in enumerate(truths):
-        returns, _ = monte_carlo_returns(truth, kind_of_action)
+        returns = monte_carlo_returns(truth)
 
         def add(critic, record):
             continued = returns.get((record["task_id"], record["sample"], record["turn"]), {})
@@ -135,21 +143,22 @@ def sums_of(truths, files):
                 return
             values, rewards, kinds = [], [], []
             candidates = dict(enumerate(record["candidates"]))
-            for place, (text, rewards_of_one, kind) in continued.items():
+            task = record.get("task") or {}
+            for place, (text, rewards_of_one) in continued.items():
                 candidate = candidates.get(place, {})
                 if candidate.get("output") != text or candidate.get("advantage") is None:
                     raise ValueError(f"these are not the candidates that {truth} continues, or they have no "
                                      "advantages; give the continued file to train_critic.py --score")
                 values.append(candidate["advantage"])
                 rewards.append(rewards_of_one)
-                kinds.append(kind)
+                kinds.append(scripted_kind(task, record["prompt"], text) if task.get("facts") else "action")
             for name, part in rank_turn(np.array(values), rewards, kinds).items():
                 sums[seed, record["task_id"]][critic, name] += part
 
         for critic, paths in files.items():
             for _ in read(paths[seed], "candidates", each=functools.partial(add, critic)):
                 pass
-        if all(len(rewards) == 1 for turn in returns.values() for _, rewards, _ in turn.values()):
+        if all(len(rewards) == 1 for turn in returns.values() for _, rewards in turn.values()):
             die(f"{truth} continues every candidate once, so its noise is unknown; use rollout.py --continue 2 or more")
     return sums
 

@@ -1,5 +1,5 @@
-"""Monte-Carlo returns: candidates played to the end, as a ranking and as the measure of a critic; and the critic by
-temporal differences, which is compared with them."""
+"""Monte-Carlo returns: candidates played to the end, which measure a critic; a random ranking; and the critic by
+temporal differences."""
 import json
 import sys
 from types import SimpleNamespace
@@ -18,8 +18,7 @@ import train_critic  # noqa: E402
 import train_policy  # noqa: E402
 
 sys.path.insert(0, str(ROOT / "study"))
-import monte_carlo  # noqa: E402
-import rank_monte_carlo  # noqa: E402
+import rank_critics  # noqa: E402
 import rank_random  # noqa: E402
 
 ANSWER = "I WANT TO ANSWER:\ndef f(x):\n    return 0\n"
@@ -105,70 +104,30 @@ def test_a_failed_episode_says_nothing_about_its_candidate(tmp_path, capsys):
     record = {"task_id": "t", "domain": "backend", "finish": "answered", "reward": 1.0, "continues": [0, 0, 0],
               "dialogue_history": [{"role": "user", "content": "?"}, {"role": "assistant", "content": "a", "output": "a"}]}
     write(tmp_path / "q.jsonl", [record | {"sample": 0}, record | {"sample": 1, "finish": "error: 400", "reward": 0.0}])
-    returns, _ = monte_carlo.monte_carlo_returns(tmp_path / "q.jsonl")
-    assert returns == {("t", 0, 0): {0: ("a", [1.0], None)}}
+    returns = rank_critics.monte_carlo_returns(tmp_path / "q.jsonl")
+    assert returns == {("t", 0, 0): {0: ("a", [1.0])}}
     assert "1 failed episodes left out" in capsys.readouterr().out
 
 
-def played(dialogue, facts=("The unit is m.", "The order is up.")):
-    return {"dialogue_history": [{"role": "user" if n % 2 == 0 else "assistant", "content": text, "output": text}
-                                 for n, text in enumerate(dialogue)],
-            "finish": "answered" if dialogue[-1] == "A" else "max_turns",
-            "task": {"facts": [{"question": "", "reply": fact} for fact in facts]}}
+# ---- A ranking that needs no critic
 
 
-# ---- The rankings that need no critic
-
-
-def rank_and_train(program, *flags):
-    """Rank the candidates with a program of the study and train one step on them."""
-    for script, arguments in ((program, ["--in", "candidates.jsonl", "--out", "ranked.jsonl", *flags]),
+def test_a_random_ranking_is_random_and_charges_each_episode_once(place):  # noqa: F811
+    rows = records(place / "candidates.jsonl")
+    write(place / "candidates.jsonl", [row | {"episode_cost": {"episodes": 1, "sampled_tokens": 9}} for row in rows])
+    for script, arguments in ((rank_random, ["--in", "candidates.jsonl", "--out", "ranked.jsonl"]),
                               (train_policy, [*POLICY, "--max-steps", 1])):
         code, _, error = call(script, *arguments, "--overwrite")
         assert code == 0, error
-
-
-def test_returns_rank_the_candidates_and_random_does_not(place):  # noqa: F811
-    rows, truth = records(place / "candidates.jsonl"), []
-    for row in rows:
-        texts = [c["output"] for c in row["candidates"]]
-        for index, text in ((texts.index(text), text) for text in dict.fromkeys(texts)):
-            truth.append(played(["r"] + ["x", "y"] * row["turn"] + [text]) | {
-                "task_id": row["task_id"], "sample": len(truth), "domain": "backend", "reward": index / 20,
-                "continues": [row["sample"], row["turn"], index], "cost": {"sampled_tokens": 7, "simulator_calls": 2}})
-    write(place / "truth.jsonl", truth)
-    rank_and_train(rank_monte_carlo, "--truth", "truth.jsonl")
-    by_key = {(row["task_id"], row["sample"], row["turn"]): [c["output"] for c in row["candidates"]] for row in rows}
-    for pair in records(place / "policy.pairs.jsonl"):
-        texts = by_key[pair["task_id"], pair["sample"], pair["turn"]]
-        q = [texts.index(text) / 20 for text in texts]
-        assert pair["advantage_chosen"] > pair["advantage_rejected"]
-        assert pair["advantage_chosen"] == pytest.approx(q[texts.index(pair["chosen"][0]["content"])] - np.mean(q))
-    cost = json.loads((place / "policy/cost.json").read_text())
-    assert cost["episodes"] == len(truth) and cost["simulator_calls"] == 2 * len(truth)
-    # A candidate without text or ids is left out: the returns of the others are found by their text all the same.
-    advantages = {pair["chosen"][0]["content"]: pair["advantage_chosen"] for pair in records(place / "policy.pairs.jsonl")}
-    write(place / "candidates.jsonl", [row | {"candidates": [{"output": ""}, *row["candidates"]],
-                                              "episode_cost": {"episodes": 1, "sampled_tokens": 9}} for row in rows])
-    rank_and_train(rank_monte_carlo, "--truth", "truth.jsonl")
-    assert advantages == {p["chosen"][0]["content"]: p["advantage_chosen"] for p in records(place / "policy.pairs.jsonl")}
-    # The episodes that the candidates are of are charged once each, also where no critic was trained on them.
-    rank_and_train(rank_random)
     cost = json.loads((place / "policy/cost.json").read_text())
     assert cost["episodes"] == len({(row["task_id"], row["sample"]) for row in rows}) < len(rows)
     assert cost["sampled_tokens"] == 9 * cost["episodes"]
-    ups = [pair["advantage_chosen"] > pair["advantage_rejected"] for pair in records(place / "policy.pairs.jsonl")]
+    by_key = {(row["task_id"], row["sample"], row["turn"]): [c["output"] for c in row["candidates"]] for row in rows}
+    pairs = records(place / "policy.pairs.jsonl")
     later = [texts.index(pair["chosen"][0]["content"]) > texts.index(pair["rejected"][0]["content"])
-             for pair in records(place / "policy.pairs.jsonl")
-             for texts in [by_key[pair["task_id"], pair["sample"], pair["turn"]]]]
-    assert all(ups) and 0 < sum(later) < len(later), "the order is not the candidates'"
-
-
-def test_a_turn_that_nobody_played_on_is_one_sentence(place):  # noqa: F811
-    write(place / "q.jsonl", [played(["r", "A"]) | {"task_id": "other", "sample": 0, "domain": "backend", "reward": 1.0,
-                                                    "continues": [0, 0, 0]}])
-    code, _, error = call(rank_monte_carlo, "--in", "candidates.jsonl", "--truth", "q.jsonl", "--out", "ranked.jsonl")
-    assert code == 2 and "q.jsonl does not continue all candidates of any turn of candidates.jsonl" in error
+             for pair in pairs for texts in [by_key[pair["task_id"], pair["sample"], pair["turn"]]]]
+    assert all(pair["advantage_chosen"] > pair["advantage_rejected"] for pair in pairs)
+    assert 0 < sum(later) < len(later), "the order is not the candidates'"
 
 
 # ---- The critic by temporal differences

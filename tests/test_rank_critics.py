@@ -1,4 +1,4 @@
-"""Claims about study/rank_critics.py: what an action was, how a ranking is measured, and what is not a truth."""
+"""Claims about study/rank_critics.py: how a ranking is measured, and what is not a truth."""
 import json
 import sys
 
@@ -6,44 +6,19 @@ import numpy as np
 import pytest
 
 from test_rollout import ROOT, records
+from test_study_pairs import ASK, TASK, dialogue
 from test_train import call, write
 
 sys.path.insert(0, str(ROOT / "study"))
 import rank_critics  # noqa: E402
 
-
-FACTS = {"unit": "The unit is m.", "order": "The order is up."}
-
-
-def played(dialogue):
-    """An episode; a reply tells the facts whose sentences it holds."""
-    history = []
-    for place, text in enumerate(dialogue):
-        history.append({"role": "assistant", "content": text, "output": text} if place % 2 else
-                       {"role": "user", "content": text})
-        if place and not place % 2:
-            history[-1]["told"] = [name for name, fact in FACTS.items() if fact in text]
-    return {"dialogue_history": history, "finish": "answered" if dialogue[-1] == "A" else "max_turns",
-            "task": {"facts": [{"detail": name, "question": "", "reply": fact}
-                               for name, fact in FACTS.items()]}}
+QUESTIONS = ASK[:4]
 
 
-@pytest.mark.parametrize("dialogue, turn, kind", [
-    (["r", "unit?", "The unit is m.", "A"], 0, "useful question"),
-    (["r", "unit?", "The unit is m.", "unit?", "The unit is m.", "A"], 1, "useless question"),
-    (["r", "hm?", "I do not know.", "A"], 0, "useless question"),
-    (["r", "both?", "The unit is m. The order is up.", "unit?"], 1, "useless question"),
-    (["r", "unit?", "The unit is m.", "A"], 1, "answer too early"),
-    (["r", "both?", "The unit is m. The order is up.", "A"], 1, "answer, all known")])
-def test_kinds_of_actions(dialogue, turn, kind):
-    assert rank_critics.kind_of_action(played(dialogue), turn) == kind
-
-
-def test_a_human_that_does_not_say_what_it_told_leaves_the_kind_open():
-    record = played(["r", "unit?", "The unit is m.", "A"])
-    del record["dialogue_history"][2]["told"]
-    assert [rank_critics.kind_of_action(record, turn) for turn in (0, 1)] == ["question", "answer"]
-    assert rank_critics.kind_of_action(played(["r", "A"]), 0) == "answer too early", "nobody was asked"
+def played(*texts):
+    """An episode of these texts, the human's and the agent's in turn."""
+    return {"finish": "answered", "dialogue_history": [
+        {"role": ("user", "assistant")[n % 2], "content": text, "output": text} for n, text in enumerate(texts)]}
 
 
 def test_spearman_is_the_correlation_of_ranks_with_ties():
@@ -79,13 +54,13 @@ def truth_and_rankings(folder):
         q = rng.permutation([0.0, 0.3, 0.6, 1.0])
         for index in range(4):
             for k in range(2):
-                truth.append(played(["r", str(index), "The unit is m.", "A"]) | {
+                truth.append(played("r", QUESTIONS[index], "Up.", "A") | {
                     "task_id": f"t{task}", "sample": index * 2 + k, "domain": "backend", "reward": q[index],
                     "continues": [0, 0, index], "cost": {"sampled_tokens": 5, "simulator_calls": 1}})
         for name, sign in (("good", 1), ("bad", -1)):
-            rankings[name].append({"task_id": f"t{task}", "sample": 0, "turn": 0, "prompt": [
-                {"role": "user", "content": "r"}], "candidates": [{"output": str(n), "advantage": sign * q[n]}
-                                                                  for n in range(4)]})
+            rankings[name].append({
+                "task_id": f"t{task}", "sample": 0, "turn": 0, "task": TASK, "prompt": dialogue(QUESTIONS[3]),
+                "candidates": [{"output": text, "advantage": sign * a} for text, a in zip(QUESTIONS, q)]})
     write(folder / "truth.jsonl", truth)
     for name, rows in rankings.items():
         write(folder / f"{name}.jsonl", rows)
@@ -104,7 +79,9 @@ def test_a_perfect_critic_orders_every_pair_right(tmp_path, monkeypatch):
         assert good[name]["value"] == pytest.approx(value), name
     assert bad["pairs in the right order"]["value"] == 0 and bad["mean Q of the upper half"]["value"] < 0.151
     assert result["critics"]["bad"]["difference"]["Spearman with Q"]["value"] == pytest.approx(-2)
-    assert "| - useful question / useful question (120)" in said
+    # The human was asked the last question before this turn, so each turn has three useful ones.
+    for pair, count in (("useful question / useful question", 60), ("useful question / useless question", 60)):
+        assert f"| - {pair} ({count})" in said
 
 
 @pytest.mark.parametrize("spoil, sentence", [
