@@ -82,9 +82,6 @@ def score_programs(records, args):
                 tests = dict.fromkeys(tests, "no answer")
             passed = list(tests.values()).count("passed")
             yield record | {
-                "mode": args.mode,
-                "call_timeout": args.call_timeout,
-                "program_timeout": args.program_timeout,
                 "sandbox": box.layers,
                 "reward": passed / len(tests),
                 "tests": tests,
@@ -253,7 +250,9 @@ def unfenced_code(text):
     first = r"async def |def |class |import |from |try:|\w+ *= "
     further = r"[ \t)\]}#]|(except|else|finally)\b"
     statements = re.finditer(rf"^(@.*\n){{0,9}}({first}).*(\n(({further}).*)?)*", text, re.MULTILINE)
-    return parse(tidy("".join(match[0] for match in statements if parse(match[0]))))
+    # A comment in column 0 may belong to the code, or head the prose after it.
+    pieces = (next(filter(parse, (match[0], match[0].rpartition("\n#")[0])), "") for match in statements)
+    return parse(tidy("\n".join(pieces)))
 
 
 def without_tests(block, tree, called, implemented):
@@ -298,15 +297,13 @@ def facts_told(record):
     """[(fact, was the agent told it?)] for each hidden detail; None if the simulator does not record what it told."""
     facts = record["task"].get("facts") or []
     told_by_turn = [turn["told"] for turn in record["dialogue_history"] if turn.get("told") is not None]
-    if facts and not told_by_turn and record.get("simulator") != "scripted":
-        return None
+    if "continues" in record or facts and not told_by_turn and record.get("simulator") != "scripted":
+        return None    # rollout.py --continue keeps only roles and texts of the turns before the branch
     told = set().union(*told_by_turn)
     return [(fact, fact.get("detail") in told) for fact in facts]
 
 
 def details_told(record):
-    if "continues" in record:    # rollout.py --continue keeps only roles and texts of the turns before the branch
-        return []
     return [told for _, told in facts_told(record) or []]
 
 
@@ -348,7 +345,7 @@ PAGE_METRICS = with_halves("cosine_page", COSINE) | {
 
 class Environment(NamedTuple):
     score: Callable                      # (records, args) -> the records with `reward`, in the same order
-    flags: tuple = ()                    # what decides the rewards: records keep it, compared runs must agree in it
+    flags: tuple = ()                    # the flags that decide the rewards; compared runs must agree in them
     needs: tuple = ()                    # keys that a task must have to be scored
     metrics: dict = REWARD_METRICS
     win_rate: bool = False               # are runs also compared by who has the higher reward?
@@ -501,7 +498,7 @@ def score(args):
     scored = environment.score(todo, args)
     for record in tqdm(scored, total=count, initial=len(out.done), unit=" answers", desc="scoring", mininterval=0.5,
                        dynamic_ncols=True, delay=0.1):    # no bar until the sandbox, encoder and browsers have started
-        out.write(record)
+        out.write({**settings, **record})
     print(f"wrote {args.out}")
 
 
@@ -569,6 +566,16 @@ def task_digest(record):
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
+def check_scoring(files):
+    """Stop unless all files [(how scored, path)] were scored the same way. Old ones do not tell the time limits."""
+    known, first = {}, None
+    for scoring, path in files:
+        first = first or path
+        if known | scoring != scoring | known:    # a key has two values
+            die(f"{first} and {path} cannot be compared: found {known} and {scoring}; score them the same way")
+        known |= scoring
+
+
 def compare(runs, args):
     """{name: {"metrics", "difference", "cost", "notes"}} of a list of Runs, on the tasks that all of them have.
 
@@ -576,11 +583,7 @@ def compare(runs, args):
     """
     base = runs[0]
     paths = ", ".join(str(run.path) for run in runs)
-    scoring = {}    # of the runs so far; earlier versions did not record the time limits
-    for run in runs:
-        if scoring | run.scoring != run.scoring | scoring:    # a key has two values
-            die(f"{paths} cannot be compared: found {scoring} and {run.scoring}; score them the same way")
-        scoring |= run.scoring
+    check_scoring((run.scoring, run.path) for run in runs)
     common = [task for task in base.sums if all(task in run.sums for run in runs)]
     if not common:
         die(f"{paths} have no task in common (same name, request, reference and tests)")
@@ -808,7 +811,7 @@ def small_pictures(pages, workers):
 
 
 def parse_args():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     add, cores = parser.add_argument, getattr(os, "sched_getaffinity", None)
     count, seconds = number(int, least=1, most=1_000_000_000), number(above=0, most=1_000_000)
     # what to score

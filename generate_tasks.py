@@ -891,13 +891,14 @@ def parse_task(raw):
 
 def write_llm(args):
     """One attempt per excerpt, until the splits are full. A resumed run starts after the last that became a task."""
-    from rollout import Refused, Stop, make_engine
+    from rollout import Refused, Stop, engine_of, make_engine
     from sandbox import Sandbox
     excerpts = list(read(args.input, "excerpt", each=lambda record: record["text"].strip()[:LONGEST_EXCERPT]))
     engine = make_engine(args.model, args.model_name, "agent", args)
     args.model_name = getattr(engine, "name", None)    # on a server, whose URL may have another model tomorrow
     settings = {name: getattr(args, name) for name in (
-        "source", "model_name", "temperature", "seed", "engine", "dtype", "max_model_len", "extra_body")}
+        "source", "model_name", "temperature", "seed", "dtype", "max_model_len", "extra_body")}
+    settings["engine"] = engine_of(args.model, args)
     outs = open_splits(args, settings, {"--in": args.input, "--model": args.model}, ("excerpt",))
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, daemon=True).start()
@@ -972,7 +973,7 @@ def add_common_flags(p):
 
 
 def parse_args():
-    p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    p = argparse.ArgumentParser(description=__doc__.split("\n")[0], allow_abbrev=False)
     add = p.add_argument
     add("--source", choices=WRITERS, default="procedural",
         help="procedural: composed from the grammar in this file; llm: written by a model from web excerpts; colbench: "

@@ -34,7 +34,7 @@ NUMBERS = {str: int | float}
 DIALOGUE = {"task_id": ID, "task?": TASK, "system?": str, "dialogue_history": [MESSAGE], "cost?": NUMBERS}
 EPISODE = DIALOGUE | {"sample": int, "domain": str, "finish": str, "tests?": {str: str}, "cosine?": NUMBERS}
 TURN = {"task_id?": ID, "sample?": int, "turn?": int, "task?": TASK, "prompt": [MESSAGE], "cost?": NUMBERS,
-        "episode_cost?": NUMBERS, "ranked_by?": {"cost?": NUMBERS}}
+        "episode_cost?": NUMBERS, "ranked_by?": {"cost?": NUMBERS, "candidates_cost?": NUMBERS}}
 TASK_KEY, EPISODE_KEY, TURN_KEY = ("task_id",), ("task_id", "sample"), ("task_id", "sample", "turn")
 SCHEMA = {  # kind of record: (the command that writes it, its key, its shape)
     "task": ("generate_tasks.py", TASK_KEY, TASK | {"task_id": ID, "problem_description": str, "ground_truth": str}),

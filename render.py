@@ -85,8 +85,9 @@ NOBODY = 65534  # user and group of the browser if this process is root
 def extract_page(text):
     """The page in an agent's text, or None.
 
-    It is the last <html> ... </html>, or everything from the last <html> on if that was cut off. If there is no <html>,
-    it is the last <body> ... </body>, with the <head> before it. A <body> without an end may be a word in a question.
+    It is the last <html> ... </html>, or everything from that <html> on if it was cut off. An <html> that a tag follows
+    goes before one that may be a word in a sentence. If there is no <html>, it is the last <body> ... </body>, with the
+    <head> before it. A <body> without an end may be a word in a question.
     """
     text = text or ""
     doctype = r"(?i)(?:<!doctype[^>]{0,200}>\s{0,200})?"  # bounded, so that every text takes linear time

@@ -113,8 +113,9 @@ class Response:
 
     @property
     def unfinished(self):
-        """Whether it was cut inside its thought, so that nobody may see any of it."""
-        return self.cut and "</think>" not in self.text and (self.thinks or "<think>" in self.text)
+        """Whether it was cut inside or right after its thought, so that nobody may see any of it."""
+        reply = self.text.partition("</think>")[2].strip()
+        return self.cut and not reply and (self.thinks or "<think>" in self.text)
 
     def sampled(self):
         """The keys that a record keeps of it, verbatim."""
@@ -1269,7 +1270,7 @@ DEFAULTS = {"task": ("data/{domain}/{split}.jsonl", "trajectories"),
 
 
 def parse_args():
-    p = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    p = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], allow_abbrev=False)
     add = p.add_argument_group("input and output").add_argument
     add("--run-name", default="default", help="outputs go to runs/RUN_NAME (default: default)")
     add("--domain", default="backend", choices=ENVIRONMENTS, help="kind of task (default: backend)")
@@ -1322,15 +1323,14 @@ def parse_args():
     if args.temperature == 0 and max(args.candidates, args.best_of_n, args.samples, args.continue_) > 1:
         die("--temperature 0 gives the same action every time; raise it if --candidates, --best-of-n, --samples or "
             "--continue is above 1")
-    given = vars(p.parse_args(namespace=argparse.Namespace(**dict.fromkeys(vars(args)))))    # None: not given
-    rewards = ("step_reward", "critic", "judge")
-    for applies, mode, flags in (
-            (args.candidates, "with --candidates", ("samples", "max_turns", "simulator", "best_of_n", *rewards)),
-            (args.continue_, "with --continue", ("samples",)),
-            (args.best_of_n == 1, "without --best-of-n above 1", rewards)):
-        for name in given:
-            if applies and name.startswith(flags) and given[name] is not None:    # judge_name starts with judge
-                die(f"--{name.replace('_', '-')} does nothing {mode}; leave it out")
+    of_best = "--step-reward", "--critic", "--judge"
+    of_play = "--samples", "--max-turns", "--simulator", "--best-of-n"
+    for applies, mode, flags in ((args.candidates, "with --candidates", (*of_play, *of_best)),
+                                 (args.continue_, "with --continue", ("--samples",)),
+                                 (args.best_of_n == 1, "without --best-of-n above 1", of_best)):
+        for given in sys.argv:
+            if applies and given.startswith(flags):    # --judge-name starts with --judge
+                die(f"{given.partition('=')[0]} does nothing {mode}; leave it out")
 
     args.kind = "trajectory" if args.candidates else "candidates" if args.continue_ else "task"
     source, made = DEFAULTS[args.kind]

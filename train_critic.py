@@ -29,7 +29,7 @@ such as Gemma 2's) need --pack none, which gives every turn a row of its own.
 
 Reads   runs/RUN_NAME/train.scored.jsonl, the seed model
 Writes  runs/RUN_NAME/critic/: the model in Hugging Face format, critic.json (how to score with it), cost.json (what it
-        cost), settings.json, metrics.jsonl, checkpoints/; for pages also runs/RUN_NAME/cache/pictures/
+        cost), settings.json, metrics.jsonl, checkpoints/; for pages also runs/RUN_NAME/cache/
 
     python train_critic.py                                              # one process, CPU or one GPU
     torchrun --nproc-per-node 8 train_critic.py --model meta-llama/Llama-3.1-8B-Instruct
@@ -46,6 +46,7 @@ import atexit
 import functools
 import gc
 import hashlib
+import inspect
 import itertools
 import json
 import math
@@ -1544,9 +1545,9 @@ PICTURE = 512, 1024    # pixels: a page's picture is scaled to this width and cu
 
 
 def pictures_beside(critic):
-    """The folder of the pictures that a critic sees, named after what they depend on: their size and render.py."""
-    made_by = str(PICTURE).encode() + Path(__file__).with_name("render.py").read_bytes()
-    return Path(critic).parent / "cache" / f"pictures-{hashlib.sha256(made_by).hexdigest()[:8]}"
+    """The folder of the pictures that a critic sees, named after the code that makes them."""
+    code = Path(__file__).with_name("render.py").read_text(encoding="utf-8"), inspect.getsource(save_picture), PICTURE
+    return Path(critic).parent / "cache" / f"pictures-{hashlib.sha256(repr(code).encode()).hexdigest()[:8]}"
 
 
 def photograph(files):

@@ -171,14 +171,15 @@ def cost_of(records):
         key = n if turn is None else (task, sample, turn)
         turns[key] = record.get("cost") or turns.get(key, {})    # a stop pair has none (study/stop_pairs.py)
         episodes[task, sample] = record.get("episode_cost") or {}
-        ranked_by = record.get("ranked_by") or {}
-        rankings[ranked_by.get("fingerprint")] = ranked_by.get("cost") or {}
+        if ranked_by := record.get("ranked_by"):
+            name = ranked_by.get("fingerprint")
+            rankings[name] = ranked_by.get("cost") or {}
+            turns["candidates", name] = ranked_by.get("candidates_cost") or {}    # of pairs (make_pairs)
     total = Counter()
     for name in COSTS:
         of_turns, of_episodes, of_rankings = (
             sum(cost.get(name, 0) for cost in costs.values()) for costs in (turns, episodes, rankings))
-        # A critic was trained on these episodes, so the cost of its ranking includes theirs. In a file of pairs the
-        # candidates' cost is in the ranking's too (make_pairs).
+        # The critic was trained on these episodes, so the cost of its ranking includes theirs.
         total[name] = of_turns + max(of_episodes, of_rankings)
     return total
 
@@ -206,11 +207,13 @@ def make_pairs(args):
             f"more), or its candidates have the same advantage (is the critic trained?) or the same text")
     pairs = surest(pairs, args)
     say(f"{len(pairs)} pairs from {len(turns) - single} turns")
-    cost = cost_of(turns)
+    spent = Counter()
+    for turn in turns:
+        spent.update(turn.get("cost") or {})
     for pair in pairs:    # whoever trains on a part of them pays for all: turns without a pair were sampled too
         pair.pop("cost", None)
-        pair["ranked_by"] = {**(pair.get("ranked_by") or {}), "cost": cost}
-    return pairs, cost
+        pair["ranked_by"] = {**(pair.get("ranked_by") or {}), "candidates_cost": spent}
+    return pairs, cost_of(turns)
 
 
 def surest(pairs, args):

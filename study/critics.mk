@@ -17,7 +17,8 @@ $(RUN)/val.continuations.metrics.json: $(RUN)/val.continuations.rollout.json
 	$(EACH) evaluate.py --in $(RUN)/val.continuations.jsonl
 
 $(RUN)/val-ranked-%.jsonl: $(RUN)/critic-%/config.json $(RUN)/val.candidates.rollout.json
-	$(EACH) train_critic.py --run-name $(NAME) --critic $(RUN)/critic-$* --score $(RUN)/val.candidates.jsonl --out $@
+	$(EACH) train_critic.py --run-name $(NAME) --critic $(RUN)/critic-$* --score $(RUN)/val.candidates.jsonl --out $(PART)
+	mv $(PART) $@
 
 # ------------------------------------------------------------------------------------------------ best of N
 # Best of N: the base agent samples N actions a turn, and a step reward plays one. $(call best,critic,N,step reward)

@@ -4,7 +4,7 @@
 - questions: both are questions;
 - answers: one is a question and one an answer.
 
-    python study/keep_pairs.py unlike --tasks runs/a/train.scored.jsonl --in runs/a/stop.pairs.jsonl --out runs/a/unlike.jsonl
+    python study/keep_pairs.py unlike --tasks runs/a/train.scored.jsonl --in runs/a/stop.jsonl --out runs/a/unlike.jsonl
 """
 import argparse
 import sys

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from evaluate import markdown, metrics_of, named_file, printable  # noqa: E402
+from evaluate import ENVIRONMENTS, check_scoring, markdown, metrics_of, named_file, printable  # noqa: E402
 from records import COSTS, die  # noqa: E402
 
 STUDENT = {  # degrees of freedom: the 97.5% quantile of Student's t; in between, take the next smaller number's
@@ -181,19 +181,6 @@ def notes(agents):
     return sentences
 
 
-def check_scoring(agents):
-    """Stop unless all files were scored the same way."""
-    scorings = {}    # how files were scored -> one of them
-    for seeds in agents.values():
-        for metrics in seeds.values():
-            keys = ("domain", "mode", "encoder", "view", "rewarded")
-            scoring = {key: metrics[key] for key in keys if key in metrics}
-            scorings.setdefault(str(scoring), metrics["in"])
-    if len(scorings) > 1:
-        die(f"{' and '.join(scorings.values())} cannot be compared: found {' and '.join(scorings)}; score them the "
-            "same way")
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("agents", nargs="+", type=named_file, metavar="NAME=FILES",
@@ -202,7 +189,8 @@ def main():
     if len(dict(args.agents)) < len(args.agents):
         parser.error(f"agents need different names, found {', '.join(name for name, _ in args.agents)}")
     agents = {name: seeds_of(pattern) for name, pattern in args.agents}
-    check_scoring(agents)
+    check_scoring(({key: metrics[key] for key in ("domain", *ENVIRONMENTS[metrics["domain"]].flags) if key in metrics},
+                   metrics["in"]) for seeds in agents.values() for metrics in seeds.values())
     print(markdown(table(agents)))
     for note in notes(agents):
         print(printable(note))

@@ -35,7 +35,8 @@ $(OWN:%=$(RUN)/own-%.candidates.rollout.json): $(RUN)/own-%.candidates.rollout.j
 	  --out $(RUN)/own-$*.candidates.jsonl
 
 $(OWN:%=$(RUN)/own-%.jsonl): $(RUN)/own-%.jsonl: $(RUN)/critic-$(OWN_CRITIC)/config.json $(RUN)/own-%.candidates.rollout.json
-	$(EACH) train_critic.py $(FIT) --run-name $(NAME) --critic $(<D) --score $(RUN)/own-$*.candidates.jsonl --out $@
+	$(EACH) train_critic.py $(FIT) --run-name $(NAME) --critic $(<D) --score $(RUN)/own-$*.candidates.jsonl --out $(PART)
+	mv $(PART) $@
 
 $(OWN:%=$(RUN)/stop-own-%.jsonl): $(RUN)/stop-own-%.jsonl: $(RUN)/own-%.jsonl
 

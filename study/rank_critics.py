@@ -79,8 +79,8 @@ def spearman(a, b):
 def rank_turn(values, rewards, kinds, gap=0.25):
     """{measure: [sum, count]} of one turn, from a critic's `values` (n,) of its n candidates.
 
-    rewards: those of each candidate's continuations. kinds: what each action is (pairs_by_kind.py). gap: pairs of candidates whose Q
-    differ by less are left out.
+    rewards: those of each candidate's continuations. kinds: what each action is (pairs_by_kind.py). gap: pairs of
+    candidates whose Q differ by less are left out.
     """
     def upper(by):
         return np.argsort(-by, kind="stable")[:len(by) // 2]

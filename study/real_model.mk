@@ -55,7 +55,8 @@ $(DRAWN:%=$(RUN)/%-oracle.jsonl): $(RUN)/%-oracle.jsonl: $(RUN)/%.candidates.rol
 
 define rank
 $(RUN)/$(1)-%.jsonl: $(RUN)/critic-%/config.json $(RUN)/$(1).candidates.rollout.json
-	$$(EACH) train_critic.py $$(FIT) --run-name $$(NAME) --critic $$(<D) --score $(RUN)/$(1).candidates.jsonl --out $$@
+	$$(EACH) train_critic.py $$(FIT) --run-name $$(NAME) --critic $$(<D) --score $(RUN)/$(1).candidates.jsonl --out $$(PART)
+	mv $$(PART) $$@
 endef
 $(foreach one,$(DRAWN),$(eval $(call rank,$(one))))
 

@@ -47,9 +47,12 @@ $(RUN)/critic-%/config.json: $(RUN)/train.metrics.json
 	$(call stage,critic: $*)
 	$(EACH) train_critic.py $(FLAGS) $(FIT) --run-name $(NAME) $(critic-$*) --out $(@D)
 
+# A half-written ranking is not the target.
+PART = $(@:.jsonl=.part.jsonl)
 $(RUN)/ranked-%.jsonl: $(RUN)/critic-%/config.json $(RUN)/train.candidates.rollout.json
 	$(EACH) train_critic.py $(FIT) --run-name $(NAME) --critic $(RUN)/critic-$* \
-	  --score $(RUN)/train.candidates.jsonl --out $@
+	  --score $(RUN)/train.candidates.jsonl --out $(PART)
+	mv $(PART) $@
 
 # ------------------------------------------------------------------------------------------------ policies
 # A first trial has the demo's settings. What starts at the imitating agent starts at its best trial, the second.

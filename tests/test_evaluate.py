@@ -257,6 +257,7 @@ DOCUMENTED = 'def double(x):\n    """Twice x.\n\n    ```\n    double(2)\n    ```
     f"Here is the function:\n\n{RIGHT}\nIt works because 2 * x is twice x.",
     f"import math\n{RIGHT}\nThis is all.\nEnjoy",
     "Here it is:\ndef double(x):\n    y = 2 * x\n# now return\n    return y\n\n# In short\nIt doubles.",
+    f"{RIGHT}\n# Notes\n  - it doubles x\n",
     f"```python\n{RIGHT}```\nFill in the rest:\n```python\n{STUB}\n```",
     f"```python\n{STUB}\n```\nand in full:\n```python\n{RIGHT}```",
     f"{RIGHT}\nassert double(2) == 5", f"{RIGHT}\nprint(double('2' + 1))",

@@ -119,11 +119,14 @@ def test_stop_pairs_go_behind_others_and_keep_the_cost_of_their_turn(tmp_path):
     both = pairs("both.jsonl", "--add", tmp_path / "other.jsonl")
     assert [pair["turn"] for pair in both] == [3, 4, 5, 2, 3] and cost_of(both)["sampled_tokens"] == 15
     assert [pair["turn"] for pair in surest(both, SimpleNamespace(surest=0.67))] == [4, 5, 2, 3]    # all stop pairs
-    ranked = {**turn([], [ASK[0], ASK[1]]), "domain": "backend", "model": "m"}
+    ranked = {**turn([], [ASK[0], ASK[1]]), "domain": "backend", "model": "m", "cost": {"sampled_tokens": 100},
+              "ranked_by": {"critic": "oracle"}}
     for n, candidate in enumerate(ranked["candidates"]):
         candidate |= {"advantage": n, "output_ids": [n]}
-    (tmp_path / "ranked.jsonl").write_text(json.dumps(ranked) + "\n")
+    alike = {**ranked, "turn": 1, "candidates": ranked["candidates"][:1] * 2}    # no pair, but sampled
+    (tmp_path / "ranked.jsonl").write_text("".join(json.dumps(record) + "\n" for record in (ranked, alike)))
     drawn, *rest = pairs("drawn.jsonl", "--add", tmp_path / "ranked.jsonl")
+    assert cost_of([drawn, *rest]) == cost_of([ranked, alike, *rest]) and cost_of([drawn, *rest])["sampled_tokens"] == 200
     assert (drawn["chosen_ids"], drawn["rejected_ids"], drawn["advantage_chosen"]) == ([1], [0], 1) and len(rest) == 2
 
 
