@@ -1,7 +1,7 @@
 """The recipes over fresh seeds: a table of success and cost, the differences, and a figure.
 
     python study/leaderboard.py                        # print the tables of study/leaderboard.tsv, draw its figure
-    python study/leaderboard.py --add runs/study/21    # add a finished seed first
+    python study/leaderboard.py --add runs/study/51    # add a finished seed first
     python study/leaderboard.py --table study/asking.tsv --ours trial-imitated-sweet-3 --add runs/asking/32
 """
 import argparse
