@@ -26,6 +26,11 @@ trial-half-nll-0.2 = $(trial-stop-imitated-sweet-2) --surest 0.5
 trial-half-twice   = $(trial-half-nll-0.2) --epochs 2
 $(call needs,half-nll-0.2 half-twice,$(RUN)/stop-imitated-sweet-2.jsonl $(RUN)/trial-rejection-2/config.json)
 
+# The same with a critic that learned from likelihood alone.
+$(RUN)/stop-likelihood.jsonl: $(RUN)/ranked-likelihood.jsonl
+trial-half-likelihood = $(IMITATED) $(SWEET_TRIAL) --surest 0.5 --epochs 2 --in $(RUN)/stop-likelihood.jsonl
+$(call needs,half-likelihood,$(RUN)/stop-likelihood.jsonl $(RUN)/trial-rejection-2/config.json)
+
 # Candidates of the agent that stage 2 starts from, in place of the base agent's.
 OWN        ?= rejection-2 imitated-dpo-2
 OWN_CRITIC ?= nll-0.2
