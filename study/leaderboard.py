@@ -52,6 +52,8 @@ AGENTS = {    # by the name of its folder
     **{f"trial-{name}": Agent(title, [*IMITATION, *sweet("nll-0.2"), f"trial-{name}"]) for name, title in [
         ("random-nll-0.2", "the same, a random half of the pairs"), ("half-nll-0.2", "the same, the surer half"),
         ("half-twice", "the surer half, two epochs"), ("unlike-imitated-sweet-2", "without the alike pairs")]},
+    "trial-half-likelihood": Agent("the surer half, two epochs, likelihood alone",
+                                   [*IMITATION, *sweet("likelihood"), "trial-half-likelihood"]),
     "trial-stop-without-c": Agent("the same with stop pairs, without c",
                                   [*IMITATION, *sweet("without-c"), "trial-stop-without-c"]),
     "trial-twice-rejection": Agent("rejection fine-tuning, twice the episodes", TWICE),
