@@ -56,6 +56,6 @@ $(call needs,twice-longer-dpo,$(RUN)/twice.metrics.json $(RUN)/trial-twice-rejec
 
 surer: $(call at,test,$(addprefix trial-,rejection-2 stop-imitated-sweet-2 random-nll-0.2 half-nll-0.2 half-twice))
 surer: $(call at,test,trial-twice-imitated-dpo trial-twice-longer-dpo)
-parts: surer $(call at,test,$(PARTS:%=trial-%))
+parts: surer $(call at,test,$(PARTS:%=trial-%) trial-half-likelihood)
 
 .PHONY: parts surer own
