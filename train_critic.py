@@ -1723,5 +1723,4 @@ if __name__ == "__main__":
     try:
         main()
     except KeyboardInterrupt:
-        die("stopped; the same command without --overwrite resumes from the last checkpoint (--score: the last saved "
-            "record)", 130)
+        die("stopped; the same command without --overwrite resumes", 130)

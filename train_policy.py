@@ -446,4 +446,4 @@ if __name__ == "__main__":
     try:
         main()
     except KeyboardInterrupt:
-        die("stopped; the same command without --overwrite resumes from the last checkpoint", 130)
+        die("stopped; the same command without --overwrite resumes", 130)
