@@ -530,7 +530,7 @@ class Run:
         self.name, self.path = name, path
         first = first_of(path, "scored")    # all records have the same domain, scoring, model and simulator
         self.domain = first["domain"]
-        self.scoring = {key: first[key] for key in ("domain", *ENVIRONMENTS[self.domain].flags) if key in first}
+        self.scoring = scoring_of(first)
         self.model, self.fingerprints = first.get("model"), first.get("fingerprints") or {}
         self.human = first.get("simulator")
         self.sums = defaultdict(float)      # task -> (2 M,): sum and number of the values of each of M metrics
@@ -566,8 +566,13 @@ def task_digest(record):
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
+def scoring_of(record):
+    """How a scored record, or the metrics of a file, was scored. Old ones do not tell the time limits."""
+    return {key: record[key] for key in ("domain", *ENVIRONMENTS[record["domain"]].flags) if key in record}
+
+
 def check_scoring(files):
-    """Stop unless all files [(how scored, path)] were scored the same way. Old ones do not tell the time limits."""
+    """Stop unless all files [(scoring_of its records, path)] were scored the same way."""
     known, first = {}, None
     for scoring, path in files:
         first = first or path

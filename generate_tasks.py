@@ -891,15 +891,19 @@ def parse_task(raw):
 
 def write_llm(args):
     """One attempt per excerpt, until the splits are full. A resumed run starts after the last that became a task."""
-    from rollout import Refused, Stop, engine_of, make_engine
+    from rollout import Refused, Stop, engine_of, is_url, make_engine
     from sandbox import Sandbox
     excerpts = list(read(args.input, "excerpt", each=lambda record: record["text"].strip()[:LONGEST_EXCERPT]))
-    engine = make_engine(args.model, args.model_name, "agent", args)
-    args.model_name = getattr(engine, "name", None)    # on a server, whose URL may have another model tomorrow
+    load = partial(make_engine, args.model, args.model_name, "agent", args)
+    engine = None
+    if is_url(args.model):    # it may serve another model tomorrow, so the name is a setting
+        engine = load()
+        args.model_name = engine.name
     settings = {name: getattr(args, name) for name in (
         "source", "model_name", "temperature", "seed", "dtype", "max_model_len", "extra_body")}
     settings["engine"] = engine_of(args.model, args)
     outs = open_splits(args, settings, {"--in": args.input, "--model": args.model}, ("excerpt",))
+    engine = engine or load()    # a local model is loaded once the outputs are known to be good
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, daemon=True).start()
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from evaluate import ENVIRONMENTS, check_scoring, markdown, metrics_of, named_file, printable  # noqa: E402
+from evaluate import check_scoring, markdown, metrics_of, named_file, printable, scoring_of  # noqa: E402
 from records import COSTS, die  # noqa: E402
 
 STUDENT = {  # degrees of freedom: the 97.5% quantile of Student's t; in between, take the next smaller number's
@@ -189,8 +189,7 @@ def main():
     if len(dict(args.agents)) < len(args.agents):
         parser.error(f"agents need different names, found {', '.join(name for name, _ in args.agents)}")
     agents = {name: seeds_of(pattern) for name, pattern in args.agents}
-    check_scoring(({key: metrics[key] for key in ("domain", *ENVIRONMENTS[metrics["domain"]].flags) if key in metrics},
-                   metrics["in"]) for seeds in agents.values() for metrics in seeds.values())
+    check_scoring((scoring_of(metrics), metrics["in"]) for seeds in agents.values() for metrics in seeds.values())
     print(markdown(table(agents)))
     for note in notes(agents):
         print(printable(note))

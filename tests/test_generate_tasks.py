@@ -623,7 +623,7 @@ def test_a_model_that_cannot_be_loaded_takes_nothing_away(tmp_path, monkeypatch)
     write(tmp_path / "train.jsonl", [{"excerpt": 0}])
     flags = ["--source", "llm", "--in", source, "--out", tmp_path, "--overwrite", "--engine",
              "transformers", "--model"]
-    for text, model in ("nope", "nope"), ("train.jsonl", tmp_path / "train.jsonl"):
+    for text, model in ("nope", "nope"), ("train.jsonl is the input", tmp_path / "train.jsonl"):
         r = command(*flags, model, ok=False)
         assert r.returncode in (1, 2) and text in r.stderr and "Traceback" not in r.stderr, r.stderr
     assert records(tmp_path / "train.jsonl") == [{"excerpt": 0}]
