@@ -58,7 +58,7 @@ $(RUN)/$(1)-%.jsonl: $(RUN)/critic-%/config.json $(RUN)/$(1).candidates.rollout.
 	$$(EACH) train_critic.py $$(FIT) --run-name $$(NAME) --critic $$(<D) --score $(RUN)/$(1).candidates.jsonl --out $$(PART)
 	mv $$(PART) $$@
 endef
-$(foreach one,$(DRAWN),$(eval $(call rank,$(one))))
+$(foreach one,$(DRAWN) own-most-dpo,$(eval $(call rank,$(one))))
 
 critic-shaped = --beta 5 --nll 0.2 --lr 5e-5 --epochs 1 --in $(RUN)/shaped.scored.jsonl --pair-rule all --min-gap 0.3
 $(RUN)/critic-shaped/config.json: $(RUN)/shaped.scored.jsonl
@@ -143,6 +143,7 @@ ALL             = $(critic-nll-0.2) --in $(RUN)/all.scored.jsonl
 critic-all      = $(ALL)
 critic-all-fast = $(ALL) --lr 1e-4
 critic-all-once = $(ALL) --epochs 1
+critic-all-likelihood = $(critic-all-once) --beta 1e-6
 critic-blind    = $(ALL) --epochs 1 --context without-c
 critic-fast     = $(critic-nll-0.2) --lr 1e-4 --epochs 4
 critic-wide     = $(critic-nll-0.2) --lr 1e-4 --epochs 1 --pair-rule all --min-gap 0.3
@@ -199,8 +200,11 @@ trial-most-dpo-4      = $(trial-most-dpo) --epochs 4
 trial-most-sweet      = $(RANKED) $(call own,all-rejection) --epochs 3
 trial-after-dpo-1     = $(RANKED) $(call own,most-dpo) --epochs 1
 trial-after-dpo-3     = $(RANKED) $(call own,most-dpo) --epochs 3
+trial-after-likelihood = $(trial-after-dpo-1) --in $(RUN)/stop-own-most-dpo-all-likelihood.jsonl
 trial-after-dpo-stop  = $(RANKED) --model $(RUN)/trial-most-dpo --in $(RUN)/stop-only.jsonl --epochs 3
 $(call needs,after-dpo-stop,$(RUN)/trial-most-dpo/config.json $(RUN)/stop-only.jsonl)
+$(RUN)/stop-own-most-dpo-all-likelihood.jsonl: $(RUN)/own-most-dpo-all-likelihood.jsonl
+$(call needs,after-likelihood,$(RUN)/trial-most-dpo/config.json $(RUN)/stop-own-most-dpo-all-likelihood.jsonl)
 $(call needs,all-rejection-2 all-rejection-8 most-dpo-2 most-dpo-4,$(RUN)/all.scored.jsonl)
 $(call needs,most-dpo-2 most-dpo-4 most-sweet,$(RUN)/trial-all-rejection/config.json)
 $(call needs,after-dpo-1 after-dpo-3,$(RUN)/trial-most-dpo/config.json $(RUN)/stop-own-most-dpo.jsonl)
