@@ -47,6 +47,8 @@ AGENTS = {    # by the name of its folder
                                     [*IMITATION, *sweet("full"), "trial-imitated-sweet-1"]),
     "trial-without-c": Agent("the same without c", [*IMITATION, *sweet("without-c"), "trial-without-c"]),
     "trial-likelihood": Agent("the same, likelihood alone", [*IMITATION, *sweet("likelihood"), "trial-likelihood"]),
+    "trial-likelihood-without-c": Agent("the same without c",
+                                        [*IMITATION, *sweet("likelihood-without-c"), "trial-likelihood-without-c"]),
     "trial-stop-imitated-sweet-2": Agent("SWEET-RL after imitation with stop pairs",
                                          [*IMITATION, *sweet("nll-0.2"), "trial-stop-imitated-sweet-2"]),
     **{f"trial-{name}": Agent(title, [*IMITATION, *sweet("nll-0.2"), f"trial-{name}"]) for name, title in [
@@ -54,6 +56,8 @@ AGENTS = {    # by the name of its folder
         ("half-twice", "the surer half, two epochs"), ("unlike-imitated-sweet-2", "without the alike pairs")]},
     "trial-half-likelihood": Agent("the surer half, two epochs, likelihood alone",
                                    [*IMITATION, *sweet("likelihood"), "trial-half-likelihood"]),
+    "trial-half-likelihood-without-c": Agent("the same without c", [
+        *IMITATION, *sweet("likelihood-without-c"), "trial-half-likelihood-without-c"]),
     "trial-stop-without-c": Agent("the same with stop pairs, without c",
                                   [*IMITATION, *sweet("without-c"), "trial-stop-without-c"]),
     "trial-twice-rejection": Agent("rejection fine-tuning, twice the episodes", TWICE),
