@@ -11,6 +11,7 @@ from test_train import call
 sys.path.insert(0, str(ROOT / "study"))
 import evaluate  # noqa: E402
 import over_seeds  # noqa: E402
+import rounds  # noqa: E402
 
 
 def metrics_file(folder, name, seed, right, tasks=2, **more):
@@ -134,3 +135,36 @@ def test_the_interval_over_seeds_has_students_quantile(seeds, t):
     assert numbers["value"] == pytest.approx(values.mean()) == pytest.approx((numbers["low"] + numbers["high"]) / 2)
     few = over_seeds.over_seeds(values[:4])
     assert few["low"] is few["high"] is None and few["values"] == list(values[:4])
+
+
+# ---- study/rounds.py, over study/leaderboard.py
+
+
+def finished_round(folder, agent, success, seconds):
+    """A round's folder: the agent's metrics at both temperatures, its cost, and the CPU time of the commands."""
+    (folder / agent).mkdir(parents=True)
+    for temperature, share in zip(("0.3", "1"), success):
+        (folder / f"{agent}.test-{temperature}.metrics.json").write_text(json.dumps({"success": {"value": share}}))
+    cost = {"episodes": 10, "simulator_calls": 30, "sampled_tokens": 500}
+    (folder / agent / "cost.json").write_text(json.dumps(cost))
+    commands = ["rollout.py --limit 400 --samples 6 --in x", "evaluate.py --run-name x --split train",
+                "train_policy.py --out runs/x/trial-rejection-2", f"train_policy.py --out runs/x/{agent}"]
+    lines = [f"{took}\t{command}\n" for took, command in zip(seconds, commands)]
+    (folder / "cpu.tsv").write_text("9999\ttrain_policy.py --out runs/x/another-agent\n" + "".join(lines))
+
+
+def test_a_rounds_costs_are_those_of_all_rounds_so_far(tmp_path):
+    agent = rounds.METHODS["dpo"]
+    finished_round(tmp_path / "46", agent, (0.25, 0.125), (60, 30, 6, 24))
+    finished_round(tmp_path / "46-dpo-2", agent, (0.5, 0.375), (120, 60, 6, 54))
+    finished_round(tmp_path / "46-dpo-4", agent, (0.9, 0.9), (1, 1, 1, 1))    # not the next round: left out
+    assert list(rounds.rows_of(tmp_path / "46")) == [
+        ["46", "dpo", "1", "25.0", "12.5", "10", "30", "500", "2.0"],
+        ["46", "dpo", "2", "50.0", "37.5", "20", "60", "1000", "6.0"]]
+
+
+def test_rounds_are_compared_seed_by_seed(capsys):
+    ours = [{"seed": "46", "0.3": "40.0", "1": "30.0"}, {"seed": "47", "0.3": "50.0", "1": "30.0"}]
+    theirs = [{"seed": "47", "0.3": "20.0", "1": "35.0"}, {"seed": "48", "0.3": "99.0", "1": "99.0"}]
+    rounds.print_differences({("sweet", 1): ours, ("dpo", 1): theirs})
+    assert capsys.readouterr().out.splitlines()[-1] == "| 1 | 1 | 1 | +30.0 (+30.0) | -5.0 (-5.0) |"
