@@ -26,12 +26,12 @@ trial-half-nll-0.2 = $(trial-stop-imitated-sweet-2) --surest 0.5
 trial-half-twice   = $(trial-half-nll-0.2) --epochs 2
 $(call needs,half-nll-0.2 half-twice,$(RUN)/stop-imitated-sweet-2.jsonl $(RUN)/trial-rejection-2/config.json)
 
-# The same with critics that learned from likelihood alone, with and without c.
-LIKELIHOOD := likelihood likelihood-without-c
-$(LIKELIHOOD:%=$(RUN)/stop-%.jsonl): $(RUN)/stop-%.jsonl: $(RUN)/ranked-%.jsonl
-half-likelihood = $(IMITATED) $(SWEET_TRIAL) --surest 0.5 --epochs 2 --in $(RUN)/stop-$(1).jsonl
-$(foreach one,$(LIKELIHOOD),$(eval trial-half-$(one) = $$(call half-likelihood,$(one))))
-$(foreach one,$(LIKELIHOOD),$(eval $(call needs,half-$(one),$(RUN)/stop-$(one).jsonl $(RUN)/trial-rejection-2/config.json)))
+# The surer half twice, by other critics.
+HALVES := full likelihood likelihood-without-c
+$(HALVES:%=$(RUN)/stop-%.jsonl): $(RUN)/stop-%.jsonl: $(RUN)/ranked-%.jsonl
+half-by = $(IMITATED) $(SWEET_TRIAL) --surest 0.5 --epochs 2 --in $(RUN)/stop-$(1).jsonl
+$(foreach one,$(HALVES),$(eval trial-half-$(one) = $$(call half-by,$(one))))
+$(foreach one,$(HALVES),$(eval $(call needs,half-$(one),$(RUN)/stop-$(one).jsonl $(RUN)/trial-rejection-2/config.json)))
 
 # Candidates of the agent that stage 2 starts from, in place of the base agent's.
 OWN        ?= rejection-2 imitated-dpo-2
@@ -58,6 +58,6 @@ $(call needs,twice-longer-dpo,$(RUN)/twice.metrics.json $(RUN)/trial-twice-rejec
 
 surer: $(call at,test,$(addprefix trial-,rejection-2 stop-imitated-sweet-2 random-nll-0.2 half-nll-0.2 half-twice))
 surer: $(call at,test,trial-twice-imitated-dpo trial-twice-longer-dpo)
-parts: surer $(call at,test,$(PARTS:%=trial-%) $(LIKELIHOOD:%=trial-half-%) trial-likelihood-without-c)
+parts: surer $(call at,test,$(PARTS:%=trial-%) $(HALVES:%=trial-half-%) trial-likelihood-without-c)
 
 .PHONY: parts surer own
