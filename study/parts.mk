@@ -57,7 +57,7 @@ trial-twice-longer-dpo = $(trial-twice-imitated-dpo) --epochs 6
 $(call needs,twice-longer-dpo,$(RUN)/twice.metrics.json $(RUN)/trial-twice-rejection/config.json)
 
 surer: $(call at,test,$(addprefix trial-,rejection-2 stop-imitated-sweet-2 random-nll-0.2 half-nll-0.2 half-twice))
-surer: $(call at,test,trial-twice-imitated-dpo trial-twice-longer-dpo)
+surer: $(call at,test,trial-half-full trial-twice-imitated-dpo trial-twice-longer-dpo)
 parts: surer $(call at,test,$(PARTS:%=trial-%) $(HALVES:%=trial-half-%) trial-likelihood-without-c)
 
 .PHONY: parts surer own

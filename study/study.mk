@@ -177,13 +177,13 @@ $(foreach tasks,50 100 200,$(eval $(call amount,$(tasks))))
 three = $(1)-1 $(1)-2 $(1)-3
 at    = $(foreach agent,$(2),$(RUN)/$(agent).$(1)-0.3.metrics.json)
 TRIED := $(foreach method,rejection dpo sweet imitated-dpo imitated-sweet,$(call three,trial-$(method)))
-TUNED := trial-imitated-sweet-2 trial-imitated-dpo-2 trial-dpo-3 trial-rejection-2 trial-sweet-3 base
+TUNED := base trial-rejection-2 trial-dpo-3 trial-imitated-dpo-2 trial-sweet-1 trial-imitated-sweet-1 trial-imitated-sweet-2
 TUNED += $(if $(ASKING),trial-imitated-sweet-3 trial-rejection-1)    # the best of cell leaders
 
 trials:  $(call at,val,$(TRIED))
 leaders: $(call at,val,$(call three,trial-rejection) $(LEADERS:%=trial-%))
 tuned:   $(call at,test,$(TUNED))
-ablated: $(call at,test,trial-imitated-sweet-1 trial-without-c trial-likelihood)
+ablated: $(call at,test,trial-without-c trial-likelihood)
 twice:   $(call at,test,trial-twice-rejection trial-twice-imitated-dpo)
 table3:  $(call at,test,trial-imitated-sweet-2 $(TABLE3:%=trial-%))
 amount:  $(call at,test,trial-rejection-2 trial-imitated-dpo-2 trial-imitated-sweet-2 trial-without-c)
