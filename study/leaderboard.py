@@ -29,7 +29,7 @@ IMITATION = [*EPISODES, "trial-rejection-2"]
 
 def sweet(critic):
     """The commands of SWEET-RL between the episodes and the policy."""
-    return [f"critic-{critic}", "--candidates 4 .*", rf"--score .*/ranked-{critic}\.jsonl"]
+    return [f"critic-{critic}", "--candidates 4 .*", rf"--score .*/ranked-{critic}(\.part)?\.jsonl"]
 
 
 AGENTS = {    # by the name of its folder

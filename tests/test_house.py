@@ -141,6 +141,17 @@ def test_the_study_makes_each_cell_once_and_all_in_its_folder():
 
 
 @pytest.mark.skipif(not shutil.which("make"), reason="make is not installed")
+def test_the_leaderboard_finds_the_time_of_each_command_behind_its_agents(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "study"))
+    import leaderboard
+    cells = ["trials", "tuned", "ablated", "twice", "stopped", "parts"]
+    ran = steps("-f", "study/study.mk", "SEED=7", "ASKING=hard", *cells)
+    for name, agent in leaderboard.AGENTS.items():
+        for pattern in agent.stages:
+            assert any(re.search(f"{pattern}$", step) for step in ran), (name, pattern)
+
+
+@pytest.mark.skipif(not shutil.which("make"), reason="make is not installed")
 @pytest.mark.parametrize("words", [DEMO, [*DEMO, "DOMAIN=frontend"], [*DEMO, "LLM=yes", "MODEL=x"], STUDY],
                          ids=["demo", "pages", "language model", "study"])
 def test_make_runs_commands_that_the_scripts_take(words, monkeypatch, capsys):
