@@ -29,8 +29,7 @@ $(call needs,half-nll-0.2 half-twice,$(RUN)/stop-imitated-sweet-2.jsonl $(RUN)/t
 # The surer half twice, by other critics.
 HALVES := full likelihood likelihood-without-c
 $(HALVES:%=$(RUN)/stop-%.jsonl): $(RUN)/stop-%.jsonl: $(RUN)/ranked-%.jsonl
-half-by = $(IMITATED) $(SWEET_TRIAL) --surest 0.5 --epochs 2 --in $(RUN)/stop-$(1).jsonl
-$(foreach one,$(HALVES),$(eval trial-half-$(one) = $$(call half-by,$(one))))
+$(foreach one,$(HALVES),$(eval trial-half-$(one) = $$(trial-half-twice) --in $$(RUN)/stop-$(one).jsonl))
 $(foreach one,$(HALVES),$(eval $(call needs,half-$(one),$(RUN)/stop-$(one).jsonl $(RUN)/trial-rejection-2/config.json)))
 
 # Candidates of the agent that stage 2 starts from, in place of the base agent's.
