@@ -42,7 +42,9 @@ AGENTS = {    # by the name of its folder
     "trial-sweet-3": Agent("SWEET-RL, NLL weight 0.02", [*EPISODES, *sweet("nll-0.02"), "trial-sweet-3"]),
     **{f"trial-{name}": Agent(title, [*IMITATION, *sweet(critic), f"trial-{name}"]) for name, critic, title in [
         ("imitated-sweet-1", "full", "SWEET-RL after imitation, NLL weight 2"),
+        ("full-without-c", "full-without-c", "the same without c"),
         ("half-full", "full", "NLL weight 2, stop pairs, surer half, two epochs"),
+        ("half-full-without-c", "full-without-c", "the same without c"),
         ("imitated-sweet-3", "nll-0.02", "SWEET-RL after imitation, NLL weight 0.02"),
         ("imitated-sweet-2", "nll-0.2", "SWEET-RL after imitation, NLL weight 0.2"),
         ("without-c", "without-c", "the same without c"),

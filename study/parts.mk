@@ -27,7 +27,7 @@ trial-half-twice   = $(trial-half-nll-0.2) --epochs 2
 $(call needs,half-nll-0.2 half-twice,$(RUN)/stop-imitated-sweet-2.jsonl $(RUN)/trial-rejection-2/config.json)
 
 # The surer half twice, by other critics.
-HALVES := full likelihood likelihood-without-c
+HALVES := full full-without-c likelihood likelihood-without-c
 $(HALVES:%=$(RUN)/stop-%.jsonl): $(RUN)/stop-%.jsonl: $(RUN)/ranked-%.jsonl
 $(foreach one,$(HALVES),$(eval trial-half-$(one) = $$(trial-half-twice) --in $$(RUN)/stop-$(one).jsonl))
 $(foreach one,$(HALVES),$(eval $(call needs,half-$(one),$(RUN)/stop-$(one).jsonl $(RUN)/trial-rejection-2/config.json)))
@@ -57,6 +57,6 @@ $(call needs,twice-longer-dpo,$(RUN)/twice.metrics.json $(RUN)/trial-twice-rejec
 
 surer: $(call at,test,$(addprefix trial-,rejection-2 stop-imitated-sweet-2 random-nll-0.2 half-nll-0.2 half-twice))
 surer: $(call at,test,trial-half-full trial-twice-imitated-dpo trial-twice-longer-dpo)
-parts: surer $(call at,test,$(PARTS:%=trial-%) $(HALVES:%=trial-half-%) trial-likelihood-without-c)
+parts: surer $(call at,test,$(PARTS:%=trial-%) $(HALVES:%=trial-half-%) trial-full-without-c trial-likelihood-without-c)
 
 .PHONY: parts surer own

@@ -30,13 +30,14 @@ endif
 
 # ------------------------------------------------------------------------------------------------ critics
 critic-full       := $(CRITIC)
+critic-full-without-c := $(CRITIC) --context without-c
 critic-nll-0.2    := $(CRITIC) --nll 0.2
 critic-nll-0.02   := $(CRITIC) --nll 0.02
 critic-all-pairs  := $(CRITIC) --nll 0.2 --pair-rule all --min-gap 0.1 --epochs 1
 critic-without-c  := $(CRITIC) --nll 0.2 --context without-c
 critic-likelihood := $(CRITIC) --nll 0.2 --beta 1e-6
 critic-likelihood-without-c := $(critic-likelihood) --context without-c
-CRITICS           := nll-0.2 without-c likelihood    # of these the study measures the ranking
+CRITICS           := full full-without-c nll-0.2 likelihood    # of these the study measures the ranking
 
 # The paper's Table 3 (sum: no length normalisation), and a value head for best of N. None of them had trials.
 critic-sum        := $(CRITIC) --nll 0.2 --advantage sum --beta 0.3
@@ -84,8 +85,8 @@ trial-imitated-sweet-2 = $(IMITATED) $(trial-sweet-2)
 trial-imitated-sweet-3 = $(IMITATED) $(trial-sweet-3)
 trial-imitated-sweet-4 = $(IMITATED) $(SWEET_TRIAL) --in $(RUN)/ranked-all-pairs.jsonl
 
-# Ablations of trial-imitated-sweet-2.
-ABLATED := likelihood likelihood-without-c $(TABLE3)
+# Other critics than that of trial-imitated-sweet-1 or -2.
+ABLATED := full-without-c likelihood likelihood-without-c $(TABLE3)
 $(foreach critic,$(ABLATED),$(eval trial-$(critic) = $$(IMITATED) $$(SWEET_TRIAL) --in $$(RUN)/ranked-$(critic).jsonl))
 
 # Stop pairs: behind SWEET-RL's, or alone from the imitating agent and from multi-turn DPO's.
