@@ -40,10 +40,10 @@ critic-likelihood-without-c := $(critic-likelihood) --context without-c
 CRITICS           := full full-without-c nll-0.2 likelihood    # of these the study measures the ranking
 
 # The paper's Table 3 (sum: no length normalisation), and a value head for best of N. None of them had trials.
-critic-sum        := $(CRITIC) --nll 0.2 --advantage sum --beta 0.3
-critic-regression := $(CRITIC) --nll 0.2 --head regression
+critic-sum        := $(CRITIC) --advantage sum --beta 0.3
+critic-regression := $(CRITIC) --head regression
 critic-value      := --head value --lr 3e-4 --epochs 3
-TABLE3            := without-c sum regression
+TABLE3            := full-without-c sum regression
 
 $(RUN)/critic-%/config.json: $(RUN)/train.metrics.json
 	$(call stage,critic: $*)
@@ -86,7 +86,7 @@ trial-imitated-sweet-3 = $(IMITATED) $(trial-sweet-3)
 trial-imitated-sweet-4 = $(IMITATED) $(SWEET_TRIAL) --in $(RUN)/ranked-all-pairs.jsonl
 
 # Other critics than that of trial-imitated-sweet-1 or -2.
-ABLATED := full-without-c likelihood likelihood-without-c $(TABLE3)
+ABLATED := without-c likelihood likelihood-without-c $(TABLE3)
 $(foreach critic,$(ABLATED),$(eval trial-$(critic) = $$(IMITATED) $$(SWEET_TRIAL) --in $$(RUN)/ranked-$(critic).jsonl))
 
 # Stop pairs: behind SWEET-RL's, or alone from the imitating agent and from multi-turn DPO's.
@@ -186,7 +186,7 @@ leaders: $(call at,val,$(call three,trial-rejection) $(LEADERS:%=trial-%))
 tuned:   $(call at,test,$(TUNED))
 ablated: $(call at,test,trial-without-c trial-likelihood)
 twice:   $(call at,test,trial-twice-rejection trial-twice-imitated-dpo)
-table3:  $(call at,test,trial-imitated-sweet-2 $(TABLE3:%=trial-%))
+table3:  $(call at,test,trial-imitated-sweet-1 $(TABLE3:%=trial-%))
 amount:  $(call at,test,trial-rejection-2 trial-imitated-dpo-2 trial-imitated-sweet-2 trial-without-c)
 amounts: amount
 stopped: $(call at,test,base $(addprefix trial-,rejection-2 imitated-dpo-2 imitated-sweet-2 without-c stop-dpo $(STOPPED)))
