@@ -188,7 +188,7 @@ tuned:   $(call at,test,$(TUNED))
 ablated: $(call at,test,trial-without-c trial-likelihood)
 twice:   $(call at,test,trial-twice-rejection trial-twice-imitated-dpo)
 table3:  $(call at,test,trial-imitated-sweet-1 $(TABLE3:%=trial-%))
-amount:  $(call at,test,trial-rejection-2 trial-imitated-dpo-2 trial-imitated-sweet-2 trial-without-c)
+amount:  $(call at,test,trial-rejection-2 trial-imitated-dpo-2 trial-imitated-sweet-1 trial-full-without-c)
 amounts: amount
 stopped: $(call at,test,base $(addprefix trial-,rejection-2 imitated-dpo-2 imitated-sweet-2 without-c stop-dpo $(STOPPED)))
 best:    $(call at,test,base)
