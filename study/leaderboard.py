@@ -2,7 +2,7 @@
 
     python study/leaderboard.py                        # print the tables of study/leaderboard.tsv, draw its figure
     python study/leaderboard.py --add runs/study/51    # add a finished seed first
-    python study/leaderboard.py --table study/asking.tsv --ours trial-imitated-sweet-3 --add runs/asking/32
+    python study/leaderboard.py --table study/asking.tsv --ours trial-half-full --add runs/asking/41
 """
 import argparse
 import json

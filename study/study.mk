@@ -180,7 +180,7 @@ three = $(1)-1 $(1)-2 $(1)-3
 at    = $(foreach agent,$(2),$(RUN)/$(agent).$(1)-0.3.metrics.json)
 TRIED := $(foreach method,rejection dpo sweet imitated-dpo imitated-sweet,$(call three,trial-$(method)))
 TUNED := base trial-rejection-2 trial-dpo-3 trial-imitated-dpo-2 trial-sweet-1 trial-imitated-sweet-1 trial-imitated-sweet-2
-TUNED += $(if $(ASKING),trial-imitated-sweet-3 trial-rejection-1)    # the best of cell leaders
+TUNED += $(if $(ASKING),trial-rejection-1)    # six epochs
 
 trials:  $(call at,val,$(TRIED))
 leaders: $(call at,val,$(call three,trial-rejection) $(LEADERS:%=trial-%))
