@@ -20,7 +20,8 @@ $(RUN)/val-ranked-%.jsonl: $(RUN)/critic-%/config.json $(RUN)/val.candidates.rol
 	$(EACH) train_critic.py --run-name $(NAME) --critic $(RUN)/critic-$* --score $(RUN)/val.candidates.jsonl --out $(PART)
 	mv $(PART) $@
 
-# The same critics from 100 tasks, in the folder of cell amounts, one after the other.
+# Cell fewer: critics from 100 tasks, in the folder of cell amounts (not at the same time as that cell).
+fewer: $(RUN)/val-ranked-100-full.jsonl $(RUN)/val-ranked-100-full-without-c.jsonl
 $(RUN)-100/critic-full-without-c/config.json: $(RUN)-100/critic-full/config.json
 $(RUN)-100/critic-%/config.json: $(RUN)-100/base/config.json
 	$(MAKE) -f study/study.mk SEED=$(SEED) NAME=$(NAME)-100 OFFLINE='--limit 100 --samples 6' $@
@@ -28,6 +29,8 @@ $(RUN)-100/critic-%/config.json: $(RUN)-100/base/config.json
 $(RUN)/val-ranked-100-%.jsonl: $(RUN)-100/critic-%/config.json $(RUN)/val.candidates.rollout.json
 	$(EACH) train_critic.py --run-name $(NAME) --critic $(<D) --score $(RUN)/val.candidates.jsonl --out $(PART)
 	mv $(PART) $@
+
+.PHONY: fewer
 
 # ------------------------------------------------------------------------------------------------ best of N
 # Best of N: the base agent samples N actions a turn, and a step reward plays one. $(call best,critic,N,step reward)
