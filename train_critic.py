@@ -1648,7 +1648,8 @@ def training_flags(parser, lr, epochs, batch_size):
     flag = parser.add_argument_group("optimisation").add_argument
     flag("--beta", type=number(above=0), default=0.1, help="inverse temperature of Eq. 2 and Eq. 4")
     flag("--nll", type=number(least=0), default=0.01,
-         help="weight of the chosen side's mean NLL per token, beside Eq. 2 and Eq. 4")
+         help="weight of the chosen side's mean NLL per token, beside Eq. 2 and Eq. 4; choose the critic's on "
+         "validation tasks, it matters")
     flag("--lr", type=number(above=0, most=1e38), help=f"peak learning rate of AdamW (default: {lr})")
     flag("--epochs", type=positive, help=f"passes over the data (default: {epochs})")
     flag("--batch-size", type=positive, help=f"pairs (or dialogues) per step, over all ranks (default: {batch_size})")
