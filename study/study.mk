@@ -35,6 +35,7 @@ critic-nll-0.2    := $(CRITIC) --nll 0.2
 critic-nll-0.02   := $(CRITIC) --nll 0.02
 critic-all-pairs  := $(CRITIC) --nll 0.2 --pair-rule all --min-gap 0.1 --epochs 1
 critic-without-c  := $(CRITIC) --nll 0.2 --context without-c
+critic-0.02-without-c := $(critic-nll-0.02) --context without-c
 critic-likelihood := $(CRITIC) --nll 0.2 --beta 1e-6
 critic-likelihood-without-c := $(critic-likelihood) --context without-c
 CRITICS           := full full-without-c nll-0.2 likelihood    # of these the study measures the ranking
@@ -86,7 +87,7 @@ trial-imitated-sweet-3 = $(IMITATED) $(trial-sweet-3)
 trial-imitated-sweet-4 = $(IMITATED) $(SWEET_TRIAL) --in $(RUN)/ranked-all-pairs.jsonl
 
 # Other critics than that of trial-imitated-sweet-1 or -2.
-ABLATED := without-c likelihood likelihood-without-c $(TABLE3)
+ABLATED := 0.02-without-c without-c likelihood likelihood-without-c $(TABLE3)
 $(foreach critic,$(ABLATED),$(eval trial-$(critic) = $$(IMITATED) $$(SWEET_TRIAL) --in $$(RUN)/ranked-$(critic).jsonl))
 
 # Stop pairs: behind SWEET-RL's, or alone from the imitating agent and from multi-turn DPO's.
