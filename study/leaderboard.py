@@ -47,7 +47,7 @@ AGENTS = {    # by the name of its folder
         ("half-full-without-c", "full-without-c", "the same without c"),
         ("imitated-sweet-3", "nll-0.02", "SWEET-RL after imitation, NLL weight 0.02"),
         ("imitated-sweet-2", "nll-0.2", "SWEET-RL after imitation, NLL weight 0.2"),
-        ("without-c", "without-c", "the same without c"),
+        ("without-c", "without-c", "NLL weight 0.2, without c"),
         ("stop-imitated-sweet-2", "nll-0.2", "NLL weight 0.2, stop pairs"),
         ("stop-without-c", "without-c", "the same without c"),
         ("random-nll-0.2", "nll-0.2", "NLL weight 0.2, stop pairs, a random half"),
