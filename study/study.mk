@@ -38,7 +38,7 @@ critic-without-c  := $(CRITIC) --nll 0.2 --context without-c
 critic-0.02-without-c := $(critic-nll-0.02) --context without-c
 critic-likelihood := $(CRITIC) --nll 0.2 --beta 1e-6
 critic-likelihood-without-c := $(critic-likelihood) --context without-c
-CRITICS           := full full-without-c nll-0.2 likelihood    # of these the study measures the ranking
+CRITICS := full full-without-c nll-0.2 likelihood likelihood-without-c    # of these the study measures the ranking
 
 # The paper's Table 3 (sum: no length normalisation), and a value head for best of N. None of them had trials.
 critic-sum        := $(CRITIC) --advantage sum --beta 0.3
