@@ -2,7 +2,7 @@
 #
 #     make study SEEDS='1 2' CELLS=trials                        # three settings of each method, on validation tasks
 #     make study SEEDS='51 52 53 54 55' CELLS='tuned'            # the best of them, on fresh seeds and test tasks
-#     make study SEEDS='23 24' CELLS='ablated twice truth'       # other critics; twice the data; Monte-Carlo returns
+#     make study SEEDS='51 52' CELLS='ablated twice truth fewer' # other critics; twice the data; Monte-Carlo returns
 #     make study SEEDS='31' ASKING=hard CELLS=leaders            # where asking is the hard part: trials
 #     make study SEEDS='41 42 43 44 45' ASKING=hard CELLS='tuned twice stopped'    # the best settings; pairs that show when to stop
 #     make study SEEDS='46 47 48' ASKING=hard CELLS=rounds       # more rounds, on dialogues of the last round's agent
