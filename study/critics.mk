@@ -16,9 +16,12 @@ $(RUN)/val.continuations.rollout.json: $(RUN)/val.candidates.rollout.json
 $(RUN)/val.continuations.metrics.json: $(RUN)/val.continuations.rollout.json
 	$(EACH) evaluate.py --in $(RUN)/val.continuations.jsonl
 
-$(RUN)/val-ranked-%.jsonl: $(RUN)/critic-%/config.json $(RUN)/val.candidates.rollout.json
-	$(EACH) train_critic.py --run-name $(NAME) --critic $(RUN)/critic-$* --score $(RUN)/val.candidates.jsonl --out $(PART)
+define rank_val
+	$(EACH) train_critic.py --run-name $(NAME) --critic $(<D) --score $(RUN)/val.candidates.jsonl --out $(PART)
 	mv $(PART) $@
+endef
+$(RUN)/val-ranked-%.jsonl: $(RUN)/critic-%/config.json $(RUN)/val.candidates.rollout.json
+	$(rank_val)
 
 # Cell fewer: critics from 100 tasks, in the folder of cell amounts (not at the same time as that cell).
 fewer: $(RUN)/val-ranked-100-full.jsonl $(RUN)/val-ranked-100-full-without-c.jsonl
@@ -27,8 +30,7 @@ $(RUN)-100/critic-%/config.json: $(RUN)-100/base/config.json
 	$(MAKE) -f study/study.mk SEED=$(SEED) NAME=$(NAME)-100 OFFLINE='--limit 100 --samples 6' $@
 
 $(RUN)/val-ranked-100-%.jsonl: $(RUN)-100/critic-%/config.json $(RUN)/val.candidates.rollout.json
-	$(EACH) train_critic.py --run-name $(NAME) --critic $(<D) --score $(RUN)/val.candidates.jsonl --out $(PART)
-	mv $(PART) $@
+	$(rank_val)
 
 .PHONY: fewer
 

@@ -30,13 +30,13 @@ endif
 
 # ------------------------------------------------------------------------------------------------ critics
 critic-full       := $(CRITIC)
-critic-full-without-c := $(CRITIC) --context without-c
 critic-nll-0.2    := $(CRITIC) --nll 0.2
 critic-nll-0.02   := $(CRITIC) --nll 0.02
 critic-all-pairs  := $(CRITIC) --nll 0.2 --pair-rule all --min-gap 0.1 --epochs 1
-critic-without-c  := $(CRITIC) --nll 0.2 --context without-c
-critic-0.02-without-c := $(critic-nll-0.02) --context without-c
 critic-likelihood := $(CRITIC) --nll 0.2 --beta 1e-6
+critic-full-without-c       := $(critic-full) --context without-c
+critic-without-c            := $(critic-nll-0.2) --context without-c
+critic-0.02-without-c       := $(critic-nll-0.02) --context without-c
 critic-likelihood-without-c := $(critic-likelihood) --context without-c
 CRITICS := full full-without-c nll-0.2 likelihood likelihood-without-c    # of these the study measures the ranking
 
