@@ -590,7 +590,7 @@ class CriticReward:
         from train_critic import Critic
         self.critic = Critic(args.critic, without_c=args.step_reward == "critic-without-c")
         resources.fingerprints["critic"] = fingerprint(args.critic)
-        head = self.critic.note["head"]
+        head = self.critic.config["head"]
         if self.critic.pictures or (head in ("value", "q")) != (args.step_reward == "value"):
             die(f"{args.critic}: --step-reward {args.step_reward} does not work with a critic whose head is {head!r}, "
                 "or with one that sees pictures")
@@ -755,7 +755,7 @@ class LocalEngine:
 
     def __init__(self, path, name, role, args):
         import torch
-        from train_critic import context_of, load_tokenizer
+        from lm import context_of, load_tokenizer
         self.tokenizer = load_tokenizer(path)
         cuda = torch.cuda.is_available()
         self.dtype = args.dtype
@@ -1094,7 +1094,7 @@ def is_url(spec):
 
 def encode_chat(tokenizer, messages):
     """Token ids of a prompt in the model's own chat template, as the trainers make them."""
-    from train_critic import render_prompt
+    from lm import render_prompt
     return tokenizer(render_prompt(tokenizer, messages), add_special_tokens=False)["input_ids"]
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from records import SCHEMA, Output, number, read  # noqa: E402
-from train_critic import first_record_has, read_trajectories, text_of  # noqa: E402
+from lm import first_record_has, read_trajectories, text_of  # noqa: E402
 from train_policy import make_pairs, rng_of  # noqa: E402
 
 
