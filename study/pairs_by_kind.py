@@ -13,7 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "study")]
 from evaluate import markdown
-from rollout import scripted_reply
+from human import scripted_reply
 from records import ANSWER_MARK, number, read
 from train_policy import is_ranked, surest
 

@@ -12,16 +12,19 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-NO_SCRIPTS = ("records", "sandbox")    # modules without a command line
+NO_SCRIPTS = ("records", "sandbox", "engines", "human", "function_tasks")    # modules without a command line
 MAY_IMPORT = {  # at the top of the file; what is imported inside a function comes second
     "records": (set(), set()),
     "sandbox": ({"records"}, set()),
     "render": ({"records"}, set()),
     "train_critic": ({"records"}, {"render"}),
     "train_policy": ({"records", "train_critic"}, set()),
-    "rollout": ({"records"}, {"sandbox", "render", "train_critic"}),
+    "engines": ({"records"}, {"train_critic"}),
+    "human": ({"records", "engines"}, {"render"}),
+    "rollout": ({"records", "human", "engines"}, {"sandbox", "render", "train_critic"}),
     "evaluate": ({"records", "sandbox"}, {"render"}),
-    "generate_tasks": ({"records"}, {"sandbox", "rollout"}),
+    "function_tasks": ({"records"}, set()),
+    "generate_tasks": ({"records", "function_tasks"}, {"sandbox", "rollout", "engines"}),
 }
 
 

@@ -8,16 +8,17 @@ from types import SimpleNamespace
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "study")]
+import function_tasks  # noqa: E402
 import generate_tasks as g  # noqa: E402
 import question_words  # noqa: E402
 import rank_oracle  # noqa: E402
 import shape_rewards  # noqa: E402
 from pairs_by_kind import scripted_kind  # noqa: E402
 from records import ANSWER_MARK, read  # noqa: E402
-from rollout import scripted_reply  # noqa: E402
+from human import scripted_reply  # noqa: E402
 from train_policy import cost_of, read_pairs, surest  # noqa: E402
 
-TASK = {"task_id": "t0", **next(g.draw_tasks("train", ["total"], True, 0))}
+TASK = {"task_id": "t0", **next(function_tasks.draw_tasks("train", ["total"], True, 0))}
 ASK = [fact["question"] for fact in TASK["facts"]]
 ANSWER = f"{ANSWER_MARK}\ndef report(rows):\n    return 0"
 
