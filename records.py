@@ -23,6 +23,11 @@ def reward(value):
     return value is None or (type(value) in (int, float) and 0 <= value <= 1)
 
 
+def succeeded(reward):
+    """Is a reward 1? Rewards that were computed as means may miss it by a rounding error."""
+    return (reward or 0) > 1 - 1e-6
+
+
 # A shape is a type, [shape], {str: shape}, {"key": shape} or a function that checks a value, whose docstring says what
 # it accepts. A key written "key?" may be missing or null. Keys that the shape does not name may hold anything.
 ID = str | int
@@ -293,6 +298,24 @@ def number(kind=float, least=-math.inf, above=-math.inf, most=math.inf):
         raise argparse.ArgumentTypeError(f"must be {expected}, found {text}")
     parse.__name__ = kind.__name__    # argparse: "invalid int value: 'x'"
     return parse
+
+
+def refuse_idle(flags, mode):
+    """Exit if one of these flags stands on the command line, because this mode (such as "with --score") ignores it.
+
+    The script's parser must have allow_abbrev=False, so that a flag has one name.
+    """
+    for word in sys.argv[1:]:
+        if word.partition("=")[0] in flags:
+            die(f"{word.partition('=')[0]} does nothing {mode}; leave it out")
+
+
+def run_script(main):
+    """Run a script's main(). Ctrl-C ends it with one sentence."""
+    try:
+        main()
+    except KeyboardInterrupt:
+        die("stopped; what is finished is saved, and the same command without --overwrite goes on", 130)
 
 
 def first_line(error):

@@ -109,7 +109,7 @@ def sees(query, key, end, positions, window):
 
 
 def forest_inputs(sequences, device):
-    """The sequences as one row for a language model: (its inputs, the path of each sequence, tokens without padding)."""
+    """Sequences as one row for a language model: (its inputs, the path of each sequence, tokens without padding)."""
     forest = build_prefix_forest(sequences)
     tokens = len(forest.ids)
     pad = -tokens % 128 if device.type == "cuda" else 0    # FlexAttention works in blocks of 128

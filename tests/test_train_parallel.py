@@ -153,7 +153,7 @@ def test_a_critic_with_a_head_that_is_asked_twice_says_the_same_on_two_processes
     (place / "ask.py").write_text(f"""
 import sys
 sys.path.insert(0, {str(ROOT)!r})
-import train_critic
+import lm, train_critic
 lm.start_process_group()
 critic = train_critic.Critic("critic")
 turns = [([{{"role": "user", "content": "Write f."}}], {{"content": text}}, "def f(): pass")
