@@ -296,7 +296,10 @@ class CriticReward:
 
     def __init__(self, args, resources):
         from train_critic import Critic
-        self.critic = Critic(args.critic, without_c=args.step_reward == "critic-without-c")
+        try:
+            self.critic = Critic(args.critic, without_c=args.step_reward == "critic-without-c")
+        except ValueError as error:
+            die(error)
         resources.fingerprints["critic"] = fingerprint(args.critic)
         head = self.critic.config["head"]
         if self.critic.pictures or (head in ("value", "q")) != (args.step_reward == "value"):
