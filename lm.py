@@ -200,12 +200,18 @@ def items_of(pairs, tokenizer, encode):
 
     Each record is encoded once, however many pairs it is in.
     """
-    records = list({id(record): record for pair in pairs for record in pair if record}.values())
-    encoded = iter(encode(tokenizer, [turn for record in records for turn in record["turns"]]))
-    sequences = {id(record): [next(encoded) for _ in record["turns"]] for record in records}
-    sequences[id(None)] = []
-    return [Item(sequences[id(chosen)], sequences[id(rejected)], (str(chosen["task_id"]), n),
-                 chosen.get("reward", 1.0), chosen["task_id"]) for n, (chosen, rejected) in enumerate(pairs)]
+    records = {id(record): record for pair in pairs for record in pair if record}
+    turns = [turn for record in records.values() for turn in record["turns"]]
+    encoded = iter(encode(tokenizer, turns))
+    sequences = {id(None): []}
+    for name, record in records.items():
+        sequences[name] = [next(encoded) for _ in record["turns"]]
+    items = []
+    for n, (chosen, rejected) in enumerate(pairs):
+        task = chosen["task_id"]
+        reward = chosen.get("reward", 1.0)
+        items.append(Item(sequences[id(chosen)], sequences[id(rejected)], (str(task), n), reward, task))
+    return items
 
 
 def usable_items(items, model, args):
@@ -468,30 +474,37 @@ def collate(items, device, pack):
 
     pack "tree": trees in one row (trees.py); "none": rows padded on the right, where causal attention never looks.
     """
+    def to_device(array):
+        return torch.from_numpy(array).to(device)
+
     sides = [side for item in items for side in (item.chosen, item.rejected)]
     sequences = [sequence for side in sides for sequence in side]
-    lengths = [len(s.ids) for s in sequences]
     if pack == "tree":
         from trees import forest_inputs
         inputs, paths, tokens = forest_inputs(sequences, device)
     else:
-        rows = np.zeros((len(sequences), max(lengths)), np.int64)                                # (R, T)
-        for row, sequence in zip(rows, sequences):
+        lengths = [len(s.ids) for s in sequences]
+        tokens = sum(lengths)
+        ids = np.zeros((len(sequences), max(lengths)), np.int64)                                 # (R, T)
+        for row, sequence in zip(ids, sequences):
             row[:len(sequence.ids)] = sequence.ids
-        inputs, paths, tokens = {"input_ids": rows}, np.arange(rows.size).reshape(rows.shape), sum(lengths)
+        paths = np.arange(ids.size).reshape(ids.shape)
+        inputs = {"input_ids": to_device(ids)}
+    source = np.concatenate([path[s.scored - 1] for s, path in zip(sequences, paths)])
+    scored = np.concatenate([path[s.scored] for s, path in zip(sequences, paths)])
     lengths = [len(s.scored) for s in sequences]
-    arrays = {
-        "source": np.concatenate([path[s.scored - 1] for s, path in zip(sequences, paths)]),
-        "scored": np.concatenate([path[s.scored] for s, path in zip(sequences, paths)]),
-        "target": np.concatenate([s.ids[s.scored].astype(np.int64) for s in sequences]),
-        "turn": np.repeat(np.arange(len(sequences)), lengths),
-        "side": np.repeat(np.arange(len(sides)), [len(side) for side in sides]),
-        "reference": np.concatenate([np.broadcast_to(s.reference, n) for s, n in zip(sequences, lengths)])}
-    inputs = {name: torch.from_numpy(value).to(device) if isinstance(value, np.ndarray) else value
-              for name, value in inputs.items()}
-    return Batch({"use_cache": False, **inputs}, sides=len(sides), tokens=tokens,
-                 page_inputs=[s.page_inputs for s in sequences],
-                 **{name: torch.from_numpy(array).to(device) for name, array in arrays.items()})
+    reference = [np.broadcast_to(s.reference, length) for s, length in zip(sequences, lengths)]
+    return Batch(
+        {"use_cache": False, **inputs},
+        source=to_device(source),
+        scored=to_device(scored),
+        target=inputs["input_ids"].flatten()[to_device(scored)],
+        turn=to_device(np.repeat(np.arange(len(sequences)), lengths)),
+        side=to_device(np.repeat(np.arange(len(sides)), [len(side) for side in sides])),
+        sides=len(sides),
+        reference=to_device(np.concatenate(reference)),
+        tokens=tokens,
+        page_inputs=[s.page_inputs for s in sequences])
 
 
 # ---- Log-probabilities
@@ -733,19 +746,19 @@ def set_tied(config, tied):
 
 
 def sums_of(model):
-    """The sum and the norm of each parameter {name: [sum, norm]}, over the shards of all ranks."""
+    """The sum and the sum of squares of each parameter {name: [sum, squares]}, over the shards of all ranks."""
     sums = {}
     for name, weight in model.named_parameters():
         weight = weight.detach()
         shard = weight.to_local() if hasattr(weight, "to_local") else weight
-        sums[name] = torch.stack([shard.sum(dtype=torch.float64), shard.double().square().sum()])
+        sums[name] = torch.stack([shard.sum(dtype=torch.float64), shard.norm(dtype=torch.float64) ** 2])
         if shard is not weight:
             dist.all_reduce(sums[name])
     return {name: pair.tolist() for name, pair in sums.items()}
 
 
 def check_sums(found, expected, path):
-    """Exit unless the sharded model has the parameters that were loaded, each with the same sum and norm."""
+    """Exit unless the sharded model has the parameters that were loaded, each with the same sums."""
     for name in {**expected, **found}:
         pair, wanted = found.get(name), expected.get(name)
         if not (pair and wanted and np.allclose(pair, wanted, rtol=1e-6, atol=1e-6 * wanted[1] ** 0.5)):
@@ -858,14 +871,16 @@ def micro_batches(items, args):
     if args.pack == "tree":
         from trees import tree_tokens
 
+    def tokens_of(part):
+        sequences = [sequence for item in part for sequence in item.chosen + item.rejected]
+        if args.pack == "tree":
+            return tree_tokens(sequences)
+        return len(sequences) * max(map(length_of, part))
+
     def split(part):
         """Halve a part until every half fits."""
-        sequences = [sequence for item in part for sequence in item.chosen + item.rejected]
-        if not part:
-            return []
-        tokens = tree_tokens(sequences) if args.pack == "tree" else len(sequences) * max(map(length_of, part))
-        if len(part) == 1 or tokens <= args.micro_tokens:
-            return [part]
+        if len(part) <= 1 or tokens_of(part) <= args.micro_tokens:
+            return [part] if part else []
         middle = len(part) // 2
         return split(part[:middle]) + split(part[middle:])
 

@@ -317,6 +317,8 @@ class Critic:
         self.reference_without_c = reference_without_c
         self.context = scored_context(path)
         self.pictures = config["pictures"]
+        if self.pictures and how:
+            raise ValueError(f"{path}: --{next(iter(how))} does nothing for a critic that sees pages; leave it out")
         self.tokenizer = load_tokenizer(path, self.pictures)
         self.encode = encoder(path, self.pictures)
         self.args = argparse.Namespace(**{**config, **how}, micro_tokens=micro_tokens, checkpointing="none")
@@ -515,7 +517,7 @@ def parse_args():
         die("--head value learns to tell successes (reward 1) from failures, which pages hardly are; --head q predicts "
             "the reward itself")
     if args.pictures:
-        refuse_idle(("--pack", "--dtype"), "for a critic that sees pages")
+        refuse_idle(("--pack", "--dtype"), "with --domain frontend --head regression")
         defaults["pack"] = "none"    # a tree cannot contain pictures
     return fill_defaults(args, defaults)
 
