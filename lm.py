@@ -277,7 +277,10 @@ def load_tokenizer(path, pictures=False):
         if not hasattr(tokenizer, "image_processor"):
             die(f"{path}: this model reads only text; a critic that sees pages needs an image-text-to-text model")
         tokenizer.tokenizer.pad_token = tokenizer.tokenizer.pad_token or tokenizer.tokenizer.eos_token
-    tokenizer.embeddings = getattr(text_config(path), "vocab_size", math.inf)    # how many token ids the model knows
+        return tokenizer
+    words = len(tokenizer)
+    tokenizer.embeddings = getattr(text_config(path), "vocab_size", words)    # how many token ids the model knows
+    tokenizer.without_embedding = range(tokenizer.embeddings, words)
     return tokenizer
 
 
@@ -419,7 +422,7 @@ def tokenise(tokenizer, turns):
             ids = encode(tokenizer, as_words(tokenizer, text_of(reply))) + ([] if reply.get("cut") else end)
         sequences.append(Sequence(np.concatenate([prompt, ids]).astype(np.int32), len(prompt)))
     highest = max((int(sequence.ids.max()) for sequence in sequences), default=0)
-    if highest >= getattr(tokenizer, "embeddings", math.inf):
+    if highest in getattr(tokenizer, "without_embedding", ()):
         die(f"{tokenizer.name_or_path}: the tokenizer has {len(tokenizer)} tokens, a text uses number {highest}, "
             f"but the model has {tokenizer.embeddings} embeddings; resize them (model.resize_token_embeddings)")
     return sequences

@@ -315,7 +315,7 @@ def run_script(main):
     try:
         main()
     except KeyboardInterrupt:
-        die("stopped; what is finished is saved, and the same command without --overwrite goes on", 130)
+        die("stopped; the same command without --overwrite resumes", 130)
 
 
 def first_line(error):
