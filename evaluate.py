@@ -40,6 +40,7 @@ To add an environment, add a row to ENVIRONMENTS.
 import argparse
 import ast
 import base64
+import builtins
 import difflib
 import functools
 import hashlib
@@ -50,7 +51,6 @@ import math
 import os
 import re
 import sys
-import textwrap
 import warnings
 from collections import Counter, defaultdict
 from concurrent.futures import ThreadPoolExecutor
@@ -161,69 +161,110 @@ def replies(record):
 
 def program_of(record):
     calls = (record["task"].get("test_cases") or {}).values()
-    names = [call.partition("(")[0].strip() for call in calls]
-    return extract_code(answer_of(record), set(filter(str.isidentifier, names)))
+    return extract_code(answer_of(record), set(re.findall(r"\b([^\W\d]\w*)\(", " ".join(calls))) - BUILTINS)
 
 
 def extract_code(answer, called=()):
-    """The program in an answer, without the answer mark, markdown, prose, and the answer's own tests.
+    """The program in an answer: its fenced blocks that compile, or else its text, without the answer mark and prose.
 
-    called: names of the functions that the task's tests call. From several code blocks, the program keeps those that
-    define something and those that hold only imports and constants, if they compile. A later definition overrides an
-    earlier one, unless it is a stub. If nothing compiles, the program is the whole text, and the sandbox reports its
-    error.
+    called: names of the functions that the task's tests call. Only what is certain to be no part of the program is
+    dropped: stubs of functions that the answer defines elsewhere, blocks that show how to use it, and its own tests,
+    because a wrong test would stop a right program. A later definition overrides an earlier one. If nothing compiles,
+    the program is the whole text, and the sandbox reports its error.
     """
     text = re.sub(r"\r\n?", "\n", answer)
-    text = tidy(re.sub(rf"\A([\s*]*{ANSWER_MARK})?(\s*\*\*)?", "", text))    # the mark may be bold
-    if text.startswith("def ") and not re.search(r"```|\n\S", text):
+    text = tidy(re.sub(rf"\A([\s*\ufeff]*{ANSWER_MARK})?(\s*\*\*)?", "", text))    # the mark may be bold
+    if text.startswith("def ") and text.isascii() and not re.search(r"```|~~~|\n\S", text):
         return text    # one function and nothing else, as in most answers; parsing it would take most of the time
-    defines = re.compile(rf"^(async def |def |class |\w+ *= *lambda\b|({'|'.join(called)}) *=)", re.MULTILINE)
-    trees = {}    # block -> its syntax tree
-    for find in (parse, fenced_blocks, unfenced_code):
-        compiled = find(text)
-        if any(map(defines.search, compiled)):
-            trees = {block: tree for block, tree in compiled.items() if defines.search(block) or is_preparation(block)}
-            break
-        trees = trees or compiled
-    if not trees:
-        return text
-    functions = [node for tree in trees.values() for node in tree.body if isinstance(node, FUNCTION)]
-    implemented = {function.name for function in functions if not is_stub(function)}
-    programs = [without_tests(block, tree, called, implemented) for block, tree in trees.items()]
-    return "\n\n".join(filter(None, programs))
+    found = [find(text) for find in (parse, fenced_blocks, unfenced_code)]
+    blocks = next((blocks for blocks in found if any(defines(tree, called) for tree in blocks.values())),
+                  next(filter(None, found), {}))    # {block: its syntax tree}
+    nodes = [node for tree in blocks.values() for node in tree.body]
+    implemented = {node.name for node in nodes if isinstance(node, DEFINITION) and not is_stub(node)}
+    bound = BUILTINS | implemented | {name for tree in blocks.values() for name in names_in(tree, ast.Store)}
+    own = [block for block, tree in blocks.items()
+           if defines(tree, called) or is_preparation(tree, set(called) or implemented, bound)]
+    program = "\n\n".join(filter(None, (without_tests(block, blocks[block], called, implemented) for block in own)))
+    future = "".join(re.findall(r"^from __future__ .*\n?", program, re.MULTILINE))
+    if future and len(own) > 1:    # it must come first, and may stand in a later block
+        program = future + re.sub(r"^from __future__ .*\n?", "", program, flags=re.MULTILINE)
+    return program or text
 
 
-FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
+BUILTINS = set(dir(builtins))
+DEFINITION = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+MAY_TEST = (ast.Assert, ast.Expr, ast.For, ast.If, ast.Try, ast.While, ast.With)    # statements that may be a test
+HARMLESS = (*MAY_TEST, ast.Pass, ast.Break, ast.Continue, ast.Raise)    # and what may stand inside one
+DRIVERS = (r"print|main|(run_?|self_?|_)*tests?\w*|demo\w*|(sys\.)?exit|quit|"
+           r"(unittest|doctest|pytest)\.\w+")    # functions that a program calls for show alone
+
+
+def names_in(tree, context):
+    """The names that are loaded (ast.Load) or bound (ast.Store) in a tree, definitions and imports among the latter."""
+    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, context)}
+    if context is ast.Store:
+        names |= {(node.asname or node.name).split(".")[0] for node in ast.walk(tree) if isinstance(node, ast.alias)}
+    return names
+
+
+def called_name(node):
+    """The name, or name.name, that a call calls; an empty text for anything else."""
+    called = getattr(node, "func", None)
+    if isinstance(called, ast.Attribute) and isinstance(called.value, ast.Name):
+        return f"{called.value.id}.{called.attr}"
+    return getattr(called, "id", "")
+
+
+def defines(tree, called):
+    """Does a tree define a function or a class, or a name that the task's tests call?"""
+    return any(isinstance(node, (*DEFINITION, ast.Lambda)) or isinstance(node, ast.Name) and node.id in called
+               and isinstance(node.ctx, ast.Store) for node in ast.walk(tree))
+
+
+def is_preparation(tree, tested, bound):
+    """Does a block without definitions prepare something, such as a table? Else it is an example of use, or output."""
+    return (not any(called_name(node) in tested for node in ast.walk(tree)) and names_in(tree, ast.Load) <= bound
+            and not all(isinstance(node, ast.Expr) and not isinstance(node.value, ast.Call) for node in tree.body))
 
 
 def is_stub(node):
     """Does a function hold only a docstring, `...`, `pass` or `raise`?"""
     parts = [*node.decorator_list, *node.body]
-    return all(isinstance(part, (ast.Expr, ast.Pass, ast.Raise)) for part in parts)
-
-
-def is_preparation(block):
-    """Does a block hold only imports and constants (names in capitals, no calls)?"""
-    beginnings = r"import |from |[A-Z_0-9]+ = |[\s)\]}#]|$"    # what a line may begin with
-    return not re.search(rf"\w\(|^(?!{beginnings})", block, re.MULTILINE)
+    return not isinstance(node, ast.ClassDef) and all(isinstance(part, (ast.Expr, ast.Pass, ast.Raise)) for part in parts)
 
 
 def tidy(block):
-    return textwrap.dedent(block).strip("\n").lstrip(" \t")
+    """A block without the margin that all its lines have. Inside a text, lines of white space stay as they are."""
+    lines = block.strip("\n").split("\n")
+    margin = re.match(r"[ \t>]*", os.path.commonprefix([line for line in lines if line.strip()]))[0]
+    return "\n".join(line.removeprefix(margin) for line in lines).lstrip(" \t")
+
+
+STRINGS = r"""("{3}(?:\\.|[^\\])*?"{3}|'{3}(?:\\.|[^\\])*?'{3}|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|\#[^\n]*)"""
+PASTED = {ord(bad): good for good, many in {    # what editors and web pages put in place of plain characters
+    " ": "\xa0\u2002\u2003\u2007\u2009\u202f\u3000", "": "\ufeff\u200b\u200c\u200d\u2060\xad", '"': "\u201c\u201d\u201e",
+    "'": "\u2018\u2019", "-": "\u2212\u2013"}.items() for bad in many}
 
 
 # Three places to look for the program. Each function returns {block that compiles: its syntax tree}.
 
 
 def parse(block):
-    """The whole text as a block."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")    # invalid escapes such as "\d"
-            tree = ast.parse(block)
-    except Exception:    # SyntaxError, ValueError, RecursionError or MemoryError
-        return {}
-    return {block: tree} if tree.body else {}
+    """The whole text as a block; if it does not compile, then without what pasting did to it outside its strings."""
+    texts = [block]
+    if not block.isascii():
+        pieces = re.split(STRINGS, block, flags=re.DOTALL)
+        pieces[::2] = [piece.translate(PASTED) for piece in pieces[::2]]    # between the strings
+        texts.append(tidy("".join(pieces)))
+    for text in texts:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")    # invalid escapes such as "\d"
+                tree = ast.parse(text)
+        except Exception:    # SyntaxError, ValueError, RecursionError or MemoryError
+            continue
+        return {text: tree} if tree.body else {}
+    return {}
 
 
 def fenced_blocks(text):
@@ -232,23 +273,23 @@ def fenced_blocks(text):
     A docstring may contain fences, so a block ends at the first fence where it compiles. If it never compiles, it ends
     at the first fence. A block that was cut off ends with the text.
     """
-    pieces = text.split("```")[1:]
+    pieces = re.split("(`{3,}|~{3,})", text)
     blocks = {}
-    while pieces:
-        for size in range(1, 9):
-            block = re.sub(r"\A[^\n]*\n|\A(python|py)?\b", "", "```".join(pieces[:size]))    # drop the language
+    while len(pieces) > 2:
+        for size in range(3, 19, 2):
+            block = re.sub(r"\A[^\n]*\n|\A(python|py)?\b", "", "".join(pieces[2:size]))    # drop the language
             found = parse(tidy(block))
             if found:
                 break
         blocks |= found
-        del pieces[:size + 1 if found else 2]    # the block, and the prose after it
+        del pieces[:size + 1 if found else 4]    # the prose before it, the block, and its last fence
     return blocks
 
 
 def unfenced_code(text):
-    """The definitions, imports and assignments that compile, in one block: all between them is prose."""
-    first = r"async def |def |class |import |from |try:|\w+ *= "
-    further = r"[ \t)\]}#]|(except|else|finally)\b"
+    """The statements that compile, in one block: all between them is prose."""
+    first = r"(async )?def |class |import |from |(try|for .*|while .*|if .*|with .*):|[\w.]+(\[.*\])? *[-+*/|&]?= |[\w.]+\("
+    further = r"[ \t)\]}#]|(except|elif|else|finally)\b"
     statements = re.finditer(rf"^(@.*\n){{0,9}}({first}).*(\n(({further}).*)?)*", text, re.MULTILINE)
     # A comment in column 0 may belong to the code, or head the prose after it.
     pieces = (next(filter(parse, (match[0], match[0].rpartition("\n#")[0])), "") for match in statements)
@@ -256,30 +297,46 @@ def unfenced_code(text):
 
 
 def without_tests(block, tree, called, implemented):
-    """A program without its stubs, prose and tests. A wrong test of its own would stop the program."""
+    """A program without its stubs, lone words of prose, and tests. A wrong test would stop the program."""
     lines = block.split("\n")
+    tests = "|".join([DRIVERS, *map(re.escape, called or implemented)])
+    needed = {name for node in tree.body if not isinstance(node, MAY_TEST) or defines(node, called)
+              for name in names_in(node, ast.Load)}
     next_first = None    # the line on which the next statement begins
-    for statement in reversed(tree.body):
-        first, last = statement.lineno, statement.end_lineno
-        owns_its_lines = statement.col_offset == 0 and last != next_first
-        if owns_its_lines and is_dispensable(statement, "\n".join(lines[first - 1:last]), called, implemented):
+    for node in reversed(tree.body):
+        first, last = min(part.lineno for part in [node, *getattr(node, "decorator_list", [])]), node.end_lineno
+        owns_its_lines = node.col_offset == 0 and last != next_first
+        if owns_its_lines and (
+                is_stub(node) and node.name in implemented if isinstance(node, DEFINITION)
+                else isinstance(node, ast.Expr) and isinstance(node.value, ast.Name)
+                or is_test(node, tests, needed, implemented)):
             del lines[first - 1:last]
         next_first = first
     return "\n".join(lines).strip("\n")
 
 
-def is_dispensable(statement, text, called, implemented):
-    """Is a statement a stub of a function implemented elsewhere, a lone word of prose, or a test?
+def is_test(statement, tests, needed, implemented):
+    """Does a statement only test or show? It asserts or calls something, and leaves nothing that is needed behind.
 
-    A test asserts something, or calls a function that the task calls or that is named test..., and defines nothing.
+    tests: pattern of the functions that are called for show. needed: names that definitions and assignments use.
     """
-    if isinstance(statement, FUNCTION):
-        return statement.name in implemented and is_stub(statement)
-    if not isinstance(statement, (ast.Assert, ast.Expr, ast.For, ast.If, ast.Try, ast.With)):
+    calls = [called_name(node) for node in ast.walk(statement) if isinstance(node, ast.Call)]
+    if "input" in calls and not isinstance(statement, (*DEFINITION, ast.Try)):
+        return True    # there is nothing to read
+    if not isinstance(statement, MAY_TEST):
         return False
-    names = "|".join([r"test\w*", *called])
-    tests = re.search(rf"\A\w+\Z|\b(assert|unittest)\b|(?<![\w.])({names})\(", text)
-    return tests and not re.search(r"^\s*(def|class) ", text, re.MULTILINE)
+    for part in ast.walk(statement):
+        if isinstance(part, ast.Expr) and isinstance(part.value, ast.Call):
+            harmless = re.fullmatch(tests, called_name(part.value))
+        elif isinstance(part, (ast.Assign, ast.AugAssign)):
+            harmless = not names_in(part, ast.Store) & needed
+        else:
+            harmless = isinstance(part, HARMLESS) or not isinstance(part, ast.stmt)
+        stores = isinstance(part, (ast.Subscript, ast.Attribute)) and not isinstance(part.ctx, ast.Load)
+        if stores or not harmless:
+            return False
+    return any(isinstance(part, ast.Assert) for part in ast.walk(statement)) or any(
+        name in implemented or re.fullmatch(tests, name) and name != "print" for name in calls)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

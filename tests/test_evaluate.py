@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 import evaluate  # noqa: E402
+from natural_answers import RIGHT as RIGHT_ANSWERS, WRONG as WRONG_ANSWERS  # noqa: E402
 
 RIGHT = "def double(x):\n    return 2 * x\n"
 HALF = "def double(x):\n    return 2 * x if x < 5 else 0\n"  # right for 0..4 of the calls 0..9
@@ -283,6 +284,28 @@ def test_a_right_answer_is_found_in_whatever_surrounds_it(answer):
     "known = []\ndef f(x):\n    return x\nknown.append(f)\nf = staticmethod(f)", "x = 1; assert x\nf = len"])
 def test_what_is_no_test_stays_in_a_program(program):
     assert evaluate.extract_code(program, {"f"}) == program
+
+
+@pytest.fixture(scope="module")
+def box():
+    with evaluate.Sandbox(workers=1, call_timeout=20, program_timeout=60) as box:
+        yield box
+
+
+@pytest.mark.parametrize("kind, name", [("RIGHT", name) for name in RIGHT_ANSWERS] + [
+    ("WRONG", name) for name in WRONG_ANSWERS])
+def test_natural_answers_score_what_they_are_worth(box, kind, name):
+    reference, calls, answer = {"RIGHT": RIGHT_ANSWERS, "WRONG": WRONG_ANSWERS}[kind][name]
+    task = {"ground_truth": reference, "test_cases": {str(n): call for n, call in enumerate(calls)}}
+    code = evaluate.program_of({"task": task, "answer": answer})
+    statuses = box.score(task, code)
+    assert (set(statuses.values()) == {"passed"}) is (kind == "RIGHT"), (statuses, code)
+
+
+@pytest.mark.parametrize("name", [name for name, (reference, _, answer) in RIGHT_ANSWERS.items() if reference == answer])
+def test_an_answer_equal_to_its_reference_is_taken_as_it_is(name):
+    reference, _, answer = RIGHT_ANSWERS[name]
+    assert evaluate.extract_code(answer) == reference.strip("\n")
 
 
 def test_hostile_text_is_no_program_and_stops_nothing():
