@@ -24,7 +24,7 @@ from pathlib import Path
 from string import Template
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from generate_tasks import (accept, add_common_flags, hashed, kinds_of, new_task, open_splits, run,  # noqa: E402
+from generate_tasks import (accept, add_common_flags, hashed, kinds_of, open_splits, run,  # noqa: E402
                             split_of, write_demonstrations, write_splits)
 from records import ANSWER_MARK, die  # noqa: E402
 from render import TAILWIND_TAG, Renderer, compare_pages, in_words, is_about  # noqa: E402
@@ -90,9 +90,10 @@ def page_draft(kind, values):
     entry = page_kinds()[kind]
     request = entry["requests"][hashed("about", kind, *values) % len(entry["requests"])]
     names = [choice["name"] for choice in entry["details"]]
-    return new_task("frontend", request, page_source(kind, values), source=f"procedural:{kind}",
-                    half=half_of_page(kind, values), details=dict(zip(names, values)),
-                    choices={choice["name"]: choice["told"] for choice in entry["details"]})
+    return {"task_id": None, "domain": "frontend", "problem_description": request,
+            "ground_truth": page_source(kind, values), "source": f"procedural:{kind}",
+            "half": half_of_page(kind, values), "details": dict(zip(names, values)),
+            "choices": {choice["name"]: choice["told"] for choice in entry["details"]}}
 
 
 def kind_and_values(task):
