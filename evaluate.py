@@ -5,7 +5,7 @@ is what the reference returns. sandbox.py runs answer and reference in separate 
 cosine of two image embeddings, of the answer's page and of the reference page (render.py renders both).
 
     backend    reward(tau)  = 1/K sum_k [ answer(call_k) == reference(call_k) ]      in [0, 1], K = 10 in ColBench
-               success(tau) = [ reward(tau) == 1 ]
+               success(tau) = [ reward(tau) == 1 ]                           up to rounding; also within k turns
     frontend   reward(tau)  = max(0, cos(f(answer), f(reference)))                   f = --encoder
                win(a, b)    = [ reward(a) > reward(b) ] + 1/2 [ reward(a) == reward(b) ]     mean over common tasks
 
@@ -34,6 +34,7 @@ Records are appended as they are scored, in input order. A stopped run resumes w
     python evaluate.py --split train
     python evaluate.py --in runs/default/test.trajectories.jsonl --report runs/default/report.html
     python evaluate.py --compare base=runs/a/test.scored.jsonl sweet=runs/b/test.scored.jsonl --report runs/b/ab.html
+    python evaluate.py --in runs/b/test.trajectories.jsonl --report b.html --curves critic=runs/b/critic policy=runs/b/policy
 
 To add an environment, add a row to ENVIRONMENTS.
 """
@@ -61,7 +62,8 @@ import numpy as np
 from tqdm import tqdm
 
 from records import (
-    ANSWER_MARK, COSTS, Output, atomic_write, check_path, die, fingerprint, number, read, sign_of_end, write_json)
+    ANSWER_MARK, COSTS, Output, atomic_write, check_path, die, fingerprint, number, parse_lines, read, sign_of_end,
+    succeeded, write_json)
 from sandbox import CALL_TIMEOUT, PROGRAM_TIMEOUT, Sandbox
 
 VIEWS = ("page", "centre")    # the whole page, and the part that CLIP's processor keeps
@@ -376,13 +378,16 @@ def with_halves(name, metric):
 
 METRICS = {  # for every environment: {name in metrics.json: row}
     "details_told": Metric("hidden details told", "%", False, details_told),
-    "answered": Metric("answered", "%", False, lambda r: r["finish"] == "answered"),
-    "failed": Metric("failed by an error", "%", False, lambda r: r["finish"].startswith("error")),
+    "answered": Metric("answered", "%", False, lambda r: r["finish"] == "answered" if "finish" in r else []),
+    "failed": Metric("failed by an error", "%", False, lambda r: r.get("finish", "").startswith("error")),
     "turns": Metric("turns", "", False, lambda r: len(replies(r))),
     "tokens_per_reply": Metric("tokens per reply", "", False, lambda r: (
         [len(turn["output_ids"]) for turn in replies(r) if turn.get("output_ids") and "continues" not in r])),
 }
-SUCCESS = with_halves("success", Metric("success", "%", True, lambda r: r["reward"] == 1))
+SUCCESS = with_halves("success", Metric("success", "%", True, lambda r: succeeded(r["reward"]))) | {
+    f"success_within_{k}": Metric(f"success within {k} turns", "%", False, lambda r, k=k: (
+        succeeded(r["reward"]) and len(replies(r)) <= k)) for k in (5, 7, 10)
+}
 REWARD_METRICS = SUCCESS | {
     "reward": Metric("reward", "%", True, lambda r: r["reward"]),
 }
@@ -407,6 +412,7 @@ class Environment(NamedTuple):
     metrics: dict = REWARD_METRICS
     win_rate: bool = False               # are runs also compared by who has the higher reward?
     pages: bool = False                  # do replies hold pages? The report then shows their pictures.
+    answer: Callable = answer_of         # record -> the text that the report compares with the reference
 
 
 ENVIRONMENTS = {
@@ -415,6 +421,7 @@ ENVIRONMENTS = {
         flags=("mode", "call_timeout", "program_timeout"),
         needs=("test_cases",),
         metrics=PROGRAM_METRICS,
+        answer=program_of,
     ),
     "frontend": Environment(
         score_pages,
@@ -422,6 +429,7 @@ ENVIRONMENTS = {
         metrics=PAGE_METRICS,
         win_rate=True,
         pages=True,
+        answer=lambda record: page_of(record) or "",
     ),
 }
 
@@ -533,7 +541,7 @@ def paired_difference(run, base, tasks, args):
 
 def score(args):
     """Score args.input into args.out, or resume an earlier run."""
-    first = first_of(args.input, "trajectory")
+    first = first_of(args.input, "trajectory", args.domain)
     domain = first["domain"]
     environment = ENVIRONMENTS[domain]
 
@@ -568,12 +576,14 @@ def warn_of_unfinished_rollout(path, first, count):
               "fair sample; run the same rollout.py command to finish it")
 
 
-def first_of(path, kind):
-    """The first record of a file; all others must have its domain."""
-    record = next(read(path, kind))
-    if record["domain"] not in ENVIRONMENTS:
-        die(f"{path}, line 1: found domain {record['domain']!r}, expected {' or '.join(ENVIRONMENTS)}")
-    return record
+def first_of(path, kind, domain):
+    """The first record of a file; all others must have its domain, or none (domain: of a file that names none)."""
+    def checked(record):
+        if record.get("domain") not in ENVIRONMENTS:
+            raise ValueError(f"found domain {record.get('domain')!r}, expected {' or '.join(ENVIRONMENTS)} (--domain)")
+        return record
+
+    return next(read(path, kind, domain, each=checked))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -583,9 +593,9 @@ def first_of(path, kind):
 class Run:
     """A scored file as per-task sums and counts: all that the tables need. The dialogues are not kept."""
 
-    def __init__(self, name, path):
+    def __init__(self, name, path, domain=None):
         self.name, self.path = name, path
-        first = first_of(path, "scored")    # all records have the same domain, scoring, model and simulator
+        first = first_of(path, "scored", domain)    # all records have the same domain, scoring, model and simulator
         self.domain = first["domain"]
         self.scoring = scoring_of(first)
         self.model, self.fingerprints = first.get("model"), first.get("fingerprints") or {}
@@ -607,10 +617,11 @@ class Run:
         task = task_digest(record)
         self.sums[task] += np.array(sums, float)
         self.rewards[task].append(record["reward"])
-        end = record["finish"].split(":")[0]
+        finish = record.get("finish", "unknown")
+        end = finish.split(":")[0]
         self.ends[end] += 1
         if end == "error":
-            self.errors[record["finish"][:120]] += 1
+            self.errors[finish[:120]] += 1
         self.statuses.update((record.get("tests") or {}).values())
         if record.get("page"):
             self.statuses[record["page"]] += 1
@@ -787,8 +798,12 @@ def write_report(path, runs, result, args):
         records = read(run.path, "scored", run.domain, each=functools.partial(add, run.name))
         for _ in itertools.islice(records, limit):    # add() is called for each
             pass
+    headline, metric = next(iter(metrics_of(runs[0].domain).items()))
     data = {
         "runs": list(result),
+        "headline": metric.heading,
+        "bars": [[name, *run["metrics"][headline].values()] for name, run in result.items()],
+        "curves": curves_of(args.curves or []),
         "table": table(result),
         "total": sum(run.ends.total() for run in runs),
         "notes": {name: run["notes"] for name, run in result.items()},
@@ -798,6 +813,26 @@ def write_report(path, runs, result, args):
     with atomic_write(path) as part:
         part.write_text(fill_template(data), encoding="utf-8")
     print(f"wrote {path}, {path.stat().st_size / 1e6:.1f} MB; open it in a browser")
+
+
+def curves_of(folders):
+    """{"loss", "accuracy", ...: {name: [[step, value], ...]}} from the metrics.jsonl of trained models [(name, folder)].
+
+    At most 100 points a line, each the mean of the steps around it.
+    """
+    charts = defaultdict(dict)
+    for name, folder in folders:
+        shape = {"step": int, "loss": int | float}
+        steps = [step for _, step in parse_lines(folder / "metrics.jsonl", shape, "a trainer writes such lines")]
+        for step in steps:
+            for side in ("advantage", "reward"):
+                if f"{side}_chosen" in step:
+                    step["margin: chosen - rejected"] = step[f"{side}_chosen"] - step[f"{side}_rejected"]
+        size = -(-len(steps) // 100)
+        blocks = [steps[start:start + size] for start in range(0, len(steps), size)]
+        for key in filter(re.compile("loss$|margin|accuracy").search, steps[0]):
+            charts[key][name] = [[block[-1]["step"], np.mean([step[key] for step in block])] for block in blocks]
+    return charts
 
 
 def fill_template(data):
@@ -817,7 +852,8 @@ def episode(name, record, pages):
         "run": name,
         "sample": record["sample"],
         "reward": record["reward"],
-        "finish": record["finish"],
+        "solved": succeeded(record["reward"]),
+        "finish": record.get("finish", "unknown"),
         "turns": [shown_turn(turn, record["domain"], pages) for turn in record["dialogue_history"]],
         "facts": facts_told(record) or [],
         "tests": record.get("tests") or {},
@@ -827,7 +863,7 @@ def episode(name, record, pages):
 
 
 def shown_turn(turn, domain, pages):
-    shown = {key: turn.get(key) for key in ("role", "content", "output", "advantage")}
+    shown = {key: turn.get(key) for key in ("role", "content", "output", "advantage", "told")}
     if not math.isfinite(turn.get("advantage") or 0):    # JSON cannot hold it
         del shown["advantage"]
     if ENVIRONMENTS[domain].pages and turn["role"] == "assistant":
@@ -841,7 +877,8 @@ def shown_turn(turn, domain, pages):
 def changed_lines(record):
     """A diff of all lines of reference and answer: "-" marks those of the reference alone, "+" those of the answer."""
     reference = record["task"]["ground_truth"].strip().splitlines()
-    changes = difflib.unified_diff(reference, program_of(record).splitlines(), n=1_000_000, lineterm="")
+    answer = ENVIRONMENTS[record["domain"]].answer(record).strip().splitlines()
+    changes = difflib.unified_diff(reference, answer, n=1_000_000, lineterm="")
     lines = list(changes)[3:]    # without the diff's header
     return lines or [f" {line}" for line in reference]
 
@@ -882,6 +919,7 @@ def parse_args():
     add("--in", dest="input", type=Path, help="trajectories (default: runs/{run-name}/{split}.trajectories.jsonl)")
     add("--out", type=Path, help="scored trajectories (default: the input's name with .scored.jsonl)")
     add("--overwrite", action="store_true", help="score everything again and replace --out")
+    add("--domain", help="environment of records that name none; others must be of this one (default: as they say)")
     add("--workers", type=count, default=len(cores(0)) if cores else os.cpu_count(),
         help="programs, or browsers, that run at the same time (default: one per core)")
     # how to score programs
@@ -905,11 +943,16 @@ def parse_args():
     add("--report", type=Path, help="write one self-contained HTML file with the dialogues here")
     add("--report-limit", type=count, default=200,
         help="number of dialogues in the report, equally many of each run (default: 200)")
+    add("--curves", nargs="+", type=named_file, metavar="NAME=FOLDER", help="trained models whose curves it shows")
     args = parser.parse_args()
-    idle = {"--in", "--run-name", "--split", "--out", "--overwrite", "--mode", "--call-timeout", "--program-timeout",
-            "--unsafe", "--encoder"} & {word.partition("=")[0] for word in sys.argv}
-    if args.compare and idle:
-        parser.error(f"--compare only reads scored files; leave out {', '.join(sorted(idle))}")
+    for ignores, why, flags in (
+            (args.compare, "--compare only reads scored files", "--in --run-name --split --out --overwrite --mode "
+             "--call-timeout --program-timeout --unsafe --encoder"),
+            (args.input, "--in names the file", "--run-name --split"),
+            (not args.report, "without --report there is no report", "--report-limit --curves")):
+        idle = set(flags.split()) & {word.partition("=")[0] for word in sys.argv}
+        if ignores and idle:
+            parser.error(f"{why}; leave out {', '.join(sorted(idle))}")
     if args.compare and len(dict(args.compare)) < len(args.compare):
         parser.error(f"--compare needs different names, found {', '.join(name for name, _ in args.compare)}")
     return args
@@ -937,7 +980,7 @@ def main():
         check_path(args.report, filter(None, [TEMPLATE, args.input, *dict(files).values()]))
     if args.input:
         score(args)
-    runs = [Run(name, path) for name, path in files]
+    runs = [Run(name, path, args.domain) for name, path in files]
     result = compare(runs, args)
     print(markdown(table(result)))
     for name, run in result.items():
@@ -957,7 +1000,7 @@ if __name__ == "__main__":
         main()
     except KeyboardInterrupt:
         sys.stdout.flush()
-        print("\nevaluate.py: stopped; run the same command without --overwrite to resume", file=sys.stderr)
+        print("\nevaluate.py: stopped; the same command without --overwrite resumes", file=sys.stderr)
         os._exit(130)    # without waiting for working threads
     except OSError as error:
         die(f"{error.filename or 'a file'}: {error.strerror or error}")
