@@ -178,35 +178,34 @@ def extract_code(answer, called=()):
     text = tidy(re.sub(rf"\A([\s*\ufeff]*{ANSWER_MARK})?(\s*\*\*)?", "", text))    # the mark may be bold
     if text.startswith("def ") and text.isascii() and not re.search(r"```|~~~|\n\S", text):
         return text    # one function and nothing else, as in most answers; parsing it would take most of the time
-    found = [find(text) for find in (parse, fenced_blocks, unfenced_code)]
-    blocks = next((blocks for blocks in found if any(defines(tree, called) for tree in blocks.values())),
-                  next(filter(None, found), {}))    # {block: its syntax tree}
+    found = [find(text) for find in (parse, fenced_blocks, unfenced_code)]    # {block: its syntax tree} each
+    blocks = next((blocks for blocks in found if any(map(defines, blocks.values()))), next(filter(None, found), {}))
     nodes = [node for tree in blocks.values() for node in tree.body]
     implemented = {node.name for node in nodes if isinstance(node, DEFINITION) and not is_stub(node)}
-    bound = BUILTINS | implemented | {name for tree in blocks.values() for name in names_in(tree, ast.Store)}
-    own = [block for block, tree in blocks.items()
-           if defines(tree, called) or is_preparation(tree, set(called) or implemented, bound)]
-    program = "\n\n".join(filter(None, (without_tests(block, blocks[block], called, implemented) for block in own)))
-    future = "".join(re.findall(r"^from __future__ .*\n?", program, re.MULTILINE))
-    if future and len(own) > 1:    # it must come first, and may stand in a later block
-        program = future + re.sub(r"^from __future__ .*\n?", "", program, flags=re.MULTILINE)
+    bound = BUILTINS | implemented | set().union(*(names_in(node, ast.Store) for node in nodes))
+    called = set(called) or implemented
+    own = [without_tests(block, tree, called, implemented) for block, tree in blocks.items()
+           if defines(tree) or is_preparation(tree, called, bound)]
+    program = "\n\n".join(filter(None, own))
+    if len(own) > 1:    # what must come first may stand in a later block
+        future = r"^from __future__ .*\n?"
+        program = "".join(re.findall(future, program, re.MULTILINE)) + re.sub(future, "", program, flags=re.MULTILINE)
     return program or text
 
 
 BUILTINS = set(dir(builtins))
 DEFINITION = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+IMPORT = (ast.Import, ast.ImportFrom)
 MAY_TEST = (ast.Assert, ast.Expr, ast.For, ast.If, ast.Try, ast.While, ast.With)    # statements that may be a test
 HARMLESS = (*MAY_TEST, ast.Pass, ast.Break, ast.Continue, ast.Raise)    # and what may stand inside one
-DRIVERS = (r"print|main|(run_?|self_?|_)*tests?\w*|demo\w*|(sys\.)?exit|quit|"
-           r"(unittest|doctest|pytest)\.\w+")    # functions that a program calls for show alone
+DRIVERS = r"print|main|(run_?|self_?|_)*tests?\w*|demo\w*|(sys\.)?exit|quit|(unittest|doctest|pytest)\.\w+"
 
 
 def names_in(tree, context):
-    """The names that are loaded (ast.Load) or bound (ast.Store) in a tree, definitions and imports among the latter."""
-    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, context)}
-    if context is ast.Store:
-        names |= {(node.asname or node.name).split(".")[0] for node in ast.walk(tree) if isinstance(node, ast.alias)}
-    return names
+    """The names that are loaded (ast.Load) or bound (ast.Store, or by an import) in a tree."""
+    bound = context is ast.Store
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, context)} | {
+        (node.asname or node.name).split(".")[0] for node in ast.walk(tree) if bound and isinstance(node, ast.alias)}
 
 
 def called_name(node):
@@ -217,15 +216,13 @@ def called_name(node):
     return getattr(called, "id", "")
 
 
-def defines(tree, called):
-    """Does a tree define a function or a class, or a name that the task's tests call?"""
-    return any(isinstance(node, (*DEFINITION, ast.Lambda)) or isinstance(node, ast.Name) and node.id in called
-               and isinstance(node.ctx, ast.Store) for node in ast.walk(tree))
+def defines(tree):
+    return any(isinstance(node, (*DEFINITION, ast.Lambda)) for node in ast.walk(tree))
 
 
-def is_preparation(tree, tested, bound):
+def is_preparation(tree, called, bound):
     """Does a block without definitions prepare something, such as a table? Else it is an example of use, or output."""
-    return (not any(called_name(node) in tested for node in ast.walk(tree)) and names_in(tree, ast.Load) <= bound
+    return (not any(called_name(node) in called for node in ast.walk(tree)) and names_in(tree, ast.Load) <= bound
             and not all(isinstance(node, ast.Expr) and not isinstance(node.value, ast.Call) for node in tree.body))
 
 
@@ -270,10 +267,9 @@ def parse(block):
 
 
 def fenced_blocks(text):
-    """The code blocks between fences.
+    """The code blocks between fences. A docstring may contain fences, so a block ends at the first where it compiles.
 
-    A docstring may contain fences, so a block ends at the first fence where it compiles. If it never compiles, it ends
-    at the first fence. A block that was cut off ends with the text.
+    If it never compiles, it ends at the first fence. A block that was cut off ends with the text.
     """
     pieces = re.split("(`{3,}|~{3,})", text)
     blocks = {}
@@ -301,44 +297,48 @@ def unfenced_code(text):
 def without_tests(block, tree, called, implemented):
     """A program without its stubs, lone words of prose, and tests. A wrong test would stop the program."""
     lines = block.split("\n")
-    tests = "|".join([DRIVERS, *map(re.escape, called or implemented)])
-    needed = {name for node in tree.body if not isinstance(node, MAY_TEST) or defines(node, called)
-              for name in names_in(node, ast.Load)}
+    needed = set().union(*(names_in(node, ast.Load) for node in tree.body
+                           if not isinstance(node, MAY_TEST) or defines(node)))
+    tools = set().union(*(names_in(node, ast.Store) for node in tree.body if isinstance(node, IMPORT)
+                          and re.match("pytest|hypothesis", getattr(node, "module", None) or node.names[0].name)))
     next_first = None    # the line on which the next statement begins
     for node in reversed(tree.body):
-        first, last = min(part.lineno for part in [node, *getattr(node, "decorator_list", [])]), node.end_lineno
-        owns_its_lines = node.col_offset == 0 and last != next_first
-        if owns_its_lines and (
-                is_stub(node) and node.name in implemented if isinstance(node, DEFINITION)
-                else isinstance(node, ast.Expr) and isinstance(node.value, ast.Name)
-                or is_test(node, tests, needed, implemented)):
-            del lines[first - 1:last]
+        if isinstance(node, DEFINITION):
+            first = min(part.lineno for part in (node, *node.decorator_list))
+            dispensable = is_stub(node) and node.name in implemented or any(
+                names_in(decorator, ast.Load) & tools for decorator in node.decorator_list)
+        else:
+            first, is_word = node.lineno, isinstance(node, ast.Expr) and isinstance(node.value, ast.Name)
+            is_tool = isinstance(node, IMPORT) and names_in(node, ast.Store) & tools
+            dispensable = is_word or is_tool or is_test(node, called, needed, implemented)
+        if dispensable and node.col_offset == 0 and node.end_lineno != next_first:    # it owns its lines
+            del lines[first - 1:node.end_lineno]
         next_first = first
     return "\n".join(lines).strip("\n")
 
 
-def is_test(statement, tests, needed, implemented):
+def is_test(statement, called, needed, implemented):
     """Does a statement only test or show? It asserts or calls something, and leaves nothing that is needed behind.
 
-    tests: pattern of the functions that are called for show. needed: names that definitions and assignments use.
+    called: names of functions, besides DRIVERS, that are called for show. needed: names that the program uses later.
     """
-    calls = [called_name(node) for node in ast.walk(statement) if isinstance(node, ast.Call)]
-    if "input" in calls and not isinstance(statement, (*DEFINITION, ast.Try)):
+    tests = "|".join([DRIVERS, *map(re.escape, called)])
+    parts = list(ast.walk(statement))
+    calls = {called_name(part) for part in parts}
+    if calls & {"input", "open"} and not defines(statement) and not isinstance(statement, ast.Try):
         return True    # there is nothing to read
-    if not isinstance(statement, MAY_TEST):
-        return False
-    for part in ast.walk(statement):
+    for part in parts:
+        harmless = isinstance(part, HARMLESS) or not isinstance(part, ast.stmt)
         if isinstance(part, ast.Expr) and isinstance(part.value, ast.Call):
             harmless = re.fullmatch(tests, called_name(part.value))
-        elif isinstance(part, (ast.Assign, ast.AugAssign)):
+        elif isinstance(part, (ast.Assign, ast.AugAssign)) and part is not statement:
             harmless = not names_in(part, ast.Store) & needed
-        else:
-            harmless = isinstance(part, HARMLESS) or not isinstance(part, ast.stmt)
-        stores = isinstance(part, (ast.Subscript, ast.Attribute)) and not isinstance(part.ctx, ast.Load)
-        if stores or not harmless:
+        elif isinstance(part, (ast.Subscript, ast.Attribute)):
+            harmless = isinstance(part.ctx, ast.Load)
+        if not harmless:
             return False
-    return any(isinstance(part, ast.Assert) for part in ast.walk(statement)) or any(
-        name in implemented or re.fullmatch(tests, name) and name != "print" for name in calls)
+    return any(isinstance(part, ast.Assert) for part in parts) or any(
+        name in implemented or re.fullmatch(tests, name) for name in calls - {"print"})
 
 
 # ---------------------------------------------------------------------------------------------------------------------

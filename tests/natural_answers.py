@@ -86,6 +86,25 @@ total = {
     "    assert got == want, (got, want)\n",
     "tests that catch": BODY + "\ntry:\n    total(None, 1)\nexcept ValueError as error:\n    print('caught', error)\n",
     "a test function, called": BODY + "\ndef test_total():\n    assert total([], 1) == 0\n\ntest_total()\nprint('done')\n",
+    "tests for pytest": fenced(BODY) + "Tests:\n" + fenced(
+        "import pytest\nfrom solution import total\n\n@pytest.mark.parametrize('orders', [[]])\ndef test_total(orders):\n"
+        "    with pytest.raises(TypeError):\n        total(orders)\n").replace("from solution import total\n", ""),
+    "tests for hypothesis": BODY + "\nfrom hypothesis import given, strategies as st\n\n@given(st.lists(st.integers()))\n"
+    "def test_any(xs):\n    assert total(xs, 0)\n",
+    "an example that reads a file": BODY + "\nimport json\norders = json.load(open('orders.json'))\nprint(total(orders, 3))\n",
+    "a file under with": BODY + "\nwith open('orders.txt') as file:\n    for line in file:\n        print(total([], 1))\n",
+    "results, then a wrong assertion": BODY + "\nresults = [total([], 1)]\nassert results[0] == 0, results\n",
+    "a check that raises": BODY + "\nif total([], 1) != 0:\n    raise AssertionError('bad')\n",
+    "a cache": "from functools import lru_cache\n\n@lru_cache(maxsize=None)\ndef big(a, limit):\n    return a >= limit\n\n"
+    + BODY.replace('order["amount"] >= limit', 'big(order["amount"], limit)'),
+    "a constant and a typed alias": "from typing import TypeAlias\nEMPTY: str = 'nothing'\nOrders: TypeAlias = 'list[dict]'\n"
+    + BODY.replace('"nothing"', "EMPTY"),
+    "an import that may fail": "try:\n    import pandas as pd\nexcept ImportError:\n    pd = None\n\n" + BODY,
+    "HTML around a fence": "<details>\n\n" + fenced(BODY) + "</details>\n",
+    "thoughts, then a fence after a colon": "The limit counts (>=).\nSo: " + fenced(BODY),
+    "a timer around a call": BODY + "\nimport time\nstart = time.time()\ntotal([], 1)\nprint(time.time() - start)\n",
+    "a loop that counts passes": BODY + "\npassed = 0\nfor rows, want in [([], 'nothing'), (None, 0)]:\n    try:\n"
+    "        if total(rows, 1) == want:\n            passed += 1\n    except TypeError:\n        pass\nprint(passed, 'passed')\n",
     "pytest": BODY + "\ndef run_tests():\n    for a in ([], ):\n        assert total(a, 1) == 0\n\nrun_tests()\n",
     "unittest, run": BODY + "\nimport unittest\n\nclass TestTotal(unittest.TestCase):\n    def test_empty(self):\n"
     "        self.assertEqual(total([], 1), 0)\n\nunittest.main()\n",
