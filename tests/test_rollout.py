@@ -20,7 +20,8 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 import engines  # noqa: E402
-from human import NO_REPLY, ask, listener, scripted_reply  # noqa: E402
+import human as people  # noqa: E402
+from human import NO_REPLY, listener, scripted_reply  # noqa: E402
 import rollout  # noqa: E402
 from records import fingerprint  # noqa: E402
 from stub_server import Stub  # noqa: E402
@@ -812,7 +813,7 @@ def test_a_cut_reply_of_a_local_human_that_does_not_think_is_a_reply():
         async def generate(self, messages, n, seed, temperature, max_tokens):
             return [engines.Response("The unit is 2, and", cut=True, thinks=False)]
     counts = Counter()
-    assert asyncio.run(ask(Human(), "?", 0, 9, counts, "simulator")) == "The unit is 2, and"
+    assert asyncio.run(people.ask(Human(), "?", 0, 9, counts, "simulator")) == "The unit is 2, and"
     assert counts["simulator_calls"] == 0, "it was not asked again"
 
 
@@ -845,7 +846,8 @@ def test_a_judge_that_prefers_a_place_prefers_no_sample():
     """Which of two actions stands first is drawn: who always says A ends with any of the four, not with the first."""
     outs = [engines.Response(f"What about number {n}?") for n in range(4)]
     with Stub(lambda messages, rng: "A") as stub:
-        args = Namespace(seed=0, timeout=30, retries=0, judge=stub.url, judge_name="stub-1", model=stub.url)
+        args = Namespace(seed=0, timeout=30, retries=0, judge=stub.url, judge_name="stub-1", model=stub.url,
+                         domain="backend")
         judge = rollout.JudgeReward(args, rollout.Resources(args))
         task, messages = {"ground_truth": "g"}, [{"role": "user", "content": "u"}]
 
@@ -890,7 +892,7 @@ def test_best_of_n_plays_the_action_that_the_critic_scores_highest(world, tmp_pa
     (tmp_path / "critic" / "critic.json").write_text(json.dumps(
         {"head": head, "context": context, "advantage": advantage, "reference": str(world / "model"),
          "weights": weights, **other_keys(world)}))
-    args = Namespace(critic=str(tmp_path / "critic"), step_reward=reward)
+    args = Namespace(critic=str(tmp_path / "critic"), step_reward=reward, domain="backend")
     scorer = rollout.STEP_REWARDS[reward](args, rollout.Resources(args))
     task = records(world / "tasks.jsonl")[0]
     messages = [{"role": "user", "content": task["problem_description"]}]
@@ -922,7 +924,7 @@ def test_an_empty_action_and_one_that_does_not_fit_stop_no_best_of_n(world, tmp_
     (tmp_path / "critic" / "critic.json").write_text(json.dumps(
         {"head": "log-ratio", "context": "with-c", "advantage": "mean-per-turn", "reference": str(world / "model"),
          **other_keys(world)}))
-    args = Namespace(critic=str(tmp_path / "critic"), step_reward="critic")
+    args = Namespace(critic=str(tmp_path / "critic"), step_reward="critic", domain="backend")
     scorer = rollout.CriticReward(args, rollout.Resources(args))
     task, messages = records(world / "tasks.jsonl")[0], [{"role": "user", "content": "Write f(x)."}]
     for outs in ([engines.Response(""), engines.Response("What is the unit?")],
@@ -1090,8 +1092,8 @@ def test_ctrl_c_ends_in_one_line_and_leaves_whole_lines(world, tmp_path, wait):
     assert not (tmp_path / "a.jsonl").exists() or (tmp_path / "a.jsonl").read_bytes().endswith(b"\n")
 
 
-def test_the_file_runs_beside_a_copy_of_sandbox_alone(world, tmp_path):
-    for name in ("rollout.py", "sandbox.py", "records.py", "questions.tsv"):
+def test_the_file_runs_beside_copies_of_what_it_imports(world, tmp_path):
+    for name in ("rollout.py", "engines.py", "human.py", "records.py", "questions.tsv"):
         (tmp_path / name).write_bytes((ROOT / name).read_bytes())
     with Stub() as stub:
         done = subprocess.run([sys.executable, "rollout.py", "--in", world / "tasks.jsonl", "--model", stub.url,
