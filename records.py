@@ -22,6 +22,18 @@ from itertools import islice
 from pathlib import Path
 
 ANSWER_MARK = "I WANT TO ANSWER:"    # an answer starts with this
+OUTPUT_MARK = "OUTPUT:"    # ends a thought
+# What today's models write around a thought. A closing mark may stand alone: the chat template has opened the thought.
+THOUGHTS = {
+    "<think>": "</think>", "<thinking>": "</thinking>", "<thought>": "</thought>", "<thoughts>": "</thoughts>",
+    "<reasoning>": "</reasoning>", "<analysis>": "</analysis>", "<scratchpad>": "</scratchpad>",
+    "<seed:think>": "</seed:think>", "<mm:think>": "</mm:think>", "<longcat_think>": "</longcat_think>",
+    "[THINK]": "[/THINK]", "[thinking]": "[/thinking]", "<|think|>": "<|/think|>", "◁think▷": "◁/think▷",
+    "<|begin_of_thought|>": "<|end_of_thought|>", "<|START_THINKING|>": "<|END_THINKING|>",
+    "<|inner_prefix|>": "<|inner_suffix|>", "<unused94>": "<unused95>", "<|channel>thought": "<channel|>",
+    "<|channel|>analysis": "<|channel|>final<|message|>", "<|channel|>commentary": "<|channel|>final<|message|>",
+    "<|start|>assistant<|channel|>analysis": "<|channel|>final<|message|>",
+    "analysis<|message|>": "<|channel|>final<|message|>", "assistantanalysis": "assistantfinal"}
 COSTS = ("episodes", "sampled_tokens", "simulator_calls", "optimizer_steps", "training_tokens")    # keys of cost.json
 
 
