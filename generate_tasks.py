@@ -252,7 +252,7 @@ def recorded_instructions(history):
         return None
     before, _, after = prompt.partition(history[0]["content"].strip())
     texts = [*TEMPLATE.split(before), TEMPLATE.split(after)[0]]
-    texts = [re.sub(rf"\A{ROLES}(\n|\Z)|(\A|\n){ROLES}\Z", "", re.sub(PREAMBLE, "", text)) for text in texts]
+    texts = [re.sub(rf"(?i)\A{ROLES}(\n|\Z)|(\A|\n){ROLES}\Z", "", re.sub(PREAMBLE, "", text)) for text in texts]
     return "\n\n".join(text.strip() for text in texts if text.strip()) or None
 
 
@@ -416,7 +416,7 @@ HEADINGS = {  # what a heading may say: its part
     "implementation": "code", "calls": "calls", "tests": "calls", "details": "details", "facts": "details"}
 HEADING = re.compile(rf"^ {{0,3}}(?=\S)(?:[^\w\n`\"']|\d+[.):])*(?:\w+ ){{0,2}}({'|'.join(HEADINGS)})\b[ *_]*(?:\([^)\n]*\))?[ *_]*"
                      r"(?::[ *_]*|$)", re.I | re.M)
-FENCE = re.compile(r"^[ \t>]*(```+|~~~+)[^\n]*\n(.*?)^[ \t>]*\1[ \t]*$", re.S | re.M)
+FENCE = re.compile(r"^[ \t>]*(```|~~~)[^\n]*\n(.*?)^[ \t>]*\1[`~]*[ \t]*$", re.S | re.M)
 FACT = re.compile(r"^\W*(question|reply|fragment|wrong)\b\W*?:(.*)$", re.I | re.M)
 OF_THE_EXCERPT = re.compile(r"\b(the|this|that) (web )?(excerpt|passage|snippet)\b|"
                             r"\b(described|mentioned|given|listed|shown|stated) (above|in (the|this) (text|article|page))\b|"
@@ -433,12 +433,10 @@ def parts_of(answer):
     masked = FENCE.sub(lambda block: re.sub(r"[^\n]", " ", block[0]), text)    # a heading inside code is none
     for searched in (masked, text):
         found = [(HEADINGS[match[1].lower()], match.start(), match.end()) for match in HEADING.finditer(searched)]
-        ends = [start for _, start, _ in found[1:]] + [len(text)]
-        for first in reversed(range(len(found))):
-            parts = {}
-            for (part, _, start), end in zip(found[first:], ends[first:]):
-                parts.setdefault(part, text[start:end])
-            if found[first][0] == "description" and {"code", "calls"} <= parts.keys():
+        parts, end = {}, len(text)
+        for part, heading, start in reversed(found):
+            parts[part], end = text[start:end], heading
+            if part == "description" and {"code", "calls"} <= parts.keys():
                 return parts
     return None
 
@@ -543,7 +541,7 @@ def parse_task(answer):
         return None, reason
     if len(calls) < 10:
         return None, "fewer than ten different calls with literal arguments"
-    request = re.sub(r"\*\*(\S(?:.*?\S)?)\*\*", r"\1", " ".join(FENCE.sub(r"\2", parts["description"] + "\n").split()))
+    request = re.sub(r"\*\*([^*]+)\*\*", r"\1", " ".join(FENCE.sub(r"\2", parts["description"] + "\n").split()))
     if OF_THE_EXCERPT.search(request):
         return None, "the request speaks of the excerpt"
     facts, guesses = details_in(parts.get("details", ""), code)
