@@ -660,7 +660,7 @@ def test_the_model_is_asked_once_more_for_calls_that_tell(tmp_path):
 
 def test_a_detail_is_a_fact_if_a_wrong_guess_fails_a_call(tmp_path):
     with_limit = response("I need fee(days).", LIMIT, ["fee(7)", *FAR], DETAILS)
-    without = response("I need fee(days).", LIMIT.replace("3", "4"), FAR, DETAILS.replace("* 3", "* 4"))
+    without = response("I need fee(days).", LIMIT.replace("3", "4"), FAR, DETAILS.replace("* 3", "* 4").replace("3 * d", "4 * d"))
     made, _, _ = tasks_from(tmp_path, {"with": with_limit, "without": without})
     facts = {task["ground_truth"].strip(): {fact["reply"]: fact for fact in task["facts"]} for task in made}
     assert facts[LIMIT].keys() == {"Yes, seven days are few."}, "no call has eight to ten days"
