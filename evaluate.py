@@ -102,9 +102,9 @@ def score_pages(records, args):
         if not page:
             return "no page", {}, None
         picture = renderer.render(page, measured)
-        if picture.status != "ok":
+        if not picture.png:
             return picture.status, {}, None
-        status = "blank" if picture.blank else "ok"
+        status = "blank" if picture.blank and picture.status == "ok" else picture.status
         return status, {view: embed(picture, view) for view in VIEWS}, picture.layout
 
     @functools.lru_cache(4096)
@@ -801,7 +801,7 @@ def small_pictures(pages, workers):
         die(f"the report needs pictures of the pages: {problem}")
     with renderer:
         for picture in renderer.render_many(pages):
-            if picture.status != "ok":
+            if not picture.png:
                 yield None
                 continue
             image = Image.fromarray(picture.rgb)

@@ -23,11 +23,11 @@ from functools import lru_cache, partial
 from pathlib import Path
 from string import Template
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from generate_tasks import (accept, add_common_flags, hashed, kinds_of, new_task, open_splits, run,  # noqa: E402
                             split_of, write_demonstrations, write_splits)
 from records import ANSWER_MARK, die  # noqa: E402
-from render import TAILWIND_TAG, Renderer, compare_pages, in_words, is_about  # noqa: E402
+from render import TAILWIND_TAG, Renderer
+from page_words import compare_pages, is_about
 
 
 @lru_cache
