@@ -262,6 +262,19 @@ def open_locked(path):
     return file
 
 
+def hashed(*what):
+    """A number from anything that JSON can write, the same in every process."""
+    return int.from_bytes(hashlib.sha256(json.dumps(what).encode()).digest()[:8], "big")
+
+
+def split_of(*what):
+    """Which split something belongs to: 72% train, 8% val, 20% test, by its hash alone (no seed)."""
+    percent = hashed(*what) % 100
+    if percent < 72:
+        return "train"
+    return "val" if percent < 80 else "test"
+
+
 def sign_of_end(path):
     """The file that rollout.py writes beside its output when it has finished; an interrupted run leaves none."""
     return Path(path).with_name(Path(path).stem.removesuffix(".trajectories") + ".rollout.json")

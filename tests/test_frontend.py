@@ -18,6 +18,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "study")]
 import evaluate  # noqa: E402
 import practice_pages  # noqa: E402
 import render  # noqa: E402
+import engines  # noqa: E402
+import human  # noqa: E402
 import rollout  # noqa: E402
 from generate_tasks import SPLITS  # noqa: E402
 from test_render import WITHOUT, needs_browser  # noqa: E402, F401
@@ -233,7 +235,7 @@ def test_the_scripted_partner_names_the_largest_differences_and_asks_for_a_page(
     resources = rollout.Resources(types.SimpleNamespace(domain="frontend", max_turns=5))
 
     async def ask():
-        partner = rollout.Scripted(types.SimpleNamespace(domain="frontend"), resources)
+        partner = human.Scripted(types.SimpleNamespace(domain="frontend"), resources)
         try:
             dialogues = [[{"role": "assistant", "content": text}] for text in
                          ("What colour should it be?", task["ground_truth"],
@@ -252,8 +254,10 @@ def test_the_scripted_partner_names_the_largest_differences_and_asks_for_a_page(
 def test_a_reference_that_cannot_be_rendered_ends_its_episode_alone():
     def layout(page):
         return None if page == "broken" else {"elements": []}
-    partner = rollout.Scripted(types.SimpleNamespace(domain="frontend"), types.SimpleNamespace(screen=lambda: types.SimpleNamespace(layout=layout)))
-    with pytest.raises(rollout.Refused, match="the reference page could not be rendered"):
+    resources = types.SimpleNamespace(environment=rollout.ENVIRONMENTS["frontend"],
+                                      screen=lambda: types.SimpleNamespace(layout=layout))
+    partner = human.Scripted(None, resources)
+    with pytest.raises(engines.Refused, match="the reference page could not be rendered"):
         asyncio.run(partner.reply({"ground_truth": "broken"}, [{"content": "<html></html>"}], (), None))
 
 

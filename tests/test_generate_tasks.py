@@ -18,6 +18,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
+import function_tasks  # noqa: E402
+import human  # noqa: E402
 import generate_tasks as g  # noqa: E402
 import rollout  # noqa: E402
 from sandbox import Sandbox  # noqa: E402
@@ -49,17 +51,17 @@ def tasks(folder):
 
 # --- the grammar
 
-def drafts(split, count, seed=0, plain=False, kinds=tuple(g.KINDS)):
+def drafts(split, count, seed=0, plain=False, kinds=tuple(function_tasks.KINDS)):
     """Tasks without their calls."""
-    return list(itertools.islice(g.draw_tasks(split, list(kinds), plain, seed), count))
+    return list(itertools.islice(function_tasks.draw_tasks(split, list(kinds), plain, seed), count))
 
 
 def test_there_are_a_hundred_compositions_and_a_quarter_of_them_is_new():
-    halves = [g.half_of(composition) for composition in g.COMPOSITIONS]
-    assert len(g.COMPOSITIONS) == len(set(g.COMPOSITIONS)) >= 100
+    halves = [function_tasks.half_of(composition) for composition in function_tasks.COMPOSITIONS]
+    assert len(function_tasks.COMPOSITIONS) == len(set(function_tasks.COMPOSITIONS)) >= 100
     assert 0.2 < halves.count("new") / len(halves) < 0.32
-    for kind in g.KINDS:
-        own = [half for composition, half in zip(g.COMPOSITIONS, halves) if composition[1] == kind]
+    for kind in function_tasks.KINDS:
+        own = [half for composition, half in zip(function_tasks.COMPOSITIONS, halves) if composition[1] == kind]
         assert {"seen", "new"} == set(own), kind
 
 
@@ -72,7 +74,7 @@ def test_training_has_no_new_composition_and_the_splits_share_no_function_whatev
     made = {(split, seed): drafts(split, 300, seed) for split in g.SPLITS for seed in (0, 1)}
     for (split, _), tasks in made.items():
         halves = [task["half"] for task in tasks]
-        assert all(task["half"] == g.half_of(tuple(task["composition"])) for task in tasks)
+        assert all(task["half"] == function_tasks.half_of(tuple(task["composition"])) for task in tasks)
         assert halves == ["seen"] * 300 if split == "train" else halves == ["seen", "new"] * 150
     functions = {split: {task["ground_truth"] for seed in (0, 1) for task in made[split, seed]} for split in g.SPLITS}
     for one, other in itertools.combinations(g.SPLITS, 2):
@@ -105,10 +107,10 @@ def test_four_to_six_details_are_open_and_often_one_that_depends_on_another():
     tasks = drafts("train", 1000)
     number = Counter(len(task["facts"]) for task in tasks)
     assert set(number) == {4, 5, 6} and min(number.values()) > 200
-    assert sum(any(fact["detail"] in g.CONDITIONAL for fact in task["facts"]) for task in tasks) > 200
+    assert sum(any(fact["detail"] in function_tasks.CONDITIONAL for fact in task["facts"]) for task in tasks) > 200
     for task in tasks:
         opened = {fact["detail"] for fact in task["facts"]}
-        for child, (parent, needed) in g.CONDITIONAL.items():
+        for child, (parent, needed) in function_tasks.CONDITIONAL.items():
             assert (child in task["details"]) == (task["details"].get(parent) == needed)
             assert child not in task["details"] or parent not in opened or child in opened
 
@@ -130,28 +132,28 @@ def test_the_request_says_what_is_stated_and_nothing_of_what_is_open():
 def test_every_slot_has_a_question_and_a_reply_for_each_of_its_values():
     """A grammar edit that makes a detail nobody can settle, or one that nobody can ask for, is named here."""
     used = set()
-    for composition in g.COMPOSITIONS:
+    for composition in function_tasks.COMPOSITIONS:
         for plain in (True, False):
-            for slot, values in g.choices_of(composition, "orders", plain).items():
+            for slot, values in function_tasks.choices_of(composition, "orders", plain).items():
                 used.add(slot)
-                assert slot in g.SLOTS, f"{slot} has no question"
+                assert slot in function_tasks.SLOTS, f"{slot} has no question"
                 for value in values:
                     for seed in range(3):
-                        reply = g.reply_of(slot, value, plain, random.Random(seed))
+                        reply = function_tasks.reply_of(slot, value, plain, random.Random(seed))
                         assert len(reply) <= 130 and reply.endswith("."), (slot, value, reply)
-                    others = {g.reply_of(slot, other, True, None) for other in values if other != value}
-                    assert g.reply_of(slot, value, True, None) not in others, f"{slot}: two values, one reply"
-    assert used == g.SLOTS.keys(), f"no composition has {g.SLOTS.keys() - used}"
+                    others = {function_tasks.reply_of(slot, other, True, None) for other in values if other != value}
+                    assert function_tasks.reply_of(slot, value, True, None) not in others, f"{slot}: two values, one reply"
+    assert used == function_tasks.SLOTS.keys(), f"no composition has {function_tasks.SLOTS.keys() - used}"
     topics = {line.split("\t")[0] for line in (ROOT / "questions.tsv").read_text().splitlines()}
-    assert g.SLOTS.keys() <= topics, f"the human knows no question about {g.SLOTS.keys() - topics}"
+    assert function_tasks.SLOTS.keys() <= topics, f"the human knows no question about {function_tasks.SLOTS.keys() - topics}"
 
 
 def test_every_question_of_the_grammar_is_understood_in_every_task(tasks):
     for task in tasks:
         hidden = {fact["detail"]: fact for fact in task["facts"]}
-        for slot, about in g.SLOTS.items():
+        for slot, about in function_tasks.SLOTS.items():
             for question in about.questions:
-                reply, told = rollout.scripted_reply(task, question)
+                reply, told = human.scripted_reply(task, question)
                 if slot in hidden:
                     assert reply == hidden[slot]["reply"] and told == [slot, *hidden[slot]["implies"]], question
                 else:
@@ -162,9 +164,9 @@ def test_the_plain_grammar_words_everything_in_one_way_and_types_its_keys():
     for task in drafts("train", 300, plain=True, kinds=["total", "average", "ranked"]):
         assert task["problem_description"].startswith(f"Write report(rows) for a list of {task['theme']}.")
         for fact in task["facts"]:
-            assert fact["reply"] == g.reply_of(fact["detail"], task["details"][fact["detail"]], True, None)
-        for slot in g.KEYS.keys() & task["details"].keys():
-            assert task["details"][slot] in g.KEYS[slot]
+            assert fact["reply"] == function_tasks.reply_of(fact["detail"], task["details"][fact["detail"]], True, None)
+        for slot in function_tasks.KEYS.keys() & task["details"].keys():
+            assert task["details"][slot] in function_tasks.KEYS[slot]
 
 
 # --- calls
@@ -180,7 +182,7 @@ def rows_of(task):
 def test_each_wrong_value_of_each_detail_fails_a_call(tasks):
     """If a wrong value brings another detail along, one value of that must fail; the next test tries the others."""
     items = [((task["task_id"], *slot), task, program) for task in tasks
-             for slot, program in g.with_one_wrong(*parts_of(task)).items()]
+             for slot, program in function_tasks.with_one_wrong(*parts_of(task)).items()]
     tried, failed = {key[:3] for key, _, _ in items}, set()
     assert len(tried) > 15 * len(tasks) and len(items) > len(tried) + 3 * len(tasks)
     with Sandbox(workers=2) as box:
@@ -196,16 +198,16 @@ def test_wrong_programs_that_differ_on_any_of_300_inputs_fail_a_call(tasks):
     for task in tasks:
         composition, theme, values, plain = parts_of(task)
         rng = random.Random(task["task_id"])
-        more = [g.draw_rows(theme, values, rng) for _ in range(300)]
+        more = [function_tasks.draw_rows(theme, values, rng) for _ in range(300)]
         code = task["ground_truth"]
-        right, right_more = g.results_of(code, rows_of(task)), g.results_of(code, more)
-        programs = [("mutant", mutant) for mutant in g.mutants(code)]
-        programs += [("brought", program) for slot, program in g.with_one_wrong(composition, theme, values, plain).items()
+        right, right_more = function_tasks.results_of(code, rows_of(task)), function_tasks.results_of(code, more)
+        programs = [("mutant", mutant) for mutant in function_tasks.mutants(code)]
+        programs += [("brought", program) for slot, program in function_tasks.with_one_wrong(composition, theme, values, plain).items()
                      if len(slot) == 3]
         for kind, program in programs:
-            if g.results_of(program, rows_of(task)) != right:
+            if function_tasks.results_of(program, rows_of(task)) != right:
                 counts[kind, "caught"] += 1
-            elif g.results_of(program, more) != right_more:
+            elif function_tasks.results_of(program, more) != right_more:
                 counts[kind, "missed"] += 1
     for kind, share in [("mutant", 0.99), ("brought", 0.85)]:
         caught, missed = counts[kind, "caught"], counts[kind, "missed"]
@@ -214,7 +216,7 @@ def test_wrong_programs_that_differ_on_any_of_300_inputs_fail_a_call(tasks):
 
 def test_a_list_has_up_to_six_groups_so_that_the_first_few_are_not_all():
     rng = random.Random(0)
-    lists = [g.draw_rows("orders", {}, rng) for _ in range(300)]
+    lists = [function_tasks.draw_rows("orders", {}, rng) for _ in range(300)]
     for key in ("client", "city"):
         groups = Counter(len({row[key] for row in rows}) for rows in lists)
         assert max(groups) == 6 and groups[5] + groups[6] > 20, groups
@@ -223,7 +225,7 @@ def test_a_list_has_up_to_six_groups_so_that_the_first_few_are_not_all():
 def test_a_constant_answer_passes_an_eighth_of_the_calls_at_most(tasks):
     shares = []
     for task in tasks:
-        results = Counter(g.results_of(task["ground_truth"], rows_of(task)))
+        results = Counter(function_tasks.results_of(task["ground_truth"], rows_of(task)))
         shares.append(max(results.values()) / 10)
     assert len(task["test_cases"]) == 10 and max(shares) <= 0.2
     assert sum(shares) / len(shares) <= 0.12
@@ -237,11 +239,11 @@ def test_references_run_twice_the_same(tasks):
 
 def test_a_detail_that_no_call_can_show_is_rejected(monkeypatch):
     """A slot whose value changes nothing in the function."""
-    choices_of = g.choices_of
-    monkeypatch.setattr(g, "choices_of", lambda *about: choices_of(*about) | {"unused": ["this", "that"]})
+    choices_of = function_tasks.choices_of
+    monkeypatch.setattr(function_tasks, "choices_of", lambda *about: choices_of(*about) | {"unused": ["this", "that"]})
     composition = ("none", "total", "times", "bounded")
-    values = g.draw_values(composition, "orders", True, random.Random(0))
-    found = g.choose_calls(composition, "orders", values, True, random.Random(0))
+    values = function_tasks.draw_values(composition, "orders", True, random.Random(0))
+    found = function_tasks.choose_calls(composition, "orders", values, True, random.Random(0))
     assert found == (None, "no input exposes a wrong value of unused")
 
 
@@ -283,7 +285,7 @@ def test_with_ask_1_and_waste_0_every_detail_is_told_once_parents_first_and_the_
     for r in demonstrations(folder, "--ask", 1, "--waste", 0):
         told = [detail for _, message in exchanges(r) for detail in message["told"]]
         assert sorted(told) == sorted(hidden_of(r)) and len(exchanges(r)) == len(told)
-        for child, (parent, _) in g.CONDITIONAL.items():
+        for child, (parent, _) in function_tasks.CONDITIONAL.items():
             assert child not in told or parent not in told or told.index(parent) < told.index(child)
         assert r["answer"] == r["task"]["ground_truth"].strip()
         assert r["dialogue_history"][-1]["content"] == f"I WANT TO ANSWER:\n{r['answer']}"
@@ -322,7 +324,7 @@ def test_demonstrations_end_within_the_turns_given_and_follow_from_the_seed(fold
 def test_the_scripted_human_of_rollouts_gives_these_replies(folder):
     for r in demonstrations(folder, "--ask", 0.5, "--waste", 0.5):
         for question, message in exchanges(r):
-            reply, told = rollout.scripted_reply(r["task"], question)
+            reply, told = human.scripted_reply(r["task"], question)
             assert reply == message["content"] and set(message["told"]) <= set(told), question
 
 

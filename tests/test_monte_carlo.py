@@ -18,7 +18,7 @@ import train_critic  # noqa: E402
 import train_policy  # noqa: E402
 
 sys.path.insert(0, str(ROOT / "study"))
-import rank_critics  # noqa: E402
+import rank_monte_carlo  # noqa: E402
 import rank_random  # noqa: E402
 
 ANSWER = "I WANT TO ANSWER:\ndef f(x):\n    return 0\n"
@@ -100,13 +100,19 @@ def test_a_continued_episode_keeps_its_limit_and_every_one_is_played(world, tmp_
     assert {sum(m["role"] == "assistant" for m in row["dialogue_history"]) for row in rows} == {3}
 
 
-def test_a_failed_episode_says_nothing_about_its_candidate(tmp_path, capsys):
-    record = {"task_id": "t", "domain": "backend", "finish": "answered", "reward": 1.0, "continues": [0, 0, 0],
-              "dialogue_history": [{"role": "user", "content": "?"}, {"role": "assistant", "content": "a", "output": "a"}]}
-    write(tmp_path / "q.jsonl", [record | {"sample": 0}, record | {"sample": 1, "finish": "error: 400", "reward": 0.0}])
-    returns = rank_critics.monte_carlo_returns(tmp_path / "q.jsonl")
-    assert returns == {("t", 0, 0): {0: ("a", [1.0])}}
-    assert "1 failed episodes left out" in capsys.readouterr().out
+def test_a_monte_carlo_ranking_holds_mean_returns_of_what_was_played(tmp_path):
+    """Candidates 0 and 2 have the same text, which was played twice; candidate 1's only episode failed."""
+    episode = {"task_id": "t", "domain": "backend", "finish": "answered", "continues": [0, 0, 0], "dialogue_history": [
+        {"role": "user", "content": "?"}, {"role": "assistant", "content": "a", "output": "a"}]}
+    write(tmp_path / "q.jsonl", [episode | {"sample": 0, "reward": 1.0}, episode | {"sample": 1, "reward": 0.5},
+                                 episode | {"sample": 2, "reward": None, "continues": [0, 0, 1]}])
+    write(tmp_path / "c.jsonl", [{"task_id": "t", "sample": 0, "turn": 0, "prompt": [{"role": "user", "content": "?"}],
+                                  "candidates": [{"output": text} for text in "aba"]}])
+    code, _, error = call(rank_monte_carlo, "--in", tmp_path / "c.jsonl", "--returns", tmp_path / "q.jsonl",
+                          "--out", tmp_path / "r.jsonl")
+    assert code == 0, error
+    [row] = records(tmp_path / "r.jsonl")
+    assert row["candidates"] == [{"output": "a", "advantage": 0.75}] * 2
 
 
 # ---- A ranking that needs no critic

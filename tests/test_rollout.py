@@ -19,6 +19,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+import engines  # noqa: E402
+from human import NO_REPLY, ask, listener, scripted_reply  # noqa: E402
 import rollout  # noqa: E402
 from records import fingerprint  # noqa: E402
 from stub_server import Stub  # noqa: E402
@@ -27,7 +29,7 @@ NAMES = ["threshold", "rounding", "unit", "field", "order"]
 
 
 def make_tasks(path, count):
-    replies = {topic: "I do not know." for topic in rollout.listener().names if topic not in NAMES}
+    replies = {topic: "I do not know." for topic in listener().names if topic not in NAMES}
     with open(path, "w") as f:
         for i in range(count):
             facts = [{"detail": w, "question": f"What is the {w}?",
@@ -94,7 +96,7 @@ def local_args(engine, max_model_len=0):
 
 
 def local_engine(path, engine, max_model_len=0):
-    return rollout.make_engine(str(path), None, "agent", local_args(engine, max_model_len))
+    return engines.make_engine(str(path), None, "agent", local_args(engine, max_model_len))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -111,7 +113,7 @@ def local_engine(path, engine, max_model_len=0):
 def test_only_what_follows_output_enters_the_dialogue_and_the_last_turn_answers(output, last, expected):
     class Agent:
         async def generate(self, messages, n, seed, temperature, max_tokens):
-            return [rollout.Response(output)]
+            return [engines.Response(output)]
 
     class Human:
         async def reply(self, task, dialogue, key, counts):
@@ -138,7 +140,7 @@ HIDDEN = {"facts": [{"detail": "order", "reply": "The smallest first."},
     ("What value do I add up?", "I add up the price.", []),    # the request says so
     ("Xyzzy?", "What do you mean?", []), ("", "What do you mean?", [])])
 def test_the_scripted_human_answers_what_was_asked_in_at_most_two_sentences(text, reply, told):
-    assert rollout.scripted_reply(HIDDEN, text) == (reply, told)
+    assert scripted_reply(HIDDEN, text) == (reply, told)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -191,7 +193,7 @@ def assert_likeliest(world, engine, max_tokens=12):
     plain, compared = AutoModelForCausalLM.from_pretrained(world / "model").eval(), 0
     results = ask(engine, prompts_of(world), 1, 8, max_tokens, 0.0)
     for messages, [out] in list(zip(prompts_of(world), results))[::3]:
-        prompt = rollout.encode_chat(engine.tokenizer, messages)
+        prompt = engines.encode_chat(engine.tokenizer, messages)
         [turn] = train_critic.tokenise(engine.tokenizer, [(messages, {"content": "x"}, None)])
         assert prompt == turn.ids[:turn.start].tolist()
         with torch.no_grad():
@@ -213,7 +215,7 @@ def test_tokens_are_sampled_in_proportion_to_their_probabilities(world, engine):
     messages = prompts_of(world)[0]
     for temperature in (1.0, 0.5):
         draws = Counter(o.ids[0] for o in ask(engine, [messages], 4000, 1, 1, temperature)[0])
-        ids = torch.tensor([rollout.encode_chat(engine.tokenizer, messages)])
+        ids = torch.tensor([engines.encode_chat(engine.tokenizer, messages)])
         from transformers import AutoModelForCausalLM
         with torch.inference_mode():
             logits = AutoModelForCausalLM.from_pretrained(world / "model")(ids).logits[0, -1]
@@ -234,7 +236,7 @@ def test_samples_end_with_the_end_of_turn_or_at_the_limit(world, engine):
 
 def test_a_prompt_longer_than_the_context_is_refused(world):
     small = local_engine(world / "model", "transformers", max_model_len=30)
-    with pytest.raises(rollout.Refused, match="does not fit the context of 30 tokens"):
+    with pytest.raises(engines.Refused, match="does not fit the context of 30 tokens"):
         asyncio.run(small.generate([{"role": "user", "content": "much too long " * 30}], 1, 0, 1.0, 5))
 
 
@@ -518,7 +520,7 @@ def test_a_busy_server_is_waited_for_longer_than_a_minute(monkeypatch):
     for faults in (["busy 130"], ["500"] * 8):
         waits.clear()
         with Stub(faults=faults) as stub:
-            engine = rollout.ServerEngine(stub.url, "stub-1", "agent", Namespace(timeout=30, retries=8, model=stub.url))
+            engine = engines.ServerEngine(stub.url, "stub-1", "agent", Namespace(timeout=30, retries=8, model=stub.url))
             [response] = asyncio.run(engine.generate([{"role": "user", "content": "?"}], 1, 0, 1.0, 9))
         assert response.text and len(waits) == len(faults) and sum(waits) > 120
 
@@ -798,7 +800,7 @@ def test_an_unfinished_thought_is_no_reply(world, tmp_path, opened, length, lost
              "--out", "a.jsonl")
     rows, metrics = records(tmp_path / "a.jsonl"), json.loads((tmp_path / "a.rollout.json").read_text())
     replies = [m["content"] for r in rows for m in r["dialogue_history"][1:] if m["role"] == "user"]
-    assert set(replies) == {rollout.NO_REPLY if lost else "Ask about the rounding."}
+    assert set(replies) == {NO_REPLY if lost else "Ask about the rounding."}
     assert metrics["unfinished_replies"] == sum(r.get("unfinished_replies", 0) for r in rows) == len(replies) * lost
     asked = len(replies) * (1 if length == 10 else 2)
     assert len(partner.requests) == sum(r["cost"]["simulator_calls"] for r in rows) == asked
@@ -808,9 +810,9 @@ def test_an_unfinished_thought_is_no_reply(world, tmp_path, opened, length, lost
 def test_a_cut_reply_of_a_local_human_that_does_not_think_is_a_reply():
     class Human:
         async def generate(self, messages, n, seed, temperature, max_tokens):
-            return [rollout.Response("The unit is 2, and", cut=True, thinks=False)]
+            return [engines.Response("The unit is 2, and", cut=True, thinks=False)]
     counts = Counter()
-    assert asyncio.run(rollout.ask(Human(), "?", 0, 9, counts, "simulator")) == "The unit is 2, and"
+    assert asyncio.run(ask(Human(), "?", 0, 9, counts, "simulator")) == "The unit is 2, and"
     assert counts["simulator_calls"] == 0, "it was not asked again"
 
 
@@ -841,7 +843,7 @@ def test_the_judge_knocks_out_all_but_the_best(world, tmp_path):
 
 def test_a_judge_that_prefers_a_place_prefers_no_sample():
     """Which of two actions stands first is drawn: who always says A ends with any of the four, not with the first."""
-    outs = [rollout.Response(f"What about number {n}?") for n in range(4)]
+    outs = [engines.Response(f"What about number {n}?") for n in range(4)]
     with Stub(lambda messages, rng: "A") as stub:
         args = Namespace(seed=0, timeout=30, retries=0, judge=stub.url, judge_name="stub-1", model=stub.url)
         judge = rollout.JudgeReward(args, rollout.Resources(args))
@@ -896,7 +898,7 @@ def test_best_of_n_plays_the_action_that_the_critic_scores_highest(world, tmp_pa
     shown = messages if context == "without-c" or reward == "critic-without-c" else [
         {"role": "user", "content": f"In light that the final answer is: {task['ground_truth']}.\n\n"
                                     f"{task['problem_description']}"}]
-    prompt, expected = rollout.encode_chat(engine.tokenizer, shown), []
+    prompt, expected = engines.encode_chat(engine.tokenizer, shown), []
     critic, reference = (LlamaForCausalLM.from_pretrained(p).eval() for p in (tmp_path / "critic", world / "model"))
     for o in outs:
         ids = torch.tensor([prompt + o.ids])
@@ -923,8 +925,8 @@ def test_an_empty_action_and_one_that_does_not_fit_stop_no_best_of_n(world, tmp_
     args = Namespace(critic=str(tmp_path / "critic"), step_reward="critic")
     scorer = rollout.CriticReward(args, rollout.Resources(args))
     task, messages = records(world / "tasks.jsonl")[0], [{"role": "user", "content": "Write f(x)."}]
-    for outs in ([rollout.Response(""), rollout.Response("What is the unit?")],
-                 [rollout.Response("What is it? " * 2000), rollout.Response("What is the unit?")]):
+    for outs in ([engines.Response(""), engines.Response("What is the unit?")],
+                 [engines.Response("What is it? " * 2000), engines.Response("What is the unit?")]):
         assert asyncio.run(scorer.best(task, messages, outs, (), Counter())) in outs
     assert asyncio.run(scorer.best(task, messages, outs, (), Counter())) is outs[1]
 
