@@ -90,7 +90,8 @@ def score_programs(records, args):
 
 def score_pages(records, args):
     """Yield each frontend record with `reward` and how it was computed, in order. Each page is rendered once."""
-    from render import Renderer, choices_right, cosine, load_encoder
+    from page_words import choices_right
+    from render import Renderer, cosine, load_encoder
     try:
         embed = load_encoder(args.encoder)
         renderer = Renderer(args.workers)

@@ -45,12 +45,12 @@ def page_reply(dialogue, agent, reference):
     if page is None:
         return shorten(answers) or (NO_ANSWER if "?" in text else NO_PAGE)
     said = {line for message in dialogue if message["role"] == "user" for line in message["content"].split("\n")}
-    return shorten(answers + next_sentences(compare_pages(agent, reference), said))
+    sentences = [difference.sentence() for difference in compare_pages(agent, reference)]
+    return shorten(answers + next_sentences(sentences, said))
 
 
-def next_sentences(differences, said):
-    """The sentences of the first TOLD differences that are not in `said`; if all are, of the first differences."""
-    sentences = [difference.sentence() for difference in differences]
+def next_sentences(sentences, said):
+    """The first TOLD sentences that are not in `said`; if all are, the first of all."""
     unsaid = [sentence for sentence in sentences if sentence not in said]
     return (unsaid or sentences)[:TOLD] or [NO_DIFFERENCE]
 
@@ -77,7 +77,7 @@ class Difference(NamedTuple):
         clause = CLAUSES[self.aspect]
         if self.aspect == "colour" and not self.have:
             clause = "should be {want}"
-        return f"The {self.subject} {clause.format(want=self.want, have=self.have)}."
+        return f"The {self.subject} {clause.format(want=self.want, have=self.have)}.".replace('.".', '."')
 
 
 CLAUSES = {    # aspect -> what is said about it
@@ -122,7 +122,7 @@ def is_about(difference, choice):
 # Comparing two pages
 
 MISSING, COLOURS, ORDER, SIZES, TEXTS, PLACES = range(6)    # classes of differences, what is seen first comes first
-LARGE = 0.03    # share of the page from which a colour is one of a large area
+LARGE = 0.022    # share of the page from which a colour is one of a large area; these are named from top to bottom
 SMALL = 0.0004    # a part of this share of the page that is missing comes last: a line, a dot
 SHADE = 0.04    # colour_distance from which two shades of the same name differ
 
@@ -141,12 +141,14 @@ def compare_pages(agent, reference):
     pairs = [(r, r.twin) for r in r_page.parts if r.twin and r.seen and r.twin.seen]
     moved = set()    # parts in another order or arrangement: their sizes and places follow from it
     arranged = list(arrangement(r_page, moved))
-    stable = [(r, a) for r, a in pairs if r not in moved and not moved & set(r.ancestors)]
+    still = [(r, a) for r, a in pairs if r not in moved]
+    stable = [(r, a) for r, a in still if not moved & set(r.ancestors)]
     ranked = []
     for n, (tier, weight, order, difference) in enumerate(itertools.chain(
-            missing_and_extra(a_page, r_page), colours(a_page, r_page), arranged, sizes(stable),
-            texts(pairs), places(stable))):
+            missing_and_extra(a_page, r_page), colours(a_page, r_page), arranged, letter_sizes(pairs),
+            box_sizes(stable), texts(pairs), places(still))):
         ranked.append((tier, -round(weight, 4), order, n, difference))
+    ranked = ranked or [(PLACES, 0, r.order, 0, difference) for r, difference in elsewhere(pairs)][:1]
     return list({row[-1].sentence(): row[-1] for row in sorted(ranked)}.values())    # no sentence twice
 
 
@@ -190,7 +192,7 @@ def describe(part):
     inner = [e for e in part.inside if e.seen and (e.role == "text" or e.leaf)]
     inner.sort(key=lambda e: e.order)
     said = f". It is {part.colour}" if part.fill else ""
-    if inner:
+    if inner and not part.own_text:
         said += (" and has " if said else ". It has ") + ("the " + listed(inner))
     return said
 
@@ -199,6 +201,8 @@ def listed(parts):
     """`text "A" and the button "B"`; of one kind `headings "A", "B", "C" and 3 more`."""
     if len(parts) == 1:
         return parts[0].name
+    if parts[0].role == "text" and 2 < len(parts) == parts[0].alike and len({part.kind for part in parts}) == 1:
+        return f"{parts[0].kind}s"    # all that the page has
     names, joint = [part.name for part in parts], ", the "
     if len({part.kind for part in parts}) == 1:
         joint, kind = ", ", parts[0].kind
@@ -212,27 +216,37 @@ def listed(parts):
 
 def colours(agent, reference):
     """Colours of the background and of areas, gradients and borders. What has no area of its own has what is behind."""
-    for difference in colour_change("page's background", agent.background, reference.background, ("page's background",)):
+    about = ("page's background",)
+    for difference in colour_change(about[0], agent.background, reference.background, about):
         yield COLOURS, 1.0, -1, difference
+    shared = defaultdict(list)    # (container, kind, tier, change) -> areas
     for r in reference.parts:
         a = r.twin
         if r.role == "area" and r.kind not in ("picture", "line") and a and (r.seen or a.seen):
-            for difference in colour_change(a.name, a.fill or a.behind, r.fill or r.behind, (r.label,)):
-                yield COLOURS if r.share > LARGE else TEXTS, r.share, r.order, difference
+            for difference in colour_change("", a.fill or a.behind, r.fill or r.behind, ()):
+                shared[r.parent, r.kind, COLOURS if r.share > LARGE else TEXTS, difference].append(r)
             for aspect in ("gradient", "border"):
                 have, want = getattr(a, aspect), getattr(r, aspect)
                 if have != want:
                     difference = Difference(a.name, aspect, "have" if want else "not have", about=(r.label,))
-                    yield TEXTS, 0.3 * r.share, r.order, difference
+                    yield TEXTS, 0, r.order, difference
+    for (_, _, tier, difference), parts in shared.items():
+        for some in [parts] if len(parts) > 2 else [[part] for part in parts]:
+            about = tuple(part.label for part in some)
+            yield tier, 0, some[0].order, difference._replace(subject=listed([p.twin for p in some]), about=about)
     for page in (reference, agent):    # areas that only one page has, around things that both have
         for part in page.seen:
             inner = part.twins_inside()
-            if part.role == "area" and not part.twin and inner and part.fill:
+            if part.role == "area" and not part.twin and inner:
                 r, a = (part, inner[0].twin) if page is reference else (inner[0].twin, part)
-                name = a.name if page is agent else f"area around the {a.name}"
-                have, want = (a.fill, r.behind) if page is agent else (a.behind, r.fill)
-                for difference in colour_change(name, have, want, (part.label,) if page is reference else ()):
-                    yield COLOURS if part.share > LARGE else TEXTS, part.share, r.order, difference
+                name, about = (a.name, ()) if page is agent else (f"area around the {a.name}", (part.label,))
+                have, want = (a.fill or a.behind, r.behind) if page is agent else (a.behind, r.fill or r.behind)
+                for difference in colour_change(name, have, want, about):
+                    yield COLOURS if part.share > LARGE else TEXTS, 0, r.order, difference
+                for aspect in ("gradient", "border"):
+                    if getattr(part, aspect):
+                        verb = "have" if page is reference else "not have"
+                        yield TEXTS, 0, r.order, Difference(name, aspect, verb, about=about)
 
 
 def colour_change(name, have, want, about):
@@ -275,26 +289,34 @@ def arrangement(reference, moved):
             yield ORDER, sum(p.share for p in parts), parts[0].order, Difference(name, "layout", want, about=about)
 
 
-def sizes(pairs):
-    """Sizes of areas and of letters. What follows from other contents is not named."""
-    letters, boxes = defaultdict(list), defaultdict(list)    # (container, change, kind) -> parts
+def letter_sizes(pairs):
+    """Sizes of letters; texts of one container that share a change share a sentence."""
+    shared = defaultdict(list)    # (container, change) -> texts
     for r, a in pairs:
-        if r.role == "text":
-            change = how_much(r.font_size, a.font_size, "as large", "larger", "smaller", least=1.08)
-            if change:
-                letters[r.parent, change].append(r)
-            continue
-        other_words = r.own_text and any(e.twin and e.plain != e.twin.plain for e in r.inside)
-        for want, have, *words in ((r.width, a.width, "as wide", "wider", "narrower"),
-                                   (r.height, a.height, "as tall", "taller", "less tall")):
-            change = how_much(want, have, *words, least=1.08, slack=6)
-            follows = other_words or r.contents_differ() and (words[0] == "as tall" or r.own_text)
-            if change and not follows:
-                boxes[r.parent, change, r.kind, r.own_text].append(r)
-    for (container, change), parts in letters.items():
+        change = r.role == "text" and how_much(r.font_size, a.font_size, "as large", "larger", "smaller")
+        if change:
+            shared[r.parent, change].append(r)
+    for (container, change), parts in shared.items():
         difference = Difference(shared_name(container, parts), "size", change, about=tuple(p.label for p in parts))
         yield SIZES, sum(max(p.share, p.twin.share) for p in parts), parts[0].order, difference
-    for (_, change, _, own_text), parts in boxes.items():
+
+
+def box_sizes(pairs):
+    """Sizes of areas, unless they follow from what is in them."""
+    shared = defaultdict(list)    # (container, change, kind, whether it has a text of its own) -> areas
+    for r, a in pairs:
+        if r.role == "text":
+            continue
+        other_words = r.own_text and any(e.twin and e.plain != e.twin.plain for e in r.inside)
+        follows = r.contents_differ()
+        changes = []
+        if not other_words and not (follows and r.own_text):
+            changes.append(how_much(r.width, a.width, "as wide", "wider", "narrower", slack=6))
+        if not other_words and not follows:
+            changes.append(how_much(r.height, a.height, "as tall", "taller", "less tall", slack=6))
+        if any(changes):
+            shared[r.parent, " and ".join(filter(None, changes)), r.kind, r.own_text].append(r)
+    for (_, change, _, own_text), parts in shared.items():
         name = ("box of the " if own_text else "") + listed([part.twin for part in parts])
         weight = 0.5 * sum(abs(part.share - part.twin.share) for part in parts)
         yield SIZES, weight, parts[0].order, Difference(name, "shape", change, about=tuple(p.label for p in parts))
@@ -306,10 +328,10 @@ def texts(pairs):
     for r, a in pairs:
         if r.role != "text":
             if r.leaf and r.plain != a.plain:
-                yield TEXTS, r.share, r.order, Difference(a.name, "words", quote(r.text, 80), about=(r.label,))
+                yield TEXTS, 0, r.order, Difference(a.name, "words", quote(r.text, 80), about=(r.label,))
             continue
         if r.plain != a.plain:
-            yield TEXTS, 2 * r.share, r.order, Difference(a.name, "words", quote(r.text, 80), about=(r.label,))
+            yield TEXTS, 0, r.order, Difference(a.name, "words", quote(r.text, 80), about=(r.label,))
         if colour_name(a.ink) != colour_name(r.ink):
             shared[r.parent, "letters", colour_name(r.ink), colour_name(a.ink)].append(r)
         elif colour_distance(a.ink, r.ink) > 2 * SHADE:
@@ -317,11 +339,11 @@ def texts(pairs):
             shared[r.parent, "letters", "lighter" if lighter else "darker", f"such {colour_name(a.ink)} ones"].append(r)
         if r.bold != a.bold:
             shared[r.parent, "bold", "be" if r.bold else "not be", ""].append(r)
-        if r.plain == a.plain and r.lines != a.lines and how_much(r.font_size, a.font_size, least=1.08) is None:
+        if r.plain == a.plain and r.lines != a.lines and how_much(r.font_size, a.font_size) is None:
             shared[r.parent, "lines", "more" if r.lines > a.lines else "fewer", ""].append(r)
     for (container, *change), parts in shared.items():
         difference = Difference(shared_name(container, parts), *change, about=tuple(part.label for part in parts))
-        yield TEXTS, sum(part.share for part in parts), parts[0].order, difference
+        yield TEXTS, 0, parts[0].order, difference
 
 
 def shared_name(container, parts):
@@ -337,9 +359,10 @@ def places(pairs):
     """Where parts are within what is around them: left, centre or right, and the space above them."""
     shared = defaultdict(list)    # (container, aspect, want, have) -> [(weight, part)]
     for r, a in pairs:
-        around = r.parent and r.parent.twin
-        (r_left, r_width), (a_left, a_width) = ((e.left, e.width) if e else (0, WIDTH) for e in (r.parent, around))
-        if r.parent and not around or how_much(r_width, a_width, slack=6):
+        home = next((e for e in r.ancestors if e.twin in a.ancestors), None)    # seen or not
+        around = home and home.twin
+        (r_left, r_width), (a_left, a_width) = ((e.left, e.width) if e else (0, WIDTH) for e in (home, around))
+        if how_much(r_width, a_width, slack=6):
             continue
         left, right = (r.left - r_left) - (a.left - a_left), (r.left - r_left + r.width) - (a.left - a_left + a.width)
         shift = min((left, right, (left + right) / 2), key=abs)
@@ -364,14 +387,26 @@ def places(pairs):
         yield PLACES, sum(weight for weight, _ in entries), parts[0].order, difference
 
 
+def elsewhere(pairs):
+    """Parts that are somewhere else on the page, for pages that differ in nothing else."""
+    for r, a in pairs:
+        down = max(r.top - a.top, r.top + r.height - a.top - a.height, key=abs)
+        right = min(r.left - a.left, r.left + r.width - a.left - a.width, key=abs)
+        shift, to = max((down, "down" if down > 0 else "up"), (right, "to the right" if right > 0 else "to the left"),
+                        key=lambda move: abs(move[0]))
+        if abs(shift) > 14:
+            more = "much " if abs(shift) > 250 else "a little " if abs(shift) < 60 else ""
+            yield r, Difference(a.name, "shift", f"{more}further {to}", about=(r.label,))
+
+
 def side(offset):
     return "in the centre" if abs(offset) < 0.06 else "on the left" if offset < 0 else "on the right"
 
 
-def how_much(want, have, as_it="", more="more", less="less", least=1.1, slack=0):
-    """A change of size in words ("about twice as wide", "a little narrower"), or None if it is below `least`."""
+def how_much(want, have, as_it="", more="", less="", slack=0):
+    """A change of size in words ("about twice as wide", "a little narrower"), or None if it is too small to see."""
     ratio = (max(want, have) + slack) / max(1, min(want, have) + slack)
-    if ratio < least or abs(want - have) < 2:
+    if ratio < 1.08 or abs(want - have) < 2:
         return None
     if ratio < 1.3:
         return f"a little {more if want > have else less}"
@@ -386,9 +421,10 @@ def how_much(want, have, as_it="", more="more", less="less", least=1.1, slack=0)
 
 def relation(first, second):
     """Where the first of two parts is, seen from the second: "above", "below", "left", "right"; "" if they overlap."""
-    if first.top + first.height <= second.top + 2:
+    slack = 0.35 * min(first.height, second.height)    # boxes of letters may overlap a little
+    if first.top + first.height <= second.top + slack:
         return "above"
-    if second.top + second.height <= first.top + 2:
+    if second.top + second.height <= first.top + slack:
         return "below"
     if first.left + first.width <= second.left + 2:
         return "left"
@@ -415,6 +451,7 @@ class Part:
         self.text = measured["text"] if role == "text" else ""
         self.left, self.top, self.width, self.height = \
             role == "text" and measured["text_box"] or measured["box"]
+        self.outer = measured["box"][2:]    # the size of its element, which may hide a text by being too small
         self.gradient, self.border = measured["gradient"], measured.get("border", False)
         self.ink, self.font_size, self.bold = measured["colour"] or "#000000", measured["font_size"], measured["bold"]
         self.lines = max(1, round(self.height / max(1, 1.35 * self.font_size)))
@@ -428,6 +465,7 @@ class Part:
         self.ancestors = (parent, *parent.ancestors) if parent else ()    # the areas that it is in, seen or not
         self.twin, self.inside, self.neighbours, self.seen = None, set(), [], True
         self.label = self.name = self.words = ""    # set by Page; the name has an ordinal where several share a label
+        self.alike = 0    # seen parts of its role and kind in the page
 
     @property
     def colour(self):
@@ -447,7 +485,7 @@ class Part:
         inner, theirs = ({e for e in part.inside if e.seen} for part in (self, self.twin))
         return any(e.twin not in theirs for e in inner) or any(e.twin not in inner for e in theirs) or any(
             e.role == "text" and (e.lines, e.font_size) != (e.twin.lines, e.twin.font_size) or
-            e.leaf and abs(e.height - e.twin.height) > 6 for e in inner) or any(
+            e.role == "area" and abs(e.height - e.twin.height) > 6 for e in inner) or any(
             relation(e, other) != relation(e.twin, other.twin)
             for e, other in itertools.pairwise(sorted(inner, key=lambda e: e.order)))
 
@@ -500,7 +538,7 @@ class Page:
             part.behind = (painted.fill if painted else self.background) or self.background
             outside = part.left >= WIDTH or part.left + part.width <= 0 or part.top + part.height <= 0
             if part.role == "text":
-                part.seen = not outside and part.width > 1 and part.height > 1 and (
+                part.seen = not outside and min(part.outer) > 1 and (
                     bool(painted and painted.gradient) or colour_distance(part.ink, part.behind) > 0.03)
             else:
                 paints = part.fill and colour_distance(part.fill, part.behind) > 0.01
@@ -538,8 +576,9 @@ class Page:
                 for n, part in enumerate(parts):
                     ordinal = ORDINALS[n] if n < len(ORDINALS) else f"{n + 1}th"
                     part.name = f"{ordinal} {label}" if len(parts) > 1 else label
+        alike = Counter((part.role, part.kind) for part in self.seen)
         for part in self.parts:
-            part.name = part.name or part.label
+            part.name, part.alike = part.name or part.label, alike[part.role, part.kind]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -601,8 +640,14 @@ def find_twins(agent, reference):
         if common or landmark or not inner and not other and (share > 0.3 or apart(r, a) < 0.2) or share > 0.6:
             return apart(r, a) - 2 * alike - share - (r.kind == a.kind) - 0.5 * (r.seen == a.seen) - 0.5 * landmark
 
+    def same_home(r, a):
+        if r.role == a.role == "text" and r.seen and a.seen and r.kind == a.kind and a.parent == (
+                r.parent and r.parent.twin):
+            return apart(r, a)
+
     pair(theirs, ours, same_leaf)
     pair(theirs, ours, same_place)
+    pair(reference.parts, agent.parts, same_home)
 
 
 def bottom(part, page):
@@ -626,8 +671,9 @@ def pair(reference_parts, agent_parts, score):
 # Questions
 
 SUBJECTS = {    # kind of part -> how a question may call it
-    "main heading": r"main heading|headline|title|h1", "heading": r"(sub)?headings?|subtitles?|h2", "button": r"buttons?",
-    "header": r"header|banner|top bar|top of the page", "navigation bar": r"nav(igation)?( ?bar)?|menu bar",
+    "main heading": r"main heading|headline|title|h1", "heading": r"(sub)?headings?|subtitles?|h2",
+    "button": r"buttons?", "header": r"header|banner|top bar|top of the page",
+    "navigation bar": r"nav(igation)?( ?bar)?|menu bar",
     "footer": r"footer|bottom of the page", "sidebar": r"side ?bar|aside", "form": r"form", "link": r"links?",
     "main part": r"main (part|section|area|content)", "picture": r"pictures?|images?|photos?|photographs?",
     "field": r"fields?|inputs?", "list item": r"(list )?items?|lists?", "section": r"sections?",
@@ -637,8 +683,9 @@ ASPECTS = {    # what is asked -> words that ask for it; the first that occurs c
     "count": r"how many|number of", "letters": r"(text|font|letters?|ink)[- ]colou?r|colou?r (of|is|are|for|should) "
     r"(the )?(text|letters|font|words)\b|in (what|which) colou?r", "colour": r"colou?r|shade|background",
     "layout": r"side by side|beside|next to each other|in a (row|column)|stacked|grid|one above|arranged?|layout",
-    "size": r"how (large|big|tall|wide|small)|sizes?\b|larger?|bigger|smaller?", "place": r"where|align|left|right|cent",
-    "words": r"\bsays?\b|label|words?\b|read\b|called|\bnames?\b|written|wording|which text|what text|contain|"
+    "size": r"how (large|big|tall|wide|small)|sizes?\b|larger?|bigger|smaller?",
+    "place": r"where|align|left|right|cent",
+    "words": r"\bsays?\b|label|words?\b|read\b|called|\bnames?\b|written|wording|(which|what) text|contain|"
     r"what (is|are|goes|comes|stands|should be) (in|on)|content|what('s| is| are| should)", "bold": r"\bbold",
     "existence": r"is there|are there|should there|do you (want|need|have)|include|does it have|have an? |need an? ",
 }

@@ -1,4 +1,4 @@
-"""Render untrusted HTML, measure how similar two pages look, and say in words how they differ.
+"""Render untrusted HTML, and measure how similar two pages look.
 
 Rendering. A headless Chromium, driven by Playwright, takes a picture of the whole page, in a viewport of 1280 x 720.
 Pages are untrusted, so nothing that they link to is fetched. Six layers of protection:
@@ -29,7 +29,8 @@ centre, so it never sees the navigation bar and the footer of a long page. "page
         agent, reference = (renderer.render(page, layout=True) for page in (one, other))
     embed = load_encoder()
     cosine(embed(agent), embed(reference))                      # 1.0 for equal pages
-    in_words(compare_pages(agent.layout, reference.layout))     # "The header should be blue, not green. ..."
+
+page_words.py says in words how two layouts differ. render.js is what runs inside a loaded page.
 """
 
 import argparse
@@ -39,12 +40,10 @@ import collections
 import concurrent.futures
 import contextlib
 import dataclasses
-import difflib
 import functools
 import hashlib
 import html as html_entities
 import io
-import itertools
 import json
 import os
 import re
@@ -55,13 +54,13 @@ import tempfile
 import threading
 import urllib.request
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from PIL import Image
 
 from records import atomic_write, die, first_line
 
+PREPARE = Path(__file__).resolve().with_name("render.js")
 TAILWIND_FILE = Path(__file__).resolve().parent / "cache/tailwind-2.2.19.min.css"
 TAILWIND_SHA256 = "b6ad97402eddb903e7a5d7a73ee47a679204efbdda4521a391cbad9df509b932"
 TAILWIND_LINK = "https://cdn.jsdelivr.net/npm/tailwindcss@2.2.19/dist/tailwind.min.css"
@@ -108,9 +107,10 @@ def extract_page(text):
         if page is None or mark.start() >= page.stop:
             page = slice(mark.start(), end_of_page(text, mark))
     around = body_of(text) or fragment_of(text)
-    if around and (page is None or around.start < page.start < around.stop and not any(
-            (mark["name"] or "").lower() == "html" for mark in marks_of(text, around.start))):
-        page = around
+    if around and page and around.start < page.start < around.stop:    # is its <html> hidden in a script or the like?
+        seen = (mark for mark in marks_of(text, around.start) if page.start <= mark.start() < around.stop)
+        page = page if any((mark["name"] or "").lower() == "html" for mark in seen) else around
+    page = page or around
     return page and text[page].rstrip()
 
 
@@ -151,7 +151,7 @@ def end_of_page(text, first):
 
 
 def body_of(text):
-    """Where the last <body> ... </body> is, with the doctype and the <head> before it; a <body> without an end may be prose."""
+    """Where the last <body> ... </body> is, with the doctype and the <head> before it. A lone <body> may be prose."""
     page = start = head = None
     for mark in marks_of(text):
         name, closing = (mark["name"] or "").lower(), mark["closing"]
@@ -175,7 +175,7 @@ def fragment_of(text):
     marks = [mark for mark in marks_of(text) if mark["name"]]
     closed = {mark["name"].lower() for mark in marks if mark["closing"]}
     for first in marks:
-        alone = not text[text.rfind("\n", 0, first.start()) + 1:first.start()].strip()    # nothing before it on its line
+        alone = not text[text.rfind("\n", 0, first.start()) + 1:first.start()].strip()    # nothing else before it
         name = first["name"].lower()
         if alone and not first["closing"] and name in BLOCKS and (name in closed | VOID) and closed:
             ends = [mark.end() for mark in marks if mark.start() > first.start() and mark["closing"]
@@ -243,6 +243,7 @@ class Renderer(contextlib.AbstractContextManager):
 
     def __init__(self, browsers=2, timeout=10.0):
         self.stylesheet, self.executable = load_stylesheet(), find_chromium()
+        self.prepare = "".join(line for line in open(PREPARE, encoding="utf-8") if not line.startswith("//"))
         self.timeout, self.launch_modes = timeout, launch_modes()
         self.idle, self.closing = asyncio.Queue(), asyncio.Event()
         started = concurrent.futures.Future()
@@ -301,11 +302,11 @@ class Renderer(contextlib.AbstractContextManager):
 
     async def _take_picture(self, slot, page, layout, picture):
         slot.html, slot.renders = page, slot.renders + 1
-        # Stops animations in frames and shadow trees too, which PREPARE does not reach.
+        # Stops animations in frames and shadow trees too, which render.js does not reach.
         await slot.cdp.send("Animation.setPlaybackRate", {"playbackRate": 0})
         await slot.page.goto(PAGE_ADDRESS, wait_until="load", timeout=0)  # _render has the time limit
         answer = await slot.cdp.send("Runtime.evaluate", {
-            "expression": f"({PREPARE})({json.dumps(layout)})", "returnByValue": True})
+            "expression": f"({self.prepare})({json.dumps(layout)})", "returnByValue": True})
         measured = answer["result"]["value"]  # raises if the script failed on this page
         height = min(max(measured["height"], HEIGHT), MAX_HEIGHT)
         png = b""
@@ -650,118 +651,6 @@ def launch_modes():
         namespace = f"unshare --net -- {as_nobody}"
     return [("network namespace", namespace, True), ("network namespace", namespace, False),
             ("dead proxy", as_nobody, True), ("dead proxy", as_nobody, False)]
-
-
-# Runs inside the loaded page: measures its height and, if wanted, its layout. The page's own scripts never ran, but its
-# names can hide built-in ones of the document and of forms (<form name=querySelectorAll>). So we take those from their
-# prototypes.
-PREPARE = r"""
-want_layout => {
-  const all = selector => Document.prototype.querySelectorAll.call(document, selector);
-  const create = tag => Document.prototype.createElement.call(document, tag);
-  const get = (node, name) => Reflect.get(Element.prototype, name, node);
-  const [root, body] = ['documentElement', 'body'].map(name => Reflect.get(Document.prototype, name, document));
-  for (const old of all('marquee')) {                       // turn a marquee into a plain block
-    const still = create('div');
-    while (old.firstChild) still.appendChild(old.firstChild);
-    old.replaceWith(still);
-  }
-  // A progress bar without a value moves by its own timer.
-  for (const bar of all('progress:indeterminate')) bar.setAttribute('value', 0);
-  // Without scripts a player always shows controls, with a spinner while its film loads.
-  if (all('video, audio').length) {
-    const style = create('style');
-    style.textContent = '*::-webkit-media-controls {display: none !important}';
-    root.appendChild(style);
-  }
-  // Show an animation at its end if it has one, otherwise at its start.
-  for (const animation of Document.prototype.getAnimations.call(document)) {
-    const ends = () => isFinite(animation.effect.getComputedTiming().endTime);
-    try { ends() ? animation.finish() : animation.cancel(); } catch { animation.cancel(); }
-  }
-  for (const svg of all('svg')) {
-    try {
-      svg.pauseAnimations();
-      svg.setCurrentTime(0);
-    } catch {}
-  }
-  // Scripts that make what is seen: a library of styles, or those that fill an empty element of the page.
-  const scripts = [...all('script')].filter(s => /^(|module|.*(java|ecma)script|text\/(jsx|babel))$/i.test(s.type || ''));
-  const code = scripts.map(s => get(s, 'textContent')).join(' '), far = scripts.some(s => s.src);
-  const filled = [...all('body [id]:empty:not(script, style, img, input, br, hr, iframe, canvas, svg *)')];
-  const needs_scripts = scripts.some(s => /tailwind|twind|unocss|windi/i.test(s.src)) ||
-    /document\.write(ln)?\(/.test(code) || filled.some(e => far || code.includes(e.getAttribute('id'))) ||
-    scripts.length > 0 && !(body && body.innerText.trim()) && !all('img, svg, video, canvas, input').length;
-  const page = {height: Math.max(root.scrollHeight, body ? body.scrollHeight : 0), scripts: needs_scripts};
-  if (!want_layout) return page;
-  const pixel = create('canvas').getContext('2d', {willReadFrequently: true});
-  const hex = colour => {                                    // "rgb(1, 2, 3)" -> "#010203"; transparent -> null
-    let channels = (colour.match(/[\d.]+/g) || []).map(Number);
-    if (!colour.startsWith('rgb')) {                         // oklch(...), color(srgb ...): as drawn
-      pixel.clearRect(0, 0, 1, 1);
-      pixel.fillStyle = colour;
-      pixel.fillRect(0, 0, 1, 1);
-      channels = [...pixel.getImageData(0, 0, 1, 1).data];
-      channels[3] /= 255;
-    }
-    if (channels[3] < 0.1) return null;
-    return '#' + channels.slice(0, 3).map(v => Math.round(v).toString(16).padStart(2, '0')).join('');
-  };
-  const rounded = r => [r.left + scrollX, r.top + scrollY, r.width, r.height].map(Math.round);
-  const drawn = new Set(['IMG', 'SVG', 'VIDEO', 'CANVAS', 'INPUT', 'SELECT', 'TEXTAREA', 'BUTTON', 'HR', 'IFRAME']);
-  const landmarks = new Set(['HEADER', 'NAV', 'MAIN', 'SECTION', 'ARTICLE', 'ASIDE', 'FOOTER', 'FORM']);
-  const plain = /^(SPAN|B|STRONG|EM|I|SMALL|U|DIV|P|FONT)$/, telling = /^(H[1-6]|A|LI|LABEL|TH|TD)$/;
-  const inside = new Set();                                  // inline elements within a text, which belong to it
-  const index = new Map(), elements = [];
-  let background = null;
-  for (const e of [root, body]) if (e) background = hex(getComputedStyle(e).backgroundColor) || background;
-  for (const e of all('body *')) {
-    if (elements.length >= 2000) break;
-    let up = get(e, 'parentNode');
-    while (up && !index.has(up)) up = get(up, 'parentNode');
-    let tag = get(e, 'tagName').toUpperCase();
-    const style = getComputedStyle(e);
-    if (inside.has(get(e, 'parentNode'))) inside.add(e);
-    if (inside.has(e)) continue;
-    const box = Element.prototype.getBoundingClientRect.call(e);
-    if (style.visibility !== 'visible' || Number(style.opacity) < 0.05 || box.width < 1 || box.height < 1) continue;
-    if (tag !== 'SVG' && e instanceof SVGElement) continue;   // an SVG counts as one element
-    let text = '', ink = null;
-    const children = [...get(e, 'childNodes')], own = children.some(c => c instanceof Text && c.data.trim());
-    for (const child of children) {
-      let words = child instanceof Text ? child.data.trim() : '';
-      if (own && child instanceof HTMLElement && getComputedStyle(child).display === 'inline' &&
-          !drawn.has(get(child, 'tagName')) && !hex(getComputedStyle(child).backgroundColor) &&
-          !Element.prototype.querySelector.call(child, 'img, svg, video, canvas, input, button')) {
-        words = get(child, 'textContent').trim();
-        inside.add(child);
-      }
-      if (!words) continue;
-      text += (text ? ' ' : '') + words;
-      const range = new Range();
-      range.selectNodeContents(child);
-      const r = range.getBoundingClientRect(), so_far = ink || r;
-      ink = {left: Math.min(so_far.left, r.left), top: Math.min(so_far.top, r.top),
-             right: Math.max(so_far.right, r.right), bottom: Math.max(so_far.bottom, r.bottom)};
-    }
-    if (!text && ['INPUT', 'TEXTAREA'].includes(tag))
-      text = e.getAttribute('placeholder') || e.getAttribute('value') || '';
-    const border = ['Top', 'Bottom', 'Left'].some(side => parseFloat(style[`border${side}Width`]) > 0);
-    const fill = hex(style.backgroundColor), picture = style.backgroundImage !== 'none';
-    if (!text && !fill && !picture && !border && !drawn.has(tag) && !landmarks.has(tag)) continue;
-    for (let n = get(e, 'parentNode'); text && plain.test(tag) && n !== body && n !== root && !index.has(n); n = get(n, 'parentNode'))
-      if (telling.test(get(n, 'tagName'))) tag = get(n, 'tagName');    // <h1><span>...</span></h1> is a heading
-    index.set(e, elements.length);
-    const inked = ink && {left: ink.left, top: ink.top, width: ink.right - ink.left, height: ink.bottom - ink.top};
-    elements.push({
-      tag: tag.toLowerCase(), order: elements.length, parent: up ? index.get(up) : null,
-      text: text.replace(/\s+/g, ' ').slice(0, 300), box: rounded(box), text_box: inked ? rounded(inked) : null,
-      colour: hex(style.color), background: fill, gradient: picture, border,
-      font_size: Math.round(parseFloat(style.fontSize)), bold: Number(style.fontWeight) >= 600});
-  }
-  return {...page, width: innerWidth, background: background || '#ffffff', elements};
-}
-"""
 
 
 # ------------------------------------------------------------------------------------------------ command line
