@@ -17,6 +17,7 @@ texts, and last where exactly they are. Within each class the larger area comes 
 import difflib
 import functools
 import itertools
+import math
 import re
 from collections import Counter, defaultdict
 from typing import NamedTuple
@@ -141,7 +142,8 @@ def compare_pages(agent, reference):
     pairs = [(r, r.twin) for r in r_page.parts if r.twin and r.seen and r.twin.seen]
     moved = set()    # parts in another order or arrangement: their sizes and places follow from it
     arranged = list(arrangement(r_page, moved))
-    still = [(r, a) for r, a in pairs if r not in moved]
+    groups = [(r, r.twin) for r in r_page.parts if r.twin and r.twins_inside() and not (r.seen and r.twin.seen)]
+    still = [(r, a) for r, a in pairs + groups if r not in moved]
     stable = [(r, a) for r, a in still if not moved & set(r.ancestors)]
     ranked = []
     for n, (tier, weight, order, difference) in enumerate(itertools.chain(
@@ -218,44 +220,50 @@ def colours(agent, reference):
     """Colours of the background and of areas, gradients and borders. What has no area of its own has what is behind."""
     about = ("page's background",)
     for difference in colour_change(about[0], agent.background, reference.background, about):
-        yield COLOURS, 1.0, -1, difference
+        yield COLOURS, 0, -1, difference
     shared = defaultdict(list)    # (container, kind, tier, change) -> areas
     for r in reference.parts:
-        a = r.twin
-        if r.role == "area" and r.kind not in ("picture", "line") and a and (r.seen or a.seen):
-            for difference in colour_change("", a.fill or a.behind, r.fill or r.behind, ()):
-                shared[r.parent, r.kind, COLOURS if r.share > LARGE else TEXTS, difference].append(r)
-            for aspect in ("gradient", "border"):
-                have, want = getattr(a, aspect), getattr(r, aspect)
-                if have != want:
-                    difference = Difference(a.name, aspect, "have" if want else "not have", about=(r.label,))
-                    yield TEXTS, 0, r.order, difference
+        if r.role == "area" and r.kind not in ("picture", "line") and r.twin and (r.seen or r.twin.seen):
+            a, tier = r.twin, COLOURS if r.share > LARGE else TEXTS
+            for difference in area_changes("", a, r, a.fill or a.behind, r.fill or r.behind):
+                shared[r.parent, r.kind, tier, difference].append(r)
     for (_, _, tier, difference), parts in shared.items():
         for some in [parts] if len(parts) > 2 else [[part] for part in parts]:
-            about = tuple(part.label for part in some)
-            yield tier, 0, some[0].order, difference._replace(subject=listed([p.twin for p in some]), about=about)
+            name, about = listed([part.twin for part in some]), tuple(part.label for part in some)
+            yield tier, 0, some[0].order, difference._replace(subject=name, about=about)
     for page in (reference, agent):    # areas that only one page has, around things that both have
         for part in page.seen:
             inner = part.twins_inside()
-            if part.role == "area" and not part.twin and inner:
-                r, a = (part, inner[0].twin) if page is reference else (inner[0].twin, part)
-                name, about = (a.name, ()) if page is agent else (f"area around the {a.name}", (part.label,))
-                have, want = (a.fill or a.behind, r.behind) if page is agent else (a.behind, r.fill or r.behind)
-                for difference in colour_change(name, have, want, about):
-                    yield COLOURS if part.share > LARGE else TEXTS, 0, r.order, difference
-                for aspect in ("gradient", "border"):
-                    if getattr(part, aspect):
-                        verb = "have" if page is reference else "not have"
-                        yield TEXTS, 0, r.order, Difference(name, aspect, verb, about=about)
+            if part.role == "text" or part.twin or not inner:
+                continue
+            tier, twin, own = COLOURS if part.share > LARGE else TEXTS, inner[0].twin, part.fill or part.behind
+            if page is agent:
+                for difference in area_changes(part.name, part, None, own, twin.behind):
+                    yield tier, 0, twin.order, difference
+            else:
+                for difference in area_changes(f"area around the {twin.name}", None, part, twin.behind, own):
+                    yield tier, 0, part.order, difference._replace(about=(part.label,))
 
 
-def colour_change(name, have, want, about):
+def area_changes(name, agent, reference, have, want):
+    """Differences of colour, gradient and border of two areas (None: the page has none there), of these colours."""
+    yield from colour_change(name, have, want)
+    for aspect in ("gradient", "border"):
+        wanted = bool(reference and getattr(reference, aspect))
+        if wanted != bool(agent and getattr(agent, aspect)):
+            yield Difference(name, aspect, "have" if wanted else "not have")
+
+
+def colour_change(name, have, want, about=()):
     """[the Difference of two colours], or none."""
     if colour_name(have) != colour_name(want):
         yield Difference(name, "colour", colour_name(want), colour_name(have), about)
     elif colour_distance(have, want) > SHADE:
-        lighter = sum(channels(want)) > sum(channels(have))
-        yield Difference(name, "colour", f"a {'lighter' if lighter else 'darker'} {colour_name(want)}", "", about)
+        yield Difference(name, "colour", f"a {shade(have, want)} {colour_name(want)}", "", about)
+
+
+def shade(have, want):
+    return "lighter" if sum(channels(want)) > sum(channels(have)) else "darker"
 
 
 def arrangement(reference, moved):
@@ -293,12 +301,12 @@ def letter_sizes(pairs):
     """Sizes of letters; texts of one container that share a change share a sentence."""
     shared = defaultdict(list)    # (container, change) -> texts
     for r, a in pairs:
-        change = r.role == "text" and how_much(r.font_size, a.font_size, "as large", "larger", "smaller")
-        if change:
+        change = how_much(r.font_size, a.font_size, "as large", "larger", "smaller")
+        if r.role == "text" and change:
             shared[r.parent, change].append(r)
     for (container, change), parts in shared.items():
-        difference = Difference(shared_name(container, parts), "size", change, about=tuple(p.label for p in parts))
-        yield SIZES, sum(max(p.share, p.twin.share) for p in parts), parts[0].order, difference
+        weight = sum(max(part.share, part.twin.share) for part in parts)
+        yield SIZES, weight, parts[0].order, of_texts(container, parts, "size", change)
 
 
 def box_sizes(pairs):
@@ -326,33 +334,36 @@ def texts(pairs):
     """Words, colours of letters, bold letters, and the number of lines."""
     shared = defaultdict(list)    # (container, aspect, want, have) -> texts
     for r, a in pairs:
-        if r.role != "text":
-            if r.leaf and r.plain != a.plain:
-                yield TEXTS, 0, r.order, Difference(a.name, "words", quote(r.text, 80), about=(r.label,))
-            continue
         if r.plain != a.plain:
             yield TEXTS, 0, r.order, Difference(a.name, "words", quote(r.text, 80), about=(r.label,))
-        if colour_name(a.ink) != colour_name(r.ink):
-            shared[r.parent, "letters", colour_name(r.ink), colour_name(a.ink)].append(r)
-        elif colour_distance(a.ink, r.ink) > 2 * SHADE:
-            lighter = sum(channels(r.ink)) > sum(channels(a.ink))
-            shared[r.parent, "letters", "lighter" if lighter else "darker", f"such {colour_name(a.ink)} ones"].append(r)
-        if r.bold != a.bold:
-            shared[r.parent, "bold", "be" if r.bold else "not be", ""].append(r)
-        if r.plain == a.plain and r.lines != a.lines and how_much(r.font_size, a.font_size) is None:
-            shared[r.parent, "lines", "more" if r.lines > a.lines else "fewer", ""].append(r)
+        if r.role != "text":
+            continue
+        for change in letter_changes(r, a):
+            shared[r.parent, *change].append(r)
     for (container, *change), parts in shared.items():
-        difference = Difference(shared_name(container, parts), *change, about=tuple(part.label for part in parts))
-        yield TEXTS, 0, parts[0].order, difference
+        yield TEXTS, 0, parts[0].order, of_texts(container, parts, *change)
 
 
-def shared_name(container, parts):
-    """What texts of a container that share a change are called."""
-    if len(parts) == 1:
-        return parts[0].twin.name
+def letter_changes(r, a):
+    """Yield (aspect, want, have) for two texts."""
+    want, have = colour_name(r.ink), colour_name(a.ink)
+    if want != have:
+        yield "letters", want, have
+    elif colour_distance(a.ink, r.ink) > 2 * SHADE:
+        yield "letters", shade(a.ink, r.ink), f"such {have} ones"
+    if r.bold != a.bold:
+        yield "bold", "be" if r.bold else "not be", ""
+    if r.plain == a.plain and r.lines != a.lines and not how_much(r.font_size, a.font_size):
+        yield "lines", "more" if r.lines > a.lines else "fewer", ""
+
+
+def of_texts(container, parts, aspect, want, have=""):
+    """The Difference of parts of a container that share a change."""
+    about = tuple(part.label for part in parts)
     around = container and container.twin and container.twin.name
-    return listed([part.twin for part in parts]) if len(parts) < 4 else \
-        f"texts in the {around}" if around else "texts of the page"
+    if len(parts) < 4:
+        return Difference(listed([part.twin for part in parts]), aspect, want, have, about)
+    return Difference(f"texts in the {around}" if around else "texts of the page", aspect, want, have, about)
 
 
 def places(pairs):
@@ -360,43 +371,48 @@ def places(pairs):
     shared = defaultdict(list)    # (container, aspect, want, have) -> [(weight, part)]
     for r, a in pairs:
         home = next((e for e in r.ancestors if e.twin in a.ancestors), None)    # seen or not
-        around = home and home.twin
-        (r_left, r_width), (a_left, a_width) = ((e.left, e.width) if e else (0, WIDTH) for e in (home, around))
+        r_left, r_width = (home.left, home.width) if home else (0, WIDTH)
+        a_left, a_width = (home.twin.left, home.twin.width) if home else (0, WIDTH)
         if how_much(r_width, a_width, slack=6):
             continue
-        left, right = (r.left - r_left) - (a.left - a_left), (r.left - r_left + r.width) - (a.left - a_left + a.width)
-        shift = min((left, right, (left + right) / 2), key=abs)
-        want, have = ((e.left + e.width / 2 - x) / max(1, width) - 0.5    # from the centre
-                      for e, x, width in ((r, r_left, r_width), (a, a_left, a_width)))
-        if side(want) != side(have) and abs(shift) > 0.04 * r_width and abs(shift) > 12:
-            shared[r.parent, "place", side(want), side(have)].append((r.share + abs(shift) / WIDTH, r))
+        aside = a_left - r_left    # how far the agent's container is to the right of the other
+        shift = min((r.left - a.left + aside, r.right - a.right + aside, r.x - a.x + aside), key=abs)
+        want = side((r.x - r_left) / max(1, r_width) - 0.5)
+        have = side((a.x - a_left) / max(1, a_width) - 0.5)
+        if want != have and abs(shift) > max(12, 0.04 * r_width):
+            shared[r.parent, "place", want, have].append((r.share + abs(shift) / WIDTH, r))
         elif abs(shift) > 18:
-            more = "much " if abs(shift) > 250 else "a little " if abs(shift) < 60 else ""
-            want = f"{more}further to the {'right' if shift > 0 else 'left'}"
+            want = f"{far(shift)}further to the {'right' if shift > 0 else 'left'}"
             shared[r.parent, "shift", want, ""].append((r.share * abs(shift) / WIDTH, r))
+        if not (r.seen and a.seen):
+            continue
         above = r.above()
-        if (above and not above.twin) or a.above() != (above and above.twin):
+        if above and not above.twin or a.above() != (above and above.twin):
             continue
         gap = r.gap(above) - a.gap(above and above.twin)
         if abs(gap) > 14:
-            much = "much " if abs(gap) > 100 else "a little " if abs(gap) < 40 else ""
-            shared[r.parent, "space", much + ("more" if gap > 0 else "less"), ""].append((abs(gap) / 7200, r))
+            want = far(gap, a_lot=100, a_bit=40) + ("more" if gap > 0 else "less")
+            shared[r.parent, "space", want, ""].append((abs(gap) / 7200, r))
     for (container, *change), entries in shared.items():
-        parts = [part for _, part in entries]
-        difference = Difference(shared_name(container, parts), *change, tuple(part.label for part in parts))
-        yield PLACES, sum(weight for weight, _ in entries), parts[0].order, difference
+        weights, parts = zip(*entries)
+        yield PLACES, sum(weights), parts[0].order, of_texts(container, parts, *change)
+
+
+def far(shift, a_lot=250, a_bit=60):
+    """How far so many pixels are, in words."""
+    return "much " if abs(shift) > a_lot else "a little " if abs(shift) < a_bit else ""
 
 
 def elsewhere(pairs):
     """Parts that are somewhere else on the page, for pages that differ in nothing else."""
     for r, a in pairs:
-        down = max(r.top - a.top, r.top + r.height - a.top - a.height, key=abs)
-        right = min(r.left - a.left, r.left + r.width - a.left - a.width, key=abs)
-        shift, to = max((down, "down" if down > 0 else "up"), (right, "to the right" if right > 0 else "to the left"),
-                        key=lambda move: abs(move[0]))
+        down = max(r.top - a.top, r.bottom - a.bottom, key=abs)
+        right = min(r.left - a.left, r.right - a.right, key=abs)
+        shift, way = (down, "down" if down > 0 else "up")
+        if abs(right) > abs(down):
+            shift, way = (right, "to the right" if right > 0 else "to the left")
         if abs(shift) > 14:
-            more = "much " if abs(shift) > 250 else "a little " if abs(shift) < 60 else ""
-            yield r, Difference(a.name, "shift", f"{more}further {to}", about=(r.label,))
+            yield r, Difference(a.name, "shift", f"{far(shift)}further {way}", about=(r.label,))
 
 
 def side(offset):
@@ -422,13 +438,13 @@ def how_much(want, have, as_it="", more="", less="", slack=0):
 def relation(first, second):
     """Where the first of two parts is, seen from the second: "above", "below", "left", "right"; "" if they overlap."""
     slack = 0.35 * min(first.height, second.height)    # boxes of letters may overlap a little
-    if first.top + first.height <= second.top + slack:
+    if first.bottom <= second.top + slack:
         return "above"
-    if second.top + second.height <= first.top + slack:
+    if second.bottom <= first.top + slack:
         return "below"
-    if first.left + first.width <= second.left + 2:
+    if first.right <= second.left + 2:
         return "left"
-    return "right" if second.left + second.width <= first.left + 2 else ""
+    return "right" if second.right <= first.left + 2 else ""
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -449,8 +465,10 @@ class Part:
     def __init__(self, measured, role, parent, order):
         self.tag, self.role, self.parent, self.order = measured["tag"], role, parent, order
         self.text = measured["text"] if role == "text" else ""
-        self.left, self.top, self.width, self.height = \
-            role == "text" and measured["text_box"] or measured["box"]
+        box = measured["text_box"] if role == "text" else None
+        self.left, self.top, self.width, self.height = box or measured["box"]
+        self.right, self.bottom = self.left + self.width, self.top + self.height
+        self.x, self.y = self.left + self.width / 2, self.top + self.height / 2    # its centre
         self.outer = measured["box"][2:]    # the size of its element, which may hide a text by being too small
         self.gradient, self.border = measured["gradient"], measured.get("border", False)
         self.ink, self.font_size, self.bold = measured["colour"] or "#000000", measured["font_size"], measured["bold"]
@@ -465,7 +483,7 @@ class Part:
         self.ancestors = (parent, *parent.ancestors) if parent else ()    # the areas that it is in, seen or not
         self.twin, self.inside, self.neighbours, self.seen = None, set(), [], True
         self.label = self.name = self.words = ""    # set by Page; the name has an ordinal where several share a label
-        self.alike = 0    # seen parts of its role and kind in the page
+        self.alike = self.rank = 0    # seen parts of its role and kind in the page; its number among those of its kind
 
     @property
     def colour(self):
@@ -481,24 +499,29 @@ class Part:
         return sorted((e for e in self.inside if e.seen and e.twin and e.twin.seen), key=lambda e: e.order)
 
     def contents_differ(self):
-        """Whether anything in it is only in one page, or has other words, letters or places."""
-        inner, theirs = ({e for e in part.inside if e.seen} for part in (self, self.twin))
-        return any(e.twin not in theirs for e in inner) or any(e.twin not in inner for e in theirs) or any(
-            e.role == "text" and (e.lines, e.font_size) != (e.twin.lines, e.twin.font_size) or
-            e.role == "area" and abs(e.height - e.twin.height) > 6 for e in inner) or any(
-            relation(e, other) != relation(e.twin, other.twin)
-            for e, other in itertools.pairwise(sorted(inner, key=lambda e: e.order)))
+        """Whether anything in it is only in one page, or has other letters, sizes or places."""
+        inner = sorted((e for e in self.inside if e.seen), key=lambda e: e.order)
+        theirs = {e for e in self.twin.inside if e.seen}
+        if {e.twin for e in inner} != theirs:
+            return True
+        for e in inner:
+            if e.role == "text" and (e.lines != e.twin.lines or e.font_size != e.twin.font_size):
+                return True
+            if e.role == "area" and abs(e.height - e.twin.height) > 6:
+                return True
+        return any(relation(e, other) != relation(e.twin, other.twin) for e, other in itertools.pairwise(inner))
 
     def above(self):
         """The neighbour right above it, or None if it is the first."""
-        higher = [e for e in self.neighbours if e is not self and e.top + e.height <= self.top + 2
-                  and e.left < self.left + self.width and self.left < e.left + e.width]
-        return max(higher, key=lambda e: e.top + e.height, default=None)
+        higher = [e for e in self.neighbours if e.bottom <= self.top + 2
+                  and e.left < self.right and self.left < e.right]
+        return max((e for e in higher if e is not self), key=lambda e: e.bottom, default=None)
 
     def gap(self, above):
         """Pixels between it and what is above it, or the upper edge of what is around it."""
-        edge = above.top + above.height if above else self.parent.top if self.parent else 0
-        return self.top - edge
+        if above:
+            return self.top - above.bottom
+        return self.top - (self.parent.top if self.parent else 0)
 
 
 class Page:
@@ -535,20 +558,21 @@ class Page:
         for part in self.parts:
             part.share = min(1.0, part.width * part.height / (WIDTH * self.height))
             painted = next((e for e in part.ancestors if e.fill or e.gradient), None)
-            part.behind = (painted.fill if painted else self.background) or self.background
-            outside = part.left >= WIDTH or part.left + part.width <= 0 or part.top + part.height <= 0
+            part.behind = painted and painted.fill or self.background
             if part.role == "text":
-                part.seen = not outside and min(part.outer) > 1 and (
-                    bool(painted and painted.gradient) or colour_distance(part.ink, part.behind) > 0.03)
+                readable = colour_distance(part.ink, part.behind) > 0.03 or bool(painted and painted.gradient)
+                part.seen = readable and min(part.outer) > 1
             else:
                 paints = part.fill and colour_distance(part.fill, part.behind) > 0.01
-                part.seen = not outside and bool(paints or part.gradient or part.border or part.leaf)
-            if part.role == "area" and part.fill and part.share > 0.97 and painted is None and not part.gradient:
+                part.seen = bool(paints or part.gradient or part.border or part.leaf)
+            if part.left >= WIDTH or part.right <= 0 or part.bottom <= 0:
+                part.seen = False
+            if part.fill and part.share > 0.97 and painted is None and not part.gradient:
                 self.background, part.seen = part.fill, False    # a wrapper is the page's background
             cover = part.parent
-            if part.fill and cover and cover.width * cover.height * 0.97 < part.width * part.height and \
-                    cover.role == "area" and not cover.border:
+            if part.fill and cover and 0.97 * cover.share < part.share and not cover.border:
                 cover.seen = False    # nothing is left of it to see
+
 
     def give_names(self):
         """Name the parts: `button "Buy"`, `header`, `section "Prices"` (the first words in it), `second picture`."""
@@ -586,15 +610,12 @@ class Page:
 
 
 def find_twins(agent, reference):
-    """Set the twin of each part that has one in the other page."""
-    ours, theirs = ([p for p in page.parts if p.role == "text" and p.seen] for page in (agent, reference))
+    """Set the twin of each part that has one in the other page: texts first, then areas."""
     matcher = difflib.SequenceMatcher(autojunk=False)
 
     def apart(r, a):
         """How far apart two parts are, in shares of the page."""
-        across = abs(r.left + r.width / 2 - a.left - a.width / 2) / WIDTH
-        down = abs((r.top + r.height / 2) / reference.height - (a.top + a.height / 2) / agent.height)
-        return across + down
+        return abs(r.x - a.x) / WIDTH + abs(r.y / reference.height - a.y / agent.height)
 
     def equal_words(r, a):
         if a.plain == r.plain:
@@ -609,49 +630,63 @@ def find_twins(agent, reference):
         if r.kind == a.kind and apart(r, a) < (0.15 if r.kind == "text" else 0.35):
             return apart(r, a)
 
-    for score in (equal_words, similar_words, same_kind):
-        pair(theirs, ours, score)
-    for kind in {r.kind for r in theirs}:    # the only ones of their kind that are left
-        left = [[p for p in page if p.kind == kind and not p.twin] for page in (theirs, ours)]
-        if len(left[0]) == len(left[1]) == 1 and kind != "text":
-            left[0][0].twin, left[1][0].twin = left[1][0], left[0][0]
-
-    ours, theirs = ([p for p in page.parts if p.role == "area"] for page in (agent, reference))
-
-    rank = {}    # leaf -> its number among those of its kind, if both pages have as many
-    for kind in ("picture", "field", "line"):
-        ranked = [[part for part in page if part.kind == kind] for page in (theirs, ours)]
-        rank |= {part: n for page in ranked for n, part in enumerate(page) if len(ranked[0]) == len(ranked[1])}
+    def last_of_its_kind(r, a):
+        if r.kind == a.kind != "text" and left[r.role, r.kind] == [1, 1]:
+            return 0
 
     def same_leaf(r, a):
-        if r.leaf and a.kind == r.kind:
-            return 2 * (r.plain != a.plain) + abs(rank.get(r, 0) - rank.get(a, 0)) + 0.1 * apart(r, a)
+        if a.leaf and a.kind == r.kind:
+            rank = abs(r.rank - a.rank) if total[r.role, r.kind][0] == total[r.role, r.kind][1] else 0
+            return 2 * (r.plain != a.plain) + rank + 0.1 * apart(r, a)
 
     def same_place(r, a):
         if r.leaf or a.leaf:
             return None
         inner, other = ({e for e in part.inside if e.seen and (e.role == "text" or e.leaf)} for part in (r, a))
         common = len({e.twin for e in inner} & other)
-        alike = common / max(1, len(inner | other) - common)
-        overlap = max(0, min(r.left + r.width, a.left + a.width) - max(r.left, a.left)) * max(
-            0, min(bottom(r, reference), bottom(a, agent)) - max(r.top / reference.height, a.top / agent.height))
-        share = overlap / WIDTH / max(1e-9, r.share + a.share - overlap / WIDTH)
+        alike = common / max(1, len(inner) + len(other) - common)
+        share = overlap(r, a, reference, agent)
         landmark = r.kind == a.kind and r.tag in LANDMARKS
-        if common or landmark or not inner and not other and (share > 0.3 or apart(r, a) < 0.2) or share > 0.6:
-            return apart(r, a) - 2 * alike - share - (r.kind == a.kind) - 0.5 * (r.seen == a.seen) - 0.5 * landmark
+        empty = not inner and not other and (share > 0.3 or apart(r, a) < 0.2)
+        if common or landmark or empty or share > 0.6:
+            same = (r.kind == a.kind) + 0.5 * (r.seen == a.seen) + 0.5 * landmark
+            return apart(r, a) - 2 * alike - share - same
 
     def same_home(r, a):
-        if r.role == a.role == "text" and r.seen and a.seen and r.kind == a.kind and a.parent == (
-                r.parent and r.parent.twin):
+        homes = [e.twin for e in r.ancestors[:1]] == list(a.ancestors[:1])    # seen or not
+        if r.kind == a.kind and (homes or a.parent == (r.parent and r.parent.twin)):
             return apart(r, a)
 
-    pair(theirs, ours, same_leaf)
-    pair(theirs, ours, same_place)
-    pair(reference.parts, agent.parts, same_home)
+    def numbers(parts):
+        """{(role, kind): [how many of these parts are in the reference, and in the agent's page]}"""
+        found = defaultdict(lambda: [0, 0])
+        for part in parts:
+            part.rank = found[part.role, part.kind][part in ours]
+            found[part.role, part.kind][part in ours] += 1
+        return found
+
+    ours = set(agent.parts)
+    total = numbers(reference.parts + agent.parts)
+    words, areas = ([[part for part in page.parts if part.role == role and (role == "area" or part.seen)]
+                     for page in (reference, agent)] for role in ("text", "area"))
+    for score in (equal_words, similar_words, same_kind):
+        pair(*words, score)
+    left = numbers([part for part in words[0] + words[1] if not part.twin])
+    pair(*words, last_of_its_kind)
+    pair(*areas, same_leaf)
+    pair(*areas, same_place)
+    pair(*words, same_home)
 
 
-def bottom(part, page):
-    return (part.top + part.height) / page.height
+def overlap(r, a, reference, agent):
+    """The area that two parts share over the area that they cover, on pages of equal height."""
+    across = min(r.right, a.right) - max(r.left, a.left)
+    lower = min(r.bottom / reference.height, a.bottom / agent.height)
+    down = lower - max(r.top / reference.height, a.top / agent.height)
+    if min(across, down) <= 0:
+        return 0.0
+    common = across / WIDTH * down
+    return common / max(1e-9, r.share + a.share - common)
 
 
 def pair(reference_parts, agent_parts, score):
@@ -665,6 +700,46 @@ def pair(reference_parts, agent_parts, score):
     for *_, r, a in sorted(scored, key=lambda row: row[:3]):
         if not r.twin and not a.twin:
             r.twin, a.twin = a, r
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A page as numbers
+
+
+def features(layout, window=None):
+    """Yield (part, name, value) of what is seen of a layout, for render.layout_embedding.
+
+    window: (left, top, right, bottom) of what counts; all by default. Values that go round a half circle make near
+    places and sizes similar.
+    """
+    page = Page(layout)
+    ranks = Counter()
+    left, top, right, low = window or (0, 0, WIDTH, page.height)
+    for part in page.seen:
+        ranks[part.kind] += 1
+        if part.role == "area" and not part.leaf or not (left <= part.x <= right and top <= part.y <= low):
+            continue
+        if part.role == "text":
+            yield "words", part.plain, 1.0
+        name = part.plain or part.kind
+        for n, value in enumerate(look_of(part, page)):
+            yield "by words", f"{name} {n}", value
+            yield "by kind", f"{part.kind} {ranks[part.kind]} {n}", value
+
+
+def look_of(part, page):
+    """How a text or picture looks: its place, its size and its colours, each of about unit length."""
+    size = math.log2(min(max(part.font_size, 8), 128) / 8) / 4
+    angles = [part.x / WIDTH, part.y / page.height, size]
+    if part.role == "area":
+        angles[2:] = [part.width / WIDTH, min(1.0, part.height / WIDTH)]
+    for angle in angles:
+        yield math.cos(math.pi * angle)
+        yield math.sin(math.pi * angle)
+    if part.role == "text":
+        yield 0.5 * part.bold
+        for channel in (*channels(part.behind), *channels(part.ink)):
+            yield 1.15 * (channel / 255 - 0.5)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

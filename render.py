@@ -53,6 +53,7 @@ import subprocess
 import tempfile
 import threading
 import urllib.request
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -259,7 +260,7 @@ class Renderer(contextlib.AbstractContextManager):
             self.loop.call_soon_threadsafe(self.closing.set)
         self.thread.join(timeout=30)
 
-    def render(self, page, layout=False):
+    def render(self, page, layout=True):
         """HTML -> Picture. Never raises, whatever the page does; `status` says what went wrong."""
         return self.submit(page, layout).result()
 
@@ -267,7 +268,7 @@ class Renderer(contextlib.AbstractContextManager):
         """HTML -> {"width", "height", "background", "elements": [{tag, box, text, ...}]}, or None on failure."""
         return self.submit(page, layout=True, picture=False).result().layout
 
-    def submit(self, page, layout=False, picture=True):
+    def submit(self, page, layout=True, picture=True):
         """Like render(), but returns a concurrent.futures.Future of the Picture."""
         return asyncio.run_coroutine_threadsafe(self._render(page, layout, picture), self.loop)
 
@@ -425,26 +426,42 @@ def pool(picture, cells):
     return unit(means.ravel())
 
 
-def layout_embedding(rgb, view):
-    """A picture -> a unit vector of colours and edges on grids, without learned weights.
+HASHED = 4096    # entries of each hashed part of the layout embedding
+PIXELS, WORDS, STYLES = 0.3, 0.35, 0.35    # weights of its parts
 
-    The view (the whole page or its centre square) is scaled to 128 x 128. The vector has five parts of unit length, so
-    the cosine of two pages is the mean of the parts' cosines (if no part is zero). Three parts are ink (white minus
-    colour, three channels) on grids of 4, 8 and 16 cells a side: they see which colour is where. Two parts are edges
-    (absolute differences of brightness, across and down) on grids of 8 and 16: they see text, borders and order. White
-    counts as zero, so two pages are not similar just because both are mostly white.
+
+def layout_embedding(picture, view):
+    """A Picture -> a unit vector, without learned weights: a stand-in for CLIP, which sees shapes, colours and words.
+
+    The vector's parts have unit length, so the cosine of two pages is the weighted mean of the parts' cosines. Three
+    parts come from the picture (the whole page or its centre square, scaled to 128 x 128): ink (white minus colour,
+    three channels) on grids of 4 and 8 cells a side, which say which colour is where, and edges (differences of
+    brightness, across and down) on a grid of 8, which say where texts and borders are. White counts as zero, so two
+    pages are not similar just because both are mostly white. Three parts come from the layout, hashed: the texts that
+    are seen; and how each text looks (place, size, colours), by its words and by its kind. So a wrong word counts,
+    however small it is. A picture without a layout has the first three only.
     """
+    rgb, left, top, side = picture.rgb, 0, 0, None
     if view == "centre":
         height, width, _ = rgb.shape
         side = min(height, width)
         top, left = (height - side) // 2, (width - side) // 2
         rgb = rgb[top:top + side, left:left + side]
-    picture = Image.fromarray(rgb).resize((128, 128), Image.Resampling.BOX)
-    ink = 1.0 - np.asarray(picture, np.float32) / 255.0  # (128, 128, 3)
+    image = Image.fromarray(rgb).resize((128, 128), Image.Resampling.BOX)
+    ink = 1.0 - np.asarray(image, np.float32) / 255.0  # (128, 128, 3)
     grey = ink.mean(axis=-1)
     across, down = np.diff(grey, axis=1, prepend=grey[:, :1]), np.diff(grey, axis=0, prepend=grey[:1])
     edges = np.abs(np.stack([across, down], axis=-1))  # (128, 128, 2)
-    return unit(np.concatenate([pool(ink, 4), pool(ink, 8), pool(ink, 16), pool(edges, 8), pool(edges, 16)]))
+    parts = [(PIXELS / 3, pool(ink, 4)), (PIXELS / 3, pool(ink, 8)), (PIXELS / 3, pool(edges, 8))]
+    if picture.layout:
+        from page_words import features
+        hashed = {"words": np.zeros(HASHED), "by words": np.zeros(HASHED), "by kind": np.zeros(HASHED)}
+        for part, name, value in features(picture.layout, side and (left, top, left + side, top + side)):
+            code = zlib.crc32(name.encode())
+            hashed[part][code % HASHED] += value if code >> 31 else -value
+        weights = (WORDS, STYLES / 2, STYLES / 2)
+        parts += [(weight, unit(vector)) for weight, vector in zip(weights, hashed.values())]
+    return unit(np.concatenate([weight ** 0.5 * vector for weight, vector in parts]))
 
 
 def load_encoder(name="layout"):
@@ -467,7 +484,7 @@ def load_encoder(name="layout"):
 
     def embed(picture, view="page"):
         if name == "layout":
-            return layout_embedding(picture.rgb, view)
+            return layout_embedding(picture, view)
         image = Image.fromarray(picture.rgb)
         if view == "page":  # at the encoder's own size its processor crops nothing
             image = image.resize((side, side), Image.Resampling.BICUBIC, reducing_gap=3.0)

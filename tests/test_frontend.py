@@ -318,6 +318,16 @@ def test_the_share_of_right_choices_is_counted(world):
     assert re.search(r"choices right +\| \d", done.stdout) and "success, seen" not in done.stdout
     rows = read(world / "choices.jsonl")
     assert len({sum(row["choices"].values()) for row in rows}) > 2 and all(row["reward"] > 0 for row in rows)
+    done = run("evaluate.py", "--in", "data/frontend/demonstrations.jsonl", "--out", "counted.jsonl", "--reward",
+               "choices", cwd=world)
+    assert done.returncode == 0, done.stderr
+    for row, before in zip(read(world / "counted.jsonl"), rows, strict=True):
+        assert row["choices"] == before["choices"] and row["cosine"] == before["cosine"]
+        assert row["reward"] == sum(row["choices"].values()) / len(row["choices"])
+    without = [row | {"task": row["task"] | {"choices": {}}} for row in rows]
+    (world / "without.jsonl").write_text("".join(json.dumps(row) + "\n" for row in without))
+    done = run("evaluate.py", "--in", "without.jsonl", "--out", "none.jsonl", "--reward", "choices", cwd=world)
+    assert done.returncode == 2 and "has no choices" in done.stderr and len(done.stderr.splitlines()) == 1
 
 
 @needs_browser
@@ -328,10 +338,10 @@ def test_an_evaluation_renders_each_page_once(monkeypatch):
     pages = [f'<html><body><h1 style="color: {colour}">A</h1></body></html>' for colour in ("red", "green", "blue")]
     records = [{"answer": answer, "dialogue_history": [], "task": {"ground_truth": truth}}
                for truth in pages for answer in [*pages, None, *pages]]
-    args = types.SimpleNamespace(encoder="layout", workers=2)
+    args = types.SimpleNamespace(encoder="layout", workers=2, reward_from="cosine")
     scored = list(evaluate.score_pages(iter(records), args))
     assert sorted(rendered) == sorted(pages) and len(scored) == len(records)
-    assert not any(measured), "no layout is measured where a task has no choices"
+    assert all(measured), "the encoder reads the layout"
     for record in scored:
         truth, answer = record["task"]["ground_truth"], record["answer"]
         assert record["reward"] == pytest.approx(1.0) if answer == truth else record["reward"] < 0.9999

@@ -19,7 +19,7 @@ MAY_IMPORT = {  # at the top of the file; what is imported inside a function com
     "sandbox": ({"records"}, set()),
     "render": ({"records"}, set()),
     "page_words": (set(), {"render"}),
-    "page_tasks": ({"records", "page_words"}, {"render"}),
+    "page_tasks": ({"records", "page_words", "render"}, set()),
     "train_critic": ({"records"}, {"render"}),
     "train_policy": ({"records", "train_critic"}, set()),
     "engines": ({"records"}, {"train_critic"}),
