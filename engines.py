@@ -92,7 +92,7 @@ class LocalEngine:
 
     def __init__(self, path, name, role, args):
         import torch
-        from train_critic import context_of, load_tokenizer
+        from lm import context_of, load_tokenizer
         self.tokenizer = load_tokenizer(path)
         cuda = torch.cuda.is_available()
         self.dtype = args.dtype
@@ -431,5 +431,5 @@ def is_url(spec):
 
 def encode_chat(tokenizer, messages):
     """Token ids of a prompt in the model's own chat template, as the trainers make them."""
-    from train_critic import render_prompt
+    from lm import render_prompt
     return tokenizer(render_prompt(tokenizer, messages), add_special_tokens=False)["input_ids"]

@@ -235,9 +235,10 @@ async def functions_human(task, dialogue, screen):
 async def pages_human(task, dialogue, screen):
     """Replies with what differs between the layouts of the agent's page and the reference, and answers questions."""
     from page_words import page_reply
-    page, reference = await seen(screen.layout, task, dialogue[-1]["content"])
+    from render import extract_page
+    layouts = await seen(screen.layout, task, dialogue[-1]["content"])
     # In a thread, because large pages take seconds and other episodes should not wait.
-    return await asyncio.to_thread(page_reply, dialogue, page, reference), None
+    return await asyncio.to_thread(page_reply, dialogue, extract_page(dialogue[-1]["content"]), *layouts), None
 
 
 async def seen(look, task, text):

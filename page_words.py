@@ -12,7 +12,7 @@ Order. A person sees missing parts first, then the colours of large areas, the o
 texts, and last where exactly they are. Within each class the larger area comes first.
 
     compare_pages(agent, reference)            # [Difference], what a person sees first comes first
-    page_reply(dialogue, agent, reference)     # the scripted human's next message
+    page_reply(dialogue, page, agent, reference)    # the scripted human's next message
 """
 import difflib
 import functools
@@ -33,15 +33,14 @@ TOLD = 2    # differences in a reply
 # The scripted human's reply
 
 
-def page_reply(dialogue, agent, reference):
+def page_reply(dialogue, page, agent, reference):
     """The scripted human's reply to the last message of a dialogue.
 
-    agent: the layout of the page in that message (None: it could not be shown); reference: the layout in mind. A
-    question is answered. Of the differences, the reply has the first two that the human has not named yet.
+    page: the page in that message, as text, or None; agent: its layout (None: it could not be shown); reference: the
+    layout in mind. A question is answered. Of the differences, the reply has the first two that the human has not
+    named yet.
     """
-    from render import extract_page
     text = dialogue[-1]["content"]
-    page = extract_page(text)
     answers = answer_questions(text.replace(page, " ") if page else text, reference)
     if page is None:
         return shorten(answers) or (NO_ANSWER if "?" in text else NO_PAGE)

@@ -298,7 +298,7 @@ class CriticReward:
         from train_critic import Critic
         self.critic = Critic(args.critic, without_c=args.step_reward == "critic-without-c")
         resources.fingerprints["critic"] = fingerprint(args.critic)
-        head = self.critic.note["head"]
+        head = self.critic.config["head"]
         if self.critic.pictures or (head in ("value", "q")) != (args.step_reward == "value"):
             die(f"{args.critic}: --step-reward {args.step_reward} does not work with a critic whose head is {head!r}, "
                 "or with one that sees pictures")

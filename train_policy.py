@@ -32,11 +32,12 @@ Writes  runs/RUN_NAME/policy/: the model in Hugging Face format, cost.json (what
     torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint HOST:29500 train_policy.py   # each node
     python train_policy.py --method sft --model tiny --in data/backend/demonstrations.jsonl --out runs/default/base
 
-The training loop and its engine (trees, attention, log-probabilities, sharding, checkpoints) are train_critic.py's.
+What the loop calls (sequences, log-probabilities, sharding, checkpoints) stands in lm.py.
 """
 import hashlib
 import inspect
 import json
+import time
 import zlib
 from collections import Counter
 from pathlib import Path
@@ -46,11 +47,13 @@ import torch
 import torch.nn.functional as F
 import transformers
 
-from records import ANSWER_MARK, COSTS, atomic_write, check_path, die, number, read
-from train_critic import (
-    Item, accuracy, checked_settings, fill_defaults, finish, first_record_has, flag_parser, from_rank0, items_of,
-    load_model, load_tokenizer, pair_tasks, put_c_in_front, rank, read_trajectories, save_model, say, segment_sum,
-    set_reference, start_process_group, tokenise, train, training_flags, turns_of, usable_items)
+from lm import (
+    Item, accuracy, add_stats, begin_training, checked_settings, collate, fill_defaults, finish, first_record_has,
+    flag_parser, from_rank0, items_of, learning_rate, load_model, load_tokenizer, log, micro_batches, optimizer_step,
+    pair_tasks, progress, put_c_in_front, rank, read_trajectories, save_checkpoint, save_model, say, segment_sum,
+    set_reference, start_process_group, step_items, step_metrics, tokenise, training_flags, turns_of, usable_items,
+    world)
+from records import ANSWER_MARK, atomic_write, check_path, die, number, read
 
 # ---- The mathematics
 
@@ -63,7 +66,8 @@ def dpo_loss(chosen, rejected, beta):
 def preference_loss(logps, batch, items, args):
     """Eq. 4 plus the NLL term: the loss of each pair (B,), and what to log: {name: one value per pair or token}.
 
-    logps: (N,) log-probabilities of the scored tokens under the policy.
+    logps: (N,) log-probabilities of the scored tokens under the policy. In batch (see lm.Batch), side 2i is item i's
+    chosen action and side 2i + 1 its rejected one.
     """
     side = batch.side[batch.turn]                                                                # (N,)
     # Subtract the reference before summing: the difference of two long sums would lose digits.
@@ -91,18 +95,20 @@ def imitation_loss(logps, batch, items, args):
 def draw_pairs(advantages, texts, count, rng):
     """`count` pairs (chosen, rejected) of one turn's candidates: a random one of the upper half, one of the lower half.
 
-    The halves are by advantage; ties keep the order of sampling. Pairs with identical texts teach nothing and are left
-    out.
+    The halves are by advantage; ties keep the order of sampling. Pairs with identical texts or equal advantages teach
+    nothing and are left out.
     """
     order = sorted(range(len(advantages)), key=lambda i: -advantages[i])
     half = len(order) // 2
     upper = rng.permutation(order[:half]).tolist()
     lower = rng.permutation(order[len(order) - half:]).tolist()
     pairs = list(zip(upper, lower))[:count]
-    return [(i, j) for i, j in pairs if texts[i] != texts[j]]
+    return [(i, j) for i, j in pairs if texts[i] != texts[j] and advantages[i] > advantages[j]]
 
 
 # ---- The stage
+
+PREFERENCE_METHODS = ("sweet", "multi-turn-dpo")    # the others imitate
 
 
 def main():
@@ -118,18 +124,41 @@ def main():
     tokenizer = load_tokenizer(seed)
     items, cost, drawn_pairs = make_items(args, tokenizer)
     items = usable_items(items, seed, args)
-    # Dividing by the weight gives every pair (in imitation, every token) the same weight.
-    loss_function, weight_of = imitation_loss, scored_tokens
-    if args.method in ("sweet", "multi-turn-dpo"):
-        loss_function, weight_of = preference_loss, len
+    if args.method in PREFERENCE_METHODS:
         set_reference(seed, items, device, args)
     model = load_model(seed, device, args)
     if drawn_pairs:
         write_pairs(drawn_pairs, args.pairs)
-    train(model, items, loss_function, device, args, settings, weight_of)
+    train(model, items, device, args, settings)
     save_model(model, tokenizer, seed, args, cost)
     say(f"wrote the model to {args.out}")
     finish()
+
+
+def train(model, items, device, args, settings):
+    """The training loop, from the newest checkpoint on. A step's loss is the mean over its pairs, or over its tokens."""
+    loss_function, weight_of = preference_loss, len
+    if args.method not in PREFERENCE_METHODS:
+        loss_function, weight_of = imitation_loss, scored_tokens
+    steps = step_items(items, args)
+    optimizer, first_step = begin_training(model, args, settings)
+    bar = progress(range(len(steps)), Path(args.out).name, "step", first_step)
+    for step in bar:
+        start = time.perf_counter()
+        sums, counts = Counter(), Counter()    # what to log
+        weight = weight_of(steps[step])
+        for part, counted in micro_batches(steps[step], args):
+            batch = collate(part, device, args.pack)
+            logps = model(batch)                                                                 # (N,)
+            losses, stats = loss_function(logps, batch, part, args)
+            # FSDP averages gradients over the ranks; world() turns the average into a sum.
+            (losses.sum() * counted * world() / weight).backward()
+            if counted:
+                add_stats(sums, counts, stats, batch.tokens)
+        rate = learning_rate(step, len(steps), args.lr)
+        norm = optimizer_step(model, optimizer, rate)
+        log(step_metrics(step, rate, norm, sums, counts, start, device, args), bar, args.out)
+        save_checkpoint(args, model, optimizer, step + 1)
 
 
 def make_items(args, tokenizer):
@@ -141,7 +170,8 @@ def make_items(args, tokenizer):
         return pair_items(surest(pairs, args), tokenizer), cost_of(pairs), None
     from_rank0(check_path, args.pairs, [args.input, args.model])
     pairs, cost = make_pairs(args)
-    return pair_items([with_sides(pair) for pair in pairs], tokenizer), cost, pairs
+    pairs = surest(pairs, args)
+    return pair_items(pairs, tokenizer), cost, pairs
 
 
 def scored_tokens(items):
@@ -161,26 +191,25 @@ def rng_of(record, *seed):
 
 
 def cost_of(records):
-    """The cost of the episodes, candidates and rankings behind a file of candidates or pairs, each counted once."""
+    """The cost behind a file of candidates or pairs, each turn, episode and ranking counted once.
+
+    A critic's cost contains that of the episodes it was trained on, so they are counted only where no critic ranked.
+    """
     turns = {}
     episodes = {}
     rankings = {}
     for n, record in enumerate(records):
         task, sample, turn = key_of(record)
-        # Records from other programs may not name their turn: each counts as a turn of its own.
-        key = n if turn is None else (task, sample, turn)
-        turns[key] = record.get("cost") or turns.get(key, {})    # a stop pair has none (study/stop_pairs.py)
+        ranked_by = record.get("ranked_by") or {}
+        if record.get("cost"):
+            turns[n if turn is None else (task, sample, turn)] = record["cost"]    # n: other programs name no turn
+        turns["drawn from", ranked_by.get("fingerprint")] = ranked_by.get("candidates_cost") or {}    # see make_pairs
         episodes[task, sample] = record.get("episode_cost") or {}
-        if ranked_by := record.get("ranked_by"):
-            name = ranked_by.get("fingerprint")
-            rankings[name] = ranked_by.get("cost") or {}
-            turns["candidates", name] = ranked_by.get("candidates_cost") or {}    # of pairs (make_pairs)
+        rankings[ranked_by.get("fingerprint")] = ranked_by.get("cost") or {}
+    before = rankings if any(rankings.values()) else episodes
     total = Counter()
-    for name in COSTS:
-        of_turns, of_episodes, of_rankings = (
-            sum(cost.get(name, 0) for cost in costs.values()) for costs in (turns, episodes, rankings))
-        # The critic was trained on these episodes, so the cost of its ranking includes theirs.
-        total[name] = of_turns + max(of_episodes, of_rankings)
+    for cost in [*turns.values(), *before.values()]:
+        total.update(cost)    # adds
     return total
 
 
@@ -188,25 +217,28 @@ def make_pairs(args):
     """Draw pairs from the ranked candidates of --in: (records in the conversational preference format, their cost)."""
     pairs = []
     turns = []
-    single = 0
-    equal = 0
-    for record in read(args.input, "ranked"):
-        candidates = record.pop("candidates")    # the pairs keep the turn's other keys
-        turns.append(record)
+    left_out = Counter()    # {what: how many}
+    for turn in read(args.input, "ranked"):
+        candidates = turn.pop("candidates")    # the pairs keep the turn's other keys
+        turn.pop("task", None)
+        turns.append(turn)
+        scores = [candidate["advantage"] for candidate in candidates]
+        texts = [candidate.get("output") or str(candidate.get("output_ids")) for candidate in candidates]
+        drawn = draw_pairs(scores, texts, args.pairs_per_turn, rng_of(turn, args.seed))
+        for i, j in drawn:
+            pair = {"prompt": turn["prompt"], **side_of_pair(candidates[i], "chosen"),
+                    **side_of_pair(candidates[j], "rejected"), **turn}
+            pairs.append({name: value for name, value in pair.items() if value is not None})
+        left_out["turns with fewer than two candidates"] += len(candidates) < 2
         possible = min(args.pairs_per_turn, len(candidates) // 2)
-        drawn = pairs_of_turn(record, candidates, args)
-        pairs += drawn
-        single += not possible
-        equal += possible - len(drawn)
-    if single:
-        say(f"{args.input}: {single} turns with fewer than two candidates left out")
-    if equal:
-        say(f"{args.input}: {equal} pairs with the same text or the same advantage left out")
+        left_out["pairs with the same text or the same advantage"] += possible - len(drawn)
+    for what, count in left_out.items():
+        if count:
+            say(f"{args.input}: {count} {what} left out")
     if not pairs:
         die(f"{args.input}: no pair could be drawn: each turn has one candidate (rollout.py --candidates 16 samples "
             f"more), or its candidates have the same advantage (is the critic trained?) or the same text")
-    pairs = surest(pairs, args)
-    say(f"{len(pairs)} pairs from {len(turns) - single} turns")
+    say(f"{len(pairs)} pairs from {len(turns) - left_out['turns with fewer than two candidates']} turns")
     spent = Counter()
     for turn in turns:
         spent.update(turn.get("cost") or {})
@@ -232,20 +264,6 @@ def is_ranked(pair):
     return pair.get("advantage_chosen") is not None
 
 
-def pairs_of_turn(record, candidates, args):
-    """The pairs drawn at one turn, as records with the turn's keys."""
-    record.pop("task", None)
-    scores = [candidate["advantage"] for candidate in candidates]
-    texts = [candidate.get("output") or str(candidate.get("output_ids")) for candidate in candidates]
-    pairs = []
-    for i, j in draw_pairs(scores, texts, args.pairs_per_turn, rng_of(record, args.seed)):
-        if scores[i] > scores[j]:    # of two equal candidates neither is preferred
-            pair = {"prompt": record["prompt"], **side_of_pair(candidates[i], "chosen"),
-                    **side_of_pair(candidates[j], "rejected"), **record}
-            pairs.append({name: value for name, value in pair.items() if value is not None})
-    return pairs
-
-
 def side_of_pair(candidate, side):
     """A candidate as one side of a pair."""
     ids = candidate.get("output_ids")
@@ -264,27 +282,31 @@ def write_pairs(pairs, path):
     pairs.clear()
 
 
-def with_sides(pair):
-    """The pair with "sides": its chosen and its rejected side, each as a turn (prompt messages, reply, None)."""
-    sides = []
-    for side in ("chosen", "rejected"):
-        reply = {**pair[side][-1], "output_ids": pair.get(f"{side}_ids")}
-        sides.append((pair["prompt"] + pair[side][:-1], reply, None))
-    return {**pair, "sides": sides}
-
-
 def read_pairs(path):
-    return list(read(path, "pair", each=with_sides))
+    return list(read(path, "pair", each=checked_pair))
+
+
+def checked_pair(pair):
+    """The pair, if both of its sides say something. Raises ValueError otherwise."""
+    for side in ("chosen", "rejected"):
+        if not pair[side]:
+            raise ValueError(f"{side} is empty")
+    return pair
 
 
 def pair_items(pairs, tokenizer):
-    """Pairs from with_sides as items. Each side is one sequence, scored on its last message."""
-    sequences = iter(tokenise(tokenizer, [side for pair in pairs for side in pair["sides"]]))
+    """Pairs as items. Each side is one sequence, scored on its last message."""
+    turns = []
+    for pair in pairs:
+        for side in ("chosen", "rejected"):
+            *earlier, reply = pair[side]
+            turns.append((pair["prompt"] + earlier, {**reply, "output_ids": pair.get(f"{side}_ids")}, None))
+    sequences = iter(tokenise(tokenizer, turns))
     items = []
     for n, pair in enumerate(pairs):
         task, sample, turn = key_of(pair)
-        group = (n, n) if turn is None else (f"{task} {sample}", turn)
-        items.append(Item([next(sequences)], [next(sequences)], group, task=n if task is None else task))
+        turn_key = (n, n) if turn is None else (f"{task} {sample}", turn)
+        items.append(Item([next(sequences)], [next(sequences)], turn_key, task=n if task is None else task))
     return items
 
 
@@ -297,7 +319,7 @@ def trajectory_items(args, tokenizer):
     tasks, cost = read_trajectories(args.input, "demonstration" if sft else "scored", sft and args.with_c > 0)
     records = [record for group in tasks.values() for record in group]
     if args.method == "multi-turn-dpo":
-        return items_of(pair_tasks(tasks, args), tokenizer), cost
+        return items_of(pair_tasks(tasks, args), tokenizer, tokenise), cost
     if args.method == "rejection-ft":
         records = good_enough(records, args)
     if sft and args.with_c:
@@ -305,7 +327,7 @@ def trajectory_items(args, tokenizer):
         for record in records:
             if rng.random() >= args.with_c:
                 record["turns"] = turns_of(record)
-    return items_of([(record, None) for record in records], tokenizer), cost
+    return items_of([(record, None) for record in records], tokenizer, tokenise), cost
 
 
 def good_enough(records, args):

@@ -182,7 +182,7 @@ def test_another_metric_is_one_row(copy):
 
 def test_another_rule_of_pairing_is_a_name_and_two_lines(copy):
     """Neighbours in reward alone: 1.0 over 0.6, 0.6 over 0.2, 0.2 over 0.0."""
-    lines = copy.edit("train_critic.py", ('PAIR_RULES = ("best-vs-lower",', 'PAIR_RULES = ("neighbours", "best-vs-lower",'),
+    lines = copy.edit("lm.py", ('PAIR_RULES = ("best-vs-lower",', 'PAIR_RULES = ("neighbours", "best-vs-lower",'),
                       ("    chosen = range(len(rewards))\n", """    if rule == "neighbours":
         order = sorted(range(len(rewards)), key=lambda i: -rewards[i])
         return list(zip(order, order[1:]))

@@ -174,7 +174,7 @@ def test_the_words_of_a_demonstration_are_those_of_the_rendered_pages(renderer):
         history, _ = page_tasks.demonstrate(task, 0.5, 0.0, 5, NoEarlyAnswer(n))
         for i in range(1, len(history) - 1, 2):
             layout = renderer.layout(history[i]["content"])
-            seen = page_words.page_reply(history[:i + 1], layout, reference)
+            seen = page_words.page_reply(history[:i + 1], history[i]["content"], layout, reference)
             true = [one.sentence() for one in page_words.compare_pages(layout, reference)] or [page_words.NO_DIFFERENCE]
             assert set(history[i + 1]["content"].split("\n")) <= set(true), (kind, history[i + 1]["content"], true)
             equal, turns = equal + (seen == history[i + 1]["content"]), turns + 1

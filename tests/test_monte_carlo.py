@@ -10,10 +10,12 @@ import torch
 
 from stub_server import Stub
 from test_rollout import ROOT, make_tasks, play, records, world  # noqa: F401  (world is a fixture)
-from test_train import POLICY, call, place, write  # noqa: F401  (place is a fixture)
+from conftest import call, place, write  # noqa: F401  (place is a fixture)
+from test_train import POLICY
 
 sys.path.insert(0, str(ROOT))
 import rollout  # noqa: E402
+import lm  # noqa: E402
 import train_critic  # noqa: E402
 import train_policy  # noqa: E402
 
@@ -146,7 +148,7 @@ def test_a_turns_target_is_the_next_turns_q_and_the_last_ones_the_reward():
     targets = train_critic.next_turn_targets(logits, side, rewards)
     assert targets.tolist() == pytest.approx([0.75, 0.2, 1.0]) and not targets.requires_grad
     batch = SimpleNamespace(turn=torch.arange(3), side=side)
-    items = [train_critic.Item([0], [], ("", n), label) for n, label in enumerate((0.2, 1.0))]
+    items = [lm.Item([0], [], ("", n), label) for n, label in enumerate((0.2, 1.0))]
     losses, _ = train_critic.critic_loss(logits, batch, items, SimpleNamespace(head="q"))
     one = np.log(2), -(0.2 * np.log(0.75) + 0.8 * np.log(0.25))
     assert losses.tolist() == pytest.approx([np.mean(one), np.log(1 + np.e)], abs=1e-5)
@@ -155,7 +157,7 @@ def test_a_turns_target_is_the_next_turns_q_and_the_last_ones_the_reward():
 def test_a_q_critic_trains_on_rewards_and_annotates_candidates(place):  # noqa: F811
     items, *_ = train_critic.make_items(
         SimpleNamespace(**vars(parse("--head", "q", "--in", "scored.jsonl", "--model", "base"))),
-        train_critic.load_tokenizer("base"))
+        lm.load_tokenizer("base"))
     assert {item.reward for item in items} == {row["reward"] for row in records(place / "scored.jsonl")}
     code, _, error = call(train_critic, "--head", "q", "--context", "without-c", "--in", "scored.jsonl", "--model", "base",
                           "--out", "q", "--lr", "1e-3", "--epochs", "1", "--batch-size", "4")

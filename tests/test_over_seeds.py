@@ -46,7 +46,7 @@ def test_means_and_leads_are_taken_seed_by_seed(tmp_path, shown):
     assert f"60.0 [{60 - half:.1f}, {60 + half:.1f}]" in said
     half = 2.776 * (3000 / 4) ** 0.5 / 5 ** 0.5    # differences 0, 50, 50, 0, 0
     assert f"| base | 5 | +20.0 [{20 - half:+.1f}, {20 + half:+.1f}] | 2 |" in said
-    rows = {line.split("|")[1].strip(): line for line in said.splitlines()}
+    rows = {line.split("|")[1].strip(): line for line in said.split("\n\n")[0].splitlines()}
     assert "| 250 |" in rows["SWEET-RL"], "the mean of the sampled tokens; seed 0 has no cost.json"
     assert rows["base"].count("|  ") == 4, "the base agent is where costs begin"
     picture = (tmp_path / "results.svg").read_text()

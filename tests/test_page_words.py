@@ -259,7 +259,7 @@ def say(renderer, reference, *texts):
     for text in texts:
         dialogue.append({"role": "assistant", "content": text})
         shown = render.extract_page(text)
-        reply = page_words.page_reply(dialogue, shown and renderer.layout(shown), reference)
+        reply = page_words.page_reply(dialogue, shown, shown and renderer.layout(shown), reference)
         dialogue.append({"role": "user", "content": reply})
     return [message["content"] for message in dialogue[2::2]]
 

@@ -188,13 +188,13 @@ def test_what_is_said_at_temperature_0_is_likeliest_by_a_plain_pass(world, engin
 def assert_likeliest(world, engine, max_tokens=12):
     """By the whole model, after the same prompt as the training code makes."""
     import torch
-    import train_critic
+    import lm
     from transformers import AutoModelForCausalLM
     plain, compared = AutoModelForCausalLM.from_pretrained(world / "model").eval(), 0
     results = ask(engine, prompts_of(world), 1, 8, max_tokens, 0.0)
     for messages, [out] in list(zip(prompts_of(world), results))[::3]:
         prompt = engines.encode_chat(engine.tokenizer, messages)
-        [turn] = train_critic.tokenise(engine.tokenizer, [(messages, {"content": "x"}, None)])
+        [turn] = lm.tokenise(engine.tokenizer, [(messages, {"content": "x"}, None)])
         assert prompt == turn.ids[:turn.start].tolist()
         with torch.no_grad():
             logps = plain(torch.tensor([prompt + out.ids])).logits[0, len(prompt) - 1:-1].log_softmax(-1)

@@ -1,6 +1,4 @@
 """What the two training scripts promise on one process: their equations, their pairs, their files, and their errors."""
-import contextlib
-import io
 import json
 import math
 import os
@@ -16,77 +14,13 @@ import numpy as np
 import pytest
 import torch
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-import train_critic  # noqa: E402
-import train_policy  # noqa: E402
-from records import fingerprint  # noqa: E402
-
-FIELDS = ["price", "count", "total", "weight", "score", "height"]
-QUESTIONS = ["Which field is summed?", "What is the threshold?", "Is there anything else?"]
-
-
-def trajectory(task, sample, rng, reward=None):
-    """A small dialogue about a small function: two questions and an answer that is right or wrong."""
-    field, limit = FIELDS[task % len(FIELDS)], 1 + task % 40
-    truth = f"def total(rows):\n    return sum(r['{field}'] for r in rows if r['{field}'] > {limit})"
-    right = rng.random() < 0.5
-    history = [{"role": "user", "content": "Write total(rows). It sums the large values of the rows."},
-               {"role": "assistant", "content": QUESTIONS[0]}, {"role": "user", "content": f"The field is {field}."},
-               {"role": "assistant", "content": QUESTIONS[1]},
-               {"role": "user", "content": f"The threshold is {limit}."},
-               {"role": "assistant", "content": "I WANT TO ANSWER:\n" + (truth if right else truth.replace(">", "<"))}]
-    if not right and rng.random() < 0.5:
-        history = history[:3] + history[5:]
-    return {"task_id": f"task-{task}", "sample": sample, "domain": "backend", "system": "You are careful.",
-            "finish": "answered", "task": {"task_id": f"task-{task}", "ground_truth": truth},
-            "dialogue_history": history, "reward": (1.0 if right else 0.3) if reward is None else reward}
-
-
-def candidates(record, rng, count=8):
-    history = record["dialogue_history"]
-    for turn, place in enumerate(i for i, m in enumerate(history) if m["role"] == "assistant"):
-        texts = [history[place]["content"] if rng.random() < 0.3 else QUESTIONS[rng.integers(3)] for _ in range(count)]
-        yield {"task_id": record["task_id"], "sample": record["sample"], "turn": turn, "task": record["task"],
-               "prompt": history[:place], "candidates": [{"output": text} for text in texts]}
-
-
-def write(path, records):
-    path.write_text("".join(json.dumps(r) + "\n" for r in records), encoding="utf-8")
-
-
-def make_data(folder, tasks=12, samples=3):
-    """scored.jsonl and candidates.jsonl in `folder`, and a random tiny model in `folder`/base."""
-    rng = np.random.default_rng(0)
-    records = [trajectory(t, s, rng) for t in range(tasks) for s in range(samples)]
-    write(folder / "scored.jsonl", records)
-    write(folder / "candidates.jsonl", [c for r in records[::samples] for c in candidates(r, rng)])
-    texts = ([m["content"] for r in records for m in r["dialogue_history"]]
-             + [r["task"]["ground_truth"] for r in records])
-    train_policy.make_tiny_model(folder / "base", texts, 512, seed=0)
-
-
-@pytest.fixture
-def place(tmp_path, monkeypatch):
-    """An empty folder with data and a model, as the working directory."""
-    make_data(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-def call(module, *arguments):
-    """The script's main() with a command line, in this process; returns (exit code, stdout, stderr)."""
-    out, error, code = io.StringIO(), io.StringIO(), 0
-    before, sys.argv = sys.argv, [module.__name__ + ".py", *map(str, arguments)]
-    try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
-            module.main()
-    except SystemExit as stop:
-        code = stop.code or 0
-    finally:
-        sys.argv = before
-    return code, out.getvalue(), error.getvalue()
-
+import lm
+import train_critic
+import train_policy
+import trees
+from conftest import (  # noqa: F401  (some for the files that import them from here)
+    QUESTIONS, ROOT, call, candidates, make_data, metrics, parsed, place, read_lines, trajectory, write)
+from records import fingerprint
 
 CRITIC = ["--in", "scored.jsonl", "--model", "base", "--out", "critic", "--lr", "1e-3", "--epochs", "1",
           "--batch-size", "4"]
@@ -100,22 +34,6 @@ def rank_and_train(*arguments, score=SCORE, policy=POLICY):
     return done if done[0] else call(train_policy, *policy, *arguments)
 
 
-def read_lines(path):
-    return [json.loads(line) for line in open(path)]
-
-
-def parsed(module, *arguments):
-    """The script's flags, as its command line gives them."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", [module.__name__ + ".py", *map(str, arguments)])
-        return module.parse_args()
-
-
-def metrics(folder):
-    lines = [json.loads(line) for line in (Path(folder) / "metrics.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in line.items() if k != "seconds"} for line in lines]
-
-
 # Each file with what it imports
 
 
@@ -123,9 +41,9 @@ def test_each_file_with_what_it_imports_runs_the_whole_of_training_in_an_empty_f
     """sft from nothing, critic, annotation, sweet: by the real command lines, with nothing else of ours beside them."""
     rng = np.random.default_rng(1)
     (tmp_path / "one").mkdir(), (tmp_path / "two").mkdir()
-    for name in ("train_policy.py", "train_critic.py", "records.py"):
+    for name in ("train_policy.py", "lm.py", "trees.py", "records.py"):
         shutil.copy(ROOT / name, tmp_path / "one")
-    for name in ("train_critic.py", "records.py"):
+    for name in ("train_critic.py", "lm.py", "trees.py", "records.py"):
         shutil.copy(ROOT / name, tmp_path / "two")
     records = [trajectory(t, s, rng) for t in range(8) for s in range(3)]
     run = tmp_path / "runs" / "default"
@@ -200,14 +118,14 @@ def test_a_value_critics_loss_is_the_mean_over_a_trajectorys_turns():
     """Two turns of a success, told by their last tokens' values 2 and -2, and one turn of a failure, told by 2."""
     values, turn = torch.tensor([9.0, 2.0, 9.0, -2.0, 2.0]), torch.tensor([0, 0, 1, 1, 2])
     batch = SimpleNamespace(turn=turn, side=torch.tensor([0, 0, 2]))  # a trajectory has no rejected side
-    items = [train_critic.Item([0], [], ("", n), label) for n, label in enumerate((1.0, 0.0))]
+    items = [lm.Item([0], [], ("", n), label) for n, label in enumerate((1.0, 0.0))]
     losses, stats = train_critic.critic_loss(values, batch, items, SimpleNamespace(head="value"))
     assert losses.tolist() == pytest.approx([(0.1269280 + 2.1269280) / 2, 2.1269280], abs=1e-5)
     assert stats["accuracy"].tolist() == [1, 0, 0]
 
 
 def test_learning_rate_warms_up_and_ends_at_a_tenth():
-    rates = [train_critic.learning_rate(s, 100, 1.0) for s in range(100)]
+    rates = [lm.learning_rate(s, 100, 1.0) for s in range(100)]
     assert rates[:3] == pytest.approx([1 / 3, 2 / 3, 1.0])
     assert rates[3] == pytest.approx(1.0) and rates[99] == pytest.approx(0.1, abs=1e-3)
     assert rates[3 + 97 // 2] == pytest.approx(0.55, abs=0.02)  # half way down the cosine
@@ -226,16 +144,16 @@ def plain_logps(model, ids, scored):
 def first_gradient(module, command, place):
     """Loss and gradients of a script's first step, seen just before the optimizer runs."""
     seen = {}
-    real = train_critic.optimizer_step
+    real = module.optimizer_step
 
     def spy(model, optimizer, rate):
         seen.update({name: p.grad.clone() for name, p in model.named_parameters()})
         return real(model, optimizer, rate)
-    train_critic.optimizer_step = spy
+    module.optimizer_step = spy
     try:
         code, _, error = call(module, *command, "--max-steps", 1)
     finally:
-        train_critic.optimizer_step = real
+        module.optimizer_step = real
     assert code == 0, error
     return metrics(place / command[command.index("--out") + 1])[0]["loss"], seen
 
@@ -307,9 +225,9 @@ def test_imitation_weighs_every_assistant_token_alike(place):
     from transformers import AutoModelForCausalLM
     command = ["--method", "rejection-ft", "--in", "scored.jsonl", "--model", "base", "--out", "out"]
     loss, gradient = first_gradient(train_policy, [*command, "--batch-size", 1000, "--micro-tokens", 600], place)
-    items, _ = train_policy.trajectory_items(parsed(train_policy, *command), train_policy.load_tokenizer("base"))
+    items, _ = train_policy.trajectory_items(parsed(train_policy, *command), lm.load_tokenizer("base"))
     model = AutoModelForCausalLM.from_pretrained("base")
-    mine = -torch.cat([plain_logps(model, s.ids, s.scored) for s in train_critic.sequences_in(items)]).mean()
+    mine = -torch.cat([plain_logps(model, s.ids, s.scored) for s in lm.sequences_in(items)]).mean()
     mine.backward()
     assert loss == pytest.approx(mine.item(), rel=1e-5)
     for name, parameter in model.named_parameters():
@@ -320,25 +238,25 @@ def test_a_step_clips_the_gradient_and_takes_its_own_rate():
     model = torch.nn.Linear(2, 1, bias=False)
     before, optimizer = model.weight.detach().clone(), torch.optim.SGD(model.parameters(), lr=99.0)
     model.weight.grad = torch.tensor([[3.0, 4.0]])
-    assert train_critic.optimizer_step(model, optimizer, rate=0.5) == pytest.approx(5.0)
+    assert lm.optimizer_step(model, optimizer, rate=0.5) == pytest.approx(5.0)
     assert (before - model.weight).detach().flatten().tolist() == pytest.approx([0.3, 0.4], abs=1e-5)
     assert model.weight.grad is None
 
 
 def test_every_epoch_has_an_order_of_its_own_and_so_has_every_seed():
-    items = [train_critic.Item([2 * n], [2 * n + 1], ("task", n)) for n in range(50)]
+    items = [lm.Item([2 * n], [2 * n + 1], ("task", n)) for n in range(50)]
 
     def orders(seed):
         args = Flags()
         args.seed, args.epochs = seed, 2
-        order = [item.chosen[0] for step in train_critic.step_items(items, args) for item in step]
+        order = [item.chosen[0] for step in lm.step_items(items, args) for item in step]
         return order[:50], order[50:]
     first, second = orders(0)
     assert sorted(first) == sorted(second) == list(range(0, 100, 2))
     assert len({tuple(order) for order in (range(0, 100, 2), first, second, *orders(1))}) == 5 and orders(0)[0] == first
     args = Flags()
     args.max_steps = 3
-    assert [len(step) for step in train_critic.step_items(items, args)] == [args.batch_size] * 3
+    assert [len(step) for step in lm.step_items(items, args)] == [args.batch_size] * 3
 
 
 def test_the_policys_loss_off_its_reference_equals_an_independent_formulation(place):
@@ -350,12 +268,12 @@ def test_the_policys_loss_off_its_reference_equals_an_independent_formulation(pl
     prompts, replies = [make(9), make(14), make(14)], [(make(5), make(7)), (make(4), make(4)), (make(6), make(3))]
     device, args = torch.device("cpu"), Flags()
     args.beta, args.nll = 0.5, 0.2
-    sequences = [train_critic.Sequence(np.append(p, r).astype(np.int32), len(p))
+    sequences = [lm.Sequence(np.append(p, r).astype(np.int32), len(p))
                  for p, pair in zip(prompts, replies) for r in pair]
-    items = [train_critic.Item([sequences[2 * n]], [sequences[2 * n + 1]], ("", n)) for n in range(3)]
-    train_critic.set_reference("base", items, device, args)
-    model = train_critic.load_model("moved", device, args)
-    batch = train_critic.collate(items, device, args.pack)
+    items = [lm.Item([sequences[2 * n]], [sequences[2 * n + 1]], ("", n)) for n in range(3)]
+    lm.set_reference("base", items, device, args)
+    model = lm.load_model("moved", device, args)
+    batch = lm.collate(items, device, args.pack)
     losses, stats = train_policy.preference_loss(model(batch), batch, items, args)
     loss = losses.sum()
     base, moved = AutoModelForCausalLM.from_pretrained("base"), AutoModelForCausalLM.from_pretrained("moved")
@@ -372,13 +290,13 @@ def test_the_policys_loss_off_its_reference_equals_an_independent_formulation(pl
 def test_in_bfloat16_weights_and_gradients_stay_float32_and_log_probabilities_near(place):
     """--dtype bfloat16 on a CPU: the same numbers but for rounding, in the forward and the backward pass."""
     ids = np.arange(40, dtype=np.int32) * 5 % 200
-    sequences = [train_critic.Sequence(ids, 8), train_critic.Sequence(ids[::-1].copy(), 9)]
+    sequences = [lm.Sequence(ids, 8), lm.Sequence(ids[::-1].copy(), 9)]
     found = []
     for dtype in ("float32", "bfloat16"):
         args = Flags()
         args.dtype = dtype
-        model = train_critic.load_model("base", torch.device("cpu"), args)
-        values = model(train_critic.collate([train_critic.Item(sequences, [], ())], torch.device("cpu"), "tree"))
+        model = lm.load_model("base", torch.device("cpu"), args)
+        values = model(lm.collate([lm.Item(sequences, [], ())], torch.device("cpu"), "tree"))
         values.mean().backward()
         assert {p.dtype for p in model.parameters()} == {p.grad.dtype for p in model.parameters()} == {torch.float32}
         found.append((values.detach(), torch.cat([p.grad.flatten() for p in model.parameters()])))
@@ -397,7 +315,7 @@ class Flags:
 
 
 def test_trajectories_are_paired_by_the_rule_and_the_gap():
-    pair = train_critic.pair_trajectories
+    pair = lm.pair_trajectories
     assert pair([0.3, 1.0, 0.3, 1.0, 0.9], "best-vs-lower") == [(1, 0), (1, 2), (1, 4)]
     assert pair([0.3, 0.9], "best-vs-lower") == []
     assert pair([0.3, 0.9, 0.35], "all") == [(1, 0), (1, 2), (2, 0)]
@@ -424,7 +342,7 @@ def test_a_value_critic_calls_success_what_passes_every_test(place):
     rng = np.random.default_rng(0)
     write(Path("three.jsonl"), [trajectory(0, n, rng, reward) for n, reward in enumerate([0.9, 1.0, 0.0])])
     items, _ = train_critic.make_items(parsed(train_critic, "--in", "three.jsonl", "--head", "value"),
-                                      train_critic.load_tokenizer("base"))
+                                      lm.load_tokenizer("base"))
     assert [item.reward for item in items] == [0.9, 1.0, 0.0]
     batch = SimpleNamespace(turn=torch.arange(3), side=torch.tensor([0, 2, 4]))
     _, stats = train_critic.critic_loss(torch.zeros(3), batch, items, SimpleNamespace(head="value"))
@@ -432,25 +350,25 @@ def test_a_value_critic_calls_success_what_passes_every_test(place):
 
 
 def test_the_baselines_never_see_c_unless_told(place):
-    tokenizer = train_policy.load_tokenizer("base")
+    tokenizer = lm.load_tokenizer("base")
 
     def shown(*arguments):
         items, _ = train_policy.trajectory_items(
             parsed(train_policy, "--in", "scored.jsonl", "--model", "base", *arguments), tokenizer)
-        return np.mean(["In light that" in tokenizer.decode(s.ids) for s in train_critic.sequences_in(items)])
+        return np.mean(["In light that" in tokenizer.decode(s.ids) for s in lm.sequences_in(items)])
     assert shown("--method", "multi-turn-dpo") == shown("--method", "rejection-ft") == shown("--method", "sft") == 0
     assert shown("--method", "rejection-ft", "--with-c", 1) == 0, "it is sft's flag"
     assert shown("--method", "sft", "--with-c", 1) == 1 and 0.2 < shown("--method", "sft", "--with-c", 0.5) < 0.8
 
 
 def test_dialogues_with_one_side_too_long_are_left_out_and_the_others_keep_their_sequences(monkeypatch):
-    sequence = lambda length: train_critic.Sequence(np.arange(length), 1)  # noqa: E731
+    sequence = lambda length: lm.Sequence(np.arange(length), 1)  # noqa: E731
     sequences, args = [sequence(length) for length in (9, 3, 3, 9, 5, 4)], Flags()
-    items = [train_critic.Item([sequences[n]], [sequences[n + 1]], ("", n)) for n in (0, 2, 4)]
+    items = [lm.Item([sequences[n]], [sequences[n + 1]], ("", n)) for n in (0, 2, 4)]
     args.input = "here"
-    monkeypatch.setattr(train_critic, "scored_context", lambda path: 5)
-    items = train_critic.usable_items(items, "a model", args)
-    assert train_critic.sequences_in(items) == sequences[4:]
+    monkeypatch.setattr(lm, "scored_context", lambda path: 5)
+    items = lm.usable_items(items, "a model", args)
+    assert lm.sequences_in(items) == sequences[4:]
     assert [(i.chosen, i.rejected) for i in items] == [([sequences[4]], [sequences[5]])]
 
 
@@ -494,7 +412,7 @@ def test_candidates_are_scored_and_trained_on_as_they_were_sampled(place):
     """Sampled ids that are not what the tokenizer makes of their text: letter by letter."""
     from transformers import AutoModelForCausalLM
     seeming_critic()
-    tokenizer = train_policy.load_tokenizer("base")
+    tokenizer = lm.load_tokenizer("base")
     letters = lambda text: [tokenizer(c)["input_ids"][0] for c in text] + [tokenizer.eos_token_id]  # noqa: E731
     record = json.loads(open("candidates.jsonl").readline())
     record["candidates"] = [{"output": text, "output_ids": letters(text)} for text in (*QUESTIONS, "Is it so?")]
@@ -502,7 +420,7 @@ def test_candidates_are_scored_and_trained_on_as_they_were_sampled(place):
     code, _, error = rank_and_train()
     assert code == 0, error
     critic, base = AutoModelForCausalLM.from_pretrained("critic"), AutoModelForCausalLM.from_pretrained("base")
-    shown = train_critic.put_c_in_front(record["prompt"], record["task"]["ground_truth"])
+    shown = lm.put_c_in_front(record["prompt"], record["task"]["ground_truth"])
     prompt = tokenizer.apply_chat_template(shown, add_generation_prompt=True, return_dict=False)
     ranked, = read_lines("ranked.jsonl")
     for value, candidate in zip([c["advantage"] for c in ranked["candidates"]], record["candidates"], strict=True):
@@ -516,7 +434,7 @@ def test_candidates_are_scored_and_trained_on_as_they_were_sampled(place):
         assert sequence.ids[sequence.scored].tolist() == letters(pair[side][0]["content"])
     write(Path("others.jsonl"), [{**pair, "turn": None, "task_id": None}] * 2)  # as `datasets` writes what is not there
     items = train_policy.pair_items(train_policy.read_pairs("others.jsonl"), tokenizer)
-    assert len({item.group for item in items}) == len({item.task for item in items}) == 2
+    assert len({item.turn_key for item in items}) == len({item.task for item in items}) == 2
     longer = [{"role": "assistant", "content": "Which field?"}, {"role": "user", "content": "The first."}]
     write(Path("others.jsonl"), [{"prompt": pair["prompt"], **{side: longer + [{"role": "assistant", "content": side}]
                                                                for side in ("chosen", "rejected")}}])
@@ -539,7 +457,7 @@ def test_a_turns_advantage_is_of_the_kind_that_its_critic_was_trained_with(place
     tokenizer = AutoTokenizer.from_pretrained("base")
     critic, base = AutoModelForCausalLM.from_pretrained("critic"), AutoModelForCausalLM.from_pretrained("base")
     record = json.loads(open("seen.jsonl").readline())
-    shown = train_critic.put_c_in_front(record["dialogue_history"], record["task"]["ground_truth"])
+    shown = lm.put_c_in_front(record["dialogue_history"], record["task"]["ground_truth"])
     shown = [{"role": m["role"], "content": m["content"]} for m in shown]
     for t, message in enumerate(record["dialogue_history"]):
         if message["role"] != "assistant":
@@ -668,27 +586,27 @@ class Letters:
 
 def test_a_template_that_refuses_system_messages_gets_them_in_front_of_the_first_request():
     messages = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hi"}]
-    assert train_critic.render_prompt(Letters(), messages) == "<uBe kind.\n\nHi><a"
+    assert lm.render_prompt(Letters(), messages) == "<uBe kind.\n\nHi><a"
 
 
 def test_what_was_sampled_is_what_is_scored():
     record = {"system": "", "dialogue_history": [{"role": "user", "content": "u"}, {
         "role": "assistant", "content": "b", "output": "a OUTPUT: b", "output_ids": [7, 8]},
         {"role": "user", "content": "v"}, {"role": "assistant", "content": "d", "output": "c OUTPUT: d"}]}
-    (_, first, _), (prompt, second, _) = train_critic.turns_of(record)
-    assert (train_critic.text_of(first), train_critic.ids_of(first)) == ("a OUTPUT: b", [7, 8])
-    assert (train_critic.text_of(second), train_critic.ids_of(second)) == ("c OUTPUT: d", ())
+    (_, first, _), (prompt, second, _) = lm.turns_of(record)
+    assert (lm.text_of(first), lm.ids_of(first)) == ("a OUTPUT: b", [7, 8])
+    assert (lm.text_of(second), lm.ids_of(second)) == ("c OUTPUT: d", ())
     assert [m["content"] for m in prompt] == ["u", "b", "v"]
-    sequence, = train_critic.tokenise(Letters(), [(prompt, second, None)])
+    sequence, = lm.tokenise(Letters(), [(prompt, second, None)])
     assert sequence.ids[sequence.scored].tolist() == [ord(c) for c in "c OUTPUT: d"] + [0]
     record |= {"system": "s", "task": {"ground_truth": "truth"}}
-    turns = [(prompt, {"content": "x"}, c) for prompt, _, c in train_critic.turns_of(record, with_c=True)]
-    shown = train_critic.tokenise(Letters(), turns)[0]
+    turns = [(prompt, {"content": "x"}, c) for prompt, _, c in lm.turns_of(record, with_c=True)]
+    shown = lm.tokenise(Letters(), turns)[0]
     assert "".join(map(chr, shown.ids[:shown.start])) == "<us\n\nIn light that the final answer is: truth.\n\nu><a"
 
 
 def test_the_tiny_tokenizer_gives_back_its_text_and_one_token_to_frequent_words(place):
-    tokenizer = train_policy.load_tokenizer("base")
+    tokenizer = lm.load_tokenizer("base")
     for text in ("def total(rows):\n    return 12.5", "Ünïcode \t and  spaces 123456", "The field is price."):
         assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
     assert len(tokenizer("The field is price.")["input_ids"]) == 5
@@ -770,7 +688,7 @@ def test_weights_that_never_get_a_gradient_do_not_hinder_a_resumed_run(place):
     args = parsed(train_critic, "--out", "critic", "--save-every", 1)
 
     def state():
-        model = train_critic.load_model("base", torch.device("cpu"), args)
+        model = lm.load_model("base", torch.device("cpu"), args)
         model.lm.register_parameter("tower", torch.nn.Parameter(torch.ones(3)))
         return model, torch.optim.AdamW(model.parameters(), lr=0.1)
 
@@ -778,9 +696,9 @@ def test_weights_that_never_get_a_gradient_do_not_hinder_a_resumed_run(place):
     used = [weight for name, weight in model.named_parameters() if "tower" not in name]
     sum(weight.sum() for weight in used).backward()
     optimizer.step()
-    train_critic.save_checkpoint(args, model, optimizer, 1)
+    lm.save_checkpoint(args, model, optimizer, 1)
     again, averages = state()
-    train_critic.read_checkpoint(train_critic.checkpoint_of("critic", 1), again, averages)
+    lm.read_checkpoint(lm.checkpoint_of("critic", 1), again, averages)
     for name, weight in again.state_dict().items():
         assert torch.equal(weight, model.state_dict()[name]), name
     for weight, other in zip(used, [weight for name, weight in again.named_parameters() if "tower" not in name]):
@@ -788,19 +706,19 @@ def test_weights_that_never_get_a_gradient_do_not_hinder_a_resumed_run(place):
 
 
 def test_a_tokenizer_with_several_chat_templates_is_written_twice(place):
-    tokenizer = train_critic.load_tokenizer("base")
+    tokenizer = lm.load_tokenizer("base")
     tokenizer.chat_template = {"default": tokenizer.chat_template, "rag": tokenizer.chat_template}
-    model = train_critic.load_model("base", torch.device("cpu"), parsed(train_critic))
+    model = lm.load_model("base", torch.device("cpu"), parsed(train_critic))
     for _ in range(2):
-        train_critic.prepare_output(Path("twice"), False, {})
-        train_critic.write_model(model.lm, model.state_dict(), tokenizer, "base", Path("twice"))
+        lm.prepare_output(Path("twice"), False, {})
+        lm.write_model(model.lm, model.state_dict(), tokenizer, "base", Path("twice"))
     assert list(Path("twice/additional_chat_templates").iterdir())
 
 
 def test_half_of_a_surrogate_pair_stops_nothing(place):
     """A server may cut a reply there."""
-    tokenizer = train_critic.load_tokenizer("base")
-    assert train_critic.tokenise(tokenizer, [([{"role": "user", "content": "a\ud83d"}], {"content": "b\ud83d"}, None)])
+    tokenizer = lm.load_tokenizer("base")
+    assert lm.tokenise(tokenizer, [([{"role": "user", "content": "a\ud83d"}], {"content": "b\ud83d"}, None)])
     pair = {"chosen": [{"role": "assistant", "content": "b\ud83d"}]}
     train_policy.write_pairs([pair], "p.jsonl")
     assert read_lines("p.jsonl") == [pair]
@@ -904,8 +822,8 @@ def test_records_that_cannot_be_used_are_counted(place):
 
 def test_a_reference_that_is_another_models_is_noticed_at_the_first_step(place, monkeypatch):
     assert call(train_critic, *CRITIC, "--max-steps", 1)[0] == 0
-    rng, score_all = np.random.default_rng(0), train_critic.score_all
-    monkeypatch.setattr(train_critic, "score_all", lambda *about: [
+    rng, score_all = np.random.default_rng(0), lm.score_all
+    monkeypatch.setattr(lm, "score_all", lambda *about: [
         values + rng.normal(size=values.shape).astype(np.float32) for values in score_all(*about)])
     code, _, error = call(train_critic, *CRITIC, "--overwrite")
     assert code == 2 and "before the first step, the model's log-probabilities differ from its reference's" in error
@@ -1017,7 +935,7 @@ PLAYED = {"task_id": "t", "sample": 0, "domain": "backend", "dialogue_history": 
     (["train_policy"], TURN, {"prompt": "x"}, "prompt must be a list"),
     (["train_policy"], TURN, {"turn": [1]}, "turn must be a whole number"),
     (["train_policy"], PAIR, {"chosen": "x"}, 'chosen must be a list, found "x"'),
-    (["train_policy"], PAIR, {"rejected": []}, "list index out of range"),
+    (["train_policy"], PAIR, {"rejected": []}, "rejected is empty"),
     (["train_policy"], PAIR, {"chosen": [{"role": "x", "content": None}]},
      "chosen[0].content must be text, found null"),
     (["train_policy"], PAIR, {"rejected_ids": ["x"]}, "rejected_ids[0] must be a whole number"),
@@ -1057,7 +975,7 @@ def test_token_ids_of_another_tokenizer_are_not_trained_on(place):
             for message in record["dialogue_history"] if name != "text" else ():
                 if message["role"] == "assistant":
                     message["output"] = message["content"]
-                    ids = train_policy.load_tokenizer(name)(message["content"])["input_ids"]
+                    ids = lm.load_tokenizer(name)(message["content"])["input_ids"]
                     message["output_ids"] = ids if name == "base" else ids + [1]  # the sampler's own end
         write(Path(f"{name}.jsonl"), records)
         code, said, error = call(train_critic, *CRITIC[2:], "--in", f"{name}.jsonl", "--out", name + "-critic")
@@ -1066,11 +984,11 @@ def test_token_ids_of_another_tokenizer_are_not_trained_on(place):
         seen[name] = metrics(name + "-critic")
     assert seen["agent"] == seen["text"] != seen["base"]
     # ids without a text are what was sampled
-    own = train_policy.load_tokenizer("base")
+    own = lm.load_tokenizer("base")
     ids = own("The threshold")["input_ids"]
     side = train_policy.side_of_pair({"output_ids": ids, "advantage": 1.0}, "chosen")
     reply = {**side["chosen"][0], "output_ids": side["chosen_ids"]}
-    [sequence] = train_policy.tokenise(own, [(SAID[:1], reply, None)])
+    [sequence] = lm.tokenise(own, [(SAID[:1], reply, None)])
     assert list(sequence.ids[-len(ids):]) == ids
     # ids beyond the vocabulary, and no text instead of them
     turn = {"task_id": "t", "sample": 0, "turn": 0, "prompt": SAID[:1], "task": {"ground_truth": "x"},
@@ -1173,7 +1091,7 @@ def test_a_critic_of_any_family_scores_as_its_own_logits_say(place, family, size
     """Logit scales and caps: rollout.py's step reward and the ranking of candidates are this one function."""
     import transformers
     from transformers import AutoModelForCausalLM
-    tokenizer = train_critic.load_tokenizer("base")
+    tokenizer = lm.load_tokenizer("base")
     for seed, name in enumerate(("seed", "critic")):
         torch.manual_seed(seed)
         config = getattr(transformers, family + "Config")(
@@ -1189,7 +1107,7 @@ def test_a_critic_of_any_family_scores_as_its_own_logits_say(place, family, size
     critic, hidden = train_critic.Critic("critic"), train_critic.Critic("critic", without_c=True)
     for scored, with_c in ((critic, True), (hidden, False)):
         for found, (messages, reply, truth) in zip(scored.advantages(turns), turns):
-            messages = train_critic.put_c_in_front(messages, truth) if with_c else messages
+            messages = lm.put_c_in_front(messages, truth) if with_c else messages
             prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
             ids = np.array(prompt + tokenizer(reply["content"])["input_ids"] + [tokenizer.eos_token_id])
             with torch.no_grad():
@@ -1201,7 +1119,7 @@ def test_a_critic_of_any_family_scores_as_its_own_logits_say(place, family, size
 @pytest.mark.parametrize("family", ["Mixtral", "Qwen3Moe", "Olmoe"])
 def test_a_mixture_of_experts_just_saved_is_trained_and_loads_again(place, family):
     import transformers
-    tokenizer = train_critic.load_tokenizer("base")
+    tokenizer = lm.load_tokenizer("base")
     torch.manual_seed(0)
     experts = {"Mixtral": dict(num_local_experts=4), "Olmoe": dict(num_experts=4),
                "Qwen3Moe": dict(num_experts=4, moe_intermediate_size=32, head_dim=16)}[family]
@@ -1240,17 +1158,17 @@ def test_changed_data_and_a_replaced_model_are_noticed(place):
 
 def test_a_reply_known_as_text_ends_as_the_template_ends_a_turn(place):
     """Gemma's template ends a turn with a token that is not eos, and then a line break; joined turns join."""
-    tokenizer = train_critic.load_tokenizer("base")
+    tokenizer = lm.load_tokenizer("base")
     tokenizer.add_special_tokens({"additional_special_tokens": ["<start_of_turn>", "<end_of_turn>"]})
     tokenizer.chat_template = ("{% for m in messages %}{{ '<start_of_turn>' + m['role'] + '\\n' + m['content'] "
                                "+ '<end_of_turn>\\n' }}{% endfor %}"
                                "{% if add_generation_prompt %}{{ '<start_of_turn>assistant\\n' }}{% endif %}")
     end = tokenizer.convert_tokens_to_ids("<end_of_turn>")
     record = json.loads(open("scored.jsonl").readline())
-    turns = train_critic.tokenise(tokenizer, train_critic.turns_of(record))
+    turns = lm.tokenise(tokenizer, lm.turns_of(record))
     assert all(turn.ids[-1] == end != tokenizer.eos_token_id for turn in turns)
-    assert train_critic.tree_tokens(turns) == len(turns[-1].ids), "each prompt extends the turn before it"
-    assert train_critic.end_of_turn(train_critic.load_tokenizer("base")) == [tokenizer.eos_token_id]
+    assert trees.tree_tokens(turns) == len(turns[-1].ids), "each prompt extends the turn before it"
+    assert lm.end_of_turn(lm.load_tokenizer("base")) == [tokenizer.eos_token_id]
 
 
 # Parts of the data, orders, costs
@@ -1262,21 +1180,21 @@ def test_a_reply_known_as_text_ends_as_the_template_ends_a_turn(place):
 def test_the_kind_of_a_record_is_told_by_its_keys(tmp_path, line, kind):
     """Not by words that may stand anywhere in it, nor by the spaces between them."""
     (tmp_path / "a.jsonl").write_text(line + "\n")
-    assert [key for key in ("candidates", "chosen", "task") if train_critic.first_record_has(tmp_path / "a.jsonl", key)] == (
+    assert [key for key in ("candidates", "chosen", "task") if lm.first_record_has(tmp_path / "a.jsonl", key)] == (
         [kind] if kind else [])
-    assert not any(train_critic.first_record_has(path, "task") for path in (tmp_path / "missing", tmp_path))
+    assert not any(lm.first_record_has(path, "task") for path in (tmp_path / "missing", tmp_path))
 
 
 def test_what_a_step_is_a_random_choice_of():
     """Four pairs a turn, three turns a trajectory: how many turns and trajectories a step of eight pairs holds."""
-    items = [train_critic.Item([n], [], (n // 12, n // 4)) for n in range(480)]
+    items = [lm.Item([n], [], (n // 12, n // 4)) for n in range(480)]
     distinct = {}
     for shuffle in ("pairs", "turns"):
         args = Flags()
         args.shuffle, args.batch_size = shuffle, 8
-        steps = train_critic.step_items(items, args)
+        steps = lm.step_items(items, args)
         assert sorted(item.chosen[0] for step in steps for item in step) == list(range(480))
-        distinct[shuffle] = np.mean([len({item.group for item in step}) for step in steps])
+        distinct[shuffle] = np.mean([len({item.turn_key for item in step}) for step in steps])
     assert distinct["pairs"] > 7 and distinct["turns"] == 2
 
 
@@ -1312,21 +1230,21 @@ def test_what_a_model_keeps_beside_its_parameters_is_saved(place):
     assert code == 0, error
     saved = transformers.AutoModelForCausalLM.from_pretrained("out")
     assert torch.equal(saved.model.layers[1].mlp.gate.e_score_correction_bias, bias)
-    train_critic.load_model("out", torch.device("cpu"), SimpleNamespace(
+    lm.load_model("out", torch.device("cpu"), SimpleNamespace(
         pack="tree", checkpointing="none", dtype="float32"))
 
 
 def test_a_heads_values_are_float32_whatever_its_weights_are():
     """FSDP hands the forward pass bf16 weights on CUDA: turns whose values then were equal would make no pair."""
     head, hidden = torch.nn.Linear(64, 1).bfloat16(), torch.randn(200, 64).bfloat16()
-    assert len(train_critic.Scorer(None, head).values(hidden).unique()) == 200 > len(head(hidden).unique())
+    assert len(lm.Scorer(None, head).values(hidden).unique()) == 200 > len(head(hidden).unique())
 
 
 def test_annotated_portions_are_saved_as_they_come_and_candidates_need_a_name(place, monkeypatch):
     seeming_critic()
     flags = ["--score", "scored.jsonl", "--critic", "critic", "--model", "base", "--out"]
     assert call(train_critic, *flags, "whole.jsonl")[0] == 0
-    monkeypatch.setattr(train_critic, "PORTION", 7)
+    monkeypatch.setattr(train_critic, "RECORDS_AT_A_TIME", 7)
     advantages, calls = train_critic.Critic.advantages, []
 
     def twice(self, turns):

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 import torch
 
-import test_train
-from test_train import ROOT, call, metrics, train_critic, train_policy
+import train_critic
+import train_policy
+from conftest import ROOT, call, make_data, metrics
 
 PAIRS = ["--in", "scored.jsonl", "--method", "multi-turn-dpo", "--pair-rule", "all", "--model", "base", "--lr", "1e-4",
          "--batch-size", "8"]
@@ -21,7 +22,7 @@ PAIRS = ["--in", "scored.jsonl", "--method", "multi-turn-dpo", "--pair-rule", "a
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
-    test_train.make_data(tmp_path)
+    make_data(tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     return tmp_path
@@ -153,13 +154,13 @@ def test_a_critic_with_a_head_that_is_asked_twice_says_the_same_on_two_processes
 import sys
 sys.path.insert(0, {str(ROOT)!r})
 import train_critic
-train_critic.start_process_group()
+lm.start_process_group()
 critic = train_critic.Critic("critic")
 turns = [([{{"role": "user", "content": "Write f."}}], {{"content": text}}, "def f(): pass")
          for text in ("Which field?", "Why?")]
 first, second = critic.advantages(turns), critic.advantages(turns)
-train_critic.say("equal" if first == second else (first, second), first)
-train_critic.finish()
+lm.say("equal" if first == second else (first, second), first)
+lm.finish()
 """)
     said = torchrun(2, script=place / "ask.py")
     one = subprocess.run([sys.executable, "ask.py"], capture_output=True, text=True, check=True).stdout
