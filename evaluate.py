@@ -7,6 +7,7 @@ cosine of two image embeddings, of the answer's page and of the reference page (
     backend    reward(tau)  = 1/K sum_k [ answer(call_k) == reference(call_k) ]      in [0, 1], K = 10 in ColBench
                success(tau) = [ reward(tau) == 1 ]                           up to rounding; also within k turns
     frontend   reward(tau)  = max(0, cos(f(answer), f(reference)))                   f = --encoder
+               with --reward choices the share of the task's hidden choices that the answer's page has right
                win(a, b)    = [ reward(a) > reward(b) ] + 1/2 [ reward(a) == reward(b) ]     mean over common tasks
 
 Every metric is a ratio m = sum_i a_i / sum_i b_i over tasks i, where a_i and b_i are sums over the task's samples. For
@@ -92,7 +93,8 @@ def score_programs(records, args):
 
 def score_pages(records, args):
     """Yield each frontend record with `reward` and how it was computed, in order. Each page is rendered once."""
-    from render import Renderer, choices_right, cosine, load_encoder
+    from page_words import choices_right
+    from render import Renderer, cosine, load_encoder
     try:
         embed = load_encoder(args.encoder)
         renderer = Renderer(args.workers)
@@ -104,9 +106,9 @@ def score_pages(records, args):
         if not page:
             return "no page", {}, None
         picture = renderer.render(page, measured)
-        if picture.status != "ok":
+        if not picture.png:
             return picture.status, {}, None
-        status = "blank" if picture.blank else "ok"
+        status = "blank" if picture.blank and picture.status == "ok" else picture.status
         return status, {view: embed(picture, view) for view in VIEWS}, picture.layout
 
     @functools.lru_cache(4096)
@@ -115,7 +117,7 @@ def score_pages(records, args):
 
     def begin(record):
         """A record with futures of what is seen of the reference and of the answer."""
-        measured = bool(record["task"].get("choices"))    # layouts judge the choices
+        measured = bool(record["task"].get("choices")) or embed.name == "layout"    # layouts judge the choices
         return record, submit(record["task"]["ground_truth"], measured), submit(page_of(record), measured)
 
     with renderer, ThreadPoolExecutor(2 * args.workers) as threads:    # some render, others embed
@@ -130,8 +132,14 @@ def score_pages(records, args):
                 status, ours, layout = f"reference {reference_status}", {}, None
             cosines = {view: cosine(ours[view], theirs[view]) if ours else 0.0 for view in VIEWS}
             choices = choices_right(record["task"].get("choices") or {}, layout, reference_layout)
+            reward = cosines["page"]
+            if args.reward_from == "choices":
+                if not choices:
+                    die(f"task {record['task'].get('task_id')} has no choices, which --reward choices counts")
+                reward = sum(choices.values()) / len(choices)
             yield record | {
-                "reward": min(1.0, max(0.0, cosines["page"])),
+                "reward": min(1.0, max(0.0, reward)),
+                "reward_from": args.reward_from,
                 "cosine": cosines,
                 "choices": choices,
                 "encoder": embed.name,
@@ -425,7 +433,7 @@ ENVIRONMENTS = {
     ),
     "frontend": Environment(
         score_pages,
-        flags=("encoder",),
+        flags=("encoder", "reward_from"),
         metrics=PAGE_METRICS,
         win_rate=True,
         pages=True,
@@ -895,7 +903,7 @@ def small_pictures(pages, workers):
         die(f"the report needs pictures of the pages: {problem}")
     with renderer:
         for picture in renderer.render_many(pages):
-            if picture.status != "ok":
+            if not picture.png:
                 yield None
                 continue
             image = Image.fromarray(picture.rgb)
@@ -932,8 +940,10 @@ def parse_args():
     add("--unsafe", action="store_true", help="run programs even where the sandbox cannot isolate them")
     # how to score pages
     add("--encoder", default="layout",
-        help="image encoder: layout (colours and edges, no weights), or the folder or hub name of a CLIP or SigLIP; "
+        help="image encoder: layout (colours, edges and texts, no weights), or the folder or hub name of a CLIP or SigLIP; "
              "the paper's is openai/clip-vit-base-patch32 (default: layout)")
+    add("--reward", dest="reward_from", choices=["cosine", "choices"], default="cosine",
+        help="what is the reward of a page: the cosine, or the share of right choices (default: cosine)")
     # intervals
     add("--resamples", type=count, default=10_000, help="bootstrap draws of the tasks (default: 10000)")
     add("--seed", type=number(int, least=0), default=0, help="seed of the bootstrap (default: 0)")
@@ -947,7 +957,7 @@ def parse_args():
     args = parser.parse_args()
     for ignores, why, flags in (
             (args.compare, "--compare only reads scored files", "--in --run-name --split --out --overwrite --mode "
-             "--call-timeout --program-timeout --unsafe --encoder"),
+             "--call-timeout --program-timeout --unsafe --encoder --reward"),
             (args.input, "--in names the file", "--run-name --split"),
             (not args.report, "without --report there is no report", "--report-limit --curves")):
         idle = set(flags.split()) & {word.partition("=")[0] for word in sys.argv}

@@ -76,7 +76,7 @@ COUNTERS = ("cut", "unfinished_actions", "unfinished_replies", "shortened_replie
 # Keys of a trajectory that its candidates records drop. Unknown keys are kept.
 DROPPED_KEYS = {"dialogue_history", "system", "answer", "finish", "model", "simulator", "seed", "cost", "fingerprints",
                 *COUNTERS, "reward", "released_reward", "tests", "mode", "call_timeout", "program_timeout", "sandbox",
-                "cosine", "choices", "page", "encoder"}
+                "cosine", "choices", "page", "encoder", "reward_from"}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
