@@ -29,7 +29,8 @@ MAY_IMPORT = {  # at the top of the file; what is imported inside a function com
     "rollout": ({"records", "human", "engines"}, {"sandbox", "render", "train_critic"}),
     "evaluate": ({"records", "sandbox"}, {"render", "page_words"}),
     "function_tasks": ({"records"}, set()),
-    "generate_tasks": ({"records", "function_tasks"}, {"sandbox", "rollout", "engines", "page_tasks"}),
+    "llm_tasks": ({"records"}, {"function_tasks"}),
+    "generate_tasks": ({"records", "engines", "llm_tasks"}, {"sandbox", "render", "rollout", "function_tasks", "page_tasks"}),
 }
 
 
