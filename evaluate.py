@@ -34,7 +34,7 @@ Records are appended as they are scored, in input order. A stopped run resumes w
     python evaluate.py --split train
     python evaluate.py --in runs/default/test.trajectories.jsonl --report runs/default/report.html
     python evaluate.py --compare base=runs/a/test.scored.jsonl sweet=runs/b/test.scored.jsonl --report runs/b/ab.html
-    python evaluate.py --in runs/b/a.trajectories.jsonl --report b.html --curves critic=runs/b/critic policy=runs/b/policy
+    python evaluate.py --in runs/b/a.trajectories.jsonl --report a.html --curves critic=runs/b/critic
 
 To add an environment, add a row to ENVIRONMENTS.
 """
