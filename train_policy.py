@@ -429,8 +429,7 @@ def parse_args():
     training_flags(parser, lr="2e-7; --model tiny: 0.001", epochs="1; multi-turn-dpo and rejection-ft: 4, frontend: 8",
                    batch_size="8; rejection-ft and sft: 32")
     args = parser.parse_args()
-    run = Path("runs") / args.run_name
-    method = METHODS[args.method]
+    run, method = Path("runs") / args.run_name, METHODS[args.method]
     idle = [flag for flag, methods in OF_METHODS.items() if args.method not in methods]
     refuse_idle(idle, f"with --method {args.method}")
     model = vars(args).get("model")

@@ -194,7 +194,7 @@ TOOL = {"role": "tool", "content": "3"}
 @pytest.mark.parametrize("module, good, changes, expected", [
     (train_policy, RANKED, {"candidates": [{"output": "a", "advantage": float("nan")}] * 2},
      'candidates[0].advantage must be a number, found NaN'),
-    (train_policy, RANKED, {"cost": {"sampled_tokens": float("inf")}}, 'cost.sampled_tokens must be a number, found Infinity',
+    (train_policy, RANKED, {"cost": {"sampled_tokens": float("inf")}}, 'cost.sampled_tokens must be a number, found Infinity'),
     (train_policy, RANKED, {"prompt": SAID}, "prompt has an assistant message where the user should speak"),
     (train_policy, RANKED, {"prompt": []}, "prompt must begin with a user message"),
     (train_policy, RANKED, {"prompt": [SAID[0], TOOL]}, "prompt has tools"),
