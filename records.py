@@ -80,6 +80,8 @@ def schema_errors(value, shape, name="it"):
     """Yield why a value does not have this shape, as clauses that name the place."""
     kind = type(shape) if isinstance(shape, (dict, list)) else shape
     fits = isinstance(value, kind) if kind in TYPE_NAMES else kind(value)
+    if isinstance(value, float) and not math.isfinite(value):    # JSON has no NaN, Python's reader takes it
+        fits = False
     if not fits:
         yield f"{name} must be {TYPE_NAMES.get(kind) or kind.__doc__}, found {json.dumps(value)[:60]}"
     elif kind is list and list(map(type, value)) != shape * len(value):    # equal for [1, 2] and [int]
