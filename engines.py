@@ -452,6 +452,8 @@ class ServerEngine:
             message = f"HTTP {status}: {message_of(error.body) or message_of(error.response.text)}"
             if to := error.response.headers.get("location"):
                 message += f" (moved to {without_secrets(to)})"
+        elif isinstance(error, ValueError) and "Expecting value" in str(error):
+            message = "malformed reply (no JSON; does the URL end in /v1?)"
         elif error.__cause__:    # the library's APIConnectionError
             status, message = 599, first_line(error.__cause__)
         host, proxies = urlsplit(self.url).hostname or "", getproxies()
