@@ -65,7 +65,7 @@ from human import (
     HUMAN_OF_FUNCTIONS, HUMAN_OF_PAGES, MANNERS, NO_REPLY, SIMULATORS, VISION_PROMPT, ModelHuman, PersonAsAgent, as_text,
     ask, fill, functions_human, pages_human, prompt_of_human, shortened)
 from records import (
-    ANSWER_MARK, EPISODE_KEY, ID, OUTPUT_MARK, SCHEMA, TURN_KEY, Output, die, fingerprint, number, read, schema_errors,
+    ANSWER_MARK, EPISODE_KEY, ID, OUTPUT_MARK, SCHEMA, TURN_KEY, Output, die, fingerprint, mended, number, read, schema_errors,
     sign_of_end, write_json)
 
 NO_ACTION = "Sorry, I have lost my thread."    # replaces an action that was cut inside its thought
@@ -551,7 +551,8 @@ def what_to_play(args):
 
 
 def check(args, record):
-    """The record itself; raises ValueError if it cannot be played, which `read` reports with its line."""
+    """The record, without nulls; raises ValueError if it cannot be played, which `read` reports with its line."""
+    record = mended(record) if args.kind == "task" else record
     for problem in schema_errors(record, CONTINUED if args.continue_ else {}):
         raise ValueError(problem)
     if args.kind == "trajectory" or args.simulator != "scripted" or args.max_turns == 1:
