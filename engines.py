@@ -284,5 +284,5 @@ def is_url(spec):
 
 def encode_chat(tokenizer, messages):
     """Token ids of a prompt in the model's own chat template, as the trainers make them."""
-    from lm import render_prompt
-    return tokenizer(render_prompt(tokenizer, messages), add_special_tokens=False)["input_ids"]
+    from lm import encode_prompt
+    return encode_prompt(tokenizer, messages)

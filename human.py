@@ -167,9 +167,9 @@ class ModelHuman:
     async def reply(self, task, dialogue, key, counts):
         content = fill(self.prompt, reference=task["ground_truth"], dialogue=as_text(dialogue))
         if self.screen:
-            from render import NO_PAGE
+            from page_words import NO_PAGE
             page, reference = await seen(lambda page: self.screen.render(page).png, task, dialogue[-1]["content"])
-            if reference is None:
+            if page is None:
                 return NO_PAGE, None
             if not page:
                 return "Your page could not be shown.", None
@@ -299,22 +299,20 @@ async def functions_human(task, dialogue, screen, manner="plain"):
 
 
 async def pages_human(task, dialogue, screen):
-    """Replies with the largest differences between the layouts of the agent's page and the reference."""
-    from render import NO_PAGE, page_reply
-    page, reference = await seen(screen.layout, task, dialogue[-1]["content"])
-    if reference is None:
-        return NO_PAGE, None
+    """Replies with what differs between the layouts of the agent's page and the reference, and answers questions."""
+    from page_words import page_reply
+    from render import extract_page
+    layouts = await seen(screen.layout, task, dialogue[-1]["content"])
     # In a thread, because large pages take seconds and other episodes should not wait.
-    return await asyncio.to_thread(page_reply, page, reference), None
+    return await asyncio.to_thread(page_reply, dialogue, extract_page(dialogue[-1]["content"]), *layouts), None
 
 
 async def seen(look, task, text):
-    """What `look` sees of the page in the agent's text and of the reference; (None, None) if the text has no page."""
+    """What `look` sees of the page in the agent's text (None if the text has none) and of the reference."""
     from render import extract_page
     page = extract_page(text)
-    if page is None:
-        return None, None
-    page, reference = await asyncio.gather(asyncio.to_thread(look, page), asyncio.to_thread(look, task["ground_truth"]))
+    reference = asyncio.to_thread(look, task["ground_truth"])
+    page, reference = await asyncio.gather(asyncio.to_thread(look, page) if page else asyncio.sleep(0), reference)
     if not reference:
         raise Refused("the reference page could not be rendered")
     return page, reference

@@ -353,6 +353,24 @@ def number(kind=float, least=-math.inf, above=-math.inf, most=math.inf):
     return parse
 
 
+def refuse_idle(flags, mode):
+    """Exit if one of these flags stands on the command line, because this mode (such as "with --score") ignores it.
+
+    The script's parser must have allow_abbrev=False, so that a flag has one name.
+    """
+    for word in sys.argv[1:]:
+        if word.partition("=")[0] in flags:
+            die(f"{word.partition('=')[0]} does nothing {mode}; leave it out")
+
+
+def run_script(main):
+    """Run a script's main(). Ctrl-C ends it with one sentence."""
+    try:
+        main()
+    except KeyboardInterrupt:
+        die("stopped; the same command without --overwrite resumes", 130)
+
+
 def first_line(error):
     """The first line of an error's message, at most 300 characters."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]

@@ -77,7 +77,7 @@ COUNTERS = ("cut", "unfinished_actions", "unfinished_replies", "shortened_replie
 # Keys of a trajectory that its candidates records drop. Unknown keys are kept.
 DROPPED_KEYS = {"dialogue_history", "system", "answer", "finish", "model", "simulator", "seed", "cost", "fingerprints",
                 *COUNTERS, "reward", "released_reward", "tests", "mode", "call_timeout", "program_timeout", "sandbox",
-                "cosine", "choices", "page", "encoder"}
+                "cosine", "choices", "page", "encoder", "reward_from"}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -315,7 +315,10 @@ class CriticReward:
 
     def __init__(self, args, resources):
         from train_critic import Critic
-        self.critic = Critic(args.critic, without_c=args.step_reward == "critic-without-c")
+        try:
+            self.critic = Critic(args.critic, without_c=args.step_reward == "critic-without-c")
+        except ValueError as error:
+            die(error)
         resources.fingerprints["critic"] = fingerprint(args.critic)
         head = self.critic.config["head"]
         if self.critic.pictures or (head in ("value", "q")) != (args.step_reward == "value"):

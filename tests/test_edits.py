@@ -261,9 +261,11 @@ def test_twenty_questions_is_a_row_in_two_tables(copy):
         "Yes.", "No.", "I cannot say."}
     texts = [message["content"] for record in records for message in record["dialogue_history"]]
     train_policy.make_tiny_model(copy.folder / "base", texts, 400, seed=0)
-    copy.run("train_critic.py", "--model", "base", "--in", "scored.jsonl", "--out", "critic", *TRAIN)
-    copy.run("train_critic.py", "--score", "candidates.jsonl", "--critic", "critic", "--out", "ranked.jsonl")
-    copy.run("train_policy.py", "--model", "base", "--in", "ranked.jsonl", "--out", "policy", *TRAIN)
+    copy.run("train_critic.py", "--domain", "animals", "--model", "base", "--in", "scored.jsonl",
+             "--out", "critic", *TRAIN)
+    copy.run("train_critic.py", "--domain", "animals", "--score", "candidates.jsonl", "--critic", "critic",
+             "--out", "ranked.jsonl")
+    copy.run("train_policy.py", "--domain", "animals", "--model", "base", "--in", "ranked.jsonl", "--out", "policy", *TRAIN)
     copy.run("rollout.py", *common, "--in", "tasks.jsonl", "--model", "policy", "--engine", "transformers",
              "--max-tokens", "8", "--out", "b.jsonl")
     copy.run("evaluate.py", "--in", "b.jsonl", "--out", "after.jsonl")

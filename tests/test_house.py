@@ -12,22 +12,25 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-NO_SCRIPTS = ("records", "sandbox", "engines", "server", "human", "function_tasks", "lm", "trees")    # modules without a command line
+NO_SCRIPTS = ("records", "sandbox", "engines", "server", "human", "function_tasks", "page_tasks", "page_words", "lm",
+              "trees")    # modules without a command line
 MAY_IMPORT = {  # at the top of the file; what is imported inside a function comes second
     "records": (set(), set()),
     "sandbox": ({"records"}, set()),
-    "render": ({"records"}, set()),
+    "render": ({"records"}, {"page_words"}),
+    "page_words": (set(), set()),
+    "page_tasks": ({"records", "page_words", "render"}, set()),
     "trees": (set(), set()),
     "lm": ({"records"}, {"trees"}),
     "train_critic": ({"records", "lm"}, {"render"}),
     "train_policy": ({"records", "lm"}, set()),
     "server": ({"records"}, set()),
     "engines": ({"records", "server"}, {"lm"}),
-    "human": ({"records", "engines", "server"}, {"render"}),
+    "human": ({"records", "engines", "server"}, {"render", "page_words"}),
     "rollout": ({"records", "human", "engines", "server"}, {"sandbox", "render", "train_critic"}),
-    "evaluate": ({"records", "sandbox"}, {"render"}),
+    "evaluate": ({"records", "sandbox"}, {"render", "page_words"}),
     "function_tasks": ({"records"}, set()),
-    "generate_tasks": ({"records", "function_tasks"}, {"sandbox", "rollout", "engines"}),
+    "generate_tasks": ({"records", "function_tasks"}, {"sandbox", "rollout", "engines", "page_tasks"}),
 }
 
 
