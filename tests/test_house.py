@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-NO_SCRIPTS = ("records", "sandbox", "engines", "human", "function_tasks", "lm", "trees")    # modules without a command line
+NO_SCRIPTS = ("records", "sandbox", "engines", "human", "function_tasks", "llm_tasks", "lm", "trees")    # no command line
 MAY_IMPORT = {  # at the top of the file; what is imported inside a function comes second
     "records": (set(), set()),
     "sandbox": ({"records"}, set()),
@@ -26,7 +26,8 @@ MAY_IMPORT = {  # at the top of the file; what is imported inside a function com
     "rollout": ({"records", "human", "engines"}, {"sandbox", "render", "train_critic"}),
     "evaluate": ({"records", "sandbox"}, {"render"}),
     "function_tasks": ({"records"}, set()),
-    "generate_tasks": ({"records", "function_tasks"}, {"sandbox", "rollout", "engines"}),
+    "llm_tasks": ({"records"}, {"function_tasks"}),
+    "generate_tasks": ({"records", "engines", "llm_tasks"}, {"sandbox", "render", "rollout"}),
 }
 
 
