@@ -253,9 +253,12 @@ def write_colbench(args):
     from rollout import ENVIRONMENTS, system_prompt
     with open(args.input, "rb") as file:
         offline = b'"dialogue_history"' in file.readline()
-    kind, path, wanted = "task", f"data/{args.domain}/{args.split}.jsonl", getattr(args, args.split)
     if offline:
-        kind, path, wanted = "trajectory", f"runs/default/{args.split}.trajectories.jsonl", math.inf
+        kind, path = "trajectory", f"runs/default/{args.split}.trajectories.jsonl"
+        wanted = math.inf
+    else:
+        kind, path = "task", f"data/{args.domain}/{args.split}.jsonl"
+        wanted = getattr(args, args.split)
     out = open_output(args.out or path, wanted, args, {"source": "colbench"}, {"--in": args.input}, SCHEMA[kind][1])
     numbers, seen, doubts = itertools.count(1), Counter(), {}
     system = system_prompt(args) if args.domain in ENVIRONMENTS else None
@@ -280,7 +283,7 @@ def write_colbench(args):
 # ---------------------------------------------------------------------------------------------------------------------
 # WebSight's rows (--source websight)
 
-FIRST_ROW = {"train": 0, "test": 10_000, "val": 20_000}
+ROWS = {"train": (0, 10_000), "test": (10_000, 20_000), "val": (20_000, None)}
 
 
 def websight_rows(files):
@@ -304,13 +307,18 @@ def write_websight(args):
     """A row's idea is the request, its page the reference. A page that stands in several rows is used once."""
     from render import rewrite_images
     path = Path(args.input)
-    files = sorted(file for file in path.iterdir() if file.is_file()) if path.is_dir() else [path]
-    outs = open_splits(args, {"source": "websight"}, {f"--in {file.name}": file for file in files}, ("row",))
-    pages = {hashed(task["ground_truth"]) for out, _ in outs.values() for task in records_of(out)}
+    files = [path]
+    if path.is_dir():
+        files = sorted(file for file in path.iterdir() if file.is_file())
+    inputs = {f"--in {file.name}": file for file in files}
+    outs = open_splits(args, {"source": "websight"}, inputs, ("row",))
+    pages = set()    # hashes of those that have been seen
+    for out, _ in outs.values():
+        pages |= {hashed(task["ground_truth"]) for task in records_of(out)}
 
     def drafts(split):
-        last = min((first for first in FIRST_ROW.values() if first > FIRST_ROW[split]), default=None)
-        for i, row in itertools.islice(enumerate(websight_rows(files)), FIRST_ROW[split], last):
+        first, last = ROWS[split]
+        for i, row in itertools.islice(enumerate(websight_rows(files)), first, last):
             idea = (row["llm_generated_idea"] or "").strip()
             page = rewrite_images((row["text"] or "").strip())
             yield {"task_id": f"websight-{i:05d}", "domain": args.domain, "source": "websight", "row": i,
@@ -400,20 +408,22 @@ def write_llm(args):
 
     def keep(i, answer, task, reason):
         made.add((i,))
-        split = split_of(task["function"]) if task else None
-        out, wanted = outs.get(split, (None, 0))
-        if task and task["function"] in known:
-            reason = "the same function as another task's"
-        elif task and (not wanted or len(out.done) >= wanted):
-            reason = f"{split} is full"
         if not reason:
-            known.add(task["function"])
-            out.write(task | {"task_id": f"{task['domain']}-{split}-{i:05d}", "source": f"llm:{model}", "excerpt": i})
-            bar.update()
+            split = split_of(task["function"])
+            out, wanted = outs.get(split, (None, 0))
+            if task["function"] in known:
+                reason = "the same function as another task's"
+            elif not wanted or len(out.done) >= wanted:
+                reason = f"{split} is full"
+        if reason:
+            reasons[reason] += 1
+            if (i,) not in rejected.done:
+                rejected.write({"excerpt": i, "reason": reason, "answer": answer, "text": excerpts[i]})
             return
-        reasons[reason] += 1
-        if (i,) not in rejected.done:
-            rejected.write({"excerpt": i, "reason": reason, "answer": answer, "text": excerpts[i]})
+        known.add(task["function"])
+        name = f"{task['domain']}-{split}-{i:05d}"
+        out.write(task | {"task_id": name, "source": f"llm:{model}", "excerpt": i})
+        bar.update()
 
     loop, model = asyncio.new_event_loop(), args.model_name or args.model
     threading.Thread(target=loop.run_forever, daemon=True).start()
@@ -465,8 +475,8 @@ def add_flags(p):
     share, count, size = number(least=0, most=1), number(int, least=1), number(int, least=0)
     add = p.add_argument
     add("--source", choices=SOURCES, default="procedural",
-        help="procedural: composed from a grammar; llm: written by a model from web excerpts; colbench: released files; "
-             "websight: rows of WebSight (default: procedural)")
+        help="procedural: composed from a grammar; llm: written by a model from web excerpts; colbench: released "
+             "files; websight: rows of WebSight (default: procedural)")
     add("--domain",
         help=f"kind of task: {', '.join(DOMAINS)}, for colbench any name (default: backend; websight: frontend)")
     add("--in", dest="input",
@@ -498,8 +508,8 @@ def add_flags(p):
     add("--max-turns", type=count, default=10, help="longest dialogue, in agent turns (default: 10)")
 
     add = p.add_argument_group(
-        "--source llm", "A strong model needs about 1.8 excerpts a task. Plan two to three: the function's hash decides "
-        "the split, so a fifth of the tasks meets a split that is full. The flags of engines are above.").add_argument
+        "--source llm", "A strong model needs about 1.8 excerpts a task. Plan two to three: the function's hash "
+        "decides the split, so a fifth of the tasks meets a full split. The flags of engines are above.").add_argument
     add("--model", help="folder, hub name, or URL of an OpenAI-compatible server")
     add("--model-name", help="the model's name on its server (default: the only model there)")
     add("--temperature", type=number(least=0), default=1.0, help="sampling temperature (default: 1.0)")
@@ -516,9 +526,8 @@ def parse_args():
 
     mode = f"--source {args.source}"
     _, domain, used = SOURCES[args.source]
-    needed = {"in", "model"} & set(used.split())
     if args.demonstrations:
-        mode, used, needed = "--demonstrations", DEMONSTRATIONS, ()
+        mode, used = "--demonstrations", DEMONSTRATIONS
     used = {*used.split(), *ALWAYS.split()}
     if mode == "--source llm":
         used |= {name.replace("_", "-") for name in vars(engines.parse_args([]))}
@@ -529,9 +538,10 @@ def parse_args():
         die(f"{', '.join(idle)} would do nothing with {mode}; see --help")
     if args.source in ("llm", "websight") and args.domain not in (None, domain):
         die(f"{mode} makes tasks of the domain {domain}, not of {args.domain}")
-    for flag in sorted(needed):
-        if not vars(args)[{"in": "input"}.get(flag, flag)]:
-            die(f"{mode} needs --{flag}")
+    if "in" in used and not args.input and not args.demonstrations:
+        die(f"{mode} needs --in")
+    if "model" in used and not args.model:
+        die(f"{mode} needs --model")
     args.domain = args.domain or domain
     if args.test is None:
         args.test = PAPERS_TEST.get(args.domain, 1000)

@@ -185,7 +185,7 @@ OWN = [
     ("evaluate.py", ["--compare", "x=a.jsonl", "--in", "a.jsonl"], {"a.jsonl": lines(SCORED)}, ["--compare"]),
     ("evaluate.py", ["--compare", "x=a.jsonl", "--mode=released", "--out", "b.jsonl", "--overwrite", "--encoder", "e"],
      {"a.jsonl": lines(SCORED)}, ["leave out --encoder, --mode, --out, --overwrite"]),
-    ("generate_tasks.py", ["--ask=0.6", "--in", "x", "--model", "y"], {}, ["--in, --ask, --model", "procedural"]),
+    ("generate_tasks.py", ["--ask=0.6", "--in", "x", "--model", "y"], {}, ["--ask, --in, --model", "procedural"]),
     ("generate_tasks.py", ["--demonstrations", "2", "--level", "plain", "--train", "3"], {}, ["--level, --train"]),
     ("generate_tasks.py", ["--source", "llm", "--in", "x", "--model", "y", "--waste", "1"], {}, ["--waste"]),
     ("generate_tasks.py", ["--source", "colbench", "--in", "x", "--level", "plain"], {}, ["--level"]),
