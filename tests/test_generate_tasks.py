@@ -288,7 +288,8 @@ PREAMBLE = "Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n"
 RULES = "You are a helpful assistant.\n\nAsk the user what you need, then answer."
 PROMPTS = {
     "llama": f"<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\n{PREAMBLE}{RULES}<|eot_id|>"
-             "<|start_header_id|>user<|end_header_id|>\n\none more<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n",
+             "<|start_header_id|>user<|end_header_id|>\n\none more<|eot_id|>"
+             "<|start_header_id|>assistant<|end_header_id|>\n\n",
     "chatml": f"<|im_start|>system\n{RULES}<|im_end|>\n<|im_start|>user\none more<|im_end|>\n<|im_start|>assistant\n",
     "mistral": f"<s>[INST] {RULES}\n\none more[/INST]",
     "llama 2": f"<s>[INST] <<SYS>>\n{RULES}\n<</SYS>>\n\none more [/INST]",
@@ -340,7 +341,8 @@ def test_a_name_of_a_domain_is_no_reason_to_refuse_a_conversion(tmp_path):
 
 def rows(count, start=0):
     return [{"text": f"<html><body><img src='https://source.unsplash.com/random/300x200/?{i}'>{i}</body></html>",
-             "llm_generated_idea": f" A page about {i}. ", "image": {"path": None}} for i in range(start, start + count)]
+             "llm_generated_idea": f" A page about {i}. ", "image": {"path": None}}
+            for i in range(start, start + count)]
 
 
 def test_websight_is_split_as_the_paper_splits_it(tmp_path):
@@ -477,8 +479,7 @@ def test_a_good_answer_is_read_in_whatever_form(name):
     assert "```" not in task["ground_truth"] and "~~~" not in task["ground_truth"]
 
 
-BAD_DRAFT = form(request="No.", code="def g(x):\n    return x", calls="g(1)\ng(2)")
-FORMS = {
+BAD_FORMS = {
     "no code": form(code="I would rather not write it."),
     "no calls": form(calls="They are left to the reader."),
     "no description": form("CODE:\n{1}\nCALLS:\n{2}\n"),
