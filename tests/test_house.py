@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-NO_SCRIPTS = ("records", "sandbox", "engines", "server", "human", "function_tasks", "page_tasks", "page_words", "lm",
-              "trees")    # modules without a command line
+NO_SCRIPTS = ("records", "sandbox", "server", "engines", "human", "function_tasks", "page_tasks", "page_words",
+              "llm_tasks", "lm", "trees")    # modules without a command line
 MAY_IMPORT = {  # at the top of the file; what is imported inside a function comes second
     "records": (set(), set()),
     "sandbox": ({"records"}, set()),
@@ -31,7 +31,8 @@ MAY_IMPORT = {  # at the top of the file; what is imported inside a function com
     "evaluate": ({"records", "sandbox"}, {"render", "page_words"}),
     "function_tasks": ({"records"}, set()),
     "llm_tasks": ({"records"}, {"function_tasks"}),
-    "generate_tasks": ({"records", "engines", "llm_tasks"}, {"sandbox", "render", "rollout", "function_tasks", "page_tasks"}),
+    "generate_tasks": ({"records", "engines", "server", "llm_tasks"},
+                       {"sandbox", "render", "rollout", "function_tasks", "page_tasks"}),
 }
 
 
