@@ -720,25 +720,27 @@ def features(layout, window=None):
             continue
         if part.role == "text":
             yield "words", part.plain, 1.0
-        name = part.plain or part.kind
-        for n, value in enumerate(look_of(part, page)):
-            yield "by words", f"{name} {n}", value
-            yield "by kind", f"{part.kind} {ranks[part.kind]} {n}", value
+        for quality, value in qualities(part, page):
+            yield "by words", f"{part.plain or part.kind} {quality}", value
+            yield "by kind", f"{part.kind} {ranks[part.kind]} {quality}", value
 
 
-def look_of(part, page):
-    """How a text or picture looks: its place, its size and its colours, each of about unit length."""
-    size = math.log2(min(max(part.font_size, 8), 128) / 8) / 4
-    angles = [part.x / WIDTH, part.y / page.height, size]
-    if part.role == "area":
-        angles[2:] = [part.width / WIDTH, min(1.0, part.height / WIDTH)]
-    for angle in angles:
-        yield math.cos(math.pi * angle)
-        yield math.sin(math.pi * angle)
+def qualities(part, page):
+    """Yield (name, value) of how a text or picture looks: its place, its size and its colours."""
+    angles = {"x": part.x / WIDTH, "y": part.y / page.height}
     if part.role == "text":
-        yield 0.5 * part.bold
-        for channel in (*channels(part.behind), *channels(part.ink)):
-            yield 1.15 * (channel / 255 - 0.5)
+        angles["size"] = math.log2(min(max(part.font_size, 8), 128) / 8) / 4
+        yield "bold", 0.5 * part.bold
+        yield f"in {colour_name(part.ink)}", 1.6
+        for n, channel in enumerate((*channels(part.behind), *channels(part.ink))):
+            yield f"channel {n}", 0.3 * (channel / 255 - 0.5)
+    else:
+        angles |= {"width": part.width / WIDTH, "height": min(1.0, part.height / WIDTH)}
+    for name, angle in angles.items():
+        yield f"{name} across", math.cos(math.pi * angle)
+        yield f"{name} along", math.sin(math.pi * angle)
+    yield side(part.x / WIDTH - 0.5), 0.8
+    yield f"on {colour_name(part.behind)}", 1.6
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 # Settings of `make demo DOMAIN=frontend`.
 # Web pages of about forty tokens with five or six hidden choices. The simulated human names the two largest differences
 # a turn, so that an agent which puts everything right needs four or five turns.
-TASKS       := study/practice_pages.py
+TASKS       := generate_tasks.py --domain frontend
 GENERATE    := --kinds event,news --train 800 --val 200 --test 300
 COMPLETE    := --demonstrations 4000 --ask 1 --waste 0 --max-turns 5
 IMPERFECT   := --demonstrations 2400 --ask 0.5 --waste 0.3 --max-turns 5

@@ -149,7 +149,8 @@ def test_a_text_of_symbols_is_not_taken_for_a_block_without_text(renderer):
 
 CLASSES = """p-2 p-8 p-16 text-sm text-xl text-3xl text-7xl text-left text-center text-right flex grid w-1/2 w-64
     mx-auto ml-auto mt-8 mt-24 bg-red-50 bg-red-500 bg-blue-100 bg-blue-600 bg-yellow-50 bg-gray-100 bg-gray-800
-    bg-white text-white text-red-600 font-bold border-4 h-32 h-64 h-screen justify-center items-center flex-row-reverse max-w-md
+    bg-white text-white text-red-600 font-bold border-4 h-32 h-64 h-screen justify-center items-center flex-row-reverse
+    max-w-md
     opacity-50 hidden""".split()
 WORDS = """Shop Home About Buy Now our lamps chairs and tables since 1990 are made by hand in Oslo $20 $35 per month
     free delivery open daily from noon News Sports team""".split()
