@@ -1,4 +1,4 @@
-"""A language model as both trainers use it: dialogues as token sequences, log-probabilities, sharding, steps, checkpoints.
+"""A language model as both trainers use it: token sequences, log-probabilities, sharding, steps, checkpoints.
 
 A record becomes a loss on one road. `read_trajectories` gives each record its turns. `tokenise` makes each turn a
 Sequence: the prompt in the model's own chat template, then the reply as it was sampled. Items are pairs of sequences,
@@ -14,15 +14,19 @@ import argparse
 import atexit
 import functools
 import gc
+import hashlib
+import inspect
 import json
 import math
 import os
+import re
 import shutil
 import sys
 import time
 import warnings
 from collections import Counter
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,7 +43,8 @@ from torch.distributed.checkpoint.state_dict import (
 from tqdm import tqdm
 
 from records import (
-    COSTS, atomic_write, check_path, check_settings, die, fingerprint, first_line, number, open_locked, read, write_json)
+    COSTS, atomic_write, check_path, check_settings, die, fingerprint, first_line, number, open_locked, read,
+    succeeded, write_json)
 
 # ---- Sums over the tokens of a turn or a side
 
@@ -68,7 +73,7 @@ def pair_trajectories(rewards, rule, min_gap=0.0):
     """Pair up one task's trajectories by their rewards: [(index of the chosen one, index of the rejected one)]."""
     chosen = range(len(rewards))
     if rule == "best-vs-lower":
-        chosen = [i for i in chosen if rewards[i] >= 1.0][:1]
+        chosen = [i for i in chosen if succeeded(rewards[i])][:1]
     gap = max(0.0, min_gap - 1e-9)    # in floating point 1.0 - 0.9 < 0.1
     return [(i, j) for i in chosen for j in range(len(rewards)) if rewards[i] - rewards[j] > gap]
 
@@ -110,11 +115,26 @@ def put_c_in_front(messages, ground_truth):
     return messages
 
 
-def check_dialogue(messages, name):
-    """Raise ValueError unless the user speaks first (after any system message)."""
+def check_dialogue(messages, name, tools=None):
+    """Raise ValueError unless the user speaks first (after any system message), and never the assistant twice in a row.
+
+    Tools, and messages that use them, are refused: the model would not be shown them.
+    """
     roles = [message["role"] for message in messages if message["role"] != "system"]
     if roles[:1] != ["user"]:
         raise ValueError(f"{name} must begin with a user message")
+    if ("assistant", "assistant") in zip(roles, roles[1:]):
+        raise ValueError(f"{name} has an assistant message where the user should speak")
+    if tools or set(roles) - {"user", "assistant"} or any(message.get("tool_calls") for message in messages):
+        raise ValueError(f"{name} has tools, or messages of another role than system, user and assistant")
+
+
+def checked_turn(record):
+    """A turn with candidates, if they can be scored or paired. Raises ValueError otherwise."""
+    check_dialogue([*record["prompt"], {"role": "assistant"}], "prompt", record.get("tools"))
+    if not all(math.isfinite(candidate.get("advantage") or 0) for candidate in record["candidates"]):
+        raise ValueError("an advantage is not a finite number")
+    return record
 
 
 def turns_of(record, with_c=False):
@@ -124,7 +144,7 @@ def turns_of(record, with_c=False):
     `output_ids`; its text is in `output` or `content`.
     """
     history = record["dialogue_history"]
-    check_dialogue(history, "dialogue_history")
+    check_dialogue(history, "dialogue_history", record.get("tools"))
     c = reference_solution(record, with_c)
     messages = [{"role": "system", "content": record["system"]}] if record.get("system") else []
     turns = []
@@ -162,7 +182,7 @@ def read_trajectories(path, kind, with_c=False):
     cost = Counter()
     for record in read(path, kind, each=lambda record: {**record, "turns": turns_of(record, with_c)}):
         cost.update({"episodes": 1, **(record.get("cost") or {})})
-        if kind == "scored" and (record["reward"] is None or record["finish"].startswith("error")):
+        if kind == "scored" and (record["reward"] is None or (record.get("finish") or "").startswith("error")):
             left_out["no reward (the episode failed)"] += 1
         elif not record["turns"]:
             left_out["no assistant turn"] += 1
@@ -180,12 +200,18 @@ def items_of(pairs, tokenizer, encode):
 
     Each record is encoded once, however many pairs it is in.
     """
-    records = list({id(record): record for pair in pairs for record in pair if record}.values())
-    encoded = iter(encode(tokenizer, [turn for record in records for turn in record["turns"]]))
-    sequences = {id(record): [next(encoded) for _ in record["turns"]] for record in records}
-    sequences[id(None)] = []
-    return [Item(sequences[id(chosen)], sequences[id(rejected)], (str(chosen["task_id"]), n),
-                 chosen.get("reward", 1.0), chosen["task_id"]) for n, (chosen, rejected) in enumerate(pairs)]
+    records = {id(record): record for pair in pairs for record in pair if record}
+    turns = [turn for record in records.values() for turn in record["turns"]]
+    encoded = iter(encode(tokenizer, turns))
+    sequences = {id(None): []}
+    for name, record in records.items():
+        sequences[name] = [next(encoded) for _ in record["turns"]]
+    items = []
+    for n, (chosen, rejected) in enumerate(pairs):
+        task = chosen["task_id"]
+        reward = chosen.get("reward", 1.0)
+        items.append(Item(sequences[id(chosen)], sequences[id(rejected)], (str(task), n), reward, task))
+    return items
 
 
 def usable_items(items, model, args):
@@ -205,6 +231,11 @@ def usable_items(items, model, args):
 def sequences_in(items):
     """The distinct sequences of the items (a trajectory may be in several pairs)."""
     return list(dict.fromkeys(sequence for item in items for sequence in item.chosen + item.rejected))
+
+
+def scored_tokens(items):
+    """How many tokens of single dialogues are scored."""
+    return sum(len(sequence.scored) for item in items for sequence in item.chosen)
 
 
 def length_of(item):
@@ -246,20 +277,96 @@ def load_tokenizer(path, pictures=False):
         if not hasattr(tokenizer, "image_processor"):
             die(f"{path}: this model reads only text; a critic that sees pages needs an image-text-to-text model")
         tokenizer.tokenizer.pad_token = tokenizer.tokenizer.pad_token or tokenizer.tokenizer.eos_token
+        return tokenizer
+    words = len(tokenizer)
+    tokenizer.embeddings = getattr(text_config(path), "vocab_size", words)    # how many token ids the model knows
+    tokenizer.without_embedding = range(tokenizer.embeddings, words)
     return tokenizer
+
+
+def render(tokenizer, messages, add_generation_prompt):
+    """Messages as text, by the model's chat template. Its clock stands still, or prompts would differ day by day."""
+    clock = {}
+    if "strftime_now" in str(tokenizer.chat_template):
+        clock["strftime_now"] = datetime(2024, 7, 26).strftime    # what Llama 3's template shows where it has no clock
+    return tokenizer.apply_chat_template(
+        messages, add_generation_prompt=add_generation_prompt, tokenize=False, **clock)
+
+
+def merge_system(messages):
+    """The messages, with the text of a leading system message in front of the first user message."""
+    if [message["role"] for message in messages[:2]] != ["system", "user"]:
+        return messages
+    system, user, *rest = messages
+    return [{**user, "content": f"{system['content']}\n\n{user['content']}"}, *rest]
+
+
+def in_parts(messages):
+    """The messages, each with a list of parts as its content."""
+    return [{**message, "content": [{"type": "text", "text": message["content"]}]} for message in messages]
+
+
+@functools.lru_cache
+def form_of_messages(tokenizer, template):
+    """The form in which a chat template shows the text of every message: a function of the messages.
+
+    Found by a dialogue of unmistakable words. Some templates reject system messages (Gemma's), some drop them, some
+    want lists of parts. A template that speaks of the system role and shows nothing drops it on purpose, as that of the
+    tiny model does.
+    """
+    words = ["Aardvark", "Bumblebee", "Cormorant", "Dormouse"]
+    roles = ["system", "user", "assistant", "user"]
+    dialogue = [{"role": role, "content": word} for role, word in zip(roles, words)]
+    reason = "it leaves a message out"
+    for form in (list, merge_system, in_parts, lambda messages: in_parts(merge_system(messages))):
+        try:
+            text = render(tokenizer, form(dialogue), True)
+        except (TemplateError, TypeError) as error:
+            reason = first_line(error)
+            continue
+        no_system = [word in text for word in words] == [False, True, True, True] and form is list
+        if all(word in text for word in words) or (no_system and "system" in template):
+            return form
+    die(f"{tokenizer.name_or_path}: its chat template does not show a dialogue ({reason}); use another one "
+        f"(chat_template.jinja)")
 
 
 def render_prompt(tokenizer, messages):
     """The prompt text, up to where the assistant starts to speak."""
+    form = form_of_messages(tokenizer, str(tokenizer.chat_template))
     try:
-        return tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+        return render(tokenizer, form(messages), True)
     except TemplateError as error:
-        if [m["role"] for m in messages[:2]] != ["system", "user"]:
-            die(f"the model's chat template rejects a dialogue ({first_line(error)})")
-    # Some templates, such as Gemma's, reject system messages: put the text in front of the first user message.
-    system, user, *rest = messages
-    merged = {"role": "user", "content": f"{system['content']}\n\n{user['content']}"}
-    return render_prompt(tokenizer, [merged, *rest])
+        die(f"the model's chat template rejects a dialogue ({first_line(error)})")
+
+
+BREAK = "\ufdd0"    # stands for no character
+
+
+@functools.lru_cache
+def special_tokens(tokenizer):
+    """A pattern of the names that the tokenizer turns into special tokens, or None."""
+    names = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
+    return re.compile("|".join(map(re.escape, sorted(names, key=len, reverse=True)))) if names else None
+
+
+def as_words(tokenizer, text):
+    """A text in which what looks like a special token is cut in two by a BREAK, so that `encode` takes it for words."""
+    text = text.encode("utf-8", "replace").decode().replace(BREAK, "")    # a server may send half of a surrogate pair
+    pattern = special_tokens(tokenizer)
+    return pattern.sub(lambda name: name[0][:1] + BREAK + name[0][1:], text) if pattern else text
+
+
+def encode(tokenizer, text):
+    """The token ids of a text, without those that some tokenizers put around it."""
+    parts = [part for part in text.split(BREAK) if part]
+    return [token for ids in tokenizer(parts, add_special_tokens=False)["input_ids"] for token in ids] if parts else []
+
+
+def encode_prompt(tokenizer, messages):
+    """The token ids of a prompt. Special tokens are the template's own; a stranger's `</s>` is text."""
+    words = [{**message, "content": as_words(tokenizer, message["content"])} for message in messages]
+    return encode(tokenizer, render_prompt(tokenizer, words))
 
 
 def end_of_turn(tokenizer):
@@ -267,21 +374,23 @@ def end_of_turn(tokenizer):
 
     It is not always eos: Gemma's template ends a turn with <end_of_turn> and a line break.
     """
+    form = form_of_messages(tokenizer, str(tokenizer.chat_template))
     dialogue = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Goodbye"}]
-    text = tokenizer.apply_chat_template(dialogue, add_generation_prompt=False, tokenize=False)
-    after = text.rpartition("Goodbye")[2]
-    for token in tokenizer([after], add_special_tokens=False)["input_ids"][0]:
+    after = render(tokenizer, form(dialogue), False).rpartition("Goodbye")[2]
+    for token in encode(tokenizer, after):
         if token in tokenizer.added_tokens_decoder:
             return [token]
     return [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
 
 
 def ids_match(tokenizer, replies):
-    """Whether this tokenizer sampled the replies: all ids are in its vocabulary, and about 200 decode to their text.
+    """Whether this tokenizer sampled the replies: the model knows all ids, and about 200 replies decode to their text.
 
-    A critic may belong to another model family than the agent. The agent's ids would then be random words to it.
+    A critic may belong to another model family than the agent. The agent's ids would then be random words to it. Models
+    may know more ids than their tokenizer has words for, and sample them.
     """
-    if max(np.max(ids_of(reply)) for reply in replies) >= len(tokenizer):
+    known = max(len(tokenizer), getattr(tokenizer, "embeddings", 0))
+    if max(np.max(ids_of(reply)) for reply in replies) >= known:
         return False
     for reply in replies[::max(1, len(replies) // 200)]:
         text = text_of(reply)
@@ -291,28 +400,31 @@ def ids_match(tokenizer, replies):
 
 
 def tokenise(tokenizer, turns):
-    """Turns [(prompt messages, reply, c or None)] as sequences."""
+    """Turns [(prompt messages, reply, c or None)] as sequences.
+
+    A reply is what was sampled, if its token ids are recorded; else its text and an end of turn, unless it was `cut`.
+    """
     sampled = [reply for _, reply, _ in turns if len(ids_of(reply))]
     use_ids = not sampled or ids_match(tokenizer, sampled)
     if not use_ids:
         say_once("the recorded token ids come from another tokenizer than this model's: the text is used instead")
-
-    @functools.lru_cache(2)    # a prompt and a reply: the candidates of one turn share their prompt
-    def encode(text):
-        # Encoded and decoded, because a server may send half of a surrogate pair.
-        return tokenizer([text.encode("utf-8", "replace").decode()], add_special_tokens=False)["input_ids"][0]
-
     end = end_of_turn(tokenizer)
     sequences = []
+    previous = None    # the candidates of one turn share their prompt
     for messages, reply, c in turns:
-        prompt_ids = encode(render_prompt(tokenizer, messages if c is None else put_c_in_front(messages, c)))
-        text = text_of(reply)
+        if previous != (messages, c):
+            prompt = encode_prompt(tokenizer, messages if c is None else put_c_in_front(messages, c))
+            previous = messages, c
         ids = ids_of(reply)
         if not use_ids or not len(ids):
-            if text is None:
+            if text_of(reply) is None:
                 die("a reply has token ids from another tokenizer and no text (output)")
-            ids = encode(text) + end
-        sequences.append(Sequence(np.concatenate([prompt_ids, ids]).astype(np.int32), len(prompt_ids)))
+            ids = encode(tokenizer, as_words(tokenizer, text_of(reply))) + ([] if reply.get("cut") else end)
+        sequences.append(Sequence(np.concatenate([prompt, ids]).astype(np.int32), len(prompt)))
+    highest = max((int(sequence.ids.max()) for sequence in sequences), default=0)
+    if highest in getattr(tokenizer, "without_embedding", ()):
+        die(f"{tokenizer.name_or_path}: the tokenizer has {len(tokenizer)} tokens, a text uses number {highest}, "
+            f"but the model has {tokenizer.embeddings} embeddings; resize them (model.resize_token_embeddings)")
     return sequences
 
 
@@ -365,30 +477,37 @@ def collate(items, device, pack):
 
     pack "tree": trees in one row (trees.py); "none": rows padded on the right, where causal attention never looks.
     """
+    def to_device(array):
+        return torch.from_numpy(array).to(device)
+
     sides = [side for item in items for side in (item.chosen, item.rejected)]
     sequences = [sequence for side in sides for sequence in side]
-    lengths = [len(s.ids) for s in sequences]
     if pack == "tree":
         from trees import forest_inputs
         inputs, paths, tokens = forest_inputs(sequences, device)
     else:
-        rows = np.zeros((len(sequences), max(lengths)), np.int64)                                # (R, T)
-        for row, sequence in zip(rows, sequences):
+        lengths = [len(s.ids) for s in sequences]
+        tokens = sum(lengths)
+        ids = np.zeros((len(sequences), max(lengths)), np.int64)                                 # (R, T)
+        for row, sequence in zip(ids, sequences):
             row[:len(sequence.ids)] = sequence.ids
-        inputs, paths, tokens = {"input_ids": rows}, np.arange(rows.size).reshape(rows.shape), sum(lengths)
+        paths = np.arange(ids.size).reshape(ids.shape)
+        inputs = {"input_ids": to_device(ids)}
+    source = np.concatenate([path[s.scored - 1] for s, path in zip(sequences, paths)])
+    scored = np.concatenate([path[s.scored] for s, path in zip(sequences, paths)])
     lengths = [len(s.scored) for s in sequences]
-    arrays = {
-        "source": np.concatenate([path[s.scored - 1] for s, path in zip(sequences, paths)]),
-        "scored": np.concatenate([path[s.scored] for s, path in zip(sequences, paths)]),
-        "target": np.concatenate([s.ids[s.scored].astype(np.int64) for s in sequences]),
-        "turn": np.repeat(np.arange(len(sequences)), lengths),
-        "side": np.repeat(np.arange(len(sides)), [len(side) for side in sides]),
-        "reference": np.concatenate([np.broadcast_to(s.reference, n) for s, n in zip(sequences, lengths)])}
-    inputs = {name: torch.from_numpy(value).to(device) if isinstance(value, np.ndarray) else value
-              for name, value in inputs.items()}
-    return Batch({"use_cache": False, **inputs}, sides=len(sides), tokens=tokens,
-                 page_inputs=[s.page_inputs for s in sequences],
-                 **{name: torch.from_numpy(array).to(device) for name, array in arrays.items()})
+    reference = [np.broadcast_to(s.reference, length) for s, length in zip(sequences, lengths)]
+    return Batch(
+        {"use_cache": False, **inputs},
+        source=to_device(source),
+        scored=to_device(scored),
+        target=inputs["input_ids"].flatten()[to_device(scored)],
+        turn=to_device(np.repeat(np.arange(len(sequences)), lengths)),
+        side=to_device(np.repeat(np.arange(len(sides)), [len(side) for side in sides])),
+        sides=len(sides),
+        reference=to_device(np.concatenate(reference)),
+        tokens=tokens,
+        page_inputs=[s.page_inputs for s in sequences])
 
 
 # ---- Log-probabilities
@@ -558,9 +677,9 @@ def load_model(path, device, args, head=None, processor=None):
     """A Scorer around the model at `path`, sharded over the ranks: a causal language model, or an image-text model with
     a processor.
 
-    In a process group only rank 0 reads the weights, all of them, in float32. Each rank then receives its shards.
-    Without a group (on a CPU, or a critic inside rollout.py on a GPU, in bf16) the model is loaded unsharded. It stays
-    in evaluation mode during training, so there is no dropout.
+    In a process group only rank 0 reads the weights, all of them, in float32. Each rank then receives its shards,
+    whose sums must be those of the weights that were read. Without a group (on a CPU, or a critic inside rollout.py on
+    a GPU, in bf16) the model is loaded unsharded. It stays in evaluation mode during training: there is no dropout.
     """
     grouped = dist.is_initialized()
     kind = transformers.AutoModelForImageTextToText if processor else transformers.AutoModelForCausalLM
@@ -577,9 +696,12 @@ def load_model(path, device, args, head=None, processor=None):
             check_scores(lm, args.pack, path)
     if grouped:
         full = Scorer(lm, head).state_dict() if rank() == 0 else {}
+        sums = from_rank0(lambda: sums_of(Scorer(lm, head)))
         buffers = from_rank0(lambda: dict(lm.named_buffers()))    # some (rotary frequencies) are not in the state dict
+        config = transformers.AutoConfig.from_pretrained(path)
+        set_tied(config, from_rank0(lambda: lm.config.tie_word_embeddings))
         with torch.device("meta"):
-            lm = kind.from_config(transformers.AutoConfig.from_pretrained(path), **options).eval()
+            lm = kind.from_config(config, **options).eval()
     if args.checkpointing != "none":
         lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         stride = 2 if args.checkpointing == "selective" else 1
@@ -595,6 +717,7 @@ def load_model(path, device, args, head=None, processor=None):
     set_model_state_dict(model, full, options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True))
     for name, buffer in lm.named_buffers():
         buffer.copy_(buffers[name])
+    check_sums(sums_of(model), sums, path)
     return model
 
 
@@ -611,7 +734,39 @@ def read_weights(path, kind, options):
     if missing:
         die(f"{path}: {len(missing)} weights are missing, starting with {missing[0]}; train or download the model "
             f"again")
+    output = lm.get_output_embeddings()
+    set_tied(lm.config, output is not None and output.weight is lm.get_input_embeddings().weight)
     return lm.eval()
+
+
+def set_tied(config, tied):
+    """Let a configuration say whether the output head is the input embedding.
+
+    What the weights say counts: a checkpoint may have a head of its own although its configuration ties the two.
+    """
+    for part in (config, config.get_text_config()):
+        part.tie_word_embeddings = tied
+
+
+def sums_of(model):
+    """The sum and the sum of squares of each parameter {name: [sum, squares]}, over the shards of all ranks."""
+    sums = {}
+    for name, weight in model.named_parameters():
+        weight = weight.detach()
+        shard = weight.to_local() if hasattr(weight, "to_local") else weight
+        sums[name] = torch.stack([shard.sum(dtype=torch.float64), shard.norm(dtype=torch.float64) ** 2])
+        if shard is not weight:
+            dist.all_reduce(sums[name])
+    return {name: pair.tolist() for name, pair in sums.items()}
+
+
+def check_sums(found, expected, path):
+    """Exit unless the sharded model has the parameters that were loaded, each with the same sums."""
+    for name in {**expected, **found}:
+        pair, wanted = found.get(name), expected.get(name)
+        if not (pair and wanted and np.allclose(pair, wanted, rtol=1e-6, atol=1e-6 * wanted[1] ** 0.5)):
+            die(f"{path}: the weight {name} is {wanted} (sum, sum of squares) as loaded and {pair} as sharded over the "
+                f"ranks")
 
 
 @torch.no_grad()
@@ -719,14 +874,18 @@ def micro_batches(items, args):
     if args.pack == "tree":
         from trees import tree_tokens
 
+    def tokens_of(part):
+        sequences = [sequence for item in part for sequence in item.chosen + item.rejected]
+        if args.pack == "tree":
+            return tree_tokens(sequences)
+        return len(sequences) * max(map(length_of, part))
+
     def split(part):
         """Halve a part until every half fits."""
-        sequences = [sequence for item in part for sequence in item.chosen + item.rejected]
-        tokens = tree_tokens(sequences) if args.pack == "tree" else len(sequences) * max(map(length_of, part), default=0)
-        if len(part) > 1 and tokens > args.micro_tokens:
-            middle = len(part) // 2
-            return split(part[:middle]) + split(part[middle:])
-        return [part] if part else []
+        if len(part) <= 1 or tokens_of(part) <= args.micro_tokens:
+            return [part] if part else []
+        middle = len(part) // 2
+        return split(part[:middle]) + split(part[middle:])
 
     # Trees: items of the same turn share the most tokens. Rows: items of similar length need the least padding.
     ordered = sorted(items, key=(lambda item: repr(item.turn_key)) if args.pack == "tree" else length_of)
@@ -811,14 +970,15 @@ REMOVED_BY_OVERWRITE = (    # from an output folder, in this order
 NO_EFFECT_ON_RESULT = {    # flags for paths, scoring, speed and checkpoints
     "run_name", "input", "model", "out", "critic", "critic_reference", "pairs", "score", "overwrite", "pack",
     "micro_tokens", "checkpointing", "save_every", "keep"}
+HERE = Path(__file__).parent
 locks = []      # files kept open, and so locked, until this process ends
 
 
-def checked_settings(args, inputs):
-    """The settings that decide the result: flags and the content of the inputs {flag: path}; None if --out is complete.
+def checked_settings(args, inputs, *functions):
+    """The settings that decide the result: flags, the content of the inputs {flag: path}, the code of these functions.
 
-    Exits if --out contains an input, was begun with other settings or was written by something else. Writes nothing.
-    Only rank 0 calls it.
+    None if --out is complete. Exits if --out contains an input, was begun with other settings or was written by
+    something else. Writes nothing. Only rank 0 calls it.
     """
     out = Path(args.out)
     script = Path(sys.argv[0]).stem
@@ -829,6 +989,8 @@ def checked_settings(args, inputs):
     settings = {"script": script}
     settings |= {name: value for name, value in vars(args).items() if name not in NO_EFFECT_ON_RESULT}
     settings |= {f"content of {flag}": fingerprint(path) for flag, path in inputs.items()}
+    settings |= {"optimizer": [BETAS, WEIGHT_DECAY]}
+    settings |= code_of(*functions, tokenise, step_items, learning_rate, optimizer_step)
     file = out / "settings.json"
     if file.is_file() and not args.overwrite:
         check_settings(file, settings)
@@ -839,6 +1001,26 @@ def checked_settings(args, inputs):
         if not (file.is_file() and f'"script": "{script}"' in file.read_text(errors="replace")):
             die(f"{out} exists and was not written by this script; name another folder with --out")
     return settings
+
+
+def code_of(*functions):
+    """{"code of NAME": digest} of these functions and of those of ours that they call, with the constants they use.
+
+    It is part of the settings, so that an output made with other mathematics is never continued.
+    """
+    digests = {}
+    todo = [*functions]
+    while todo:
+        function = inspect.unwrap(todo.pop())
+        name = f"code of {function.__name__}"
+        if name in digests or function in (die, say) or Path(function.__code__.co_filename).parent != HERE:
+            continue
+        used = {word: function.__globals__.get(word) for word in function.__code__.co_names}
+        constants = {word: value for word, value in used.items() if isinstance(value, (str, int, float, tuple))}
+        source = inspect.getsource(function) + repr(constants)
+        digests[name] = hashlib.sha256(source.encode()).hexdigest()[:16]
+        todo += filter(inspect.isfunction, used.values())
+    return digests
 
 
 def begin_training(model, args, settings):
@@ -1013,8 +1195,7 @@ def training_flags(parser, lr, epochs, batch_size):
     positive = number(int, least=1)
     flag = parser.add_argument_group("data").add_argument
     flag("--run-name", default="default", help="the default paths are in runs/RUN_NAME")
-    flag("--domain", choices=["backend", "frontend"], default="backend",
-         help="frontend: for web pages --epochs defaults to the paper's, --pair-rule and --min-gap to the release's")
+    flag("--domain", default="backend", help="name of the environment; frontend (web pages) has defaults of its own")
     flag = parser.add_argument_group(
         "pairs of trajectories (multi-turn-dpo; the critic unless --head value or q)").add_argument
     flag("--pair-rule", choices=PAIR_RULES,
@@ -1032,15 +1213,17 @@ def training_flags(parser, lr, epochs, batch_size):
     flag("--max-steps", type=count, default=0, help="stop after this many steps; 0: train all epochs")
     flag("--seed", type=count, default=0, help="seed of every random choice")
     flag = parser.add_argument_group("memory and speed").add_argument
-    flag("--pack", choices=["tree", "none"], default="tree",
-         help="tree: compute shared prefixes once; none: padded rows, for models that accept no tree mask")
+    flag("--pack", choices=["tree", "none"],
+         help="tree: compute shared prefixes once; none: padded rows, for models that accept no tree mask (default: "
+         "tree; with --score as the critic was trained)")
     flag("--micro-tokens", type=positive, default=8192,
          help="most tokens in one forward pass, but for a longer pair or dialogue; a step may need several passes")
     flag("--checkpointing", choices=["none", "selective", "full"], default="none",
          help="layers that recompute their activations in the backward pass: none, every second layer, or all")
-    flag("--dtype", choices=["float32", "bfloat16"], default="float32",
+    flag("--dtype", choices=["float32", "bfloat16"],
          help="precision of matrix products on a CPU: bfloat16 is twice as fast with AVX512-BF16 or AMX; weights and "
-         "log-probabilities stay float32; CUDA always uses bfloat16")
+         "log-probabilities stay float32; CUDA always uses bfloat16 (default: float32; with --score as the critic was "
+         "trained)")
     flag = parser.add_argument_group("checkpoints").add_argument
     flag("--save-every", type=count, default=200, help="steps between checkpoints; 0: none")
     flag("--keep", type=positive, default=2, help="checkpoints to keep")
@@ -1050,11 +1233,12 @@ def training_flags(parser, lr, epochs, batch_size):
 def fill_defaults(args, defaults):
     """Add the defaults that depend on other flags, for the flags that were not given."""
     pages = args.domain == "frontend"
-    pairs = {"pair_rule": "all" if pages else "best-vs-lower", "min_gap": 0.1 if pages else 0.0}
-    return argparse.Namespace(**{**pairs, **defaults, **vars(args)})
+    shared = {"pair_rule": "all" if pages else "best-vs-lower", "min_gap": 0.1 if pages else 0.0, "pack": "tree",
+              "dtype": "float32"}
+    return argparse.Namespace(**{**shared, **defaults, **vars(args)})
 
 
 def flag_parser(description):
     """A parser whose help shows each default. A flag without a fixed default is absent from args unless it is given."""
-    return argparse.ArgumentParser(description=description, argument_default=argparse.SUPPRESS,
+    return argparse.ArgumentParser(description=description, argument_default=argparse.SUPPRESS, allow_abbrev=False,
                                    formatter_class=argparse.ArgumentDefaultsHelpFormatter)

@@ -48,6 +48,7 @@ import inspect
 import itertools
 import json
 import math
+import os
 import time
 from collections import Counter
 from pathlib import Path
@@ -58,13 +59,14 @@ import torch.nn.functional as F
 from torch import nn
 
 from lm import (
-    Sequence, accuracy, add_stats, barrier, begin_training, check_dialogue, checked_settings, collate, fill_defaults,
-    finish, first_record_has, flag_parser, from_rank0, gather, items_of, learning_rate, load_model, load_tokenizer, log,
-    micro_batches, optimizer_step, pair_tasks, progress, rank, read_page_inputs, read_trajectories,
-    reference_solution, save_checkpoint, save_model, say, score_all, scored_context, segment_mean, segment_sum,
-    set_reference, start_process_group, step_items, step_metrics, text_config, text_of, tokenise, training_flags,
-    turns_of, usable_items, world)
-from records import SCHEMA, Output, atomic_write, die, fingerprint, read
+    Sequence, accuracy, add_stats, barrier, begin_training, checked_settings, checked_turn, code_of, collate,
+    fill_defaults, finish, first_record_has, flag_parser, from_rank0, gather, items_of, learning_rate, load_model,
+    load_tokenizer, log, micro_batches, optimizer_step, pair_tasks, pair_trajectories, progress, rank, read_page_inputs,
+    read_trajectories, reference_solution, save_checkpoint, save_model, say, score_all, scored_context, segment_mean,
+    segment_sum, set_reference, start_process_group, step_items, step_metrics, text_config, text_of, tokenise,
+    training_flags, turns_of, usable_items, world)
+from records import (
+    SCHEMA, Output, atomic_write, die, fingerprint, read, refuse_idle, run_script, succeeded)
 
 # ---- The mathematics
 
@@ -144,11 +146,11 @@ def success_loss(values, batch, items, head):
     """
     logits = last_of_turn(values, batch.turn, len(batch.side))                                   # (M,)
     item_of = batch.side // 2                                                                    # (M,)
-    labels = torch.tensor([item.reward for item in items], device=values.device)[item_of]        # (M,)
+    rewards = torch.tensor([item.reward for item in items], device=values.device)[item_of]       # (M,)
+    success = torch.tensor([float(succeeded(item.reward)) for item in items], device=values.device)[item_of]
+    targets, labels = success, success
     if head == "q":
-        targets = next_turn_targets(logits, batch.side, labels)
-    else:
-        targets = labels = (labels >= 1.0).float()
+        targets, labels = next_turn_targets(logits, batch.side, rewards), rewards
     losses = segment_mean(value_loss(logits, targets), item_of, len(items))                      # (B,)
     correct = (logits > 0) == (labels > 0.5)
     return losses, {"loss": losses, "accuracy": correct.double(), "success": labels.double()}
@@ -165,7 +167,8 @@ def main():
     if args.score:
         score_file(args)
         return finish()
-    settings = from_rank0(checked_settings, args, {"--in": args.input, "--model": args.model})
+    deciding = [critic_loss] if args.head in ("value", "q") else [critic_loss, pair_trajectories]
+    settings = from_rank0(checked_settings, args, {"--in": args.input, "--model": args.model}, *deciding)
     if settings is None:
         return finish()
     tokenizer = load_tokenizer(args.model, args.pictures)
@@ -179,7 +182,8 @@ def main():
     model = load_model(args.model, device, args, head, tokenizer if args.pictures else None)
     train(model, items, device, args, settings)
     critic_config = {name: getattr(args, name) for name in RECORDED}
-    critic_config |= {"reference": args.model, "reference_fingerprint": settings["content of --model"]}
+    critic_config |= {"reference": args.model, "reference_from_critic": os.path.relpath(args.model, args.out),
+                      "reference_fingerprint": settings["content of --model"]}
     save_model(model, tokenizer, args.model, args, cost, critic_config)
     say(f"wrote the critic to {args.out}")
     finish()
@@ -211,17 +215,19 @@ def train(model, items, device, args, settings):
 def make_items(args, tokenizer):
     """The pairs of --in (with --head value and q, its single trajectories) as items, and their cost."""
     tasks, cost = read_trajectories(args.input, "scored", args.context == "with-c")
-    if args.head in ("value", "q"):
-        pairs = [(record, None) for group in tasks.values() for record in group]
-    else:
-        pairs = pair_tasks(tasks, args)
-    return items_of(pairs, tokenizer, encoder(args.out, args.pictures)), cost
+    if args.head not in ("value", "q"):
+        return items_of(pair_tasks(tasks, args), tokenizer, encoder(args.out, args.pictures)), cost
+    records = [record for group in tasks.values() for record in group]
+    count = sum(succeeded(record["reward"]) for record in records)
+    if args.head == "value" and count in (0, len(records)):
+        die(f"{args.input}: --head value learns to tell successes (reward 1) from failures, but {count} of "
+            f"{len(records)} trajectories are successes; --head q predicts the reward itself")
+    return items_of([(record, None) for record in records], tokenizer, tokenise), cost
 
 
 def candidate_turns(record, with_c=False):
     """The candidates of one turn, in the form that turns_of returns. Removes empty candidates from the record."""
-    check_dialogue(record["prompt"], "prompt")
-    c = reference_solution(record, with_c)
+    c = reference_solution(checked_turn(record), with_c)
     record["candidates"] = [candidate for candidate in record["candidates"]
                             if candidate.get("output") or candidate.get("output_ids")]
     return [(record["prompt"], candidate, c) for candidate in record["candidates"]]
@@ -238,10 +244,15 @@ def score_file(args):
     stem = args.score.removesuffix(".jsonl").removesuffix(f".{kind}")
     out = args.out or f"{stem}.{ending}.jsonl"
     inputs = {"--score": args.score, "--critic": args.critic}
-    settings = {"script": "train_critic --score", "critic_reference": args.critic_reference}
+    settings = {"script": "train_critic --score", "critic_reference": args.critic_reference,
+                **code_of(turn_advantages, last_of_turn, tokenise)}
     output = from_rank0(Output, out, settings, inputs, args.overwrite, SCHEMA[kind][1])
     done = frozenset(output.done)    # rank 0 adds to output.done while it writes
-    critic = Critic(args.critic, args.micro_tokens, reference_without_c=args.critic_reference == "without-c")
+    try:
+        how = {name: value for name, value in (("pack", args.pack), ("dtype", args.dtype)) if value}
+        critic = Critic(args.critic, args.micro_tokens, reference_without_c=args.critic_reference == "without-c", **how)
+    except ValueError as error:
+        die(error)
     cost = json.loads((Path(args.critic) / "cost.json").read_text())
     ranked_by = {"critic": args.critic, "fingerprint": from_rank0(fingerprint, args.critic), "cost": cost}
 
@@ -295,16 +306,19 @@ class Critic:
     """A trained critic, as every stage loads it to get the advantages of turns.
 
     without_c: hide c from a critic that was trained with it. reference_without_c: hide c only from the reference of
-    Eq. 3, as the released code does. `config` is the content of critic.json.
+    Eq. 3, as the released code does. how: `pack` and `dtype`, if not as in training. Raises ValueError if the critic
+    is damaged or its reference is gone. `config` is the content of critic.json.
     """
 
     def __init__(self, path, micro_tokens=8192, without_c=False, reference_without_c=False, **how):
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self.config = config = read_critic_config(path)
+        self.config = config = from_rank0(read_critic_config, path)
         self.with_c = config["context"] == "with-c" and not without_c
         self.reference_without_c = reference_without_c
         self.context = scored_context(path)
         self.pictures = config["pictures"]
+        if self.pictures and how:
+            raise ValueError(f"{path}: --{next(iter(how))} does nothing for a critic that sees pages; leave it out")
         self.tokenizer = load_tokenizer(path, self.pictures)
         self.encode = encoder(path, self.pictures)
         self.args = argparse.Namespace(**{**config, **how}, micro_tokens=micro_tokens, checkpointing="none")
@@ -344,21 +358,30 @@ class Critic:
 
 
 def read_critic_config(path):
-    """The content of critic.json. Exits if the reference is no longer the model that the critic was trained from."""
+    """The content of critic.json, with the place where its reference was found. Raises ValueError if it is unusable."""
     file = Path(path) / "critic.json"
     try:
         config = {**json.loads(file.read_text())}
         if not {*RECORDED, "reference", "reference_fingerprint"} <= config.keys():
             raise ValueError("keys are missing")
     except OSError:
-        die(f"{path} contains no critic.json; train a critic with train_critic.py, or name another with --critic")
+        raise ValueError(f"{path} contains no critic.json; train a critic with train_critic.py, or name another with "
+                         "--critic") from None
     except (ValueError, TypeError):
-        die(f"{file} is damaged or incomplete; train the critic again, or name another with --critic")
+        raise ValueError(f"{file} is damaged or incomplete; train the critic again, or name another with --critic"
+                         ) from None
     reference = config["reference"]
-    if config["head"] == "log-ratio" and config["reference_fingerprint"] != fingerprint(reference):
-        die(f"{path}: its reference model {reference} has changed since the critic was trained; restore the model (or "
-            f"correct its path in {file}), or train the critic again")
-    return config
+    if config["head"] != "log-ratio" or config["reference_fingerprint"] == reference:    # a hub name
+        return config
+    beside = os.path.normpath(Path(path) / config.get("reference_from_critic", reference))
+    places = [place for place in (reference, beside) if Path(place).exists()]
+    if not places:
+        raise ValueError(f"{path}: its reference model was not found at {reference} or {beside}; correct its path in "
+                         f"{file}")
+    if config["reference_fingerprint"] != fingerprint(places[0]):
+        raise ValueError(f"{path}: its reference model {places[0]} has changed since the critic was trained; restore "
+                         f"the model (or correct its path in {file}), or train the critic again")
+    return {**config, "reference": places[0]}
 
 
 
@@ -447,6 +470,12 @@ def page_input(messages, reply, reference, processor, folder, files):
 
 # ---- The command line
 
+OF_TRAINING = (
+    "--in", "--model", "--advantage", "--context", "--head", "--pair-rule", "--min-gap", "--beta", "--nll", "--lr",
+    "--epochs", "--batch-size", "--max-steps", "--seed", "--checkpointing", "--save-every", "--keep")
+OF_PAIRS = ("--advantage", "--pair-rule", "--min-gap", "--beta", "--nll")
+IDLE_WITH_HEAD = {"log-ratio": (), "regression": ("--nll",), "value": OF_PAIRS, "q": OF_PAIRS}
+
 
 def parse_args():
     parser = flag_parser("Train the turn-wise advantage critic (SWEET-RL, stage 1).")
@@ -475,18 +504,23 @@ def parse_args():
     args = parser.parse_args()
     run = Path("runs") / args.run_name
     pages = args.domain == "frontend"
+    defaults = {"input": f"{run}/train.scored.jsonl", "model": f"{run}/base", "critic": f"{run}/critic", "score": None,
+                "out": f"{run}/critic", "lr": 2e-7, "epochs": 8 if pages else 4, "batch_size": 8, "shuffle": "turns"}
     args.pictures = pages and args.head == "regression"    # not a flag: whether the critic sees pages
+    if "score" in args:
+        refuse_idle(OF_TRAINING, "with --score")
+        defaults |= {"out": None, "pack": None, "dtype": None}    # None: as the critic was trained
+        return fill_defaults(args, defaults)
+    refuse_idle(("--critic", "--critic-reference"), "without --score")
+    refuse_idle(IDLE_WITH_HEAD[args.head], f"with --head {args.head}")
+    if pages and args.head == "value":
+        die("--head value learns to tell successes (reward 1) from failures, which pages hardly are; --head q predicts "
+            "the reward itself")
     if args.pictures:
-        args.pack = "none"    # a tree cannot contain pictures
-    return fill_defaults(args, {
-        "input": f"{run}/train.scored.jsonl", "model": f"{run}/base", "critic": f"{run}/critic", "score": None,
-        "out": None if vars(args).get("score") else f"{run}/critic",
-        "lr": 2e-7, "epochs": 8 if pages else 4, "batch_size": 8, "shuffle": "turns"})
-
+        refuse_idle(("--pack", "--dtype"), "with --domain frontend --head regression")
+        defaults["pack"] = "none"    # a tree cannot contain pictures
+    return fill_defaults(args, defaults)
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except KeyboardInterrupt:
-        die("stopped; the same command without --overwrite resumes", 130)
+    run_script(main)

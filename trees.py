@@ -109,14 +109,16 @@ def sees(query, key, end, positions, window):
 
 
 def forest_inputs(sequences, device):
-    """The sequences as one row for a language model: (its inputs, the path of each sequence, tokens without padding)."""
+    """Sequences as one row for a language model: (its inputs, the path of each sequence, tokens without padding)."""
     forest = build_prefix_forest(sequences)
     tokens = len(forest.ids)
     pad = -tokens % 128 if device.type == "cuda" else 0    # FlexAttention works in blocks of 128
     positions = torch.from_numpy(np.pad(forest.positions, (0, pad))).to(device)                  # (T,)
     end = torch.from_numpy(np.concatenate([forest.end, np.arange(tokens, tokens + pad) + 1])).to(device)
-    return {"input_ids": np.pad(forest.ids, (0, pad))[None], "position_ids": positions[None],
-            "layout": Attention(end, positions, forest.blocks)}, forest.paths, tokens
+    ids = torch.from_numpy(np.pad(forest.ids, (0, pad))).to(device)
+    inputs = {"input_ids": ids[None], "position_ids": positions[None],
+              "layout": Attention(end, positions, forest.blocks)}
+    return inputs, forest.paths, tokens
 
 
 @dataclass

@@ -214,7 +214,7 @@ CAPPED = dict(intermediate_size=32, num_attention_heads=2, num_key_value_heads=1
     ("GPTJ", dict(n_embd=32, n_layer=2, n_head=2, rotary_dim=8)),
     ("GptOss", dict(intermediate_size=16, num_attention_heads=4, num_key_value_heads=2, head_dim=8,
                     num_local_experts=2, num_experts_per_tok=1, sliding_window=16))])
-def test_models_that_take_no_tree_mask_need_pack_none_and_are_told_so(tmp_path, capsys, family, sizes):
+def test_models_that_take_no_tree_mask_are_told_so(tmp_path, capsys, family, sizes):
     """A state-space model has no attention to mask, one with sinks or caps no attention of ours, an old one a table of its
     own: a sentence; with --pack none padded rows, and the same numbers as one by one."""
     import transformers
@@ -260,7 +260,7 @@ VISION = dict(hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_att
         text_config={**TEXT, "global_head_dim": 16, "final_logit_softcapping": 2.0, "vocab_size_per_layer_input": 300,
                      "hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0},
         vision_config={**VISION, "head_dim": 16, "num_key_value_heads": 2}))])
-def test_caps_and_sizes_are_those_of_the_text_part_in_either_layout(tmp_path, family, kind, sizes, pack):
+def test_caps_and_sizes_are_those_of_the_text_part(tmp_path, family, kind, sizes, pack):
     import transformers
     torch.manual_seed(0)
     model = getattr(transformers, family + kind)(getattr(transformers, family + "Config")(**sizes))
@@ -293,7 +293,7 @@ def test_a_model_whose_attention_ignores_the_mask_is_found_out(capsys):
     assert "differ from those of the model's own logits" in capsys.readouterr().err
 
 
-def test_that_check_is_made_in_float32_whatever_rounding_does_in_bf16(monkeypatch):
+def test_that_check_is_made_in_float32(monkeypatch):
     """With AMX a pre-trained model's two layouts differ in bf16 by 0.15 nats a token: here a hook makes them differ."""
     model = random_model("Llama")
     loaded = lambda path, **options: (model, {"missing_keys": []})
@@ -310,7 +310,7 @@ def test_that_check_is_made_in_float32_whatever_rounding_does_in_bf16(monkeypatc
 
 
 @pytest.mark.parametrize("checkpointing, passes", [("none", 1), ("selective", 1.5), ("full", 2)])
-def test_no_dropout_is_left_in_training_not_even_inside_attention(tmp_path, checkpointing, passes):
+def test_no_dropout_is_left_in_training(tmp_path, checkpointing, passes):
     """Nor where layers are computed again in the backward pass, which all, every second or none of them are."""
     import transformers
     config = transformers.LlamaConfig(**{**SHAPE, "num_hidden_layers": 4, "attention_dropout": 0.5})

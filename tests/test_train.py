@@ -37,7 +37,7 @@ def rank_and_train(*arguments, score=SCORE, policy=POLICY):
 # Each file with what it imports
 
 
-def test_each_file_with_what_it_imports_runs_the_whole_of_training_in_an_empty_folder(tmp_path):
+def test_each_trainer_runs_in_a_folder_with_what_it_imports(tmp_path):
     """sft from nothing, critic, annotation, sweet: by the real command lines, with nothing else of ours beside them."""
     rng = np.random.default_rng(1)
     (tmp_path / "one").mkdir(), (tmp_path / "two").mkdir()
@@ -114,7 +114,7 @@ def test_value_loss_by_hand():
         torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([0, 0, 1, 1]), 2).tolist() == [2.0, 4.0]
 
 
-def test_a_value_critics_loss_is_the_mean_over_a_trajectorys_turns():
+def test_a_value_critics_loss_is_the_mean_over_turns():
     """Two turns of a success, told by their last tokens' values 2 and -2, and one turn of a failure, told by 2."""
     values, turn = torch.tensor([9.0, 2.0, 9.0, -2.0, 2.0]), torch.tensor([0, 0, 1, 1, 2])
     batch = SimpleNamespace(turn=turn, side=torch.tensor([0, 0, 2]))  # a trajectory has no rejected side
@@ -172,7 +172,7 @@ def perturbed(source, target):
 
 @pytest.mark.parametrize("advantage", ["mean-per-turn", "mean-per-trajectory", "sum"])
 @pytest.mark.parametrize("context", ["with-c", "without-c"])
-def test_the_critics_loss_and_gradient_equal_an_independent_formulation(place, advantage, context):
+def test_the_critics_gradient_equals_an_independent_one(place, advantage, context):
     """Eq. 2 and 3 computed turn by turn from whole logits, as a loop over dialogues,
     against the script's first step."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -243,7 +243,7 @@ def test_a_step_clips_the_gradient_and_takes_its_own_rate():
     assert model.weight.grad is None
 
 
-def test_every_epoch_has_an_order_of_its_own_and_so_has_every_seed():
+def test_every_epoch_and_every_seed_has_an_order_of_its_own():
     items = [lm.Item([2 * n], [2 * n + 1], ("task", n)) for n in range(50)]
 
     def orders(seed):
@@ -259,7 +259,7 @@ def test_every_epoch_has_an_order_of_its_own_and_so_has_every_seed():
     assert [len(step) for step in lm.step_items(items, args)] == [args.batch_size] * 3
 
 
-def test_the_policys_loss_off_its_reference_equals_an_independent_formulation(place):
+def test_the_policys_loss_equals_an_independent_one(place):
     """Eq. 4 with a policy that has moved: the sum over the action's tokens of both log-ratios, from whole logits."""
     from transformers import AutoModelForCausalLM
     perturbed("base", "moved")
@@ -287,7 +287,7 @@ def test_the_policys_loss_off_its_reference_equals_an_independent_formulation(pl
     assert stats["length_chosen"].tolist() == [5, 4, 6] and abs(loss.item() - 3 * math.log(2)) > 1e-3
 
 
-def test_in_bfloat16_weights_and_gradients_stay_float32_and_log_probabilities_near(place):
+def test_in_bfloat16_weights_and_gradients_stay_float32(place):
     """--dtype bfloat16 on a CPU: the same numbers but for rounding, in the forward and the backward pass."""
     ids = np.arange(40, dtype=np.int32) * 5 % 200
     sequences = [lm.Sequence(ids, 8), lm.Sequence(ids[::-1].copy(), 9)]
@@ -325,7 +325,7 @@ def test_trajectories_are_paired_by_the_rule_and_the_gap():
     assert pair([0.5, 0.5], "all") == [] and pair([0.5, 0.5], "all", min_gap=0.0) == []
 
 
-def test_candidates_are_paired_across_the_halves_and_never_with_the_same_text():
+def test_candidates_are_paired_across_the_halves():
     scores, texts = [0.1 * i for i in range(16)], [f"text {i}" for i in range(16)]
     drawn = {pair for seed in range(400)
              for pair in train_policy.draw_pairs(scores, texts, 1, np.random.default_rng(seed))}
@@ -357,11 +357,10 @@ def test_the_baselines_never_see_c_unless_told(place):
             parsed(train_policy, "--in", "scored.jsonl", "--model", "base", *arguments), tokenizer)
         return np.mean(["In light that" in tokenizer.decode(s.ids) for s in lm.sequences_in(items)])
     assert shown("--method", "multi-turn-dpo") == shown("--method", "rejection-ft") == shown("--method", "sft") == 0
-    assert shown("--method", "rejection-ft", "--with-c", 1) == 0, "it is sft's flag"
     assert shown("--method", "sft", "--with-c", 1) == 1 and 0.2 < shown("--method", "sft", "--with-c", 0.5) < 0.8
 
 
-def test_dialogues_with_one_side_too_long_are_left_out_and_the_others_keep_their_sequences(monkeypatch):
+def test_pairs_with_one_side_too_long_are_left_out(monkeypatch):
     sequence = lambda length: lm.Sequence(np.arange(length), 1)  # noqa: E731
     sequences, args = [sequence(length) for length in (9, 3, 3, 9, 5, 4)], Flags()
     items = [lm.Item([sequences[n]], [sequences[n + 1]], ("", n)) for n in (0, 2, 4)]
@@ -389,7 +388,7 @@ def seeming_critic(head="log-ratio", **note):
     Path("critic/cost.json").write_text("{}")
 
 
-def test_a_turns_draw_depends_on_the_turn_and_the_seed_not_on_its_place_in_the_file(place):
+def test_a_turns_draw_depends_on_the_turn_and_the_seed_only(place):
     record = json.loads(open("candidates.jsonl").readline())
     record["candidates"] = [{"output": f"What is number {n}?", "advantage": n % 5 + n / 10} for n in range(8)]
     turns = [{**record, "task_id": f"turn-{n}"} for n in range(12)]
@@ -408,7 +407,7 @@ def test_a_turns_draw_depends_on_the_turn_and_the_seed_not_on_its_place_in_the_f
     assert code == 0 and "48 pairs from 12 turns" in said, error
 
 
-def test_candidates_are_scored_and_trained_on_as_they_were_sampled(place):
+def test_candidates_are_scored_and_learnt_as_they_were_sampled(place):
     """Sampled ids that are not what the tokenizer makes of their text: letter by letter."""
     from transformers import AutoModelForCausalLM
     seeming_critic()
@@ -446,12 +445,11 @@ def test_candidates_are_scored_and_trained_on_as_they_were_sampled(place):
 
 @pytest.mark.parametrize("head, advantage", [("log-ratio", "sum"), ("log-ratio", "mean-per-trajectory"),
                                              ("regression", "mean-per-turn"), ("value", "mean-per-turn")])
-def test_a_turns_advantage_is_of_the_kind_that_its_critic_was_trained_with(place, head, advantage):
+def test_a_turns_advantage_is_of_its_critics_kind(place, head, advantage):
     """From transformers' own model: the sum or mean of log-ratios; the head at the reply's tokens, or at its last."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
     seeming_critic(head, advantage=advantage)
-    code, _, error = call(train_critic, "--score", "scored.jsonl", "--critic", "critic", "--model", "base",
-                          "--out", "seen.jsonl")
+    code, _, error = call(train_critic, "--score", "scored.jsonl", "--critic", "critic", "--out", "seen.jsonl")
     assert code == 0, error
     weights = json.loads(Path("critic/critic.json").read_text())["weights"]
     tokenizer = AutoTokenizer.from_pretrained("base")
@@ -480,8 +478,7 @@ def test_a_critic_that_was_trained_without_c_needs_none(place):
     seeming_critic(context="without-c")
     for name in ("scored.jsonl", "candidates.jsonl"):
         write(Path(name), [{**json.loads(line), "task": {}} for line in open(name).readlines()])
-    code, _, error = call(train_critic, "--score", "scored.jsonl", "--critic", "critic", "--model", "base",
-                          "--out", "seen.jsonl")
+    code, _, error = call(train_critic, "--score", "scored.jsonl", "--critic", "critic", "--out", "seen.jsonl")
     assert code == 0, error
     code, _, error = rank_and_train()
     assert code == 0, error
@@ -530,10 +527,10 @@ def test_sweet_writes_the_pairs_that_it_trains_on(place):
     assert code == 2 and "bare.jsonl: --surest needs pairs with advantages" in error
 
 
-def test_the_advantages_of_candidates_and_of_annotated_turns_are_equation_3(place):
+def test_written_advantages_are_equation_3(place):
     from transformers import AutoModelForCausalLM, AutoTokenizer
     assert call(train_critic, *CRITIC)[0] == 0
-    assert call(train_critic, "--score", "scored.jsonl", "--critic", "critic", "--model", "base",
+    assert call(train_critic, "--score", "scored.jsonl", "--critic", "critic",
                 "--out", "seen.jsonl")[0] == 0
     blind = [*SCORE, "--out", "blind.jsonl", "--critic-reference", "without-c"]
     assert call(train_critic, *SCORE)[0] == call(train_critic, *blind)[0] == 0
@@ -584,7 +581,7 @@ class Letters:
         return {"input_ids": [[ord(c) for c in text] for text in texts]}
 
 
-def test_a_template_that_refuses_system_messages_gets_them_in_front_of_the_first_request():
+def test_a_template_that_refuses_system_messages_gets_the_text():
     messages = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hi"}]
     assert lm.render_prompt(Letters(), messages) == "<uBe kind.\n\nHi><a"
 
@@ -605,7 +602,7 @@ def test_what_was_sampled_is_what_is_scored():
     assert "".join(map(chr, shown.ids[:shown.start])) == "<us\n\nIn light that the final answer is: truth.\n\nu><a"
 
 
-def test_the_tiny_tokenizer_gives_back_its_text_and_one_token_to_frequent_words(place):
+def test_the_tiny_tokenizer_gives_back_its_text(place):
     tokenizer = lm.load_tokenizer("base")
     for text in ("def total(rows):\n    return 12.5", "Ünïcode \t and  spaces 123456", "The field is price."):
         assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
@@ -633,7 +630,8 @@ def test_the_baselines_train(place, method, unit):
 
 @pytest.mark.parametrize("head", ["regression", "value"])
 def test_a_critic_with_a_head_trains_and_ranks(place, head):
-    code, said, error = call(train_critic, *CRITIC, "--head", head, "--epochs", 12, "--pair-rule", "all")
+    pairs = [] if head == "value" else ["--pair-rule", "all"]
+    code, said, error = call(train_critic, *CRITIC, "--head", head, "--epochs", 12, *pairs)
     assert code == 0, error
     assert np.mean([m["accuracy"] for m in metrics("critic")[-4:]]) > 0.8
     note = json.loads(Path("critic/critic.json").read_text())
@@ -642,7 +640,7 @@ def test_a_critic_with_a_head_trains_and_ranks(place, head):
     assert code == 0, error
 
 
-def test_the_model_is_written_in_float32_whatever_it_is_trained_in(place):
+def test_the_model_is_always_written_in_float32(place):
     from safetensors.torch import load_file
     code, _, error = call(train_policy, "--method", "sft", "--in", "scored.jsonl", "--model", "base", "--out", "out",
                           "--max-steps", 1, "--dtype", "bfloat16")
@@ -683,7 +681,7 @@ def test_a_killed_run_goes_on_to_the_same_bits(place):
     assert "already finished" in call(train_policy, *pairs, "--out", "killed")[1]
 
 
-def test_weights_that_never_get_a_gradient_do_not_hinder_a_resumed_run(place):
+def test_weights_without_gradients_do_not_hinder_resuming(place):
     """Gemma 3's vision tower in training on text. AdamW has no averages of it, so a checkpoint has none."""
     args = parsed(train_critic, "--out", "critic", "--save-every", 1)
 
@@ -705,7 +703,7 @@ def test_weights_that_never_get_a_gradient_do_not_hinder_a_resumed_run(place):
         assert torch.equal(optimizer.state[weight]["exp_avg"], averages.state[other]["exp_avg"])
 
 
-def test_a_tokenizer_with_several_chat_templates_is_written_twice(place):
+def test_a_tokenizer_with_several_templates_is_written_twice(place):
     tokenizer = lm.load_tokenizer("base")
     tokenizer.chat_template = {"default": tokenizer.chat_template, "rag": tokenizer.chat_template}
     model = lm.load_model("base", torch.device("cpu"), parsed(train_critic))
@@ -724,7 +722,7 @@ def test_half_of_a_surrogate_pair_stops_nothing(place):
     assert read_lines("p.jsonl") == [pair]
 
 
-def test_a_loss_that_is_not_a_number_stops_the_run_and_leaves_the_last_checkpoint(place):
+def test_a_loss_that_is_not_a_number_stops_the_run(place):
     command = ["--in", "scored.jsonl", "--method", "sft", "--model", "base", "--out", "out", "--lr", "1e38",
                "--batch-size", "4", "--save-every", "1"]
     code, said, error = call(train_policy, *command)
@@ -783,7 +781,7 @@ def test_a_mistake_is_one_sentence_and_nothing_is_written(place, module, argumen
     Path("theirs").mkdir(), Path("theirs/thesis.txt").write_text("precious")
     shutil.copytree("base", "plain"), Path("plain/chat_template.jinja").unlink()
     before = {p: p.stat().st_mtime_ns for p in Path().rglob("*") if p.is_file()}
-    extra = [] if "--model" in arguments or "sft" in arguments else ["--model", "base"]
+    extra = [] if {"--model", "sft", "--score"} & set(arguments) else ["--model", "base"]
     extra += [] if "--out" in arguments else ["--out", "out"]
     code, said, error = call(module, *arguments, *extra)
     assert code == 2 and expected in error and "Traceback" not in error, error
@@ -792,7 +790,7 @@ def test_a_mistake_is_one_sentence_and_nothing_is_written(place, module, argumen
     assert before == after
 
 
-def test_other_settings_are_an_error_that_names_them_and_overwrite_starts_again(place):
+def test_other_settings_are_an_error_that_names_them(place):
     assert call(train_critic, *CRITIC)[0] == 0
     code, _, error = call(train_critic, *CRITIC, "--beta", "0.2")
     assert code == 2 and "beta was 0.1, now 0.2" in error
@@ -820,7 +818,7 @@ def test_records_that_cannot_be_used_are_counted(place):
     assert code == 0 and "2 records left out: no reward (the episode failed)" in said, said + error
 
 
-def test_a_reference_that_is_another_models_is_noticed_at_the_first_step(place, monkeypatch):
+def test_a_reference_of_another_model_is_noticed_at_once(place, monkeypatch):
     assert call(train_critic, *CRITIC, "--max-steps", 1)[0] == 0
     rng, score_all = np.random.default_rng(0), lm.score_all
     monkeypatch.setattr(lm, "score_all", lambda *about: [
@@ -865,10 +863,11 @@ def test_overwrite_never_reaches_an_input_or_what_others_wrote(place, module, ar
     write(Path("ranked.jsonl"), ranked("candidates.jsonl"))
     shutil.copy("ranked.jsonl", "out.pairs.jsonl")
     source = "ranked.jsonl" if module is train_policy else "scored.jsonl"
-    assert expected in refusal(module, "--in", source, "--model", "base", *arguments, "--overwrite")
+    common = [] if "--score" in arguments else ["--in", source, "--model", "base"]
+    assert expected in refusal(module, *common, *arguments, "--overwrite")
 
 
-def test_overwrite_removes_what_training_wrote_and_only_once_the_model_is_loaded(place):
+def test_overwrite_removes_only_what_training_wrote(place):
     command = [*CRITIC[:2], "--out", "critic", "--max-steps", 2, "--save-every", 1]
     assert call(train_critic, *command, "--model", "base")[0] == 0
     Path("critic/notes.txt").write_text("precious"), Path("critic/added_tokens.json").write_text("{}")
@@ -935,7 +934,7 @@ PLAYED = {"task_id": "t", "sample": 0, "domain": "backend", "dialogue_history": 
     (["train_policy"], TURN, {"prompt": "x"}, "prompt must be a list"),
     (["train_policy"], TURN, {"turn": [1]}, "turn must be a whole number"),
     (["train_policy"], PAIR, {"chosen": "x"}, 'chosen must be a list, found "x"'),
-    (["train_policy"], PAIR, {"rejected": []}, "rejected is empty"),
+    (["train_policy"], PAIR, {"rejected": []}, "rejected must end with an assistant message"),
     (["train_policy"], PAIR, {"chosen": [{"role": "x", "content": None}]},
      "chosen[0].content must be text, found null"),
     (["train_policy"], PAIR, {"rejected_ids": ["x"]}, "rejected_ids[0] must be a whole number"),
@@ -1001,14 +1000,11 @@ def advantages(file):
     return [m["advantage"] for line in open(file) for m in json.loads(line)["dialogue_history"] if "advantage" in m]
 
 
-def test_advantages_are_relative_to_the_model_that_the_critic_was_trained_from(place):
+def test_advantages_are_relative_to_the_critics_own_reference(place):
     assert call(train_critic, *CRITIC)[0] == 0
-    for name, model in (("own", ["--model", "base"]), ("default", []), ("odd", ["--model", "critic"])):
-        code, said, error = call(train_critic, "--score", "scored.jsonl", "--critic", "critic", *model,
-                                 "--out", f"new/{name}.jsonl")
-        assert code == 0, said + error
-    assert advantages("new/own.jsonl") == advantages("new/default.jsonl") == advantages("new/odd.jsonl")
-    assert any(advantages("new/odd.jsonl"))
+    code, said, error = call(train_critic, "--score", "scored.jsonl", "--critic", "critic", "--out", "new/seen.jsonl")
+    assert code == 0, said + error
+    assert any(advantages("new/seen.jsonl"))
     code, said, error = rank_and_train("--model", "critic")
     assert code == 0, error
     assert all(p["advantage_chosen"] > p["advantage_rejected"] for p in map(json.loads, open("policy.pairs.jsonl")))
@@ -1058,8 +1054,9 @@ def test_ctrl_c_before_the_first_step_is_one_short_line(place, script):
     wait = "    import time; print('now', flush=True); time.sleep(60)\n"
     source = (ROOT / f"{script}.py").read_text().replace("    device = start_process_group()\n", wait, 1)
     Path("script.py").write_text(source)
+    heed = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # noqa: E731  (in the background it may be ignored)
     process = subprocess.Popen([sys.executable, "script.py"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                               env={**os.environ, "PYTHONPATH": str(ROOT)})
+                               env={**os.environ, "PYTHONPATH": str(ROOT)}, preexec_fn=heed)
     assert process.stdout.readline() == "now\n"
     process.send_signal(signal.SIGINT)
     assert process.communicate() == ("", "script.py: stopped; the same command without --overwrite resumes\n")
@@ -1117,7 +1114,7 @@ def test_a_critic_of_any_family_scores_as_its_own_logits_say(place, family, size
 
 
 @pytest.mark.parametrize("family", ["Mixtral", "Qwen3Moe", "Olmoe"])
-def test_a_mixture_of_experts_just_saved_is_trained_and_loads_again(place, family):
+def test_a_mixture_of_experts_is_trained_and_loads_again(place, family):
     import transformers
     tokenizer = lm.load_tokenizer("base")
     torch.manual_seed(0)
@@ -1240,9 +1237,9 @@ def test_a_heads_values_are_float32_whatever_its_weights_are():
     assert len(lm.Scorer(None, head).values(hidden).unique()) == 200 > len(head(hidden).unique())
 
 
-def test_annotated_portions_are_saved_as_they_come_and_candidates_need_a_name(place, monkeypatch):
+def test_annotated_records_are_saved_as_they_come(place, monkeypatch):
     seeming_critic()
-    flags = ["--score", "scored.jsonl", "--critic", "critic", "--model", "base", "--out"]
+    flags = ["--score", "scored.jsonl", "--critic", "critic", "--out"]
     assert call(train_critic, *flags, "whole.jsonl")[0] == 0
     monkeypatch.setattr(train_critic, "RECORDS_AT_A_TIME", 7)
     advantages, calls = train_critic.Critic.advantages, []
@@ -1267,7 +1264,7 @@ def test_annotated_portions_are_saved_as_they_come_and_candidates_need_a_name(pl
     write(Path("nameless.jsonl"), [nameless])
     assert "none.jsonl: no such file; --score takes what" in refusal(train_critic, "--score", "none.jsonl", "--critic", "critic")
     assert "nameless.jsonl, line 1: the key 'turn' is missing" in refusal(
-        train_critic, "--score", "nameless.jsonl", "--critic", "critic", "--model", "base", "--out", "n.jsonl")
+        train_critic, "--score", "nameless.jsonl", "--critic", "critic", "--out", "n.jsonl")
 
 
 def test_a_runs_cost_adds_up_what_went_into_it(place):
@@ -1311,7 +1308,7 @@ def test_a_second_trainer_of_the_same_output_is_refused(place):
     assert len(metrics("critic")) == 1
 
 
-def test_a_checkpoint_that_a_kill_cut_short_goes_when_the_run_is_continued(place):
+def test_a_torn_checkpoint_goes_when_the_run_is_continued(place):
     assert call(train_critic, *CRITIC, "--max-steps", 1, "--save-every", 1)[0] == 0
     part = Path("critic/checkpoints/step-000002.part")
     part.mkdir()
@@ -1326,7 +1323,7 @@ def shorten(folder, **changes):
     file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
 
 
-def test_a_turn_that_fits_only_without_c_is_left_out_of_the_ranking_and_counted(place):
+def test_a_turn_that_fits_only_without_c_is_counted(place):
     assert call(train_critic, *CRITIC, "--max-steps", 1)[0] == 0
     rows = read_lines("candidates.jsonl")
     rows[0]["task"]["ground_truth"] = "a " * 600
@@ -1351,7 +1348,7 @@ def test_an_empty_reply_of_another_family_stops_nothing(place):
         assert code == 0, error
 
 
-def test_a_rope_that_depends_on_its_batch_is_refused_beyond_the_original_context(place):
+def test_a_rope_that_depends_on_its_batch_is_refused(place):
     shorten("base", rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0,
                                      "original_max_position_embeddings": 16})
     sentence = refusal(train_critic, *CRITIC)

@@ -156,7 +156,7 @@ def critic(place):
 
 
 @needs_browser
-def test_a_critic_learns_from_the_two_pictures_what_the_text_does_not_say(critic):
+def test_a_critic_learns_what_only_the_pictures_say(critic):
     losses = [m["preference_loss"] for m in metrics(critic)]
     assert losses[0] == pytest.approx(math.log(2), abs=1e-6) and np.mean(losses[-3:]) < 0.2
     # In each of the 8 tasks 0.9 and 0.85 are each paired with 0.3; rewards that are 0.05 apart are no pair.
@@ -205,7 +205,7 @@ def test_annotated_turns_have_the_value_of_their_page(critic):
 
 @needs_browser
 @pytest.mark.parametrize("family", ["llava", "gemma3", "idefics3", "qwen2_vl"])
-def test_a_turns_value_is_the_head_on_its_mean_hidden_state_whatever_is_batched_with_it(family, tmp_path, monkeypatch):
+def test_a_turns_value_is_the_head_on_its_mean_hidden_state(family, tmp_path, monkeypatch):
     """One at a time, in padded rows, and by nothing but transformers' own model and processor."""
     if family == "qwen2_vl":
         pytest.importorskip("torchvision", reason="the processor of Qwen2-VL needs torchvision")
