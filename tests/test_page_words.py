@@ -31,7 +31,7 @@ def sentences(agent, reference):
     ("bg-blue-500", "bg-blue-600", "The header should be a lighter blue."),
     ("bg-blue-500 p-6", "p-6", "The header should be blue, not light gray."),
     ("Buy", "Sell", 'The button "Sell" should say "Buy".'),
-    ("text-3xl", "text-lg", 'The main heading "Lamp shop" should have letters larger.'),
+    ("text-3xl", "text-lg", 'The main heading "Lamp shop" should have larger letters.'),
     ("text-3xl", "text-7xl", 'The main heading "Lamp shop" should have letters about half as large.'),
     ("text-3xl", "text-4xl", 'The main heading "Lamp shop" should have letters a little smaller.'),
     ("300/200", "600/200", "The picture should be about half as wide."),
