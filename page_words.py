@@ -84,7 +84,6 @@ CLAUSES = {    # aspect -> what is said about it
     "missing": "{have} missing, {want}",
     "extra": "should not be there",
     "colour": "should be {want}, not {have}",
-    "gradient": "should {want} a gradient or a picture behind it",
     "border": "should {want} a border",
     "order": "should {want}",
     "layout": "should stand {want}",
@@ -243,8 +242,8 @@ def listed(parts):
 def colours(agent, reference):
     """Colours of the background and of areas, gradients and borders. What has no area of its own has what is behind."""
     about = ("page's background",)
-    for difference in colour_change(about[0], agent.background, reference.background, about):
-        yield COLOURS, 0, -1, difference
+    for difference in area_changes(about[0], agent, reference, agent.background, reference.background):
+        yield COLOURS, 0, -1, difference._replace(about=about)
     shared = defaultdict(list)    # (container, kind, tier, change) -> areas
     for r in reference.parts:
         a = r.twin
@@ -272,19 +271,31 @@ def colours(agent, reference):
 
 def area_changes(name, agent, reference, have, want):
     """Differences of colour, gradient and border of two areas (None: the page has none there), of these colours."""
-    yield from colour_change(name, have, want)
-    for aspect in ("gradient", "border"):
-        wanted = bool(reference and getattr(reference, aspect))
-        if wanted != bool(agent and getattr(agent, aspect)):
-            yield Difference(name, aspect, "have" if wanted else "not have")
+    ours, theirs = (gradient_name(page.gradient if page else "") for page in (agent, reference))
+    if ours != theirs:
+        yield Difference(name, "colour", theirs or colour_name(want), ours or colour_name(have))
+    elif not ours:
+        yield from colour_change(name, have, want)
+    have, want = (bool(page and page.border) for page in (agent, reference))
+    if have != want:
+        yield Difference(name, "border", "have" if want else "not have")
 
 
-def colour_change(name, have, want, about=()):
+def gradient_name(css):
+    """A background-image of CSS in words; "" for none."""
+    found = re.findall(r"rgba?\((\d+), (\d+), (\d+)", css)
+    names = [colour_name("#" + bytes(map(int, rgb)).hex()) for rgb in found]
+    if len(names) > 1:
+        return f"a gradient from {names[0]} to {names[-1]}"
+    return "a picture" if css else ""
+
+
+def colour_change(name, have, want):
     """[the Difference of two colours], or none."""
     if colour_name(have) != colour_name(want):
-        yield Difference(name, "colour", colour_name(want), colour_name(have), about)
+        yield Difference(name, "colour", colour_name(want), colour_name(have))
     elif colour_distance(have, want) > SHADE:
-        yield Difference(name, "colour", f"a {shade(have, want)} {colour_name(want)}", "", about)
+        yield Difference(name, "colour", f"a {shade(have, want)} {colour_name(want)}")
 
 
 def shade(have, want):
@@ -587,6 +598,7 @@ class Page:
 
     def __init__(self, layout):
         self.background = layout["background"]
+        self.gradient, self.border = layout.get("gradient", ""), False
         self.height = max(1, layout["height"])
         self.parts, areas = [], {}
         for n, measured in enumerate(layout["elements"]):
