@@ -105,6 +105,15 @@ class Item(NamedTuple):
     reward: float = 1.0     # of the chosen trajectory
     task: object = None
 
+    @property
+    def sequences(self):
+        return self.chosen + self.rejected
+
+    @property
+    def length(self):
+        """The length of the longest sequence, in tokens."""
+        return max(len(sequence.ids) for sequence in self.sequences)
+
 
 def put_c_in_front(messages, ground_truth):
     """The messages, with the training-time information c in front of the first user message."""
@@ -155,14 +164,12 @@ def turns_of(record, with_c=False):
 
 def text_of(reply):
     """The text of a reply, or None."""
-    text = reply.get("output")
-    return reply.get("content") if text is None else text
+    return reply.get("output", reply.get("content"))
 
 
 def ids_of(reply):
     """The token ids of a reply as they were sampled, by the sampler's own tokenizer; () if none were recorded."""
-    ids = reply.get("output_ids")
-    return () if ids is None else ids
+    return reply.get("output_ids", ())
 
 
 def reference_solution(record, with_c):
@@ -198,24 +205,22 @@ def items_of(pairs, tokenizer, encode):
 
     Each record is encoded once, however many pairs it is in.
     """
-    records = {id(record): record for pair in pairs for record in pair if record}
-    turns = [turn for record in records.values() for turn in record["turns"]]
-    encoded = iter(encode(tokenizer, turns))
-    sequences = {id(None): []}
-    for name, record in records.items():
-        sequences[name] = [next(encoded) for _ in record["turns"]]
+    records = {id(record): record for pair in pairs for record in pair if record}.values()
+    encoded = iter(encode(tokenizer, [turn for record in records for turn in record["turns"]]))
+    for record in records:
+        record["sequences"] = [next(encoded) for _ in record["turns"]]
     items = []
     for n, (chosen, rejected) in enumerate(pairs):
         task = chosen["task_id"]
-        reward = chosen.get("reward", 1.0)
-        items.append(Item(sequences[id(chosen)], sequences[id(rejected)], (str(task), n), reward, task))
+        sides = chosen["sequences"], rejected["sequences"] if rejected else []
+        items.append(Item(*sides, (str(task), n), chosen.get("reward", 1.0), task))
     return items
 
 
 def usable_items(items, model, args):
     """The items that fit the context of the model at this path."""
     context = scored_context(model)
-    fit = [item for item in items if length_of(item) <= context]
+    fit = [item for item in items if item.length <= context]
     if len(fit) < len(items):
         say(f"{args.input}: {len(items) - len(fit)} of {len(items)} left out: they do not fit the context of {model}, "
             f"{context} tokens (with longrope and dynamic rope, the original context)")
@@ -228,17 +233,12 @@ def usable_items(items, model, args):
 
 def sequences_in(items):
     """The distinct sequences of the items (a trajectory may be in several pairs)."""
-    return list(dict.fromkeys(sequence for item in items for sequence in item.chosen + item.rejected))
+    return list(dict.fromkeys(sequence for item in items for sequence in item.sequences))
 
 
 def scored_tokens(items):
     """How many tokens of single dialogues are scored."""
     return sum(len(sequence.scored) for item in items for sequence in item.chosen)
-
-
-def length_of(item):
-    """The length of an item's longest sequence, in tokens."""
-    return max(len(sequence.ids) for sequence in item.chosen + item.rejected)
 
 
 # ---- From turns to token sequences
@@ -276,9 +276,7 @@ def load_tokenizer(path, pictures=False):
             die(f"{path}: this model reads only text; a critic that sees pages needs an image-text-to-text model")
         tokenizer.tokenizer.pad_token = tokenizer.tokenizer.pad_token or tokenizer.tokenizer.eos_token
         return tokenizer
-    words = len(tokenizer)
-    tokenizer.embeddings = getattr(text_config(path), "vocab_size", words)    # how many token ids the model knows
-    tokenizer.without_embedding = range(tokenizer.embeddings, words)
+    tokenizer.embeddings = getattr(text_config(path), "vocab_size", len(tokenizer))    # token ids that the model knows
     return tokenizer
 
 
@@ -387,8 +385,7 @@ def ids_match(tokenizer, replies):
     A critic may belong to another model family than the agent. The agent's ids would then be random words to it. Models
     may know more ids than their tokenizer has words for, and sample them.
     """
-    known = max(len(tokenizer), getattr(tokenizer, "embeddings", 0))
-    if max(np.max(ids_of(reply)) for reply in replies) >= known:
+    if max(np.max(ids_of(reply)) for reply in replies) >= tokenizer.embeddings:
         return False
     for reply in replies[::max(1, len(replies) // 200)]:
         text = text_of(reply)
@@ -420,7 +417,7 @@ def tokenise(tokenizer, turns):
             ids = encode(tokenizer, as_words(tokenizer, text_of(reply))) + ([] if reply.get("cut") else end)
         sequences.append(Sequence(np.concatenate([prompt, ids]).astype(np.int32), len(prompt)))
     highest = max((int(sequence.ids.max()) for sequence in sequences), default=0)
-    if highest in getattr(tokenizer, "without_embedding", ()):
+    if highest >= getattr(tokenizer, "embeddings", math.inf):
         die(f"{tokenizer.name_or_path}: the tokenizer has {len(tokenizer)} tokens, a text uses number {highest}, "
             f"but the model has {tokenizer.embeddings} embeddings; resize them (model.resize_token_embeddings)")
     return sequences
@@ -841,7 +838,6 @@ def write_model(lm, state, tokenizer, seed, out):
     part.rmdir()
 
 
-
 # ---- Optimizer steps
 
 # The optimizer and schedule of the released scripts; edit these lines to change them.
@@ -869,30 +865,34 @@ def micro_batches(items, args):
     FSDP waits for every rank, so every rank gets the same number of parts. A rank that needs fewer computes any item
     again, with counted 0 instead of 1.
     """
-    if args.pack == "tree":
-        from trees import tree_tokens
+    def key(item):
+        """Trees: items of the same turn share the most tokens. Rows: items of similar length need the least padding."""
+        return repr(item.turn_key) if args.pack == "tree" else item.length
 
-    def tokens_of(part):
-        sequences = [sequence for item in part for sequence in item.chosen + item.rejected]
-        if args.pack == "tree":
-            return tree_tokens(sequences)
-        return len(sequences) * max(map(length_of, part))
-
-    def split(part):
-        """Halve a part until every half fits."""
-        if len(part) <= 1 or tokens_of(part) <= args.micro_tokens:
-            return [part] if part else []
-        middle = len(part) // 2
-        return split(part[:middle]) + split(part[middle:])
-
-    # Trees: items of the same turn share the most tokens. Rows: items of similar length need the least padding.
-    ordered = sorted(items, key=(lambda item: repr(item.turn_key)) if args.pack == "tree" else length_of)
-    lengths = np.array([length_of(item) for item in ordered])
+    ordered = sorted(items, key=key)
+    lengths = np.array([item.length for item in ordered])
     # Each rank takes a contiguous stretch, of about the same total length.
     rank_of = ((lengths.cumsum() - lengths / 2) * world() / lengths.sum()).astype(int)
-    parts = [split([item for item, r in zip(ordered, rank_of) if r == n]) for n in range(world())]
+    parts = [split([item for item, r in zip(ordered, rank_of) if r == n], args) for n in range(world())]
     mine = [(part, 1) for part in parts[rank()]]
     return mine + [(items[:1], 0)] * (max(map(len, parts)) - len(mine))
+
+
+def split(items, args):
+    """Halve a list of items until every part fits --micro-tokens, or is a single item."""
+    if len(items) <= 1 or computed_tokens(items, args.pack) <= args.micro_tokens:
+        return [items] if items else []
+    middle = len(items) // 2
+    return split(items[:middle], args) + split(items[middle:], args)
+
+
+def computed_tokens(items, pack):
+    """How many tokens, padding included, a forward pass over the items computes."""
+    sequences = [sequence for item in items for sequence in item.sequences]
+    if pack == "tree":
+        from trees import tree_tokens
+        return tree_tokens(sequences)
+    return len(sequences) * max(item.length for item in items)
 
 
 def learning_rate(step, steps, peak):
@@ -954,9 +954,6 @@ def log(metrics, bar, out):
     if rank() == 0:
         with open(Path(out) / "metrics.jsonl", "a") as file:
             file.write(json.dumps(metrics) + "\n")
-        bar.set_postfix(loss=metrics["loss"], refresh=False)
-
-
         bar.set_postfix(loss=metrics["loss"], refresh=False)
 
 

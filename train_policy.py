@@ -285,7 +285,7 @@ def pair_items(pairs, tokenizer):
     for pair in pairs:
         for side in ("chosen", "rejected"):
             *earlier, reply = pair[side]
-            turns.append((pair["prompt"] + earlier, {**reply, "output_ids": pair.get(f"{side}_ids")}, None))
+            turns.append((pair["prompt"] + earlier, {**reply, "output_ids": pair.get(f"{side}_ids", ())}, None))
     sequences = iter(tokenise(tokenizer, turns))
     items = []
     for n, pair in enumerate(pairs):
