@@ -180,6 +180,14 @@ def reference_solution(record, with_c):
     return c
 
 
+def first_record_has(path, key):
+    """Whether the first record of a file has this key. It identifies the kind of records in the file."""
+    try:
+        return key in json.loads(next(line for line in lines_of(path) if not line.isspace()))
+    except Exception:    # no such file, not JSON, not an object
+        return False
+
+
 def read_trajectories(path, kind, with_c=False):
     """Usable trajectories as {task: [record with its "turns"]}, in file order, and the cost of all that were read."""
     tasks = {}
@@ -203,7 +211,7 @@ def read_trajectories(path, kind, with_c=False):
 def items_of(pairs, tokenizer, encode):
     """[(chosen record, rejected record or None)] as items. encode: tokenise, or the like for a critic that sees pages.
 
-    Each record is encoded once, however many pairs it is in.
+    Each record is encoded once, however many pairs it is in. A record with a key `turn` is of that turn only.
     """
     records = {id(record): record for pair in pairs for record in pair if record}.values()
     encoded = iter(encode(tokenizer, [turn for record in records for turn in record["turns"]]))
@@ -211,9 +219,12 @@ def items_of(pairs, tokenizer, encode):
         record["sequences"] = [next(encoded) for _ in record["turns"]]
     items = []
     for n, (chosen, rejected) in enumerate(pairs):
-        task = chosen["task_id"]
-        sides = chosen["sequences"], rejected["sequences"] if rejected else []
-        items.append(Item(*sides, (str(task), n), chosen.get("reward", 1.0), task))
+        task = chosen.get("task_id", n)    # pairs of other programs may name none
+        turn_key = str(task), n
+        if "turn" in chosen:
+            turn_key = f"{task} {chosen.get('sample')}", chosen["turn"]
+        rejected_sequences = rejected["sequences"] if rejected else []
+        items.append(Item(chosen["sequences"], rejected_sequences, turn_key, chosen.get("reward", 1.0), task))
     return items
 
 
@@ -327,11 +338,11 @@ def form_of_messages(tokenizer, template):
         f"(chat_template.jinja)")
 
 
-def render_prompt(tokenizer, messages):
+def render_prompt(tokenizer, messages, add_generation_prompt=True):
     """The prompt text, up to where the assistant starts to speak."""
     form = form_of_messages(tokenizer, str(tokenizer.chat_template))
     try:
-        return render(tokenizer, form(messages), True)
+        return render(tokenizer, form(messages), add_generation_prompt)
     except TemplateError as error:
         die(f"the model's chat template rejects a dialogue ({first_line(error)})")
 
@@ -370,9 +381,8 @@ def end_of_turn(tokenizer):
 
     It is not always eos: Gemma's template ends a turn with <end_of_turn> and a line break.
     """
-    form = form_of_messages(tokenizer, str(tokenizer.chat_template))
     dialogue = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Goodbye"}]
-    after = render(tokenizer, form(dialogue), False).rpartition("Goodbye")[2]
+    after = render_prompt(tokenizer, dialogue, False).rpartition("Goodbye")[2]
     for token in encode(tokenizer, after):
         if token in tokenizer.added_tokens_decoder:
             return [token]
@@ -743,25 +753,26 @@ def set_tied(config, tied):
         part.tie_word_embeddings = tied
 
 
+def whole(tensor):
+    """A tensor that may be sharded over the ranks, as a whole one on each rank."""
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+
+
 def sums_of(model):
-    """The sum and the sum of squares of each parameter {name: [sum, squares]}, over the shards of all ranks."""
+    """The sum and the norm of each parameter, over the shards of all ranks: {name: [sum, norm]}."""
     sums = {}
     for name, weight in model.named_parameters():
-        weight = weight.detach()
-        shard = weight.to_local() if hasattr(weight, "to_local") else weight
-        sums[name] = torch.stack([shard.sum(dtype=torch.float64), shard.norm(dtype=torch.float64) ** 2])
-        if shard is not weight:
-            dist.all_reduce(sums[name])
-    return {name: pair.tolist() for name, pair in sums.items()}
+        pair = weight.detach().sum(dtype=torch.float64), weight.detach().norm(dtype=torch.float64)
+        sums[name] = [whole(number).item() for number in pair]
+    return sums
 
 
 def check_sums(found, expected, path):
     """Exit unless the sharded model has the parameters that were loaded, each with the same sums."""
     for name in {**expected, **found}:
         pair, wanted = found.get(name), expected.get(name)
-        if not (pair and wanted and np.allclose(pair, wanted, rtol=1e-6, atol=1e-6 * wanted[1] ** 0.5)):
-            die(f"{path}: the weight {name} is {wanted} (sum, sum of squares) as loaded and {pair} as sharded over the "
-                f"ranks")
+        if not (pair and wanted and np.allclose(pair, wanted, rtol=1e-6, atol=1e-6 * wanted[1])):
+            die(f"{path}: the weight {name} is {wanted} (sum, norm) as loaded and {pair} as sharded over the ranks")
 
 
 @torch.no_grad()
@@ -907,8 +918,7 @@ def learning_rate(step, steps, peak):
 
 def optimizer_step(model, optimizer, rate):
     """Clip the gradient norm to CLIP, update, clear the gradients. Returns the norm before clipping."""
-    norm = nn.utils.clip_grad_norm_(model.parameters(), CLIP)
-    norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
+    norm = whole(nn.utils.clip_grad_norm_(model.parameters(), CLIP))
     for group in optimizer.param_groups:
         group["lr"] = rate
     optimizer.step()
@@ -1125,14 +1135,6 @@ def from_rank0(function, *arguments):
     if world() > 1:
         dist.broadcast_object_list(result)
     return result[0]
-
-
-def first_record_has(path, key):
-    """Whether the first record of a file has this key. It identifies the kind of records in the file."""
-    try:
-        return key in json.loads(next(line for line in lines_of(path) if not line.isspace()))
-    except Exception:    # no such file, not JSON, not an object
-        return False
 
 
 def gather(mine):

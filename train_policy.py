@@ -45,7 +45,7 @@ import torch.nn.functional as F
 import transformers
 
 from lm import (
-    Item, accuracy, add_stats, begin_training, check_dialogue, checked_settings, checked_turn, collate, fill_defaults,
+    accuracy, add_stats, begin_training, check_dialogue, checked_settings, checked_turn, collate, fill_defaults,
     finish, first_record_has, flag_parser, from_rank0, items_of, learning_rate, load_model, load_tokenizer, log,
     micro_batches, optimizer_step, pair_tasks, pair_trajectories, progress, put_c_in_front, rank, read_trajectories,
     save_checkpoint, save_model, say, scored_tokens, segment_sum, set_reference, start_process_group, step_items,
@@ -280,19 +280,14 @@ def checked_pair(pair):
 
 
 def pair_items(pairs, tokenizer):
-    """Pairs as items. Each side is one sequence, scored on its last message."""
-    turns = []
+    """Pairs as items. Each side is a record with one turn, which is scored on its last message."""
+    sides = []
     for pair in pairs:
         for side in ("chosen", "rejected"):
             *earlier, reply = pair[side]
-            turns.append((pair["prompt"] + earlier, {**reply, "output_ids": pair.get(f"{side}_ids", ())}, None))
-    sequences = iter(tokenise(tokenizer, turns))
-    items = []
-    for n, pair in enumerate(pairs):
-        task, sample, turn = key_of(pair)
-        turn_key = (n, n) if turn is None else (f"{task} {sample}", turn)
-        items.append(Item([next(sequences)], [next(sequences)], turn_key, task=n if task is None else task))
-    return items
+            reply = {**reply, "output_ids": pair.get(f"{side}_ids", ())}
+            sides.append({**pair, "turns": [(pair["prompt"] + earlier, reply, None)]})
+    return items_of(list(zip(sides[0::2], sides[1::2])), tokenizer, tokenise)
 
 
 # ---- From trajectories to items: the baselines
