@@ -97,10 +97,13 @@ def draw_pairs(advantages, texts, count, rng):
     """
     order = sorted(range(len(advantages)), key=lambda i: -advantages[i])
     half = len(order) // 2
-    upper = rng.permutation(order[:half]).tolist()
-    lower = rng.permutation(order[len(order) - half:]).tolist()
-    pairs = list(zip(upper, lower))[:count]
-    return [(i, j) for i, j in pairs if texts[i] != texts[j] and advantages[i] > advantages[j]]
+    upper = rng.permutation(order[:half])
+    lower = rng.permutation(order[len(order) - half:])
+    pairs = []
+    for i, j in zip(upper[:count].tolist(), lower[:count].tolist()):
+        if texts[i] != texts[j] and advantages[i] > advantages[j]:
+            pairs.append((i, j))
+    return pairs
 
 
 # ---- The stage
@@ -191,14 +194,15 @@ def cost_of(records):
     turns, episodes, rankings = {}, {}, {}
     for n, record in enumerate(records):
         task, sample, turn = key_of(record)
-        ranked_by = record.get("ranked_by") or {}
+        ranked_by = record.get("ranked_by", {})
         name = ranked_by.get("fingerprint")
-        turns["drawn from", name] = ranked_by.get("candidates_cost") or {}    # of pairs: see make_pairs
-        rankings[name] = ranked_by.get("cost") or {}
-        episodes[task, sample] = record.get("episode_cost") or {}
-        turns[n if turn is None else (task, sample, turn)] = record.get("cost") or {}    # other programs name no turn
+        turns["drawn from", name] = ranked_by.get("candidates_cost", {})    # of pairs: see make_pairs
+        rankings[name] = ranked_by.get("cost", {})
+        episodes[task, sample] = record.get("episode_cost", {})
+        turns[n if turn is None else (task, sample, turn)] = record.get("cost", {})    # other programs name no turn
+    before = rankings if any(rankings.values()) else episodes
     total = Counter()
-    for cost in [*turns.values(), *(rankings if any(rankings.values()) else episodes).values()]:
+    for cost in [*turns.values(), *before.values()]:
         total.update(cost)    # adds
     return total
 
@@ -231,7 +235,7 @@ def make_pairs(args):
     spent = sum((Counter(turn.get("cost")) for turn in turns), Counter())
     for pair in pairs:    # whoever trains on a part of them pays for all: turns without a pair were sampled too
         pair.pop("cost", None)
-        pair["ranked_by"] = {**(pair.get("ranked_by") or {}), "candidates_cost": spent}
+        pair["ranked_by"] = {**pair.get("ranked_by", {}), "candidates_cost": spent}
     return pairs, cost_of(turns)
 
 
@@ -303,8 +307,9 @@ def trajectory_items(args, tokenizer):
     if args.method == "rejection-ft":
         least = args.min_reward
         if least is None:
-            rewards = [record["reward"] for record in records]
-            least = float(np.quantile(rewards, 0.75)) if args.domain == "frontend" else 1.0
+            least = 1.0
+            if args.domain == "frontend":
+                least = float(np.quantile([record["reward"] for record in records], 0.75))
         kept = [record for record in records if record["reward"] > least - 1e-6]    # rewards may be rounded means
         say(f"{args.input}: {len(records) - len(kept)} records left out: reward below {least:g} (--min-reward)")
         if not kept:
