@@ -364,7 +364,7 @@ def start_dialogue(engine, loop, args, seed):
         dialogue.append({"role": "user", "content": text})
         replies = engine.generate(list(dialogue), 1, seed, args.temperature, args.max_tokens)
         [response] = asyncio.run_coroutine_threadsafe(replies, loop).result()
-        dialogue.append({"role": "assistant", "content": response.text})
+        dialogue.append({"role": "assistant", "content": response.said})
         return response
 
     return say
@@ -374,14 +374,14 @@ def attempt(excerpt, say, box):
     """(the model's answer to an excerpt, the task or None, None or the reason to reject it)"""
     def ask(question):
         with suppress(Refused):    # it may not fit the context
-            return say(question).text
+            return say(question).said
         return ""
 
     try:
         response = say(PROMPT.format(excerpt=excerpt))
     except Refused as refusal:
         return str(refusal), None, "request refused"
-    task, reason = task_of(response.text, ask, box)
+    task, reason = task_of(response.said, ask, box)
     if reason and response.cut:
         reason = "cut at the token limit"
     return response.text, task, reason

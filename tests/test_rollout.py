@@ -865,7 +865,7 @@ def test_a_judge_that_prefers_a_place_prefers_no_sample():
     ("A\n\nIt is better than B.", 0),
     ("A closer look: B", 3), ("Neither.", 3), ("b", 3), ("Both A and B.", 3)])
 def test_what_is_no_verdict_of_a_judge_is_counted(world, tmp_path, verdict, undecided):
-    with Stub() as player, Stub(lambda messages, rng: verdict) as umpire:
+    with Stub(lambda messages, rng: f"What is {rng.random()}?") as player, Stub(lambda messages, rng: verdict) as umpire:
         done = play(tmp_path, "--in", world / "tasks.jsonl", "--limit", 1, "--max-turns", 1, "--model", player.url,
                     "--best-of-n", 4, "--step-reward", "judge", "--judge", umpire.url, "--out", "a.jsonl")
     assert records(tmp_path / "a.jsonl")[0].get("undecided", 0) == undecided
