@@ -14,8 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
-from engines import Refused, Response, Stop, derive_seed, is_url, sample_with_room
+from engines import derive_seed, is_url, sample_with_room
 from records import ANSWER_MARK, die, first_line, mended
+from server import Refused, Response, Stop
 
 NO_REPLY = "Sorry, I cannot say. Please go on."    # replaces a human's reply that was cut inside its thought
 MANNERS = ("plain", "vague", "revising")    # --human
@@ -205,8 +206,8 @@ def fill(template, **values):
 
 def without_names(reply):
     """A reply without "Human:" in front of it, and without what a model invents of the assistant's next message."""
-    return re.sub(r"^\W*(the )?(human|user|reply)\W*:\W*", "", re.split(r"\n\W*assistant\W*:", reply, flags=re.I)[0],
-                  flags=re.I).strip()
+    reply = re.split(r"\n\W*assistant\W*:", reply, flags=re.I)[0]
+    return re.sub(r"^\W*(the )?(human|user|reply)\W*:\W*", "", reply, flags=re.I).strip()
 
 
 def shortened(reply, limit):
@@ -261,8 +262,8 @@ class PersonAsAgent:
     """You, at the terminal, in the place of the agent's engine (--model human)."""
 
     def __init__(self):
-        print(f"You are the assistant. A question is one line. An answer begins with {ANSWER_MARK} and ends with a line "
-              "that is a dot; Ctrl-D stops.")
+        print(f"You are the assistant. A question is one line. An answer begins with {ANSWER_MARK} and ends with a "
+              "line that is a dot; Ctrl-D stops.")
 
     async def generate(self, messages, n, seed, temperature, max_tokens):
         print("\n" + as_text(messages[-2:]))
@@ -361,5 +362,5 @@ without the code of its pages:
 
 Here are two pictures: the assistant's last page, and the page that you have in mind, which the assistant cannot see. \
 If the assistant asked something, answer it from your page, with texts and numbers exactly as you see them. Then tell \
-the one or two most outstanding visual differences (layout, colours, texts, sizes, pictures) and what you want instead, \
-in plain words, in at most four sentences. Never write code. If there is no difference worth naming, say so."""
+the one or two most outstanding visual differences (layout, colours, texts, sizes, pictures) and what you want \
+instead, in plain words, in at most four sentences. Never write code. If there is no difference worth naming, say so."""

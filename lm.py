@@ -43,8 +43,8 @@ from torch.distributed.checkpoint.state_dict import (
 from tqdm import tqdm
 
 from records import (
-    COSTS, atomic_write, check_path, check_settings, die, fingerprint, first_line, number, open_locked, read,
-    succeeded, write_json)
+    COSTS, atomic_write, check_path, check_settings, die, fingerprint, first_line, lines_of, number, open_locked,
+    read, succeeded, write_json)
 
 # ---- Sums over the tokens of a turn or a side
 
@@ -130,10 +130,8 @@ def check_dialogue(messages, name, tools=None):
 
 
 def checked_turn(record):
-    """A turn with candidates, if they can be scored or paired. Raises ValueError otherwise."""
+    """A turn with candidates, if its prompt ends where the assistant speaks. Raises ValueError otherwise."""
     check_dialogue([*record["prompt"], {"role": "assistant"}], "prompt", record.get("tools"))
-    if not all(math.isfinite(candidate.get("advantage") or 0) for candidate in record["candidates"]):
-        raise ValueError("an advantage is not a finite number")
     return record
 
 
@@ -1135,8 +1133,7 @@ def from_rank0(function, *arguments):
 def first_record_has(path, key):
     """Whether the first record of a file has this key. It identifies the kind of records in the file."""
     try:
-        with open(path, "rb") as file:
-            return key in json.loads(file.readline())
+        return key in json.loads(next(line for line in lines_of(path) if not line.isspace()))
     except Exception:    # no such file, not JSON, not an object
         return False
 

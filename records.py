@@ -80,6 +80,8 @@ def schema_errors(value, shape, name="it"):
     """Yield why a value does not have this shape, as clauses that name the place."""
     kind = type(shape) if isinstance(shape, (dict, list)) else shape
     fits = isinstance(value, kind) if kind in TYPE_NAMES else kind(value)
+    if isinstance(value, float) and not math.isfinite(value):    # JSON has no NaN, Python's reader takes it
+        fits = False
     if not fits:
         yield f"{name} must be {TYPE_NAMES.get(kind) or kind.__doc__}, found {json.dumps(value)[:60]}"
     elif kind is list and list(map(type, value)) != shape * len(value):    # equal for [1, 2] and [int]
@@ -89,7 +91,8 @@ def schema_errors(value, shape, name="it"):
         if str in shape:
             shape = dict.fromkeys(value, shape[str])
         if missing := [repr(key) for key in shape if not key.endswith("?") and key not in value]:
-            yield f"{name} lacks the key{'s'[len(missing) < 2:]} {', '.join(missing)}, found {', '.join(value) or 'none'}"
+            plural = "s" if len(missing) > 1 else ""
+            yield f"{name} lacks the key{plural} {', '.join(missing)}, found {', '.join(value) or 'none'}"
         for key, part_shape in shape.items():
             plain_key = key.rstrip("?")
             part = value.get(plain_key)

@@ -206,7 +206,7 @@ def cost_of(records):
 def make_pairs(args):
     """Draw pairs from the ranked candidates of --in: (records in the conversational preference format, their cost)."""
     pairs, turns = [], []
-    single, equal = 0, 0
+    single = equal = 0
     for turn in read(args.input, "ranked", each=checked_turn):
         candidates = turn.pop("candidates")    # the pairs keep the turn's other keys
         turn.pop("task", None)
@@ -265,7 +265,6 @@ def write_pairs(pairs, path):
 
 
 def read_pairs(path):
-    """The pairs of a file, from any program."""
     return list(read(path, "pair", each=checked_pair))
 
 
@@ -430,10 +429,9 @@ def parse_args():
     training_flags(parser, lr="2e-7; --model tiny: 0.001", epochs="1; multi-turn-dpo and rejection-ft: 4, frontend: 8",
                    batch_size="8; rejection-ft and sft: 32")
     args = parser.parse_args()
-    run = Path("runs") / args.run_name
-    method = METHODS[args.method]
-    refuse_idle([flag for flag, methods in OF_METHODS.items() if args.method not in methods],
-                f"with --method {args.method}")
+    run, method = Path("runs") / args.run_name, METHODS[args.method]
+    idle = [flag for flag, methods in OF_METHODS.items() if args.method not in methods]
+    refuse_idle(idle, f"with --method {args.method}")
     model = vars(args).get("model")
     if model is None and args.method == "sft":
         die("--method sft needs --model: a folder or hub name, or tiny to start from a small random model")

@@ -192,7 +192,9 @@ TOOL = {"role": "tool", "content": "3"}
 
 
 @pytest.mark.parametrize("module, good, changes, expected", [
-    (train_policy, RANKED, {"candidates": [{"output": "a", "advantage": float("nan")}] * 2}, "finite"),
+    (train_policy, RANKED, {"candidates": [{"output": "a", "advantage": float("nan")}] * 2},
+     'candidates[0].advantage must be a number, found NaN'),
+    (train_policy, RANKED, {"cost": {"sampled_tokens": float("inf")}}, 'cost.sampled_tokens must be a number, found Infinity'),
     (train_policy, RANKED, {"prompt": SAID}, "prompt has an assistant message where the user should speak"),
     (train_policy, RANKED, {"prompt": []}, "prompt must begin with a user message"),
     (train_policy, RANKED, {"prompt": [SAID[0], TOOL]}, "prompt has tools"),
@@ -373,7 +375,9 @@ def test_the_two_loops_are_alike_and_short():
     critic, policy = lines_of(train_critic), lines_of(train_policy)
     assert max(len(critic), len(policy)) < 45
     same = difflib.SequenceMatcher(None, critic, policy).get_matching_blocks()
-    assert len(critic) - sum(block.size for block in same) <= 4, "docstring, weight, log-probabilities and loss"
+    shared = sum(block.size for block in same)
+    assert len(critic) - shared <= 4, "docstring, weight, log-probabilities and loss"
+    assert len(policy) - shared <= 7, "the same, and the choice of a loss"
     order = ["collate(", "model(batch)", "stats = ", ".backward()", "optimizer_step(", "log(", "save_checkpoint("]
     for lines in (critic, policy):
         found = [next(n for n, line in enumerate(lines) if word in line) for word in order]

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 import engines  # noqa: E402
 import human as people  # noqa: E402
-from human import NO_REPLY, listener, scripted_reply  # noqa: E402
+from human import NO_REPLY, scripted_reply  # noqa: E402
 import rollout  # noqa: E402
 from records import fingerprint  # noqa: E402
 from stub_server import Stub  # noqa: E402
@@ -30,7 +30,6 @@ NAMES = ["threshold", "rounding", "unit", "field", "order"]
 
 
 def make_tasks(path, count):
-    replies = {topic: "I do not know." for topic in listener().names if topic not in NAMES}
     with open(path, "w") as f:
         for i in range(count):
             facts = [{"detail": w, "question": f"What is the {w}?",
@@ -38,7 +37,7 @@ def make_tasks(path, count):
                      for j, w in enumerate(NAMES)]
             f.write(json.dumps({
                 "task_id": f"backend-train-{i:05d}", "domain": "backend", "source": "test", "facts": facts,
-                "replies": replies, "details": {}, "theme": "items", "note": "kept",
+                "note": "kept",
                 "problem_description": f"Write f(x) number {i}: it adds up what counts.",
                 "ground_truth": f"def f(x):\n    return {i}\n",
                 "test_cases": {str(k): f"f({k})" for k in range(10)}}) + "\n")
@@ -141,7 +140,7 @@ HIDDEN = {"facts": [{"detail": "order", "reply": "The smallest first."},
     ("What value do I add up?", "I add up the price.", []),    # the request says so
     ("Xyzzy?", "What do you mean?", []), ("", "What do you mean?", [])])
 def test_the_scripted_human_answers_what_was_asked_in_at_most_two_sentences(text, reply, told):
-    assert scripted_reply(HIDDEN, text) == (reply, told)
+    assert scripted_reply(HIDDEN, [{"role": "assistant", "content": text}]) == (reply, told)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -1098,7 +1097,7 @@ def test_ctrl_c_ends_in_one_line_and_leaves_whole_lines(world, tmp_path, wait):
 
 
 def test_the_file_runs_beside_copies_of_what_it_imports(world, tmp_path):
-    for name in ("rollout.py", "engines.py", "human.py", "records.py", "questions.tsv"):
+    for name in ("rollout.py", "engines.py", "server.py", "human.py", "records.py", "questions.tsv"):
         (tmp_path / name).write_bytes((ROOT / name).read_bytes())
     with Stub() as stub:
         done = subprocess.run([sys.executable, "rollout.py", "--in", world / "tasks.jsonl", "--model", stub.url,
