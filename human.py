@@ -32,6 +32,7 @@ SURE, LIKELY = 3.0, 1.5    # points of a question for the aspects that its wordi
 HEARD = 2.0                # a question with fewer points for every fact is not understood
 HEADS = ("define", "formula", "order", "group")    # what a term means
 HIDDEN = ("except", "extra", "more")               # what nobody can know that it is there
+INNER = ("limit", "edge", "values", "names", "except", "extra")    # what can be asked about a term once it is known
 RESULT = ("direction", "ties", "count", "format", "between", "round", "empty")    # one of each in a task
 FREE = 2    # so often "Anything else?" is answered with a fact, later with what has not been asked
 
@@ -54,6 +55,7 @@ STOP = set("""a about actually again all also an and another any are as ask aski
     value values very want was way we well were what when where whether which while who whom whose why will with word words would
     yes yet you your i'm i'd i'll it's that's what's don't doesn't isn't aren't let's you're there's who's how's again""".split())
 SMALL = set("most least our my the of from by a an in for with to and or".split())
+KEEP = {"name", "number", "value", "count", "order", "total", "result"}    # keys that questions use in another sense
 DIGITS = dict(zip("two three four five six seven eight nine ten eleven twelve".split(), map(str, range(2, 13))))
 
 ASKING = re.compile(r"\b(what|which|who|whom|whose|how|why|whether)\b|^(\W*(and|so|but|then|ok|okay|also|now)\W+)*(when|where)\b"
@@ -155,6 +157,7 @@ def stems_of(text):
 def plain(text):
     """Lower case, digits for number words, no code, no full stop that ends no sentence."""
     text = re.sub(r"```.*?(```|$)", " ", text, flags=re.S).lower().replace("’", "'").replace("“", '"').replace("”", '"')
+    text = re.sub(r"\(s\)|\bon (the|that|this) (whole |entire )?list\b", lambda match: match[0].strip("()") if "s)" in match[0] else "", text)
     text = re.sub(r"\b(e\.g|i\.e|etc|vs|approx|dr|mr|mrs|no)\.(?=\s*[\w,(])", lambda match: match[0].replace(".", ""), text)
     text = re.sub(r"(?m)^\s*(\(?\d+[.)]|\(?[a-z]\)|[-*•])\s+|\(\d\)|(?<!\w)\d\)", "\n", text)
     return re.sub(r"\w+", lambda match: DIGITS.get(match[0], match[0]), text)
@@ -193,6 +196,9 @@ class Listener:
         self.by_name = {fact.name: fact for fact in self.facts}
         self.fields = {field.lower() for field in re.findall(r"[\"'](\w+)[\"']\s*:|\[[\"'](\w+)[\"']\]", everything) for field in field if field}
         self.fields |= {field for fact in self.facts for field in fact.values.get("field", ())}
+        figures = {field.lower() for field in re.findall(r"[\"'](\w+)[\"']\s*:\s*-?\d", everything)}
+        self.key_words = {word: "_figure" if field in figures else "_label" for field in sorted(self.fields - KEEP)
+                          for word in (field, field + "s", field.removesuffix("s"))}
         self.field_of = {stem(field): field for field in sorted(self.fields)}
         self.names = {term: [about["names"]] if isinstance(about["names"], str) else list(about["names"] or [])
                       for term, about in (task["terms"] or {}).items()}
@@ -236,15 +242,13 @@ class Listener:
             points[name] = (SURE if longest else 0) + (LIKELY if aspect.likely.search(text) else 0) + min(longest, 30) / 30
         for name in [name for name in points if points[name] >= SURE]:
             for other in ASPECTS[name].over:
-                points[other] -= 1.5
+                points[other] -= SURE
         return {name: number for name, number in points.items() if number > 0}
 
     def shadow(self, text):
         """A text with "row" for the rows' noun and "field" for the rows' keys."""
         text = self.noun.sub(lambda match: "rows" if match[0].endswith("s") else "row", text)
-        keep = {"name", "names", "number", "value", "values", "count", "order", "total", "result", "type", "kind", "is", "are"}
-        known = {stem(field): field for field in self.fields}
-        return re.sub(r"[a-z_]\w*", lambda match: "field" if match[0] not in keep and match[0] not in STOP and stem(match[0]) in known else match[0], text)
+        return re.sub(r"[a-z_]\w*(?! of\b)", lambda match: self.key_words.get(match[0], match[0]), text)
 
     def mentions(self, text, state):
         """term -> how clearly a text names it (0 to 1). Terms that only a later reply brings up are not known yet."""
@@ -292,19 +296,20 @@ class Listener:
             return 0
         own = heard.aspects.get(fact.aspect, 0)
         found = max([own, *(heard.aspects.get(other, 0) - 1 for other in ASPECTS[fact.aspect].also)])
-        return found if found > 0.5 else -3 * (max(heard.aspects.values(), default=0) >= SURE)
+        top = max(heard.aspects, key=heard.aspects.get, default="")
+        return found if found > 0.5 else -SURE * (heard.aspects.get(top, 0) >= SURE and not (fact.aspect in HEADS and top in INNER))
 
     def score(self, fact, heard, state):
         """How well a question fits a fact."""
         score = self.points(fact, heard) + min(4, 2 * sum(weight * self.rarity[word] for word, weight in fact.words.items() if word in heard.stems))
-        terms = heard.terms or dict.fromkeys(self.told_terms(heard.said, state), 0.7)
+        terms = dict.fromkeys(self.told_terms(heard.said, state), 0.7) | heard.terms
         if fact.term in terms:
             score += 3 * terms[fact.term]
         elif terms and fact.term and fact.aspect not in RESULT:
             score -= 3
         elif fact.term in state.topics and not heard.terms:
             score += 1 / (1 + state.topics[::-1].index(fact.term))
-        if not (heard.terms and fact.term not in heard.terms):
+        if not terms or fact.term in terms:
             for kind, bonus in (("field", 0.7), ("word", 1.5), ("number", 0.7)):
                 score += bonus * bool(heard.said[kind] & fact.values.get(kind, frozenset()))
         return score + (fact.name not in state.told) - 0.3 * any(need not in state.told for need in fact.needs)
@@ -427,7 +432,7 @@ class Listener:
             parts[-1] += piece
         return [part for part in parts if re.search(r"\w", part)]
 
-    def verdict(self, fact, said):
+    def verdict(self, fact, said, told):
         """What a claim says about a fact, as a Verdict; None if it says nothing about it."""
         aspect = ASPECTS.get(fact.aspect)
         own = self.stems.get(fact.term, [])
@@ -444,6 +449,8 @@ class Listener:
                     right = True
                 elif ours == "number" and mine < theirs:
                     unsure = True
+                elif fact.name in told and kinds[0] in ("field", "word") and theirs < mine:    # it only refers to it
+                    unsure = True
                 else:
                     wrong, partly = True, partly or bool(theirs & mine)
             elif mine:
@@ -454,6 +461,8 @@ class Listener:
                 unsure = True
         if fact.aspect == "formula":
             unsure |= open_ or len(fact.values.get("op", ())) > 1
+        if fact.aspect == "formula" and not said["field"]:
+            return None
         return Verdict(fact, right and not wrong, wrong and (partly or right), open_, unsure) if right or wrong else None
 
     def check(self, sentence, state):
@@ -462,8 +471,9 @@ class Listener:
         for clause in self.clauses(sentence, state):
             heard = self.read(clause, state)
             scored = []
-            for fact in self.facts:
-                if verdict := self.verdict(fact, heard.said):
+            strong = [fact for fact in self.facts if fact.aspect in RESULT and heard.aspects.get(fact.aspect, 0) >= SURE]
+            for fact in strong or self.facts:
+                if verdict := self.verdict(fact, heard.said, state.told):
                     scored.append((self.score(fact, heard, state) + 1.5 * verdict.right + 0.5, fact))
             score, target = max(scored, key=lambda pair: pair[0], default=(0, None))
             if score < SURE:
@@ -472,7 +482,7 @@ class Listener:
                      and target.aspect not in HIDDEN or fact.aspect in RESULT and heard.aspects.get(fact.aspect, 0) >= SURE]
             known = {*state.told, *(fact.name for fact in chain)}
             for fact in chain:
-                verdict = self.verdict(fact, heard.said)
+                verdict = self.verdict(fact, heard.said, state.told)
                 if verdict and all(need in known for need in fact.needs):
                     found.setdefault(fact.name, verdict)
             state = state._replace(topics=(*state.topics, target.term or target.name))
@@ -565,6 +575,8 @@ class Reading(NamedTuple):
 def kind_of(sentence):
     """ask, claim, polar (a claim that asks) or none"""
     if sentence.endswith("?"):
+        if re.match(r"\W*((and|so|but|then|ok|okay)\W+)?(if|suppose|supposing|in case|say)\b", sentence):    # a case is no claim
+            return "ask"
         tag = TAG.search(sentence)
         if tag and re.search(r"\w", tag[0]) and tag.start() > 8:
             return "claim"
