@@ -34,7 +34,6 @@ HEADS = ("define", "formula", "order", "group")    # what a term means
 HIDDEN = ("except", "extra", "more")               # what nobody can know that it is there
 INNER = ("limit", "edge", "values", "names", "except", "extra")    # what can be asked about a term once it is known
 RESULT = ("direction", "ties", "count", "format", "between", "round", "empty")    # one of each in a task
-FREE = 2    # so often "Anything else?" is answered with a fact, later with what has not been asked
 
 YES = ["Yes.", "Yes, exactly.", "That's right.", "Right."]
 LOST = ["Sorry, I don't follow.", "I'm not sure what you're asking.", "Hm, I don't quite understand the question."]
@@ -117,7 +116,6 @@ class State(NamedTuple):
     topics: tuple = ()     # terms and details that were talked about, the last one last
     heard: str = ""        # everything that the human has said
     turn: int = 0
-    free: int = 0          # general questions answered so far
     vague: str = ""        # the detail answered with "the usual"
     wrong: str = ""        # the detail that must be taken back
 
@@ -176,6 +174,11 @@ def pick(texts, *key):
     return texts[zlib.crc32(repr(key).encode()) % len(texts)]
 
 
+def questions_of(raw):
+    """The example questions of a fact as it stands in a file."""
+    return [*([raw["question"]] if raw.get("question") else []), *(raw.get("questions") or [])]
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Understanding
 
@@ -193,6 +196,9 @@ class Listener:
         self.noun = re.compile(rf"\b{rows[0].lower()}\b|\b(?<!what )(?<!which )(?<!in )(?<!the )(?<!sort )(?<!that ){noun}\b(?! by)"
                                if noun and task["terms"] else r"(?!)")
         self.facts = [self.fact(n, raw) for n, raw in enumerate(task["facts"] or [])]
+        self.examples = {plain(question): fact.name for fact, raw in zip(self.facts, task["facts"] or []) for question in questions_of(raw)}
+        self.none = {row["aspect"]: row["reply"] for row in task.get("sure") or []}
+        self.own = {(fact.term, fact.aspect) for fact in self.facts}
         self.by_name = {fact.name: fact for fact in self.facts}
         self.fields = {field.lower() for field in re.findall(r"[\"'](\w+)[\"']\s*:|\[[\"'](\w+)[\"']\]", everything) for field in field if field}
         self.fields |= {field for fact in self.facts for field in fact.values.get("field", ())}
@@ -220,10 +226,13 @@ class Listener:
         self.rarity = {word: math.log(1 + len(self.facts) / n) / math.log(1 + len(self.facts)) for word, n in counts.items()}
 
     def fact(self, n, raw):
-        questions = [*([raw["question"]] if raw.get("question") else []), *(raw.get("questions") or [])]
+        questions = questions_of(raw)
         name = str(raw.get("detail") or (questions or [f"fact {n}"])[0])
         values = {kind: frozenset(str(token).lower().strip() or " " for token in ([tokens] if isinstance(tokens, (str, int, float)) else tokens))
                   for kind, tokens in (raw.get("values") or {}).items() if tokens}
+        if "form" in values:    # a pattern such as "{n}: {v}", or a name
+            figures = {"pairs": {"pairs", "figures"}, "dict": {"dict", "figures"}}
+            values["form"] = frozenset().union(*(figures.get(form, {"figures"} if "{v}" in form else {"names"}) for form in values["form"]))
         aspect, words = raw.get("aspect") or "", Counter()
         spoken = plain(" . ".join([re.sub(r"[\W_]+", " ", name), *questions]))
         words.update(dict.fromkeys(stems_of(plain(raw["reply"])), 0.5 if not aspect else 0))
@@ -242,7 +251,7 @@ class Listener:
             points[name] = (SURE if longest else 0) + (LIKELY if aspect.likely.search(text) else 0) + min(longest, 30) / 30
         for name in [name for name in points if points[name] >= SURE]:
             for other in ASPECTS[name].over:
-                points[other] -= SURE
+                points[other] = 0
         return {name: number for name, number in points.items() if number > 0}
 
     def shadow(self, text):
@@ -295,7 +304,7 @@ class Listener:
         if fact.aspect not in ASPECTS:
             return 0
         own = heard.aspects.get(fact.aspect, 0)
-        found = max([own, *(heard.aspects.get(other, 0) - 1 for other in ASPECTS[fact.aspect].also)])
+        found = max([own, *(heard.aspects.get(other, 0) - 1 for other in ASPECTS[fact.aspect].also if (fact.term, other) not in self.own)])
         top = max(heard.aspects, key=heard.aspects.get, default="")
         return found if found > 0.5 else -SURE * (heard.aspects.get(top, 0) >= SURE and not (fact.aspect in HEADS and top in INNER))
 
@@ -307,7 +316,11 @@ class Listener:
             score += 3 * terms[fact.term]
         elif terms and fact.term and fact.aspect not in RESULT:
             score -= 3
-        elif fact.term in state.topics and not heard.terms:
+        elif fact.term in state.topics:
+            pass
+        elif fact.term and fact.aspect not in (*RESULT, "order", "group", "more"):    # of what is not said
+            score -= 2
+        if fact.term in state.topics and not heard.terms:
             score += 1 / (1 + state.topics[::-1].index(fact.term))
         if not terms or fact.term in terms:
             for kind, bonus in (("field", 0.7), ("word", 1.5), ("number", 0.7)):
@@ -341,10 +354,14 @@ class Listener:
 
     def ask(self, text, state, context=""):
         """(fact to tell or repeat, "") or (None, what to say instead) for a question. context: the whole message"""
+        if text in self.examples:
+            return self.by_name[self.examples[text]], ""
         heard = self.read(text, state)
         score, fact = self.best(heard, state)
         top = max(heard.aspects, key=heard.aspects.get, default="")
         strong = heard.aspects.get(top, 0) >= SURE
+        if not strong and context not in ("", text):
+            return self.ask(context, state)
         if CODE.search(text):
             return None, pick(NO_CODE, text)
         if GENERAL.search(text) and not (strong and top in (*RESULT, "more")):
@@ -356,7 +373,7 @@ class Listener:
         if strong and (fact is None or self.points(fact, heard) <= 0) and (top in RESULT or top in HIDDEN):
             if top in HIDDEN and not heard.terms:
                 return self.anything(heard, state, ASPECTS[top].none)
-            return None, ASPECTS[top].none
+            return None, self.none.get(top) or ASPECTS[top].none
         if fact and strong and fact.aspect in HEADS and not heard.terms and self.unclear(fact, heard, state):
             score = 0
         if score < HEARD and context and context != text:
@@ -397,18 +414,13 @@ class Listener:
             later = [fact for fact in self.facts if fact.name not in state.told and any(self.by_name[need].term == term for need in fact.needs if need in self.by_name)]
             return (later[0], "") if later else (None, f'No, that\'s all about "{self.names[term][0]}".')
         left = self.untold(state)
-        hidden = [fact for fact in left if fact.aspect in HIDDEN]
-        near = [fact for fact in hidden if fact.term in state.topics[-1:]] or (hidden if none else [])
-        if near:
-            return near[0], ""
-        if none:
-            return None, none if not any(fact.aspect in HIDDEN and fact.name not in state.told for fact in self.facts) else \
-                f"Yes, but first ask me about {self.label(left[0])}." if left else none
-        if not left:
-            return None, pick(NO_MORE, heard.text)
-        if state.free < FREE or len(left) <= 2:
-            return left[0], "free"
-        return None, f"Yes. You haven't asked me about {self.label(left[0])} yet."
+        near = [fact for fact in left if fact.aspect in HIDDEN and fact.term in state.topics[-1:]]
+        if near or len(left) == 1 and not none:
+            return (near or left)[0], ""
+        hidden = [fact for fact in self.facts if fact.aspect in HIDDEN and fact.name not in state.told]
+        if none and not hidden or not left:
+            return None, none or pick(NO_MORE, heard.text)
+        return None, f"Yes. You haven't asked me about {self.label((hidden if none else left)[0])} yet."
 
     def lost(self, heard, state):
         """What is said when a question is not understood: what could be meant, and nothing that is hidden."""
@@ -461,8 +473,8 @@ class Listener:
                 unsure = True
         if fact.aspect == "formula":
             unsure |= open_ or len(fact.values.get("op", ())) > 1
-        if fact.aspect == "formula" and not said["field"]:
-            return None
+        if fact.aspect in ("define", "formula") and not said["field"] - {self.field_of.get(word) for name in own for word in name}:
+            return None    # a claim about a meaning names a key
         return Verdict(fact, right and not wrong, wrong and (partly or right), open_, unsure) if right or wrong else None
 
     def check(self, sentence, state):
@@ -473,7 +485,8 @@ class Listener:
             scored = []
             strong = [fact for fact in self.facts if fact.aspect in RESULT and heard.aspects.get(fact.aspect, 0) >= SURE]
             for fact in strong or self.facts:
-                if verdict := self.verdict(fact, heard.said, state.told):
+                verdict = self.verdict(fact, heard.said, state.told)
+                if verdict and (self.points(fact, heard) > 0 or max(heard.aspects.values(), default=0) < SURE):    # not if its words are about something else
                     scored.append((self.score(fact, heard, state) + 1.5 * verdict.right + 0.5, fact))
             score, target = max(scored, key=lambda pair: pair[0], default=(0, None))
             if score < SURE:
@@ -499,7 +512,7 @@ class Listener:
         if not parts:
             return pick(NO_CODE if "```" in message else LOST, message), [], state._replace(turn=state.turn + 1)
         for part in parts:
-            kind = kind_of(part)
+            kind = "ask" if part in self.examples else kind_of(part)
             checked = self.check(part, now) if kind in ("claim", "polar") else []
             for verdict in checked:
                 verdicts.setdefault(verdict.fact.name, verdict)
@@ -514,7 +527,7 @@ class Listener:
         wrong = [verdict for verdict in verdicts if not verdict.right]
         right = [verdict for verdict in verdicts if verdict.right]
         fresh = [verdict for verdict in right if verdict.fact.name not in told]
-        topic, free, target = None, state.free, None
+        target = None
         if wrong:
             verdict = wrong[0]
             lead = f"Right, except for {self.label(verdict.fact)}." if right else "Not quite." if verdict.partly else "No."
@@ -547,7 +560,6 @@ class Listener:
             words.insert(0, pick(FIRST, text))
         elif targets:
             fact, how = targets[0]
-            free += how == "free"
             if fact.name in now.told:
                 words += [pick(REPEAT, text, state.turn), fact.reply]
             else:
@@ -560,7 +572,7 @@ class Listener:
             new += [other for other in self.by_name[name].implies if other not in told and other not in new]
         reply = joined(words)
         after = state._replace(told=(*told, *new), topics=(*state.topics, *([target.term or target.name] if target else now.topics[len(state.topics):])),
-                               heard=joined([state.heard, plain(reply)]), turn=state.turn + 1, free=free)
+                               heard=joined([state.heard, plain(reply)]), turn=state.turn + 1)
         return reply, new, after
 
 
@@ -589,6 +601,11 @@ def listener(text):
     return Listener(json.loads(text))
 
 
+def listener_of(task):
+    kept = ("problem_description", "ground_truth", "facts", "terms", "test_cases", "sure")
+    return listener(json.dumps({key: task.get(key) for key in kept}, ensure_ascii=False))
+
+
 @lru_cache(maxsize=20_000)
 def step(human, state, message):
     return human.reply(state, message)
@@ -600,8 +617,7 @@ def scripted_reply(task, dialogue, manner="plain"):
     task: with problem_description, facts and what it likes of terms, ground_truth, test_cases; dialogue: messages
     {"role", "content"}, of which the agent's ("assistant") count; manner: one of MANNERS.
     """
-    kept = ("problem_description", "ground_truth", "facts", "terms", "test_cases")
-    human = listener(json.dumps({key: task.get(key) for key in kept}, ensure_ascii=False))
+    human = listener_of(task)
     state, reply, told = State(), "", []
     for message in dialogue:
         if message["role"] == "assistant":
