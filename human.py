@@ -444,7 +444,7 @@ class Listener:
             parts[-1] += piece
         return [part for part in parts if re.search(r"\w", part)]
 
-    def verdict(self, fact, said, told):
+    def verdict(self, fact, said, told, sure):
         """What a claim says about a fact, as a Verdict; None if it says nothing about it."""
         aspect = ASPECTS.get(fact.aspect)
         own = self.stems.get(fact.term, [])
@@ -466,7 +466,7 @@ class Listener:
                 else:
                     wrong, partly = True, partly or bool(theirs & mine)
             elif mine:
-                if any(said.get(kind) for kind in kinds):
+                if sure and any(said.get(kind) for kind in kinds):
                     wrong = True
                 open_ = True
             elif theirs:
@@ -485,7 +485,7 @@ class Listener:
             scored = []
             strong = [fact for fact in self.facts if fact.aspect in RESULT and heard.aspects.get(fact.aspect, 0) >= SURE]
             for fact in strong or self.facts:
-                verdict = self.verdict(fact, heard.said, state.told)
+                verdict = self.verdict(fact, heard.said, state.told, heard.aspects.get(fact.aspect, 0) >= SURE)
                 if verdict and (self.points(fact, heard) > 0 or max(heard.aspects.values(), default=0) < SURE):    # not if its words are about something else
                     scored.append((self.score(fact, heard, state) + 1.5 * verdict.right + 0.5, fact))
             score, target = max(scored, key=lambda pair: pair[0], default=(0, None))
@@ -495,7 +495,7 @@ class Listener:
                      and target.aspect not in HIDDEN or fact.aspect in RESULT and heard.aspects.get(fact.aspect, 0) >= SURE]
             known = {*state.told, *(fact.name for fact in chain)}
             for fact in chain:
-                verdict = self.verdict(fact, heard.said, state.told)
+                verdict = self.verdict(fact, heard.said, state.told, heard.aspects.get(fact.aspect, 0) >= SURE)
                 if verdict and all(need in known for need in fact.needs):
                     found.setdefault(fact.name, verdict)
             state = state._replace(topics=(*state.topics, target.term or target.name))
