@@ -61,18 +61,21 @@ ASKING = re.compile(r"\b(what|which|who|whom|whose|how|why|whether)\b|^(\W*(and|
                     r"|^(\W*(and|so|but|then|ok|okay|also|now|first|please)\W+)*(please|define|explain|tell|give|list|name|describe|clarify|specify|show"
                     r"|(can|could|would|will) you|i('d| would)? (need|want|like|wonder)|let me know|help|need)\b")
 CLAIM = re.compile(r"\b(i('ll| will)? (assume|guess|take it|suppose|presume|think|understand|read|interpret|treat|go with|conclude)|assuming|i'm assuming|so far|"
-                   r"my (understanding|assumption|guess|reading)|in other words|to (summari[sz]e|recap|sum up|confirm)|(?<!do )(?<!would )you mean|that means|correct me)\b")
+                   r"my (understanding|assumption|guess|reading)|in other words|to (summari[sz]e|recap|sum up|confirm)|i('d| would|'ll| will|'m going to|'m| plan to| intend to| want to| would) (?!need|want|like|love|wonder|know|be happy|not sure|unsure|asking|wondering|still|also)\w+|(?<!do )(?<!would )you mean|that means|correct me)\b")
+APPROVAL = re.compile(r"\W*((and|so) )?(is|are|was|would|does|do|did|will|am|have|can|sounds?|ok|okay|right|correct|agreed|yes|please)\b(?=.*\b(that|this|it|you|i|so|all)\b|\W*\w*\W*$)"
+                      r".*\b(ok|okay|right|correct|fine|happy|agree|agreed|want|good|accurate|true|confirm|yes|mean|meant|had in mind|work|alright|suit|acceptable|so|understood)\b\W*((with|for) (that|you|this)|it|that|this)?\W*[?.]$")
 TAG = re.compile(r"[,;:.–—-]?\s*(is (that|this)( all)?|am i|did i get (that|it)|have i got (that|it)|does (that|this) (sound|look)|sounds?|agreed|ok|okay)?\s*"
-                 r"(right|correct|yes|true|accurate|ok|okay|fine|good)?\s*\?$")
+                 r"(right|correct|yes|true|accurate|ok|okay|fine|good)?\s*\?$|,? (isn't|aren't|don't|doesn't|won't|shouldn't|wouldn't) (it|they|you|i|that|there|we|he|she)\?$")
 CHOICE = re.compile(r"\bor (?!more\b|less\b|fewer\b|higher\b|lower\b|above\b|below\b|equal|longer\b|later\b|over\b|up\b|not\b|so\b|greater\b)")
 GENERAL = re.compile(r"\b(any ?thing|something|what|who|nothing) (else|more|other|further)\b|\bis (that|this) (all|it|everything)\b|\bthat's (all|it|everything)\b"
                      r"|\b(am i|are we|did i|have i|what's|is|is there anything|what i'm|anything) (still )?(miss(ing|ed)?|overlook\w*|forg\w+|left)\b"
-                     r"|\b(any|are there|what) (other|further|more|additional) (details?|information|rules?|requirements?|things?|conditions?|hints?|points?|wishes)"
-                     r"|\b(any ?thing|something) (\w+ )?(i|we) (should|need|must|ought|have)\b|\b(enough|everything) (to|i need|there is|you)\b")
+                     r"|\b(any|are there|what|another|some|an) (other|further|more|additional|hidden|last|final|remaining)? ?(details?|information|rules?|requirements?|things?|conditions?|hints?|points?|wishes|remarks?|thoughts?|words|preferences|considerations?)( \w+)? (hidden|before|about|i|that|you|to|left|for)\b"
+                     r"|\b(any ?thing|something) (\w+ ){0,3}(add|correct|mention|tell me|know|matters|important|consider|aware|ask\w*)\b"
+                     r"|\b(enough|everything|all) (to|i need|there is|you)\b|\bcovers? (it|everything|all)\b|\bhaven't (asked|mentioned|told|covered|said)\b")
 NEEDLESS = re.compile(r"\b(missing|invalid|negative|duplicates?|upper ?case|lower ?case|case.?sensitiv\w*|currency|errors?|exceptions? (be )?(raised|thrown)|raise|throw"
                       r"|python|version|time ?zones?|null|nan|data types?|performance|efficien\w+|language|malformed|strings? instead|validat\w+|librar\w+|large inputs?)\b")
-CODE = re.compile(r"\b(write|show|send|give|share|provide|see|paste|have|post) .*\b(code|implementation|program|script|solution|reference|tests?|test cases?)\b"
-                  r"|\b(this|the|my|following) (code|implementation|program|function) (look|correct|right|ok|good|work)")
+CODE = re.compile(r"^(please |(can|could|would|will) you (please )?|just )*(write|show|send|give|share|provide|paste|post)( me)? .*\b(code|implementation|program|script|solution|reference|tests?|test cases?)\b"
+                  r"|\b(this|the|my|following) (code|implementation|program) (look|correct|right|ok|good|work)")
 ROLE = re.compile(r"\b(matters?|plays? (a|any) (role|part)|relevant|depends?( on)?|affects?|influences?|taken? into account|considered?|has? (something|anything) to do)\b")
 
 
@@ -143,6 +146,9 @@ def stem(word):
     return re.sub(r"([^aeiou])\1$", r"\1", word)
 
 
+COMMON = {stem(word) for word in STOP}
+
+
 def words_of(text):
     return re.findall(r"\w+(?:'\w+)?", text)
 
@@ -156,6 +162,7 @@ def plain(text):
     """Lower case, digits for number words, no code, no full stop that ends no sentence."""
     text = re.sub(r"```.*?(```|$)", " ", text, flags=re.S).lower().replace("’", "'").replace("“", '"').replace("”", '"')
     text = re.sub(r"\(s\)|\bon (the|that|this) (whole |entire )?list\b", lambda match: match[0].strip("()") if "s)" in match[0] else "", text)
+    text = text.replace("`", "")
     text = re.sub(r"\b(e\.g|i\.e|etc|vs|approx|dr|mr|mrs|no)\.(?=\s*[\w,(])", lambda match: match[0].replace(".", ""), text)
     text = re.sub(r"(?m)^\s*(\(?\d+[.)]|\(?[a-z]\)|[-*•])\s+|\(\d\)|(?<!\w)\d\)", "\n", text)
     return re.sub(r"\w+", lambda match: DIGITS.get(match[0], match[0]), text)
@@ -268,13 +275,13 @@ class Listener:
         found = {}
         for term, names in self.stems.items():
             if any(name and name <= heard for name in names):
-                found[term] = max((1.0 if name <= clear else 0.5 if name <= dim or len(name) > 1 and name & clear - set(self.field_of) else 0
+                found[term] = max((1.0 if name <= clear else 0.5 if name <= dim or len(name) > 1 and name & clear - set(self.field_of) - COMMON else 0
                                    for name in names if name), default=0)
         return {term: weight for term, weight in found.items() if weight}
 
     def said(self, text):
         """kind -> tokens: what a text says, in the kinds of human.toml."""
-        found = {"number": set(re.findall(r"(?<![\w.])-?\d+(?:\.\d+)?(?![\d])", text)),
+        found = {"number": set(re.findall(r"(?<![\w.])-?\d+(?:\.\d+)?(?!\w)", text)),
                  "word": {match[1] for match in self.vocabulary.finditer(text)},
                  "field": {self.field_of.get(stem(word)) for word in words_of(text) if word not in STOP or word in self.fields} - {None}}
         found["word"] |= {text for text in re.findall(r"\"(\w[^\"]*)\"", text) if not {stem(word) for word in words_of(text)} & {*self.field_of, *self.known}}
@@ -352,16 +359,22 @@ class Listener:
     # -----------------------------------------------------------------------------------------------------------------
     # Answering
 
-    def ask(self, text, state, context=""):
-        """(fact to tell or repeat, "") or (None, what to say instead) for a question. context: the whole message"""
+    def stands_alone(self, text, state):
+        """Whether a question is more than an elaboration of the one before."""
+        heard = self.read(text, state)
+        return bool(heard.terms) or any(points >= SURE and any(fact.aspect == name for fact in self.facts) for name, points in heard.aspects.items())
+
+    def ask(self, text, state, scene=""):
+        """(fact to tell or repeat, "") or (None, what to say instead) for a question. scene: what was said before it"""
         if text in self.examples:
             return self.by_name[self.examples[text]], ""
         heard = self.read(text, state)
+        if scene:
+            wide = self.read(scene + text, state)
+            heard = wide._replace(terms=heard.terms or wide.terms)
         score, fact = self.best(heard, state)
         top = max(heard.aspects, key=heard.aspects.get, default="")
         strong = heard.aspects.get(top, 0) >= SURE
-        if not strong and context not in ("", text):
-            return self.ask(context, state)
         if CODE.search(text):
             return None, pick(NO_CODE, text)
         if GENERAL.search(text) and not (strong and top in (*RESULT, "more")):
@@ -376,8 +389,6 @@ class Listener:
             return None, self.none.get(top) or ASPECTS[top].none
         if fact and strong and fact.aspect in HEADS and not heard.terms and self.unclear(fact, heard, state):
             score = 0
-        if score < HEARD and context and context != text:
-            return self.ask(context, state)
         if score >= HEARD and (self.points(fact, heard) > 0 or score >= SURE + HEARD or fact.name not in state.told or fact.aspect not in ASPECTS):
             if heard.terms and not heard.aspects and fact.aspect not in HEADS and fact.aspect in ASPECTS:
                 return None, self.lost(heard, state)
@@ -511,15 +522,22 @@ class Listener:
         parts = sentences(text)
         if not parts:
             return pick(NO_CODE if "```" in message else LOST, message), [], state._replace(turn=state.turn + 1)
+        scene = ""    # what is said before a question, without being a claim
         for part in parts:
+            if APPROVAL.fullmatch(part) and part is not parts[0]:
+                continue
             kind = "ask" if part in self.examples else kind_of(part)
             checked = self.check(part, now) if kind in ("claim", "polar") else []
             for verdict in checked:
                 verdicts.setdefault(verdict.fact.name, verdict)
-            if kind == "ask" or kind == "polar" and not checked or kind == "claim" and len(parts) == 1 and not checked:
-                asks.append(part)
+            if kind == "ask" or not checked and part.endswith("?"):
+                asks.append((scene, part))
+            elif not checked:
+                scene += part + " "
             topics = [verdict.fact.term for verdict in checked if verdict.fact.term] or list(self.mentions(part, now))
             now = now._replace(topics=(*now.topics, *topics))
+        if scene and not asks and not verdicts:
+            asks.append(("", scene.strip()))
         return self.compose(text, list(verdicts.values()), asks, state, now)
 
     def compose(self, text, verdicts, asks, state, now):
@@ -550,8 +568,10 @@ class Listener:
         costly = wrong and target.name not in told
         now = now._replace(told=(*told, *new))
         targets, instead = [], ""
-        for ask in asks:
-            fact, reply = self.ask(ask, now, text if len(asks) == 1 else "")
+        for scene, ask in asks:
+            if targets and not self.stands_alone(ask, now):
+                continue
+            fact, reply = self.ask(ask, now, scene)
             if fact:
                 targets.append((self.first(fact, now), reply))
             instead = instead or ("" if fact else reply)
