@@ -82,6 +82,7 @@ def plain(text):
     text = re.sub(r"```.*?(```|$)", " ", text, flags=re.S).lower()
     for old, new in {"’": "'", "“": '"', "”": '"', "`": "", "(s)": "s"}.items():
         text = text.replace(old, new)
+    text = re.sub(r"\((e\.?g|i\.?e|for example|for instance|such as)\b.*?\)", "", text)
     text = re.sub(r"\bon (the|that|this) (whole |entire )?list\b", "", text)
     text = re.sub(r"\b(e\.g|i\.e|etc|vs|approx|dr|mr|mrs|no)\.(?=\s*[\w,(])", lambda match: match[1].replace(".", ""), text)
     text = re.sub(r"(?m)^\s*(\(?\d+[.)]|\(?[a-z]\)|[-*•])\s+|(?<!\w)\(?\d\)", "\n", text)
@@ -167,6 +168,7 @@ class Listener:
         values = [fact.get("values") or {} for fact in task["facts"] or []]
         keys = {*re.findall(r"[\"'](\w+)[\"']\s*:", shown), *re.findall(r"\[[\"'](\w+)[\"']\]", code.lower())}
         keys |= {key.lower() for each in values for key in each.get("field") or []}
+        keys |= {self.names[fact["term"]][0] for fact in task["facts"] or [] if fact.get("aspect") == "formula"}
         figures = set(re.findall(r"[\"'](\w+)[\"']\s*:\s*-?\d", shown))
         self.labels = set(re.findall(r"[\"'](\w+)[\"']\s*:\s*[\"']", shown))
         self.key_words = {word: "_figure" if key in figures else "_label" for key in sorted(keys - KEEP)
@@ -231,21 +233,24 @@ class Listener:
         clear = {stem(word) for before, word, after in zip(["", *words], words, [*words[1:], ""])
                  if before != "how" and after != "enough"}    # "how long" and "long enough" need not mean "long"
         found = {}
+        exact = {term for term, names in self.names.items() if any(set(name.split()) - SMALL <= set(words) for name in names)}
+        taken = {stem(word) for term in exact for name in self.names[term] for word in name.split() if word in words}
         for term, names in self.stems.items():
             names = [name for name in names if name]
-            parts = [name & clear - set(self.field_of) - COMMON for name in names if len(name) > 1]
-            found[term] = 1.0 if any(name <= clear for name in names) else 0.5 * (any(parts) or any(name <= dim for name in names))
+            here, faint = (clear, dim) if term in exact else (clear - taken, dim - taken)    # "valuable" may be "value"
+            parts = [name & here - set(self.field_of) - COMMON for name in names if len(name) > 1]
+            found[term] = 1.0 if any(name <= here for name in names) else 0.5 * (any(parts) or any(name <= faint for name in names))
             found[term] *= any(name <= known for name in names)
         return {term: weight for term, weight in found.items() if weight}
 
     def said(self, text):
         """kind -> tokens: what a text says, in the kinds of human.toml."""
         quoted = {match for match in re.findall(r"\"([^\"]+)\"", text)}
-        found = {"number": set(re.findall(r"(?<![\w.])-?\d+(?:\.\d+)?(?!\w)", text)),
+        found = {"number": set(re.findall(r"(?<![\w.])-?\d+(?:\.\d+)?(?!\w| (?:fields|columns|keys|things|ways|parts|of them))", text)),
                  "word": {match[1] for match in self.vocabulary.finditer(text)},
                  "field": {self.field_of[stem(word)] for word in words_of(text)
-                           if stem(word) in self.field_of and (word not in STOP or word in self.key_words)}}
-        found["word"] |= {each for each in quoted if each[0].isalnum() and not set(map(stem, words_of(each))) & {*self.field_of, *self.known}}
+                           if stem(word) in self.field_of and (word not in STOP or word in self.key_words or word in self.spelled)}}
+        found["word"] |= {each for each in quoted if each[0].isalnum() and each not in STOP and not self.vocabulary.search(each) and not set(map(stem, words_of(each))) & {*self.field_of, *self.known}}
         bare = re.sub(r"\b(?:(?:most|least|more|less) )?([a-z]+)", lambda match: "term" if stem(match[1]) in self.known else match[0], self.shadow(text))
         for kind, tokens in tables()["kinds"].items():
             found[kind] = {token for token, pattern in tokens.items() if pattern.search(bare)}
@@ -256,6 +261,8 @@ class Listener:
             found["ever"] = {"never"}
         if found["ties"] == {"a-z", "z-a"}:
             found["ties"] = {"z-a"}
+        if "nearest" in found["round"]:
+            found["round"] = {"nearest"}
         return found | {kind: set() for kind in ("end", "ties") if len(found[kind]) > 1}    # both: nothing clear
 
     def read(self, text, memory):
@@ -290,7 +297,7 @@ class Listener:
         elif fact.term and fact.aspect not in (*RESULT, "more"):
             score -= 3 if terms else 2 * (fact.term not in memory.topics and fact.aspect not in ("order", "group"))
         if fact.term in memory.topics and not heard.terms:
-            score += 1 / (1 + memory.topics[::-1].index(fact.term))
+            score += 0.8 / (1 + memory.topics[::-1].index(fact.term))
         if not terms or fact.term in terms:
             score += sum(bonus for kind, bonus in zip(CONTENT, (0.8, 1.5, 0.7)) if heard.said[kind] & fact.about[kind])
         return score
@@ -383,7 +390,7 @@ class Listener:
         parts, subject = [""], set()
         for piece in re.split(r"(,|;|\b(?:but|except|and|while)\b| - | – |—)", sentence):
             heard = self.read(piece, memory)
-            about = {name for name, points in heard.aspects.items() if points >= SURE and name in (*RESULT, *HIDDEN, "limit")}
+            about = {name for name, points in heard.aspects.items() if points >= SURE and name not in ("define", "values", "names")}
             about |= set(heard.terms)
             if about - subject and subject:
                 parts.append("")
@@ -395,11 +402,17 @@ class Listener:
         """What a claim says about a fact: right, open (right, leaves something unsaid), unsure, partly, wrong or ""."""
         grades, keys, core, aspect = set(), set(), False, tables()["aspects"].get(fact.aspect)
         own = {self.field_of.get(word) for name in self.stems.get(fact.term, []) for word in name}
-        for kinds in aspect["kinds"] if aspect else [[kind] for kind in fact.values]:
+        said = heard.said
+        if fact.aspect == "empty":    # not what stands in "if nothing is left"
+            said = self.said(re.sub(r"\b(if|when|in case|for|with)\b[^,]*", "", heard.text))
+        groups = aspect["kinds"] if aspect else [[kind] for kind in fact.values]
+        for kinds in groups:
             kind = next((kind for kind in kinds if kind in fact.values), kinds[0])
             if kind != fact.aspect and (fact.term, kind) in self.own:    # another fact has it: a limit and its edge
                 continue
-            mine, theirs = fact.values.get(kind, set()), set(heard.said.get(kind, ()))
+            mine, theirs = fact.values.get(kind, set()), set(said.get(kind, ()))
+            if kind == "join" and len(keys) < 2:
+                continue
             if kind == "field":
                 theirs -= own - mine
                 if fact.term not in heard.terms and not re.search(r"\b(it|that|this|they)('s)?\b", heard.text):
@@ -407,7 +420,7 @@ class Listener:
                 theirs -= self.people - mine if theirs - self.people else set()
                 keys = theirs
             if theirs and mine:
-                core |= kind not in ("end", "join", "ever", "op") or fact.aspect in ("direction", "order", "ties")
+                core |= kinds is groups[0] or kind == "edge" or not any(kind in fact.values for kind in groups[0])
                 if theirs == mine or kind == "form" and theirs <= mine:
                     grades.add("right")
                 elif kind == "number" and mine < theirs:
@@ -415,7 +428,7 @@ class Listener:
                 elif fact.name not in told or kind not in ("field", "word") or not theirs < mine:    # else it refers to it
                     grades.add("partly" if theirs & mine else "wrong")
             elif mine:
-                other = any(heard.said.get(other) for other in kinds) and heard.aspects.get(fact.aspect, 0) >= SURE
+                other = any(said.get(other) for other in kinds) and heard.aspects.get(fact.aspect, 0) >= SURE
                 grades.add("wrong" if other else "open")
                 core |= other
             elif theirs:
@@ -429,24 +442,41 @@ class Listener:
         return next(grade for grade in ("unsure", "open", "right") if grade in grades)
 
     def check(self, sentence, memory):
-        """The verdicts on a sentence's claims: detail -> verdict."""
+        """(detail -> verdict on a sentence's claims, the claims that nothing is known about)"""
         found = {}
-        for clause in self.clauses(sentence, memory):
+        rest = []
+        for clause in self.clauses(re.sub(r"\b(you mean|(to )?sum(ming)? up|to summari[sz]e)\b[:,]?", "", sentence), memory):
             heard = self.read(clause, memory)
             _, strong = self.top(heard)
             only = [fact for fact in self.facts if fact.aspect in RESULT and heard.aspects.get(fact.aspect, 0) >= SURE]
-            scored = [(self.score(fact, heard, memory) + 1.5 * (grade in ("right", "open")) + 0.5, fact) for fact in only or self.facts
-                      if (grade := self.verdict(fact, heard, memory.told)) and (self.points(fact, heard) > 0 or not strong and not (fact.aspect in HIDDEN and grade == "open"))]
+            scored = []
+            for fact in only or self.facts:
+                grade, named = self.verdict(fact, heard, memory.told), bool(fact.about["word"] & heard.said["word"])
+                hides = fact.aspect in HIDDEN and (grade == "open" and not heard.said["ever"] or not named)
+                if grade and (self.points(fact, heard) > 0 or not strong and not hides or named and not hides):
+                    scored.append((self.score(fact, heard, memory) + 1.5 * (grade in ("right", "open")) + 0.5 + 3 * (named and not hides), fact))
             score, target = max(scored, key=lambda pair: pair[0], default=(0, None))
-            if score < HEARD:
-                continue
-            chain = [fact for fact in self.facts if fact is target or fact in only
-                     or target.term and fact.term == target.term and not {fact.aspect, target.aspect} & set(HIDDEN)]
-            known = {*memory.told, *(fact.name for fact in chain)}
-            for fact in sorted(chain, key=lambda fact: fact is not target):
-                if (grade := self.verdict(fact, heard, memory.told)) and known.issuperset(fact.needs):
-                    found.setdefault(fact.name, grade)
-            memory = memory._replace(topics=(*memory.topics, target.term))
+            found |= {name: grade for name, grade in self.verdicts(target, only, heard, memory).items() if name not in found} if score >= HEARD else {}
+            if score < HEARD and (heard.terms or strong or any(heard.said[kind] for kind in CONTENT)):
+                rest.append(clause.strip(" ,;"))
+            topics = [target.term] if target and score >= HEARD else heard.terms
+            memory = memory._replace(topics=(*memory.topics, *topics))
+        return found, rest
+
+    def verdicts(self, target, only, heard, memory):
+        """What a claim about a fact says about this and the other facts of its term: detail -> verdict."""
+        found = {}
+        chain = [fact for fact in self.facts if fact is target or fact in only
+                 or target.term and fact.term == target.term and not {fact.aspect, target.aspect} & set(HIDDEN)]
+        known = {*memory.told, *(fact.name for fact in chain)}
+        for fact in sorted(chain, key=lambda fact: fact is not target):
+            if fact.aspect in HEADS and re.search(r"\b(no|not|isn't|don't see|without)\b", heard.text):
+                continue    # There is no key called "value".
+            grade = self.verdict(fact, heard, memory.told)
+            if grade in ("wrong", "partly") and fact is not target and fact.aspect in HEADS and self.points(fact, heard) <= 0:
+                continue    # it is about a limit, say, not about the meaning
+            if grade and known.issuperset(fact.needs):
+                found[fact.name] = grade
         return found
 
     # A message and its reply
@@ -463,8 +493,10 @@ class Listener:
                 continue    # "Is that right?"
             asks = part in self.examples or acts["cases"].search(part) or (
                 not acts["claims"].search(part) and acts["asks" if part.endswith("?") else "requests"].search(part))
-            checked = self.check(body if tagged else part, now) if tagged or not asks else {}
+            checked, rest = self.check(body if tagged else part, now) if tagged or not asks else ({}, [])
             claims = checked | claims
+            if checked:
+                questions += [("", clause) for clause in rest]
             if not checked and (asks or part.endswith("?")):
                 questions.append((scene, part))
             elif not checked:
@@ -491,6 +523,8 @@ class Listener:
         unsure = [name for name in right if claims[name] == "unsure"]
         again = [name for name in fresh if claims[name] != "right" or facts[name].aspect in HEADS][:2] or unsure[:1]
         lead = says("exact", *right) if unsure else says("yes", *right, memory.turn)
+        if not alone and not unsure:
+            lead = f"You're right about {self.label(facts[right[0]])}."
         settled = [name for name in fresh if claims[name] == "right" or name in again]
         return [lead, *(facts[name].reply for name in again)], settled, facts[right[-1]]
 
