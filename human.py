@@ -156,6 +156,7 @@ class Listener:
                 fact.about["field"].update(keys & self.labels if fact.aspect in ("values", "names") else keys - self.labels)
             if fact.aspect in ("limit", "edge") and "end" in defined.get(fact.term, {}):
                 fact.values["end"] = defined[fact.term]["end"]
+        self.open = {fact.term for fact in self.facts if not fact.needs}    # terms of the request
         self.own = {(fact.term, fact.aspect) for fact in self.facts}
         self.examples = {plain(question): fact.name for fact, raw in zip(self.facts, task["facts"] or [])
                          for question in questions_of(raw)}
@@ -240,7 +241,7 @@ class Listener:
             here, faint = (clear, dim) if term in exact else (clear - taken, dim - taken)    # "valuable" may be "value"
             parts = [name & here - set(self.field_of) - COMMON for name in names if len(name) > 1]
             found[term] = 1.0 if any(name <= here for name in names) else 0.5 * (any(parts) or any(name <= faint for name in names))
-            found[term] *= any(name <= known for name in names)
+            found[term] *= any(name <= known for name in names) or term in self.open
         return {term: weight for term, weight in found.items() if weight}
 
     def said(self, text):
@@ -451,6 +452,8 @@ class Listener:
             only = [fact for fact in self.facts if fact.aspect in RESULT and heard.aspects.get(fact.aspect, 0) >= SURE]
             scored = []
             for fact in only or self.facts:
+                if heard.terms and fact.term not in {"", *heard.terms} and not fact.aspect in RESULT:
+                    continue
                 grade, named = self.verdict(fact, heard, memory.told), bool(fact.about["word"] & heard.said["word"])
                 hides = fact.aspect in HIDDEN and (grade == "open" and not heard.said["ever"] or not named)
                 if grade and (self.points(fact, heard) > 0 or not strong and not hides or named and not hides):
