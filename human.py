@@ -167,10 +167,11 @@ class Listener:
     def set_words(self, task, shown, code):
         """The keys of the rows, their noun, and the words that stand in them."""
         values = [fact.get("values") or {} for fact in task["facts"] or []]
-        keys = {*re.findall(r"[\"'](\w+)[\"']\s*:", shown), *re.findall(r"\[[\"'](\w+)[\"']\]", code.lower())}
+        keys = {*re.findall(r"[\"'](\w+)[\"']\s*:", shown), *re.findall(r"\w\[[\"'](\w+)[\"']\]", code.lower())}
         keys |= {key.lower() for each in values for key in each.get("field") or []}
-        keys |= {self.names[fact["term"]][0] for fact in task["facts"] or [] if fact.get("aspect") == "formula"}
-        figures = set(re.findall(r"[\"'](\w+)[\"']\s*:\s*-?\d", shown))
+        measures = {self.names[fact["term"]][0] for fact in task["facts"] or [] if fact.get("aspect") == "formula"}
+        keys |= measures
+        figures = {*re.findall(r"[\"'](\w+)[\"']\s*:\s*-?\d", shown), *measures}
         self.labels = set(re.findall(r"[\"'](\w+)[\"']\s*:\s*[\"']", shown))
         self.key_words = {word: "_figure" if key in figures else "_label" for key in sorted(keys - KEEP)
                           for word in (key, key + "s", key.removesuffix("s"))}
@@ -336,7 +337,8 @@ class Listener:
             return self.by_name[self.examples[question]], ""
         if acts["code"].search(question):
             return None, says("code", question)
-        if acts["general"].search(question) and not (strong and (top in RESULT or top == "more" and fits > 0)):
+        about = self.top(self.read(question, memory))
+        if acts["general"].search(question) and not (about[1] and (about[0] in RESULT or about[0] == "more" and fits > 0)):
             return self.anything(heard, memory)
         if acts["needless"].search(self.shadow(question)) and not heard.terms and score < 2 * SURE:
             return None, says("needless", question)
@@ -389,11 +391,11 @@ class Listener:
     def clauses(self, sentence, memory):
         """The claims of a sentence: it is cut where another term or aspect begins, not inside a list."""
         parts, subject = [""], set()
-        for piece in re.split(r"(,|;|\b(?:but|except|and|while)\b| - | – |—)", sentence):
+        for piece in re.split(r"(?<!\")(,|;|\b(?:but|except|and|while)\b| - | – |—)(?! ?\")", sentence):
             heard = self.read(piece, memory)
-            about = {name for name, points in heard.aspects.items() if points >= SURE and name not in ("define", "values", "names")}
+            about = {name for name, points in heard.aspects.items() if points >= SURE and name not in ("define", "values", "names", "direction")}
             about |= set(heard.terms)
-            if about - subject and subject:
+            if subject and (about - subject or piece == ";"):
                 parts.append("")
             subject = about or subject
             parts[-1] += piece
@@ -423,7 +425,7 @@ class Listener:
             if theirs and mine:
                 core |= kinds is groups[0] or kind == "edge" or not any(kind in fact.values for kind in groups[0])
                 if theirs == mine or kind == "form" and theirs <= mine:
-                    grades.add("right")
+                    grades.add("right" if kind != "field" or not mine <= self.people else "unsure")
                 elif kind == "number" and mine < theirs:
                     grades.add("unsure")
                 elif fact.name not in told or kind not in ("field", "word") or not theirs < mine:    # else it refers to it
@@ -434,7 +436,7 @@ class Listener:
                 core |= other
             elif theirs:
                 grades.add("unsure")
-        if not core or not grades & {"right", "wrong", "partly"} or fact.aspect in ("define", "formula") and not keys:
+        if not core or not grades & {"right", "wrong", "partly", "unsure"} or fact.aspect in ("define", "formula") and not keys:
             return ""
         if fact.aspect == "formula" and ("open" in grades or len(fact.values.get("op", ())) > 1):
             grades.add("unsure")    # the order of its steps cannot be checked
@@ -452,12 +454,15 @@ class Listener:
             only = [fact for fact in self.facts if fact.aspect in RESULT and heard.aspects.get(fact.aspect, 0) >= SURE]
             scored = []
             for fact in only or self.facts:
-                if heard.terms and fact.term not in {"", *heard.terms} and not fact.aspect in RESULT:
+                if heard.terms and fact.term not in {"", *heard.terms} and fact.aspect not in RESULT:
                     continue
+                if fact.aspect in ("count", "empty") and self.points(fact, heard) <= 0:
+                    continue    # a number alone says nothing
                 grade, named = self.verdict(fact, heard, memory.told), bool(fact.about["word"] & heard.said["word"])
                 hides = fact.aspect in HIDDEN and (grade == "open" and not heard.said["ever"] or not named)
-                if grade and (self.points(fact, heard) > 0 or not strong and not hides or named and not hides):
-                    scored.append((self.score(fact, heard, memory) + 1.5 * (grade in ("right", "open")) + 0.5 + 3 * (named and not hides), fact))
+                if grade and (self.points(fact, heard) > 0 or not strong and not hides or named and not hides
+                              or fact.term in heard.terms and grade == "right"):
+                    scored.append((self.score(fact, heard, memory) + 1.5 * (grade in ("right", "open")) + 0.5 + 5 * (named and not hides and fact.aspect in HIDDEN), fact))
             score, target = max(scored, key=lambda pair: pair[0], default=(0, None))
             found |= {name: grade for name, grade in self.verdicts(target, only, heard, memory).items() if name not in found} if score >= HEARD else {}
             if score < HEARD and (heard.terms or strong or any(heard.said[kind] for kind in CONTENT)):
@@ -536,24 +541,26 @@ class Listener:
         text = plain(message)
         claims, questions, topics = self.hear(text, memory)
         now = memory._replace(topics=(*memory.topics, *topics))
-        words, told, fact = self.judge(claims, now, not questions)
-        now = now._replace(told=(*now.told, *told))
+        now = now._replace(told=(*now.told, *self.judge(claims, now, True)[1]))
         targets, instead = {}, [] if text.strip() else [says("code", message)]
         for scene, question in questions:
             heard = self.read(question, now)
             if targets and not heard.terms and not any(heard.aspects.get(name, 0) >= SURE for _, name in self.own):
                 continue    # it only goes on about the question before it
             target, other = self.answer(question, scene, now)
+            if target and target.name in claims:
+                continue
             if target:
                 targets.setdefault(self.first(target, now.told).name)
             else:
                 instead.append(other)
+        words, told, fact = self.judge(claims, memory, not targets and not instead)
         if targets and any(grade in ("wrong", "partly") for grade in claims.values()) and fact.name not in memory.told:
             words = [says("first", text), *words]    # a correction is an answer
         elif targets:
             fact = self.by_name[next(iter(targets))]
             known = fact.name in now.told
-            words += [says("again", text)] * known + [says("first", text)] * (len(targets) > 1 and not known) + [fact.reply]
+            words += [says("again", text)] * (known and not claims) + [says("first", text)] * (len(targets) > 1 and not known) + [fact.reply]
             told = [*told, fact.name]
         elif instead or not words:
             words += instead[:1] or [self.lost(self.read(text, now), now)]
