@@ -133,7 +133,7 @@ class Listener:
         targets, instead = {}, [] if text.strip() else [says("code", message)]
         for scene, question in questions:
             heard = self.read(question, now)
-            if targets and not heard.terms and not any(heard.top(aspect) for _, aspect in self.own if aspect):
+            if targets and not heard.terms and not any(heard.top(fact.aspect or fact.guess) for fact in self.facts):
                 continue    # it only goes on about the question before it
             target, other = self.answer(question, scene, now)
             if not target:
@@ -173,7 +173,7 @@ class Listener:
             kept = tuple(name for name in memory.told if name not in told)
             words, told, memory = [says("usual", *words)], [], memory._replace(told=kept, changed=True)
         elif manner == "revising" and told and not memory.changed and len(memory.told) < len(self.facts):
-            other = re.sub(r"\d+", lambda match: str(int(match[0]) + 1 + int(match[0]) // 4), fact.reply)
+            other = re.sub(r"(?<![\w.])\d+(?![\d.]*\d)", lambda match: str(int(match[0]) * 5 // 4 + 1), fact.reply, count=1)
             if other != fact.reply:
                 words, told = [other if word == fact.reply else word for word in words], told[:-1]
                 memory = memory._replace(wrong=fact.name, changed=True)
@@ -189,7 +189,7 @@ class Listener:
         for part in parts:
             now = memory._replace(topics=(*memory.topics, *topics))
             body, _, tail = part.rpartition(", " if ", " in part else " - ")
-            tagged = bool(body and acts["approves"].fullmatch(tail.rstrip("?.! ")))
+            tagged = part not in self.examples and body and acts["approves"].fullmatch(tail.rstrip("?.! "))
             if part is not parts[0] and acts["approves"].fullmatch(part.rstrip("?.! ")):
                 continue    # "Is that right?"
             asks = part in self.examples or acts["cases"].search(part) or (
@@ -226,9 +226,11 @@ class Listener:
             return self.by_name[self.examples[question]], ""
         if acts["code"].search(question):
             return None, says("code", question)
+        if self.answers and self.answers <= heard.stems:    # of a riddle, such as "Guess my city"
+            return None, says("found", question)
         if acts["general"].search(question) and not (alone[1] and (alone[0] in RESULT or alone[0] == "more" and fits)):
             return self.anything(heard, memory)
-        if acts["needless"].search(self.shadow(question)) and not heard.terms and score < 2 * SURE:
+        if acts["needless"].search(self.shadow(question)) and not heard.terms and not fits and score < HEARD:
             return None, says("needless", question)
         fields = heard.said["field"] - self.people
         if fields and acts["role"].search(question):    # "Does the city matter?"
@@ -237,17 +239,17 @@ class Listener:
             if mine or not users:
                 untold = [other for other in mine if other.name not in memory.told]
                 return (untold or mine or [None])[0], says("no_role", fill=min(fields))
-        if strong and not fits and top in (*RESULT, *HIDDEN):    # there is no such fact
+        if strong and top in (*RESULT, *HIDDEN) and not any(self.points(fact, heard) > 0 for fact in self.facts):
             none = self.sure.get(top) or tables()["aspects"][top]["none"]
             return self.anything(heard, memory, none) if top in HIDDEN and not heard.terms else (None, none)
         vague = fact and fact.aspect in ("define", "formula") and not heard.terms and self.unclear(fact, heard, memory)
-        if score < HEARD or vague or heard.terms and not heard.aspects and fact.aspect in INNER:
+        if score < (HEARD if fact and fact.aspect else 1.5) or vague or heard.terms and not heard.aspects and fact.aspect in INNER:
             return None, self.lost(heard, memory)
         return fact, ""
 
     def score(self, fact, heard, memory):
         """How well a question fits a fact."""
-        score = self.points(fact, heard) + (fact.name not in memory.told) - 0.3 * (self.first(fact, memory.told) != fact)
+        score = self.points(fact, heard) + (fact.name not in memory.told or not fact.aspect) - 0.3 * (self.first(fact, memory.told) != fact)
         score += min(4, 2 * sum(weight * self.rarity[word] for word, weight in fact.words.items() if word in heard.stems))
         taken_up = {other.term for other in self.facts if other.term and other.name in memory.told
                     and any(heard.said[kind] & other.about[kind] for kind in CONTENT)}
@@ -265,7 +267,7 @@ class Listener:
     def points(self, fact, heard):
         """How well the aspects of a question fit a fact; below zero if they fit others only."""
         if not fact.aspect:
-            return min(heard.aspects.get(fact.guess, 0), SURE) / 2
+            return 0.8 * heard.aspects.get(fact.guess, 0)
         also = tables()["aspects"].get(fact.aspect, {}).get("also", [])
         nearly = [heard.aspects.get(other, 0) - 1 for other in also if (fact.term, other) not in self.own]
         found = max([heard.aspects.get(fact.aspect, 0), *nearly])
@@ -508,6 +510,8 @@ class Listener:
         self.spelled = {word for names in self.names.values() for name in names for word in name.split()}
         self.known = set().union(*(name for names in self.stems.values() for name in names))
         self.request = plain(re.sub(r"\{.*?\}", "", task["problem_description"] or ""))
+        truth = task["ground_truth"] or ""
+        self.answers = set(stems_of(plain(truth))) if re.fullmatch(r"\w+( \w+){0,3}", truth) else set()
         self.set_words(task, raws)
         self.facts = [self.fact(n, raw) for n, raw in enumerate(raws)]
         self.by_name = {fact.name: fact for fact in self.facts}
@@ -566,8 +570,9 @@ class Listener:
             if heard[kind]:
                 values.setdefault(kind, heard[kind])
         spoken = plain(" . ".join([re.sub(r"[\W_]+", " ", name), *questions]))
-        words = dict.fromkeys(stems_of(plain(raw["reply"])), 0.5) | dict.fromkeys(stems_of(spoken), 1.0)
-        points = self.aspects(spoken)
+        words = dict.fromkeys(stems_of(plain(raw["reply"])), 0.6) | dict.fromkeys(stems_of(spoken), 1.0)
+        words |= {word: 0.3 for word in words if word in stems_of(self.request)}    # what every question may say
+        points = {} if aspect else self.aspects(spoken)
         return Fact(name, raw["reply"], raw.get("term") or "", aspect, max(points, key=points.get, default=""), values,
                     {kind: set(values.get(kind, ())) for kind in CONTENT}, list_of(raw.get("needs")),
                     list_of(raw.get("implies")), {} if aspect else words)
