@@ -13,6 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+import function_tasks  # noqa: E402
 import generate_tasks as g  # noqa: E402
 from evaluate import markdown  # noqa: E402
 from honest_programs import STYLES  # noqa: E402
@@ -20,15 +21,15 @@ from test_fairness import answers, results  # noqa: E402
 
 
 def drafts(split, count, seed=0):
-    return list(islice(g.draw_tasks(split, list(g.KINDS), False, seed), count))
+    return list(islice(function_tasks.draw_tasks(split, list(function_tasks.KINDS), False, seed), count))
 
 
 def finished(count):
     """(tasks with their calls, number of draws, CPU seconds)."""
     tasks, start = [], time.process_time()
-    for drawn, task in enumerate(g.draw_tasks("test", list(g.KINDS), False, 1), 1):
+    for drawn, task in enumerate(function_tasks.draw_tasks("test", list(function_tasks.KINDS), False, 1), 1):
         rng = random.Random(task["ground_truth"])
-        calls, reason = g.choose_calls(task["composition"], task["theme"], task["details"], False, rng)
+        calls, reason = function_tasks.choose_calls(task["composition"], task["theme"], task["details"], False, rng)
         if not reason:
             tasks.append({**task, "test_cases": calls})
         if len(tasks) == count:
@@ -71,8 +72,8 @@ def main():
     ten_thousand = drafts("train", 10_000)
     tasks, drawn, seconds = finished(500)
     number = Counter(len(task["facts"]) for task in ten_thousand)
-    conditional = sum(any(fact["detail"] in g.CONDITIONAL for fact in task["facts"]) for task in ten_thousand)
-    halves = Counter(map(g.half_of, g.COMPOSITIONS))
+    conditional = sum(any(fact["detail"] in function_tasks.CONDITIONAL for fact in task["facts"]) for task in ten_thousand)
+    halves = Counter(map(function_tasks.half_of, function_tasks.COMPOSITIONS))
     honest = Counter()         # does a program pass all calls?
     wrong = Counter()          # how wrong values of a detail fare
     brought = Counter()        # how they fare if they bring another detail along
@@ -88,19 +89,19 @@ def main():
             honest[results(style(task["problem_description"], replies), calls) == right] += 1
         rows = [ast.literal_eval(call.removeprefix("report(")[:-1]) for call in calls]
         rng = random.Random(code)
-        more_rows = [g.draw_rows(task["theme"], task["details"], rng) for _ in range(300)]
-        expected = g.results_of(code, rows)
-        more_expected = g.results_of(code, more_rows)
+        more_rows = [function_tasks.draw_rows(task["theme"], task["details"], rng) for _ in range(300)]
+        expected = function_tasks.results_of(code, rows)
+        more_expected = function_tasks.results_of(code, more_rows)
 
         def fate(program):
-            if g.results_of(program, rows) != expected:
+            if function_tasks.results_of(program, rows) != expected:
                 return "caught"
-            return "missed" if g.results_of(program, more_rows) != more_expected else "never differ"
+            return "missed" if function_tasks.results_of(program, more_rows) != more_expected else "never differ"
 
-        programs = g.with_one_wrong(task["composition"], task["theme"], task["details"], False)
+        programs = function_tasks.with_one_wrong(task["composition"], task["theme"], task["details"], False)
         wrong.update(fate(program) for name, program in programs.items() if len(name) == 2)
         brought.update(fate(program) for name, program in programs.items() if len(name) == 3)
-        mutants.update(map(fate, g.mutants(code)))
+        mutants.update(map(fate, function_tasks.mutants(code)))
         constant.append(max(Counter(right).values()) / len(right))
         all_results.update(right)
     held_out = answers("held out")
@@ -108,7 +109,7 @@ def main():
     far, values = far_apart()
     print(markdown([
         ("", "composed tasks"),
-        ("compositions of the grammar", f"{len(g.COMPOSITIONS)}, {halves['new']} of them never in training"),
+        ("compositions of the grammar", f"{len(function_tasks.COMPOSITIONS)}, {halves['new']} of them never in training"),
         ("distinct requests in 10,000 tasks", f"{len({t['problem_description'] for t in ten_thousand}):,}"),
         ("open facts: 4 / 5 / 6", " / ".join(f"{number[n] / 10_000:.0%}" for n in (4, 5, 6))),
         ("tasks with an open fact that depends on another", f"{conditional / 10_000:.0%}"),

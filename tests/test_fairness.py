@@ -10,17 +10,17 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
-import generate_tasks as g  # noqa: E402
-import rollout  # noqa: E402
+import function_tasks  # noqa: E402
+from human import listener  # noqa: E402
 from honest_programs import STYLES  # noqa: E402
 
 
 def finished_tasks(count, plain):
     """Tasks with their calls, of the test split."""
     found = []
-    for task in g.draw_tasks("test", list(g.KINDS), plain, seed=2026):
+    for task in function_tasks.draw_tasks("test", list(function_tasks.KINDS), plain, seed=2026):
         rng = random.Random(task["ground_truth"])
-        calls, reason = g.choose_calls(task["composition"], task["theme"], task["details"], plain, rng)
+        calls, reason = function_tasks.choose_calls(task["composition"], task["theme"], task["details"], plain, rng)
         if not reason:
             found.append({**task, "test_cases": calls})
         if len(found) == count:
@@ -56,7 +56,7 @@ def answers(split):
     questions.jsonl has them in the words of four askers, each with the task that it was asked about. Those that were
     looked at are examples in questions.tsv, as are those of three more askers. Nobody looked at the held-out ones.
     """
-    found, human = Counter(), rollout.listener()
+    found, human = Counter(), listener()
     with open(ROOT / "tests/questions.jsonl", encoding="utf-8") as file:
         for line in map(json.loads, file):
             if line["split"] == split:

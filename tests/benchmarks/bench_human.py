@@ -20,6 +20,8 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT)]
 import evaluate  # noqa: E402
+import function_tasks  # noqa: E402
+import human  # noqa: E402
 import generate_tasks  # noqa: E402
 import rollout  # noqa: E402
 
@@ -38,7 +40,7 @@ def leaks_code(reply, reference):
 
 def judge(task, detail, reply):
     """{rate: whether it holds} of a reply to the question for a detail of a task."""
-    values = generate_tasks.choices_of(task["composition"], task["theme"], task["plain"])[detail]
+    values = function_tasks.choices_of(task["composition"], task["theme"], task["plain"])[detail]
     said = lambda value: re.search(rf"(?<!\w){re.escape(str(value))}(?!\w)", reply, re.I)  # noqa: E731
     right = task["details"][detail]
     wrong = any(said(value) for value in values if value != right and str(value) not in str(right))
@@ -78,7 +80,7 @@ def main():
                         "--out", f"{folder}/none.jsonl", *model]
             args, shown = rollout.parse_args(), []
         resources = rollout.Resources(args)
-        rows = asyncio.run(interview(rollout.SIMULATORS.get(simulator, rollout.ModelHuman)(args, resources), tasks,
+        rows = asyncio.run(interview(human.SIMULATORS.get(simulator, human.ModelHuman)(args, resources), tasks,
                                      shown))
         resources.close()
         draws = evaluate.bootstrap_sums(rows, 10000, 0)

@@ -22,6 +22,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+import engines  # noqa: E402
+import human  # noqa: E402
 import rollout  # noqa: E402
 from stub_server import Stub, long_tailed  # noqa: E402
 
@@ -29,7 +31,7 @@ from stub_server import Stub, long_tailed  # noqa: E402
 def tasks_for(count):
     return [{"task_id": f"t{i}", "domain": "backend", "problem_description": f"Write f, number {i}.",
              "ground_truth": "x", "facts": [], "details": {}, "theme": "items",
-             "replies": dict.fromkeys(rollout.listener().names, "I do not know.")}
+             "replies": dict.fromkeys(human.listener().names, "I do not know.")}
             for i in range(count)]
 
 
@@ -38,7 +40,7 @@ ARGS = Namespace(seed=0, temperature=1.0, max_tokens=64, max_turns=10, best_of_n
 
 class Human:
     async def reply(self, task, dialogue, key, counts):
-        return rollout.scripted_reply(task, dialogue[-1]["content"])
+        return human.scripted_reply(task, dialogue[-1]["content"])
 
 
 async def asynchronous(engine, tasks, concurrency):
@@ -60,7 +62,7 @@ async def lock_step(engine, tasks, concurrency):
                    for t in tasks[begin:begin + concurrency]]
         for turn in range(ARGS.max_turns):
             answers = await asyncio.gather(*(engine.generate(
-                rollout.messages_before("", d), 1, rollout.derive_seed(ARGS.seed, t["task_id"], 0, turn),
+                rollout.messages_before("", d), 1, engines.derive_seed(ARGS.seed, t["task_id"], 0, turn),
                 ARGS.temperature, ARGS.max_tokens) for t, d in playing))
             still = []
             for (t, d), [out] in zip(playing, answers):
@@ -82,7 +84,7 @@ def bench_lock_step(episodes, concurrency):
     rate, said = {}, {}
     for name, way in (("lock step", lock_step), ("asynchronous", asynchronous)):
         with Stub(latency=long_tailed) as stub:
-            tasks, engine = tasks_for(episodes), rollout.ServerEngine(stub.url, None, "agent", ARGS)
+            tasks, engine = tasks_for(episodes), engines.ServerEngine(stub.url, None, "agent", ARGS)
             began = time.time()
             ended = asyncio.run(way(engine, tasks, concurrency))
             seconds = time.time() - began

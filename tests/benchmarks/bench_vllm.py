@@ -19,6 +19,7 @@ from types import SimpleNamespace
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT)]
+import engines  # noqa: E402
 import rollout  # noqa: E402
 
 SYSTEM = "Be brief."
@@ -27,11 +28,11 @@ SYSTEM = "Be brief."
 def alone(engine, args, tasks, logprobs=None):
     """vLLM's own loop: {task: its output}."""
     for task in tasks:
-        prompt = rollout.encode_chat(engine.tokenizer, rollout.messages_before(
+        prompt = engines.encode_chat(engine.tokenizer, rollout.messages_before(
             SYSTEM, [{"role": "user", "content": task["problem_description"]}]))
         room = min(args.max_tokens, engine.context - len(prompt))
         engine.engine.add_request(task["task_id"], {"prompt_token_ids": prompt}, engine.params(
-            n=1, seed=rollout.derive_seed(args.seed, task["task_id"], 0, 0), temperature=1.0, max_tokens=room,
+            n=1, seed=engines.derive_seed(args.seed, task["task_id"], 0, 0), temperature=1.0, max_tokens=room,
             logprobs=logprobs))
     outputs = {}
     while engine.engine.has_unfinished_requests():
@@ -70,7 +71,7 @@ def rows(a, dtype):
                 "--max-tokens", str(a.tokens), "--dtype", dtype, "--engine", "vllm"]
     args = rollout.parse_args()
     tasks = [play["task"] for play in rollout.what_to_play(args).values()]
-    engine = rollout.make_engine(a.model, None, "agent", args)
+    engine = engines.make_engine(a.model, None, "agent", args)
 
     def timed(function, *arguments):
         engine.engine.reset_prefix_cache()
