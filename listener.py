@@ -33,6 +33,7 @@ SURE, LIKELY = 3.0, 1.5    # points of a question for the aspects that its wordi
 HEARD = 2.0                # a question with fewer points for every fact is not understood
 HEADS = ("define", "formula", "order", "group")                    # what a term means
 INNER = ("limit", "edge", "values", "names", "except", "extra")    # what else can be asked about a term
+ONCE = ("order", "group")                                          # of which a task has one, and it has a term
 HIDDEN = ("except", "extra", "more")                               # what nobody can know that it is there
 RESULT = ("direction", "ties", "count", "format", "between", "round", "empty")    # of which a task has one each
 CONTENT = {"field": 0.8, "word": 1.5, "number": 0.7}    # kinds that a question takes up from a fact -> points
@@ -256,8 +257,8 @@ class Listener:
         terms = dict.fromkeys(taken_up, 0.7) | heard.terms
         if fact.term in terms:
             score += 3 * terms[fact.term]
-        elif fact.term and fact.aspect not in (*RESULT, "more"):
-            score -= 3 if terms else 2 * (fact.term not in memory.topics and fact.aspect not in ("order", "group"))
+        elif fact.term and fact.aspect not in (*RESULT, "more") and not (fact.aspect in ONCE and heard.top(fact.aspect)):
+            score -= 3 if terms else 2 * (fact.term not in memory.topics and fact.aspect not in ONCE)
         if fact.term in memory.topics and not heard.terms:
             score += 0.8 / (1 + memory.topics[::-1].index(fact.term))
         if not terms or fact.term in terms:
@@ -379,7 +380,8 @@ class Listener:
                 continue
             named = bool(fact.about["word"] & heard.said["word"])
             vague = fact.aspect in HIDDEN and (not named or grade == "open" and not heard.said["ever"])
-            if fits or not vague and (named or not heard.top()[1]) or fact.term in heard.terms and grade == "right":
+            meant = fact.term in heard.terms and grade == "right" and heard.top()[0] not in ("values", "names")
+            if fits or meant or not vague and (named or not heard.top()[1]):
                 bonus = 0.5 + 1.5 * (grade in ("right", "open")) + 5 * (fact.aspect in HIDDEN and not vague)
                 found.append((self.score(fact, heard, memory) + bonus, fact))
         return max(found, key=lambda pair: pair[0])[1], only
