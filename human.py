@@ -1,7 +1,7 @@
 """Who plays the human: scripted, a model, or a person at the terminal.
 
 `await reply(task, dialogue, key, counts)` returns the human's next message and the names of the details that it reveals
-(None if unknown). The scripted human of functions stands in listener.py; for pages it names differences between layouts.
+(None if unknown). The scripted human of functions stands in listener.py; of pages it names differences in layout.
 A model has the reference in its prompt; on a server it sees pages as pictures. A person types.
 """
 import asyncio

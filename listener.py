@@ -39,14 +39,16 @@ RESULT = ("direction", "ties", "count", "format", "between", "round", "empty")  
 CONTENT = {"field": 0.8, "word": 1.5, "number": 0.7}    # kinds that a question takes up from a fact -> points
 KEEP = {"name", "number", "value", "count", "order", "total", "result"}    # keys that questions use in another sense
 SMALL = set("most least our my the of from by a an in for with to and or".split())
-STOP = set("""a about actually again all also an and another any are as ask at be been before being both but by call called
-    can could data decide decides did do does doing each either else ever every exact exactly far field fields for from
-    function get give go got had has have having here how i if in information into is it item its just keep know last let
-    like list look make many may me mean meaning means might more most much must my name need needs next no not now number
-    of ok okay on one ones only or other our out over own part please precise precisely question regarding right row rows
-    rule say says see shall should show so some something sort still such sure take tell than thank thanks that the their
-    them then there these they thing things this those to too two up us use used using value values very want was way we
-    well were what when where which while who whom whose why will with word words would yes yet you your""".split())
+STOP = set("""a about actually again all also an and another any are as ask at be been before being both but by call
+    called can could data decide decides did do does doing each either else ever every exact exactly far field fields
+    for from function get give go got had has have having here how i if in information into is it item its just keep
+    know last let like list look make many may me mean meaning means might more most much must my name need needs next
+    no not now number of ok okay on one ones only or other our out over own part please precise precisely question
+    regarding right row rows rule say says see shall should show so some something sort still such sure take tell than
+    thank thanks that the their them then there these they thing things this those to too two up us use used using
+    value values very want was way we well were what when where which while who whom whose why will with word words
+    would yes yet you your""".split())
+BACK = re.compile(r"\b(then|that|this|it|there|those|them|here)\b")    # what points back to the sentence before
 DIGITS = dict(zip("two three four five six seven eight nine ten eleven twelve".split(), map(str, range(2, 13))))
 ENDINGS = re.compile(r"('s|s|es|ed|ing|ers?|est|ly|ness|ies|ied|iers?|iest|iness|ily|ity|ment|able|ful|ive|ion|some|"
                      r"ous|e|y)$")
@@ -141,7 +143,7 @@ class Listener:
                 instead.append(other)
             elif target.name not in claims:
                 targets[self.first(target, now.told).name] = None
-        words, told, fact = self.judge(claims, memory, not targets and not instead)
+        words, told, fact = self.judge(claims, memory, not targets)
         corrected = any(grade in ("wrong", "partly") for grade in claims.values())
         if targets and corrected and fact.name not in memory.told:
             words = [says("first", text), *words]    # a correction is an answer
@@ -151,8 +153,8 @@ class Listener:
             words += [says("again", text)] if known and not claims else []
             words += [says("first", text)] if len(targets) > 1 and not known else []
             words, told = [*words, fact.reply], [*told, fact.name]
-        elif instead or not words:
-            words += instead[:1] or [self.lost(self.read(text, now), now)]
+        elif not words:
+            words = instead[:1] or [self.lost(self.read(text, now), now)]
         for name in tuple(told):    # a proposal may be right about a limit before its term has been explained
             while (need := self.first(self.by_name[name], (*memory.told, *told))).name not in told:
                 words, told = [*words, need.reply], [*told, need.name]
@@ -174,7 +176,8 @@ class Listener:
             kept = tuple(name for name in memory.told if name not in told)
             words, told, memory = [says("usual", *words)], [], memory._replace(told=kept, changed=True)
         elif manner == "revising" and told and not memory.changed and len(memory.told) < len(self.facts):
-            other = re.sub(r"(?<![\w.])\d+(?![\d.]*\d)", lambda match: str(int(match[0]) * 5 // 4 + 1), fact.reply, count=1)
+            number = r"(?<![\w.])\d+(?![\d.]*\d)"
+            other = re.sub(number, lambda match: str(int(match[0]) * 5 // 4 + 1), fact.reply, count=1)
             if other != fact.reply:
                 words, told = [other if word == fact.reply else word for word in words], told[:-1]
                 memory = memory._replace(wrong=fact.name, changed=True)
@@ -203,7 +206,8 @@ class Listener:
                 questions.append((scene, part))
             else:
                 scene += part + " "
-            topics += [self.by_name[name].term for name in checked if self.by_name[name].term] or self.mentions(part, now)
+            terms = [self.by_name[name].term for name in checked]
+            topics += list(filter(None, terms)) or self.mentions(part, now)
         if scene and not questions and not claims:
             questions.append(("", scene.strip()))
         return claims, questions, tuple(topics)
@@ -216,7 +220,7 @@ class Listener:
         alone = heard.top()
         if scene:    # it sets the topic, and the aspect of a question that points back to it
             wide, strong = self.read(scene + question, memory), alone[1]
-            whole = strong and (heard.terms or not re.search(r"\b(then|that|this|it|there|those|them|here)\b", question))
+            whole = strong and (heard.terms or not BACK.search(question))
             heard = heard._replace(terms=heard.terms or wide.terms, said=(heard if strong else wide).said,
                                    aspects=(heard if whole else wide).aspects)
         top, strong = heard.top()
@@ -244,20 +248,24 @@ class Listener:
             none = self.sure.get(top) or tables()["aspects"][top]["none"]
             return self.anything(heard, memory, none) if top in HIDDEN and not heard.terms else (None, none)
         vague = fact and fact.aspect in ("define", "formula") and not heard.terms and self.unclear(fact, heard, memory)
-        if score < (HEARD if fact and fact.aspect else 1.5) or vague or heard.terms and not heard.aspects and fact.aspect in INNER:
+        aspectless = heard.terms and not heard.aspects and fact is not None and fact.aspect in INNER
+        if score < (HEARD if fact and fact.aspect else 1.5) or vague or aspectless:
             return None, self.lost(heard, memory)
         return fact, ""
 
     def score(self, fact, heard, memory):
         """How well a question fits a fact."""
-        score = self.points(fact, heard) + (fact.name not in memory.told or not fact.aspect) - 0.3 * (self.first(fact, memory.told) != fact)
-        score += min(4, 2 * sum(weight * self.rarity[word] for word, weight in fact.words.items() if word in heard.stems))
+        score = self.points(fact, heard) + (fact.name not in memory.told or not fact.aspect)
+        score -= 0.3 * (self.first(fact, memory.told) != fact)
+        score += min(4, 2 * sum(fact.words[word] * self.rarity[word] for word in fact.words.keys() & heard.stems))
         taken_up = {other.term for other in self.facts if other.term and other.name in memory.told
                     and any(heard.said[kind] & other.about[kind] for kind in CONTENT)}
         terms = dict.fromkeys(taken_up, 0.7) | heard.terms
         if fact.term in terms:
             score += 3 * terms[fact.term]
-        elif fact.term and fact.aspect not in (*RESULT, "more") and not (fact.aspect in ONCE and heard.top(fact.aspect)):
+        elif fact.term and fact.aspect in ONCE and heard.top(fact.aspect):
+            pass
+        elif fact.term and fact.aspect not in (*RESULT, "more"):
             score -= 3 if terms else 2 * (fact.term not in memory.topics and fact.aspect not in ONCE)
         if fact.term in memory.topics and not heard.terms:
             score += 0.8 / (1 + memory.topics[::-1].index(fact.term))
@@ -336,7 +344,8 @@ class Listener:
         if not right or not (alone or fresh):
             return [], [], None
         unsure = [name for name in right if claims[name] == "unsure"]
-        again = [name for name in fresh if claims[name] != "right" or self.by_name[name].aspect in HEADS][:2] or unsure[:1]
+        again = [name for name in fresh if claims[name] != "right" or self.by_name[name].aspect in HEADS]
+        again = again[:2] or unsure[:1]
         lead = says("exact", *right) if unsure else says("yes", *right, memory.turn) if alone else \
             f"You're right about {self.label(self.by_name[right[0]])}."
         settled = [name for name in fresh if claims[name] == "right" or name in again]
@@ -376,8 +385,8 @@ class Listener:
         for fact in only or self.facts:
             grade, fits = self.verdict(fact, heard, memory.told), self.points(fact, heard) > 0
             elsewhere = heard.terms and fact.term not in {"", *heard.terms} and fact.aspect not in RESULT
-            if not grade or elsewhere or fact.aspect in ("count", "empty") and not fits:    # a number alone says nothing
-                continue
+            if not grade or elsewhere or fact.aspect in ("count", "empty") and not fits:
+                continue    # a number alone says nothing about them
             named = bool(fact.about["word"] & heard.said["word"])
             vague = fact.aspect in HIDDEN and (not named or grade == "open" and not heard.said["ever"])
             meant = fact.term in heard.terms and grade == "right" and heard.top()[0] not in ("values", "names")
@@ -401,7 +410,7 @@ class Listener:
         return found
 
     def verdict(self, fact, heard, told):
-        """What a claim says about a fact: right, open (leaves something unsaid), unsure, partly, wrong, or "" (nothing)."""
+        """What a claim says about a fact: right, open (something is unsaid), unsure, partly, wrong; "" if nothing."""
         said, grades, keys, core = heard.said, set(), set(), False
         if fact.aspect == "empty":    # not what stands in "if nothing is left"
             said = self.said(re.sub(r"\b(if|when|in case|for|with)\b[^,]*", "", heard.text))
@@ -426,6 +435,8 @@ class Listener:
                 grades.add("partly" if theirs & mine else "wrong")
         if fact.aspect == "formula" and ("open" in grades or len(fact.values.get("op", ())) > 1):
             grades.add("unsure")    # the order of its steps cannot be checked
+        core &= fact.aspect != "edge" or bool(said["number"]) or heard.top("edge")    # "Does Bern count, too?"
+        core &= fact.aspect != "order" or bool(said["field"]) or self.points(fact, heard) > 0
         if not core or grades == {"open"} or fact.aspect in ("define", "formula") and not keys:
             return ""
         if grades & {"wrong", "partly"}:
@@ -473,7 +484,7 @@ class Listener:
         taken = {stem(word) for term in exact for name in self.names[term] for word in name.split() if word in words}
         found = {}
         for term, names in self.stems.items():
-            here, faint = (clear, dim) if term in exact else (clear - taken, dim - taken)    # "valuable" may mean "value"
+            here, faint = (clear, dim) if term in exact else (clear - taken, dim - taken)    # a form of another term
             part = any(name & here - set(self.field_of) - set(map(stem, STOP)) for name in names if len(name) > 1)
             whole = any(name <= here for name in names)
             if term in self.open or any(name <= known for name in names):
@@ -483,13 +494,15 @@ class Listener:
     def said(self, text):
         """kind -> tokens: what a text says, in the kinds of listener.toml."""
         quoted = set(re.findall(r"\"([^\"]+)\"", text))
-        strange = {each for each in quoted if each[0].isalnum() and each not in STOP and not self.vocabulary.search(each)
+        strange = {each for each in quoted if each[0].isalnum() and each not in STOP
+                   and not self.vocabulary.search(each)
                    and not set(map(stem, words_of(each))) & {*self.field_of, *self.known}}
         shadow = re.sub(r"\b(?:(?:most|least|more|less) )?([a-z]+)",
                         lambda match: "term" if stem(match[1]) in self.known else match[0], self.shadow(text))
         found = {kind: {token for token, pattern in tokens.items() if pattern.search(shadow)}
                  for kind, tokens in tables()["kinds"].items()}
-        found["number"] = set(re.findall(r"(?<![\w.])-?\d+(?:\.\d+)?(?!\w| (?:fields|columns|keys|things|ways|parts))", text))
+        number = r"(?<![\w.])-?\d+(?:\.\d+)?(?!\w| (?:fields|columns|keys|things|ways|parts))"
+        found["number"] = set(re.findall(number, text))
         found["word"] = {match[1] for match in self.vocabulary.finditer(text)} | strange
         found["field"] = {self.field_of[stem(word)] for word in words_of(text) if stem(word) in self.field_of
                           and (word not in STOP or word in {*self.key_words, *self.spelled})}
@@ -528,8 +541,8 @@ class Listener:
         for fact in self.facts:    # a limit is one of a number, a choice of words is one of a key of words
             values = defined.get(fact.term, {})
             if fact.aspect in ("limit", "edge", "values", "names"):
-                labels = values.get("field", set()) & self.labels
-                fact.about["field"].update(labels if fact.aspect in ("values", "names") else values.get("field", set()) - labels)
+                keys, labels = values.get("field", set()), self.labels
+                fact.about["field"].update(keys & labels if fact.aspect in ("values", "names") else keys - labels)
             if fact.aspect in ("limit", "edge") and "end" in values:
                 fact.values["end"] = values["end"]
 
@@ -633,7 +646,8 @@ def plain(text):
         text = text.replace(old, new)
     text = re.sub(r"\((e\.?g|i\.?e|for example|for instance|such as)\b.*?\)", "", text)
     text = re.sub(r"\bon (the|that|this) (whole |entire )?list\b", "", text)
-    text = re.sub(r"\b(e\.g|i\.e|etc|vs|approx|dr|mr|mrs|no)\.(?=\s*[\w,(])", lambda match: match[1].replace(".", ""), text)
+    short = r"\b(e\.g|i\.e|etc|vs|approx|dr|mr|mrs|no)\.(?=\s*[\w,(])"
+    text = re.sub(short, lambda match: match[1].replace(".", ""), text)
     text = re.sub(r"(?m)^\s*(\(?\d+[.)]|\(?[a-z]\)|[-*•])\s+|(?<!\w)\(?\d\)", "\n", text)
     return re.sub(r"\w+", lambda match: DIGITS.get(match[0], match[0]), text)
 

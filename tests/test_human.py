@@ -1,7 +1,7 @@
 """The scripted human: whom it understands, what it confirms, what it never says.
 
-phrases/terse.tsv and phrases/wordy.tsv are questions of two askers, written before the listener's patterns. A line is an
-aspect and a question with slots. "wrong:limit" proposes a wrong limit, "anything" asks whether there is more.
+phrases/terse.tsv and phrases/wordy.tsv are questions of two askers, written before the listener's patterns. A line is
+an aspect and a question with slots. "wrong:limit" proposes a wrong limit, "anything" asks whether there is more.
 """
 import json
 import random
@@ -28,7 +28,7 @@ CORRECTS = re.compile(r"(No\b|Not quite|Right, except)")
 
 @cache
 def tasks():
-    return list(islice(draw_tasks("test", "full", 5), 60))
+    return list(islice(draw_tasks("test", "full", 5), 40))
 
 
 def human_of(task):
@@ -77,7 +77,8 @@ def slots(task, fact):
     n = (limit.get("number") or ["20"])[0]
     mine = {word.lower() for word in values.get("word", [])}
     others = ["Anna", "Bruno", "Carla", "Dino"] if fact["aspect"] == "names" else [row[key] for key in labels]
-    other = [key for key in (labels if fact["aspect"] == "group" else numbers) if key not in fields + values.get("field", [])]
+    pool = labels if fact["aspect"] == "group" else numbers
+    other = [key for key in pool if key not in fields + values.get("field", [])]
     return {"function": "report", "nouns": nouns, "noun": singular(nouns), "who": keys[1], "whos": keys[1] + "s",
             "measure": names[0], "term": names[person], "terms": names[0] if person else f"{names[0]} {nouns}",
             "a_term": a(names[1] if person else f"{names[0]} {singular(nouns)}"),
@@ -95,6 +96,10 @@ def asked(task, fact, question, rng, more=2):
               and set(by_name(task)[name].get("needs") or []) <= set(needs)]
     told = rng.sample(others, min(len(others), rng.randint(0, more))) + needs
     return human_of(task).reply(memory_of(task, told), question.format_map(slots(task, fact)), "plain")[:2]
+
+
+def verdict_of(reply, told):
+    return "yes" if CONFIRMS.match(reply) else "no" if CORRECTS.match(reply) else "told" if told else "lost"
 
 
 def facts_about(aspect):
@@ -124,8 +129,9 @@ def test_wrong_proposals_are_corrected_and_not_confirmed():
                     if kind != "wrong:define" or len((fact.get("values") or {}).get("field", [])) == 1]
             for task, fact in rng.sample(pool, min(8, len(pool))):
                 reply, told = asked(task, fact, question, rng)
-                count["no" if CORRECTS.match(reply) else "yes" if CONFIRMS.match(reply) else "told" if told else "not"] += 1
-    assert count["yes"] <= 0.01 * count.total() and count["no"] >= 0.85 * count.total(), count
+                count[verdict_of(reply, told)] += 1
+    assert count["yes"] <= 0.01 * count.total() and count["lost"] <= 0.05 * count.total(), count
+    assert count["no"] >= 0.75 * count.total(), count    # the others are told: "Is it 25, or another number?"
 
 
 LIMITS = {("in", "high"): "at least {n}", ("out", "high"): "more than {n}", ("in", "low"): "at most {n}",
@@ -146,7 +152,8 @@ def statement(task, fact, wrong):
         counts = (values["edge"] == ["in"]) != wrong
         return f"exactly {number} {'counts' if counts else 'does not count'} as {slot['term']}"
     if aspect == "formula" and len(field) == 2 and len(values["op"]) == 1 and not number and values["op"][0] in "+*":
-        return f"the {slot['measure']} is {field[0]} {'times' if (values['op'] == ['*']) != wrong else 'plus'} {field[1]}"
+        how = "times" if (values["op"] == ["*"]) != wrong else "plus"
+        return f"the {slot['measure']} is {field[0]} {how} {field[1]}"
     if aspect == "count":
         return f"the list should have {int(number) + wrong} entries"
     if aspect == "group":
@@ -173,7 +180,7 @@ def test_a_proposal_is_confirmed_if_right_and_corrected_if_wrong(form):
     for task, fact, text, wrong in proposals():
         memory = memory_of(task, needed(task, fact["detail"]))
         reply, told, _ = human_of(task).reply(memory, form.format(text), "plain")
-        verdict = "yes" if CONFIRMS.match(reply) else "no" if CORRECTS.match(reply) else "told" if told else "lost"
+        verdict = verdict_of(reply, told)
         count[wrong, verdict] += 1
         assert (wrong, verdict) not in [(True, "yes"), (False, "no")], (text, reply, fact)
     assert count[False, "yes"] > 0.8 * sum(n for (wrong, _), n in count.items() if not wrong), count
@@ -185,7 +192,7 @@ def test_in_a_summary_the_wrong_part_is_named_and_never_confirmed():
     for task in tasks():
         mine = [(fact, text, wrong) for other, fact, text, wrong in proposals() if other is task]
         pairs = [(one, other) for one in mine for other in mine if one[0] is not other[0]]
-        for (one, text, wrong), (other, more, also) in rng.sample(pairs, min(6, len(pairs))):
+        for (one, text, wrong), (other, more, also) in rng.sample(pairs, min(4, len(pairs))):
             told = list(dict.fromkeys(needed(task, one["detail"]) + needed(task, other["detail"])))
             if {one["detail"], other["detail"]} & set(told):
                 continue
@@ -195,7 +202,7 @@ def test_in_a_summary_the_wrong_part_is_named_and_never_confirmed():
             assert not (CORRECTS if right else re.compile("Yes|That's right")).match(reply), (text, more, reply)
             if CORRECTS.match(reply) and wrong != also:
                 assert (one if wrong else other)["reply"] in reply
-    assert count[True, True, False] > 20 and count[False, False, True] > 60, count
+    assert count[True, True, False] > 8 and count[False, False, True] > 25, count
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -212,8 +219,8 @@ def talk(task, *messages, manner="plain"):
     return replies
 
 
-SHOP = {"problem_description": "I run a shop. I need one number: what our big orders are worth. Our regulars' orders don't count. "
-        'Call it report(orders). An order looks like {"code": "B5", "customer": "Ann", "channel": "web", "price": 20, "weight": 3}',
+SHOP = {"problem_description": "I need one number: what our big orders are worth. Our regulars' don't count. Call it "
+        'report(orders). An order: {"code": "B5", "customer": "Ann", "channel": "web", "price": 20, "weight": 3}',
         "ground_truth": "def report(orders):\n    return 0\n", "test_cases": {"1": 'report([{"channel": "phone"}])'},
         "terms": {"big": {"names": ["big", "large"]}, "value": {"names": ["worth", "value"]},
                   "regular": {"names": ["regulars", "regular"]}, "bulk": {"names": ["bulk"]}},
@@ -224,15 +231,16 @@ SHOP = {"problem_description": "I run a shop. I need one number: what our big or
              "values": {"field": ["weight", "price"], "op": ["+", "*"], "number": ["10"]}, "needs": ["big.define"]},
             {"detail": "big.limit", "term": "big", "aspect": "limit", "reply": "From 20 on.",
              "values": {"number": ["20"], "edge": ["in"]}, "needs": ["big.define"]},
-            {"detail": "big.except", "term": "big", "aspect": "except", "reply": "Orders placed by phone are never big.",
-             "values": {"word": ["phone"]}, "needs": ["big.define"]},
+            {"detail": "big.except", "term": "big", "aspect": "except",
+             "reply": "Orders placed by phone are never big.", "values": {"word": ["phone"]}, "needs": ["big.define"]},
             {"detail": "value.formula", "term": "value", "aspect": "formula", "reply": "Price times quantity.",
              "values": {"field": ["price", "quantity"], "op": ["*"]}},
-            {"detail": "regular.define", "term": "regular", "aspect": "define", "reply": "A few people, I can name them.",
-             "values": {"field": ["customer"]}},
+            {"detail": "regular.define", "term": "regular", "aspect": "define",
+             "reply": "A few people, I can name them.", "values": {"field": ["customer"]}},
             {"detail": "regular.names", "term": "regular", "aspect": "names", "reply": "Ann and Ben.",
              "values": {"word": ["Ann", "Ben"]}, "needs": ["regular.define"]},
-            {"detail": "empty", "aspect": "empty", "reply": 'Then it should say "none".', "values": {"word": ["none"]}}]}
+            {"detail": "empty", "aspect": "empty", "reply": 'Then it should say "none".',
+             "values": {"word": ["none"]}}]}
 
 
 def test_a_question_that_uses_a_word_just_said_is_understood():
@@ -241,9 +249,10 @@ def test_a_question_that_uses_a_word_just_said_is_understood():
     assert talk(SHOP, "What makes an order big?", "And how is that worked out?")[1][1] != ["value.formula"]
 
 
-@pytest.mark.parametrize("words", ["busy busier busiest busily busyness", "big bigger biggest", "profit profits profitable",
-                                   "wild wilder wildest wildness", "urgent urgency urgently", "demand demanding demands",
-                                   "late later latest lateness", "trouble troublesome", "risk risky riskier", "cost costly"])
+@pytest.mark.parametrize("words", [
+    "busy busier busiest busily busyness", "big bigger biggest", "profit profits profitable",
+    "wild wilder wildest wildness", "urgent urgency urgently", "demand demanding demands",
+    "late later latest lateness", "trouble troublesome", "risk risky riskier", "cost costly"])
 def test_every_form_of_a_word_has_one_stem(words):
     assert len({stem(word) for word in words.split()}) == 1
 
@@ -255,7 +264,7 @@ def test_a_term_is_known_in_every_form_of_its_words(question):
 
 
 def test_what_exists_is_never_denied():
-    for task in tasks()[:25]:
+    for task in tasks()[:12]:
         details = sorted(by_name(task), key=lambda name: len(needed(task, name)))
         for count in range(len(details) + 1):
             for question in ("Is there anything else I should know?", "Have I missed anything?", "Is that all?"):
@@ -290,7 +299,8 @@ def test_a_repeated_question_is_answered_again_and_tells_nothing_new():
 
 
 @pytest.mark.parametrize("message, reply", [
-    ("So big orders are those from 20 on?", "Yes"), ("So the limit is 25?", "No"), ("So it takes more than 20?", "Not quite"),
+    ("So big orders are those from 20 on?", "Yes"), ("So the limit is 25?", "No"),
+    ("So it takes more than 20?", "Not quite"),
     ("The limit is 20, and the value is price plus quantity. Right?", "Right, except for how"),
     ("Orders placed by phone are always big, right?", "Not quite"), ("Phone orders are never big, correct?", "Yes"),
     ("I'd return \"nothing\" if there are none. Is that fine?", "No"), ("Regulars are Ann and Ben?", "Yes"),
@@ -326,9 +336,10 @@ RIDDLE = {"problem_description": "I'm thinking of an animal.", "ground_truth": "
 
 
 @pytest.mark.parametrize("task, question, told", [
-    (OWN, "What currency?", ["currency"]), (OWN, "Are there any discounts?", ["discount"]), (OWN, "Some rebate?", ["discount"]),
-    (OWN, "How many decimals do you want?", ["rounding"]), (OWN, "Is it in euros?", ["currency"]), (OWN, "What's for lunch?", []),
-    (RIDDLE, "Is it larger than a cat?", ["size"]), (RIDDLE, "Is it a carnivore?", ["food"]), (RIDDLE, "Is it blue?", [])])
+    (OWN, "What currency?", ["currency"]), (OWN, "Are there any discounts?", ["discount"]),
+    (OWN, "Some rebate?", ["discount"]), (OWN, "How many decimals do you want?", ["rounding"]),
+    (OWN, "Is it in euros?", ["currency"]), (OWN, "What's for lunch?", []), (RIDDLE, "Is it blue?", []),
+    (RIDDLE, "Is it larger than a cat?", ["size"]), (RIDDLE, "Is it a carnivore?", ["food"])])
 def test_any_task_with_facts_can_be_played(task, question, told):
     assert talk(task, question)[0][1] == told
     nulls = {**dict.fromkeys(KEPT), "details": None, **task}
@@ -360,8 +371,8 @@ def test_a_vague_human_says_the_usual_first_and_is_clear_then():
 
 
 def test_a_revising_human_takes_one_number_back_and_says_so():
-    (wrong, told), (reply, now), _ = talk(SHOP, "What makes an order big?", "What's the limit for big orders?", "Any exceptions?",
-                                          manner="revising")[1:] + [None]
+    questions = ["What makes an order big?", "What's the limit for big orders?", "Any exceptions?"]
+    (wrong, told), (reply, now) = talk(SHOP, *questions, manner="revising")[1:]
     assert "20" not in wrong and told == [] and reply.index("From 20 on.") > 0 and now[0] == "big.limit"
 
 
