@@ -26,7 +26,7 @@ class Copy:
 
     def __init__(self, folder):
         self.folder = folder
-        for path in [*ROOT.glob("*.py"), ROOT / "report.html", ROOT / "questions.tsv"]:
+        for path in [*ROOT.glob("*.py"), ROOT / "report.html", ROOT / "listener.toml"]:
             shutil.copy(path, folder)
 
     def edit(self, script, *changes):
