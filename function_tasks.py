@@ -1,19 +1,19 @@
 """The grammar of function tasks: an everyday request with undefined words, their hidden meanings, and a reference.
 
-Somebody keeps a list: orders, shifts, loans. They ask for a function of it in their own words ("our big orders, most
-urgent first"). What the words mean is hidden, and differs from task to task. A task has
+Somebody keeps a list: of orders, shifts, loans. They ask for a function of it in their own words ("our big orders, the
+most urgent first"). What the words mean is hidden, and differs from task to task. A task has
 
-    plan      what is asked for: theme, shape of the result, the undefined words, and which optional details exist
-    details   {detail: value}: what the words mean (`big.define`: "weight", `big.limit`: 20, `ties`: "earlier")
+    plan      what is asked for: theme, shape of the result, the undefined words, and which optional details there are
+    details   {detail: value}: what the words mean (big.define: "weight", big.limit: 20, ties: "earlier")
     facts     what the human can tell, in layers: that big is about the weight, then the limit, then an exception
 
 `settle` walks over a plan and gives each detail a value. Who picks the values makes the difference: a random choice
-draws a task, the likeliest value is what a guesser takes, and a wrong program has one value that is not the true one.
+draws a task, the likeliest values are a guess, and a wrong program has one value that is not the true one.
 
-A hash of the reference decides the split. Another hash keeps a fifth of the meanings, and wordings of replies, out of
-training: tasks for validation and test alternate between `seen` and `new` (key `half`).
+A hash of the reference decides the split. Another hash keeps a fifth of the meanings out of training, and the last
+wording of many replies: tasks for validation and test alternate between `seen` and `new` (key `half`).
 Level `full` has up to nine layers and all wordings; `plain` has three to five, one wording and a few themes, for a
-model that is trained from nothing. The vocabulary stands in themes.txt and wordings.txt.
+model that is trained from nothing. The vocabulary stands in themes.txt and wordings.txt, which say how to add to it.
 """
 import itertools
 import json
@@ -24,17 +24,19 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from human import scripted_reply
 from records import ANSWER_MARK, hashed, split_of
 
-POOL = 60       # lists of records from which the ten calls are chosen
+POOL = 60       # lists of things from which the ten calls are chosen
 LAYERS = {  # level -> {number of facts: the share of such drafts that is kept}
     "full": {6: 0.4, 7: 1, 8: 0.6, 9: 0.2},
     "plain": {3: 1, 4: 1, 5: 1},
 }
 SHAPES = {  # level -> {what is asked for: its weight}
-    "full": {"total": 3, "average": 3, "share": 2, "rows": 3, "who": 3, "line": 3, "table": 3},
-    "plain": {"total": 3, "average": 2, "rows": 2, "table": 2},
+    "full": {"total": 3, "average": 3, "share": 2, "table": 3, "rows": 3, "who": 3, "line": 4},
+    "plain": {"total": 3, "average": 2, "table": 2, "rows": 2},
 }
+ORDERED = ("rows", "who", "line")
 PLAIN_THEMES = 4    # the first themes of the file
 GROUP_WORDS = ["group", "category", "type", "kind"]
 COUNTS = ["one", "two", "three", "four", "five"]
@@ -51,17 +53,18 @@ HERE = Path(__file__).parent
 # The vocabulary
 
 class Term(NamedTuple):
-    """An undefined word. `name` is what its details are called by, `phrase` how the request has it."""
-    name: str
-    phrase: str
+    """An undefined word."""
+    name: str          # what its details are called by
+    phrase: str        # how the request has it
     names: list        # all words for it
-    meanings: list
-    one: str = ""      # of people: "a regular"
-    extras: list = ()  # of a measure
+    meanings: list     # the likeliest first
+    one: str = ""      # of people: a regular
+    extras: list = ()  # of a measure: what may also count
     way: str = "high"
 
 
 class Theme(NamedTuple):
+    """What somebody keeps a list of."""
     noun: str
     key: str           # key of a thing's name
     who: str           # key of a person
@@ -74,19 +77,19 @@ class Theme(NamedTuple):
 
 @cache
 def themes():
-    """{noun: Theme} of themes.txt, whose head explains it."""
+    """{noun: Theme} of themes.txt."""
     found = {}
     for line in (HERE / "themes.txt").read_text(encoding="utf-8").splitlines():
         what, _, rest = line.partition(" ")
         parts = [part.strip() for part in rest.split("|")]
         if what == "theme":
-            noun, key, who, speaker, *people = parts
-            theme = found[noun] = Theme(noun, key, who, speaker, people[0].split() if people else PEOPLE, {}, {},
-                                        {sort: {} for sort in ("kind", "measure", "first", "best")})
+            people = parts[4].split() if len(parts) > 4 else PEOPLE
+            sorts = {sort: {} for sort in ("kind", "measure", "first", "best")}
+            theme = found[parts[0]] = Theme(*parts[:4], people, {}, {}, sorts)
         elif what == "words":
             theme.words[parts[0]] = parts[1], parts[2].split()
         elif what == "numbers":
-            for key, span, *way in (each.split() for each in rest.split(",")):
+            for key, span, *way in map(str.split, rest.split(",")):
                 theme.numbers[key] = *map(int, span.split("-")), *(way or ["high"])
         elif what in ("kind", "person", "measure", "first", "best"):
             term = read_term(what, parts)
@@ -95,28 +98,28 @@ def themes():
 
 
 def read_term(what, parts):
-    if what == "person":
-        phrase, one, names, meanings = parts
-        plural_name, name = phrase.split()[-1], one.split(" ", 1)[1]
-        return Term(name.replace(" ", "_"), phrase, [plural_name, name, *names.split()], meanings.split(), one)
     if what == "measure":
         (name, *way), names, clause, meanings, extras = parts[0].split(), *parts[1:]
         return Term(name, clause, [name, *names.split()], meanings.split(), "", extras.split(), *way)
-    phrase, names, meanings = parts
-    return Term(phrase.removeprefix("most "), phrase, [phrase, *names.split()], meanings.split())
+    *_, names, meanings = parts
+    if what == "person":
+        name = parts[1].split(" ", 1)[1]
+        words = [parts[0].split()[-1], name, *names.split()]
+        return Term(name.replace(" ", "_"), parts[0], words, meanings.split(), parts[1])
+    return Term(parts[0].removeprefix("most "), parts[0], [parts[0], *names.split()], meanings.split())
 
 
 @cache
 def wordings(key, level, half="new"):
     """The wordings of something; at the full level the last of many replies only in new tasks."""
-    first, *more = wordings_file()[key]
+    first, *more = all_wordings()[key]
     if level == "plain":
         return [first]
     return more[:-1] if half == "seen" and len(more) > 3 else more
 
 
 @cache
-def wordings_file():
+def all_wordings():
     lines = (HERE / "wordings.txt").read_text(encoding="utf-8").splitlines()
     pairs = [line.split(":", 1) for line in lines if line and line[0] not in "#["]
     return {key: [text.strip() for text in texts.split("|")] for key, texts in pairs}
@@ -128,7 +131,9 @@ def is_new(theme, term, meaning):
 
 
 def plural(noun):
-    return noun[:-1] + "ies" if re.search("[^aeiou]y$", noun) else noun + ("es" if re.search("(s|x|ch)$", noun) else "s")
+    if re.search("[^aeiou]y$", noun):
+        return noun[:-1] + "ies"
+    return noun + ("es" if re.search("(s|x|ch)$", noun) else "s")
 
 
 def a(words):
@@ -143,33 +148,6 @@ def upper(text):
     return text[:1].upper() + text[1:]
 
 
-def way_of(theme, f):
-    """(high, low, most, least) of a number or measure."""
-    way = theme.numbers[f][2] if f in theme.numbers else theme.terms["measure"][f].way
-    return WAYS[way].split()
-
-
-def is_many(theme, f):
-    return f in theme.numbers and theme.numbers[f][2] == "many"
-
-
-def the(theme, f):
-    return f"the number of {f}" if is_many(theme, f) else f"the {f}"
-
-
-def spoken(formula, level):
-    """(price-discount)*quantity -> price minus discount, and all that times the quantity"""
-    words = {"*": "times", "+": "plus", "-": "minus"}
-    if level == "plain":
-        return " ".join(words.get(part, f'"{part}"') for part in re.findall(r"\w+|[*+-]", formula))
-    first, _, rest = formula.removeprefix("(").partition(")*")
-    tokens = [words.get(part, part) for part in re.findall(r"\w+|[*+-]", first)]
-    for i, token in enumerate(tokens):    # 2 times goals -> twice the goals
-        if token.isdigit():
-            tokens[i:i + 2] = ["twice the"] if token == "2" else [f"{token} times the"]
-    return " ".join(tokens) + (f", and all that times the {rest}" if rest else "")
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # Plans and details
 
@@ -181,54 +159,32 @@ def parts_of(theme, meaning):
     return bool(low), number, join, label
 
 
-@cache
-def round_numbers(noun, number, low):
-    """Three to five round numbers that divide the things into those above and those below."""
-    theme, rng = themes()[noun], random.Random(noun + number)
-    rows = [{key: rng.randint(*span[:2]) for key, span in theme.numbers.items()} for _ in range(80)]
-    numbers = sorted(eval(number, None, row) for row in rows)
-    first, last = (numbers[12], numbers[48]) if low else (numbers[32], numbers[68])
-    found = [n for n in NICE if first <= n <= last]
-    found = found[::max(1, len(found) // 4)] if len(found) >= 3 else [max(1, first) + step for step in range(3)]
-    return found[1:2] + found[:1] + found[2:]    # the likeliest is none of the two ends
-
-
 def draw_plan(level, rng):
     """What is asked for, at random; None if its words would be confused."""
-    noun = rng.choice(list(themes())[:PLAIN_THEMES if level == "plain" else None])
-    theme = themes()[noun]
-    shape = rng.choices(list(SHAPES[level]), SHAPES[level].values())[0]
-    ranked = shape in ("rows", "who", "line")
+    theme = themes()[rng.choice(list(themes())[:PLAIN_THEMES if level == "plain" else None])]
+    [shape] = rng.choices(list(SHAPES[level]), SHAPES[level].values())
     people = shape == "who" or shape == "line" and rng.random() < 0.5
-    kinds = [name for name, term in theme.terms["kind"].items() if level == "full" or not term.one]
-    twice = {"total": 0.6, "average": 0.5, "share": 0.4, "table": 0.4, "rows": 0.2, "who": 0.2}.get(shape, 0)
-    plan = {"level": level, "theme": noun, "shape": shape, "people": people,
-            "kinds": rng.sample(kinds, 2 if rng.random() < twice else 1), "mode": rng.choice(["not", "not", "only"]),
-            "measure": None if ranked else rng.choice(list(theme.terms["measure"])),
-            "order": rng.choice(list(theme.terms["best" if people else "first"])) if ranked else None,
-            "group": rng.choice([word for word in GROUP_WORDS if word not in theme.words]) if shape == "table" else None}
-    if any(theme.terms["kind"][name].one for name in plan["kinds"]):
-        plan["mode"] = "only"
-    maybe = {f"{plan['kinds'][0]}.edge": 0.5, "empty": 0.4 if shape == "total" else 1}
-    if level == "full":
-        maybe |= {f"{name}.except": share for name, share in zip(plan["kinds"], (0.5, 0.25))}
-        maybe |= {f"{name}.extra": 0.4 for name in theme.terms["measure"]}
-        maybe |= {f"{plan['order']}.direction": 0.2, "count": 0.3 if shape == "line" else 1,
-                  "stated": 0.4, "format": 0.5, "more": 0.5}
-    plan["open"] = [name for name, share in maybe.items() if rng.random() < share]
+    known = theme.terms["kind"]
+    twice = rng.random() < {"total": 0.6, "average": 0.5, "share": 0.4, "table": 0.4, "line": 0}.get(shape, 0.2)
+    kinds = rng.sample([name for name in known if level == "full" or not known[name].one], 1 + twice)
+    sort = "measure" if shape not in ORDERED else "best" if people else "first"
+    maybe = {f"{kinds[0]}.edge": 0.5, f"{kinds[0]}.except": 0.5, f"{kinds[-1]}.except": 0.25, "stated": 0.4,
+             "format": 0.5, "empty": 0.4 if shape == "total" else 1, "count": 0.3 if shape == "line" else 1,
+             **{f"{name}.extra": 0.4 for name in theme.terms["measure"]}}
+    if level == "plain":
+        maybe = {"empty": 0.4}
+    plan = {"level": level, "theme": theme.noun, "shape": shape, "people": people, "kinds": kinds, "sort": sort,
+            "goal": rng.choice(list(theme.terms[sort])), "group": rng.choice(GROUP_WORDS),
+            "mode": "only" if any(known[name].one for name in kinds) else rng.choice(["not", "not", "only"]),
+            "open": [name for name, share in maybe.items() if rng.random() < share]}
     words = [word for term in terms_of(plan) for word in term.names]
-    return plan if len(words) == len(set(words)) else None
+    return plan if len(words) == len(set(words)) and plan["group"] not in theme.words else None
 
 
 def terms_of(plan):
-    """The undefined words of the request, as Terms."""
+    """The undefined words of the request, as Terms: the kinds of things, and what is added up or comes first."""
     terms = themes()[plan["theme"]].terms
-    found = [terms["kind"][name] for name in plan["kinds"]]
-    if plan["measure"]:
-        found.append(terms["measure"][plan["measure"]])
-    if plan["order"]:
-        found.append(terms["best" if plan["people"] else "first"][plan["order"]])
-    return found
+    return [*(terms["kind"][name] for name in plan["kinds"]), terms[plan["sort"]][plan["goal"]]]
 
 
 def settle(plan, pick, known=()):
@@ -237,7 +193,7 @@ def settle(plan, pick, known=()):
     pick(name, choices) picks one of a detail's choices, of which the first is the likeliest; known: details that have
     their value. Further details depend on a value: a label has words, a number has a limit.
     """
-    theme, shape, may = themes()[plan["theme"]], plan["shape"], plan["open"]
+    theme, shape, may, full = themes()[plan["theme"]], plan["shape"], plan["open"], plan["level"] == "full"
     details, choices = {}, {}
 
     def put(name, options):
@@ -246,489 +202,449 @@ def settle(plan, pick, known=()):
         return details[name]
 
     def put_measure(name):
-        if f"{name}.formula" not in details:
+        if name in theme.terms["measure"] and f"{name}.formula" not in details:
             term = theme.terms["measure"][name]
-            formulas = [each for each in term.meanings if plan["level"] == "full" or re.fullmatch(r"[a-z]+.[a-z]+", each)]
-            formula = put(f"{name}.formula", formulas)
+            formula = put(f"{name}.formula", meanings_of(plan, term))
             if f"{name}.extra" in may:
                 put(f"{name}.extra", [None, *extras_of(theme, term, formula)])
 
-    def put_kind(name):
-        term = theme.terms["kind"][name]
+    def put_kind(name, term):
         low, number, _, label = parts_of(theme, put(f"{name}.define", meanings_of(plan, term)))
-        if number.startswith("="):
-            put_measure(number[1:])
-        if number.startswith("#"):
-            put(f"{name}.limit", [2, 3] if low else [2, 3, 4])
-        elif number:
-            formula = details[f"{number[1:]}.formula"] if number[0] == "=" else number
-            limits = round_numbers(theme.noun, formula, low)
-            average = ["average"] if plan["level"] == "full" and f"{name}.edge" not in may else []
+        limits = [2, 3] if low else [2, 3, 4]    # how often somebody is on the list
+        put_measure(number[1:])
+        if number and number[0] != "#":
+            limits = round_numbers(theme.noun, details.get(f"{number[1:]}.formula", number), low)
+            average = ["average"] if full and f"{name}.edge" not in may else []
             if put(f"{name}.limit", limits + average) != "average":
                 put(f"{name}.edge", [True, False])
+        elif number:
+            put(f"{name}.limit", limits)
         if label:
-            put(f"{name}.values", word_sets(theme, label, plan["level"]))
+            put(f"{name}.values", word_sets(theme, label, (1, 2) if full else (1,)))
         if f"{name}.except" in may and not term.one:
-            limit = details.get(f"{name}.limit")
-            others = [n for n in limits if n != limit] if type(limit) is int else []
+            others = [n for n in limits if n != details.get(f"{name}.limit")]
             found = put(f"{name}.except", [None, *exceptions(theme, label, others)])
-            if found and found[0] == "limit" and type(limit) is not int:    # of another meaning
-                details[f"{name}.except"] = None
+            if found and found[0] == "other" and type(details.get(f"{name}.limit")) is not int:
+                details[f"{name}.except"] = None    # it is one of another meaning
 
-    if plan["order"]:
-        put_order(plan, theme, put, put_measure)
-    else:
-        put_measure(plan["measure"])
-    for name in plan["kinds"]:
-        put_kind(name)
-    if plan["order"]:
-        put_shown(plan, theme, details, put)
+    if shape in ORDERED:
+        put(f"{plan['goal']}.order", meanings_of(plan, terms_of(plan)[-1]))
+    put_measure(plan["goal"] if shape not in ORDERED else details[f"{plan['goal']}.order"].lstrip("<=+>"))
+    for term in terms_of(plan)[:-1]:
+        put_kind(term.name, term)
+    if shape in ORDERED:
+        by = details[f"{plan['goal']}.order"].lstrip("<=+>")
+        more = [sign + f for f in theme.numbers if f != by for sign in "<>"] if full else []
+        put("ties", ["a-z", "z-a"] + ["more"] * (by != "#") if plan["people"] else ["earlier", "later", "a-z", *more])
+    if shape in ORDERED and "count" in may:
+        put("count", [3, 5, 2, 4])
+    if shape == "line":
+        put("format", ["{n}", "{n}: {v}", "{n} ({v})", "{v} {n}", "{n} = {v}"])
+        put("between", [", ", "; ", " / ", " - ", " + "])
+    elif shape in ORDERED and "format" in may:
+        put("format", ["{n}", "pairs"])
     if shape == "table":
         put("group", list(theme.words))
-        if "more" in may:
-            put("more", [None, ["drop", 20], ["drop", 30], ["drop", 50], ["all", None]])
     if shape in ("average", "share"):
         put("round", ["nearest", "down", "up"])
-        put("empty", [0, -1, "none", 100])
-    if shape == "total" and "empty" in may:
-        put("empty", [0, -1, "none", "nothing"])
+    if shape in EMPTY and "empty" in may:
+        put("empty", EMPTY[shape])
     return details, choices
 
 
+EMPTY = {"line": ["none", "nothing", "all quiet", "-"], "total": [0, -1, "none", "nothing"],
+         "average": [0, -1, "none", 100], "share": [0, -1, "none", 100]}
+
+
 def meanings_of(plan, term):
-    """Its meanings; at the plain level those of one part."""
-    return [each for each in term.meanings if plan["level"] == "full" or not re.search("[&/]", each)]
+    """A term's meanings; at the plain level only those of one part, and formulas of two keys."""
+    pattern = "[a-z]+[*+-][a-z]+" if term.extras else "[^&/]+"
+    return [each for each in term.meanings if plan["level"] == "full" or re.fullmatch(pattern, each)]
+
+
+@cache
+def round_numbers(noun, formula, low):
+    """Three to five round numbers that divide the things into those above and those below."""
+    theme, rng = themes()[noun], random.Random(noun + formula)
+    rows = [{key: rng.randint(*span[:2]) for key, span in theme.numbers.items()} for _ in range(80)]
+    numbers = sorted(eval(formula, None, row) for row in rows)
+    first, last = (numbers[12], numbers[48]) if low else (numbers[32], numbers[68])
+    found = [n for n in NICE if first <= n <= last]
+    found = found[::max(1, len(found) // 4)] if len(found) >= 3 else [max(1, first) + step for step in range(3)]
+    return found[1:2] + found[:1] + found[2:]    # neither end is the likeliest
 
 
 def extras_of(theme, term, formula):
     """What may also count for a measure: ["cap", n], [sign, key] or [sign, label, word, n]."""
     found = []
-    for extra in term.extras:
-        sign, key = extra[0], extra[1:]
-        if extra == "cap":
+    for sign, key in ((extra[0], extra[1:]) for extra in term.extras):
+        if key == "ap":
             found += [["cap", n] for n in round_numbers(theme.noun, formula, False)[1:]]
         elif key in theme.words:
-            found += [[sign, key, word, n] for word in theme.words[key][1] for n in ([2] if sign == "*" else [3, 5, 10])]
+            numbers = [2] if sign == "*" else [3, 5, 10]
+            found += [[sign, key, word, n] for word in theme.words[key][1] for n in numbers]
         elif key not in formula:
             found.append([sign, key])
     return found
 
 
-def word_sets(theme, label, level):
+def word_sets(theme, label, sizes):
     """Which words of a label may count, or which people."""
     if label == theme.who:
         return [theme.people[i:i + size] for size in (2, 3) for i in range(0, len(theme.people) - size + 1, size)]
-    words = theme.words[label][1]
-    sizes = (1,) if level == "plain" else (1, 2)
-    return [list(some) for size in sizes for some in itertools.combinations(words, size)]
+    return [list(some) for size in sizes for some in itertools.combinations(theme.words[label][1], size)]
 
 
 def exceptions(theme, label, limits):
-    """[never, label, word], [always, ...] or [limit, label, word, another limit], of the other labels."""
-    return [[kind, key, word, *more] for key, (_, words) in theme.words.items() if key != label for word in words
-            for kind, *more in [("never",), ("always",), *(("limit", n) for n in limits)]]
-
-
-def put_order(plan, theme, put, put_measure):
-    """What an order goes by. Its direction goes without saying, unless it is open."""
-    name = plan["order"]
-    [term] = [term for term in terms_of(plan) if term.name == name]
-    by = put(f"{name}.order", meanings_of(plan, term))
-    f = by.lstrip("<=+>#")
-    if f"{name}.direction" in plan["open"] and by[0] not in "#>":
-        put(f"{name}.direction", ["lowest", "highest"] if by[0] == "<" else ["highest", "lowest"])
-    if f in theme.terms["measure"]:
-        put_measure(f)
-
-
-def put_shown(plan, theme, details, put):
-    """Ties, and what a list or a line shows."""
-    by = details[f"{plan['order']}.order"].lstrip("<=+>#")
-    if plan["people"]:
-        put("ties", ["a-z", "z-a", *(["more"] if by else [])])
-    elif plan["level"] == "plain":
-        put("ties", ["earlier", "later", "a-z", "z-a"])
-    else:
-        put("ties", ["earlier", "later", "a-z", *(sign + f for f in theme.numbers if f != by for sign in "<>")])
-    if "count" in plan["open"]:
-        put("count", [3, 5, 2, 4])
-    if plan["shape"] == "line":
-        put("format", ["{n}", "{n}: {v}", "{n} ({v})", "{v} {n}", "{n} = {v}"])
-        put("between", [", ", "; ", " / ", " - ", " + "])
-        put("empty", ["none", "nothing", "all quiet", "-"])
-    elif "format" in plan["open"]:
-        put("format", ["names", "pairs"])
+    """["never", label, word], ["always", label, word] or ["other", label, word, limit], of the other labels."""
+    ways = [["never"], ["always"], *(["other", limit] for limit in limits)]
+    return [[way, key, word, *limit] for key, (_, words) in theme.words.items() if key != label
+            for word in words for way, *limit in ways]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The reference, as a person would write it
 
-def number_code(theme, details, number, o):
-    """The code of a key or =measure of o: a function's call if the measure has an extra, else its formula."""
+FUNCTIONS = {  # an exception or an extra -> the function of its term
+    "never": """def {name}({o}):
+    if {o}["{key}"] == "{word}":
+        return False
+    return {test}""",
+    "always": """def {name}({o}):
+    if {o}["{key}"] == "{word}":
+        return True
+    return {test}""",
+    "other": """def {name}({o}):
+    limit = {n} if {o}["{key}"] == "{word}" else {limit}
+    return {test}""",
+    "cap": """def {name}({o}):
+    return min({formula}, {n})""",
+    "key": """def {name}({o}):
+    return {formula} {sign} {o}["{key}"]""",
+    "word": """def {name}({o}):
+    result = {formula}
+    if {o}["{key}"] == "{word}":
+        result {sign}= {n}
+    return result""",
+}
+RESULTS = {  # shape, or who orders people -> what is made of those that were found
+    "total": "return sum({value} for {o} in found)",
+    "average": """part = sum({value} for {o} in found)
+whole = len(found)
+return {rounded}""",
+    "share": """part = 100 * sum({value} for {o} in found)
+whole = sum({value} for {o} in {rows})
+return {rounded}""",
+    "table": """table = {{}}
+for {o} in found:
+    table[{o}["{group}"]] = table.get({o}["{group}"], 0) + {value}
+return table""",
+    "rows": """{ties}found.sort(key=lambda {o}: {value}{reverse})
+return {start}{entry} for {o} in found{first}{end}""",
+    "who": """totals = {{}}
+for {o} in found:
+    totals[{who}] = {step}
+{ties}names.sort(key=totals.get{reverse})
+return {start}{entry} for name in names{first}{end}""",
+}
+ROUNDED = {"down": "part // whole", "up": "-(-part // whole)", "nearest": "(2 * part + whole) // (2 * whole)"}
+TIES = {  # of people and of things
+    ("who", "a-z"): "names = sorted(totals)\n",
+    ("who", "z-a"): "names = sorted(totals, reverse=True)\n",
+    ("who", "more"): "names = sorted(totals, key=lambda name: sum({who} == name for {o} in found), reverse=True)\n",
+    ("rows", "earlier"): "",
+    ("rows", "later"): "found.reverse()\n",
+    ("rows", "a-z"): 'found.sort(key=lambda {o}: {o}["{key}"])\n',
+    ("rows", "<"): 'found.sort(key=lambda {o}: {o}["{tie}"])\n',
+    ("rows", ">"): 'found.sort(key=lambda {o}: {o}["{tie}"], reverse=True)\n',
+}
+
+
+def number_code(details, number, o):
+    """The code of a key or =measure of o: the call of a function if the measure has an extra, else its formula."""
     if number[0] != "=":
         return f'{o}["{number}"]'
     if details.get(f"{number[1:]}.extra"):
         return f"{number[1:]}({o})"
-    return re.sub(r"[a-z]\w*", lambda key: f'{o}["{key[0]}"]',
-                  re.sub(r"([*+-])", r" \1 ", details[f"{number[1:]}.formula"]))
+    spaced = re.sub(r"([*+-])", r" \1 ", details[f"{number[1:]}.formula"])
+    return re.sub(r"[a-z]\w*", lambda key: f'{o}["{key[0]}"]', spaced)
 
 
-def measure_lines(theme, details, name, o):
-    """The function of a measure that has an extra, line by line."""
-    extra = details[f"{name}.extra"]
-    formula = number_code(theme, details | {f"{name}.extra": None}, f"={name}", o)
-    if extra[0] == "cap":
-        return [f"def {name}({o}):", f"    return min({formula}, {extra[1]})"]
-    if len(extra) == 2:
-        return [f"def {name}({o}):", f'    return {formula} {extra[0]} {o}["{extra[1]}"]']
-    return [f"def {name}({o}):", f"    result = {formula}", f'    if {o}["{extra[1]}"] == "{extra[2]}":',
-            f"        result {extra[0]}= {extra[3]}", "    return result"]
-
-
-def test_code(theme, details, name, o, limit=None):
-    """The condition for something to be of a kind. limit: the code of its limit, if that is no number."""
+def test_code(theme, details, name, o):
+    """The condition for something to be of a kind, but for an exception."""
     low, number, join, label = parts_of(theme, details[f"{name}.define"])
-    rows, tests = plural(theme.noun), []
-    if number:
-        limit = limit or details[f"{name}.limit"]
-        if limit == "average":
-            limit = f"sum({number_code(theme, details, number, 'x')} for x in {rows}) / len({rows})"
-        if number[0] == "#":
-            tests.append(f'sum(x["{theme.who}"] == {o}["{theme.who}"] for x in {rows}) {"<=" if low else ">="} {limit}')
-        else:
-            sign = ("<" if low else ">") + "=" * details.get(f"{name}.edge", False)
-            tests.append(f"{number_code(theme, details, number, o)} {sign} {limit}")
+    limit, tests = details.get(f"{name}.limit"), []
+    if limit == "average":
+        rows = plural(theme.noun)
+        limit = f"sum({number_code(details, number, 'x')} for x in {rows}) / len({rows})"
+    elif (details.get(f"{name}.except") or [""])[0] == "other":
+        limit = "limit"
+    if number[:1] == "#":
+        often = f'sum(x["{theme.who}"] == {o}["{theme.who}"] for x in {plural(theme.noun)})'
+        tests.append(f"{often} {'<=' if low else '>='} {limit}")
+    elif number:
+        sign = ("<" if low else ">") + "=" * details.get(f"{name}.edge", False)
+        tests.append(f"{number_code(details, number, o)} {sign} {limit}")
     if label:
         words = details[f"{name}.values"]
-        tests.append(f'{o}["{label}"] ' + (f'== "{words[0]}"' if len(words) == 1 else f"in {json.dumps(words)}"))
+        tests.append(f'{o}["{label}"] in {json.dumps(words)}' if words[1:] else f'{o}["{label}"] == "{words[0]}"')
     return (" or " if join == "/" else " and ").join(tests)
-
-
-def kind_lines(theme, details, name, o):
-    """The function of a kind that has an exception, line by line."""
-    kind, key, word, *limit = details[f"{name}.except"]
-    here = f'{o}["{key}"] == "{word}"'
-    if kind == "limit":
-        lines = [f"limit = {limit[0]} if {here} else {details[f'{name}.limit']}",
-                 f"return {test_code(theme, details, name, o, 'limit')}"]
-    else:
-        lines = [f"if {here}:", f"    return {kind == 'always'}", f"return {test_code(theme, details, name, o)}"]
-    return [f"def {name}({o}):", *("    " + line for line in lines)]
 
 
 def write_code(plan, details):
     """The reference for some details."""
-    theme, shape = themes()[plan["theme"]], plan["shape"]
-    rows = plural(theme.noun)
-    o = rows[0]
-    lines = [line for name in theme.terms["measure"] if details.get(f"{name}.extra")
-             for line in measure_lines(theme, details, name, o)]
-    tests = []
+    theme, goal = themes()[plan["theme"]], plan["goal"]
+    rows, lines, tests = plural(theme.noun), [], []
+    words = {"o": rows[0], "rows": rows, "who": f'{rows[0]}["{theme.who}"]', "key": theme.key, **details}
+    for name in theme.terms["measure"]:
+        if extra := details.get(f"{name}.extra"):
+            sign, key, word, n = [*extra, *[None] * 3][:4]
+            formula = number_code({**details, f"{name}.extra": None}, f"={name}", rows[0])
+            more = {"name": name, "formula": formula, "sign": sign, "key": key, "word": word, "n": n or key}
+            lines.append(FUNCTIONS["cap" if sign == "cap" else "word" if word else "key"].format_map(words | more))
     for name in plan["kinds"]:
-        test = test_code(theme, details, name, o)
-        if details.get(f"{name}.except"):
-            lines += kind_lines(theme, details, name, o)
-            test = f"{name}({o})"
+        test = test_code(theme, details, name, rows[0])
+        if exception := details.get(f"{name}.except"):
+            way, key, word, n = [*exception, None][:4]
+            more = {"name": name, "test": test, "key": key, "word": word, "n": n, "limit": details.get(f"{name}.limit")}
+            lines.append(FUNCTIONS[way].format_map(words | more))
+            test = f"{name}({rows[0]})"
         if tests and plan["mode"] == "not":
-            test = f"not ({test})" if re.search(" (and|or|>|<|>=|<=|==|in) ", test) else f"not {test}"
-        elif len(plan["kinds"]) > 1 and " or " in test:
-            test = f"({test})"
-        tests.append(test)
-    lines.append(f"found = [{o} for {o} in {rows} if {' and '.join(tests)}]")
+            test = f"not {test}" if exception else f"not ({test})"
+        tests.append(f"({test})" if len(plan["kinds"]) > 1 and " or " in test and test[:3] != "not" else test)
+    lines.append(f"found = [{rows[0]} for {rows[0]} in {rows} if {' and '.join(tests)}]")
     if "empty" in details:
-        lines += [f"if not {rows if shape == 'share' else 'found'}:", f"    return {json.dumps(details['empty'])}"]
-    write = order_lines if plan["order"] else sum_lines
-    lines += write(plan, theme, details, rows, o)
-    return f"def report({rows}):\n" + "".join(f"    {line}\n" for line in lines)
-
-
-def sum_lines(plan, theme, details, rows, o):
-    """A total, an average, a share or a table."""
-    value = number_code(theme, details, f"={plan['measure']}", o)
-    total = f"sum({value} for {o} in found)"
-    if plan["shape"] == "total":
-        return [f"return {total}"]
-    if plan["shape"] == "table":
-        key, more = f'{o}["{details["group"]}"]', details.get("more")
-        lines = ["table = {}", f"for {o} in found:", f"    table[{key}] = table.get({key}, 0) + {value}"]
-        if more:
-            lines += ['table["all"] = sum(table.values())' if more[0] == "all" else
-                      f"table = {{key: n for key, n in table.items() if n >= {more[1]}}}"]
-        return [*lines, "return table"]
-    part, whole = f"part = {total}", "whole = len(found)"
-    if plan["shape"] == "share":
-        part, whole = f"part = 100 * {total}", f"whole = sum({value} for {o} in {rows})"
-    return [part, whole, {"down": "return part // whole", "up": "return -(-part // whole)",
-                          "nearest": "return (2 * part + whole) // (2 * whole)"}[details["round"]]]
-
-
-def order_lines(plan, theme, details, rows, o):
-    """A list of things or people in order, or a line of text."""
-    by, ties = details[f"{plan['order']}.order"], details["ties"]
-    f = by.lstrip("<=+>#")
-    value = number_code(theme, details, f if f in theme.numbers else f"={f}", o) if f else "1"
-    reverse = ", reverse=True" if is_down(plan, details) else ""
-    first = f"[:{details['count']}]" if "count" in details else ""
-    if plan["people"]:
-        who = f'{o}["{theme.who}"]'
-        step = f"max(totals.get({who}, 0), {value})" if by[0] == ">" else f"totals.get({who}, 0) + {value}"
-        lines = ["totals = {}", f"for {o} in found:", f"    totals[{who}] = {step}",
-                 f"names = sorted(totals{', reverse=True' if ties == 'z-a' else ''})"]
-        if ties == "more":
-            lines.append(f"names.sort(key=lambda name: sum({who} == name for {o} in found), reverse=True)")
-        lines.append(f"names.sort(key=totals.get{reverse})")
-        each, several, name, shown = "name", f"names{first}", "name", "totals[name]"
+        given = rows if plan["shape"] == "share" else "found"
+        lines.append(f"if not {given}:\n    return {json.dumps(details['empty'])}")
+    if plan["shape"] in ORDERED:
+        words |= order_words(plan, theme, details, words)
+        lines.append(RESULTS["who" if plan["people"] else "rows"].format_map(words))
     else:
-        back = ", reverse=True" if ties[0] == ">" or ties == "z-a" else ""
-        key = theme.key if ties in ("a-z", "z-a") else ties[1:]
-        lines = {"earlier": [], "later": ["found.reverse()"]}.get(
-            ties, [f'found.sort(key=lambda {o}: {o}["{key}"]{back})'])
-        lines = [*lines, f"found.sort(key=lambda {o}: {value}{reverse})"]
-        each, several, name, shown = o, f"found{first}", f'{o}["{theme.key}"]', value
-    form = details.get("format", "names")
-    if plan["shape"] == "line":
-        text = name if form == "{n}" else "f'" + form.format(n="{" + name + "}", v="{" + shown + "}") + "'"
-        return [*lines, f"return {json.dumps(details['between'])}.join({text} for {each} in {several})"]
-    return [*lines, f"return [{name if form == 'names' else f'[{name}, {shown}]'} for {each} in {several}]"]
+        words |= {"value": number_code(details, f"={goal}", rows[0]), "rounded": ROUNDED.get(details.get("round"))}
+        lines.append(RESULTS[plan["shape"]].format_map(words))
+    body = "\n".join(lines).replace("\n", "\n    ")
+    return f"def report({rows}):\n    {body}\n"
 
 
-def is_down(plan, details):
-    """Whether the highest comes first."""
-    natural = "lowest" if details[f"{plan['order']}.order"][0] == "<" else "highest"
-    return details.get(f"{plan['order']}.direction", natural) == "highest"
+def order_words(plan, theme, details, words):
+    """What stands in the code of an order."""
+    by, ties, form = details[f"{plan['goal']}.order"], details["ties"], details.get("format", "{n}")
+    f, o, who = by.lstrip("<=+>#"), words["o"], words["who"]
+    value = number_code(details, f if f in theme.numbers else f"={f}", o) if f else "1"
+    name, shown = ("name", "totals[name]") if plan["people"] else (f'{o}["{theme.key}"]', value)
+    entry = f"[{name}, {shown}]" if form == "pairs" else name if form == "{n}" else \
+        "f'" + form.format(n=f"{{{name}}}", v=f"{{{shown}}}") + "'"
+    tie = TIES["who" if plan["people"] else "rows", ties[0] if ties[0] in "<>" else ties]
+    return {"value": value, "entry": entry, "ties": tie.format_map(words | {"tie": ties[1:]}),
+            "step": f"max(totals.get({who}, 0), {value})" if by[0] == ">" else f"totals.get({who}, 0) + {value}",
+            "reverse": "" if by[0] == "<" else ", reverse=True", "first": f"[:{details.get('count')}]" * ("count" in details),
+            "start": f"{json.dumps(details['between'])}.join(" if plan["shape"] == "line" else "[",
+            "end": ")" if plan["shape"] == "line" else "]"}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What is said: the request, and the human's facts
+# What is said: the request, and the human's facts. Every sentence is a wording, filled in with words.
 
-def words_of(plan):
-    """What the placeholders of wordings.txt stand for in every sentence about a plan."""
-    theme = themes()[plan["theme"]]
-    name = "name" if plan["people"] else theme.key
-    things = theme.who if plan["people"] else theme.noun
+def common_words(plan):
+    theme, goal = themes()[plan["theme"]], terms_of(plan)[-1]
+    name, thing = ("name", theme.who) if plan["people"] else (theme.key, theme.noun)
     return {"noun": theme.noun, "nouns": plural(theme.noun), "who": theme.who, "whos": plural(theme.who), "name": name,
-            "names": plural(name), "things": plural(things), "G": plan["group"]}
+            "names": plural(name), "things": plural(thing), "G": plan["group"], "N": goal.name, "R": goal.phrase}
 
 
-def kind_words(theme, term):
-    nouns = plural(theme.noun)
+def kind_words(theme, name):
+    """A big order, big orders, the big ones; a regular, orders from our regulars, the ones from our regulars."""
+    term, nouns = theme.terms["kind"][name], plural(theme.noun)
     if term.one:
         return {"T": term.names[1], "P": f"{nouns} {term.phrase}", "A": term.one, "X": f"ones {term.phrase}"}
-    return {"T": term.name, "P": f"{term.phrase} {nouns}", "A": a(f"{term.phrase} {theme.noun}"),
-            "X": f"{term.phrase} ones"}
+    return {"T": name, "P": f"{name} {nouns}", "A": a(f"{name} {theme.noun}"), "X": f"{name} ones"}
 
 
-def number_words(theme, number, low=False):
-    """How one speaks of a number or measure."""
-    if not number:
-        return {}
-    high, little, most, least = way_of(theme, number)
-    top = f"the {least if low else most} {number}"
-    return {"f": number, "the": the(theme, number), "hi": high, "lo": little, "high": little if low else high,
-            "top": top, "end": "lowest" if low else "highest",
-            "total": f"total number of {number}" if is_many(theme, number) else f"total {number}"}
+def number_words(theme, f, low=False):
+    """How one speaks of a number or measure: the number of stops, the total delay, the longest delay."""
+    if f not in theme.numbers and f not in theme.terms["measure"]:
+        return {"f": f}
+    way = theme.numbers[f][2] if f in theme.numbers else theme.terms["measure"][f].way
+    high, little, most, least = WAYS[way].split()
+    of = f"number of {f}" if way == "many" else f
+    return {"f": f, "the": f"the {of}", "total": f"total {of}", "hi": high, "lo": little, "unit": f" {f}" * (of != f),
+            "high": little if low else high, "top": f"the {least if low else most} {f}",
+            "end": "lowest" if low else "highest"}
 
 
-def phrase_words(theme, label, words):
-    quoted = [f'"{word}"' for word in words]
-    phrase = theme.words[label][0]
-    phrase = phrase.replace('"{}"', listed(quoted, "or")).replace("{}", listed(words, "or"))
-    return {"label": label, "phrase": phrase, "quoted": listed(quoted, "or")}
+def label_words(theme, label, words):
+    quoted = listed([f'"{word}"' for word in words], "or")
+    phrase = theme.words[label][0] if label in theme.words else "{}"
+    phrase = phrase.replace('"{}"', quoted).replace("{}", listed(words, "or"))
+    return {"label": label, "phrase": phrase, "quoted": quoted, "list": listed(words, "and")}
+
+
+def spoken(formula, level):
+    """(price-discount)*quantity -> price minus discount, and all that times the quantity"""
+    words = {"*": "times", "+": "plus", "-": "minus"}
+    if level == "plain":
+        return " ".join(words.get(part, f'"{part}"') for part in re.findall(r"\w+|[*+-]", formula))
+    first, _, rest = formula.lstrip("(").partition(")*")
+    text = re.sub(r"[*+-]", lambda sign: f" {words[sign[0]]} ", first)
+    text = re.sub(r"(\d+) times ", r"\1 times the ", text).replace("2 times the", "twice the")
+    return text + (f", and all that times the {rest}" if rest else "")
+
+
+def reply_to(plan, details, detail):
+    """(keys of the wording with which a detail is told, its words)."""
+    theme, value = themes()[plan["theme"]], details[detail]
+    term, _, aspect = detail.rpartition(".")
+    words = {"value": json.dumps(value), "num": value, "label": value}
+    if aspect in ("define", "limit", "edge", "values", "except"):
+        words |= kind_words(theme, term)
+        low, number, join, label = parts_of(theme, details[f"{term}.define"])
+        words |= number_words(theme, number.lstrip("=#"), low) | {"label": label}
+    side = ["high", "low"][aspect in ("define", "limit") and low]
+    if aspect == "define":
+        keys = [side + {"&": " and", "/": " or", "": ""}[join] if number else "label"]
+        if number[:1] == "#" or label == theme.who:
+            keys = ["people"] if label else ["seldom" if low else "often"]
+        return keys + ["hedge"] * bool(details.get(f"{term}.except")), words
+    if aspect == "limit":
+        words["n"] = f"{value}{words.get('unit', '')}"
+        if number[0] == "#" or value == "average":
+            return f"average {side}" if value == "average" else f"times {side}", words
+        edge = "line" if f"{term}.edge" in plan["open"] else details[f"{term}.edge"]
+        return {"line": "line", True: f"{side} in", False: f"{side} out"}[edge], words
+    if aspect == "edge":
+        return "in" if value else "out", words | {"num": details[f"{term}.limit"]}
+    if aspect == "values":
+        return "names" if label == theme.who else "values", words | label_words(theme, label, value)
+    if aspect == "except":
+        way, label, word, *n = value
+        return way, words | label_words(theme, label, [word]) | {"n": f"{n[0]}{words['unit']}" if n else "", "num": n and n[0]}
+    if aspect == "formula":
+        return "hedged" if details.get(f"{term}.extra") else "formula", {"formula": spoken(value, plan["level"]), "N": term}
+    if aspect == "extra":
+        sign, key, *more = value
+        if more:
+            return {"*": "double", "+": "bonus"}[sign], label_words(theme, key, more[:1]) | {"num": more[1], "N": term}
+        return {"+": "plus", "-": "minus", "cap": "cap"}[sign], number_words(theme, key) | {"num": key, "N": term}
+    if aspect == "order":
+        by = value.lstrip("<")
+        return {"+": "sum", ">": "max", "#": "most"}.get(by[0], "by"), number_words(theme, by.lstrip("=+>#"), by != value)
+    if aspect == "ties" and value[0] in "<>":
+        return "field", number_words(theme, value[1:], value[0] == "<")
+    if aspect == "format":
+        return {"{n}": "bare", "pairs": "pairs"}.get(value, "entries"), format_words(plan, theme, details, value)
+    if aspect == "between":
+        words["value"] = "a comma and a space" if value == ", " else words["value"]
+    if aspect == "count":
+        words |= {"k": COUNTS[value - 1], "K": upper(COUNTS[value - 1])}
+    return value if aspect in ("ties", "round") else aspect, words
+
+
+def format_words(plan, theme, details, form):
+    """An example of an entry, and the figure that it shows."""
+    by = details[f"{plan['goal']}.order"].lstrip("<")
+    words, sample = number_words(theme, by.lstrip("=+>#")), theme.people[0] if plan["people"] else "A12"
+    example = f'["{sample}", 40]' if form == "pairs" else '"' + form.format(n=sample, v=40) + '"'
+    figure = {"#": f"the number of those {plural(theme.noun)}", "+": f"the {words.get('total')}", ">": words.get("top")}
+    return {"example": example, "figure": figure.get(by[0], words.get("the"))}
+
+
+def content_of(theme, details, detail):
+    """What a proposal must say to be right about a detail: {kind of token: tokens}, see human.py."""
+    value, aspect = details[detail], detail.rpartition(".")[2]
+    tokens = re.findall(r"\w[\w-]*|[^\w\s]", " ".join(map(str, value if type(value) is list else [value])))
+    found = {"number": [token for token in tokens if token.isdigit()],
+             "field": [token for token in tokens if token in {*theme.numbers, *theme.words, *theme.terms["measure"]}],
+             "word": [token for token in tokens if aspect in ("values", "except", "extra") and token[0].isalnum()
+                      and any(token in words for words in [theme.people, *(some for _, some in theme.words.values())])],
+             "op": [token for token in tokens if aspect in ("formula", "extra") and token in "*+-"]}
+    if aspect == "define":
+        found |= {"join": [{"&": "and", "/": "or"}[token] for token in tokens if token in "&/"]}
+    if aspect in ("order", "ties") and len(str(value)) > 1 or aspect == "define" and f"{detail[:-7]}.limit" in details:
+        found["end"] = ["low" if "<" in tokens else "high"]
+    if aspect == "order":
+        found["way"] = [{"+": "sum", ">": "max", "#": "count"}[token] for token in tokens if token in "+>#"]
+    if aspect == "limit" and value != "average":
+        edge = details.get(f"{detail[:-6]}.edge", True)
+        found["edge"] = ["in" if edge else "out"]
+    if aspect == "edge":
+        found |= {"edge": ["in" if value else "out"], "number": [str(details[f"{detail[:-5]}.limit"])]}
+    plain = {"ties": "ties", "round": "way", "format": "form", "between": "mark", "empty": "word"}
+    if aspect in plain and not any(found.values()):
+        found[plain[aspect]] = [str(value).strip()]
+    return {kind: some for kind, some in found.items() if some}
+
+
+NEEDS = {"limit": "define", "values": "define", "except": "define", "edge": "limit", "extra": "formula"}
 
 
 def facts_of(plan, details, choices, say):
     """What the human can tell, a layer each (the keys of a fact: see human.py).
 
-    say(keys, words): a wording of something.
+    say(keys, words): a wording. Whether the limit itself counts is told with the limit, unless it is open.
     """
-    theme, base, facts = themes()[plan["theme"]], words_of(plan), []
-
-    def add(detail, term, aspect, key, values, needs=None, question=None, **words):
-        if detail in choices:
-            words = base | words
-            ask = [upper(text.format_map(words)) for text in wordings(f"ask {question or aspect}", plan["level"])]
-            fact = {"detail": detail, "term": term, "aspect": aspect, "reply": say(key, words), "questions": ask,
-                    "values": {kind: [str(each) for each in some] for kind, some in values.items() if some},
-                    "needs": [needs] if needs else []}
-            facts.append({name: value for name, value in fact.items() if value})
-
-    def add_measure(name, needs=None):
-        formula, extra = details[f"{name}.formula"], details.get(f"{name}.extra")
-        if any(fact["detail"] == f"{name}.formula" for fact in facts):
-            return
-        words = {"N": name}
-        add(f"{name}.formula", name, "formula", "hedged" if f"{name}.extra" in choices else "formula",
-            {"field": re.findall(r"[a-z]+", formula), "op": re.findall(r"[*+-]", formula),
-             "number": re.findall(r"\d+", formula)},
-            None if name == plan["measure"] else needs, formula=spoken(formula, plan["level"]), **words)
-        if not extra:
-            return
-        sign, *rest = extra
-        if sign == "cap":
-            key, values, more = "cap", {"number": rest}, {"num": rest[0]}
-        elif len(rest) == 1:
-            key, values = {"-": "minus", "+": "plus"}[sign], {"field": rest, "op": [sign]}
-            more = number_words(theme, rest[0])
-        else:
-            key, values = {"*": "double", "+": "bonus"}[sign], {"word": [rest[1]], "number": [rest[2]]}
-            more = phrase_words(theme, rest[0], [rest[1]]) | {"num": rest[2]}
-        add(f"{name}.extra", name, "extra", key, values, f"{name}.formula", **words | more)
-
-    def add_kind(name):
-        low, number, join, label = parts_of(theme, details[f"{name}.define"])
-        limit, edge = details.get(f"{name}.limit"), details.get(f"{name}.edge")
-        f, number = number.lstrip("=#"), number[:1]
-        words = kind_words(theme, theme.terms["kind"][name])
-        define, times, end = f"{name}.define", number == "#", "low" if low else "high"
-        words |= {"label": label} | (number_words(theme, f, low) if f and not times else {})
-        key = "people" if label == theme.who else "label" if label and not join else \
-            ("seldom" if low else "often") if times else end + {"&": " and", "/": " or", "": ""}[join]
-        text = [key, "hedge"] if f"{name}.except" in choices else [key]
-        add(define, name, "define", text, {"field": [each for each in (f, label) if each], "end": [end] if f else [],
-                                           "join": {"&": ["and"], "/": ["or"]}.get(join)}, **words)
-        if number == "=":
-            add_measure(f, define)
-        apart = f"{name}.edge" in plan["open"] and f"{name}.edge" in details
-        if limit:
-            n = f"{limit} {f}" if f in theme.numbers and is_many(theme, f) else limit
-            key = f"times {end}" if times else f"average {end}" if limit == "average" else "line" if apart else \
-                {(False, False): "over", (False, True): "least", (True, False): "under", (True, True): "most"}[low, edge]
-            sure = [] if key == "line" or limit == "average" else ["in" if times or edge else "out"]
-            add(f"{name}.limit", name, "limit", key, {"number": [limit] if limit != "average" else [], "edge": sure},
-                define, "times" if times else "limit", n=n, num=limit, **words)
-        if apart:
-            add(f"{name}.edge", name, "edge", "in" if edge else "out",
-                {"number": [limit], "edge": ["in" if edge else "out"]}, f"{name}.limit", num=limit, **words)
-        if label:
-            chosen, people = details[f"{name}.values"], label == theme.who
-            more = {"list": listed(chosen, "and")} if people else phrase_words(theme, label, chosen)
-            aspect = "names" if people else "values"
-            add(f"{name}.values", name, aspect, aspect, {"word": chosen}, define, **words | more)
-        if exception := details.get(f"{name}.except"):
-            kind, key, word, *other = exception
-            n = f"{other[0]} {f}" if other and f in theme.numbers and is_many(theme, f) else (other or [""])[0]
-            add(f"{name}.except", name, "except", "other" if other else kind, {"word": [word], "number": other},
-                define, n=n, num=n, **words | phrase_words(theme, key, [word]))
-
-    if plan["measure"]:
-        add_measure(plan["measure"])
-    if plan["order"]:
-        add_order(plan, theme, details, add, add_measure)
-    for name in plan["kinds"]:
-        add_kind(name)
-    if plan["order"]:
-        add_shown(plan, theme, details, add)
-    if plan["shape"] == "table":
-        more = details.get("more") or ["", None]
-        label = details["group"]
-        add("group", plan["group"], "group", "group hedged" if more[0] else "group", {"field": [label]}, label=label)
-        if more[0]:
-            add("more", plan["group"], "more", more[0], {"number": [more[1]] if more[1] else [], "word": [more[0]]},
-                "group", num=more[1])
-    if "round" in details:
-        add("round", None, "round", details["round"], {"way": [details["round"]]})
-    if "empty" in details:
-        value = details["empty"]
-        add("empty", None, "empty", "empty", {"word" if type(value) is str else "number": [value]},
-            value=json.dumps(value))
+    theme, base, facts = themes()[plan["theme"]], common_words(plan), []
+    for detail in choices:
+        term, _, aspect = detail.rpartition(".")
+        merged = aspect == "edge" and detail not in plan["open"]
+        if details[detail] is None or merged or aspect == "count" and is_stated(plan):
+            continue
+        keys, words = reply_to(plan, details, detail)
+        needs = [f"{term}.{NEEDS[aspect]}"] if aspect in NEEDS else []
+        if aspect == "formula" and term != plan["goal"]:    # the human has brought the measure up
+            needs = [other for other, value in details.items() if re.search(rf"[=+>]{term}\b", str(value))][:1]
+        if detail.endswith(".values") and words["label"] == theme.who:
+            aspect = "names"
+        times = aspect == "limit" and details[f"{term}.define"].lstrip("<")[0] == "#"
+        fact = {"detail": detail, "term": plan["group"] if aspect == "group" else term, "aspect": aspect,
+                "reply": say(keys, base | words), "values": content_of(theme, details, detail), "needs": needs,
+                "questions": [upper(text.format_map(base | words))
+                              for text in wordings("ask times" if times else f"ask {aspect}", plan["level"])]}
+        facts.append({name: value for name, value in fact.items() if value})
     return facts
 
 
-def add_order(plan, theme, details, add, add_measure):
-    name, by = plan["order"], details[f"{plan['order']}.order"]
-    f, low, apart = by.lstrip("<=+>#"), not is_down(plan, details), f"{name}.direction" in details
-    [phrase] = [term.phrase for term in terms_of(plan) if term.name == name]
-    way = {"+": "sum", ">": "max", "#": "count"}.get(by.lstrip("<")[0], "by")
-    words = {"R": phrase} | number_words(theme, f, low)
-    key = way + " apart" * apart
-    add(f"{name}.order", name, "order", key, {"field": [f] if f else [], "way": [way] if way != "by" else [],
-                                              "end": [] if apart else ["low" if low else "high"]}, **words)
-    add(f"{name}.direction", name, "direction", "lowest" if low else "highest", {"end": ["low" if low else "high"]},
-        f"{name}.order", **words)
-    if f in theme.terms["measure"]:
-        add_measure(f, f"{name}.order")
-
-
-def add_shown(plan, theme, details, add):
-    by, ties, form = details[f"{plan['order']}.order"].lstrip("<"), details["ties"], details.get("format")
-    f = by.lstrip("=+>#")
-    if ties[0] in "<>":
-        add("ties", None, "ties", "field", {"field": [ties[1:]], "end": ["low" if ties[0] == "<" else "high"]},
-            **number_words(theme, ties[1:], ties[0] == "<"))
-    else:
-        add("ties", None, "ties", ties, {"ties": [ties]})
-    if "count" in details and "stated" not in plan["open"]:
-        add("count", None, "count", "few", {"number": [details["count"]]}, **count_words(details))
-    if form:
-        sample = theme.people[0] if plan["people"] else "A12"
-        example = f'["{sample}", 40]' if form == "pairs" else '"' + form.format(n=sample, v=40) + '"'
-        figure = f"the {number_words(theme, f)['total']}" if by[0] == "+" else number_words(theme, f)["top"] \
-            if by[0] == ">" else the(theme, f) if f else f"the number of those {plural(theme.noun)}"
-        add("format", None, "format", {"names": "bare", "{n}": "bare", "pairs": "pairs"}.get(form, "entries"),
-            {"form": [form]}, example=example, figure=figure)
-    if "between" in details:
-        mark = details["between"]
-        add("between", None, "between", "between", {"mark": [mark.strip()]},
-            mark="a comma and a space" if mark == ", " else f'"{mark}"')
-
-
-def count_words(details):
-    k = COUNTS[details["count"] - 1]
-    return {"k": k, "K": upper(k)}
-
-
-def write_request(plan, details, say, rng):
-    theme, level = themes()[plan["theme"]], plan["level"]
-    words, [first, *others] = words_of(plan), [kind_words(theme, theme.terms["kind"][name]) for name in plan["kinds"]]
-    our = "the " if theme.terms["kind"][plan["kinds"][0]].one else rng.choice(["our ", "the "])
-    words |= first | {"our P": our + first["P"], "N": plan["measure"]}
-    key = plan["shape"]
-    if plan["measure"]:
-        words["S"] = theme.terms["measure"][plan["measure"]].phrase.format(words["our P"])
-    else:
-        words["R"] = terms_of(plan)[-1].phrase
-        key += (" who" if plan["people"] else " rows") if key == "line" else ""
-    if "count" in details and (plan["shape"] == "line" or "stated" in plan["open"]):
-        key += " k"
-        words |= count_words(details)
-    sentences = [say(key, words)]
-    for more in others:
-        sentences.append(say(plan["mode"], words | more))
-    if plan["shape"] in ("rows", "who") and "format" not in details:
-        sentences += [say("stated", words)] if level == "full" else []
-    if level == "full":
-        if rng.random() < 0.5:
-            sentences.insert(0, theme.speaker)
-        row = json.dumps(draw_rows(theme, 1, rng)[0])
-        sentences.append(say("tail", words | {"row": row}))
-    return " ".join(sentences)
+def is_stated(plan):
+    """Whether the request says how many entries a list has."""
+    return "stated" in plan["open"] and plan["shape"] in ("rows", "who")
 
 
 def sure_facts(plan, details, say):
     """[{aspect, reply}] of what goes without saying, or stands in the request."""
-    shape, found, words = plan["shape"], {}, words_of(plan)
-    if "empty" not in details and not details.get("more"):
-        found["empty"] = "sure empty " + {"total": "total", "table": "table"}.get(shape, "list")
-    if plan["order"] and "count" not in details:
-        found["count"] = "sure count all"
-    elif "count" in details and "stated" in plan["open"]:
-        found["count"] = "sure count"
-        words |= count_words(details)
+    found, words, shape = {}, common_words(plan), plan["shape"]
+    if "empty" not in details:
+        found["empty"] = "sure empty " + (shape if shape in ("total", "table") else "list")
+    if shape in ORDERED and ("count" not in details or is_stated(plan)):
+        found["count"] = "sure count" if "count" in details else "sure all"
+        words |= reply_to(plan, details, "count")[1] if "count" in details else {}
     if "format" not in details:
-        found["format"] = "sure format" + ("" if plan["order"] else " table" if shape == "table" else " number")
+        found["format"] = "sure format" if shape in ORDERED else "sure table" if shape == "table" else "sure number"
     return [{"aspect": aspect, "reply": say(key, words)} for aspect, key in found.items()]
+
+
+def write_request(plan, details, say, rng):
+    theme, level, shape = themes()[plan["theme"]], plan["level"], plan["shape"]
+    first, *others = [kind_words(theme, name) for name in plan["kinds"]]
+    our = "the " + first["P"] if rng.random() < 0.5 or theme.terms["kind"][plan["kinds"][0]].one else "our " + first["P"]
+    words = common_words(plan) | first | {"our P": our, "S": terms_of(plan)[-1].phrase.format(our)}
+    key = shape + (" who" if plan["people"] else " rows") * (shape == "line")
+    if "count" in details and (shape == "line" or is_stated(plan)):
+        key, words = key + " k", words | reply_to(plan, details, "count")[1]
+    sentences = [say(key, words), *(say(plan["mode"], words | more) for more in others)]
+    if level == "full":
+        if shape in ("rows", "who") and "format" not in details:
+            sentences.append(say("stated", words))
+        if rng.random() < 0.5:
+            sentences.insert(0, theme.speaker)
+        sentences.append(say("tail", words | {"row": json.dumps(draw_rows(theme, 1, rng)[0])}))
+    return " ".join(sentences)
 
 
 def human_terms(plan, details):
     """{undefined word: its other forms}, of the request and of what the human may bring up."""
-    theme = themes()[plan["theme"]]
-    found = {term.name: {"names": term.names} for term in terms_of(plan)}
-    for name, term in theme.terms["measure"].items():
-        if f"{name}.formula" in details:
-            found[name] = {"names": term.names}
-    if plan["group"]:
-        found[plan["group"]] = {"names": [plan["group"], "table"]}
-    return found
+    measures = themes()[plan["theme"]].terms["measure"].values()
+    found = [*terms_of(plan), *(term for term in measures if f"{term.name}.formula" in details)]
+    return {term.name: {"names": term.names} for term in found} | (
+        {plan["group"]: {"names": [plan["group"], "table"]}} if plan["shape"] == "table" else {})
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -823,7 +739,7 @@ def with_one_wrong(plan, details):
     _, choices = settle(plan, likeliest, details)
     for name, options in choices.items():
         for wrong in options:
-            if wrong != details[name] and (not name.endswith((".except", ".extra")) or near(wrong, details[name])):
+            if wrong != details[name] is not None and (not name.endswith((".except", ".extra")) or near(wrong, details[name])):
                 changed, _ = settle(plan, likeliest, details | {name: wrong})
                 programs[name, json.dumps(wrong)] = write_code(plan, changed)
     return programs
@@ -831,7 +747,7 @@ def with_one_wrong(plan, details):
 
 def near(one, other):
     """Whether two exceptions or extras differ in one part, or one of them is none at all."""
-    return one is None or len(one) != len(other) or sum(a != b for a, b in zip(one, other)) == 1
+    return not one or not other or len(one) != len(other) or sum(a != b for a, b in zip(one, other)) == 1
 
 
 def results_of(code, inputs):
@@ -853,12 +769,12 @@ def settled(plan, details, inputs, rng):
     """The inputs whose result the facts settle: nothing is divided by zero, and no tie goes beyond the tie rule."""
     code = write_code(plan, details)
     right = same = results_of(code, inputs)
-    if plan["order"] and details["ties"] not in ("earlier", "later"):
+    if plan["shape"] in ORDERED and details["ties"] not in ("earlier", "later"):
         same = results_of(code, [rng.sample(rows, len(rows)) for rows in inputs])
         again = results_of(code, [rows[::-1] for rows in inputs])
         same = [one if one == other else None for one, other in zip(same, again)]
     return [rows for rows, result, other in zip(inputs, right, same)
-            if result == other and not result[0].isupper() and result != '{"all": 0}']
+            if result == other and not result[0].isupper()]
 
 
 def choose_calls(plan, details, rng):
@@ -871,6 +787,8 @@ def choose_calls(plan, details, rng):
     inputs = settled(plan, details, [[], *(telling_rows(plan, details, rng) for _ in range(POOL))], rng)
     code = write_code(plan, details)
     right = results_of(code, inputs)
+    if len(inputs) < 10 or len(set(right)) < 9:
+        return None, "too few different results"
     exposed_by = {}    # wrong program -> the inputs that expose it
     for name, program in with_one_wrong(plan, details).items():
         exposed_by[name] = {i for i, result in enumerate(results_of(program, inputs)) if result != right[i]}
@@ -883,8 +801,6 @@ def choose_calls(plan, details, rng):
     while len(chosen) < 10:
         exposes = Counter(i for name in left for i in exposed_by[name])    # input -> how many wrong programs it exposes
         free = [i for i in range(len(inputs)) if i not in chosen]
-        if not free:
-            return None, "too few inputs are settled"
         best = min(free, key=lambda i: (times[right[i]], -exposes[i]))
         chosen.append(best)
         times[right[best]] += 1
