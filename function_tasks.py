@@ -13,12 +13,13 @@ draws a task, the likeliest values are a guess, and a wrong program has one valu
 A hash of the reference decides the split. Another hash keeps a fifth of the meanings out of training, and the last
 wording of many replies: tasks for validation and test alternate between `seen` and `new` (key `half`).
 Level `full` has up to nine layers and all wordings; `plain` has three to five, one wording and a few themes, for a
-model that is trained from nothing. The vocabulary stands in themes.txt and wordings.txt, which say how to add to it.
+model that is trained from nothing. The vocabulary stands in themes.toml and wordings.toml, which say how to add to it.
 """
 import itertools
 import json
 import random
 import re
+import tomllib
 from collections import Counter
 from functools import cache
 from pathlib import Path
@@ -40,7 +41,7 @@ ORDERED = ("rows", "who", "line")
 PLAIN_THEMES = 4    # the first themes of the file
 GROUP_WORDS = ["group", "category", "type", "kind"]
 COUNTS = ["one", "two", "three", "four", "five"]
-PEOPLE = "Anna Bruno Carla Dino Emma Felix Greta Hugo Ines Jonas".split()
+PEOPLE = "Anna Bruno Carla Dino Emma Felix Greta Hugo Ines Jonas"
 NICE = [*range(1, 11), 12, 15, 18, *range(20, 50, 5), *range(50, 100, 10), *range(100, 200, 20), *range(200, 650, 50)]
 WAYS = {  # how one speaks of a number: high, low, the most, the least
     "high": "high low highest lowest", "long": "long short longest shortest", "big": "big small biggest smallest",
@@ -60,7 +61,7 @@ class Term(NamedTuple):
     meanings: list     # the likeliest first
     one: str = ""      # of people: a regular
     extras: list = ()  # of a measure: what may also count
-    way: str = "high"
+    way: str = "high"  # how one speaks of a measure
 
 
 class Theme(NamedTuple):
@@ -77,36 +78,33 @@ class Theme(NamedTuple):
 
 @cache
 def themes():
-    """{noun: Theme} of themes.txt."""
-    found = {}
-    for line in (HERE / "themes.txt").read_text(encoding="utf-8").splitlines():
-        what, _, rest = line.partition(" ")
-        parts = [part.strip() for part in rest.split("|")]
-        if what == "theme":
-            people = parts[4].split() if len(parts) > 4 else PEOPLE
-            sorts = {sort: {} for sort in ("kind", "measure", "first", "best")}
-            theme = found[parts[0]] = Theme(*parts[:4], people, {}, {}, sorts)
-        elif what == "words":
-            theme.words[parts[0]] = parts[1], parts[2].split()
-        elif what == "numbers":
-            for key, span, *way in map(str.split, rest.split(",")):
-                theme.numbers[key] = *map(int, span.split("-")), *(way or ["high"])
-        elif what in ("kind", "person", "measure", "first", "best"):
-            term = read_term(what, parts)
-            theme.terms["kind" if what == "person" else what][term.name] = term
-    return found
+    """{noun: Theme} of themes.toml."""
+    found = tomllib.loads((HERE / "themes.toml").read_text(encoding="utf-8"))
+    return {noun: Theme(
+        noun, theme["key"], theme["who"], theme["speaker"], theme.get("people", PEOPLE).split(),
+        {key: (phrase, words.split()) for key, (phrase, words) in theme["words"].items()},
+        {key: (*map(int, span.split()[0].split("-")), (span + " high").split()[1]) for key, span in theme["numbers"].items()},
+        {sort: dict(read_term(sort, *line) for line in theme[sort].items()) for sort in ("kind", "measure", "first", "best")},
+    ) for noun, theme in found.items()}
 
 
-def read_term(what, parts):
-    if what == "measure":
-        (name, *way), names, clause, meanings, extras = parts[0].split(), *parts[1:]
-        return Term(name, clause, [name, *names.split()], meanings.split(), "", extras.split(), *way)
-    *_, names, meanings = parts
-    if what == "person":
-        name = parts[1].split(" ", 1)[1]
-        words = [parts[0].split()[-1], name, *names.split()]
-        return Term(name.replace(" ", "_"), parts[0], words, meanings.split(), parts[1])
-    return Term(parts[0].removeprefix("most "), parts[0], [parts[0], *names.split()], meanings.split())
+def read_term(sort, phrase, parts):
+    """(name, Term) of a line of themes.toml."""
+    name, (others, meanings, *more) = phrase.removeprefix("most "), parts
+    names, meanings = [phrase, *others.split()], meanings.split()
+    if sort == "measure":
+        clause, extras, *way = more
+        return name, Term(name, clause, names, meanings, "", extras.split(), *way)
+    if more:
+        phrase, one = more
+        names = [phrase.split("our ")[1], name.replace("_", " "), *others.split()]
+        return name, Term(name, phrase, names, meanings, one)
+    return name, Term(name, phrase, names, meanings)
+
+
+@cache
+def all_wordings():
+    return tomllib.loads((HERE / "wordings.toml").read_text(encoding="utf-8"))
 
 
 @cache
@@ -116,13 +114,6 @@ def wordings(key, level, half="new"):
     if level == "plain":
         return [first]
     return more[:-1] if half == "seen" and len(more) > 3 else more
-
-
-@cache
-def all_wordings():
-    lines = (HERE / "wordings.txt").read_text(encoding="utf-8").splitlines()
-    pairs = [line.split(":", 1) for line in lines if line and line[0] not in "#["]
-    return {key: [text.strip() for text in texts.split("|")] for key, texts in pairs}
 
 
 def is_new(theme, term, meaning):
@@ -548,29 +539,30 @@ def format_words(plan, theme, details, form):
     return {"example": example, "figure": figure.get(by[0], words.get("the"))}
 
 
-def content_of(theme, details, detail):
+def content_of(plan, details, detail):
     """What a proposal must say to be right about a detail: {kind of token: tokens}, see human.py."""
-    value, aspect = details[detail], detail.rpartition(".")[2]
-    tokens = re.findall(r"\w[\w-]*|[^\w\s]", " ".join(map(str, value if type(value) is list else [value])))
-    found = {"number": [token for token in tokens if token.isdigit()],
-             "field": [token for token in tokens if token in {*theme.numbers, *theme.words, *theme.terms["measure"]}],
-             "word": [token for token in tokens if aspect in ("values", "except", "extra") and token[0].isalnum()
-                      and any(token in words for words in [theme.people, *(some for _, some in theme.words.values())])],
-             "op": [token for token in tokens if aspect in ("formula", "extra") and token in "*+-"]}
-    if aspect == "define":
-        found |= {"join": [{"&": "and", "/": "or"}[token] for token in tokens if token in "&/"]}
-    if aspect in ("order", "ties") and len(str(value)) > 1 or aspect == "define" and f"{detail[:-7]}.limit" in details:
-        found["end"] = ["low" if "<" in tokens else "high"]
-    if aspect == "order":
-        found["way"] = [{"+": "sum", ">": "max", "#": "count"}[token] for token in tokens if token in "+>#"]
-    if aspect == "limit" and value != "average":
-        edge = details.get(f"{detail[:-6]}.edge", True)
-        found["edge"] = ["in" if edge else "out"]
-    if aspect == "edge":
-        found |= {"edge": ["in" if value else "out"], "number": [str(details[f"{detail[:-5]}.limit"])]}
-    plain = {"ties": "ties", "round": "way", "format": "form", "between": "mark", "empty": "word"}
-    if aspect in plain and not any(found.values()):
-        found[plain[aspect]] = [str(value).strip()]
+    theme, value, (term, _, aspect) = themes()[plan["theme"]], details[detail], detail.rpartition(".")
+    number = details[f"{term}.limit"] if aspect == "edge" else value
+    tokens = re.findall(r"\w[\w-]*|[^\w\s]", " ".join(map(str, number if type(number) is list else [number])))
+    words = {word for _, some in [*theme.words.values(), ("", theme.people)] for word in some}
+    low = details.get(f"{term}.define", str(value))[:1] == "<"
+    number = aspect in ("limit", "edge") or aspect == "define" and f"{term}.limit" in details
+    edge = aspect == "edge" or aspect == "limit" and f"{term}.edge" not in plan["open"] and value != "average"
+    found = {
+        "number": [token for token in tokens if token.isdigit()],
+        "field": [token for token in tokens if token in {*theme.numbers, *theme.words, *theme.terms["measure"], theme.who}],
+        "word": [token for token in tokens if token in words or aspect == "empty" and value in EMPTY["line"]],
+        "op": [token for token in tokens if aspect in ("formula", "extra") and token in "*+-"],
+        "join": [{"&": "and", "/": "or"}[token] for token in tokens if aspect == "define" and token in "&/"],
+        "way": [{"+": "sum", ">": "max", "#": "count"}[token] for token in tokens if aspect == "order" and token in "+>#"],
+        "end": ["low" if low else "high"] * (number or aspect in ("order", "ties") and tokens != ["#"] and "-" not in value),
+        "edge": ["in" if details.get(f"{term}.edge", True) else "out"] * edge,
+        "mean": [token for token in tokens if token == "average"],
+        "ever": [token for token in tokens if token in ("never", "always")],
+    }
+    single = {"ties": "ties", "round": "round", "format": "form", "between": "mark"}.get(aspect)
+    if single and not found["field"]:
+        found = {single: [value]}
     return {kind: some for kind, some in found.items() if some}
 
 
@@ -596,7 +588,7 @@ def facts_of(plan, details, choices, say):
             aspect = "names"
         times = aspect == "limit" and details[f"{term}.define"].lstrip("<")[0] == "#"
         fact = {"detail": detail, "term": plan["group"] if aspect == "group" else term, "aspect": aspect,
-                "reply": say(keys, base | words), "values": content_of(theme, details, detail), "needs": needs,
+                "reply": say(keys, base | words), "values": content_of(plan, details, detail), "needs": needs,
                 "questions": [upper(text.format_map(base | words))
                               for text in wordings("ask times" if times else f"ask {aspect}", plan["level"])]}
         facts.append({name: value for name, value in fact.items() if value})
@@ -660,19 +652,19 @@ def draw_rows(theme, size, rng):
 
 def telling_rows(plan, details, rng):
     """Rows rich in edge cases: at a limit, with a word that matters, tied with others, none at all."""
-    theme = themes()[plan["theme"]]
-    matter = set(re.findall(r"\w+", json.dumps([value for name, value in details.items()
-                                                if name.endswith((".values", ".except", ".extra"))])))
+    theme, ordered = themes()[plan["theme"]], plan["shape"] in ORDERED
+    told = [value for name, value in details.items() if name.endswith((".values", ".except", ".extra"))]
+    matter = set(re.findall(r"\w+", json.dumps(told)))
+    words = {theme.who: theme.people, **{key: words for key, (_, words) in theme.words.items()}}
+    likely = {key: some for key, all_words in words.items() if (some := [word for word in all_words if word in matter])}
     limits = [limit for name in plan["kinds"] for limit in limits_of(theme, details, name)]
     rows = []
-    for row in draw_rows(theme, rng.choice([1, 2, 2, 3, 3, 4, 4, 5, 6, 7, 8, 9]), rng):
-        for key, words in [*((key, words) for key, (_, words) in theme.words.items()), (theme.who, theme.people)]:
-            likely = [word for word in words if word in matter]
-            if likely and rng.random() < 0.5:
-                row[key] = rng.choice(likely)
+    for row in draw_rows(theme, rng.choice([3, 5, 6, 7, 8, 9, 10] if ordered else [1, 2, 2, 3, 3, 4, 5, 6, 8]), rng):
+        row |= {key: rng.choice(some) for key, some in likely.items() if rng.random() < 0.6}
         if rows and rng.random() < 0.5:    # tied with another row
-            row |= {key: value for key, value in rng.choice(rows).items() if key in theme.numbers and rng.random() < 0.9}
-        if limits and rng.random() < 0.6:
+            other = rng.choice(rows)
+            row |= {key: other[key] for key in (*theme.words, *theme.numbers) if rng.random() < 0.85}
+        elif limits and rng.random() < 0.7:
             row |= at_limit(theme, *rng.choice(limits), rng)
         rows.append(row)
     return rows
@@ -765,16 +757,14 @@ def results_of(code, inputs):
     return results
 
 
-def settled(plan, details, inputs, rng):
+def settled(plan, details, inputs):
     """The inputs whose result the facts settle: nothing is divided by zero, and no tie goes beyond the tie rule."""
-    code = write_code(plan, details)
-    right = same = results_of(code, inputs)
-    if plan["shape"] in ORDERED and details["ties"] not in ("earlier", "later"):
-        same = results_of(code, [rng.sample(rows, len(rows)) for rows in inputs])
-        again = results_of(code, [rows[::-1] for rows in inputs])
-        same = [one if one == other else None for one, other in zip(same, again)]
-    return [rows for rows, result, other in zip(inputs, right, same)
-            if result == other and not result[0].isupper()]
+    code, who = write_code(plan, details), themes()[plan["theme"]].who
+    results = [results_of(code, inputs)]
+    if plan["shape"] in ORDERED and details["ties"] not in ("earlier", "later"):    # in two opposite orders
+        by_who = [sorted(rows, key=lambda row: row[who]) for rows in inputs]
+        results += [results_of(code, by_who), results_of(code, [rows[::-1] for rows in by_who])]
+    return [rows for rows, *same in zip(inputs, *results) if len(set(same)) == 1 and not same[0][0].isupper()]
 
 
 def choose_calls(plan, details, rng):
@@ -784,7 +774,7 @@ def choose_calls(plan, details, rng):
     reference are left out, but each wrong value needs an input that fails. The results of the calls differ, so that a
     constant answer passes only one of them. Two results may be equal if the pool has no ten different ones.
     """
-    inputs = settled(plan, details, [[], *(telling_rows(plan, details, rng) for _ in range(POOL))], rng)
+    inputs = settled(plan, details, [[], *(telling_rows(plan, details, rng) for _ in range(POOL))])
     code = write_code(plan, details)
     right = results_of(code, inputs)
     if len(inputs) < 10 or len(set(right)) < 9:
@@ -940,3 +930,10 @@ def demonstrate(task, ask, waste, max_turns, rng):
     guessed, _ = settle(plan, guess, known_details(task, told))
     answer = write_code(plan, guessed).strip()
     return [*history, {"role": "assistant", "content": f"{ANSWER_MARK}\n{answer}"}], answer
+
+
+def check_demonstrable(task):
+    """The task, if the scripted agent can play it: its details must still produce its program."""
+    if "plan" not in task or write_code(task["plan"], task["details"]) != task["ground_truth"]:
+        raise ValueError("demonstrations need a procedural task as generate_tasks.py writes it, with plan and details")
+    return task
