@@ -1,9 +1,7 @@
 # make demo              the whole pipeline on this machine, from tasks to the table
-# make demo-half         the demo's agents once more, at temperature 0.5
 # make demo DOMAIN=frontend    the same with web pages; needs a Chromium
 # make demo-llm          the same with a real language model, SmolLM2-135M-Instruct: hours; MODEL= takes another one
-# make demo-seeds        the demo with five seeds, and the means over them
-# make study             RESULTS.md's questions, cell by cell (study/study.mk)
+# make study             the demo over fresh seeds, and what else RESULTS.md compares (study/study.mk)
 # make test              the tests, without a GPU (the long ones: make stress; beside TRL: make test-trl)
 # All set up .venv first. Nothing else has to be installed; outside this folder only caches (pip's) are written.
 # What stands in runs/NAME is not made again: a demo with other settings needs another NAME=.
@@ -45,30 +43,30 @@ DOMAIN ?= backend
 NAME   ?= $(if $(LLM),demo-llm,$(if $(filter frontend,$(DOMAIN)),demo-frontend,demo))
 RUN     = runs/$(NAME)
 JOBS   ?= $(shell $(PYTHON) -c 'import os; print(min(4, os.cpu_count()))')
-AGENTS := after-imitation policy base rejection-ft multi-turn-dpo
+AGENTS := base rejection-ft multi-turn-dpo policy-without-c policy after-imitation
 
 # A small transformer first learns to ask for every detail and to copy it (the first model). The base agent starts there
-# and learns to be imperfect.
+# and learns to ask too little: it asks for half of the details, in at most seven turns. Asking is then the hard part.
 SEED_MODEL ?= $(RUN)/first-model/config.json
-TASKS      := generate_tasks.py
-GENERATE   := --plain --kinds total,average --train 3000 --val 200 --test 400
+GENERATE   := --level plain --train 3000 --val 200 --test 400
 COMPLETE   := --demonstrations 20000 --ask 1 --waste 0
-IMPERFECT  := --demonstrations 4000 --ask 0.8 --waste 0.2
+IMPERFECT  := --demonstrations 4000 --waste 0.2 --ask 0.5
 FIRST      := --lr 2e-3 --batch-size 8 --epochs 1
 BASE        = --model $(SEED_MODEL:/config.json=) --lr 1e-3 --batch-size 8 --epochs 1
 SAMPLE     := --max-tokens 128
-PLAY        = $(SAMPLE)
+PLAY        = $(SAMPLE) --max-turns 7
+TEST       := --temperature 0.3
 OFFLINE    := --limit 400 --samples 6
+TWICE      := --limit 800 --samples 6
 CRITIC     := --beta 5 --nll 2 --lr 3e-4 --epochs 3
 CANDIDATES := --candidates 4 --fraction 0.25
 POLICY     := --beta 2 --nll 1 --lr 2e-4 --epochs 1 --pairs-per-turn 2
 REJECTION  := --lr 1e-3 --batch-size 16 --epochs 6
-TRAJECTORY := --beta 2 --nll 1 --lr 4e-4 --epochs 3
+TRAJECTORY := --beta 2 --nll 1 --lr 2e-4 --epochs 3
 
 stage = @echo '--- $(1)'
+# One thread a process: beside other work, two threads of one process wait for each other at every barrier.
 EACH := OMP_NUM_THREADS=1 $(PY)
-# The first model and the base agent are trained alone, on every core.
-ALONE := OMP_NUM_THREADS=$(JOBS) $(PY)
 FLAGS := --seed $(SEED) --domain $(DOMAIN)
 
 # Web pages and real language models have settings of their own.
@@ -84,27 +82,27 @@ demo: .venv/ready $(if $(filter frontend,$(DOMAIN)),browser)
 
 $(RUN)/tasks/done:
 	$(call stage,tasks)
-	$(EACH) $(TASKS) $(FLAGS) $(GENERATE) --out $(RUN)/tasks
+	$(EACH) generate_tasks.py $(FLAGS) $(GENERATE) --out $(RUN)/tasks
 	@touch $@
 
 $(RUN)/complete.done: $(RUN)/tasks/done
 	$(call stage,dialogues of a scripted agent that asks for every detail)
-	$(EACH) $(TASKS) $(FLAGS) --in $(RUN)/tasks/train.jsonl $(COMPLETE) --out $(RUN)/complete.jsonl
+	$(EACH) generate_tasks.py $(FLAGS) --in $(RUN)/tasks/train.jsonl $(COMPLETE) --out $(RUN)/complete.jsonl
 	@touch $@
 
 $(RUN)/demonstrations.done: $(RUN)/tasks/done
 	$(call stage,dialogues of a scripted agent that skips details and wastes turns)
-	$(EACH) $(TASKS) $(FLAGS) --in $(RUN)/tasks/train.jsonl $(IMPERFECT) --out $(RUN)/demonstrations.jsonl
+	$(EACH) generate_tasks.py $(FLAGS) --in $(RUN)/tasks/train.jsonl $(IMPERFECT) --out $(RUN)/demonstrations.jsonl
 	@touch $@
 
 $(RUN)/first-model/config.json: $(RUN)/complete.done
 	$(call stage,a transformer from nothing learns to copy details)
-	$(ALONE) train_policy.py $(FLAGS) --method sft --model tiny --in $(RUN)/complete.jsonl --with-c 0.33 $(FIRST) \
+	$(EACH) train_policy.py $(FLAGS) --method sft --model tiny --in $(RUN)/complete.jsonl --with-c 0.33 $(FIRST) \
 	  --out $(RUN)/first-model
 
 $(RUN)/base/config.json: $(RUN)/demonstrations.done $(SEED_MODEL)
 	$(call stage,base: it learns to be an imperfect agent)
-	$(ALONE) train_policy.py $(FLAGS) $(FIT) --method sft $(BASE) --in $(RUN)/demonstrations.jsonl --with-c 0.33 \
+	$(EACH) train_policy.py $(FLAGS) $(FIT) --method sft $(BASE) --in $(RUN)/demonstrations.jsonl --with-c 0.33 \
 	  --out $(RUN)/base
 
 $(RUN)/train.rollout.json: $(RUN)/base/config.json
@@ -138,6 +136,21 @@ $(RUN)/after-imitation/config.json: $(RUN)/train.ranked.done $(RUN)/rejection-ft
 	$(EACH) train_policy.py $(FLAGS) $(FIT) --run-name $(NAME) --method sweet $(POLICY) --model $(RUN)/rejection-ft \
 	  --out $(RUN)/after-imitation
 
+# What is c worth? The same with a critic that does not see it.
+$(RUN)/critic-without-c/config.json: $(RUN)/train.metrics.json
+	$(call stage,SWEET-RL without c: the critic)
+	$(EACH) train_critic.py $(FLAGS) $(FIT) --run-name $(NAME) $(CRITIC) --context without-c --out $(RUN)/critic-without-c
+
+$(RUN)/without-c.ranked.done: $(RUN)/critic-without-c/config.json $(RUN)/train.candidates.rollout.json
+	$(EACH) train_critic.py $(FIT) --run-name $(NAME) --critic $(RUN)/critic-without-c --score $(RUN)/train.candidates.jsonl \
+	  --out $(RUN)/without-c.ranked.jsonl
+	@touch $@
+
+$(RUN)/policy-without-c/config.json: $(RUN)/without-c.ranked.done
+	$(call stage,SWEET-RL without c: the policy)
+	$(EACH) train_policy.py $(FLAGS) $(FIT) --run-name $(NAME) --method sweet $(POLICY) --in $(RUN)/without-c.ranked.jsonl \
+	  --out $(RUN)/policy-without-c
+
 $(RUN)/rejection-ft/config.json: $(RUN)/train.metrics.json
 	$(call stage,baseline: rejection fine-tuning)
 	$(EACH) train_policy.py $(FLAGS) $(FIT) --run-name $(NAME) --method rejection-ft $(REJECTION)
@@ -153,9 +166,8 @@ $(RUN)/%.$(1).rollout.json: $(RUN)/%/config.json
 	$$(EACH) rollout.py $$(FLAGS) --run-name $$(NAME) --split $(2) --in $$(RUN)/tasks/$(2).jsonl $$(PLAY) $(3) \
 	  --model $$(RUN)/$$* --out $$(RUN)/$$*.$(1).trajectories.jsonl
 endef
-$(eval $(call plays,test,test))
-$(eval $(call plays,val,val))
-$(eval $(call plays,half,test,--temperature 0.5))
+$(eval $(call plays,test,test,$(TEST)))
+$(eval $(call plays,val,val,$(TEST)))
 
 $(RUN)/%.metrics.json: $(RUN)/%.rollout.json
 	$(EACH) evaluate.py --in $(RUN)/$*.trajectories.jsonl
@@ -164,18 +176,15 @@ $(RUN)/policy.test.annotated.done: $(RUN)/policy.test.metrics.json $(RUN)/critic
 	$(EACH) train_critic.py $(FIT) --run-name $(NAME) --score $(RUN)/policy.test.scored.jsonl
 	@touch $@
 
-# $(call named,test or half,scored episodes of SWEET-RL): the agents by their methods' names
-scored = $(RUN)/$(1).$(2).scored.jsonl
-named  = base=$(call scored,base,$(1)) rejection-ft=$(call scored,rejection-ft,$(1)) \
-  multi-turn-dpo=$(call scored,multi-turn-dpo,$(1)) sweet-rl=$(2) after-imitation=$(call scored,after-imitation,$(1))
+# The agents by their methods' names.
+scored  = $(1)=$(RUN)/$(2).test.scored.jsonl
+COMPARE = $(call scored,base,base) $(call scored,rejection-ft,rejection-ft) $(call scored,multi-turn-dpo,multi-turn-dpo) \
+  $(call scored,sweet-rl-without-c,policy-without-c) sweet-rl=$(RUN)/policy.test.annotated.jsonl \
+  $(call scored,sweet-rl-after-imitation,after-imitation)
 
 # make starts with the first prerequisite, so the slowest branch comes first.
 $(RUN)/report.html: $(RUN)/policy.test.annotated.done $(AGENTS:%=$(RUN)/%.test.metrics.json)
-	$(EACH) evaluate.py --compare $(call named,test,$(RUN)/policy.test.annotated.jsonl) --report $@ $(SHOW)
-
-demo-half: .venv/ready
-	@$(MAKE) --no-print-directory -j$(JOBS) $(AGENTS:%=$(RUN)/%.half.metrics.json)
-	$(EACH) evaluate.py --compare $(call named,half,$(call scored,policy,half))
+	$(EACH) evaluate.py --compare $(COMPARE) --report $@ $(SHOW)
 
 browser: .venv/ready
 	$(PY) render.py --setup
@@ -184,18 +193,11 @@ browser: .venv/ready
 demo-llm: .venv/ready
 	@$(MAKE) --no-print-directory demo LLM=yes
 
-# The whole demo with several seeds: other tasks and base agents. Means and intervals over the seeds.
-demo-seeds: .venv/ready
-	for seed in $(or $(SEEDS),0 1 2 3 4); do $(MAKE) demo SEED=$$seed NAME=seeds-$(DOMAIN)/$$seed || exit; done
-	$(PY) study/over_seeds.py $(foreach agent,$(AGENTS),$(agent)='runs/seeds-$(DOMAIN)/*/$(agent).test.metrics.json')
-
-# The study of RESULTS.md. SEEDS='21 22' CELLS='ablated truth' runs a part of it.
+# The study of RESULTS.md. SEEDS='21 22' CELLS='equal grpo' runs a part of it.
 study: .venv/ready
-	@echo 'core-hours a seed: trials 1, leaders 0.5, tuned 0.4, ablated 0.2, twice 0.2, truth 0.3, fewer 0.1, rounds 0.6,' \
-	  'table3 0.3, best 0.3, amounts 0.3, stopped 0.3, surer 0.3, parts 0.4, own 0.2'
-	for seed in $(or $(SEEDS),51 52 53 54 55); do \
-	  $(MAKE) -f study/study.mk -j$(JOBS) $(or $(CELLS),tuned) SEED=$$seed \
-	  NAME=$(if $(ASKING),asking,study)/$$seed || exit; done
+	for seed in $(or $(SEEDS),11 12 13 14 15 16 17 18); do \
+	  $(MAKE) -f study/study.mk -j$(JOBS) $(or $(CELLS),rows) SEED=$$seed \
+	  NAME=$(or $(SETTING),$(if $(filter frontend,$(DOMAIN)),pages,study))/$$seed || exit; done
 
 # ------------------------------------------------------------------------------------------------ tests
 test: .venv                     # a process a core, each with whole files, so that what a file shares is made once
@@ -216,4 +218,4 @@ clean:
 
 .SECONDARY:                     # keep every stage's file,
 .DELETE_ON_ERROR:               # but not the target of a stage that failed
-.PHONY: .venv study test stress test-trl clean demo demo-llm demo-half demo-seeds browser
+.PHONY: .venv study test stress test-trl clean demo demo-llm browser

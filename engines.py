@@ -3,11 +3,13 @@ or an OpenAI-compatible server.
 
 `await engine.generate(messages, n, seed, temperature, max_tokens)` returns n Responses, or raises Refused (this request
 failed) or Stop (no request can succeed). close() shuts the engine down. A server's engine has a `name`: the model
-there. Agents, model humans, judges and writers of tasks all sample through an engine.
+there. Agents, model humans, judges and writers of tasks all sample through an engine, and `Response.said` is what they
+say: the text without its thoughts.
 
 Seeds. vLLM on a CPU, in float32 and with OMP_NUM_THREADS=1, gives the same texts for the same seeds whatever else it
 samples. Elsewhere rounding depends on the batch: the transformers engine repeats itself at the same settings, CUDA
-nearly does. A server may ignore seeds.
+nearly does. A server may ignore seeds. `vllm serve` on a CPU needs --no-enable-chunked-prefill, or a seeded request
+ends it ("CPU Generator does not use offset").
 """
 import asyncio
 import hashlib
@@ -16,20 +18,52 @@ import json
 import math
 import os
 import re
+import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
-from records import die, first_line, number
+from records import ANSWER_MARK, THOUGHTS, die, first_line, mended, number
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")    # set before torch is imported: idle threads sleep, not spin
 IN_FLIGHT = 512    # concurrent requests, enough to keep vLLM on a CPU busy
 MORE_ROOM = 8    # a reply that was cut inside its thought is sampled again with this many times the token limit
 COUNT = number(int, least=1)    # argparse types
 SIZE = number(int, least=0)
+THOUGHT_MARK = re.compile("|".join(map(re.escape, sorted({*THOUGHTS, *THOUGHTS.values()}, key=len, reverse=True))), re.I)
+UNKNOWN_MARK = re.compile(r"<[^<>\s]*think[^<>\s]*>|\[/?think\w*\]", re.I)    # counted where it enters a dialogue
+CODE = re.compile(r"```|^\s*(def|async def|class|return|import|from \w+ import)\b|^\s*@\w|^\s*\w+ = |\blambda\b|<html|^\s*<\w",
+                  re.M | re.I)
+
+
+def without_thoughts(text):
+    """(What a text says, "open" if it ends inside a thought, "closed" if it has shown one, None otherwise)
+
+    An answer is left as it is, even if its code speaks of such marks.
+    """
+    closings = {opening.lower(): closing.lower() for opening, closing in THOUGHTS.items()}
+    said, shown = "", None
+    while mark := THOUGHT_MARK.search(text):
+        before = said + text[:mark.start()]
+        _, answers, answer = before.partition(ANSWER_MARK)
+        closing = closings.get(mark[0].lower())
+        if answers and (closing or shown or CODE.search(answer)):
+            break
+        if closing:
+            end = text.lower().find(closing, mark.end())
+            if end < 0:
+                return before, "open"
+            said, text = before, text[end + len(closing):]
+        else:    # everything so far was a thought, which the chat template has opened
+            said, text = "", text[mark.end():]
+        shown = "closed"
+    return said + text, shown
 
 
 @dataclass
@@ -40,17 +74,22 @@ class Response:
     tokens: int = 0         # sampled tokens; from a server, the first of n has the total
     prompt_tokens: int = 0
     cut: bool = False       # whether it stopped at the token limit
-    thinks: bool = True     # whether the chat template may have opened a thought, which a server does not tell us
+    thinks: bool = False    # whether the chat template has opened a thought; a server's engine concludes it
+
+    @property
+    def said(self):
+        """The text without its thoughts."""
+        return without_thoughts(self.text)[0].strip()
 
     @property
     def unfinished(self):
         """Whether it was cut inside or right after its thought, so that nobody may see any of it."""
-        reply = self.text.partition("</think>")[2].strip()
-        return self.cut and not reply and (self.thinks or "<think>" in self.text)
+        said, shown = without_thoughts(self.text)
+        return self.cut and (not said.strip() or shown == "open" or self.thinks and not shown)
 
     def sampled(self):
-        """The keys that a record keeps of it, verbatim."""
-        return {"output": self.text, "output_ids": self.ids} if self.ids else {"output": self.text}
+        """The keys that a record keeps of it: the text and ids as they were sampled, and whether it was cut."""
+        return ({"output": self.text} | ({"output_ids": self.ids} if self.ids else {}) | ({"cut": True} if self.cut else {}))
 
 
 class Refused(Exception):
@@ -92,7 +131,7 @@ class LocalEngine:
 
     def __init__(self, path, name, role, args):
         import torch
-        from train_critic import context_of, load_tokenizer
+        from lm import context_of, load_tokenizer
         self.tokenizer = load_tokenizer(path)
         cuda = torch.cuda.is_available()
         self.dtype = args.dtype
@@ -116,9 +155,14 @@ class LocalEngine:
         self.count += 1
         samples = await self.answer(SimpleNamespace(
             name=str(self.count), prompt=prompt, room=room, n=n, seed=seed, temperature=temperature))
-        thinks = self.tokenizer.decode(prompt[-8:]).rstrip().endswith("<think>")    # the template opened the thought
-        return [Response(self.tokenizer.decode(ids, skip_special_tokens=True), ids, len(ids), len(prompt), cut, thinks)
-                for ids, cut in samples]
+        thinks = self.tokenizer.decode(prompt[-8:]).rstrip().lower().endswith(tuple(map(str.lower, THOUGHTS)))
+        return [Response(self.text_of(ids, cut), ids, len(ids), len(prompt), cut, thinks) for ids, cut in samples]
+
+    def text_of(self, ids, cut):
+        """The text of sampled ids, without special tokens unless they mark a thought."""
+        text = self.tokenizer.decode(ids, skip_special_tokens=True)
+        whole = self.tokenizer.decode(ids if cut else ids[:-1])
+        return whole if len(THOUGHT_MARK.findall(whole)) > len(THOUGHT_MARK.findall(text)) else text
 
     async def answer(self, request):
         request.future = asyncio.get_running_loop().create_future()
@@ -158,7 +202,7 @@ class VLLMEngine(LocalEngine):
             os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")    # GiB
             os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
             # No chunked prefill on a CPU: after a chunk vLLM rewinds the request's seeded generator, which a CPU
-            # generator does not support (RuntimeError: CPU Generator does not use offset).
+            # generator does not support.
             settings = {"enforce_eager": True, "enable_chunked_prefill": False,
                         "max_num_batched_tokens": max(16384, self.context)}
         self.added = set()    # names of the requests that the engine knows
@@ -211,13 +255,16 @@ class TransformersEngine(LocalEngine):
     most_rows = 64
 
     def load(self, path, args, cuda):
-        from transformers import AutoModelForCausalLM
+        from transformers import AutoModelForCausalLM, GenerationConfig
         from transformers.utils import logging
         logging.disable_progress_bar()
         self.model = AutoModelForCausalLM.from_pretrained(path, dtype=self.dtype).to("cuda" if cuda else "cpu")
         ends = self.model.generation_config.eos_token_id    # one, a list, or None
         ends = ends if isinstance(ends, list) else [ends]
         self.ends = list({self.tokenizer.eos_token_id, *ends} - {None})
+        # Of the model's own settings (min_p, num_beams, stop_strings, ...) only the end tokens stay.
+        self.model.generation_config = GenerationConfig(
+            eos_token_id=self.ends or None, pad_token_id=min(self.ends, default=0))
 
     def sample(self, requests):
         """Sample one batch of at most most_rows texts: the oldest request, and others with its n and temperature."""
@@ -232,9 +279,8 @@ class TransformersEngine(LocalEngine):
         torch.manual_seed(first.seed)
         out = self.model.generate(
             input_ids=ids.clamp(min=0), attention_mask=(ids >= 0).long(), do_sample=first.temperature > 0,
-            temperature=first.temperature or 1.0, top_k=0, top_p=1.0, repetition_penalty=1.0,
-            max_new_tokens=max(request.room for request in batch), eos_token_id=self.ends,
-            pad_token_id=self.ends[0],
+            temperature=first.temperature or 1.0, top_k=0, top_p=1.0,
+            max_new_tokens=max(request.room for request in batch),
             stopping_criteria=[lambda ids, scores: torch.full((len(ids),), self.closed, device=ids.device)])
         # out: (R, T + new)
         sampled = out[:, ids.shape[1]:].unflatten(0, (len(batch), first.n)).tolist()    # (requests, n, new)
@@ -254,30 +300,53 @@ class ServerEngine:
 
     A failed request raises Refused, which ends its episode (prompt too long, content policy, malformed reply), or Stop,
     which ends the run (rejected key, no credit, unknown model, rejected parameter, no server; or MOST_FAILURES failed
-    requests in a row). A busy server is asked again.
+    requests in a row). A busy server is asked again, and a line says until when it is waited for.
     """
     MOST_FAILURES = 8
+    LONGEST_WAIT = 900    # seconds; a server that asks for more ends the run
+    ENDS = {None: False, "": False, "stop": False, "eos": False, "end_turn": False, "stop_sequence": False,
+            "length": True, "max_tokens": True, "model_length": True}    # finish_reason: whether the reply was cut
+    NO_MODEL = re.compile(
+        r"model\b.{0,80}(not found|not exist|n't exist|not available|unknown)|invalid model|model_not_found|not a valid model|"
+        r"(unknown|incorrect|no such|no) model\b|no healthy deployment", re.I)
+    NO_KEY = re.compile(r"api[ _-]?key|authenti|authori[sz]|invalid token|bearer", re.I)
 
     def __init__(self, url, name, role, args):
         import openai
-        self.url = url
+        url = re.sub(r"(/chat/completions|/completions|/models)?/*$", "", url)
+        self.url = without_secrets(url)
         self.retries = args.retries
         self.failures = 0            # since the last success
         self.usual = math.inf        # the lowest token limit so far; a request for more may fail, which does not count
         self.limit = "max_tokens"    # what the server calls its token limit
+        self.thinks = getattr(args, "thinks", "auto")    # becomes "yes" when the model shows a thought
+        self.at_once = True          # whether n choices can be asked for in one request
+        self.announced = 0.0         # the last wait that was announced ends then
         self.extra = getattr(args, f"{role}_extra_body".removeprefix("agent_"), None) or {}
         keys = [f"{role.upper()}_API_KEY"]
         if urlsplit(url)[:2] == urlsplit(args.model)[:2]:
             keys += ["AGENT_API_KEY", "OPENAI_API_KEY"]    # sent only to the agent's server
         self.key = next((key for key in keys if os.environ.get(key)), f"{keys[0]}, which is not set")
-        settings = {"base_url": url, "api_key": os.environ.get(self.key, "none"), "timeout": args.timeout}
-        self.client = openai.AsyncOpenAI(max_retries=0, **settings)
-        try:
-            names = [name] if name else [model.id for model in openai.OpenAI(**settings).models.list()]
-        except Exception as error:
-            die(f"{url}: cannot list the models of this server ({refusal(error)[1]}); check the URL, or name the model")
+        secret = os.environ.get(self.key, "none").strip()
+        if not re.fullmatch("[!-~]+", secret):
+            die(f"{self.url}: the key in the environment variable {self.key} has characters that no key has")
+        self.secrets = {secret, urlsplit(url).password} - {None, "none"}
+        settings = {"base_url": url, "api_key": secret, "timeout": args.timeout}
+        self.client = openai.AsyncOpenAI(
+            max_retries=0, http_client=openai.DefaultAsyncHttpxClient(follow_redirects=False), **settings)
+        names = [name]
+        if not name:
+            listing = openai.OpenAI(http_client=openai.DefaultHttpxClient(follow_redirects=False), **settings)
+            try:
+                names = [model["id"] for model in checked(listing.get("/models", cast_to=object))["data"]]
+            except Exception as error:
+                status, message = self.problem(error)
+                stop = self.final(status, message)
+                if status in (401, 403) or 300 <= status < 400:
+                    die(stop)
+                die(f"{self.url}: cannot list the models of this server ({message}); check the URL, or name the model")
         if len(names) != 1:
-            die(f"{url} needs the {role}'s name (--model-name, --simulator-name, --judge-name); its models are: "
+            die(f"{self.url} needs the {role}'s name (--model-name, --simulator-name, --judge-name); its models are: "
                 f"{', '.join(names) or 'none'}")
         self.name = names[0]
 
@@ -287,7 +356,7 @@ class ServerEngine:
         while len(responses) < n:    # some servers return one choice whatever n is
             request = {"model": self.name, "messages": messages, "temperature": temperature, "top_p": 1,
                        self.limit: max_tokens, "seed": (seed + len(responses)) % (1 << 31)}
-            if n > 1 and not responses:
+            if n > 1 and not responses and self.at_once:
                 request["n"] = n
             try:
                 responses += await self.ask(request | self.extra)
@@ -302,77 +371,137 @@ class ServerEngine:
         """The Responses to one request; raises Refused or Stop. A parameter that is None is not sent."""
         sent = {name: value for name, value in request.items() if value is not None}
         try:    # chat.completions.create() would take twice as long, because it validates every message
-            responses = self.responses(await self.client.post("/chat/completions", body=sent, cast_to=object))
+            completion = checked(await self.client.post("/chat/completions", body=sent, cast_to=object))
+            responses = self.responses(completion, sent.get(self.limit) or 0)
             self.failures = 0
             return responses
         except Exception as error:
-            status, message = refusal(error)
-            busy = (status >= 500 or status in (408, 409, 425, 429)) and "billing" not in message
+            status, message = self.problem(error)
+            problem = self.final(status, message)
+            hopeless = isinstance(problem, Stop) and status != 599
+            busy = (status >= 500 or status in (408, 409, 425, 429)) and not hopeless
             if busy and attempt < self.retries:
                 wait = min(60, 0.5 * 2 ** attempt)
                 with suppress(AttributeError, LookupError, ValueError):
                     wait = max(wait, float(error.response.headers["retry-after"]))
-                await asyncio.sleep(wait)
+                await self.wait(wait, message)
                 return await self.ask(request, attempt + 1)
             if "max_tokens" in sent and "max_completion_tokens" in message and "context" not in message:
                 self.limit = "max_completion_tokens"    # OpenAI's newer models call it so
                 return await self.ask(request | {"max_tokens": None, self.limit: sent["max_tokens"]})
-            if "n" in sent:    # the server may not support n > 1; its message could be anything
-                return await self.ask(request | {"n": None})
-            raise self.final(status, message) from error
+            if "n" in sent and not isinstance(problem, Stop):    # no n > 1 perhaps; the message could be anything
+                return await self.ask(request | {"n": None}, attempt)
+            raise problem from error
 
-    def responses(self, completion):
+    async def wait(self, seconds, message):
+        """Sleep, and say so, unless another request has just said it."""
+        if seconds > self.LONGEST_WAIT:
+            raise Stop(f"{self.url} asks to wait for {seconds:,.0f} seconds ({message})")
+        if seconds >= 2 and time.time() + seconds > self.announced + 1:
+            self.announced = time.time() + seconds
+            until = time.strftime("%H:%M:%S", time.localtime(self.announced))
+            print(f"waiting until {until} ({seconds:.0f} s) for {self.url}: {message}", file=sys.stderr)
+        await asyncio.sleep(seconds)
+
+    def responses(self, completion, max_tokens):
         """The Responses of a chat completion. A refusal raises Refused, a malformed reply any other exception."""
         if completion.get("error"):
-            raise Refused(first_line(completion["error"]["message"]))
+            raise Refused(message_of(completion))
         usage = completion.get("usage") or {}
         responses = []
         for choice in completion["choices"]:
             message = choice["message"]
-            finish = choice.get("finish_reason")
+            finish = (choice.get("finish_reason") or "").lower()
             text = message.get("content")
             if isinstance(text, list):
                 text = "".join(part.get("text") or "" for part in text)
             if text is None and (message.get("refusal") or message.get("tool_calls")):
                 raise Refused(first_line(message.get("refusal") or "the model calls a tool instead of speaking"))
-            if not text and finish == "content_filter":
-                raise Refused("the reply was withheld by a content filter")
-            if text is None and finish != "length":    # a hidden thought may use up the limit
+            if re.search("filter|safety|refus|tool|function|recitation|prohibited", finish):
+                raise Refused("the reply was withheld by a content filter" if "filter" in finish else
+                              f"the server ended the reply for another reason than its end: {finish}")
+            if finish not in self.ENDS:    # "error", "abort", "insufficient_system_resource": half a reply
+                raise ValueError(f"the reply is not whole: {finish}")
+            cut = self.ENDS[finish]
+            if text is None and not cut:    # a hidden thought may use up the limit
                 raise TypeError("no content")
-            responses.append(Response(text or "", prompt_tokens=usage.get("prompt_tokens") or 0,
-                                      cut=finish == "length"))
+            text = mended(text or "")
+            if self.thinks == "auto" and without_thoughts(text)[1]:
+                self.thinks = "yes"
+            responses.append(Response(text, prompt_tokens=usage.get("prompt_tokens") or 0, cut=cut))
         if not responses:
             raise TypeError("no choices")
-        responses[0].tokens = usage.get("completion_tokens") or 0    # the sum over all choices
+        for response in responses:
+            response.thinks = self.thinks == "yes"
+        tokens = usage.get("completion_tokens") or 0    # the sum over all choices, but with llama.cpp the first one's
+        fewest = max(max_tokens * sum(response.cut for response in responses),
+                     sum(len(response.text.split()) for response in responses) / 2)
+        if len(responses) > 1 and (tokens < fewest or "timings" in completion):
+            self.at_once = False    # the count cannot be right: ask for one choice at a time
+            return []
+        responses[0].tokens = tokens
         return responses
+
+    def problem(self, error):
+        """(HTTP status, message) of a failed request: 200 if the model refused, 502 for a malformed reply, 599 for none."""
+        status, message = 502, f"malformed reply ({type(error).__name__}: {first_line(error)})"
+        if isinstance(error, Refused):
+            status, message = 200, str(error)
+        elif hasattr(error, "status_code"):
+            status = error.status_code
+            message = f"HTTP {status}: {message_of(error.body) or message_of(error.response.text)}"
+            if to := error.response.headers.get("location"):
+                message += f" (moved to {without_secrets(to)})"
+        elif error.__cause__:    # the library's APIConnectionError
+            status, message = 599, first_line(error.__cause__)
+        host, proxies = urlsplit(self.url).hostname or "", getproxies()
+        proxy = proxies.get(urlsplit(self.url).scheme) or proxies.get("all")
+        if proxy and status in (403, 407, 502, 503, 504, 599) and not proxy_bypass(host):
+            message += f", through the proxy {without_secrets(proxy)}, which NO_PROXY={host} leaves out"
+        for secret in self.secrets:
+            message = message.replace(secret, "***")
+        return status, message
 
     def final(self, status, message):
         """The exception for a request that is not retried: Refused ends its episode, Stop ends the run."""
-        if status in (400, 422) and re.search(r"temperature|top_p|\bseed\b", message):
-            status = "parameter"
-        mistakes = {401: f"rejected the key in the environment variable {self.key}",
-                    404: f"has no model {self.name!r}, or is not an OpenAI-compatible server",
-                    "parameter": "rejects a parameter, which null in --extra-body removes"}
-        if status in mistakes:
-            return Stop(f"{self.url} {mistakes[status]} ({message})", 2)
-        if status in (402, 599) or "billing" in message:
+        about_length = re.search("context|too long", message)
+        if status in (400, 422) and re.search(r"temperature|top_p|\bseed\b", message) and not about_length:
+            sentence = "rejects a parameter, which null in --extra-body removes"
+        elif status == 401 or status in (400, 403, 500) and self.NO_KEY.search(message):
+            sentence = f"rejected the key in the environment variable {self.key}"
+        elif status in (404, 405) or 400 <= status < 599 and self.NO_MODEL.search(message) and not about_length:
+            sentence = f"has no model {getattr(self, 'name', None)!r}, or is not an OpenAI-compatible server; its URL ends in /v1"
+        elif 300 <= status < 400:
+            sentence = "is somewhere else; name that URL"
+        elif status in (402, 599) or "billing" in message:
             return Stop(f"{self.url} failed: {message}")
-        return Refused(message)
+        else:
+            return Refused(message)
+        return Stop(f"{self.url} {sentence} ({message})", 2)
 
     def close(self):
         pass
 
 
-def refusal(error):
-    """(HTTP status, message) of a failed request: 200 if the model refused, 502 for a malformed reply, 599 for none."""
-    if isinstance(error, Refused):
-        return 200, str(error)
-    if hasattr(error, "status_code"):
-        message = error.body.get("message") if isinstance(error.body, dict) else error.body
-        return error.status_code, f"HTTP {error.status_code}: {first_line(message or error.response.text)}"
-    if error.__cause__:    # the library's APIConnectionError
-        return 599, first_line(error.__cause__)
-    return 502, f"malformed reply ({type(error).__name__}: {first_line(error)})"
+def checked(reply):
+    """A server's reply, which must be a JSON object."""
+    if not isinstance(reply, dict):
+        raise TypeError(f"no JSON but {message_of(reply)!r}; does the URL end in /v1?")
+    return reply
+
+
+def message_of(body):
+    """What the body of a failed request says, in one line: JSON of several shapes, HTML or text."""
+    while isinstance(body, dict):
+        body = next((body[key] for key in ("message", "error", "detail") if body.get(key)), json.dumps(body))
+    body = body if isinstance(body, str) else json.dumps(body) if body else ""
+    return first_line(" ".join(re.sub(r"(?s)<(style|script)\b.*?</\1>|<[^>]*>", " ", body).split()) or "no message")
+
+
+def without_secrets(url):
+    """A URL without password and query."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}" if parts.netloc else url
 
 
 ENGINES = {"vllm": VLLMEngine, "transformers": TransformersEngine}    # --engine; a URL is for ServerEngine
@@ -393,6 +522,8 @@ def make_engine(spec, name, role, args):
     name: the model's name on its server, None if it is the only one there; role: agent, simulator or judge, which
     decides a server's key; args: the flags of engine_flags, and args.model if the role is not agent.
     """
+    if re.match(r"[\w.-]+:\d+(/|$)|localhost\b", str(spec)) and not Path(spec).exists():
+        die(f"{spec}: a URL starts with http:// or https://")
     return ENGINES.get(engine_of(spec, args), ServerEngine)(spec, name, role, args)
 
 
@@ -415,6 +546,9 @@ def engine_flags(parser):
     add("--extra-body", type=json_object, help="JSON object added to each request to the agent's server: top_k, "
         "repetition_penalty, reasoning_effort, chat_template_kwargs, ...; null removes a parameter that is sent by "
         "default: temperature, top_p (1), seed, max_tokens")
+    add("--thinks", default="auto", choices=["auto", "yes", "no"], help="whether a server's models think before they "
+        "speak; a reply cut without the end of a thought is then sampled again; auto = once a thought was shown "
+        "(default: auto)")
     add("--timeout", type=number(above=0), default=300.0, help="seconds to wait for a server's reply (default: 300)")
     add("--retries", type=SIZE, default=8, help="retries if a server is busy, unreachable or sends a malformed reply, "
         "with pauses that grow to a minute, or as long as the server asks (default: 8)")
@@ -426,10 +560,10 @@ def json_object(text):
 
 
 def is_url(spec):
-    return str(spec).startswith(("http://", "https://"))
+    return str(spec).lower().startswith(("http://", "https://"))
 
 
 def encode_chat(tokenizer, messages):
     """Token ids of a prompt in the model's own chat template, as the trainers make them."""
-    from train_critic import render_prompt
-    return tokenizer(render_prompt(tokenizer, messages), add_special_tokens=False)["input_ids"]
+    from lm import encode_prompt
+    return encode_prompt(tokenizer, messages)

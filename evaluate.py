@@ -5,8 +5,9 @@ is what the reference returns. sandbox.py runs answer and reference in separate 
 cosine of two image embeddings, of the answer's page and of the reference page (render.py renders both).
 
     backend    reward(tau)  = 1/K sum_k [ answer(call_k) == reference(call_k) ]      in [0, 1], K = 10 in ColBench
-               success(tau) = [ reward(tau) == 1 ]
+               success(tau) = [ reward(tau) == 1 ]                           up to rounding; also within k turns
     frontend   reward(tau)  = max(0, cos(f(answer), f(reference)))                   f = --encoder
+               with --reward choices the share of the task's hidden choices that the answer's page has right
                win(a, b)    = [ reward(a) > reward(b) ] + 1/2 [ reward(a) == reward(b) ]     mean over common tasks
 
 Every metric is a ratio m = sum_i a_i / sum_i b_i over tasks i, where a_i and b_i are sums over the task's samples. For
@@ -34,12 +35,14 @@ Records are appended as they are scored, in input order. A stopped run resumes w
     python evaluate.py --split train
     python evaluate.py --in runs/default/test.trajectories.jsonl --report runs/default/report.html
     python evaluate.py --compare base=runs/a/test.scored.jsonl sweet=runs/b/test.scored.jsonl --report runs/b/ab.html
+    python evaluate.py --in runs/b/test.trajectories.jsonl --report b.html --curves critic=runs/b/critic policy=runs/b/policy
 
 To add an environment, add a row to ENVIRONMENTS.
 """
 import argparse
 import ast
 import base64
+import builtins
 import difflib
 import functools
 import hashlib
@@ -50,7 +53,6 @@ import math
 import os
 import re
 import sys
-import textwrap
 import warnings
 from collections import Counter, defaultdict
 from concurrent.futures import ThreadPoolExecutor
@@ -61,7 +63,8 @@ import numpy as np
 from tqdm import tqdm
 
 from records import (
-    ANSWER_MARK, COSTS, Output, atomic_write, check_path, die, fingerprint, number, read, sign_of_end, write_json)
+    ANSWER_MARK, COSTS, Output, atomic_write, check_path, die, fingerprint, number, parse_lines, read, sign_of_end,
+    succeeded, write_json)
 from sandbox import CALL_TIMEOUT, PROGRAM_TIMEOUT, Sandbox
 
 VIEWS = ("page", "centre")    # the whole page, and the part that CLIP's processor keeps
@@ -90,7 +93,8 @@ def score_programs(records, args):
 
 def score_pages(records, args):
     """Yield each frontend record with `reward` and how it was computed, in order. Each page is rendered once."""
-    from render import Renderer, choices_right, cosine, load_encoder
+    from page_words import choices_right
+    from render import Renderer, cosine, load_encoder
     try:
         embed = load_encoder(args.encoder)
         renderer = Renderer(args.workers)
@@ -102,9 +106,9 @@ def score_pages(records, args):
         if not page:
             return "no page", {}, None
         picture = renderer.render(page, measured)
-        if picture.status != "ok":
+        if not picture.png:
             return picture.status, {}, None
-        status = "blank" if picture.blank else "ok"
+        status = "blank" if picture.blank and picture.status == "ok" else picture.status
         return status, {view: embed(picture, view) for view in VIEWS}, picture.layout
 
     @functools.lru_cache(4096)
@@ -113,7 +117,7 @@ def score_pages(records, args):
 
     def begin(record):
         """A record with futures of what is seen of the reference and of the answer."""
-        measured = bool(record["task"].get("choices"))    # layouts judge the choices
+        measured = bool(record["task"].get("choices")) or embed.name == "layout"    # layouts judge the choices
         return record, submit(record["task"]["ground_truth"], measured), submit(page_of(record), measured)
 
     with renderer, ThreadPoolExecutor(2 * args.workers) as threads:    # some render, others embed
@@ -128,8 +132,14 @@ def score_pages(records, args):
                 status, ours, layout = f"reference {reference_status}", {}, None
             cosines = {view: cosine(ours[view], theirs[view]) if ours else 0.0 for view in VIEWS}
             choices = choices_right(record["task"].get("choices") or {}, layout, reference_layout)
+            reward = cosines["page"]
+            if args.reward_from == "choices":
+                if not choices:
+                    die(f"task {record['task'].get('task_id')} has no choices, which --reward choices counts")
+                reward = sum(choices.values()) / len(choices)
             yield record | {
-                "reward": min(1.0, max(0.0, cosines["page"])),
+                "reward": min(1.0, max(0.0, reward)),
+                "reward_from": args.reward_from,
                 "cosine": cosines,
                 "choices": choices,
                 "encoder": embed.name,
@@ -161,94 +171,131 @@ def replies(record):
 
 def program_of(record):
     calls = (record["task"].get("test_cases") or {}).values()
-    names = [call.partition("(")[0].strip() for call in calls]
-    return extract_code(answer_of(record), set(filter(str.isidentifier, names)))
+    return extract_code(answer_of(record), set(re.findall(r"\b([^\W\d]\w*)\(", " ".join(calls))) - BUILTINS)
 
 
 def extract_code(answer, called=()):
-    """The program in an answer, without the answer mark, markdown, prose, and the answer's own tests.
+    """The program in an answer: its fenced blocks that compile, or else its text, without the answer mark and prose.
 
-    called: names of the functions that the task's tests call. From several code blocks, the program keeps those that
-    define something and those that hold only imports and constants, if they compile. A later definition overrides an
-    earlier one, unless it is a stub. If nothing compiles, the program is the whole text, and the sandbox reports its
-    error.
+    called: names of the functions that the task's tests call. Only what is certain to be no part of the program is
+    dropped: stubs of functions that the answer defines elsewhere, blocks that show how to use it, and its own tests,
+    because a wrong test would stop a right program. A later definition overrides an earlier one. If nothing compiles,
+    the program is the whole text, and the sandbox reports its error.
     """
     text = re.sub(r"\r\n?", "\n", answer)
-    text = tidy(re.sub(rf"\A([\s*]*{ANSWER_MARK})?(\s*\*\*)?", "", text))    # the mark may be bold
-    if text.startswith("def ") and not re.search(r"```|\n\S", text):
+    text = tidy(re.sub(rf"\A([\s*\ufeff]*{ANSWER_MARK})?(\s*\*\*)?", "", text))    # the mark may be bold
+    if text.startswith("def ") and text.isascii() and not re.search(r"```|~~~|\n\S", text):
         return text    # one function and nothing else, as in most answers; parsing it would take most of the time
-    defines = re.compile(rf"^(async def |def |class |\w+ *= *lambda\b|({'|'.join(called)}) *=)", re.MULTILINE)
-    trees = {}    # block -> its syntax tree
-    for find in (parse, fenced_blocks, unfenced_code):
-        compiled = find(text)
-        if any(map(defines.search, compiled)):
-            trees = {block: tree for block, tree in compiled.items() if defines.search(block) or is_preparation(block)}
-            break
-        trees = trees or compiled
-    if not trees:
-        return text
-    functions = [node for tree in trees.values() for node in tree.body if isinstance(node, FUNCTION)]
-    implemented = {function.name for function in functions if not is_stub(function)}
-    programs = [without_tests(block, tree, called, implemented) for block, tree in trees.items()]
-    return "\n\n".join(filter(None, programs))
+    found = [find(text) for find in (parse, fenced_blocks, unfenced_code)]    # {block: its syntax tree} each
+    blocks = next((blocks for blocks in found if any(map(defines, blocks.values()))), next(filter(None, found), {}))
+    nodes = [node for tree in blocks.values() for node in tree.body]
+    implemented = {node.name for node in nodes if isinstance(node, DEFINITION) and not is_stub(node)}
+    bound = BUILTINS | implemented | set().union(*(names_in(node, ast.Store) for node in nodes))
+    called = set(called) or implemented
+    own = [without_tests(block, tree, called, implemented) for block, tree in blocks.items()
+           if defines(tree) or is_preparation(tree, called, bound)]
+    program = "\n\n".join(filter(None, own))
+    if len(own) > 1:    # what must come first may stand in a later block
+        future = r"^from __future__ .*\n?"
+        program = "".join(re.findall(future, program, re.MULTILINE)) + re.sub(future, "", program, flags=re.MULTILINE)
+    return program or text
 
 
-FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
+BUILTINS = set(dir(builtins))
+DEFINITION = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+IMPORT = (ast.Import, ast.ImportFrom)
+MAY_TEST = (ast.Assert, ast.Expr, ast.For, ast.If, ast.Try, ast.While, ast.With)    # statements that may be a test
+HARMLESS = (*MAY_TEST, ast.Pass, ast.Break, ast.Continue, ast.Raise)    # and what may stand inside one
+DRIVERS = r"print|main|(run_?|self_?|_)*tests?\w*|demo\w*|(sys\.)?exit|quit|(unittest|doctest|pytest)\.\w+"
+
+
+def names_in(tree, context):
+    """The names that are loaded (ast.Load) or bound (ast.Store, or by an import) in a tree."""
+    bound = context is ast.Store
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, context)} | {
+        (node.asname or node.name).split(".")[0] for node in ast.walk(tree) if bound and isinstance(node, ast.alias)}
+
+
+def called_name(node):
+    """The name, or name.name, that a call calls; an empty text for anything else."""
+    called = getattr(node, "func", None)
+    if isinstance(called, ast.Attribute) and isinstance(called.value, ast.Name):
+        return f"{called.value.id}.{called.attr}"
+    return getattr(called, "id", "")
+
+
+def defines(tree):
+    return any(isinstance(node, (*DEFINITION, ast.Lambda)) for node in ast.walk(tree))
+
+
+def is_preparation(tree, called, bound):
+    """Does a block without definitions prepare something, such as a table? Else it is an example of use, or output."""
+    return (not any(called_name(node) in called for node in ast.walk(tree)) and names_in(tree, ast.Load) <= bound
+            and not all(isinstance(node, ast.Expr) and not isinstance(node.value, ast.Call) for node in tree.body))
 
 
 def is_stub(node):
     """Does a function hold only a docstring, `...`, `pass` or `raise`?"""
     parts = [*node.decorator_list, *node.body]
-    return all(isinstance(part, (ast.Expr, ast.Pass, ast.Raise)) for part in parts)
-
-
-def is_preparation(block):
-    """Does a block hold only imports and constants (names in capitals, no calls)?"""
-    beginnings = r"import |from |[A-Z_0-9]+ = |[\s)\]}#]|$"    # what a line may begin with
-    return not re.search(rf"\w\(|^(?!{beginnings})", block, re.MULTILINE)
+    return not isinstance(node, ast.ClassDef) and all(isinstance(part, (ast.Expr, ast.Pass, ast.Raise)) for part in parts)
 
 
 def tidy(block):
-    return textwrap.dedent(block).strip("\n").lstrip(" \t")
+    """A block without the margin that all its lines have. Inside a text, lines of white space stay as they are."""
+    lines = block.strip("\n").split("\n")
+    margin = re.match(r"[ \t>]*", os.path.commonprefix([line for line in lines if line.strip()]))[0]
+    return "\n".join(line.removeprefix(margin) for line in lines).lstrip(" \t")
+
+
+STRINGS = r"""("{3}(?:\\.|[^\\])*?"{3}|'{3}(?:\\.|[^\\])*?'{3}|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|\#[^\n]*)"""
+PASTED = {ord(bad): good for good, many in {    # what editors and web pages put in place of plain characters
+    " ": "\xa0\u2002\u2003\u2007\u2009\u202f\u3000", "": "\ufeff\u200b\u200c\u200d\u2060\xad", '"': "\u201c\u201d\u201e",
+    "'": "\u2018\u2019", "-": "\u2212\u2013"}.items() for bad in many}
 
 
 # Three places to look for the program. Each function returns {block that compiles: its syntax tree}.
 
 
 def parse(block):
-    """The whole text as a block."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")    # invalid escapes such as "\d"
-            tree = ast.parse(block)
-    except Exception:    # SyntaxError, ValueError, RecursionError or MemoryError
-        return {}
-    return {block: tree} if tree.body else {}
+    """The whole text as a block; if it does not compile, then without what pasting did to it outside its strings."""
+    texts = [block]
+    if not block.isascii():
+        pieces = re.split(STRINGS, block, flags=re.DOTALL)
+        pieces[::2] = [piece.translate(PASTED) for piece in pieces[::2]]    # between the strings
+        texts.append(tidy("".join(pieces)))
+    for text in texts:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")    # invalid escapes such as "\d"
+                tree = ast.parse(text)
+        except Exception:    # SyntaxError, ValueError, RecursionError or MemoryError
+            continue
+        return {text: tree} if tree.body else {}
+    return {}
 
 
 def fenced_blocks(text):
-    """The code blocks between fences.
+    """The code blocks between fences. A docstring may contain fences, so a block ends at the first where it compiles.
 
-    A docstring may contain fences, so a block ends at the first fence where it compiles. If it never compiles, it ends
-    at the first fence. A block that was cut off ends with the text.
+    If it never compiles, it ends at the first fence. A block that was cut off ends with the text.
     """
-    pieces = text.split("```")[1:]
+    pieces = re.split("(`{3,}|~{3,})", text)
     blocks = {}
-    while pieces:
-        for size in range(1, 9):
-            block = re.sub(r"\A[^\n]*\n|\A(python|py)?\b", "", "```".join(pieces[:size]))    # drop the language
+    while len(pieces) > 2:
+        for size in range(3, 19, 2):
+            block = re.sub(r"\A[^\n]*\n|\A(python|py)?\b", "", "".join(pieces[2:size]))    # drop the language
             found = parse(tidy(block))
             if found:
                 break
         blocks |= found
-        del pieces[:size + 1 if found else 2]    # the block, and the prose after it
+        del pieces[:size + 1 if found else 4]    # the prose before it, the block, and its last fence
     return blocks
 
 
 def unfenced_code(text):
-    """The definitions, imports and assignments that compile, in one block: all between them is prose."""
-    first = r"async def |def |class |import |from |try:|\w+ *= "
-    further = r"[ \t)\]}#]|(except|else|finally)\b"
+    """The statements that compile, in one block: all between them is prose."""
+    first = r"(async )?def |class |import |from |(try|for .*|while .*|if .*|with .*):|[\w.]+(\[.*\])? *[-+*/|&]?= |[\w.]+\("
+    further = r"[ \t)\]}#]|(except|elif|else|finally)\b"
     statements = re.finditer(rf"^(@.*\n){{0,9}}({first}).*(\n(({further}).*)?)*", text, re.MULTILINE)
     # A comment in column 0 may belong to the code, or head the prose after it.
     pieces = (next(filter(parse, (match[0], match[0].rpartition("\n#")[0])), "") for match in statements)
@@ -256,30 +303,50 @@ def unfenced_code(text):
 
 
 def without_tests(block, tree, called, implemented):
-    """A program without its stubs, prose and tests. A wrong test of its own would stop the program."""
+    """A program without its stubs, lone words of prose, and tests. A wrong test would stop the program."""
     lines = block.split("\n")
+    needed = set().union(*(names_in(node, ast.Load) for node in tree.body
+                           if not isinstance(node, MAY_TEST) or defines(node)))
+    tools = set().union(*(names_in(node, ast.Store) for node in tree.body if isinstance(node, IMPORT)
+                          and re.match("pytest|hypothesis", getattr(node, "module", None) or node.names[0].name)))
     next_first = None    # the line on which the next statement begins
-    for statement in reversed(tree.body):
-        first, last = statement.lineno, statement.end_lineno
-        owns_its_lines = statement.col_offset == 0 and last != next_first
-        if owns_its_lines and is_dispensable(statement, "\n".join(lines[first - 1:last]), called, implemented):
-            del lines[first - 1:last]
+    for node in reversed(tree.body):
+        if isinstance(node, DEFINITION):
+            first = min(part.lineno for part in (node, *node.decorator_list))
+            dispensable = is_stub(node) and node.name in implemented or any(
+                names_in(decorator, ast.Load) & tools for decorator in node.decorator_list)
+        else:
+            first, is_word = node.lineno, isinstance(node, ast.Expr) and isinstance(node.value, ast.Name)
+            is_tool = isinstance(node, IMPORT) and names_in(node, ast.Store) & tools
+            dispensable = is_word or is_tool or is_test(node, called, needed, implemented)
+        if dispensable and node.col_offset == 0 and node.end_lineno != next_first:    # it owns its lines
+            del lines[first - 1:node.end_lineno]
         next_first = first
     return "\n".join(lines).strip("\n")
 
 
-def is_dispensable(statement, text, called, implemented):
-    """Is a statement a stub of a function implemented elsewhere, a lone word of prose, or a test?
+def is_test(statement, called, needed, implemented):
+    """Does a statement only test or show? It asserts or calls something, and leaves nothing that is needed behind.
 
-    A test asserts something, or calls a function that the task calls or that is named test..., and defines nothing.
+    called: names of functions, besides DRIVERS, that are called for show. needed: names that the program uses later.
     """
-    if isinstance(statement, FUNCTION):
-        return statement.name in implemented and is_stub(statement)
-    if not isinstance(statement, (ast.Assert, ast.Expr, ast.For, ast.If, ast.Try, ast.With)):
-        return False
-    names = "|".join([r"test\w*", *called])
-    tests = re.search(rf"\A\w+\Z|\b(assert|unittest)\b|(?<![\w.])({names})\(", text)
-    return tests and not re.search(r"^\s*(def|class) ", text, re.MULTILINE)
+    tests = "|".join([DRIVERS, *map(re.escape, called)])
+    parts = list(ast.walk(statement))
+    calls = {called_name(part) for part in parts}
+    if calls & {"input", "open"} and not defines(statement) and not isinstance(statement, ast.Try):
+        return True    # there is nothing to read
+    for part in parts:
+        harmless = isinstance(part, HARMLESS) or not isinstance(part, ast.stmt)
+        if isinstance(part, ast.Expr) and isinstance(part.value, ast.Call):
+            harmless = re.fullmatch(tests, called_name(part.value))
+        elif isinstance(part, (ast.Assign, ast.AugAssign)) and part is not statement:
+            harmless = not names_in(part, ast.Store) & needed
+        elif isinstance(part, (ast.Subscript, ast.Attribute)):
+            harmless = isinstance(part.ctx, ast.Load)
+        if not harmless:
+            return False
+    return any(isinstance(part, ast.Assert) for part in parts) or any(
+        name in implemented or re.fullmatch(tests, name) for name in calls - {"print"})
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -319,13 +386,16 @@ def with_halves(name, metric):
 
 METRICS = {  # for every environment: {name in metrics.json: row}
     "details_told": Metric("hidden details told", "%", False, details_told),
-    "answered": Metric("answered", "%", False, lambda r: r["finish"] == "answered"),
-    "failed": Metric("failed by an error", "%", False, lambda r: r["finish"].startswith("error")),
+    "answered": Metric("answered", "%", False, lambda r: r["finish"] == "answered" if "finish" in r else []),
+    "failed": Metric("failed by an error", "%", False, lambda r: r.get("finish", "").startswith("error")),
     "turns": Metric("turns", "", False, lambda r: len(replies(r))),
     "tokens_per_reply": Metric("tokens per reply", "", False, lambda r: (
         [len(turn["output_ids"]) for turn in replies(r) if turn.get("output_ids") and "continues" not in r])),
 }
-SUCCESS = with_halves("success", Metric("success", "%", True, lambda r: r["reward"] == 1))
+SUCCESS = with_halves("success", Metric("success", "%", True, lambda r: succeeded(r["reward"]))) | {
+    f"success_within_{k}": Metric(f"success within {k} turns", "%", False, lambda r, k=k: (
+        succeeded(r["reward"]) and len(replies(r)) <= k)) for k in (5, 7, 10)
+}
 REWARD_METRICS = SUCCESS | {
     "reward": Metric("reward", "%", True, lambda r: r["reward"]),
 }
@@ -350,6 +420,7 @@ class Environment(NamedTuple):
     metrics: dict = REWARD_METRICS
     win_rate: bool = False               # are runs also compared by who has the higher reward?
     pages: bool = False                  # do replies hold pages? The report then shows their pictures.
+    answer: Callable = answer_of         # record -> the text that the report compares with the reference
 
 
 ENVIRONMENTS = {
@@ -358,13 +429,15 @@ ENVIRONMENTS = {
         flags=("mode", "call_timeout", "program_timeout"),
         needs=("test_cases",),
         metrics=PROGRAM_METRICS,
+        answer=program_of,
     ),
     "frontend": Environment(
         score_pages,
-        flags=("encoder",),
+        flags=("encoder", "reward_from"),
         metrics=PAGE_METRICS,
         win_rate=True,
         pages=True,
+        answer=lambda record: page_of(record) or "",
     ),
 }
 
@@ -476,7 +549,7 @@ def paired_difference(run, base, tasks, args):
 
 def score(args):
     """Score args.input into args.out, or resume an earlier run."""
-    first = first_of(args.input, "trajectory")
+    first = first_of(args.input, "trajectory", args.domain)
     domain = first["domain"]
     environment = ENVIRONMENTS[domain]
 
@@ -511,12 +584,14 @@ def warn_of_unfinished_rollout(path, first, count):
               "fair sample; run the same rollout.py command to finish it")
 
 
-def first_of(path, kind):
-    """The first record of a file; all others must have its domain."""
-    record = next(read(path, kind))
-    if record["domain"] not in ENVIRONMENTS:
-        die(f"{path}, line 1: found domain {record['domain']!r}, expected {' or '.join(ENVIRONMENTS)}")
-    return record
+def first_of(path, kind, domain):
+    """The first record of a file; all others must have its domain, or none (domain: of a file that names none)."""
+    def checked(record):
+        if record.get("domain") not in ENVIRONMENTS:
+            raise ValueError(f"found domain {record.get('domain')!r}, expected {' or '.join(ENVIRONMENTS)} (--domain)")
+        return record
+
+    return next(read(path, kind, domain, each=checked))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -526,9 +601,9 @@ def first_of(path, kind):
 class Run:
     """A scored file as per-task sums and counts: all that the tables need. The dialogues are not kept."""
 
-    def __init__(self, name, path):
+    def __init__(self, name, path, domain=None):
         self.name, self.path = name, path
-        first = first_of(path, "scored")    # all records have the same domain, scoring, model and simulator
+        first = first_of(path, "scored", domain)    # all records have the same domain, scoring, model and simulator
         self.domain = first["domain"]
         self.scoring = scoring_of(first)
         self.model, self.fingerprints = first.get("model"), first.get("fingerprints") or {}
@@ -550,10 +625,11 @@ class Run:
         task = task_digest(record)
         self.sums[task] += np.array(sums, float)
         self.rewards[task].append(record["reward"])
-        end = record["finish"].split(":")[0]
+        finish = record.get("finish", "unknown")
+        end = finish.split(":")[0]
         self.ends[end] += 1
         if end == "error":
-            self.errors[record["finish"][:120]] += 1
+            self.errors[finish[:120]] += 1
         self.statuses.update((record.get("tests") or {}).values())
         if record.get("page"):
             self.statuses[record["page"]] += 1
@@ -730,8 +806,12 @@ def write_report(path, runs, result, args):
         records = read(run.path, "scored", run.domain, each=functools.partial(add, run.name))
         for _ in itertools.islice(records, limit):    # add() is called for each
             pass
+    headline, metric = next(iter(metrics_of(runs[0].domain).items()))
     data = {
         "runs": list(result),
+        "headline": metric.heading,
+        "bars": [[name, *run["metrics"][headline].values()] for name, run in result.items()],
+        "curves": curves_of(args.curves or []),
         "table": table(result),
         "total": sum(run.ends.total() for run in runs),
         "notes": {name: run["notes"] for name, run in result.items()},
@@ -741,6 +821,26 @@ def write_report(path, runs, result, args):
     with atomic_write(path) as part:
         part.write_text(fill_template(data), encoding="utf-8")
     print(f"wrote {path}, {path.stat().st_size / 1e6:.1f} MB; open it in a browser")
+
+
+def curves_of(folders):
+    """{"loss", "accuracy", ...: {name: [[step, value], ...]}} from the metrics.jsonl of trained models [(name, folder)].
+
+    At most 100 points a line, each the mean of the steps around it.
+    """
+    charts = defaultdict(dict)
+    for name, folder in folders:
+        shape = {"step": int, "loss": int | float}
+        steps = [step for _, step in parse_lines(folder / "metrics.jsonl", shape, "a trainer writes such lines")]
+        for step in steps:
+            for side in ("advantage", "reward"):
+                if f"{side}_chosen" in step:
+                    step["margin: chosen - rejected"] = step[f"{side}_chosen"] - step[f"{side}_rejected"]
+        size = -(-len(steps) // 100)
+        blocks = [steps[start:start + size] for start in range(0, len(steps), size)]
+        for key in filter(re.compile("loss$|margin|accuracy").search, steps[0]):
+            charts[key][name] = [[block[-1]["step"], np.mean([step[key] for step in block])] for block in blocks]
+    return charts
 
 
 def fill_template(data):
@@ -760,7 +860,8 @@ def episode(name, record, pages):
         "run": name,
         "sample": record["sample"],
         "reward": record["reward"],
-        "finish": record["finish"],
+        "solved": succeeded(record["reward"]),
+        "finish": record.get("finish", "unknown"),
         "turns": [shown_turn(turn, record["domain"], pages) for turn in record["dialogue_history"]],
         "facts": facts_told(record) or [],
         "tests": record.get("tests") or {},
@@ -770,7 +871,7 @@ def episode(name, record, pages):
 
 
 def shown_turn(turn, domain, pages):
-    shown = {key: turn.get(key) for key in ("role", "content", "output", "advantage")}
+    shown = {key: turn.get(key) for key in ("role", "content", "output", "advantage", "told")}
     if not math.isfinite(turn.get("advantage") or 0):    # JSON cannot hold it
         del shown["advantage"]
     if ENVIRONMENTS[domain].pages and turn["role"] == "assistant":
@@ -784,7 +885,8 @@ def shown_turn(turn, domain, pages):
 def changed_lines(record):
     """A diff of all lines of reference and answer: "-" marks those of the reference alone, "+" those of the answer."""
     reference = record["task"]["ground_truth"].strip().splitlines()
-    changes = difflib.unified_diff(reference, program_of(record).splitlines(), n=1_000_000, lineterm="")
+    answer = ENVIRONMENTS[record["domain"]].answer(record).strip().splitlines()
+    changes = difflib.unified_diff(reference, answer, n=1_000_000, lineterm="")
     lines = list(changes)[3:]    # without the diff's header
     return lines or [f" {line}" for line in reference]
 
@@ -801,7 +903,7 @@ def small_pictures(pages, workers):
         die(f"the report needs pictures of the pages: {problem}")
     with renderer:
         for picture in renderer.render_many(pages):
-            if picture.status != "ok":
+            if not picture.png:
                 yield None
                 continue
             image = Image.fromarray(picture.rgb)
@@ -825,6 +927,7 @@ def parse_args():
     add("--in", dest="input", type=Path, help="trajectories (default: runs/{run-name}/{split}.trajectories.jsonl)")
     add("--out", type=Path, help="scored trajectories (default: the input's name with .scored.jsonl)")
     add("--overwrite", action="store_true", help="score everything again and replace --out")
+    add("--domain", help="environment of records that name none; others must be of this one (default: as they say)")
     add("--workers", type=count, default=len(cores(0)) if cores else os.cpu_count(),
         help="programs, or browsers, that run at the same time (default: one per core)")
     # how to score programs
@@ -837,8 +940,10 @@ def parse_args():
     add("--unsafe", action="store_true", help="run programs even where the sandbox cannot isolate them")
     # how to score pages
     add("--encoder", default="layout",
-        help="image encoder: layout (colours and edges, no weights), or the folder or hub name of a CLIP or SigLIP; "
+        help="image encoder: layout (colours, edges and texts, no weights), or the folder or hub name of a CLIP or SigLIP; "
              "the paper's is openai/clip-vit-base-patch32 (default: layout)")
+    add("--reward", dest="reward_from", choices=["cosine", "choices"], default="cosine",
+        help="what is the reward of a page: the cosine, or the share of right choices (default: cosine)")
     # intervals
     add("--resamples", type=count, default=10_000, help="bootstrap draws of the tasks (default: 10000)")
     add("--seed", type=number(int, least=0), default=0, help="seed of the bootstrap (default: 0)")
@@ -848,11 +953,16 @@ def parse_args():
     add("--report", type=Path, help="write one self-contained HTML file with the dialogues here")
     add("--report-limit", type=count, default=200,
         help="number of dialogues in the report, equally many of each run (default: 200)")
+    add("--curves", nargs="+", type=named_file, metavar="NAME=FOLDER", help="trained models whose curves it shows")
     args = parser.parse_args()
-    idle = {"--in", "--run-name", "--split", "--out", "--overwrite", "--mode", "--call-timeout", "--program-timeout",
-            "--unsafe", "--encoder"} & {word.partition("=")[0] for word in sys.argv}
-    if args.compare and idle:
-        parser.error(f"--compare only reads scored files; leave out {', '.join(sorted(idle))}")
+    for ignores, why, flags in (
+            (args.compare, "--compare only reads scored files", "--in --run-name --split --out --overwrite --mode "
+             "--call-timeout --program-timeout --unsafe --encoder --reward"),
+            (args.input, "--in names the file", "--run-name --split"),
+            (not args.report, "without --report there is no report", "--report-limit --curves")):
+        idle = set(flags.split()) & {word.partition("=")[0] for word in sys.argv}
+        if ignores and idle:
+            parser.error(f"{why}; leave out {', '.join(sorted(idle))}")
     if args.compare and len(dict(args.compare)) < len(args.compare):
         parser.error(f"--compare needs different names, found {', '.join(name for name, _ in args.compare)}")
     return args
@@ -880,7 +990,7 @@ def main():
         check_path(args.report, filter(None, [TEMPLATE, args.input, *dict(files).values()]))
     if args.input:
         score(args)
-    runs = [Run(name, path) for name, path in files]
+    runs = [Run(name, path, args.domain) for name, path in files]
     result = compare(runs, args)
     print(markdown(table(result)))
     for name, run in result.items():
@@ -900,7 +1010,7 @@ if __name__ == "__main__":
         main()
     except KeyboardInterrupt:
         sys.stdout.flush()
-        print("\nevaluate.py: stopped; run the same command without --overwrite to resume", file=sys.stderr)
+        print("\nevaluate.py: stopped; the same command without --overwrite resumes", file=sys.stderr)
         os._exit(130)    # without waiting for working threads
     except OSError as error:
         die(f"{error.filename or 'a file'}: {error.strerror or error}")

@@ -1,42 +1,37 @@
-"""Generate tasks: a vague request, a hidden reference, ten hidden calls, and the replies of a simulated human.
+"""Generate tasks: a vague request, a hidden reference, ten hidden calls, and what a human says when asked.
 
-`--source procedural` (the default) composes tasks from a grammar. A function is a short pipeline over a list of
-records: it filters them, computes a value of each, combines, ranks or groups them, and bounds or joins the result. Each
-step has details ("slots"). The request states some of them and leaves four to six open, so the agent must read from the
-request which questions are useful. Some details depend on others: a cap has a value only if there is a cap. The ten
-calls are chosen so that each wrong value of a detail, and each mutant of the reference that sixty inputs can expose,
-fails at least one. A wrong value may bring a detail along: where there is no cap, one that no input reaches passes.
+A task is a request, a hidden reference (a function, or a page), for functions ten hidden calls, and `facts`: the hidden
+details with what a human replies when asked for them. Where tasks come from:
 
-A hash of the reference decides the split, whatever the seed. Another hash keeps a quarter of the compositions out of
-training. Drafts for validation and test alternate between `seen` compositions with new values and `new` compositions
-(key `half`).
-`--plain` uses one wording for each thing and gives each detail its own keys, for a model that is trained from scratch.
+procedural  (the default) A grammar composes them: function_tasks.py for --domain backend, page_tasks.py for frontend.
+            --level plain is small and always worded alike, for a model that is trained from scratch.
+llm         The paper's way: a model reads a web excerpt (key `text`) and writes a request, a function, calls and the
+            hidden details, of which llm_tasks.py keeps what holds. A hash of the function, whatever its names and
+            comments, decides the split and finds the same function again. Departure from the paper: its 10k + 1k tasks
+            come from a 70B model, and need only run.
+colbench    Released tasks, or trajectories, which keep the instructions that their agent had.
+websight    Rows of WebSight v0.2 (`text`, `llm_generated_idea`), as JSON lines or parquet. As in the paper, the rows from
+            10,000 on are for the test; rows from 20,000 on validate.
 
-`--source llm` is the paper's way: a model reads a web excerpt (key `text`) and writes a description, a function and ten
-calls. A task is kept if its function has at most 50 lines, its ten calls differ, and two runs of them succeed with the
-same results, not all equal. Departure from the paper: its 10k + 1k tasks come from a 70B model.
-
-`--source colbench` converts released tasks (with `--domain frontend` web pages) or trajectories. Simple page tasks for
-a tiny model are drawn by study/practice_pages.py.
-
-`--demonstrations N` writes dialogues of a scripted, imperfect agent on procedural tasks. It asks for each hidden detail
-with probability `--ask`, in random order, wastes turns with probability `--waste`, guesses what it did not ask, and
-answers.
+--demonstrations N writes dialogues of a scripted, imperfect agent on procedural tasks. It asks for each hidden detail
+with probability --ask, wastes turns with probability --waste, guesses what it did not ask, and answers.
 
 Reads:  nothing; for demonstrations data/{domain}/{split}.jsonl; for the other sources the file named by --in
 Writes: data/{domain}/{train,val,test}.jsonl or data/{domain}/demonstrations.jsonl, or for released trajectories
-        runs/default/{split}.trajectories.jsonl, and the settings of each X.jsonl as X.settings.json. A stopped run
-        resumes with the same command.
+        runs/default/{split}.trajectories.jsonl, and the settings of each X.jsonl as X.settings.json; with --source llm
+        also tasks.rejected.jsonl: each excerpt that gave no task, the reason and the answer. A stopped run resumes with
+        the same command.
 
     python generate_tasks.py
     python generate_tasks.py --demonstrations 8000 --ask 0.6
     python generate_tasks.py --source llm --in excerpts.jsonl --model http://localhost:8000/v1
     python generate_tasks.py --source colbench --split test --in released_test.jsonl
     python generate_tasks.py --source colbench --domain frontend --split train --in released_pages.jsonl
+    python generate_tasks.py --source websight --in websight.parquet
 """
 import argparse
-import ast
 import asyncio
+import importlib
 import itertools
 import math
 import os
@@ -45,21 +40,30 @@ import re
 import signal
 import sys
 import threading
-from collections import Counter
+from collections import Counter, deque
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
 from tqdm import tqdm
 
-from function_tasks import KINDS, check_demonstrable, demonstrate, draw_tasks, with_calls
-from records import ANSWER_MARK, SCHEMA, Output, die, hashed, number, read, split_of
+from engines import Refused, Stop, engine_flags, engine_of, is_url, make_engine
+from llm_tasks import MORE_CALLS, PROMPT, doubt, task_of
+from records import ANSWER_MARK, SCHEMA, Output, die, first_line, hashed, number, read, split_of
 
 SPLITS = ("train", "val", "test")
+DOMAINS = {"backend": "function_tasks", "frontend": "page_tasks"}    # the module that draws and demonstrates its tasks
+PAPERS_TEST = {"backend": 1000, "frontend": 500}    # the size of the paper's test set
+LONGEST_EXCERPT = 2000    # characters
 BATCH = 1000    # candidates that are checked at a time, at most
 SCHEMA["excerpt"] = ("your collector of excerpts", (), {"text": str})
 SCHEMA["released"] = ("ColBench's release", (), {})
+SCHEMA["row"] = ("WebSight v0.2", (), {"text": str, "llm_generated_idea": str})
+SCHEMA["rejected"] = ("generate_tasks.py --source llm", ("excerpt",), {"excerpt": int, "reason": str})
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Writing: candidates are drawn in order, checked in parallel, and written in order until there are enough
 
@@ -80,11 +84,21 @@ def write(out, wanted, candidates, check):
                     record["task_id"] = f"{record['domain']}-{out.path.stem}-{len(out.done):05d}"
                 out.write(record)
                 bar.update()
-    print(f"wrote {len(out.done)} records to {out.path}; rejected {rejected.total()}")
-    for reason, count in rejected.most_common():
-        print(f"  {count} x {reason}")
-    if len(out.done) < wanted < math.inf:
-        print(f"  only {len(out.done)} of {wanted}: no candidates are left", file=sys.stderr)
+    tell([(out, wanted)], rejected)
+
+
+def tell(outs, rejected):
+    """Say what [(Output, wanted)] hold now and why candidates were rejected; end the run if they hold nothing."""
+    reasons = [f"{count} x {reason}" for reason, count in rejected.most_common()]
+    if not any(out.done for out, _ in outs):
+        die(f"nothing was written to {', '.join(str(out.path) for out, _ in outs)}: "
+            f"{'; '.join(reasons) or 'there are no candidates'}", 1)
+    for out, wanted in outs:
+        print(f"wrote {len(out.done)} records to {out.path}; rejected {rejected.total()}")
+        if len(out.done) < wanted < math.inf:
+            print(f"  only {len(out.done)} of {wanted}: no candidates are left", file=sys.stderr)
+    for line in reasons:
+        print(f"  {line}")
 
 
 def accept(candidates):
@@ -99,22 +113,14 @@ def open_output(path, wanted, args, settings, inputs, key):
     return out
 
 
-def sizes_of(args):
-    """{split: how many tasks it shall hold}"""
-    sizes = {split: getattr(args, split) for split in SPLITS}
-    if args.test is None:
-        sizes["test"] = 1000 if args.domain == "backend" else 500
-    return sizes
+def folder_of(args):
+    return Path(args.out or f"data/{args.domain}")
 
 
 def open_splits(args, settings, inputs, key=("ground_truth",)):
     """{split: (Output, how many tasks)} of the requested splits. All are checked before any is changed."""
-    outs = {}
-    for split, wanted in sizes_of(args).items():
-        if wanted:
-            path = Path(args.out or f"data/{args.domain}") / f"{split}.jsonl"
-            outs[split] = open_output(path, wanted, args, settings, inputs, key), wanted
-    return outs
+    return {split: (open_output(folder_of(args) / f"{split}.jsonl", wanted, args, settings, inputs, key), wanted)
+            for split in SPLITS if (wanted := getattr(args, split))}
 
 
 def write_splits(outs, drafts, check):
@@ -123,28 +129,36 @@ def write_splits(outs, drafts, check):
         write(out, wanted, (task for task in drafts(split) if out.key_of(task) not in out.done), check)
 
 
-def kinds_of(args, known):
-    """The kinds that --kinds names, or all that there are."""
-    kinds = args.kinds.split(",") if args.kinds else list(known)
-    for kind in kinds:
-        if kind not in known:
-            die(f"unknown kind {kind!r} in --kinds; choose from {', '.join(known)}")
-    return kinds
+# ---------------------------------------------------------------------------------------------------------------------
+# Composed tasks, and dialogues of a scripted agent on them
+
+def grammar_of(domain):
+    """The module that draws a domain's tasks."""
+    if domain not in DOMAINS:
+        die(f"no grammar composes tasks of the domain {domain!r}; DOMAINS in generate_tasks.py names those that exist")
+    return importlib.import_module(DOMAINS[domain])
+
+
+def draw(grammar, split, args):
+    if hasattr(grammar, "COMPOSITIONS"):    # the grammar without levels
+        kinds = ["total", "average"] if args.level == "plain" else list(grammar.KINDS)
+        return grammar.draw_tasks(split, kinds, args.level == "plain", args.seed)
+    return grammar.draw_tasks(split, args.level, args.seed)
 
 
 def write_procedural(args):
-    kinds = kinds_of(args, KINDS)
-    outs = open_splits(args, {"source": "procedural", "kinds": kinds, "seed": args.seed, "plain": args.plain}, {})
+    grammar = grammar_of(args.domain)
+    outs = open_splits(args, {"source": "procedural", "level": args.level, "seed": args.seed}, {})
     with get_context("spawn").Pool(args.workers, signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool:
-        write_splits(outs, lambda split: draw_tasks(split, kinds, args.plain, args.seed),
-                     partial(pool.imap, partial(with_calls, seed=args.seed)))
+        write_splits(outs, lambda split: draw(grammar, split, args),
+                     partial(pool.imap, partial(grammar.with_calls, seed=args.seed)))
 
 
-def write_demonstrations(args, check=check_demonstrable, demonstrate=demonstrate):
-    """check(task): the task, or an error if the scripted agent cannot play it; demonstrate: as the function above."""
+def write_demonstrations(args):
     from rollout import system_prompt    # the agent's instructions in rollouts
+    grammar = grammar_of(args.domain)
     path = args.input or f"data/{args.domain}/{args.split}.jsonl"
-    tasks = list(read(path, "task", args.domain, unique=True, each=check))
+    tasks = list(read(path, "task", args.domain, unique=True, each=grammar.check_demonstrable))
     settings = {name: getattr(args, name) for name in ("ask", "waste", "max_turns", "seed")}
     out = open_output(args.out or f"data/{args.domain}/demonstrations.jsonl", args.demonstrations, args, settings,
                       {"--in": path}, ("task_id", "sample"))
@@ -154,29 +168,54 @@ def write_demonstrations(args, check=check_demonstrable, demonstrate=demonstrate
         sample, index = divmod(i, len(tasks))
         task = tasks[index]
         rng = random.Random(f"{args.seed} {task['task_id']} {sample}")
-        history, answer = demonstrate(task, args.ask, args.waste, args.max_turns, rng)
+        history, answer = grammar.demonstrate(task, args.ask, args.waste, args.max_turns, rng)
         return {"task_id": task["task_id"], "sample": sample, "domain": task["domain"], "task": task,
                 "system": system, "dialogue_history": history, "answer": answer, "finish": "answered",
                 "model": "scripted", "simulator": "scripted", "seed": args.seed}, None
 
-    threads = ThreadPoolExecutor(4 * args.workers)    # study/practice_pages.py renders at every turn
+    threads = ThreadPoolExecutor(4 * args.workers)    # pages are rendered at every turn
     write(out, args.demonstrations, range(len(out.done), args.demonstrations), partial(threads.map, dialogue))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Released ColBench files (--source colbench)
 
-def released_task(args, name, task):
+# What chat templates put between messages, the names of roles, and Llama's preamble of the system message.
+TEMPLATE = re.compile(r"<\|[^<>|\n]*\|>|</?s>|<(?:bos|eos|start_of_turn|end_of_turn)>|\[/?INST\]|<</?SYS>>")
+ROLES = r"\W*\b(?:system|user|human|assistant|model|developer)\b\W*"
+PREAMBLE = r"^\s*Cutting Knowledge Date:.*\n\s*Today Date:.*\n"
+
+
+def recorded_instructions(history):
+    """The instructions that the agent of a released dialogue had, or None if it records none.
+
+    They are what surrounds the request in the prompt of the first turn (`input`), without the marks of its template.
+    """
+    prompt = next((message.get("input") for message in history if message["role"] == "assistant"), None)
+    if not isinstance(prompt, str) or history[0]["content"].strip() not in prompt:
+        return None
+    before, _, after = prompt.partition(history[0]["content"].strip())
+    texts = [*TEMPLATE.split(before), TEMPLATE.split(after)[0]]
+    texts = [re.sub(rf"(?i)\A{ROLES}(\n|\Z)|(\A|\n){ROLES}\Z", "", re.sub(PREAMBLE, "", text)) for text in texts]
+    return "\n\n".join(text.strip() for text in texts if text.strip()) or None
+
+
+def released_task(domain, name, task):
     """A released task in our format."""
-    if args.domain == "backend" and not task["test_cases"]:
+    if "llm_generated_idea" in task:
+        raise ValueError("this is a row of WebSight, which --source websight reads")
+    for key in ("problem_description", "ground_truth"):
+        if not isinstance(task.get(key), str):
+            raise ValueError(f"the task has no text under the key {key!r}")
+    if domain == "backend" and not task["test_cases"]:
         raise ValueError("the task has no test_cases")
-    return {"task_id": name, "domain": args.domain, "source": "colbench", **task}
+    return {"task_id": name, "domain": domain, "source": "colbench", **task}
 
 
 def released_trajectory(args, system, seen, record):
     """A released trajectory as rollout.py would have written it. Its reward is kept as `released_reward`.
 
-    system: our instructions for the agent, in place of its own. seen: {task_id: trajectories so far}.
+    system: our instructions, for an agent whose own are not recorded. seen: {task_id: trajectories so far}.
     """
     from rollout import parse_response
     task = record["task"]
@@ -192,8 +231,8 @@ def released_trajectory(args, system, seen, record):
         answer = parse_response(answer)[1]
     record["released_reward"] = record.pop("reward", None)
     return record | {"task_id": name, "sample": seen[name] - 1, "domain": args.domain,
-                     "task": released_task(args, name, task), "system": system, "answer": answer, "finish": finish,
-                     "model": "released", "simulator": "released", "seed": None}
+                     "task": released_task(args.domain, name, task), "system": recorded_instructions(history) or system,
+                     "answer": answer, "finish": finish, "model": "released", "simulator": "released", "seed": None}
 
 
 def write_colbench(args):
@@ -201,212 +240,283 @@ def write_colbench(args):
 
     The samples of a task lie num_tasks lines apart and are numbered in file order.
     """
-    from rollout import system_prompt
+    from rollout import ENVIRONMENTS, system_prompt
     with open(args.input, "rb") as file:
         offline = b'"dialogue_history"' in file.readline()
-    kind, path, wanted = "task", f"data/{args.domain}/{args.split}.jsonl", sizes_of(args)[args.split]
+    kind, path, wanted = "task", f"data/{args.domain}/{args.split}.jsonl", getattr(args, args.split)
     if offline:
         kind, path, wanted = "trajectory", f"runs/default/{args.split}.trajectories.jsonl", math.inf
     out = open_output(args.out or path, wanted, args, {"source": "colbench"}, {"--in": args.input}, SCHEMA[kind][1])
-    numbers, seen, system = itertools.count(1), Counter(), system_prompt(args)
+    numbers, seen, doubts = itertools.count(1), Counter(), {}
+    system = system_prompt(args) if args.domain in ENVIRONMENTS else None
 
     def convert(record):
         if offline:
-            return released_trajectory(args, system, seen, record)
-        return released_task(args, f"{Path(args.input).stem}-{next(numbers):05d}", record)
+            made = released_trajectory(args, system, seen, record)
+        else:
+            made = released_task(args.domain, f"{Path(args.input).stem}-{next(numbers):05d}", record)
+        task = made.get("task", made)
+        if task.get("test_cases") and (reason := doubt(task["ground_truth"], task["test_cases"].values())):
+            doubts.setdefault(reason, []).append(made["task_id"])
+        return made
 
     write_splits({args.split: (out, wanted)}, lambda split: read(args.input, "released", each=convert), accept)
+    for reason, names in doubts.items():
+        print(f"  kept, but doubtful: {len(names)} x {reason} ({', '.join(dict.fromkeys(names[:3]))})", file=sys.stderr)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Tasks from a language model (--source llm)
+# WebSight's rows (--source websight)
 
-LONGEST_EXCERPT = 2000    # characters
-MAX_TOKENS = 2048         # of a response
-LLM_PROMPT = """Here is an excerpt from the web:
-
-<excerpt>
-{excerpt}
-</excerpt>
-
-Think of a Python function that someone who works with this subject would want to have, and write down three things in
-exactly this form:
-
-DESCRIPTION:
-A request for the function in two to four sentences, as a colleague would put it: high-level, naming the function and
-its parameters, leaving open the details (thresholds, names of keys, rounding, order, empty or bad input).
-CODE:
-```python
-The function, with all details settled, in at most 50 lines. Standard library only, no randomness, no clock, no input
-or output. It always returns a value.
-```
-CALLS:
-Ten different calls of the function, one a line, with literal arguments, that reach the edge cases of the details.
-"""
+FIRST_ROW = {"train": 0, "test": 10_000, "val": 20_000}
 
 
-def parse_task(raw):
-    """(task, None) from a model's response, or (None, the reason to reject it)."""
-    said = raw.rpartition("</think>")[2].partition("<think>")[0]    # a thought may give the details away
-    form = re.search(r"DESCRIPTION:(.*?)CODE:\s*```(?:python)?\n(.*?)```\s*CALLS:\s*(.*)", said, re.S)
-    if not form:
-        return None, "not in the requested form"
-    description, code = " ".join(form[1].split()), form[2].strip() + "\n"
+def websight_rows(files):
+    """Yield the rows of JSON lines or parquet files, one file after the other."""
+    for file in files:
+        if file.suffix != ".parquet":
+            yield from read(file, "row")
+            continue
+        try:
+            from pyarrow import ArrowException, parquet
+        except ImportError:
+            die(f"{file}: reading parquet needs pyarrow (pip install pyarrow); or write the rows as JSON lines")
+        try:
+            for batch in parquet.ParquetFile(file).iter_batches(columns=list(SCHEMA["row"][2])):
+                yield from batch.to_pylist()
+        except ArrowException as error:
+            die(f"{file}: {first_line(error)}")
+
+
+def write_websight(args):
+    """A row's idea is the request, its page the reference. A page that stands in several rows is used once."""
+    from render import rewrite_images
+    path = Path(args.input)
+    files = sorted(file for file in path.iterdir() if file.is_file()) if path.is_dir() else [path]
+    outs = open_splits(args, {"source": "websight"}, {f"--in {file.name}": file for file in files}, ("row",))
+    pages = {hashed(task["ground_truth"]) for out, _ in outs.values() for task in records_of(out)}
+
+    def drafts(split):
+        last = min((first for first in FIRST_ROW.values() if first > FIRST_ROW[split]), default=None)
+        for i, row in itertools.islice(enumerate(websight_rows(files)), FIRST_ROW[split], last):
+            yield {"task_id": f"websight-{i:05d}", "domain": args.domain, "source": "websight", "row": i,
+                   "problem_description": (row["llm_generated_idea"] or "").strip(),
+                   "ground_truth": rewrite_images((row["text"] or "").strip())}
+
+    def check(tasks):
+        for task in tasks:
+            page, reason = hashed(task["ground_truth"]), None
+            if not task["problem_description"] or "<html" not in task["ground_truth"].lower():
+                reason = "no idea or no page"
+            elif page in pages:
+                reason = "a page that another row has"
+            pages.add(page)
+            yield task, reason
+
+    write_splits(outs, drafts, check)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Tasks from a language model (--source llm): one attempt per excerpt, until the splits are full
+
+def open_llm(args):
+    """(outputs as open_splits returns them, the Output of rejected attempts, the engine)"""
+    load = partial(make_engine, args.model, args.model_name, "agent", args)
+    engine, inputs = None, {"--in": args.input, "--model": args.model}
+    if is_url(args.model):    # it may serve another model tomorrow, so the name is a setting; its address is none
+        engine = load()
+        args.model_name = engine.name
+        del inputs["--model"]
+    settings = {name: getattr(args, name) for name in (
+        "source", "model_name", "temperature", "max_tokens", "seed", "dtype", "max_model_len", "extra_body")}
+    settings |= {"engine": engine_of(args.model, args), "prompts": f"{hashed(PROMPT, MORE_CALLS):016x}"}
+    outs = open_splits(args, settings, inputs, ("excerpt",))
+    rejected = Output(folder_of(args) / "tasks.rejected.jsonl", settings, inputs, args.overwrite, ("excerpt",))
+    return outs, rejected, engine or load()    # a local model is loaded once the outputs are known to be good
+
+
+def start_dialogue(engine, loop, args, seed):
+    """A function that sends one more message to the model and returns its Response; the engine runs in `loop`."""
+    dialogue = []
+
+    def say(text):
+        dialogue.append({"role": "user", "content": text})
+        replies = engine.generate(list(dialogue), 1, seed, args.temperature, args.max_tokens)
+        [response] = asyncio.run_coroutine_threadsafe(replies, loop).result()
+        dialogue.append({"role": "assistant", "content": response.text})
+        return response
+
+    return say
+
+
+def attempt(excerpt, say, box):
+    """(the model's answer to an excerpt, the task or None, None or the reason to reject it)"""
+    def ask(question):
+        with suppress(Refused):    # it may not fit the context
+            return say(question).text
+        return ""
+
     try:
-        parameters = {node.name: ast.unparse(node.args) for node in ast.parse(code).body
-                      if isinstance(node, ast.FunctionDef)}
-    except Exception:    # SyntaxError, ValueError, RecursionError or MemoryError
-        return None, "code does not parse"
-    if code.count("\n") > 50:
-        return None, "more than 50 lines"
-    calls = [call for call in re.finditer(r"\b(\w+)\(.*\)", form[3]) if call[1] in parameters]
-    if not calls:
-        return None, "no call of the function"
-    name = calls[0][1]
-    calls = list(dict.fromkeys(call[0] for call in calls if call[1] == name))[:10]
-    if len(calls) < 10:
-        return None, "fewer than ten different calls"
-    if f"{name}(" not in description:
-        description += f" Signature: {name}({parameters[name]})."
-    return {"task_id": None, "domain": "backend", "problem_description": description, "ground_truth": code,
-            "test_cases": {str(i): call for i, call in enumerate(calls, 1)}}, None
+        response = say(PROMPT.format(excerpt=excerpt))
+    except Refused as refusal:
+        return str(refusal), None, "request refused"
+    task, reason = task_of(response.text, ask, box)
+    if reason and response.cut:
+        reason = "cut at the token limit"
+    return response.text, task, reason
 
 
 def write_llm(args):
-    """One attempt per excerpt, until the splits are full. A resumed run starts after the last that became a task."""
-    from engines import Refused, Stop, engine_of, is_url, make_engine
+    """Attempts are made in parallel and kept in order. A resumed run makes those that are not in its files.
+
+    An attempt whose task belongs to a full split is made again once that split has room.
+    """
     from sandbox import Sandbox
     excerpts = list(read(args.input, "excerpt", each=lambda record: record["text"].strip()[:LONGEST_EXCERPT]))
-    load = partial(make_engine, args.model, args.model_name, "agent", args)
-    engine = None
-    if is_url(args.model):    # it may serve another model tomorrow, so the name is a setting
-        engine = load()
-        args.model_name = engine.name
-    settings = {name: getattr(args, name) for name in (
-        "source", "model_name", "temperature", "seed", "dtype", "max_model_len", "extra_body")}
-    settings["engine"] = engine_of(args.model, args)
-    outs = open_splits(args, settings, {"--in": args.input, "--model": args.model}, ("excerpt",))
-    engine = engine or load()    # a local model is loaded once the outputs are known to be good
-    loop = asyncio.new_event_loop()
+    outs, rejected, engine = open_llm(args)
+    known, made, reasons = set(), set(), Counter()    # made: the excerpts of all attempts
+    for out, wanted in outs.values():
+        made |= out.done
+        known |= {task["function"] for task in records_of(out)}
+    roomy = [f"{split} is full" for split, (out, wanted) in outs.items() if len(out.done) < wanted]
+    made |= {(record["excerpt"],) for record in records_of(rejected) if record["reason"] not in roomy}
+    todo = iter([i for i in range(len(excerpts)) if (i,) not in made])
+
+    def missing():
+        return sum(wanted - len(out.done) for out, wanted in outs.values())
+
+    def keep(i, answer, task, reason):
+        made.add((i,))
+        split = split_of(task["function"]) if task else None
+        out, wanted = outs.get(split, (None, 0))
+        if task and task["function"] in known:
+            reason = "the same function as another task's"
+        elif task and (not wanted or len(out.done) >= wanted):
+            reason = f"{split} is full"
+        if not reason:
+            known.add(task["function"])
+            out.write(task | {"task_id": f"{task['domain']}-{split}-{i:05d}", "source": f"llm:{model}", "excerpt": i})
+            bar.update()
+            return
+        reasons[reason] += 1
+        if (i,) not in rejected.done:
+            rejected.write({"excerpt": i, "reason": reason, "answer": answer, "text": excerpts[i]})
+
+    loop, model = asyncio.new_event_loop(), args.model_name or args.model
     threading.Thread(target=loop.run_forever, daemon=True).start()
-
-    def attempt(i):
-        """(task, None or the reason to reject it)"""
-        prompt = [{"role": "user", "content": LLM_PROMPT.format(excerpt=excerpts[i])}]
-        replies = engine.generate(prompt, 1, args.seed + i, args.temperature, MAX_TOKENS)
+    threads, ahead = ThreadPoolExecutor(args.concurrency), deque()    # ahead: [(i, its future)], oldest first
+    with Sandbox(workers=args.workers) as box, tqdm(total=missing(), desc="tasks", mininterval=1) as bar:
         try:
-            raw = asyncio.run_coroutine_threadsafe(replies, loop).result()[0].text
-        except Refused:
-            return None, "request refused"
-        task, reason = parse_task(raw)
-        if reason:
-            return None, reason
-        task |= {"source": f"llm:{args.model_name or args.model}", "excerpt": i}
-        errors = set(box.check_reference(task).values()) - {"ok"}
-        if errors:
-            return task, f"reference: {min(errors)}"
-        results = box.run(task["ground_truth"], list(task["test_cases"].values()))
-        return task, "all results equal" if len(set(results)) == 1 else None
-
-    threads = ThreadPoolExecutor(args.concurrency)
-    with Sandbox(workers=args.workers) as box:    # the time limits of scoring, so that a right answer can pass
-        try:
-            for split, (out, wanted) in outs.items():
-                last = max(out.done, default=(-1,))[0]
-                todo = [i for i, excerpt in enumerate(excerpts) if i > last and split_of(excerpt) == split]
-                write(out, wanted, todo, partial(threads.map, attempt))
+            while missing():
+                for i in itertools.islice(todo, min(args.concurrency, missing()) - len(ahead)):
+                    say = start_dialogue(engine, loop, args, args.seed + i)
+                    ahead.append((i, threads.submit(attempt, excerpts[i], say, box)))
+                if not ahead:
+                    break
+                i, future = ahead[0]
+                keep(i, *future.result())
+                ahead.popleft()
         except Stop as stop:
             die(f"{stop}; finished tasks are saved", stop.code)
+        finally:    # after Ctrl-C, say: what is finished is kept
+            for i, future in ahead:
+                if future.done() and not future.exception():
+                    keep(i, *future.result())
+            for out, _ in outs.values():
+                if out.done:
+                    out.sort(lambda excerpt: excerpt)
+    tell(list(outs.values()), reasons)
+    print(f"{len(made)} excerpts gave {len(known)} tasks; {rejected.path} has the others, and why")
     engine.close()
+
+
+def records_of(out):
+    """The records that an Output has written already."""
+    return out.records() if out.done else ()
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The command line
 
-WRITERS = {"procedural": write_procedural, "llm": write_llm, "colbench": write_colbench}
-LLM_FLAGS = "--model --model-name --temperature --concurrency"
-IDLE = {  # mode: the flags that do nothing in it
-    "--demonstrations": f"--source --kinds --plain --train --val --test {LLM_FLAGS}",
-    "--source procedural": f"--in --split --ask --waste --max-turns {LLM_FLAGS}",
-    "--source llm": "--kinds --plain --split --ask --waste --max-turns",
-    "--source colbench": f"--kinds --plain --ask --waste --seed --workers {LLM_FLAGS}",
+SOURCES = {  # name: (what writes it, the domain of its tasks if --domain is not given, the flags that it reads)
+    "procedural": (write_procedural, "backend", "level train val test seed workers"),
+    "llm": (write_llm, "backend", "in model model-name temperature max-tokens concurrency train val test seed workers"),
+    "colbench": (write_colbench, "backend", "in split train val test max-turns"),
+    "websight": (write_websight, "frontend", "in train val test"),
 }
-
-
-def add_common_flags(p):
-    """The flags that study/practice_pages.py has too."""
-    share, count, size = number(least=0, most=1), number(int, least=1), number(int, least=0)
-    add = p.add_argument
-    add("--in", dest="input", help="excerpts or released file; for --demonstrations the tasks (default "
-        "data/{domain}/{split}.jsonl)")
-    add("--out", help="folder of the tasks (default data/{domain}); for demonstrations and colbench the file (default "
-        "data/{domain}/..., for trajectories runs/default/{split}.trajectories.jsonl)")
-    add("--overwrite", action="store_true", help="start the output again instead of resuming it")
-    add("--kinds", help="kinds of functions (total,average,ranked,grouped) or of pages (default: all)")
-    add("--train", type=size, default=10000, help="number of training tasks (default 10000)")
-    add("--val", type=size, default=500, help="number of validation tasks (default 500)")
-    add("--test", type=size, help="number of test tasks (default 1000, frontend 500, as in the paper)")
-    add("--seed", type=int, default=0, help="random seed (default 0)")
-    add("--workers", type=count, default=2, help="processes (with --source llm the sandbox's), or browsers (default 2)")
-    add = p.add_argument_group("--demonstrations").add_argument
-    add("--demonstrations", type=size, default=0, metavar="N",
-        help="write N dialogues of the scripted agent instead of tasks (default 0: write tasks)")
-    add("--split", choices=SPLITS, default="train", help="split of the tasks, or of a released file (default train)")
-    add("--ask", type=share, default=0.6,
-        help="probability to ask for a hidden detail, or to correct a named difference (default 0.6)")
-    add("--waste", type=share, default=0.2,
-        help="probability of a wasted turn before each turn; after one there may be another (default 0.2)")
-    add("--max-turns", type=count, default=10, help="longest dialogue, in agent turns (default 10)")
+DEMONSTRATIONS = "in split ask waste max-turns seed workers"
 
 
 def parse_args():
-    p = argparse.ArgumentParser(description=__doc__.split("\n")[0], allow_abbrev=False)
+    engines = argparse.ArgumentParser(add_help=False)
+    engine_flags(engines)
+    p = argparse.ArgumentParser(description=__doc__.split("\n")[0], parents=[engines], allow_abbrev=False)
+    share, count, size = number(least=0, most=1), number(int, least=1), number(int, least=0)
     add = p.add_argument
-    add("--source", choices=WRITERS, default="procedural",
-        help="procedural: composed from the grammar in this file; llm: written by a model from web excerpts; colbench: "
-             "released files (default procedural)")
-    add("--domain", choices=["backend", "frontend"], default="backend",
-        help="backend: Python functions; frontend: web pages, with --source colbench (default backend)")
-    add_common_flags(p)
+    add("--source", choices=SOURCES, default="procedural", help="procedural: composed from a grammar; llm: written by a "
+        "model from web excerpts; colbench: released files; websight: rows of WebSight (default: procedural)")
+    add("--domain", help=f"kind of task: {', '.join(DOMAINS)}, or for colbench any name (default: backend; websight: frontend)")
+    add("--in", dest="input", help="excerpts, released file or rows (for websight a file or a folder of files); for "
+        "--demonstrations the tasks (default: data/DOMAIN/SPLIT.jsonl)")
+    add("--out", help="folder of the tasks (default: data/DOMAIN); for demonstrations and colbench the file (default: "
+        "data/DOMAIN/..., for trajectories runs/default/SPLIT.trajectories.jsonl)")
+    add("--overwrite", action="store_true", help="start the output again instead of resuming it")
+    add("--train", type=size, default=10000, help="number of training tasks (default: 10000)")
+    add("--val", type=size, default=500, help="number of validation tasks (default: 500)")
+    add("--test", type=size, help="number of test tasks (default: 1000, frontend 500, as in the paper)")
+    add("--seed", type=int, default=0, help="random seed (default: 0)")
+    add("--workers", type=count, default=2, help="processes (for llm the sandbox's), or browsers (default: 2)")
     add = p.add_argument_group("--source procedural").add_argument
-    add("--plain", action="store_true", help="one wording for each thing and separate keys for each detail, so that a "
-        "model trained from scratch learns them in minutes")
-    add = p.add_argument_group("--source llm").add_argument
-    add("--model", help="folder, hub name, or URL of an OpenAI-compatible server (other engine flags as in rollout.py)")
+    add("--level", choices=["full", "plain"], default="full", help="plain: a small grammar that is always worded alike, so "
+        "that a model trained from scratch learns it in minutes (default: full)")
+    add = p.add_argument_group("--demonstrations, and --split for a released file").add_argument
+    add("--demonstrations", type=size, default=0, metavar="N",
+        help="write N dialogues of the scripted agent instead of tasks (default: 0 = write tasks)")
+    add("--split", choices=SPLITS, default="train", help="split of the tasks, or of a released file (default: train)")
+    add("--ask", type=share, default=0.6,
+        help="probability to ask for a hidden detail, or to correct a named difference (default: 0.6)")
+    add("--waste", type=share, default=0.2,
+        help="probability of a wasted turn before each turn; after one there may be another (default: 0.2)")
+    add("--max-turns", type=count, default=10, help="longest dialogue, in agent turns (default: 10)")
+    add = p.add_argument_group("--source llm", "A strong model's excerpts give about a task for each 1.8; plan two to three, "
+        "because a fifth of the tasks belongs to a split that is full already. The flags of engines are below.").add_argument
+    add("--model", help="folder, hub name, or URL of an OpenAI-compatible server")
     add("--model-name", help="the model's name on its server (default: the only model there)")
-    add("--temperature", type=number(least=0), default=1.0, help="sampling temperature (default 1.0)")
-    add("--concurrency", type=number(int, least=1), default=64, help="concurrent requests (default 64)")
-    if p.parse_known_args()[0].source == "llm":
-        from engines import engine_flags
-        engine_flags(p)
+    add("--temperature", type=number(least=0), default=1.0, help="sampling temperature (default: 1.0)")
+    add("--max-tokens", type=count, default=4096, help="token limit of an answer, with its thought (default: 4096)")
+    add("--concurrency", type=count, default=64, help="concurrent requests (default: 64)")
     args = p.parse_args()
-    mode = "--demonstrations" if args.demonstrations else f"--source {args.source}"
+
+    mode, (_, domain, used) = f"--source {args.source}", SOURCES[args.source]
+    if args.demonstrations:
+        mode, used = "--demonstrations", DEMONSTRATIONS
+    used = {*used.split(), "source", "domain", "out", "overwrite", "demonstrations"}
+    if args.source == "llm" and not args.demonstrations:
+        used |= {name.replace("_", "-") for name in vars(engines.parse_args([]))}
     given = {word.partition("=")[0] for word in sys.argv}
-    if idle := [flag for flag in IDLE[mode].split() if flag in given]:
+    flags = [f"--{name.replace('_', '-')}" for name in vars(args) if name != "input"] + ["--in"]
+    if idle := sorted(flag for flag in flags if flag in given and flag[2:] not in used):
         die(f"{', '.join(idle)} would do nothing with {mode}; see --help")
-    if args.domain == "frontend" and args.source != "colbench":
-        die("there are no frontend tasks but those of --source colbench; study/practice_pages.py draws simple ones")
-    if args.source != "procedural" and not args.input:
-        die(f"--source {args.source} needs --in")
-    if args.source == "llm" and not args.model:
-        die("--source llm needs --model")
+    if args.source in ("llm", "websight") and args.domain not in (None, domain):
+        die(f"{mode} makes tasks of the domain {domain}, not of {args.domain}")
+    args.domain = args.domain or domain
+    if args.test is None:
+        args.test = PAPERS_TEST.get(args.domain, 1000)
+    for flag in {"in", "model"} & used if mode.startswith("--source") else ():
+        if not getattr(args, flag.replace("in", "input")):
+            die(f"{mode} needs --{flag}")
     return args
 
 
 def main():
-    args = parse_args()
-    write_records = write_demonstrations if args.demonstrations else WRITERS[args.source]
-    write_records(args)
-
-
-def run(command):
-    """Run a command to its end, without waiting for threads that still work."""
+    """Run the command to its end, without waiting for threads that still work."""
     code = 0
     try:
         try:
-            command()
+            args = parse_args()
+            (write_demonstrations if args.demonstrations else SOURCES[args.source][0])(args)
         except KeyboardInterrupt:
-            die("stopped; run the same command without --overwrite to resume", 130)
+            die("stopped; the same command without --overwrite resumes", 130)
         except OSError as problem:
             die(f"{problem.filename or 'a file'}: {problem.strerror or problem}")
     except SystemExit as stop:
@@ -416,4 +526,4 @@ def run(command):
 
 
 if __name__ == "__main__":
-    run(main)
+    main()

@@ -9,14 +9,17 @@ import base64
 import math
 import re
 from collections import Counter
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
 
-from engines import Refused, Stop, derive_seed, is_url, sample_with_room
+from engines import Refused, Response, Stop, derive_seed, is_url, sample_with_room
+from records import ANSWER_MARK, die, first_line, mended
 
 NO_REPLY = "Sorry, I cannot say. Please go on."    # replaces a human's reply that was cut inside its thought
+MANNERS = ("plain", "vague", "revising")    # --human
+PAGE = re.compile(r"(<!doctype[^>]*>\s*)?<html\b.*?(</html>|\Z)", re.I | re.S)
 
 
 # Simulators: `await reply(task, dialogue, key, counts)` returns the human's next message and the names of the details
@@ -29,18 +32,22 @@ class Scripted:
 
     def __init__(self, args, resources):
         self.human = resources.environment.scripted_human
+        if getattr(args, "human", "plain") != "plain":
+            self.human = partial(self.human, manner=args.human)
         self.screen = resources.screen()
 
     async def reply(self, task, dialogue, key, counts):
         return await self.human(task, dialogue, self.screen)
 
 
-def scripted_reply(task, text):
+def scripted_reply(task, dialogue, manner="plain"):
     """The scripted human of the backend: (its reply to the agent's text, the hidden details that it reveals).
 
     A task has its hidden details in `facts`, and replies to other questions in `replies`. `Listener` decides what each
     question is about; the first two are answered.
     """
+    text = dialogue if isinstance(dialogue, str) else dialogue[-1]["content"]
+    task = {"details": {}, "theme": "items", "replies": {}, **task}
     hidden = {fact["detail"]: fact for fact in task["facts"]}
     replies = {detail: fact["reply"] for detail, fact in hidden.items()} | task["replies"]
     replies["choose"] = "You may choose."
@@ -48,7 +55,7 @@ def scripted_reply(task, text):
     told = [topic for topic in topics if topic in hidden]
     for topic in tuple(told):
         told += hidden[topic].get("implies", [])    # the value of a cap reveals that there is one
-    reply = " ".join(replies[topic] for topic in topics) or "What do you mean?"
+    reply = " ".join(replies[topic] for topic in topics if topic in replies) or "What do you mean?"
     return reply, list(dict.fromkeys(told))
 
 
@@ -152,26 +159,63 @@ class ModelHuman:
 
     def __init__(self, args, resources):
         self.args = args
-        self.prompt = resources.environment.model_human
-        self.engine = resources.engine("simulator", args.simulator, args.simulator_name)
         self.screen = resources.screen() if is_url(args.simulator) else None
+        self.prompt = prompt_of_human(args, resources.environment)
+        self.engine = resources.engine("simulator", args.simulator, args.simulator_name)
 
     async def reply(self, task, dialogue, key, counts):
-        content = self.prompt.format(reference=task["ground_truth"], dialogue=as_text(dialogue))
+        content = fill(self.prompt, reference=task["ground_truth"], dialogue=as_text(dialogue))
         if self.screen:
-            from render import NO_PAGE
+            from page_words import NO_PAGE
             page, reference = await seen(lambda page: self.screen.render(page).png, task, dialogue[-1]["content"])
-            if reference is None:
+            if page is None:
                 return NO_PAGE, None
             if not page:
                 return "Your page could not be shown.", None
-            content = [text_part(VISION_PROMPT.format(request=task["problem_description"])),
-                       text_part("The assistant's page:"), picture_part(page),
+            shown = [message | {"content": PAGE.sub("(a page)", message["content"])} for message in dialogue]
+            content = [text_part(fill(self.prompt, dialogue=as_text(shown))),
+                       text_part("The assistant's last page:"), picture_part(page),
                        text_part("The page that you have in mind:"), picture_part(reference)]
         seed = derive_seed(self.args.seed, *key, "simulator", len(dialogue))
         text = await ask(self.engine, content, seed, self.args.simulator_max_tokens, counts, "simulator")
-        counts["unfinished_replies"] += text is None
+        text = without_names(text or "")
+        counts["unfinished_replies"] += not text
         return text or NO_REPLY, None
+
+
+def prompt_of_human(args, environment):
+    """The prompt of a model that plays the human: the environment's, or the user's (--simulator-prompt)."""
+    pictures = environment.pages and is_url(args.simulator)
+    if not args.simulator_prompt:
+        return VISION_PROMPT if pictures else environment.model_human
+    try:
+        prompt = Path(args.simulator_prompt).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        die(f"{args.simulator_prompt}: cannot be read ({first_line(error)})")
+    for place in ("{dialogue}",) if pictures else ("{reference}", "{dialogue}"):
+        if place not in prompt:
+            die(f"{args.simulator_prompt}: the prompt has no {place}, where the {place[1:-1]} would stand")
+    return prompt
+
+
+def fill(template, **values):
+    """A template with its places such as {dialogue} filled in. All other braces stay as they are."""
+    return re.sub(r"\{(%s)\}" % "|".join(values), lambda place: str(values[place[1]]), template)
+
+
+def without_names(reply):
+    """A reply without "Human:" in front of it, and without what a model invents of the assistant's next message."""
+    return re.sub(r"^\W*(the )?(human|user|reply)\W*:\W*", "", re.split(r"\n\W*assistant\W*:", reply, flags=re.I)[0],
+                  flags=re.I).strip()
+
+
+def shortened(reply, limit):
+    """A reply of at most `limit` characters that ends with a sentence, or else with a word."""
+    if len(reply) <= limit:
+        return reply
+    ends = [end.end() for end in re.finditer(r"[.?!](?=\s)|\s(?=\S)", reply[:limit + 1])]
+    sentences = [end for end in ends if not reply[end - 1].isspace()]
+    return reply[:max(sentences or ends or [limit])].strip()
 
 
 def text_part(text):
@@ -183,16 +227,14 @@ def picture_part(png):
 
 
 async def ask(engine, content, seed, max_tokens, counts, role):
-    """Ask a model, at most twice, and return its reply without its thought, or None. Counts tokens and a second call.
+    """Ask a model, at most twice, and return its reply without its thoughts, or None. Counts tokens and a second call.
 
     A model that thinks first may be cut inside its thought, which must not be shown because it may quote the reference.
-    The chat template may have opened the thought, so a reply that was cut may be all thought even without a <think>.
     """
     [response], paid = await sample_with_room(engine, [{"role": "user", "content": content}], 1, seed, 0.0, max_tokens)
     counts[f"{role}_tokens"] += sum(each.prompt_tokens + each.tokens for each in paid)
     counts[f"{role}_calls"] += len(paid) - 1
-    reply = response.text.rpartition("</think>")[2].strip()
-    return reply if reply and "<think>" not in reply and not response.unfinished else None
+    return None if response.unfinished else response.said or None
 
 
 def as_text(dialogue):
@@ -210,15 +252,38 @@ class Person:
 
     async def reply(self, task, dialogue, key, counts):
         print("\n" + as_text(dialogue[-2:]))
-        while True:
-            try:
-                line = input("you> ").strip()
-            except EOFError:
-                raise Stop("you stopped", 0) from None
-            if line == "/show":
-                print(task["ground_truth"])
-            elif line:
-                return line, None
+        while (line := typed("you> ")) == "/show":
+            print(task["ground_truth"])
+        return line, None
+
+
+class PersonAsAgent:
+    """You, at the terminal, in the place of the agent's engine (--model human)."""
+
+    def __init__(self):
+        print(f"You are the assistant. A question is one line. An answer begins with {ANSWER_MARK} and ends with a line "
+              "that is a dot; Ctrl-D stops.")
+
+    async def generate(self, messages, n, seed, temperature, max_tokens):
+        print("\n" + as_text(messages[-2:]))
+        lines = [typed("assistant> ")]
+        while lines[0].upper().startswith(ANSWER_MARK.rstrip(":")) and lines[-1] != ".":
+            lines.append(typed("", blank=True))
+        return [Response("\n".join(line for line in lines if line != "."))] * n
+
+    def close(self):
+        pass
+
+
+def typed(prompt, blank=False):
+    """The next line that a person types; blank: whether it may be empty. The end of the input ends the run."""
+    while True:
+        try:
+            line = mended(input(prompt).rstrip())
+        except EOFError:
+            raise Stop("you stopped", 0) from None
+        if line.strip() or blank:
+            return line
 
 
 SIMULATORS = {"scripted": Scripted, "human": Person}    # --simulator; any other value names a model, for ModelHuman
@@ -228,27 +293,25 @@ SIMULATORS = {"scripted": Scripted, "human": Person}    # --simulator; any other
 # How the scripted human of each environment replies: await reply(task, dialogue, screen) -> (reply, details revealed)
 
 
-async def functions_human(task, dialogue, screen):
-    return scripted_reply(task, dialogue[-1]["content"])
+async def functions_human(task, dialogue, screen, manner="plain"):
+    return scripted_reply(task, dialogue, manner)
 
 
 async def pages_human(task, dialogue, screen):
-    """Replies with the largest differences between the layouts of the agent's page and the reference."""
-    from render import NO_PAGE, page_reply
-    page, reference = await seen(screen.layout, task, dialogue[-1]["content"])
-    if reference is None:
-        return NO_PAGE, None
+    """Replies with what differs between the layouts of the agent's page and the reference, and answers questions."""
+    from page_words import page_reply
+    from render import extract_page
+    layouts = await seen(screen.layout, task, dialogue[-1]["content"])
     # In a thread, because large pages take seconds and other episodes should not wait.
-    return await asyncio.to_thread(page_reply, page, reference), None
+    return await asyncio.to_thread(page_reply, dialogue, extract_page(dialogue[-1]["content"]), *layouts), None
 
 
 async def seen(look, task, text):
-    """What `look` sees of the page in the agent's text and of the reference; (None, None) if the text has no page."""
+    """What `look` sees of the page in the agent's text (None if the text has none) and of the reference."""
     from render import extract_page
     page = extract_page(text)
-    if page is None:
-        return None, None
-    page, reference = await asyncio.gather(asyncio.to_thread(look, page), asyncio.to_thread(look, task["ground_truth"]))
+    reference = asyncio.to_thread(look, task["ground_truth"])
+    page, reference = await asyncio.gather(asyncio.to_thread(look, page) if page else asyncio.sleep(0), reference)
     if not reference:
         raise Refused("the reference page could not be rendered")
     return page, reference
@@ -268,8 +331,11 @@ The dialogue so far:
 
 Write the human's reply to the assistant's last message.
 - At most two short sentences, in plain words. Never write code, and never quote the reference.
-- Answer only what was asked, and only what the reference settles. If it does not settle it, say "I do not know."
-- Do not contradict the reference, and do not tell what was not asked.
+- Answer what was asked, and only what the reference settles. If it does not settle it, say "I do not know."
+- When you are asked for a name, a text or a number, give it exactly as it stands in the reference: every test depends \
+on it.
+- If the assistant proposes a value, confirm it if it is right, and correct it if it is wrong.
+- Do not contradict the reference, and do not volunteer what was not asked.
 
 Reply:"""
 
@@ -283,12 +349,17 @@ The assistant cannot see it. The dialogue so far:
 
 Imagine the assistant's last page and yours as pictures, side by side. Write the human's reply: the one or two most \
 outstanding visual differences (layout, colours, texts, sizes, pictures), in plain words, in at most four sentences. \
+If the assistant asks something, answer it from your page, with names, texts and numbers exactly as they stand there. \
 Never write or quote code. If the assistant showed no page, ask for one.
 
 Reply:"""
 
-VISION_PROMPT = """You play a human who has a web page in mind and cannot read code. You asked an assistant: \
-"{request}" Here are two pictures: the assistant's page, and the page that you have in mind, which the assistant \
-cannot see. Tell the assistant the one or two most outstanding visual differences (layout, colours, texts, sizes, \
-pictures) and what you want instead, in plain words, in at most four sentences. Never write code. If there is no \
-difference worth naming, say so."""
+VISION_PROMPT = """You play a human who has a web page in mind and cannot read code. The dialogue with an assistant, \
+without the code of its pages:
+
+{dialogue}
+
+Here are two pictures: the assistant's last page, and the page that you have in mind, which the assistant cannot see. \
+If the assistant asked something, answer it from your page, with texts and numbers exactly as you see them. Then tell \
+the one or two most outstanding visual differences (layout, colours, texts, sizes, pictures) and what you want instead, \
+in plain words, in at most four sentences. Never write code. If there is no difference worth naming, say so."""

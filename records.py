@@ -2,19 +2,38 @@
 
 `read` checks each record against SCHEMA, `Output` appends whole lines and resumes an earlier run's file, `die` ends a
 run with one sentence. Standard library only. If you copy a stage, copy this file too.
+
+Text enters the stages here, and is mended once: a file may be gzipped and may begin with a byte order mark, null is the
+same as a missing key, and half of a surrogate pair becomes U+FFFD.
 """
 import argparse
 import fcntl
+import gzip
 import hashlib
 import json
 import math
 import os
 import sys
 import tempfile
+import zlib
+from collections import Counter
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 
 ANSWER_MARK = "I WANT TO ANSWER:"    # an answer starts with this
+OUTPUT_MARK = "OUTPUT:"    # ends a thought
+# What today's models write around a thought. A closing mark may stand alone: the chat template has opened the thought.
+THOUGHTS = {
+    "<think>": "</think>", "<thinking>": "</thinking>", "<thought>": "</thought>", "<thoughts>": "</thoughts>",
+    "<reasoning>": "</reasoning>", "<analysis>": "</analysis>", "<scratchpad>": "</scratchpad>",
+    "<seed:think>": "</seed:think>", "<mm:think>": "</mm:think>", "<longcat_think>": "</longcat_think>",
+    "[THINK]": "[/THINK]", "[thinking]": "[/thinking]", "<|think|>": "<|/think|>", "◁think▷": "◁/think▷",
+    "<|begin_of_thought|>": "<|end_of_thought|>", "<|START_THINKING|>": "<|END_THINKING|>",
+    "<|inner_prefix|>": "<|inner_suffix|>", "<unused94>": "<unused95>", "<|channel>thought": "<channel|>",
+    "<|channel|>analysis": "<|channel|>final<|message|>", "<|channel|>commentary": "<|channel|>final<|message|>",
+    "<|start|>assistant<|channel|>analysis": "<|channel|>final<|message|>",
+    "analysis<|message|>": "<|channel|>final<|message|>", "assistantanalysis": "assistantfinal"}
 COSTS = ("episodes", "sampled_tokens", "simulator_calls", "optimizer_steps", "training_tokens")    # keys of cost.json
 
 
@@ -23,16 +42,23 @@ def reward(value):
     return value is None or (type(value) in (int, float) and 0 <= value <= 1)
 
 
+def succeeded(reward):
+    """Is a reward 1? Rewards that were computed as means may miss it by a rounding error."""
+    return (reward or 0) > 1 - 1e-6
+
+
 # A shape is a type, [shape], {str: shape}, {"key": shape} or a function that checks a value, whose docstring says what
 # it accepts. A key written "key?" may be missing or null. Keys that the shape does not name may hold anything.
 ID = str | int
+FACT = {"detail": str, "reply": str, "question?": str, "questions?": [str], "term?": str, "aspect?": str,
+        "values?": {str: [str]}, "needs?": [str], "implies?": [str]}
 TASK = {"task_id?": ID, "domain?": str, "problem_description?": str, "ground_truth?": str, "test_cases?": {str: str},
-        "facts?": [{"question": str, "reply": str}]}
-CANDIDATE = {"output?": str, "output_ids?": [int]}
+        "facts?": [FACT]}
+CANDIDATE = {"output?": str, "output_ids?": [int], "cut?": bool}    # cut: it ended at the token limit
 MESSAGE = {"role": str, "content": str, **CANDIDATE}
 NUMBERS = {str: int | float}
 DIALOGUE = {"task_id": ID, "task?": TASK, "system?": str, "dialogue_history": [MESSAGE], "cost?": NUMBERS}
-EPISODE = DIALOGUE | {"sample": int, "domain": str, "finish": str, "tests?": {str: str}, "cosine?": NUMBERS}
+EPISODE = DIALOGUE | {"sample?": int, "domain?": str, "finish?": str, "tests?": {str: str}, "cosine?": NUMBERS}
 TURN = {"task_id?": ID, "sample?": int, "turn?": int, "task?": TASK, "prompt": [MESSAGE], "cost?": NUMBERS,
         "episode_cost?": NUMBERS, "ranked_by?": {"cost?": NUMBERS, "candidates_cost?": NUMBERS}}
 TASK_KEY, EPISODE_KEY, TURN_KEY = ("task_id",), ("task_id", "sample"), ("task_id", "sample", "turn")
@@ -47,7 +73,7 @@ SCHEMA = {  # kind of record: (the command that writes it, its key, its shape)
                                                   "chosen_ids?": [int], "rejected_ids?": [int]}),
 }
 TYPE_NAMES = {str: "text", int: "a whole number", int | float: "a number", ID: "text or a whole number",
-              str | None: "text or null", dict: "an object", list: "a list"}
+              bool: "true or false", str | None: "text or null", dict: "an object", list: "a list"}
 
 
 def schema_errors(value, shape, name="it"):
@@ -62,32 +88,35 @@ def schema_errors(value, shape, name="it"):
     elif kind is dict:
         if str in shape:
             shape = dict.fromkeys(value, shape[str])
+        if missing := [repr(key) for key in shape if not key.endswith("?") and key not in value]:
+            yield f"{name} lacks the key{'s'[len(missing) < 2:]} {', '.join(missing)}, found {', '.join(value) or 'none'}"
         for key, part_shape in shape.items():
             plain_key = key.rstrip("?")
             part = value.get(plain_key)
-            if part is None and key != plain_key:    # optional
-                continue
-            if plain_key not in value:
-                yield f"{name} lacks the key {key!r}, found {', '.join(value) or 'none'}"
-            elif type(part) is not part_shape:
+            optional = part is None and key != plain_key
+            if plain_key in value and not optional and type(part) is not part_shape:
                 yield from schema_errors(part, part_shape, f"{name}.{plain_key}".removeprefix("it."))
 
 
 def read(path, kind, domain=None, unique=False, each=None):
     """Yield the records of a JSON Lines file; kind is a key of SCHEMA.
 
-    domain: filled in where a record names none; a record of another domain is an error. unique: two records with the
-    same key are an error. each: a function of the record; its result is yielded instead. An error in a line, or one
-    that `each` raises, ends the run with a sentence that names file and line.
+    domain: filled in where a record names none; a record of another domain is an error. A dialogue without `sample` is
+    numbered among those of its task. unique: two records with the same key are an error. each: a function of the
+    record; its result is yielded instead. An error in a line, or one that `each` raises, ends the run with a sentence
+    that names file and line.
     """
     path = Path(path)
     maker, key, shape = SCHEMA[kind]
     maker = "evaluate.py" if path.stem.endswith(".scored") else maker
     if not path.is_file():
         die(f"{path}: no such file; run {maker} first, or name another file")
-    record, seen = None, {}    # seen: key -> its line
-    for where, record in parse_lines(path, shape, f"{maker} writes such records"):
+    record, seen, samples = None, {}, Counter()    # seen: key -> its line
+    for where, record in parse_lines(path, shape, f"SCHEMA in records.py names all keys; {maker} writes such records"):
         try:
+            if key == EPISODE_KEY:
+                record.setdefault("sample", samples[record["task_id"]])
+                samples[record["task_id"]] += 1
             if domain and record.setdefault("domain", domain) != domain:
                 raise ValueError(f"found domain {record['domain']!r}, expected {domain!r} (--domain)")
             name = ", ".join(f"{part} {record.get(part)}" for part in key)
@@ -105,20 +134,47 @@ def read(path, kind, domain=None, unique=False, each=None):
 
 def parse_lines(path, shape, remedy):
     """Yield ("PATH, line N", record) for each line that is not blank; the first of another shape ends the run."""
+    named = {key.rstrip("?") for key in shape}    # what stands under other keys is the user's own
+    for number, line in enumerate(lines_of(path), 1):
+        if line.isspace():
+            continue
+        try:
+            record = json.loads(line.decode())
+            if isinstance(record, dict):
+                for key in named & record.keys():
+                    record[key] = mended(record[key])
+                    if record[key] is None and key not in shape:    # optional
+                        del record[key]
+        except Exception:    # not UTF-8, not JSON, too deep
+            record = line[:60].decode(errors="replace")    # a string never has the right shape
+            if not line.endswith(b"\n"):
+                remedy += "; the last line is incomplete: run it again"
+        where = f"{path}, line {number}"
+        if problems := list(islice(schema_errors(record, shape), 5)):
+            die(f"{where}: {'; '.join(problems)}; {remedy}")
+        yield where, record
+
+
+def lines_of(path):
+    """Yield the lines of a file, which may be gzipped and may begin with a byte order mark."""
     with open(path, "rb") as file:
-        for number, line in enumerate(file, 1):
-            if line.isspace():
-                continue
-            try:
-                record = json.loads(line.decode())
-            except Exception:    # not UTF-8, not JSON, too deep
-                record = line[:60].decode(errors="replace")    # a string never has the right shape
-                if not line.endswith(b"\n"):
-                    remedy += "; the last line is incomplete: run it again"
-            where = f"{path}, line {number}"
-            for problem in schema_errors(record, shape):
-                die(f"{where}: {problem}; {remedy}")
-            yield where, record
+        opener = gzip.open if file.read(2) == b"\x1f\x8b" else open
+    try:
+        with opener(path, "rb") as file:
+            yield from (line.removeprefix(b"\xef\xbb\xbf") if n == 0 else line for n, line in enumerate(file))
+    except (EOFError, zlib.error) as error:
+        die(f"{path}: the gzip file is damaged: {error}")
+
+
+def mended(value):
+    """A part of a record without nulls in objects and without halves of surrogate pairs."""
+    if isinstance(value, dict):
+        return {key: mended(part) for key, part in value.items() if part is not None}
+    if isinstance(value, list) and value and not isinstance(value[0], int):    # token ids are many
+        return list(map(mended, value))
+    if isinstance(value, str) and not value.isascii():
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return value
 
 
 class Output:
@@ -130,7 +186,7 @@ class Output:
 
     def __init__(self, path, settings, inputs, overwrite=False, key=EPISODE_KEY):
         self.path, self.key, self.overwrite = Path(path), key, overwrite
-        self.file, self.done = None, set()
+        self.file, self.done, self.size = None, set(), 0    # size: of the file when `done` was read
         self.beside = self.path.with_suffix(".settings.json")
         if self.path.suffix != ".jsonl":
             die(f"{path}: the name of the output must end in .jsonl")
@@ -141,6 +197,7 @@ class Output:
             content = self.path.read_bytes()
             if not content.endswith(b"\n"):
                 os.truncate(self.path, content.rfind(b"\n") + 1)    # cuts an incomplete last line off
+            self.size = self.path.stat().st_size
             self.done = {self.key_of(record) for record in self.records()}
 
     def key_of(self, record):
@@ -172,7 +229,7 @@ class Output:
         self.file = open_locked(self.path)
         if self.overwrite:
             self.file.truncate(0)
-        elif self.file.tell() and not self.done:
+        elif self.file.tell() != self.size:
             die(f"{self.path}: another process has written to it since this one started; run this one again")
         write_json(self.beside, self.settings)
 
@@ -184,6 +241,7 @@ class Output:
         if kept != lines:
             with atomic_write(self.path) as part:
                 part.write_bytes(b"".join(kept))
+            self.size = self.path.stat().st_size
 
 
 def check_path(path, inputs=()):
@@ -293,6 +351,24 @@ def number(kind=float, least=-math.inf, above=-math.inf, most=math.inf):
         raise argparse.ArgumentTypeError(f"must be {expected}, found {text}")
     parse.__name__ = kind.__name__    # argparse: "invalid int value: 'x'"
     return parse
+
+
+def refuse_idle(flags, mode):
+    """Exit if one of these flags stands on the command line, because this mode (such as "with --score") ignores it.
+
+    The script's parser must have allow_abbrev=False, so that a flag has one name.
+    """
+    for word in sys.argv[1:]:
+        if word.partition("=")[0] in flags:
+            die(f"{word.partition('=')[0]} does nothing {mode}; leave it out")
+
+
+def run_script(main):
+    """Run a script's main(). Ctrl-C ends it with one sentence."""
+    try:
+        main()
+    except KeyboardInterrupt:
+        die("stopped; the same command without --overwrite resumes", 130)
 
 
 def first_line(error):

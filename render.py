@@ -1,4 +1,4 @@
-"""Render untrusted HTML, measure how similar two pages look, and say in words how they differ.
+"""Render untrusted HTML, and measure how similar two pages look.
 
 Rendering. A headless Chromium, driven by Playwright, takes a picture of the whole page, in a viewport of 1280 x 720.
 Pages are untrusted, so nothing that they link to is fetched. Six layers of protection:
@@ -29,7 +29,8 @@ centre, so it never sees the navigation bar and the footer of a long page. "page
         agent, reference = (renderer.render(page, layout=True) for page in (one, other))
     embed = load_encoder()
     cosine(embed(agent), embed(reference))                      # 1.0 for equal pages
-    in_words(compare_pages(agent.layout, reference.layout))     # "The header should be blue, not green. ..."
+
+page_words.py says in words how two layouts differ. render.js is what runs inside a loaded page.
 """
 
 import argparse
@@ -39,12 +40,10 @@ import collections
 import concurrent.futures
 import contextlib
 import dataclasses
-import difflib
 import functools
 import hashlib
 import html as html_entities
 import io
-import itertools
 import json
 import os
 import re
@@ -54,14 +53,15 @@ import subprocess
 import tempfile
 import threading
 import urllib.request
+import zlib
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from PIL import Image
 
 from records import atomic_write, die, first_line
 
+PREPARE = Path(__file__).resolve().with_name("render.js")
 TAILWIND_FILE = Path(__file__).resolve().parent / "cache/tailwind-2.2.19.min.css"
 TAILWIND_SHA256 = "b6ad97402eddb903e7a5d7a73ee47a679204efbdda4521a391cbad9df509b932"
 TAILWIND_LINK = "https://cdn.jsdelivr.net/npm/tailwindcss@2.2.19/dist/tailwind.min.css"
@@ -82,32 +82,107 @@ NOBODY = 65534  # user and group of the browser if this process is root
 
 # ------------------------------------------------------------------------------------------------ pages as text
 
+DOCTYPE = r"(?i)(?:<!doctype[^>]{0,200}>\s{0,200}(?:<!--[^>]{0,500}-->\s{0,200})?)?"  # bounded: linear time
+MARK = re.compile(r"(?i)(?P<comment><!--)|(?P<fence>(?:\A|\n)[ \t]{0,9}```)|<(?P<closing>/?)(?P<name>[a-z][a-z0-9]*)"
+                  r"""(?:\s(?:"[^"]*"|'[^']*'|[^"'<>])*+)?+/?>""")
+OPAQUE = {"script", "style", "textarea", "title", "xmp", "iframe", "noembed", "noframes", "template", "pre", "code"}
+OPTIONAL = {"html", "head", "body", "p", "li", "dt", "dd", "tr", "td", "th", "tbody", "thead", "option"}  # ends
+VOID = {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "param", "source", "track", "wbr"}
+BLOCKS = set("""head style link meta title div header nav main section article aside footer form table ul ol dl h1 h2 h3
+    h4 h5 h6 p img figure button svg center""".split())
+
+
 def extract_page(text):
     """The page in an agent's text, or None.
 
-    It is the last <html> ... </html>, or everything from that <html> on if it was cut off. An <html> that a tag follows
-    goes before one that may be a word in a sentence. If there is no <html>, it is the last <body> ... </body>, with the
-    <head> before it. A <body> without an end may be a word in a question.
+    It is the last <html> ... </html>. Documents inside comments, attributes, scripts and the like belong to the page
+    around them. A page that was cut off ends where its fence, its body or its last tag ends. An <html> that a tag
+    follows goes before one that may be a word in a sentence. Without an <html> it is the last <body> ... </body> with
+    the <head> before it, or else a fragment: what a fence holds, or what begins and ends with tags on lines of its own.
     """
     text = text or ""
-    doctype = r"(?i)(?:<!doctype[^>]{0,200}>\s{0,200})?"  # bounded, so that every text takes linear time
-    start = end = head = None
-    html = doctype + r"<html\b"
-    with_tag = html + r"(?=[^<>]{0,200}>\s{0,200}<(?!/?html\b))"    # wins: in a sentence none follows
-    for mark in [*re.finditer(html, text), *re.finditer(with_tag, text)]:
-        start = mark.start()
-    if start is not None:
-        page = text[start:]
-        closing = re.search(r"(?i)</html\s*>", page)
-        return page[:closing.end()] if closing else page.rstrip().removesuffix("```").rstrip()
+    html = DOCTYPE + r"<html\b"
+    with_tag = html + r"(?=[^<>]{0,200}>\s{0,200}<(?!/?html\b))"    # in a sentence no tag follows
+    page = None
+    for mark in list(re.finditer(with_tag, text)) or re.finditer(html, text):
+        if page is None or mark.start() >= page.stop:
+            page = slice(mark.start(), end_of_page(text, mark))
+    around = body_of(text) or fragment_of(text)
+    if around and page and around.start < page.start < around.stop:    # is its <html> hidden in a script or the like?
+        seen = (mark for mark in marks_of(text, around.start) if page.start <= mark.start() < around.stop)
+        page = page if any((mark["name"] or "").lower() == "html" for mark in seen) else around
+    page = page or around
+    return page and text[page].rstrip()
 
-    for mark in re.finditer(r"(?i)</body\s*>", text):
-        end = mark.end()
-    for mark in re.finditer(doctype + r"<(?:(head)|body)\b", text[:end or 0]):
-        if not mark[1]:
-            start = (head or mark).start()
-        head = mark if mark[1] else None
-    return None if start is None else text[start:end]
+
+def marks_of(text, position=0):
+    """Yield the matches of MARK that a browser sees from here on: none in comments, attributes or OPAQUE elements."""
+    endless = set()    # what nothing ends any more: without it a page of unclosed comments takes quadratic time
+    while mark := MARK.search(text, position):
+        position = mark.end()
+        end = "-->" if mark["comment"] else f"</{mark['name'] or ''}".lower()
+        if mark["comment"] or not mark["closing"] and (mark["name"] or "").lower() in OPAQUE:
+            found = None if end in endless else re.compile(f"(?i){end}").search(text, position)
+            if found:
+                position = found.end() if mark["comment"] else found.start()
+            else:
+                endless.add(end)
+        if not mark["comment"]:
+            yield mark
+
+
+def end_of_page(text, first):
+    """Where the page ends that begins with the match `first` of an <html>."""
+    fenced = re.search(r"```\w*\s{0,9}\Z", text[max(0, first.start() - 40):first.start()])
+    body, opened, last = None, collections.Counter(), first
+    for mark in marks_of(text, first.end() - len("<html")):
+        name, closing = (mark["name"] or "").lower(), mark["closing"]
+        if mark["fence"] and fenced or name == "html" and not closing and mark.start() > first.end():
+            return body or mark.start()    # the fence ends, or a second page begins
+        if name == "html" and closing:
+            return mark.end()
+        if name == "body" and closing:
+            body = body or mark.end()
+        if name and name not in OPTIONAL | VOID:
+            opened[name] += -1 if closing else 1
+        last = mark if name else last
+    prose = last is not first and last["closing"] and max(opened.values(), default=0) <= 0 and \
+        re.match(r"[ \t]*\n", text[last.end():])
+    return body or (last.end() if prose else len(text))
+
+
+def body_of(text):
+    """Where the last <body> ... </body> is, with the doctype and the <head> before it. A lone <body> may be prose."""
+    page = start = head = None
+    for mark in marks_of(text):
+        name, closing = (mark["name"] or "").lower(), mark["closing"]
+        if name == "body" and closing and start is not None:
+            page, start = slice(start, mark.end()), None
+        elif name in ("head", "body") and not closing:
+            before = text[max(0, mark.start() - 900):mark.start()]
+            begins = mark.start() - ("<!" in before and len(re.search(DOCTYPE + r"\Z", before)[0]))
+            start = (begins if head is None else head) if name == "body" else start
+            head = begins if name == "head" else None
+    return page
+
+
+def fragment_of(text):
+    """Where HTML without <html> and <body> is: the last fenced block that begins with a tag, or lines of tags."""
+    fenced = None
+    for fenced in re.finditer(r"(?si)```(?:html)?[ \t]*\n\s*(<[a-z!].*?)(?:\n[ \t]*```|\Z)", text):
+        pass
+    if fenced:
+        return slice(*fenced.span(1))
+    marks = [mark for mark in marks_of(text) if mark["name"]]
+    closed = {mark["name"].lower() for mark in marks if mark["closing"]}
+    for first in marks:
+        alone = not text[text.rfind("\n", 0, first.start()) + 1:first.start()].strip()    # nothing else before it
+        name = first["name"].lower()
+        if alone and not first["closing"] and name in BLOCKS and (name in closed | VOID) and closed:
+            ends = [mark.end() for mark in marks if mark.start() > first.start() and mark["closing"]
+                    and re.match(r"[ \t]*(\n|\Z)", text[mark.end():mark.end() + 200])]
+            return slice(first.start(), ends[-1]) if ends else None
+    return None
 
 
 def rewrite_images(page):
@@ -121,7 +196,8 @@ def rewrite_images(page):
 
 @dataclasses.dataclass
 class Picture:
-    """A rendered page. status: "ok", "timeout", "too large" or "error: ..."; png is empty unless it is "ok"."""
+    """A rendered page. status: "ok", "needs scripts" (it looks as it does without them), or, without a png, "timeout",
+    "too large" or "error: ..."."""
 
     status: str
     png: bytes = b""
@@ -168,6 +244,7 @@ class Renderer(contextlib.AbstractContextManager):
 
     def __init__(self, browsers=2, timeout=10.0):
         self.stylesheet, self.executable = load_stylesheet(), find_chromium()
+        self.prepare = "".join(line for line in open(PREPARE, encoding="utf-8") if not line.startswith("//"))
         self.timeout, self.launch_modes = timeout, launch_modes()
         self.idle, self.closing = asyncio.Queue(), asyncio.Event()
         started = concurrent.futures.Future()
@@ -183,7 +260,7 @@ class Renderer(contextlib.AbstractContextManager):
             self.loop.call_soon_threadsafe(self.closing.set)
         self.thread.join(timeout=30)
 
-    def render(self, page, layout=False):
+    def render(self, page, layout=True):
         """HTML -> Picture. Never raises, whatever the page does; `status` says what went wrong."""
         return self.submit(page, layout).result()
 
@@ -191,7 +268,7 @@ class Renderer(contextlib.AbstractContextManager):
         """HTML -> {"width", "height", "background", "elements": [{tag, box, text, ...}]}, or None on failure."""
         return self.submit(page, layout=True, picture=False).result().layout
 
-    def submit(self, page, layout=False, picture=True):
+    def submit(self, page, layout=True, picture=True):
         """Like render(), but returns a concurrent.futures.Future of the Picture."""
         return asyncio.run_coroutine_threadsafe(self._render(page, layout, picture), self.loop)
 
@@ -226,11 +303,11 @@ class Renderer(contextlib.AbstractContextManager):
 
     async def _take_picture(self, slot, page, layout, picture):
         slot.html, slot.renders = page, slot.renders + 1
-        # Stops animations in frames and shadow trees too, which PREPARE does not reach.
+        # Stops animations in frames and shadow trees too, which render.js does not reach.
         await slot.cdp.send("Animation.setPlaybackRate", {"playbackRate": 0})
         await slot.page.goto(PAGE_ADDRESS, wait_until="load", timeout=0)  # _render has the time limit
         answer = await slot.cdp.send("Runtime.evaluate", {
-            "expression": f"({PREPARE})({json.dumps(layout)})", "returnByValue": True})
+            "expression": f"({self.prepare})({json.dumps(layout)})", "returnByValue": True})
         measured = answer["result"]["value"]  # raises if the script failed on this page
         height = min(max(measured["height"], HEIGHT), MAX_HEIGHT)
         png = b""
@@ -238,7 +315,8 @@ class Renderer(contextlib.AbstractContextManager):
             if "marquee" in page.lower():  # in frames and shadow trees it moves to its start with the first frame
                 await self._screenshot(slot, 1, 1)
             png = await self._screenshot(slot, WIDTH, height)
-        return Picture("ok", png, height, measured if layout else None)
+        status = "needs scripts" if measured["scripts"] else "ok"
+        return Picture(status, png, height, measured if layout else None)
 
     async def _screenshot(self, slot, width, height):
         shot = await slot.cdp.send("Page.captureScreenshot", {
@@ -317,9 +395,11 @@ class Renderer(contextlib.AbstractContextManager):
         with contextlib.suppress(Exception):  # the browser may have been killed meanwhile
             navigates = request.is_navigation_request()
             if request.url == PAGE_ADDRESS and navigates and request.frame == slot.page.main_frame:
-                await route.fulfill(headers=PAGE_HEADERS, body=slot.html.encode("utf-8", "replace"))
+                page = without_false_integrity(slot.html)
+                await route.fulfill(headers=PAGE_HEADERS, body=page.encode("utf-8", "replace"))
             elif answer := answer_request(request.url, self.stylesheet, slot.html):
-                await route.fulfill(content_type=answer[0], body=answer[1])
+                headers = {"Content-Type": answer[0], "Access-Control-Allow-Origin": "*"}    # as these hosts answer
+                await route.fulfill(headers=headers, body=answer[1])
             else:
                 await route.abort("aborted" if navigates else "blockedbyclient")
 
@@ -346,26 +426,42 @@ def pool(picture, cells):
     return unit(means.ravel())
 
 
-def layout_embedding(rgb, view):
-    """A picture -> a unit vector of colours and edges on grids, without learned weights.
+HASHED = 4096    # entries of each hashed part of the layout embedding
+PIXELS, WORDS, STYLES = 0.3, 0.35, 0.35    # weights of its parts
 
-    The view (the whole page or its centre square) is scaled to 128 x 128. The vector has five parts of unit length, so
-    the cosine of two pages is the mean of the parts' cosines (if no part is zero). Three parts are ink (white minus
-    colour, three channels) on grids of 4, 8 and 16 cells a side: they see which colour is where. Two parts are edges
-    (absolute differences of brightness, across and down) on grids of 8 and 16: they see text, borders and order. White
-    counts as zero, so two pages are not similar just because both are mostly white.
+
+def layout_embedding(picture, view):
+    """A Picture -> a unit vector, without learned weights: a stand-in for CLIP, which sees shapes, colours and words.
+
+    The vector's parts have unit length, so the cosine of two pages is the weighted mean of the parts' cosines. Three
+    parts come from the picture (the whole page or its centre square, scaled to 128 x 128): ink (white minus colour,
+    three channels) on grids of 4 and 8 cells a side, which say which colour is where, and edges (differences of
+    brightness, across and down) on a grid of 8, which say where texts and borders are. White counts as zero, so two
+    pages are not similar just because both are mostly white. Three parts come from the layout, hashed: the texts that
+    are seen; and how each text looks (place, size, colours), by its words and by its kind. So a wrong word counts,
+    however small it is. A picture without a layout has the first three only.
     """
+    rgb, left, top, side = picture.rgb, 0, 0, None
     if view == "centre":
         height, width, _ = rgb.shape
         side = min(height, width)
         top, left = (height - side) // 2, (width - side) // 2
         rgb = rgb[top:top + side, left:left + side]
-    picture = Image.fromarray(rgb).resize((128, 128), Image.Resampling.BOX)
-    ink = 1.0 - np.asarray(picture, np.float32) / 255.0  # (128, 128, 3)
+    image = Image.fromarray(rgb).resize((128, 128), Image.Resampling.BOX)
+    ink = 1.0 - np.asarray(image, np.float32) / 255.0  # (128, 128, 3)
     grey = ink.mean(axis=-1)
     across, down = np.diff(grey, axis=1, prepend=grey[:, :1]), np.diff(grey, axis=0, prepend=grey[:1])
     edges = np.abs(np.stack([across, down], axis=-1))  # (128, 128, 2)
-    return unit(np.concatenate([pool(ink, 4), pool(ink, 8), pool(ink, 16), pool(edges, 8), pool(edges, 16)]))
+    parts = [(PIXELS / 3, pool(ink, 4)), (PIXELS / 3, pool(ink, 8)), (PIXELS / 3, pool(edges, 8))]
+    if picture.layout:
+        from page_words import features
+        hashed = {"words": np.zeros(HASHED), "by words": np.zeros(HASHED), "by kind": np.zeros(HASHED)}
+        for part, name, value in features(picture.layout, side and (left, top, left + side, top + side)):
+            code = zlib.crc32(name.encode())
+            hashed[part][code % HASHED] += value if code >> 31 else -value
+        weights = (WORDS, STYLES / 2, STYLES / 2)
+        parts += [(weight, unit(vector)) for weight, vector in zip(weights, hashed.values())]
+    return unit(np.concatenate([weight ** 0.5 * vector for weight, vector in parts]))
 
 
 def load_encoder(name="layout"):
@@ -388,7 +484,7 @@ def load_encoder(name="layout"):
 
     def embed(picture, view="page"):
         if name == "layout":
-            return layout_embedding(picture.rgb, view)
+            return layout_embedding(picture, view)
         image = Image.fromarray(picture.rgb)
         if view == "page":  # at the encoder's own size its processor crops nothing
             image = image.resize((side, side), Image.Resampling.BICUBIC, reducing_gap=3.0)
@@ -399,335 +495,6 @@ def load_encoder(name="layout"):
 
     embed.name = name
     return embed
-
-
-# ------------------------------------------------------------------------------------------------ differences in words
-
-NO_DIFFERENCE = "I see no difference."
-NO_PAGE = "I see no page. Please show me one."
-CLAUSES = {  # aspect -> what is said about it; want: in the reference page, have: in the agent's page
-    "colour": "should be {want}, not {have}",
-    "letters": "should be in {want} letters, not {have}",
-    "place": "should be {want}, not {have}",
-    "size": "should be {want}",
-    "shape": "should be {want}",
-    "bold": "should {want} bold",
-    "gradient": "should {want} a gradient or a picture behind it",
-    "words": "should say {want}",
-    "order": "should come before the {want}",
-    "layout": "should stand {want}",
-    "missing": "is missing, {want}",
-    "extra": "should not be there",
-}
-GREYS = {"white": "ffffff", "black": "000000", "light gray": "f3f4f6 e5e7eb d1d5db", "gray": "9ca3af 6b7280",
-         "dark gray": "4b5563 374151 1f2937 111827"}
-COLOURS = {  # names for Tailwind's shades 100 to 900
-    "light red": "fee2e2 fecaca fca5a5", "red": "f87171 ef4444 dc2626", "dark red": "b91c1c 991b1b 7f1d1d",
-    "light yellow": "fef3c7 fde68a fcd34d", "yellow": "fbbf24 f59e0b d97706", "dark yellow": "b45309 92400e 78350f",
-    "light green": "d1fae5 a7f3d0 6ee7b7", "green": "34d399 10b981 059669", "dark green": "047857 065f46 064e3b",
-    "light blue": "dbeafe bfdbfe 93c5fd", "blue": "60a5fa 3b82f6 2563eb", "dark blue": "1d4ed8 1e40af 1e3a8a",
-    "light indigo": "e0e7ff c7d2fe a5b4fc", "indigo": "818cf8 6366f1 4f46e5", "dark indigo": "4338ca 3730a3 312e81",
-    "light purple": "ede9fe ddd6fe c4b5fd", "purple": "a78bfa 8b5cf6 7c3aed", "dark purple": "6d28d9 5b21b6 4c1d95",
-    "light pink": "fce7f3 fbcfe8 f9a8d4", "pink": "f472b6 ec4899 db2777", "dark pink": "be185d 9d174d 831843",
-}
-KINDS = {"header": "header", "nav": "navigation bar", "footer": "footer", "aside": "sidebar", "form": "form",
-         "section": "section", "article": "section", "main": "main part", "h1": "main heading", "h2": "heading",
-         "h3": "heading", "h4": "heading", "a": "link", "button": "button", "img": "picture", "svg": "picture",
-         "video": "picture", "input": "field", "textarea": "field", "select": "field", "li": "list item",
-         "hr": "line", "label": "label"}
-LANDMARKS = ("header", "nav", "footer", "main", "aside", "form")
-
-
-def page_reply(agent, reference):
-    """The scripted human's reply to a page: the two largest differences, one per line."""
-    return in_words(compare_pages(agent, reference)[:2])
-
-
-def in_words(differences):
-    """What the scripted human says about these Differences, in 1000 characters at most."""
-    return "\n".join(difference.sentence() for difference in differences)[:1000] or NO_DIFFERENCE
-
-
-class Difference(NamedTuple):
-    """One way in which the agent's page differs from the reference."""
-
-    subject: str  # `button "Buy"`, "header", "page's background"; "" for the page as a whole
-    aspect: str  # "page", or a key of CLAUSES
-    want: str = ""
-    have: str = ""
-
-    def sentence(self):
-        if self.aspect == "page":
-            return self.want
-        clause = CLAUSES[self.aspect]
-        if self.want == "transparent":
-            clause = "should have no background colour"
-        elif self.have == "transparent":
-            clause = "should be {want}"
-        return f"The {self.subject} {clause.format(want=self.want, have=self.have)}."
-
-
-def choices_right(choices, agent, reference):
-    """{name: whether the agent's page agrees with the reference} for the hidden choices of a page.
-
-    choices: {name: (aspects, a pattern of subjects)}: the differences that a wrong choice causes.
-    """
-    differences = compare_pages(agent, reference)
-    return {name: not any(is_about(difference, choice) for difference in differences)
-            for name, choice in choices.items()}
-
-
-def is_about(difference, choice):
-    """Whether a difference shows that a choice (aspects, a pattern of subjects) is wrong."""
-    if difference.aspect == "page":  # there is nothing to look at
-        return True
-    aspects, subject = choice
-    return difference.aspect in (*aspects, "missing") and bool(re.fullmatch(subject, difference.subject))
-
-
-def compare_pages(agent, reference):
-    """Two layouts (Renderer.layout) -> how the agent's page differs from the reference: Differences, largest first.
-
-    The weight of a difference is about the share of the reference page that it affects. The same two layouts always
-    give the same list, and equal layouts give an empty one.
-    """
-    if agent is None:
-        return [Difference("", "page", "Your page could not be shown.")]
-    if not agent["elements"] and reference["elements"]:
-        return [Difference("", "page", "Your page is empty.")]
-    page_area = max(1, reference["height"] * reference["width"])
-    agent_elements, reference_elements = (elements_of(layout, page_area) for layout in (agent, reference))
-    match_elements(agent_elements, reference_elements)
-    pairs = [(r, r.twin) for r in reference_elements if r.twin]
-    ranked = []
-    for weight, order, *fields in itertools.chain(
-            missing_and_extra(agent_elements, reference_elements), looks(pairs, agent, reference),
-            styles(pairs), arrangement(pairs)):
-        difference = Difference(*fields)
-        ranked.append((-round(weight, 6), order, difference.sentence(), difference))
-    ranked.sort()
-    return list({sentence: difference for _, _, sentence, difference in ranked}.values())  # no sentence twice
-
-
-# Each of the next four functions yields (weight, order in the page, subject, aspect, want, have). r is an element of
-# the reference page, and a is its twin in the agent's page. looks() and styles() use a's name, which the agent knows.
-
-def missing_and_extra(agent_elements, reference_elements):
-    """Elements that only one page has."""
-    for r in alone(reference_elements):
-        previous = next((e for e in reversed(reference_elements[:r.order]) if e.twin and e != r.parent), None)
-        want = f"after the {previous.name}" if previous else "at the top"
-        if r.background:
-            want += f". It is {r.fill}"
-        yield 0.05 + 1.5 * r.share, r.order, r.name, "missing", want
-    for a in alone(agent_elements):
-        yield 0.03 + 0.5 * a.share, len(reference_elements) + a.order, a.name, "extra"
-
-
-def alone(elements):
-    """The elements without a twin, except those inside another such element."""
-    return [e for e in elements if not e.twin and (not e.parent or e.parent.twin)]
-
-
-def looks(pairs, agent, reference):
-    """Colours, words, and the sizes of elements without words."""
-    have, want = colour_name(agent["background"]), colour_name(reference["background"])
-    if have != want:
-        distance = colour_distance(agent["background"], reference["background"])
-        yield 0.3 + 0.3 * distance, -1, "page's background", "colour", want, have
-    for r, a in pairs:
-        if a.fill != r.fill:
-            distance = colour_distance(a.background or agent["background"], r.background or reference["background"])
-            yield 0.01 + r.share * (0.4 + distance), r.order, a.name, "colour", r.fill, a.fill
-        elif a.gradient != r.gradient:
-            yield 0.01 + 0.3 * r.share, r.order, a.name, "gradient", "have" if r.gradient else "not have"
-        if a.plain != r.plain:
-            yield 0.03 + 2 * r.text_share, r.order, a.name, "words", quote(r.text, 80)
-        if r.text or r.tag in ("main", "div"):
-            continue
-        sizes = [(r.width, a.width, "wider", "narrower")]
-        if {e.twin for e in r.inside} == a.inside:  # otherwise the height follows from the contents
-            sizes.append((r.height, a.height, "taller", "less tall"))
-        for want, have, more, less in sizes:
-            change = (max(want, have) + 8) / (min(want, have) + 8)
-            if change > 1.3:
-                weight = 0.01 + 0.5 * (1 - 1 / change) * r.share
-                yield weight, r.order, a.name, "shape", more if want > have else less
-
-
-def styles(pairs):
-    """How texts are styled, and where elements are. Texts of one container with the same change share a sentence."""
-    moved = []  # containers that are elsewhere, along with their contents
-    shared = {}  # (container, aspect, want, have) -> [(weight, order, name)]
-    for r, a in pairs:  # a container comes before its contents
-        carried = any(r in container.inside for container in moved)
-        if not r.text:
-            narrow = max(r.width, a.width) < 0.6 * WIDTH
-            if a.place != r.place and narrow and not carried:
-                moved.append(r)
-                yield 0.02 + r.share, r.order, a.name, "place", r.place, a.place
-            continue
-        changes = [(0.6, "letters", r.ink, a.ink),
-                   (0.3, "bold", "be" if r.bold else "not be", "be" if a.bold else "not be")]
-        ratio = max(1, r.font_size) / max(1, a.font_size)
-        if max(ratio, 1 / ratio) > 1.15:
-            changes.append((abs(1 - ratio), "size", "larger" if ratio > 1 else "smaller", ""))
-        if not carried:
-            changes.append((1.0, "place", r.place, a.place))
-        for weight, aspect, want, have in changes:
-            if want != have:
-                entry = weight * (0.02 + r.text_share), r.order, a.name
-                shared.setdefault((r.parent, aspect, want, have), []).append(entry)
-    for (container, *change), entries in shared.items():
-        weights, orders, names = zip(*entries)
-        name = names[0]
-        if len(entries) > 1:
-            name = f"texts in the {container.name}" if container else "texts of the page"
-        yield sum(weights), orders[0], name, *change
-
-
-def arrangement(pairs):
-    """The order of neighbours, and whether they are side by side."""
-    latest = {}  # container -> its last element so far
-    for second, b in pairs:
-        first = latest.get(second.parent)
-        latest[second.parent] = second
-        if not first:
-            continue
-        a = first.twin
-        weight = 0.02 + min(first.share, second.share)
-        if a.order > b.order:
-            yield weight, first.order, first.name, "order", second.name
-        elif beside(first, second) != beside(a, b) and below(first, second) != below(a, b):
-            how = "beside" if beside(first, second) else "above"
-            yield weight, first.order, first.name, "layout", f"{how} the {second.name}"
-
-
-class Element:
-    """An element of a layout, with the elements inside it."""
-
-    def __init__(self, measured, previous, page_area):
-        vars(self).update(measured)  # tag, order, text, box, colour, ...
-        self.parent = None if self.parent is None else previous[self.parent]
-        self.left, self.top, self.width, self.height = self.box
-        left, _, width, height = self.text_box or self.box
-        self.share = min(1.0, self.width * self.height / page_area)
-        self.text_share = min(1.0, width * height / page_area)
-        offset = (left + width / 2) / WIDTH - 0.5  # from the centre
-        self.place = "on the left" if offset < 0 else "on the right"
-        if abs(offset) < 0.05:
-            self.place = "in the centre"
-        self.fill, self.ink = colour_name(self.background), colour_name(self.colour or "#000000")
-        self.plain = " ".join(re.findall(r"[\w$%\u20ac\u00a3.]+", self.text.lower()))
-        self.kind = "block" if self.tag in ("section", "article") else KINDS.get(self.tag, "block")
-        self.rank = sum(not e.text and e.kind == self.kind for e in previous)  # its position among its kind
-        self.twin = None  # the element of the other page that it is compared with
-        self.inside = set()
-        self.words = [self.text] if self.text else []
-        container = self.parent
-        while container:
-            container.inside.add(self)
-            container.words += self.words
-            container = container.parent
-
-    @functools.cached_property
-    def name(self):
-        """Such as `button "Buy"`, `header`, or `section "Prices"` (the first words inside it)."""
-        kind = KINDS.get(self.tag, "text" if self.text else "block")
-        words = self.text if self.tag in LANDMARKS else "".join(self.words[:1])
-        return f"{kind} {quote(words)}" if words else kind
-
-
-def elements_of(layout, page_area):
-    elements = []
-    for measured in layout["elements"]:
-        elements.append(Element(measured, elements, page_area))
-    return elements
-
-
-def match_elements(agent_elements, reference_elements):
-    """Set each element's twin in the other page, if it has one.
-
-    Texts are matched first: those with equal words (best with the same tag too), then those with similar words, then
-    those with the same tag. Other elements are matched within their kind, by the texts inside them.
-    """
-    matcher = difflib.SequenceMatcher(autojunk=False)
-
-    def equal_words(r, a):
-        if a.plain == r.plain:
-            return a.tag != r.tag
-
-    def similar_words(r, a):
-        matcher.set_seqs(a.plain[:100], r.plain[:100])  # only their beginnings, because ratio() takes quadratic time
-        if matcher.real_quick_ratio() > 0.6 and matcher.quick_ratio() > 0.6 and matcher.ratio() > 0.6:
-            return -matcher.ratio()
-        if a.tag == r.tag:  # with wrong words
-            return 0
-
-    def share_texts(r, a):
-        if r.kind == a.kind:
-            common = len({e.twin for e in r.inside} & a.inside)
-            # Two blocks that both contain texts, but none in common, are different blocks.
-            if common or not a.words or not r.words or r.tag in LANDMARKS:
-                return -common / max(1, len(r.words), len(a.words)), abs(a.rank - r.rank)
-
-    for with_text, score in (True, equal_words), (True, similar_words), (False, share_texts):
-        pair(reference_elements, agent_elements, with_text, score)
-
-
-def pair(reference_elements, agent_elements, with_text, score):
-    """Pair up elements without a twin, lowest score(r, a) first, ties in page order. A score of None means no pair."""
-    free = [[e for e in page if not e.twin and bool(e.text) == with_text]
-            for page in (reference_elements, agent_elements)]
-    scored = []
-    for r, a in itertools.product(*free):
-        value = score(r, a)
-        if value is not None:
-            scored.append((value, r.order, a.order, r, a))
-    for *_, r, a in sorted(scored):
-        if not r.twin and not a.twin:
-            r.twin, a.twin = a, r
-
-
-def channels(colour):
-    """"#3b82f6" -> its red, green and blue, from 0 to 255."""
-    return bytes.fromhex(colour[1:])
-
-
-def colour_distance(a, b):
-    """From 0 (equal) to 1 (black and white). Green weighs most, as it does for the eye."""
-    squares = [weight * (x - y) ** 2 for weight, x, y in zip((3, 4, 2), channels(a), channels(b))]
-    return (sum(squares) / 9) ** 0.5 / 255
-
-
-@functools.lru_cache(maxsize=4096)
-def colour_name(colour):
-    """Such as "#3b82f6" -> "blue": the nearest shade, among the greys (Tailwind's are slightly blue) or the colours."""
-    if colour is None:
-        return "transparent"
-    high, low = max(channels(colour)) / 255, min(channels(colour)) / 255
-    saturation = 0 if high == low else (high - low) / (1 - abs(high + low - 1))
-    grey = saturation < 0.25 or (high + low < 0.4 and saturation < 0.45)
-    distances = []
-    for name, shades in (GREYS if grey else COLOURS).items():
-        distances += [(colour_distance(colour, f"#{shade}"), name) for shade in shades.split()]
-    return min(distances)[1]
-
-
-def beside(a, b):
-    """Whether b begins to the right of a, at about the same height."""
-    return a.left + a.width <= b.left + 1 and a.top < b.top + b.height and b.top < a.top + a.height
-
-
-def below(a, b):
-    """Whether b begins below a."""
-    return a.top + a.height <= b.top + 1
-
-
-def quote(text, most=40):
-    if len(text) <= most:
-        return f'"{text}"'
-    return f'"{text[:most].rsplit(" ", 1)[0]} ..."'
 
 
 # ------------------------------------------------------------------------------------------------ Tailwind's stylesheet
@@ -763,7 +530,7 @@ class Stylesheet:
     """Tailwind, cut to the rules that a page can use. This is exact: without JavaScript no class is added later."""
 
     def __init__(self, css):
-        self.rules = []  # in order, each in its @media
+        self.css, self.rules = css, []  # rules: in order, each in its @media
         self.by_class = collections.defaultdict(list)  # class -> indices of its rules; "": of those without a class
         css = re.sub(r"/\*.*?\*/", "", css, flags=re.S)
         rule = r"[^{}]+\{(?:[^{}]+\{[^{}]*\})*[^{}]*\}"  # may contain rules: @keyframes, @media inside @media
@@ -793,13 +560,26 @@ def unescape_css(name):
 
 # ------------------------------------------------------------------------------------------------ isolating the browser
 
+def without_false_integrity(page):
+    """The page, in which a link to another file of Tailwind has no `integrity`: what it is served has another hash.
+
+    A link to this version keeps it, and the browser checks it.
+    """
+    def tidy(link):
+        if "tailwind" in link[0].lower() and not re.search(r"2\.2\.19/\S*tailwind\.min\.css", link[0]):
+            return re.sub(r"""(?i)\sintegrity\s*=\s*("[^"]*"|'[^']*'|[^\s"'>]*)""", "", link[0])
+        return link[0]
+    return re.sub(r"(?i)<link\b[^<>]*>", tidy, page)
+
+
 def answer_request(address, stylesheet, page):
     """The answer to a page's request: (content type, body), or None to refuse it."""
     if len(address) > 2000:  # the pattern below takes quadratic time and blocks the event loop
         return None
     if re.fullmatch(r"https://(cdn\.jsdelivr\.net|unpkg\.com|cdnjs\.cloudflare\.com)/"
                     r"\S*tailwind(css)?\S*/tailwind(\.min)?\.css", address):
-        return "text/css", stylesheet.for_page(page)
+        whole = "integrity" in page.lower()    # a hash is that of the whole file
+        return "text/css", stylesheet.css if whole else stylesheet.for_page(page)
     size = re.fullmatch(r"https://picsum\.photos/id/48/(\d{1,4})(?:/(\d{1,4}))?/?", rewrite_images(address))
     if size is None:
         return None
@@ -888,97 +668,6 @@ def launch_modes():
         namespace = f"unshare --net -- {as_nobody}"
     return [("network namespace", namespace, True), ("network namespace", namespace, False),
             ("dead proxy", as_nobody, True), ("dead proxy", as_nobody, False)]
-
-
-# Runs inside the loaded page: measures its height and, if wanted, its layout. The page's own scripts never ran, but its
-# names can hide built-in ones of the document and of forms (<form name=querySelectorAll>). So we take those from their
-# prototypes.
-PREPARE = r"""
-want_layout => {
-  const all = selector => Document.prototype.querySelectorAll.call(document, selector);
-  const create = tag => Document.prototype.createElement.call(document, tag);
-  const get = (node, name) => Reflect.get(Element.prototype, name, node);
-  const [root, body] = ['documentElement', 'body'].map(name => Reflect.get(Document.prototype, name, document));
-  for (const old of all('marquee')) {                       // turn a marquee into a plain block
-    const still = create('div');
-    while (old.firstChild) still.appendChild(old.firstChild);
-    old.replaceWith(still);
-  }
-  // A progress bar without a value moves by its own timer.
-  for (const bar of all('progress:indeterminate')) bar.setAttribute('value', 0);
-  // Without scripts a player always shows controls, with a spinner while its film loads.
-  if (all('video, audio').length) {
-    const style = create('style');
-    style.textContent = '*::-webkit-media-controls {display: none !important}';
-    root.appendChild(style);
-  }
-  // Show an animation at its end if it has one, otherwise at its start.
-  for (const animation of Document.prototype.getAnimations.call(document)) {
-    const ends = () => isFinite(animation.effect.getComputedTiming().endTime);
-    try { ends() ? animation.finish() : animation.cancel(); } catch { animation.cancel(); }
-  }
-  for (const svg of all('svg')) {
-    try {
-      svg.pauseAnimations();
-      svg.setCurrentTime(0);
-    } catch {}
-  }
-  const page = {height: Math.max(root.scrollHeight, body ? body.scrollHeight : 0)};
-  if (!want_layout) return page;
-  const pixel = create('canvas').getContext('2d', {willReadFrequently: true});
-  const hex = colour => {                                    // "rgb(1, 2, 3)" -> "#010203"; transparent -> null
-    let channels = (colour.match(/[\d.]+/g) || []).map(Number);
-    if (!colour.startsWith('rgb')) {                         // oklch(...), color(srgb ...): as drawn
-      pixel.clearRect(0, 0, 1, 1);
-      pixel.fillStyle = colour;
-      pixel.fillRect(0, 0, 1, 1);
-      channels = [...pixel.getImageData(0, 0, 1, 1).data];
-      channels[3] /= 255;
-    }
-    if (channels[3] < 0.1) return null;
-    return '#' + channels.slice(0, 3).map(v => Math.round(v).toString(16).padStart(2, '0')).join('');
-  };
-  const rounded = r => [r.left + scrollX, r.top + scrollY, r.width, r.height].map(Math.round);
-  const drawn = new Set(['IMG', 'SVG', 'VIDEO', 'CANVAS', 'INPUT', 'SELECT', 'TEXTAREA', 'BUTTON', 'HR', 'IFRAME']);
-  const landmarks = new Set(['HEADER', 'NAV', 'MAIN', 'SECTION', 'ARTICLE', 'ASIDE', 'FOOTER', 'FORM']);
-  const index = new Map(), elements = [];
-  let background = null;
-  for (const e of [root, body]) if (e) background = hex(getComputedStyle(e).backgroundColor) || background;
-  for (const e of all('body *')) {
-    if (elements.length >= 2000) break;
-    let up = get(e, 'parentNode');
-    while (up && !index.has(up)) up = get(up, 'parentNode');
-    const tag = get(e, 'tagName').toUpperCase(), style = getComputedStyle(e);
-    const box = Element.prototype.getBoundingClientRect.call(e);
-    if (style.visibility !== 'visible' || Number(style.opacity) < 0.05 || box.width < 1 || box.height < 1) continue;
-    if (tag !== 'SVG' && e instanceof SVGElement) continue;   // an SVG counts as one element
-    let text = '', ink = null;
-    for (const child of get(e, 'childNodes')) {
-      const words = child instanceof Text ? child.data.trim() : '';
-      if (!words) continue;
-      text += (text ? ' ' : '') + words;
-      const range = new Range();
-      range.selectNodeContents(child);
-      const r = range.getBoundingClientRect(), so_far = ink || r;
-      ink = {left: Math.min(so_far.left, r.left), top: Math.min(so_far.top, r.top),
-             right: Math.max(so_far.right, r.right), bottom: Math.max(so_far.bottom, r.bottom)};
-    }
-    if (!text && ['INPUT', 'TEXTAREA'].includes(tag))
-      text = e.getAttribute('placeholder') || e.getAttribute('value') || '';
-    const border = ['Top', 'Bottom', 'Left'].some(side => parseFloat(style[`border${side}Width`]) > 0);
-    const fill = hex(style.backgroundColor), picture = style.backgroundImage !== 'none';
-    if (!text && !fill && !picture && !border && !drawn.has(tag) && !landmarks.has(tag)) continue;
-    index.set(e, elements.length);
-    const inked = ink && {left: ink.left, top: ink.top, width: ink.right - ink.left, height: ink.bottom - ink.top};
-    elements.push({
-      tag: tag.toLowerCase(), order: elements.length, parent: up ? index.get(up) : null,
-      text: text.replace(/\s+/g, ' ').slice(0, 300), box: rounded(box), text_box: inked ? rounded(inked) : null,
-      colour: hex(style.color), background: fill, gradient: picture,
-      font_size: Math.round(parseFloat(style.fontSize)), bold: Number(style.fontWeight) >= 600});
-  }
-  return {...page, width: innerWidth, background: background || '#ffffff', elements};
-}
-"""
 
 
 # ------------------------------------------------------------------------------------------------ command line

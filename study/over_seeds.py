@@ -1,198 +1,154 @@
-"""Agents over seeds: means with 95% intervals, the value of each seed, and differences to the first agent by seed.
+"""Add up finished runs: means over seeds with 95% intervals, leads by seed, and the picture of README.
 
-    python study/over_seeds.py base='runs/a/*/base.test.metrics.json' sweet='runs/a/*/policy.test.metrics.json'
+    python study/over_seeds.py --add runs/study/*             # put finished seeds into results.tsv, print, draw
+    python study/over_seeds.py --setting easy --lead policy   # print another setting's tables
 
-A seed is a whole training run, named after its folder. The files are the .metrics.json that evaluate.py writes. An
-agent's cost.json is read from the folder with the agent's name. With five seeds or more the intervals are Student's.
-With fewer, the values of the seeds are printed instead.
+A run's folder is SETTING/SEED. results.tsv has one line for each number: setting, seed, agent, metric, value. An agent's
+numbers are those of AGENT.test.metrics.json (evaluate.py) and of AGENT/cost.json (train_policy.py). A lead is the mean
+difference by seed: all agents of a seed share their tasks and their base agent. Intervals are Student's. Below five seeds
+they say nothing, so each seed's value is printed instead.
 """
 import argparse
 import csv
-import glob
 import json
 import math
 import sys
+from html import escape
 from pathlib import Path
 
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from evaluate import check_scoring, markdown, metrics_of, named_file, printable, scoring_of  # noqa: E402
-from records import COSTS, die  # noqa: E402
+from records import atomic_write, die  # noqa: E402
 
-STUDENT = {  # degrees of freedom: the 97.5% quantile of Student's t; in between, take the next smaller number's
-    4: 2.776, 5: 2.571, 6: 2.447,
-    7: 2.365, 8: 2.306, 9: 2.262,
-    10: 2.228, 12: 2.179, 15: 2.131,
-    20: 2.086, 30: 2.042, 60: 2.000,
-}
-
-
-def over_seeds(values, least=-math.inf, most=math.inf):
-    """{"value", "low", "high", "values"}: the mean of independent training runs and its 95% t interval.
-
-    values: one per seed. The interval is cut at the metric's limits `least` and `most`. Below five seeds low and high
-    are None, because Student's interval of so few says nothing (of 0% and 100% it is -585% to 685%).
-    """
-    mean = float(np.mean(values))
-    low = high = None
-    if len(values) >= 5:
-        t = STUDENT[max(freedom for freedom in STUDENT if freedom < len(values))]
-        half = t * float(np.std(values, ddof=1)) / math.sqrt(len(values))
-        low = max(least, mean - half)
-        high = min(most, mean + half)
-    return {
-        "value": mean,
-        "low": low,
-        "high": high,
-        "values": list(values),
-    }
+TABLE = Path(__file__).with_name("results.tsv")
+COLUMNS = ["setting", "seed", "agent", "metric", "value"]
+AGENTS = {    # name of the folder: title
+    "base": "base", "rejection-ft": "rejection fine-tuning", "multi-turn-dpo": "multi-turn DPO",
+    "policy-without-c": "SWEET-RL without c", "policy": "SWEET-RL", "after-imitation": "SWEET-RL after imitation",
+    "dpo-after-imitation": "multi-turn DPO after imitation", "twice-dpo": "multi-turn DPO, twice the episodes",
+    "policy-likelihood": "SWEET-RL, likelihood in place of Eq. 2", "policy-sum": "SWEET-RL, sums in Eq. 3",
+    "grpo": "GRPO", "round-2-dpo": "multi-turn DPO, second round", "round-2-policy": "SWEET-RL, second round"}
+SHARES = {"success": "success", "success_seen": "seen", "success_new": "new", "cosine_page": "cosine",
+          "choices": "choices right", "win_rate": "win rate"}
+COSTS = {"episodes": "episodes", "simulator_calls": "human's replies", "sampled_tokens": "sampled tokens",
+         "training_tokens": "training tokens"}
+PAPER = {"base": 22.4, "rejection-ft": 28.2, "multi-turn-dpo": 34.4, "policy-without-c": 31.2, "policy": 40.4}
+STUDENT = {4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262, 10: 2.228, 15: 2.131, 20: 2.086, 60: 2.000}    # freedom: 97.5%
 
 
-def cell(values, unit, signed=False):
-    """Values of several seeds as text: 60.0% [12.1, 100.0], or for a few seeds 50.0% (40.0, 60.0)."""
-    scale = 100 if unit else 1
-    limits = ()
-    if unit:
-        limits = (-1, 1) if signed else (0, 1)
-    numbers = over_seeds(values, *limits)
-    value = shown(scale * numbers["value"], signed)
-    if unit == "%" and not signed:
-        value += "%"
-    if numbers["low"] is None:
-        each = [shown(scale * value_of_seed, signed) for value_of_seed in values]
-        return f"{value} ({', '.join(each)})"
-    low = shown(scale * numbers["low"], signed)
-    high = shown(scale * numbers["high"], signed)
-    return f"{value} [{low}, {high}]"
+def rows_of(folder):
+    """Yield the lines of results.tsv that a finished run gives."""
+    for agent in AGENTS:
+        file = folder / f"{agent}.test.metrics.json"
+        if file.is_file():
+            metrics = json.loads(file.read_text(encoding="utf-8"))
+            numbers = {name: 100 * metrics[name]["value"] for name in SHARES if metrics.get(name)}
+            cost = folder / agent / "cost.json"
+            if cost.is_file() and agent != "base":    # the base agent is where all costs begin
+                spent = json.loads(cost.read_text(encoding="utf-8"))
+                numbers |= {name: spent[name] for name in COSTS}
+            for name, value in numbers.items():
+                yield dict(zip(COLUMNS, [folder.parent.name, folder.name, agent, name, f"{value:g}"]))
 
 
-def shown(value, signed=False):
-    return f"{value:+.1f}" if signed else f"{value:.1f}"
-
-
-def kept_rows(file, columns, folders, rows_of):
-    """The rows of a table of tab-separated text, a dictionary each, after the seeds in `folders` are put into it.
-
-    A folder is a seed. rows_of(folder) gives lists of texts in the order of `columns`; they replace the seed's rows.
-    """
-    rows = []
-    if file.is_file():
-        with open(file, encoding="utf-8", newline="") as lines:
-            rows = list(csv.DictReader(lines, delimiter="\t"))
+def kept_rows(folders, table=TABLE):
+    """The lines of the table after the runs in `folders` replaced their own earlier lines."""
+    rows = list(csv.DictReader(open(table, encoding="utf-8"), delimiter="\t")) if table.is_file() else []
     for folder in map(Path, folders):
-        new = [dict(zip(columns, row)) for row in rows_of(folder)]
+        new = list(rows_of(folder.absolute()))
         if not new:
-            die(f"{folder}: no finished agent; run make study SEEDS={folder.name} first")
-        rows = [row for row in rows if row["seed"] != folder.name] + new
-    rows.sort(key=lambda row: int(row["seed"]))
+            die(f"{folder}: no AGENT.test.metrics.json of a known agent; finish the run first")
+        rows = [row for row in rows if (row["setting"], row["seed"]) != (new[0]["setting"], new[0]["seed"])] + new
     if folders:
-        with open(file, "w", encoding="utf-8", newline="") as lines:
-            writer = csv.DictWriter(lines, columns, delimiter="\t", lineterminator="\n")
+        rows.sort(key=lambda row: (row["setting"], int(row["seed"])))
+        with atomic_write(table) as part, open(part, "w", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, COLUMNS, delimiter="\t", lineterminator="\n")
             writer.writeheader()
             writer.writerows(rows)
     return rows
 
 
-def files_of(pattern):
-    """The files that match a pattern, sorted, or the one file that it names."""
-    return sorted(map(Path, glob.glob(str(pattern)))) or [Path(pattern)]
+def interval(values):
+    """(mean, half of the 95% t interval of independent runs, or None below five)."""
+    if len(values) < 5:
+        return float(np.mean(values)), None
+    t = STUDENT[max(freedom for freedom in STUDENT if freedom < len(values))]
+    return float(np.mean(values)), t * float(np.std(values, ddof=1)) / math.sqrt(len(values))
 
 
-def seeds_of(pattern):
-    """{seed: the content of its metrics file, and "cost"}."""
-    seeds = {}
-    for path in files_of(pattern):
-        seed = path.parent.name
-        if seed in seeds:
-            die(f"{path}: {pattern} matches two files in folders named {seed}; each seed needs its own folder")
-        if not path.is_file():
-            die(f"{path}: no such file; run evaluate.py first, or name another file")
-        try:
-            metrics = json.loads(path.read_text(encoding="utf-8"))
-            metrics_of(metrics["domain"])
-        except (ValueError, KeyError, TypeError):
-            die(f"{path} holds no metrics; name a .metrics.json file of evaluate.py")
-        cost = path.parent / path.name.split(".")[0] / "cost.json"
-        metrics["cost"] = {}
-        if cost.is_file():
-            metrics["cost"] = json.loads(cost.read_text(encoding="utf-8"))
-        seeds[seed] = metrics
-    return seeds
+def cell(values, sign=""):
+    """Percentages of several seeds as text: 60.0 [52.1, 67.9], or for a few seeds 50.0 (40.0, 60.0)."""
+    mean, half = interval(values)
+    if half is None:
+        return f"{mean:{sign}.1f} ({', '.join(f'{value:{sign}.1f}' for value in values)})"
+    return f"{mean:{sign}.1f} [{mean - half:{sign}.1f}, {mean + half:{sign}.1f}]"
 
 
-def values_of(seeds, name):
-    """{seed: value} of a metric, or {} if a seed lacks it."""
-    if not all(metrics.get(name) for metrics in seeds.values()):
-        return {}
-    return {seed: metrics[name]["value"] for seed, metrics in seeds.items()}
+def print_tables(numbers, lead):
+    """numbers: {agent: {metric: {seed: value}}}; lead: the agent whose lead over the others is printed."""
+    shown = [name for name in (*SHARES, *COSTS) if any(name in of_agent for of_agent in numbers.values())]
+    print(f"| | seeds | {' | '.join((SHARES | COSTS)[name] for name in shown)} |\n|---{'|---' * (len(shown) + 1)}|")
+    for agent, metrics in numbers.items():
+        values = {name: list(metrics.get(name, {}).values()) for name in shown}
+        cells = [(f"{np.mean(found):,.0f}" if name in COSTS else cell(found)) if found else ""
+                 for name, found in values.items()]
+        print(f"| {AGENTS[agent]} | {max(map(len, metrics.values()))} | {' | '.join(cells)} |")
+    if lead in numbers:
+        print(f"\n| {AGENTS[lead]}, lead over | seeds | points | seeds where it leads |\n|---|---|---|---|")
+        ours = next(iter(numbers[lead].values()))
+        for agent, metrics in numbers.items():
+            theirs = next(iter(metrics.values()))
+            leads = [ours[seed] - theirs[seed] for seed in ours if seed in theirs]
+            if agent != lead and leads:
+                ahead = sum(difference > 0 for difference in leads)
+                print(f"| {AGENTS[agent]} | {len(leads)} | {cell(leads, '+')} | {ahead} |")
 
 
-def table(agents):
-    """Metrics, differences to the first agent and costs of {agent: {seed: metrics}} as rows of texts."""
-    base = next(iter(agents))
-    domain = next(iter(agents[base].values()))["domain"]
-    rows = [("seeds", *[str(len(seeds)) for seeds in agents.values()])]
-    for name, metric in metrics_of(domain).items():
-        by_agent = [values_of(seeds, name) for seeds in agents.values()]
-        cells = [cell(list(values.values()), metric.unit) if values else "" for values in by_agent]
-        rows.append((metric.heading, *cells))
-        if metric.compared:
-            first, *others = by_agent
-            cells = [""]
-            for values in others:
-                differences = [values[seed] - first[seed] for seed in values if seed in first]
-                cells.append(cell(differences, metric.unit, signed=True) if differences else "")
-            rows.append((f"{metric.heading}, vs {base}", *cells))
-    for name in COSTS:
-        cells = []
-        for seeds in agents.values():
-            costs = [metrics["cost"].get(name) for metrics in seeds.values()]
-            cells.append("" if None in costs else f"{np.mean(costs):,.0f}")
-        rows.append((f"cost: {name.replace('_', ' ')}", *cells))
-    return [("", *agents), *[row for row in rows if any(row[1:])]]
+LABELS, PANEL, ROW, TOP = 250, 420, 34, 44    # pixels
 
 
-def notes(agents):
-    """Sentences on each seed's values, and on what a mean hides."""
-    sentences = []
-    every_seed = list(dict.fromkeys(seed for seeds in agents.values() for seed in seeds))
-    for agent, seeds in agents.items():
-        domain = next(iter(seeds.values()))["domain"]
-        for name, metric in metrics_of(domain).items():
-            values = values_of(seeds, name)
-            if metric.compared and values:
-                each = ", ".join(shown(100 * value) for value in values.values())
-                sentences.append(f"{agent}: {metric.heading}, seeds {', '.join(values)}: {each}")
-        for seed, metrics in seeds.items():
-            where = f"{agent}, seed {seed}"
-            ended = ", ".join(f"{end} {count:,}" for end, count in metrics["finish"].items())
-            sentences.append(f"{where}: {metrics['tasks']:,} tasks; episodes of {metrics['in']} ended: {ended}")
-            sentences += [f"{where}: {count:,} x {error}" for error, count in metrics["errors"].items()]
-        missing = [seed for seed in every_seed if seed not in seeds]
-        if missing:
-            sentences.append(f"{agent}: WARNING: no seed {', '.join(missing)}; differences are over the seeds of both")
-    for seed in every_seed:
-        tasks = {seeds[seed]["tasks"] for seeds in agents.values() if seed in seeds}
-        if len(tasks) > 1:
-            numbers = " or ".join(map(str, sorted(tasks)))
-            sentences.append(f"WARNING: agents of seed {seed} played {numbers} tasks; evaluate.py --compare uses only "
-                             "the tasks that all have")
-    return sentences
+def draw(numbers, metric="success"):
+    """The picture as SVG: a dot for each seed, a bar for the mean, a diamond for the paper's 8B agent."""
+    drawn = [agent for agent in PAPER | {"after-imitation": None} if metric in numbers.get(agent, {})]
+    bottom = TOP + ROW * len(drawn)
+    svg = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {LABELS + PANEL + 30} {bottom + 34}" '
+           'font-family="sans-serif" font-size="13"><rect width="100%" height="100%" fill="white"/>',
+           f'<text x="{LABELS}" y="20">success: each seed (dots), their mean (bar); the paper\'s 8B agents (diamonds)</text>']
+    for percent in range(0, 101, 20):
+        x = LABELS + PANEL * percent / 100
+        svg.append(f'<line x1="{x}" x2="{x}" y1="{TOP - 10}" y2="{bottom}" stroke="#ddd"/>'
+                   f'<text x="{x}" y="{bottom + 18}" text-anchor="middle">{percent}%</text>')
+    for row, agent in enumerate(drawn):
+        y = TOP + ROW * row + 14
+        values = list(numbers[agent][metric].values())
+        width = PANEL * np.mean(values) / 100
+        svg.append(f'<text x="{LABELS - 12}" y="{y + 5}" text-anchor="end">{escape(AGENTS[agent])}</text>')
+        svg.append(f'<rect x="{LABELS}" y="{y - 9}" width="{width:.1f}" height="18" fill="#2563eb" fill-opacity="0.35"/>')
+        for value in values:
+            svg.append(f'<circle cx="{LABELS + PANEL * value / 100:.1f}" cy="{y}" r="3" fill="#2563eb"/>')
+        if PAPER.get(agent):
+            x = LABELS + PANEL * PAPER[agent] / 100
+            svg.append(f'<path d="M{x - 6:.1f} {y}l6-6 6 6-6 6z" fill="none" stroke="#b91c1c" stroke-width="2"/>')
+    return "\n".join([*svg, "</svg>\n"])
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("agents", nargs="+", type=named_file, metavar="NAME=FILES",
-                        help="metrics of an agent, one file per seed; differences are to the first agent")
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
+    parser.add_argument("--add", nargs="+", default=[], metavar="FOLDER", help="folders of finished seeds")
+    parser.add_argument("--setting", default="study", help="the setting to print (default: study)")
+    parser.add_argument("--lead", default="policy", choices=AGENTS, help="whose lead to print (default: policy)")
     args = parser.parse_args()
-    if len(dict(args.agents)) < len(args.agents):
-        parser.error(f"agents need different names, found {', '.join(name for name, _ in args.agents)}")
-    agents = {name: seeds_of(pattern) for name, pattern in args.agents}
-    check_scoring((scoring_of(metrics), metrics["in"]) for seeds in agents.values() for metrics in seeds.values())
-    print(markdown(table(agents)))
-    for note in notes(agents):
-        print(printable(note))
+    numbers = {agent: {} for agent in AGENTS}
+    for row in kept_rows(args.add):
+        if row["setting"] == args.setting:
+            numbers[row["agent"]].setdefault(row["metric"], {})[row["seed"]] = float(row["value"])
+    numbers = {agent: metrics for agent, metrics in numbers.items() if metrics}
+    if not numbers:
+        die(f"{TABLE} has no setting {args.setting!r}; add finished runs with --add")
+    print_tables(numbers, args.lead)
+    if args.setting == "study":
+        TABLE.with_suffix(".svg").write_text(draw(numbers), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -51,7 +51,7 @@ def refuse(folder, script, arguments, words, own_process=True):
     before = snapshot(folder)
     if own_process:
         done = subprocess.run([sys.executable, ROOT / script, *map(str, arguments)], cwd=folder, capture_output=True,
-                              text=True, timeout=120, env={**os.environ, "OMP_NUM_THREADS": "1"})
+                              text=True, timeout=900, env={**os.environ, "OMP_NUM_THREADS": "1"})
         code, out, said = done.returncode, done.stdout, done.stderr.strip()
     else:
         with pytest.MonkeyPatch.context() as patch:

@@ -95,7 +95,7 @@ def test_another_preference_loss_is_at_most_five_lines(copy):
 
 
 def test_another_simulator_is_at_most_eight_lines(copy):
-    lines = copy.edit("rollout.py", ("\nSIMULATORS = {", '''
+    lines = copy.edit("human.py", ("\nSIMULATORS = {", '''
 class Silent:
     """Never knows."""
     def __init__(self, args, resources):
@@ -117,7 +117,7 @@ SIMULATORS = {"silent": Silent, '''))
 
 def test_another_engine_and_another_step_reward_are_an_object_each(copy):
     """An agent that only ever asks one of two questions; of both the step reward takes the longer one."""
-    lines = copy.edit("rollout.py", ('ENGINES = {"vllm"', '''class Parrot:
+    lines = copy.edit("engines.py", ('ENGINES = {"vllm"', '''class Parrot:
     def __init__(self, spec, name, role, args):
         pass
 
@@ -128,7 +128,8 @@ def test_another_engine_and_another_step_reward_are_an_object_each(copy):
         pass
 
 
-ENGINES = {"parrot": Parrot, "vllm"'''), ('STEP_REWARDS = {', '''class Longest:
+ENGINES = {"parrot": Parrot, "vllm"'''))
+    lines += copy.edit("rollout.py", ('STEP_REWARDS = {', '''class Longest:
     def __init__(self, args, resources):
         pass
 
@@ -149,7 +150,7 @@ STEP_REWARDS = {"longest": Longest, '''))
 
 def test_another_kind_of_function_is_a_row_its_lines_and_its_sentence(copy):
     copy.edit(
-        "generate_tasks.py",
+        "function_tasks.py",
         ('    "average": (3, ', '    "spread": (1, ["plain", "times"], ["number"]),\n    "average": (3, '),
         ('{"total": total_lines, ', '{"spread": spread_lines, "total": total_lines, '),
         ("def average_lines(", """def spread_lines(value, name, values):
@@ -182,7 +183,7 @@ def test_another_metric_is_one_row(copy):
 
 def test_another_rule_of_pairing_is_a_name_and_two_lines(copy):
     """Neighbours in reward alone: 1.0 over 0.6, 0.6 over 0.2, 0.2 over 0.0."""
-    lines = copy.edit("train_critic.py", ('PAIR_RULES = ("best-vs-lower",', 'PAIR_RULES = ("neighbours", "best-vs-lower",'),
+    lines = copy.edit("lm.py", ('PAIR_RULES = ("best-vs-lower",', 'PAIR_RULES = ("neighbours", "best-vs-lower",'),
                       ("    chosen = range(len(rewards))\n", """    if rule == "neighbours":
         order = sorted(range(len(rewards)), key=lambda i: -rewards[i])
         return list(zip(order, order[1:]))
@@ -201,10 +202,10 @@ def test_another_rule_of_pairing_is_a_name_and_two_lines(copy):
 
 TWENTY_QUESTIONS = '''
 
-async def answer_yes_or_no(task, text, screen):
+async def answer_yes_or_no(task, dialogue, screen):
     """Says whether the animal that it has in mind has the trait that a question names."""
     for trait, has in task["traits"].items():
-        if trait in text:
+        if trait in dialogue[-1]["content"]:
             return ("Yes." if has else "No."), [trait]
     return "I cannot say.", []
 
@@ -260,9 +261,11 @@ def test_twenty_questions_is_a_row_in_two_tables(copy):
         "Yes.", "No.", "I cannot say."}
     texts = [message["content"] for record in records for message in record["dialogue_history"]]
     train_policy.make_tiny_model(copy.folder / "base", texts, 400, seed=0)
-    copy.run("train_critic.py", "--model", "base", "--in", "scored.jsonl", "--out", "critic", *TRAIN)
-    copy.run("train_critic.py", "--score", "candidates.jsonl", "--critic", "critic", "--out", "ranked.jsonl")
-    copy.run("train_policy.py", "--model", "base", "--in", "ranked.jsonl", "--out", "policy", *TRAIN)
+    copy.run("train_critic.py", "--domain", "animals", "--model", "base", "--in", "scored.jsonl",
+             "--out", "critic", *TRAIN)
+    copy.run("train_critic.py", "--domain", "animals", "--score", "candidates.jsonl", "--critic", "critic",
+             "--out", "ranked.jsonl")
+    copy.run("train_policy.py", "--domain", "animals", "--model", "base", "--in", "ranked.jsonl", "--out", "policy", *TRAIN)
     copy.run("rollout.py", *common, "--in", "tasks.jsonl", "--model", "policy", "--engine", "transformers",
              "--max-tokens", "8", "--out", "b.jsonl")
     copy.run("evaluate.py", "--in", "b.jsonl", "--out", "after.jsonl")

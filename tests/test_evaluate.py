@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 import evaluate  # noqa: E402
+from natural_answers import RIGHT as RIGHT_ANSWERS, WRONG as WRONG_ANSWERS  # noqa: E402
 
 RIGHT = "def double(x):\n    return 2 * x\n"
 HALF = "def double(x):\n    return 2 * x if x < 5 else 0\n"  # right for 0..4 of the calls 0..9
@@ -209,6 +210,65 @@ def test_another_environment_is_one_row(tmp_path, monkeypatch, capsys):
     assert len(data["tasks"]) == 4 and [task["episodes"][0]["reward"] for task in data["tasks"]] == [1, 0, 1, 0]
 
 
+def test_the_report_compares_what_an_environment_takes_for_the_answer(tmp_path, monkeypatch):
+    """A city's name is no program: a solved episode shows the city once, and no line as missing."""
+    def score_cities(records, args):
+        for record in records:
+            yield record | {"reward": float(record["answer"].strip() == record["task"]["ground_truth"])}
+
+    monkeypatch.setitem(evaluate.ENVIRONMENTS, "city", evaluate.Environment(score_cities))
+    records = [trajectory(n, f" {city}\n") for n, city in enumerate(["Chicago", "Paris"])]
+    for record in records:
+        del record["domain"], record["finish"], record["sample"]    # as in a user's own file
+        record["task"] = {"ground_truth": "Chicago"}
+    path = write(tmp_path / "a.trajectories.jsonl", records)
+    monkeypatch.setattr(sys, "argv", ["evaluate.py", "--domain", "city", "--in", str(path), "--report",
+                                      str(tmp_path / "a.html")])
+    evaluate.main()
+    solved, unsolved = (task["episodes"][0] for task in data_of(tmp_path / "a.html")["tasks"])
+    assert solved["changes"] == [" Chicago"] and solved["solved"] is True
+    assert unsolved["changes"] == ["-Chicago", "+Paris"] and unsolved["solved"] is False
+    monkeypatch.setattr(sys, "argv", ["evaluate.py", "--domain", "city", "--compare", f"a={tmp_path / 'a.scored.jsonl'}"])
+    evaluate.main()
+
+
+def test_a_file_that_names_no_environment_needs_the_flag(tmp_path):
+    record = trajectory(0, RIGHT)
+    del record["domain"], record["task"]["domain"]
+    path = write(tmp_path / "a.trajectories.jsonl", [record])
+    assert "line 1: found domain None, expected backend or frontend (--domain)" in run(tmp_path, "--in", path, code=2).stderr
+    assert "100.0%" in run(tmp_path, "--in", path, "--domain", "backend").stdout
+
+
+def test_success_within_k_turns_is_shown_for_any_scored_run(tmp_path):
+    turns = [2, 5, 6, 7, 8, 10]
+    scored_file(tmp_path / "a.jsonl", *[trajectory(n, RIGHT, turns=k) for n, k in enumerate(turns)],
+                trajectory(9, HALF, turns=2))
+    metrics = compared(tmp_path, "a=a.jsonl")["a"]["metrics"]
+    found = [metrics[name]["value"] * 7 for name in ("success_within_5", "success_within_7", "success_within_10", "success")]
+    assert found == pytest.approx([2, 4, 6, 6])
+    assert re.search(r"success within 5 turns +\| 28.6% \[", run(tmp_path, "--compare", "a=a.jsonl").stdout)
+
+
+def test_a_reward_that_misses_1_by_rounding_is_a_success(tmp_path):
+    record = trajectory(0, RIGHT) | {"reward": 0.9999999999999999}
+    other = trajectory(1, RIGHT) | {"reward": 0.999}
+    write(tmp_path / "a.jsonl", [record, other])
+    run(tmp_path, "--compare", "a=a.jsonl", "--report", "a.html")
+    assert compared(tmp_path, "a=a.jsonl")["a"]["metrics"]["success"]["value"] == 0.5
+    assert [task["episodes"][0]["solved"] for task in data_of(tmp_path / "a.html")["tasks"]] == [True, False]
+
+
+@pytest.mark.parametrize("arguments, idle", [
+    (["--in", "a.jsonl", "--split", "val", "--run-name=x"], "--in names the file; leave out --run-name, --split"),
+    (["--in", "a.jsonl", "--report-limit", "3"], "without --report there is no report; leave out --report-limit"),
+    (["--compare", "a=a.jsonl", "--curves", "b=c"], "without --report there is no report; leave out --curves"),
+    (["--compare", "a=a.jsonl", "--unsafe"], "leave out --unsafe"), (["--over"], "unrecognized arguments: --over")])
+def test_a_flag_that_would_do_nothing_is_refused(tmp_path, arguments, idle):
+    done = subprocess.run([sys.executable, ROOT / "evaluate.py", *arguments], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 2 and idle in done.stderr.splitlines()[-1], done.stderr
+
+
 def test_a_reference_that_fails_its_own_tests_is_counted(tmp_path):
     broken = trajectory(0, RIGHT)
     broken["task"]["ground_truth"] = "def double(x):\n    raise ValueError(x)\n"
@@ -283,6 +343,28 @@ def test_a_right_answer_is_found_in_whatever_surrounds_it(answer):
     "known = []\ndef f(x):\n    return x\nknown.append(f)\nf = staticmethod(f)", "x = 1; assert x\nf = len"])
 def test_what_is_no_test_stays_in_a_program(program):
     assert evaluate.extract_code(program, {"f"}) == program
+
+
+@pytest.fixture(scope="module")
+def box():
+    with evaluate.Sandbox(workers=1, call_timeout=20, program_timeout=60) as box:
+        yield box
+
+
+@pytest.mark.parametrize("kind, name", [("RIGHT", name) for name in RIGHT_ANSWERS] + [
+    ("WRONG", name) for name in WRONG_ANSWERS])
+def test_natural_answers_score_what_they_are_worth(box, kind, name):
+    reference, calls, answer = {"RIGHT": RIGHT_ANSWERS, "WRONG": WRONG_ANSWERS}[kind][name]
+    task = {"ground_truth": reference, "test_cases": {str(n): call for n, call in enumerate(calls)}}
+    code = evaluate.program_of({"task": task, "answer": answer})
+    statuses = box.score(task, code)
+    assert (set(statuses.values()) == {"passed"}) is (kind == "RIGHT"), (statuses, code)
+
+
+@pytest.mark.parametrize("name", [name for name, (reference, _, answer) in RIGHT_ANSWERS.items() if reference == answer])
+def test_an_answer_equal_to_its_reference_is_taken_as_it_is(name):
+    reference, _, answer = RIGHT_ANSWERS[name]
+    assert evaluate.extract_code(answer) == reference.strip("\n")
 
 
 def test_hostile_text_is_no_program_and_stops_nothing():
@@ -645,20 +727,34 @@ def test_the_same_seed_gives_the_same_intervals(scored):
 # ------------------------------------------------------------------------------------------------------- resume
 
 
+LONG = "def double(x):\n    if not x:\n        import time\n        time.sleep(%s)\n    return 2 * x\n"
+
+
+def start(folder, *arguments):
+    """evaluate.py in the background, with Ctrl-C as in a terminal, whatever this process ignores."""
+    return subprocess.Popen([sys.executable, ROOT / "evaluate.py", *map(str, arguments), *PATIENT], cwd=folder,
+                            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+
+
+def wait_for_lines(process, path, count):
+    """Until a process has written so many lines."""
+    while process.poll() is None and (not path.exists() or path.read_bytes().count(b"\n") < count):
+        time.sleep(0.01)
+
+
 def test_a_killed_scoring_goes_on_and_gives_the_same_file(tmp_path):
-    slow = "import time\ntime.sleep(0.004)\n" + RIGHT
-    records = [trajectory(n, slow if n % 2 else HALF) for n in range(60)]
+    records = [trajectory(n, LONG % 4 if n == 40 else RIGHT if n % 2 else HALF) for n in range(60)]
     whole = write(tmp_path / "whole.trajectories.jsonl", records)
     run(tmp_path, "--in", whole)
     parts = write(tmp_path / "parts.trajectories.jsonl", records)
     out = tmp_path / "parts.scored.jsonl"
-    process = subprocess.Popen([sys.executable, ROOT / "evaluate.py", "--in", parts, *PATIENT], cwd=tmp_path,
-                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline and (not out.exists() or out.read_bytes().count(b"\n") < 5):
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    process = start(tmp_path, "--in", parts)
+    try:
+        wait_for_lines(process, out, 5)
+    finally:
+        process.kill()
+        process.communicate()
     held = out.read_bytes()
     assert 5 <= held.count(b"\n") < 60, "the kill came in the middle"
     out.write_bytes(held + b'{"task_id": "t-0')  # as a kill within a line leaves it
@@ -669,17 +765,17 @@ def test_a_killed_scoring_goes_on_and_gives_the_same_file(tmp_path):
 
 
 def test_ctrl_c_is_quiet_and_leaves_whole_lines(tmp_path):
-    path = write(tmp_path / "a.trajectories.jsonl", [
-        trajectory(n, "import time\ntime.sleep(0.004)\n" + RIGHT) for n in range(500)])
-    process = subprocess.Popen([sys.executable, ROOT / "evaluate.py", "--in", path], cwd=tmp_path,
-                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    out, deadline = tmp_path / "a.scored.jsonl", time.monotonic() + 60
-    while time.monotonic() < deadline and not (out.exists() and out.stat().st_size):
-        time.sleep(0.01)
-    process.send_signal(signal.SIGINT)
-    said = process.communicate(timeout=60)[1]
+    path = write(tmp_path / "a.trajectories.jsonl", [trajectory(n, LONG % 60 if n == 9 else RIGHT) for n in range(20)])
+    out, process = tmp_path / "a.scored.jsonl", start(tmp_path, "--in", path)
+    try:
+        wait_for_lines(process, out, 1)
+        process.send_signal(signal.SIGINT)
+        said = process.communicate(timeout=600)[1]
+    finally:
+        process.kill()
+        process.wait()
     assert process.returncode == 130 and "Traceback" not in said
-    assert said.splitlines()[-1] == "evaluate.py: stopped; run the same command without --overwrite to resume"
+    assert said.splitlines()[-1] == "evaluate.py: stopped; the same command without --overwrite resumes"
     assert out.read_bytes().endswith(b"\n")
 
 
@@ -891,6 +987,42 @@ def test_the_report_holds_advantages(tmp_path, browser):
     assert bars == [["up", "25%"], ["down", "50%"], ["up", "50%"]], "signed, and as long as the value says"
     assert [text for text in page.locator(".who").all_inner_texts() if text.startswith("advantage")] == [
         "advantage +0.250", "advantage \u22120.500", "advantage +0.125"]
+
+
+def test_the_report_says_what_each_reply_told_and_what_was_never_told(tmp_path, browser):
+    record = trajectory(0, RIGHT, turns=3)
+    record["task"]["facts"].append({"detail": "sign <b>", "reply": "It stays."})
+    scored_file(tmp_path / "a.jsonl", record)
+    run(tmp_path, "--compare", "a=a.jsonl", "--report", "a.html")
+    page = browser(tmp_path / "a.html")
+    humans = [text.split("\n") for text in page.locator(".turn:not(.agent)").all_inner_texts()]
+    assert ["told: factor" in text for text in humans] == [False, True, True]
+    assert "never told: sign <b>" in page.inner_text("body")
+
+
+def test_the_report_opens_with_success_and_the_curves_of_training(tmp_path, browser):
+    scored_file(tmp_path / "a.jsonl", *[trajectory(n, RIGHT if n else HALF) for n in range(4)])
+    scored_file(tmp_path / "b.jsonl", *[trajectory(n, RIGHT) for n in range(4)])
+    for name, side in (("critic", "advantage"), ("policy", "reward")):
+        write(tmp_path / name / "metrics.jsonl", [
+            {"step": n + 1, "loss": 0.7 / (n + 1), "accuracy": 0.5, f"{side}_chosen": 0.1 * n, f"{side}_rejected": -0.1 * n,
+             "held_out_accuracy": 0.25} for n in range(250)])
+    run(tmp_path, "--compare", "a <i>=a.jsonl", "b=b.jsonl", "--report", "r.html", "--curves", "critic=critic",
+        "policy </script>=policy")
+    data = data_of(tmp_path / "r.html")
+    assert set(data["curves"]) == {"loss", "accuracy", "held_out_accuracy", "margin: chosen - rejected"}
+    line = data["curves"]["margin: chosen - rejected"]["policy </script>"]
+    assert len(line) == 84 and line[0] == pytest.approx([3, 0.2]) and line[-1] == pytest.approx([250, 49.8])
+    assert data["bars"][0][:2] == ["a <i>", 0.75] and data["bars"][0][2] < 0.75 < data["bars"][0][3]
+    page = browser(tmp_path / "r.html")
+    assert page.locator("#charts svg").count() == 5 and page.locator("#charts polyline").count() == 8
+    assert page.locator("#charts rect").count() == 2
+    assert page.locator("#charts figcaption").first.inner_text() == "success, with 95% intervals"
+    text = " ".join(page.locator("#charts svg text").all_text_contents())
+    assert "a <i>" in text and "policy </script>" in text and "75.0" in text and "step 250" in text
+    assert page.evaluate("document.querySelector('#charts').compareDocumentPosition(document.querySelector('#runs')) & 4")
+    done = run(tmp_path, "--compare", "a=a.jsonl", "--report", "r.html", "--curves", "c=nowhere", code=2)
+    assert "nowhere/metrics.jsonl" in done.stderr and "Traceback" not in done.stderr
 
 
 def test_the_report_limit_counts_dialogues(tmp_path):

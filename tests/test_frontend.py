@@ -1,31 +1,31 @@
 """What the frontend's tasks, demonstrations and rollouts claim, from the command line on."""
 
 import asyncio
+import itertools
 import json
+import math
 import random
 import re
-import signal
 import subprocess
 import sys
-import time
 import types
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "study")]
+sys.path.insert(0, str(ROOT))
 import evaluate  # noqa: E402
-import practice_pages  # noqa: E402
+import page_tasks  # noqa: E402
+import page_words  # noqa: E402
 import render  # noqa: E402
 import engines  # noqa: E402
 import human  # noqa: E402
 import rollout  # noqa: E402
-from generate_tasks import SPLITS  # noqa: E402
 from test_render import WITHOUT, needs_browser  # noqa: E402, F401
 from test_train import call, train_critic, train_policy  # noqa: E402
 
-KINDS = list(practice_pages.page_kinds())
+PLAIN, KINDS = list(page_tasks.page_kinds("plain")), list(page_tasks.page_kinds())
 
 
 @pytest.fixture(scope="module")
@@ -49,118 +49,115 @@ def read(path):
 # ------------------------------------------------------------------------------------------ tasks
 
 
-def test_there_are_at_least_eight_kinds_and_enough_combinations():
-    assert len(KINDS) >= 8
+def test_there_are_at_least_eight_plain_kinds_and_enough_combinations():
+    assert len(PLAIN) >= 8
     total = 0
-    for kind in KINDS:
-        n = 1
-        for c in practice_pages.page_kinds()[kind]["details"]:
-            n *= len(c["values"])
-        total += n
+    for kind in PLAIN:
+        total += math.prod(len(choice["values"]) for choice in page_tasks.page_kinds()[kind]["details"])
     assert total * 0.72 > 10_000 and total * 0.2 > 500
+
+
+def random_values(kind, rng):
+    return [rng.choice(list(choice["values"])) for choice in page_tasks.page_kinds()[kind]["details"]]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_wrong_choice_is_told_first_and_by_its_own_sentence(renderer, kind):
-    choices = practice_pages.page_kinds()[kind]["details"]
+    choices = page_tasks.page_kinds()[kind]["details"]
     rng = random.Random(kind)
-    right = [rng.choice(list(c["values"])) for c in choices]
-    reference = renderer.layout(practice_pages.page_source(kind, right))
-    for i, c in enumerate(choices):
-        wrong = right[:i] + [rng.choice([v for v in c["values"] if v != right[i]])] + right[i + 1:]
-        layout = renderer.layout(practice_pages.page_source(kind, wrong))
-        said = render.compare_pages(layout, reference)
-        assert said and render.is_about(said[0], c["told"]), (c["name"], said)
-        assert not [d["name"] for d in choices if d is not c for one in said if render.is_about(one, d["told"])]
-        seen = render.choices_right({d["name"]: d["told"] for d in choices}, layout, reference)
-        assert seen == {d["name"]: d is not c for d in choices}, "the metric sees this one and no other"
-    every = {d["name"]: d["told"] for d in choices}
-    assert set(render.choices_right(every, reference, reference).values()) == {True}
-    assert set(render.choices_right(every, None, reference).values()) == {False}
+    right = random_values(kind, rng)
+    reference = renderer.layout(page_tasks.page_source(kind, right))
+    told = {choice["name"]: choice["told"] for choice in choices}
+    for i, choice in enumerate(choices):
+        other = rng.choice([value for value in choice["values"] if value != right[i]])
+        wrong = right[:i] + [other] + right[i + 1:]
+        layout = renderer.layout(page_tasks.page_source(kind, wrong))
+        said = page_words.compare_pages(layout, reference)
+        assert said and page_words.is_about(said[0], choice["told"]), (choice["name"], said)
+        assert [said[0].sentence()] == list(page_tasks.differences(kind, wrong, right))
+        seen = page_words.choices_right(told, layout, reference)
+        assert seen == {name: name != choice["name"] for name in told}, "the metric sees this one and no other"
+    assert set(page_words.choices_right(told, reference, reference).values()) == {True}
+    assert set(page_words.choices_right(told, None, reference).values()) == {False}
     empty = renderer.layout("<html></html>")
-    assert set(render.choices_right(every, empty, reference).values()) == {False}
+    assert set(page_words.choices_right(told, empty, reference).values()) == {False}
 
 
 @pytest.mark.parametrize("kind", ["event", "news"])
 def test_the_reward_falls_with_the_number_of_wrong_choices(renderer, kind):
-    choices, rng, embed = practice_pages.page_kinds()[kind]["details"], random.Random(kind), render.load_encoder("layout")
+    choices, rng, embed = page_tasks.page_kinds()[kind]["details"], random.Random(kind), render.load_encoder("layout")
     totals = [0.0] * (len(choices) + 1)
     for _ in range(5):
-        right = [rng.choice(list(c["values"])) for c in choices]
+        right = random_values(kind, rng)
         versions, order = [list(right)], rng.sample(range(len(choices)), len(choices))
         for i in order:
             versions.append(list(versions[-1]))
             versions[-1][i] = rng.choice([v for v in choices[i]["values"] if v != right[i]])
-        pictures = renderer.render_many(practice_pages.page_source(kind, values) for values in versions)
+        pictures = renderer.render_many(page_tasks.page_source(kind, values) for values in versions)
         vectors = [embed(picture) for picture in pictures]
         totals = [total + render.cosine(vector, vectors[0]) / 5 for total, vector in zip(totals, vectors)]
     assert totals[0] > 0.9999 and all(a > b for a, b in zip(totals, totals[1:])) and totals[-1] < 0.75, totals
 
 
-def test_no_page_of_one_split_occurs_in_another():
-    splits = {split: set() for split in SPLITS}
-    for split in splits:
-        for _, page in zip(range(400), practice_pages.draw_pages(KINDS, split, seed=0)):
-            splits[split].add(page)
-    assert all(len(pages) == 400 for pages in splits.values())
+@pytest.mark.parametrize("level", page_tasks.LEVELS)
+def test_no_page_of_one_split_occurs_in_another(level):
+    splits = {}
+    for split in ("train", "val", "test"):
+        tasks = itertools.islice(page_tasks.draw_tasks(split, level, seed=0), 400)
+        splits[split] = {task["ground_truth"] for task in tasks}
+        assert len(splits[split]) == 400
     assert not splits["train"] & splits["test"] and not splits["train"] & splits["val"]
 
 
 def test_pages_are_drawn_until_they_are_used_up_and_never_twice():
-    pages = list(practice_pages.draw_pages(["news"], "test", seed=1))
+    pages = [task["ground_truth"] for task in page_tasks.draw_tasks("test", "plain", seed=1, kinds=["news"])]
     assert len(set(pages)) == len(pages) > 100
 
 
-@needs_browser
-def test_tasks_are_written_continued_and_the_same_for_the_same_seed(tmp_path):
-    done = run("study/practice_pages.py", "--train", 12, "--val", 1, "--test", 2, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    path = tmp_path / "data/frontend/train.jsonl"
-    whole = path.read_bytes()
-    tasks = read(path)
-    assert len(tasks) == 12 and len({t["ground_truth"] for t in tasks}) == 12
-    assert all(t["domain"] == "frontend" and t["problem_description"] and "test_cases" not in t for t in tasks)
-    path.write_bytes(whole[:len(whole) // 2])  # cut off in the middle of a line
-    assert run("study/practice_pages.py", "--train", 12, "--val", 1, "--test", 2,
-               cwd=tmp_path).returncode == 0
-    assert path.read_bytes() == whole
-    refused = run("study/practice_pages.py", "--kinds", "shop,castle", cwd=tmp_path)
-    assert refused.returncode == 2 and "castle" in refused.stderr and len(refused.stderr.strip().splitlines()) == 1
+def test_the_same_seed_draws_the_same_tasks_and_pairs_of_choices_stay_new():
+    draw = lambda split, seed: list(itertools.islice(page_tasks.draw_tasks(split, "plain", seed), 60))  # noqa: E731
+    assert draw("train", 3) == draw("train", 3) != draw("train", 4)
+    assert {task["half"] for task in draw("train", 3)} == {"seen"}
+    assert {task["half"] for task in draw("test", 3)} == {"seen", "new"}
+    assert all(task == page_tasks.check_demonstrable(task) for task in draw("test", 3))
+    with pytest.raises(ValueError, match="as generate_tasks.py writes them"):
+        page_tasks.check_demonstrable(draw("test", 3)[0] | {"ground_truth": "<html></html>"})
 
 
 # ------------------------------------------------------------------------------------------ demonstrations and rollouts
 
 
+def demonstrations(tasks, count, ask=0.6, waste=0.2, max_turns=6):
+    """Records of the scripted designer's dialogues."""
+    for n in range(count):
+        task = tasks[n % len(tasks)]
+        history, answer = page_tasks.demonstrate(task, ask, waste, max_turns, random.Random(n))
+        yield {"task_id": task["task_id"], "sample": n // len(tasks), "domain": "frontend", "task": task,
+               "dialogue_history": history, "answer": answer, "finish": "answered", "model": "scripted",
+               "simulator": "scripted", "seed": 0}
+
+
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
-    """Tasks, demonstrations, and a tiny model that has hardly learnt."""
-    if WITHOUT:
-        pytest.skip(WITHOUT)
+    """Tasks and demonstrations, in files."""
     folder = tmp_path_factory.mktemp("pages")
-    done = run("study/practice_pages.py", "--kinds", "shop,login", "--train", 8, "--val", 0,
-               "--test", 2, cwd=folder)
-    assert done.returncode == 0, done.stderr
-    done = run("study/practice_pages.py", "--demonstrations", 12, "--max-turns", 6, cwd=folder)
-    assert done.returncode == 0, done.stderr
+    (folder / "data/frontend").mkdir(parents=True)
+
+    def write(name, records):
+        lines = [json.dumps(record) + "\n" for record in records]
+        (folder / f"data/frontend/{name}.jsonl").write_text("".join(lines))
+
+    tasks = {}
+    for split, count in (("train", 8), ("test", 2)):
+        drawn = page_tasks.draw_tasks(split, "plain", 0, kinds=["shop", "login"])
+        tasks[split] = [task | {"task_id": f"{split}-{n}"} for n, task in enumerate(itertools.islice(drawn, count))]
+        write(split, tasks[split])
+    write("demonstrations", demonstrations(tasks["train"], 12))
     return folder
 
 
-def test_ctrl_c_ends_demonstrations_of_pages_quietly_and_without_waiting_for_the_rest(world):
-    process = subprocess.Popen([sys.executable, ROOT / "study/practice_pages.py", "--demonstrations",
-                                "5000", "--out", "many.jsonl"], cwd=world, text=True, stdout=subprocess.DEVNULL,
-                               stderr=subprocess.PIPE)
-    out, deadline = world / "many.jsonl", time.monotonic() + 60
-    while time.monotonic() < deadline and not (out.exists() and out.stat().st_size):
-        time.sleep(0.01)
-    process.send_signal(signal.SIGINT)
-    said = process.communicate(timeout=30)[1]
-    assert process.returncode == 130 and "Traceback" not in said and out.read_bytes().endswith(b"\n")
-
-
 def test_a_demonstration_shows_pages_hears_differences_and_answers(world):
-    records = read(world / "data/frontend/demonstrations.jsonl")
-    assert len(records) == 12
-    for r in records:
+    for r in read(world / "data/frontend/demonstrations.jsonl"):
         roles = [m["role"] for m in r["dialogue_history"]]
         assert roles == ["user", "assistant"] * (len(roles) // 2) and len(roles) <= 12
         *shown, last = [m["content"] for m in r["dialogue_history"] if m["role"] == "assistant"]
@@ -168,26 +165,40 @@ def test_a_demonstration_shows_pages_hears_differences_and_answers(world):
         assert last == f"I WANT TO ANSWER:\n{r['answer']}" and render.extract_page(last) == r["answer"]
 
 
-def test_an_agent_that_does_all_it_is_told_ends_with_the_reference_two_choices_a_turn(renderer, world):
-    for n, task in enumerate(read(world / "data/frontend/train.jsonl")[:4]):
-        history, answer = practice_pages.demonstrate_page(renderer.layout, task, 1.0, 0.0, 10, NoEarlyAnswer(n))
+def test_the_words_of_a_demonstration_are_those_of_the_rendered_pages(renderer):
+    """The designer knows its page without a browser. What it hears is what the human says who sees the pictures."""
+    drawn = {kind: next(page_tasks.draw_tasks("train", None, 5, kinds=[kind])) for kind in KINDS}
+    equal = turns = 0
+    for n, (kind, task) in enumerate(drawn.items()):
+        reference = renderer.layout(task["ground_truth"])
+        history, _ = page_tasks.demonstrate(task, 0.5, 0.0, 5, NoEarlyAnswer(n))
+        for i in range(1, len(history) - 1, 2):
+            layout = renderer.layout(history[i]["content"])
+            seen = page_words.page_reply(history[:i + 1], history[i]["content"], layout, reference)
+            true = [one.sentence() for one in page_words.compare_pages(layout, reference)] or [page_words.NO_DIFFERENCE]
+            assert set(history[i + 1]["content"].split("\n")) <= set(true), (kind, history[i + 1]["content"], true)
+            equal, turns = equal + (seen == history[i + 1]["content"]), turns + 1
+    assert equal >= 0.9 * turns > 25, (equal, turns)
+
+
+@pytest.mark.parametrize("level", page_tasks.LEVELS)
+def test_an_agent_that_does_all_it_is_told_ends_with_the_reference_two_choices_a_turn(level):
+    for n, task in enumerate(itertools.islice(page_tasks.draw_tasks("train", level, 0), 8)):
+        history, answer = page_tasks.demonstrate(task, 1.0, 0.0, 12, NoEarlyAnswer(n))
         assert len(history) // 2 <= 2 + (len(task["details"]) + 1) // 2
         assert answer == task["ground_truth"], history
-        assert history[-2]["content"] == render.NO_DIFFERENCE
-        reference = renderer.layout(task["ground_truth"])
-        for page, said in zip(history[1:-1:2], history[2::2], strict=True):  # what to change, not what was changed
-            assert said["content"] == render.page_reply(renderer.layout(page["content"]), reference)
+        assert history[-2]["content"] == page_words.NO_DIFFERENCE
 
 
-def test_the_scripted_designer_is_as_imperfect_as_told(renderer, world):
+def test_the_scripted_designer_is_as_imperfect_as_told():
     """It puts right what it heard only with probability --ask, and wastes a turn or answers too early with --waste."""
     pages = lambda history: [m["content"] for m in history if m["role"] == "assistant"]  # noqa: E731
-    for n, task in enumerate(read(world / "data/frontend/train.jsonl")[:3]):
-        history, answer = practice_pages.demonstrate_page(renderer.layout, task, 0.9, 0.0, 6, NoEarlyAnswer(n))
+    for n, task in enumerate(itertools.islice(page_tasks.draw_tasks("train", "plain", 0), 6)):
+        history, answer = page_tasks.demonstrate(task, 0.0, 0.0, 6, NoEarlyAnswer(n))
         assert answer != task["ground_truth"] and len(pages(history)) == 6
-        history, _ = practice_pages.demonstrate_page(renderer.layout, task, 1.0, 1.0, 4, NoEarlyAnswer(n))
+        history, _ = page_tasks.demonstrate(task, 1.0, 1.0, 4, NoEarlyAnswer(n))
         assert len(pages(history)) == 4 and len(set(pages(history)[:3])) == 1, "every turn is wasted"
-        history, answer = practice_pages.demonstrate_page(renderer.layout, task, 1.0, 1.0, 4, EarlyAnswer(n))
+        history, answer = page_tasks.demonstrate(task, 1.0, 1.0, 4, EarlyAnswer(n))
         assert len(pages(history)) == 2 and answer != task["ground_truth"]
 
 
@@ -212,6 +223,7 @@ def test_a_tiny_page_is_about_fifty_tokens(world):
     assert all(tokenizer.decode(tokenizer(r["answer"])["input_ids"]) == r["answer"] for r in records)
 
 
+@needs_browser
 def test_a_rollout_of_pages_runs_from_the_command_line(world, monkeypatch):
     monkeypatch.chdir(world)
     code, said, error = call(train_policy, "--method", "sft", "--model", "tiny", "--in",
@@ -223,13 +235,13 @@ def test_a_rollout_of_pages_runs_from_the_command_line(world, monkeypatch):
     records = read(world / "runs/default/test.trajectories.jsonl")
     assert len(records) == 2 and all(r["finish"] in ("answered", "max_turns") for r in records)
     replies = {m["content"] for r in records for m in r["dialogue_history"][1:] if m["role"] == "user"}
-    assert (replies <= {render.NO_PAGE, "Your page is empty."}
+    assert (replies <= {page_words.NO_PAGE, page_words.NO_ANSWER, "Your page is empty."}
             or any(" should " in reply or " missing" in reply for reply in replies))
     assert all("Tailwind" in r["system"] and render.TAILWIND_LINK in r["system"] for r in records)
 
 
 @needs_browser
-def test_the_scripted_partner_names_the_largest_differences_and_asks_for_a_page(world):
+def test_the_scripted_partner_names_differences_answers_and_asks_for_a_page(world):
     task = read(world / "data/frontend/train.jsonl")[0]
 
     resources = rollout.Resources(types.SimpleNamespace(domain="frontend", max_turns=5))
@@ -239,15 +251,16 @@ def test_the_scripted_partner_names_the_largest_differences_and_asks_for_a_page(
         try:
             dialogues = [[{"role": "assistant", "content": text}] for text in
                          ("What colour should it be?", task["ground_truth"],
-                          re.sub(r"bg-[a-z]+(-\d+)?", "bg-indigo-900", task["ground_truth"], count=1), "<html></html>")]
+                          re.sub(r"bg-[a-z]+(-\d+)?", "bg-indigo-900", task["ground_truth"], count=1), "<html></html>",
+                          "I begin.")]
             said = await asyncio.gather(*(partner.reply(task, d, (), None) for d in dialogues))
             return [reply for reply, _ in said]
         finally:
             resources.close()
 
     replies = asyncio.run(ask())
-    assert replies[0] == render.NO_PAGE and replies[1] == render.NO_DIFFERENCE
-    assert replies[3] == "Your page is empty."
+    assert replies[0] == "The page's background is white." and replies[1] == page_words.NO_DIFFERENCE
+    assert replies[3] == "Your page is empty." and replies[4] == page_words.NO_PAGE
     assert replies[2] not in replies[:2] and len(replies[2]) <= 1000
 
 
@@ -285,7 +298,7 @@ def test_a_vision_model_gets_both_pictures_and_no_source(world):
     assert len(records) == len(requests) == 2
     for record in records:
         replies = [m["content"] for m in record["dialogue_history"] if m["role"] == "user"]
-        assert replies[1] == render.NO_PAGE and replies[2].startswith("Make it blue.") and len(replies[2]) == 1000
+        assert replies[1] == page_words.NO_PAGE and replies[2].startswith("Make it blue.") and len(replies[2]) == 1000
         assert record["answer"] == page and record["finish"] == "answered"
     for request in requests:
         parts = request["messages"][0]["content"]
@@ -305,6 +318,16 @@ def test_the_share_of_right_choices_is_counted(world):
     assert re.search(r"choices right +\| \d", done.stdout) and "success, seen" not in done.stdout
     rows = read(world / "choices.jsonl")
     assert len({sum(row["choices"].values()) for row in rows}) > 2 and all(row["reward"] > 0 for row in rows)
+    done = run("evaluate.py", "--in", "data/frontend/demonstrations.jsonl", "--out", "counted.jsonl", "--reward",
+               "choices", cwd=world)
+    assert done.returncode == 0, done.stderr
+    for row, before in zip(read(world / "counted.jsonl"), rows, strict=True):
+        assert row["choices"] == before["choices"] and row["cosine"] == before["cosine"]
+        assert row["reward"] == sum(row["choices"].values()) / len(row["choices"])
+    without = [row | {"task": row["task"] | {"choices": {}}} for row in rows]
+    (world / "without.jsonl").write_text("".join(json.dumps(row) + "\n" for row in without))
+    done = run("evaluate.py", "--in", "without.jsonl", "--out", "none.jsonl", "--reward", "choices", cwd=world)
+    assert done.returncode == 2 and "has no choices" in done.stderr and len(done.stderr.splitlines()) == 1
 
 
 @needs_browser
@@ -315,10 +338,10 @@ def test_an_evaluation_renders_each_page_once(monkeypatch):
     pages = [f'<html><body><h1 style="color: {colour}">A</h1></body></html>' for colour in ("red", "green", "blue")]
     records = [{"answer": answer, "dialogue_history": [], "task": {"ground_truth": truth}}
                for truth in pages for answer in [*pages, None, *pages]]
-    args = types.SimpleNamespace(encoder="layout", workers=2)
+    args = types.SimpleNamespace(encoder="layout", workers=2, reward_from="cosine")
     scored = list(evaluate.score_pages(iter(records), args))
     assert sorted(rendered) == sorted(pages) and len(scored) == len(records)
-    assert not any(measured), "no layout is measured where a task has no choices"
+    assert all(measured), "the encoder reads the layout"
     for record in scored:
         truth, answer = record["task"]["ground_truth"], record["answer"]
         assert record["reward"] == pytest.approx(1.0) if answer == truth else record["reward"] < 0.9999

@@ -1,9 +1,6 @@
 import ast
-import http.server
-import itertools
+import inspect
 import json
-import math
-import random
 import re
 import signal
 import subprocess
@@ -18,17 +15,20 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
-import function_tasks  # noqa: E402
-import human  # noqa: E402
 import generate_tasks as g  # noqa: E402
+import llm_tasks  # noqa: E402
+import records as kit  # noqa: E402
 import rollout  # noqa: E402
 from sandbox import Sandbox  # noqa: E402
+from stub_server import Stub  # noqa: E402
+
+SCRIPT = [sys.executable, ROOT / "generate_tasks.py"]
 
 
-def command(*flags, ok=True, cwd=None):
-    r = subprocess.run([sys.executable, ROOT / "generate_tasks.py", *map(str, flags)], capture_output=True, text=True,
-                       cwd=cwd)
-    assert (r.returncode == 0) == ok, r.stderr + r.stdout
+def command(*flags, ok=True, cwd=None, code=None):
+    r = subprocess.run([*SCRIPT, *map(str, flags)], capture_output=True, text=True, cwd=cwd)
+    assert (r.returncode == 0) == ok and code in (None, r.returncode), r.stderr + r.stdout
+    assert "Traceback" not in r.stderr, r.stderr
     return r
 
 
@@ -36,219 +36,43 @@ def records(path):
     return [json.loads(line) for line in Path(path).read_text().splitlines()]
 
 
+def write(path, records):
+    path.write_text("".join(json.dumps(r) + "\n" for r in records))
+    return path
+
+
+def start(*flags, cwd):
+    """The command as a process that Ctrl-C reaches, even if this process ignores it."""
+    return subprocess.Popen([*SCRIPT, *map(str, flags)], cwd=cwd, text=True, stdout=subprocess.DEVNULL,
+                            stderr=subprocess.PIPE, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+
+
+def interrupted(process, ready):
+    """What a process says that is sent Ctrl-C once it is ready."""
+    try:
+        while not ready() and process.poll() is None:
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        said = process.communicate()[1]
+    finally:
+        process.kill()
+    assert process.returncode == 130 and "Traceback" not in said, said
+    assert "stopped; the same command without --overwrite resumes" in said
+    return said
+
+
+# --- the shell: composed tasks and demonstrations
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Tasks in many wordings, as the real command writes them."""
+    """Composed tasks, as the real command writes them."""
     out = tmp_path_factory.mktemp("tasks")
     command("--train", 60, "--val", 10, "--test", 20, "--out", out)
     return out
 
 
-@pytest.fixture(scope="module")
-def tasks(folder):
-    return [task for split in g.SPLITS for task in records(folder / f"{split}.jsonl")]
-
-
-# --- the grammar
-
-def drafts(split, count, seed=0, plain=False, kinds=tuple(function_tasks.KINDS)):
-    """Tasks without their calls."""
-    return list(itertools.islice(function_tasks.draw_tasks(split, list(kinds), plain, seed), count))
-
-
-def test_there_are_a_hundred_compositions_and_a_quarter_of_them_is_new():
-    halves = [function_tasks.half_of(composition) for composition in function_tasks.COMPOSITIONS]
-    assert len(function_tasks.COMPOSITIONS) == len(set(function_tasks.COMPOSITIONS)) >= 100
-    assert 0.2 < halves.count("new") / len(halves) < 0.32
-    for kind in function_tasks.KINDS:
-        own = [half for composition, half in zip(function_tasks.COMPOSITIONS, halves) if composition[1] == kind]
-        assert {"seen", "new"} == set(own), kind
-
-
-def test_ten_thousand_tasks_have_nine_thousand_distinct_requests():
-    requests = [task["problem_description"] for task in drafts("train", 10_000)]
-    assert len(requests) == 10_000 and len(set(requests)) >= 9000
-
-
-def test_training_has_no_new_composition_and_the_splits_share_no_function_whatever_the_seed():
-    made = {(split, seed): drafts(split, 300, seed) for split in g.SPLITS for seed in (0, 1)}
-    for (split, _), tasks in made.items():
-        halves = [task["half"] for task in tasks]
-        assert all(task["half"] == function_tasks.half_of(tuple(task["composition"])) for task in tasks)
-        assert halves == ["seen"] * 300 if split == "train" else halves == ["seen", "new"] * 150
-    functions = {split: {task["ground_truth"] for seed in (0, 1) for task in made[split, seed]} for split in g.SPLITS}
-    for one, other in itertools.combinations(g.SPLITS, 2):
-        assert not functions[one] & functions[other]
-
-
-def test_draws_are_independent_so_that_train_and_test_agree_within_sampling_error():
-    """Over five seeds, the share of each value among the `seen` tasks of a split: beyond two standard errors as often as
-    chance has it (5%), and never beyond five."""
-    counts = {split: Counter() for split in g.SPLITS}
-    for seed in range(5):
-        for split in g.SPLITS:
-            for task in drafts(split, 400, seed):
-                if task["half"] == "seen":
-                    counts[split].update(["tasks", task["source"], task["theme"]])
-                    counts[split].update((slot, str(value)) for slot, value in task["details"].items())
-    distances = []
-    for other in ("val", "test"):
-        n, m = counts["train"]["tasks"], counts[other]["tasks"]
-        for value in counts["train"]:
-            p, q = counts["train"][value] / n, counts[other][value] / m
-            pooled = (counts["train"][value] + counts[other][value]) / (n + m)
-            if 0.005 < pooled < 1:
-                distances.append(abs(p - q) / math.sqrt(pooled * (1 - pooled) * (1 / n + 1 / m)))
-    assert len(distances) > 200 and max(distances) < 5
-    assert sum(distance > 2 for distance in distances) < 0.1 * len(distances)
-
-
-def test_four_to_six_details_are_open_and_often_one_that_depends_on_another():
-    tasks = drafts("train", 1000)
-    number = Counter(len(task["facts"]) for task in tasks)
-    assert set(number) == {4, 5, 6} and min(number.values()) > 200
-    assert sum(any(fact["detail"] in function_tasks.CONDITIONAL for fact in task["facts"]) for task in tasks) > 200
-    for task in tasks:
-        opened = {fact["detail"] for fact in task["facts"]}
-        for child, (parent, needed) in function_tasks.CONDITIONAL.items():
-            assert (child in task["details"]) == (task["details"].get(parent) == needed)
-            assert child not in task["details"] or parent not in opened or child in opened
-
-
-def test_the_request_says_what_is_stated_and_nothing_of_what_is_open():
-    for task in drafts("train", 600):
-        request = task["problem_description"]
-        opened = {fact["detail"] for fact in task["facts"]}
-        numbers = re.findall(r"\d+", request)
-        stated = {slot: str(value) for slot, value in task["details"].items() if slot not in opened}
-        for slot, value in task["details"].items():
-            if slot in ("field", "label", "word", "value", "factor", "second", "group"):
-                assert (f'"{value}"' in request) == (slot not in opened), (slot, request)
-            elif slot in ("limit", "fee", "cut", "cap", "floor", "many"):
-                assert (str(value) in numbers) == (slot not in opened or str(value) in stated.values()), (slot, request)
-        assert len(request) < 700
-
-
-def test_every_slot_has_a_question_and_a_reply_for_each_of_its_values():
-    """A grammar edit that makes a detail nobody can settle, or one that nobody can ask for, is named here."""
-    used = set()
-    for composition in function_tasks.COMPOSITIONS:
-        for plain in (True, False):
-            for slot, values in function_tasks.choices_of(composition, "orders", plain).items():
-                used.add(slot)
-                assert slot in function_tasks.SLOTS, f"{slot} has no question"
-                for value in values:
-                    for seed in range(3):
-                        reply = function_tasks.reply_of(slot, value, plain, random.Random(seed))
-                        assert len(reply) <= 130 and reply.endswith("."), (slot, value, reply)
-                    others = {function_tasks.reply_of(slot, other, True, None) for other in values if other != value}
-                    assert function_tasks.reply_of(slot, value, True, None) not in others, f"{slot}: two values, one reply"
-    assert used == function_tasks.SLOTS.keys(), f"no composition has {function_tasks.SLOTS.keys() - used}"
-    topics = {line.split("\t")[0] for line in (ROOT / "questions.tsv").read_text().splitlines()}
-    assert function_tasks.SLOTS.keys() <= topics, f"the human knows no question about {function_tasks.SLOTS.keys() - topics}"
-
-
-def test_every_question_of_the_grammar_is_understood_in_every_task(tasks):
-    for task in tasks:
-        hidden = {fact["detail"]: fact for fact in task["facts"]}
-        for slot, about in function_tasks.SLOTS.items():
-            for question in about.questions:
-                reply, told = human.scripted_reply(task, question)
-                if slot in hidden:
-                    assert reply == hidden[slot]["reply"] and told == [slot, *hidden[slot]["implies"]], question
-                else:
-                    assert reply == task["replies"][slot] and told == [], (question, reply)
-
-
-def test_the_plain_grammar_words_everything_in_one_way_and_types_its_keys():
-    for task in drafts("train", 300, plain=True, kinds=["total", "average", "ranked"]):
-        assert task["problem_description"].startswith(f"Write report(rows) for a list of {task['theme']}.")
-        for fact in task["facts"]:
-            assert fact["reply"] == function_tasks.reply_of(fact["detail"], task["details"][fact["detail"]], True, None)
-        for slot in function_tasks.KEYS.keys() & task["details"].keys():
-            assert task["details"][slot] in function_tasks.KEYS[slot]
-
-
-# --- calls
-
-def parts_of(task):
-    return tuple(task["composition"]), task["theme"], task["details"], task["plain"]
-
-
-def rows_of(task):
-    return [ast.literal_eval(call.removeprefix("report(")[:-1]) for call in task["test_cases"].values()]
-
-
-def test_each_wrong_value_of_each_detail_fails_a_call(tasks):
-    """If a wrong value brings another detail along, one value of that must fail; the next test tries the others."""
-    items = [((task["task_id"], *slot), task, program) for task in tasks
-             for slot, program in function_tasks.with_one_wrong(*parts_of(task)).items()]
-    tried, failed = {key[:3] for key, _, _ in items}, set()
-    assert len(tried) > 15 * len(tasks) and len(items) > len(tried) + 3 * len(tasks)
-    with Sandbox(workers=2) as box:
-        for key, statuses in box.score_many(items):
-            if set(statuses.values()) != {"passed"}:
-                failed.add(key[:3])
-    assert failed == tried
-
-
-def test_wrong_programs_that_differ_on_any_of_300_inputs_fail_a_call(tasks):
-    """At least 99% of the mutants, and 85% of those with a detail that the reference does not have."""
-    counts = Counter()
-    for task in tasks:
-        composition, theme, values, plain = parts_of(task)
-        rng = random.Random(task["task_id"])
-        more = [function_tasks.draw_rows(theme, values, rng) for _ in range(300)]
-        code = task["ground_truth"]
-        right, right_more = function_tasks.results_of(code, rows_of(task)), function_tasks.results_of(code, more)
-        programs = [("mutant", mutant) for mutant in function_tasks.mutants(code)]
-        programs += [("brought", program) for slot, program in function_tasks.with_one_wrong(composition, theme, values, plain).items()
-                     if len(slot) == 3]
-        for kind, program in programs:
-            if function_tasks.results_of(program, rows_of(task)) != right:
-                counts[kind, "caught"] += 1
-            elif function_tasks.results_of(program, more) != right_more:
-                counts[kind, "missed"] += 1
-    for kind, share in [("mutant", 0.99), ("brought", 0.85)]:
-        caught, missed = counts[kind, "caught"], counts[kind, "missed"]
-        assert caught > 300 and caught / (caught + missed) >= share, counts
-
-
-def test_a_list_has_up_to_six_groups_so_that_the_first_few_are_not_all():
-    rng = random.Random(0)
-    lists = [function_tasks.draw_rows("orders", {}, rng) for _ in range(300)]
-    for key in ("client", "city"):
-        groups = Counter(len({row[key] for row in rows}) for rows in lists)
-        assert max(groups) == 6 and groups[5] + groups[6] > 20, groups
-
-
-def test_a_constant_answer_passes_an_eighth_of_the_calls_at_most(tasks):
-    shares = []
-    for task in tasks:
-        results = Counter(function_tasks.results_of(task["ground_truth"], rows_of(task)))
-        shares.append(max(results.values()) / 10)
-    assert len(task["test_cases"]) == 10 and max(shares) <= 0.2
-    assert sum(shares) / len(shares) <= 0.12
-
-
-def test_references_run_twice_the_same(tasks):
-    with Sandbox(workers=2) as box:
-        for task in tasks:
-            assert set(box.check_reference(task).values()) == {"ok"}, task["task_id"]
-
-
-def test_a_detail_that_no_call_can_show_is_rejected(monkeypatch):
-    """A slot whose value changes nothing in the function."""
-    choices_of = function_tasks.choices_of
-    monkeypatch.setattr(function_tasks, "choices_of", lambda *about: choices_of(*about) | {"unused": ["this", "that"]})
-    composition = ("none", "total", "times", "bounded")
-    values = function_tasks.draw_values(composition, "orders", True, random.Random(0))
-    found = function_tasks.choose_calls(composition, "orders", values, True, random.Random(0))
-    assert found == (None, "no input exposes a wrong value of unused")
-
-
 def test_the_output_follows_from_the_seed_and_a_cut_file_is_continued(tmp_path):
-    flags = ["--kinds", "total,ranked", "--train", 12, "--val", 2, "--test", 2]
+    flags = ["--level", "plain", "--train", 12, "--val", 2, "--test", 2]
     command(*flags, "--out", tmp_path / "a")
     command(*flags, "--out", tmp_path / "b")
     command(*flags, "--out", tmp_path / "c", "--seed", 1)
@@ -259,108 +83,81 @@ def test_the_output_follows_from_the_seed_and_a_cut_file_is_continued(tmp_path):
     assert (tmp_path / "b/train.jsonl").read_bytes() == whole
     command(*flags[:2], "--train", 8, "--val", 2, "--test", 2, "--out", tmp_path / "d")
     assert whole.startswith((tmp_path / "d/train.jsonl").read_bytes())
-    assert {task["source"] for task in records(tmp_path / "a/train.jsonl")} == {"procedural:total", "procedural:ranked"}
+    refused = command("--train", 12, "--val", 2, "--test", 2, "--out", tmp_path / "a", ok=False, code=2)
+    assert "level was 'plain', now 'full'" in refused.stderr
 
 
-# --- demonstrations
-
-def demonstrations(folder, *flags):
-    out = folder / ("demo" + "".join(map(str, flags)) + ".jsonl")
-    command("--demonstrations", 400, "--in", folder / "train.jsonl", "--out", out, *flags)
-    return records(out)
-
-
-def exchanges(record):
-    """[(question, the human's message)]"""
-    h = record["dialogue_history"]
-    assert [m["role"] for m in h] == ["user", "assistant"] * (len(h) // 2) and len(h) <= 20
-    return [(h[i]["content"], h[i + 1]) for i in range(1, len(h) - 1, 2)]
+def test_the_splits_share_no_function_and_the_level_reaches_the_grammar(folder, tmp_path):
+    command("--level", "plain", "--train", 30, "--val", 0, "--test", 0, "--out", tmp_path)
+    plain, full = records(tmp_path / "train.jsonl"), records(folder / "train.jsonl")
+    opening = [len({task["problem_description"][:25] for task in tasks[:30]}) for tasks in (plain, full)]
+    assert opening[0] < opening[1], "the plain grammar words everything alike"
+    functions = [{task["ground_truth"] for task in records(folder / f"{split}.jsonl")} for split in g.SPLITS]
+    assert [len(each) for each in functions] == [60, 10, 20] and len(set.union(*functions)) == 90
 
 
-def hidden_of(record):
-    return [fact["detail"] for fact in record["task"]["facts"]]
-
-
-def test_with_ask_1_and_waste_0_every_detail_is_told_once_parents_first_and_the_answer_is_right(folder):
-    for r in demonstrations(folder, "--ask", 1, "--waste", 0):
-        told = [detail for _, message in exchanges(r) for detail in message["told"]]
-        assert sorted(told) == sorted(hidden_of(r)) and len(exchanges(r)) == len(told)
-        for child, (parent, _) in function_tasks.CONDITIONAL.items():
-            assert child not in told or parent not in told or told.index(parent) < told.index(child)
-        assert r["answer"] == r["task"]["ground_truth"].strip()
-        assert r["dialogue_history"][-1]["content"] == f"I WANT TO ANSWER:\n{r['answer']}"
-
-
-def test_demonstrations_ask_waste_and_guess_as_often_as_they_should(folder):
-    made = demonstrations(folder, "--ask", 0.6, "--waste", 0.2)
-    asked = needed = wasted = chances = full = right = lucky = 0
+def test_demonstrations_are_dialogues_as_rollouts_write_them(folder, tmp_path):
+    flags = ["--demonstrations", 150, "--in", folder / "train.jsonl"]
+    command(*flags, "--out", tmp_path / "a.jsonl")
+    made = records(tmp_path / "a.jsonl")
+    assert len({(r["task_id"], r["sample"]) for r in made}) == 150
+    instructions = rollout.system_prompt(types.SimpleNamespace(domain="backend", max_turns=10))
     for r in made:
-        told, said = {detail for _, message in exchanges(r) for detail in message["told"]}, exchanges(r)
-        asked, needed = asked + len(told), needed + len(hidden_of(r))
-        wasted, chances = wasted + len(said) - len(told), chances + len(said) + 1
-        correct = r["answer"] == r["task"]["ground_truth"].strip()
-        complete = told == set(hidden_of(r))
-        assert "min(out," not in r["answer"] or "max(out," not in r["answer"], "who heard of a cap guesses no floor"
-        full, right, lucky = full + complete, right + (correct and complete), lucky + (correct and not complete)
-    assert abs(asked / needed - 0.6) < 0.05 and abs(wasted / chances - 0.2) < 0.05
-    assert right == full    # who asked everything answers right
-    assert 0 < lucky < 0.3 * (len(made) - full)    # a guess is right now and then
-    assert len({(r["task_id"], r["sample"]) for r in made}) == 400
+        h = r["dialogue_history"]
+        assert [m["role"] for m in h] == ["user", "assistant"] * (len(h) // 2) and len(h) <= 20
+        assert h[0]["content"] == r["task"]["problem_description"] and r["system"] == instructions
+        assert h[-1]["content"] == f"I WANT TO ANSWER:\n{r['answer']}"
+    whole = (tmp_path / "a.jsonl").read_bytes()
+    (tmp_path / "a.jsonl").write_bytes(whole[:len(whole) // 3])
+    command(*flags, "--out", tmp_path / "a.jsonl")
+    assert (tmp_path / "a.jsonl").read_bytes() == whole
+    command(*flags, "--out", tmp_path / "b.jsonl", "--seed", 1)
+    assert (tmp_path / "b.jsonl").read_bytes() != whole
 
 
-def test_with_ask_0_nothing_is_asked_and_the_guesses_vary(folder):
-    made = demonstrations(folder, "--ask", 0, "--waste", 0)
-    assert all(exchanges(r) == [] for r in made)
-    assert len({r["answer"] for r in made}) > len(made) / 2
-
-
-def test_demonstrations_end_within_the_turns_given_and_follow_from_the_seed(folder):
-    made = demonstrations(folder, "--ask", 1, "--waste", 0.5, "--max-turns", 3)
-    assert {len(r["dialogue_history"]) for r in made} == {6}
-    other = demonstrations(folder, "--ask", 1, "--waste", 0.5, "--max-turns", 3, "--seed", 1)
-    assert sum(a["dialogue_history"] == b["dialogue_history"] for a, b in zip(made, other)) < 40
-
-
-def test_the_scripted_human_of_rollouts_gives_these_replies(folder):
-    for r in demonstrations(folder, "--ask", 0.5, "--waste", 0.5):
-        for question, message in exchanges(r):
-            reply, told = human.scripted_reply(r["task"], question)
-            assert reply == message["content"] and set(message["told"]) <= set(told), question
-
-
-# --- mistakes 
+# --- mistakes
 
 def test_mistakes_are_answered_in_one_sentence(folder, tmp_path):
     def refused(text, *flags):
-        r = command(*flags, ok=False)
-        assert r.returncode == 2 and text in r.stderr and "Traceback" not in r.stderr, r.stderr
-    refused("unknown kind 'nosuch'", "--kinds", "nosuch", "--out", tmp_path)
+        r = command(*flags, ok=False, code=2)
+        assert text in r.stderr, r.stderr
     refused("seed was 0, now 1", "--train", 60, "--val", 10, "--test", 20, "--seed", 1, "--out", folder)
-    refused("there are no frontend tasks", "--domain", "frontend", "--source", "llm")
+    refused("no grammar composes tasks of the domain 'games'", "--domain", "games")
+    refused("--source llm makes tasks of the domain backend, not of frontend", "--domain", "frontend", "--source", "llm")
+    refused("--source websight makes tasks of the domain frontend", "--domain", "backend", "--source", "websight")
     refused("needs --in", "--source", "colbench")
+    refused("needs --model", "--source", "llm", "--in", "x")
     refused("--ask: must be at least 0 and at most 1", "--demonstrations", 5, "--ask", 2)
     refused("no such file", "--demonstrations", 5, "--in", tmp_path / "none.jsonl")
     refused("No such file", "--source", "colbench", "--in", tmp_path / "none.jsonl")
+    refused("unrecognized arguments: --over", "--over")
     (tmp_path / "bad.jsonl").write_text('{"task_id": "x"}\n')
     refused("line 1", "--demonstrations", 5, "--in", tmp_path / "bad.jsonl")
     refused("already holds 60 records", "--train", 5, "--val", 10, "--test", 20, "--out", folder)
     (tmp_path / "other.jsonl").write_text(
         '{"task_id": "x", "problem_description": "p", "ground_truth": "g", "source": "colbench"}\n')
-    refused("procedural task", "--demonstrations", 5, "--in", tmp_path / "other.jsonl", "--out", tmp_path / "d.jsonl")
+    refused("other.jsonl, line 1", "--demonstrations", 5, "--in", tmp_path / "other.jsonl", "--out",
+            tmp_path / "d.jsonl")
+    assert not (tmp_path / "d.jsonl").exists()
 
 
-def test_demonstrations_refuse_a_task_of_another_shape_and_leave_nothing_behind(folder, tmp_path):
-    good = records(folder / "train.jsonl")[0]
-    path = tmp_path / "a.jsonl"
-    for changed, text in (
-            ({"facts": [1]}, "facts"), ({"facts": []}, "facts"), ({"facts": [{"detail": ["x"]}]}, "facts"),
-            ({"details": {}}, "is missing"), ({"composition": ["none"]}, "unpack"), ({"theme": "x"}, "the key 'x'"),
-            ({"ground_truth": "x"}, "procedural"), ({"ground_truth": None}, "ground_truth"),
-            ({"domain": "frontend"}, "frontend")):
-        path.write_text(json.dumps(good) + "\n" + json.dumps(good | {"task_id": "other"} | changed) + "\n")
-        done = command("--demonstrations", 5, "--in", path, "--out", tmp_path / "b.jsonl", ok=False)
-        assert done.returncode == 2 and "a.jsonl, line 2: " in done.stderr and text in done.stderr, done.stderr
-        assert "Traceback" not in done.stderr and list(tmp_path.iterdir()) == [path], done.stderr
+@pytest.mark.parametrize("flags, idle", [
+    (["--ask=0.6", "--in", "x", "--model", "y", "--engine", "vllm"], "--ask, --engine, --in, --model"),
+    (["--demonstrations", 2, "--level", "plain", "--source", "procedural", "--train", 3], "--level, --train"),
+    (["--source", "llm", "--in", "x", "--model", "y", "--waste", 1, "--level", "plain"], "--level, --waste"),
+    (["--source", "colbench", "--in", "x", "--seed", 1, "--dtype", "float32", "--ask", 1], "--ask, --dtype, --seed"),
+    (["--source", "websight", "--in", "x", "--split", "test", "--workers", 2], "--split, --workers")])
+def test_flags_that_a_mode_ignores_are_refused(flags, idle):
+    assert f"{idle} would do nothing with --" in command(*flags, ok=False, code=2).stderr
+
+
+def test_help_shows_every_flag_of_every_mode():
+    shown = command("--help").stdout
+    assert shown == command("--source", "llm", "--help").stdout
+    for flag in ("--level", "--demonstrations", "--split", "--max-tokens", "--concurrency", "--engine", "--extra-body",
+                 "--max-model-len", "--retries", "--timeout", "--data-parallel-size"):
+        assert re.search(rf"^  {flag}\b", shown, re.M), flag
+    assert "excerpts" in shown and "1.8" in shown
 
 
 def test_what_cannot_run_takes_nothing_away(folder, tmp_path):
@@ -380,15 +177,17 @@ def test_what_cannot_run_takes_nothing_away(folder, tmp_path):
             ["settings.json: the settings", "--train", 19, "--out", "."],
             ["train.jsonl/train.jsonl cannot be written", "--train", 1, "--val", 0, "--test", 0, "--out",
              "train.jsonl"],
+            ["val.jsonl is the input", "--source", "llm", "--in", "web/val.jsonl", "--model", "nope", "--out", "web",
+             "--overwrite"],
             ["--workers: must be at least 1", "--workers", 0],
             ["--waste: must be at least 0", "--demonstrations", 1, "--waste", "nan"]):
-        done = command(*flags, ok=False, cwd=tmp_path)
-        assert done.returncode == 2 and text in done.stderr and "Traceback" not in done.stderr, (flags, done.stderr)
+        done = command(*flags, ok=False, cwd=tmp_path, code=2)
+        assert text in done.stderr, (flags, done.stderr)
         assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before, flags
 
 
-def test_a_split_that_cannot_be_continued_keeps_the_others_from_being_changed(tmp_path):
-    flags = ["--kinds", "total", "--val", 0, "--out", tmp_path]
+def test_a_split_that_cannot_be_continued_keeps_the_others(tmp_path):
+    flags = ["--level", "plain", "--val", 0, "--out", tmp_path]
     command(*flags, "--train", 1, "--test", 3)
     before = (tmp_path / "train.jsonl").read_bytes()
     done = command(*flags, "--train", 5, "--test", 2, ok=False)
@@ -396,15 +195,9 @@ def test_a_split_that_cannot_be_continued_keeps_the_others_from_being_changed(tm
 
 
 def test_ctrl_c_is_quiet_and_leaves_whole_lines(tmp_path):
-    process = subprocess.Popen([sys.executable, ROOT / "generate_tasks.py", "--out", "a"], cwd=tmp_path, text=True,
-                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    out, deadline = tmp_path / "a/train.jsonl", time.monotonic() + 60
-    while time.monotonic() < deadline and not (out.exists() and out.stat().st_size):
-        time.sleep(0.01)
-    process.send_signal(signal.SIGINT)
-    said = process.communicate(timeout=60)[1]
-    assert process.returncode == 130 and "Traceback" not in said, said
-    assert "run the same command without --overwrite to resume" in said and out.read_bytes().endswith(b"\n")
+    out = tmp_path / "a/train.jsonl"
+    interrupted(start("--out", "a", cwd=tmp_path), lambda: out.exists() and out.stat().st_size)
+    assert out.read_bytes().endswith(b"\n")
 
 
 # --- released files
@@ -491,131 +284,509 @@ def test_the_same_file_by_another_path_is_the_same_input_and_a_changed_one_is_no
     assert r.returncode == 2 and "content of --in was" in r.stderr
 
 
+PREAMBLE = "Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n"
+RULES = "You are a helpful assistant.\n\nAsk the user what you need, then answer."
+PROMPTS = {
+    "llama": f"<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\n{PREAMBLE}{RULES}<|eot_id|><|start_header_id|>"
+             "user<|end_header_id|>\n\none more<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n",
+    "chatml": f"<|im_start|>system\n{RULES}<|im_end|>\n<|im_start|>user\none more<|im_end|>\n<|im_start|>assistant\n",
+    "mistral": f"<s>[INST] {RULES}\n\none more[/INST]",
+    "llama 2": f"<s>[INST] <<SYS>>\n{RULES}\n<</SYS>>\n\none more [/INST]",
+    "gemma": f"<bos><start_of_turn>user\n{RULES}\n\none more<end_of_turn>\n<start_of_turn>model\n",
+    "no marks": f"{RULES}\n\nUser: \none more",
+}
+
+
+@pytest.mark.parametrize("template", PROMPTS)
+def test_released_trajectories_keep_the_instructions_of_their_agent(template, tmp_path):
+    line = offline(RELEASED[0])
+    line["dialogue_history"][1]["input"] = PROMPTS[template]
+    command("--source", "colbench", "--in", write(tmp_path / "a.jsonl", [line]), "--out", tmp_path / "o.jsonl")
+    assert [t["system"] for t in records(tmp_path / "o.jsonl")] == [RULES]
+
+
+def test_released_tasks_that_nobody_can_pass_are_reported(tmp_path):
+    def task(code, *calls):
+        return {"problem_description": "d", "ground_truth": code, "test_cases": {str(i): c for i, c in enumerate(calls)}}
+    date = "from datetime import date\ndef f(day):\n    return day.year"
+    tasks = [task(date, "f(date(2020, 1, 2))"), task(date, "f(date(2021, 1, 2))", "f(1)"),
+             task("class P:\n    pass\ndef f(p):\n    return 1", "f(P())"),
+             task("def f(x):\n    import numpy as np\n    return np.sum(x)", "f([1])"),
+             task("def f(x):\n    print(x)\n    return", "f(1)"),
+             task("def f(x):\n    x.sort()\ndef g(x):\n    return 1", "f([2, 1])"),
+             task("def f(x):\n    yield x", "list(f(2))", "f(max([y for y in (1, 2)], key=lambda z: -z))")]
+    r = command("--source", "colbench", "--in", write(tmp_path / "rel.jsonl", tasks), "--out", tmp_path / "o.jsonl")
+    assert len(records(tmp_path / "o.jsonl")) == 7, "the released set is kept as it is"
+    for reason in ("2 x a call uses date, which only the reference defines (rel-00001, rel-00002)",
+                   "1 x a call uses P, which only the reference defines (rel-00003)",
+                   "1 x the reference imports numpy, which is not in the standard library (rel-00004)",
+                   "2 x the reference never returns a value (rel-00005, rel-00006)"):
+        assert f"kept, but doubtful: {reason}" in r.stderr, r.stderr
+    assert "rel-00007" not in r.stderr
+
+
+def test_a_name_of_a_domain_is_no_reason_to_refuse_a_conversion(tmp_path):
+    line = offline(RELEASED[0]) | {"domain": "games"}
+    line["dialogue_history"][1]["input"] = PROMPTS["llama"]
+    command("--source", "colbench", "--domain", "games", "--in", write(tmp_path / "a.jsonl", [line]), "--out",
+            tmp_path / "o.jsonl")
+    assert [(r["domain"], r["system"]) for r in records(tmp_path / "o.jsonl")] == [("games", RULES)]
+    source = write(tmp_path / "b.jsonl", [{"problem_description": "Hangman.", "ground_truth": "gallows"}])
+    command("--source", "colbench", "--domain", "games", "--in", source, "--out", tmp_path / "t.jsonl")
+    assert [r["domain"] for r in records(tmp_path / "t.jsonl")] == ["games"]
+
+
+# --- WebSight
+
+def rows(count, start=0):
+    return [{"text": f"<html><body><img src='https://source.unsplash.com/random/300x200/?{i}'>{i}</body></html>",
+             "llm_generated_idea": f" A page about {i}. ", "image": {"path": None}} for i in range(start, start + count)]
+
+
+def test_websight_is_split_as_the_paper_splits_it(tmp_path):
+    made = rows(10_004)
+    made[1]["llm_generated_idea"] = ""
+    made[2]["text"] = "no page"
+    made[3]["text"] = made[0]["text"]
+    made[10_001]["text"] = made[0]["text"]
+    source = write(tmp_path / "rows.jsonl", made)
+    flags = ["--source", "websight", "--in", source, "--out", tmp_path, "--train", 3, "--val", 0, "--test", 2]
+    r = command(*flags)
+    train, test = records(tmp_path / "train.jsonl"), records(tmp_path / "test.jsonl")
+    assert [t["row"] for t in train] == [0, 4, 5] and [t["row"] for t in test] == [10_000, 10_002]
+    assert "2 x no idea or no page" in r.stdout and "1 x a page that another row has" in r.stdout
+    assert train[0] == {"task_id": "websight-00000", "domain": "frontend", "source": "websight", "row": 0,
+                        "problem_description": "A page about 0.", "ground_truth":
+                        "<html><body><img src='https://picsum.photos/id/48/300/200'>0</body></html>"}
+    whole = (tmp_path / "test.jsonl").read_bytes()
+    (tmp_path / "test.jsonl").write_bytes(whole[:-40])
+    command(*flags)
+    assert (tmp_path / "test.jsonl").read_bytes() == whole
+    r = command("--source", "websight", "--in", write(tmp_path / "few.jsonl", made[:9]), "--out", tmp_path / "few",
+                "--train", 0, "--val", 0, ok=False, code=1)
+    assert "nothing was written" in r.stderr and "no candidates" in r.stderr
+
+
+def test_rows_of_websight_are_no_released_tasks(tmp_path):
+    source = write(tmp_path / "rows.jsonl", rows(3))
+    r = command("--source", "colbench", "--domain", "frontend", "--in", source, "--out", tmp_path / "o.jsonl", ok=False,
+                code=2)
+    assert "rows.jsonl, line 1: this is a row of WebSight, which --source websight reads" in r.stderr
+    write(source, [{"problem_description": "A page."}])
+    r = command("--source", "colbench", "--domain", "frontend", "--in", source, "--out", tmp_path / "o.jsonl", ok=False)
+    assert "rows.jsonl, line 1: the task has no text under the key 'ground_truth'" in r.stderr
+    assert not (tmp_path / "o.jsonl").exists()
+
+
+def test_parquet_is_read_or_what_is_missing_is_named(tmp_path):
+    (tmp_path / "web").mkdir()
+    flags = ["--source", "websight", "--in", tmp_path / "web", "--out", tmp_path / "out", "--train", 5, "--val", 0,
+             "--test", 0]
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        (tmp_path / "web/0.parquet").write_bytes(b"PAR1")
+        assert "0.parquet: reading parquet needs pyarrow" in command(*flags, ok=False, code=2).stderr
+        return
+    for n in (1, 0):    # the files of a folder, in the order of their names
+        parquet.write_table(pyarrow.Table.from_pylist(rows(4, 4 * n)), tmp_path / f"web/{n}.parquet")
+    command(*flags)
+    assert [t["row"] for t in records(tmp_path / "out/train.jsonl")] == [0, 1, 2, 3, 4]
+    assert "about 4." in records(tmp_path / "out/train.jsonl")[4]["problem_description"]
+    (tmp_path / "web/0.parquet").write_bytes(b"PAR1")
+    assert "0.parquet: " in command(*flags, "--overwrite", ok=False, code=2).stderr
+
+
+# --- an answer's form
+
+REQUEST = "I need late_fee(days, price) for our library: what a reader pays for a book that comes back late."
+FUNCTION = '''def late_fee(days, price):
+    # the first week is free
+    if days <= 7:
+        return 0
+    fee = min(0.25 * (days - 7), price)
+    return round(fee, 2)'''
+CALLS = ["late_fee(7, 10)", "late_fee(8, 10)", "late_fee(9, 0.3)", "late_fee(0, 5)", "late_fee(47, 10)",
+         "late_fee(48, 10)", "late_fee(11, 2.5)", "late_fee(100, 7)", "late_fee(15, 1)", "late_fee(12, 9)",
+         "late_fee(30, 4.999)", "late_fee(21, 100)"]
+ROWS = "\n".join(CALLS)
+
+
+def indented(text, by="    "):
+    return "".join(by + line + "\n" for line in text.splitlines())
+
+
+def form(heads="DESCRIPTION:\n{}\nCODE:\n{}\nCALLS:\n{}\n", request=REQUEST, code=FUNCTION, calls=ROWS):
+    return heads.format(request, code, calls)
+
+
+FORMS = {
+    "as asked": form(),
+    "python fences": form(code=f"```python\n{FUNCTION}\n```"),
+    "py fences": form(code=f"```py\n{FUNCTION}\n```", calls=f"```py\n{ROWS}\n```"),
+    "bare fences": form(code=f"```\n{FUNCTION}\n```"),
+    "tilde fences": form(code=f"~~~python\n{FUNCTION}\n~~~", calls=f"~~~\n{ROWS}\n~~~"),
+    "bold headings": form("**DESCRIPTION:**\n{}\n\n**CODE:**\n```python\n{}\n```\n\n**CALLS:**\n{}\n"),
+    "bold, the colon outside": form("**Description**: {}\n\n**Code**:\n```python\n{}\n```\n\n**Calls**:\n{}\n"),
+    "only the first is bold": form("**DESCRIPTION:** {}\nCODE:\n{}\nCALLS:\n{}\n"),
+    "### headings": form("### DESCRIPTION\n{}\n\n### CODE\n```python\n{}\n```\n\n### CALLS\n{}\n"),
+    "## headings with colons": form("## Description:\n{}\n\n## Code:\n```python\n{}\n```\n\n## Calls:\n{}\n"),
+    "title case": form("Description: {}\nCode:\n{}\nCalls:\n{}\n"),
+    "lower case": form("description:\n{}\n\ncode:\n{}\n\ncalls:\n{}\n"),
+    "numbered headings": form("1. DESCRIPTION:\n{}\n\n2. CODE:\n```python\n{}\n```\n\n3. CALLS:\n{}\n"),
+    "numbered bold headings": form("1. **Description**\n{}\n\n2. **Code**\n```python\n{}\n```\n\n3. **Calls**\n{}\n"),
+    "headings with remarks": form("DESCRIPTION (request):\n{}\nCODE (Python):\n{}\nTEST CALLS (12):\n{}\n"),
+    "a sentence before the calls": form(calls=f"Here are twelve calls that reach the edges:\n\n{ROWS}"),
+    "a sentence before everything": "Sure! Here is a task.\n\n" + form(code=f"```python\n{FUNCTION}\n```"),
+    "a sentence after everything": form(code=f"```python\n{FUNCTION}\n```") + "\nLet me know if you want more of them!\n",
+    "a remark after unfenced code": form(code=FUNCTION + "\n\nThis function keeps to the rules of the library."),
+    "backticks with remarks": form(calls="\n".join(f"- `{call}` (case {n}: an edge)" for n, call in enumerate(CALLS))),
+    "numbered calls": form(calls="\n".join(f"{n}. {call}" for n, call in enumerate(CALLS, 1))),
+    "numbered calls with brackets": form(calls="\n".join(f"{n}) `{call}`" for n, call in enumerate(CALLS, 1))),
+    "bullets": form(calls="\n".join(f"* {call}" for call in CALLS)),
+    "results behind arrows": form(calls="\n".join(f"{call} -> 0.25" for call in CALLS)),
+    "results in comments": form(calls="\n".join(f"{call}  # 0.25, not late_fee(days)" for call in CALLS)),
+    "print": form(calls="\n".join(f"print({call})" for call in CALLS)),
+    "assert": form(calls="\n".join(f"assert {call} == 0.25" for call in CALLS)),
+    "a session": form(calls="\n".join(f">>> {call}\n0.25" for call in CALLS)),
+    "calls over several lines": form(calls=ROWS.replace("(", "(\n    ").replace(", ", ",\n    ").replace(")", ",\n)")),
+    "CRLF": form(code=f"```python\n{FUNCTION}\n```").replace("\n", "\r\n"),
+    "a thought in front": "<think>A draft.\nDESCRIPTION:\nNo.\nCODE:\ndef g(x): return x\nCALLS:\ng(1)\n</think>\n\n" + form(),
+    "a draft in front": form(request="No.", code="def g(x):\n    return x", calls="g(1)\ng(2)") + "\nBetter:\n\n" + form(),
+    "indented code": form(code=indented(FUNCTION), calls=indented(ROWS)),
+    "everything in one fence": "```text\n" + form() + "```\n",
+    "JSON": json.dumps({"description": REQUEST, "code": FUNCTION, "calls": CALLS}, indent=1),
+    "JSON in a fence": "```json\n" + json.dumps({"Description": REQUEST, "Code": FUNCTION, "Calls": ROWS}) + "\n```",
+    "details behind": form() + "DETAILS:\nQUESTION: How long is it free?\nREPLY: A week.\nFRAGMENT: days <= 7\nWRONG: days < 7\n",
+    "a variable named calls": form(code=FUNCTION.replace("fee =", "calls: float = 0\n    fee =")),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_a_good_answer_is_read_in_whatever_form(name):
+    task, reason = llm_tasks.parse_task(FORMS[name])
+    assert reason is None
+    assert list(task["test_cases"].values()) == CALLS
+    assert task["problem_description"] == REQUEST
+    right = {"days": 8, "price": 10}
+    namespace = {}
+    exec(task["ground_truth"], namespace)
+    assert namespace["late_fee"](**right) == 0.25
+    assert "```" not in task["ground_truth"] and "~~~" not in task["ground_truth"]
+
+
+BAD_FORMS = {
+    "no code": form(code="I would rather not write it."),
+    "no calls": form(calls="They are left to the reader."),
+    "no description": form("CODE:\n{1}\nCALLS:\n{2}\n"),
+    "cut in its code": form()[:form().index("min(")],
+    "cut in its thought": f"<think>{form()}",
+    "another function is called": form(calls=ROWS.replace("late_fee", "fee")),
+}
+
+
+@pytest.mark.parametrize("name", BAD_FORMS)
+def test_an_answer_that_lacks_a_part_is_refused(name):
+    task, reason = llm_tasks.parse_task(BAD_FORMS[name])
+    assert task is None and reason
+
+
 # --- tasks from a language model
 
-def response(description, code, calls):
+def response(description, code, calls, details=""):
     listed = "".join(f"{i + 1}. `{c}`\n" for i, c in enumerate(calls))
-    return f"Sure.\nDESCRIPTION:\n{description}\nCODE:\n```python\n{code}\n```\nCALLS:\n{listed}"
+    return f"Sure.\nDESCRIPTION:\n{description}\nCODE:\n```python\n{code}\n```\nCALLS:\n{listed}{details}"
 
 
 def good(i):
     return response(f"Write tool{i}(x) that helps with topic {i} in our workshop number {i} and nothing else at all.",
-                    f"def tool{i}(x):\n    return x * {i + 2}", [f"tool{i}({n})" for n in range(10)])
+                    f"def tool{i}(x):\n    return x * {i + 2}", [f"tool{i}({n})" for n in range(12)])
 
 
 TEN = [f"f({n})" for n in range(10)]
 BAD = {"not in the requested form": "I will not.",
        "code does not parse": response("d", "def f(:", TEN),
        "more than 50 lines": response("d", "def f(x):\n" + "    x += 1\n" * 50 + "    return x", TEN),
-       "fewer than ten different calls": response("d", "def f(x):\n    return x", TEN[:8] + TEN[:2]),
+       "fewer than ten different calls with literal arguments":
+           response("d", "def f(x):\n    return x", TEN[:8] + TEN[:2] + ["f(y)"]),
        "no call of the function": response("d", "def f(x):\n    return x", [f"g({n})" for n in range(10)]),
        "reference: error: ZeroDivisionError": response("d", "def f(x):\n    return 1 / x", TEN),
-       "reference: none": response("d", "def f(x):\n    pass", TEN),
+       "reference: none": response("d", "def f(x):\n    return {}.get(x)", TEN),
+       "the reference never returns a value": response("d", "def f(x):\n    print(x)", TEN),
+       "the reference imports numpy, which is not in the standard library":
+           response("d", "def f(x):\n    import numpy as np\n    return int(np.sum(x))", TEN),
+       "the request speaks of the excerpt": response("Do what the passage says.", "def f(x):\n    return x", TEN),
        "reference: timeout": response(    # the limit of scoring is a second
            "d", "import time\ndef f(x):\n    time.sleep(1.5 * (x == 0))\n    return x", TEN),
        "reference: differs": response("d", "import random\ndef f(x):\n    return random.random()", TEN),
-       "all results equal": response("d", "def f(x):\n    return 7", TEN)}
+       "a constant answer passes more than half of the calls": response("d", "def f(x):\n    return x > 5", TEN),
+       "all results equal": response("d", "def f(x):\n    return x * 0 + 7", TEN)}
 
 
-@pytest.fixture
-def server():
-    """An OpenAI-compatible server: each excerpt names its reply; one request in three meets a busy or gone server."""
-    class Handler(http.server.BaseHTTPRequestHandler):
-        model, requests, prompts = "stub", 0, []
-
-        def answer(self, body, code=200):
-            data = json.dumps(body).encode()
-            self.send_response(code)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
-        def do_GET(self):
-            self.answer({"data": [{"id": self.model}]})
-
-        def do_POST(self):
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            Handler.requests += 1
-            if Handler.requests % 6 == 2:
-                return self.answer({"error": {"message": "busy"}}, 429)
-            if Handler.requests % 6 == 5:
-                return self.connection.close()
-            excerpt = re.search(r"<excerpt>\n(.*)\n</excerpt>", body["messages"][0]["content"], re.S)[1]
-            Handler.prompts.append(excerpt)
-            if excerpt == "refuse":
-                return self.answer({"error": {"message": "no"}}, 400)
-            text = good(int(excerpt[5:])) if excerpt.startswith("good ") else BAD[excerpt]
-            self.answer({"choices": [{"message": {"content": text}}]})
-
-        def log_message(self, *_):
-            pass
-
-    s = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=s.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{s.server_port}/v1", Handler
-    s.shutdown()
+def excerpt_of(messages):
+    return re.search(r"<excerpt>\n(.*)\n</excerpt>", messages[0]["content"], re.S)[1]
 
 
-def test_tasks_from_a_model_are_validated_and_the_yield_is_reported_by_reason(server, tmp_path):
-    url, handler = server
-    excerpts = [f"good {i}" for i in range(12)] + list(BAD) + ["refuse"]
-    source = write(tmp_path / "excerpts.jsonl", [{"text": e} for e in excerpts])
-    flags = ["--source", "llm", "--in", source, "--model", url, "--out", tmp_path / "out", "--train", 60, "--val", 20,
-             "--test", 40, "--concurrency", 12]
-    r = command(*flags)
+def written_by(answers):
+    """An answer(messages, rng) for the stub: answers[excerpt], or a list with the answer to the second request too."""
+    def answer(messages, rng):
+        excerpt = excerpt_of(messages)
+        text = good(int(excerpt[5:])) if excerpt.startswith("good ") else answers[excerpt]
+        return [text, ""][len(messages) // 2] if isinstance(text, str) else text[len(messages) // 2]
+    return answer
+
+
+def asked(stub):
+    """The excerpts of the first requests that were answered."""
+    return sorted(excerpt_of(request["messages"]) for request in stub.requests if len(request["messages"]) == 1)
+
+
+def tasks_from(tmp_path, answers, *flags, **stub_settings):
+    """(the tasks in all splits, {excerpt: why it was rejected}, what the command said) of a run with many splits."""
+    source = write(tmp_path / "excerpts.jsonl", [{"text": excerpt} for excerpt in answers])
+    with Stub(written_by(answers), **stub_settings) as stub:
+        r = command("--source", "llm", "--in", source, "--model", stub.url, "--out", tmp_path / "out", "--train", 90,
+                    "--val", 90, "--test", 90, *flags)
+    made = [task for split in g.SPLITS if (path := tmp_path / f"out/{split}.jsonl").exists() for task in records(path)]
+    path = tmp_path / "out/tasks.rejected.jsonl"
+    return made, {r["text"]: r["reason"] for r in records(path)} if path.exists() else {}, r
+
+
+def test_tasks_of_a_model_are_checked_and_rejections_have_reasons(tmp_path):
+    answers = {f"good {i}": None for i in range(12)} | BAD | {"refuse": None}
+    source = write(tmp_path / "excerpts.jsonl", [{"text": e} for e in answers])
+    flags = ["--source", "llm", "--in", source, "--out", tmp_path / "out", "--train", 60, "--val", 20, "--test", 40,
+             "--concurrency", 12]
+    refusing = (lambda messages: "refuse" in messages[0]["content"], 403, "")
+    with Stub(written_by(answers), faults=["429", "reset", None, "500", "torn"], odd=refusing) as stub:
+        r = command(*flags, "--model", stub.url)
+        assert len(set(asked(stub))) == len(answers)
     for reason in [*BAD, "request refused"]:
         assert f"  1 x {reason}\n" in r.stdout, (reason, r.stdout)
+    rejected = records(tmp_path / "out/tasks.rejected.jsonl")
+    assert {r["text"]: r["reason"] for r in rejected} == {e: e for e in BAD} | {"refuse": "request refused"}
+    assert all(r["answer"] == BAD.get(r["text"], r["answer"]) and list(answers)[r["excerpt"]] == r["text"] for r in rejected)
     made = {s: records(tmp_path / f"out/{s}.jsonl") for s in g.SPLITS if (tmp_path / f"out/{s}.jsonl").exists()}
-    assert {t["problem_description"] for s in made for t in made[s]} == {
-        g.parse_task(good(i))[0]["problem_description"] for i in range(12)}
-    assert {"train", "test"} <= made.keys()
-    assert {t["source"] for s in made for t in made[s]} == {"llm:stub"}, "which model, not which address"
-    assert all(g.split_of(excerpts[t["excerpt"]]) == split for split in made for t in made[split])
-    assert sorted(handler.prompts) == sorted(excerpts)  # nothing lost, nothing asked twice in spite of the failures
+    assert {t["ground_truth"] for s in made for t in made[s]} == {llm_tasks.parse_task(good(i))[0]["ground_truth"] for i in range(12)}
+    assert "train" in made and len({t["task_id"] for s in made for t in made[s]}) == 12
+    assert {t["source"] for s in made for t in made[s]} == {"llm:stub-1"}, "which model, not which address"
+    assert all(len(t["test_cases"]) == 10 for s in made for t in made[s])
+    assert all(g.split_of(t["function"]) == split for split in made for t in made[split])
+    assert "27 excerpts gave 12 tasks" in r.stdout
 
-    # a kill: a run goes on behind the last task of each split
-    whole = {s: (tmp_path / f"out/{s}.jsonl").read_bytes() for s in made}
-    last = dict.fromkeys(g.SPLITS, -1)
-    for split in made:
-        kept = made[split][:len(made[split]) // 2]
-        last[split] = kept[-1]["excerpt"] if kept else -1
-        write(tmp_path / f"out/{split}.jsonl", kept)
-    handler.prompts.clear()
-    command(*flags)
-    for name, text in whole.items():
-        assert (tmp_path / f"out/{name}.jsonl").read_bytes() == text, name
-    assert sorted(handler.prompts) == sorted(e for i, e in enumerate(excerpts) if i > last[g.split_of(e)])
-    assert len(handler.prompts) < len(excerpts)
-    r = command(*flags, "--temperature", 0.5, "--extra-body", '{"top_k": 1}', ok=False)
-    assert r.returncode == 2 and "temperature was 1.0, now 0.5; extra_body was None, now {'top_k': 1}" in r.stderr
-    handler.model = "other"
-    r = command(*flags, ok=False)
-    assert r.returncode == 2 and "model_name was 'stub', now 'other'" in r.stderr
+    # a killed run goes on with what is missing, at another address; what was rejected is not asked again
+    whole = {path: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    lost = records(tmp_path / "out/train.jsonl")[1]["excerpt"]
+    write(tmp_path / "out/train.jsonl", [t for t in made["train"] if t["excerpt"] != lost])
+    with Stub(written_by(answers)) as stub:
+        command(*flags, "--model", stub.url)
+        assert asked(stub) == [list(answers)[lost]]
+        assert {path: path.read_bytes() for path in (tmp_path / "out").iterdir()} == whole
+        r = command(*flags, "--model", stub.url, "--temperature", 0.5, "--extra-body", '{"top_k": 1}', ok=False, code=2)
+        assert "temperature was 1.0, now 0.5; extra_body was None, now {'top_k': 1}" in r.stderr
+    with Stub(models=["other"]) as stub:
+        r = command(*flags, "--model", stub.url, ok=False, code=2)
+        assert "model_name was 'stub-1', now 'other'" in r.stderr
 
 
-def test_a_response_of_white_space_is_read_in_no_time():
-    begun = time.process_time()
-    summed = "def f(x=" + " + ".join(["1"] * 600) + "):\n    return x"
-    assert g.parse_task(response("Do it.", summed, TEN)) == (None, "code does not parse")
-    assert g.parse_task("DESCRIPTION:" + "\n" * 20_000) == (None, "not in the requested form")
-    assert time.process_time() - begun < 5, "it was cubic: 6,000 took minutes"
+def test_a_call_that_cannot_count_costs_the_task_nothing(tmp_path):
+    """It raises, returns None or something else each time, uses a name of the reference, or does not fit its signature."""
+    code = ("from datetime import date\nimport random\n\ndef year_of(day, add):\n    if day == 'today':\n        return random.random()\n"
+            "    if day == 'never':\n        return None\n    if isinstance(day, date):\n        return day.year\n    return int(day[:4]) + add")
+    bad = ["year_of('x', 1)", "year_of('never', 1)", "year_of('today', 1)", "year_of(date(2020, 1, 1), 0)", "year_of('2020')"]
+    calls = [f"year_of('{1990 + n}-01', {n % 3})" for n in range(10)]
+    task, = tasks_from(tmp_path, {"years": response("I need year_of(day, add).", code, bad[:3] + calls + bad[3:])})[0]
+    assert list(task["test_cases"].values()) == calls
 
 
-def test_no_more_is_asked_for_than_is_wanted(server, tmp_path):
+@pytest.mark.parametrize("request_, shown", [
+    ("Count with near(a, b, limit) what is near.", "Count with near(a, b, limit=5) what is near."),
+    ("Count with near(a, b) what is near, as near([1], [2]) does.", "Count with near(a, b, limit=5) what is near, as near([1], [2]) does."),
+    ("Count what is near.", "Count what is near. Signature: near(a, b, limit=5).")])
+def test_the_request_shows_the_signature_that_the_calls_fit(tmp_path, request_, shown):
+    code = "def near(a, b, limit=5):\n    return sum(abs(x - y) < limit for x in a for y in b)"
+    calls = [f"near({list(range(n))}, {list(range(3, n + 9))})" for n in range(1, 13)]
+    task, = tasks_from(tmp_path, {"x": response(request_, code, calls)})[0]
+    assert task["problem_description"] == shown
+    namespace = {}
+    exec(re.sub(r".*?(near\(a.*?\)).*", r"def \1: pass", shown), namespace)
+    for call in task["test_cases"].values():
+        arguments = ast.parse(call, mode="eval").body.args
+        inspect.signature(namespace["near"]).bind(*arguments)
+
+
+LIMIT = "def fee(days):\n    if days <= 7:\n        return days\n    return days * 3 - min(days, 30)"
+FAR = [f"fee({n})" for n in (1, 2, 3, 4, 11, 12, 13, 14, 15, 16, 17, 18, 19)]
+DETAILS = """
+DETAILS:
+QUESTION: How many days cost little?
+REPLY: Up to seven days.
+FRAGMENT: days <= 7
+WRONG: days <= 10
+QUESTION: Do seven days count as few?
+REPLY: Yes, seven days are few.
+FRAGMENT: `days <= 7`
+WRONG: `days < 7`
+QUESTION: Is there a discount?
+REPLY: A day's worth, for thirty days at most.
+FRAGMENT: min(days, 30)
+WRONG: min(days, 20)
+QUESTION: Which colour?
+REPLY: Red.
+FRAGMENT: colour = 'red'
+WRONG: colour = 'blue'
+QUESTION: Are many days dear?
+REPLY: Three times as dear.
+FRAGMENT: days * 3
+WRONG: 3 * days
+"""
+
+
+def test_the_model_is_asked_once_more_for_calls_that_tell(tmp_path):
+    """Its calls know neither the limit itself nor what is near it; its second answer does."""
+    first = response("I need fee(days).", LIMIT, FAR, DETAILS)
+    answers = {"x": [first, "Here:\n1. `fee(7)` -> 7\n2. fee(8)\n3. fee(31)\n4. fee(1 / 0)\nfee(None)"]}
+    made, _, _ = tasks_from(tmp_path, answers)
+    task, = made
+    kept = set(task["test_cases"].values())
+    assert {"fee(7)", "fee(8)", "fee(31)"} <= kept and len(kept) == 10
+    told = {fact["reply"] for fact in task["facts"]}
+    assert told == {"Up to seven days.", "Yes, seven days are few.", "A day's worth, for thirty days at most."}
+    with Sandbox(workers=1) as box:
+        for wrong in ("days < 7", "days <= 6", "days <= 8"):
+            statuses = box.score(task, LIMIT.replace("days <= 7", wrong))
+            assert "wrong" in statuses.values(), wrong
+
+
+def test_a_detail_is_a_fact_if_a_wrong_guess_fails_a_call(tmp_path):
+    with_limit = response("I need fee(days).", LIMIT, ["fee(7)", *FAR], DETAILS)
+    without = response("I need fee(days).", LIMIT.replace("3", "4"), FAR, DETAILS.replace("* 3", "* 4").replace("3 * d", "4 * d"))
+    made, _, _ = tasks_from(tmp_path, {"with": with_limit, "without": without})
+    facts = {task["ground_truth"].strip(): {fact["reply"]: fact for fact in task["facts"]} for task in made}
+    assert facts[LIMIT].keys() == {"Yes, seven days are few."}, "no call has eight to ten days"
+    assert facts[LIMIT.replace("3", "4")].keys() == set(), "no call comes near the limit"
+    fact = facts[LIMIT]["Yes, seven days are few."]
+    assert fact["questions"] == ["Do seven days count as few?"]
+    for task in made:
+        assert not list(kit.schema_errors(task, kit.SCHEMA["task"][2]))
+
+
+def test_the_second_question_shows_each_change_and_no_more_than_eight(tmp_path):
+    with Stub(written_by({"x": [response("I need fee(days).", LIMIT, FAR), ""]})) as stub:
+        command("--source", "llm", "--in", write(tmp_path / "e.jsonl", [{"text": "x"}]), "--model", stub.url, "--out",
+                tmp_path / "out")
+    first, second = [request["messages"] for request in stub.requests]
+    assert len(second) == 3 and second[0] == first[0]
+    changes = re.findall(r"^\d\. (.*)$", second[2]["content"], re.M)
+    assert "`if days <= 7:` becomes `if days < 7:`" in changes and 3 < len(changes) <= 8 and len(set(changes)) == len(changes)
+
+
+def test_calls_that_add_nothing_are_dropped(tmp_path):
+    """Thirteen calls, of which three hold all that tells the function from wrong ones."""
+    calls = [f"fee({n})" for n in (11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 7, 8, 31)]
+    task, = tasks_from(tmp_path, {"x": response("I need fee(days).", LIMIT, calls)})[0]
+    assert set(calls[-3:]) <= set(task["test_cases"].values())
+
+
+def test_the_same_function_makes_one_task_whatever_the_excerpt(tmp_path):
+    """Twelve like excerpts: the same function under other names, with other comments, in another layout."""
+    answers = {}
+    for n in range(12):
+        code = f'def shop{n}(price{n}, tax):\n    """Version {n}."""\n    # {n}\n    total = {"(" * n}price{n}{")" * n} + tax\n    return total'
+        answers[f"excerpt {n}"] = response("Add.", code, [f"shop{n}({i}, {i * i})" for i in range(12)])
+    other = {"another": response("Add.", "def shop(price, tax):\n    total = price - tax\n    return total",
+                                 [f"shop({i}, {i * i})" for i in range(12)])}
+    made, rejected, _ = tasks_from(tmp_path, answers | other)
+    assert len(made) == 2 and Counter(rejected.values()) == {"the same function as another task's": 11}
+    # nor does a second run, which has other excerpts
+    source = write(tmp_path / "more.jsonl", [{"text": "one"}, {"text": "two"}])
+    renamed = {"one": response("Add.", "def a(b, c):\n    d = b + c\n    return d", [f"a({i}, {i * i})" for i in range(12)]),
+               "two": good(1)}
+    splits = {}
+    for folder, excerpts in (("out", answers), ("two", renamed)):
+        if folder == "two":
+            with Stub(written_by(renamed)) as stub:
+                command("--source", "llm", "--in", source, "--model", stub.url, "--out", tmp_path / "two")
+        for split in g.SPLITS:
+            for task in records(tmp_path / folder / f"{split}.jsonl") if (tmp_path / folder / f"{split}.jsonl").exists() else ():
+                splits.setdefault(task["function"], set()).add(split)
+    assert len(splits) == 3 and all(len(found) == 1 for found in splits.values())
+
+
+def test_no_more_is_asked_for_than_is_wanted(tmp_path):
     """However many requests are under way: the attempts end with the last task that was asked for."""
-    url, handler = server
-    source = write(tmp_path / "excerpts.jsonl", [{"text": f"good {i:02d}"} for i in range(40)])
-    command("--source", "llm", "--in", source, "--model", url, "--out", tmp_path / "out", "--train", 7, "--val", 0,
-            "--test", 0)
-    assert len(records(tmp_path / "out/train.jsonl")) == len(handler.prompts) == 7
+    answers = {f"good {i}": None for i in range(60)}
+    source = write(tmp_path / "excerpts.jsonl", [{"text": e} for e in answers])
+    flags = ["--source", "llm", "--in", source, "--out", tmp_path / "out", "--val", 0, "--test", 0]
+    splits = [g.split_of(llm_tasks.parse_task(good(i))[0]["function"]) for i in range(60)]
+    needed = [n for n in range(60) if splits[:n].count("train") == 7][0]
+    with Stub(written_by(answers)) as stub:
+        command(*flags, "--train", 7, "--model", stub.url)
+        assert len(asked(stub)) == needed and len(records(tmp_path / "out/train.jsonl")) == 7
+        command(*flags, "--train", 7, "--model", stub.url)
+        assert len(asked(stub)) == needed, "a finished run asks nothing"
+        command(*flags, "--train", 9, "--model", stub.url)
+        assert len(set(asked(stub))) == len(asked(stub)), "nothing is asked twice for a split that wants no more"
+        # a split that had no room has some now
+        command(*flags[:-1], 2, "--train", 9, "--model", stub.url)
+        before = [i for i in range(60) if splits[i] == "test"][:2]
+        assert [t["excerpt"] for t in records(tmp_path / "out/test.jsonl")] == before
+
+
+def test_ctrl_c_keeps_the_answers_that_are_finished(tmp_path):
+    answers = {f"good {i}": None for i in range(8)}
+    source = write(tmp_path / "excerpts.jsonl", [{"text": e} for e in answers])
+    release, first = threading.Event(), []
+
+    def answer(messages, rng):
+        if excerpt_of(messages) == "good 0":
+            release.wait()
+        first.append(1)
+        return written_by(answers)(messages, rng)
+
+    flags = ["--source", "llm", "--in", source, "--out", "out", "--train", 8, "--val", 8, "--test", 8]
+    with Stub(answer) as stub:
+        process = start(*flags, "--model", stub.url, cwd=tmp_path)
+
+        def ready():
+            if len(first) < 7:
+                return False
+            time.sleep(3)    # they are checked in the sandbox
+            return True
+
+        interrupted(process, ready)
+        kept = {t["excerpt"] for split in g.SPLITS if (path := tmp_path / f"out/{split}.jsonl").exists() for t in records(path)}
+        assert kept and 0 not in kept
+        release.set()
+        stub.requests.clear()
+        command(*flags, "--model", stub.url, cwd=tmp_path)
+        assert asked(stub) == sorted(f"good {i}" for i in range(8) if i not in kept)
+    made = [records(path) for split in g.SPLITS if (path := tmp_path / f"out/{split}.jsonl").exists()]
+    assert sum(map(len, made)) == 8
+    assert all([t["excerpt"] for t in tasks] == sorted(t["excerpt"] for t in tasks) for tasks in made)
+
+
+def test_an_answer_cut_at_the_token_limit_is_called_so(tmp_path):
+    made, rejected, _ = tasks_from(tmp_path, {"good 1": None, "long": form() + "x" * 900, "late": "y" * 150 + form()},
+                                   "--max-tokens", 600, characters_a_token=1)
+    assert rejected == {"late": "cut at the token limit"} and len(made) == 2
+
+
+def test_a_model_that_writes_no_task_ends_in_an_error(tmp_path):
+    source = write(tmp_path / "e.jsonl", [{"text": f"excerpt {i}"} for i in range(5)])
+    with Stub(lambda messages, rng: "I am a small model.") as stub:
+        r = command("--source", "llm", "--in", source, "--model", stub.url, "--out", tmp_path / "out", ok=False, code=1)
+    assert "nothing was written" in r.stderr and "5 x not in the requested form" in r.stderr
+    assert "wrote 0" not in r.stdout and not list(tmp_path.glob("out/t*n.jsonl"))
+    assert len(records(tmp_path / "out/tasks.rejected.jsonl")) == 5
 
 
 def test_a_server_that_is_gone_stops_the_run_in_one_sentence(tmp_path):
     source = write(tmp_path / "e.jsonl", [{"text": "one"}, {"text": "two"}])
     r = command("--source", "llm", "--in", source, "--model", "http://127.0.0.1:9/v1", "--model-name", "m",
-                "--out", tmp_path / "out", "--retries", 0, ok=False)
-    assert r.returncode == 1 and "finished tasks are saved" in r.stderr and "Traceback" not in r.stderr
+                "--out", tmp_path / "out", "--retries", 0, ok=False, code=1)
+    assert "finished tasks are saved" in r.stderr
     assert not list(tmp_path.glob("out/*"))
 
 
@@ -626,20 +797,16 @@ def test_a_model_that_cannot_be_loaded_takes_nothing_away(tmp_path, monkeypatch)
     flags = ["--source", "llm", "--in", source, "--out", tmp_path, "--overwrite", "--engine",
              "transformers", "--model"]
     for text, model in ("nope", "nope"), ("train.jsonl is the input", tmp_path / "train.jsonl"):
-        r = command(*flags, model, ok=False)
-        assert r.returncode in (1, 2) and text in r.stderr and "Traceback" not in r.stderr, r.stderr
+        assert text in command(*flags, model, ok=False).stderr
     assert records(tmp_path / "train.jsonl") == [{"excerpt": 0}]
 
 
-def test_a_thought_is_no_part_of_a_task():
-    task, draft = g.parse_task(good(3)), response("It adds seven.", "def f(x):\n    return x + 7", TEN)
-    assert task[0] and g.parse_task(f"<think>{draft}</think>\n{good(3)}") == task
-    assert g.parse_task(f"Draft. DESCRIPTION: It adds seven.</think>{good(3)}") == task    # the template opened it
-    assert g.parse_task(f"<think>{draft}") == (None, "not in the requested form"), "it was cut"
-
-
-def test_the_signature_is_named_in_the_description():
-    named, _ = g.parse_task(good(3))
-    assert named["problem_description"].count("tool3(") == 1
-    silent, _ = g.parse_task(response("Do it.", "def f(x, y=2):\n    return x", TEN))
-    assert silent["problem_description"] == "Do it. Signature: f(x, y=2)."
+def test_an_odd_answer_is_read_in_no_time():
+    begun = time.process_time()
+    summed = "def f(x=" + " + ".join(["1"] * 600) + "):\n    return x"
+    assert llm_tasks.parse_task(response("Do it.", summed, TEN)) == (None, "code does not parse")
+    calls = "\n".join(TEN) + "\nf(" * 2000 + ")" * 2000
+    for answer in ("DESCRIPTION:" + "\n" * 20_000, "description:\n" * 5000, "```" * 20_000, "````````````\n" * 5000,
+                   "1." * 20_000, form(calls=calls), form(request="**a " * 20_000), form(code="def f(x):\n x\n" * 3000)):
+        llm_tasks.parse_task(answer)
+    assert time.process_time() - begun < 60, "each was quadratic or worse: minutes"

@@ -13,9 +13,9 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 gguf = pytest.importorskip("gguf")
 pytest.importorskip("accelerate")
-import train_critic  # noqa: E402
+import lm  # noqa: E402
 
-ROOT = Path(train_critic.__file__).parent
+ROOT = Path(lm.__file__).parent
 sys.path.insert(0, str(ROOT / "study"))
 from unpack_gguf import unpack_gguf  # noqa: E402
 
@@ -28,13 +28,13 @@ def write_gguf(path, template=TEMPLATE, context=512, split="smollm"):
     vocabulary = ["<|endoftext|>", "<|im_start|>", "<|im_end|>",
                   *sorted(pre_tokenizers.ByteLevel.alphabet()), "12", "he", "Ġf"]
     torch.manual_seed(0)
-    lm = LlamaForCausalLM(LlamaConfig(
+    model = LlamaForCausalLM(LlamaConfig(
         vocab_size=len(vocabulary), hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
         num_key_value_heads=2, max_position_embeddings=context, tie_word_embeddings=True, initializer_range=0.3)).eval()
     out = gguf.GGUFWriter(path, "llama")
     out.add_context_length(context), out.add_embedding_length(32), out.add_feed_forward_length(64)
     out.add_block_count(2), out.add_head_count(4), out.add_head_count_kv(2), out.add_rope_dimension_count(8)
-    out.add_layer_norm_rms_eps(lm.config.rms_norm_eps), out.add_rope_freq_base(10000.0)
+    out.add_layer_norm_rms_eps(model.config.rms_norm_eps), out.add_rope_freq_base(10000.0)
     out.add_vocab_size(len(vocabulary))
     out.add_tokenizer_model("gpt2"), out.add_tokenizer_pre(split), out.add_token_list(vocabulary)
     out.add_token_types([3] * 3 + [1] * (len(vocabulary) - 3)), out.add_token_merges(["1 2", "h e", "Ġ f"])
@@ -42,29 +42,29 @@ def write_gguf(path, template=TEMPLATE, context=512, split="smollm"):
     if template:
         out.add_chat_template(template)
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, 2)
-    for name, weight in lm.named_parameters():
+    for name, weight in model.named_parameters():
         value = weight.detach().numpy()
         if heads := {"q_proj": 4, "k_proj": 2}.get(name.split(".")[-2]):  # the other order of rotated pairs
             value = value.reshape(heads, 2, -1, 32).swapaxes(1, 2).reshape(value.shape)
         out.add_tensor(names.get_name(name, (".weight",)), np.ascontiguousarray(value))
     out.write_header_to_file(), out.write_kv_data_to_file(), out.write_tensors_to_file(), out.close()
-    return lm
+    return model
 
 
 def test_what_is_unpacked_is_what_went_in(tmp_path):
-    lm = write_gguf(tmp_path / "m.gguf")
+    model = write_gguf(tmp_path / "m.gguf")
     unpack_gguf(tmp_path / "m.gguf", tmp_path / "model")
-    tokenizer = train_critic.load_tokenizer(tmp_path / "model")
+    tokenizer = lm.load_tokenizer(tmp_path / "model")
     said = [{"role": "user", "content": "Hi 12"}]
     prompt = "<|im_start|>user\nHi 12<|im_end|>\n<|im_start|>assistant\n"
-    assert train_critic.render_prompt(tokenizer, said) == prompt and train_critic.end_of_turn(tokenizer) == [2]
+    assert lm.render_prompt(tokenizer, said) == prompt and lm.end_of_turn(tokenizer) == [2]
     ids = tokenizer(prompt, add_special_tokens=False, return_tensors="pt")["input_ids"]
     assert tokenizer.decode(ids[0]) == prompt and ids[0].tolist().count(1) == 2
     words = tokenizer("the f 12", add_special_tokens=False).tokens()
     assert words == ["t", "he", "Ġf", "Ġ", "1", "2"], "digits stand alone, whatever the merges say"
     found = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
     assert found.dtype == torch.float32 and found.config.max_position_embeddings == 512
-    torch.testing.assert_close(found(ids).logits, lm(ids).logits, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(found(ids).logits, model(ids).logits, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("fault", ["cut in its weights", "cut in its header", "no GGUF at all", "empty", "missing"])
@@ -90,11 +90,11 @@ def test_models_that_cannot_talk_are_refused_in_one_sentence(tmp_path, capsys):
     unpack_gguf(tmp_path / "mute.gguf", tmp_path / "mute")
     unpack_gguf(tmp_path / "short.gguf", tmp_path / "short")
     capsys.readouterr()
-    dialogue, flags = train_critic.Sequence(np.arange(17), 0), SimpleNamespace(input="d.jsonl")
-    items = [train_critic.Item([dialogue], [], ("", 0))]
-    for refused, words in ((lambda: train_critic.load_tokenizer(tmp_path / "mute"), "mute has no chat template"),
+    dialogue, flags = lm.Sequence(np.arange(17), 0), SimpleNamespace(input="d.jsonl")
+    items = [lm.Item([dialogue], [], ("", 0))]
+    for refused, words in ((lambda: lm.load_tokenizer(tmp_path / "mute"), "mute has no chat template"),
                            (lambda: unpack_gguf(tmp_path / "other.gguf", tmp_path / "o"), "'tekken'"),
-                           (lambda: train_critic.usable_items(items, tmp_path / "short", flags),
+                           (lambda: lm.usable_items(items, tmp_path / "short", flags),
                             "d.jsonl: no dialogue fits the context of")):
         with pytest.raises(SystemExit) as stopped:
             refused()

@@ -1,6 +1,7 @@
 """What the record kit in records.py claims: mistakes are one sentence that names the place, outputs continue, and nothing
 that was there is lost."""
 import argparse
+import gzip
 import json
 import math
 import os
@@ -73,6 +74,62 @@ def test_a_fault_names_file_line_and_path(tmp_path, capsys, kind, change, messag
     path = write(tmp_path / "a.jsonl", RECORDS[kind], {**RECORDS[kind], **change})
     line = said(capsys, lambda: list(read(path, kind)))
     assert f"{path}, line 2: " in line and message in line and records.SCHEMA[kind][0] in line
+
+
+def test_all_missing_keys_are_named_at_once_and_where_to_look(tmp_path, capsys):
+    line = said(capsys, lambda: list(read(write(tmp_path / "a.jsonl", {"task": {"facts": [{}]}}), "scored")))
+    for words in ("it lacks the keys 'task_id', 'dialogue_history', 'reward'", "facts[0] lacks the keys 'detail', 'reply'",
+                  "SCHEMA in records.py"):
+        assert words in line
+
+
+def test_what_decides_nothing_is_optional(tmp_path):
+    """A user's own dialogues, as the trainers read them; dialogues of one task are told apart by their order."""
+    bare = {key: EPISODE[key] for key in ("task_id", "task", "dialogue_history")} | {"reward": 1}
+    path = write(tmp_path / "a.jsonl", bare, bare, {**bare, "task_id": "u"})
+    assert [r["sample"] for r in read(path, "scored", domain="animals", unique=True)] == [0, 1, 0]
+    assert {r["domain"] for r in read(path, "scored", domain="animals")} == {"animals"}
+
+
+@pytest.mark.parametrize("fact", [
+    {"detail": "a", "reply": "b"}, {"detail": "a", "reply": "b", "question": "c"},
+    {"detail": "a", "reply": "b", "questions": ["c"], "term": "d", "aspect": "limit", "values": {"number": ["1"]},
+     "needs": ["e"], "implies": []}])
+def test_a_users_own_facts_are_read(tmp_path, fact):
+    assert next(read(write(tmp_path / "a.jsonl", TASK | {"facts": [fact]}), "task"))["facts"] == [fact]
+
+
+def test_null_is_a_missing_key_wherever_the_schema_looks(tmp_path):
+    """As `datasets` writes records whose keys differ: every object has all keys, many of them null."""
+    nulls = {"half": None, "terms": {"big": {"names": ["big"]}, "old": None}, "test_cases": {"1": "f(1)", "2": None},
+             "facts": [{"detail": "a", "reply": "b", "question": None, "values": {"number": ["1"], "edge": None}}]}
+    messages = [turn | {"told": None, "output": None, "output_ids": None, "cut": None} for turn in TURNS]
+    record, = read(write(tmp_path / "a.jsonl", EPISODE | {
+        "task": TASK | nulls, "dialogue_history": messages, "answer": None, "cost": None, "system": None}), "trajectory")
+    assert record["task"] == TASK | {"terms": {"big": {"names": ["big"]}}, "test_cases": {"1": "f(1)"},
+                                     "facts": [{"detail": "a", "reply": "b", "values": {"number": ["1"]}}]}
+    assert record["dialogue_history"] == TURNS and record["answer"] is None and not {"cost", "system"} & record.keys()
+
+
+def test_half_of_a_surrogate_pair_is_mended_on_reading(tmp_path):
+    text = "a\ud83d b\ude00 \ud83d\ude00 é\\ud83d"
+    record, = read(write(tmp_path / "a.jsonl", TASK | {"facts": [{"detail": text, "reply": text}],
+                                                       "problem_description": text}), "task")
+    assert {record["problem_description"], *record["facts"][0].values()} == {"a\ufffd b\ufffd \U0001f600 é\\ud83d"}
+
+
+def test_a_byte_order_mark_blank_lines_and_gzip_are_read(tmp_path, capsys):
+    plain = ("\n  \r\n" + json.dumps(TASK) + "\r\n\n" + json.dumps(TASK)).encode()
+    for name, content in {"mark": b"\xef\xbb\xbf" + plain, "gzip": gzip.compress(b"\xef\xbb\xbf" + plain)}.items():
+        (tmp_path / name).write_bytes(content)
+        assert list(read(tmp_path / name, "task")) == [TASK, TASK], name
+    (tmp_path / "torn").write_bytes(gzip.compress(plain)[:-12])
+    assert "torn: the gzip file is damaged" in said(capsys, lambda: list(read(tmp_path / "torn", "task")))
+
+
+@pytest.mark.parametrize("reward, success", [(1, True), (0.9999999999999999, True), (0.999, False), (None, False)])
+def test_a_reward_that_rounding_kept_from_1_is_a_success(reward, success):
+    assert records.succeeded(reward) is success
 
 
 def test_an_optional_key_may_be_missing_or_null_and_a_scored_reward_null():
@@ -318,6 +375,18 @@ def test_an_output_that_another_process_wrote_meanwhile_is_not_mixed(tmp_path, c
     again = Output(path, {"seed": 0}, {})
     again.write(record | {"sample": 2})
     assert len(path.read_text().splitlines()) == 3
+
+
+def test_records_that_another_process_added_meanwhile_are_not_doubled(tmp_path, capsys):
+    """Both found one record; the first then wrote the others and ended."""
+    path = tmp_path / "a.jsonl"
+    Output(path, {}, {}).write(record(0))
+    late, first = Output(path, {}, {}), Output(path, {}, {})
+    for n in (1, 2):
+        first.write(record(n))
+    first.file.close()
+    assert "another process has written to it" in said(capsys, lambda: late.write(record(1)))
+    assert [r["task_id"] for r in Output(path, {}, {}).records()] == ["t0", "t1", "t2"]
 
 
 def test_a_fingerprint_is_of_the_content(tmp_path):

@@ -10,15 +10,17 @@ import torch
 
 from stub_server import Stub
 from test_rollout import ROOT, make_tasks, play, records, world  # noqa: F401  (world is a fixture)
-from test_train import POLICY, call, place, write  # noqa: F401  (place is a fixture)
+from conftest import call, place, write  # noqa: F401  (place is a fixture)
+from test_train import POLICY
 
 sys.path.insert(0, str(ROOT))
 import rollout  # noqa: E402
+import lm  # noqa: E402
 import train_critic  # noqa: E402
 import train_policy  # noqa: E402
 
 sys.path.insert(0, str(ROOT / "study"))
-import rank_critics  # noqa: E402
+import rank_monte_carlo  # noqa: E402
 import rank_random  # noqa: E402
 
 ANSWER = "I WANT TO ANSWER:\ndef f(x):\n    return 0\n"
@@ -100,13 +102,19 @@ def test_a_continued_episode_keeps_its_limit_and_every_one_is_played(world, tmp_
     assert {sum(m["role"] == "assistant" for m in row["dialogue_history"]) for row in rows} == {3}
 
 
-def test_a_failed_episode_says_nothing_about_its_candidate(tmp_path, capsys):
-    record = {"task_id": "t", "domain": "backend", "finish": "answered", "reward": 1.0, "continues": [0, 0, 0],
-              "dialogue_history": [{"role": "user", "content": "?"}, {"role": "assistant", "content": "a", "output": "a"}]}
-    write(tmp_path / "q.jsonl", [record | {"sample": 0}, record | {"sample": 1, "finish": "error: 400", "reward": 0.0}])
-    returns = rank_critics.monte_carlo_returns(tmp_path / "q.jsonl")
-    assert returns == {("t", 0, 0): {0: ("a", [1.0])}}
-    assert "1 failed episodes left out" in capsys.readouterr().out
+def test_a_monte_carlo_ranking_holds_mean_returns_of_what_was_played(tmp_path):
+    """Candidates 0 and 2 have the same text, which was played twice; candidate 1's only episode failed."""
+    episode = {"task_id": "t", "domain": "backend", "finish": "answered", "continues": [0, 0, 0], "dialogue_history": [
+        {"role": "user", "content": "?"}, {"role": "assistant", "content": "a", "output": "a"}]}
+    write(tmp_path / "q.jsonl", [episode | {"sample": 0, "reward": 1.0}, episode | {"sample": 1, "reward": 0.5},
+                                 episode | {"sample": 2, "reward": None, "continues": [0, 0, 1]}])
+    write(tmp_path / "c.jsonl", [{"task_id": "t", "sample": 0, "turn": 0, "prompt": [{"role": "user", "content": "?"}],
+                                  "candidates": [{"output": text} for text in "aba"]}])
+    code, _, error = call(rank_monte_carlo, "--in", tmp_path / "c.jsonl", "--returns", tmp_path / "q.jsonl",
+                          "--out", tmp_path / "r.jsonl")
+    assert code == 0, error
+    [row] = records(tmp_path / "r.jsonl")
+    assert row["candidates"] == [{"output": "a", "advantage": 0.75}] * 2
 
 
 # ---- A ranking that needs no critic
@@ -140,7 +148,7 @@ def test_a_turns_target_is_the_next_turns_q_and_the_last_ones_the_reward():
     targets = train_critic.next_turn_targets(logits, side, rewards)
     assert targets.tolist() == pytest.approx([0.75, 0.2, 1.0]) and not targets.requires_grad
     batch = SimpleNamespace(turn=torch.arange(3), side=side)
-    items = [train_critic.Item([0], [], ("", n), label) for n, label in enumerate((0.2, 1.0))]
+    items = [lm.Item([0], [], ("", n), label) for n, label in enumerate((0.2, 1.0))]
     losses, _ = train_critic.critic_loss(logits, batch, items, SimpleNamespace(head="q"))
     one = np.log(2), -(0.2 * np.log(0.75) + 0.8 * np.log(0.25))
     assert losses.tolist() == pytest.approx([np.mean(one), np.log(1 + np.e)], abs=1e-5)
@@ -149,7 +157,7 @@ def test_a_turns_target_is_the_next_turns_q_and_the_last_ones_the_reward():
 def test_a_q_critic_trains_on_rewards_and_annotates_candidates(place):  # noqa: F811
     items, *_ = train_critic.make_items(
         SimpleNamespace(**vars(parse("--head", "q", "--in", "scored.jsonl", "--model", "base"))),
-        train_critic.load_tokenizer("base"))
+        lm.load_tokenizer("base"))
     assert {item.reward for item in items} == {row["reward"] for row in records(place / "scored.jsonl")}
     code, _, error = call(train_critic, "--head", "q", "--context", "without-c", "--in", "scored.jsonl", "--model", "base",
                           "--out", "q", "--lr", "1e-3", "--epochs", "1", "--batch-size", "4")

@@ -20,7 +20,8 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 import engines  # noqa: E402
-from human import NO_REPLY, ask, listener, scripted_reply  # noqa: E402
+import human as people  # noqa: E402
+from human import NO_REPLY, listener, scripted_reply  # noqa: E402
 import rollout  # noqa: E402
 from records import fingerprint  # noqa: E402
 from stub_server import Stub  # noqa: E402
@@ -188,13 +189,13 @@ def test_what_is_said_at_temperature_0_is_likeliest_by_a_plain_pass(world, engin
 def assert_likeliest(world, engine, max_tokens=12):
     """By the whole model, after the same prompt as the training code makes."""
     import torch
-    import train_critic
+    import lm
     from transformers import AutoModelForCausalLM
     plain, compared = AutoModelForCausalLM.from_pretrained(world / "model").eval(), 0
     results = ask(engine, prompts_of(world), 1, 8, max_tokens, 0.0)
     for messages, [out] in list(zip(prompts_of(world), results))[::3]:
         prompt = engines.encode_chat(engine.tokenizer, messages)
-        [turn] = train_critic.tokenise(engine.tokenizer, [(messages, {"content": "x"}, None)])
+        [turn] = lm.tokenise(engine.tokenizer, [(messages, {"content": "x"}, None)])
         assert prompt == turn.ids[:turn.start].tolist()
         with torch.no_grad():
             logps = plain(torch.tensor([prompt + out.ids])).logits[0, len(prompt) - 1:-1].log_softmax(-1)
@@ -450,9 +451,12 @@ def test_a_refused_request_ends_its_episode_and_the_run_goes_on(world, tmp_path)
     rows = records(tmp_path / "a.jsonl")
     failed = [r for r in rows if r["finish"] == "error: HTTP 400: This model's maximum context length is 10 tokens."]
     assert len(rows) == 12 and len(failed) == 3 and all(r["answer"] is None for r in failed)
-    with Stub() as stub:    # nothing is left to do, unless one asks for it
-        assert "nothing left to do" in play(tmp_path, *common, "--model", stub.url).stdout
+    with Stub() as stub:    # nothing is left to do, unless one asks for it; a second make must not score the failures
+        again = play(tmp_path, *common, "--model", stub.url, code=1)
+        assert "nothing left to do" in again.stdout and "3 failed, see above; add --retry-errors" in again.stderr
+        assert not (tmp_path / "a.rollout.json").exists()
         play(tmp_path, *common, "--model", stub.url, "--retry-errors")
+        assert (tmp_path / "a.rollout.json").exists()
     again = records(tmp_path / "a.jsonl")
     assert not any(r["finish"].startswith("error") for r in again)
     assert [r for r in again if r["task_id"] not in {f["task_id"] for f in failed}] == [r for r in rows if r not in failed]
@@ -569,7 +573,8 @@ def test_best_of_n_does_not_choose_a_thought_that_is_cut(world, tmp_path):
         return "What is x?" if rng.random() < 0.6 else "secret " * 100
     with Stub(think, characters_a_token=1) as stub, Stub(lambda messages, rng: "A") as umpire:
         play(tmp_path, "--in", world / "tasks.jsonl", "--limit", 3, "--model", stub.url, "--out", "a.jsonl",
-             "--max-turns", 3, "--max-tokens", 20, "--best-of-n", 4, "--step-reward", "judge", "--judge", umpire.url)
+             "--max-turns", 3, "--max-tokens", 20, "--best-of-n", 4, "--step-reward", "judge", "--judge", umpire.url,
+             "--thinks", "yes")
     rows = records(tmp_path / "a.jsonl")
     assert sum(r.get("unfinished_actions", 0) for r in rows) > 0
     assert {m["content"] for r in rows for m in r["dialogue_history"] if m["role"] == "assistant"} == {"What is x?"}
@@ -578,14 +583,14 @@ def test_best_of_n_does_not_choose_a_thought_that_is_cut(world, tmp_path):
 
 def test_a_server_without_room_for_a_longer_thought_fails_no_episode_and_stops_no_run(world, tmp_path):
     """Neither for the agent nor for the human. Nine candidates are nine refused requests in a row."""
-    common = ["--in", world / "tasks.jsonl", "--limit", 1, "--max-turns", 2]
+    common = ["--in", world / "tasks.jsonl", "--limit", 1, "--max-turns", 2, "--thinks", "yes"]
     with Stub(lambda messages, rng: "x" * 600, characters_a_token=1, context=100) as stub, \
             Stub(lambda messages, rng: "What is x?") as agent:
         play(tmp_path, *common, "--model", stub.url, "--max-tokens", 20, "--out", "a.jsonl")
         play(tmp_path, *common, "--model", agent.url, "--simulator", stub.url, "--simulator-max-tokens", 20,
              "--out", "b.jsonl")
         play(tmp_path, "--in", world / "trajectories.jsonl", "--limit", 1, "--model", stub.url, "--max-tokens", 20,
-             "--candidates", 9, "--out", "c.jsonl")
+             "--candidates", 9, "--out", "c.jsonl", "--thinks", "yes")
     for name, finish, counter, count in (("a", "max_turns", "actions", 2), ("b", "max_turns", "replies", 1),
                                          ("c", None, "actions", 9)):
         rows = records(tmp_path / f"{name}.jsonl")
@@ -598,7 +603,7 @@ def test_an_agents_reply_that_is_cut_in_its_thought_is_asked_for_again(world, tm
     thought = lambda messages, rng: "x" * 600 + "</think>What is x?"  # noqa: E731
     with Stub(thought, characters_a_token=1) as stub:
         play(tmp_path, "--in", world / "tasks.jsonl", "--limit", 1, "--model", stub.url, "--out", "a.jsonl",
-             "--max-turns", 2, "--max-tokens", room)
+             "--max-turns", 2, "--max-tokens", room, "--thinks", "yes")
     [row] = records(tmp_path / "a.jsonl")
     assert {m["content"] for m in row["dialogue_history"] if m["role"] == "assistant"} == {said}
     assert row.get("unfinished_actions", 0) == 2 * count
@@ -781,7 +786,8 @@ def test_a_model_plays_the_human_bound_to_the_reference_in_at_most_400_character
              "--out", "a.jsonl")
     rows = records(tmp_path / "a.jsonl")
     replies = [m["content"] for r in rows for m in r["dialogue_history"][1:] if m["role"] == "user"]
-    assert max(map(len, replies)) == 400
+    assert max(map(len, replies)) == 15 * 26 - 1, "26 whole sentences"
+    assert sum(r.get("shortened_replies", 0) for r in rows) == sum(len(reply) > 300 for reply in replies) > 0
     said = partner.requests[0]
     assert said["temperature"] == 0 and "def f(x):\n    return" in said["messages"][0]["content"]
     assert all("return 3" not in m["content"] for r in agent.requests[:1] for m in r["messages"])
@@ -797,7 +803,7 @@ def test_an_unfinished_thought_is_no_reply(world, tmp_path, opened, length, lost
     human = lambda messages, rng: opened + THOUGHT * length + "</think>Ask about the rounding."  # noqa: E731
     with Stub() as agent, Stub(human, characters_a_token=4) as partner:
         play(tmp_path, "--in", world / "tasks.jsonl", "--model", agent.url, "--simulator", partner.url,
-             "--out", "a.jsonl")
+             "--out", "a.jsonl", "--thinks", "auto" if opened else "yes")
     rows, metrics = records(tmp_path / "a.jsonl"), json.loads((tmp_path / "a.rollout.json").read_text())
     replies = [m["content"] for r in rows for m in r["dialogue_history"][1:] if m["role"] == "user"]
     assert set(replies) == {NO_REPLY if lost else "Ask about the rounding."}
@@ -812,7 +818,7 @@ def test_a_cut_reply_of_a_local_human_that_does_not_think_is_a_reply():
         async def generate(self, messages, n, seed, temperature, max_tokens):
             return [engines.Response("The unit is 2, and", cut=True, thinks=False)]
     counts = Counter()
-    assert asyncio.run(ask(Human(), "?", 0, 9, counts, "simulator")) == "The unit is 2, and"
+    assert asyncio.run(people.ask(Human(), "?", 0, 9, counts, "simulator")) == "The unit is 2, and"
     assert counts["simulator_calls"] == 0, "it was not asked again"
 
 
@@ -845,7 +851,8 @@ def test_a_judge_that_prefers_a_place_prefers_no_sample():
     """Which of two actions stands first is drawn: who always says A ends with any of the four, not with the first."""
     outs = [engines.Response(f"What about number {n}?") for n in range(4)]
     with Stub(lambda messages, rng: "A") as stub:
-        args = Namespace(seed=0, timeout=30, retries=0, judge=stub.url, judge_name="stub-1", model=stub.url)
+        args = Namespace(seed=0, timeout=30, retries=0, judge=stub.url, judge_name="stub-1", model=stub.url,
+                         domain="backend")
         judge = rollout.JudgeReward(args, rollout.Resources(args))
         task, messages = {"ground_truth": "g"}, [{"role": "user", "content": "u"}]
 
@@ -890,7 +897,7 @@ def test_best_of_n_plays_the_action_that_the_critic_scores_highest(world, tmp_pa
     (tmp_path / "critic" / "critic.json").write_text(json.dumps(
         {"head": head, "context": context, "advantage": advantage, "reference": str(world / "model"),
          "weights": weights, **other_keys(world)}))
-    args = Namespace(critic=str(tmp_path / "critic"), step_reward=reward)
+    args = Namespace(critic=str(tmp_path / "critic"), step_reward=reward, domain="backend")
     scorer = rollout.STEP_REWARDS[reward](args, rollout.Resources(args))
     task = records(world / "tasks.jsonl")[0]
     messages = [{"role": "user", "content": task["problem_description"]}]
@@ -922,7 +929,7 @@ def test_an_empty_action_and_one_that_does_not_fit_stop_no_best_of_n(world, tmp_
     (tmp_path / "critic" / "critic.json").write_text(json.dumps(
         {"head": "log-ratio", "context": "with-c", "advantage": "mean-per-turn", "reference": str(world / "model"),
          **other_keys(world)}))
-    args = Namespace(critic=str(tmp_path / "critic"), step_reward="critic")
+    args = Namespace(critic=str(tmp_path / "critic"), step_reward="critic", domain="backend")
     scorer = rollout.CriticReward(args, rollout.Resources(args))
     task, messages = records(world / "tasks.jsonl")[0], [{"role": "user", "content": "Write f(x)."}]
     for outs in ([engines.Response(""), engines.Response("What is the unit?")],
@@ -986,7 +993,7 @@ EPISODE = {"task_id": "a", "sample": 0, "domain": "backend", "task": TASK, "dial
 
 
 def fact(**changed):
-    return TASK | {"facts": [{"question": "x?", "reply": "y"} | changed]}
+    return TASK | {"facts": [{"detail": "x", "question": "x?", "reply": "y"} | changed]}
 
 
 @pytest.mark.parametrize("second, arguments, words", [
@@ -1090,8 +1097,8 @@ def test_ctrl_c_ends_in_one_line_and_leaves_whole_lines(world, tmp_path, wait):
     assert not (tmp_path / "a.jsonl").exists() or (tmp_path / "a.jsonl").read_bytes().endswith(b"\n")
 
 
-def test_the_file_runs_beside_a_copy_of_sandbox_alone(world, tmp_path):
-    for name in ("rollout.py", "sandbox.py", "records.py", "questions.tsv"):
+def test_the_file_runs_beside_copies_of_what_it_imports(world, tmp_path):
+    for name in ("rollout.py", "engines.py", "human.py", "records.py", "questions.tsv"):
         (tmp_path / name).write_bytes((ROOT / name).read_bytes())
     with Stub() as stub:
         done = subprocess.run([sys.executable, "rollout.py", "--in", world / "tasks.jsonl", "--model", stub.url,

@@ -1,6 +1,4 @@
 """What the two training scripts promise on one process: their equations, their pairs, their files, and their errors."""
-import contextlib
-import io
 import json
 import math
 import os
@@ -16,77 +14,13 @@ import numpy as np
 import pytest
 import torch
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-import train_critic  # noqa: E402
-import train_policy  # noqa: E402
-from records import fingerprint  # noqa: E402
-
-FIELDS = ["price", "count", "total", "weight", "score", "height"]
-QUESTIONS = ["Which field is summed?", "What is the threshold?", "Is there anything else?"]
-
-
-def trajectory(task, sample, rng, reward=None):
-    """A small dialogue about a small function: two questions and an answer that is right or wrong."""
-    field, limit = FIELDS[task % len(FIELDS)], 1 + task % 40
-    truth = f"def total(rows):\n    return sum(r['{field}'] for r in rows if r['{field}'] > {limit})"
-    right = rng.random() < 0.5
-    history = [{"role": "user", "content": "Write total(rows). It sums the large values of the rows."},
-               {"role": "assistant", "content": QUESTIONS[0]}, {"role": "user", "content": f"The field is {field}."},
-               {"role": "assistant", "content": QUESTIONS[1]},
-               {"role": "user", "content": f"The threshold is {limit}."},
-               {"role": "assistant", "content": "I WANT TO ANSWER:\n" + (truth if right else truth.replace(">", "<"))}]
-    if not right and rng.random() < 0.5:
-        history = history[:3] + history[5:]
-    return {"task_id": f"task-{task}", "sample": sample, "domain": "backend", "system": "You are careful.",
-            "finish": "answered", "task": {"task_id": f"task-{task}", "ground_truth": truth},
-            "dialogue_history": history, "reward": (1.0 if right else 0.3) if reward is None else reward}
-
-
-def candidates(record, rng, count=8):
-    history = record["dialogue_history"]
-    for turn, place in enumerate(i for i, m in enumerate(history) if m["role"] == "assistant"):
-        texts = [history[place]["content"] if rng.random() < 0.3 else QUESTIONS[rng.integers(3)] for _ in range(count)]
-        yield {"task_id": record["task_id"], "sample": record["sample"], "turn": turn, "task": record["task"],
-               "prompt": history[:place], "candidates": [{"output": text} for text in texts]}
-
-
-def write(path, records):
-    path.write_text("".join(json.dumps(r) + "\n" for r in records), encoding="utf-8")
-
-
-def make_data(folder, tasks=12, samples=3):
-    """scored.jsonl and candidates.jsonl in `folder`, and a random tiny model in `folder`/base."""
-    rng = np.random.default_rng(0)
-    records = [trajectory(t, s, rng) for t in range(tasks) for s in range(samples)]
-    write(folder / "scored.jsonl", records)
-    write(folder / "candidates.jsonl", [c for r in records[::samples] for c in candidates(r, rng)])
-    texts = ([m["content"] for r in records for m in r["dialogue_history"]]
-             + [r["task"]["ground_truth"] for r in records])
-    train_policy.make_tiny_model(folder / "base", texts, 512, seed=0)
-
-
-@pytest.fixture
-def place(tmp_path, monkeypatch):
-    """An empty folder with data and a model, as the working directory."""
-    make_data(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-def call(module, *arguments):
-    """The script's main() with a command line, in this process; returns (exit code, stdout, stderr)."""
-    out, error, code = io.StringIO(), io.StringIO(), 0
-    before, sys.argv = sys.argv, [module.__name__ + ".py", *map(str, arguments)]
-    try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
-            module.main()
-    except SystemExit as stop:
-        code = stop.code or 0
-    finally:
-        sys.argv = before
-    return code, out.getvalue(), error.getvalue()
-
+import lm
+import train_critic
+import train_policy
+import trees
+from conftest import (  # noqa: F401  (some for the files that import them from here)
+    QUESTIONS, ROOT, call, candidates, make_data, metrics, parsed, place, read_lines, trajectory, write)
+from records import fingerprint
 
 CRITIC = ["--in", "scored.jsonl", "--model", "base", "--out", "critic", "--lr", "1e-3", "--epochs", "1",
           "--batch-size", "4"]
@@ -100,32 +34,16 @@ def rank_and_train(*arguments, score=SCORE, policy=POLICY):
     return done if done[0] else call(train_policy, *policy, *arguments)
 
 
-def read_lines(path):
-    return [json.loads(line) for line in open(path)]
-
-
-def parsed(module, *arguments):
-    """The script's flags, as its command line gives them."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", [module.__name__ + ".py", *map(str, arguments)])
-        return module.parse_args()
-
-
-def metrics(folder):
-    lines = [json.loads(line) for line in (Path(folder) / "metrics.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in line.items() if k != "seconds"} for line in lines]
-
-
 # Each file with what it imports
 
 
-def test_each_file_with_what_it_imports_runs_the_whole_of_training_in_an_empty_folder(tmp_path):
+def test_each_trainer_runs_in_a_folder_with_what_it_imports(tmp_path):
     """sft from nothing, critic, annotation, sweet: by the real command lines, with nothing else of ours beside them."""
     rng = np.random.default_rng(1)
     (tmp_path / "one").mkdir(), (tmp_path / "two").mkdir()
-    for name in ("train_policy.py", "train_critic.py", "records.py"):
+    for name in ("train_policy.py", "lm.py", "trees.py", "records.py"):
         shutil.copy(ROOT / name, tmp_path / "one")
-    for name in ("train_critic.py", "records.py"):
+    for name in ("train_critic.py", "lm.py", "trees.py", "records.py"):
         shutil.copy(ROOT / name, tmp_path / "two")
     records = [trajectory(t, s, rng) for t in range(8) for s in range(3)]
     run = tmp_path / "runs" / "default"
@@ -196,18 +114,18 @@ def test_value_loss_by_hand():
         torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([0, 0, 1, 1]), 2).tolist() == [2.0, 4.0]
 
 
-def test_a_value_critics_loss_is_the_mean_over_a_trajectorys_turns():
+def test_a_value_critics_loss_is_the_mean_over_turns():
     """Two turns of a success, told by their last tokens' values 2 and -2, and one turn of a failure, told by 2."""
     values, turn = torch.tensor([9.0, 2.0, 9.0, -2.0, 2.0]), torch.tensor([0, 0, 1, 1, 2])
     batch = SimpleNamespace(turn=turn, side=torch.tensor([0, 0, 2]))  # a trajectory has no rejected side
-    items = [train_critic.Item([0], [], ("", n), label) for n, label in enumerate((1.0, 0.0))]
+    items = [lm.Item([0], [], ("", n), label) for n, label in enumerate((1.0, 0.0))]
     losses, stats = train_critic.critic_loss(values, batch, items, SimpleNamespace(head="value"))
     assert losses.tolist() == pytest.approx([(0.1269280 + 2.1269280) / 2, 2.1269280], abs=1e-5)
     assert stats["accuracy"].tolist() == [1, 0, 0]
 
 
 def test_learning_rate_warms_up_and_ends_at_a_tenth():
-    rates = [train_critic.learning_rate(s, 100, 1.0) for s in range(100)]
+    rates = [lm.learning_rate(s, 100, 1.0) for s in range(100)]
     assert rates[:3] == pytest.approx([1 / 3, 2 / 3, 1.0])
     assert rates[3] == pytest.approx(1.0) and rates[99] == pytest.approx(0.1, abs=1e-3)
     assert rates[3 + 97 // 2] == pytest.approx(0.55, abs=0.02)  # half way down the cosine
@@ -226,16 +144,16 @@ def plain_logps(model, ids, scored):
 def first_gradient(module, command, place):
     """Loss and gradients of a script's first step, seen just before the optimizer runs."""
     seen = {}
-    real = train_critic.optimizer_step
+    real = module.optimizer_step
 
     def spy(model, optimizer, rate):
         seen.update({name: p.grad.clone() for name, p in model.named_parameters()})
         return real(model, optimizer, rate)
-    train_critic.optimizer_step = spy
+    module.optimizer_step = spy
     try:
         code, _, error = call(module, *command, "--max-steps", 1)
     finally:
-        train_critic.optimizer_step = real
+        module.optimizer_step = real
     assert code == 0, error
     return metrics(place / command[command.index("--out") + 1])[0]["loss"], seen
 
@@ -254,7 +172,7 @@ def perturbed(source, target):
 
 @pytest.mark.parametrize("advantage", ["mean-per-turn", "mean-per-trajectory", "sum"])
 @pytest.mark.parametrize("context", ["with-c", "without-c"])
-def test_the_critics_loss_and_gradient_equal_an_independent_formulation(place, advantage, context):
+def test_the_critics_gradient_equals_an_independent_one(place, advantage, context):
     """Eq. 2 and 3 computed turn by turn from whole logits, as a loop over dialogues,
     against the script's first step."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -307,9 +225,9 @@ def test_imitation_weighs_every_assistant_token_alike(place):
     from transformers import AutoModelForCausalLM
     command = ["--method", "rejection-ft", "--in", "scored.jsonl", "--model", "base", "--out", "out"]
     loss, gradient = first_gradient(train_policy, [*command, "--batch-size", 1000, "--micro-tokens", 600], place)
-    items, _ = train_policy.trajectory_items(parsed(train_policy, *command), train_policy.load_tokenizer("base"))
+    items, _ = train_policy.trajectory_items(parsed(train_policy, *command), lm.load_tokenizer("base"))
     model = AutoModelForCausalLM.from_pretrained("base")
-    mine = -torch.cat([plain_logps(model, s.ids, s.scored) for s in train_critic.sequences_in(items)]).mean()
+    mine = -torch.cat([plain_logps(model, s.ids, s.scored) for s in lm.sequences_in(items)]).mean()
     mine.backward()
     assert loss == pytest.approx(mine.item(), rel=1e-5)
     for name, parameter in model.named_parameters():
@@ -320,28 +238,28 @@ def test_a_step_clips_the_gradient_and_takes_its_own_rate():
     model = torch.nn.Linear(2, 1, bias=False)
     before, optimizer = model.weight.detach().clone(), torch.optim.SGD(model.parameters(), lr=99.0)
     model.weight.grad = torch.tensor([[3.0, 4.0]])
-    assert train_critic.optimizer_step(model, optimizer, rate=0.5) == pytest.approx(5.0)
+    assert lm.optimizer_step(model, optimizer, rate=0.5) == pytest.approx(5.0)
     assert (before - model.weight).detach().flatten().tolist() == pytest.approx([0.3, 0.4], abs=1e-5)
     assert model.weight.grad is None
 
 
-def test_every_epoch_has_an_order_of_its_own_and_so_has_every_seed():
-    items = [train_critic.Item([2 * n], [2 * n + 1], ("task", n)) for n in range(50)]
+def test_every_epoch_and_every_seed_has_an_order_of_its_own():
+    items = [lm.Item([2 * n], [2 * n + 1], ("task", n)) for n in range(50)]
 
     def orders(seed):
         args = Flags()
         args.seed, args.epochs = seed, 2
-        order = [item.chosen[0] for step in train_critic.step_items(items, args) for item in step]
+        order = [item.chosen[0] for step in lm.step_items(items, args) for item in step]
         return order[:50], order[50:]
     first, second = orders(0)
     assert sorted(first) == sorted(second) == list(range(0, 100, 2))
     assert len({tuple(order) for order in (range(0, 100, 2), first, second, *orders(1))}) == 5 and orders(0)[0] == first
     args = Flags()
     args.max_steps = 3
-    assert [len(step) for step in train_critic.step_items(items, args)] == [args.batch_size] * 3
+    assert [len(step) for step in lm.step_items(items, args)] == [args.batch_size] * 3
 
 
-def test_the_policys_loss_off_its_reference_equals_an_independent_formulation(place):
+def test_the_policys_loss_equals_an_independent_one(place):
     """Eq. 4 with a policy that has moved: the sum over the action's tokens of both log-ratios, from whole logits."""
     from transformers import AutoModelForCausalLM
     perturbed("base", "moved")
@@ -350,12 +268,12 @@ def test_the_policys_loss_off_its_reference_equals_an_independent_formulation(pl
     prompts, replies = [make(9), make(14), make(14)], [(make(5), make(7)), (make(4), make(4)), (make(6), make(3))]
     device, args = torch.device("cpu"), Flags()
     args.beta, args.nll = 0.5, 0.2
-    sequences = [train_critic.Sequence(np.append(p, r).astype(np.int32), len(p))
+    sequences = [lm.Sequence(np.append(p, r).astype(np.int32), len(p))
                  for p, pair in zip(prompts, replies) for r in pair]
-    items = [train_critic.Item([sequences[2 * n]], [sequences[2 * n + 1]], ("", n)) for n in range(3)]
-    train_critic.set_reference("base", items, device, args)
-    model = train_critic.load_model("moved", device, args)
-    batch = train_critic.collate(items, device, args.pack)
+    items = [lm.Item([sequences[2 * n]], [sequences[2 * n + 1]], ("", n)) for n in range(3)]
+    lm.set_reference("base", items, device, args)
+    model = lm.load_model("moved", device, args)
+    batch = lm.collate(items, device, args.pack)
     losses, stats = train_policy.preference_loss(model(batch), batch, items, args)
     loss = losses.sum()
     base, moved = AutoModelForCausalLM.from_pretrained("base"), AutoModelForCausalLM.from_pretrained("moved")
@@ -369,16 +287,16 @@ def test_the_policys_loss_off_its_reference_equals_an_independent_formulation(pl
     assert stats["length_chosen"].tolist() == [5, 4, 6] and abs(loss.item() - 3 * math.log(2)) > 1e-3
 
 
-def test_in_bfloat16_weights_and_gradients_stay_float32_and_log_probabilities_near(place):
+def test_in_bfloat16_weights_and_gradients_stay_float32(place):
     """--dtype bfloat16 on a CPU: the same numbers but for rounding, in the forward and the backward pass."""
     ids = np.arange(40, dtype=np.int32) * 5 % 200
-    sequences = [train_critic.Sequence(ids, 8), train_critic.Sequence(ids[::-1].copy(), 9)]
+    sequences = [lm.Sequence(ids, 8), lm.Sequence(ids[::-1].copy(), 9)]
     found = []
     for dtype in ("float32", "bfloat16"):
         args = Flags()
         args.dtype = dtype
-        model = train_critic.load_model("base", torch.device("cpu"), args)
-        values = model(train_critic.collate([train_critic.Item(sequences, [], ())], torch.device("cpu"), "tree"))
+        model = lm.load_model("base", torch.device("cpu"), args)
+        values = model(lm.collate([lm.Item(sequences, [], ())], torch.device("cpu"), "tree"))
         values.mean().backward()
         assert {p.dtype for p in model.parameters()} == {p.grad.dtype for p in model.parameters()} == {torch.float32}
         found.append((values.detach(), torch.cat([p.grad.flatten() for p in model.parameters()])))
@@ -397,7 +315,7 @@ class Flags:
 
 
 def test_trajectories_are_paired_by_the_rule_and_the_gap():
-    pair = train_critic.pair_trajectories
+    pair = lm.pair_trajectories
     assert pair([0.3, 1.0, 0.3, 1.0, 0.9], "best-vs-lower") == [(1, 0), (1, 2), (1, 4)]
     assert pair([0.3, 0.9], "best-vs-lower") == []
     assert pair([0.3, 0.9, 0.35], "all") == [(1, 0), (1, 2), (2, 0)]
@@ -407,7 +325,7 @@ def test_trajectories_are_paired_by_the_rule_and_the_gap():
     assert pair([0.5, 0.5], "all") == [] and pair([0.5, 0.5], "all", min_gap=0.0) == []
 
 
-def test_candidates_are_paired_across_the_halves_and_never_with_the_same_text():
+def test_candidates_are_paired_across_the_halves():
     scores, texts = [0.1 * i for i in range(16)], [f"text {i}" for i in range(16)]
     drawn = {pair for seed in range(400)
              for pair in train_policy.draw_pairs(scores, texts, 1, np.random.default_rng(seed))}
@@ -424,7 +342,7 @@ def test_a_value_critic_calls_success_what_passes_every_test(place):
     rng = np.random.default_rng(0)
     write(Path("three.jsonl"), [trajectory(0, n, rng, reward) for n, reward in enumerate([0.9, 1.0, 0.0])])
     items, _ = train_critic.make_items(parsed(train_critic, "--in", "three.jsonl", "--head", "value"),
-                                      train_critic.load_tokenizer("base"))
+                                      lm.load_tokenizer("base"))
     assert [item.reward for item in items] == [0.9, 1.0, 0.0]
     batch = SimpleNamespace(turn=torch.arange(3), side=torch.tensor([0, 2, 4]))
     _, stats = train_critic.critic_loss(torch.zeros(3), batch, items, SimpleNamespace(head="value"))
@@ -432,25 +350,24 @@ def test_a_value_critic_calls_success_what_passes_every_test(place):
 
 
 def test_the_baselines_never_see_c_unless_told(place):
-    tokenizer = train_policy.load_tokenizer("base")
+    tokenizer = lm.load_tokenizer("base")
 
     def shown(*arguments):
         items, _ = train_policy.trajectory_items(
             parsed(train_policy, "--in", "scored.jsonl", "--model", "base", *arguments), tokenizer)
-        return np.mean(["In light that" in tokenizer.decode(s.ids) for s in train_critic.sequences_in(items)])
+        return np.mean(["In light that" in tokenizer.decode(s.ids) for s in lm.sequences_in(items)])
     assert shown("--method", "multi-turn-dpo") == shown("--method", "rejection-ft") == shown("--method", "sft") == 0
-    assert shown("--method", "rejection-ft", "--with-c", 1) == 0, "it is sft's flag"
     assert shown("--method", "sft", "--with-c", 1) == 1 and 0.2 < shown("--method", "sft", "--with-c", 0.5) < 0.8
 
 
-def test_dialogues_with_one_side_too_long_are_left_out_and_the_others_keep_their_sequences(monkeypatch):
-    sequence = lambda length: train_critic.Sequence(np.arange(length), 1)  # noqa: E731
+def test_pairs_with_one_side_too_long_are_left_out(monkeypatch):
+    sequence = lambda length: lm.Sequence(np.arange(length), 1)  # noqa: E731
     sequences, args = [sequence(length) for length in (9, 3, 3, 9, 5, 4)], Flags()
-    items = [train_critic.Item([sequences[n]], [sequences[n + 1]], ("", n)) for n in (0, 2, 4)]
+    items = [lm.Item([sequences[n]], [sequences[n + 1]], ("", n)) for n in (0, 2, 4)]
     args.input = "here"
-    monkeypatch.setattr(train_critic, "scored_context", lambda path: 5)
-    items = train_critic.usable_items(items, "a model", args)
-    assert train_critic.sequences_in(items) == sequences[4:]
+    monkeypatch.setattr(lm, "scored_context", lambda path: 5)
+    items = lm.usable_items(items, "a model", args)
+    assert lm.sequences_in(items) == sequences[4:]
     assert [(i.chosen, i.rejected) for i in items] == [([sequences[4]], [sequences[5]])]
 
 
@@ -471,7 +388,7 @@ def seeming_critic(head="log-ratio", **note):
     Path("critic/cost.json").write_text("{}")
 
 
-def test_a_turns_draw_depends_on_the_turn_and_the_seed_not_on_its_place_in_the_file(place):
+def test_a_turns_draw_depends_on_the_turn_and_the_seed_only(place):
     record = json.loads(open("candidates.jsonl").readline())
     record["candidates"] = [{"output": f"What is number {n}?", "advantage": n % 5 + n / 10} for n in range(8)]
     turns = [{**record, "task_id": f"turn-{n}"} for n in range(12)]
@@ -490,11 +407,11 @@ def test_a_turns_draw_depends_on_the_turn_and_the_seed_not_on_its_place_in_the_f
     assert code == 0 and "48 pairs from 12 turns" in said, error
 
 
-def test_candidates_are_scored_and_trained_on_as_they_were_sampled(place):
+def test_candidates_are_scored_and_learnt_as_they_were_sampled(place):
     """Sampled ids that are not what the tokenizer makes of their text: letter by letter."""
     from transformers import AutoModelForCausalLM
     seeming_critic()
-    tokenizer = train_policy.load_tokenizer("base")
+    tokenizer = lm.load_tokenizer("base")
     letters = lambda text: [tokenizer(c)["input_ids"][0] for c in text] + [tokenizer.eos_token_id]  # noqa: E731
     record = json.loads(open("candidates.jsonl").readline())
     record["candidates"] = [{"output": text, "output_ids": letters(text)} for text in (*QUESTIONS, "Is it so?")]
@@ -502,7 +419,7 @@ def test_candidates_are_scored_and_trained_on_as_they_were_sampled(place):
     code, _, error = rank_and_train()
     assert code == 0, error
     critic, base = AutoModelForCausalLM.from_pretrained("critic"), AutoModelForCausalLM.from_pretrained("base")
-    shown = train_critic.put_c_in_front(record["prompt"], record["task"]["ground_truth"])
+    shown = lm.put_c_in_front(record["prompt"], record["task"]["ground_truth"])
     prompt = tokenizer.apply_chat_template(shown, add_generation_prompt=True, return_dict=False)
     ranked, = read_lines("ranked.jsonl")
     for value, candidate in zip([c["advantage"] for c in ranked["candidates"]], record["candidates"], strict=True):
@@ -516,7 +433,7 @@ def test_candidates_are_scored_and_trained_on_as_they_were_sampled(place):
         assert sequence.ids[sequence.scored].tolist() == letters(pair[side][0]["content"])
     write(Path("others.jsonl"), [{**pair, "turn": None, "task_id": None}] * 2)  # as `datasets` writes what is not there
     items = train_policy.pair_items(train_policy.read_pairs("others.jsonl"), tokenizer)
-    assert len({item.group for item in items}) == len({item.task for item in items}) == 2
+    assert len({item.turn_key for item in items}) == len({item.task for item in items}) == 2
     longer = [{"role": "assistant", "content": "Which field?"}, {"role": "user", "content": "The first."}]
     write(Path("others.jsonl"), [{"prompt": pair["prompt"], **{side: longer + [{"role": "assistant", "content": side}]
                                                                for side in ("chosen", "rejected")}}])
@@ -528,18 +445,17 @@ def test_candidates_are_scored_and_trained_on_as_they_were_sampled(place):
 
 @pytest.mark.parametrize("head, advantage", [("log-ratio", "sum"), ("log-ratio", "mean-per-trajectory"),
                                              ("regression", "mean-per-turn"), ("value", "mean-per-turn")])
-def test_a_turns_advantage_is_of_the_kind_that_its_critic_was_trained_with(place, head, advantage):
+def test_a_turns_advantage_is_of_its_critics_kind(place, head, advantage):
     """From transformers' own model: the sum or mean of log-ratios; the head at the reply's tokens, or at its last."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
     seeming_critic(head, advantage=advantage)
-    code, _, error = call(train_critic, "--score", "scored.jsonl", "--critic", "critic", "--model", "base",
-                          "--out", "seen.jsonl")
+    code, _, error = call(train_critic, "--score", "scored.jsonl", "--critic", "critic", "--out", "seen.jsonl")
     assert code == 0, error
     weights = json.loads(Path("critic/critic.json").read_text())["weights"]
     tokenizer = AutoTokenizer.from_pretrained("base")
     critic, base = AutoModelForCausalLM.from_pretrained("critic"), AutoModelForCausalLM.from_pretrained("base")
     record = json.loads(open("seen.jsonl").readline())
-    shown = train_critic.put_c_in_front(record["dialogue_history"], record["task"]["ground_truth"])
+    shown = lm.put_c_in_front(record["dialogue_history"], record["task"]["ground_truth"])
     shown = [{"role": m["role"], "content": m["content"]} for m in shown]
     for t, message in enumerate(record["dialogue_history"]):
         if message["role"] != "assistant":
@@ -562,8 +478,7 @@ def test_a_critic_that_was_trained_without_c_needs_none(place):
     seeming_critic(context="without-c")
     for name in ("scored.jsonl", "candidates.jsonl"):
         write(Path(name), [{**json.loads(line), "task": {}} for line in open(name).readlines()])
-    code, _, error = call(train_critic, "--score", "scored.jsonl", "--critic", "critic", "--model", "base",
-                          "--out", "seen.jsonl")
+    code, _, error = call(train_critic, "--score", "scored.jsonl", "--critic", "critic", "--out", "seen.jsonl")
     assert code == 0, error
     code, _, error = rank_and_train()
     assert code == 0, error
@@ -612,10 +527,10 @@ def test_sweet_writes_the_pairs_that_it_trains_on(place):
     assert code == 2 and "bare.jsonl: --surest needs pairs with advantages" in error
 
 
-def test_the_advantages_of_candidates_and_of_annotated_turns_are_equation_3(place):
+def test_written_advantages_are_equation_3(place):
     from transformers import AutoModelForCausalLM, AutoTokenizer
     assert call(train_critic, *CRITIC)[0] == 0
-    assert call(train_critic, "--score", "scored.jsonl", "--critic", "critic", "--model", "base",
+    assert call(train_critic, "--score", "scored.jsonl", "--critic", "critic",
                 "--out", "seen.jsonl")[0] == 0
     blind = [*SCORE, "--out", "blind.jsonl", "--critic-reference", "without-c"]
     assert call(train_critic, *SCORE)[0] == call(train_critic, *blind)[0] == 0
@@ -666,29 +581,29 @@ class Letters:
         return {"input_ids": [[ord(c) for c in text] for text in texts]}
 
 
-def test_a_template_that_refuses_system_messages_gets_them_in_front_of_the_first_request():
+def test_a_template_that_refuses_system_messages_gets_the_text():
     messages = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hi"}]
-    assert train_critic.render_prompt(Letters(), messages) == "<uBe kind.\n\nHi><a"
+    assert lm.render_prompt(Letters(), messages) == "<uBe kind.\n\nHi><a"
 
 
 def test_what_was_sampled_is_what_is_scored():
     record = {"system": "", "dialogue_history": [{"role": "user", "content": "u"}, {
         "role": "assistant", "content": "b", "output": "a OUTPUT: b", "output_ids": [7, 8]},
         {"role": "user", "content": "v"}, {"role": "assistant", "content": "d", "output": "c OUTPUT: d"}]}
-    (_, first, _), (prompt, second, _) = train_critic.turns_of(record)
-    assert (train_critic.text_of(first), train_critic.ids_of(first)) == ("a OUTPUT: b", [7, 8])
-    assert (train_critic.text_of(second), train_critic.ids_of(second)) == ("c OUTPUT: d", ())
+    (_, first, _), (prompt, second, _) = lm.turns_of(record)
+    assert (lm.text_of(first), lm.ids_of(first)) == ("a OUTPUT: b", [7, 8])
+    assert (lm.text_of(second), lm.ids_of(second)) == ("c OUTPUT: d", ())
     assert [m["content"] for m in prompt] == ["u", "b", "v"]
-    sequence, = train_critic.tokenise(Letters(), [(prompt, second, None)])
+    sequence, = lm.tokenise(Letters(), [(prompt, second, None)])
     assert sequence.ids[sequence.scored].tolist() == [ord(c) for c in "c OUTPUT: d"] + [0]
     record |= {"system": "s", "task": {"ground_truth": "truth"}}
-    turns = [(prompt, {"content": "x"}, c) for prompt, _, c in train_critic.turns_of(record, with_c=True)]
-    shown = train_critic.tokenise(Letters(), turns)[0]
+    turns = [(prompt, {"content": "x"}, c) for prompt, _, c in lm.turns_of(record, with_c=True)]
+    shown = lm.tokenise(Letters(), turns)[0]
     assert "".join(map(chr, shown.ids[:shown.start])) == "<us\n\nIn light that the final answer is: truth.\n\nu><a"
 
 
-def test_the_tiny_tokenizer_gives_back_its_text_and_one_token_to_frequent_words(place):
-    tokenizer = train_policy.load_tokenizer("base")
+def test_the_tiny_tokenizer_gives_back_its_text(place):
+    tokenizer = lm.load_tokenizer("base")
     for text in ("def total(rows):\n    return 12.5", "Ünïcode \t and  spaces 123456", "The field is price."):
         assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
     assert len(tokenizer("The field is price.")["input_ids"]) == 5
@@ -715,7 +630,8 @@ def test_the_baselines_train(place, method, unit):
 
 @pytest.mark.parametrize("head", ["regression", "value"])
 def test_a_critic_with_a_head_trains_and_ranks(place, head):
-    code, said, error = call(train_critic, *CRITIC, "--head", head, "--epochs", 12, "--pair-rule", "all")
+    pairs = [] if head == "value" else ["--pair-rule", "all"]
+    code, said, error = call(train_critic, *CRITIC, "--head", head, "--epochs", 12, *pairs)
     assert code == 0, error
     assert np.mean([m["accuracy"] for m in metrics("critic")[-4:]]) > 0.8
     note = json.loads(Path("critic/critic.json").read_text())
@@ -724,7 +640,7 @@ def test_a_critic_with_a_head_trains_and_ranks(place, head):
     assert code == 0, error
 
 
-def test_the_model_is_written_in_float32_whatever_it_is_trained_in(place):
+def test_the_model_is_always_written_in_float32(place):
     from safetensors.torch import load_file
     code, _, error = call(train_policy, "--method", "sft", "--in", "scored.jsonl", "--model", "base", "--out", "out",
                           "--max-steps", 1, "--dtype", "bfloat16")
@@ -765,12 +681,12 @@ def test_a_killed_run_goes_on_to_the_same_bits(place):
     assert "already finished" in call(train_policy, *pairs, "--out", "killed")[1]
 
 
-def test_weights_that_never_get_a_gradient_do_not_hinder_a_resumed_run(place):
+def test_weights_without_gradients_do_not_hinder_resuming(place):
     """Gemma 3's vision tower in training on text. AdamW has no averages of it, so a checkpoint has none."""
     args = parsed(train_critic, "--out", "critic", "--save-every", 1)
 
     def state():
-        model = train_critic.load_model("base", torch.device("cpu"), args)
+        model = lm.load_model("base", torch.device("cpu"), args)
         model.lm.register_parameter("tower", torch.nn.Parameter(torch.ones(3)))
         return model, torch.optim.AdamW(model.parameters(), lr=0.1)
 
@@ -778,35 +694,35 @@ def test_weights_that_never_get_a_gradient_do_not_hinder_a_resumed_run(place):
     used = [weight for name, weight in model.named_parameters() if "tower" not in name]
     sum(weight.sum() for weight in used).backward()
     optimizer.step()
-    train_critic.save_checkpoint(args, model, optimizer, 1)
+    lm.save_checkpoint(args, model, optimizer, 1)
     again, averages = state()
-    train_critic.read_checkpoint(train_critic.checkpoint_of("critic", 1), again, averages)
+    lm.read_checkpoint(lm.checkpoint_of("critic", 1), again, averages)
     for name, weight in again.state_dict().items():
         assert torch.equal(weight, model.state_dict()[name]), name
     for weight, other in zip(used, [weight for name, weight in again.named_parameters() if "tower" not in name]):
         assert torch.equal(optimizer.state[weight]["exp_avg"], averages.state[other]["exp_avg"])
 
 
-def test_a_tokenizer_with_several_chat_templates_is_written_twice(place):
-    tokenizer = train_critic.load_tokenizer("base")
+def test_a_tokenizer_with_several_templates_is_written_twice(place):
+    tokenizer = lm.load_tokenizer("base")
     tokenizer.chat_template = {"default": tokenizer.chat_template, "rag": tokenizer.chat_template}
-    model = train_critic.load_model("base", torch.device("cpu"), parsed(train_critic))
+    model = lm.load_model("base", torch.device("cpu"), parsed(train_critic))
     for _ in range(2):
-        train_critic.prepare_output(Path("twice"), False, {})
-        train_critic.write_model(model.lm, model.state_dict(), tokenizer, "base", Path("twice"))
+        lm.prepare_output(Path("twice"), False, {})
+        lm.write_model(model.lm, model.state_dict(), tokenizer, "base", Path("twice"))
     assert list(Path("twice/additional_chat_templates").iterdir())
 
 
 def test_half_of_a_surrogate_pair_stops_nothing(place):
     """A server may cut a reply there."""
-    tokenizer = train_critic.load_tokenizer("base")
-    assert train_critic.tokenise(tokenizer, [([{"role": "user", "content": "a\ud83d"}], {"content": "b\ud83d"}, None)])
+    tokenizer = lm.load_tokenizer("base")
+    assert lm.tokenise(tokenizer, [([{"role": "user", "content": "a\ud83d"}], {"content": "b\ud83d"}, None)])
     pair = {"chosen": [{"role": "assistant", "content": "b\ud83d"}]}
     train_policy.write_pairs([pair], "p.jsonl")
     assert read_lines("p.jsonl") == [pair]
 
 
-def test_a_loss_that_is_not_a_number_stops_the_run_and_leaves_the_last_checkpoint(place):
+def test_a_loss_that_is_not_a_number_stops_the_run(place):
     command = ["--in", "scored.jsonl", "--method", "sft", "--model", "base", "--out", "out", "--lr", "1e38",
                "--batch-size", "4", "--save-every", "1"]
     code, said, error = call(train_policy, *command)
@@ -865,7 +781,7 @@ def test_a_mistake_is_one_sentence_and_nothing_is_written(place, module, argumen
     Path("theirs").mkdir(), Path("theirs/thesis.txt").write_text("precious")
     shutil.copytree("base", "plain"), Path("plain/chat_template.jinja").unlink()
     before = {p: p.stat().st_mtime_ns for p in Path().rglob("*") if p.is_file()}
-    extra = [] if "--model" in arguments or "sft" in arguments else ["--model", "base"]
+    extra = [] if {"--model", "sft", "--score"} & set(arguments) else ["--model", "base"]
     extra += [] if "--out" in arguments else ["--out", "out"]
     code, said, error = call(module, *arguments, *extra)
     assert code == 2 and expected in error and "Traceback" not in error, error
@@ -874,7 +790,7 @@ def test_a_mistake_is_one_sentence_and_nothing_is_written(place, module, argumen
     assert before == after
 
 
-def test_other_settings_are_an_error_that_names_them_and_overwrite_starts_again(place):
+def test_other_settings_are_an_error_that_names_them(place):
     assert call(train_critic, *CRITIC)[0] == 0
     code, _, error = call(train_critic, *CRITIC, "--beta", "0.2")
     assert code == 2 and "beta was 0.1, now 0.2" in error
@@ -902,10 +818,10 @@ def test_records_that_cannot_be_used_are_counted(place):
     assert code == 0 and "2 records left out: no reward (the episode failed)" in said, said + error
 
 
-def test_a_reference_that_is_another_models_is_noticed_at_the_first_step(place, monkeypatch):
+def test_a_reference_of_another_model_is_noticed_at_once(place, monkeypatch):
     assert call(train_critic, *CRITIC, "--max-steps", 1)[0] == 0
-    rng, score_all = np.random.default_rng(0), train_critic.score_all
-    monkeypatch.setattr(train_critic, "score_all", lambda *about: [
+    rng, score_all = np.random.default_rng(0), lm.score_all
+    monkeypatch.setattr(lm, "score_all", lambda *about: [
         values + rng.normal(size=values.shape).astype(np.float32) for values in score_all(*about)])
     code, _, error = call(train_critic, *CRITIC, "--overwrite")
     assert code == 2 and "before the first step, the model's log-probabilities differ from its reference's" in error
@@ -947,10 +863,11 @@ def test_overwrite_never_reaches_an_input_or_what_others_wrote(place, module, ar
     write(Path("ranked.jsonl"), ranked("candidates.jsonl"))
     shutil.copy("ranked.jsonl", "out.pairs.jsonl")
     source = "ranked.jsonl" if module is train_policy else "scored.jsonl"
-    assert expected in refusal(module, "--in", source, "--model", "base", *arguments, "--overwrite")
+    common = [] if "--score" in arguments else ["--in", source, "--model", "base"]
+    assert expected in refusal(module, *common, *arguments, "--overwrite")
 
 
-def test_overwrite_removes_what_training_wrote_and_only_once_the_model_is_loaded(place):
+def test_overwrite_removes_only_what_training_wrote(place):
     command = [*CRITIC[:2], "--out", "critic", "--max-steps", 2, "--save-every", 1]
     assert call(train_critic, *command, "--model", "base")[0] == 0
     Path("critic/notes.txt").write_text("precious"), Path("critic/added_tokens.json").write_text("{}")
@@ -1017,7 +934,7 @@ PLAYED = {"task_id": "t", "sample": 0, "domain": "backend", "dialogue_history": 
     (["train_policy"], TURN, {"prompt": "x"}, "prompt must be a list"),
     (["train_policy"], TURN, {"turn": [1]}, "turn must be a whole number"),
     (["train_policy"], PAIR, {"chosen": "x"}, 'chosen must be a list, found "x"'),
-    (["train_policy"], PAIR, {"rejected": []}, "list index out of range"),
+    (["train_policy"], PAIR, {"rejected": []}, "rejected must end with an assistant message"),
     (["train_policy"], PAIR, {"chosen": [{"role": "x", "content": None}]},
      "chosen[0].content must be text, found null"),
     (["train_policy"], PAIR, {"rejected_ids": ["x"]}, "rejected_ids[0] must be a whole number"),
@@ -1057,7 +974,7 @@ def test_token_ids_of_another_tokenizer_are_not_trained_on(place):
             for message in record["dialogue_history"] if name != "text" else ():
                 if message["role"] == "assistant":
                     message["output"] = message["content"]
-                    ids = train_policy.load_tokenizer(name)(message["content"])["input_ids"]
+                    ids = lm.load_tokenizer(name)(message["content"])["input_ids"]
                     message["output_ids"] = ids if name == "base" else ids + [1]  # the sampler's own end
         write(Path(f"{name}.jsonl"), records)
         code, said, error = call(train_critic, *CRITIC[2:], "--in", f"{name}.jsonl", "--out", name + "-critic")
@@ -1066,11 +983,11 @@ def test_token_ids_of_another_tokenizer_are_not_trained_on(place):
         seen[name] = metrics(name + "-critic")
     assert seen["agent"] == seen["text"] != seen["base"]
     # ids without a text are what was sampled
-    own = train_policy.load_tokenizer("base")
+    own = lm.load_tokenizer("base")
     ids = own("The threshold")["input_ids"]
     side = train_policy.side_of_pair({"output_ids": ids, "advantage": 1.0}, "chosen")
     reply = {**side["chosen"][0], "output_ids": side["chosen_ids"]}
-    [sequence] = train_policy.tokenise(own, [(SAID[:1], reply, None)])
+    [sequence] = lm.tokenise(own, [(SAID[:1], reply, None)])
     assert list(sequence.ids[-len(ids):]) == ids
     # ids beyond the vocabulary, and no text instead of them
     turn = {"task_id": "t", "sample": 0, "turn": 0, "prompt": SAID[:1], "task": {"ground_truth": "x"},
@@ -1083,14 +1000,11 @@ def advantages(file):
     return [m["advantage"] for line in open(file) for m in json.loads(line)["dialogue_history"] if "advantage" in m]
 
 
-def test_advantages_are_relative_to_the_model_that_the_critic_was_trained_from(place):
+def test_advantages_are_relative_to_the_critics_own_reference(place):
     assert call(train_critic, *CRITIC)[0] == 0
-    for name, model in (("own", ["--model", "base"]), ("default", []), ("odd", ["--model", "critic"])):
-        code, said, error = call(train_critic, "--score", "scored.jsonl", "--critic", "critic", *model,
-                                 "--out", f"new/{name}.jsonl")
-        assert code == 0, said + error
-    assert advantages("new/own.jsonl") == advantages("new/default.jsonl") == advantages("new/odd.jsonl")
-    assert any(advantages("new/odd.jsonl"))
+    code, said, error = call(train_critic, "--score", "scored.jsonl", "--critic", "critic", "--out", "new/seen.jsonl")
+    assert code == 0, said + error
+    assert any(advantages("new/seen.jsonl"))
     code, said, error = rank_and_train("--model", "critic")
     assert code == 0, error
     assert all(p["advantage_chosen"] > p["advantage_rejected"] for p in map(json.loads, open("policy.pairs.jsonl")))
@@ -1140,8 +1054,9 @@ def test_ctrl_c_before_the_first_step_is_one_short_line(place, script):
     wait = "    import time; print('now', flush=True); time.sleep(60)\n"
     source = (ROOT / f"{script}.py").read_text().replace("    device = start_process_group()\n", wait, 1)
     Path("script.py").write_text(source)
+    heed = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # noqa: E731  (in the background it may be ignored)
     process = subprocess.Popen([sys.executable, "script.py"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                               env={**os.environ, "PYTHONPATH": str(ROOT)})
+                               env={**os.environ, "PYTHONPATH": str(ROOT)}, preexec_fn=heed)
     assert process.stdout.readline() == "now\n"
     process.send_signal(signal.SIGINT)
     assert process.communicate() == ("", "script.py: stopped; the same command without --overwrite resumes\n")
@@ -1173,7 +1088,7 @@ def test_a_critic_of_any_family_scores_as_its_own_logits_say(place, family, size
     """Logit scales and caps: rollout.py's step reward and the ranking of candidates are this one function."""
     import transformers
     from transformers import AutoModelForCausalLM
-    tokenizer = train_critic.load_tokenizer("base")
+    tokenizer = lm.load_tokenizer("base")
     for seed, name in enumerate(("seed", "critic")):
         torch.manual_seed(seed)
         config = getattr(transformers, family + "Config")(
@@ -1189,7 +1104,7 @@ def test_a_critic_of_any_family_scores_as_its_own_logits_say(place, family, size
     critic, hidden = train_critic.Critic("critic"), train_critic.Critic("critic", without_c=True)
     for scored, with_c in ((critic, True), (hidden, False)):
         for found, (messages, reply, truth) in zip(scored.advantages(turns), turns):
-            messages = train_critic.put_c_in_front(messages, truth) if with_c else messages
+            messages = lm.put_c_in_front(messages, truth) if with_c else messages
             prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
             ids = np.array(prompt + tokenizer(reply["content"])["input_ids"] + [tokenizer.eos_token_id])
             with torch.no_grad():
@@ -1199,9 +1114,9 @@ def test_a_critic_of_any_family_scores_as_its_own_logits_say(place, family, size
 
 
 @pytest.mark.parametrize("family", ["Mixtral", "Qwen3Moe", "Olmoe"])
-def test_a_mixture_of_experts_just_saved_is_trained_and_loads_again(place, family):
+def test_a_mixture_of_experts_is_trained_and_loads_again(place, family):
     import transformers
-    tokenizer = train_critic.load_tokenizer("base")
+    tokenizer = lm.load_tokenizer("base")
     torch.manual_seed(0)
     experts = {"Mixtral": dict(num_local_experts=4), "Olmoe": dict(num_experts=4),
                "Qwen3Moe": dict(num_experts=4, moe_intermediate_size=32, head_dim=16)}[family]
@@ -1240,17 +1155,17 @@ def test_changed_data_and_a_replaced_model_are_noticed(place):
 
 def test_a_reply_known_as_text_ends_as_the_template_ends_a_turn(place):
     """Gemma's template ends a turn with a token that is not eos, and then a line break; joined turns join."""
-    tokenizer = train_critic.load_tokenizer("base")
+    tokenizer = lm.load_tokenizer("base")
     tokenizer.add_special_tokens({"additional_special_tokens": ["<start_of_turn>", "<end_of_turn>"]})
     tokenizer.chat_template = ("{% for m in messages %}{{ '<start_of_turn>' + m['role'] + '\\n' + m['content'] "
                                "+ '<end_of_turn>\\n' }}{% endfor %}"
                                "{% if add_generation_prompt %}{{ '<start_of_turn>assistant\\n' }}{% endif %}")
     end = tokenizer.convert_tokens_to_ids("<end_of_turn>")
     record = json.loads(open("scored.jsonl").readline())
-    turns = train_critic.tokenise(tokenizer, train_critic.turns_of(record))
+    turns = lm.tokenise(tokenizer, lm.turns_of(record))
     assert all(turn.ids[-1] == end != tokenizer.eos_token_id for turn in turns)
-    assert train_critic.tree_tokens(turns) == len(turns[-1].ids), "each prompt extends the turn before it"
-    assert train_critic.end_of_turn(train_critic.load_tokenizer("base")) == [tokenizer.eos_token_id]
+    assert trees.tree_tokens(turns) == len(turns[-1].ids), "each prompt extends the turn before it"
+    assert lm.end_of_turn(lm.load_tokenizer("base")) == [tokenizer.eos_token_id]
 
 
 # Parts of the data, orders, costs
@@ -1262,21 +1177,21 @@ def test_a_reply_known_as_text_ends_as_the_template_ends_a_turn(place):
 def test_the_kind_of_a_record_is_told_by_its_keys(tmp_path, line, kind):
     """Not by words that may stand anywhere in it, nor by the spaces between them."""
     (tmp_path / "a.jsonl").write_text(line + "\n")
-    assert [key for key in ("candidates", "chosen", "task") if train_critic.first_record_has(tmp_path / "a.jsonl", key)] == (
+    assert [key for key in ("candidates", "chosen", "task") if lm.first_record_has(tmp_path / "a.jsonl", key)] == (
         [kind] if kind else [])
-    assert not any(train_critic.first_record_has(path, "task") for path in (tmp_path / "missing", tmp_path))
+    assert not any(lm.first_record_has(path, "task") for path in (tmp_path / "missing", tmp_path))
 
 
 def test_what_a_step_is_a_random_choice_of():
     """Four pairs a turn, three turns a trajectory: how many turns and trajectories a step of eight pairs holds."""
-    items = [train_critic.Item([n], [], (n // 12, n // 4)) for n in range(480)]
+    items = [lm.Item([n], [], (n // 12, n // 4)) for n in range(480)]
     distinct = {}
     for shuffle in ("pairs", "turns"):
         args = Flags()
         args.shuffle, args.batch_size = shuffle, 8
-        steps = train_critic.step_items(items, args)
+        steps = lm.step_items(items, args)
         assert sorted(item.chosen[0] for step in steps for item in step) == list(range(480))
-        distinct[shuffle] = np.mean([len({item.group for item in step}) for step in steps])
+        distinct[shuffle] = np.mean([len({item.turn_key for item in step}) for step in steps])
     assert distinct["pairs"] > 7 and distinct["turns"] == 2
 
 
@@ -1312,21 +1227,21 @@ def test_what_a_model_keeps_beside_its_parameters_is_saved(place):
     assert code == 0, error
     saved = transformers.AutoModelForCausalLM.from_pretrained("out")
     assert torch.equal(saved.model.layers[1].mlp.gate.e_score_correction_bias, bias)
-    train_critic.load_model("out", torch.device("cpu"), SimpleNamespace(
+    lm.load_model("out", torch.device("cpu"), SimpleNamespace(
         pack="tree", checkpointing="none", dtype="float32"))
 
 
 def test_a_heads_values_are_float32_whatever_its_weights_are():
     """FSDP hands the forward pass bf16 weights on CUDA: turns whose values then were equal would make no pair."""
     head, hidden = torch.nn.Linear(64, 1).bfloat16(), torch.randn(200, 64).bfloat16()
-    assert len(train_critic.Scorer(None, head).values(hidden).unique()) == 200 > len(head(hidden).unique())
+    assert len(lm.Scorer(None, head).values(hidden).unique()) == 200 > len(head(hidden).unique())
 
 
-def test_annotated_portions_are_saved_as_they_come_and_candidates_need_a_name(place, monkeypatch):
+def test_annotated_records_are_saved_as_they_come(place, monkeypatch):
     seeming_critic()
-    flags = ["--score", "scored.jsonl", "--critic", "critic", "--model", "base", "--out"]
+    flags = ["--score", "scored.jsonl", "--critic", "critic", "--out"]
     assert call(train_critic, *flags, "whole.jsonl")[0] == 0
-    monkeypatch.setattr(train_critic, "PORTION", 7)
+    monkeypatch.setattr(train_critic, "RECORDS_AT_A_TIME", 7)
     advantages, calls = train_critic.Critic.advantages, []
 
     def twice(self, turns):
@@ -1349,7 +1264,7 @@ def test_annotated_portions_are_saved_as_they_come_and_candidates_need_a_name(pl
     write(Path("nameless.jsonl"), [nameless])
     assert "none.jsonl: no such file; --score takes what" in refusal(train_critic, "--score", "none.jsonl", "--critic", "critic")
     assert "nameless.jsonl, line 1: the key 'turn' is missing" in refusal(
-        train_critic, "--score", "nameless.jsonl", "--critic", "critic", "--model", "base", "--out", "n.jsonl")
+        train_critic, "--score", "nameless.jsonl", "--critic", "critic", "--out", "n.jsonl")
 
 
 def test_a_runs_cost_adds_up_what_went_into_it(place):
@@ -1393,7 +1308,7 @@ def test_a_second_trainer_of_the_same_output_is_refused(place):
     assert len(metrics("critic")) == 1
 
 
-def test_a_checkpoint_that_a_kill_cut_short_goes_when_the_run_is_continued(place):
+def test_a_torn_checkpoint_goes_when_the_run_is_continued(place):
     assert call(train_critic, *CRITIC, "--max-steps", 1, "--save-every", 1)[0] == 0
     part = Path("critic/checkpoints/step-000002.part")
     part.mkdir()
@@ -1408,7 +1323,7 @@ def shorten(folder, **changes):
     file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
 
 
-def test_a_turn_that_fits_only_without_c_is_left_out_of_the_ranking_and_counted(place):
+def test_a_turn_that_fits_only_without_c_is_counted(place):
     assert call(train_critic, *CRITIC, "--max-steps", 1)[0] == 0
     rows = read_lines("candidates.jsonl")
     rows[0]["task"]["ground_truth"] = "a " * 600
@@ -1433,7 +1348,7 @@ def test_an_empty_reply_of_another_family_stops_nothing(place):
         assert code == 0, error
 
 
-def test_a_rope_that_depends_on_its_batch_is_refused_beyond_the_original_context(place):
+def test_a_rope_that_depends_on_its_batch_is_refused(place):
     shorten("base", rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0,
                                      "original_max_position_embeddings": 16})
     sentence = refusal(train_critic, *CRITIC)

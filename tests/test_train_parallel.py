@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 import torch
 
-import test_train
-from test_train import ROOT, call, metrics, train_critic, train_policy
+import train_critic
+import train_policy
+from conftest import ROOT, call, make_data, metrics
 
 PAIRS = ["--in", "scored.jsonl", "--method", "multi-turn-dpo", "--pair-rule", "all", "--model", "base", "--lr", "1e-4",
          "--batch-size", "8"]
@@ -21,7 +22,7 @@ PAIRS = ["--in", "scored.jsonl", "--method", "multi-turn-dpo", "--pair-rule", "a
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
-    test_train.make_data(tmp_path)
+    make_data(tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     return tmp_path
@@ -86,7 +87,7 @@ def test_micro_batches_and_packing_change_nothing(place):
     assert furthest("1", "base") > 1e-3, "training changed nothing"
 
 
-def test_a_loss_that_is_not_a_number_ends_the_run_and_leaves_the_checkpoint_before(place):
+def test_a_loss_that_is_nan_leaves_the_checkpoint_before(place):
     code, _, error = call(train_policy, *PAIRS, "--lr", "1e30", "--epochs", 3, "--save-every", 1, "--out", "out")
     assert code == 2 and "step 2: the loss is nan" in error and "Traceback" not in error
     assert [folder.name for folder in checkpoints("out")] == ["step-000001"] and not Path("out/config.json").exists()
@@ -145,21 +146,21 @@ def test_ranks_without_a_folder_in_common_do_as_rank_0_does(place):
     assert not (elsewhere / "many").exists()
 
 
-def test_a_critic_with_a_head_that_is_asked_twice_says_the_same_on_two_processes(place):
+def test_a_critic_with_a_head_says_the_same_twice_on_two_ranks(place):
     """Sharding must not touch the head, and what one request gathers must not be left for the next."""
     call(train_critic, "--in", "scored.jsonl", "--model", "base", "--head", "value", "--lr", "1e-3", "--max-steps", "2",
          "--out", "critic")
     (place / "ask.py").write_text(f"""
 import sys
 sys.path.insert(0, {str(ROOT)!r})
-import train_critic
-train_critic.start_process_group()
+import lm, train_critic
+lm.start_process_group()
 critic = train_critic.Critic("critic")
 turns = [([{{"role": "user", "content": "Write f."}}], {{"content": text}}, "def f(): pass")
          for text in ("Which field?", "Why?")]
 first, second = critic.advantages(turns), critic.advantages(turns)
-train_critic.say("equal" if first == second else (first, second), first)
-train_critic.finish()
+lm.say("equal" if first == second else (first, second), first)
+lm.finish()
 """)
     said = torchrun(2, script=place / "ask.py")
     one = subprocess.run([sys.executable, "ask.py"], capture_output=True, text=True, check=True).stdout
@@ -213,7 +214,7 @@ def test_twenty_kills_at_random_moments(place, processes):
     assert furthest("straight", "killed") < (1e-12 if processes == 1 else 1e-6)
 
 
-def test_a_run_that_is_done_leaves_without_taking_the_interpreter_down(place, monkeypatch):
+def test_a_finished_run_leaves_the_interpreter_standing(place, monkeypatch):
     """There gloo's threads can abort it (pytorch/pytorch#190489); here whatever is taken down does, and exit hooks run."""
     (place / "sitecustomize.py").write_text(
         "import atexit, os\n"
@@ -228,7 +229,7 @@ def test_a_run_that_is_done_leaves_without_taking_the_interpreter_down(place, mo
 
 
 @pytest.mark.slow
-def test_a_rank_that_dies_ends_the_run_and_leaves_the_checkpoints(place):
+def test_a_rank_that_dies_leaves_the_checkpoints(place):
     long = [*PAIRS, "--batch-size", "1", "--epochs", "20", "--save-every", "5"]
     process = torchrun(2, *long, "--out", "out", wait=False)
     while process.poll() is None and not checkpoints("out"):
@@ -241,7 +242,7 @@ def test_a_rank_that_dies_ends_the_run_and_leaves_the_checkpoints(place):
 
 
 @pytest.mark.slow
-def test_a_full_disk_while_saving_is_one_sentence_and_leaves_the_checkpoint_before(place):
+def test_a_full_disk_while_saving_is_one_sentence(place):
     import resource
     long = [*PAIRS, "--batch-size", "1", "--save-every", "2"]
     half = max(f.stat().st_size for f in Path("base").iterdir())  # weights and averages are three times as large

@@ -12,7 +12,11 @@ import pytest
 import torch
 
 from test_render import WITHOUT, needs_browser
-from test_train import ROOT, Flags, call, metrics, train_critic, train_policy, write
+import lm
+import train_critic
+import train_policy
+from conftest import ROOT, call, metrics, write
+from test_train import Flags
 
 CPU = torch.device("cpu")
 SHADES = [["#ffffff", "#fef3c7"], ["#1d4ed8", "#1e3a8a"]]  # of trained pages: light ones and dark ones
@@ -152,7 +156,7 @@ def critic(place):
 
 
 @needs_browser
-def test_a_critic_learns_from_the_two_pictures_what_the_text_does_not_say(critic):
+def test_a_critic_learns_what_only_the_pictures_say(critic):
     losses = [m["preference_loss"] for m in metrics(critic)]
     assert losses[0] == pytest.approx(math.log(2), abs=1e-6) and np.mean(losses[-3:]) < 0.2
     # In each of the 8 tasks 0.9 and 0.85 are each paired with 0.3; rewards that are 0.05 apart are no pair.
@@ -201,7 +205,7 @@ def test_annotated_turns_have_the_value_of_their_page(critic):
 
 @needs_browser
 @pytest.mark.parametrize("family", ["llava", "gemma3", "idefics3", "qwen2_vl"])
-def test_a_turns_value_is_the_head_on_its_mean_hidden_state_whatever_is_batched_with_it(family, tmp_path, monkeypatch):
+def test_a_turns_value_is_the_head_on_its_mean_hidden_state(family, tmp_path, monkeypatch):
     """One at a time, in padded rows, and by nothing but transformers' own model and processor."""
     if family == "qwen2_vl":
         pytest.importorskip("torchvision", reason="the processor of Qwen2-VL needs torchvision")
@@ -209,25 +213,25 @@ def test_a_turns_value_is_the_head_on_its_mean_hidden_state_whatever_is_batched_
     from transformers import AutoModelForImageTextToText, AutoProcessor
     monkeypatch.chdir(tmp_path)
     make_seeing_model(tmp_path / "base", family)
-    processor, head = train_critic.load_tokenizer("base", pictures=True), torch.nn.Linear(64, 1)
+    processor, head = lm.load_tokenizer("base", pictures=True), torch.nn.Linear(64, 1)
     tall = '<html><body style="margin:0"><div style="height:3000px;background:#1d4ed8"></div></body></html>'
     turns = [(REQUEST * (1 + n), {"content": reply}, page(SHADES[0][0]))
              for n, reply in enumerate([page(SHADES[1][0]), tall, "Which colour?"])]
-    sequences = train_critic.view_turns(turns, processor, PICTURES)
+    sequences = train_critic.picture_turns(processor, turns, PICTURES)
     assert len({len(s.ids) for s in sequences}) == 3
 
     def means(micro_tokens):
         args = Flags()
         args.micro_tokens, args.pack = micro_tokens, "none"
-        model = train_critic.load_model("base", CPU, args, head, processor)
-        return [value.mean() for value in train_critic.score_all(model, sequences, CPU, args, "")]
+        model = lm.load_model("base", CPU, args, head, processor)
+        return [value.mean() for value in lm.score_all(model, sequences, CPU, args, "")]
 
     one = means(1)
     assert len({round(float(mean), 4) for mean in one}) == 3, "the pages differ"
     assert means(10 ** 6) == pytest.approx(one, abs=1e-5)
     processor, model = AutoProcessor.from_pretrained("base"), AutoModelForImageTextToText.from_pretrained("base").eval()
     for sequence, mean in zip(sequences, one):
-        text, files = sequence.view
+        text, files = sequence.page_inputs
         inputs = processor(text=[text], images=[[Image.open(file) for file in files]], return_tensors="pt",
                            add_special_tokens=False)
         with torch.no_grad():
@@ -238,33 +242,33 @@ def test_a_turns_value_is_the_head_on_its_mean_hidden_state_whatever_is_batched_
 @needs_browser
 def test_what_the_critic_sees_of_a_turn(place):
     from PIL import Image
-    processor = train_critic.load_tokenizer("base", pictures=True)
+    processor = lm.load_tokenizer("base", pictures=True)
     dark, light = page(SHADES[1][0], "secret words"), page(SHADES[0][0])
     prompt = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "A page. <image><|end|>"},
               {"role": "assistant", "content": dark}, {"role": "user", "content": "Lighter."}]
     replies = [f"A thought. OUTPUT: {light}", "Which colour?", "<html><p>" + "x" * 1_100_000 + "</p></html>"]
-    sequences = train_critic.view_turns(
-        [(prompt, {"content": reply}, dark) for reply in replies], processor, PICTURES)
-    brightness = [[np.asarray(Image.open(file)).mean() for file in s.view[1]] for s in sequences]
+    sequences = train_critic.picture_turns(
+        processor, [(prompt, {"content": reply}, dark) for reply in replies], PICTURES)
+    brightness = [[np.asarray(Image.open(file)).mean() for file in s.page_inputs[1]] for s in sequences]
     assert all(reference < 120 for reference, _ in brightness), "the reference comes first"
     assert [shown for _, shown in brightness] == [255] * 3, "a white page, no page, and one too large to render"
     for sequence in sequences:
-        text, _ = sequence.view
+        text, _ = sequence.page_inputs
         assert text.count("<image>") == 2 and text.count("<|end|>") == 1, "a stranger's words stand for no picture"
         assert "secret" not in text and "kind" not in text
         assert "assistant: [page]" in text and "user: Lighter." in text
         assert (sequence.ids == processor.tokenizer.convert_tokens_to_ids("<image>")).sum() == 2 * 4
         assert len(sequence.scored) == len(sequence.ids)
-    assert "assistant: A thought. OUTPUT: [page]" in sequences[0].view[0]
-    assert "assistant: Which colour?" in sequences[1].view[0]
+    assert "assistant: A thought. OUTPUT: [page]" in sequences[0].page_inputs[0]
+    assert "assistant: Which colour?" in sequences[1].page_inputs[0]
     record = {**trajectory(0, 0, SHADES[0], SHADES[1][0], 0.5), "system": "Be kind."}
-    first, second = train_critic.view_turns(train_critic.turns_of(record, True), processor, PICTURES)
-    batch = train_critic.collate([train_critic.Item([first, second], [], ())], CPU, "none")
+    first, second = train_critic.picture_turns(processor, lm.turns_of(record, True), PICTURES)
+    batch = lm.collate([lm.Item([first, second], [], ())], CPU, "none")
     assert batch.turn.tolist() == [0] * len(first.ids) + [1] * len(second.ids), "Eq. 2 adds up the turns"
     digests = [hashlib.sha256(source.encode()).hexdigest() for source in [page(SHADES[1][0]), *map(page, SHADES[0])]]
-    assert first.view[1] + second.view[1][1:] == [str(PICTURES / f"{digest[:16]}.png") for digest in digests]
-    alone, = train_critic.view_turns([(prompt, {"content": light}, None)], processor, PICTURES)
-    assert len(alone.view[1]) == 1 and alone.view[0].count("<image>") == 1, "without c: the agent's page only"
+    assert first.page_inputs[1] + second.page_inputs[1][1:] == [str(PICTURES / f"{digest[:16]}.png") for digest in digests]
+    alone, = train_critic.picture_turns(processor, [(prompt, {"content": light}, None)], PICTURES)
+    assert len(alone.page_inputs[1]) == 1 and alone.page_inputs[0].count("<image>") == 1, "without c: the agent's page only"
 
 
 # Stopping, going on, and many processes
@@ -274,7 +278,7 @@ def test_what_the_critic_sees_of_a_turn(place):
 def test_a_stopped_run_goes_on_to_the_same_bits(place, monkeypatch):
     command = [*CRITIC, "--epochs", "3", "--batch-size", "4", "--save-every", "2"]
     assert call(train_critic, *command, "--out", "straight")[0] == 0
-    real = train_critic.log
+    real = lm.log
 
     def log_and_stop(values, *others):
         real(values, *others)

@@ -7,18 +7,14 @@ import pytest
 trl = pytest.importorskip("trl")
 pytestmark = pytest.mark.trl
 
-import test_train  # noqa: E402
-from test_train import CRITIC, call, metrics, parsed, rank_and_train, train_critic, train_policy  # noqa: E402
+import lm  # noqa: E402
+import train_critic  # noqa: E402
+import train_policy  # noqa: E402
+from conftest import call, metrics, parsed, place  # noqa: E402, F401  (place is a fixture)
+from test_train import CRITIC, rank_and_train  # noqa: E402
 
 
-@pytest.fixture
-def place(tmp_path, monkeypatch):
-    test_train.make_data(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-def test_our_pairs_load_in_trl_and_five_steps_have_the_same_loss(place):
+def test_our_pairs_load_in_trl_and_five_steps_have_the_same_loss(place):  # noqa: F811
     from datasets import load_dataset
     from torch.utils.data import SequentialSampler
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -32,9 +28,9 @@ def test_our_pairs_load_in_trl_and_five_steps_have_the_same_loss(place):
     assert code == 0, error
     # The same pairs in the order in which our steps take them.
     flags = parsed(train_policy, *settings)
-    items = train_policy.pair_items(train_policy.read_pairs("policy.pairs.jsonl"), train_policy.load_tokenizer("base"))
+    items = train_policy.pair_items(train_policy.read_pairs("policy.pairs.jsonl"), lm.load_tokenizer("base"))
     place_of = {id(item): n for n, item in enumerate(items)}
-    order = [place_of[id(item)] for step in train_critic.step_items(items, flags) for item in step]
+    order = [place_of[id(item)] for step in lm.step_items(items, flags) for item in step]
     pairs = pairs.select(order).select_columns(["prompt", "chosen", "rejected"])
 
     class InOrder(trl.DPOTrainer):

@@ -130,10 +130,9 @@ def attended(items, batch):
 
 
 def run_ours(module, command, folder):
-    import train_critic
     times, begun = {}, peak()
-    real_reference, real_step = module.set_reference, train_critic.optimizer_step
-    real_collate = train_critic.collate
+    real_reference, real_step = module.set_reference, module.optimizer_step
+    real_collate = module.collate
     tokens = [0, 0, 0]
 
     def reference(*args):
@@ -155,7 +154,7 @@ def run_ours(module, command, folder):
         result = real_step(*args)
         times["end"] = time.process_time()
         return result
-    module.set_reference, train_critic.optimizer_step, train_critic.collate = reference, step, collate
+    module.set_reference, module.optimizer_step, module.collate = reference, step, collate
     work = folder / f"work{os.getpid()}"
     sys.argv = ["bench", *command, "--model", str(folder / "base"), "--out", str(work / "out"), "--nll", "0",
                 "--lr", "1e-6", "--epochs", "1", "--batch-size", "1000"]
@@ -170,10 +169,10 @@ def run_loop(folder):
     """The critic as one would write it first: every turn a forward pass of its own,
     response logits only, reference cached."""
     import torch
-    import train_critic as tc
+    import lm
     from transformers import AutoModelForCausalLM
     begun = peak()
-    tokenizer = tc.load_tokenizer(folder / "base")
+    tokenizer = lm.load_tokenizer(folder / "base")
     model = AutoModelForCausalLM.from_pretrained(folder / "base", dtype=torch.float32)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6)
     records = [json.loads(line) for line in open(folder / "scored.jsonl")]
@@ -182,7 +181,7 @@ def run_loop(folder):
         ids = torch.tensor(np.concatenate([prompt, response])[None].astype(np.int64))
         logits = model(input_ids=ids, logits_to_keep=len(response) + 1, use_cache=False).logits[0, :-1]
         return torch.log_softmax(logits.float(), -1).gather(1, ids[0, len(prompt):, None])[:, 0]
-    turns = [tc.tokenise(tokenizer, tc.turns_of(r, with_c=True)) for r in records]
+    turns = [lm.tokenise(tokenizer, lm.turns_of(r, with_c=True)) for r in records]
     turns = [[(turn.ids[:turn.start], turn.ids[turn.start:]) for turn in part] for part in turns]
     with torch.no_grad():
         reference = [[logps(*t) for t in part] for part in turns]

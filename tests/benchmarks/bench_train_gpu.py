@@ -43,8 +43,8 @@ def pairs(tp, turns=8, first=250, last=1500, action=60, seed=0):
     prompt = words(first)
     for turn in range(turns):
         for _ in range(4):
-            chosen, rejected = (tp.Sequence(np.append(prompt, words(action)), len(prompt)) for _ in range(2))
-            items.append(tp.Item([chosen], [rejected], ("d", turn)))
+            chosen, rejected = (lm.Sequence(np.append(prompt, words(action)), len(prompt)) for _ in range(2))
+            items.append(lm.Item([chosen], [rejected], ("d", turn)))
         prompt = np.concatenate([rejected.ids, words(max((last - first) // max(turns - 1, 1) - action, 1))])
     return items
 
@@ -73,24 +73,24 @@ def make_model(shape, folder):
 
 def run_row(shape, row, folder, steps):
     import torch
-    import train_critic as tp
+    import lm
     from train_policy import preference_loss
-    device, args = tp.start_process_group(), Flags()
+    device, args = lm.start_process_group(), Flags()
     cuda = device.type == "cuda"
     wait = torch.cuda.synchronize if cuda else lambda: None
     kind, _, extra = row.partition("+")
     args.pack = "none" if kind in ("none", "loop") else "tree"
     args.checkpointing = "full" if "checkpointing" in extra else "none"
     items = pairs(tp)
-    model = tp.load_model(str(folder), device, args)
+    model = lm.load_model(str(folder), device, args)
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
     args.micro_tokens = {"turn": 2000, "none": 12_000, "loop": 12_000}.get(kind, 16384)    # about 4 pairs each
     seconds, flops, computed, scored, loss = [], 0, 0, 0, 0.0
     for step in range(steps + 2):  # two to warm up and compile
         wait()
         start, flops, computed, scored, loss = time.perf_counter(), 0, 0, 0, 0.0
-        for part in tp.micro_batches(items, args):
-            batch = tp.collate(part, device, args.pack)
+        for part, _ in lm.micro_batches(items, args):
+            batch = lm.collate(part, device, args.pack)
             if kind == "loop":  # padded rows, whole logits in float32
                 model.forward = lambda b: torch.log_softmax(model.lm(**b.inputs).logits.float(), -1).flatten(
                     0, 1)[b.source].gather(1, b.target[:, None])[:, 0]
@@ -99,14 +99,14 @@ def run_row(shape, row, folder, steps):
             flops += work(model.lm, part, batch)
             computed, scored = computed + batch.tokens, scored + len(batch.source)
             loss += value.item() / len(items)
-        norm = tp.optimizer_step(model, optimizer, args.lr)
+        norm = lm.optimizer_step(model, optimizer, args.lr)
         wait()
         seconds.append(time.perf_counter() - start)
     memory = torch.cuda.max_memory_allocated() / 2 ** 30 if cuda else 0.0
     best = min(seconds[2:])
     print("RESULT " + json.dumps(dict(seconds=best, flops=flops, computed=computed, scored=scored,
                                       pairs=len(items), loss=loss, norm=norm, memory=memory)), flush=True)
-    tp.finish()
+    lm.finish()
 
 
 def run_trl(folder, steps):
@@ -126,7 +126,7 @@ def run_trl(folder, steps):
     tokenizer.chat_template = (
         "{% for m in messages %}{{ '<|' + m['role'] + '|> ' + m['content'] + ' <|end|> ' }}{% endfor %}"
         "{% if add_generation_prompt %}{{ '<|assistant|> ' }}{% endif %}")
-    import train_critic as tp
+    import lm
     items = pairs(tp)
     text = lambda ids: " ".join(f"w{i}" for i in ids)
     rows = []
@@ -167,27 +167,27 @@ def run_trl(folder, steps):
 def run_longest(shape, folder):
     """Double the prompt of one pair until memory runs out."""
     import torch
-    import train_critic as tp
+    import lm
     from train_policy import preference_loss
-    device, args = tp.start_process_group(), Flags()
+    device, args = lm.start_process_group(), Flags()
     args.checkpointing = "full"
-    model = tp.load_model(str(folder), device, args)
+    model = lm.load_model(str(folder), device, args)
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, fused=True)
     longest = 0
     for length in (2 ** n for n in range(12, 18)):
         try:
             items = pairs(tp, turns=1, first=length - 60)
-            batch = tp.collate(items[:1], device, args.pack)
+            batch = lm.collate(items[:1], device, args.pack)
             losses, _ = preference_loss(model(batch), batch, items[:1], args)
             losses.sum().backward()
-            tp.optimizer_step(model, optimizer, args.lr)
+            lm.optimizer_step(model, optimizer, args.lr)
             longest = length
         except torch.cuda.OutOfMemoryError:
             break
         if device.type != "cuda":
             break
     print("RESULT " + json.dumps({"longest": longest}), flush=True)
-    tp.finish()
+    lm.finish()
 
 
 def main():
