@@ -30,7 +30,7 @@ from records import ANSWER_MARK, split_of
 
 POOL = 60       # lists of things from which the ten calls are chosen
 LAYERS = {  # level -> {number of facts: the share of such drafts that is kept}
-    "full": {6: 0.4, 7: 1, 8: 0.6, 9: 0.2},
+    "full": {6: 0.15, 7: 0.5, 8: 1, 9: 1},
     "plain": {3: 1, 4: 1, 5: 1},
 }
 SHAPES = {  # level -> {what is asked for: its weight}

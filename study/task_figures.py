@@ -1,4 +1,4 @@
-"""The figures of the function tasks: how varied they are, whether they are fair, what the calls catch, what asking takes.
+"""The figures of the function tasks: are they varied, are they fair, what do the calls catch, what does asking take?
 
     python study/task_figures.py [TASKS]    (default 300)
 """
@@ -14,9 +14,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 import function_tasks as f  # noqa: E402
+import function_words as w  # noqa: E402
 import honest_programs  # noqa: E402
 from evaluate import markdown  # noqa: E402
-from human import scripted_reply  # noqa: E402
+from listener import scripted_reply  # noqa: E402
 
 QUESTIONS = 9    # of ten turns, the last is the answer
 
@@ -106,11 +107,11 @@ def phrasings():
 
 def words_for(task, fact):
     """The placeholders of the phrasings."""
-    words = f.common_words(task["plan"]) | f.reply_to(task["plan"], task["details"], fact["detail"])[1]
+    words = w.common_words(task["plan"]) | w.reply_to(task["plan"], task["details"], fact["detail"])[1]
     term = words["G"] if fact["aspect"] == "group" else words["R"] if fact["aspect"] == "order" else words.get("T", "")
     nouns = words["nouns"]
-    return words | {"term": term, "terms": words.get("P", nouns), "a_term": words.get("A", "one"), "measure": words["N"],
-                    "field": words.get("f", "number"), "n": words.get("num")}
+    return words | {"term": term, "terms": words.get("P", nouns), "a_term": words.get("A", "one"),
+                    "measure": words["N"], "field": words.get("f", "number"), "n": words.get("num")}
 
 
 def oracle(task, phrases, rng, turns=QUESTIONS):
@@ -119,7 +120,7 @@ def oracle(task, phrases, rng, turns=QUESTIONS):
     for _ in range(turns):
         left = [fact for fact in task["facts"] if fact["detail"] not in told and set(fact.get("needs", [])) <= told]
         if left:
-            text = rng.choice(phrases[left[0]["aspect"]]).format_map(words_for(task, left[0]))
+            text = rng.choice(phrases.get(left[0]["aspect"]) or phrases["except"]).format_map(words_for(task, left[0]))
             dialogue.append({"role": "assistant", "content": text})
             reply, new = scripted_reply(task, dialogue)
             dialogue.append({"role": "user", "content": reply})
@@ -183,8 +184,8 @@ def asking(tasks, level):
         full = sum(hidden(task) <= some for task, some in zip(tasks, told))
         layers = sum(len(hidden(task) & some) for task, some in zip(tasks, told))
         won = sum(passes(task, some) for task, some in zip(tasks, told))
-        rows.append((f"{level}: {name}", f"{percent(full, len(tasks))}; {percent(layers, sum(map(len, map(hidden, tasks))))}; "
-                                         f"{percent(won, len(tasks))}"))
+        layers = percent(layers, sum(len(task["facts"]) for task in tasks))
+        rows.append((f"{level}: {name}", f"{percent(full, len(tasks))}; {layers}; {percent(won, len(tasks))}"))
 
     row("a guesser with the likeliest values", [set()] * len(tasks))
     best = greedy(tasks[:50], BLIND)
@@ -202,7 +203,7 @@ def main(count=300):
     drafts = list(islice(f.draw_tasks("train", "full", 0), 10_000))
     tasks, drawn, seconds = finished(count)
     plain, _, plain_seconds = finished(count, "plain")
-    terms = [(theme, term) for theme in f.themes().values() for sort in theme.terms.values() for term in sort.values()]
+    terms = [(theme, term) for theme in w.themes().values() for sort in theme.terms.values() for term in sort.values()]
     wrong, mutants, constant = Counter(), Counter(), []
     for task in tasks:
         rng = random.Random(task["ground_truth"])
@@ -211,12 +212,12 @@ def main(count=300):
         results = Counter(f.results_of(task["ground_truth"], rows_of(task)))
         constant.append(max(results.values()) / results.total())
     layers = Counter(len(task["facts"]) for task in tasks)
-    new = sum(f.is_new(theme, term.name, meaning) for theme, term in terms for meaning in term.meanings)
+    new = sum(w.is_new(theme, term.name, meaning) for theme, term in terms for meaning in term.meanings)
     print(markdown([
         ("", f"function tasks, {count} of each level"),
-        ("themes; terms; meanings, of which new", f"{len(f.themes())}; {len(terms)}; "
+        ("themes; terms; meanings, of which new", f"{len(w.themes())}; {len(terms)}; "
          f"{sum(len(term.meanings) for _, term in terms)}, {new}"),
-        ("wordings of replies, questions and requests", sum(map(len, f.all_wordings().values()))),
+        ("wordings of replies, questions and requests", sum(map(len, w.all_wordings().values()))),
         ("distinct requests in 10,000 tasks", f"{len({task['problem_description'] for task in drafts}):,}"),
         ("the same without the sample row",
          f"{len({task['problem_description'].split('{')[0] for task in drafts}):,}"),
@@ -225,7 +226,8 @@ def main(count=300):
                                              sum(len(task["facts"]) for task in tasks))),
         ("drafts that become tasks; CPU a task, full and plain",
          f"{percent(count, drawn)}; {1000 * seconds / count:.0f} ms, {1000 * plain_seconds / count:.0f} ms"),
-        ("honest programs in another style that pass all calls", f"{sum(map(is_honest, tasks + plain))} of {2 * count}"),
+        ("honest programs in another style that pass all calls",
+         f"{sum(map(is_honest, tasks + plain))} of {2 * count}"),
         ("wrong values of a detail that fail a call", dict(wrong)),
         ("mutants that fail a call", dict(mutants)),
         ("calls that the best constant answer passes", f"{sum(constant) / count:.1%}"),
