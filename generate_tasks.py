@@ -144,18 +144,11 @@ def grammar_of(domain):
     return importlib.import_module(DOMAINS[domain])
 
 
-def draw(grammar, split, args):
-    if hasattr(grammar, "COMPOSITIONS"):    # the old grammar has no levels: goes with it
-        kinds = ["total", "average"] if args.level == "plain" else list(grammar.KINDS)
-        return grammar.draw_tasks(split, kinds, args.level == "plain", args.seed)
-    return grammar.draw_tasks(split, args.level, args.seed)
-
-
 def write_procedural(args):
     grammar = grammar_of(args.domain)
     outs = open_splits(args, {"source": "procedural", "level": args.level, "seed": args.seed}, {})
     with get_context("spawn").Pool(args.workers, signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool:
-        write_splits(outs, lambda split: draw(grammar, split, args),
+        write_splits(outs, lambda split: grammar.draw_tasks(split, args.level, args.seed),
                      partial(pool.imap, partial(grammar.with_calls, seed=args.seed)))
 
 
