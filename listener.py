@@ -143,7 +143,7 @@ class Listener:
                 instead.append(other)
             elif target.name not in claims:
                 targets[self.first(target, now.told).name] = None
-        words, told, fact = self.judge(claims, memory, not targets)
+        words, told, fact = self.judge(claims, memory, not targets and not instead)
         corrected = any(grade in ("wrong", "partly") for grade in claims.values())
         if targets and corrected and fact.name not in memory.told:
             words = [says("first", text), *words]    # a correction is an answer

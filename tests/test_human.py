@@ -386,3 +386,9 @@ def test_the_same_messages_give_the_same_replies_and_each_is_read_once(monkeypat
 def test_the_listener_needs_the_standard_library_only():
     code = "import sys, listener; listener.tables(); sys.exit('numpy' in sys.modules or 'torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
+
+
+@pytest.mark.parametrize("more", ["customers go by age", "the result is a dictionary", "ties go alphabetically"])
+def test_a_yes_never_covers_a_claim_that_could_not_be_checked(more):
+    reply, told = talk(SHOP, "What makes an order big?", f"So big orders are those from 20 on, and {more}?")[1]
+    assert told == ["big.limit"] and not reply.startswith(("Yes", "That's right", "Right."))
