@@ -119,15 +119,16 @@ def test_grpo_clips_what_goes_too_far_in_the_direction_of_the_advantage():
 
 def test_grpo_takes_what_the_study_passes_and_a_step_may_teach_nothing(letters):
     """A random model earns nothing: every group is left out, and the output is the seed model. rollout.py goes on."""
-    import generate_tasks
-    assert call(generate_tasks, "--level", "plain", "--train", 4, "--val", 1, "--test", 1, "--out", "tasks")[0] == 0
+    truth = {"ground_truth": "def f(x):\n    return x + 1", "test_cases": {str(n): f"f({n})" for n in range(10)}}
+    write(letters / "train.jsonl", [{"task_id": n, "problem_description": "Write f(x).", "facts": [], **truth}
+                                    for n in range(4)])
     seed = load_file("runs/default/base/model.safetensors")
-    run(EXAMPLES / "grpo.py", "--seed", 3, "--domain", "backend", "--run-name", "default", "--in", "tasks/train.jsonl",
+    run(EXAMPLES / "grpo.py", "--seed", 3, "--domain", "backend", "--run-name", "default", "--in", "train.jsonl",
         "--max-tokens", 8, "--max-turns", 2, "--steps", 2, "--tasks-per-step", 2, "--samples", 2, "--out", "policy")
     assert [(line["tokens"], line["loss"], line["reward"]) for line in metrics("policy")] == [(0, 0, 0)] * 2
     trained = load_file("policy/model.safetensors")
     assert all(torch.equal(trained[name], seed[name]) for name in seed)
-    code, said, _ = call(rollout, "--in", "tasks/test.jsonl", "--model", "policy", "--engine", "transformers",
+    code, said, _ = call(rollout, "--in", "train.jsonl", "--limit", 1, "--model", "policy", "--engine", "transformers",
                          "--max-turns", 2, "--max-tokens", 8, "--out", "a.trajectories.jsonl")
     assert code == 0 and "1 records" in said
 
