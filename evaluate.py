@@ -5,7 +5,7 @@ is what the reference returns. sandbox.py runs answer and reference in separate 
 cosine of two image embeddings, of the answer's page and of the reference page (render.py renders both).
 
     backend    reward(tau)  = 1/K sum_k [ answer(call_k) == reference(call_k) ]      in [0, 1], K = 10 in ColBench
-               success(tau) = [ reward(tau) == 1 ]                           up to rounding; also within k turns
+               success(tau) = [ reward(tau) == 1 ]                      up to rounding; also within k turns
     frontend   reward(tau)  = max(0, cos(f(answer), f(reference)))                   f = --encoder
                with --reward choices the share of the task's hidden choices that the answer's page has right
                win(a, b)    = [ reward(a) > reward(b) ] + 1/2 [ reward(a) == reward(b) ]     mean over common tasks
@@ -35,7 +35,7 @@ Records are appended as they are scored, in input order. A stopped run resumes w
     python evaluate.py --split train
     python evaluate.py --in runs/default/test.trajectories.jsonl --report runs/default/report.html
     python evaluate.py --compare base=runs/a/test.scored.jsonl sweet=runs/b/test.scored.jsonl --report runs/b/ab.html
-    python evaluate.py --in runs/b/test.trajectories.jsonl --report b.html --curves critic=runs/b/critic policy=runs/b/policy
+    python evaluate.py --in runs/b/a.trajectories.jsonl --report a.html --curves critic=runs/b/critic
 
 To add an environment, add a row to ENVIRONMENTS.
 """
@@ -237,7 +237,8 @@ def is_preparation(tree, called, bound):
 def is_stub(node):
     """Does a function hold only a docstring, `...`, `pass` or `raise`?"""
     parts = [*node.decorator_list, *node.body]
-    return not isinstance(node, ast.ClassDef) and all(isinstance(part, (ast.Expr, ast.Pass, ast.Raise)) for part in parts)
+    is_class = isinstance(node, ast.ClassDef)
+    return not is_class and all(isinstance(part, (ast.Expr, ast.Pass, ast.Raise)) for part in parts)
 
 
 def tidy(block):
@@ -249,7 +250,7 @@ def tidy(block):
 
 STRINGS = r"""("{3}(?:\\.|[^\\])*?"{3}|'{3}(?:\\.|[^\\])*?'{3}|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|\#[^\n]*)"""
 PASTED = {ord(bad): good for good, many in {    # what editors and web pages put in place of plain characters
-    " ": "\xa0\u2002\u2003\u2007\u2009\u202f\u3000", "": "\ufeff\u200b\u200c\u200d\u2060\xad", '"': "\u201c\u201d\u201e",
+    " ": "\xa0\u2002\u2003\u2009\u202f\u3000", "": "\ufeff\u200b\u200c\u200d\u2060\xad", '"': "\u201c\u201d\u201e",
     "'": "\u2018\u2019", "-": "\u2212\u2013"}.items() for bad in many}
 
 
@@ -294,7 +295,8 @@ def fenced_blocks(text):
 
 def unfenced_code(text):
     """The statements that compile, in one block: all between them is prose."""
-    first = r"(async )?def |class |import |from |(try|for .*|while .*|if .*|with .*):|[\w.]+(\[.*\])? *[-+*/|&]?= |[\w.]+\("
+    first = (r"(async )?def |class |import |from |(try|for .*|while .*|if .*|with .*):|"
+             r"[\w.]+(\[.*\])? *[-+*/|&]?= |[\w.]+\(")
     further = r"[ \t)\]}#]|(except|elif|else|finally)\b"
     statements = re.finditer(rf"^(@.*\n){{0,9}}({first}).*(\n(({further}).*)?)*", text, re.MULTILINE)
     # A comment in column 0 may belong to the code, or head the prose after it.
@@ -824,7 +826,7 @@ def write_report(path, runs, result, args):
 
 
 def curves_of(folders):
-    """{"loss", "accuracy", ...: {name: [[step, value], ...]}} from the metrics.jsonl of trained models [(name, folder)].
+    """{"loss", "accuracy", ...: {name: [[step, value], ...]}} from the metrics.jsonl of models [(name, folder)].
 
     At most 100 points a line, each the mean of the steps around it.
     """

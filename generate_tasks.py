@@ -10,8 +10,8 @@ llm         The paper's way: a model reads a web excerpt (key `text`) and writes
             comments, decides the split and finds the same function again. Departure from the paper: its 10k + 1k tasks
             come from a 70B model, and need only run.
 colbench    Released tasks, or trajectories, which keep the instructions that their agent had.
-websight    Rows of WebSight v0.2 (`text`, `llm_generated_idea`), as JSON lines or parquet. As in the paper, the rows from
-            10,000 on are for the test; rows from 20,000 on validate.
+websight    Rows of WebSight v0.2 (`text`, `llm_generated_idea`), as JSON lines or parquet. As in the paper, the rows
+            from 10,000 on are for the test; rows from 20,000 on validate.
 
 --demonstrations N writes dialogues of a scripted, imperfect agent on procedural tasks. It asks for each hidden detail
 with probability --ask, wastes turns with probability --waste, guesses what it did not ask, and answers.
@@ -119,8 +119,13 @@ def folder_of(args):
 
 def open_splits(args, settings, inputs, key=("ground_truth",)):
     """{split: (Output, how many tasks)} of the requested splits. All are checked before any is changed."""
-    return {split: (open_output(folder_of(args) / f"{split}.jsonl", wanted, args, settings, inputs, key), wanted)
-            for split in SPLITS if (wanted := getattr(args, split))}
+    outs = {}
+    for split in SPLITS:
+        wanted = getattr(args, split)
+        if wanted:
+            path = folder_of(args) / f"{split}.jsonl"
+            outs[split] = open_output(path, wanted, args, settings, inputs, key), wanted
+    return outs
 
 
 def write_splits(outs, drafts, check):
@@ -139,18 +144,11 @@ def grammar_of(domain):
     return importlib.import_module(DOMAINS[domain])
 
 
-def draw(grammar, split, args):
-    if hasattr(grammar, "COMPOSITIONS"):    # the grammar without levels
-        kinds = ["total", "average"] if args.level == "plain" else list(grammar.KINDS)
-        return grammar.draw_tasks(split, kinds, args.level == "plain", args.seed)
-    return grammar.draw_tasks(split, args.level, args.seed)
-
-
 def write_procedural(args):
     grammar = grammar_of(args.domain)
     outs = open_splits(args, {"source": "procedural", "level": args.level, "seed": args.seed}, {})
     with get_context("spawn").Pool(args.workers, signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool:
-        write_splits(outs, lambda split: draw(grammar, split, args),
+        write_splits(outs, lambda split: grammar.draw_tasks(split, args.level, args.seed),
                      partial(pool.imap, partial(grammar.with_calls, seed=args.seed)))
 
 
@@ -191,13 +189,18 @@ def recorded_instructions(history):
 
     They are what surrounds the request in the prompt of the first turn (`input`), without the marks of its template.
     """
-    prompt = next((message.get("input") for message in history if message["role"] == "assistant"), None)
-    if not isinstance(prompt, str) or history[0]["content"].strip() not in prompt:
+    request = history[0]["content"].strip()
+    prompts = [message.get("input") for message in history if message["role"] == "assistant"]
+    if not prompts or not isinstance(prompts[0], str) or request not in prompts[0]:
         return None
-    before, _, after = prompt.partition(history[0]["content"].strip())
-    texts = [*TEMPLATE.split(before), TEMPLATE.split(after)[0]]
-    texts = [re.sub(rf"(?i)\A{ROLES}(\n|\Z)|(\A|\n){ROLES}\Z", "", re.sub(PREAMBLE, "", text)) for text in texts]
-    return "\n\n".join(text.strip() for text in texts if text.strip()) or None
+    before, _, after = prompts[0].partition(request)
+    texts = []
+    for text in [*TEMPLATE.split(before), TEMPLATE.split(after)[0]]:
+        text = re.sub(PREAMBLE, "", text)
+        text = re.sub(rf"(?i)\A{ROLES}(\n|\Z)|(\A|\n){ROLES}\Z", "", text).strip()
+        if text:
+            texts.append(text)
+    return "\n\n".join(texts) or None
 
 
 def released_task(domain, name, task):
@@ -243,9 +246,12 @@ def write_colbench(args):
     from rollout import ENVIRONMENTS, system_prompt
     with open(args.input, "rb") as file:
         offline = b'"dialogue_history"' in file.readline()
-    kind, path, wanted = "task", f"data/{args.domain}/{args.split}.jsonl", getattr(args, args.split)
     if offline:
-        kind, path, wanted = "trajectory", f"runs/default/{args.split}.trajectories.jsonl", math.inf
+        kind, path = "trajectory", f"runs/default/{args.split}.trajectories.jsonl"
+        wanted = math.inf
+    else:
+        kind, path = "task", f"data/{args.domain}/{args.split}.jsonl"
+        wanted = getattr(args, args.split)
     out = open_output(args.out or path, wanted, args, {"source": "colbench"}, {"--in": args.input}, SCHEMA[kind][1])
     numbers, seen, doubts = itertools.count(1), Counter(), {}
     system = system_prompt(args) if args.domain in ENVIRONMENTS else None
@@ -256,19 +262,21 @@ def write_colbench(args):
         else:
             made = released_task(args.domain, f"{Path(args.input).stem}-{next(numbers):05d}", record)
         task = made.get("task", made)
-        if task.get("test_cases") and (reason := doubt(task["ground_truth"], task["test_cases"].values())):
+        reason = doubt(task["ground_truth"], task["test_cases"].values()) if task.get("test_cases") else None
+        if reason:
             doubts.setdefault(reason, []).append(made["task_id"])
         return made
 
     write_splits({args.split: (out, wanted)}, lambda split: read(args.input, "released", each=convert), accept)
     for reason, names in doubts.items():
-        print(f"  kept, but doubtful: {len(names)} x {reason} ({', '.join(dict.fromkeys(names[:3]))})", file=sys.stderr)
+        examples = ", ".join(dict.fromkeys(names[:3]))
+        print(f"  kept, but doubtful: {len(names)} x {reason} ({examples})", file=sys.stderr)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # WebSight's rows (--source websight)
 
-FIRST_ROW = {"train": 0, "test": 10_000, "val": 20_000}
+ROWS = {"train": (0, 10_000), "test": (10_000, 20_000), "val": (20_000, None)}
 
 
 def websight_rows(files):
@@ -292,16 +300,22 @@ def write_websight(args):
     """A row's idea is the request, its page the reference. A page that stands in several rows is used once."""
     from render import rewrite_images
     path = Path(args.input)
-    files = sorted(file for file in path.iterdir() if file.is_file()) if path.is_dir() else [path]
-    outs = open_splits(args, {"source": "websight"}, {f"--in {file.name}": file for file in files}, ("row",))
-    pages = {hashed(task["ground_truth"]) for out, _ in outs.values() for task in records_of(out)}
+    files = [path]
+    if path.is_dir():
+        files = sorted(file for file in path.iterdir() if file.is_file())
+    inputs = {f"--in {file.name}": file for file in files}
+    outs = open_splits(args, {"source": "websight"}, inputs, ("row",))
+    pages = set()    # hashes of those that have been seen
+    for out, _ in outs.values():
+        pages |= {hashed(task["ground_truth"]) for task in records_of(out)}
 
     def drafts(split):
-        last = min((first for first in FIRST_ROW.values() if first > FIRST_ROW[split]), default=None)
-        for i, row in itertools.islice(enumerate(websight_rows(files)), FIRST_ROW[split], last):
+        first, last = ROWS[split]
+        for i, row in itertools.islice(enumerate(websight_rows(files)), first, last):
+            idea = (row["llm_generated_idea"] or "").strip()
+            page = rewrite_images((row["text"] or "").strip())
             yield {"task_id": f"websight-{i:05d}", "domain": args.domain, "source": "websight", "row": i,
-                   "problem_description": (row["llm_generated_idea"] or "").strip(),
-                   "ground_truth": rewrite_images((row["text"] or "").strip())}
+                   "problem_description": idea, "ground_truth": page}
 
     def check(tasks):
         for task in tasks:
@@ -343,7 +357,7 @@ def start_dialogue(engine, loop, args, seed):
         dialogue.append({"role": "user", "content": text})
         replies = engine.generate(list(dialogue), 1, seed, args.temperature, args.max_tokens)
         [response] = asyncio.run_coroutine_threadsafe(replies, loop).result()
-        dialogue.append({"role": "assistant", "content": response.text})
+        dialogue.append({"role": "assistant", "content": response.said})
         return response
 
     return say
@@ -353,14 +367,14 @@ def attempt(excerpt, say, box):
     """(the model's answer to an excerpt, the task or None, None or the reason to reject it)"""
     def ask(question):
         with suppress(Refused):    # it may not fit the context
-            return say(question).text
+            return say(question).said
         return ""
 
     try:
         response = say(PROMPT.format(excerpt=excerpt))
     except Refused as refusal:
         return str(refusal), None, "request refused"
-    task, reason = task_of(response.text, ask, box)
+    task, reason = task_of(response.said, ask, box)
     if reason and response.cut:
         reason = "cut at the token limit"
     return response.text, task, reason
@@ -387,20 +401,22 @@ def write_llm(args):
 
     def keep(i, answer, task, reason):
         made.add((i,))
-        split = split_of(task["function"]) if task else None
-        out, wanted = outs.get(split, (None, 0))
-        if task and task["function"] in known:
-            reason = "the same function as another task's"
-        elif task and (not wanted or len(out.done) >= wanted):
-            reason = f"{split} is full"
         if not reason:
-            known.add(task["function"])
-            out.write(task | {"task_id": f"{task['domain']}-{split}-{i:05d}", "source": f"llm:{model}", "excerpt": i})
-            bar.update()
+            split = split_of(task["function"])
+            out, wanted = outs.get(split, (None, 0))
+            if task["function"] in known:
+                reason = "the same function as another task's"
+            elif not wanted or len(out.done) >= wanted:
+                reason = f"{split} is full"
+        if reason:
+            reasons[reason] += 1
+            if (i,) not in rejected.done:
+                rejected.write({"excerpt": i, "reason": reason, "answer": answer, "text": excerpts[i]})
             return
-        reasons[reason] += 1
-        if (i,) not in rejected.done:
-            rejected.write({"excerpt": i, "reason": reason, "answer": answer, "text": excerpts[i]})
+        known.add(task["function"])
+        name = f"{task['domain']}-{split}-{i:05d}"
+        out.write(task | {"task_id": name, "source": f"llm:{model}", "excerpt": i})
+        bar.update()
 
     loop, model = asyncio.new_event_loop(), args.model_name or args.model
     threading.Thread(target=loop.run_forever, daemon=True).start()
@@ -444,32 +460,37 @@ SOURCES = {  # name: (what writes it, the domain of its tasks if --domain is not
     "colbench": (write_colbench, "backend", "in split train val test max-turns"),
     "websight": (write_websight, "frontend", "in train val test"),
 }
-DEMONSTRATIONS = "in split ask waste max-turns seed workers"
+DEMONSTRATIONS = "in split ask waste max-turns seed workers"    # the flags that it reads
+ALWAYS = "source domain out overwrite demonstrations"
 
 
-def parse_args():
-    engines = argparse.ArgumentParser(add_help=False)
-    engine_flags(engines)
-    p = argparse.ArgumentParser(description=__doc__.split("\n")[0], parents=[engines], allow_abbrev=False)
+def add_flags(p):
     share, count, size = number(least=0, most=1), number(int, least=1), number(int, least=0)
     add = p.add_argument
-    add("--source", choices=SOURCES, default="procedural", help="procedural: composed from a grammar; llm: written by a "
-        "model from web excerpts; colbench: released files; websight: rows of WebSight (default: procedural)")
-    add("--domain", help=f"kind of task: {', '.join(DOMAINS)}, or for colbench any name (default: backend; websight: frontend)")
-    add("--in", dest="input", help="excerpts, released file or rows (for websight a file or a folder of files); for "
-        "--demonstrations the tasks (default: data/DOMAIN/SPLIT.jsonl)")
-    add("--out", help="folder of the tasks (default: data/DOMAIN); for demonstrations and colbench the file (default: "
-        "data/DOMAIN/..., for trajectories runs/default/SPLIT.trajectories.jsonl)")
+    add("--source", choices=SOURCES, default="procedural",
+        help="procedural: composed from a grammar; llm: written by a model from web excerpts; colbench: released "
+             "files; websight: rows of WebSight (default: procedural)")
+    add("--domain",
+        help=f"kind of task: {', '.join(DOMAINS)}, for colbench any name (default: backend; websight: frontend)")
+    add("--in", dest="input",
+        help="excerpts, released file or rows (for websight a file or a folder of files); for --demonstrations the "
+             "tasks (default: data/DOMAIN/SPLIT.jsonl)")
+    add("--out",
+        help="folder of the tasks (default: data/DOMAIN); for demonstrations and colbench the file (default: "
+             "data/DOMAIN/..., for trajectories runs/default/SPLIT.trajectories.jsonl)")
     add("--overwrite", action="store_true", help="start the output again instead of resuming it")
     add("--train", type=size, default=10000, help="number of training tasks (default: 10000)")
     add("--val", type=size, default=500, help="number of validation tasks (default: 500)")
     add("--test", type=size, help="number of test tasks (default: 1000, frontend 500, as in the paper)")
     add("--seed", type=int, default=0, help="random seed (default: 0)")
     add("--workers", type=count, default=2, help="processes (for llm the sandbox's), or browsers (default: 2)")
+
     add = p.add_argument_group("--source procedural").add_argument
-    add("--level", choices=["full", "plain"], default="full", help="plain: a small grammar that is always worded alike, so "
-        "that a model trained from scratch learns it in minutes (default: full)")
-    add = p.add_argument_group("--demonstrations, and --split for a released file").add_argument
+    add("--level", choices=["full", "plain"], default="full",
+        help="plain: a small grammar that is always worded alike, so that a model trained from scratch learns it in "
+             "minutes (default: full)")
+
+    add = p.add_argument_group("--demonstrations (--split and --max-turns: --source colbench, too)").add_argument
     add("--demonstrations", type=size, default=0, metavar="N",
         help="write N dialogues of the scripted agent instead of tasks (default: 0 = write tasks)")
     add("--split", choices=SPLITS, default="train", help="split of the tasks, or of a released file (default: train)")
@@ -478,33 +499,45 @@ def parse_args():
     add("--waste", type=share, default=0.2,
         help="probability of a wasted turn before each turn; after one there may be another (default: 0.2)")
     add("--max-turns", type=count, default=10, help="longest dialogue, in agent turns (default: 10)")
-    add = p.add_argument_group("--source llm", "A strong model's excerpts give about a task for each 1.8; plan two to three, "
-        "because a fifth of the tasks belongs to a split that is full already. The flags of engines are below.").add_argument
+
+    add = p.add_argument_group(
+        "--source llm", "A strong model needs about 1.8 excerpts a task. Plan two to three: the function's hash "
+        "decides the split, so a fifth of the tasks meets a full split. The flags of engines are above.").add_argument
     add("--model", help="folder, hub name, or URL of an OpenAI-compatible server")
     add("--model-name", help="the model's name on its server (default: the only model there)")
     add("--temperature", type=number(least=0), default=1.0, help="sampling temperature (default: 1.0)")
     add("--max-tokens", type=count, default=4096, help="token limit of an answer, with its thought (default: 4096)")
     add("--concurrency", type=count, default=64, help="concurrent requests (default: 64)")
+
+
+def parse_args():
+    engines = argparse.ArgumentParser(add_help=False)
+    engine_flags(engines)
+    p = argparse.ArgumentParser(description=__doc__.split("\n")[0], parents=[engines], allow_abbrev=False)
+    add_flags(p)
     args = p.parse_args()
 
-    mode, (_, domain, used) = f"--source {args.source}", SOURCES[args.source]
+    mode = f"--source {args.source}"
+    _, domain, used = SOURCES[args.source]
     if args.demonstrations:
         mode, used = "--demonstrations", DEMONSTRATIONS
-    used = {*used.split(), "source", "domain", "out", "overwrite", "demonstrations"}
-    if args.source == "llm" and not args.demonstrations:
+    used = {*used.split(), *ALWAYS.split()}
+    if mode == "--source llm":
         used |= {name.replace("_", "-") for name in vars(engines.parse_args([]))}
+
     given = {word.partition("=")[0] for word in sys.argv}
-    flags = [f"--{name.replace('_', '-')}" for name in vars(args) if name != "input"] + ["--in"]
-    if idle := sorted(flag for flag in flags if flag in given and flag[2:] not in used):
+    flags = {"--in"} | {f"--{name.replace('_', '-')}" for name in vars(args)}
+    if idle := sorted(flag for flag in flags & given if flag[2:] not in used):
         die(f"{', '.join(idle)} would do nothing with {mode}; see --help")
     if args.source in ("llm", "websight") and args.domain not in (None, domain):
         die(f"{mode} makes tasks of the domain {domain}, not of {args.domain}")
+    if "in" in used and not args.input and not args.demonstrations:
+        die(f"{mode} needs --in")
+    if "model" in used and not args.model:
+        die(f"{mode} needs --model")
     args.domain = args.domain or domain
     if args.test is None:
         args.test = PAPERS_TEST.get(args.domain, 1000)
-    for flag in {"in", "model"} & used if mode.startswith("--source") else ():
-        if not getattr(args, flag.replace("in", "input")):
-            die(f"{mode} needs --{flag}")
     return args
 
 

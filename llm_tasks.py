@@ -4,8 +4,8 @@ An answer has four parts: a request, a function, twelve to fourteen calls, and t
 It is read leniently (`parse_task`) and checked strictly (`checked`):
 - a call counts if its arguments are literal and two runs of it give the same result, which is not None;
 - the request shows the true signature and does not speak of the excerpt;
-- ten calls are kept that together tell most wrong versions of the function: versions with one place mutated, or with one
-  detail guessed wrong. The model is asked once more for calls that tell the versions that survive;
+- ten calls are kept that together tell most wrong versions of the function: with one place mutated, or with one detail
+  guessed wrong. The model is asked once more for calls that tell the versions that survive;
 - a constant answer passes at most half of the ten;
 - a detail is kept as a fact, which the scripted human can tell, if guessing it wrong fails a call.
 """
@@ -149,8 +149,10 @@ def numbered(calls):
 PART = {  # what a heading may say: the part that it begins
     "description": "description", "request": "description", "code": "code", "function": "code", "reference": "code",
     "implementation": "code", "calls": "calls", "tests": "calls", "details": "details", "facts": "details"}
-HEADING = re.compile(    # perhaps a number, # or *; at most two words; the heading; perhaps a remark; a colon or nothing
-    rf"^ {{0,3}}(?=\S)(?:[^\w\n`\"']|\d+[.):])*(?:\w+ ){{0,2}}({'|'.join(PART)})\b[ *_]*(?:\([^)\n]*\))?[ *_]*(?::[ *_]*|$)",
+HEADING = re.compile(
+    r"^ {0,3}(?=\S)(?:[^\w\n`\"']|\d+[.):])*(?:\w+ ){0,2}"    # a number, # or *, at most two words
+    rf"({'|'.join(PART)})\b[ *_]*"
+    r"(?:\([^)\n]*\))?[ *_]*(?::[ *_]*|$)",    # a remark; a colon, or nothing else on the line
     re.IGNORECASE | re.MULTILINE)
 FENCE = re.compile(r"^[ \t>]*(```|~~~)[^\n]*\n(.*?)^[ \t>]*\1[`~]*[ \t]*$", re.DOTALL | re.MULTILINE)
 DETAIL = re.compile(r"^\W*(question|reply|fragment|wrong)\b\W*?:(.*)$", re.IGNORECASE | re.MULTILINE)
@@ -303,7 +305,7 @@ def returns_a_value(function):
 
 
 def doubt(code, calls):
-    """Why a right answer may fail a call of this reference, as far as reading tells; None if nothing speaks against it."""
+    """Why a right answer may fail a call of this reference, as far as reading tells, or None."""
     try:
         tree = ast.parse(code)
         functions = functions_of(tree)

@@ -17,7 +17,7 @@ from collections import Counter
 from functools import lru_cache
 from pathlib import Path
 
-from page_words import (CLAUSES, COLOURS, NO_DIFFERENCE, ORDER, PLACES, SIZES, TEXTS, Difference, how_much,
+from page_words import (CLAUSES, COLOURS, NO_DIFFERENCE, ORDER, PLACES, SIZES, TEXTS, Difference, letter_change,
                         next_sentences, quote)
 from records import ANSWER_MARK, hashed, split_of
 from render import TAILWIND_TAG
@@ -200,5 +200,5 @@ def sentence_of(kind, i, values, right):
         want = quote(fill(choice["values"][want], {}), 80)
     if aspect == "size":
         want, have = (LETTERS[choice["values"][value]] for value in (want, have))
-        want = how_much(want, have, "as large", "larger", "smaller")
+        want = letter_change(want, have)
     return Difference(fill(says, slots), aspect, want, have).sentence()

@@ -84,12 +84,11 @@ CLAUSES = {    # aspect -> what is said about it
     "missing": "{have} missing, {want}",
     "extra": "should not be there",
     "colour": "should be {want}, not {have}",
-    "gradient": "should {want} a gradient or a picture behind it",
     "border": "should {want} a border",
     "order": "should {want}",
     "layout": "should stand {want}",
     "shape": "should be {want}",
-    "size": "should have letters {want}",
+    "size": "should have {want}",
     "words": "should say {want}",
     "letters": "should be in {want} letters, not {have}",
     "bold": "should {want} in bold letters",
@@ -138,19 +137,26 @@ def compare_pages(agent, reference):
     if not a_page.seen and r_page.seen:
         return [Difference("", "page", "Your page is empty.")]
     find_twins(a_page, r_page)
-    pairs = [(r, r.twin) for r in r_page.parts if r.twin and r.seen and r.twin.seen]
+    both = [r for r in r_page.parts if r.twin and (r.in_both or r.twins_inside())]
+    pairs = [(r, r.twin) for r in both if r.in_both]
     moved = set()    # parts in another order or arrangement: their sizes and places follow from it
-    arranged = list(arrangement(r_page, moved))
-    groups = [(r, r.twin) for r in r_page.parts if r.twin and r.twins_inside() and not (r.seen and r.twin.seen)]
-    still = [(r, a) for r, a in pairs + groups if r not in moved]
-    stable = [(r, a) for r, a in still if not moved & set(r.ancestors)]
+    arranged = list(arrangement(both, moved))
+    still = [(r, r.twin) for r in both if r not in moved]
+    stable = [(r, a) for r, a in still if r.in_both and not moved & set(r.ancestors)]
+    found = itertools.chain(
+        missing_and_extra(a_page, r_page),
+        colours(a_page, r_page),
+        arranged,
+        letter_sizes(pairs),
+        box_sizes(stable),
+        texts(pairs),
+        places(still),
+    )
     ranked = []
-    for n, (tier, weight, order, difference) in enumerate(itertools.chain(
-            missing_and_extra(a_page, r_page), colours(a_page, r_page), arranged, letter_sizes(pairs),
-            box_sizes(stable), texts(pairs), places(still))):
+    for n, (tier, weight, order, difference) in enumerate(found):
         ranked.append((tier, -round(weight, 4), order, n, difference))
-    ranked = ranked or [(PLACES, 0, r.order, 0, difference) for r, difference in elsewhere(pairs)][:1]
-    return list({row[-1].sentence(): row[-1] for row in sorted(ranked)}.values())    # no sentence twice
+    differences = [row[-1] for row in sorted(ranked)] or list(elsewhere(pairs))[:1]
+    return list({difference.sentence(): difference for difference in differences}.values())    # no sentence twice
 
 
 # Each of the next six functions yields (class, weight, order in the page, Difference). r is a part of the reference
@@ -162,150 +168,189 @@ def missing_and_extra(agent, reference):
     for page in (reference, agent):
         groups = defaultdict(list)
         for part in page.seen:
-            if part.gone and not (part.parent and part.parent.gone):
+            inside_another = part.parent and part.parent.gone
+            if part.gone and not inside_another:
                 groups[part.parent, part.role].append(part)
-        for (parent, _), parts in groups.items():
+        for parts in groups.values():
+            first = parts[0]
             weight = sum(part.share for part in parts)
             tier = MISSING if weight > SMALL else PLACES
-            about = tuple(part.label for part in parts)
             if page is agent:
-                yield tier, 0.5 * weight, 10_000 + parts[0].order, Difference(listed(parts), "extra", about=about)
+                difference = Difference(listed(parts), "extra", about=labels(parts))
+                yield tier, 0.5 * weight, 10_000 + first.order, difference
                 continue
-            where = position_of(parts[0], reference)
+            where, verb = position_of(first, reference), "are"
             if len(parts) == 1:
-                where += describe(parts[0])
-            verb = "is" if len(parts) == 1 else "are"
-            yield tier, weight, parts[0].order, Difference(listed(parts), "missing", where, verb, about)
+                where, verb = where + describe(first), "is"
+            yield tier, weight, first.order, Difference(listed(parts), "missing", where, verb, labels(parts))
 
 
 def position_of(part, page):
     """Where a missing part belongs, in terms of what the agent's page has."""
-    before = [e for e in page.seen if e.order < part.order and e.twin and e.twin.seen and e not in part.ancestors]
+    before = None
+    for other in page.seen[:page.seen.index(part)]:
+        if other.in_both and other not in part.ancestors:
+            before = other
     if before:
-        return f"after the {before[-1].twin.name}"
-    return f"in the {part.parent.twin.name}" if part.parent and part.parent.twin else "at the top"
+        return f"after the {before.twin.name}"
+    if part.parent and part.parent.twin:
+        return f"in the {part.parent.twin.name}"
+    return "at the top"
 
 
 def describe(part):
     """The colour of a missing area and what is in it."""
     if part.role == "text" or part.leaf:
         return ""
-    inner = [e for e in part.inside if e.seen and (e.role == "text" or e.leaf)]
-    inner.sort(key=lambda e: e.order)
-    said = f". It is {part.colour}" if part.fill else ""
+    said = f". It is {colour_name(part.fill)}" if part.fill else ""
+    inner = part.contents()
     if inner and not part.own_text:
-        said += (" and has " if said else ". It has ") + ("the " + listed(inner))
+        said += " and has the " if said else ". It has the "
+        said += listed(inner)
     return said
+
+
+def labels(parts):
+    return tuple(part.label for part in parts)
+
+
+def twins(parts):
+    return [part.twin for part in parts]
 
 
 def listed(parts):
     """`text "A" and the button "B"`; of one kind `headings "A", "B", "C" and 3 more`."""
+    first, names, joint = parts[0], [part.name for part in parts], ", the "
     if len(parts) == 1:
-        return parts[0].name
-    if parts[0].role == "text" and 2 < len(parts) == parts[0].alike and len({part.kind for part in parts}) == 1:
-        return f"{parts[0].kind}s"    # all that the page has
-    names, joint = [part.name for part in parts], ", the "
+        return first.name
     if len({part.kind for part in parts}) == 1:
-        joint, kind = ", ", parts[0].kind
-        names = [quote(part.words) if part.words else part.name.removesuffix(f" {kind}") for part in parts]
-        names[0] = f"{kind}s {names[0]}" if parts[0].words else names[0]
-        names[-1] += "" if parts[0].words else f" {kind}"
+        if first.role == "text" and 2 < len(parts) == first.alike:
+            return f"{first.kind}s"    # all that the page has
+        joint = ", "
+        if first.words:
+            names = [quote(part.words or part.name) for part in parts]
+            names[0] = f"{first.kind}s {names[0]}"
+        else:
+            names = [name.removesuffix(f" {first.kind}") for name in names]
+            names[-1] += f" {first.kind}"
     if len(names) > 4:
         return f"{joint.join(names[:3])} and {len(names) - 3} more"
-    return f"{joint.join(names[:-1])} and {joint[2:]}{names[-1]}"
+    *names, last = names
+    return f"{joint.join(names)} and {joint[2:]}{last}"
 
 
 def colours(agent, reference):
     """Colours of the background and of areas, gradients and borders. What has no area of its own has what is behind."""
     about = ("page's background",)
-    for difference in colour_change(about[0], agent.background, reference.background, about):
-        yield COLOURS, 0, -1, difference
+    for difference in area_changes(about[0], agent, reference, agent.background, reference.background):
+        yield COLOURS, 0, -1, difference._replace(about=about)
     shared = defaultdict(list)    # (container, kind, tier, change) -> areas
     for r in reference.parts:
-        if r.role == "area" and r.kind not in ("picture", "line") and r.twin and (r.seen or r.twin.seen):
-            a, tier = r.twin, COLOURS if r.share > LARGE else TEXTS
+        a = r.twin
+        coloured = r.role == "area" and r.kind not in ("picture", "line")
+        if coloured and a and (r.seen or a.seen):
             for difference in area_changes("", a, r, a.fill or a.behind, r.fill or r.behind):
-                shared[r.parent, r.kind, tier, difference].append(r)
+                shared[r.parent, r.kind, r.colour_tier, difference].append(r)
     for (_, _, tier, difference), parts in shared.items():
         for some in [parts] if len(parts) > 2 else [[part] for part in parts]:
-            name, about = listed([part.twin for part in some]), tuple(part.label for part in some)
-            yield tier, 0, some[0].order, difference._replace(subject=name, about=about)
+            difference = difference._replace(subject=listed(twins(some)), about=labels(some))
+            yield tier, 0, some[0].order, difference
     for page in (reference, agent):    # areas that only one page has, around things that both have
         for part in page.seen:
             inner = part.twins_inside()
             if part.role == "text" or part.twin or not inner:
                 continue
-            tier, twin, own = COLOURS if part.share > LARGE else TEXTS, inner[0].twin, part.fill or part.behind
+            twin, own = inner[0].twin, part.fill or part.behind
+            order, about = (twin.order, ()) if page is agent else (part.order, (part.label,))
+            changes = area_changes(f"area around the {twin.name}", None, part, twin.behind, own)
             if page is agent:
-                for difference in area_changes(part.name, part, None, own, twin.behind):
-                    yield tier, 0, twin.order, difference
-            else:
-                for difference in area_changes(f"area around the {twin.name}", None, part, twin.behind, own):
-                    yield tier, 0, part.order, difference._replace(about=(part.label,))
+                changes = area_changes(part.name, part, None, own, twin.behind)
+            for difference in changes:
+                yield part.colour_tier, 0, order, difference._replace(about=about)
 
 
 def area_changes(name, agent, reference, have, want):
     """Differences of colour, gradient and border of two areas (None: the page has none there), of these colours."""
-    yield from colour_change(name, have, want)
-    for aspect in ("gradient", "border"):
-        wanted = bool(reference and getattr(reference, aspect))
-        if wanted != bool(agent and getattr(agent, aspect)):
-            yield Difference(name, aspect, "have" if wanted else "not have")
+    ours, theirs = (gradient_name(page.gradient if page else "") for page in (agent, reference))
+    if ours != theirs:
+        yield Difference(name, "colour", theirs or colour_name(want), ours or colour_name(have))
+    elif not ours:
+        yield from colour_change(name, have, want)
+    have, want = (bool(page and page.border) for page in (agent, reference))
+    if have != want:
+        yield Difference(name, "border", "have" if want else "not have")
 
 
-def colour_change(name, have, want, about=()):
+def gradient_name(css):
+    """A background-image of CSS in words; "" for none."""
+    found = re.findall(r"rgba?\((\d+), (\d+), (\d+)", css)
+    names = [colour_name("#" + bytes(map(int, rgb)).hex()) for rgb in found]
+    if len(names) > 1:
+        return f"a gradient from {names[0]} to {names[-1]}"
+    return "a picture" if css else ""
+
+
+def colour_change(name, have, want):
     """[the Difference of two colours], or none."""
     if colour_name(have) != colour_name(want):
-        yield Difference(name, "colour", colour_name(want), colour_name(have), about)
+        yield Difference(name, "colour", colour_name(want), colour_name(have))
     elif colour_distance(have, want) > SHADE:
-        yield Difference(name, "colour", f"a {shade(have, want)} {colour_name(want)}", "", about)
+        yield Difference(name, "colour", f"a {shade(have, want)} {colour_name(want)}")
 
 
 def shade(have, want):
     return "lighter" if sum(channels(want)) > sum(channels(have)) else "darker"
 
 
-def arrangement(reference, moved):
+def arrangement(both, moved):
     """The order of neighbours, and whether they are side by side. Adds what is elsewhere to the set `moved`."""
     groups = defaultdict(list)
-    for part in reference.parts:
-        if part.twin and (part.seen and part.twin.seen or part.twins_inside()):
-            groups[next((e for e in part.ancestors if e.twin), None)].append(part)
+    for part in both:
+        groups[next((e for e in part.ancestors if e.twin), None)].append(part)
     for neighbours in groups.values():
-        turned = defaultdict(list)
-        for r, other in zip(neighbours, neighbours[1:]):
+        turned = defaultdict(list)    # "beside" or "above" -> parts
+        for r, other in itertools.pairwise(neighbours):
             have, want = relation(r.twin, other.twin), relation(r, other)
             if have == want or "" in (have, want):
                 continue
             moved |= {r, other}
-            if {have, want} in ({"above", "below"}, {"left", "right"}):
-                first, second = (r, other) if want in ("above", "left") else (other, r)
-                how = "come before" if want in ("above", "below") else "be to the left of"
-                difference = Difference(first.twin.name, "order", f"{how} the {second.twin.name}",
-                                        about=(r.label, other.label))
-                yield ORDER, min(r.share, other.share), r.order, difference
-            else:
-                turned["beside" if want in ("left", "right") else "above"].append((r, other))
+            if {have, want} not in ({"above", "below"}, {"left", "right"}):
+                turned["beside" if want in ("left", "right") else "above"] += [r, other]
                 moved |= {e for e in neighbours if e.kind == r.kind == other.kind}    # a grid turns as a whole
-        for how, couples in turned.items():
-            parts = list(dict.fromkeys(itertools.chain(*couples)))
+                continue
+            first, second = (r, other) if want in ("above", "left") else (other, r)
+            how = "come before" if want in ("above", "below") else "be to the left of"
+            want = f"{how} the {second.twin.name}"
+            difference = Difference(first.twin.name, "order", want, about=labels([r, other]))
+            yield ORDER, min(r.share, other.share), r.order, difference
+        for how, parts in turned.items():
+            parts = list(dict.fromkeys(parts))
+            weight = sum(part.share for part in parts)
+            name = listed(twins(parts))
             want = "side by side" if how == "beside" else "one above the other"
-            name, about = listed([part.twin for part in parts]), tuple(part.label for part in parts)
             if len(parts) == 2:
                 name, want = parts[0].twin.name, f"{how} the {parts[1].twin.name}"
-            yield ORDER, sum(p.share for p in parts), parts[0].order, Difference(name, "layout", want, about=about)
+            yield ORDER, weight, parts[0].order, Difference(name, "layout", want, about=labels(parts))
 
 
 def letter_sizes(pairs):
     """Sizes of letters; texts of one container that share a change share a sentence."""
     shared = defaultdict(list)    # (container, change) -> texts
     for r, a in pairs:
-        change = how_much(r.font_size, a.font_size, "as large", "larger", "smaller")
+        change = letter_change(r.font_size, a.font_size)
         if r.role == "text" and change:
             shared[r.parent, change].append(r)
     for (container, change), parts in shared.items():
         weight = sum(max(part.share, part.twin.share) for part in parts)
         yield SIZES, weight, parts[0].order, of_texts(container, parts, "size", change)
+
+
+def letter_change(want, have):
+    """What letters should be, from their sizes in pixels: "letters about twice as large"; None if they are as large."""
+    change = how_much(want, have, "as large", "larger", "smaller")
+    if change in ("larger", "smaller"):
+        return f"{change} letters"
+    return change and f"letters {change}"
 
 
 def box_sizes(pairs):
@@ -314,19 +359,21 @@ def box_sizes(pairs):
     for r, a in pairs:
         if r.role == "text":
             continue
-        other_words = r.own_text and any(e.twin and e.plain != e.twin.plain for e in r.inside)
-        follows = r.contents_differ()
         changes = []
-        if not other_words and not (follows and r.own_text):
+        follows = r.contents_differ()
+        if not (r.own_text and follows):
             changes.append(how_much(r.width, a.width, "as wide", "wider", "narrower", slack=6))
-        if not other_words and not follows:
+        if not follows:
             changes.append(how_much(r.height, a.height, "as tall", "taller", "less tall", slack=6))
-        if any(changes):
-            shared[r.parent, " and ".join(filter(None, changes)), r.kind, r.own_text].append(r)
+        change = " and ".join(filter(None, changes))
+        if change:
+            shared[r.parent, change, r.kind, r.own_text].append(r)
     for (_, change, _, own_text), parts in shared.items():
-        name = ("box of the " if own_text else "") + listed([part.twin for part in parts])
         weight = 0.5 * sum(abs(part.share - part.twin.share) for part in parts)
-        yield SIZES, weight, parts[0].order, Difference(name, "shape", change, about=tuple(p.label for p in parts))
+        name = listed(twins(parts))
+        if own_text:
+            name = f"box of the {name}"
+        yield SIZES, weight, parts[0].order, Difference(name, "shape", change, about=labels(parts))
 
 
 def texts(pairs):
@@ -334,7 +381,8 @@ def texts(pairs):
     shared = defaultdict(list)    # (container, aspect, want, have) -> texts
     for r, a in pairs:
         if r.plain != a.plain:
-            yield TEXTS, 0, r.order, Difference(a.name, "words", quote(r.text, 80), about=(r.label,))
+            difference = Difference(a.name, "words", quote(r.text, 80), about=(r.label,))
+            yield TEXTS, 0, r.order, difference
         if r.role != "text":
             continue
         for change in letter_changes(r, a):
@@ -352,17 +400,18 @@ def letter_changes(r, a):
         yield "letters", shade(a.ink, r.ink), f"such {have} ones"
     if r.bold != a.bold:
         yield "bold", "be" if r.bold else "not be", ""
-    if r.plain == a.plain and r.lines != a.lines and not how_much(r.font_size, a.font_size):
+    same_letters = how_much(r.font_size, a.font_size) is None
+    if same_letters and r.plain == a.plain and r.lines != a.lines:
         yield "lines", "more" if r.lines > a.lines else "fewer", ""
 
 
 def of_texts(container, parts, aspect, want, have=""):
     """The Difference of parts of a container that share a change."""
-    about = tuple(part.label for part in parts)
-    around = container and container.twin and container.twin.name
-    if len(parts) < 4:
-        return Difference(listed([part.twin for part in parts]), aspect, want, have, about)
-    return Difference(f"texts in the {around}" if around else "texts of the page", aspect, want, have, about)
+    name = listed(twins(parts))
+    if len(parts) > 3:
+        around = container and container.twin
+        name = f"texts in the {around.name}" if around else "texts of the page"
+    return Difference(name, aspect, want, have, labels(parts))
 
 
 def places(pairs):
@@ -370,25 +419,25 @@ def places(pairs):
     shared = defaultdict(list)    # (container, aspect, want, have) -> [(weight, part)]
     for r, a in pairs:
         home = next((e for e in r.ancestors if e.twin in a.ancestors), None)    # seen or not
-        r_left, r_width = (home.left, home.width) if home else (0, WIDTH)
-        a_left, a_width = (home.twin.left, home.twin.width) if home else (0, WIDTH)
+        r_left, r_width, a_left, a_width = 0, WIDTH, 0, WIDTH
+        if home:
+            r_left, r_width, a_left, a_width = home.left, home.width, home.twin.left, home.twin.width
         if how_much(r_width, a_width, slack=6):
             continue
-        aside = a_left - r_left    # how far the agent's container is to the right of the other
-        shift = min((r.left - a.left + aside, r.right - a.right + aside, r.x - a.x + aside), key=abs)
-        want = side((r.x - r_left) / max(1, r_width) - 0.5)
-        have = side((a.x - a_left) / max(1, a_width) - 0.5)
+        aside = r_left - a_left    # how far the reference's container is to the right of the other
+        edges = (r.left - a.left, r.right - a.right, r.x - a.x)
+        shift = min((edge - aside for edge in edges), key=abs)
+        want, have = side((r.x - r_left) / max(1, r_width)), side((a.x - a_left) / max(1, a_width))
+        size = abs(shift) / WIDTH
         if want != have and abs(shift) > max(12, 0.04 * r_width):
-            shared[r.parent, "place", want, have].append((r.share + abs(shift) / WIDTH, r))
+            shared[r.parent, "place", want, have].append((r.share + size, r))
         elif abs(shift) > 18:
-            want = f"{far(shift)}further to the {'right' if shift > 0 else 'left'}"
-            shared[r.parent, "shift", want, ""].append((r.share * abs(shift) / WIDTH, r))
-        if not (r.seen and a.seen):
+            way = "right" if shift > 0 else "left"
+            shared[r.parent, "shift", f"{far(shift)}further to the {way}", ""].append((r.share * size, r))
+        above, ours = r.above(), a.above()
+        if not r.in_both or ours != (above and above.twin) or above and not ours:
             continue
-        above = r.above()
-        if above and not above.twin or a.above() != (above and above.twin):
-            continue
-        gap = r.gap(above) - a.gap(above and above.twin)
+        gap = r.gap(above) - a.gap(ours)
         if abs(gap) > 14:
             want = far(gap, a_lot=100, a_bit=40) + ("more" if gap > 0 else "less")
             shared[r.parent, "space", want, ""].append((abs(gap) / 7200, r))
@@ -399,23 +448,28 @@ def places(pairs):
 
 def far(shift, a_lot=250, a_bit=60):
     """How far so many pixels are, in words."""
-    return "much " if abs(shift) > a_lot else "a little " if abs(shift) < a_bit else ""
+    if abs(shift) > a_lot:
+        return "much "
+    return "a little " if abs(shift) < a_bit else ""
 
 
 def elsewhere(pairs):
-    """Parts that are somewhere else on the page, for pages that differ in nothing else."""
+    """Yield Differences of parts that are somewhere else on the page, for pages that differ in nothing else."""
     for r, a in pairs:
         down = max(r.top - a.top, r.bottom - a.bottom, key=abs)
         right = min(r.left - a.left, r.right - a.right, key=abs)
-        shift, way = (down, "down" if down > 0 else "up")
+        shift, way = down, "down" if down > 0 else "up"
         if abs(right) > abs(down):
-            shift, way = (right, "to the right" if right > 0 else "to the left")
+            shift, way = right, "to the right" if right > 0 else "to the left"
         if abs(shift) > 14:
-            yield r, Difference(a.name, "shift", f"{far(shift)}further {way}", about=(r.label,))
+            yield Difference(a.name, "shift", f"{far(shift)}further {way}", about=(r.label,))
 
 
-def side(offset):
-    return "in the centre" if abs(offset) < 0.06 else "on the left" if offset < 0 else "on the right"
+def side(across):
+    """Where something is whose centre is at this share of the width of what is around it."""
+    if abs(across - 0.5) < 0.06:
+        return "in the centre"
+    return "on the left" if across < 0.5 else "on the right"
 
 
 def how_much(want, have, as_it="", more="", less="", slack=0):
@@ -454,6 +508,7 @@ KINDS = {"header": "header", "nav": "navigation bar", "footer": "footer", "aside
          "h3": "heading", "h4": "heading", "h5": "heading", "h6": "heading", "a": "link", "button": "button",
          "img": "picture", "svg": "picture", "video": "picture", "canvas": "picture", "iframe": "picture",
          "input": "field", "textarea": "field", "select": "field", "li": "list item", "hr": "line", "label": "label"}
+AREAS = KINDS.keys() - {"h1", "h2", "h3", "h4", "h5", "h6", "a", "li", "label"}    # they have a box, seen or not
 LANDMARKS = ("header", "nav", "footer", "main", "aside", "form")
 ORDINALS = "first second third fourth fifth sixth seventh eighth ninth tenth".split()
 
@@ -462,65 +517,80 @@ class Part:
     """An area or a text of a page."""
 
     def __init__(self, measured, role, parent, order):
+        text = measured["text"]
         self.tag, self.role, self.parent, self.order = measured["tag"], role, parent, order
-        self.text = measured["text"] if role == "text" else ""
+        self.ancestors = (parent, *parent.ancestors) if parent else ()    # the areas that it is in, seen or not
+        self.kind = KINDS.get(self.tag, "text" if role == "text" else "block")
+        self.leaf = self.kind in ("picture", "field", "line")    # an area that is seen for what it is
+        self.text = text if role == "text" or self.kind == "field" else ""
+        self.plain = " ".join(re.findall(r"[\w$%\u20ac\u00a3.]+", self.text.lower())) or self.text
+        self.own_text = bool(text) and role == "area" and not self.leaf
         box = measured["text_box"] if role == "text" else None
         self.left, self.top, self.width, self.height = box or measured["box"]
         self.right, self.bottom = self.left + self.width, self.top + self.height
         self.x, self.y = self.left + self.width / 2, self.top + self.height / 2    # its centre
         self.outer = measured["box"][2:]    # the size of its element, which may hide a text by being too small
-        self.gradient, self.border = measured["gradient"], measured.get("border", False)
-        self.ink, self.font_size, self.bold = measured["colour"] or "#000000", measured["font_size"], measured["bold"]
-        self.lines = max(1, round(self.height / max(1, 1.35 * self.font_size)))
-        self.kind = KINDS.get(self.tag, "text" if role == "text" else "block")
-        self.leaf = self.kind in ("picture", "field", "line")    # an area that is seen for what it is
-        if self.kind == "field":
-            self.text = measured["text"]
-        self.plain = " ".join(re.findall(r"[\w$%\u20ac\u00a3.]+", self.text.lower())) or self.text
         self.fill = measured["background"] if role == "area" else None
-        self.own_text = bool(measured["text"]) and role == "area" and not self.leaf
-        self.ancestors = (parent, *parent.ancestors) if parent else ()    # the areas that it is in, seen or not
+        self.gradient, self.border = measured["gradient"], measured.get("border", False)
+        self.ink, self.bold = measured["colour"] or "#000000", measured["bold"]
+        self.font_size = measured["font_size"]
+        self.lines = max(1, round(self.height / max(1, 1.35 * self.font_size)))
+        # What Page finds out. words, label, name: `Buy`, `button "Buy"`, `second button "Buy"`; alike: how many seen
+        # parts of its role and kind the page has; rank: its number among those of its kind.
         self.twin, self.inside, self.neighbours, self.seen = None, set(), [], True
-        self.label = self.name = self.words = ""    # set by Page; the name has an ordinal where several share a label
-        self.alike = self.rank = 0    # seen parts of its role and kind in the page; its number among those of its kind
+        self.words = self.label = self.name = ""
+        self.alike = self.rank = 0
 
     @property
-    def colour(self):
-        return colour_name(self.fill)
+    def in_both(self):
+        """Whether it is seen, in this page and in the other."""
+        return bool(self.seen and self.twin and self.twin.seen)
 
     @property
     def gone(self):
         """Whether the other page has neither it nor anything in it."""
         return not self.twin and not self.twins_inside()
 
+    @property
+    def colour_tier(self):
+        """When a wrong colour of it is named."""
+        return COLOURS if self.share > LARGE else TEXTS
+
+    def contents(self):
+        """The texts, pictures and fields that are seen in it, in order."""
+        inner = [e for e in self.inside if e.seen and (e.role == "text" or e.leaf)]
+        return sorted(inner, key=lambda e: e.order)
+
     def twins_inside(self):
         """What is in it and in the other page too, in order."""
-        return sorted((e for e in self.inside if e.seen and e.twin and e.twin.seen), key=lambda e: e.order)
+        return sorted((e for e in self.inside if e.in_both), key=lambda e: e.order)
 
     def contents_differ(self):
         """Whether anything in it is only in one page, or has other letters, sizes or places."""
         inner = sorted((e for e in self.inside if e.seen), key=lambda e: e.order)
-        theirs = {e for e in self.twin.inside if e.seen}
-        if {e.twin for e in inner} != theirs:
+        if set(twins(inner)) != {e for e in self.twin.inside if e.seen}:
             return True
         for e in inner:
-            if e.role == "text" and (e.lines != e.twin.lines or e.font_size != e.twin.font_size):
+            other = e.twin
+            if e.role == "text" and (e.lines, e.font_size) != (other.lines, other.font_size):
                 return True
-            if e.role == "area" and abs(e.height - e.twin.height) > 6:
+            if e.role == "area" and abs(e.height - other.height) > 6:
+                return True
+            if self.own_text and e.plain != other.plain:
                 return True
         return any(relation(e, other) != relation(e.twin, other.twin) for e, other in itertools.pairwise(inner))
 
     def above(self):
         """The neighbour right above it, or None if it is the first."""
-        higher = [e for e in self.neighbours if e.bottom <= self.top + 2
-                  and e.left < self.right and self.left < e.right]
-        return max((e for e in higher if e is not self), key=lambda e: e.bottom, default=None)
+        higher = [e for e in self.neighbours if e is not self and e.bottom <= self.top + 2]
+        higher = [e for e in higher if e.left < self.right and self.left < e.right]
+        return max(higher, key=lambda e: e.bottom, default=None)
 
     def gap(self, above):
         """Pixels between it and what is above it, or the upper edge of what is around it."""
         if above:
             return self.top - above.bottom
-        return self.top - (self.parent.top if self.parent else 0)
+        return self.top - self.parent.top if self.parent else self.top
 
 
 class Page:
@@ -528,28 +598,29 @@ class Page:
 
     def __init__(self, layout):
         self.background = layout["background"]
+        self.gradient, self.border = layout.get("gradient", ""), False
         self.height = max(1, layout["height"])
         self.parts, areas = [], {}
         for n, measured in enumerate(layout["elements"]):
-            around = areas.get(measured["parent"])
-            area = around
-            if measured["background"] or measured["gradient"] or measured.get("border") or \
-                    measured["tag"] in KINDS.keys() - {"h1", "h2", "h3", "h4", "h5", "h6", "a", "li", "label"}:
+            around = area = areas.get(measured["parent"])
+            painted = measured["background"] or measured["gradient"] or measured.get("border")
+            if painted or measured["tag"] in AREAS:
                 area = Part(measured, "area", around, len(self.parts))
                 self.parts.append(area)
             areas[n] = area
-            if measured["text"] and not (area and area is not around and area.leaf):
+            of_a_leaf = area is not around and area.leaf    # a field's text is part of it
+            if measured["text"] and not of_a_leaf:
                 self.parts.append(Part(measured, "text", area, len(self.parts)))
         self.look()
         self.seen = [part for part in self.parts if part.seen]
+        groups = defaultdict(list)
         for part in self.parts:
             for around in part.ancestors:
                 around.inside.add(part)
             part.parent = next((e for e in part.ancestors if e.seen), None)
-        groups = defaultdict(list)
-        for part in self.seen:
-            groups[part.parent].append(part)
-            part.neighbours = groups[part.parent]
+            if part.seen:
+                groups[part.parent].append(part)
+                part.neighbours = groups[part.parent]
         self.give_names()
 
     def look(self):
@@ -559,19 +630,20 @@ class Page:
             painted = next((e for e in part.ancestors if e.fill or e.gradient), None)
             part.behind = painted and painted.fill or self.background
             if part.role == "text":
-                readable = colour_distance(part.ink, part.behind) > 0.03 or bool(painted and painted.gradient)
-                part.seen = readable and min(part.outer) > 1
+                readable = colour_distance(part.ink, part.behind) > 0.03 or painted and painted.gradient
+                part.seen = bool(readable) and min(part.outer) > 1
             else:
                 paints = part.fill and colour_distance(part.fill, part.behind) > 0.01
                 part.seen = bool(paints or part.gradient or part.border or part.leaf)
             if part.left >= WIDTH or part.right <= 0 or part.bottom <= 0:
                 part.seen = False
-            if part.fill and part.share > 0.97 and painted is None and not part.gradient:
+            if not part.fill:
+                continue
+            if part.share > 0.97 and not painted and not part.gradient:
                 self.background, part.seen = part.fill, False    # a wrapper is the page's background
             cover = part.parent
-            if part.fill and cover and 0.97 * cover.share < part.share and not cover.border:
+            if cover and 0.97 * cover.share < part.share and not cover.border:
                 cover.seen = False    # nothing is left of it to see
-
 
     def give_names(self):
         """Name the parts: `button "Buy"`, `header`, `section "Prices"` (the first words in it), `second picture`."""
@@ -583,25 +655,24 @@ class Page:
         single = Counter(part.kind for part in self.parts if part.role == "area")
         for part in self.parts:
             kind, words = part.kind, part.text
-            if part.role == "text" and part.ancestors and part.ancestors[0].kind == "button":
+            if part.role == "text" and [e.kind for e in part.ancestors[:1]] == ["button"]:
                 kind = part.kind = "button"
             if part.role == "area" and not part.leaf:
                 own = part.own_text or part.tag not in LANDMARKS or single[part.kind] > 1
                 words = first_words.get(part, "") if own else ""
             part.words = words
             part.label = f"{kind} {quote(words)}" if words else kind
-        for role in ("area", "text"):
-            same = defaultdict(list)
-            for part in self.seen:
-                if part.role == role:
-                    same[part.label].append(part)
-            for label, parts in same.items():
-                for n, part in enumerate(parts):
-                    ordinal = ORDINALS[n] if n < len(ORDINALS) else f"{n + 1}th"
-                    part.name = f"{ordinal} {label}" if len(parts) > 1 else label
+        same = defaultdict(list)
+        for part in self.seen:
+            same[part.role, part.label].append(part)
+        for (_, label), parts in same.items():
+            for n, part in enumerate(parts):
+                ordinal = ORDINALS[n] if n < len(ORDINALS) else f"{n + 1}th"
+                part.name = f"{ordinal} {label}" if len(parts) > 1 else label
         alike = Counter((part.role, part.kind) for part in self.seen)
         for part in self.parts:
-            part.name, part.alike = part.name or part.label, alike[part.role, part.kind]
+            part.name = part.name or part.label
+            part.alike = alike[part.role, part.kind]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -614,7 +685,8 @@ def find_twins(agent, reference):
 
     def apart(r, a):
         """How far apart two parts are, in shares of the page."""
-        return abs(r.x - a.x) / WIDTH + abs(r.y / reference.height - a.y / agent.height)
+        across, down = r.x - a.x, r.y / reference.height - a.y / agent.height
+        return abs(across) / WIDTH + abs(down)
 
     def equal_words(r, a):
         if a.plain == r.plain:
@@ -630,20 +702,21 @@ def find_twins(agent, reference):
             return apart(r, a)
 
     def last_of_its_kind(r, a):
-        if r.kind == a.kind != "text" and left[r.role, r.kind] == [1, 1]:
+        if r.kind == a.kind != "text" and left[r.kind, True] == left[r.kind, False] == 1:
             return 0
 
     def same_leaf(r, a):
         if a.leaf and a.kind == r.kind:
-            rank = abs(r.rank - a.rank) if total[r.role, r.kind][0] == total[r.role, r.kind][1] else 0
+            as_many = total[r.kind, True] == total[r.kind, False]
+            rank = abs(r.rank - a.rank) if as_many else 0
             return 2 * (r.plain != a.plain) + rank + 0.1 * apart(r, a)
 
     def same_place(r, a):
         if r.leaf or a.leaf:
             return None
-        inner, other = ({e for e in part.inside if e.seen and (e.role == "text" or e.leaf)} for part in (r, a))
-        common = len({e.twin for e in inner} & other)
-        alike = common / max(1, len(inner) + len(other) - common)
+        inner, other = set(twins(r.contents())), set(a.contents())
+        common = len(inner & other)
+        alike = common / max(1, len(inner | other))
         share = overlap(r, a, reference, agent)
         landmark = r.kind == a.kind and r.tag in LANDMARKS
         empty = not inner and not other and (share > 0.3 or apart(r, a) < 0.2)
@@ -652,26 +725,26 @@ def find_twins(agent, reference):
             return apart(r, a) - 2 * alike - share - same
 
     def same_home(r, a):
-        homes = [e.twin for e in r.ancestors[:1]] == list(a.ancestors[:1])    # seen or not
+        homes = twins(r.ancestors[:1]) == list(a.ancestors[:1])    # seen or not
         if r.kind == a.kind and (homes or a.parent == (r.parent and r.parent.twin)):
             return apart(r, a)
 
     def numbers(parts):
-        """{(role, kind): [how many of these parts are in the reference, and in the agent's page]}"""
-        found = defaultdict(lambda: [0, 0])
+        """{(kind, whether in the agent's page): how many of these parts}; each part learns its rank."""
+        found = Counter()
         for part in parts:
-            part.rank = found[part.role, part.kind][part in ours]
-            found[part.role, part.kind][part in ours] += 1
+            part.rank = found[part.kind, part in ours]
+            found[part.kind, part in ours] += 1
         return found
 
     ours = set(agent.parts)
-    total = numbers(reference.parts + agent.parts)
-    words, areas = ([[part for part in page.parts if part.role == role and (role == "area" or part.seen)]
-                     for page in (reference, agent)] for role in ("text", "area"))
+    words = [[part for part in page.seen if part.role == "text"] for page in (reference, agent)]
+    areas = [[part for part in page.parts if part.role == "area"] for page in (reference, agent)]
     for score in (equal_words, similar_words, same_kind):
         pair(*words, score)
-    left = numbers([part for part in words[0] + words[1] if not part.twin])
+    left = numbers(part for part in [*words[0], *words[1]] if not part.twin)
     pair(*words, last_of_its_kind)
+    total = numbers([*areas[0], *areas[1]])
     pair(*areas, same_leaf)
     pair(*areas, same_place)
     pair(*words, same_home)
@@ -720,25 +793,27 @@ def features(layout, window=None):
             continue
         if part.role == "text":
             yield "words", part.plain, 1.0
-        name = part.plain or part.kind
-        for n, value in enumerate(look_of(part, page)):
-            yield "by words", f"{name} {n}", value
-            yield "by kind", f"{part.kind} {ranks[part.kind]} {n}", value
+        for quality, value in qualities(part, page):
+            yield "by words", f"{part.plain or part.kind} {quality}", value
+            yield "by kind", f"{part.kind} {ranks[part.kind]} {quality}", value
 
 
-def look_of(part, page):
-    """How a text or picture looks: its place, its size and its colours, each of about unit length."""
-    size = math.log2(min(max(part.font_size, 8), 128) / 8) / 4
-    angles = [part.x / WIDTH, part.y / page.height, size]
-    if part.role == "area":
-        angles[2:] = [part.width / WIDTH, min(1.0, part.height / WIDTH)]
-    for angle in angles:
-        yield math.cos(math.pi * angle)
-        yield math.sin(math.pi * angle)
+def qualities(part, page):
+    """Yield (name, value) of how a text or picture looks: its place, its size and its colours."""
+    angles = {"x": part.x / WIDTH, "y": part.y / page.height}
     if part.role == "text":
-        yield 0.5 * part.bold
-        for channel in (*channels(part.behind), *channels(part.ink)):
-            yield 1.15 * (channel / 255 - 0.5)
+        angles["size"] = math.log2(min(max(part.font_size, 8), 128) / 8) / 4
+        yield "bold", 0.5 * part.bold
+        yield f"in {colour_name(part.ink)}", 1.6
+        for n, channel in enumerate((*channels(part.behind), *channels(part.ink))):
+            yield f"channel {n}", 0.3 * (channel / 255 - 0.5)
+    else:
+        angles |= {"width": part.width / WIDTH, "height": min(1.0, part.height / WIDTH)}
+    for name, angle in angles.items():
+        yield f"{name} across", math.cos(math.pi * angle)
+        yield f"{name} along", math.sin(math.pi * angle)
+    yield side(part.x / WIDTH), 0.8
+    yield f"on {colour_name(part.behind)}", 1.6
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -781,53 +856,61 @@ def answer_question(question, page):
     """The answer to one question in lower case, or None if the page does not settle it."""
     aspect = next((name for name, words in ASPECTS.items() if re.search(words, question)), "")
     asked = [kind for kind, words in SUBJECTS.items() if re.search(rf"\b({words})\b", question)]
-    named = [part for part in page.seen if part.text and len(part.plain) > 2 and part.plain in question]
-    if aspect in ("letters", "colour") and asked == ["text"] or "background" in question:
+    if "background" in question or asked == ["text"] and aspect in ("letters", "colour"):
         asked = [kind for kind in asked if kind != "text"]
-    if not asked and not named:
+    parts = [part for part in page.seen if len(part.plain) > 2 and part.plain in question]    # quoted
+    if not asked and not parts:
+        parts = spoken_of(aspect, page)
         if aspect == "colour":
             return f"The page's background is {colour_name(page.background)}."
-        named = {"letters": [e for e in page.seen if e.role == "text"][:1],
-                 "words": [e for e in page.seen if e.kind in ("main heading", "heading", "button")][:4]}.get(aspect)
-        if not named:
+        if not parts:
             return None
-    parts = named or parts_of(asked, page)
+    parts = parts or parts_of(asked, page)
     if not parts:
         return f"There is no {asked[0]}."
     if aspect == "count":
         kind = asked[0] if asked else parts[0].kind
-        one = len(parts) == 1
-        return f"There {'is' if one else 'are'} {counted(len(parts))} {kind}{'' if one else 's'}."
+        if len(parts) == 1:
+            return f"There is one {kind}."
+        return f"There are {NUMBERS[len(parts)] if len(parts) < len(NUMBERS) else len(parts)} {kind}s."
     if aspect == "layout" and len(parts) > 1:
-        beside = relation(*parts[:2]) in ("left", "right")
+        beside = relation(parts[0], parts[1]) in ("left", "right")
         return f"The {listed(parts)} stand {'side by side' if beside else 'one above the other'}."
     return " ".join(tell(part, aspect, page) for part in parts[:3])
+
+
+def spoken_of(aspect, page):
+    """What a question that names nothing is about."""
+    if aspect == "letters":
+        return [part for part in page.seen if part.role == "text"][:1]
+    if aspect == "words":
+        return [part for part in page.seen if part.kind in ("main heading", "heading", "button")][:4]
+    return []
 
 
 def parts_of(kinds, page):
     """The parts that a question is about: of the first kind that the page has, areas before texts for their colour."""
     for kind in kinds:
-        found = [e for e in page.parts if e.kind == kind and (e.seen or e.inside) or kind == "text" and e.seen
-                 and e.role == "text" and e.kind in ("text", "list item", "label")]
-        found = [e for e in found if not (e.role == "text" and e.parent in found)]
+        found = [e for e in page.parts if e.kind == kind and (e.seen or e.inside)]
+        if kind == "text":
+            found = [e for e in page.seen if e.role == "text" and e.kind in ("text", "list item", "label")]
+        found = [e for e in found if e.role == "area" or e.parent not in found]
         if kind == "block":
             found = found or [e for e in page.seen if e.kind == "section"]
-        if kind in ("main heading", "heading"):
+        if "heading" in kind:
             found = found or [e for e in page.seen if "heading" in e.kind]
         if found:
             return found
     return []
 
 
-def counted(number):
-    return NUMBERS[number] if number < len(NUMBERS) else str(number)
-
-
 def tell(part, aspect, page):
     """A sentence about one part of the page."""
-    inner = sorted((e for e in part.inside if e.seen and (e.text or e.leaf)), key=lambda e: e.order)
-    letters = part if part.role == "text" else next((e for e in inner if e.role == "text"), None)
-    fill = colour_name((part.fill if part.role == "area" else None) or part.behind)
+    inner = part.contents()
+    letters = part
+    if part.role == "area":
+        letters = next((e for e in inner if e.role == "text"), None)
+    fill = colour_name(part.fill or part.behind)
     kind = part.kind if part.text or part.own_text else part.name
     if aspect == "letters" and letters:
         return f"The letters of the {letters.name} are {colour_name(letters.ink)}."
@@ -840,19 +923,18 @@ def tell(part, aspect, page):
     if aspect == "size":
         return f"The {part.name} is {part.width} pixels wide and {part.height} tall."
     if aspect == "place":
-        across = (part.left + part.width / 2) / WIDTH - 0.5
-        down = (part.top + part.height / 2) / page.height
+        down = part.y / page.height
         third = "at the top" if down < 0.33 else "at the bottom" if down > 0.67 else "half-way down"
-        return f"The {part.name} is {side(across)}, {third}."
+        return f"The {part.name} is {side(part.x / WIDTH)}, {third}."
     if aspect == "bold" and letters:
         return f"The {letters.name} is {'' if letters.bold else 'not '}in bold letters."
-    if part.text:
-        return f"The {kind} says {quote(part.text, 200)}."
-    if part.own_text and letters:
-        return f"The {kind} says {quote(letters.text, 200)}."
+    if part.text or part.own_text and letters:
+        return f"The {kind} says {quote(part.text or letters.text, 200)}."
     if aspect == "existence":
         return f"Yes, there is a {part.name}{describe(part)}."
-    return f"The {kind} has the {listed(inner)}." if inner else f"The {part.name} is {fill}."
+    if inner:
+        return f"The {kind} has the {listed(inner)}."
+    return f"The {part.name} is {fill}."
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -893,7 +975,8 @@ def colour_distance(a, b):
 @functools.lru_cache(maxsize=4096)
 def colour_name(colour):
     """Such as "#3b82f6" -> "blue": the nearest shade, among the greys (Tailwind's are slightly blue) or the colours."""
-    high, low = max(channels(colour)) / 255, min(channels(colour)) / 255
+    parts = channels(colour)
+    high, low = max(parts) / 255, min(parts) / 255
     saturation = 0 if high == low else (high - low) / (1 - abs(high + low - 1))
     grey = saturation < 0.25 or (high + low < 0.4 and saturation < 0.45)
     distances = []

@@ -91,7 +91,8 @@ def schema_errors(value, shape, name="it"):
         if str in shape:
             shape = dict.fromkeys(value, shape[str])
         if missing := [repr(key) for key in shape if not key.endswith("?") and key not in value]:
-            yield f"{name} lacks the key{'s'[len(missing) < 2:]} {', '.join(missing)}, found {', '.join(value) or 'none'}"
+            plural = "s" if len(missing) > 1 else ""
+            yield f"{name} lacks the key{plural} {', '.join(missing)}, found {', '.join(value) or 'none'}"
         for key, part_shape in shape.items():
             plain_key = key.rstrip("?")
             part = value.get(plain_key)

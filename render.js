@@ -60,8 +60,14 @@ want_layout => {
   const plain = /^(SPAN|B|STRONG|EM|I|SMALL|U|DIV|P|FONT)$/, telling = /^(H[1-6]|A|LI|LABEL|TH|TD)$/;
   const inside = new Set();                                  // inline elements within a text, which belong to it
   const index = new Map(), elements = [];
-  let background = null;
-  for (const e of [root, body]) if (e) background = hex(getComputedStyle(e).backgroundColor) || background;
+  // A picture is a picture, wherever it is from; gradients differ by their colours.
+  const behind = style =>
+    style.backgroundImage === 'none' ? '' : style.backgroundImage.replace(/url\([^)]*\)/g, 'url').slice(0, 300);
+  let background = null, gradient = '';
+  for (const e of [root, body].filter(Boolean)) {
+    background = hex(getComputedStyle(e).backgroundColor) || background;
+    gradient = behind(getComputedStyle(e)) || gradient;
+  }
   for (const e of all('body *')) {
     if (elements.length >= 2000) break;
     let up = get(e, 'parentNode');
@@ -104,8 +110,8 @@ want_layout => {
     elements.push({
       tag: tag.toLowerCase(), order: elements.length, parent: up ? index.get(up) : null,
       text: text.replace(/\s+/g, ' ').slice(0, 300), box: rounded(box), text_box: inked ? rounded(inked) : null,
-      colour: hex(style.color), background: fill, gradient: picture, border,
+      colour: hex(style.color), background: fill, gradient: behind(style), border,
       font_size: Math.round(parseFloat(style.fontSize)), bold: Number(style.fontWeight) >= 600});
   }
-  return {...page, width: innerWidth, background: background || '#ffffff', elements};
+  return {...page, width: innerWidth, background: background || '#ffffff', gradient, elements};
 }

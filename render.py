@@ -427,7 +427,8 @@ def pool(picture, cells):
 
 
 HASHED = 4096    # entries of each hashed part of the layout embedding
-PIXELS, WORDS, STYLES = 0.3, 0.35, 0.35    # weights of its parts
+INK, EDGES = 0.15, 0.05    # weights of its parts: ink on a grid, edges, and the hashed ones
+HASHED_PARTS = {"words": 0.1, "by words": 0.35, "by kind": 0.2}
 
 
 def layout_embedding(picture, view):
@@ -452,15 +453,14 @@ def layout_embedding(picture, view):
     grey = ink.mean(axis=-1)
     across, down = np.diff(grey, axis=1, prepend=grey[:, :1]), np.diff(grey, axis=0, prepend=grey[:1])
     edges = np.abs(np.stack([across, down], axis=-1))  # (128, 128, 2)
-    parts = [(PIXELS / 3, pool(ink, 4)), (PIXELS / 3, pool(ink, 8)), (PIXELS / 3, pool(edges, 8))]
+    parts = [(INK, pool(ink, 4)), (INK, pool(ink, 8)), (EDGES, pool(edges, 8))]
     if picture.layout:
         from page_words import features
-        hashed = {"words": np.zeros(HASHED), "by words": np.zeros(HASHED), "by kind": np.zeros(HASHED)}
+        hashed = {part: np.zeros(HASHED) for part in HASHED_PARTS}
         for part, name, value in features(picture.layout, side and (left, top, left + side, top + side)):
             code = zlib.crc32(name.encode())
             hashed[part][code % HASHED] += value if code >> 31 else -value
-        weights = (WORDS, STYLES / 2, STYLES / 2)
-        parts += [(weight, unit(vector)) for weight, vector in zip(weights, hashed.values())]
+        parts += [(HASHED_PARTS[part], unit(vector)) for part, vector in hashed.items()]
     return unit(np.concatenate([weight ** 0.5 * vector for weight, vector in parts]))
 
 

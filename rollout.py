@@ -59,14 +59,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from engines import (
-    CODE, COUNT, IN_FLIGHT, SIZE, UNKNOWN_MARK, LocalEngine, Refused, Response, Stop, derive_seed, engine_flags,
-    engine_of, is_url, json_object, make_engine, sample_with_room, without_secrets, without_thoughts)
+    COUNT, IN_FLIGHT, SIZE, LocalEngine, derive_seed, engine_flags, engine_of, is_url, json_object, make_engine,
+    sample_with_room)
 from human import (
-    HUMAN_OF_FUNCTIONS, HUMAN_OF_PAGES, MANNERS, NO_REPLY, SIMULATORS, VISION_PROMPT, ModelHuman, PersonAsAgent, as_text,
-    ask, fill, functions_human, pages_human, prompt_of_human, shortened)
+    HUMAN_OF_FUNCTIONS, HUMAN_OF_PAGES, MANNERS, NO_REPLY, SIMULATORS, VISION_PROMPT, ModelHuman, PersonAsAgent, ask,
+    as_text, fill, functions_human, pages_human, prompt_of_human, shortened)
 from records import (
-    ANSWER_MARK, EPISODE_KEY, ID, OUTPUT_MARK, SCHEMA, TURN_KEY, Output, die, fingerprint, number, read, schema_errors,
-    sign_of_end, write_json)
+    ANSWER_MARK, EPISODE_KEY, ID, OUTPUT_MARK, SCHEMA, TURN_KEY, Output, die, fingerprint, mended, number, read,
+    refuse_idle, run_script, schema_errors, sign_of_end, write_json)
+from server import CODE, UNKNOWN_MARK, Refused, Response, Stop, without_secrets, without_thoughts
 
 NO_ACTION = "Sorry, I have lost my thread."    # replaces an action that was cut inside its thought
 EPISODE_COSTS = ("sampled_tokens", "simulator_calls", "simulator_tokens", "judge_tokens")
@@ -139,20 +140,22 @@ def mark_pattern(mark):
     """How models write a mark: as it is; at the start of a line also without colon; alone there, in any case."""
     words = re.escape(mark.rstrip(":"))
     start, end = r"^[ \t*_#>-]*", r"[ \t*_]*"
-    return rf"[*_]*{words}{end}:[*_]*|{start}{words}\b{end}(?::[*_]*)?|(?i:{start}[\"'`]?{words}{end}(?::[\"'`*_]*|[\"'`*_]*$))"
+    alone = rf"(?i:{start}[\"'`]?{words}{end}(?::[\"'`*_]*|[\"'`*_]*$))"
+    return rf"[*_]*{words}{end}:[*_]*|{start}{words}\b{end}(?::[*_]*)?|{alone}"
 
 
 MARKS = re.compile(f"(?P<output>{mark_pattern(OUTPUT_MARK)})|(?P<answer>{mark_pattern(ANSWER_MARK)})", re.M)
-QUOTED = re.compile(r"""(?m)(?<!^)("[^"\n]*"|`[^`\n]+`|“[^”\n]*”|(?<!\w)'[^'\n]*'(?!\w))|"[^"\n]*"(?=.)""")
+QUOTED = re.compile(    # but not a whole line
+    r"""(?m)(?<!^)("[^"\n]*"|`[^`\n]+`|“[^”\n]*”|(?<!\w)'[^'\n]*'(?!\w))|"[^"\n]*"(?=.)""")
 
 
 def parse_response(text):
     """Split a response into (content, which enters the dialogue; answer or None).
 
     The thought ends where its marks say so, or at OUTPUT:. The answer is everything after the first I WANT TO ANSWER:
-    that follows. Marks in quotes are talked about. A thought may itself mention the answer's mark: if a later line begins
-    with OUTPUT:, the thought ends there, unless there is code between the two. Prose after the mark refers to code
-    before it: then that is the answer.
+    that follows. A mark in quotes is only talked about. A thought may mention the answer's mark: if a later line begins
+    with OUTPUT:, the thought ends there, unless there is code between the two. If only prose follows the mark, and code
+    stands before it, that code is the answer.
     """
     text = without_thoughts(text)[0]
     unquoted = QUOTED.sub(lambda quote: "." * len(quote[0]), text)
@@ -160,8 +163,11 @@ def parse_response(text):
     for mark in MARKS.finditer(unquoted):
         if mark["answer"]:
             answer = answer or mark
-        elif answer is None and not re.search(r"(?i)^\W*input\b.*\s*\Z", unquoted[begin:mark.start()][-200:], re.M) or (
-                answer and unquoted[mark.start() - 1] == "\n" and not CODE.search(text, answer.end(), mark.start())):
+        elif answer is None:
+            line_before = unquoted[begin:mark.start()].strip().rpartition("\n")[2]
+            if not re.match(r"\W*input\b", line_before, re.I):    # an example of input and output
+                begin = mark.end()
+        elif unquoted[mark.start() - 1] == "\n" and not CODE.search(text, answer.end(), mark.start()):
             begin, answer = mark.end(), None
     content = text[begin:].strip()
     if answer is None:
@@ -354,27 +360,27 @@ class JudgeReward:
         return actions[remaining[0]]
 
 
-NAMED = r"(?:(?:the |assistant's )?(?:\w+ )?(?:message|option|response|candidate|choice|reply|answer|question|version) )?[\[(\"']*([AB])\b"
+NAMED = r"(?:(?:the )?(?:\w+ )?(?:message|option|response|candidate|reply|one|question) )?[\[(\"']*([AB])\b"
 VERDICTS = re.compile("|".join([
     # "Answer: A", "my verdict is [B]", "therefore A."
-    rf"\b(?:answer|verdict|choice|winner|decision|conclusion|preference|pick|vote|judge?ment|so|therefore|thus|hence|overall)"
+    r"\b(?:answer|verdict|choice|winner|decision|conclusion|preference|pick|vote|judge?ment|so|therefore|thus|hence)"
     rf"(?: is| would be| goes to)?\s*[,:=—-]?\s+{NAMED}(?=[^\w\s]|\s*$)",
     # "the better message is B", "best: A"
     rf"\b(?:better|best|stronger|preferred|winning|closer|right)(?: (?!than)\w+){{0,2}} (?:is|would be) {NAMED}",
     rf"\b(?:better|best|stronger|preferred|winning)(?: message| one| option)?: {NAMED}",
     # "I prefer B"
-    rf"(?<!not )\b(?:prefer|choose|chose|pick|select|vote for|go with|going with|favou?r|lean(?:ing)? (?:to|towards?)|take"
-    rf"|recommend|settle on)\s+{NAMED}(?! (?:and|or)\b)",
+    r"(?<!not )\b(?:prefer|choose|chose|pick|select|vote for|go with|going with|favou?r|lean(?:ing)? (?:to|towards?)"
+    rf"|take|recommend|settle on)\s+{NAMED}(?! (?:and|or)\b)",
     # "A is closer", "B moves the assistant closer", "A wins", "A > B", "A is worse than B"
-    r"\b([AB])[\])\"']*,?(?: (?:is|seems|looks|appears|would|feels|does|brings|gets|moves|comes|helps|leads|takes|it|the|to"
-    r"|be|clearly|much|far|a|bit|slightly|definitely|probably|assistant|us|them|more)\b){1,6} ?"
+    r"\b([AB])[\])\"']*,?(?: (?:is|seems|looks|appears|would|feels|does|brings|gets|moves|comes|helps|leads|it|the"
+    r"|to|be|clearly|much|far|a|bit|slightly|definitely|probably|assistant|us|them|more)\b){1,6} ?"
     r"(?:better|best|closer|stronger|preferable|superior|winner|useful|helpful|one)\b",
     r"\b([AB])[\])\"']* wins\b", r"\b([AB])\s*(?:>|over|rather than)\s*[AB]\b",
     r"\b[AB] (?:is|seems|looks) (?:\w+ )?(?:worse|weaker|less \w+) than ([AB])\b", r"^\W*([AB])\W*$"]), re.I | re.M)
 
 
 def verdict(text):
-    """The A or B that a judge decides for: its last explicit verdict, else the letter it begins with, or the only one."""
+    """The A or B of a judge: its last explicit verdict, or the letter it begins with, or the only one; else None."""
     text = re.sub(r"[*_`]", "", text)
     for found in reversed(list(VERDICTS.finditer(text))):
         letter = next(filter(None, found.groups()))
@@ -444,8 +450,8 @@ Two possible next messages of the assistant:
 {b}
 
 A message with the line "I WANT TO ANSWER:" ends the dialogue: what follows the line is the final answer, and nothing \
-can be asked any more. Which message brings the assistant closer to the right final answer? Reply with one letter, A or \
-B."""
+can be asked any more. Which message brings the assistant closer to the right final answer? Reply with one letter, \
+A or B."""
 
 ENVIRONMENTS = {
     "backend": Environment(AGENT_MULTI_TURN, AGENT_SINGLE_TURN, HUMAN_OF_FUNCTIONS, functions_human, reply_limit=400,
@@ -554,7 +560,8 @@ def what_to_play(args):
 
 
 def check(args, record):
-    """The record itself; raises ValueError if it cannot be played, which `read` reports with its line."""
+    """The record, without nulls; raises ValueError if it cannot be played, which `read` reports with its line."""
+    record = mended(record) if args.kind == "task" else record
     for problem in schema_errors(record, CONTINUED if args.continue_ else {}):
         raise ValueError(problem)
     if args.kind == "trajectory" or args.simulator != "scripted" or args.max_turns == 1:
@@ -606,7 +613,8 @@ def system_prompt(args):
 def settings_of(args):
     """({setting: value}, {flag: file or model}): everything that decides the content of the output."""
     settings = dict(vars(args))
-    inputs = {f"--{name.replace('_', '-')}": settings.pop(name) for name in ("model", "simulator", "judge", "critic", "simulator_prompt")}
+    inputs = {f"--{name}": settings.pop(name.replace("-", "_"))
+              for name in ("model", "simulator", "simulator-prompt", "judge", "critic")}
     inputs["--in"] = settings.pop("input")
     prompts = [*ENVIRONMENTS[args.domain][:3], VISION_PROMPT, JUDGE_PROMPT, NO_REPLY, NO_ACTION]
     settings["prompts"] = hashlib.sha256(json.dumps(prompts).encode()).hexdigest()[:16]
@@ -686,17 +694,19 @@ def parse_args():
     if args.temperature == 0 and max(args.candidates, args.best_of_n, args.samples, args.continue_) > 1:
         die("--temperature 0 gives the same action every time; raise it if --candidates, --best-of-n, --samples or "
             "--continue is above 1")
-    of_best = "--step-reward", "--critic", "--judge"
-    of_play = "--samples", "--max-turns", "--simulator", "--best-of-n", "--human"
-    of_model = "--simulator-name", "--simulator-prompt", "--simulator-max-tokens", "--simulator-extra-body"
-    for applies, mode, flags in ((args.candidates, "with --candidates", (*of_play, *of_best)),
-                                 (args.continue_, "with --continue", ("--samples",)),
-                                 (args.simulator in SIMULATORS, f"with --simulator {args.simulator}", of_model),
-                                 (args.simulator != "scripted", "without --simulator scripted", ("--human",)),
-                                 (args.best_of_n == 1, "without --best-of-n above 1", of_best)):
-        for given in sys.argv:
-            if applies and given.startswith(flags):    # --judge-name starts with --judge
-                die(f"{given.partition('=')[0]} does nothing {mode}; leave it out")
+    of_best = ["--step-reward", "--critic", "--judge", "--judge-name", "--judge-extra-body"]
+    of_model = [f"--simulator-{name}" for name in ("name", "prompt", "max-tokens", "extra-body")]
+    of_human = ["--max-turns", "--simulator", "--human", *of_model]
+    if args.candidates:
+        refuse_idle(["--samples", "--best-of-n", *of_human, *of_best], "with --candidates")
+    if args.continue_:
+        refuse_idle(["--samples"], "with --continue")
+    if args.best_of_n == 1:
+        refuse_idle(of_best, "without --best-of-n above 1")
+    if args.simulator != "scripted":
+        refuse_idle(["--human"], "without --simulator scripted")
+    if args.simulator in SIMULATORS:
+        refuse_idle(of_model, f"with --simulator {args.simulator}")
     environment = ENVIRONMENTS[args.domain]
     if args.human != "plain" and "manner" not in inspect.signature(environment.scripted_human).parameters:
         die(f"--human {args.human}: the scripted human of --domain {args.domain} has no manner but plain")
@@ -728,9 +738,7 @@ def parse_args():
 
 if __name__ == "__main__":
     try:
-        main()
+        run_script(main)
     except (Stop, OSError) as problem:    # OSError: the disk is full when the finished file is sorted
         die(f"{problem}; finished records are saved; the same command without --overwrite resumes",
             getattr(problem, "code", 1))
-    except KeyboardInterrupt:
-        die("stopped; the same command without --overwrite resumes", 130)

@@ -174,7 +174,7 @@ class Sandbox(ExitStack):
         # (program, calls, mode) of a reference -> a lock, and its outcomes (empty until it has run).
         self.references = functools.lru_cache(KEPT_REFERENCES)(lambda *reference: (threading.Lock(), []))
         spec = importlib.util.find_spec("numpy")
-        self.numpy = spec and spec.origin and os.path.dirname(os.path.dirname(spec.origin))    # the folder that holds it
+        self.numpy = spec and spec.origin and os.path.dirname(os.path.dirname(spec.origin))    # its folder
         self.free = {(seed, numpy): queue.SimpleQueue() for numpy in {None: 0, self.numpy: 0} for seed in (0, 1)}
         self.zygotes = [Zygote({**options, "numpy": kind[1]}, kind) for kind in self.free for _ in range(workers)]
         for zygote in self.zygotes:

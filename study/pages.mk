@@ -1,14 +1,14 @@
-# Settings of `make demo DOMAIN=frontend`.
-# Web pages of about forty tokens with five or six hidden choices. The simulated human names the two largest differences
-# a turn, so that an agent which puts everything right needs four or five turns.
-TASKS       := study/practice_pages.py
-GENERATE    := --kinds event,news --train 800 --val 200 --test 300
-COMPLETE    := --demonstrations 4000 --ask 1 --waste 0 --max-turns 5
+# Settings of `make demo DOMAIN=frontend`: web pages of about fifty tokens with five or six hidden choices. The simulated
+# human names two differences a turn, so an agent that puts everything right needs four or five turns. The tiny model
+# sees no pictures: its critic is the text critic of Eq. 3. Pages are rendered only where they are played or scored.
+GENERATE    := --level plain --train 1500 --val 100 --test 200
+COMPLETE    := --demonstrations 10000 --ask 1 --waste 0 --max-turns 5
 IMPERFECT   := --demonstrations 2400 --ask 0.5 --waste 0.3 --max-turns 5
-FIRST       := --lr 2e-3 --batch-size 8 --epochs 3
+FIRST       := --lr 2e-3 --batch-size 8 --epochs 1
 SAMPLE      := --max-tokens 96
 PLAY        := --max-turns 5 $(SAMPLE)
-OFFLINE     := --limit 300 --samples 4
+OFFLINE     := --limit 250 --samples 4
+TWICE       := --limit 500 --samples 4
 PAIRS       := --pair-rule all --min-gap 0.05
 CRITIC      := $(PAIRS) $(CRITIC)
 CANDIDATES  := --candidates 16 --fraction 0.25

@@ -102,6 +102,7 @@ total = {
     "an import that may fail": "try:\n    import pandas as pd\nexcept ImportError:\n    pd = None\n\n" + BODY,
     "HTML around a fence": "<details>\n\n" + fenced(BODY) + "</details>\n",
     "thoughts, then a fence after a colon": "The limit counts (>=).\nSo: " + fenced(BODY),
+    "an example with a loader of its own": fenced(BODY) + "Load them:\n" + fenced("orders = load_orders()\nprint(len(orders))\n"),
     "a timer around a call": BODY + "\nimport time\nstart = time.time()\ntotal([], 1)\nprint(time.time() - start)\n",
     "a loop that counts passes": BODY + "\npassed = 0\nfor rows, want in [([], 'nothing'), (None, 0)]:\n    try:\n"
     "        if total(rows, 1) == want:\n            passed += 1\n    except TypeError:\n        pass\nprint(passed, 'passed')\n",
@@ -164,6 +165,10 @@ RIGHT = {name: (TOTAL, TOTAL_CALLS, answer) for name, answer in total.items()} |
     "white space inside a text": (PAGE, PAGE_CALLS, PAGE),
     "white space inside a text, fenced": (PAGE, PAGE_CALLS, "Here:\n" + fenced(PAGE)),
     "the reference imports what a call uses": (DATES, DATES_CALLS, "def weekday(day):\n    return day.weekday() + 1\n"),
+    "a loop that asserts and leaves a name behind": (CRC, CRC_CALLS, "for size in (256,):\n    modulus = size + 1\n"
+        "    assert modulus > 1\n" + CRC_BODY.replace("257", "modulus").replace("TABLE[letter]", "ord(letter)")),
+    "a pasted space in the code and one that a text needs": (
+        "def f(x):\n    return 'a\xa0b'\n", ["f(1)"], "def f(x):\n\xa0\xa0return 'a\xa0b'    # isn\u2019t it\n"),
     "keys of a dict": ("def names(d):\n    return d.keys()\n", ["names({'a': 1})"], "def names(d):\n    return {**d}.keys()\n"),
     "numpy inside a function": ("def mean(x):\n    import numpy as np\n    return float(np.mean(x))\n", ["mean([1, 2])"],
                                 "def mean(x):\n    return sum(x) / len(x)\n"),

@@ -32,15 +32,16 @@ class Stub:
     """`faults`: list of what the first requests meet instead of an answer (None = an answer): "429", "500", "reset",
     "empty choices", "no content", "torn", "html"; `always`: a fault of every request, also "refuse" and
     "unknown model", "no credit", "busy SECONDS"; characters_a_token: if given, a request's max_tokens cuts its answers;
-    context: the largest max_tokens that it accepts; odd: (messages -> whether they meet it, a message or "error" or a status, finish_reason)."""
+    context: the largest max_tokens that it accepts; says: (path, the request's body or None -> None for the usual reply, or
+    status, body, headers); odd: (messages -> whether they meet it, a message or "error" or a status, finish_reason)."""
 
     def __init__(self, answer=agent, latency=None, faults=(), always=None, key=None, one_choice=False, o1=False,
                  models=("stub-1",), characters_a_token=None, odd=None, one_at_a_time=False,
-                 context=None):
+                 context=None, says=lambda path, body: None):
         self.answer, self.latency, self.faults, self.always = answer, latency, list(faults), always
         self.key, self.one_choice, self.o1, self.models = key, one_choice, o1, models
         self.characters_a_token, self.odd, self.one_at_a_time = characters_a_token, odd, one_at_a_time
-        self.context = context
+        self.context, self.says = context, says
         self.requests, self.lock = [], threading.Lock()
         stub = self
 
@@ -53,12 +54,15 @@ class Stub:
             def send(self, status, body, headers=()):
                 data = body if isinstance(body, bytes) else json.dumps(body).encode()
                 self.send_response(status)
-                for name, value in (("Content-Type", "application/json"), ("Content-Length", str(len(data))), *headers):
+                usual = {"Content-Type": "application/json", "Content-Length": str(len(data))}
+                for name, value in (usual | dict(headers)).items():
                     self.send_header(name, value)
                 self.end_headers()
                 self.wfile.write(data)
 
             def do_GET(self):
+                if said := stub.says(self.path, None):
+                    return self.send(*said)
                 self.send(200, {"data": [{"id": name} for name in stub.models]})
 
             def do_POST(self):
@@ -68,6 +72,8 @@ class Stub:
                     number = len(stub.requests)
                     stub.requests.append(body | {"headers": headers, "time": time.time()})
                     fault = stub.always or (stub.faults.pop(0) if stub.faults else None)
+                if said := stub.says(self.path, body):
+                    return self.send(*said)
                 stub.respond(self, body, number, fault)
 
         class Server(ThreadingHTTPServer):
@@ -131,8 +137,12 @@ class Stub:
                             "message": {"role": "assistant", "content": text and text[:most]}})
         if fault == "empty choices":
             choices = []
+        tokens = 10 * count
+        if self.characters_a_token:
+            texts = [choice["message"]["content"] or "" for choice in choices]
+            tokens = sum(-(-len(text) // self.characters_a_token) for text in texts)
         whole = json.dumps({"id": str(number), "model": body["model"], "choices": choices,
-                            "usage": {"prompt_tokens": 100, "completion_tokens": 10 * count,
+                            "usage": {"prompt_tokens": 100, "completion_tokens": tokens,
                                       "prompt_tokens_details": {"cached_tokens": 50}}}).encode()
         handler.send(200, whole[:len(whole) // 2] if fault == "torn" else whole)
 

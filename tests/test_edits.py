@@ -26,7 +26,7 @@ class Copy:
 
     def __init__(self, folder):
         self.folder = folder
-        for path in [*ROOT.glob("*.py"), ROOT / "report.html", ROOT / "questions.tsv"]:
+        for path in [*ROOT.glob("*.py"), ROOT / "report.html", ROOT / "listener.toml"]:
             shutil.copy(path, folder)
 
     def edit(self, script, *changes):
@@ -140,7 +140,7 @@ ENGINES = {"parrot": Parrot, "vllm"'''))
 STEP_REWARDS = {"longest": Longest, '''))
     assert lines <= 22
     copy.write("tasks.jsonl", [record["task"] for record in SCORED[::4]])
-    copy.write("facts.jsonl", [{**record["task"], "facts": [], "replies": {}, "details": {}, "theme": "items"} for record in SCORED[::4]])
+    copy.write("facts.jsonl", [{**record["task"], "facts": []} for record in SCORED[::4]])
     copy.run("rollout.py", "--in", "facts.jsonl", "--model", "none", "--engine", "parrot", "--best-of-n", "2",
              "--step-reward", "longest", "--out", "a.jsonl")
     records = copy.read("a.jsonl")

@@ -878,6 +878,8 @@ def test_an_answer_that_equals_the_reference_is_shown_as_well():
     record = trajectory(0, RIGHT)
     record["task"]["ground_truth"] = RIGHT
     assert evaluate.changed_lines(record) == [" def double(x):", "     return 2 * x"]
+    fenced = record | {"answer": f"Here:\n```python\n{RIGHT}```\n"}
+    assert evaluate.changed_lines(fenced) == evaluate.changed_lines(record), "the program, not the prose"
     assert evaluate.changed_lines(record | {"answer": HALF})[1:] == [
         "-    return 2 * x", "+    return 2 * x if x < 5 else 0"]
 

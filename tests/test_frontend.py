@@ -49,12 +49,20 @@ def read(path):
 # ------------------------------------------------------------------------------------------ tasks
 
 
-def test_there_are_at_least_eight_plain_kinds_and_enough_combinations():
-    assert len(PLAIN) >= 8
-    total = 0
-    for kind in PLAIN:
-        total += math.prod(len(choice["values"]) for choice in page_tasks.page_kinds()[kind]["details"])
-    assert total * 0.72 > 10_000 and total * 0.2 > 500
+def test_there_are_enough_kinds_and_combinations_of_each_level():
+    for level, least in (("plain", 5), ("full", 8)):
+        kinds = page_tasks.page_kinds(level).values()
+        total = sum(math.prod(len(choice["values"]) for choice in kind["details"]) for kind in kinds)
+        assert len(kinds) >= least and total * 0.72 > 10_000 and total * 0.2 > 500
+
+
+def test_full_pages_have_20_to_40_visible_parts_and_their_requests_name_a_purpose(renderer):
+    for kind, entry in page_tasks.page_kinds("full").items():
+        task = next(page_tasks.draw_tasks("train", "full", 1, kinds=[kind]))
+        assert 20 <= len(page_words.Page(renderer.layout(task["ground_truth"])).seen) <= 40, kind
+        for request in entry["requests"]:
+            assert re.search(r"\b(that|who|where|which|to people|for a|with my)\b", request), request
+            assert len(request.split()) >= 11, request
 
 
 def random_values(kind, rng):
@@ -97,6 +105,70 @@ def test_the_reward_falls_with_the_number_of_wrong_choices(renderer, kind):
         vectors = [embed(picture) for picture in pictures]
         totals = [total + render.cosine(vector, vectors[0]) / 5 for total, vector in zip(totals, vectors)]
     assert totals[0] > 0.9999 and all(a > b for a, b in zip(totals, totals[1:])) and totals[-1] < 0.75, totals
+
+
+LETTERS = "text-xl text-2xl text-3xl text-4xl text-5xl text-6xl text-7xl".split()
+
+
+def designs(text):
+    """A page as it is, with plain sizes, and with generous ones: nobody told the agent about padding and letters."""
+    def resized(step, scale):
+        def letters(match):
+            return LETTERS[min(max(LETTERS.index(match[0]) + step, 0), len(LETTERS) - 1)]
+        padded = re.sub(r"\bp-(\d+)\b", lambda match: f"p-{scale[int(match[1])]}", text)
+        return re.sub(r"\btext-\d?xl\b", letters, padded)
+    small = {2: 2, 4: 4, 6: 4, 8: 4, 10: 6, 12: 8, 16: 8, 20: 12, 24: 12}
+    large = {2: 4, 4: 6, 6: 8, 8: 12, 10: 12, 12: 16, 16: 24, 20: 24, 24: 32}
+    return [text, resized(-1, small), resized(1, large)]
+
+
+def check_reward(renderer, tasks):
+    """(mean Kendall tau of the cosine and the number of wrong choices, least cosine with all choices right)"""
+    embed, taus, right = render.load_encoder("layout"), [], []
+    for n, task in enumerate(tasks):
+        rng = random.Random(n)
+        kind, values = page_tasks.kind_and_values(task)
+        choices = page_tasks.page_kinds()[kind]["details"]
+
+        def wrong(values, i):
+            other = rng.choice([value for value in choices[i]["values"] if value != values[i]])
+            return [*values[:i], other, *values[i + 1:]]
+
+        versions = [values]
+        for i in rng.sample(range(len(choices)), min(5, len(choices))):
+            versions.append(wrong(versions[-1], i))
+        words = [i for i, choice in enumerate(choices) if choice["told"][0][0] == "words"]
+        versions += [wrong(values, i) for i in words]
+        pages = [designs(page_tasks.page_source(kind, version)) for version in versions]
+        pictures = renderer.render_many(page for row in pages for page in row)
+        vectors = iter([embed(picture) for picture in pictures])
+        grid = [[next(vectors) for _ in row] for row in pages]
+        reference = grid[0][0]
+        for design in range(3):
+            cosines = [render.cosine(row[design], reference) for row in grid]
+            for other in cosines[len(cosines) - len(words):]:
+                assert cosines[0] - other >= 0.01, (kind, design, "a wrong word or price")
+            ordered = cosines[:len(cosines) - len(words)]
+            signs = [(a > b) - (a < b) for a, b in itertools.combinations(ordered, 2)]
+            taus.append(sum(signs) / len(signs))
+            right.append(cosines[0])
+    return sum(taus) / len(taus), min(right)
+
+
+def test_the_cosine_orders_pages_by_their_wrong_choices_in_each_of_three_designs(renderer):
+    tasks = []
+    for level in page_tasks.LEVELS:
+        tasks += itertools.islice(page_tasks.draw_tasks("val", level, 0), 5)
+    tau, right = check_reward(renderer, tasks)
+    assert tau >= 0.9 and right > 0.75, (tau, right)
+
+
+@pytest.mark.slow
+def test_the_cosine_orders_300_pages_by_their_wrong_choices(renderer):
+    for level in page_tasks.LEVELS:
+        tau, right = check_reward(renderer, itertools.islice(page_tasks.draw_tasks("val", level, 0), 150))
+        print(level, "tau", tau, "all choices right, at least", right)
+        assert tau >= 0.9 and right > 0.7, (level, tau, right)
 
 
 @pytest.mark.parametrize("level", page_tasks.LEVELS)
@@ -298,7 +370,8 @@ def test_a_vision_model_gets_both_pictures_and_no_source(world):
     assert len(records) == len(requests) == 2
     for record in records:
         replies = [m["content"] for m in record["dialogue_history"] if m["role"] == "user"]
-        assert replies[1] == page_words.NO_PAGE and replies[2].startswith("Make it blue.") and len(replies[2]) == 1000
+        assert replies[1] == page_words.NO_PAGE and replies[2].startswith("Make it blue.")
+        assert replies[2].endswith("Make it blue.") and 900 < len(replies[2]) <= 1000
         assert record["answer"] == page and record["finish"] == "answered"
     for request in requests:
         parts = request["messages"][0]["content"]

@@ -123,7 +123,7 @@ def test_mistakes_are_answered_in_one_sentence(folder, tmp_path):
         assert text in r.stderr, r.stderr
     refused("seed was 0, now 1", "--train", 60, "--val", 10, "--test", 20, "--seed", 1, "--out", folder)
     refused("no grammar composes tasks of the domain 'games'", "--domain", "games")
-    refused("--source llm makes tasks of the domain backend, not of frontend", "--domain", "frontend", "--source", "llm")
+    refused("--source llm makes tasks of the domain backend", "--domain", "frontend", "--source", "llm")
     refused("--source websight makes tasks of the domain frontend", "--domain", "backend", "--source", "websight")
     refused("needs --in", "--source", "colbench")
     refused("needs --model", "--source", "llm", "--in", "x")
@@ -287,8 +287,9 @@ def test_the_same_file_by_another_path_is_the_same_input_and_a_changed_one_is_no
 PREAMBLE = "Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n"
 RULES = "You are a helpful assistant.\n\nAsk the user what you need, then answer."
 PROMPTS = {
-    "llama": f"<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\n{PREAMBLE}{RULES}<|eot_id|><|start_header_id|>"
-             "user<|end_header_id|>\n\none more<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n",
+    "llama": f"<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\n{PREAMBLE}{RULES}<|eot_id|>"
+             "<|start_header_id|>user<|end_header_id|>\n\none more<|eot_id|>"
+             "<|start_header_id|>assistant<|end_header_id|>\n\n",
     "chatml": f"<|im_start|>system\n{RULES}<|im_end|>\n<|im_start|>user\none more<|im_end|>\n<|im_start|>assistant\n",
     "mistral": f"<s>[INST] {RULES}\n\none more[/INST]",
     "llama 2": f"<s>[INST] <<SYS>>\n{RULES}\n<</SYS>>\n\none more [/INST]",
@@ -307,7 +308,7 @@ def test_released_trajectories_keep_the_instructions_of_their_agent(template, tm
 
 def test_released_tasks_that_nobody_can_pass_are_reported(tmp_path):
     def task(code, *calls):
-        return {"problem_description": "d", "ground_truth": code, "test_cases": {str(i): c for i, c in enumerate(calls)}}
+        return {"problem_description": "d", "ground_truth": code, "test_cases": dict(zip("12345", calls))}
     date = "from datetime import date\ndef f(day):\n    return day.year"
     tasks = [task(date, "f(date(2020, 1, 2))"), task(date, "f(date(2021, 1, 2))", "f(1)"),
              task("class P:\n    pass\ndef f(p):\n    return 1", "f(P())"),
@@ -340,7 +341,8 @@ def test_a_name_of_a_domain_is_no_reason_to_refuse_a_conversion(tmp_path):
 
 def rows(count, start=0):
     return [{"text": f"<html><body><img src='https://source.unsplash.com/random/300x200/?{i}'>{i}</body></html>",
-             "llm_generated_idea": f" A page about {i}. ", "image": {"path": None}} for i in range(start, start + count)]
+             "llm_generated_idea": f" A page about {i}. ", "image": {"path": None}}
+            for i in range(start, start + count)]
 
 
 def test_websight_is_split_as_the_paper_splits_it(tmp_path):
@@ -421,6 +423,7 @@ def form(heads="DESCRIPTION:\n{}\nCODE:\n{}\nCALLS:\n{}\n", request=REQUEST, cod
     return heads.format(request, code, calls)
 
 
+DRAFT = form(request="No.", code="def g(x):\n    return x", calls="g(1)\ng(2)")
 FORMS = {
     "as asked": form(),
     "python fences": form(code=f"```python\n{FUNCTION}\n```"),
@@ -439,7 +442,7 @@ FORMS = {
     "headings with remarks": form("DESCRIPTION (request):\n{}\nCODE (Python):\n{}\nTEST CALLS (12):\n{}\n"),
     "a sentence before the calls": form(calls=f"Here are twelve calls that reach the edges:\n\n{ROWS}"),
     "a sentence before everything": "Sure! Here is a task.\n\n" + form(code=f"```python\n{FUNCTION}\n```"),
-    "a sentence after everything": form(code=f"```python\n{FUNCTION}\n```") + "\nLet me know if you want more of them!\n",
+    "a sentence after everything": form(code=f"```python\n{FUNCTION}\n```") + "\nShall I write more of them?\n",
     "a remark after unfenced code": form(code=FUNCTION + "\n\nThis function keeps to the rules of the library."),
     "backticks with remarks": form(calls="\n".join(f"- `{call}` (case {n}: an edge)" for n, call in enumerate(CALLS))),
     "numbered calls": form(calls="\n".join(f"{n}. {call}" for n, call in enumerate(CALLS, 1))),
@@ -452,13 +455,13 @@ FORMS = {
     "a session": form(calls="\n".join(f">>> {call}\n0.25" for call in CALLS)),
     "calls over several lines": form(calls=ROWS.replace("(", "(\n    ").replace(", ", ",\n    ").replace(")", ",\n)")),
     "CRLF": form(code=f"```python\n{FUNCTION}\n```").replace("\n", "\r\n"),
-    "a thought in front": "<think>A draft.\nDESCRIPTION:\nNo.\nCODE:\ndef g(x): return x\nCALLS:\ng(1)\n</think>\n\n" + form(),
-    "a draft in front": form(request="No.", code="def g(x):\n    return x", calls="g(1)\ng(2)") + "\nBetter:\n\n" + form(),
+    "a thought in front": f"<think>A draft.\n{DRAFT}</think>\n\n{form()}",
+    "a draft in front": f"{DRAFT}\nBetter:\n\n{form()}",
     "indented code": form(code=indented(FUNCTION), calls=indented(ROWS)),
     "everything in one fence": "```text\n" + form() + "```\n",
     "JSON": json.dumps({"description": REQUEST, "code": FUNCTION, "calls": CALLS}, indent=1),
     "JSON in a fence": "```json\n" + json.dumps({"Description": REQUEST, "Code": FUNCTION, "Calls": ROWS}) + "\n```",
-    "details behind": form() + "DETAILS:\nQUESTION: How long is it free?\nREPLY: A week.\nFRAGMENT: days <= 7\nWRONG: days < 7\n",
+    "details behind": form() + "DETAILS:\nQUESTION: How long?\nREPLY: A week.\nFRAGMENT: days <= 7\nWRONG: days < 7\n",
     "a variable named calls": form(code=FUNCTION.replace("fee =", "calls: float = 0\n    fee =")),
 }
 
@@ -566,9 +569,11 @@ def test_tasks_of_a_model_are_checked_and_rejections_have_reasons(tmp_path):
         assert f"  1 x {reason}\n" in r.stdout, (reason, r.stdout)
     rejected = records(tmp_path / "out/tasks.rejected.jsonl")
     assert {r["text"]: r["reason"] for r in rejected} == {e: e for e in BAD} | {"refuse": "request refused"}
-    assert all(r["answer"] == BAD.get(r["text"], r["answer"]) and list(answers)[r["excerpt"]] == r["text"] for r in rejected)
+    assert all(r["answer"] == BAD.get(r["text"], r["answer"]) for r in rejected)
+    assert all(r["text"] == list(answers)[r["excerpt"]] for r in rejected)
     made = {s: records(tmp_path / f"out/{s}.jsonl") for s in g.SPLITS if (tmp_path / f"out/{s}.jsonl").exists()}
-    assert {t["ground_truth"] for s in made for t in made[s]} == {llm_tasks.parse_task(good(i))[0]["ground_truth"] for i in range(12)}
+    written = {llm_tasks.parse_task(good(i))[0]["ground_truth"] for i in range(12)}
+    assert {t["ground_truth"] for s in made for t in made[s]} == written
     assert "train" in made and len({t["task_id"] for s in made for t in made[s]}) == 12
     assert {t["source"] for s in made for t in made[s]} == {"llm:stub-1"}, "which model, not which address"
     assert all(len(t["test_cases"]) == 10 for s in made for t in made[s])
@@ -591,10 +596,12 @@ def test_tasks_of_a_model_are_checked_and_rejections_have_reasons(tmp_path):
 
 
 def test_a_call_that_cannot_count_costs_the_task_nothing(tmp_path):
-    """It raises, returns None or something else each time, uses a name of the reference, or does not fit its signature."""
-    code = ("from datetime import date\nimport random\n\ndef year_of(day, add):\n    if day == 'today':\n        return random.random()\n"
-            "    if day == 'never':\n        return None\n    if isinstance(day, date):\n        return day.year\n    return int(day[:4]) + add")
-    bad = ["year_of('x', 1)", "year_of('never', 1)", "year_of('today', 1)", "year_of(date(2020, 1, 1), 0)", "year_of('2020')"]
+    """It raises, returns None or varies, uses a name of the reference, or does not fit its signature."""
+    code = ("from datetime import date\nimport random\n\ndef year_of(day, add):\n    if day == 'today':\n"
+            "        return random.random()\n    if day == 'never':\n        return None\n"
+            "    if isinstance(day, date):\n        return day.year\n    return int(day[:4]) + add")
+    bad = ["year_of('x', 1)", "year_of('never', 1)", "year_of('today', 1)", "year_of(date(2020, 1, 1), 0)",
+           "year_of('2020')"]
     calls = [f"year_of('{1990 + n}-01', {n % 3})" for n in range(10)]
     task, = tasks_from(tmp_path, {"years": response("I need year_of(day, add).", code, bad[:3] + calls + bad[3:])})[0]
     assert list(task["test_cases"].values()) == calls
@@ -602,7 +609,7 @@ def test_a_call_that_cannot_count_costs_the_task_nothing(tmp_path):
 
 @pytest.mark.parametrize("request_, shown", [
     ("Count with near(a, b, limit) what is near.", "Count with near(a, b, limit=5) what is near."),
-    ("Count with near(a, b) what is near, as near([1], [2]) does.", "Count with near(a, b, limit=5) what is near, as near([1], [2]) does."),
+    ("Use near(a, b) as near([1], [2]) does.", "Use near(a, b, limit=5) as near([1], [2]) does."),
     ("Count what is near.", "Count what is near. Signature: near(a, b, limit=5).")])
 def test_the_request_shows_the_signature_that_the_calls_fit(tmp_path, request_, shown):
     code = "def near(a, b, limit=5):\n    return sum(abs(x - y) < limit for x in a for y in b)"
@@ -661,7 +668,8 @@ def test_the_model_is_asked_once_more_for_calls_that_tell(tmp_path):
 
 def test_a_detail_is_a_fact_if_a_wrong_guess_fails_a_call(tmp_path):
     with_limit = response("I need fee(days).", LIMIT, ["fee(7)", *FAR], DETAILS)
-    without = response("I need fee(days).", LIMIT.replace("3", "4"), FAR, DETAILS.replace("* 3", "* 4").replace("3 * d", "4 * d"))
+    details = DETAILS.replace("* 3", "* 4").replace("3 * d", "4 * d")
+    without = response("I need fee(days).", LIMIT.replace("3", "4"), FAR, details)
     made, _, _ = tasks_from(tmp_path, {"with": with_limit, "without": without})
     facts = {task["ground_truth"].strip(): {fact["reply"]: fact for fact in task["facts"]} for task in made}
     assert facts[LIMIT].keys() == {"Yes, seven days are few."}, "no call has eight to ten days"
@@ -679,7 +687,8 @@ def test_the_second_question_shows_each_change_and_no_more_than_eight(tmp_path):
     first, second = [request["messages"] for request in stub.requests]
     assert len(second) == 3 and second[0] == first[0]
     changes = re.findall(r"^\d\. (.*)$", second[2]["content"], re.M)
-    assert "`if days <= 7:` becomes `if days < 7:`" in changes and 3 < len(changes) <= 8 and len(set(changes)) == len(changes)
+    assert "`if days <= 7:` becomes `if days < 7:`" in changes
+    assert 3 < len(changes) <= 8 and len(set(changes)) == len(changes)
 
 
 def test_calls_that_add_nothing_are_dropped(tmp_path):
@@ -693,7 +702,8 @@ def test_the_same_function_makes_one_task_whatever_the_excerpt(tmp_path):
     """Twelve like excerpts: the same function under other names, with other comments, in another layout."""
     answers = {}
     for n in range(12):
-        code = f'def shop{n}(price{n}, tax):\n    """Version {n}."""\n    # {n}\n    total = {"(" * n}price{n}{")" * n} + tax\n    return total'
+        code = (f'def shop{n}(price{n}, tax):\n    """Version {n}."""\n    # {n}\n'
+                f'    total = {"(" * n}price{n}{")" * n} + tax\n    return total')
         answers[f"excerpt {n}"] = response("Add.", code, [f"shop{n}({i}, {i * i})" for i in range(12)])
     other = {"another": response("Add.", "def shop(price, tax):\n    total = price - tax\n    return total",
                                  [f"shop({i}, {i * i})" for i in range(12)])}
@@ -701,7 +711,8 @@ def test_the_same_function_makes_one_task_whatever_the_excerpt(tmp_path):
     assert len(made) == 2 and Counter(rejected.values()) == {"the same function as another task's": 11}
     # nor does a second run, which has other excerpts
     source = write(tmp_path / "more.jsonl", [{"text": "one"}, {"text": "two"}])
-    renamed = {"one": response("Add.", "def a(b, c):\n    d = b + c\n    return d", [f"a({i}, {i * i})" for i in range(12)]),
+    calls = [f"a({i}, {i * i})" for i in range(12)]
+    renamed = {"one": response("Add.", "def a(b, c):\n    d = b + c\n    return d", calls),
                "two": good(1)}
     splits = {}
     for folder, excerpts in (("out", answers), ("two", renamed)):
@@ -709,7 +720,8 @@ def test_the_same_function_makes_one_task_whatever_the_excerpt(tmp_path):
             with Stub(written_by(renamed)) as stub:
                 command("--source", "llm", "--in", source, "--model", stub.url, "--out", tmp_path / "two")
         for split in g.SPLITS:
-            for task in records(tmp_path / folder / f"{split}.jsonl") if (tmp_path / folder / f"{split}.jsonl").exists() else ():
+            path = tmp_path / folder / f"{split}.jsonl"
+            for task in records(path) if path.exists() else ():
                 splits.setdefault(task["function"], set()).add(split)
     assert len(splits) == 3 and all(len(found) == 1 for found in splits.values())
 
@@ -756,13 +768,14 @@ def test_ctrl_c_keeps_the_answers_that_are_finished(tmp_path):
             return True
 
         interrupted(process, ready)
-        kept = {t["excerpt"] for split in g.SPLITS if (path := tmp_path / f"out/{split}.jsonl").exists() for t in records(path)}
+        paths = [tmp_path / f"out/{split}.jsonl" for split in g.SPLITS]
+        kept = {t["excerpt"] for path in paths if path.exists() for t in records(path)}
         assert kept and 0 not in kept
         release.set()
         stub.requests.clear()
         command(*flags, "--model", stub.url, cwd=tmp_path)
         assert asked(stub) == sorted(f"good {i}" for i in range(8) if i not in kept)
-    made = [records(path) for split in g.SPLITS if (path := tmp_path / f"out/{split}.jsonl").exists()]
+    made = [records(path) for path in paths if path.exists()]
     assert sum(map(len, made)) == 8
     assert all([t["excerpt"] for t in tasks] == sorted(t["excerpt"] for t in tasks) for tasks in made)
 
@@ -807,6 +820,7 @@ def test_an_odd_answer_is_read_in_no_time():
     assert llm_tasks.parse_task(response("Do it.", summed, TEN)) == (None, "code does not parse")
     calls = "\n".join(TEN) + "\nf(" * 2000 + ")" * 2000
     for answer in ("DESCRIPTION:" + "\n" * 20_000, "description:\n" * 5000, "```" * 20_000, "````````````\n" * 5000,
-                   "1." * 20_000, form(calls=calls), form(request="**a " * 20_000), form(code="def f(x):\n x\n" * 3000)):
+                   "1." * 20_000, form(calls=calls), form(request="**a " * 20_000),
+                   form(code="def f(x):\n x\n" * 3000)):
         llm_tasks.parse_task(answer)
     assert time.process_time() - begun < 60, "each was quadratic or worse: minutes"

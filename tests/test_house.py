@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-NO_SCRIPTS = ("records", "sandbox", "engines", "human", "function_tasks", "page_tasks", "page_words", "lm",
-              "trees")    # modules without a command line
+NO_SCRIPTS = ("records", "sandbox", "server", "engines", "listener", "human", "function_words", "function_tasks", "page_tasks", "page_words",
+              "llm_tasks", "lm", "trees")    # modules without a command line
 MAY_IMPORT = {  # at the top of the file; what is imported inside a function comes second
     "records": (set(), set()),
     "sandbox": ({"records"}, set()),
@@ -24,12 +24,17 @@ MAY_IMPORT = {  # at the top of the file; what is imported inside a function com
     "lm": ({"records"}, {"trees"}),
     "train_critic": ({"records", "lm"}, {"render"}),
     "train_policy": ({"records", "lm"}, set()),
-    "engines": ({"records"}, {"lm"}),
-    "human": ({"records", "engines"}, {"render", "page_words"}),
-    "rollout": ({"records", "human", "engines"}, {"sandbox", "render", "train_critic"}),
+    "server": ({"records"}, set()),
+    "engines": ({"records", "server"}, {"lm"}),
+    "listener": (set(), set()),
+    "human": ({"records", "engines", "server", "listener"}, {"render", "page_words"}),
+    "rollout": ({"records", "human", "engines", "server"}, {"sandbox", "render", "train_critic"}),
     "evaluate": ({"records", "sandbox"}, {"render", "page_words"}),
-    "function_tasks": ({"records"}, set()),
-    "generate_tasks": ({"records", "function_tasks"}, {"sandbox", "rollout", "engines", "page_tasks"}),
+    "function_words": ({"records"}, set()),
+    "function_tasks": ({"records", "function_words"}, {"listener"}),
+    "llm_tasks": ({"records"}, {"function_tasks"}),
+    "generate_tasks": ({"records", "engines", "server", "llm_tasks"},
+                       {"sandbox", "render", "rollout", "function_tasks", "page_tasks"}),
 }
 
 

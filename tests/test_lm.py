@@ -375,7 +375,9 @@ def test_the_two_loops_are_alike_and_short():
     critic, policy = lines_of(train_critic), lines_of(train_policy)
     assert max(len(critic), len(policy)) < 45
     same = difflib.SequenceMatcher(None, critic, policy).get_matching_blocks()
-    assert len(critic) - sum(block.size for block in same) <= 4, "docstring, weight, log-probabilities and loss"
+    shared = sum(block.size for block in same)
+    assert len(critic) - shared <= 4, "docstring, weight, log-probabilities and loss"
+    assert len(policy) - shared <= 7, "the same, and the choice of a loss"
     order = ["collate(", "model(batch)", "stats = ", ".backward()", "optimizer_step(", "log(", "save_checkpoint("]
     for lines in (critic, policy):
         found = [next(n for n, line in enumerate(lines) if word in line) for word in order]
