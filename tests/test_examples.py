@@ -1,4 +1,5 @@
 """The examples: each runs, and does what it says."""
+import argparse
 import importlib
 import json
 import os
@@ -67,3 +68,74 @@ def test_grpo_learns_to_say_what_is_rewarded_in_every_turn(letters):
     cost = json.loads(Path("runs/default/grpo/cost.json").read_text())
     assert cost["episodes"] == 8 * 2 * 12 == cost["simulator_calls"]    # one reply an episode of two turns
     assert cost["optimizer_steps"] == 8 and cost["sampled_tokens"] > 0
+
+
+def test_grpo_resumes_as_if_it_had_not_stopped(letters, monkeypatch):
+    grpo = importlib.import_module("grpo")
+    few = [*GRPO[:GRPO.index("--steps")], "--steps", 4, "--tasks-per-step", 2, "--samples", 4, "--save-every", 2]
+    assert call(grpo, *few, "--out", "whole")[0] == 0
+    save = lm.save_checkpoint
+
+    def save_and_stop(args, model, optimizer, step):
+        save(args, model, optimizer, step)
+        if step == 3:    # the checkpoint is that of step 2
+            raise SystemExit(9)
+
+    monkeypatch.setattr(lm, "save_checkpoint", save_and_stop)
+    assert call(grpo, *few, "--out", "halves")[0] == 9
+    monkeypatch.setattr(lm, "save_checkpoint", save)
+    assert "continuing halves after step 2" in call(grpo, *few, "--out", "halves")[1]
+    assert metrics("halves") == metrics("whole")
+    assert Path("halves/cost.json").read_text() == Path("whole/cost.json").read_text()
+    one, other = (load_file(f"{folder}/model.safetensors") for folder in ("halves", "whole"))
+    assert all(torch.equal(one[name], other[name]) for name in other)
+    start = load_file("runs/default/base/model.safetensors")
+    assert not all(torch.equal(one[name], start[name]) for name in start)
+
+
+def test_the_advantage_of_grpo_is_relative_to_the_group():
+    grpo = importlib.import_module("grpo")
+
+    def record(task, reward):
+        return {"task_id": task, "reward": reward, "dialogue_history": [{"role": "user", "content": "Hello"}]}
+
+    records = [record("a", 1.0), record("b", 0.5), record("a", 0.0), record("b", 0.5), record("a", 0.5)]
+    found = [(each["task_id"], each["reward"]) for each in grpo.with_advantages(records)]
+    assert found == [("a", pytest.approx(1.5 ** 0.5)), ("a", pytest.approx(-(1.5 ** 0.5)))]
+
+
+def test_grpo_clips_what_goes_too_far_in_the_direction_of_the_advantage():
+    grpo = importlib.import_module("grpo")
+    old = torch.zeros(4)
+    logps = torch.log(torch.tensor([1.5, 0.5, 1.5, 0.5])).requires_grad_()
+    batch = lm.Batch(*[None] * len(lm.Batch._fields))._replace(
+        reference=old, turn=torch.tensor([0, 0, 1, 1]), side=torch.tensor([0, 2]))
+    items = [lm.Item([], [], reward=2.0), lm.Item([], [], reward=-1.0)]
+    losses, _ = grpo.grpo_loss(logps, batch, items, argparse.Namespace(clip=0.2))
+    losses.sum().backward()
+    assert losses.tolist() == pytest.approx([-2 * 1.2, -2 * 0.5, 1.5, 0.8])
+    assert logps.grad.tolist() == pytest.approx([0.0, -2 * 0.5, 1.5, 0.0])    # the clipped ones have none
+
+
+def test_grpo_takes_what_the_study_passes_and_a_step_may_teach_nothing(letters):
+    """A random model earns nothing: every group is left out, and the output is the seed model. rollout.py goes on."""
+    truth = {"ground_truth": "def f(x):\n    return x + 1", "test_cases": {str(n): f"f({n})" for n in range(10)}}
+    write(letters / "train.jsonl", [{"task_id": n, "problem_description": "Write f(x).", "facts": [], **truth}
+                                    for n in range(4)])
+    seed = load_file("runs/default/base/model.safetensors")
+    run(EXAMPLES / "grpo.py", "--seed", 3, "--domain", "backend", "--run-name", "default", "--in", "train.jsonl",
+        "--max-tokens", 8, "--max-turns", 2, "--steps", 2, "--tasks-per-step", 2, "--samples", 2, "--out", "policy")
+    assert [(line["tokens"], line["loss"], line["reward"]) for line in metrics("policy")] == [(0, 0, 0)] * 2
+    trained = load_file("policy/model.safetensors")
+    assert all(torch.equal(trained[name], seed[name]) for name in seed)
+    code, said, _ = call(rollout, "--in", "train.jsonl", "--limit", 1, "--model", "policy", "--engine", "transformers",
+                         "--max-turns", 2, "--max-tokens", 8, "--out", "a.trajectories.jsonl")
+    assert code == 0 and "1 records" in said
+
+
+@pytest.mark.parametrize("words, says", [
+    (["--domain", "nowhere"], "--domain must be one of backend, frontend"),
+    (["--samples", "1"], "must be at least 2"), (["--in", "none.jsonl"], "none.jsonl: no such file")])
+def test_grpo_refuses_what_it_cannot_do(letters, words, says):
+    code, _, error = call(importlib.import_module("grpo"), *words)
+    assert code == 2 and says in error
