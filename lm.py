@@ -967,9 +967,6 @@ def log(metrics, bar, out):
         bar.set_postfix(loss=metrics["loss"], refresh=False)
 
 
-        bar.set_postfix(loss=metrics["loss"], refresh=False)
-
-
 # ---- The output folder, checkpoints, metrics
 
 REMOVED_BY_OVERWRITE = (    # from an output folder, in this order
