@@ -165,6 +165,11 @@ class VLLMEngine(LocalEngine):
                 self.added.add(request.name)
         return [(result.request_id, self.samples(result)) for result in self.engine.step() if result.finished]
 
+    def take(self, weights):
+        """Sample from these weights from now on: (name, tensor) of each parameter. Only an engine in this process can."""
+        self.engine.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
+        self.engine.reset_prefix_cache()    # it was computed by the weights before
+
     def samples(self, result):
         return [(list(output.token_ids), output.finish_reason == "length") for output in result.outputs]
 
@@ -193,6 +198,11 @@ class TransformersEngine(LocalEngine):
         # Of the model's own settings (min_p, num_beams, stop_strings, ...) only the end tokens stay.
         self.model.generation_config = GenerationConfig(
             eos_token_id=self.ends or None, pad_token_id=min(self.ends, default=0))
+
+    def take(self, weights):
+        """Sample from these weights from now on: (name, tensor) of each parameter."""
+        for name, weight in weights:
+            self.model.get_parameter(name).data.copy_(weight)
 
     def sample(self, requests):
         """Sample one batch of at most most_rows texts: the oldest request, and others with its n and temperature."""

@@ -1,399 +1,392 @@
-"""The grammar of function tasks: a vague request, a hidden reference, ten hidden calls, and the replies of a human."""
+"""The grammar of function tasks: an everyday request with undefined words, their hidden meanings, and a reference.
+
+Somebody keeps a list: of orders, shifts, loans. They ask for a function of it in their own words ("our big orders, the
+most urgent first"). What the words mean is hidden, and differs from task to task. A task has
+
+    plan      what is asked for: theme, shape of the result, the undefined words, and which optional details there are
+    details   {detail: value}: what the words mean (big.define: "weight", big.limit: 20, ties: "earlier")
+    facts     what the human can tell, in layers: that big is about the weight, then the limit, then an exception
+
+`settle` walks over a plan and gives each detail a value. Who picks the values makes the difference: a random choice
+draws a task, the likeliest values are a guess, and a wrong program has one value that is not the true one.
+
+A hash of the reference decides the split. Another hash keeps a fifth of the meanings (at the plain level, a quarter of
+their combinations) out of training, and the last wording of many replies: tasks for validation and test alternate between `seen` and `new` (key `half`).
+Level `full` has up to nine layers and all wordings; `plain` has three to five, one wording and a few themes, for a
+model that is trained from nothing. The vocabulary stands in themes.toml and wordings.toml, which say how to add to it.
+"""
 import itertools
+import json
 import random
 import re
 from collections import Counter
-from typing import NamedTuple
+from functools import cache
 
+from function_words import (
+    EMPTY, ORDERED, common_words, facts_of, human_terms, is_new, parts_of, plural, sure_facts, terms_of, themes, upper,
+    wordings, write_request)
+from listener import scripted_reply
 from records import ANSWER_MARK, hashed, split_of
 
-POOL = 60       # lists of records from which the ten calls are chosen
+POOL = 60       # lists of things from which the ten calls are chosen
+LAYERS = {  # level -> {number of facts: the share of such drafts that is kept}
+    "full": {6: 0.15, 7: 0.5, 8: 1, 9: 1},
+    "plain": {3: 1, 4: 1, 5: 1},
+}
+SHAPES = {  # level -> {what is asked for: its weight}
+    "full": {"total": 3, "average": 3, "share": 2, "table": 3, "rows": 3, "who": 3, "line": 4},
+    "plain": {"total": 3, "average": 2, "table": 2, "rows": 2},
+}
+PLAIN_THEMES = 4    # the first themes of the file
+GROUP_WORDS = ["group", "category", "type", "kind"]
+NICE = [*range(1, 11), 12, 15, 18, *range(20, 50, 5), *range(50, 100, 10), *range(100, 200, 20), *range(200, 650, 50)]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Composed tasks. A function is a short pipeline over a list of records. Its *composition* names the steps. Each step
-# has *slots*: details that the request states or leaves open. The value of a slot is what the human means.
+# Plans and details
 
-THEMES = {  # kind of records: (the key of a record's name, the keys of numbers to add up or sort by)
-    "orders": ("code", ["amount", "weight", "price"]),
-    "shifts": ("badge", ["hours", "pay", "miles"]),
-    "books": ("title", ["pages", "copies", "sales"]),
-    "games": ("match", ["points", "fouls", "goals"]),
-}
-KEYS = {  # slot -> the keys that it may name with --plain; otherwise it may name any number or any label (keys_of)
-    "field": ["age", "size", "days", "stock"],
-    "factor": ["count", "rate", "units"],
-    "second": ["rank", "level", "rating"],
-    "label": ["city", "region", "branch"],
-    "group": ["client", "team", "owner"],
-}
-PLACES = ["oslo", "lima", "rome", "bern", "cairo", "quito"]
-PEOPLE = ["anna", "bruno", "carla", "dino", "emma", "felix", "greta", "hugo", "ines", "jonas", "klara", "leo"]
-NAMES = """amber birch cedar delta ember fern grove hazel iris jade kelp lotus maple nova onyx pearl quartz raven sage
-    tulip umber violet willow yarrow""".split()
-SIDES = {"above": ">", "below": "<", "at least": ">=", "at most": "<="}
-FILTERS = ["limit", "label", "both", "none"]
-KINDS = {  # kind -> (its weight among the tasks, what a record may be worth, what may be returned)
-    "total": (3, ["plain", "plus", "times", "cut"], ["number", "bounded"]),
-    "average": (3, ["plain", "plus", "times", "cut"], ["number", "bounded"]),
-    "ranked": (4, ["plain", "times"], ["first", "list", "text"]),
-    "grouped": (4, ["plain", "times", "ones"], ["first", "list", "text"]),
-}
-CONDITIONAL = {  # slot -> (the slot that it depends on, the value of that slot for which it exists)
-    "cap": ("bound", "a cap"),
-    "floor": ("bound", "a floor"),
-    "second": ("ties", "second"),
-    "many": ("part", "first"),
-}
+def draw_plan(level, rng):
+    """What is asked for, at random; None if its words would be confused."""
+    theme = themes()[rng.choice(list(themes())[:PLAIN_THEMES if level == "plain" else None])]
+    [shape] = rng.choices(list(SHAPES[level]), SHAPES[level].values())
+    people = shape == "who" or shape == "line" and rng.random() < 0.5
+    known = theme.terms["kind"]
+
+    def usable(terms):
+        return [name for name, term in terms.items() if len(meanings_of(level, term)) > 1]
+
+    twice = rng.random() < {"total": 0.6, "average": 0.5, "share": 0.4, "table": 0.4, "line": 0}.get(shape, 0.2)
+    kinds = rng.sample([name for name in usable(known) if level == "full" or not known[name].one], 1 + twice)
+    sort = "measure" if shape not in ORDERED else "best" if people else "first"
+    maybe = {f"{kinds[0]}.edge": 0.5, f"{kinds[0]}.except": 0.5, f"{kinds[-1]}.except": 0.25, "stated": 0.4,
+             "format": 0.5, "empty": 0.4 if shape == "total" else 1, "count": 0.3 if shape == "line" else 1,
+             **{f"{name}.extra": 0.4 for name in theme.terms["measure"]}}
+    if level == "plain":
+        maybe = {"empty": 0.4}
+    plan = {"level": level, "theme": theme.noun, "shape": shape, "people": people, "kinds": kinds, "sort": sort,
+            "goal": rng.choice(usable(theme.terms[sort])), "group": rng.choice(GROUP_WORDS),
+            "mode": "only" if any(known[name].one for name in kinds) else rng.choice(["not", "not", "only"]),
+            "open": [name for name, share in maybe.items() if rng.random() < share]}
+    words = [word for term in terms_of(plan) for word in term.names]
+    return plan if len(words) == len(set(words)) and plan["group"] not in theme.words else None
 
 
-class Slot(NamedTuple):
-    """One detail of a function: how the agent may ask for it, and what the human replies."""
-    absent: str           # the reply if the function has no such detail
-    questions: list       # --plain uses the first
-    replies: object       # a list in which {} stands for the value, or {value: list}
+def settle(plan, pick, known=()):
+    """Give each detail of a plan a value: (details, choices), both by name, in the order in which they are told.
 
-
-SLOTS = {
-    "field": Slot("There is no limit.",
-        ["Which number is limited?", "What is the limit on?", "Which key does the limit look at?"],
-        ['The limit is on "{}".', 'It is "{}" that is limited.', 'Look at "{}" for the limit.']),
-    "side": Slot("There is no limit.",
-        ["Which side of the limit counts?", "Above or below, and does the limit itself count?",
-         "Do the records at the limit count, and which side of it is kept?"],
-        ["Keep what is {} the limit.", "It has to be {} the limit.", "What counts is {} the limit."]),
-    "limit": Slot("There is no limit.",
-        ["What is the limit?", "How high is the limit?", "Which number is the limit?"],
-        ["The limit is {}.", "I mean a limit of {}.", "It is limited at {}."]),
-    "label": Slot("No label decides what is kept.",
-        ["Which label is checked?", "Which label decides?", "Which key holds that word?"],
-        ['The label is "{}".', 'I mean the label "{}".', 'Look at the label "{}".']),
-    "which": Slot("No label decides what is kept.",
-        ["Are those kept or left out?", "Do those stay or go?", "Is it only those, or all but those?"],
-        {"only": ["Keep only those.", "Only those stay.", "Use those and no others."],
-         "not": ["Leave out those.", "Those go.", "Use all but those."]}),
-    "word": Slot("No label decides what is kept.",
-        ["Which word is it?", "Which word do you mean?", "What does the label have to say?"],
-        ['The word is "{}".', 'I mean the word "{}".', 'It says "{}".']),
-    "value": Slot("Nothing is added up but the count.",
-        ["Which value do you mean?", "Which value is used?", "Which key holds the value?"],
-        ['The value is "{}".', 'I mean the value "{}".', 'Take "{}" as the value.']),
-    "factor": Slot("Nothing is multiplied.",
-        ["What is it multiplied by?", "Times what?", "Which key is the factor?"],
-        ['Take it times "{}".', 'Multiply it by "{}".', 'The factor is "{}".']),
-    "fee": Slot("There is no fee.",
-        ["How large is the fee?", "What is the fee?", "How much is added to each?"],
-        ["The fee is {}.", "I mean a fee of {}.", "Add {} to each."]),
-    "cut": Slot("Single records are not cut.",
-        ["Where is each one cut?", "At most how much counts of each?", "What is the most that one record counts?"],
-        ["Each one is cut at {}.", "Of each at most {} counts.", "Count each as {} at most."]),
-    "how": Slot("They are not combined to one number in another way than I said.",
-        ["How are they combined?", "Sum, largest or smallest?", "What is taken of them?"],
-        {"sum": ["Take the sum.", "I want the sum.", "Add them all up."],
-         "max": ["Take the largest.", "I want the largest.", "The largest of them."],
-         "min": ["Take the smallest.", "I want the smallest.", "The smallest of them."]}),
-    "rounding": Slot("Nothing is rounded.",
-        ["Is it rounded up or down?", "How is it rounded?", "Which whole number is it, the next or the last?"],
-        ["Round it {}.", "I want it rounded {}.", "It is always rounded {}."]),
-    "bound": Slot("It has no bounds.",
-        ["Does the result have bounds?", "Is the result bounded?", "Is there a cap or a floor?"],
-        {"none": ["It has no bounds.", "No, there are no bounds.", "Neither a cap nor a floor."],
-         "a cap": ["It has a cap.", "Yes, there is a cap.", "A cap, but no floor."],
-         "a floor": ["It has a floor.", "Yes, there is a floor.", "A floor, but no cap."]}),
-    "cap": Slot("There is no cap.",
-        ["What is the cap?", "How high is the cap?", "What is the highest result?"],
-        ["The cap is {}.", "I mean a cap of {}.", "The result is {} at most."]),
-    "floor": Slot("There is no floor.",
-        ["What is the floor?", "How low is the floor?", "What is the lowest result?"],
-        ["The floor is {}.", "I mean a floor of {}.", "The result is {} at least."]),
-    "empty": Slot("Then the list is empty.",
-        ["What if nothing is left?", "What if none are left?", "What comes back when there is no record?"],
-        ["Then return {} at once.", "With nothing left, return {} at once.", "Return {} at once, then."]),
-    "order": Slot("You may choose.",
-        ["Which end comes first?", "In which order are they sorted?", "Is it the largest or the smallest first?"],
-        ["The {} first.", "I want the {} first.", "Begin with the {}."]),
-    "ties": Slot("You may choose.",
-        ["What if two are equal?", "How are ties settled?", "Which of two equals comes first?"],
-        {"earlier": ["Of equals the earlier leads.", "Then the earlier leads.", "Equals stay in their order."],
-         "later": ["Of equals the later leads.", "Then the later leads.", "Equals go in reverse order."],
-         "second": ["Of equals another number decides.", "Then another number decides.", "By another number."]}),
-    "second": Slot("There is no other number.",
-        ["Which number decides then?", "What is the other number?", "By which key are equals sorted?"],
-        ['The smaller "{}" leads.', 'Then the smaller "{}" leads.', 'Of equals the smaller "{}" comes first.']),
-    "group": Slot("There are no groups.",
-        ["What are the groups by?", "Which label makes the groups?", "What do the records of a group share?"],
-        ['The groups are by "{}".', 'I mean groups by "{}".', 'Group them by "{}".']),
-    "alphabet": Slot("You may choose.",
-        ["What if two groups are equal?", "How are equal groups sorted?", "Which of two equal groups comes first?"],
-        ["Equal groups go from {}.", "Then they go from {}.", "Sort equal groups from {}."]),
-    "part": Slot("There is only one.",
-        ["All or only the first?", "Do you want all of them?", "Is the whole list returned?"],
-        {"all": ["I want all of them.", "Return all of them.", "All, without end."],
-         "first": ["Only the first few.", "I want only the first few.", "No, the first few."]}),
-    "many": Slot("There is no such number.",
-        ["How many are returned?", "How many do you want?", "How many are the first few?"],
-        ["The first {}.", "I want the first {}.", "At most {} of them."]),
-    "between": Slot("They are not joined to a text.",
-        ["What stands between them?", "What separates them?", "How are they joined?"],
-        ["Put {} between them.", "I want {} between them.", "Join them with {}."]),
-}
-
-
-LIMIT = {"field": None, "side": list(SIDES), "limit": [5, 10, 15, 20, 25, 30, 40, 50, 60, 80]}
-LABEL = {"label": None, "which": ["only", "not"], "word": PLACES}
-FEW = {"part": ["all", "first"], "many": [2, 3, 4]}
-WORDS = {"empty": ['"none"', '"empty"', '"nobody"', '"missing"']}
-NUMBERS = {"empty": ["0", "-1", "1", "100"]}
-STEPS = {  # step -> {slot: its values, or None for keys}. A slot stands after the slot that it depends on.
-    "limit": LIMIT,
-    "label": LABEL,
-    "both": LIMIT | LABEL,
-    "plain": {"value": None},
-    "plus": {"value": None, "fee": [6, 7, 8, 9]},
-    "times": {"value": None, "factor": None},
-    "cut": {"value": None, "cut": [35, 45, 55, 65, 75]},
-    "total": {"how": ["sum", "max", "min"]},
-    "average": {"rounding": ["down", "up"]},
-    "ranked": {"order": ["largest", "smallest"], "ties": ["earlier", "later", "second"], "second": None},
-    "grouped": {"order": ["largest", "smallest"], "alphabet": ["a to z", "z to a"]},
-    "number": NUMBERS,
-    "bounded": {"bound": ["none", "a cap", "a floor"], "cap": [90, 110, 120, 140, 150],
-                "floor": [12, 18, 24, 32, 48], **NUMBERS},
-    "first": WORDS,
-    "list": FEW,
-    "text": {**FEW, "between": ['", "', '"; "', '" - "', '" / "'], **WORDS},
-}
-WORTH = {  # what one record r is worth
-    "ones": "1",
-    "plain": 'r["{value}"]',
-    "plus": 'r["{value}"] + {fee}',
-    "times": 'r["{value}"] * r["{factor}"]',
-    "cut": 'min(r["{value}"], {cut})',
-}
-
-
-def half_of(composition):
-    """"new" for the quarter of the compositions that never occur in training, else "seen"."""
-    return "new" if hashed("compositions", *composition) % 4 == 0 else "seen"
-
-
-def number_keys(theme):
-    return [*THEMES[theme][1], *KEYS["field"], *KEYS["factor"], *KEYS["second"]]
-
-
-def keys_of(slot, theme, plain):
-    """The keys that a slot may name."""
-    if plain:
-        return THEMES[theme][1] if slot == "value" else KEYS[slot]
-    return KEYS["label"] + KEYS["group"] if slot in ("label", "group") else number_keys(theme)
-
-
-def choices_of(composition, theme, plain):
-    """{slot: its possible values} for every slot that a composition may have, in the order in which they are drawn."""
-    filters, kind, worth, out = composition
-    slots = dict(STEPS.get(filters, {}))
-    if kind == "grouped":
-        slots["group"] = None
-    for step in (worth, kind, out):
-        slots |= STEPS.get(step, {})
-    return {slot: values or keys_of(slot, theme, plain) for slot, values in slots.items()}
-
-
-# Every composition with at least five unconditional slots; fewer would leave too little to ask for.
-COMPOSITIONS = [composition for kind, (_, worths, outs) in KINDS.items()
-                for composition in itertools.product(FILTERS, [kind], worths, outs)
-                if len(choices_of(composition, "orders", True).keys() - CONDITIONAL.keys()) >= 5]
-
-
-def draw_values(composition, theme, plain, rng, known=()):
-    """A value for each slot of a task, keeping those in `known`. No two slots name the same key."""
-    values = dict(known)
-    for slot, choices in choices_of(composition, theme, plain).items():
-        parent, needed = CONDITIONAL.get(slot, (None, None))
-        exists = parent is None or values[parent] == needed
-        if exists and slot not in values:
-            taken = [values[other] for other in ("value", *KEYS) if other in values]
-            values[slot] = rng.choice([choice for choice in choices if choice not in taken])
-    return values
-
-
-def write_function(composition, theme, values):
-    """The reference: a line or two for each step of the pipeline."""
-    _, kind, worth, out = composition
-    lines = []
-
-    def add(line):
-        lines.append(line.format(**values))
-
-    if "limit" in values:
-        add('rows = [r for r in rows if r["{field}"] ' + SIDES[values["side"]] + " {limit}]")
-    if "word" in values:
-        sign = "==" if values["which"] == "only" else "!="
-        add('rows = [r for r in rows if r["{label}"] ' + sign + ' "{word}"]')
-    if "empty" in values:
-        add("if not rows:")
-        add("    return {empty}")
-    lines_of = {"total": total_lines, "average": average_lines, "ranked": ranked_lines, "grouped": grouped_lines}[kind]
-    lines += lines_of(WORTH[worth].format(**values), THEMES[theme][0], values)
-    if "cap" in values:
-        add("out = min(out, {cap})")
-    if "floor" in values:
-        add("out = max(out, {floor})")
-    few = "[:{many}]" if "many" in values else ""
-    returned = {"first": "names[0]", "list": f"names{few}", "text": "{between}.join(names" + few + ")"}
-    add("return " + returned.get(out, "out"))
-    return "def report(rows):\n" + "".join(f"    {line}\n" for line in lines)
-
-
-def total_lines(value, name, values):
-    return [f"out = {values['how']}({value} for r in rows)"]
-
-
-def average_lines(value, name, values):
-    total = f"sum({value} for r in rows)"
-    if values["rounding"] == "down":
-        return [f"out = {total} // len(rows)"]
-    return [f"out = -(-{total} // len(rows))"]
-
-
-def ranked_lines(value, name, values):
-    reverse = ", reverse=True" if values["order"] == "largest" else ""
-    lines = []
-    if values["ties"] == "later":
-        lines += ["rows = rows[::-1]"]
-    if values["ties"] == "second":
-        lines += [f'rows = sorted(rows, key=lambda r: r["{values["second"]}"])']
-    return lines + [f"rows = sorted(rows, key=lambda r: {value}{reverse})", f'names = [r["{name}"] for r in rows]']
-
-
-def grouped_lines(value, name, values):
-    reverse = ", reverse=True" if values["order"] == "largest" else ""
-    reverse_names = ", reverse=True" if values["alphabet"] == "z to a" else ""
-    key = f'r["{values["group"]}"]'
-    return ["sums = {}", "for r in rows:", f"    sums[{key}] = sums.get({key}, 0) + {value}",
-            f"names = sorted(sums{reverse_names})", f"names = sorted(names, key=sums.get{reverse})"]
-
-
-def pick(wordings, plain, rng):
-    """One of several wordings; the first with --plain."""
-    return wordings[0] if plain else rng.choice(wordings)
-
-
-def write_request(composition, theme, values, stated, plain, rng):
-    """Yield the sentences of the request: stated slots with their values, open ones vaguely or not at all.
-
-    In a sentence, [a|b] stands for one of two wordings. [slot:a|b|c] stands for a, with the slot's value in place of %,
-    if the slot is stated, and otherwise for b or c. [slot:a] stands for nothing if the slot is open.
+    pick(name, choices) picks one of a detail's choices, of which the first is the likeliest; known: details that have
+    their value. Further details depend on a value: a label has words, a number has a limit.
     """
-    _, kind, worth, out = composition
+    theme, shape, may, full = themes()[plan["theme"]], plan["shape"], plan["open"], plan["level"] == "full"
+    details, choices = {}, {}
 
-    def wording(match):
-        slot, (known, *vague) = match[1], match[2].split("|")
-        if slot in stated:
-            return known.replace("%", str(values[slot]))
-        if slot and not vague:
-            return ""
-        return pick(vague if slot else [known, *vague], plain, rng)
+    def put(name, options):
+        choices[name] = options
+        details[name] = known[name] if name in known else pick(name, options)
+        return details[name]
 
-    def say(sentence):
-        return re.sub(r"\[(?:(\w+):)?(.*?)\]", wording, sentence)
+    def put_measure(name):
+        if name in theme.terms["measure"] and f"{name}.formula" not in details:
+            term = theme.terms["measure"][name]
+            formula = put(f"{name}.formula", meanings_of(plan["level"], term))
+            if f"{name}.extra" in may:
+                put(f"{name}.extra", [None, *extras_of(theme, term, formula)])
 
-    if plain:
-        yield f"Write report(rows) for a list of {theme}."
+    def put_kind(name, term):
+        low, number, _, label = parts_of(theme, put(f"{name}.define", meanings_of(plan["level"], term)))
+        limits = [2, 3] if low else [2, 3, 4]    # how often somebody is on the list
+        put_measure(number[1:])
+        if number and number[0] != "#":
+            limits = round_numbers(theme.noun, details.get(f"{number[1:]}.formula", number), low)
+            average = ["average"] if full and f"{name}.edge" not in may else []
+            if put(f"{name}.limit", limits + average) != "average":
+                put(f"{name}.edge", [True, False])
+        elif number:
+            put(f"{name}.limit", limits)
+        if label:
+            put(f"{name}.values", word_sets(theme, label, (1, 2) if full else (1,)))
+        if f"{name}.except" in may and not term.one:
+            others = [n for n in limits if n != details.get(f"{name}.limit")]
+            found = put(f"{name}.except", [None, *exceptions(theme, label, others)])
+            if found and found[0] == "other" and type(details.get(f"{name}.limit")) is not int:
+                details[f"{name}.except"] = None    # it is one of another meaning
+
+    if shape in ORDERED:
+        put(f"{plan['goal']}.order", meanings_of(plan["level"], terms_of(plan)[-1]))
+    put_measure(plan["goal"] if shape not in ORDERED else details[f"{plan['goal']}.order"].lstrip("<=+>"))
+    for term in terms_of(plan)[:-1]:
+        put_kind(term.name, term)
+    if shape in ORDERED:
+        by = details[f"{plan['goal']}.order"].lstrip("<=+>")
+        more = [sign + f for f in theme.numbers if f != by for sign in "<>"] if full else []
+        put("ties", ["a-z", "z-a"] + ["more"] * (by != "#") if plan["people"] else ["earlier", "later", "a-z", *more])
+    if shape in ORDERED and "count" in may:
+        put("count", [3, 5, 2, 4])
+    if shape == "line":
+        put("format", ["{n}", "{n}: {v}", "{n} ({v})", "{v} {n}", "{n} = {v}"])
+        put("between", [", ", "; ", " / ", " - ", " + "])
+    elif shape in ORDERED and "format" in may:
+        put("format", ["{n}", "pairs"])
+    if shape == "table":
+        put("group", list(theme.words))
+    if shape in ("average", "share"):
+        put("round", ["nearest", "down", "up"])
+    if shape in EMPTY and "empty" in may:
+        put("empty", EMPTY[shape])
+    return details, choices
+
+
+def meanings_of(level, term):
+    """A term's meanings; at the plain level only those of one part, and formulas of two keys."""
+    pattern = "[a-z]+[*+-][a-z]+" if term.extras else "[^&/]+"
+    return [each for each in term.meanings if level == "full" or re.fullmatch(pattern, each)]
+
+
+@cache
+def round_numbers(noun, formula, low):
+    """Three to five round numbers that divide the things into those above and those below."""
+    theme, rng = themes()[noun], random.Random(noun + formula)
+    rows = [{key: rng.randint(*span[:2]) for key, span in theme.numbers.items()} for _ in range(80)]
+    numbers = sorted(eval(formula, None, row) for row in rows)
+    first, last = (numbers[12], numbers[48]) if low else (numbers[32], numbers[68])
+    found = [n for n in NICE if first <= n <= last]
+    found = found[::max(1, len(found) // 4)] if len(found) >= 3 else [max(1, first) + step for step in range(3)]
+    return found[1:2] + found[:1] + found[2:]    # neither end is the likeliest
+
+
+def extras_of(theme, term, formula):
+    """What may also count for a measure: ["cap", n], [sign, key] or [sign, label, word, n]."""
+    found = []
+    for sign, key in ((extra[0], extra[1:]) for extra in term.extras):
+        if key == "ap":
+            found += [["cap", n] for n in round_numbers(theme.noun, formula, False)[1:]]
+        elif key in theme.words:
+            numbers = [2] if sign == "*" else [3, 5, 10]
+            found += [[sign, key, word, n] for word in theme.words[key][1] for n in numbers]
+        elif key not in formula:
+            found.append([sign, key])
+    return found
+
+
+def word_sets(theme, label, sizes):
+    """Which words of a label may count, or which people."""
+    if label == theme.who:
+        return [theme.people[i:i + size] for size in (2, 3) for i in range(0, len(theme.people) - size + 1, size)]
+    return [list(some) for size in sizes for some in itertools.combinations(theme.words[label][1], size)]
+
+
+def exceptions(theme, label, limits):
+    """["never", label, word], ["always", label, word] or ["other", label, word, limit], of the other labels."""
+    ways = [["never"], ["always"], *(["other", limit] for limit in limits)]
+    return [[way, key, word, *limit] for key, (_, words) in theme.words.items() if key != label
+            for word in words for way, *limit in ways]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The reference, as a person would write it
+
+FUNCTIONS = {  # an exception or an extra -> the function of its term
+    "never": """def {name}({o}):
+    if {o}["{key}"] == "{word}":
+        return False
+    return {test}""",
+    "always": """def {name}({o}):
+    if {o}["{key}"] == "{word}":
+        return True
+    return {test}""",
+    "other": """def {name}({o}):
+    limit = {n} if {o}["{key}"] == "{word}" else {limit}
+    return {test}""",
+    "cap": """def {name}({o}):
+    return min({formula}, {n})""",
+    "key": """def {name}({o}):
+    return {formula} {sign} {o}["{key}"]""",
+    "word": """def {name}({o}):
+    result = {formula}
+    if {o}["{key}"] == "{word}":
+        result {sign}= {n}
+    return result""",
+}
+RESULTS = {  # shape, or who orders people -> what is made of those that were found
+    "total": "return sum({value} for {o} in found)",
+    "average": """part = sum({value} for {o} in found)
+whole = len(found)
+return {rounded}""",
+    "share": """part = 100 * sum({value} for {o} in found)
+whole = sum({value} for {o} in {rows})
+return {rounded}""",
+    "table": """table = {{}}
+for {o} in found:
+    table[{o}["{group}"]] = table.get({o}["{group}"], 0) + {value}
+return table""",
+    "rows": """{ties}found.sort(key=lambda {o}: {value}{reverse})
+return {start}{entry} for {o} in found{first}{end}""",
+    "who": """totals = {{}}
+for {o} in found:
+    totals[{who}] = {step}
+{ties}names.sort(key=totals.get{reverse})
+return {start}{entry} for name in names{first}{end}""",
+}
+ROUNDED = {"down": "part // whole", "up": "-(-part // whole)", "nearest": "(2 * part + whole) // (2 * whole)"}
+TIES = {  # of people and of things
+    ("who", "a-z"): "names = sorted(totals)\n",
+    ("who", "z-a"): "names = sorted(totals, reverse=True)\n",
+    ("who", "more"): "names = sorted(totals, key=lambda name: sum({who} == name for {o} in found), reverse=True)\n",
+    ("rows", "earlier"): "",
+    ("rows", "later"): "found.reverse()\n",
+    ("rows", "a-z"): 'found.sort(key=lambda {o}: {o}["{key}"])\n',
+    ("rows", "<"): 'found.sort(key=lambda {o}: {o}["{tie}"])\n',
+    ("rows", ">"): 'found.sort(key=lambda {o}: {o}["{tie}"], reverse=True)\n',
+}
+
+
+def number_code(details, number, o):
+    """The code of a key or =measure of o: the call of a function if the measure has an extra, else its formula."""
+    if number[0] != "=":
+        return f'{o}["{number}"]'
+    if details.get(f"{number[1:]}.extra"):
+        return f"{number[1:]}({o})"
+    spaced = re.sub(r"([*+-])", r" \1 ", details[f"{number[1:]}.formula"])
+    return re.sub(r"[a-z]\w*", lambda key: f'{o}["{key[0]}"]', spaced)
+
+
+def test_code(theme, details, name, o):
+    """The condition for something to be of a kind, but for an exception."""
+    low, number, join, label = parts_of(theme, details[f"{name}.define"])
+    limit, tests = details.get(f"{name}.limit"), []
+    if limit == "average":
+        rows = plural(theme.noun)
+        limit = f"sum({number_code(details, number, 'x')} for x in {rows}) / len({rows})"
+    elif (details.get(f"{name}.except") or [""])[0] == "other":
+        limit = "limit"
+    if number[:1] == "#":
+        often = f'sum(x["{theme.who}"] == {o}["{theme.who}"] for x in {plural(theme.noun)})'
+        tests.append(f"{often} {'<=' if low else '>='} {limit}")
+    elif number:
+        sign = ("<" if low else ">") + "=" * details.get(f"{name}.edge", False)
+        tests.append(f"{number_code(details, number, o)} {sign} {limit}")
+    if label:
+        words = details[f"{name}.values"]
+        tests.append(f'{o}["{label}"] in {json.dumps(words)}' if words[1:] else f'{o}["{label}"] == "{words[0]}"')
+    return (" or " if join == "/" else " and ").join(tests)
+
+
+def write_code(plan, details):
+    """The reference for some details."""
+    theme, goal = themes()[plan["theme"]], plan["goal"]
+    rows, lines, tests = plural(theme.noun), [], []
+    words = {"o": rows[0], "rows": rows, "who": f'{rows[0]}["{theme.who}"]', "key": theme.key, **details}
+    for name in theme.terms["measure"]:
+        if extra := details.get(f"{name}.extra"):
+            sign, key, word, n = [*extra, *[None] * 3][:4]
+            formula = number_code({**details, f"{name}.extra": None}, f"={name}", rows[0])
+            more = {"name": name, "formula": formula, "sign": sign, "key": key, "word": word, "n": n or key}
+            lines.append(FUNCTIONS["cap" if sign == "cap" else "word" if word else "key"].format_map(words | more))
+    for name in plan["kinds"]:
+        test = test_code(theme, details, name, rows[0])
+        if exception := details.get(f"{name}.except"):
+            way, key, word, n = [*exception, None][:4]
+            more = {"name": name, "test": test, "key": key, "word": word, "n": n, "limit": details.get(f"{name}.limit")}
+            lines.append(FUNCTIONS[way].format_map(words | more))
+            test = f"{name}({rows[0]})"
+        if tests and plan["mode"] == "not":
+            test = f"not {test}" if exception else f"not ({test})"
+        tests.append(f"({test})" if len(plan["kinds"]) > 1 and " or " in test and test[:3] != "not" else test)
+    lines.append(f"found = [{rows[0]} for {rows[0]} in {rows} if {' and '.join(tests)}]")
+    if "empty" in details:
+        given = rows if plan["shape"] == "share" else "found"
+        lines.append(f"if not {given}:\n    return {json.dumps(details['empty'])}")
+    if plan["shape"] in ORDERED:
+        words |= order_words(plan, theme, details, words)
+        lines.append(RESULTS["who" if plan["people"] else "rows"].format_map(words))
     else:
-        yield say(f"[Write report(rows), where rows is a list of {theme}, each a dictionary.|"
-                  f"I have a list of {theme}, which are dictionaries; write report(rows).|"
-                  f"I need a function report(rows); rows are {theme}, as dictionaries.]")
-    if "limit" in values:
-        yield say('[Keep those with|Use only those with|What counts are those with] a limit on '
-                  '[field:"%"|one number|some number]: '
-                  '[side:% the limit|on one side of the limit|on a certain side of the limit][limit: %|].')
-    if "word" in values:
-        keep, drop = say("[Keep only those|Use only those]"), say("[Leave out those|Drop those]")
-        rule = keep if values["which"] == "only" else drop
-        yield say(f'[which:{rule}|Mind those|There is a rule for those]'
-                  '[label: where the label "%" is| where a label is| where some label is]'
-                  '[word: the word "%".| a certain word.| one word.]')
-    if "empty" in stated:
-        yield say("[If nothing is left|With nothing left][empty:, return % at once].")
+        words |= {"value": number_code(details, f"={goal}", rows[0]), "rounded": ROUNDED.get(details.get("round"))}
+        lines.append(RESULTS[plan["shape"]].format_map(words))
+    body = "\n".join(lines).replace("\n", "\n    ")
+    return f"def report({rows}):\n    {body}\n"
 
-    more = {"plus": "[fee: plus a fee of % each| plus a fee each]",
-            "times": '[factor: times "%"| times another number| times a factor]',
-            "cut": "[cut:, each one cut at %|, each one cut somewhere|, each one cut]"}
-    worth_words = ""
-    if worth != "ones":
-        worth_words = say('[value:the value "%"|a value|some value]' + more.get(worth, ""))
-    if kind == "total":
-        how = {"sum": "sum", "max": "largest", "min": "smallest"}[values["how"]]
-        verb = f"[Take|I want] the {how} of" if "how" in stated else "[Combine|Put together]"
-        yield say(f"{verb} {worth_words}.")
-    if kind == "average":
-        yield say(f"[Average|Take the average of] {worth_words}, as a whole number[rounding:, rounded %].")
-    if kind == "ranked":
-        yield say(f"[Sort them by|Order them by] {worth_words}[order:, the % first].")
-    if kind == "grouped":
-        summed = "count them" if worth == "ones" else f"add up {worth_words}"
-        yield say(f'[Make groups|Put them in groups][group: by "%"| by a label], {summed} in each, '
-                  'and sort the groups by that[order:, the % first].')
 
-    if "bound" in stated:
-        bounds = {"none": "no bounds", "a cap": "[cap:a cap of %|a cap]", "a floor": "[floor:a floor of %|a floor]"}
-        bound = say(bounds[values["bound"]])
-        yield say(f"[The result has|It has] {bound}.")
-    elif "bound" in values:
-        yield say("[The result may have bounds.|Mind the bounds of the result.]")
-    if "ties" in stated:
-        leaders = {"second": '[second:the smaller "%"|the smaller of another number]'}
-        yield say(f"Of equals {leaders.get(values['ties'], 'the ' + values['ties'])} leads.")
-    if "alphabet" in stated:
-        yield say("[alphabet:Equal groups go from %.]")
-    thing = "group" if kind == "grouped" else f'"{THEMES[theme][0]}"'
-    if out == "first":
-        yield say(f"[Return|I want] the first {thing}.")
-    if "part" in values:
-        which = "all" if values["part"] == "all" else say("the first [many:%|few]")
-        if "part" not in stated:
-            which = "the"
-        things = "groups" if kind == "grouped" else thing
-        form = " in a list" if out == "list" else say(" as one text[between:, % between them|]")
-        yield say(f"[Return|I want] {which} {things}{form}.")
+def order_words(plan, theme, details, words):
+    """What stands in the code of an order."""
+    by, ties, form = details[f"{plan['goal']}.order"], details["ties"], details.get("format", "{n}")
+    f, o, who = by.lstrip("<=+>#"), words["o"], words["who"]
+    value = number_code(details, f if f in theme.numbers else f"={f}", o) if f else "1"
+    name, shown = ("name", "totals[name]") if plan["people"] else (f'{o}["{theme.key}"]', value)
+    entry = f"[{name}, {shown}]" if form == "pairs" else name if form == "{n}" else \
+        "f'" + form.format(n=f"{{{name}}}", v=f"{{{shown}}}") + "'"
+    tie = TIES["who" if plan["people"] else "rows", ties[0] if ties[0] in "<>" else ties]
+    return {"value": value, "entry": entry, "ties": tie.format_map(words | {"tie": ties[1:]}),
+            "step": f"max(totals.get({who}, 0), {value})" if by[0] == ">" else f"totals.get({who}, 0) + {value}",
+            "reverse": "" if by[0] == "<" else ", reverse=True", "first": f"[:{details.get('count')}]" * ("count" in details),
+            "start": f"{json.dumps(details['between'])}.join(" if plan["shape"] == "line" else "[",
+            "end": ")" if plan["shape"] == "line" else "]"}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Ten calls that tell the reference from near misses
 
-def draw_rows(theme, values, rng):
-    """Random records, rich in edge cases: at the limit, with the word in question, tied with others, none at all."""
-    numbers = number_keys(theme)
-    scale = rng.choice([12, 40, 90, 200])
-    size = rng.randint(0, 9)
-    groups = rng.choice([3, 6])
-    places, people = rng.sample(PLACES, groups), rng.sample(PEOPLE, groups)
-    names = rng.sample(NAMES, size)
-    seconds = rng.sample(range(1, 60), size)
+def draw_rows(theme, size, rng):
+    people = rng.sample(theme.people, rng.choice([2, 3, 4]))
+    codes = zip(rng.choices("ABCDEFGH", k=size), rng.sample(range(10, 100), size))
+    return [{theme.key: f"{letter}{number}", theme.who: rng.choice(people)}
+            | {key: rng.choice(words) for key, (_, words) in theme.words.items()}
+            | {key: rng.randint(*span[:2]) for key, span in theme.numbers.items()} for letter, number in codes]
+
+
+def telling_rows(plan, details, rng):
+    """Rows rich in edge cases: at a limit, with a word that matters, tied with others, none at all."""
+    theme, ordered = themes()[plan["theme"]], plan["shape"] in ORDERED
+    told = [value for name, value in details.items() if name.endswith((".values", ".except", ".extra"))]
+    matter = set(re.findall(r"\w+", json.dumps(told)))
+    words = {theme.who: theme.people, **{key: words for key, (_, words) in theme.words.items()}}
+    likely = {key: some for key, all_words in words.items() if (some := [word for word in all_words if word in matter])}
+    limits = [limit for name in plan["kinds"] for limit in limits_of(theme, details, name)]
     rows = []
-    for i in range(size):
-        row = {THEMES[theme][0]: names[i]}
-        row |= {key: rng.choice(places) for key in KEYS["label"]}
-        row |= {key: rng.choice(people) for key in KEYS["group"]}
-        row |= {key: rng.randint(1, scale) for key in numbers}
-        if rows and rng.random() < 0.5:    # tied with another record
-            for key in numbers:
-                row[key] = rng.choice([rows[-1], rng.choice(rows)])[key]
-        if "limit" in values and rng.random() < 0.6:
-            row[values["field"]] = values["limit"] + rng.choice([-3, -1, 0, 0, 1, 7, 20])
-        if "word" in values and rng.random() < (0.5 if values["which"] == "only" else 0.3):
-            row[values["label"]] = values["word"]
-        if "second" in values:    # all different, because the task does not settle a second tie
-            row[values["second"]] = seconds[i]
+    for row in draw_rows(theme, rng.choice([3, 5, 6, 7, 8, 9, 10] if ordered else [1, 2, 2, 3, 3, 4, 5, 6, 8]), rng):
+        row |= {key: rng.choice(some) for key, some in likely.items() if rng.random() < 0.6}
+        if rows and rng.random() < 0.5:    # tied with another row
+            other = rng.choice(rows)
+            row |= {key: other[key] for key in (*theme.words, *theme.numbers) if rng.random() < 0.85}
+        elif limits and rng.random() < 0.7:
+            row |= at_limit(theme, *rng.choice(limits), rng)
         rows.append(row)
     return rows
+
+
+def limits_of(theme, details, name):
+    """[(a formula of keys, its limit)] of a kind of thing."""
+    _, number, _, _ = parts_of(theme, details[f"{name}.define"])
+    if not number or number[0] == "#" or details[f"{name}.limit"] == "average":
+        return []
+    formula = details[f"{number[1:]}.formula"] if number[0] == "=" else number
+    exception = details.get(f"{name}.except") or []
+    return [(formula, limit) for limit in [details[f"{name}.limit"], *exception[3:]]]
+
+
+def at_limit(theme, formula, limit, rng):
+    """Values of a formula's keys that bring it to a limit, or beside it."""
+    target, best = limit + rng.choice([0, 0, 0, 0, 1, -1]), None
+    if formula in theme.numbers:
+        return {formula: target}
+    keys = re.findall("[a-z]+", formula)
+    for _ in range(12):
+        row = {key: rng.randint(*theme.numbers[key][:2]) for key in keys}
+        off = abs(eval(compiled(formula), None, row) - target)
+        if best is None or off < best[0]:
+            best = off, row
+    return best[1]
+
+
+@cache
+def compiled(formula):
+    return compile(formula, "formula", "eval")
 
 
 SWAPS = {  # pattern -> what may replace it: a comparison, an operator, a function, a truth value
     r"(?<= )(>=|<=|==|!=|>|<)(?= )": [">", ">=", "<", "<=", "==", "!="],
     r"(?<=[^\"] )(\+|\*|//|-)(?= )": ["+", "-", "*"],    # not in the text " - "
     r"\b(min|max|sum)\b": ["min", "max", "sum"],
+    r"\b(and|or)\b": ["and", "or"],
     r"True|False": ["True", "False"],
 }
 
@@ -404,71 +397,80 @@ def mutants(code):
     for pattern, others in SWAPS.items():
         for match in re.finditer(pattern, code):
             programs += [code[:match.start()] + other + code[match.end():] for other in others]
-    for match in re.finditer(r"\d+", code):
+    for match in re.finditer(r"\b\d+", code):
         programs += [f"{code[:match.start()]}{int(match[0]) + step}{code[match.end():]}" for step in (-1, 1)]
     for statement in re.findall(r"^    \S.*\n(?:     .*\n)*", code, re.M):
         programs.append(code.replace(statement, "", 1))
     return [mutant for mutant in dict.fromkeys(programs) if mutant != code]
 
 
-def with_one_wrong(composition, theme, values, plain):
-    """{(slot, wrong value): the program that is right except for this slot}.
+def likeliest(name, choices):
+    return choices[0]
 
-    A wrong value may bring another slot along, as a cap where there was none. Then there is a program for each value of
-    that slot, which is the third part of the key.
-    """
-    choices = choices_of(composition, theme, plain)
+
+def with_one_wrong(plan, details):
+    """{(detail, wrong value): the program that is right except for this detail}. What it brings along is likely."""
     programs = {}
-    for slot in values:
-        for wrong in choices[slot]:
-            changed = values | {slot: wrong}
-            brought = [{}]
-            for child, (parent, needed) in CONDITIONAL.items():
-                if slot == parent:
-                    changed.pop(child, None)
-                    if wrong == needed:
-                        brought = [{child: value} for value in choices[child]]
-            if wrong != values[slot]:
-                for more in brought:
-                    programs[slot, wrong, *more.values()] = write_function(composition, theme, changed | more)
+    _, choices = settle(plan, likeliest, details)
+    for name, options in choices.items():
+        for wrong in options:
+            if wrong != details[name] is not None and (not name.endswith((".except", ".extra")) or near(wrong, details[name])):
+                changed, _ = settle(plan, likeliest, details | {name: wrong})
+                programs[name, json.dumps(wrong)] = write_code(plan, changed)
     return programs
 
 
+def near(one, other):
+    """Whether two exceptions or extras differ in one part, or one of them is none at all."""
+    return not one or not other or len(one) != len(other) or sum(a != b for a, b in zip(one, other)) == 1
+
+
 def results_of(code, inputs):
-    """What a program from our own templates returns for each list of records, as text, or its exception's name."""
+    """What a program from our own templates returns for each list of rows, as text, or its exception's name."""
     namespace, results = {}, []
-    exec(compile(code, "task", "exec"), namespace)
+    try:
+        exec(compile(code, "task", "exec"), namespace)
+    except SyntaxError:    # of a mutant without its only statement
+        return ["SyntaxError"] * len(inputs)
     for rows in inputs:
         try:
-            results.append(repr(namespace["report"](list(rows))))
+            results.append(json.dumps(namespace["report"](list(rows)), sort_keys=True))
         except Exception as error:    # a mutant may do anything
             results.append(type(error).__name__)
     return results
 
 
-def choose_calls(composition, theme, values, plain, rng):
+def settled(plan, details, inputs):
+    """The inputs whose result the facts settle: nothing is divided by zero, and no tie goes beyond the tie rule."""
+    code, who = write_code(plan, details), themes()[plan["theme"]].who
+    results = [results_of(code, inputs)]
+    if plan["shape"] in ORDERED and details["ties"] not in ("earlier", "later"):    # in two opposite orders
+        by_who = [sorted(rows, key=lambda row: row[who]) for rows in inputs]
+        results += [results_of(code, by_who), results_of(code, [rows[::-1] for rows in by_who])]
+    return [rows for rows, *same in zip(inputs, *results) if len(set(same)) == 1 and not same[0][0].isupper()]
+
+
+def choose_calls(plan, details, rng):
     """(ten calls, None), or (None, why there are none). Together the calls fail every wrong value and every mutant.
 
-    They are a greedy cover of the wrong programs by a pool of random inputs. Programs that no input tells from the
-    reference are left out, but each wrong value needs one that fails. The results of the calls differ, so that a
+    They are a greedy cover of the wrong programs by a pool of random inputs. Mutants that no input tells from the
+    reference are left out, but each wrong value needs an input that fails. The results of the calls differ, so that a
     constant answer passes only one of them. Two results may be equal if the pool has no ten different ones.
     """
-    inputs = [[]] + [draw_rows(theme, values, rng) for _ in range(POOL)]
-    code = write_function(composition, theme, values)
+    inputs = settled(plan, details, [[], *(telling_rows(plan, details, rng) for _ in range(POOL))])
+    code = write_code(plan, details)
     right = results_of(code, inputs)
-    wrong = with_one_wrong(composition, theme, values, plain)
-    wrong |= {("mutant", mutant): mutant for mutant in mutants(code)}
+    if len(inputs) < 10 or len(set(right)) < 9:
+        return None, "too few different results"
     exposed_by = {}    # wrong program -> the inputs that expose it
-    for name, program in wrong.items():
-        exposing = {i for i, result in enumerate(results_of(program, inputs)) if result != right[i]}
-        if exposing:
-            exposed_by[name] = exposing
-    exposed = {name[:2] for name in exposed_by}
-    for name in wrong:
-        if name[0] != "mutant" and name[:2] not in exposed:
-            return None, f"no input exposes a wrong value of {name[0]}"
-
-    chosen, times, left = [], Counter(), set(exposed_by)    # times: result -> how many chosen inputs have it
+    for name, program in with_one_wrong(plan, details).items():
+        exposed_by[name] = {i for i, result in enumerate(results_of(program, inputs)) if result != right[i]}
+        if not exposed_by[name]:
+            return None, f"no input exposes a wrong value of {name[0].partition('.')[2] or name[0]}"
+    for mutant in mutants(code):
+        exposed_by[mutant] = {i for i, result in enumerate(results_of(mutant, inputs)) if result != right[i]}
+    chosen, times = [], Counter()    # times: result -> how many chosen inputs have it
+    left = {name for name, exposing in exposed_by.items() if exposing}
     while len(chosen) < 10:
         exposes = Counter(i for name in left for i in exposed_by[name])    # input -> how many wrong programs it exposes
         free = [i for i in range(len(inputs)) if i not in chosen]
@@ -486,57 +488,59 @@ def choose_calls(composition, theme, values, plain, rng):
 # ---------------------------------------------------------------------------------------------------------------------
 # Tasks, and the dialogues of a scripted, imperfect agent
 
-def reply_of(slot, value, plain, rng):
-    """What the human replies when asked for a slot."""
-    replies = SLOTS[slot].replies
-    if isinstance(replies, dict):
-        replies = replies[value]
-    return pick(replies, plain, rng).format(value)
-
-
-def draw_open(values, rng):
-    """Four to six slots to leave open. Slots that depend on an open slot are open too; None if that makes over six."""
-    count = min(len(values), rng.choice([4, 5, 6]))
-    opened = set(rng.sample(list(values), count))
-    for child, (parent, _) in CONDITIONAL.items():
-        if child in values and parent in opened:
-            opened.add(child)
-    return opened if len(opened) <= 6 else None
-
-
-def draw_task(split, half, kinds, plain, rng):
-    """A task without its calls, or None if the draw belongs to another split or half, or leaves too much open."""
-    kind = rng.choices(kinds, [KINDS[kind][0] for kind in kinds])[0]
-    composition = rng.choice([composition for composition in COMPOSITIONS if composition[1] == kind])
-    theme = rng.choice(list(THEMES))
-    values = draw_values(composition, theme, plain, rng)
-    opened = draw_open(values, rng)
-    reference = write_function(composition, theme, values)
-    if half_of(composition) != half or split_of(reference) != split or not opened:
+def draw_task(split, half, level, rng):
+    """A task without its calls, or None if the draw belongs to another split or half, or has too few or many layers."""
+    plan = draw_plan(level, rng)
+    if not plan:
         return None
-    request = " ".join(write_request(composition, theme, values, values.keys() - opened, plain, rng))
-    reply_to = {slot: reply_of(slot, value, plain, rng) for slot, value in values.items()}
-    facts = []
-    for slot in values:
-        if slot in opened:
-            parent, _ = CONDITIONAL.get(slot, (None, None))
-            facts.append({"detail": slot, "question": SLOTS[slot].questions[0], "reply": reply_to[slot],
-                          "implies": [parent] if parent in opened else []})
-    replies = {slot: reply_to.get(slot, SLOTS[slot].absent) for slot in SLOTS if slot not in opened}
+    theme, novel = themes()[plan["theme"]], []
+
+    def pick(name, options):
+        term, _, aspect = name.partition(".")
+        if aspect in ("define", "formula", "order"):
+            known = [each for each in options if half == "new" or level == "plain" or not is_new(theme, term, each)]
+            value = rng.choice(known or options)
+            novel.append(is_new(theme, term, value))
+            return value
+        if options[0] is None:
+            return rng.choice(options[1:]) if len(options) > 1 else None
+        return rng.choice([*options, *options[:1] * (len(options) // 2)])
+
+    details, choices = settle(plan, pick)
+    reference = write_code(plan, details)
+    if level == "plain":    # its terms have too few meanings to keep some out: combinations of them are new
+        chosen = [value for name, value in details.items() if name.endswith((".define", ".formula", ".order"))]
+        novel = [hashed("structure", plan["shape"], plan["kinds"], chosen) % 4 == 0]
+    if split_of(reference) != split or any(novel) != (half == "new"):
+        return None
+
+    def say(keys, words):
+        text = ""
+        for key in [keys] if isinstance(keys, str) else keys:    # a further key is put around the text
+            first, _, rest = text.partition(" ")
+            inner = text if first.startswith(('"', "I'")) or first == "I" else text[:1].lower() + text[1:]
+            text = upper(rng.choice(wordings(key, level, half)).format_map(words | {"text": inner}))
+        return text
+
+    facts = facts_of(plan, details, choices, say)
+    if rng.random() >= LAYERS[level].get(len(facts), 0):
+        return None
+    request = write_request(plan, details, draw_rows(theme, 1, rng)[0], say, rng)
     return {"task_id": None, "domain": "backend", "problem_description": request, "ground_truth": reference,
-            "test_cases": None, "source": f"procedural:{kind}", "half": half, "composition": composition,
-            "theme": theme, "plain": plain, "details": values, "facts": facts, "replies": replies}
+            "test_cases": None, "source": f"procedural:{plan['shape']}", "half": half, "level": level, "plan": plan,
+            "details": details, "terms": human_terms(plan, details), "facts": facts,
+            "sure": sure_facts(plan, details, say)}
 
 
-def draw_tasks(split, kinds, plain, seed):
+def draw_tasks(split, level, seed):
     """Yield tasks of a split without their calls: independent draws, each reference once, until no new one turns up.
-    Validation and test alternate between `seen` and `new` compositions."""
+    Validation and test alternate between `seen` and `new` meanings."""
     halves = ["seen"] if split == "train" else ["seen", "new"]
     rngs = {half: random.Random(f"{seed} {split} {half}") for half in halves}
     references = set()
     for half in itertools.cycle(halves):
         for _ in range(20_000):    # give up after so many draws without a new task
-            task = draw_task(split, half, kinds, plain, rngs[half])
+            task = draw_task(split, half, level, rngs[half])
             if task and task["ground_truth"] not in references:
                 break
         else:
@@ -548,59 +552,74 @@ def draw_tasks(split, kinds, plain, seed):
 def with_calls(task, seed):
     """(task with its calls, None), or (task, why there are none)."""
     rng = random.Random(f"{seed} {task['ground_truth']}")
-    calls, reason = choose_calls(task["composition"], task["theme"], task["details"], task["plain"], rng)
+    calls, reason = choose_calls(task["plan"], task["details"], rng)
     if not reason:
         task["test_cases"] = {str(number): call for number, call in enumerate(calls, 1)}
     return task, reason
 
 
-def demonstrate(task, ask, waste, max_turns, rng):
-    """One dialogue of the scripted agent, as (dialogue_history, answer).
+def known_details(task, told):
+    """The details that are settled once some are told: they themselves, and those without a fact of their own.
 
-    It asks for some of the open details, each after the detail that it depends on. Before each turn it may waste some:
-    it repeats an exchange, or asks for a detail that is not open.
+    Whether a limit counts is then told with the limit, and a stated number of entries stands in the request.
     """
-    facts = {fact["detail"]: fact["reply"] for fact in task["facts"]}
-    replies = task["replies"] | facts
+    hidden = {fact["detail"] for fact in task["facts"]}
+    return {name: value for name, value in task["details"].items() if name in told or
+            name not in hidden and (not name.endswith(".edge") or name.replace(".edge", ".limit") in told)}
 
-    def exchange(slot):
-        question = pick(SLOTS[slot].questions, task["plain"], rng)
-        told = [slot] if slot in facts else []
-        return {"role": "assistant", "content": question}, {"role": "user", "content": replies[slot], "told": told}
 
-    asked = [slot for slot in facts if rng.random() < ask]
-    rng.shuffle(asked)
-    asked = asked[:max_turns - 1]
-    for child, (parent, _) in CONDITIONAL.items():
-        if child in asked and parent in asked:
-            first, second = sorted([asked.index(child), asked.index(parent)])
-            asked[first], asked[second] = parent, child
-    exchanges = []
-    spare = max_turns - 1 - len(asked)
-    for slot in [*asked, None]:    # None: the turn that answers
+LITTLE_USE = ["round", "ties", "between", "count", "format", "empty"]    # questions that some tasks have
+
+
+def demonstrate(task, ask, waste, max_turns, rng):
+    """One dialogue of the scripted agent with the scripted human, as (dialogue_history, answer).
+
+    It asks for some of the facts, each after those that it needs. Before each turn it may waste some: it repeats a
+    question, or asks for something that the task does not have. What it was not told, it guesses.
+    """
+    plan, level = task["plan"], task["level"]
+    todo = []
+    for fact in task["facts"]:
+        if rng.random() < ask and all(any(need == other["detail"] for other in todo) for need in fact.get("needs", [])):
+            todo.append(fact)
+    todo = todo[:max_turns - 1]
+    history, asked, told = [{"role": "user", "content": task["problem_description"]}], [], set()
+    idle = [aspect for aspect in LITTLE_USE if all(fact["aspect"] != aspect for fact in task["facts"])]
+
+    def say(question):
+        history.append({"role": "assistant", "content": question})
+        reply, new = scripted_reply(task, history)
+        history.append({"role": "user", "content": reply, "told": new})
+        asked.append(question)
+        told.update(new)
+
+    spare = max_turns - 1 - len(todo)
+    while True:
         while spare and rng.random() < waste:
             spare -= 1
-            if exchanges and rng.random() < 0.5:
-                exchanges.append(rng.choice(exchanges))
+            if asked and rng.random() < 0.5:
+                say(rng.choice(asked))
             else:
-                exchanges.append(exchange(rng.choice(list(task["replies"]))))
-        if slot:
-            exchanges.append(exchange(slot))
+                aspect = rng.choice(idle)
+                say(rng.choice(wordings(f"ask {aspect}", level)).format_map(common_words(plan)))
+        if not todo:
+            break
+        missing = {fact["detail"] for fact in todo}
+        ready = [fact for fact in todo if not missing & set(fact.get("needs", []))]
+        fact = ready[0] if level == "plain" else rng.choice(ready)
+        todo.remove(fact)
+        say(rng.choice(fact["questions"]))
 
-    known = {slot: value for slot, value in task["details"].items() if slot not in facts or slot in asked}
-    for child, (parent, needed) in CONDITIONAL.items():
-        if child in known:    # whoever knows the value of the cap knows that there is one
-            known[parent] = needed
-    guessed = draw_values(task["composition"], task["theme"], task["plain"], rng, known)
-    answer = write_function(task["composition"], task["theme"], guessed).strip()
-    history = [{"role": "user", "content": task["problem_description"]}, *itertools.chain(*exchanges),
-               {"role": "assistant", "content": f"{ANSWER_MARK}\n{answer}"}]
-    return history, answer
+    def guess(name, options):
+        return None if options[0] is None else rng.choice(options)
+
+    guessed, _ = settle(plan, guess, known_details(task, told))
+    answer = write_code(plan, guessed).strip()
+    return [*history, {"role": "assistant", "content": f"{ANSWER_MARK}\n{answer}"}], answer
 
 
 def check_demonstrable(task):
     """The task, if the scripted agent can play it: its details must still produce its program."""
-    if "composition" not in task or not task["facts"] or \
-            write_function(task["composition"], task["theme"], task["details"]) != task["ground_truth"]:
-        raise ValueError("demonstrations need a procedural task as generate_tasks.py writes it, with details and facts")
+    if "plan" not in task or write_code(task["plan"], task["details"]) != task["ground_truth"]:
+        raise ValueError("demonstrations need a procedural task as generate_tasks.py writes it, with plan and details")
     return task

@@ -144,18 +144,11 @@ def grammar_of(domain):
     return importlib.import_module(DOMAINS[domain])
 
 
-def draw(grammar, split, args):
-    if hasattr(grammar, "COMPOSITIONS"):    # the old grammar has no levels: goes with it
-        kinds = ["total", "average"] if args.level == "plain" else list(grammar.KINDS)
-        return grammar.draw_tasks(split, kinds, args.level == "plain", args.seed)
-    return grammar.draw_tasks(split, args.level, args.seed)
-
-
 def write_procedural(args):
     grammar = grammar_of(args.domain)
     outs = open_splits(args, {"source": "procedural", "level": args.level, "seed": args.seed}, {})
     with get_context("spawn").Pool(args.workers, signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool:
-        write_splits(outs, lambda split: draw(grammar, split, args),
+        write_splits(outs, lambda split: grammar.draw_tasks(split, args.level, args.seed),
                      partial(pool.imap, partial(grammar.with_calls, seed=args.seed)))
 
 
@@ -364,7 +357,7 @@ def start_dialogue(engine, loop, args, seed):
         dialogue.append({"role": "user", "content": text})
         replies = engine.generate(list(dialogue), 1, seed, args.temperature, args.max_tokens)
         [response] = asyncio.run_coroutine_threadsafe(replies, loop).result()
-        dialogue.append({"role": "assistant", "content": response.text})
+        dialogue.append({"role": "assistant", "content": response.said})
         return response
 
     return say
@@ -374,14 +367,14 @@ def attempt(excerpt, say, box):
     """(the model's answer to an excerpt, the task or None, None or the reason to reject it)"""
     def ask(question):
         with suppress(Refused):    # it may not fit the context
-            return say(question).text
+            return say(question).said
         return ""
 
     try:
         response = say(PROMPT.format(excerpt=excerpt))
     except Refused as refusal:
         return str(refusal), None, "request refused"
-    task, reason = task_of(response.text, ask, box)
+    task, reason = task_of(response.said, ask, box)
     if reason and response.cut:
         reason = "cut at the token limit"
     return response.text, task, reason

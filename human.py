@@ -1,25 +1,21 @@
 """Who plays the human: scripted, a model, or a person at the terminal.
 
 `await reply(task, dialogue, key, counts)` returns the human's next message and the names of the details that it reveals
-(None if unknown). The scripted human answers from the task's facts, for pages from the differences between two layouts.
+(None if unknown). The scripted human of functions stands in listener.py; of pages it names differences in layout.
 A model has the reference in its prompt; on a server it sees pages as pictures. A person types.
 """
 import asyncio
 import base64
-import math
 import re
-from collections import Counter
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 
-import numpy as np
-
 from engines import derive_seed, is_url, sample_with_room
+from listener import MANNERS, scripted_reply
 from records import ANSWER_MARK, die, first_line, mended
 from server import Refused, Response, Stop
 
 NO_REPLY = "Sorry, I cannot say. Please go on."    # replaces a human's reply that was cut inside its thought
-MANNERS = ("plain", "vague", "revising")    # --human
 PAGE = re.compile(r"(<!doctype[^>]*>\s*)?<html\b.*?(</html>|\Z)", re.I | re.S)
 
 
@@ -39,120 +35,6 @@ class Scripted:
 
     async def reply(self, task, dialogue, key, counts):
         return await self.human(task, dialogue, self.screen)
-
-
-def scripted_reply(task, dialogue, manner="plain"):
-    """The scripted human of the backend: (its reply to the agent's text, the hidden details that it reveals).
-
-    A task has its hidden details in `facts`, and replies to other questions in `replies`. `Listener` decides what each
-    question is about; the first two are answered.
-    """
-    text = dialogue if isinstance(dialogue, str) else dialogue[-1]["content"]
-    task = {"details": {}, "theme": "items", "replies": {}, **task}
-    hidden = {fact["detail"]: fact for fact in task["facts"]}
-    replies = {detail: fact["reply"] for detail, fact in hidden.items()} | task["replies"]
-    replies["choose"] = "You may choose."
-    topics = listener().topics(task, text)[:2]
-    told = [topic for topic in topics if topic in hidden]
-    for topic in tuple(told):
-        told += hidden[topic].get("implies", [])    # the value of a cap reveals that there is one
-    reply = " ".join(replies[topic] for topic in topics if topic in replies) or "What do you mean?"
-    return reply, list(dict.fromkeys(told))
-
-
-class Listener:
-    """Finds the detail that a question is about. It is trained on a table of example questions (questions.tsv).
-
-    Ridge regression: a question is a vector of its words, word pairs and word parts, weighted by their rarity. Each
-    topic's score is linear in it. The prior prefers hidden details of the task to stated ones, and stated ones to
-    details that the function does not have. A topic with a probability below SURE counts as not understood.
-    """
-    RIDGE, SHARPNESS, SURE = 0.2, 10, 0.55
-    STATED, ABSENT, NO_DETAIL = -1.5, -3, -1    # the prior of a topic, in logits; 0 for a hidden detail
-
-    def __init__(self, path):
-        self.synonyms = {}    # stem of a word -> the group of its synonyms, such as "=limit"
-        examples = []         # (topic, question)
-        for line in path.read_text().splitlines():
-            topic, text = line.split("\t")
-            if topic.startswith("="):
-                self.synonyms |= dict.fromkeys(map(stem, text.split()), topic)
-            else:
-                examples.append((topic, text))
-        self.names = sorted({topic for topic, _ in examples})
-        all_features = [self.features(text) for _, text in examples]
-        counts = Counter(feature for features in all_features for feature in features)
-        self.known = {feature: (column, math.log(1 + len(examples) / n))    # the logarithm is its rarity
-                      for column, (feature, n) in enumerate(counts.items())}
-        x = np.stack([self.vector(features) for features in all_features])    # (examples, features)
-        y = np.array([[topic == name for name in self.names] for topic, _ in examples], float)    # (examples, topics)
-        self.weights = x.T @ np.linalg.solve(x @ x.T + self.RIDGE * np.eye(len(x)), y)    # (features, topics)
-
-    def features(self, text):
-        """{feature: weight} of a text: stems and their synonym groups, pairs of groups, and parts of four letters."""
-        words = words_of(text)
-        stems = list(map(stem, words))
-        groups = [self.synonyms.get(word, word) for word in stems]
-        features = dict.fromkeys(stems + groups, 1.0)
-        features |= dict.fromkeys(zip(["^", *groups], [*groups, "$"]), 0.6)
-        for word in words:
-            spaced = f" {word} "
-            for i in range(len(word) - 1):
-                features[spaced[i:i + 4], "part"] = 0.3
-        return features
-
-    def vector(self, features):
-        """The features' weights times their rarity, as a vector of length 1."""
-        vector = np.zeros(len(self.known))
-        for feature, weight in features.items():
-            if feature in self.known:
-                column, rarity = self.known[feature]
-                vector[column] = weight * rarity
-        return vector / (np.linalg.norm(vector) or 1)
-
-    def topic(self, task, question):
-        """The topic of a question: a detail, "choose" (up to the agent) or "none" (no detail, or unclear)."""
-        prior = dict.fromkeys(self.names, self.ABSENT) | dict.fromkeys(task["details"], self.STATED)
-        prior |= {fact["detail"]: 0 for fact in task["facts"]} | {"choose": self.NO_DETAIL, "none": self.NO_DETAIL}
-        logits = self.vector(self.features(question)) @ self.weights * self.SHARPNESS
-        logits += [prior[name] for name in self.names]
-        share = 1 / np.exp(logits - logits.max()).sum()    # probability of the likeliest topic
-        return self.names[logits.argmax()] if share >= self.SURE else "none"
-
-    def topics(self, task, text):
-        """The topics of the questions in a text, each once, in order."""
-        questions = re.findall(r"[^.?!\n]+\?", text) or [text]
-        topics = [self.topic(task, with_slots(task, question)) for question in questions]
-        return [topic for topic in dict.fromkeys(topics) if topic != "none"]
-
-
-@cache
-def listener():
-    return Listener(Path(__file__).with_name("questions.tsv"))
-
-
-def with_slots(task, question):
-    """A question in which the values that the request states (keys, words, numbers) become slots such as {limit}."""
-    hidden = {fact["detail"] for fact in task["facts"]}
-    stated = re.findall(r'(?<=")\w+(?=")|\b\d+\b', task["problem_description"])
-    for detail, value in task["details"].items():
-        if detail not in hidden and str(value) in stated:
-            question = re.sub(rf'"?\b{value}\b"?', "{" + detail + "}", question)
-    singular = task["theme"][:-1]    # books -> book. Not after "the": "the order" may be the order of the results.
-    return re.sub(rf"\b{singular}s\b|\b(an?|each|every|per|single|two) {singular}\b", "{records}", question,
-                  flags=re.I)
-
-
-def words_of(text):
-    """The words of a text in lower case. A number becomes "zero", {limit} becomes "limit_"."""
-    text = re.sub(r'"?\{(\w+)\}"?', r"\1_", text.lower())
-    text = text.replace("what's", "what is").replace("n't", " not")
-    return re.findall(r"[a-z_]+", re.sub(r"\d+", " zero ", text))
-
-
-def stem(word):
-    """A word without its suffix."""
-    return re.sub("(?<=...)(ing|ies|ed|es|s|ly)$", "", word)
 
 
 class ModelHuman:

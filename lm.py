@@ -25,7 +25,7 @@ import sys
 import time
 import warnings
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -262,6 +262,7 @@ class Sequence:
     start: int
     page_inputs: tuple = ()          # what a critic that sees pages reads: (text, picture files)
     reference: np.ndarray = np.float32(0)    # (N,) log-probabilities under the reference, or one number for all
+    extras: dict = field(default_factory=dict)    # {name: (N,)}: further numbers, such as importance weights
 
     @property
     def scored(self):
@@ -473,6 +474,7 @@ class Batch(NamedTuple):
     side: torch.Tensor          # (M,) which of the S sides each turn belongs to
     sides: int                  # S
     reference: torch.Tensor     # (N,) log-probability under the reference (zeros where there is none)
+    extras: dict                # {name: (N,)}: what the sequences carry beside it
     tokens: int                 # tokens computed, without padding
     page_inputs: list           # what a critic that sees pages reads, one for each row
 
@@ -511,6 +513,7 @@ def collate(items, device, pack):
         side=to_device(np.repeat(np.arange(len(sides)), [len(side) for side in sides])),
         sides=len(sides),
         reference=to_device(np.concatenate(reference)),
+        extras={name: to_device(np.concatenate([s.extras[name] for s in sequences])) for name in sequences[0].extras},
         tokens=tokens,
         page_inputs=[s.page_inputs for s in sequences])
 
@@ -650,11 +653,10 @@ def score_all(model, sequences, device, args, title=""):
     return [scores[n] for n in range(len(sequences))]
 
 
-def set_reference(path, items, device, args):
-    """Give each sequence its log-probabilities under the reference, which is the model at `path`."""
+def set_reference(model, items, device, args, title="reference"):
+    """Give each sequence its log-probabilities under this model as its reference."""
     sequences = sequences_in(items)
-    model = load_model(path, device, args)
-    for sequence, logps in zip(sequences, score_all(model, sequences, device, args, "reference")):
+    for sequence, logps in zip(sequences, score_all(model, sequences, device, args, title)):
         sequence.reference = logps
 
 
@@ -814,8 +816,9 @@ def save_model(model, tokenizer, seed, args, cost, critic_config=None):
     state = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
     if rank() == 0:
         out = Path(args.out).resolve()    # "." has no name of its own
-        tokens = [json.loads(line)["tokens"] for line in open(out / "metrics.jsonl")]
-        cost += Counter(optimizer_steps=len(tokens), training_tokens=sum(tokens))
+        for step in map(json.loads, open(out / "metrics.jsonl")):
+            spent = {key: step[key] for key in COSTS if key in step}    # what an on-policy step played
+            cost.update({**spent, "optimizer_steps": 1, "training_tokens": step["tokens"]})
         head = None
         if model.head:
             head = {name: state[f"head.{name}"].flatten().tolist() for name in ("weight", "bias")}
@@ -828,6 +831,13 @@ def save_model(model, tokenizer, seed, args, cost, critic_config=None):
             die(f"{out}: could not be written ({error}); the checkpoints are intact; the same command without "
                 "--overwrite resumes training", 1)
     barrier()
+
+
+def whole_weights(model):
+    """Yield (name, tensor) of each weight of a Scorer's language model. Each rank gets the whole tensors."""
+    for name, weight in model.lm.named_parameters():
+        weight = weight.detach()
+        yield name, weight.full_tensor() if hasattr(weight, "full_tensor") else weight
 
 
 def write_model(lm, state, tokenizer, seed, out):
@@ -946,7 +956,7 @@ def step_metrics(step, rate, norm, sums, counts, start, device, args):
     """One step's line of metrics.jsonl. Exits if the loss is not finite or training did not start at the reference."""
     sums = over_ranks(sums)
     counts = over_ranks(counts)
-    values = {name: sums[name] / count for name, count in counts.items()}
+    values = {"loss": 0.0} | {name: sums[name] / count for name, count in counts.items()}    # a step may have no items
     if not math.isfinite(values["loss"] + norm):
         die(f"step {step + 1}: the loss is {values['loss']} and the gradient norm {norm}; this step was not saved, and "
             f"the last checkpoint is intact; try a smaller --lr")
@@ -1015,10 +1025,11 @@ def code_of(*functions):
     """
     digests = {}
     todo = [*functions]
+    ours = {HERE, *(Path(function.__code__.co_filename).parent for function in functions)}
     while todo:
         function = inspect.unwrap(todo.pop())
         name = f"code of {function.__name__}"
-        if name in digests or function in (die, say) or Path(function.__code__.co_filename).parent != HERE:
+        if name in digests or function in (die, say) or Path(function.__code__.co_filename).parent not in ours:
             continue
         used = {word: function.__globals__.get(word) for word in function.__code__.co_names}
         constants = {word: value for word, value in used.items() if isinstance(value, (str, int, float, tuple))}
@@ -1187,26 +1198,32 @@ def progress(work, title, unit, first=0):
 def training_flags(parser, lr, epochs, batch_size):
     """The flags that both training scripts share. lr, epochs, batch_size: the stage's defaults, as help text."""
     share = number(least=0, most=1)
-    count = number(int, least=0)
-    positive = number(int, least=1)
-    flag = parser.add_argument_group("data").add_argument
-    flag("--run-name", default="default", help="the default paths are in runs/RUN_NAME")
-    flag("--domain", default="backend", help="name of the environment; frontend (web pages) has defaults of its own")
     flag = parser.add_argument_group(
         "pairs of trajectories (multi-turn-dpo; the critic unless --head value or q)").add_argument
     flag("--pair-rule", choices=PAIR_RULES,
          help="best-vs-lower: a task's first trajectory with reward 1 against each one with a lower reward; all: any "
          "two with different rewards (default: best-vs-lower; frontend: all)")
     flag("--min-gap", type=share, help="smallest reward difference in a pair (default: 0; frontend: 0.1)")
-    flag = parser.add_argument_group("optimisation").add_argument
+    flag = parser.add_argument_group("loss and steps").add_argument
     flag("--beta", type=number(above=0), default=0.1, help="inverse temperature of Eq. 2 and Eq. 4")
     flag("--nll", type=number(least=0), default=0.01,
          help="weight of the chosen side's mean NLL per token, beside Eq. 2 and Eq. 4; choose the critic's on "
          "validation tasks, it matters")
+    flag("--max-steps", type=number(int, least=0), default=0, help="stop after this many steps; 0: train all epochs")
+    step_flags(parser, lr, epochs, batch_size)
+
+
+def step_flags(parser, lr, epochs, batch_size):
+    """The flags of any training loop, on-policy ones too. Returns the parser."""
+    count = number(int, least=0)
+    positive = number(int, least=1)
+    flag = parser.add_argument_group("data").add_argument
+    flag("--run-name", default="default", help="the default paths are in runs/RUN_NAME")
+    flag("--domain", default="backend", help="name of the environment; frontend (web pages) has defaults of its own")
+    flag = parser.add_argument_group("optimisation").add_argument
     flag("--lr", type=number(above=0, most=1e38), help=f"peak learning rate of AdamW (default: {lr})")
     flag("--epochs", type=positive, help=f"passes over the data (default: {epochs})")
     flag("--batch-size", type=positive, help=f"pairs (or dialogues) per step, over all ranks (default: {batch_size})")
-    flag("--max-steps", type=count, default=0, help="stop after this many steps; 0: train all epochs")
     flag("--seed", type=count, default=0, help="seed of every random choice")
     flag = parser.add_argument_group("memory and speed").add_argument
     flag("--pack", choices=["tree", "none"],
@@ -1224,6 +1241,7 @@ def training_flags(parser, lr, epochs, batch_size):
     flag("--save-every", type=count, default=200, help="steps between checkpoints; 0: none")
     flag("--keep", type=positive, default=2, help="checkpoints to keep")
     flag("--overwrite", action="store_true", default=False, help="start again and replace the output")
+    return parser
 
 
 def fill_defaults(args, defaults):

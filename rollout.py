@@ -66,7 +66,7 @@ from human import (
     as_text, fill, functions_human, pages_human, prompt_of_human, shortened)
 from records import (
     ANSWER_MARK, EPISODE_KEY, ID, OUTPUT_MARK, SCHEMA, TURN_KEY, Output, die, fingerprint, mended, number, read,
-    schema_errors, sign_of_end, write_json)
+    refuse_idle, run_script, schema_errors, sign_of_end, write_json)
 from server import CODE, UNKNOWN_MARK, Refused, Response, Stop, without_secrets, without_thoughts
 
 NO_ACTION = "Sorry, I have lost my thread."    # replaces an action that was cut inside its thought
@@ -694,17 +694,19 @@ def parse_args():
     if args.temperature == 0 and max(args.candidates, args.best_of_n, args.samples, args.continue_) > 1:
         die("--temperature 0 gives the same action every time; raise it if --candidates, --best-of-n, --samples or "
             "--continue is above 1")
-    of_best = "--step-reward", "--critic", "--judge"
-    of_play = "--samples", "--max-turns", "--simulator", "--best-of-n", "--human"
-    of_model = "--simulator-name", "--simulator-prompt", "--simulator-max-tokens", "--simulator-extra-body"
-    for applies, mode, flags in ((args.candidates, "with --candidates", (*of_play, *of_best)),
-                                 (args.continue_, "with --continue", ("--samples",)),
-                                 (args.simulator in SIMULATORS, f"with --simulator {args.simulator}", of_model),
-                                 (args.simulator != "scripted", "without --simulator scripted", ("--human",)),
-                                 (args.best_of_n == 1, "without --best-of-n above 1", of_best)):
-        for given in sys.argv:
-            if applies and given.startswith(flags):    # --judge-name starts with --judge
-                die(f"{given.partition('=')[0]} does nothing {mode}; leave it out")
+    of_best = ["--step-reward", "--critic", "--judge", "--judge-name", "--judge-extra-body"]
+    of_model = [f"--simulator-{name}" for name in ("name", "prompt", "max-tokens", "extra-body")]
+    of_human = ["--max-turns", "--simulator", "--human", *of_model]
+    if args.candidates:
+        refuse_idle(["--samples", "--best-of-n", *of_human, *of_best], "with --candidates")
+    if args.continue_:
+        refuse_idle(["--samples"], "with --continue")
+    if args.best_of_n == 1:
+        refuse_idle(of_best, "without --best-of-n above 1")
+    if args.simulator != "scripted":
+        refuse_idle(["--human"], "without --simulator scripted")
+    if args.simulator in SIMULATORS:
+        refuse_idle(of_model, f"with --simulator {args.simulator}")
     environment = ENVIRONMENTS[args.domain]
     if args.human != "plain" and "manner" not in inspect.signature(environment.scripted_human).parameters:
         die(f"--human {args.human}: the scripted human of --domain {args.domain} has no manner but plain")
@@ -736,9 +738,7 @@ def parse_args():
 
 if __name__ == "__main__":
     try:
-        main()
+        run_script(main)
     except (Stop, OSError) as problem:    # OSError: the disk is full when the finished file is sorted
         die(f"{problem}; finished records are saved; the same command without --overwrite resumes",
             getattr(problem, "code", 1))
-    except KeyboardInterrupt:
-        die("stopped; the same command without --overwrite resumes", 130)

@@ -63,7 +63,7 @@ from lm import (
     segment_sum, set_reference, start_process_group, step_items, step_metrics, text_config, text_of, tokenise,
     training_flags, turns_of, usable_items, world)
 from records import (
-    SCHEMA, Output, atomic_write, die, fingerprint, read, refuse_idle, run_script, succeeded)
+    SCHEMA, Output, atomic_write, die, fingerprint, hashed, read, refuse_idle, run_script, succeeded)
 
 # ---- The mathematics
 
@@ -161,6 +161,7 @@ RECORDED = ("head", "pictures", "context", "advantage", "beta", "pack", "dtype")
 def main():
     args = parse_args()
     device = start_process_group()
+    torch.manual_seed(args.seed)    # for weights that are drawn
     if args.score:
         score_file(args)
         return finish()
@@ -173,7 +174,7 @@ def main():
     items = usable_items(items, args.model, args)
     head = None
     if args.head == "log-ratio":
-        set_reference(args.model, items, device, args)
+        set_reference(load_model(args.model, device, args), items, device, args)
     else:
         head = new_head(args.model)
     model = load_model(args.model, device, args, head, tokenizer if args.pictures else None)
@@ -193,6 +194,7 @@ def train(model, items, device, args, settings):
     bar = progress(range(len(steps)), Path(args.out).name, "step", first_step)
     for step in bar:
         start = time.perf_counter()
+        torch.manual_seed(hashed(args.seed, step, rank()))    # for modules that draw
         sums, counts = Counter(), Counter()    # what to log
         weight = len(steps[step])
         for part, counted in micro_batches(steps[step], args):

@@ -50,7 +50,7 @@ from lm import (
     micro_batches, optimizer_step, pair_tasks, pair_trajectories, progress, put_c_in_front, rank, read_trajectories,
     save_checkpoint, save_model, say, scored_tokens, segment_sum, set_reference, start_process_group, step_items,
     step_metrics, tokenise, training_flags, turns_of, usable_items, world)
-from records import ANSWER_MARK, atomic_write, check_path, die, number, read, refuse_idle, run_script
+from records import ANSWER_MARK, atomic_write, check_path, die, hashed, number, read, refuse_idle, run_script
 
 # ---- The mathematics
 
@@ -114,6 +114,7 @@ PREFERENCE_METHODS = ("sweet", "multi-turn-dpo")    # the others imitate
 def main():
     args = parse_args()
     device = start_process_group()
+    torch.manual_seed(args.seed)    # for weights that are drawn
     inputs = {"--in": args.input} | ({} if args.model == "tiny" else {"--model": args.model})
     settings = from_rank0(checked_settings, args, inputs, *METHODS[args.method]["deciding"])
     if settings is None:
@@ -123,7 +124,7 @@ def main():
     items, cost, drawn_pairs = make_items(args, tokenizer)
     items = usable_items(items, seed, args)
     if args.method in PREFERENCE_METHODS:
-        set_reference(seed, items, device, args)
+        set_reference(load_model(seed, device, args), items, device, args)
     model = load_model(seed, device, args)
     if drawn_pairs:
         write_pairs(drawn_pairs, args.pairs)
@@ -143,6 +144,7 @@ def train(model, items, device, args, settings):
     bar = progress(range(len(steps)), Path(args.out).name, "step", first_step)
     for step in bar:
         start = time.perf_counter()
+        torch.manual_seed(hashed(args.seed, step, rank()))    # for modules that draw
         sums, counts = Counter(), Counter()    # what to log
         weight = weight_of(steps[step])
         for part, counted in micro_batches(steps[step], args):

@@ -13,11 +13,14 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+import lm  # noqa: E402
 import train_critic  # noqa: E402
 import train_policy  # noqa: E402
+from conftest import call, metrics  # noqa: E402
 from stub_server import Stub  # noqa: E402
 
 
@@ -26,7 +29,7 @@ class Copy:
 
     def __init__(self, folder):
         self.folder = folder
-        for path in [*ROOT.glob("*.py"), ROOT / "report.html", ROOT / "questions.tsv"]:
+        for path in [*ROOT.glob("*.py"), ROOT / "report.html", ROOT / "listener.toml"]:
             shutil.copy(path, folder)
 
     def edit(self, script, *changes):
@@ -148,27 +151,6 @@ STEP_REWARDS = {"longest": Longest, '''))
     assert "critic" not in (copy.folder / "a.settings.json").read_text()    # no critic stands behind it
 
 
-def test_another_kind_of_function_is_a_row_its_lines_and_its_sentence(copy):
-    copy.edit(
-        "function_tasks.py",
-        ('    "average": (3, ', '    "spread": (1, ["plain", "times"], ["number"]),\n    "average": (3, '),
-        ('{"total": total_lines, ', '{"spread": spread_lines, "total": total_lines, '),
-        ("def average_lines(", """def spread_lines(value, name, values):
-    return [f"worth = [{value} for r in rows]", "out = max(worth) - min(worth)"]
-
-
-def average_lines("""),
-        ('    if kind == "total":\n        how = ', """    if kind == "spread":
-        yield f"How far apart are the largest and the smallest of {worth_words}?"
-    if kind == "total":
-        how = """))
-    copy.run("generate_tasks.py", "--kinds", "spread", "--train", "12", "--val", "2", "--test", "4", "--out", "data")
-    tasks = copy.read("data/train.jsonl")
-    assert len(tasks) == 12 and {t["source"] for t in tasks} == {"procedural:spread"}
-    copy.run("generate_tasks.py", "--in", "data/train.jsonl", "--demonstrations", "4", "--out", "shown.jsonl")
-    assert len(copy.read("shown.jsonl")) == 4
-
-
 def test_another_metric_is_one_row(copy):
     lines = copy.edit("evaluate.py", ('    "turns": Metric(',
                                       '    "half_right": Metric("at least half", "%", True, '
@@ -272,3 +254,61 @@ def test_twenty_questions_is_a_row_in_two_tables(copy):
     said = copy.run("evaluate.py", "--compare", "before=scored.jsonl", "after=after.jsonl", "--report", "seen.html")
     assert "| success" in said and "| reward" in said and "hidden details told" in said
     assert "Which animal is it?" in (copy.folder / "seen.html").read_text()
+
+
+def test_a_second_reference_in_eq_3_is_at_most_twelve_lines_in_three_places(copy):
+    """PMI: the reference is halfway between the seed model that sees c and the one that does not."""
+    lines = copy.edit(
+        "train_critic.py",
+        ("        set_reference(load_model(args.model, device, args), items, device, args)\n", """\
+        reference = load_model(args.model, device, args)
+        blind = make_items(argparse.Namespace(**vars(args) | {"context": "without-c"}), tokenizer)[0]
+        set_reference(reference, items, device, args)
+        set_reference(reference, blind, device, args)
+        for item, other in zip(items, blind):
+            for sequence, twin in zip(item.chosen + item.rejected, other.chosen + other.rejected):
+                sequence.extras["blind"] = twin.reference
+"""),
+        ("trajectory_scores(values, batch.reference, ",
+         'trajectory_scores(values, (batch.reference + batch.extras["blind"]) / 2, '),
+        ("            references = score_all(self.reference, [sequences[n] for n in fit], self.device, self.args)\n", """\
+            references = score_all(self.reference, [sequences[n] for n in fit], self.device, self.args)
+            blind = self.encode(self.tokenizer, without_c)
+            blind = score_all(self.reference, [blind[n] for n in fit], self.device, self.args)
+            references = [(seeing + other) / 2 for seeing, other in zip(references, blind)]
+"""))
+    assert lines <= 12
+    make_base(copy)
+    copy.run("train_critic.py", "--model", "base", "--in", "scored.jsonl", "--out", "critic", "--lr", "1e-30",
+             "--epochs", "1", "--batch-size", "100", "--max-steps", "1", "--nll", "0")
+    copy.run("train_critic.py", "--score", "scored.jsonl", "--critic", "critic", "--out", "annotated.jsonl")
+    totals = {(record["task_id"], record["sample"]): sum(message.get("advantage", 0) for message in
+              record["dialogue_history"]) for record in copy.read("annotated.jsonl")}
+    chosen = [total for (_, sample), total in totals.items() if sample == 0]    # the one with reward 1, in three pairs
+    assert min(map(abs, chosen)) > 1e-4
+    found = copy.read("critic/metrics.jsonl")[0]["advantage_chosen"]
+    assert found == pytest.approx(sum(chosen) / len(chosen), abs=1e-5)    # loss and ranking agree
+
+
+@pytest.mark.parametrize("script, options", [
+    (train_critic, []), (train_policy, ["--method", "multi-turn-dpo"])], ids=["critic", "policy"])
+def test_modules_may_draw_numbers_at_random(copy, monkeypatch, script, options):
+    """Two runs with one seed are equal, and so is a run that was stopped; another seed draws other numbers."""
+    make_base(copy)
+    monkeypatch.chdir(copy.folder)
+    logps = lm.Scorer.logps
+    monkeypatch.setattr(lm.Scorer, "logps", lambda self, hidden, target: logps(
+        self, hidden + 1e-4 * torch.randn(hidden.shape), target))
+    command = [script, *options, "--model", "base", "--in", "scored.jsonl", "--max-steps", 3, "--batch-size", 4,
+               "--lr", "1e-3", "--save-every", 1, "--pair-rule", "all"]
+    save = lm.save_checkpoint
+
+    def save_and_stop(args, model, optimizer, step):
+        save(args, model, optimizer, step)
+        if step == 2 and args.out == "stopped":
+            raise SystemExit(9)
+
+    for out, seed, code in (("one", 0, 0), ("two", 0, 0), ("stopped", 0, 9), ("stopped", 0, 0), ("other", 1, 0)):
+        monkeypatch.setattr(script, "save_checkpoint", save_and_stop if code else save)
+        assert call(*command, "--seed", seed, "--out", out)[0] == code
+    assert metrics("one") == metrics("two") == metrics("stopped") != metrics("other")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-NO_SCRIPTS = ("records", "sandbox", "server", "engines", "human", "function_tasks", "page_tasks", "page_words",
+NO_SCRIPTS = ("records", "sandbox", "server", "engines", "listener", "human", "function_words", "function_tasks", "page_tasks", "page_words",
               "llm_tasks", "lm", "trees")    # modules without a command line
 MAY_IMPORT = {  # at the top of the file; what is imported inside a function comes second
     "records": (set(), set()),
@@ -26,10 +26,12 @@ MAY_IMPORT = {  # at the top of the file; what is imported inside a function com
     "train_policy": ({"records", "lm"}, set()),
     "server": ({"records"}, set()),
     "engines": ({"records", "server"}, {"lm"}),
-    "human": ({"records", "engines", "server"}, {"render", "page_words"}),
+    "listener": (set(), set()),
+    "human": ({"records", "engines", "server", "listener"}, {"render", "page_words"}),
     "rollout": ({"records", "human", "engines", "server"}, {"sandbox", "render", "train_critic"}),
     "evaluate": ({"records", "sandbox"}, {"render", "page_words"}),
-    "function_tasks": ({"records"}, set()),
+    "function_words": ({"records"}, set()),
+    "function_tasks": ({"records", "function_words", "listener"}, set()),
     "llm_tasks": ({"records"}, {"function_tasks"}),
     "generate_tasks": ({"records", "engines", "server", "llm_tasks"},
                        {"sandbox", "render", "rollout", "function_tasks", "page_tasks"}),

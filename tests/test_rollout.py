@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 import engines  # noqa: E402
 import human as people  # noqa: E402
-from human import NO_REPLY, scripted_reply  # noqa: E402
+from human import NO_REPLY  # noqa: E402
 import rollout  # noqa: E402
 from records import fingerprint  # noqa: E402
 from stub_server import Stub  # noqa: E402
@@ -124,23 +124,6 @@ def test_only_what_follows_output_enters_the_dialogue_and_the_last_turn_answers(
     content, answer, finish = expected
     assert record["dialogue_history"][1]["content"] == content and record["finish"] == finish
     assert record["answer"] == (content if answer is None else answer)
-
-
-HIDDEN = {"facts": [{"detail": "order", "reply": "The smallest first."},
-                    {"detail": "limit", "reply": "At most 10.", "implies": ["bounded"]},
-                    {"detail": "empty", "reply": "Give 0 for nothing."}],
-          "replies": {"value": "I add up the price."}, "details": {"value": "price"}, "theme": "games",
-          "problem_description": "I need a function f(rows) for games. Add up the value \"price\"."}
-
-
-@pytest.mark.parametrize("text, reply, told", [
-    ("In which order should they be sorted?", "The smallest first.", ["order"]),
-    ("What is the limit? In which order should they be sorted? What if there are no games?",
-     "At most 10. The smallest first.", ["limit", "order", "bounded"]),    # the first two; a limit reveals its detail
-    ("What value do I add up?", "I add up the price.", []),    # the request says so
-    ("Xyzzy?", "What do you mean?", []), ("", "What do you mean?", [])])
-def test_the_scripted_human_answers_what_was_asked_in_at_most_two_sentences(text, reply, told):
-    assert scripted_reply(HIDDEN, [{"role": "assistant", "content": text}]) == (reply, told)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -865,7 +848,7 @@ def test_a_judge_that_prefers_a_place_prefers_no_sample():
     ("A\n\nIt is better than B.", 0),
     ("A closer look: B", 3), ("Neither.", 3), ("b", 3), ("Both A and B.", 3)])
 def test_what_is_no_verdict_of_a_judge_is_counted(world, tmp_path, verdict, undecided):
-    with Stub() as player, Stub(lambda messages, rng: verdict) as umpire:
+    with Stub(lambda messages, rng: f"What is {rng.random()}?") as player, Stub(lambda messages, rng: verdict) as umpire:
         done = play(tmp_path, "--in", world / "tasks.jsonl", "--limit", 1, "--max-turns", 1, "--model", player.url,
                     "--best-of-n", 4, "--step-reward", "judge", "--judge", umpire.url, "--out", "a.jsonl")
     assert records(tmp_path / "a.jsonl")[0].get("undecided", 0) == undecided
@@ -1097,7 +1080,7 @@ def test_ctrl_c_ends_in_one_line_and_leaves_whole_lines(world, tmp_path, wait):
 
 
 def test_the_file_runs_beside_copies_of_what_it_imports(world, tmp_path):
-    for name in ("rollout.py", "engines.py", "server.py", "human.py", "records.py", "questions.tsv"):
+    for name in ("rollout.py", "engines.py", "server.py", "human.py", "listener.py", "listener.toml", "records.py"):
         (tmp_path / name).write_bytes((ROOT / name).read_bytes())
     with Stub() as stub:
         done = subprocess.run([sys.executable, "rollout.py", "--in", world / "tasks.jsonl", "--model", stub.url,

@@ -271,7 +271,7 @@ def test_the_policys_loss_equals_an_independent_one(place):
     sequences = [lm.Sequence(np.append(p, r).astype(np.int32), len(p))
                  for p, pair in zip(prompts, replies) for r in pair]
     items = [lm.Item([sequences[2 * n]], [sequences[2 * n + 1]], ("", n)) for n in range(3)]
-    lm.set_reference("base", items, device, args)
+    lm.set_reference(lm.load_model("base", device, args), items, device, args)
     model = lm.load_model("moved", device, args)
     batch = lm.collate(items, device, args.pack)
     losses, stats = train_policy.preference_loss(model(batch), batch, items, args)

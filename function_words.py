@@ -1,0 +1,340 @@
+"""What is said in a function task: its vocabulary, the request, and the replies of the human.
+
+themes.toml has what somebody keeps a list of, the words that they use for it and what these may mean; wordings.toml has
+the sentences. A reply is a wording, filled in with words: {the} number of stops, {A} late order. function_tasks.py draws
+the plan of a task (what is asked for) and its details (what the undefined words mean).
+"""
+import json
+import re
+import tomllib
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from records import hashed
+
+ORDERED = ("rows", "who", "line")    # shapes of the result that have an order
+COUNTS = ["one", "two", "three", "four", "five"]
+PEOPLE = "Anna Bruno Carla Dino Emma Felix Greta Hugo Ines Jonas"
+EMPTY = {  # shape -> what an empty result may be, the likeliest first
+    "line": ["none", "nothing", "all quiet", "-"], "total": [0, -1, "none", "nothing"],
+    "average": [0, -1, "none", 100], "share": [0, -1, "none", 100],
+}
+WAYS = {  # how one speaks of a number: high, low, the most, the least
+    "high": "high low highest lowest", "long": "long short longest shortest", "big": "big small biggest smallest",
+    "many": "high low most fewest", "much": "great small most least",
+}
+HERE = Path(__file__).parent
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The vocabulary
+
+class Term(NamedTuple):
+    """An undefined word."""
+    name: str          # what its details are called by
+    phrase: str        # how the request has it
+    names: list        # all words for it
+    meanings: list     # the likeliest first
+    one: str = ""      # of people: a regular
+    extras: list = ()  # of a measure: what may also count
+    way: str = "high"  # how one speaks of a measure
+
+
+class Theme(NamedTuple):
+    """What somebody keeps a list of."""
+    noun: str
+    key: str           # key of a thing's name
+    who: str           # key of a person
+    speaker: str
+    people: list
+    words: dict        # key -> (phrase, values)
+    numbers: dict      # key -> (lowest, highest, way)
+    terms: dict        # kind, measure, first or best -> {name: Term}
+
+
+@cache
+def themes():
+    """{noun: Theme} of themes.toml."""
+    found = tomllib.loads((HERE / "themes.toml").read_text(encoding="utf-8"))
+    return {noun: Theme(
+        noun, theme["key"], theme["who"], theme["speaker"], theme.get("people", PEOPLE).split(),
+        {key: (phrase, words.split()) for key, (phrase, words) in theme["words"].items()},
+        {key: (*map(int, span.split()[0].split("-")), (span + " high").split()[1]) for key, span in theme["numbers"].items()},
+        {sort: dict(read_term(sort, *line) for line in theme[sort].items()) for sort in ("kind", "measure", "first", "best")},
+    ) for noun, theme in found.items()}
+
+
+def read_term(sort, phrase, parts):
+    """(name, Term) of a line of themes.toml."""
+    name, (others, meanings, *more) = phrase.removeprefix("most "), parts
+    names, meanings = [phrase, *others.split()], meanings.split()
+    if sort == "measure":
+        clause, extras, *way = more
+        return name, Term(name, clause, names, meanings, "", extras.split(), *way)
+    if more:
+        phrase, one = more
+        names = [phrase.split("our ")[1], name.replace("_", " "), *others.split()]
+        return name, Term(name, phrase, names, meanings, one)
+    return name, Term(name, phrase, names, meanings)
+
+
+@cache
+def all_wordings():
+    return tomllib.loads((HERE / "wordings.toml").read_text(encoding="utf-8"))
+
+
+@cache
+def wordings(key, level, half="new"):
+    """The wordings of something; at the full level the last of many replies only in new tasks."""
+    first, *more = all_wordings()[key]
+    if level == "plain":
+        return [first]
+    return more[:-1] if half == "seen" and len(more) > 3 else more
+
+
+def is_new(theme, name, meaning):
+    """Whether a meaning of a term is kept out of training. The likeliest never is, so that training has every term."""
+    first = {term.meanings[0] for terms in theme.terms.values() for term in terms.values() if term.name == name}
+    return meaning not in first and hashed("meaning", theme.noun, name, meaning) % 4 == 0
+
+
+def plural(noun):
+    if re.search("[^aeiou]y$", noun):
+        return noun[:-1] + "ies"
+    return noun + ("es" if re.search("(s|x|ch)$", noun) else "s")
+
+
+def a(words):
+    return ("an " if words[0] in "aeiou" else "a ") + words
+
+
+def listed(words, last):
+    return f" {last} ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+
+
+def upper(text):
+    return text[:1].upper() + text[1:]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Plans and details
+
+def parts_of(theme, meaning):
+    """delay&status -> (whether low, number, join, label). number: a key, =measure or #who; label: a key of words."""
+    low, number, join, label = re.fullmatch(r"(<?)([=#]?\w+)([&/]?)(\w*)", meaning).groups()
+    if number in theme.words or number == theme.who:
+        return False, "", "", number
+    return bool(low), number, join, label
+
+
+def terms_of(plan):
+    """The undefined words of the request, as Terms: the kinds of things, and what is added up or comes first."""
+    terms = themes()[plan["theme"]].terms
+    return [*(terms["kind"][name] for name in plan["kinds"]), terms[plan["sort"]][plan["goal"]]]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What is said: the request, and the human's facts. Every sentence is a wording, filled in with words.
+
+def common_words(plan):
+    theme, goal = themes()[plan["theme"]], terms_of(plan)[-1]
+    name, thing = ("name", theme.who) if plan["people"] else (theme.key, theme.noun)
+    return {"noun": theme.noun, "nouns": plural(theme.noun), "who": theme.who, "whos": plural(theme.who), "name": name,
+            "names": plural(name), "things": plural(thing), "G": plan["group"], "N": goal.name, "R": goal.phrase}
+
+
+def kind_words(theme, name):
+    """A big order, big orders, the big ones; a regular, orders from our regulars, the ones from our regulars."""
+    term, nouns = theme.terms["kind"][name], plural(theme.noun)
+    if term.one:
+        return {"T": term.names[1], "P": f"{nouns} {term.phrase}", "A": term.one, "X": f"ones {term.phrase}"}
+    return {"T": name, "P": f"{name} {nouns}", "A": a(f"{name} {theme.noun}"), "X": f"{name} ones"}
+
+
+def number_words(theme, f, low=False):
+    """How one speaks of a number or measure: the number of stops, the total delay, the longest delay."""
+    if f not in theme.numbers and f not in theme.terms["measure"]:
+        return {"f": f}
+    way = theme.numbers[f][2] if f in theme.numbers else theme.terms["measure"][f].way
+    high, little, most, least = WAYS[way].split()
+    of = f"number of {f}" if way == "many" else f
+    return {"f": f, "the": f"the {of}", "total": f"total {of}", "hi": high, "lo": little, "unit": f" {f}" * (of != f),
+            "high": little if low else high, "top": f"the {least if low else most} {f}",
+            "end": "lowest" if low else "highest"}
+
+
+def label_words(theme, label, words):
+    quoted = listed([f'"{word}"' for word in words], "or")
+    phrase = theme.words[label][0] if label in theme.words else "{}"
+    phrase = phrase.replace('"{}"', quoted).replace("{}", listed(words, "or"))
+    return {"label": label, "phrase": phrase, "quoted": quoted, "list": listed(words, "and")}
+
+
+def spoken(formula, level):
+    """(price-discount)*quantity -> price minus discount, and all that times the quantity"""
+    words = {"*": "times", "+": "plus", "-": "minus"}
+    if level == "plain":
+        return " ".join(words.get(part, f'"{part}"') for part in re.findall(r"\w+|[*+-]", formula))
+    first, _, rest = formula.lstrip("(").partition(")*")
+    text = re.sub(r"[*+-]", lambda sign: f" {words[sign[0]]} ", first)
+    text = re.sub(r"(\d+) times ", r"\1 times the ", text).replace("2 times the", "twice the")
+    return text + (f", and all that times the {rest}" if rest else "")
+
+
+def reply_to(plan, details, detail):
+    """(keys of the wording with which a detail is told, its words)."""
+    theme, value = themes()[plan["theme"]], details[detail]
+    term, _, aspect = detail.rpartition(".")
+    words = {"value": json.dumps(value), "num": value, "label": value}
+    if aspect in ("define", "limit", "edge", "values", "except"):
+        words |= kind_words(theme, term)
+        low, number, join, label = parts_of(theme, details[f"{term}.define"])
+        words |= number_words(theme, number.lstrip("=#"), low) | {"label": label}
+    side = ["high", "low"][aspect in ("define", "limit") and low]
+    if aspect == "define":
+        keys = [side + {"&": " and", "/": " or", "": ""}[join] if number else "label"]
+        if number[:1] == "#" or label == theme.who:
+            keys = ["people"] if label else ["seldom" if low else "often"]
+        return keys + ["hedge"] * bool(details.get(f"{term}.except")), words
+    if aspect == "limit":
+        words["n"] = f"{value}{words.get('unit', '')}"
+        if number[0] == "#" or value == "average":
+            return f"average {side}" if value == "average" else f"times {side}", words
+        edge = "line" if f"{term}.edge" in plan["open"] else details[f"{term}.edge"]
+        return {"line": "line", True: f"{side} in", False: f"{side} out"}[edge], words
+    if aspect == "edge":
+        return "in" if value else "out", words | {"num": details[f"{term}.limit"]}
+    if aspect == "values":
+        return "names" if label == theme.who else "values", words | label_words(theme, label, value)
+    if aspect == "except":
+        way, label, word, *n = value
+        return way, words | label_words(theme, label, [word]) | {"n": f"{n[0]}{words['unit']}" if n else "", "num": n and n[0]}
+    if aspect == "formula":
+        return "hedged" if details.get(f"{term}.extra") else "formula", {"formula": spoken(value, plan["level"]), "N": term}
+    if aspect == "extra":
+        sign, key, *more = value
+        if more:
+            return {"*": "double", "+": "bonus"}[sign], label_words(theme, key, more[:1]) | {"num": more[1], "N": term}
+        return {"+": "plus", "-": "minus", "cap": "cap"}[sign], number_words(theme, key) | {"num": key, "N": term}
+    if aspect == "order":
+        by = value.lstrip("<")
+        return {"+": "sum", ">": "max", "#": "most"}.get(by[0], "by"), number_words(theme, by.lstrip("=+>#"), by != value)
+    if aspect == "ties" and value[0] in "<>":
+        return "field", number_words(theme, value[1:], value[0] == "<")
+    if aspect == "format":
+        return {"{n}": "bare", "pairs": "pairs"}.get(value, "entries"), format_words(plan, theme, details, value)
+    if aspect == "between":
+        words["value"] = "a comma and a space" if value == ", " else words["value"]
+    if aspect == "count":
+        words |= {"k": COUNTS[value - 1], "K": upper(COUNTS[value - 1])}
+    return value if aspect in ("ties", "round") else aspect, words
+
+
+def format_words(plan, theme, details, form):
+    """An example of an entry, and the figure that it shows."""
+    by = details[f"{plan['goal']}.order"].lstrip("<")
+    words, sample = number_words(theme, by.lstrip("=+>#")), theme.people[0] if plan["people"] else "A12"
+    example = f'["{sample}", 40]' if form == "pairs" else '"' + form.format(n=sample, v=40) + '"'
+    figure = {"#": f"the number of those {plural(theme.noun)}", "+": f"the {words.get('total')}", ">": words.get("top")}
+    return {"example": example, "figure": figure.get(by[0], words.get("the"))}
+
+
+def content_of(plan, details, detail):
+    """What a proposal must say to be right about a detail: {kind of token: tokens}, see human.py."""
+    theme, value, (term, _, aspect) = themes()[plan["theme"]], details[detail], detail.rpartition(".")
+    number = details[f"{term}.limit"] if aspect == "edge" else value
+    tokens = re.findall(r"\w[\w-]*|[^\w\s]", " ".join(map(str, number if type(number) is list else [number])))
+    words = {word for _, some in [*theme.words.values(), ("", theme.people)] for word in some}
+    low = details.get(f"{term}.define", str(value))[:1] == "<"
+    number = aspect in ("limit", "edge") or aspect == "define" and f"{term}.limit" in details
+    edge = aspect == "edge" or aspect == "limit" and f"{term}.edge" not in plan["open"] and value != "average"
+    found = {
+        "number": [token for token in tokens if token.isdigit()],
+        "field": [token for token in tokens if token in {*theme.numbers, *theme.words, *theme.terms["measure"], theme.who}],
+        "word": [token for token in tokens if token in words or aspect == "empty" and value in EMPTY["line"]],
+        "op": [token for token in tokens if aspect in ("formula", "extra") and token in "*+-"],
+        "join": [{"&": "and", "/": "or"}[token] for token in tokens if aspect == "define" and token in "&/"],
+        "way": [{"+": "sum", ">": "max", "#": "count"}[token] for token in tokens if aspect == "order" and token in "+>#"],
+        "end": ["low" if low else "high"] * (number or aspect in ("order", "ties") and tokens != ["#"] and "-" not in value),
+        "edge": ["in" if details.get(f"{term}.edge", True) else "out"] * edge,
+        "mean": [token for token in tokens if token == "average"],
+        "ever": [token for token in tokens if token in ("never", "always")],
+    }
+    single = {"ties": "ties", "round": "round", "format": "form", "between": "mark"}.get(aspect)
+    if single and not found["field"]:
+        found = {single: [value]}
+    return {kind: some for kind, some in found.items() if some}
+
+
+NEEDS = {"limit": "define", "values": "define", "except": "define", "edge": "limit", "extra": "formula"}
+
+
+def facts_of(plan, details, choices, say):
+    """What the human can tell, a layer each (the keys of a fact: see human.py).
+
+    say(keys, words): a wording. Whether the limit itself counts is told with the limit, unless it is open.
+    """
+    theme, base, facts = themes()[plan["theme"]], common_words(plan), []
+    for detail in choices:
+        term, _, aspect = detail.rpartition(".")
+        merged = aspect == "edge" and detail not in plan["open"]
+        if details[detail] is None or merged or aspect == "count" and is_stated(plan):
+            continue
+        keys, words = reply_to(plan, details, detail)
+        needs = [f"{term}.{NEEDS[aspect]}"] if aspect in NEEDS else []
+        if aspect == "formula" and term != plan["goal"]:    # the human has brought the measure up
+            needs = [other for other, value in details.items() if re.search(rf"[=+>]{term}\b", str(value))][:1]
+        if detail.endswith(".values") and words["label"] == theme.who:
+            aspect = "names"
+        times = aspect == "limit" and details[f"{term}.define"].lstrip("<")[0] == "#"
+        fact = {"detail": detail, "term": plan["group"] if aspect == "group" else term, "aspect": aspect,
+                "reply": say(keys, base | words), "values": content_of(plan, details, detail), "needs": needs,
+                "questions": [upper(text.format_map(base | words))
+                              for text in wordings("ask times" if times else f"ask {aspect}", plan["level"])]}
+        facts.append({name: value for name, value in fact.items() if value})
+    return facts
+
+
+def is_stated(plan):
+    """Whether the request says how many entries a list has."""
+    return "stated" in plan["open"] and plan["shape"] in ("rows", "who")
+
+
+def sure_facts(plan, details, say):
+    """[{aspect, reply}] of what goes without saying, or stands in the request."""
+    found, words, shape = {}, common_words(plan), plan["shape"]
+    if "empty" not in details:
+        found["empty"] = "sure empty " + (shape if shape in ("total", "table") else "list")
+    if shape in ORDERED and ("count" not in details or is_stated(plan)):
+        found["count"] = "sure count" if "count" in details else "sure all"
+        words |= reply_to(plan, details, "count")[1] if "count" in details else {}
+    if "format" not in details:
+        found["format"] = "sure format" if shape in ORDERED else "sure table" if shape == "table" else "sure number"
+    return [{"aspect": aspect, "reply": say(key, words)} for aspect, key in found.items()]
+
+
+def write_request(plan, details, row, say, rng):
+    theme, level, shape = themes()[plan["theme"]], plan["level"], plan["shape"]
+    first, *others = [kind_words(theme, name) for name in plan["kinds"]]
+    our = "the " + first["P"] if rng.random() < 0.5 or theme.terms["kind"][plan["kinds"][0]].one else "our " + first["P"]
+    words = common_words(plan) | first | {"our P": our, "S": terms_of(plan)[-1].phrase.format(our)}
+    key = shape + (" who" if plan["people"] else " rows") * (shape == "line")
+    if "count" in details and (shape == "line" or is_stated(plan)):
+        key, words = key + " k", words | reply_to(plan, details, "count")[1]
+    sentences = [say(key, words), *(say(plan["mode"], words | more) for more in others)]
+    if level == "full":
+        if shape in ("rows", "who") and "format" not in details:
+            sentences.append(say("stated", words))
+        if rng.random() < 0.5:
+            sentences.insert(0, theme.speaker)
+        sentences.append(say("tail", words | {"row": json.dumps(row)}))
+    return " ".join(sentences)
+
+
+def human_terms(plan, details):
+    """{undefined word: its other forms}, of the request and of what the human may bring up."""
+    measures = themes()[plan["theme"]].terms["measure"].values()
+    found = [*terms_of(plan), *(term for term in measures if f"{term.name}.formula" in details)]
+    return {term.name: {"names": term.names} for term in found} | (
+        {plan["group"]: {"names": [plan["group"], "table"]}} if plan["shape"] == "table" else {})

@@ -1,0 +1,667 @@
+"""The scripted human of functions: a person who listens, remembers, and tells what a task hides, one thing at a time.
+
+A fact of a task is a detail's name, example questions or keywords, and a reply:
+    {"detail": "currency", "questions": ["Which currency?"], "reply": "Euros, please."}
+More is optional:
+    term     what it is about, a key of the task's `terms`: {"big": {"names": ["big", "large"]}}
+    aspect   what it settles, a key of [aspects] in listener.toml
+    values   what a proposal must say to be right: {"number": ["20"], "edge": ["in"]}; keys of [kinds]
+    needs    details that are told before
+    implies  details that it settles as well
+A task's `sure` has replies for aspects that hide nothing: [{"aspect": "empty", "reply": "Then the list is empty."}].
+
+How a message is understood. It is cut into sentences. A sentence that asks is compared with each fact: which terms it
+names in any form of their words, which aspects its wording fits, what it takes up from earlier replies, what it shares
+with the example questions. The best fact is told, or what it needs first. A sentence that proposes is cut into claims,
+each of which is confirmed or corrected. A question that is not understood is answered with what could be meant, and
+never costs a fact. "Anything else?" never denies what is left, but names it instead of telling it.
+
+Standard library only. If you copy this file, copy listener.toml too.
+"""
+import json
+import math
+import re
+import tomllib
+import zlib
+from collections import Counter
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+MANNERS = ("plain", "vague", "revising")
+SURE, LIKELY = 3.0, 1.5    # points of a question for the aspects that its wording fits
+HEARD = 2.0                # a question with fewer points for every fact is not understood
+HEADS = ("define", "formula", "order", "group")                    # what a term means
+INNER = ("limit", "edge", "values", "names", "except", "extra")    # what else can be asked about a term
+ONCE = ("order", "group")                                          # of which a task has one, and it has a term
+HIDDEN = ("except", "extra", "more")                               # what nobody can know that it is there
+RESULT = ("direction", "ties", "count", "format", "between", "round", "empty")    # of which a task has one each
+CONTENT = {"field": 0.8, "word": 1.5, "number": 0.7}    # kinds that a question takes up from a fact -> points
+KEEP = {"name", "number", "value", "count", "order", "total", "result"}    # keys that questions use in another sense
+SMALL = set("most least our my the of from by a an in for with to and or".split())
+STOP = set("""a about actually again all also an and another any are as ask at be been before being both but by call
+    called can could data decide decides did do does doing each either else ever every exact exactly far field fields
+    for from function get give go got had has have having here how i if in information into is it item its just keep
+    know last let like list look make many may me mean meaning means might more most much must my name need needs next
+    no not now number of ok okay on one ones only or other our out over own part please precise precisely question
+    regarding right row rows rule say says see shall should show so some something sort still such sure take tell than
+    thank thanks that the their them then there these they thing things this those to too two up us use used using
+    value values very want was way we well were what when where which while who whom whose why will with word words
+    would yes yet you your""".split())
+BACK = re.compile(r"\b(then|that|this|it|there|those|them|here)\b")    # what points back to the sentence before
+DIGITS = dict(zip("two three four five six seven eight nine ten eleven twelve".split(), map(str, range(2, 13))))
+ENDINGS = re.compile(r"('s|s|es|ed|ing|ers?|est|ly|ness|ies|ied|iers?|iest|iness|ily|ity|ment|able|ful|ive|ion|some|"
+                     r"ous|e|y)$")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The dialogue
+
+
+def scripted_reply(task, dialogue, manner="plain"):
+    """(The human's reply to the last message of a dialogue, names of the details that it tells for the first time)
+
+    task: with problem_description and facts, perhaps terms, sure, ground_truth and test_cases; dialogue: messages, of
+    which the agent's ("assistant") count; manner: one of MANNERS. A vague human first says "the usual"; a revising one
+    is wrong about one number and takes it back in the next reply. The result depends on these alone: the agent's
+    messages are replayed, so memory needs no state.
+    """
+    kept = ("problem_description", "ground_truth", "facts", "terms", "sure", "test_cases")
+    human = listener(json.dumps({key: task.get(key) for key in kept}, ensure_ascii=False))
+    memory, reply, told = Memory(), "", []
+    for message in dialogue:
+        if message["role"] == "assistant":
+            reply, told, memory = replied(human, memory, message["content"], manner)
+    return reply, list(told)
+
+
+@lru_cache(maxsize=256)
+def listener(text):
+    return Listener(json.loads(text))
+
+
+@lru_cache(maxsize=20_000)
+def replied(human, memory, message, manner):
+    return human.reply(memory, message, manner)
+
+
+class Memory(NamedTuple):
+    """What the human remembers. It is a tuple, so that the same messages need not be replayed."""
+    told: tuple = ()         # details
+    topics: tuple = ()       # terms that were talked about, the last one last
+    heard: str = ""          # the human's own words
+    turn: int = 0
+    changed: bool = False    # whether it has been vague, or wrong, once
+    wrong: str = ""          # a detail that must be taken back
+
+
+class Fact(NamedTuple):
+    name: str
+    reply: str
+    term: str        # "" for the result as a whole
+    aspect: str      # "" if the task does not say
+    guess: str       # the aspect of its example questions, if the task does not say
+    values: dict     # kind -> tokens that a proposal must name
+    about: dict      # field, word, number -> tokens that a question about it may take up
+    needs: list
+    implies: list
+    words: dict      # stem -> weight in its example questions, if the task does not say its aspect
+
+
+class Heard(NamedTuple):
+    """What a text says."""
+    text: str
+    terms: dict      # term -> how clearly it is named, up to 1
+    aspects: dict    # aspect -> points
+    said: dict       # kind -> tokens
+    stems: set
+
+    def top(self, sure_of=None):
+        """(the aspect that it fits best, whether surely); or whether it surely fits a given one"""
+        if sure_of:
+            return self.aspects.get(sure_of, 0) >= SURE
+        top = max(self.aspects, key=self.aspects.get, default="")
+        return top, self.aspects.get(top, 0) >= SURE
+
+
+class Listener:
+    """The scripted human of one task."""
+
+    def reply(self, memory, message, manner):
+        """(reply, details told for the first time, the memory after it)"""
+        text = plain(message)
+        claims, questions, topics = self.hear(text, memory)
+        now = memory._replace(topics=(*memory.topics, *topics))
+        now = now._replace(told=(*now.told, *self.judge(claims, now, True)[1]))
+        targets, instead = {}, [] if text.strip() else [says("code", message)]
+        for scene, question in questions:
+            heard = self.read(question, now)
+            if targets and not heard.terms and not any(heard.top(fact.aspect or fact.guess) for fact in self.facts):
+                continue    # it only goes on about the question before it
+            target, other = self.answer(question, scene, now)
+            if not target:
+                instead.append(other)
+            elif target.name not in claims:
+                targets[self.first(target, now.told).name] = None
+        words, told, fact = self.judge(claims, memory, not targets and not instead)
+        corrected = any(grade in ("wrong", "partly") for grade in claims.values())
+        if targets and corrected and fact.name not in memory.told:
+            words = [says("first", text), *words]    # a correction is an answer
+        elif targets:
+            fact = self.by_name[next(iter(targets))]
+            known = fact.name in now.told
+            words += [says("again", text)] if known and not claims else []
+            words += [says("first", text)] if len(targets) > 1 and not known else []
+            words, told = [*words, fact.reply], [*told, fact.name]
+        elif not words:
+            words = instead[:1] or [self.lost(self.read(text, now), now)]
+        for name in tuple(told):    # a proposal may be right about a limit before its term has been explained
+            while (need := self.first(self.by_name[name], (*memory.told, *told))).name not in told:
+                words, told = [*words, need.reply], [*told, need.name]
+        told += [other for name in told for other in self.by_name[name].implies]
+        told = [name for name in dict.fromkeys(told) if name not in memory.told]
+        topics = (fact.term,) if fact and fact.term else topics
+        after = memory._replace(told=(*memory.told, *told), topics=(*memory.topics, *topics), turn=memory.turn + 1)
+        reply, told, after = self.in_manner(manner, words, told, after)
+        return reply, told, after._replace(heard=after.heard + " " + plain(reply))
+
+    def in_manner(self, manner, words, told, memory):
+        """The reply of a human who is vague at first, or wrong once and says so in the next reply."""
+        fact = self.by_name[memory.wrong or told[-1]] if memory.wrong or told else None
+        if memory.wrong:
+            again = [word for word in words if word != fact.reply]
+            words, told = [says("mistaken", fill=self.label(fact)), fact.reply, *again], [fact.name, *told]
+            memory = memory._replace(wrong="")
+        elif manner == "vague" and told and not memory.changed:
+            kept = tuple(name for name in memory.told if name not in told)
+            words, told, memory = [says("usual", *words)], [], memory._replace(told=kept, changed=True)
+        elif manner == "revising" and told and not memory.changed and len(memory.told) < len(self.facts):
+            number = r"(?<![\w.])\d+(?![\d.]*\d)"
+            other = re.sub(number, lambda match: str(int(match[0]) * 5 // 4 + 1), fact.reply, count=1)
+            if other != fact.reply:
+                words, told = [other if word == fact.reply else word for word in words], told[:-1]
+                memory = memory._replace(wrong=fact.name, changed=True)
+        return " ".join(filter(None, dict.fromkeys(words))), told, memory
+
+    def hear(self, text, memory):
+        """(detail -> verdict on what a message proposes, [(scene, question)], the terms that it names).
+
+        A scene is what is said before a question without being a claim: "Two may be equal. Who goes first then?"
+        """
+        acts, parts = tables()["acts"], sentences(text)
+        claims, questions, scene, topics = {}, [], "", []
+        for part in parts:
+            now = memory._replace(topics=(*memory.topics, *topics))
+            body, _, tail = part.rpartition(", " if ", " in part else " - ")
+            tagged = part not in self.examples and body and acts["approves"].fullmatch(tail.rstrip("?.! "))
+            if part is not parts[0] and acts["approves"].fullmatch(part.rstrip("?.! ")):
+                continue    # "Is that right?"
+            asks = part in self.examples or acts["cases"].search(part) or (
+                not acts["claims"].search(part) and acts["asks" if part.endswith("?") else "requests"].search(part))
+            checked, rest = ({}, []) if asks and not tagged else self.check(body if tagged else part, now)
+            claims = checked | claims
+            if checked:
+                questions += [("", clause) for clause in rest]
+            elif asks or part.endswith("?"):
+                questions.append((scene, part))
+            else:
+                scene += part + " "
+            terms = [self.by_name[name].term for name in checked]
+            topics += list(filter(None, terms)) or self.mentions(part, now)
+        if scene and not questions and not claims:
+            questions.append(("", scene.strip()))
+        return claims, questions, tuple(topics)
+
+    # What a question is about
+
+    def answer(self, question, scene, memory):
+        """(the fact that a question is about, "") or (None, what to say instead)"""
+        acts, heard = tables()["acts"], self.read(question, memory)
+        alone = heard.top()
+        if scene:    # it sets the topic, and the aspect of a question that points back to it
+            wide, strong = self.read(scene + question, memory), alone[1]
+            whole = strong and (heard.terms or not BACK.search(question))
+            heard = heard._replace(terms=heard.terms or wide.terms, said=(heard if strong else wide).said,
+                                   aspects=(heard if whole else wide).aspects)
+        top, strong = heard.top()
+        scores = [(self.score(fact, heard, memory), fact) for fact in self.facts]
+        score, fact = max(scores, key=lambda pair: pair[0], default=(0, None))
+        fits = fact is not None and self.points(fact, heard) > 0
+        if question in self.examples:
+            return self.by_name[self.examples[question]], ""
+        if acts["code"].search(question):
+            return None, says("code", question)
+        if self.answers and self.answers <= heard.stems:    # of a riddle, such as "Guess my city"
+            return None, says("found", question)
+        if acts["general"].search(question) and not (alone[1] and (alone[0] in RESULT or alone[0] == "more" and fits)):
+            return self.anything(heard, memory)
+        if acts["needless"].search(self.shadow(question)) and not heard.terms and not fits and score < HEARD:
+            return None, says("needless", question)
+        fields = heard.said["field"] - self.people
+        if fields and acts["role"].search(question):    # "Does the city matter?"
+            users = [other for other in self.facts if fields & other.about["field"]]
+            mine = [other for other in users if not heard.terms or other.term in heard.terms]
+            if mine or not users:
+                untold = [other for other in mine if other.name not in memory.told]
+                return (untold or mine or [None])[0], says("no_role", fill=min(fields))
+        if strong and top in (*RESULT, *HIDDEN) and not any(self.points(fact, heard) > 0 for fact in self.facts):
+            none = self.sure.get(top) or tables()["aspects"][top]["none"]
+            return self.anything(heard, memory, none) if top in HIDDEN and not heard.terms else (None, none)
+        vague = fact and fact.aspect in ("define", "formula") and not heard.terms and self.unclear(fact, heard, memory)
+        aspectless = heard.terms and not heard.aspects and fact is not None and fact.aspect in INNER
+        if score < (HEARD if fact and fact.aspect else 1.5) or vague or aspectless:
+            return None, self.lost(heard, memory)
+        return fact, ""
+
+    def score(self, fact, heard, memory):
+        """How well a question fits a fact."""
+        score = self.points(fact, heard) + (fact.name not in memory.told or not fact.aspect)
+        score -= 0.3 * (self.first(fact, memory.told) != fact)
+        score += min(4, 2 * sum(fact.words[word] * self.rarity[word] for word in fact.words.keys() & heard.stems))
+        taken_up = {other.term for other in self.facts if other.term and other.name in memory.told
+                    and any(heard.said[kind] & other.about[kind] for kind in CONTENT)}
+        terms = dict.fromkeys(taken_up, 0.7) | heard.terms
+        if fact.term in terms:
+            score += 3 * terms[fact.term]
+        elif fact.term and fact.aspect in ONCE and heard.top(fact.aspect):
+            pass
+        elif fact.term and fact.aspect not in (*RESULT, "more"):
+            score -= 3 if terms else 2 * (fact.term not in memory.topics and fact.aspect not in ONCE)
+        if fact.term in memory.topics and not heard.terms:
+            score += 0.8 / (1 + memory.topics[::-1].index(fact.term))
+        if not terms or fact.term in terms:
+            score += sum(bonus for kind, bonus in CONTENT.items() if heard.said[kind] & fact.about[kind])
+        return score
+
+    def points(self, fact, heard):
+        """How well the aspects of a question fit a fact; below zero if they fit others only."""
+        if not fact.aspect:
+            return 0.8 * heard.aspects.get(fact.guess, 0)
+        also = tables()["aspects"].get(fact.aspect, {}).get("also", [])
+        nearly = [heard.aspects.get(other, 0) - 1 for other in also if (fact.term, other) not in self.own]
+        found = max([heard.aspects.get(fact.aspect, 0), *nearly])
+        top, strong = heard.top()
+        return found if found > 0.5 else -SURE * (strong and not (fact.aspect in HEADS and top in INNER))
+
+    def unclear(self, fact, heard, memory):
+        """Whether a question for a meaning names something unknown, or does not go on about the last topic."""
+        rest = heard.stems - self.known - set(self.field_of)
+        for aspect in tables()["aspects"].values():
+            for match in aspect["sure"].finditer(self.shadow(heard.text)):
+                rest -= set(map(stem, words_of(match[0])))
+        return bool(rest) or fact.term not in memory.topics[-1:]
+
+    def first(self, fact, told):
+        """The fact, or what must be told before it."""
+        while missing := [need for need in fact.needs if need not in told and need in self.by_name]:
+            fact = self.by_name[missing[0]]
+        return fact
+
+    def anything(self, heard, memory, none=""):
+        """The answer to "Anything else?" (or to "Any exceptions?", which `none` would deny)."""
+        untold = [fact for fact in self.facts if fact.name not in memory.told]
+        for term in heard.terms:
+            mine = [fact for fact in untold if term in {fact.term, *(self.by_name[need].term for need in fact.needs)}]
+            mine.sort(key=lambda fact: fact.aspect not in HIDDEN)
+            return (mine[0], "") if mine else (None, says("no_more", heard.text, fill=self.names[term][0]))
+        hidden = [fact for fact in untold if fact.aspect in HIDDEN]
+        near = [fact for fact in hidden if fact.term in memory.topics[-1:] and self.first(fact, memory.told) == fact]
+        if near or len(untold) == 1 and not none:
+            return (near or untold)[0], ""
+        if not untold or none and not hidden:
+            return None, none or says("nothing", heard.text)
+        return None, says("more", heard.text, fill=self.label((hidden if none else untold)[0]))
+
+    def lost(self, heard, memory):
+        """The answer to a question that is not understood: what could be meant, and nothing that is hidden."""
+        left = [fact for fact in self.facts if fact.name not in memory.told and fact.aspect not in HIDDEN
+                and self.first(fact, memory.told) == fact]
+        left = [fact for fact in left if fact.term in heard.terms] or left
+        labels = list(dict.fromkeys(map(self.label, left)))[:2]
+        return says("lost", heard.text, memory.turn) + " " + (
+            f"Do you mean {' or '.join(labels)}?" if labels else says("known", heard.text))
+
+    def label(self, fact):
+        """How a person would name a fact: the limit for "big"."""
+        if fact.aspect not in tables()["aspects"]:
+            return "the " + re.sub(r"[\W_]+", " ", fact.name).strip()
+        label, name = tables()["aspects"][fact.aspect]["label"], f'"{self.names[fact.term][0]}"' if fact.term else "it"
+        return label.format(term=name) if "{term}" in label else label + f" for {name}" * bool(fact.term)
+
+    # Whether a proposal is right
+
+    def judge(self, claims, memory, alone):
+        """(sentences, details settled, the last fact) in answer to proposals. alone: nothing else is asked"""
+        wrong = [name for name, grade in claims.items() if grade in ("wrong", "partly")]
+        right = [name for name in claims if name not in wrong]
+        fresh = [name for name in right if name not in memory.told]
+        if wrong:
+            fact = self.by_name[wrong[0]]
+            lead = "Not quite." if claims[fact.name] == "partly" else "No."
+            lead = f"Right, except for {self.label(fact)}." if right else lead
+            settled = [name for name in fresh if claims[name] == "right"]
+            return [lead, fact.reply, says("not_all", *wrong) if wrong[1:] else ""], [*settled, fact.name], fact
+        if not right or not (alone or fresh):
+            return [], [], None
+        unsure = [name for name in right if claims[name] == "unsure"]
+        again = [name for name in fresh if claims[name] != "right" or self.by_name[name].aspect in HEADS]
+        again = again[:2] or unsure[:1]
+        lead = says("exact", *right) if unsure else says("yes", *right, memory.turn) if alone else \
+            f"You're right about {self.label(self.by_name[right[0]])}."
+        settled = [name for name in fresh if claims[name] == "right" or name in again]
+        return [lead, *(self.by_name[name].reply for name in again)], settled, self.by_name[right[-1]]
+
+    def check(self, sentence, memory):
+        """(detail -> verdict on a sentence's claims, the claims that nothing is known about)"""
+        found, rest = {}, []
+        sentence = re.sub(r"\b(you mean|(to )?sum(ming)? up|to summari[sz]e)\b[:,]?", "", sentence)
+        for clause in self.clauses(sentence, memory):
+            heard = self.read(clause, memory)
+            target, only = self.claimed(heard, memory)
+            if target:
+                found = self.verdicts(target, only, heard, memory) | found
+            elif heard.terms or heard.top()[1] or any(heard.said[kind] for kind in CONTENT):
+                rest.append(clause.strip(" ,;"))
+            memory = memory._replace(topics=(*memory.topics, *([target.term] if target else heard.terms)))
+        return found, rest
+
+    def clauses(self, sentence, memory):
+        """The claims of a sentence: it is cut where another term or aspect begins, not inside a list."""
+        parts, subject = [""], set()
+        for piece in re.split(r"(?<!\")(,|;|\b(?:but|except|and|while)\b| - | – |—)(?! ?\")", sentence):
+            heard = self.read(piece, memory)
+            about = {*heard.terms, *(name for name in heard.aspects if heard.top(name))}
+            about -= {"define", "values", "names", "direction"}
+            if subject and (about - subject or piece == ";"):
+                parts.append("")
+            subject = about or subject
+            parts[-1] += piece
+        return [part for part in parts if re.search(r"\w", part)]
+
+    def claimed(self, heard, memory):
+        """(the fact that a claim is about, or None; the facts of its aspects that concern the result)"""
+        only = [fact for fact in self.facts if fact.aspect in RESULT and heard.top(fact.aspect)]
+        found = [(HEARD, None)]
+        for fact in only or self.facts:
+            grade, fits = self.verdict(fact, heard, memory.told), self.points(fact, heard) > 0
+            elsewhere = heard.terms and fact.term not in {"", *heard.terms} and fact.aspect not in RESULT
+            if not grade or elsewhere or fact.aspect in ("count", "empty") and not fits:
+                continue    # a number alone says nothing about them
+            named = bool(fact.about["word"] & heard.said["word"])
+            vague = fact.aspect in HIDDEN and (not named or grade == "open" and not heard.said["ever"])
+            meant = fact.term in heard.terms and grade == "right" and heard.top()[0] not in ("values", "names")
+            if fits or meant or not vague and (named or not heard.top()[1]):
+                bonus = 0.5 + 1.5 * (grade in ("right", "open")) + 5 * (fact.aspect in HIDDEN and not vague)
+                found.append((self.score(fact, heard, memory) + bonus, fact))
+        return max(found, key=lambda pair: pair[0])[1], only
+
+    def verdicts(self, target, only, heard, memory):
+        """What a claim about a fact says about this and the other facts of its term: detail -> verdict."""
+        found = {}
+        chain = [fact for fact in self.facts if fact == target or fact in only or target.term
+                 and fact.term == target.term and not {fact.aspect, target.aspect} & set(HIDDEN)]
+        known = {*memory.told, *(fact.name for fact in chain)}
+        for fact in sorted(chain, key=lambda fact: fact != target):
+            grade = self.verdict(fact, heard, memory.told)
+            denies = re.search(r"\b(no|not|isn't|don't see|without)\b", heard.text)    # There is no key called "value".
+            aside = grade in ("wrong", "partly") and fact != target and self.points(fact, heard) <= 0
+            if grade and known.issuperset(fact.needs) and not (fact.aspect in HEADS and (denies or aside)):
+                found[fact.name] = grade
+        return found
+
+    def verdict(self, fact, heard, told):
+        """What a claim says about a fact: right, open (something is unsaid), unsure, partly, wrong; "" if nothing."""
+        said, grades, keys, core = heard.said, set(), set(), False
+        if fact.aspect == "empty":    # not what stands in "if nothing is left"
+            said = self.said(re.sub(r"\b(if|when|in case|for|with)\b[^,]*", "", heard.text))
+        groups = tables()["aspects"].get(fact.aspect, {}).get("kinds") or [[kind] for kind in fact.values]
+        for kinds in groups:
+            kind = next((kind for kind in kinds if kind in fact.values), kinds[0])
+            if kind != fact.aspect and (fact.term, kind) in self.own or kind == "join" and len(keys) < 2:
+                continue    # the limit's edge may be another fact
+            mine = fact.values.get(kind, set())
+            theirs = self.claimed_keys(fact, heard, mine) if kind == "field" else said[kind]
+            keys = theirs if kind == "field" else keys
+            other = not theirs and mine and heard.top(fact.aspect) and any(said[other] for other in kinds)
+            core |= other or bool(theirs and mine) and (kinds is groups[0] or kind == "edge" and heard.top("edge")
+                                                  or not any(kind in fact.values for kind in groups[0]))
+            if not theirs or not mine:
+                grades |= {"wrong"} if other else {"open"} if mine else {"unsure"} if theirs else set()
+            elif theirs == mine or kind == "form" and theirs <= mine:
+                grades.add("unsure" if kind == "field" and mine <= self.people else "right")
+            elif kind == "number" and mine < theirs:
+                grades.add("unsure")
+            elif fact.name not in told or kind not in ("field", "word") or not theirs < mine:    # else it refers to it
+                grades.add("partly" if theirs & mine else "wrong")
+        if fact.aspect == "formula" and ("open" in grades or len(fact.values.get("op", ())) > 1):
+            grades.add("unsure")    # the order of its steps cannot be checked
+        core &= fact.aspect != "edge" or bool(said["number"]) or heard.top("edge")    # "Does Bern count, too?"
+        core &= fact.aspect != "order" or bool(said["field"]) or self.points(fact, heard) > 0
+        if not core or grades == {"open"} or fact.aspect in ("define", "formula") and not keys:
+            return ""
+        if grades & {"wrong", "partly"}:
+            return "partly" if grades & {"right", "partly"} else "wrong"
+        return next((grade for grade in ("unsure", "open", "right") if grade in grades), "")
+
+    def claimed_keys(self, fact, heard, mine):
+        """The keys that a claim about a fact names, less those that only say what it is about."""
+        own = {self.field_of.get(word) for name in self.stems.get(fact.term, []) for word in name}
+        theirs = heard.said["field"] - own | heard.said["field"] & mine
+        if fact.term not in heard.terms and not re.search(r"\b(it|that|this|they)('s)?\b", heard.text):
+            theirs -= {key for key in theirs if any({stem(key)} in self.stems[term] for term in heard.terms)}
+        return theirs - (self.people - mine) or theirs
+
+    # What a text says
+
+    def read(self, text, memory):
+        return Heard(text, self.mentions(text, memory), self.aspects(text), self.said(text), set(stems_of(text)))
+
+    def shadow(self, text):
+        """A text with "row" for the rows' noun and "_figure" or "_label" for their keys."""
+        text = self.noun.sub(lambda match: "rows" if match[0].endswith("s") else "row", text)
+        return re.sub(r"[a-z_]\w*(?! of\b)", lambda match: self.key_words.get(match[0], match[0]), text)
+
+    def aspects(self, text):
+        """aspect -> points of a question. A long match is worth a little more than a short one."""
+        points, shadow = {}, self.shadow(text)
+        for name, aspect in tables()["aspects"].items():
+            longest = max((len(match[0]) for match in aspect["sure"].finditer(shadow)), default=0)
+            points[name] = SURE * bool(longest) + LIKELY * bool(aspect["likely"].search(shadow)) + min(longest, 30) / 30
+        for name in [name for name in points if points[name] >= SURE]:
+            points |= dict.fromkeys(tables()["aspects"][name]["over"], 0)
+        return {name: number for name, number in points.items() if number}
+
+    def mentions(self, text, memory):
+        """term -> how clearly a text names it. A term that only a later reply brings up is not known before."""
+        known = set(map(stem, words_of((self.request + " " + memory.heard).replace("-", " "))))
+        words = [word for word in words_of(text.replace("-", " "))
+                 if word in self.spelled or word != "values" and word not in self.key_words]
+        dim = set(map(stem, words))
+        clear = {stem(word) for before, word, after in zip(["", *words], words, [*words[1:], ""])
+                 if before != "how" and after != "enough"}    # "how long" and "long enough" need not mean "long"
+        exact = {term for term, names in self.names.items()
+                 if any(set(name.split()) - SMALL <= set(words) for name in names)}
+        taken = {stem(word) for term in exact for name in self.names[term] for word in name.split() if word in words}
+        found = {}
+        for term, names in self.stems.items():
+            here, faint = (clear, dim) if term in exact else (clear - taken, dim - taken)    # a form of another term
+            part = any(name & here - set(self.field_of) - set(map(stem, STOP)) for name in names if len(name) > 1)
+            whole = any(name <= here for name in names)
+            if term in self.open or any(name <= known for name in names):
+                found[term] = 1.0 if whole else 0.5 if part or any(name <= faint for name in names) else 0
+        return {term: weight for term, weight in found.items() if weight}
+
+    def said(self, text):
+        """kind -> tokens: what a text says, in the kinds of listener.toml."""
+        quoted = set(re.findall(r"\"([^\"]+)\"", text))
+        strange = {each for each in quoted if each[0].isalnum() and each not in STOP
+                   and not self.vocabulary.search(each)
+                   and not set(map(stem, words_of(each))) & {*self.field_of, *self.known}}
+        shadow = re.sub(r"\b(?:(?:most|least|more|less) )?([a-z]+)",
+                        lambda match: "term" if stem(match[1]) in self.known else match[0], self.shadow(text))
+        found = {kind: {token for token, pattern in tokens.items() if pattern.search(shadow)}
+                 for kind, tokens in tables()["kinds"].items()}
+        number = r"(?<![\w.])-?\d+(?:\.\d+)?(?!\w| (?:fields|columns|keys|things|ways|parts))"
+        found["number"] = set(re.findall(number, text))
+        found["word"] = {match[1] for match in self.vocabulary.finditer(text)} | strange
+        found["field"] = {self.field_of[stem(word)] for word in words_of(text) if stem(word) in self.field_of
+                          and (word not in STOP or word in {*self.key_words, *self.spelled})}
+        found["mark"] |= {each.strip() or each for each in quoted if not re.search(r"\w", each)}
+        if len(found["edge"]) > 1:
+            found["edge"] = {"out" if re.search(r"\b(not|no longer|never|exclu\w+)\b|n't\b", text) else "in"}
+        for kind, token in {"ever": "never", "ties": "z-a", "round": "nearest"}.items():    # "reverse alphabetical"
+            found[kind] = {token} if token in found[kind] and found[kind] != {"z-a", "earlier"} else found[kind]
+        return found | {kind: set() for kind in ("end", "ties") if len(found[kind]) > 1}    # both: nothing clear
+
+    # What a task says
+
+    def __init__(self, task):
+        raws = task["facts"] or []
+        terms = {term: list_of((about or {}).get("names")) or [term] for term, about in (task["terms"] or {}).items()}
+        terms |= {raw["term"]: [raw["term"]] for raw in raws if raw.get("term") and raw["term"] not in terms}
+        self.names = {term: [name.lower().replace("-", " ") for name in names] for term, names in terms.items()}
+        self.stems = {term: [{stem(word) for word in name.split() if word not in SMALL} or {name} for name in names]
+                      for term, names in self.names.items()}
+        self.spelled = {word for names in self.names.values() for name in names for word in name.split()}
+        self.known = set().union(*(name for names in self.stems.values() for name in names))
+        self.request = plain(re.sub(r"\{.*?\}", "", task["problem_description"] or ""))
+        truth = task["ground_truth"] or ""
+        self.answers = set(stems_of(plain(truth))) if re.fullmatch(r"\w+( \w+){0,3}", truth) else set()
+        self.set_words(task, raws)
+        self.facts = [self.fact(n, raw) for n, raw in enumerate(raws)]
+        self.by_name = {fact.name: fact for fact in self.facts}
+        self.own = {(fact.term, fact.aspect) for fact in self.facts}
+        self.open = {fact.term for fact in self.facts if not fact.needs}    # terms of the request
+        self.sure = {row["aspect"]: row["reply"] for row in task["sure"] or []}
+        self.examples = {plain(question): fact.name for fact, raw in zip(self.facts, raws)
+                         for question in questions_of(raw)}
+        counts, most = Counter(word for fact in self.facts for word in fact.words), math.log(1 + len(self.facts))
+        self.rarity = {word: math.log(1 + len(self.facts) / n) / most for word, n in counts.items()}
+        defined = {fact.term: fact.values for fact in self.facts if fact.aspect == "define"}
+        for fact in self.facts:    # a limit is one of a number, a choice of words is one of a key of words
+            values = defined.get(fact.term, {})
+            if fact.aspect in ("limit", "edge", "values", "names"):
+                keys, labels = values.get("field", set()), self.labels
+                fact.about["field"].update(keys & labels if fact.aspect in ("values", "names") else keys - labels)
+            if fact.aspect in ("limit", "edge") and "end" in values:
+                fact.values["end"] = values["end"]
+
+    def set_words(self, task, raws):
+        """The keys of the rows, their noun, and the words that stand in them."""
+        code = (task["ground_truth"] or "").lower()
+        calls = " ".join(map(str, (task["test_cases"] or {}).values()))
+        shown = f"{task['problem_description']} {code} {calls}".lower()
+        values = [raw.get("values") or {} for raw in raws]
+        measures = {self.names[raw["term"]][0] for raw in raws if raw.get("aspect") == "formula" and raw.get("term")}
+        keys = {*re.findall(r"[\"'](\w+)[\"']\s*:", shown), *re.findall(r"\w\[[\"'](\w+)[\"']\]", code), *measures}
+        keys |= {str(key).lower() for each in values for key in list_of(each.get("field"))}
+        figures = {*re.findall(r"[\"'](\w+)[\"']\s*:\s*-?\d", shown), *measures}
+        self.labels = set(re.findall(r"[\"'](\w+)[\"']\s*:\s*[\"']", shown))
+        self.key_words = {word: "_figure" if key in figures else "_label" for key in sorted(keys - KEEP)
+                          for word in (key, key + "s", key.removesuffix("s"))}
+        self.field_of = {stem(key): key for key in sorted(keys)}
+        for names in self.names.values():    # a term that stands for a key
+            self.field_of |= {stem(name): key for key in sorted(keys & set(names)) for name in names}
+        self.people = {self.field_of[stem(word)] for word in words_of(self.request) if stem(word) in self.field_of}
+        words = {str(word).lower() for each in values for word in list_of(each.get("word"))}
+        words |= set(re.findall(r"[\"']([^\"'\\\n]{2,30})[\"']", shown)) - keys
+        words = sorted((word for word in words if word[:1].isalnum()), key=len, reverse=True)
+        self.vocabulary = re.compile(rf"\b({'|'.join(map(re.escape, words)) or '(?!)'})(?:s|'s)?\b")
+        rows = re.findall(r"def \w+\((\w+s)\)", code)[:1] if task["terms"] else []
+        one = re.sub(r"(?<=ch|sh|ss|.x)es$|s$", "", re.sub(r"ies$", "y", *rows)) if rows else ""
+        not_after = "".join(f"(?<!{word} )" for word in ("what", "which", "in", "the", "sort", "that"))    # "in order"
+        self.noun = re.compile(rf"\b{rows[0]}\b|{not_after}\b{one}\b(?! by)" if rows else "(?!)")
+
+    def fact(self, n, raw):
+        """A fact as it stands in a file, with what goes without saying."""
+        questions, aspect = questions_of(raw), raw.get("aspect") or ""
+        name = str(raw.get("detail") or (questions or [f"fact {n}"])[0])
+        values = {kind: {str(token).lower().strip() or " " for token in list_of(tokens)}
+                  for kind, tokens in (raw.get("values") or {}).items() if tokens not in (None, [], "")}
+        if "form" in values:    # "pairs", or the pattern of an entry, such as "{n}: {v}"
+            values["form"] = {"names"} if values["form"] == {"{n}"} else {"figures", *values["form"]} - {"names"}
+        heard = self.said(plain(raw["reply"]))
+        for kind in {"except": ["ever"], "extra": ["op"], "limit": ["end"], "edge": ["end"]}.get(aspect, []):
+            if heard[kind]:
+                values.setdefault(kind, heard[kind])
+        spoken = plain(" . ".join([re.sub(r"[\W_]+", " ", name), *questions]))
+        words = dict.fromkeys(stems_of(plain(raw["reply"])), 0.6) | dict.fromkeys(stems_of(spoken), 1.0)
+        words |= {word: 0.3 for word in words if word in stems_of(self.request)}    # what every question may say
+        points = {} if aspect else self.aspects(spoken)
+        return Fact(name, raw["reply"], raw.get("term") or "", aspect, max(points, key=points.get, default=""), values,
+                    {kind: set(values.get(kind, ())) for kind in CONTENT}, list_of(raw.get("needs")),
+                    list_of(raw.get("implies")), {} if aspect else words)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Words
+
+
+@cache
+def tables():
+    """listener.toml with compiled patterns: acts, says, aspects and kinds."""
+    def pattern(text):
+        lines = "|".join(filter(None, text.splitlines())) or "(?!)"
+        return re.compile(rf"(?:(?<!\w)|(?!\w))(?:{lines})(?:(?!\w)|(?<!\w))")
+
+    found = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+    found["acts"] = {name: pattern(text) for name, text in found["acts"].items()}
+    found["kinds"] = {kind: {token: pattern(text) for token, text in tokens.items()}
+                      for kind, tokens in found["kinds"].items()} | {kind: {} for kind in CONTENT}
+    for aspect in found["aspects"].values():
+        aspect |= {"sure": pattern(aspect["sure"]), "likely": pattern(aspect.get("likely", ""))}
+        aspect |= {"also": aspect["also"].split(), "over": aspect["over"].split(), "none": aspect.get("none", "")}
+        aspect["kinds"] = [kinds.split("/") for kinds in aspect["kinds"].split()]
+    return found
+
+
+def says(name, *key, fill=""):
+    """One of the human's own sentences, always the same for the same key."""
+    texts = tables()["says"][name]
+    return texts[zlib.crc32(repr(key).encode()) % len(texts)].format(fill)
+
+
+@cache
+def stem(word):
+    """What the forms of a word share: busy, busier and busily -> bus."""
+    word = re.sub(r"nc[ey]$", "nt", word)
+    while len(shorter := ENDINGS.sub("", word)) >= 3 and shorter != word:
+        word = shorter
+    return re.sub(r"([^aeiou])\1$", r"\1", word)
+
+
+def words_of(text):
+    return re.findall(r"\w+(?:'\w+)?", text)
+
+
+def stems_of(text):
+    """The stems of the words that carry meaning."""
+    return [stem(word) for word in words_of(text) if word not in STOP]
+
+
+def plain(text):
+    """A text in lower case, with digits for number words, and without code, list marks and points of "e.g."."""
+    text = re.sub(r"```.*?(```|$)", " ", text, flags=re.S).lower()
+    for old, new in {"’": "'", "“": '"', "”": '"', "`": "", "(s)": "s"}.items():
+        text = text.replace(old, new)
+    text = re.sub(r"\((e\.?g|i\.?e|for example|for instance|such as)\b.*?\)", "", text)
+    text = re.sub(r"\bon (the|that|this) (whole |entire )?list\b", "", text)
+    short = r"\b(e\.g|i\.e|etc|vs|approx|dr|mr|mrs|no)\.(?=\s*[\w,(])"
+    text = re.sub(short, lambda match: match[1].replace(".", ""), text)
+    text = re.sub(r"(?m)^\s*(\(?\d+[.)]|\(?[a-z]\)|[-*•])\s+|(?<!\w)\(?\d\)", "\n", text)
+    return re.sub(r"\w+", lambda match: DIGITS.get(match[0], match[0]), text)
+
+
+def sentences(text):
+    parts = re.split(r"(?<=[.?!])[\"')\]]*\s+|\n+", text)
+    return [part.strip() for part in parts if re.search(r"\w", part)]
+
+
+def questions_of(raw):
+    """The example questions of a fact as it stands in a file."""
+    return [*list_of(raw.get("question")), *list_of(raw.get("questions"))]
+
+
+def list_of(value):
+    """A list, or what may stand in its place: one thing, or nothing."""
+    return [] if value in (None, "") else value if isinstance(value, list) else [value]

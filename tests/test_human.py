@@ -1,0 +1,394 @@
+"""The scripted human: whom it understands, what it confirms, what it never says.
+
+phrases/terse.tsv and phrases/wordy.tsv are questions of two askers, written before the listener's patterns. A line is
+an aspect and a question with slots. "wrong:limit" proposes a wrong limit, "anything" asks whether there is more.
+"""
+import json
+import random
+import re
+import subprocess
+import sys
+from collections import Counter
+from functools import cache
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+import listener  # noqa: E402
+from function_tasks import draw_tasks  # noqa: E402
+from listener import Memory, plain, scripted_reply, sentences, stem, tables  # noqa: E402
+
+KEPT = ("problem_description", "ground_truth", "facts", "terms", "sure", "test_cases")
+CONFIRMS = re.compile(r"(Yes\b|That's right|Right\.|You're right)")
+CORRECTS = re.compile(r"(No\b|Not quite|Right, except)")
+
+
+@cache
+def tasks():
+    return list(islice(draw_tasks("test", "full", 5), 40))
+
+
+def human_of(task):
+    return listener.listener(json.dumps({key: task.get(key) for key in KEPT}, ensure_ascii=False))
+
+
+def by_name(task):
+    return {fact["detail"]: fact for fact in task["facts"]}
+
+
+def needed(task, detail):
+    """What must be told before a detail, in order."""
+    needs = by_name(task)[detail].get("needs") or []
+    return list(dict.fromkeys(each for need in needs for each in [*needed(task, need), need]))
+
+
+def memory_of(task, told):
+    """The memory of a human that has told some details, the last one last."""
+    facts = [by_name(task)[detail] for detail in told]
+    return Memory(tuple(told), tuple(fact["term"] for fact in facts if fact.get("term")),
+                  plain(" ".join(fact["reply"] for fact in facts)))
+
+
+def singular(noun):
+    return re.sub(r"(?<=ch|sh|ss|.x)es$|s$", "", re.sub("ies$", "y", noun))
+
+
+def a(words):
+    return ("an " if words[0] in "aeiou" else "a ") + words
+
+
+def slots(task, fact):
+    """What stands for the slots of a question about a fact."""
+    nouns = re.search(r"report\((\w+)\)", task["problem_description"])[1]
+    row = json.loads(re.search(r"\{.*\}", task["problem_description"])[0])
+    keys = list(row)
+    numbers, labels = ([key for key in keys[2:] if isinstance(row[key], kind)] for kind in (int, str))
+    term = fact.get("term")
+    names = task["terms"][term]["names"] if term else ["result", "result"]
+    values = fact.get("values") or {}
+    define = by_name(task).get(f"{term}.define", {}).get("values", {})
+    order = next((each.get("values") or {} for each in task["facts"] if each["aspect"] == "order"), {})
+    fields = define.get("field") or order.get("field") or values.get("field") or []
+    person = fields == [keys[1]]
+    limit = by_name(task).get(f"{term}.limit", fact).get("values") or {}
+    n = (limit.get("number") or ["20"])[0]
+    mine = {word.lower() for word in values.get("word", [])}
+    others = ["Anna", "Bruno", "Carla", "Dino"] if fact["aspect"] == "names" else [row[key] for key in labels]
+    pool = labels if fact["aspect"] == "group" else numbers
+    other = [key for key in pool if key not in fields + values.get("field", [])]
+    return {"function": "report", "nouns": nouns, "noun": singular(nouns), "who": keys[1], "whos": keys[1] + "s",
+            "measure": names[0], "term": names[person], "terms": names[0] if person else f"{names[0]} {nouns}",
+            "a_term": a(names[1] if person else f"{names[0]} {singular(nouns)}"),
+            "field": next((key for key in fields if key not in labels), "number"),
+            "label": next((key for key in fields if key in labels), keys[1] if person else "kind"),
+            "n": n, "wrong_n": str(int(n) + 3) if n.isdigit() else "7", "wrong_field": other[0],
+            "value": " or ".join(values.get("word", [])),
+            "wrong_value": next((word for word in others if word.lower() not in mine), "cash")}
+
+
+def asked(task, fact, question, rng, more=2):
+    """(reply, details told) of a human that has told what the fact needs and up to `more` other details before."""
+    needs = needed(task, fact["detail"])
+    others = [name for name in by_name(task) if name not in [*needs, fact["detail"]]
+              and set(by_name(task)[name].get("needs") or []) <= set(needs)]
+    told = rng.sample(others, min(len(others), rng.randint(0, more))) + needs
+    return human_of(task).reply(memory_of(task, told), question.format_map(slots(task, fact)), "plain")[:2]
+
+
+def verdict_of(reply, told):
+    return "yes" if CONFIRMS.match(reply) else "no" if CORRECTS.match(reply) else "told" if told else "lost"
+
+
+def facts_about(aspect):
+    return [(task, fact) for task in tasks() for fact in task["facts"] if fact["aspect"] == aspect
+            and not (aspect == "limit" and ("times" in fact["reply"] or "number" not in (fact.get("values") or {})))]
+
+
+@pytest.mark.parametrize("asker", ["terse", "wordy"])
+def test_two_askers_are_understood_rightly_in_95_percent_and_wrongly_in_1(asker):
+    rng, count = random.Random(asker), Counter()
+    for line in (ROOT / f"tests/phrases/{asker}.tsv").read_text().splitlines():
+        aspect, question = line.split("\t")
+        pool = facts_about(aspect)
+        for task, fact in rng.sample(pool, min(3, len(pool))):
+            _, told = asked(task, fact, question, rng)
+            count["right" if fact["detail"] in told else "wrong" if told else "not"] += 1
+    assert count.total() > 400
+    assert count["right"] >= 0.95 * count.total() and count["wrong"] <= 0.01 * count.total(), count
+
+
+def test_wrong_proposals_are_corrected_and_not_confirmed():
+    rng, count = random.Random(1), Counter()
+    for line in (ROOT / "tests/phrases/wordy.tsv").read_text().splitlines():
+        kind, question = line.split("\t")
+        if kind.startswith("wrong:"):
+            pool = [(task, fact) for task, fact in facts_about(kind[6:])
+                    if kind != "wrong:define" or len((fact.get("values") or {}).get("field", [])) == 1]
+            for task, fact in rng.sample(pool, min(8, len(pool))):
+                reply, told = asked(task, fact, question, rng)
+                count[verdict_of(reply, told)] += 1
+    assert count["yes"] <= 0.01 * count.total() and count["lost"] <= 0.05 * count.total(), count
+    assert count["no"] >= 0.75 * count.total(), count    # the others are told: "Is it 25, or another number?"
+
+
+LIMITS = {("in", "high"): "at least {n}", ("out", "high"): "more than {n}", ("in", "low"): "at most {n}",
+          ("out", "low"): "less than {n}"}
+
+
+def statement(task, fact, wrong):
+    """What an agent that has understood a fact, or misunderstood it, would say; None for facts that are hard to put."""
+    slot, values, aspect = slots(task, fact), fact.get("values") or {}, fact["aspect"]
+    field, number = values.get("field", []), values.get("number", [""])[0]
+    if aspect == "define" and len(field) == 1 and field[0] != slot["who"]:
+        return f"{slot['terms']} depend on the {slot['wrong_field'] if wrong else field[0]}"
+    if aspect == "limit" and number and f"{fact['term']}.edge" not in by_name(task):
+        end = by_name(task)[f"{fact['term']}.define"]["values"].get("end", ["high"])[0]
+        edge = {"in": "out", "out": "in"}[values["edge"][0]] if wrong else values["edge"][0]
+        return f"{slot['terms']} are those with {LIMITS[edge, end].format(n=number)}"
+    if aspect == "edge":
+        counts = (values["edge"] == ["in"]) != wrong
+        return f"exactly {number} {'counts' if counts else 'does not count'} as {slot['term']}"
+    if aspect == "formula" and len(field) == 2 and len(values["op"]) == 1 and not number and values["op"][0] in "+*":
+        how = "times" if (values["op"] == ["*"]) != wrong else "plus"
+        return f"the {slot['measure']} is {field[0]} {how} {field[1]}"
+    if aspect == "count":
+        return f"the list should have {int(number) + wrong} entries"
+    if aspect == "group":
+        return f"I group by {slot['wrong_field'] if wrong else field[0]}"
+    if aspect == "ties" and values.get("ties", [""])[0] in ("a-z", "z-a"):
+        back = (values["ties"] == ["z-a"]) != wrong
+        return f"ties go in {'reverse ' * back}alphabetical order"
+    return None
+
+
+def proposals():
+    """(task, fact, the statement, whether it is wrong) for all facts that can be put."""
+    for task in tasks():
+        for fact in task["facts"]:
+            for wrong in (False, True):
+                text = statement(task, fact, wrong)
+                if text:
+                    yield task, fact, text, wrong
+
+
+@pytest.mark.parametrize("form", ["So {}?", "{}, right?", "I assume {}.", "I'd say {}. Is that correct?"])
+def test_a_proposal_is_confirmed_if_right_and_corrected_if_wrong(form):
+    count = Counter()
+    for task, fact, text, wrong in proposals():
+        memory = memory_of(task, needed(task, fact["detail"]))
+        reply, told, _ = human_of(task).reply(memory, form.format(text), "plain")
+        verdict = verdict_of(reply, told)
+        count[wrong, verdict] += 1
+        assert (wrong, verdict) not in [(True, "yes"), (False, "no")], (text, reply, fact)
+    assert count[False, "yes"] > 0.8 * sum(n for (wrong, _), n in count.items() if not wrong), count
+    assert count[True, "no"] > 0.8 * sum(n for (wrong, _), n in count.items() if wrong), count
+
+
+def test_in_a_summary_the_wrong_part_is_named_and_never_confirmed():
+    rng, count = random.Random(2), Counter()
+    for task in tasks():
+        mine = [(fact, text, wrong) for other, fact, text, wrong in proposals() if other is task]
+        pairs = [(one, other) for one in mine for other in mine if one[0] is not other[0]]
+        for (one, text, wrong), (other, more, also) in rng.sample(pairs, min(4, len(pairs))):
+            told = list(dict.fromkeys(needed(task, one["detail"]) + needed(task, other["detail"])))
+            if {one["detail"], other["detail"]} & set(told):
+                continue
+            reply = human_of(task).reply(memory_of(task, told), f"To sum up: {text}; {more}. Correct?", "plain")[0]
+            right = not (wrong or also)
+            count[right, bool(CONFIRMS.match(reply)), bool(CORRECTS.match(reply))] += 1
+            assert not (CORRECTS if right else re.compile("Yes|That's right")).match(reply), (text, more, reply)
+            if CORRECTS.match(reply) and wrong != also:
+                assert (one if wrong else other)["reply"] in reply
+    assert count[True, True, False] > 8 and count[False, False, True] > 25, count
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Dialogues
+
+
+def talk(task, *messages, manner="plain"):
+    """The (reply, told) of each message of one dialogue."""
+    dialogue, replies = [{"role": "user", "content": task["problem_description"]}], []
+    for message in messages:
+        dialogue.append({"role": "assistant", "content": message})
+        replies.append(scripted_reply(task, dialogue, manner))
+        dialogue.append({"role": "user", "content": replies[-1][0]})
+    return replies
+
+
+SHOP = {"problem_description": "I need one number: what our big orders are worth. Our regulars' don't count. Call it "
+        'report(orders). An order: {"code": "B5", "customer": "Ann", "channel": "web", "price": 20, "weight": 3}',
+        "ground_truth": "def report(orders):\n    return 0\n", "test_cases": {"1": 'report([{"channel": "phone"}])'},
+        "terms": {"big": {"names": ["big", "large"]}, "value": {"names": ["worth", "value"]},
+                  "regular": {"names": ["regulars", "regular"]}, "bulk": {"names": ["bulk"]}},
+        "facts": [
+            {"detail": "big.define", "term": "big", "aspect": "define", "reply": "As a rule I go by the bulk.",
+             "values": {"field": ["bulk"], "end": ["high"]}},
+            {"detail": "bulk.formula", "term": "bulk", "aspect": "formula", "reply": "Weight plus ten times the price.",
+             "values": {"field": ["weight", "price"], "op": ["+", "*"], "number": ["10"]}, "needs": ["big.define"]},
+            {"detail": "big.limit", "term": "big", "aspect": "limit", "reply": "From 20 on.",
+             "values": {"number": ["20"], "edge": ["in"]}, "needs": ["big.define"]},
+            {"detail": "big.except", "term": "big", "aspect": "except",
+             "reply": "Orders placed by phone are never big.", "values": {"word": ["phone"]}, "needs": ["big.define"]},
+            {"detail": "value.formula", "term": "value", "aspect": "formula", "reply": "Price times quantity.",
+             "values": {"field": ["price", "quantity"], "op": ["*"]}},
+            {"detail": "regular.define", "term": "regular", "aspect": "define",
+             "reply": "A few people, I can name them.", "values": {"field": ["customer"]}},
+            {"detail": "regular.names", "term": "regular", "aspect": "names", "reply": "Ann and Ben.",
+             "values": {"word": ["Ann", "Ben"]}, "needs": ["regular.define"]},
+            {"detail": "empty", "aspect": "empty", "reply": 'Then it should say "none".',
+             "values": {"word": ["none"]}}]}
+
+
+def test_a_question_that_uses_a_word_just_said_is_understood():
+    assert talk(SHOP, "What is the bulk?")[0][1] == []    # nobody has spoken of it
+    assert talk(SHOP, "What makes an order big?", "What do you mean by bulk?")[1][1] == ["bulk.formula"]
+    assert talk(SHOP, "What makes an order big?", "And how is that worked out?")[1][1] != ["value.formula"]
+
+
+@pytest.mark.parametrize("words", [
+    "busy busier busiest busily busyness", "big bigger biggest", "profit profits profitable",
+    "wild wilder wildest wildness", "urgent urgency urgently", "demand demanding demands",
+    "late later latest lateness", "trouble troublesome", "risk risky riskier", "cost costly"])
+def test_every_form_of_a_word_has_one_stem(words):
+    assert len({stem(word) for word in words.split()}) == 1
+
+
+@pytest.mark.parametrize("question", ["What does bigger mean to you?", "How do you judge the bigness of an order?",
+                                      "What's a large order?", "Which orders are the biggest ones, by what rule?"])
+def test_a_term_is_known_in_every_form_of_its_words(question):
+    assert talk(SHOP, question)[0][1] == ["big.define"]
+
+
+def test_what_exists_is_never_denied():
+    for task in tasks()[:12]:
+        details = sorted(by_name(task), key=lambda name: len(needed(task, name)))
+        for count in range(len(details) + 1):
+            for question in ("Is there anything else I should know?", "Have I missed anything?", "Is that all?"):
+                reply, told, _ = human_of(task).reply(memory_of(task, details[:count]), question, "plain")
+                assert (reply in tables()["says"]["nothing"]) == (count == len(details)), (reply, details[count:])
+    hidden = [name for name in by_name(SHOP) if name != "big.except"]
+    assert human_of(SHOP).reply(memory_of(SHOP, hidden), "No exceptions, I take it?", "plain")[1] == ["big.except"]
+
+
+def test_asking_only_whether_there_is_more_does_not_tell_everything():
+    replies = talk(SHOP, *["Is there anything else I should know?"] * 9)
+    assert sum(len(told) for _, told in replies) == 0 and all("ask" in reply or "know" in reply for reply, _ in replies)
+
+
+def test_what_is_not_understood_is_asked_back_and_costs_nothing():
+    for message in ("Xyzzy?", "What about the frobnication?", "How frilly is it?", "", "Hm."):
+        reply, told = talk(SHOP, message)[0]
+        assert told == [] and reply and not any(fact["reply"] in reply for fact in SHOP["facts"])
+    assert 'what "big" means' in talk(SHOP, "What do you mean by frobnication?")[0][0]
+
+
+def test_one_question_at_a_time_is_answered_and_said():
+    reply, told = talk(SHOP, "What makes an order big? What should I return if there are none?")[0]
+    assert told == ["big.define"] and any(first in reply for first in tables()["says"]["first"])
+    reply, told = talk(SHOP, "What does big mean? Is it the weight, or something else?")[0]
+    assert (reply, told) == ("As a rule I go by the bulk.", ["big.define"])
+
+
+def test_a_repeated_question_is_answered_again_and_tells_nothing_new():
+    (_, first), (reply, again) = talk(SHOP, "What makes an order big?", "What makes an order big, please?")
+    assert first == ["big.define"] and again == [] and "As a rule I go by the bulk." in reply
+
+
+@pytest.mark.parametrize("message, reply", [
+    ("So big orders are those from 20 on?", "Yes"), ("So the limit is 25?", "No"),
+    ("So it takes more than 20?", "Not quite"),
+    ("The limit is 20, and the value is price plus quantity. Right?", "Right, except for how"),
+    ("Orders placed by phone are always big, right?", "Not quite"), ("Phone orders are never big, correct?", "Yes"),
+    ("I'd return \"nothing\" if there are none. Is that fine?", "No"), ("Regulars are Ann and Ben?", "Yes"),
+    ("Are the regulars Ann, Ben and phone?", "Not quite"), ("Big orders are those under 20?", "Not quite")])
+def test_each_claim_is_checked_with_or_without_a_question_mark(message, reply):
+    asked = ["What makes an order big?", "And what makes it big in numbers, what's the limit?", "Who are the regulars?"]
+    assert re.match(rf"{reply}|That's right|Right\." if reply == "Yes" else reply, talk(SHOP, *asked, message)[-1][0])
+
+
+def test_a_formula_whose_steps_may_be_in_another_order_is_restated():
+    reply, told = talk(SHOP, "What makes an order big?", "So the bulk is 10 times the weight plus the price?")[1]
+    assert told == ["bulk.formula"] and "Weight plus ten times the price." in reply and not CONFIRMS.match(reply)
+
+
+def test_points_inside_a_sentence_end_none_and_patterns_end_at_words():
+    assert sentences(plain("Is it e.g. 3.5, or i.e. 4? Yes.")) == ["is it eg 3.5, or ie 4?", "yes."]
+    assert talk(SHOP, "How do you measure what is big?")[0][1] == ["big.define"]    # not "sure"
+
+
+def test_code_is_neither_read_nor_written():
+    for message in ("Please write the code.", "```python\ndef report(orders): return 3\n```"):
+        reply, told = talk(SHOP, message)[0]
+        assert reply in tables()["says"]["code"] and told == []
+
+
+OWN = {"problem_description": "Write price(items) that adds up a basket.",
+       "facts": [{"detail": "currency", "question": "Which currency should it be in?", "reply": "Euros, please."},
+                 {"detail": "discount", "questions": ["Is there a discount?", "rebate"], "reply": "Ten percent off."},
+                 {"detail": "rounding", "questions": ["How should I round?"], "reply": "To two decimals."}]}
+RIDDLE = {"problem_description": "I'm thinking of an animal.", "ground_truth": "elephant",
+          "facts": [{"detail": "size", "questions": ["Is it big?", "larger than a dog", "small"], "reply": "Very big."},
+                    {"detail": "food", "questions": ["What does it eat?", "carnivore"], "reply": "Only plants."}]}
+
+
+@pytest.mark.parametrize("task, question, told", [
+    (OWN, "What currency?", ["currency"]), (OWN, "Are there any discounts?", ["discount"]),
+    (OWN, "Some rebate?", ["discount"]), (OWN, "How many decimals do you want?", ["rounding"]),
+    (OWN, "Is it in euros?", ["currency"]), (OWN, "What's for lunch?", []), (RIDDLE, "Is it blue?", []),
+    (RIDDLE, "Is it larger than a cat?", ["size"]), (RIDDLE, "Is it a carnivore?", ["food"])])
+def test_any_task_with_facts_can_be_played(task, question, told):
+    assert talk(task, question)[0][1] == told
+    nulls = {**dict.fromkeys(KEPT), "details": None, **task}
+    nulls["facts"] = [dict.fromkeys(("term", "aspect", "values", "needs", "implies")) | fact for fact in task["facts"]]
+    assert talk(nulls, question) == talk(task, question)
+
+
+def test_a_riddle_that_is_solved_is_confirmed():
+    assert talk(RIDDLE, "Is it an elephant?")[0][0] in tables()["says"]["found"]
+
+
+def test_a_task_without_facts_has_nothing_to_tell():
+    assert all(told == [] for task in ({"problem_description": "x"}, {"problem_description": "x", "facts": None})
+               for _, told in talk(task, "What do you mean?", "Anything else?", "How are ties broken?"))
+
+
+def test_a_detail_is_told_after_what_it_needs_and_with_what_it_implies():
+    for task in tasks()[:20]:
+        for fact in task["facts"]:
+            told = talk(task, *(question for question in fact["questions"][:1]))[0][1]
+            assert told == [(needed(task, fact["detail"]) or [fact["detail"]])[0]] or not fact.get("needs")
+    both = {**OWN, "facts": [OWN["facts"][0] | {"implies": ["rounding"]}, *OWN["facts"][1:]]}
+    assert talk(both, "What currency?")[0][1] == ["currency", "rounding"]
+
+
+def test_a_vague_human_says_the_usual_first_and_is_clear_then():
+    (reply, told), again = talk(OWN, "What currency?", "What currency?", manner="vague")
+    assert reply in tables()["says"]["usual"] and told == [] and again == ("Euros, please.", ["currency"])
+
+
+def test_a_revising_human_takes_one_number_back_and_says_so():
+    questions = ["What makes an order big?", "What's the limit for big orders?", "Any exceptions?"]
+    (wrong, told), (reply, now) = talk(SHOP, *questions, manner="revising")[1:]
+    assert "20" not in wrong and told == [] and reply.index("From 20 on.") > 0 and now[0] == "big.limit"
+
+
+def test_the_same_messages_give_the_same_replies_and_each_is_read_once(monkeypatch):
+    read, plain_reply = [], listener.Listener.reply
+    monkeypatch.setattr(listener.Listener, "reply", lambda *args: read.append(args[2]) or plain_reply(*args))
+    messages = [f"What makes an order big, {n}?" for n in range(12)]
+    assert talk(SHOP, *messages) == talk(SHOP, *messages) and read == messages
+
+
+def test_the_listener_needs_the_standard_library_only():
+    code = "import sys, listener; listener.tables(); sys.exit('numpy' in sys.modules or 'torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
+
+
+@pytest.mark.parametrize("more", ["customers go by age", "the result is a dictionary", "ties go alphabetically"])
+def test_a_yes_never_covers_a_claim_that_could_not_be_checked(more):
+    reply, told = talk(SHOP, "What makes an order big?", f"So big orders are those from 20 on, and {more}?")[1]
+    assert told == ["big.limit"] and not reply.startswith(("Yes", "That's right", "Right."))
