@@ -42,8 +42,7 @@ GROUP_WORDS = ["group", "category", "type", "kind"]
 NICE = [*range(1, 11), 12, 15, 18, *range(20, 50, 5), *range(50, 100, 10), *range(100, 200, 20), *range(200, 650, 50)]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Plans and details
+# ---- Plans and details
 
 def draw_plan(level, rng):
     """What is asked for, at random; None if its words would be confused."""
@@ -182,8 +181,7 @@ def exceptions(theme, label, limits):
             for word in words for way, *limit in ways]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The reference, as a person would write it
+# ---- The reference, as a person would write it
 
 FUNCTIONS = {  # an exception or an extra -> the function of its term
     "never": """def {name}({o}):
@@ -322,8 +320,7 @@ def order_words(plan, theme, details, words):
             "end": ")" if plan["shape"] == "line" else "]"}
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Ten calls that tell the reference from near misses
+# ---- Ten calls that tell the reference from near misses
 
 def draw_rows(theme, size, rng):
     people = rng.sample(theme.people, rng.choice([2, 3, 4]))
@@ -485,8 +482,7 @@ def choose_calls(plan, details, rng):
     return [f"report({inputs[i]!r})" for i in sorted(chosen)], None
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Tasks, and the dialogues of a scripted, imperfect agent
+# ---- Tasks, and the dialogues of a scripted, imperfect agent
 
 def draw_task(split, half, level, rng):
     """A task without its calls, or None if the draw belongs to another split or half, or has too few or many layers."""

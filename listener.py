@@ -54,8 +54,7 @@ ENDINGS = re.compile(r"('s|s|es|ed|ing|ers?|est|ly|ness|ies|ied|iers?|iest|iness
                      r"ous|e|y)$")
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The dialogue
+# ---- The dialogue
 
 
 def scripted_reply(task, dialogue, manner="plain"):
@@ -593,8 +592,7 @@ class Listener:
                     list_of(raw.get("implies")), {} if aspect else words)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Words
+# ---- Words
 
 
 @cache

@@ -205,8 +205,7 @@ def test_in_a_summary_the_wrong_part_is_named_and_never_confirmed():
     assert count[True, True, False] > 8 and count[False, False, True] > 25, count
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Dialogues
+# ---- Dialogues
 
 
 def talk(task, *messages, manner="plain"):

@@ -99,8 +99,7 @@ def local_engine(path, engine, max_model_len=0):
     return engines.make_engine(str(path), None, "agent", local_args(engine, max_model_len))
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The protocol and the scripted human
+# ---- The protocol and the scripted human
 
 
 @pytest.mark.parametrize("output, last, expected", [
@@ -126,8 +125,7 @@ def test_only_what_follows_output_enters_the_dialogue_and_the_last_turn_answers(
     assert record["answer"] == (content if answer is None else answer)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The plain engine
+# ---- The plain engine
 
 
 @pytest.fixture(scope="module")
@@ -231,8 +229,7 @@ def test_a_batch_holds_so_many_rows_and_requests_that_want_the_same(world, engin
     assert len(results) == 36 and sum(rows) == 2 * 36 and max(rows) == 10
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The command line
+# ---- The command line
 
 
 def test_the_same_settings_give_the_same_trajectories_and_a_torn_line_is_repaired(world, tmp_path):

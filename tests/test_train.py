@@ -740,7 +740,7 @@ MISTAKES = [
     ("a torn last line", train_critic, ["--in", "torn.jsonl"], "the last line is incomplete"),
     ("an empty file", train_critic, ["--in", "empty.jsonl"], "holds no records"),
     ("a missing key", train_critic, ["--in", "keyless.jsonl"],
-     "keyless.jsonl, line 1: it lacks the key 'task_id'"),
+     "keyless.jsonl, line 1: it lacks the keys 'task_id', 'dialogue_history'"),
     ("no reward", train_critic, ["--in", "unscored.jsonl"], "line 1: it lacks the key 'reward'"),
     ("a reward out of range", train_critic, ["--in", "outside.jsonl"],
      "reward must be a number from 0.0 to 1.0, found 7"),
