@@ -208,9 +208,13 @@ DRIVERS = r"print|main|(run_?|self_?|_)*tests?\w*|demo\w*|(sys\.)?exit|quit|(uni
 
 def names_in(tree, context):
     """The names that are loaded (ast.Load) or bound (ast.Store, or by an import) in a tree."""
-    bound = context is ast.Store
-    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, context)} | {
-        (node.asname or node.name).split(".")[0] for node in ast.walk(tree) if bound and isinstance(node, ast.alias)}
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, context):
+            names.add(node.id)
+        elif isinstance(node, ast.alias) and context is ast.Store:
+            names.add((node.asname or node.name).split(".")[0])
+    return names
 
 
 def called_name(node):
@@ -227,8 +231,9 @@ def defines(tree):
 
 def is_preparation(tree, called, bound):
     """Does a block without definitions prepare something, such as a table? Else it is an example of use, or output."""
-    return (not any(called_name(node) in called for node in ast.walk(tree)) and names_in(tree, ast.Load) <= bound
-            and not all(isinstance(node, ast.Expr) and not isinstance(node.value, ast.Call) for node in tree.body))
+    if any(called_name(node) in called for node in ast.walk(tree)) or not names_in(tree, ast.Load) <= bound:
+        return False
+    return any(not isinstance(node, ast.Expr) or isinstance(node.value, ast.Call) for node in tree.body)
 
 
 def is_stub(node):
@@ -304,18 +309,24 @@ def unfenced_code(text):
 def without_tests(block, tree, called, implemented):
     """A program without its stubs, lone words of prose, and tests. A wrong test would stop the program."""
     lines = block.split("\n")
-    needed = set().union(*(names_in(node, ast.Load) for node in tree.body
-                           if not isinstance(node, MAY_TEST) or defines(node)))
-    tools = set().union(*(names_in(node, ast.Store) for node in tree.body if isinstance(node, IMPORT)
-                          and re.match("pytest|hypothesis", getattr(node, "module", None) or node.names[0].name)))
+    needed = set()
+    tools = set()    # names from libraries for tests
+    for node in tree.body:
+        if not isinstance(node, MAY_TEST) or defines(node):
+            needed |= names_in(node, ast.Load)
+        if isinstance(node, IMPORT):
+            library = getattr(node, "module", None) or node.names[0].name
+            if re.match("pytest|hypothesis", library):
+                tools |= names_in(node, ast.Store)
     next_first = None    # the line on which the next statement begins
     for node in reversed(tree.body):
         if isinstance(node, DEFINITION):
             first = min(part.lineno for part in (node, *node.decorator_list))
-            dispensable = is_stub(node) and node.name in implemented or any(
-                names_in(decorator, ast.Load) & tools for decorator in node.decorator_list)
+            of_a_tool = any(names_in(decorator, ast.Load) & tools for decorator in node.decorator_list)
+            dispensable = of_a_tool or (is_stub(node) and node.name in implemented)
         else:
-            first, is_word = node.lineno, isinstance(node, ast.Expr) and isinstance(node.value, ast.Name)
+            first = node.lineno
+            is_word = isinstance(node, ast.Expr) and isinstance(node.value, ast.Name)
             is_tool = isinstance(node, IMPORT) and names_in(node, ast.Store) & tools
             dispensable = is_word or is_tool or is_test(node, called, needed, implemented)
         if dispensable and node.col_offset == 0 and node.end_lineno != next_first:    # it owns its lines
@@ -344,8 +355,9 @@ def is_test(statement, called, needed, implemented):
             harmless = isinstance(part.ctx, ast.Load)
         if not harmless:
             return False
-    return any(isinstance(part, ast.Assert) for part in parts) or any(
-        name in implemented or re.fullmatch(tests, name) for name in calls - {"print"})
+    if any(isinstance(part, ast.Assert) for part in parts):
+        return True
+    return any(name in implemented or re.fullmatch(tests, name) for name in calls - {"print"})
 
 
 # ---- Metrics: a new one is a new row
