@@ -11,7 +11,6 @@ In this file: sums over turns; pairs of trajectories; records, turns and sequenc
 and saving; optimizer steps; the output folder and its checkpoints; ranks; the flags that both trainers share.
 """
 import argparse
-import atexit
 import functools
 import gc
 import hashlib
@@ -1001,10 +1000,9 @@ def checked_settings(args, inputs, *functions):
         if Path(path).resolve().is_relative_to(out.resolve()):
             die(f"--out {out} is or contains {name} ({path}); name another folder with --out")
     check_path(out / "metrics.jsonl")
-    settings = {"script": script}
+    settings = {"script": script, "optimizer": [BETAS, WEIGHT_DECAY]}
     settings |= {name: value for name, value in vars(args).items() if name not in NO_EFFECT_ON_RESULT}
     settings |= {f"content of {flag}": fingerprint(path) for flag, path in inputs.items()}
-    settings |= {"optimizer": [BETAS, WEIGHT_DECAY]}
     settings |= code_of(*functions, tokenise, step_items, learning_rate, optimizer_step)
     file = out / "settings.json"
     if file.is_file() and not args.overwrite:
@@ -1172,18 +1170,10 @@ def start_process_group():
 
 
 def finish():
-    """Leave the process group. Under torchrun, also end the process here.
-
-    gloo's threads may still hold a tensor. Releasing it during interpreter shutdown would end a finished run with
-    "terminate called" (pytorch/pytorch#190489).
-    """
+    """Leave the process group."""
     if dist.is_initialized():
         dist.barrier()
         dist.destroy_process_group()
-    if "RANK" in os.environ:
-        atexit._run_exitfuncs()    # os._exit would skip them
-        sys.stdout.flush()
-        os._exit(0)
 
 
 def progress(work, title, unit, first=0):

@@ -371,9 +371,10 @@ def refuse_idle(flags, mode):
 
 
 def run_script(main):
-    """Run a script's main() and end the process, without waiting for threads that still work.
+    """Run a script's main() and end the process. Ctrl-C, and a file that cannot be used, end it with one sentence.
 
-    Ctrl-C, and a file that cannot be read or written, end it with one sentence.
+    Threads that still work are not waited for. Nor is the interpreter taken down, which would end a finished run with
+    "terminate called" where gloo's threads still hold a tensor (pytorch/pytorch#190489).
     """
     code = 0
     try:
