@@ -49,7 +49,7 @@ AGENTS := base rejection-ft multi-turn-dpo policy-without-c policy after-imitati
 # and learns to ask too little: it asks for half of the details, in at most seven turns. Asking is then the hard part.
 SEED_MODEL ?= $(RUN)/first-model/config.json
 GENERATE   := --level plain --train 3000 --val 200 --test 400
-COMPLETE   := --demonstrations 20000 --ask 1 --waste 0
+COMPLETE   := --demonstrations 10000 --ask 1 --waste 0
 IMPERFECT  := --demonstrations 4000 --waste 0.2 --ask 0.5
 FIRST      := --lr 2e-3 --batch-size 8 --epochs 1
 BASE        = --model $(SEED_MODEL:/config.json=) --lr 1e-3 --batch-size 8 --epochs 1

@@ -10,8 +10,8 @@ most urgent first"). What the words mean is hidden, and differs from task to tas
 `settle` walks over a plan and gives each detail a value. Who picks the values makes the difference: a random choice
 draws a task, the likeliest values are a guess, and a wrong program has one value that is not the true one.
 
-A hash of the reference decides the split. Another hash keeps a fifth of the meanings out of training, and the last
-wording of many replies: tasks for validation and test alternate between `seen` and `new` (key `half`).
+A hash of the reference decides the split. Another hash keeps a fifth of the meanings (at the plain level, a quarter of
+their combinations) out of training, and the last wording of many replies: tasks for validation and test alternate between `seen` and `new` (key `half`).
 Level `full` has up to nine layers and all wordings; `plain` has three to five, one wording and a few themes, for a
 model that is trained from nothing. The vocabulary stands in themes.toml and wordings.toml, which say how to add to it.
 """
@@ -26,7 +26,7 @@ from function_words import (
     EMPTY, ORDERED, common_words, facts_of, human_terms, is_new, parts_of, plural, sure_facts, terms_of, themes, upper,
     wordings, write_request)
 from listener import scripted_reply
-from records import ANSWER_MARK, split_of
+from records import ANSWER_MARK, hashed, split_of
 
 POOL = 60       # lists of things from which the ten calls are chosen
 LAYERS = {  # level -> {number of facts: the share of such drafts that is kept}
@@ -498,7 +498,7 @@ def draw_task(split, half, level, rng):
     def pick(name, options):
         term, _, aspect = name.partition(".")
         if aspect in ("define", "formula", "order"):
-            known = [each for each in options if half == "new" or not is_new(theme, term, each)]
+            known = [each for each in options if half == "new" or level == "plain" or not is_new(theme, term, each)]
             value = rng.choice(known or options)
             novel.append(is_new(theme, term, value))
             return value
@@ -508,6 +508,9 @@ def draw_task(split, half, level, rng):
 
     details, choices = settle(plan, pick)
     reference = write_code(plan, details)
+    if level == "plain":    # its terms have too few meanings to keep some out: combinations of them are new
+        chosen = [value for name, value in details.items() if name.endswith((".define", ".formula", ".order"))]
+        novel = [hashed("structure", plan["shape"], plan["kinds"], chosen) % 4 == 0]
     if split_of(reference) != split or any(novel) != (half == "new"):
         return None
 

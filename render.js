@@ -59,7 +59,7 @@ want_layout => {
   const landmarks = new Set(['HEADER', 'NAV', 'MAIN', 'SECTION', 'ARTICLE', 'ASIDE', 'FOOTER', 'FORM']);
   const plain = /^(SPAN|B|STRONG|EM|I|SMALL|U|DIV|P|FONT)$/, telling = /^(H[1-6]|A|LI|LABEL|TH|TD)$/;
   const inside = new Set();                                  // inline elements within a text, which belong to it
-  const index = new Map(), elements = [];
+  const index = new Map(), elements = [], listed = new Map();    // listed: node -> the nearest element of the list
   // A picture is a picture, wherever it is from; gradients differ by their colours.
   const behind = style =>
     style.backgroundImage === 'none' ? '' : style.backgroundImage.replace(/url\([^)]*\)/g, 'url').slice(0, 300);
@@ -70,8 +70,8 @@ want_layout => {
   }
   for (const e of all('body *')) {
     if (elements.length >= 2000) break;
-    let up = get(e, 'parentNode');
-    while (up && !index.has(up)) up = get(up, 'parentNode');
+    const up = listed.get(get(e, 'parentNode')) || null;
+    listed.set(e, up);
     let tag = get(e, 'tagName').toUpperCase();
     const style = getComputedStyle(e);
     if (inside.has(get(e, 'parentNode'))) inside.add(e);
@@ -106,6 +106,7 @@ want_layout => {
          n = get(n, 'parentNode'))
       if (telling.test(get(n, 'tagName'))) tag = get(n, 'tagName');    // <h1><span>...</span></h1> is a heading
     index.set(e, elements.length);
+    listed.set(e, e);
     const inked = ink && {left: ink.left, top: ink.top, width: ink.right - ink.left, height: ink.bottom - ink.top};
     elements.push({
       tag: tag.toLowerCase(), order: elements.length, parent: up ? index.get(up) : null,

@@ -151,27 +151,6 @@ STEP_REWARDS = {"longest": Longest, '''))
     assert "critic" not in (copy.folder / "a.settings.json").read_text()    # no critic stands behind it
 
 
-def test_another_kind_of_function_is_a_row_its_lines_and_its_sentence(copy):
-    copy.edit(
-        "function_tasks.py",
-        ('    "average": (3, ', '    "spread": (1, ["plain", "times"], ["number"]),\n    "average": (3, '),
-        ('{"total": total_lines, ', '{"spread": spread_lines, "total": total_lines, '),
-        ("def average_lines(", """def spread_lines(value, name, values):
-    return [f"worth = [{value} for r in rows]", "out = max(worth) - min(worth)"]
-
-
-def average_lines("""),
-        ('    if kind == "total":\n        how = ', """    if kind == "spread":
-        yield f"How far apart are the largest and the smallest of {worth_words}?"
-    if kind == "total":
-        how = """))
-    copy.run("generate_tasks.py", "--kinds", "spread", "--train", "12", "--val", "2", "--test", "4", "--out", "data")
-    tasks = copy.read("data/train.jsonl")
-    assert len(tasks) == 12 and {t["source"] for t in tasks} == {"procedural:spread"}
-    copy.run("generate_tasks.py", "--in", "data/train.jsonl", "--demonstrations", "4", "--out", "shown.jsonl")
-    assert len(copy.read("shown.jsonl")) == 4
-
-
 def test_another_metric_is_one_row(copy):
     lines = copy.edit("evaluate.py", ('    "turns": Metric(',
                                       '    "half_right": Metric("at least half", "%", True, '
