@@ -34,8 +34,8 @@ HEARD = 2.0                # a question with fewer points for every fact is not 
 HEADS = ("define", "formula", "order", "group")                    # what a term means
 INNER = ("limit", "edge", "values", "names", "except", "extra")    # what else can be asked about a term
 ONCE = ("order", "group")                                          # of which a task has one, and it has a term
-HIDDEN = ("except", "extra", "more")                               # what nobody can know that it is there
-RESULT = ("direction", "ties", "count", "format", "between", "round", "empty")    # of which a task has one each
+HIDDEN = ("except", "extra")                                       # what nobody can know that it is there
+RESULT = ("ties", "count", "format", "between", "round", "empty", "absent", "fewer")    # of which a task has one each
 CONTENT = {"field": 0.8, "word": 1.5, "number": 0.7}    # kinds that a question takes up from a fact -> points
 KEEP = {"name", "number", "value", "count", "order", "total", "result"}    # keys that questions use in another sense
 SMALL = set("most least our my the of from by a an in for with to and or".split())
@@ -188,7 +188,9 @@ class Listener:
 
         A scene is what is said before a question without being a claim: "Two may be equal. Who goes first then?"
         """
-        acts, parts = tables()["acts"], sentences(text)
+        acts = tables()["acts"]
+        parts = [part for whole in sentences(text) for part in
+                 ([whole] if whole in self.examples else sentences(acts["joint"].sub("?\n", whole)))]
         claims, questions, scene, topics = {}, [], "", []
         for part in parts:
             now = memory._replace(topics=(*memory.topics, *topics))
@@ -196,13 +198,15 @@ class Listener:
             tagged = part not in self.examples and body and acts["approves"].fullmatch(tail.rstrip("?.! "))
             if part is not parts[0] and acts["approves"].fullmatch(part.rstrip("?.! ")):
                 continue    # "Is that right?"
-            asks = part in self.examples or acts["cases"].search(part) or (
+            either = part.endswith("?") and acts["either"].search(part)
+            asks = part in self.examples or acts["cases"].search(part) or either or (
                 not acts["claims"].search(part) and acts["asks" if part.endswith("?") else "requests"].search(part))
-            checked, rest = ({}, []) if asks and not tagged else self.check(body if tagged else part, now)
+            quoted = acts["quotes"].search(part) and not part.endswith("?")    # 'You said "mostly".'
+            checked, rest = ({}, []) if quoted or asks and not tagged else self.check(body if tagged else part, now)
             claims = checked | claims
             if checked:
                 questions += [("", clause) for clause in rest]
-            elif asks or part.endswith("?"):
+            elif not quoted and (asks or part.endswith("?")):
                 questions.append((scene, part))
             else:
                 scene += part + " "
@@ -224,7 +228,7 @@ class Listener:
             heard = heard._replace(terms=heard.terms or wide.terms, said=(heard if strong else wide).said,
                                    aspects=(heard if whole else wide).aspects)
         top, strong = heard.top()
-        scores = [(self.score(fact, heard, memory), fact) for fact in self.facts]
+        scores = [(self.score(fact, heard, memory), fact) for fact in self.facts if self.concerns(fact, heard, memory)]
         score, fact = max(scores, key=lambda pair: pair[0], default=(0, None))
         fits = fact is not None and self.points(fact, heard) > 0
         if question in self.examples:
@@ -233,7 +237,7 @@ class Listener:
             return None, says("code", question)
         if self.answers and self.answers <= heard.stems:    # of a riddle, such as "Guess my city"
             return None, says("found", question)
-        if acts["general"].search(question) and not (alone[1] and (alone[0] in RESULT or alone[0] == "more" and fits)):
+        if acts["general"].search(question) and not (alone[1] and alone[0] in RESULT):
             return self.anything(heard, memory)
         if acts["needless"].search(self.shadow(question)) and not heard.terms and not fits and score < HEARD:
             return None, says("needless", question)
@@ -244,28 +248,42 @@ class Listener:
             if mine or not users:
                 untold = [other for other in mine if other.name not in memory.told]
                 return (untold or mine or [None])[0], says("no_role", fill=min(fields))
-        if strong and top in (*RESULT, *HIDDEN) and not any(self.points(fact, heard) > 0 for fact in self.facts):
+        if strong and top in (*RESULT, *HIDDEN):
+            likely = [fact for fact in self.facts if self.points(fact, heard) > 0]
             none = self.sure.get(top) or tables()["aspects"][top]["none"]
-            return self.anything(heard, memory, none) if top in HIDDEN and not heard.terms else (None, none)
+            if top in HIDDEN and not heard.terms and (not fact or fact.aspect not in HIDDEN) and not (fits and not fact.aspect):
+                return self.anything(heard, memory, none)
+            if not likely or top in HIDDEN and not any(self.concerns(fact, heard, memory) for fact in likely):
+                left = [fact for fact in likely if fact.aspect in HIDDEN and fact.name not in memory.told]
+                return None, says("not_here") if left else none
         vague = fact and fact.aspect in ("define", "formula") and not heard.terms and self.unclear(fact, heard, memory)
         aspectless = heard.terms and not heard.aspects and fact is not None and fact.aspect in INNER
         if score < (HEARD if fact and fact.aspect else 1.5) or vague or aspectless:
             return None, self.lost(heard, memory)
         return fact, ""
 
+    def concerns(self, fact, heard, memory):
+        """Whether a text can be about a fact: a term must be named, or what was last said about it, or be the topic."""
+        taken_up = fact.term in self.taken_up(heard, memory)
+        return not fact.term or not fact.aspect or fact.term in (*heard.terms, *memory.topics[-1:]) or taken_up or \
+            fact.aspect in ONCE and heard.top(fact.aspect)
+
+    def taken_up(self, heard, memory):
+        """The terms of what was told with the fields, words or numbers of a text."""
+        return {other.term for other in self.facts if other.term and other.name in memory.told
+                and any(heard.said[kind] & other.about[kind] for kind in CONTENT)}
+
     def score(self, fact, heard, memory):
         """How well a question fits a fact."""
         score = self.points(fact, heard) + (fact.name not in memory.told or not fact.aspect)
         score -= 0.3 * (self.first(fact, memory.told) != fact)
         score += min(4, 2 * sum(fact.words[word] * self.rarity[word] for word in fact.words.keys() & heard.stems))
-        taken_up = {other.term for other in self.facts if other.term and other.name in memory.told
-                    and any(heard.said[kind] & other.about[kind] for kind in CONTENT)}
-        terms = dict.fromkeys(taken_up, 0.7) | heard.terms
+        terms = dict.fromkeys(self.taken_up(heard, memory), 0.7) | heard.terms
         if fact.term in terms:
             score += 3 * terms[fact.term]
         elif fact.term and fact.aspect in ONCE and heard.top(fact.aspect):
             pass
-        elif fact.term and fact.aspect not in (*RESULT, "more"):
+        elif fact.term and fact.aspect not in RESULT:
             score -= 3 if terms else 2 * (fact.term not in memory.topics and fact.aspect not in ONCE)
         if fact.term in memory.topics and not heard.terms:
             score += 0.8 / (1 + memory.topics[::-1].index(fact.term))
@@ -306,7 +324,7 @@ class Listener:
             return (mine[0], "") if mine else (None, says("no_more", heard.text, fill=self.names[term][0]))
         hidden = [fact for fact in untold if fact.aspect in HIDDEN]
         near = [fact for fact in hidden if fact.term in memory.topics[-1:] and self.first(fact, memory.told) == fact]
-        if near or len(untold) == 1 and not none:
+        if near or len(untold) == 1:
             return (near or untold)[0], ""
         if not untold or none and not hidden:
             return None, none or says("nothing", heard.text)
@@ -338,16 +356,16 @@ class Listener:
         if wrong:
             fact = self.by_name[wrong[0]]
             lead = "Not quite." if claims[fact.name] == "partly" else "No."
-            lead = f"Right, except for {self.label(fact)}." if right else lead
+            others = [name for name in right if self.by_name[name].term != fact.term]
+            lead = f"Right, except for {self.label(fact)}." if others else lead
             settled = [name for name in fresh if claims[name] == "right"]
-            return [lead, fact.reply, says("not_all", *wrong) if wrong[1:] else ""], [*settled, fact.name], fact
+            return [lead, fact.reply], [*settled, fact.name], fact
         if not right or not (alone or fresh):
             return [], [], None
         unsure = [name for name in right if claims[name] == "unsure"]
         again = [name for name in fresh if claims[name] != "right" or self.by_name[name].aspect in HEADS]
         again = again[:2] or unsure[:1]
-        lead = says("exact", *right) if unsure else says("yes", *right, memory.turn) if alone else \
-            f"You're right about {self.label(self.by_name[right[0]])}."
+        lead = says("exact", *right) if unsure else says("yes", *right, memory.turn) if alone else ""
         settled = [name for name in fresh if claims[name] == "right" or name in again]
         return [lead, *(self.by_name[name].reply for name in again)], settled, self.by_name[right[-1]]
 
@@ -360,6 +378,10 @@ class Listener:
             target, only = self.claimed(heard, memory)
             if target:
                 found = self.verdicts(target, only, heard, memory) | found
+                more = [fact for fact in self.facts if fact.aspect in HIDDEN and fact.term == target.term
+                        and fact.name not in memory.told]
+                if more and tables()["acts"]["universal"].search(clause) and found.get(target.name) in ("right", "unsure"):
+                    found |= {more[0].name: "partly"} if target.name in memory.told else {target.name: "unsure"}
             elif heard.terms or heard.top()[1] or any(heard.said[kind] for kind in CONTENT):
                 rest.append(clause.strip(" ,;"))
             memory = memory._replace(topics=(*memory.topics, *([target.term] if target else heard.terms)))
@@ -371,7 +393,7 @@ class Listener:
         for piece in re.split(r"(?<!\")(,|;|\b(?:but|except|and|while)\b| - | – |—)(?! ?\")", sentence):
             heard = self.read(piece, memory)
             about = {*heard.terms, *(name for name in heard.aspects if heard.top(name))}
-            about -= {"define", "values", "names", "direction"}
+            about -= {"define", "values", "names"}
             if subject and (about - subject or piece == ";"):
                 parts.append("")
             subject = about or subject
@@ -385,7 +407,8 @@ class Listener:
         for fact in only or self.facts:
             grade, fits = self.verdict(fact, heard, memory.told), self.points(fact, heard) > 0
             elsewhere = heard.terms and fact.term not in {"", *heard.terms} and fact.aspect not in RESULT
-            if not grade or elsewhere or fact.aspect in ("count", "empty") and not fits:
+            known = fact.name in memory.told or self.concerns(fact, heard, memory)
+            if not grade or elsewhere or not known or fact.aspect in ("count", "empty") and not fits:
                 continue    # a number alone says nothing about them
             named = bool(fact.about["word"] & heard.said["word"])
             vague = fact.aspect in HIDDEN and (not named or grade == "open" and not heard.said["ever"])
