@@ -136,7 +136,8 @@ class Listener:
         targets, instead = {}, [] if text.strip() else [says("code", message)]
         for scene, question in questions:
             heard = self.read(question, now)
-            if targets and not heard.terms and not any(heard.top(fact.aspect or fact.guess) for fact in self.facts):
+            known = heard.terms or any(heard.top(fact.aspect or fact.guess) for fact in self.facts)
+            if targets and (not known or tables()["acts"]["follows"].search(question)):
                 continue    # it only goes on about the question before it
             target, other = self.answer(question, scene, now)
             if not target:
@@ -153,7 +154,7 @@ class Listener:
             words += [says("again", text)] if known and not claims else []
             words += [says("first", text)] if len(targets) > 1 and not known else []
             words, told = [*words, fact.reply], [*told, fact.name]
-        elif not words:
+        elif not any(words):
             words = instead[:1] or [self.lost(self.read(text, now), now)]
         for name in tuple(told):    # a proposal may be right about a limit before its term has been explained
             while (need := self.first(self.by_name[name], (*memory.told, *told))).name not in told:
@@ -201,7 +202,7 @@ class Listener:
             either = part.endswith("?") and acts["either"].search(part)
             asks = part in self.examples or acts["cases"].search(part) or either or (
                 not acts["claims"].search(part) and acts["asks" if part.endswith("?") else "requests"].search(part))
-            quoted = acts["quotes"].search(part) and not part.endswith("?")    # 'You said "mostly".'
+            quoted = acts["quotes"].search(part) or part.endswith(".") and acts["cases"].search(part)
             checked, rest = ({}, []) if quoted or asks and not tagged else self.check(body if tagged else part, now)
             claims = checked | claims
             if checked:
@@ -224,8 +225,8 @@ class Listener:
         alone = heard.top()
         if scene:    # it sets the topic, and the aspect of a question that points back to it
             wide, strong = self.read(scene + question, memory), alone[1]
-            whole = strong and (heard.terms or not BACK.search(question))
-            heard = heard._replace(terms=heard.terms or wide.terms, said=(heard if strong else wide).said,
+            whole = strong and (heard.terms or not BACK.search(question)) and not acts["cases"].search(scene)
+            heard = heard._replace(terms=heard.terms or wide.terms, said=(heard if whole else wide).said,
                                    aspects=(heard if whole else wide).aspects)
         top, strong = heard.top()
         scores = [(self.score(fact, heard, memory), fact) for fact in self.facts if self.concerns(fact, heard, memory)]
@@ -239,7 +240,8 @@ class Listener:
             return None, says("found", question)
         if acts["general"].search(question) and not (alone[1] and alone[0] in RESULT):
             return self.anything(heard, memory)
-        if acts["needless"].search(self.shadow(question)) and not heard.terms and not fits and score < HEARD:
+        result = strong and top in RESULT
+        if acts["needless"].search(question) and not (heard.terms or result or score >= HEARD and not fact.aspect):
             return None, says("needless", question)
         fields = heard.said["field"] - self.people
         if fields and acts["role"].search(question):    # "Does the city matter?"
@@ -249,7 +251,8 @@ class Listener:
                 untold = [other for other in mine if other.name not in memory.told]
                 return (untold or mine or [None])[0], says("no_role", fill=min(fields))
         if strong and top in (*RESULT, *HIDDEN):
-            likely = [fact for fact in self.facts if self.points(fact, heard) > 0]
+            likely = [fact for fact in self.facts if self.points(fact, heard) > 0 and (
+                fact.term in heard.terms or fact.aspect in ("", top, *HIDDEN))]
             none = self.sure.get(top) or tables()["aspects"][top]["none"]
             if top in HIDDEN and not heard.terms and (not fact or fact.aspect not in HIDDEN) and not (fits and not fact.aspect):
                 return self.anything(heard, memory, none)
@@ -355,7 +358,7 @@ class Listener:
         fresh = [name for name in right if name not in memory.told]
         if wrong:
             fact = self.by_name[wrong[0]]
-            lead = "Not quite." if claims[fact.name] == "partly" else "No."
+            lead = "Not quite." if claims[fact.name] == "partly" or fact.aspect in HIDDEN else "No."
             others = [name for name in right if self.by_name[name].term != fact.term]
             lead = f"Right, except for {self.label(fact)}." if others else lead
             settled = [name for name in fresh if claims[name] == "right"]
@@ -407,7 +410,10 @@ class Listener:
         for fact in only or self.facts:
             grade, fits = self.verdict(fact, heard, memory.told), self.points(fact, heard) > 0
             elsewhere = heard.terms and fact.term not in {"", *heard.terms} and fact.aspect not in RESULT
-            known = fact.name in memory.told or self.concerns(fact, heard, memory)
+            if fact.aspect in HEADS:    # a proposal for a meaning is one for the term that was named, or is the topic
+                known = fact.term in (*heard.terms, *memory.topics[-1:]) or heard.top(fact.aspect) and fact.aspect in ONCE
+            else:
+                known = fact.name in memory.told or self.concerns(fact, heard, memory)
             if not grade or elsewhere or not known or fact.aspect in ("count", "empty") and not fits:
                 continue    # a number alone says nothing about them
             named = bool(fact.about["word"] & heard.said["word"])
@@ -437,6 +443,8 @@ class Listener:
         said, grades, keys, core = heard.said, set(), set(), False
         if fact.aspect == "empty":    # not what stands in "if nothing is left"
             said = self.said(re.sub(r"\b(if|when|in case|for|with)\b[^,]*", "", heard.text))
+        if fact.aspect in ("limit", "edge") and self.is_next_to(said, fact):
+            return "right" if "edge" in fact.values and fact.name in told else "unsure"
         groups = tables()["aspects"].get(fact.aspect, {}).get("kinds") or [[kind] for kind in fact.values]
         for kinds in groups:
             kind = next((kind for kind in kinds if kind in fact.values), kinds[0])
@@ -451,7 +459,7 @@ class Listener:
             if not theirs or not mine:
                 grades |= {"wrong"} if other else {"open"} if mine else {"unsure"} if theirs else set()
             elif theirs == mine or kind == "form" and theirs <= mine:
-                grades.add("unsure" if kind == "field" and mine <= self.people else "right")
+                grades.add("unsure" if kind == "field" and mine <= self.people or "{" in "".join(mine) else "right")
             elif kind == "number" and mine < theirs:
                 grades.add("unsure")
             elif fact.name not in told or kind not in ("field", "word") or not theirs < mine:    # else it refers to it
@@ -465,6 +473,12 @@ class Listener:
         if grades & {"wrong", "partly"}:
             return "partly" if grades & {"right", "partly"} else "wrong"
         return next((grade for grade in ("unsure", "open", "right") if grade in grades), "")
+
+    def is_next_to(self, said, fact):
+        """Whether a claimed limit says the same of whole numbers: more than 2, for 3 or more."""
+        signs = {("high", "out"): 1, ("high", "in"): -1, ("low", "out"): -1, ("low", "in"): 1}
+        sign = signs.get((*said["end"], *said["edge"]))
+        return bool(sign) and fact.values.get("edge") != said["edge"] and {str(int(n) + sign) for n in said["number"] if n.isdigit()} == fact.values.get("number")
 
     def claimed_keys(self, fact, heard, mine):
         """The keys that a claim about a fact names, less those that only say what it is about."""
@@ -482,16 +496,17 @@ class Listener:
     def shadow(self, text):
         """A text with "row" for the rows' noun and "_figure" or "_label" for their keys."""
         text = self.noun.sub(lambda match: "rows" if match[0].endswith("s") else "row", text)
-        return re.sub(r"[a-z_]\w*(?! of\b)", lambda match: self.key_words.get(match[0], match[0]), text)
+        return re.sub(r"[a-z_]\w*", lambda match: self.key_words.get(match[0], match[0]), text)
 
     def aspects(self, text):
         """aspect -> points of a question. A long match is worth a little more than a short one."""
-        points, shadow = {}, self.shadow(text)
+        points, shadow = {}, tables()["acts"]["aside"].sub("", self.shadow(text))
         for name, aspect in tables()["aspects"].items():
             longest = max((len(match[0]) for match in aspect["sure"].finditer(shadow)), default=0)
             points[name] = SURE * bool(longest) + LIKELY * bool(aspect["likely"].search(shadow)) + min(longest, 30) / 30
-        for name in [name for name in points if points[name] >= SURE]:
-            points |= dict.fromkeys(tables()["aspects"][name]["over"], 0)
+        for name in sorted(points, key=points.get, reverse=True):
+            if points[name] >= SURE:
+                points |= dict.fromkeys(tables()["aspects"][name]["over"], 0)
         return {name: number for name, number in points.items() if number}
 
     def mentions(self, text, memory):
@@ -604,7 +619,7 @@ class Listener:
         if "form" in values:    # "pairs", or the pattern of an entry, such as "{n}: {v}"
             values["form"] = {"names"} if values["form"] == {"{n}"} else {"figures", *values["form"]} - {"names"}
         heard = self.said(plain(raw["reply"]))
-        for kind in {"except": ["ever"], "extra": ["op"], "limit": ["end"], "edge": ["end"]}.get(aspect, []):
+        for kind in {"except": ["ever"], "extra": ["op"], "limit": ["end", "edge"], "edge": ["end"]}.get(aspect, []):
             if heard[kind]:
                 values.setdefault(kind, heard[kind])
         spoken = plain(" . ".join([re.sub(r"[\W_]+", " ", name), *questions]))
