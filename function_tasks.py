@@ -23,14 +23,14 @@ from collections import Counter
 from functools import cache
 
 from function_words import (
-    EMPTY, ORDERED, common_words, facts_of, human_terms, is_new, parts_of, plural, sure_facts, terms_of, themes, upper,
+    EMPTY, FORMS, ORDERED, common_words, facts_of, human_terms, is_new, parts_of, plural, sure_facts, terms_of, themes, upper,
     wordings, write_request)
 from listener import scripted_reply
 from records import ANSWER_MARK, hashed, split_of
 
 POOL = 60       # lists of things from which the ten calls are chosen
 LAYERS = {  # level -> {number of facts: the share of such drafts that is kept}
-    "full": {6: 0.15, 7: 0.5, 8: 1, 9: 1},
+    "full": {6: 0.3, 7: 0.6, 8: 1},
     "plain": {3: 1, 4: 1, 5: 1},
 }
 SHAPES = {  # level -> {what is asked for: its weight}
@@ -122,16 +122,15 @@ def settle(plan, pick, known=()):
     if shape in ORDERED and "count" in may:
         put("count", [3, 5, 2, 4])
     if shape == "line":
-        put("format", ["{n}", "{n}: {v}", "{n} ({v})", "{v} {n}", "{n} = {v}"])
         put("between", [", ", "; ", " / ", " - ", " + "])
-    elif shape in ORDERED and "format" in may:
-        put("format", ["{n}", "pairs"])
+    if shape in ORDERED and "format" in may:
+        put("format", FORMS["line" if shape == "line" else "list"])
     if shape == "table":
         put("group", list(theme.words))
     if shape in ("average", "share"):
         put("round", ["nearest", "down", "up"])
-    if shape in EMPTY and "empty" in may:
-        put("empty", EMPTY[shape])
+    if shape in EMPTY[plan["level"]] and "empty" in may:
+        put("empty", EMPTY[plan["level"]][shape])
     return details, choices
 
 
@@ -292,8 +291,7 @@ def write_code(plan, details):
         tests.append(f"({test})" if len(plan["kinds"]) > 1 and " or " in test and test[:3] != "not" else test)
     lines.append(f"found = [{rows[0]} for {rows[0]} in {rows} if {' and '.join(tests)}]")
     if "empty" in details:
-        given = rows if plan["shape"] == "share" else "found"
-        lines.append(f"if not {given}:\n    return {json.dumps(details['empty'])}")
+        lines.append(f"if not found:\n    return {json.dumps(details['empty'])}")
     if plan["shape"] in ORDERED:
         words |= order_words(plan, theme, details, words)
         lines.append(RESULTS["who" if plan["people"] else "rows"].format_map(words))
@@ -500,7 +498,8 @@ def draw_task(split, half, level, rng):
             return value
         if options[0] is None:
             return rng.choice(options[1:]) if len(options) > 1 else None
-        return rng.choice([*options, *options[:1] * (len(options) // 2)])
+        more = options[:1] * (len(options) // 2) if level == "plain" else []
+        return rng.choice([*options, *more])
 
     details, choices = settle(plan, pick)
     reference = write_code(plan, details)
@@ -515,7 +514,8 @@ def draw_task(split, half, level, rng):
         for key in [keys] if isinstance(keys, str) else keys:    # a further key is put around the text
             first, _, rest = text.partition(" ")
             inner = text if first.startswith(('"', "I'")) or first == "I" else text[:1].lower() + text[1:]
-            text = upper(rng.choice(wordings(key, level, half)).format_map(words | {"text": inner}))
+            text = rng.choice(wordings(key, level, half)).format_map(words | {"text": inner})
+            text = re.sub(r"(^|[.?!] )[a-z]", lambda start: start[0].upper(), text)
         return text
 
     facts = facts_of(plan, details, choices, say)

@@ -16,13 +16,18 @@ from records import hashed
 ORDERED = ("rows", "who", "line")    # shapes of the result that have an order
 COUNTS = ["one", "two", "three", "four", "five"]
 PEOPLE = "Anna Bruno Carla Dino Emma Felix Greta Hugo Ines Jonas"
-EMPTY = {  # shape -> what an empty result may be, the likeliest first
-    "line": ["none", "nothing", "all quiet", "-"], "total": [0, -1, "none", "nothing"],
-    "average": [0, -1, "none", 100], "share": [0, -1, "none", 100],
+EMPTY = {  # level -> shape -> what an empty result may be, the likeliest first
+    "full": {"line": ["none", "nothing", "all quiet", "-"], "total": [0, -1, "none", "nothing"],
+             "average": [0, -1, "none", "unknown"], "share": [0, -1, "none", "-"]},
+    "plain": {"total": [0, -1, "none", "nothing"], "average": [0, -1, "none", 100]},
+}
+FORMS = {  # how a name and its figure are shown: in a list, in a line of text
+    "list": ["pairs", "{n}: {v}", "{n} ({v})", "{v} {n}"],
+    "line": ["{n}: {v}", "{n} ({v})", "{v} {n}", "{n} = {v}"],
 }
 WAYS = {  # how one speaks of a number: high, low, the most, the least
     "high": "high low highest lowest", "long": "long short longest shortest", "big": "big small biggest smallest",
-    "many": "high low most fewest", "much": "great small most least",
+    "many": "high low most fewest", "much": "high low most least",
 }
 HERE = Path(__file__).parent
 
@@ -195,7 +200,7 @@ def reply_to(plan, details, detail):
             keys = ["people"] if label else ["seldom" if low else "often"]
         return keys + ["hedge"] * bool(details.get(f"{term}.except")), words
     if aspect == "limit":
-        words["n"] = f"{value}{words.get('unit', '')}"
+        words["n"] = f"{value}{words.get('unit', '')}" if value != 1 else "1"
         if number[0] == "#" or value == "average":
             return f"average {side}" if value == "average" else f"times {side}", words
         edge = "line" if f"{term}.edge" in plan["open"] else details[f"{term}.edge"]
@@ -220,7 +225,7 @@ def reply_to(plan, details, detail):
     if aspect == "ties" and value[0] in "<>":
         return "field", number_words(theme, value[1:], value[0] == "<")
     if aspect == "format":
-        return {"{n}": "bare", "pairs": "pairs"}.get(value, "entries"), format_words(plan, theme, details, value)
+        return "pairs" if value == "pairs" else "entries", format_words(plan, theme, details, value)
     if aspect == "between":
         words["value"] = "a comma and a space" if value == ", " else words["value"]
     if aspect == "count":
@@ -249,7 +254,7 @@ def content_of(plan, details, detail):
     found = {
         "number": [token for token in tokens if token.isdigit()],
         "field": [token for token in tokens if token in {*theme.numbers, *theme.words, *theme.terms["measure"], theme.who}],
-        "word": [token for token in tokens if token in words or aspect == "empty" and value in EMPTY["line"]],
+        "word": [token for token in tokens if token in words or aspect == "empty" and type(value) is str],
         "op": [token for token in tokens if aspect in ("formula", "extra") and token in "*+-"],
         "join": [{"&": "and", "/": "or"}[token] for token in tokens if aspect == "define" and token in "&/"],
         "way": [{"+": "sum", ">": "max", "#": "count"}[token] for token in tokens if aspect == "order" and token in "+>#"],
@@ -319,10 +324,11 @@ def write_request(plan, details, row, say, rng):
     key = shape + (" who" if plan["people"] else " rows") * (shape == "line")
     if "count" in details and (shape == "line" or is_stated(plan)):
         key, words = key + " k", words | reply_to(plan, details, "count")[1]
-    sentences = [say(key, words), *(say(plan["mode"], words | more) for more in others)]
+    mode = "share " * (shape == "share") + plan["mode"]
+    sentences = [say(key, words), *(say(mode, words | more) for more in others)]
     if level == "full":
-        if shape in ("rows", "who") and "format" not in details:
-            sentences.append(say("stated", words))
+        if shape in ORDERED:
+            sentences.append(say("figures" if "format" in details else "stated", words))
         if rng.random() < 0.5:
             sentences.insert(0, theme.speaker)
         sentences.append(say("tail", words | {"row": json.dumps(row)}))

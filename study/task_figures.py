@@ -1,6 +1,6 @@
 """The figures of the function tasks: are they varied, are they fair, what do the calls catch, what does asking take?
 
-    python study/task_figures.py [TASKS]    (default 300)
+    python study/task_figures.py [TASKS [HONEST]]    (default: 300 tasks of each level, honest programs for 500)
 """
 import ast
 import json
@@ -8,6 +8,7 @@ import random
 import sys
 import time
 from collections import Counter
+from functools import cache
 from itertools import islice
 from pathlib import Path
 
@@ -17,9 +18,11 @@ import function_tasks as f  # noqa: E402
 import function_words as w  # noqa: E402
 import honest_programs  # noqa: E402
 from evaluate import markdown  # noqa: E402
-from listener import scripted_reply  # noqa: E402
+from listener import Listener, Memory  # noqa: E402
 
 QUESTIONS = 9    # of ten turns, the last is the answer
+TURNS = (4, 6, 9)    # questions of a run of five, seven or ten turns
+LEARN = 100    # tasks from which the best blind lists are chosen
 
 # What somebody may ask who does not read the request, or only a word of it.
 BLIND = """What if two are tied?
@@ -68,14 +71,24 @@ KEYS = ["average", "line", "first", ""]    # one list for the requests with this
 # ---- Players
 
 
+@cache
+def person(text):
+    return Listener(json.loads(text))
+
+
+def ask(task, memory, question):
+    """(details that the human tells for the first time, what it remembers after that)"""
+    human = person(json.dumps(task))
+    _, told, memory = human.reply(memory, question, "plain")
+    return told, memory
+
+
 def tell(task, questions):
     """The details that the human has told after some questions."""
-    dialogue, told = [{"role": "user", "content": task["problem_description"]}], set()
+    memory, told = Memory(), set()
     for question in questions:
-        dialogue.append({"role": "assistant", "content": question})
-        reply, new = scripted_reply(task, dialogue)
-        dialogue.append({"role": "user", "content": reply})
-        told |= set(new)
+        new, memory = ask(task, memory, question)
+        told.update(new)
     return told
 
 
@@ -85,79 +98,104 @@ def hidden(task):
 
 def greedy(tasks, questions):
     """The nine questions, in their order, that tell the most on some tasks."""
+    people = [person(json.dumps(task)) for task in tasks]
+    memories = [Memory()] * len(tasks)
     chosen = []
     for _ in range(QUESTIONS):
-        left = [question for question in questions if question not in chosen]
-        chosen.append(max(left, key=lambda question: sum(len(tell(task, [*chosen, question])) for task in tasks)))
+        told, after = {}, {}
+        for question in questions:
+            if question not in chosen:
+                replies = [human.reply(memory, question, "plain") for human, memory in zip(people, memories)]
+                told[question] = sum(len(new) for _, new, _ in replies)
+                after[question] = [memory for _, _, memory in replies]
+        best = max(told, key=told.get)
+        chosen.append(best)
+        memories = after[best]
     return chosen
 
 
 def key_of(task):
-    return next(key for key in KEYS if key in task["problem_description"].split("{")[0])
+    request = task["problem_description"].split("{")[0]
+    return next(key for key in KEYS if key in request)
 
 
 def phrasings():
     """[{aspect: templates}] of several askers who had not seen the human's code."""
     found = []
     for path in sorted((ROOT / "tests/phrases").glob("*.tsv")):
-        lines = [line.split("\t", 1) for line in path.read_text(encoding="utf-8").splitlines() if "\t" in line]
-        found.append({aspect: [text for other, text in lines if other == aspect] for aspect, _ in lines})
+        templates = {}
+        for line in path.read_text(encoding="utf-8").splitlines():
+            aspect, text = line.split("\t")
+            templates.setdefault(aspect, []).append(text)
+        found.append(templates)
     return found
 
 
 def words_for(task, fact):
     """The placeholders of the phrasings."""
-    words = w.common_words(task["plan"]) | w.reply_to(task["plan"], task["details"], fact["detail"])[1]
-    term = words["G"] if fact["aspect"] == "group" else words["R"] if fact["aspect"] == "order" else words.get("T", "")
-    nouns = words["nouns"]
-    return words | {"term": term, "terms": words.get("P", nouns), "a_term": words.get("A", "one"),
-                    "measure": words["N"], "field": words.get("f", "number"), "n": words.get("num")}
+    words = w.common_words(task["plan"])
+    words |= w.reply_to(task["plan"], task["details"], fact["detail"])[1]
+    term = words.get("T", "")
+    if fact["aspect"] in ("group", "order"):
+        term = words["G"] if fact["aspect"] == "group" else words["R"]
+    measure = fact["term"] if fact["aspect"] in ("formula", "extra") else words["N"]
+    return words | {"function": "report", "term": term, "terms": words.get("P", words["nouns"]),
+                    "a_term": words.get("A", "one"), "measure": measure,
+                    "field": words.get("f", "number"), "n": words.get("num")}
 
 
-def oracle(task, phrases, rng, turns=QUESTIONS):
-    """Asks for the next hidden detail in other people's words: the details told."""
-    dialogue, told = [{"role": "user", "content": task["problem_description"]}], set()
-    for _ in range(turns):
-        left = [fact for fact in task["facts"] if fact["detail"] not in told and set(fact.get("needs", [])) <= told]
-        if left:
-            text = rng.choice(phrases.get(left[0]["aspect"]) or phrases["except"]).format_map(words_for(task, left[0]))
-            dialogue.append({"role": "assistant", "content": text})
-            reply, new = scripted_reply(task, dialogue)
-            dialogue.append({"role": "user", "content": reply})
-            told |= set(new)
-    return told
+def oracle(task, phrases, rng):
+    """Asks for the next hidden detail in other people's words: the details told after each question."""
+    memory, told, after = Memory(), set(), []
+    for _ in range(QUESTIONS):
+        ready = [fact for fact in task["facts"]
+                 if fact["detail"] not in told and told.issuperset(fact.get("needs", []))]
+        if ready:
+            templates = phrases.get(ready[0]["aspect"]) or phrases["except"]
+            new, memory = ask(task, memory, rng.choice(templates).format_map(words_for(task, ready[0])))
+            told = told | set(new)
+        after.append(told)
+    return after
 
 
 # ---- Checks
 
 
 def rows_of(task):
-    return [ast.literal_eval(call.removeprefix("report(")[:-1]) for call in task["test_cases"].values()]
+    calls = task["test_cases"].values()
+    return [ast.literal_eval(call.removeprefix("report(")[:-1]) for call in calls]
+
+
+def guess(task, told):
+    """The details of somebody who was told some and takes the likeliest value of all others."""
+    return f.settle(task["plan"], f.likeliest, f.known_details(task, told))[0]
 
 
 def passes(task, told):
-    """Whether somebody passes all calls who was told some details and takes the likeliest value of all others."""
-    guessed, _ = f.settle(task["plan"], f.likeliest, f.known_details(task, told))
+    """Whether a program with such details passes all calls."""
     rows = rows_of(task)
-    return f.results_of(f.write_code(task["plan"], guessed), rows) == f.results_of(task["ground_truth"], rows)
+    program = f.write_code(task["plan"], guess(task, told))
+    return f.results_of(program, rows) == f.results_of(task["ground_truth"], rows)
 
 
 def is_honest(task):
     """Whether a program in another style, written from what the request and the facts say, passes all calls."""
     rows = rows_of(task)
-    results = [json.dumps(honest_programs.report(task["plan"], task["details"], each), sort_keys=True) for each in rows]
-    return results == f.results_of(task["ground_truth"], rows)
+    results = [honest_programs.report(task["plan"], task["details"], each) for each in rows]
+    return [json.dumps(result, sort_keys=True) for result in results] == f.results_of(task["ground_truth"], rows)
 
 
 def fates(task, programs, rng):
     """How wrong programs fare: caught by a call, missed, or the same as the reference on 300 more inputs."""
     rows, plan, details = rows_of(task), task["plan"], task["details"]
-    more = f.settled(plan, details, [f.telling_rows(plan, details, rng) for _ in range(300)])
-    right, more_right = f.results_of(task["ground_truth"], rows), f.results_of(task["ground_truth"], more)
-    found = Counter()
-    for program in programs:
-        caught = f.results_of(program, rows) != right
-        found["caught" if caught else "missed" if f.results_of(program, more) != more_right else "never differ"] += 1
+    right = f.results_of(task["ground_truth"], rows)
+    survivors = [program for program in programs if f.results_of(program, rows) == right]
+    found = Counter(caught=len(programs) - len(survivors))
+    if survivors:
+        more = f.settled(plan, details, [f.telling_rows(plan, details, rng) for _ in range(300)])
+        right = f.results_of(task["ground_truth"], more)
+        for program in survivors:
+            found["missed" if f.results_of(program, more) != right else "never differ"] += 1
     return found
 
 
@@ -172,38 +210,35 @@ def finished(count, level="full", seed=1):
             return tasks, drawn, time.process_time() - start
 
 
+# ---- The table
+
+
 def percent(part, whole):
     return f"{part / max(1, whole):.1%}"
 
 
-def asking(tasks, level):
-    """Rows of the table: what lists, a guesser and an oracle find."""
-    rows = []
-
-    def row(name, told):
-        full = sum(hidden(task) <= some for task, some in zip(tasks, told))
-        layers = sum(len(hidden(task) & some) for task, some in zip(tasks, told))
-        won = sum(passes(task, some) for task, some in zip(tasks, told))
-        layers = percent(layers, sum(len(task["facts"]) for task in tasks))
-        rows.append((f"{level}: {name}", f"{percent(full, len(tasks))}; {layers}; {percent(won, len(tasks))}"))
-
-    row("a guesser with the likeliest values", [set()] * len(tasks))
-    best = greedy(tasks[:50], BLIND)
-    row("a blind list, the best nine questions", [tell(task, best) for task in tasks])
-    row(f"the same, all {len(BLIND)} questions and no limit", [tell(task, BLIND) for task in tasks])
-    lists = {key: greedy([task for task in tasks if key_of(task) == key][:25], BLIND) for key in KEYS}
-    row("four lists, by a word of the request, nine each", [tell(task, lists[key_of(task)]) for task in tasks])
-    for number, phrases in enumerate(phrasings(), 1):
-        told = [oracle(task, phrases, random.Random(i)) for i, task in enumerate(tasks)]
-        row(f"an oracle that asks for the next detail, asker {number}", told)
-    return rows
-
-
-def main(count=300):
+def vocabulary():
+    themes = w.themes().values()
+    terms = [(theme, term) for theme in themes for sort in theme.terms.values() for term in sort.values()]
+    meanings = [(theme, term.name, meaning) for theme, term in terms for meaning in term.meanings]
+    new = sum(w.is_new(*meaning) for meaning in meanings)
     drafts = list(islice(f.draw_tasks("train", "full", 0), 10_000))
-    tasks, drawn, seconds = finished(count)
-    plain, _, plain_seconds = finished(count, "plain")
-    terms = [(theme, term) for theme in w.themes().values() for sort in theme.terms.values() for term in sort.values()]
+    requests = {task["problem_description"].split("{")[0] for task in drafts}
+    return [("themes; terms; meanings, of which new", f"{len(themes)}; {len(terms)}; {len(meanings)}, {new}"),
+            ("wordings of replies, questions and requests", sum(map(len, w.all_wordings().values()))),
+            ("distinct requests in 10,000 tasks", f"{len({task['problem_description'] for task in drafts}):,}"),
+            ("the same without the sample row", f"{len(requests):,}")]
+
+
+def layers(tasks):
+    facts = [fact for task in tasks for fact in task["facts"]]
+    sizes = Counter(len(task["facts"]) for task in tasks)
+    return [("layers", ", ".join(f"{n}: {percent(sizes[n], len(tasks))}" for n in sorted(sizes))),
+            ("layers that need another", percent(sum("needs" in fact for fact in facts), len(facts)))]
+
+
+def calls(tasks):
+    """What the ten calls catch."""
     wrong, mutants, constant = Counter(), Counter(), []
     for task in tasks:
         rng = random.Random(task["ground_truth"])
@@ -211,26 +246,67 @@ def main(count=300):
         mutants += fates(task, f.mutants(task["ground_truth"]), rng)
         results = Counter(f.results_of(task["ground_truth"], rows_of(task)))
         constant.append(max(results.values()) / results.total())
-    layers = Counter(len(task["facts"]) for task in tasks)
-    new = sum(w.is_new(theme, term.name, meaning) for theme, term in terms for meaning in term.meanings)
+
+    def shown(fates):
+        return ", ".join(f"{name} {count:,}" for name, count in fates.items())
+
+    return [("wrong values of a detail that fail a call", shown(wrong)),
+            ("mutants that fail a call",
+             f"{percent(mutants['caught'], mutants['caught'] + mutants['missed'])}: {shown(mutants)}"),
+            ("calls that the best constant answer passes", f"{sum(constant) / len(constant):.1%}")]
+
+
+def guessed(tasks):
+    """How often the likeliest value is right, by aspect, if all else is known; the most guessable first."""
+    right, count = Counter(), Counter()
+    for task in tasks:
+        for fact in task["facts"]:
+            count[fact["aspect"]] += 1
+            right[fact["aspect"]] += passes(task, hidden(task) - {fact["detail"]})
+    shares = {aspect: right[aspect] / count[aspect] for aspect in count}
+    order = sorted(shares, key=shares.get, reverse=True)
+    return [("a guess of one detail is right", ", ".join(f"{aspect} {shares[aspect]:.0%}" for aspect in order))]
+
+
+def asking(tasks, level):
+    """What lists, a guesser and an oracle find."""
+    rows, learn = [], tasks[:LEARN]
+
+    def row(name, told):
+        full = sum(hidden(task) <= some for task, some in zip(tasks, told))
+        found = sum(len(hidden(task) & some) for task, some in zip(tasks, told))
+        won = sum(passes(task, some) for task, some in zip(tasks, told))
+        found = percent(found, sum(len(task["facts"]) for task in tasks))
+        rows.append((f"{level}: {name}", f"{percent(full, len(tasks))}; {found}; {percent(won, len(tasks))}"))
+
+    row("a guesser with the likeliest values", [set()] * len(tasks))
+    best = greedy(learn, BLIND)
+    row("a blind list, the best nine questions", [tell(task, best) for task in tasks])
+    row(f"the same, all {len(BLIND)} questions and no limit", [tell(task, BLIND) for task in tasks])
+    lists = {key: greedy([task for task in learn if key_of(task) == key], BLIND) for key in KEYS}
+    row("four lists, by a word of the request, nine each", [tell(task, lists[key_of(task)]) for task in tasks])
+    for number, phrases in enumerate(phrasings(), 1):
+        told = [oracle(task, phrases, random.Random(i)) for i, task in enumerate(tasks)]
+        for turns in TURNS:
+            row(f"an oracle asks {turns} times, asker {number}", [after[turns - 1] for after in told])
+    return rows
+
+
+def main(count=300, honest=500):
+    tasks, drawn, seconds = finished(max(count, honest))
+    plain, _, plain_seconds = finished(count, "plain")
+    passed = sum(map(is_honest, tasks[:honest]))
+    cost = f"{1000 * seconds / len(tasks):.0f} ms, {1000 * plain_seconds / count:.0f} ms"
+    drafted, tasks = percent(len(tasks), drawn), tasks[:count]
     print(markdown([
         ("", f"function tasks, {count} of each level"),
-        ("themes; terms; meanings, of which new", f"{len(w.themes())}; {len(terms)}; "
-         f"{sum(len(term.meanings) for _, term in terms)}, {new}"),
-        ("wordings of replies, questions and requests", sum(map(len, w.all_wordings().values()))),
-        ("distinct requests in 10,000 tasks", f"{len({task['problem_description'] for task in drafts}):,}"),
-        ("the same without the sample row",
-         f"{len({task['problem_description'].split('{')[0] for task in drafts}):,}"),
-        ("layers", ", ".join(f"{n}: {percent(layers[n], count)}" for n in sorted(layers))),
-        ("layers that need another", percent(sum(bool(fact.get("needs")) for task in tasks for fact in task["facts"]),
-                                             sum(len(task["facts"]) for task in tasks))),
-        ("drafts that become tasks; CPU a task, full and plain",
-         f"{percent(count, drawn)}; {1000 * seconds / count:.0f} ms, {1000 * plain_seconds / count:.0f} ms"),
-        ("honest programs in another style that pass all calls",
-         f"{sum(map(is_honest, tasks + plain))} of {2 * count}"),
-        ("wrong values of a detail that fail a call", dict(wrong)),
-        ("mutants that fail a call", dict(mutants)),
-        ("calls that the best constant answer passes", f"{sum(constant) / count:.1%}"),
+        *vocabulary(),
+        *layers(tasks),
+        ("drafts that become tasks; CPU a task, full and plain", f"{drafted}; {cost}"),
+        ("honest programs in another style that pass all calls", f"{passed} of {honest}"),
+        ("the same, plain level", f"{sum(map(is_honest, plain))} of {count}"),
+        *calls(tasks),
+        *guessed(tasks),
         ("all told; layers told; passed, with guesses", ""),
         *asking(tasks, "full"),
         *asking(plain, "plain"),

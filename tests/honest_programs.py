@@ -72,8 +72,7 @@ class Reading:
         first, *others = plan["kinds"]
         found = [row for row in self.rows if self.is_one(first, row)
                  and all(self.is_one(kind, row) == (plan["mode"] == "only") for kind in others)]
-        nothing = self.rows if plan["shape"] == "share" else found
-        if not nothing and "empty" in details:
+        if not found and "empty" in details:
             return details["empty"]
         if plan["shape"] in ("rows", "who", "line"):
             return self.in_order(found)
@@ -113,7 +112,9 @@ class Reading:
             value = {place: self.number(by.lstrip("="), found[place]) for place in places}
             order = sorted(places, key=lambda place: (sign * value[place], second[place]))
             items = [(found[place][theme.key], value[place]) for place in order]
-        items, form = items[:details.get("count", len(items))], details.get("format", "{n}")
-        if plan["shape"] == "line":
-            return details["between"].join(form.replace("{n}", item[0]).replace("{v}", str(item[1])) for item in items)
-        return [[item[0], item[1]] if form == "pairs" else item[0] for item in items]
+        form = details.get("format", "{n}")
+        shown = []
+        for name, value, *_ in items[:details.get("count", len(items))]:
+            text = form.replace("{n}", name).replace("{v}", str(value))
+            shown.append([name, value] if form == "pairs" else text)
+        return details["between"].join(shown) if plan["shape"] == "line" else shown

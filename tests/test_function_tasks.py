@@ -142,7 +142,7 @@ def test_no_two_replies_share_a_wording():
 
 # ---- Draws
 
-@pytest.mark.parametrize("level, layers", [("full", range(6, 10)), ("plain", range(3, 6))])
+@pytest.mark.parametrize("level, layers", [("full", range(6, 9)), ("plain", range(3, 6))])
 def test_tasks_have_as_many_layers_as_their_level_says(level, layers):
     tasks = drafts("train", level, 300)
     assert {len(task["facts"]) for task in tasks} == set(layers)
@@ -156,8 +156,8 @@ def test_tasks_have_as_many_layers_as_their_level_says(level, layers):
 
 
 def test_requests_of_the_full_level_are_distinct():
-    tasks = drafts("train", "full", 2000)
-    assert len({task["problem_description"] for task in tasks}) >= 0.99 * 2000
+    tasks = drafts("train", "full", 1000)
+    assert len({task["problem_description"] for task in tasks}) >= 0.99 * 1000
 
 
 def test_a_reference_belongs_to_one_split_whatever_the_seed():
