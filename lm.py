@@ -865,9 +865,7 @@ def save_model(model, tokenizer, seed, args, cost, critic_config=None):
 
 def whole_weights(model):
     """(name, tensor) of each weight of a Scorer's language model. Each rank gets the whole tensors."""
-    weights = {name: weight.detach() for name, weight in model.lm.named_parameters()}
-    return merged({name: weight.full_tensor() if hasattr(weight, "full_tensor") else weight
-                   for name, weight in weights.items()}).items()
+    return merged({name: whole(weight.detach()) for name, weight in model.lm.named_parameters()}).items()
 
 
 def write_model(lm, state, tokenizer, seed, out):
