@@ -34,8 +34,8 @@ HEARD = 2.0                # a question with fewer points for every fact is not 
 HEADS = ("define", "formula", "order", "group")                    # what a term means
 INNER = ("limit", "edge", "values", "names", "except", "extra")    # what else can be asked about a term
 ONCE = ("order", "group")                                          # of which a task has one, and it has a term
-HIDDEN = ("except", "extra", "more")                               # what nobody can know that it is there
-RESULT = ("direction", "ties", "count", "format", "between", "round", "empty")    # of which a task has one each
+HIDDEN = ("except", "extra")                                       # what nobody can know that it is there
+RESULT = ("ties", "count", "format", "between", "round", "empty", "absent", "fewer")    # of which a task has one each
 CONTENT = {"field": 0.8, "word": 1.5, "number": 0.7}    # kinds that a question takes up from a fact -> points
 KEEP = {"name", "number", "value", "count", "order", "total", "result"}    # keys that questions use in another sense
 SMALL = set("most least our my the of from by a an in for with to and or".split())
@@ -136,7 +136,8 @@ class Listener:
         targets, instead = {}, [] if text.strip() else [says("code", message)]
         for scene, question in questions:
             heard = self.read(question, now)
-            if targets and not heard.terms and not any(heard.top(fact.aspect or fact.guess) for fact in self.facts):
+            known = heard.terms or any(heard.top(fact.aspect or fact.guess) for fact in self.facts)
+            if targets and (not known or tables()["acts"]["follows"].search(question)):
                 continue    # it only goes on about the question before it
             target, other = self.answer(question, scene, now)
             if not target:
@@ -153,7 +154,7 @@ class Listener:
             words += [says("again", text)] if known and not claims else []
             words += [says("first", text)] if len(targets) > 1 and not known else []
             words, told = [*words, fact.reply], [*told, fact.name]
-        elif not words:
+        elif not any(words):
             words = instead[:1] or [self.lost(self.read(text, now), now)]
         for name in tuple(told):    # a proposal may be right about a limit before its term has been explained
             while (need := self.first(self.by_name[name], (*memory.told, *told))).name not in told:
@@ -188,7 +189,9 @@ class Listener:
 
         A scene is what is said before a question without being a claim: "Two may be equal. Who goes first then?"
         """
-        acts, parts = tables()["acts"], sentences(text)
+        acts = tables()["acts"]
+        parts = [part for whole in sentences(text) for part in
+                 ([whole] if whole in self.examples else sentences(acts["joint"].sub("?\n", whole)))]
         claims, questions, scene, topics = {}, [], "", []
         for part in parts:
             now = memory._replace(topics=(*memory.topics, *topics))
@@ -196,13 +199,15 @@ class Listener:
             tagged = part not in self.examples and body and acts["approves"].fullmatch(tail.rstrip("?.! "))
             if part is not parts[0] and acts["approves"].fullmatch(part.rstrip("?.! ")):
                 continue    # "Is that right?"
-            asks = part in self.examples or acts["cases"].search(part) or (
+            either = part.endswith("?") and acts["either"].search(part)
+            asks = part in self.examples or acts["cases"].search(part) or either or (
                 not acts["claims"].search(part) and acts["asks" if part.endswith("?") else "requests"].search(part))
-            checked, rest = ({}, []) if asks and not tagged else self.check(body if tagged else part, now)
+            quoted = acts["quotes"].search(part) or part.endswith(".") and acts["cases"].search(part)
+            checked, rest = ({}, []) if quoted or asks and not tagged else self.check(body if tagged else part, now)
             claims = checked | claims
             if checked:
                 questions += [("", clause) for clause in rest]
-            elif asks or part.endswith("?"):
+            elif not quoted and (asks or part.endswith("?")):
                 questions.append((scene, part))
             else:
                 scene += part + " "
@@ -220,11 +225,11 @@ class Listener:
         alone = heard.top()
         if scene:    # it sets the topic, and the aspect of a question that points back to it
             wide, strong = self.read(scene + question, memory), alone[1]
-            whole = strong and (heard.terms or not BACK.search(question))
-            heard = heard._replace(terms=heard.terms or wide.terms, said=(heard if strong else wide).said,
+            whole = strong and (heard.terms or not BACK.search(question)) and not acts["cases"].search(scene)
+            heard = heard._replace(terms=heard.terms or wide.terms, said=(heard if whole else wide).said,
                                    aspects=(heard if whole else wide).aspects)
         top, strong = heard.top()
-        scores = [(self.score(fact, heard, memory), fact) for fact in self.facts]
+        scores = [(self.score(fact, heard, memory), fact) for fact in self.facts if self.concerns(fact, heard, memory)]
         score, fact = max(scores, key=lambda pair: pair[0], default=(0, None))
         fits = fact is not None and self.points(fact, heard) > 0
         if question in self.examples:
@@ -233,9 +238,10 @@ class Listener:
             return None, says("code", question)
         if self.answers and self.answers <= heard.stems:    # of a riddle, such as "Guess my city"
             return None, says("found", question)
-        if acts["general"].search(question) and not (alone[1] and (alone[0] in RESULT or alone[0] == "more" and fits)):
+        if acts["general"].search(question) and not (alone[1] and alone[0] in RESULT):
             return self.anything(heard, memory)
-        if acts["needless"].search(self.shadow(question)) and not heard.terms and not fits and score < HEARD:
+        result = strong and top in RESULT
+        if acts["needless"].search(question) and not (heard.terms or result or score >= HEARD and not fact.aspect):
             return None, says("needless", question)
         fields = heard.said["field"] - self.people
         if fields and acts["role"].search(question):    # "Does the city matter?"
@@ -244,28 +250,43 @@ class Listener:
             if mine or not users:
                 untold = [other for other in mine if other.name not in memory.told]
                 return (untold or mine or [None])[0], says("no_role", fill=min(fields))
-        if strong and top in (*RESULT, *HIDDEN) and not any(self.points(fact, heard) > 0 for fact in self.facts):
+        if strong and top in (*RESULT, *HIDDEN):
+            likely = [fact for fact in self.facts if self.points(fact, heard) > 0 and (
+                fact.term in heard.terms or fact.aspect in ("", top, *HIDDEN))]
             none = self.sure.get(top) or tables()["aspects"][top]["none"]
-            return self.anything(heard, memory, none) if top in HIDDEN and not heard.terms else (None, none)
+            if top in HIDDEN and not heard.terms and (not fact or fact.aspect not in HIDDEN) and not (fits and not fact.aspect):
+                return self.anything(heard, memory, none)
+            if not likely or top in HIDDEN and not any(self.concerns(fact, heard, memory) for fact in likely):
+                left = [fact for fact in likely if fact.aspect in HIDDEN and fact.name not in memory.told]
+                return None, says("not_here") if left else none
         vague = fact and fact.aspect in ("define", "formula") and not heard.terms and self.unclear(fact, heard, memory)
         aspectless = heard.terms and not heard.aspects and fact is not None and fact.aspect in INNER
         if score < (HEARD if fact and fact.aspect else 1.5) or vague or aspectless:
             return None, self.lost(heard, memory)
         return fact, ""
 
+    def concerns(self, fact, heard, memory):
+        """Whether a text can be about a fact: a term must be named, or what was last said about it, or be the topic."""
+        taken_up = fact.term in self.taken_up(heard, memory)
+        return not fact.term or not fact.aspect or fact.term in (*heard.terms, *memory.topics[-1:]) or taken_up or \
+            fact.aspect in ONCE and heard.top(fact.aspect)
+
+    def taken_up(self, heard, memory):
+        """The terms of what was told with the fields, words or numbers of a text."""
+        return {other.term for other in self.facts if other.term and other.name in memory.told
+                and any(heard.said[kind] & other.about[kind] for kind in CONTENT)}
+
     def score(self, fact, heard, memory):
         """How well a question fits a fact."""
         score = self.points(fact, heard) + (fact.name not in memory.told or not fact.aspect)
         score -= 0.3 * (self.first(fact, memory.told) != fact)
         score += min(4, 2 * sum(fact.words[word] * self.rarity[word] for word in fact.words.keys() & heard.stems))
-        taken_up = {other.term for other in self.facts if other.term and other.name in memory.told
-                    and any(heard.said[kind] & other.about[kind] for kind in CONTENT)}
-        terms = dict.fromkeys(taken_up, 0.7) | heard.terms
+        terms = dict.fromkeys(self.taken_up(heard, memory), 0.7) | heard.terms
         if fact.term in terms:
             score += 3 * terms[fact.term]
         elif fact.term and fact.aspect in ONCE and heard.top(fact.aspect):
             pass
-        elif fact.term and fact.aspect not in (*RESULT, "more"):
+        elif fact.term and fact.aspect not in RESULT:
             score -= 3 if terms else 2 * (fact.term not in memory.topics and fact.aspect not in ONCE)
         if fact.term in memory.topics and not heard.terms:
             score += 0.8 / (1 + memory.topics[::-1].index(fact.term))
@@ -306,7 +327,7 @@ class Listener:
             return (mine[0], "") if mine else (None, says("no_more", heard.text, fill=self.names[term][0]))
         hidden = [fact for fact in untold if fact.aspect in HIDDEN]
         near = [fact for fact in hidden if fact.term in memory.topics[-1:] and self.first(fact, memory.told) == fact]
-        if near or len(untold) == 1 and not none:
+        if near or len(untold) == 1:
             return (near or untold)[0], ""
         if not untold or none and not hidden:
             return None, none or says("nothing", heard.text)
@@ -337,17 +358,17 @@ class Listener:
         fresh = [name for name in right if name not in memory.told]
         if wrong:
             fact = self.by_name[wrong[0]]
-            lead = "Not quite." if claims[fact.name] == "partly" else "No."
-            lead = f"Right, except for {self.label(fact)}." if right else lead
+            lead = "Not quite." if claims[fact.name] == "partly" or fact.aspect in HIDDEN else "No."
+            others = [name for name in right if self.by_name[name].term != fact.term]
+            lead = f"Right, except for {self.label(fact)}." if others else lead
             settled = [name for name in fresh if claims[name] == "right"]
-            return [lead, fact.reply, says("not_all", *wrong) if wrong[1:] else ""], [*settled, fact.name], fact
+            return [lead, fact.reply], [*settled, fact.name], fact
         if not right or not (alone or fresh):
             return [], [], None
         unsure = [name for name in right if claims[name] == "unsure"]
         again = [name for name in fresh if claims[name] != "right" or self.by_name[name].aspect in HEADS]
         again = again[:2] or unsure[:1]
-        lead = says("exact", *right) if unsure else says("yes", *right, memory.turn) if alone else \
-            f"You're right about {self.label(self.by_name[right[0]])}."
+        lead = says("exact", *right) if unsure else says("yes", *right, memory.turn) if alone else ""
         settled = [name for name in fresh if claims[name] == "right" or name in again]
         return [lead, *(self.by_name[name].reply for name in again)], settled, self.by_name[right[-1]]
 
@@ -360,6 +381,10 @@ class Listener:
             target, only = self.claimed(heard, memory)
             if target:
                 found = self.verdicts(target, only, heard, memory) | found
+                more = [fact for fact in self.facts if fact.aspect in HIDDEN and fact.term == target.term
+                        and fact.name not in memory.told]
+                if more and tables()["acts"]["universal"].search(clause) and found.get(target.name) in ("right", "unsure"):
+                    found |= {more[0].name: "partly"} if target.name in memory.told else {target.name: "unsure"}
             elif heard.terms or heard.top()[1] or any(heard.said[kind] for kind in CONTENT):
                 rest.append(clause.strip(" ,;"))
             memory = memory._replace(topics=(*memory.topics, *([target.term] if target else heard.terms)))
@@ -371,7 +396,7 @@ class Listener:
         for piece in re.split(r"(?<!\")(,|;|\b(?:but|except|and|while)\b| - | – |—)(?! ?\")", sentence):
             heard = self.read(piece, memory)
             about = {*heard.terms, *(name for name in heard.aspects if heard.top(name))}
-            about -= {"define", "values", "names", "direction"}
+            about -= {"define", "values", "names"}
             if subject and (about - subject or piece == ";"):
                 parts.append("")
             subject = about or subject
@@ -385,7 +410,11 @@ class Listener:
         for fact in only or self.facts:
             grade, fits = self.verdict(fact, heard, memory.told), self.points(fact, heard) > 0
             elsewhere = heard.terms and fact.term not in {"", *heard.terms} and fact.aspect not in RESULT
-            if not grade or elsewhere or fact.aspect in ("count", "empty") and not fits:
+            if fact.aspect in HEADS:    # a proposal for a meaning is one for the term that was named, or is the topic
+                known = fact.term in (*heard.terms, *memory.topics[-1:]) or heard.top(fact.aspect) and fact.aspect in ONCE
+            else:
+                known = fact.name in memory.told or self.concerns(fact, heard, memory)
+            if not grade or elsewhere or not known or fact.aspect in ("count", "empty") and not fits:
                 continue    # a number alone says nothing about them
             named = bool(fact.about["word"] & heard.said["word"])
             vague = fact.aspect in HIDDEN and (not named or grade == "open" and not heard.said["ever"])
@@ -414,6 +443,8 @@ class Listener:
         said, grades, keys, core = heard.said, set(), set(), False
         if fact.aspect == "empty":    # not what stands in "if nothing is left"
             said = self.said(re.sub(r"\b(if|when|in case|for|with)\b[^,]*", "", heard.text))
+        if fact.aspect in ("limit", "edge") and self.is_next_to(said, fact):
+            return "right" if "edge" in fact.values and fact.name in told else "unsure"
         groups = tables()["aspects"].get(fact.aspect, {}).get("kinds") or [[kind] for kind in fact.values]
         for kinds in groups:
             kind = next((kind for kind in kinds if kind in fact.values), kinds[0])
@@ -428,7 +459,7 @@ class Listener:
             if not theirs or not mine:
                 grades |= {"wrong"} if other else {"open"} if mine else {"unsure"} if theirs else set()
             elif theirs == mine or kind == "form" and theirs <= mine:
-                grades.add("unsure" if kind == "field" and mine <= self.people else "right")
+                grades.add("unsure" if kind == "field" and mine <= self.people or "{" in "".join(mine) else "right")
             elif kind == "number" and mine < theirs:
                 grades.add("unsure")
             elif fact.name not in told or kind not in ("field", "word") or not theirs < mine:    # else it refers to it
@@ -442,6 +473,12 @@ class Listener:
         if grades & {"wrong", "partly"}:
             return "partly" if grades & {"right", "partly"} else "wrong"
         return next((grade for grade in ("unsure", "open", "right") if grade in grades), "")
+
+    def is_next_to(self, said, fact):
+        """Whether a claimed limit says the same of whole numbers: more than 2, for 3 or more."""
+        signs = {("high", "out"): 1, ("high", "in"): -1, ("low", "out"): -1, ("low", "in"): 1}
+        sign = signs.get((*said["end"], *said["edge"]))
+        return bool(sign) and fact.values.get("edge") != said["edge"] and {str(int(n) + sign) for n in said["number"] if n.isdigit()} == fact.values.get("number")
 
     def claimed_keys(self, fact, heard, mine):
         """The keys that a claim about a fact names, less those that only say what it is about."""
@@ -459,16 +496,17 @@ class Listener:
     def shadow(self, text):
         """A text with "row" for the rows' noun and "_figure" or "_label" for their keys."""
         text = self.noun.sub(lambda match: "rows" if match[0].endswith("s") else "row", text)
-        return re.sub(r"[a-z_]\w*(?! of\b)", lambda match: self.key_words.get(match[0], match[0]), text)
+        return re.sub(r"[a-z_]\w*", lambda match: self.key_words.get(match[0], match[0]), text)
 
     def aspects(self, text):
         """aspect -> points of a question. A long match is worth a little more than a short one."""
-        points, shadow = {}, self.shadow(text)
+        points, shadow = {}, tables()["acts"]["aside"].sub("", self.shadow(text))
         for name, aspect in tables()["aspects"].items():
             longest = max((len(match[0]) for match in aspect["sure"].finditer(shadow)), default=0)
             points[name] = SURE * bool(longest) + LIKELY * bool(aspect["likely"].search(shadow)) + min(longest, 30) / 30
-        for name in [name for name in points if points[name] >= SURE]:
-            points |= dict.fromkeys(tables()["aspects"][name]["over"], 0)
+        for name in sorted(points, key=points.get, reverse=True):
+            if points[name] >= SURE:
+                points |= dict.fromkeys(tables()["aspects"][name]["over"], 0)
         return {name: number for name, number in points.items() if number}
 
     def mentions(self, text, memory):
@@ -581,7 +619,7 @@ class Listener:
         if "form" in values:    # "pairs", or the pattern of an entry, such as "{n}: {v}"
             values["form"] = {"names"} if values["form"] == {"{n}"} else {"figures", *values["form"]} - {"names"}
         heard = self.said(plain(raw["reply"]))
-        for kind in {"except": ["ever"], "extra": ["op"], "limit": ["end"], "edge": ["end"]}.get(aspect, []):
+        for kind in {"except": ["ever"], "extra": ["op"], "limit": ["end", "edge"], "edge": ["end"]}.get(aspect, []):
             if heard[kind]:
                 values.setdefault(kind, heard[kind])
         spoken = plain(" . ".join([re.sub(r"[\W_]+", " ", name), *questions]))

@@ -556,7 +556,7 @@ class TokenLogps(torch.autograd.Function):
         hidden, weight, target, *normalisers = ctx.saved_tensors
         chunks = zip(hidden.split(chunk), target.split(chunk), (scale * gradient).split(chunk), normalisers)
         d_hidden = []
-        d_weight = torch.zeros_like(weight)
+        d_weight = torch.zeros_like(weight) if ctx.needs_input_grad[1] else None    # None: a frozen head (--lora)
         for h, t, g, normaliser in chunks:
             # A kept chunk is overwritten and then freed, before the layers' backward passes need memory.
             logits = ctx.kept.pop(0) if ctx.kept else TokenLogps.logits_of(h, weight, scale, cap)
@@ -567,7 +567,8 @@ class TokenLogps(torch.autograd.Function):
                 d.mul_(slope)
             d = d.to(weight.dtype)
             d_hidden.append(d @ weight)
-            d_weight.addmm_(d.T, h)
+            if d_weight is not None:
+                d_weight.addmm_(d.T, h)
         return torch.cat(d_hidden), d_weight, None, None, None, None, None
 
 
@@ -694,6 +695,7 @@ def load_model(path, device, args, head=None, processor=None):
         lm = read_weights(path, kind, options)
         if processor is None:
             check_scores(lm, args.pack, path)
+        lm = with_adapters(lm, args)
     if grouped:
         full = Scorer(lm, head).state_dict() if rank() == 0 else {}
         sums = from_rank0(lambda: sums_of(Scorer(lm, head)))
@@ -701,7 +703,7 @@ def load_model(path, device, args, head=None, processor=None):
         config = transformers.AutoConfig.from_pretrained(path)
         set_tied(config, from_rank0(lambda: lm.config.tie_word_embeddings))
         with torch.device("meta"):
-            lm = kind.from_config(config, **options).eval()
+            lm = with_adapters(kind.from_config(config, **options).eval(), args)
     if args.checkpointing != "none":
         lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         stride = 2 if args.checkpointing == "selective" else 1
@@ -737,6 +739,35 @@ def read_weights(path, kind, options):
     output = lm.get_output_embeddings()
     set_tied(lm.config, output is not None and output.weight is lm.get_input_embeddings().weight)
     return lm.eval()
+
+
+def with_adapters(lm, args):
+    """The model; with --lora each linear layer W but the output head becomes W + BA, and only A and B are trained.
+
+    B starts at zero, so the model starts as it was.
+    """
+    rank_of_product = getattr(args, "lora", 0)
+    if not rank_of_product:
+        return lm
+    try:
+        from peft import LoraConfig, inject_adapter_in_model
+    except ImportError:
+        die("--lora needs peft: pip install peft")
+    torch.manual_seed(args.seed)    # draws A
+    config = LoraConfig(r=rank_of_product, lora_alpha=rank_of_product, target_modules="all-linear")
+    return inject_adapter_in_model(config, lm).eval()
+
+
+def merged(state):
+    """A state dict {name: tensor} in which W + BA is a layer's weight, under the names of a model without adapters."""
+    plain = {}
+    for name, weight in state.items():
+        a, b = (name.replace("base_layer.weight", f"lora_{part}.default.weight") for part in "AB")
+        if a != name:
+            weight = weight + state[b] @ state[a]
+        if ".lora_" not in name:
+            plain[name.replace("base_layer.", "")] = weight
+    return plain
 
 
 def set_tied(config, tied):
@@ -805,7 +836,7 @@ def save_model(model, tokenizer, seed, args, cost, critic_config=None):
     cost: of the records and the ranking that it learned from, not of the seed model; critic_config: the content of
     critic.json without the head's weights.
     """
-    state = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
+    state = merged(get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True)))
     if rank() == 0:
         out = Path(args.out).resolve()    # "." has no name of its own
         for step in map(json.loads, open(out / "metrics.jsonl")):
@@ -826,10 +857,10 @@ def save_model(model, tokenizer, seed, args, cost, critic_config=None):
 
 
 def whole_weights(model):
-    """Yield (name, tensor) of each weight of a Scorer's language model. Each rank gets the whole tensors."""
-    for name, weight in model.lm.named_parameters():
-        weight = weight.detach()
-        yield name, weight.full_tensor() if hasattr(weight, "full_tensor") else weight
+    """(name, tensor) of each weight of a Scorer's language model. Each rank gets the whole tensors."""
+    weights = {name: weight.detach() for name, weight in model.lm.named_parameters()}
+    return merged({name: weight.full_tensor() if hasattr(weight, "full_tensor") else weight
+                   for name, weight in weights.items()}).items()
 
 
 def write_model(lm, state, tokenizer, seed, out):
@@ -837,7 +868,8 @@ def write_model(lm, state, tokenizer, seed, out):
     part = out.with_name(out.name + ".part")
     shutil.rmtree(part, ignore_errors=True)
     # named_parameters lists each tied weight once. Expert routers keep some of their weights as buffers.
-    names = [name for name, _ in (*lm.named_parameters(), *lm.named_buffers()) if f"lm.{name}" in state]
+    names = [name.replace("base_layer.", "") for name, _ in (*lm.named_parameters(), *lm.named_buffers())]
+    names = [name for name in names if f"lm.{name}" in state]
     lm.generation_config = transformers.GenerationConfig.from_model_config(lm.config)    # a default
     lm.save_pretrained(part, state_dict={name: state[f"lm.{name}"].contiguous() for name in names})
     tokenizer.save_pretrained(part)
@@ -967,9 +999,6 @@ def log(metrics, bar, out):
         bar.set_postfix(loss=metrics["loss"], refresh=False)
 
 
-        bar.set_postfix(loss=metrics["loss"], refresh=False)
-
-
 # ---- The output folder, checkpoints, metrics
 
 REMOVED_BY_OVERWRITE = (    # from an output folder, in this order
@@ -1035,7 +1064,8 @@ def code_of(*functions):
 def begin_training(model, args, settings):
     """The optimizer, and the step to start or resume at."""
     step = from_rank0(prepare_output, Path(args.out), args.overwrite, settings)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, betas=BETAS, weight_decay=WEIGHT_DECAY, fused=True)
+    trained = [weight for weight in model.parameters() if weight.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=args.lr, betas=BETAS, weight_decay=WEIGHT_DECAY, fused=True)
     if step:
         read_checkpoint(checkpoint_of(args.out, step), model, optimizer)
         say(f"continuing {args.out} after step {step}")
@@ -1226,6 +1256,8 @@ def step_flags(parser, lr, epochs, batch_size):
     flag("--epochs", type=positive, help=f"passes over the data (default: {epochs})")
     flag("--batch-size", type=positive, help=f"pairs (or dialogues) per step, over all ranks (default: {batch_size})")
     flag("--seed", type=count, default=0, help="seed of every random choice")
+    flag("--lora", type=count, default=0, metavar="RANK",
+         help="train products of this rank beside the linear layers instead of all weights; 0: all weights; needs peft")
     flag = parser.add_argument_group("memory and speed").add_argument
     flag("--pack", choices=["tree", "none"],
          help="tree: compute shared prefixes once; none: padded rows, for models that accept no tree mask (default: "

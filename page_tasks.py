@@ -98,24 +98,34 @@ def draw_tasks(split, level, seed, kinds=None):
             values = tuple(rng.choice(list(choice["values"])) for choice in page_kinds()[kind]["details"])
             half = "new" if split != "train" and len(drawn[kind]) % 2 else "seen"
             failures[kind] += 1
-            named = dict(zip(page_kinds()[kind]["choices"], values))
-            seen = all(named[one] != named[other] for one, other in page_kinds()[kind].get("differ", []))
-            fits = seen and split_of(kind, values) == split and half_of_page(kind, values) == half
-            if fits and values not in drawn[kind]:
+            fits = split_of(kind, values) == split and half_of_page(kind, values) == half
+            if fits and can_be_seen(kind, values) and values not in drawn[kind]:
                 failures[kind] = 0
                 drawn[kind].add(values)
                 yield task_of(kind, values)
+
+
+def can_be_seen(kind, values):
+    """Whether no part has the colour of what it is on."""
+    named = dict(zip(page_kinds()[kind]["choices"], values))
+    return all(named[part] != named[below] for part, below in page_kinds()[kind].get("differ", []))
 
 
 def task_of(kind, values):
     """A task of a kind, without its id."""
     entry = page_kinds()[kind]
     request = entry["requests"][hashed("about", kind, *values) % len(entry["requests"])]
-    names = [choice["name"] for choice in entry["details"]]
-    return {"task_id": None, "domain": "frontend", "problem_description": request,
-            "ground_truth": page_source(kind, values), "source": f"procedural:{kind}", "level": entry["level"],
-            "half": half_of_page(kind, values), "details": dict(zip(names, values)),
-            "choices": {choice["name"]: choice["told"] for choice in entry["details"]}}
+    return {
+        "task_id": None,
+        "domain": "frontend",
+        "problem_description": request,
+        "ground_truth": page_source(kind, values),
+        "source": f"procedural:{kind}",
+        "level": entry["level"],
+        "half": half_of_page(kind, values),
+        "details": dict(zip(entry["choices"], values)),
+        "choices": {choice["name"]: choice["told"] for choice in entry["details"]},
+    }
 
 
 def with_calls(task, seed):
@@ -157,7 +167,8 @@ def demonstrate(task, ask, waste, max_turns, rng):
     history, said = [{"role": "user", "content": task["problem_description"]}], set()
     for turn in range(max_turns):
         page = page_source(kind, values)
-        if said & {NO_DIFFERENCE} or turn == max_turns - 1 or (turn and rng.random() < waste / 2):
+        last = NO_DIFFERENCE in said or turn == max_turns - 1
+        if last or turn and rng.random() < waste / 2:
             history.append({"role": "assistant", "content": f"{ANSWER_MARK}\n{page}"})
             return history, page
         sentences = differences(kind, values, right)    # {sentence: number of its choice}
@@ -165,9 +176,11 @@ def demonstrate(task, ask, waste, max_turns, rng):
         history.append({"role": "assistant", "content": page})
         history.append({"role": "user", "content": "\n".join(told)})
         said |= set(told)
-        if rng.random() >= waste:
-            for i in (sentences[sentence] for sentence in told if sentence in sentences):
-                values[i] = right[i] if rng.random() < ask else rng.choice(list(choices[i]["values"]))
+        if told == [NO_DIFFERENCE] or rng.random() < waste:
+            continue
+        for i in map(sentences.get, told):
+            guess = rng.choice(list(choices[i]["values"]))
+            values[i] = right[i] if rng.random() < ask else guess
 
 
 def differences(kind, values, right):

@@ -474,7 +474,7 @@ def page_input(messages, reply, reference, processor, folder, files):
 
 OF_TRAINING = (
     "--in", "--model", "--advantage", "--context", "--head", "--pair-rule", "--min-gap", "--beta", "--nll", "--lr",
-    "--epochs", "--batch-size", "--max-steps", "--seed", "--checkpointing", "--save-every", "--keep")
+    "--epochs", "--batch-size", "--max-steps", "--seed", "--lora", "--checkpointing", "--save-every", "--keep")
 OF_PAIRS = ("--advantage", "--pair-rule", "--min-gap", "--beta", "--nll")
 IDLE_WITH_HEAD = {"log-ratio": (), "regression": ("--nll",), "value": OF_PAIRS, "q": OF_PAIRS}
 

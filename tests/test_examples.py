@@ -139,3 +139,76 @@ def test_grpo_takes_what_the_study_passes_and_a_step_may_teach_nothing(letters):
 def test_grpo_refuses_what_it_cannot_do(letters, words, says):
     code, _, error = call(importlib.import_module("grpo"), *words)
     assert code == 2 and says in error
+
+
+# ---- guess_my_city.py
+
+
+@pytest.fixture
+def city(tmp_path, monkeypatch):
+    """The example as a module, in an empty folder; its rows go out of the tables again."""
+    monkeypatch.chdir(tmp_path)
+    for table in (rollout.ENVIRONMENTS, evaluate.ENVIRONMENTS):
+        monkeypatch.delitem(table, "city", raising=False)
+    sys.modules.pop("guess_my_city", None)
+    return importlib.import_module("guess_my_city")
+
+
+def test_the_cities_pass_through_every_stage_as_the_docstring_has_it(city, tmp_path):
+    """Its own commands, with fewer steps and samples. No stage but the two with a row needs to know the environment."""
+    few = {"sft": ["--max-steps", 100], "rollout": ["--engine", "transformers", "--max-tokens", 16], "evaluate": [],
+           "tasks": [], "train_critic.py": ["--max-steps", 1, "--pair-rule", "all"], "--score": [],
+           "train_policy.py": ["--max-steps", 1], "grpo": ["--steps", 1, "--tasks-per-step", 2, "--samples", 2]}
+    lines = [line.partition("#")[0].split() for line in city.__doc__.splitlines()]
+    commands = [line[1:] for line in lines if line[:1] == ["python"]]
+    assert len(commands) == 9
+    for script, *words in commands:
+        words = ["2" if word == "24" else word for word in words]
+        name = next(name for name in few if name in (*words, script))
+        name = "--score" if "--score" in words else name
+        module = city if "examples/" in script else importlib.import_module(Path(script).stem)
+        code, said, error = call(module, *words, *few[name])
+        assert code == 0, (script, words, said, error)
+    assert Path("runs/city/policy/config.json").is_file() and Path("runs/city/grpo/config.json").is_file()
+    tasks = [json.loads(line)["task"] for line in open("runs/city/train.scored.jsonl")]
+    assert len(tasks) == 32 and {task["domain"] for task in tasks} == {"city"}
+
+
+def test_the_human_of_the_cities_tells_what_is_asked_and_a_right_guess_is_rewarded(city):
+    task = city.task_of("Durban")
+    asked = [{"role": "user", "content": city.REQUEST}, {"role": "assistant", "content": "Is it a capital?"}]
+    assert city.scripted_reply(task, asked) == ("No, it is no capital.", ["capital"])
+    guesses = [{"task": task, "answer": answer} for answer in ("Durban", " Durban.\n", "Kano", None)]
+    assert [record["reward"] for record in city.score_guesses(guesses, None)] == [1, 1, 0, 0]
+
+
+# ---- colbench_gym.py
+
+TASK = {"task_id": 0, "domain": "backend", "problem_description": "Write f(x). It adds the usual.",
+        "ground_truth": "def f(x):\n    return x + 7", "test_cases": {str(n): f"f({n})" for n in range(10)},
+        "facts": [{"detail": "usual", "questions": ["How much is added?"], "reply": "I add 7."}]}
+
+
+def test_functions_are_a_gymnasium_environment_that_needs_no_torch(tmp_path):
+    pytest.importorskip("gymnasium")
+    write(tmp_path / "tasks.jsonl", [TASK])
+    (tmp_path / "use.py").write_text(f"""
+import sys
+sys.path.insert(0, {str(EXAMPLES)!r})
+from gymnasium.utils.env_checker import check_env
+from colbench_gym import ColBench
+with ColBench({str(tmp_path / "tasks.jsonl")!r}, max_turns=2) as env:
+    check_env(env, skip_render_check=True)
+    boxes = env.box
+    for answer, expected in (("def f(x):\\n    return x + 7", 1.0), ("def f(x):\\n    return 7", 0.1), ("Why?", 0.0)):
+        request, info = env.reset(seed=0)
+        assert request == "Write f(x). It adds the usual." and "at most 2 turns" in info["system"]
+        reply, reward, over, cut, info = env.step("How much is added?")
+        assert (reply, reward, over, cut, info["told"]) == ("I add 7.", 0.0, False, False, ["usual"])
+        reply, reward, over, cut, info = env.step(answer if answer == "Why?" else "I WANT TO ANSWER:\\n" + answer)
+        assert (reply, reward, over, cut) == ("", expected, True, False) and len(info["tests"]) == 10
+    assert env.box is boxes    # one sandbox serves them all
+    assert env.reset(options={{"task": 0}})[0] == request
+assert "torch" not in sys.modules
+""")
+    run(tmp_path / "use.py")

@@ -31,7 +31,7 @@ MAY_IMPORT = {  # at the top of the file; what is imported inside a function com
     "rollout": ({"records", "human", "engines", "server"}, {"sandbox", "render", "train_critic"}),
     "evaluate": ({"records", "sandbox"}, {"render", "page_words"}),
     "function_words": ({"records"}, set()),
-    "function_tasks": ({"records", "function_words"}, {"listener"}),
+    "function_tasks": ({"records", "function_words", "listener"}, set()),
     "llm_tasks": ({"records"}, {"function_tasks"}),
     "generate_tasks": ({"records", "engines", "server", "llm_tasks"},
                        {"sandbox", "render", "rollout", "function_tasks", "page_tasks"}),

@@ -144,7 +144,7 @@ def statement(task, fact, wrong):
     field, number = values.get("field", []), values.get("number", [""])[0]
     if aspect == "define" and len(field) == 1 and field[0] != slot["who"]:
         return f"{slot['terms']} depend on the {slot['wrong_field'] if wrong else field[0]}"
-    if aspect == "limit" and number and f"{fact['term']}.edge" not in by_name(task):
+    if aspect == "limit" and number and values.get("edge"):
         end = by_name(task)[f"{fact['term']}.define"]["values"].get("end", ["high"])[0]
         edge = {"in": "out", "out": "in"}[values["edge"][0]] if wrong else values["edge"][0]
         return f"{slot['terms']} are those with {LIMITS[edge, end].format(n=number)}"
