@@ -61,26 +61,37 @@ class Theme(NamedTuple):
 def themes():
     """{noun: Theme} of themes.toml."""
     found = tomllib.loads((HERE / "themes.toml").read_text(encoding="utf-8"))
-    return {noun: Theme(
-        noun, theme["key"], theme["who"], theme["speaker"], theme.get("people", PEOPLE).split(),
-        {key: (phrase, words.split()) for key, (phrase, words) in theme["words"].items()},
-        {key: (*map(int, span.split()[0].split("-")), (span + " high").split()[1]) for key, span in theme["numbers"].items()},
-        {sort: dict(read_term(sort, *line) for line in theme[sort].items()) for sort in ("kind", "measure", "first", "best")},
-    ) for noun, theme in found.items()}
+    return {noun: read_theme(noun, lines) for noun, lines in found.items()}
+
+
+def read_theme(noun, lines):
+    """The Theme of a table of themes.toml."""
+    words, numbers, terms = {}, {}, {}
+    for key, (phrase, values) in lines["words"].items():
+        words[key] = phrase, values.split()
+    for key, span in lines["numbers"].items():
+        lowest, highest, way = re.fullmatch(r"(\d+)-(\d+) ?(\w*)", span).groups()
+        numbers[key] = int(lowest), int(highest), way or "high"
+    for sort in ("kind", "measure", "first", "best"):
+        found = [read_term(sort, phrase, parts) for phrase, parts in lines[sort].items()]
+        terms[sort] = {term.name: term for term in found}
+    people = lines.get("people", PEOPLE).split()
+    return Theme(noun, lines["key"], lines["who"], lines["speaker"], people, words, numbers, terms)
 
 
 def read_term(sort, phrase, parts):
-    """(name, Term) of a line of themes.toml."""
-    name, (others, meanings, *more) = phrase.removeprefix("most "), parts
+    """The Term of a line of themes.toml."""
+    others, meanings, *more = parts
+    name = phrase.removeprefix("most ")
     names, meanings = [phrase, *others.split()], meanings.split()
     if sort == "measure":
         clause, extras, *way = more
-        return name, Term(name, clause, names, meanings, "", extras.split(), *way)
-    if more:
+        return Term(name, clause, names, meanings, "", extras.split(), *way)
+    if more:    # people: old_hand, of our old hands, an old hand
         phrase, one = more
-        names = [phrase.split("our ")[1], name.replace("_", " "), *others.split()]
-        return name, Term(name, phrase, names, meanings, one)
-    return name, Term(name, phrase, names, meanings)
+        names[:1] = [phrase.split("our ")[1], name.replace("_", " ")]
+        return Term(name, phrase, names, meanings, one)
+    return Term(name, phrase, names, meanings)
 
 
 @cache
@@ -156,14 +167,30 @@ def kind_words(theme, name):
 
 def number_words(theme, f, low=False):
     """How one speaks of a number or measure: the number of stops, the total delay, the longest delay."""
-    if f not in theme.numbers and f not in theme.terms["measure"]:
+    if f in theme.numbers:
+        way = theme.numbers[f][2]
+    elif f in theme.terms["measure"]:
+        way = theme.terms["measure"][f].way
+    else:
         return {"f": f}
-    way = theme.numbers[f][2] if f in theme.numbers else theme.terms["measure"][f].way
     high, little, most, least = WAYS[way].split()
-    of = f"number of {f}" if way == "many" else f
-    return {"f": f, "the": f"the {of}", "total": f"total {of}", "hi": high, "lo": little, "unit": f" {f}" * (of != f),
-            "high": little if low else high, "top": f"the {least if low else most} {f}",
-            "end": "lowest" if low else "highest"}
+    of, unit = (f"number of {f}", f" {f}") if way == "many" else (f, "")
+    return {
+        "f": f,
+        "the": f"the {of}",
+        "total": f"total {of}",
+        "hi": high,
+        "lo": little,
+        "unit": unit,
+        "high": little if low else high,
+        "top": f"the {least if low else most} {f}",
+        "end": "lowest" if low else "highest",
+    }
+
+
+def with_unit(number, words):
+    """5 stops, or just 1."""
+    return f"{number}{words['unit']}" if number != 1 else "1"
 
 
 def label_words(theme, label, words):
@@ -188,84 +215,117 @@ def reply_to(plan, details, detail):
     """(keys of the wording with which a detail is told, its words)."""
     theme, value = themes()[plan["theme"]], details[detail]
     term, _, aspect = detail.rpartition(".")
-    words = {"value": json.dumps(value), "num": value, "label": value}
     if aspect in ("define", "limit", "edge", "values", "except"):
-        words |= kind_words(theme, term)
-        low, number, join, label = parts_of(theme, details[f"{term}.define"])
-        words |= number_words(theme, number.lstrip("=#"), low) | {"label": label}
-    side = ["high", "low"][aspect in ("define", "limit") and low]
-    if aspect == "define":
-        keys = [side + {"&": " and", "/": " or", "": ""}[join] if number else "label"]
-        if number[:1] == "#" or label == theme.who:
-            keys = ["people"] if label else ["seldom" if low else "often"]
-        return keys + ["hedge"] * bool(details.get(f"{term}.except")), words
-    if aspect == "limit":
-        words["n"] = f"{value}{words.get('unit', '')}" if value != 1 else "1"
-        if number[0] == "#" or value == "average":
-            return f"average {side}" if value == "average" else f"times {side}", words
-        edge = "line" if f"{term}.edge" in plan["open"] else details[f"{term}.edge"]
-        return {"line": "line", True: f"{side} in", False: f"{side} out"}[edge], words
-    if aspect == "edge":
-        return "in" if value else "out", words | {"num": details[f"{term}.limit"]}
-    if aspect == "values":
-        return "names" if label == theme.who else "values", words | label_words(theme, label, value)
-    if aspect == "except":
-        way, label, word, *n = value
-        return way, words | label_words(theme, label, [word]) | {"n": f"{n[0]}{words['unit']}" if n else "", "num": n and n[0]}
+        return reply_about_kind(plan, theme, details, term, aspect)
     if aspect == "formula":
-        return "hedged" if details.get(f"{term}.extra") else "formula", {"formula": spoken(value, plan["level"]), "N": term}
+        key = "hedged" if details.get(f"{term}.extra") else "formula"
+        return key, {"formula": spoken(value, plan["level"]), "N": term}
     if aspect == "extra":
         sign, key, *more = value
-        if more:
-            return {"*": "double", "+": "bonus"}[sign], label_words(theme, key, more[:1]) | {"num": more[1], "N": term}
-        return {"+": "plus", "-": "minus", "cap": "cap"}[sign], number_words(theme, key) | {"num": key, "N": term}
+        words = label_words(theme, key, more[:1]) if more else number_words(theme, key)
+        words |= {"num": more[1] if more else key, "N": term}
+        ways = {"*": "double", "+": "bonus"} if more else {"+": "plus", "-": "minus", "cap": "cap"}
+        return ways[sign], words
     if aspect == "order":
-        by = value.lstrip("<")
-        return {"+": "sum", ">": "max", "#": "most"}.get(by[0], "by"), number_words(theme, by.lstrip("=+>#"), by != value)
+        by, low = value.lstrip("<"), value[0] == "<"
+        key = {"+": "sum", ">": "max", "#": "most"}.get(by[0], "by")
+        return key, number_words(theme, by.lstrip("=+>#"), low)
     if aspect == "ties" and value[0] in "<>":
         return "field", number_words(theme, value[1:], value[0] == "<")
     if aspect == "format":
         return "pairs" if value == "pairs" else "entries", format_words(plan, theme, details, value)
-    if aspect == "between":
-        words["value"] = "a comma and a space" if value == ", " else words["value"]
+    words = {"value": json.dumps(value), "num": value, "label": value}
+    if aspect == "between" and value == ", ":
+        words["value"] = "a comma and a space"
     if aspect == "count":
         words |= {"k": COUNTS[value - 1], "K": upper(COUNTS[value - 1])}
     return value if aspect in ("ties", "round") else aspect, words
 
 
+def reply_about_kind(plan, theme, details, term, aspect):
+    """reply_to for a kind of things."""
+    value = details[f"{term}.{aspect}"]
+    low, number, join, label = parts_of(theme, details[f"{term}.define"])
+    side = "low" if low else "high"
+    words = kind_words(theme, term) | number_words(theme, number.lstrip("=#"), low)
+    words |= {"label": label, "num": value}
+    if aspect == "define":
+        key = side + {"&": " and", "/": " or", "": ""}[join] if number else "label"
+        if number[:1] == "#":
+            key = "seldom" if low else "often"
+        if label == theme.who:
+            key = "people"
+        return [key, "hedge"] if details.get(f"{term}.except") else [key], words
+    if aspect == "limit":
+        if value == "average" or number[0] == "#":
+            return f"average {side}" if value == "average" else f"times {side}", words
+        words["n"] = with_unit(value, words)
+        if f"{term}.edge" in plan["open"]:
+            return "line", words
+        return f"{side} in" if details[f"{term}.edge"] else f"{side} out", words
+    if aspect == "edge":
+        return "in" if value else "out", words | {"num": details[f"{term}.limit"]}
+    if aspect == "values":
+        return "names" if label == theme.who else "values", words | label_words(theme, label, value)
+    way, label, word, *limit = value
+    if limit:
+        words |= {"n": with_unit(limit[0], words), "num": limit[0]}
+    return way, words | label_words(theme, label, [word])
+
+
 def format_words(plan, theme, details, form):
     """An example of an entry, and the figure that it shows."""
     by = details[f"{plan['goal']}.order"].lstrip("<")
-    words, sample = number_words(theme, by.lstrip("=+>#")), theme.people[0] if plan["people"] else "A12"
+    words = number_words(theme, by.lstrip("=+>#"))
+    sample = theme.people[0] if plan["people"] else "A12"
     example = f'["{sample}", 40]' if form == "pairs" else '"' + form.format(n=sample, v=40) + '"'
-    figure = {"#": f"the number of those {plural(theme.noun)}", "+": f"the {words.get('total')}", ">": words.get("top")}
-    return {"example": example, "figure": figure.get(by[0], words.get("the"))}
+    if by[0] == "#":
+        return {"example": example, "figure": f"the number of those {plural(theme.noun)}"}
+    figure = {"+": f"the {words['total']}", ">": words["top"]}.get(by[0], words["the"])
+    return {"example": example, "figure": figure}
+
+
+TOKENS = {  # aspect -> kind of tokens -> what stands for them
+    "formula": {"op": {"*": "*", "+": "+", "-": "-"}},
+    "extra": {"op": {"*": "*", "+": "+", "-": "-"}},
+    "define": {"join": {"&": "and", "/": "or"}},
+    "order": {"way": {"+": "sum", ">": "max", "#": "count"}},
+    "limit": {"mean": {"average": "average"}},
+    "except": {"ever": {"never": "never", "always": "always"}},
+}
 
 
 def content_of(plan, details, detail):
-    """What a proposal must say to be right about a detail: {kind of token: tokens}, see human.py."""
-    theme, value, (term, _, aspect) = themes()[plan["theme"]], details[detail], detail.rpartition(".")
-    number = details[f"{term}.limit"] if aspect == "edge" else value
-    tokens = re.findall(r"\w[\w-]*|[^\w\s]", " ".join(map(str, number if type(number) is list else [number])))
-    words = {word for _, some in [*theme.words.values(), ("", theme.people)] for word in some}
-    low = details.get(f"{term}.define", str(value))[:1] == "<"
-    number = aspect in ("limit", "edge") or aspect == "define" and f"{term}.limit" in details
-    edge = aspect == "edge" or aspect == "limit" and f"{term}.edge" not in plan["open"] and value != "average"
+    """What a proposal must say to be right about a detail: {kind of token: tokens}, see listener.py."""
+    theme, value = themes()[plan["theme"]], details[detail]
+    term, _, aspect = detail.rpartition(".")
+    single = {"round": "round", "format": "form", "between": "mark"}.get(aspect)
+    if aspect == "empty":
+        single = "word" if type(value) is str else "number"
+    if aspect == "ties" and value[0] not in "<>":
+        single = "ties"
+    if single:
+        return {single: [str(value)]}
+    if aspect == "edge":
+        value = details[f"{term}.limit"]
+    parts = value if type(value) is list else [value]
+    tokens = re.findall(r"\w+|[^\w\s]", " ".join(map(str, parts)))
+    words = {*theme.people, *(word for _, some in theme.words.values() for word in some)}
+    keys = {*theme.numbers, *theme.words, *theme.terms["measure"], theme.who}
     found = {
         "number": [token for token in tokens if token.isdigit()],
-        "field": [token for token in tokens if token in {*theme.numbers, *theme.words, *theme.terms["measure"], theme.who}],
-        "word": [token for token in tokens if token in words or aspect == "empty" and type(value) is str],
-        "op": [token for token in tokens if aspect in ("formula", "extra") and token in "*+-"],
-        "join": [{"&": "and", "/": "or"}[token] for token in tokens if aspect == "define" and token in "&/"],
-        "way": [{"+": "sum", ">": "max", "#": "count"}[token] for token in tokens if aspect == "order" and token in "+>#"],
-        "end": ["low" if low else "high"] * (number or aspect in ("order", "ties") and tokens != ["#"] and "-" not in value),
-        "edge": ["in" if details.get(f"{term}.edge", True) else "out"] * edge,
-        "mean": [token for token in tokens if token == "average"],
-        "ever": [token for token in tokens if token in ("never", "always")],
+        "field": [token for token in tokens if token in keys],
+        "word": [token for token in tokens if token in words],
     }
-    single = {"ties": "ties", "round": "round", "format": "form", "between": "mark"}.get(aspect)
-    if single and not found["field"]:
-        found = {single: [value]}
+    for kind, meant in TOKENS.get(aspect, {}).items():
+        found[kind] = [meant[token] for token in tokens if token in meant]
+    limited = aspect in ("limit", "edge") or aspect == "define" and f"{term}.limit" in details
+    if limited or aspect == "ties" or aspect == "order" and value != "#":
+        meaning = details.get(f"{term}.define", str(value))
+        found["end"] = ["low" if meaning[0] == "<" else "high"]
+    with_edge = aspect == "limit" and value != "average" and f"{term}.edge" not in plan["open"]
+    if aspect == "edge" or with_edge:
+        found["edge"] = ["in" if details.get(f"{term}.edge", True) else "out"]
     return {kind: some for kind, some in found.items() if some}
 
 
@@ -273,7 +333,7 @@ NEEDS = {"limit": "define", "values": "define", "except": "define", "edge": "lim
 
 
 def facts_of(plan, details, choices, say):
-    """What the human can tell, a layer each (the keys of a fact: see human.py).
+    """What the human can tell, a layer each (the keys of a fact: see listener.py).
 
     say(keys, words): a wording. Whether the limit itself counts is told with the limit, unless it is open.
     """
@@ -284,18 +344,31 @@ def facts_of(plan, details, choices, say):
         if details[detail] is None or merged or aspect == "count" and is_stated(plan):
             continue
         keys, words = reply_to(plan, details, detail)
-        needs = [f"{term}.{NEEDS[aspect]}"] if aspect in NEEDS else []
-        if aspect == "formula" and term != plan["goal"]:    # the human has brought the measure up
-            needs = [other for other, value in details.items() if re.search(rf"[=+>]{term}\b", str(value))][:1]
-        if detail.endswith(".values") and words["label"] == theme.who:
-            aspect = "names"
-        times = aspect == "limit" and details[f"{term}.define"].lstrip("<")[0] == "#"
-        fact = {"detail": detail, "term": plan["group"] if aspect == "group" else term, "aspect": aspect,
-                "reply": say(keys, base | words), "values": content_of(plan, details, detail), "needs": needs,
-                "questions": [upper(text.format_map(base | words))
-                              for text in wordings("ask times" if times else f"ask {aspect}", plan["level"])]}
+        ask = f"ask {aspect}"
+        if aspect == "limit" and "#" in details[f"{term}.define"]:
+            ask = "ask times"
+        if aspect == "values" and words["label"] == theme.who:
+            aspect, ask = "names", "ask names"
+        words = base | words
+        fact = {
+            "detail": detail,
+            "term": plan["group"] if aspect == "group" else term,
+            "aspect": aspect,
+            "reply": say(keys, words),
+            "values": content_of(plan, details, detail),
+            "needs": needs_of(plan, details, term, aspect),
+            "questions": [upper(text.format_map(words)) for text in wordings(ask, plan["level"])],
+        }
         facts.append({name: value for name, value in fact.items() if value})
     return facts
+
+
+def needs_of(plan, details, term, aspect):
+    """The details that are told before one of a term."""
+    if aspect == "formula" and term != plan["goal"]:    # the human brings the measure up
+        return [other for other, value in details.items() if re.search(rf"[=+>]{term}\b", str(value))][:1]
+    before = {**NEEDS, "names": "define"}.get(aspect)
+    return [f"{term}.{before}"] if before else []
 
 
 def is_stated(plan):
@@ -308,23 +381,31 @@ def sure_facts(plan, details, say):
     found, words, shape = {}, common_words(plan), plan["shape"]
     if "empty" not in details:
         found["empty"] = "sure empty " + (shape if shape in ("total", "table") else "list")
-    if shape in ORDERED and ("count" not in details or is_stated(plan)):
-        found["count"] = "sure count" if "count" in details else "sure all"
-        words |= reply_to(plan, details, "count")[1] if "count" in details else {}
+    if shape in ORDERED and "count" not in details:
+        found["count"] = "sure all"
+    elif shape in ORDERED and is_stated(plan):
+        found["count"] = "sure count"
+        words |= reply_to(plan, details, "count")[1]
     if "format" not in details:
-        found["format"] = "sure format" if shape in ORDERED else "sure table" if shape == "table" else "sure number"
+        sort = {"table": "table"}.get(shape, "number")
+        found["format"] = "sure format" if shape in ORDERED else f"sure {sort}"
     return [{"aspect": aspect, "reply": say(key, words)} for aspect, key in found.items()]
 
 
 def write_request(plan, details, row, say, rng):
     theme, level, shape = themes()[plan["theme"]], plan["level"], plan["shape"]
     first, *others = [kind_words(theme, name) for name in plan["kinds"]]
-    our = "the " + first["P"] if rng.random() < 0.5 or theme.terms["kind"][plan["kinds"][0]].one else "our " + first["P"]
+    people = theme.terms["kind"][plan["kinds"][0]].one
+    our = ("the " if rng.random() < 0.5 or people else "our ") + first["P"]
     words = common_words(plan) | first | {"our P": our, "S": terms_of(plan)[-1].phrase.format(our)}
-    key = shape + (" who" if plan["people"] else " rows") * (shape == "line")
+    key, mode = shape, plan["mode"]
+    if shape == "line":
+        key += " who" if plan["people"] else " rows"
+    if shape == "share":
+        mode = f"share {mode}"
     if "count" in details and (shape == "line" or is_stated(plan)):
-        key, words = key + " k", words | reply_to(plan, details, "count")[1]
-    mode = "share " * (shape == "share") + plan["mode"]
+        key += " k"
+        words |= reply_to(plan, details, "count")[1]
     sentences = [say(key, words), *(say(mode, words | more) for more in others)]
     if level == "full":
         if shape in ORDERED:
@@ -339,5 +420,7 @@ def human_terms(plan, details):
     """{undefined word: its other forms}, of the request and of what the human may bring up."""
     measures = themes()[plan["theme"]].terms["measure"].values()
     found = [*terms_of(plan), *(term for term in measures if f"{term.name}.formula" in details)]
-    return {term.name: {"names": term.names} for term in found} | (
-        {plan["group"]: {"names": [plan["group"], "table"]}} if plan["shape"] == "table" else {})
+    names = {term.name: {"names": term.names} for term in found}
+    if plan["shape"] == "table":
+        names[plan["group"]] = {"names": [plan["group"], "table"]}
+    return names
