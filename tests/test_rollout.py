@@ -984,7 +984,7 @@ def fact(**changed):
     (b'{"task_id": "\xff"}\n', (), "it must be an object"), (b"[" * 9999 + b"]" * 9999, (), "it must be an object"),
     (EPISODE | {"sample": [1]}, ("--candidates", 2), "sample must be a whole number"),
     (EPISODE | {"dialogue_history": [*TOLD[:1], TOLD[1] | {"content": None}]}, ("--candidates", 2), "dialogue_history"),
-    (EPISODE | {"task": TASK | {"ground_truth": None}}, ("--candidates", 2), "ground_truth must be text")])
+    (EPISODE | {"task": TASK | {"ground_truth": None}}, ("--candidates", 2), "task lacks the key 'ground_truth'")])
 def test_values_of_another_type_are_one_sentence_and_nothing_is_left_behind(tmp_path, second, arguments, words):
     second = second if isinstance(second, bytes) else json.dumps(second).encode() + b"\n"
     first = (EPISODE if arguments else fact()) | {"task_id": "first"}
