@@ -141,7 +141,8 @@ def words_for(task, fact):
     measure = fact["term"] if fact["aspect"] in ("formula", "extra") else words["N"]
     return words | {"function": "report", "term": term, "terms": words.get("P", words["nouns"]),
                     "a_term": words.get("A", "one"), "measure": measure,
-                    "field": words.get("f", "number"), "n": words.get("num")}
+                    "field": words.get("f", "number"), "n": words.get("num"),
+                    "value": " or ".join(fact["values"].get("word", []))}
 
 
 def oracle(task, phrases, rng):
