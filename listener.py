@@ -244,7 +244,8 @@ class Listener:
             likely = [fact for fact in self.facts if self.points(fact, heard) > 0 and (
                 fact.term in heard.terms or fact.aspect in ("", top, *HIDDEN))]
             none = self.sure.get(top) or tables()["aspects"][top]["none"]
-            if top in HIDDEN and not heard.terms and (not fact or fact.aspect not in HIDDEN) and not (fits and not fact.aspect):
+            hit = fact and (fact.aspect in HIDDEN or fits and not fact.aspect)
+            if top in HIDDEN and not heard.terms and not hit:
                 return self.anything(heard, memory, none)
             if not likely or top in HIDDEN and not any(self.concerns(fact, heard, memory) for fact in likely):
                 left = [fact for fact in likely if fact.aspect in HIDDEN and fact.name not in memory.told]
@@ -392,7 +393,8 @@ class Listener:
             grade, fits = self.verdict(fact, heard, memory.told), self.points(fact, heard) > 0
             elsewhere = heard.terms and fact.term not in {"", *heard.terms} and fact.aspect not in RESULT
             if fact.aspect in HEADS:    # a proposal for a meaning is one for the term that was named, or is the topic
-                known = fact.term in (*heard.terms, *memory.topics[-1:]) or heard.top(fact.aspect) and fact.aspect in ONCE
+                mine = fact.term in (*heard.terms, *memory.topics[-1:])
+                known = mine or fact.aspect in ONCE and heard.top(fact.aspect)
             else:
                 known = fact.name in memory.told or self.concerns(fact, heard, memory)
             if not grade or elsewhere or not known or fact.aspect in ("count", "empty") and not fits:
@@ -459,7 +461,9 @@ class Listener:
         """Whether a claimed limit says the same of whole numbers: more than 2, for 3 or more."""
         signs = {("high", "out"): 1, ("high", "in"): -1, ("low", "out"): -1, ("low", "in"): 1}
         sign = signs.get((*said["end"], *said["edge"]))
-        return bool(sign) and fact.values.get("edge") != said["edge"] and {str(int(n) + sign) for n in said["number"] if n.isdigit()} == fact.values.get("number")
+        if not sign or fact.values.get("edge") == said["edge"]:
+            return False
+        return {str(int(n) + sign) for n in said["number"] if n.isdigit()} == fact.values.get("number")
 
     def claimed_keys(self, fact, heard, mine):
         """The keys that a claim about a fact names, less those that only say what it is about."""

@@ -110,7 +110,7 @@ def words_for(task, fact):
     words = w.common_words(task["plan"]) | w.reply_to(task["plan"], task["details"], fact["detail"])[1]
     term = words["G"] if fact["aspect"] == "group" else words["R"] if fact["aspect"] == "order" else words.get("T", "")
     nouns = words["nouns"]
-    return words | {"term": term, "terms": words.get("P", nouns), "a_term": words.get("A", "one"),
+    return words | {"function": "report", "term": term, "terms": words.get("P", nouns), "a_term": words.get("A", "one"),
                     "measure": words["N"], "field": words.get("f", "number"), "n": words.get("num")}
 
 
