@@ -19,11 +19,9 @@ never costs a fact. "Anything else?" never denies what is left, but names it ins
 Standard library only. If you copy this file, copy listener.toml too.
 """
 import json
-import math
 import re
 import tomllib
 import zlib
-from collections import Counter
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -241,25 +239,17 @@ class Listener:
         result = strong and top in RESULT
         if acts["needless"].search(question) and not (heard.terms or result or score >= HEARD and not fact.aspect):
             return None, says("needless", question)
-        fields = heard.said["field"] - self.people
-        if fields and acts["role"].search(question):    # "Does the city matter?"
-            users = [other for other in self.facts if fields & other.about["field"]]
-            mine = [other for other in users if not heard.terms or other.term in heard.terms]
-            if mine or not users:
-                untold = [other for other in mine if other.name not in memory.told]
-                return (untold or mine or [None])[0], says("no_role", fill=min(fields))
         if strong and top in (*RESULT, *HIDDEN):
             likely = [fact for fact in self.facts if self.points(fact, heard) > 0 and (
                 fact.term in heard.terms or fact.aspect in ("", top, *HIDDEN))]
             none = self.sure.get(top) or tables()["aspects"][top]["none"]
-            if top in HIDDEN and not heard.terms and (not fact or fact.aspect not in HIDDEN) and not (fits and not fact.aspect):
+            hit = fact and (fact.aspect in HIDDEN or fits and not fact.aspect)
+            if top in HIDDEN and not heard.terms and not hit:
                 return self.anything(heard, memory, none)
             if not likely or top in HIDDEN and not any(self.concerns(fact, heard, memory) for fact in likely):
                 left = [fact for fact in likely if fact.aspect in HIDDEN and fact.name not in memory.told]
                 return None, says("not_here") if left else none
-        vague = fact and fact.aspect in ("define", "formula") and not heard.terms and self.unclear(fact, heard, memory)
-        aspectless = heard.terms and not heard.aspects and fact is not None and fact.aspect in INNER
-        if score < (HEARD if fact and fact.aspect else 1.5) or vague or aspectless:
+        if score < (HEARD if fact and fact.aspect else 1.5):
             return None, self.lost(heard, memory)
         return fact, ""
 
@@ -278,7 +268,7 @@ class Listener:
         """How well a question fits a fact."""
         score = self.points(fact, heard) + (fact.name not in memory.told or not fact.aspect)
         score -= 0.3 * (self.first(fact, memory.told) != fact)
-        score += min(4, 2 * sum(fact.words[word] * self.rarity[word] for word in fact.words.keys() & heard.stems))
+        score += min(4, 2 * sum(fact.words[word] for word in fact.words.keys() & heard.stems))
         terms = dict.fromkeys(self.taken_up(heard, memory), 0.7) | heard.terms
         if fact.term in terms:
             score += 3 * terms[fact.term]
@@ -301,14 +291,6 @@ class Listener:
         found = max([heard.aspects.get(fact.aspect, 0), *nearly])
         top, strong = heard.top()
         return found if found > 0.5 else -SURE * (strong and not (fact.aspect in HEADS and top in INNER))
-
-    def unclear(self, fact, heard, memory):
-        """Whether a question for a meaning names something unknown, or does not go on about the last topic."""
-        rest = heard.stems - self.known - set(self.field_of)
-        for aspect in tables()["aspects"].values():
-            for match in aspect["sure"].finditer(self.shadow(heard.text)):
-                rest -= set(map(stem, words_of(match[0])))
-        return bool(rest) or fact.term not in memory.topics[-1:]
 
     def first(self, fact, told):
         """The fact, or what must be told before it."""
@@ -410,7 +392,8 @@ class Listener:
             grade, fits = self.verdict(fact, heard, memory.told), self.points(fact, heard) > 0
             elsewhere = heard.terms and fact.term not in {"", *heard.terms} and fact.aspect not in RESULT
             if fact.aspect in HEADS:    # a proposal for a meaning is one for the term that was named, or is the topic
-                known = fact.term in (*heard.terms, *memory.topics[-1:]) or heard.top(fact.aspect) and fact.aspect in ONCE
+                mine = fact.term in (*heard.terms, *memory.topics[-1:])
+                known = mine or fact.aspect in ONCE and heard.top(fact.aspect)
             else:
                 known = fact.name in memory.told or self.concerns(fact, heard, memory)
             if not grade or elsewhere or not known or fact.aspect in ("count", "empty") and not fits:
@@ -477,7 +460,9 @@ class Listener:
         """Whether a claimed limit says the same of whole numbers: more than 2, for 3 or more."""
         signs = {("high", "out"): 1, ("high", "in"): -1, ("low", "out"): -1, ("low", "in"): 1}
         sign = signs.get((*said["end"], *said["edge"]))
-        return bool(sign) and fact.values.get("edge") != said["edge"] and {str(int(n) + sign) for n in said["number"] if n.isdigit()} == fact.values.get("number")
+        if not sign or fact.values.get("edge") == said["edge"]:
+            return False
+        return {str(int(n) + sign) for n in said["number"] if n.isdigit()} == fact.values.get("number")
 
     def claimed_keys(self, fact, heard, mine):
         """The keys that a claim about a fact names, less those that only say what it is about."""
@@ -572,8 +557,6 @@ class Listener:
         self.sure = {row["aspect"]: row["reply"] for row in task["sure"] or []}
         self.examples = {plain(question): fact.name for fact, raw in zip(self.facts, raws)
                          for question in questions_of(raw)}
-        counts, most = Counter(word for fact in self.facts for word in fact.words), math.log(1 + len(self.facts))
-        self.rarity = {word: math.log(1 + len(self.facts) / n) / most for word, n in counts.items()}
         defined = {fact.term: fact.values for fact in self.facts if fact.aspect == "define"}
         for fact in self.facts:    # a limit is one of a number, a choice of words is one of a key of words
             values = defined.get(fact.term, {})
