@@ -158,6 +158,17 @@ def test_tasks_have_as_many_layers_as_their_level_says(level, layers):
         assert json.loads(json.dumps(task)) == task
 
 
+def test_a_request_says_what_no_fact_tells():
+    """Whether figures are shown beside the names, and what a share is a share of."""
+    for task in drafts("train", "full", 300):
+        plan, request = task["plan"], task["problem_description"]
+        if plan["shape"] in w.ORDERED:
+            assert ("figure" in request) == ("format" in task["details"]), request
+        if plan["shape"] == "share":
+            wholes = request.count(f"all {w.plural(plan['theme'])}") + request.count(" whole is still ")
+            assert wholes >= len(plan["kinds"]), request
+
+
 def test_requests_of_the_full_level_are_distinct():
     tasks = drafts("train", "full", 1000)
     assert len({task["problem_description"] for task in tasks}) >= 0.99 * 1000
