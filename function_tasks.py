@@ -171,7 +171,9 @@ def round_numbers(noun, formula, low):
     numbers = sorted(eval(formula, None, row) for row in rows)
     first, last = (numbers[12], numbers[48]) if low else (numbers[32], numbers[68])
     found = [n for n in NICE if first <= n <= last]
-    found = found[::max(1, len(found) // 4)] if len(found) >= 3 else [max(1, first) + step for step in range(3)]
+    if len(found) < 3:
+        found = [max(1, first) + step for step in range(3)]
+    found = found[::max(1, len(found) // 4)]
     return found[1:2] + found[:1] + found[2:]    # neither end is the likeliest
 
 
@@ -291,7 +293,8 @@ def test_code(theme, details, name, o):
         tests.append(f"{number_code(details, number, o)} {sign} {limit}")
     if label:
         words = details[f"{name}.values"]
-        tests.append(f'{o}["{label}"] in {json.dumps(words)}' if words[1:] else f'{o}["{label}"] == "{words[0]}"')
+        one_of = f"in {json.dumps(words)}" if words[1:] else f'== "{words[0]}"'
+        tests.append(f'{o}["{label}"] {one_of}')
     return (" or " if join == "/" else " and ").join(tests)
 
 
@@ -397,7 +400,7 @@ def telling_rows(plan, details, rng):
     told = [value for name, value in details.items() if name.endswith((".values", ".except", ".extra"))]
     matter = set(re.findall(r"\w+", json.dumps(told)))
     likely = {}
-    for key, words in [(theme.who, theme.people), *((key, words) for key, (_, words) in theme.words.items())]:
+    for key, (_, words) in {theme.who: ("", theme.people), **theme.words}.items():
         if some := [word for word in words if word in matter]:
             likely[key] = some
     limits = [limit for name in plan["kinds"] for limit in limits_of(theme, details, name)]
@@ -485,7 +488,9 @@ def with_one_wrong(plan, details):
 
 def near(one, other):
     """Whether two exceptions or extras differ in one part, or one of them is none at all."""
-    return not one or not other or len(one) != len(other) or sum(a != b for a, b in zip(one, other)) == 1
+    if not one or not other or len(one) != len(other):
+        return True
+    return sum(a != b for a, b in zip(one, other)) == 1
 
 
 def results_of(code, inputs):
@@ -510,7 +515,9 @@ def settled(plan, details, inputs):
     if plan["shape"] in ORDERED and details["ties"] not in ("earlier", "later"):    # in two opposite orders
         by_who = [sorted(rows, key=lambda row: row[who]) for rows in inputs]
         results += [results_of(code, by_who), results_of(code, [rows[::-1] for rows in by_who])]
-    return [rows for rows, *same in zip(inputs, *results) if len(set(same)) == 1 and not same[0][0].isupper()]
+    same = [set(each) for each in zip(*results)]
+    errors = [result[0].isupper() for result in results[0]]
+    return [rows for rows, found, error in zip(inputs, same, errors) if len(found) == 1 and not error]
 
 
 def choose_calls(plan, details, rng):
@@ -643,10 +650,11 @@ def demonstrate(task, ask, waste, max_turns, rng):
     question, or asks for something that the task does not have. What it was not told, it guesses.
     """
     plan, level = task["plan"], task["level"]
-    todo = []
+    todo, known = [], set()
     for fact in task["facts"]:
-        if rng.random() < ask and all(any(need == other["detail"] for other in todo) for need in fact.get("needs", [])):
+        if rng.random() < ask and known.issuperset(fact.get("needs", [])):
             todo.append(fact)
+            known.add(fact["detail"])
     todo = todo[:max_turns - 1]
     history, asked, told = [{"role": "user", "content": task["problem_description"]}], [], set()
     idle = [aspect for aspect in LITTLE_USE if all(fact["aspect"] != aspect for fact in task["facts"])]
