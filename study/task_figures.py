@@ -133,7 +133,7 @@ def phrasings():
 
 def words_for(task, fact):
     """The placeholders of the phrasings."""
-    words = w.common_words(task["plan"])
+    words = w.common_words(task["plan"]) | {"label": "kind"}
     words |= w.reply_to(task["plan"], task["details"], fact["detail"])[1]
     term = words.get("T", "")
     if fact["aspect"] in ("group", "order"):
@@ -155,7 +155,9 @@ def oracle(task, phrases, rng, lost=0.0):
         ready = [fact for fact in task["facts"]
                  if fact["detail"] not in told and told.issuperset(fact.get("needs", []))]
         if ready and rng.random() >= lost:
-            templates = phrases.get(ready[0]["aspect"]) or phrases["except"]
+            aspect = ready[0]["aspect"]
+            others = [text for text in phrases["except"] if "{measure}" in text]    # of an asker without an "extra"
+            templates = phrases.get(aspect) or others
             new, memory = ask(task, memory, rng.choice(templates).format_map(words_for(task, ready[0])))
             told = told | set(new)
         after.append(told)
