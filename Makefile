@@ -56,8 +56,9 @@ BASE        = --model $(SEED_MODEL:/config.json=) --lr 1e-3 --batch-size 8 --epo
 SAMPLE     := --max-tokens 128
 PLAY        = $(SAMPLE) --max-turns 7
 TEST       := --temperature 0.3
-OFFLINE    := --limit 400 --samples 6
-TWICE      := --limit 800 --samples 6
+OFFLINE    := --limit 400 --samples 6 --temperature 0.6
+TWICE      := --limit 800 --samples 6 --temperature 0.6
+GRPO       := --lr 3e-4
 CRITIC     := --beta 5 --nll 2 --lr 3e-4 --epochs 3
 CANDIDATES := --candidates 4 --fraction 0.25
 POLICY     := --beta 2 --nll 1 --lr 2e-4 --epochs 1 --pairs-per-turn 2

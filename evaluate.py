@@ -52,7 +52,6 @@ import json
 import math
 import os
 import re
-import sys
 import warnings
 from collections import Counter, defaultdict
 from concurrent.futures import ThreadPoolExecutor
@@ -63,15 +62,14 @@ import numpy as np
 from tqdm import tqdm
 
 from records import (
-    ANSWER_MARK, COSTS, Output, atomic_write, check_path, die, fingerprint, number, parse_lines, read, sign_of_end,
-    succeeded, write_json)
+    ANSWER_MARK, COSTS, Output, atomic_write, check_path, die, fingerprint, number, parse_lines, read, refuse_idle,
+    run_script, sign_of_end, succeeded, write_json)
 from sandbox import CALL_TIMEOUT, PROGRAM_TIMEOUT, Sandbox
 
 VIEWS = ("page", "centre")    # the whole page, and the part that CLIP's processor keeps
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Rewards
+# ---- Rewards
 
 
 def score_programs(records, args):
@@ -165,8 +163,7 @@ def replies(record):
     return [turn for turn in record["dialogue_history"] if turn["role"] == "assistant"]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The program in an answer
+# ---- The program in an answer
 
 
 def program_of(record):
@@ -211,9 +208,13 @@ DRIVERS = r"print|main|(run_?|self_?|_)*tests?\w*|demo\w*|(sys\.)?exit|quit|(uni
 
 def names_in(tree, context):
     """The names that are loaded (ast.Load) or bound (ast.Store, or by an import) in a tree."""
-    bound = context is ast.Store
-    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, context)} | {
-        (node.asname or node.name).split(".")[0] for node in ast.walk(tree) if bound and isinstance(node, ast.alias)}
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, context):
+            names.add(node.id)
+        elif isinstance(node, ast.alias) and context is ast.Store:
+            names.add((node.asname or node.name).split(".")[0])
+    return names
 
 
 def called_name(node):
@@ -230,8 +231,9 @@ def defines(tree):
 
 def is_preparation(tree, called, bound):
     """Does a block without definitions prepare something, such as a table? Else it is an example of use, or output."""
-    return (not any(called_name(node) in called for node in ast.walk(tree)) and names_in(tree, ast.Load) <= bound
-            and not all(isinstance(node, ast.Expr) and not isinstance(node.value, ast.Call) for node in tree.body))
+    if any(called_name(node) in called for node in ast.walk(tree)) or not names_in(tree, ast.Load) <= bound:
+        return False
+    return any(not isinstance(node, ast.Expr) or isinstance(node.value, ast.Call) for node in tree.body)
 
 
 def is_stub(node):
@@ -307,18 +309,24 @@ def unfenced_code(text):
 def without_tests(block, tree, called, implemented):
     """A program without its stubs, lone words of prose, and tests. A wrong test would stop the program."""
     lines = block.split("\n")
-    needed = set().union(*(names_in(node, ast.Load) for node in tree.body
-                           if not isinstance(node, MAY_TEST) or defines(node)))
-    tools = set().union(*(names_in(node, ast.Store) for node in tree.body if isinstance(node, IMPORT)
-                          and re.match("pytest|hypothesis", getattr(node, "module", None) or node.names[0].name)))
+    needed = set()
+    tools = set()    # names from libraries for tests
+    for node in tree.body:
+        if not isinstance(node, MAY_TEST) or defines(node):
+            needed |= names_in(node, ast.Load)
+        if isinstance(node, IMPORT):
+            library = getattr(node, "module", None) or node.names[0].name
+            if re.match("pytest|hypothesis", library):
+                tools |= names_in(node, ast.Store)
     next_first = None    # the line on which the next statement begins
     for node in reversed(tree.body):
         if isinstance(node, DEFINITION):
             first = min(part.lineno for part in (node, *node.decorator_list))
-            dispensable = is_stub(node) and node.name in implemented or any(
-                names_in(decorator, ast.Load) & tools for decorator in node.decorator_list)
+            of_a_tool = any(names_in(decorator, ast.Load) & tools for decorator in node.decorator_list)
+            dispensable = of_a_tool or (is_stub(node) and node.name in implemented)
         else:
-            first, is_word = node.lineno, isinstance(node, ast.Expr) and isinstance(node.value, ast.Name)
+            first = node.lineno
+            is_word = isinstance(node, ast.Expr) and isinstance(node.value, ast.Name)
             is_tool = isinstance(node, IMPORT) and names_in(node, ast.Store) & tools
             dispensable = is_word or is_tool or is_test(node, called, needed, implemented)
         if dispensable and node.col_offset == 0 and node.end_lineno != next_first:    # it owns its lines
@@ -347,12 +355,12 @@ def is_test(statement, called, needed, implemented):
             harmless = isinstance(part.ctx, ast.Load)
         if not harmless:
             return False
-    return any(isinstance(part, ast.Assert) for part in parts) or any(
-        name in implemented or re.fullmatch(tests, name) for name in calls - {"print"})
+    if any(isinstance(part, ast.Assert) for part in parts):
+        return True
+    return any(name in implemented or re.fullmatch(tests, name) for name in calls - {"print"})
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Metrics: a new one is a new row
+# ---- Metrics: a new one is a new row
 
 
 class Metric(NamedTuple):
@@ -411,8 +419,7 @@ PAGE_METRICS = with_halves("cosine_page", COSINE) | {
 }
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Environments: everything that depends on the domain
+# ---- Environments: everything that depends on the domain
 
 
 class Environment(NamedTuple):
@@ -449,8 +456,7 @@ def metrics_of(domain):
     return ENVIRONMENTS[domain].metrics | METRICS
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Intervals
+# ---- Intervals
 
 
 def ratios(sums):
@@ -545,8 +551,7 @@ def paired_difference(run, base, tasks, args):
     return result
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Scoring: trajectories in, scored records out
+# ---- Scoring: trajectories in, scored records out
 
 
 def score(args):
@@ -596,8 +601,7 @@ def first_of(path, kind, domain):
     return next(read(path, kind, domain, each=checked))
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Comparing scored runs
+# ---- Comparing scored runs
 
 
 class Run:
@@ -732,8 +736,7 @@ def shares_of(counts):
     return ", ".join(f"{name} {count:,} ({100 * count / counts.total():.1f}%)" for name, count in counts.most_common())
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Tables (Markdown, so that they can be pasted)
+# ---- Tables (Markdown, so that they can be pasted)
 
 
 def table(result):
@@ -784,8 +787,7 @@ def printable(text):
     return "".join(character if character.isprintable() else "?" for character in str(text))
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The report is report.html with the data filled in. Its script inserts every text of a record as text, never as markup.
+# ---- The report: report.html with the data filled in. Its script inserts a record's texts as text, never as markup.
 # The page's content security policy allows that script alone, by its hash; nothing is loaded and nothing is sent.
 
 TEMPLATE = Path(__file__).with_name("report.html")
@@ -915,8 +917,11 @@ def small_pictures(pages, workers):
             yield "data:image/webp;base64," + base64.b64encode(data.getvalue()).decode()
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The command line
+# ---- The command line
+
+
+OF_SCORING = ("--in", "--run-name", "--split", "--out", "--overwrite", "--mode", "--call-timeout", "--program-timeout",
+              "--unsafe", "--encoder", "--reward")
 
 
 def parse_args():
@@ -957,14 +962,12 @@ def parse_args():
         help="number of dialogues in the report, equally many of each run (default: 200)")
     add("--curves", nargs="+", type=named_file, metavar="NAME=FOLDER", help="trained models whose curves it shows")
     args = parser.parse_args()
-    for ignores, why, flags in (
-            (args.compare, "--compare only reads scored files", "--in --run-name --split --out --overwrite --mode "
-             "--call-timeout --program-timeout --unsafe --encoder --reward"),
-            (args.input, "--in names the file", "--run-name --split"),
-            (not args.report, "without --report there is no report", "--report-limit --curves")):
-        idle = set(flags.split()) & {word.partition("=")[0] for word in sys.argv}
-        if ignores and idle:
-            parser.error(f"{why}; leave out {', '.join(sorted(idle))}")
+    if args.compare:
+        refuse_idle(OF_SCORING, "with --compare, which only reads scored files")
+    if args.input:
+        refuse_idle(("--run-name", "--split"), "with --in, which names the file")
+    if not args.report:
+        refuse_idle(("--report-limit", "--curves"), "without --report")
     if args.compare and len(dict(args.compare)) < len(args.compare):
         parser.error(f"--compare needs different names, found {', '.join(name for name, _ in args.compare)}")
     return args
@@ -1008,11 +1011,4 @@ def main():
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except KeyboardInterrupt:
-        sys.stdout.flush()
-        print("\nevaluate.py: stopped; the same command without --overwrite resumes", file=sys.stderr)
-        os._exit(130)    # without waiting for working threads
-    except OSError as error:
-        die(f"{error.filename or 'a file'}: {error.strerror or error}")
+    run_script(main)

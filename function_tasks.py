@@ -43,8 +43,7 @@ GROUP_WORDS = ["group", "category", "type", "kind"]
 NICE = [*range(1, 11), 12, 15, 18, *range(20, 50, 5), *range(50, 100, 10), *range(100, 200, 20), *range(200, 650, 50)]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Plans and details
+# ---- Plans and details
 
 OPTIONAL = {  # detail -> how often a task of the full level has it
     "edge": 0.5, "except": 0.5, "last except": 0.25, "stated": 0.4, "format": 0.5, "count": 1, "extra": 0.4, "empty": 1,
@@ -208,8 +207,7 @@ def exceptions(theme, label, limits):
     return found
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The reference, as a person would write it
+# ---- The reference, as a person would write it
 
 FUNCTIONS = {  # an exception or an extra -> the function of its term
     "never": """def {name}({o}):
@@ -379,8 +377,7 @@ def order_words(plan, theme, details, words):
     }
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Ten calls that tell the reference from near misses
+# ---- Ten calls that tell the reference from near misses
 
 def draw_rows(theme, size, rng):
     people = rng.sample(theme.people, rng.choice([2, 3, 4]))
@@ -555,8 +552,7 @@ def choose_calls(plan, details, rng):
     return [f"report({inputs[i]!r})" for i in sorted(chosen)], None
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Tasks, and the dialogues of a scripted, imperfect agent
+# ---- Tasks, and the dialogues of a scripted, imperfect agent
 
 def draw_task(split, half, level, rng):
     """A task without its calls, or None if the draw belongs to another split or half, or has too few or many layers."""

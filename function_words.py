@@ -32,8 +32,7 @@ WAYS = {  # how one speaks of a number: high, low, the most, the least
 HERE = Path(__file__).parent
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The vocabulary
+# ---- The vocabulary
 
 class Term(NamedTuple):
     """An undefined word."""
@@ -133,8 +132,7 @@ def upper(text):
     return text[:1].upper() + text[1:]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Plans and details
+# ---- Plans and details
 
 def parts_of(theme, meaning):
     """delay&status -> (whether low, number, join, label). number: a key, =measure or #who; label: a key of words."""
@@ -150,8 +148,7 @@ def terms_of(plan):
     return [*(terms["kind"][name] for name in plan["kinds"]), terms[plan["sort"]][plan["goal"]]]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# What is said: the request, and the human's facts. Every sentence is a wording, filled in with words.
+# ---- What is said: the request, and the human's facts. Every sentence is a wording, filled in with words.
 
 def common_words(plan):
     theme, goal = themes()[plan["theme"]], terms_of(plan)[-1]

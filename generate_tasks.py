@@ -34,7 +34,6 @@ import asyncio
 import importlib
 import itertools
 import math
-import os
 import random
 import re
 import signal
@@ -51,7 +50,8 @@ from tqdm import tqdm
 
 from engines import Refused, Stop, engine_flags, engine_of, is_url, make_engine
 from llm_tasks import MORE_CALLS, PROMPT, doubt, task_of
-from records import ANSWER_MARK, SCHEMA, Output, die, first_line, hashed, number, read, split_of
+from records import (
+    ANSWER_MARK, SCHEMA, Output, die, first_line, hashed, number, read, refuse_idle, run_script, split_of)
 
 SPLITS = ("train", "val", "test")
 DOMAINS = {"backend": "function_tasks", "frontend": "page_tasks"}    # the module that draws and demonstrates its tasks
@@ -64,8 +64,7 @@ SCHEMA["row"] = ("WebSight v0.2", (), {"text": str, "llm_generated_idea": str})
 SCHEMA["rejected"] = ("generate_tasks.py --source llm", ("excerpt",), {"excerpt": int, "reason": str})
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Writing: candidates are drawn in order, checked in parallel, and written in order until there are enough
+# ---- Writing: candidates are drawn in order, checked in parallel, and written in order until there are enough
 
 def write(out, wanted, candidates, check):
     """Write the candidates that pass the check until there are `wanted`, and count the others by reason.
@@ -134,8 +133,7 @@ def write_splits(outs, drafts, check):
         write(out, wanted, (task for task in drafts(split) if out.key_of(task) not in out.done), check)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Composed tasks, and dialogues of a scripted agent on them
+# ---- Composed tasks, and dialogues of a scripted agent on them
 
 def grammar_of(domain):
     """The module that draws a domain's tasks."""
@@ -175,8 +173,7 @@ def write_demonstrations(args):
     write(out, args.demonstrations, range(len(out.done), args.demonstrations), partial(threads.map, dialogue))
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Released ColBench files (--source colbench)
+# ---- Released ColBench files (--source colbench)
 
 # What chat templates put between messages, the names of roles, and Llama's preamble of the system message.
 TEMPLATE = re.compile(r"<\|[^<>|\n]*\|>|</?s>|<(?:bos|eos|start_of_turn|end_of_turn)>|\[/?INST\]|<</?SYS>>")
@@ -273,8 +270,7 @@ def write_colbench(args):
         print(f"  kept, but doubtful: {len(names)} x {reason} ({examples})", file=sys.stderr)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# WebSight's rows (--source websight)
+# ---- WebSight's rows (--source websight)
 
 ROWS = {"train": (0, 10_000), "test": (10_000, 20_000), "val": (20_000, None)}
 
@@ -330,8 +326,7 @@ def write_websight(args):
     write_splits(outs, drafts, check)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Tasks from a language model (--source llm): one attempt per excerpt, until the splits are full
+# ---- Tasks from a language model (--source llm): one attempt per excerpt, until the splits are full
 
 def open_llm(args):
     """(outputs as open_splits returns them, the Output of rejected attempts, the engine)"""
@@ -451,8 +446,7 @@ def records_of(out):
     return out.records() if out.done else ()
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The command line
+# ---- The command line
 
 SOURCES = {  # name: (what writes it, the domain of its tasks if --domain is not given, the flags that it reads)
     "procedural": (write_procedural, "backend", "level train val test seed workers"),
@@ -525,10 +519,8 @@ def parse_args():
     if mode == "--source llm":
         used |= {name.replace("_", "-") for name in vars(engines.parse_args([]))}
 
-    given = {word.partition("=")[0] for word in sys.argv}
     flags = {"--in"} | {f"--{name.replace('_', '-')}" for name in vars(args)}
-    if idle := sorted(flag for flag in flags & given if flag[2:] not in used):
-        die(f"{', '.join(idle)} would do nothing with {mode}; see --help")
+    refuse_idle([flag for flag in flags if flag[2:] not in used], f"with {mode}")
     if args.source in ("llm", "websight") and args.domain not in (None, domain):
         die(f"{mode} makes tasks of the domain {domain}, not of {args.domain}")
     if "in" in used and not args.input and not args.demonstrations:
@@ -542,21 +534,10 @@ def parse_args():
 
 
 def main():
-    """Run the command to its end, without waiting for threads that still work."""
-    code = 0
-    try:
-        try:
-            args = parse_args()
-            (write_demonstrations if args.demonstrations else SOURCES[args.source][0])(args)
-        except KeyboardInterrupt:
-            die("stopped; the same command without --overwrite resumes", 130)
-        except OSError as problem:
-            die(f"{problem.filename or 'a file'}: {problem.strerror or problem}")
-    except SystemExit as stop:
-        code = stop.code
-    sys.stdout.flush()
-    os._exit(code or 0)
+    args = parse_args()
+    write = write_demonstrations if args.demonstrations else SOURCES[args.source][0]
+    write(args)
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

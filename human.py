@@ -172,8 +172,7 @@ def typed(prompt, blank=False):
 SIMULATORS = {"scripted": Scripted, "human": Person}    # --simulator; any other value names a model, for ModelHuman
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# How the scripted human of each environment replies: await reply(task, dialogue, screen) -> (reply, details revealed)
+# ---- The scripted human of each environment: await reply(task, dialogue, screen) -> (reply, details revealed)
 
 
 async def functions_human(task, dialogue, screen, manner="plain"):
@@ -200,8 +199,7 @@ async def seen(look, task, text):
     return page, reference
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Prompts
+# ---- Prompts
 
 HUMAN_OF_FUNCTIONS = """You play a human who wants help with a Python function. You cannot read or write \
 code, but you know exactly how the function must behave: just like this reference, which the assistant cannot see.

@@ -54,8 +54,7 @@ ENDINGS = re.compile(r"('s|s|es|ed|ing|ers?|est|ly|ness|ies|ied|iers?|iest|iness
                      r"ous|e|y)$")
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The dialogue
+# ---- The dialogue
 
 
 def scripted_reply(task, dialogue, manner="plain"):
@@ -149,10 +148,9 @@ class Listener:
         if targets and corrected and fact.name not in memory.told:
             words = [says("first", text), *words]    # a correction is an answer
         elif targets:
-            fact = self.by_name[next(iter(targets))]
-            known = fact.name in now.told
-            words += [says("again", text)] if known and not claims else []
-            words += [says("first", text)] if len(targets) > 1 and not known else []
+            fact = self.by_name[next((name for name in targets if name not in now.told), next(iter(targets)))]
+            words += [says("first", text)] if len(targets) > 1 else []
+            words += [says("again", text)] if fact.name in now.told and not words else []
             words, told = [*words, fact.reply], [*told, fact.name]
         elif not any(words):
             words = instead[:1] or [self.lost(self.read(text, now), now)]
@@ -375,7 +373,8 @@ class Listener:
     def check(self, sentence, memory):
         """(detail -> verdict on a sentence's claims, the claims that nothing is known about)"""
         found, rest = {}, []
-        sentence = re.sub(r"\b(you mean|(to )?sum(ming)? up|to summari[sz]e)\b[:,]?", "", sentence)
+        universal = tables()["acts"]["universal"].search(sentence)
+        sentence = re.sub(r"\b(you mean|(to )?sum(ming)? up|to summari[sz]e|nothing (else|more))\b[:,]?", "", sentence)
         for clause in self.clauses(sentence, memory):
             heard = self.read(clause, memory)
             target, only = self.claimed(heard, memory)
@@ -383,7 +382,7 @@ class Listener:
                 found = self.verdicts(target, only, heard, memory) | found
                 more = [fact for fact in self.facts if fact.aspect in HIDDEN and fact.term == target.term
                         and fact.name not in memory.told]
-                if more and tables()["acts"]["universal"].search(clause) and found.get(target.name) in ("right", "unsure"):
+                if more and universal and found.get(target.name) in ("right", "unsure"):
                     found |= {more[0].name: "partly"} if target.name in memory.told else {target.name: "unsure"}
             elif heard.terms or heard.top()[1] or any(heard.said[kind] for kind in CONTENT):
                 rest.append(clause.strip(" ,;"))
@@ -419,7 +418,7 @@ class Listener:
             named = bool(fact.about["word"] & heard.said["word"])
             vague = fact.aspect in HIDDEN and (not named or grade == "open" and not heard.said["ever"])
             meant = fact.term in heard.terms and grade == "right" and heard.top()[0] not in ("values", "names")
-            if fits or meant or not vague and (named or not heard.top()[1]):
+            if (fits or meant) and (named or fact.aspect not in HIDDEN) or not vague and (named or not heard.top()[1]):
                 bonus = 0.5 + 1.5 * (grade in ("right", "open")) + 5 * (fact.aspect in HIDDEN and not vague)
                 found.append((self.score(fact, heard, memory) + bonus, fact))
         return max(found, key=lambda pair: pair[0])[1], only
@@ -631,8 +630,7 @@ class Listener:
                     list_of(raw.get("implies")), {} if aspect else words)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Words
+# ---- Words
 
 
 @cache

@@ -60,8 +60,7 @@ For each of them write another call of {name}, with literal arguments, for which
 else. One call a line, without markdown and without results. Leave out a version that always returns the same."""
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# From an answer to a task and back to a question
+# ---- From an answer to a task and back to a question
 
 def task_of(answer, ask, box):
     """(task, None) from a model's answer, or (None, the reason to reject it).
@@ -143,8 +142,7 @@ def numbered(calls):
     return {str(number): call for number, call in enumerate(calls, 1)}
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Reading an answer
+# ---- Reading an answer
 
 PART = {  # what a heading may say: the part that it begins
     "description": "description", "request": "description", "code": "code", "function": "code", "reference": "code",
@@ -271,8 +269,7 @@ def details_of(text, code):
     return facts, guesses
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# What can be told about a task without running it
+# ---- What can be told about a task without running it
 
 def foreign_names(call, known):
     """The names in a call (an expression) that are neither its own, nor Python's, nor in `known`."""
@@ -351,8 +348,7 @@ def normal_form(code):
     return ast.unparse(tree)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Ten calls that tell the function from wrong versions of it
+# ---- Ten calls that tell the function from wrong versions of it
 
 def working_calls(box, code, calls):
     """({call: its result} of the calls that work, {reason: how many others fail so})."""

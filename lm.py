@@ -11,7 +11,6 @@ In this file: sums over turns; pairs of trajectories; records, turns and sequenc
 and saving; optimizer steps; the output folder and its checkpoints; ranks; the flags that both trainers share.
 """
 import argparse
-import atexit
 import functools
 import gc
 import hashlib
@@ -105,6 +104,15 @@ class Item(NamedTuple):
     reward: float = 1.0     # of the chosen trajectory
     task: object = None
 
+    @property
+    def sequences(self):
+        return self.chosen + self.rejected
+
+    @property
+    def length(self):
+        """The length of the longest sequence, in tokens."""
+        return max(len(sequence.ids) for sequence in self.sequences)
+
 
 def put_c_in_front(messages, ground_truth):
     """The messages, with the training-time information c in front of the first user message."""
@@ -155,14 +163,12 @@ def turns_of(record, with_c=False):
 
 def text_of(reply):
     """The text of a reply, or None."""
-    text = reply.get("output")
-    return reply.get("content") if text is None else text
+    return reply.get("output", reply.get("content"))
 
 
 def ids_of(reply):
     """The token ids of a reply as they were sampled, by the sampler's own tokenizer; () if none were recorded."""
-    ids = reply.get("output_ids")
-    return () if ids is None else ids
+    return reply.get("output_ids", ())
 
 
 def reference_solution(record, with_c):
@@ -171,6 +177,14 @@ def reference_solution(record, with_c):
     if with_c and c is None:
         raise ValueError("the record has no task with a ground_truth, which the critic's context needs")
     return c
+
+
+def first_record_has(path, key):
+    """Whether the first record of a file has this key. It identifies the kind of records in the file."""
+    try:
+        return key in json.loads(next(line for line in lines_of(path) if not line.isspace()))
+    except Exception:    # no such file, not JSON, not an object
+        return False
 
 
 def read_trajectories(path, kind, with_c=False):
@@ -196,26 +210,27 @@ def read_trajectories(path, kind, with_c=False):
 def items_of(pairs, tokenizer, encode):
     """[(chosen record, rejected record or None)] as items. encode: tokenise, or the like for a critic that sees pages.
 
-    Each record is encoded once, however many pairs it is in.
+    Each record is encoded once, however many pairs it is in. A record with a key `turn` is of that turn only.
     """
-    records = {id(record): record for pair in pairs for record in pair if record}
-    turns = [turn for record in records.values() for turn in record["turns"]]
-    encoded = iter(encode(tokenizer, turns))
-    sequences = {id(None): []}
-    for name, record in records.items():
-        sequences[name] = [next(encoded) for _ in record["turns"]]
+    records = {id(record): record for pair in pairs for record in pair if record}.values()
+    encoded = iter(encode(tokenizer, [turn for record in records for turn in record["turns"]]))
+    for record in records:
+        record["sequences"] = [next(encoded) for _ in record["turns"]]
     items = []
     for n, (chosen, rejected) in enumerate(pairs):
-        task = chosen["task_id"]
-        reward = chosen.get("reward", 1.0)
-        items.append(Item(sequences[id(chosen)], sequences[id(rejected)], (str(task), n), reward, task))
+        task = chosen.get("task_id", n)    # pairs of other programs may name none
+        turn_key = str(task), n
+        if "turn" in chosen:
+            turn_key = f"{task} {chosen.get('sample')}", chosen["turn"]
+        rejected_sequences = rejected["sequences"] if rejected else []
+        items.append(Item(chosen["sequences"], rejected_sequences, turn_key, chosen.get("reward", 1.0), task))
     return items
 
 
 def usable_items(items, model, args):
     """The items that fit the context of the model at this path."""
     context = scored_context(model)
-    fit = [item for item in items if length_of(item) <= context]
+    fit = [item for item in items if item.length <= context]
     if len(fit) < len(items):
         say(f"{args.input}: {len(items) - len(fit)} of {len(items)} left out: they do not fit the context of {model}, "
             f"{context} tokens (with longrope and dynamic rope, the original context)")
@@ -228,17 +243,12 @@ def usable_items(items, model, args):
 
 def sequences_in(items):
     """The distinct sequences of the items (a trajectory may be in several pairs)."""
-    return list(dict.fromkeys(sequence for item in items for sequence in item.chosen + item.rejected))
+    return list(dict.fromkeys(sequence for item in items for sequence in item.sequences))
 
 
 def scored_tokens(items):
     """How many tokens of single dialogues are scored."""
     return sum(len(sequence.scored) for item in items for sequence in item.chosen)
-
-
-def length_of(item):
-    """The length of an item's longest sequence, in tokens."""
-    return max(len(sequence.ids) for sequence in item.chosen + item.rejected)
 
 
 # ---- From turns to token sequences
@@ -277,9 +287,7 @@ def load_tokenizer(path, pictures=False):
             die(f"{path}: this model reads only text; a critic that sees pages needs an image-text-to-text model")
         tokenizer.tokenizer.pad_token = tokenizer.tokenizer.pad_token or tokenizer.tokenizer.eos_token
         return tokenizer
-    words = len(tokenizer)
-    tokenizer.embeddings = getattr(text_config(path), "vocab_size", words)    # how many token ids the model knows
-    tokenizer.without_embedding = range(tokenizer.embeddings, words)
+    tokenizer.embeddings = getattr(text_config(path), "vocab_size", len(tokenizer))    # token ids that the model knows
     return tokenizer
 
 
@@ -330,11 +338,11 @@ def form_of_messages(tokenizer, template):
         f"(chat_template.jinja)")
 
 
-def render_prompt(tokenizer, messages):
+def render_prompt(tokenizer, messages, add_generation_prompt=True):
     """The prompt text, up to where the assistant starts to speak."""
     form = form_of_messages(tokenizer, str(tokenizer.chat_template))
     try:
-        return render(tokenizer, form(messages), True)
+        return render(tokenizer, form(messages), add_generation_prompt)
     except TemplateError as error:
         die(f"the model's chat template rejects a dialogue ({first_line(error)})")
 
@@ -373,9 +381,8 @@ def end_of_turn(tokenizer):
 
     It is not always eos: Gemma's template ends a turn with <end_of_turn> and a line break.
     """
-    form = form_of_messages(tokenizer, str(tokenizer.chat_template))
     dialogue = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Goodbye"}]
-    after = render(tokenizer, form(dialogue), False).rpartition("Goodbye")[2]
+    after = render_prompt(tokenizer, dialogue, False).rpartition("Goodbye")[2]
     for token in encode(tokenizer, after):
         if token in tokenizer.added_tokens_decoder:
             return [token]
@@ -388,8 +395,7 @@ def ids_match(tokenizer, replies):
     A critic may belong to another model family than the agent. The agent's ids would then be random words to it. Models
     may know more ids than their tokenizer has words for, and sample them.
     """
-    known = max(len(tokenizer), getattr(tokenizer, "embeddings", 0))
-    if max(np.max(ids_of(reply)) for reply in replies) >= known:
+    if max(np.max(ids_of(reply)) for reply in replies) >= tokenizer.embeddings:
         return False
     for reply in replies[::max(1, len(replies) // 200)]:
         text = text_of(reply)
@@ -421,7 +427,7 @@ def tokenise(tokenizer, turns):
             ids = encode(tokenizer, as_words(tokenizer, text_of(reply))) + ([] if reply.get("cut") else end)
         sequences.append(Sequence(np.concatenate([prompt, ids]).astype(np.int32), len(prompt)))
     highest = max((int(sequence.ids.max()) for sequence in sequences), default=0)
-    if highest in getattr(tokenizer, "without_embedding", ()):
+    if highest >= getattr(tokenizer, "embeddings", math.inf):
         die(f"{tokenizer.name_or_path}: the tokenizer has {len(tokenizer)} tokens, a text uses number {highest}, "
             f"but the model has {tokenizer.embeddings} embeddings; resize them (model.resize_token_embeddings)")
     return sequences
@@ -779,25 +785,26 @@ def set_tied(config, tied):
         part.tie_word_embeddings = tied
 
 
+def whole(tensor):
+    """A tensor that may be sharded over the ranks, as a whole one on each rank."""
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+
+
 def sums_of(model):
-    """The sum and the sum of squares of each parameter {name: [sum, squares]}, over the shards of all ranks."""
+    """The sum and the norm of each parameter, over the shards of all ranks: {name: [sum, norm]}."""
     sums = {}
     for name, weight in model.named_parameters():
-        weight = weight.detach()
-        shard = weight.to_local() if hasattr(weight, "to_local") else weight
-        sums[name] = torch.stack([shard.sum(dtype=torch.float64), shard.norm(dtype=torch.float64) ** 2])
-        if shard is not weight:
-            dist.all_reduce(sums[name])
-    return {name: pair.tolist() for name, pair in sums.items()}
+        pair = weight.detach().sum(dtype=torch.float64), weight.detach().norm(dtype=torch.float64)
+        sums[name] = [whole(number).item() for number in pair]
+    return sums
 
 
 def check_sums(found, expected, path):
     """Exit unless the sharded model has the parameters that were loaded, each with the same sums."""
     for name in {**expected, **found}:
         pair, wanted = found.get(name), expected.get(name)
-        if not (pair and wanted and np.allclose(pair, wanted, rtol=1e-6, atol=1e-6 * wanted[1] ** 0.5)):
-            die(f"{path}: the weight {name} is {wanted} (sum, sum of squares) as loaded and {pair} as sharded over the "
-                f"ranks")
+        if not (pair and wanted and np.allclose(pair, wanted, rtol=1e-6, atol=1e-6 * wanted[1])):
+            die(f"{path}: the weight {name} is {wanted} (sum, norm) as loaded and {pair} as sharded over the ranks")
 
 
 @torch.no_grad()
@@ -858,9 +865,7 @@ def save_model(model, tokenizer, seed, args, cost, critic_config=None):
 
 def whole_weights(model):
     """(name, tensor) of each weight of a Scorer's language model. Each rank gets the whole tensors."""
-    weights = {name: weight.detach() for name, weight in model.lm.named_parameters()}
-    return merged({name: weight.full_tensor() if hasattr(weight, "full_tensor") else weight
-                   for name, weight in weights.items()}).items()
+    return merged({name: whole(weight.detach()) for name, weight in model.lm.named_parameters()}).items()
 
 
 def write_model(lm, state, tokenizer, seed, out):
@@ -881,7 +886,6 @@ def write_model(lm, state, tokenizer, seed, out):
     for file in sorted(part.iterdir(), key=lambda file: file.name == "config.json"):
         os.replace(file, out / file.name)
     part.rmdir()
-
 
 
 # ---- Optimizer steps
@@ -911,30 +915,34 @@ def micro_batches(items, args):
     FSDP waits for every rank, so every rank gets the same number of parts. A rank that needs fewer computes any item
     again, with counted 0 instead of 1.
     """
-    if args.pack == "tree":
-        from trees import tree_tokens
+    def key(item):
+        """Trees: items of the same turn share the most tokens. Rows: items of similar length need the least padding."""
+        return repr(item.turn_key) if args.pack == "tree" else item.length
 
-    def tokens_of(part):
-        sequences = [sequence for item in part for sequence in item.chosen + item.rejected]
-        if args.pack == "tree":
-            return tree_tokens(sequences)
-        return len(sequences) * max(map(length_of, part))
-
-    def split(part):
-        """Halve a part until every half fits."""
-        if len(part) <= 1 or tokens_of(part) <= args.micro_tokens:
-            return [part] if part else []
-        middle = len(part) // 2
-        return split(part[:middle]) + split(part[middle:])
-
-    # Trees: items of the same turn share the most tokens. Rows: items of similar length need the least padding.
-    ordered = sorted(items, key=(lambda item: repr(item.turn_key)) if args.pack == "tree" else length_of)
-    lengths = np.array([length_of(item) for item in ordered])
+    ordered = sorted(items, key=key)
+    lengths = np.array([item.length for item in ordered])
     # Each rank takes a contiguous stretch, of about the same total length.
     rank_of = ((lengths.cumsum() - lengths / 2) * world() / lengths.sum()).astype(int)
-    parts = [split([item for item, r in zip(ordered, rank_of) if r == n]) for n in range(world())]
+    parts = [split([item for item, r in zip(ordered, rank_of) if r == n], args) for n in range(world())]
     mine = [(part, 1) for part in parts[rank()]]
     return mine + [(items[:1], 0)] * (max(map(len, parts)) - len(mine))
+
+
+def split(items, args):
+    """Halve a list of items until every part fits --micro-tokens, or is a single item."""
+    if len(items) <= 1 or computed_tokens(items, args.pack) <= args.micro_tokens:
+        return [items] if items else []
+    middle = len(items) // 2
+    return split(items[:middle], args) + split(items[middle:], args)
+
+
+def computed_tokens(items, pack):
+    """How many tokens, padding included, a forward pass over the items computes."""
+    sequences = [sequence for item in items for sequence in item.sequences]
+    if pack == "tree":
+        from trees import tree_tokens
+        return tree_tokens(sequences)
+    return len(sequences) * max(item.length for item in items)
 
 
 def learning_rate(step, steps, peak):
@@ -949,8 +957,7 @@ def learning_rate(step, steps, peak):
 
 def optimizer_step(model, optimizer, rate):
     """Clip the gradient norm to CLIP, update, clear the gradients. Returns the norm before clipping."""
-    norm = nn.utils.clip_grad_norm_(model.parameters(), CLIP)
-    norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
+    norm = whole(nn.utils.clip_grad_norm_(model.parameters(), CLIP))
     for group in optimizer.param_groups:
         group["lr"] = rate
     optimizer.step()
@@ -1023,10 +1030,9 @@ def checked_settings(args, inputs, *functions):
         if Path(path).resolve().is_relative_to(out.resolve()):
             die(f"--out {out} is or contains {name} ({path}); name another folder with --out")
     check_path(out / "metrics.jsonl")
-    settings = {"script": script}
+    settings = {"script": script, "optimizer": [BETAS, WEIGHT_DECAY]}
     settings |= {name: value for name, value in vars(args).items() if name not in NO_EFFECT_ON_RESULT}
     settings |= {f"content of {flag}": fingerprint(path) for flag, path in inputs.items()}
-    settings |= {"optimizer": [BETAS, WEIGHT_DECAY]}
     settings |= code_of(*functions, tokenise, step_items, learning_rate, optimizer_step)
     file = out / "settings.json"
     if file.is_file() and not args.overwrite:
@@ -1171,14 +1177,6 @@ def from_rank0(function, *arguments):
     return result[0]
 
 
-def first_record_has(path, key):
-    """Whether the first record of a file has this key. It identifies the kind of records in the file."""
-    try:
-        return key in json.loads(next(line for line in lines_of(path) if not line.isspace()))
-    except Exception:    # no such file, not JSON, not an object
-        return False
-
-
 def gather(mine):
     """Merge the dictionaries of all ranks into one."""
     if world() == 1:
@@ -1203,18 +1201,10 @@ def start_process_group():
 
 
 def finish():
-    """Leave the process group. Under torchrun, also end the process here.
-
-    gloo's threads may still hold a tensor. Releasing it during interpreter shutdown would end a finished run with
-    "terminate called" (pytorch/pytorch#190489).
-    """
+    """Leave the process group."""
     if dist.is_initialized():
         dist.barrier()
         dist.destroy_process_group()
-    if "RANK" in os.environ:
-        atexit._run_exitfuncs()    # os._exit would skip them
-        sys.stdout.flush()
-        os._exit(0)
 
 
 def progress(work, title, unit, first=0):

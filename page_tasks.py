@@ -30,8 +30,7 @@ LETTERS = {"text-base": 16, "text-xl": 20, "text-2xl": 24, "text-3xl": 30, "text
            "text-6xl": 60, "text-7xl": 72}    # Tailwind's sizes of letters, in pixels
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Pages and tasks
+# ---- Pages and tasks
 
 
 @lru_cache
@@ -150,8 +149,7 @@ def check_demonstrable(task):
     return task
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The scripted designer and what it is told
+# ---- The scripted designer and what it is told
 
 
 def demonstrate(task, ask, waste, max_turns, rng):

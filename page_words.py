@@ -29,8 +29,7 @@ NO_ANSWER = "I cannot say. Please show me a page."
 LONGEST_REPLY = 1000    # characters
 TOLD = 2    # differences in a reply
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The scripted human's reply
+# ---- The scripted human's reply
 
 
 def page_reply(dialogue, page, agent, reference):
@@ -117,8 +116,7 @@ def is_about(difference, choice):
     return difference.aspect in (*aspects, "missing") and any(re.fullmatch(pattern, name) for name in difference.about)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Comparing two pages
+# ---- Comparing two pages
 
 MISSING, COLOURS, ORDER, SIZES, TEXTS, PLACES = range(6)    # classes of differences, what is seen first comes first
 LARGE = 0.022    # share of the page from which a colour is one of a large area; these are named from top to bottom
@@ -500,8 +498,7 @@ def relation(first, second):
     return "right" if second.right <= first.left + 2 else ""
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# What is seen of a page
+# ---- What is seen of a page
 
 KINDS = {"header": "header", "nav": "navigation bar", "footer": "footer", "aside": "sidebar", "form": "form",
          "section": "section", "article": "section", "main": "main part", "h1": "main heading", "h2": "heading",
@@ -675,8 +672,7 @@ class Page:
             part.alike = alike[part.role, part.kind]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Twins
+# ---- Twins
 
 
 def find_twins(agent, reference):
@@ -774,8 +770,7 @@ def pair(reference_parts, agent_parts, score):
             r.twin, a.twin = a, r
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# A page as numbers
+# ---- A page as numbers
 
 
 def features(layout, window=None):
@@ -816,8 +811,7 @@ def qualities(part, page):
     yield f"on {colour_name(part.behind)}", 1.6
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Questions
+# ---- Questions
 
 SUBJECTS = {    # kind of part -> how a question may call it
     "main heading": r"main heading|headline|title|h1", "heading": r"(sub)?headings?|subtitles?|h2",
@@ -937,8 +931,7 @@ def tell(part, aspect, page):
     return f"The {part.name} is {fill}."
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Colours
+# ---- Colours
 
 GREYS = {"white": "ffffff", "black": "000000", "light gray": "f3f4f6 e5e7eb d1d5db", "gray": "9ca3af 6b7280",
          "dark gray": "4b5563 374151 1f2937 111827"}

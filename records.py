@@ -7,6 +7,7 @@ Text enters the stages here, and is mended once: a file may be gzipped and may b
 same as a missing key, and half of a surrogate pair becomes U+FFFD.
 """
 import argparse
+import atexit
 import fcntl
 import gzip
 import hashlib
@@ -357,21 +358,37 @@ def number(kind=float, least=-math.inf, above=-math.inf, most=math.inf):
 
 
 def refuse_idle(flags, mode):
-    """Exit if one of these flags stands on the command line, because this mode (such as "with --score") ignores it.
+    """Exit if some of these flags stand on the command line, because this mode (such as "with --score") ignores them.
 
     The script's parser must have allow_abbrev=False, so that a flag has one name.
     """
-    for word in sys.argv[1:]:
-        if word.partition("=")[0] in flags:
-            die(f"{word.partition('=')[0]} does nothing {mode}; leave it out")
+    given = {word.partition("=")[0] for word in sys.argv[1:]}
+    idle = sorted(given & {*flags})
+    if len(idle) == 1:
+        die(f"{idle[0]} does nothing {mode}; leave it out")
+    if idle:
+        die(f"{', '.join(idle)} do nothing {mode}; leave them out")
 
 
 def run_script(main):
-    """Run a script's main(). Ctrl-C ends it with one sentence."""
+    """Run a script's main() and end the process. Ctrl-C, and a file that cannot be used, end it with one sentence.
+
+    Threads that still work are not waited for. Nor is the interpreter taken down, which would end a finished run with
+    "terminate called" where gloo's threads still hold a tensor (pytorch/pytorch#190489).
+    """
+    code = 0
     try:
-        main()
-    except KeyboardInterrupt:
-        die("stopped; the same command without --overwrite resumes", 130)
+        try:
+            main()
+        except KeyboardInterrupt:
+            die("stopped; the same command without --overwrite resumes", 130)
+        except OSError as error:
+            die(f"{error.filename or 'a file'}: {error.strerror or error}")
+    except SystemExit as stop:
+        code = stop.code or 0
+    atexit._run_exitfuncs()    # os._exit would skip them
+    sys.stdout.flush()
+    os._exit(code)
 
 
 def first_line(error):

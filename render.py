@@ -80,7 +80,7 @@ PAGES_PER_BROWSER = 500  # then a fresh one takes its place, because Playwright 
 NOBODY = 65534  # user and group of the browser if this process is root
 
 
-# ------------------------------------------------------------------------------------------------ pages as text
+# ---- Pages as text
 
 DOCTYPE = r"(?i)(?:<!doctype[^>]{0,200}>\s{0,200}(?:<!--[^>]{0,500}-->\s{0,200})?)?"  # bounded: linear time
 MARK = re.compile(r"(?i)(?P<comment><!--)|(?P<fence>(?:\A|\n)[ \t]{0,9}```)|<(?P<closing>/?)(?P<name>[a-z][a-z0-9]*)"
@@ -192,7 +192,7 @@ def rewrite_images(page):
                   lambda match: f"https://picsum.photos/id/48/{match[1] or 640}/{match[2] or 480}", page)
 
 
-# ------------------------------------------------------------------------------------------------ rendering
+# ---- Rendering
 
 @dataclasses.dataclass
 class Picture:
@@ -404,7 +404,7 @@ class Renderer(contextlib.AbstractContextManager):
                 await route.abort("aborted" if navigates else "blockedbyclient")
 
 
-# ------------------------------------------------------------------------------------------------ similarity
+# ---- Similarity
 
 def cosine(a, b):
     """Cosine of two embeddings. A zero vector (a white page in "layout") gives 1 with another zero vector, else 0."""
@@ -497,7 +497,7 @@ def load_encoder(name="layout"):
     return embed
 
 
-# ------------------------------------------------------------------------------------------------ Tailwind's stylesheet
+# ---- Tailwind's stylesheet
 
 def fetch_tailwind():
     """Fetch the stylesheet once, from npm or else from the CDN that pages link to. load_stylesheet() verifies it."""
@@ -558,7 +558,7 @@ def unescape_css(name):
     return re.sub(r"\\([0-9a-f]{1,6}) ?|\\(.)", lambda m: chr(int(m[1], 16)) if m[1] else m[2], name)
 
 
-# ------------------------------------------------------------------------------------------------ isolating the browser
+# ---- Isolating the browser
 
 def without_false_integrity(page):
     """The page, in which a link to another file of Tailwind has no `integrity`: what it is served has another hash.
@@ -670,7 +670,7 @@ def launch_modes():
             ("dead proxy", as_nobody, True), ("dead proxy", as_nobody, False)]
 
 
-# ------------------------------------------------------------------------------------------------ command line
+# ---- The command line
 
 def parse_args():
     parser = argparse.ArgumentParser(description="Set up rendering in an isolated Chromium.")

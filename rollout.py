@@ -80,8 +80,7 @@ DROPPED_KEYS = {"dialogue_history", "system", "answer", "finish", "model", "simu
                 "cosine", "choices", "page", "encoder", "reward_from"}
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Episodes and candidates
+# ---- Episodes and candidates
 
 
 async def episode(args, agent, simulator, step_reward, task, sample, system, max_turns, history=(), action=None,
@@ -291,8 +290,7 @@ def messages_before(system, dialogue):
     return [{"role": "system", "content": system}, *messages] if system else messages
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Environments: everything that depends on the domain. To add one, add a row here and one in evaluate.py.
+# ---- Environments: everything that depends on the domain. To add one, add a row here and one in evaluate.py.
 
 
 class Environment(NamedTuple):
@@ -305,8 +303,7 @@ class Environment(NamedTuple):
     pages: bool = False      # whether the agent writes web pages, which the human sees as pictures
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Step rewards, for best-of-N: `await best(task, prompt, actions, key, counts)` returns the action to play.
+# ---- Step rewards, for best-of-N: `await best(task, prompt, actions, key, counts)` returns the action to play.
 # key: (task_id, sample, turn). counts: the episode's Counter, as in simulators.
 
 
@@ -396,8 +393,7 @@ def verdict(text):
 STEP_REWARDS = {"critic": CriticReward, "critic-without-c": CriticReward, "value": CriticReward, "judge": JudgeReward}
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Prompts
+# ---- Prompts
 
 AGENT_MULTI_TURN = """You are a helpful programming assistant. A human wants a Python function and has described it \
 only vaguely. Find out what is missing before you write it: ask the human ONE short question at a time about a detail \
@@ -502,8 +498,7 @@ class Resources:
             self.browsers.close()
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The run and its command line
+# ---- The run and its command line
 
 
 def main():
@@ -739,6 +734,5 @@ def parse_args():
 if __name__ == "__main__":
     try:
         run_script(main)
-    except (Stop, OSError) as problem:    # OSError: the disk is full when the finished file is sorted
-        die(f"{problem}; finished records are saved; the same command without --overwrite resumes",
-            getattr(problem, "code", 1))
+    except Stop as stop:
+        die(f"{stop}; finished records are saved; the same command without --overwrite resumes", stop.code)

@@ -107,8 +107,7 @@ IMPORT = re.compile(r"^(?:import|from) (?:[^(\n]*\([^)]*\)|(?:.*\\\n)*.*)", re.M
 FORBIDDEN = ("import os", "from os", "import sys", "from sys", "sudo", "transformers", "exit(", "quit(", "argparse")
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The public interface
+# ---- The public interface
 
 class Outcome(NamedTuple):
     status: str                     # "ok", "error: TypeError", "timeout", "not comparable", "refused", ...
@@ -279,8 +278,7 @@ class Sandbox(ExitStack):
         return statuses
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Canonical bytes
+# ---- Canonical bytes
 
 class NotComparable(Exception):
     """A result that has no canonical bytes."""
@@ -395,8 +393,7 @@ KINDS = set(map(id, (    # by identity: a class may have an == of its own
 NONE, NAN = canonical(None), canonical(math.nan)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The parent's end of a zygote
+# ---- The parent's end of a zygote
 
 class Zygote:
     """The parent's end of one zygote. Used by one thread at a time, and restarted after it dies."""
@@ -512,8 +509,7 @@ def read_frames(results, calls, call_timeout, deadline):
     return outcomes, loaded, "done"
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The layers, through the C library
+# ---- The layers, through the C library
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 X86 = os.uname().machine == "x86_64"
@@ -729,8 +725,7 @@ def seccomp_filter():
     return fprog
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The zygote and its children
+# ---- The zygote and its children
 
 def confine(out_fd, limits, fprog):
     """Add the child's own layers: from here on it can only compute, read the library and write to out_fd."""

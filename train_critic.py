@@ -1,4 +1,4 @@
-"""Stage 1 of SWEET-RL: train the turn-wise advantage critic. train_policy.py imports the training engine from here.
+"""Stage 1 of SWEET-RL: train the turn-wise advantage critic, and score with it (--score).
 
 Two trajectories of one task form a pair: the one with the higher reward is chosen, the other is rejected. The critic is
 a language model that sees the training-time information c (the reference solution) before the dialogue. The advantage
@@ -37,9 +37,6 @@ Writes  runs/RUN_NAME/critic/: the model in Hugging Face format, critic.json (ho
     python train_critic.py --domain frontend --head regression --model Qwen/Qwen2-VL-7B-Instruct --checkpointing full
     python train_critic.py --score runs/default/train.candidates.jsonl  # writes train.ranked.jsonl, for train_policy.py
     python train_critic.py --score runs/default/test.scored.jsonl       # writes test.annotated.jsonl, for the report
-
-In this file: the mathematics; the training loop; the engine (records, sequences, trees, attention, log-probabilities,
-the critic's advantages, sharding, steps, output and checkpoints, pictures); the flags.
 """
 import argparse
 import functools
@@ -235,6 +232,9 @@ def candidate_turns(record, with_c=False):
     return [(record["prompt"], candidate, c) for candidate in record["candidates"]]
 
 
+RECORDS_AT_A_TIME = 200    # records scored and saved at a time, so the most that a kill can lose
+
+
 def score_file(args):
     """Copy the records of --score to --out, adding the critic's advantage of each candidate or assistant turn."""
     if not Path(args.score).is_file():
@@ -292,8 +292,7 @@ def score_file(args):
     say(f"wrote {written} records to {out}")
 
 
-
-RECORDS_AT_A_TIME = 200    # records scored and saved at a time, so the most that a kill can lose
+# ---- The critic and its advantages
 
 
 def new_head(model, weights=None):
@@ -349,12 +348,12 @@ class Critic:
         advantages = [-math.inf] * len(turns)
         for n, numbers, reference in zip(fit, values, references):
             numbers = torch.tensor(numbers).double()                                             # (N,)
+            reference = torch.tensor(reference).double()
             turn = torch.zeros(len(numbers), dtype=torch.long)                                   # (N,): one turn
             if self.config["head"] in ("value", "q"):
                 advantage = last_of_turn(numbers, turn, 1)
             else:
-                kind = self.config["advantage"]
-                advantage = turn_advantages(numbers, torch.tensor(reference).double(), turn, 1, kind)
+                advantage = turn_advantages(numbers, reference, turn, 1, self.config["advantage"])
             advantages[n] = advantage.item()
         return advantages
 
@@ -386,6 +385,7 @@ def read_critic_config(path):
     return {**config, "reference": places[0]}
 
 
+# ---- Pictures of pages
 
 PICTURE = 512, 1024    # pixels: a page's picture is scaled to this width and cut off at this height
 

@@ -45,7 +45,7 @@ import torch.nn.functional as F
 import transformers
 
 from lm import (
-    Item, accuracy, add_stats, begin_training, check_dialogue, checked_settings, checked_turn, collate, fill_defaults,
+    accuracy, add_stats, begin_training, check_dialogue, checked_settings, checked_turn, collate, fill_defaults,
     finish, first_record_has, flag_parser, from_rank0, items_of, learning_rate, load_model, load_tokenizer, log,
     micro_batches, optimizer_step, pair_tasks, pair_trajectories, progress, put_c_in_front, rank, read_trajectories,
     save_checkpoint, save_model, say, scored_tokens, segment_sum, set_reference, start_process_group, step_items,
@@ -97,10 +97,13 @@ def draw_pairs(advantages, texts, count, rng):
     """
     order = sorted(range(len(advantages)), key=lambda i: -advantages[i])
     half = len(order) // 2
-    upper = rng.permutation(order[:half]).tolist()
-    lower = rng.permutation(order[len(order) - half:]).tolist()
-    pairs = list(zip(upper, lower))[:count]
-    return [(i, j) for i, j in pairs if texts[i] != texts[j] and advantages[i] > advantages[j]]
+    upper = rng.permutation(order[:half])
+    lower = rng.permutation(order[len(order) - half:])
+    pairs = []
+    for i, j in zip(upper[:count].tolist(), lower[:count].tolist()):
+        if texts[i] != texts[j] and advantages[i] > advantages[j]:
+            pairs.append((i, j))
+    return pairs
 
 
 # ---- The stage
@@ -193,14 +196,15 @@ def cost_of(records):
     turns, episodes, rankings = {}, {}, {}
     for n, record in enumerate(records):
         task, sample, turn = key_of(record)
-        ranked_by = record.get("ranked_by") or {}
+        ranked_by = record.get("ranked_by", {})
         name = ranked_by.get("fingerprint")
-        turns["drawn from", name] = ranked_by.get("candidates_cost") or {}    # of pairs: see make_pairs
-        rankings[name] = ranked_by.get("cost") or {}
-        episodes[task, sample] = record.get("episode_cost") or {}
-        turns[n if turn is None else (task, sample, turn)] = record.get("cost") or {}    # other programs name no turn
+        turns["drawn from", name] = ranked_by.get("candidates_cost", {})    # of pairs: see make_pairs
+        rankings[name] = ranked_by.get("cost", {})
+        episodes[task, sample] = record.get("episode_cost", {})
+        turns[n if turn is None else (task, sample, turn)] = record.get("cost", {})    # other programs name no turn
+    before = rankings if any(rankings.values()) else episodes
     total = Counter()
-    for cost in [*turns.values(), *(rankings if any(rankings.values()) else episodes).values()]:
+    for cost in [*turns.values(), *before.values()]:
         total.update(cost)    # adds
     return total
 
@@ -233,7 +237,7 @@ def make_pairs(args):
     spent = sum((Counter(turn.get("cost")) for turn in turns), Counter())
     for pair in pairs:    # whoever trains on a part of them pays for all: turns without a pair were sampled too
         pair.pop("cost", None)
-        pair["ranked_by"] = {**(pair.get("ranked_by") or {}), "candidates_cost": spent}
+        pair["ranked_by"] = {**pair.get("ranked_by", {}), "candidates_cost": spent}
     return pairs, cost_of(turns)
 
 
@@ -282,19 +286,14 @@ def checked_pair(pair):
 
 
 def pair_items(pairs, tokenizer):
-    """Pairs as items. Each side is one sequence, scored on its last message."""
-    turns = []
+    """Pairs as items. Each side is a record with one turn, which is scored on its last message."""
+    sides = []
     for pair in pairs:
         for side in ("chosen", "rejected"):
             *earlier, reply = pair[side]
-            turns.append((pair["prompt"] + earlier, {**reply, "output_ids": pair.get(f"{side}_ids")}, None))
-    sequences = iter(tokenise(tokenizer, turns))
-    items = []
-    for n, pair in enumerate(pairs):
-        task, sample, turn = key_of(pair)
-        turn_key = (n, n) if turn is None else (f"{task} {sample}", turn)
-        items.append(Item([next(sequences)], [next(sequences)], turn_key, task=n if task is None else task))
-    return items
+            reply = {**reply, "output_ids": pair.get(f"{side}_ids", ())}
+            sides.append({**pair, "turns": [(pair["prompt"] + earlier, reply, None)]})
+    return items_of(list(zip(sides[0::2], sides[1::2])), tokenizer, tokenise)
 
 
 # ---- From trajectories to items: the baselines
@@ -310,8 +309,9 @@ def trajectory_items(args, tokenizer):
     if args.method == "rejection-ft":
         least = args.min_reward
         if least is None:
-            rewards = [record["reward"] for record in records]
-            least = float(np.quantile(rewards, 0.75)) if args.domain == "frontend" else 1.0
+            least = 1.0
+            if args.domain == "frontend":
+                least = float(np.quantile([record["reward"] for record in records], 0.75))
         kept = [record for record in records if record["reward"] > least - 1e-6]    # rewards may be rounded means
         say(f"{args.input}: {len(records) - len(kept)} records left out: reward below {least:g} (--min-reward)")
         if not kept:

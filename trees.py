@@ -62,7 +62,7 @@ def build_prefix_forest(sequences, block=256):
     laid out the same way. Those that leave the trunk last come first. A branch that shares no token with the trunk is a
     tree of its own. `block` limits how many tokens of neighbouring branches a CPU attends to together.
     """
-    ids, positions, end = (np.empty(tree_tokens(sequences), np.int64) for _ in range(3))
+    ids, positions, end = np.empty((3, tree_tokens(sequences)), np.int64)
     paths = [None] * len(sequences)
     blocks = []
     length = 0
@@ -78,10 +78,12 @@ def build_prefix_forest(sequences, block=256):
         positions[start:stop] = np.arange(depth, len(trunk))
         end[start:stop] = stop
         path = np.concatenate([prefix, np.arange(start, stop)])
-        if depth and np.array_equal(blocks[-1][2], prefix) and stop - blocks[-1][0] <= block:
-            start_of_block = blocks.pop()[0]
-        else:
-            start_of_block = start
+        start_of_block = start
+        if depth:
+            last_start, _, last_prefix = blocks[-1]
+            if np.array_equal(last_prefix, prefix) and stop - last_start <= block:
+                start_of_block = last_start
+                blocks.pop()
         blocks.append((start_of_block, stop, prefix))
         branches = {}    # {(how many tokens it shares with the trunk, its next token): members}
         for i in members:
@@ -105,20 +107,23 @@ def build_prefix_forest(sequences, block=256):
 def sees(query, key, end, positions, window):
     """Whether a query sees a key (indices into the row): it descends from the key and is within the window, if any."""
     seen = (key <= query) & (query < end[key])
-    return seen if window is None else seen & (positions[query] - positions[key] < window)
+    if window is not None:
+        seen = seen & (positions[query] - positions[key] < window)
+    return seen
 
 
 def forest_inputs(sequences, device):
     """Sequences as one row for a language model: (its inputs, the path of each sequence, tokens without padding)."""
     forest = build_prefix_forest(sequences)
     tokens = len(forest.ids)
-    pad = -tokens % 128 if device.type == "cuda" else 0    # FlexAttention works in blocks of 128
-    positions = torch.from_numpy(np.pad(forest.positions, (0, pad))).to(device)                  # (T,)
-    end = torch.from_numpy(np.concatenate([forest.end, np.arange(tokens, tokens + pad) + 1])).to(device)
-    ids = torch.from_numpy(np.pad(forest.ids, (0, pad))).to(device)
-    inputs = {"input_ids": ids[None], "position_ids": positions[None],
-              "layout": Attention(end, positions, forest.blocks)}
-    return inputs, forest.paths, tokens
+    row = np.stack([forest.ids, forest.positions, forest.end])                                   # (3, tokens)
+    if device.type == "cuda":    # FlexAttention works in blocks of 128
+        padding = np.zeros((3, -tokens % 128), np.int64)
+        padding[2] = np.arange(padding.shape[1]) + tokens + 1    # sees nothing but itself
+        row = np.concatenate([row, padding], 1)
+    ids, positions, end = torch.from_numpy(row).to(device)                                       # (T,) each
+    layout = Attention(end, positions, forest.blocks)
+    return {"input_ids": ids[None], "position_ids": positions[None], "layout": layout}, forest.paths, tokens
 
 
 @dataclass
@@ -188,7 +193,8 @@ def block_attention(query, key, value, blocks, scale):
     sizes = [stop - start for start, stop, _, _ in blocks]
     parts = []
     # split instead of a slice per block: the gradient of a slice is as long as the row
-    for q, k, v, (_, _, keys, mask) in zip(query.split(sizes, 2), key.split(sizes, 2), value.split(sizes, 2), blocks):
+    stretches = [tensor.split(sizes, 2) for tensor in (query, key, value)]
+    for q, k, v, (_, _, keys, mask) in zip(*stretches, blocks):
         if keys is not None:
             k = key.index_select(2, keys)
             v = value.index_select(2, keys)

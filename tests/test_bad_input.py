@@ -132,7 +132,7 @@ def test_a_bad_file_is_refused_in_one_sentence(tmp_path, reader, fault, request)
         assert re.search(r"run \w+\.py|\w+\.py\b.* writes such records|again", said), f"no remedy in: {said}"
 
 
-# ------------------------------------------------------------------------------------------- each script's own mistakes
+# ---- Each script's own mistakes
 
 OWN = [
     # script, arguments, files, words of the refusal
@@ -184,7 +184,7 @@ OWN = [
      {"a.jsonl": lines(SCORED), "b.jsonl": lines(SCORED | PAGE_SCORE)}, ["b.jsonl", "frontend", "a.jsonl"]),
     ("evaluate.py", ["--compare", "x=a.jsonl", "--in", "a.jsonl"], {"a.jsonl": lines(SCORED)}, ["--compare"]),
     ("evaluate.py", ["--compare", "x=a.jsonl", "--mode=released", "--out", "b.jsonl", "--overwrite", "--encoder", "e"],
-     {"a.jsonl": lines(SCORED)}, ["leave out --encoder, --mode, --out, --overwrite"]),
+     {"a.jsonl": lines(SCORED)}, ["--encoder, --mode, --out, --overwrite do nothing with --compare"]),
     ("generate_tasks.py", ["--ask=0.6", "--in", "x", "--model", "y"], {}, ["--ask, --in, --model", "procedural"]),
     ("generate_tasks.py", ["--demonstrations", "2", "--level", "plain", "--train", "3"], {}, ["--level, --train"]),
     ("generate_tasks.py", ["--source", "llm", "--in", "x", "--model", "y", "--waste", "1"], {}, ["--waste"]),

@@ -86,7 +86,7 @@ def scored(tmp_path_factory):
     return folder, run(folder, "--split", "test", "--report", "report.html")
 
 
-# ------------------------------------------------------------------------------------------------------- rewards
+# ---- Rewards
 
 
 def test_the_reward_is_the_share_of_tests_passed_and_failed_episodes_score_zero(scored):
@@ -260,10 +260,10 @@ def test_a_reward_that_misses_1_by_rounding_is_a_success(tmp_path):
 
 
 @pytest.mark.parametrize("arguments, idle", [
-    (["--in", "a.jsonl", "--split", "val", "--run-name=x"], "--in names the file; leave out --run-name, --split"),
-    (["--in", "a.jsonl", "--report-limit", "3"], "without --report there is no report; leave out --report-limit"),
-    (["--compare", "a=a.jsonl", "--curves", "b=c"], "without --report there is no report; leave out --curves"),
-    (["--compare", "a=a.jsonl", "--unsafe"], "leave out --unsafe"), (["--over"], "unrecognized arguments: --over")])
+    (["--in", "a.jsonl", "--split", "val", "--run-name=x"], "--run-name, --split do nothing with --in"),
+    (["--in", "a.jsonl", "--report-limit", "3"], "--report-limit does nothing without --report"),
+    (["--compare", "a=a.jsonl", "--curves", "b=c"], "--curves does nothing without --report"),
+    (["--compare", "a=a.jsonl", "--unsafe"], "--unsafe does nothing with --compare"), (["--over"], "unrecognized arguments: --over")])
 def test_a_flag_that_would_do_nothing_is_refused(tmp_path, arguments, idle):
     done = subprocess.run([sys.executable, ROOT / "evaluate.py", *arguments], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 2 and idle in done.stderr.splitlines()[-1], done.stderr
@@ -451,7 +451,7 @@ def test_released_trajectories_are_scored_once_they_are_converted(tmp_path):
     assert json.loads((tmp_path / "offline.metrics.json").read_text())["tasks"] == 2
 
 
-# ------------------------------------------------------------------------------------------------------- pages
+# ---- Pages
 
 RED, BLUE = (f'<html><body style="margin:0"><div style="background:{colour};width:100%;height:500px"></div>'
              '<h1>Shop</h1>'
@@ -531,7 +531,7 @@ def test_cosines_of_different_encoders_are_not_compared(designs):
     assert done.stderr.count("\n") == 1
 
 
-# ------------------------------------------------------------------------------------------------------- intervals
+# ---- Intervals
 
 
 def summary(values, samples=1, tasks=None):
@@ -724,7 +724,7 @@ def test_the_same_seed_gives_the_same_intervals(scored):
     assert run(folder, "--compare", path, "--resamples", "5").stdout != run(folder, "--compare", path).stdout
 
 
-# ------------------------------------------------------------------------------------------------------- resume
+# ---- Resume
 
 
 LONG = "def double(x):\n    if not x:\n        import time\n        time.sleep(%s)\n    return 2 * x\n"
@@ -811,7 +811,7 @@ def test_a_reward_is_never_kept_for_an_episode_that_changed(tmp_path, change):
         or change in ("dialogue", "settings")
 
 
-# ------------------------------------------------------------------------------------------------------- the report
+# ---- The report
 
 
 OPEN_ALL = "document.querySelectorAll('details').forEach(details => { details.open = true })"

@@ -46,7 +46,7 @@ def read(path):
     return [json.loads(line) for line in Path(path).read_text().splitlines()]
 
 
-# ------------------------------------------------------------------------------------------ tasks
+# ---- Tasks
 
 
 def test_there_are_enough_kinds_and_combinations_of_each_level():
@@ -196,7 +196,7 @@ def test_the_same_seed_draws_the_same_tasks_and_pairs_of_choices_stay_new():
         page_tasks.check_demonstrable(draw("test", 3)[0] | {"ground_truth": "<html></html>"})
 
 
-# ------------------------------------------------------------------------------------------ demonstrations and rollouts
+# ---- Demonstrations and rollouts
 
 
 def demonstrations(tasks, count, ask=0.6, waste=0.2, max_turns=6):

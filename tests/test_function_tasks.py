@@ -41,8 +41,7 @@ def rows_of(task):
     return [ast.literal_eval(call.removeprefix("report(")[:-1]) for call in task["test_cases"].values()]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The vocabulary. Each claim names the theme, the term and what is wrong with it.
+# ---- The vocabulary. Each claim names the theme, the term and what is wrong with it.
 
 def wrong_terms(theme, sort, term):
     """What is wrong with a term, in words."""
@@ -142,8 +141,7 @@ def test_no_two_replies_share_a_wording():
     assert all(re.fullmatch(r"(Only the|The) \{X\}.*|.*\{list\}\.", text) for text in twice), twice
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Draws
+# ---- Draws
 
 @pytest.mark.parametrize("level, layers", [("full", range(6, 9)), ("plain", range(3, 6))])
 def test_tasks_have_as_many_layers_as_their_level_says(level, layers):
@@ -211,8 +209,7 @@ def test_the_same_seed_draws_the_same_tasks():
     assert one == again != other
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Calls
+# ---- Calls
 
 def test_every_wrong_value_of_every_detail_fails_a_call(tasks):
     for task in tasks:
@@ -246,8 +243,7 @@ def test_a_constant_answer_passes_few_calls(tasks):
     assert sum(shares) / len(shares) <= 0.12
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Dialogues
+# ---- Dialogues
 
 def test_whoever_asks_everything_writes_the_reference(tasks):
     for task in tasks:

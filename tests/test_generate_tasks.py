@@ -61,7 +61,7 @@ def interrupted(process, ready):
     return said
 
 
-# --- the shell: composed tasks and demonstrations
+# ---- The shell: composed tasks and demonstrations
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
@@ -115,7 +115,7 @@ def test_demonstrations_are_dialogues_as_rollouts_write_them(folder, tmp_path):
     assert (tmp_path / "b.jsonl").read_bytes() != whole
 
 
-# --- mistakes
+# ---- Mistakes
 
 def test_mistakes_are_answered_in_one_sentence(folder, tmp_path):
     def refused(text, *flags):
@@ -148,7 +148,7 @@ def test_mistakes_are_answered_in_one_sentence(folder, tmp_path):
     (["--source", "colbench", "--in", "x", "--seed", 1, "--dtype", "float32", "--ask", 1], "--ask, --dtype, --seed"),
     (["--source", "websight", "--in", "x", "--split", "test", "--workers", 2], "--split, --workers")])
 def test_flags_that_a_mode_ignores_are_refused(flags, idle):
-    assert f"{idle} would do nothing with --" in command(*flags, ok=False, code=2).stderr
+    assert f"{idle} do nothing with --" in command(*flags, ok=False, code=2).stderr
 
 
 def test_help_shows_every_flag_of_every_mode():
@@ -200,7 +200,7 @@ def test_ctrl_c_is_quiet_and_leaves_whole_lines(tmp_path):
     assert out.read_bytes().endswith(b"\n")
 
 
-# --- released files
+# ---- Released files
 
 def released_task(code, name, description):
     return {"problem_description": description, "ground_truth": code,
@@ -337,7 +337,7 @@ def test_a_name_of_a_domain_is_no_reason_to_refuse_a_conversion(tmp_path):
     assert [r["domain"] for r in records(tmp_path / "t.jsonl")] == ["games"]
 
 
-# --- WebSight
+# ---- WebSight
 
 def rows(count, start=0):
     return [{"text": f"<html><body><img src='https://source.unsplash.com/random/300x200/?{i}'>{i}</body></html>",
@@ -400,7 +400,7 @@ def test_parquet_is_read_or_what_is_missing_is_named(tmp_path):
     assert "0.parquet: " in command(*flags, "--overwrite", ok=False, code=2).stderr
 
 
-# --- an answer's form
+# ---- An answer's form
 
 REQUEST = "I need late_fee(days, price) for our library: what a reader pays for a book that comes back late."
 FUNCTION = '''def late_fee(days, price):
@@ -495,7 +495,7 @@ def test_an_answer_that_lacks_a_part_is_refused(name):
     assert task is None and reason
 
 
-# --- tasks from a language model
+# ---- Tasks from a language model
 
 def response(description, code, calls, details=""):
     listed = "".join(f"{i + 1}. `{c}`\n" for i, c in enumerate(calls))

@@ -117,7 +117,7 @@ def test_a_file_runs_with_those_that_it_imports_at_its_top(name, tmp_path):
     assert done.returncode == 0 and (name in NO_SCRIPTS or "usage:" in done.stdout), done.stderr
 
 
-# ----------------------------------------------------------------------------------------------- the README's commands
+# ---- The README's commands
 
 
 def commands(document):

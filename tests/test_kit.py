@@ -44,7 +44,7 @@ def said(capsys, call, code=2):
     return line
 
 
-# ---------------------------------------------------------------------------------------- reading
+# ---- Reading
 
 @pytest.mark.parametrize("kind", RECORDS)
 def test_a_record_of_each_kind_is_read_and_keeps_what_the_schema_does_not_name(tmp_path, kind):
@@ -174,7 +174,7 @@ def test_another_domain_a_double_key_and_a_callers_complaint_name_the_line(tmp_p
         assert f"{path}, line 1: " in told and message in told
 
 
-# ---------------------------------------------------------------------------------------- writing and continuing
+# ---- Writing and continuing
 
 def record(n, **more):
     return {"task_id": f"t{n}", "sample": 0, "text": "a line\u2028of é", **more}
@@ -419,7 +419,7 @@ def test_a_change_of_one_tensor_of_many_changes_the_fingerprint(tmp_path):
     assert found[0] != found[1] and (tmp_path / "model.safetensors").stat().st_size > 1 << 26
 
 
-# ---------------------------------------------------------------------------------------- words and numbers
+# ---- Words and numbers
 
 @pytest.mark.parametrize("text, content, answer", [
     ("What is x?", "What is x?", None),

@@ -356,6 +356,7 @@ train_critic.fingerprint = counted
 lm.start_process_group()
 train_critic.Critic("critic")
 lm.finish()
+os._exit(0)
 """)
     done = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "ask.py"],
                           capture_output=True, text=True, env={"OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin"})

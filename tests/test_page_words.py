@@ -21,7 +21,7 @@ def sentences(agent, reference):
     return [one.sentence() for one in page_words.compare_pages(agent, reference)]
 
 
-# ------------------------------------------------------------------------------------------ one change, one sentence
+# ---- One change, one sentence
 
 
 @needs_browser
@@ -148,7 +148,7 @@ def test_a_text_of_symbols_is_not_taken_for_a_block_without_text(renderer):
     assert sentences(agent, reference) == ['The text "→" is missing, after the picture.']
 
 
-# ------------------------------------------------------------------------------------------ random pages
+# ---- Random pages
 
 
 CLASSES = """p-2 p-8 p-16 text-sm text-xl text-3xl text-7xl text-left text-center text-right flex grid w-1/2 w-64
@@ -255,7 +255,7 @@ def test_no_difference_is_silence_on_300_random_pairs_of_pages(renderer):
     assert 30 < check_pairs(renderer, "many", 300) < 150
 
 
-# ------------------------------------------------------------------------------------------ a dialogue
+# ---- A dialogue
 
 
 def say(renderer, reference, *texts):
@@ -321,7 +321,7 @@ def test_a_reply_is_cut_between_sentences():
     assert 900 < len(text) <= 1000 and text.endswith("x.")
 
 
-# ------------------------------------------------------------------------------------------ colours
+# ---- Colours
 
 
 def test_colours_have_the_names_people_use():

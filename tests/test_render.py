@@ -107,7 +107,7 @@ def pixels(picture):
     return hashlib.sha256(picture.rgb.tobytes()).hexdigest()
 
 
-# -------------------------------------------------------------------------------------- nothing leaves, nothing is read
+# ---- Nothing leaves, nothing is read
 
 
 @needs_browser
@@ -188,7 +188,7 @@ def test_isolation_is_recorded_and_true(renderer):
             assert re.search(r"Uid:\s+65534", Path(f"/proc/{pid}/status").read_text())
 
 
-# -------------------------------------------------------------------------------------- one page cannot harm the next
+# ---- One page cannot harm the next
 
 
 @needs_browser
@@ -299,7 +299,7 @@ def test_render_may_be_called_from_many_threads(renderer):
     assert len(set(alone)) == 12
 
 
-# -------------------------------------------------------------------------------------- the same bytes, the same pixels
+# ---- The same bytes, the same pixels
 
 
 def assert_the_same_pixels(renderer, text, count, monkeypatch):
@@ -466,7 +466,7 @@ def test_a_page_that_needs_scripts_says_so_and_is_shown_without(renderer, needs,
     assert picture.status == ("needs scripts" if needs else "ok") and picture.png and picture.layout
 
 
-# -------------------------------------------------------------------------------------- blank and broken
+# ---- Blank and broken
 
 
 @needs_browser
@@ -559,7 +559,7 @@ def test_unsplash_addresses_become_picsum():
                                            "<div style=\"background:url(https://picsum.photos/id/48/640/480)\">")
 
 
-# -------------------------------------------------------------------------------------- similarity
+# ---- Similarity
 
 
 def test_cosine_of_the_same_is_one_of_opposites_minus_one_and_blank_is_like_blank_only():
@@ -636,7 +636,7 @@ def test_an_encoder_that_is_not_there_is_one_sentence(tmp_path):
         render.load_encoder(str(tmp_path))
 
 
-# -------------------------------------------------------------------------------------- command line
+# ---- Command line
 
 
 @needs_browser

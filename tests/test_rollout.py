@@ -99,8 +99,7 @@ def local_engine(path, engine, max_model_len=0):
     return engines.make_engine(str(path), None, "agent", local_args(engine, max_model_len))
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The protocol and the scripted human
+# ---- The protocol and the scripted human
 
 
 @pytest.mark.parametrize("output, last, expected", [
@@ -126,8 +125,7 @@ def test_only_what_follows_output_enters_the_dialogue_and_the_last_turn_answers(
     assert record["answer"] == (content if answer is None else answer)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The plain engine
+# ---- The plain engine
 
 
 @pytest.fixture(scope="module")
@@ -231,8 +229,7 @@ def test_a_batch_holds_so_many_rows_and_requests_that_want_the_same(world, engin
     assert len(results) == 36 and sum(rows) == 2 * 36 and max(rows) == 10
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The command line
+# ---- The command line
 
 
 def test_the_same_settings_give_the_same_trajectories_and_a_torn_line_is_repaired(world, tmp_path):
@@ -987,7 +984,7 @@ def fact(**changed):
     (b'{"task_id": "\xff"}\n', (), "it must be an object"), (b"[" * 9999 + b"]" * 9999, (), "it must be an object"),
     (EPISODE | {"sample": [1]}, ("--candidates", 2), "sample must be a whole number"),
     (EPISODE | {"dialogue_history": [*TOLD[:1], TOLD[1] | {"content": None}]}, ("--candidates", 2), "dialogue_history"),
-    (EPISODE | {"task": TASK | {"ground_truth": None}}, ("--candidates", 2), "ground_truth must be text")])
+    (EPISODE | {"task": TASK | {"ground_truth": None}}, ("--candidates", 2), "task lacks the key 'ground_truth'")])
 def test_values_of_another_type_are_one_sentence_and_nothing_is_left_behind(tmp_path, second, arguments, words):
     second = second if isinstance(second, bytes) else json.dumps(second).encode() + b"\n"
     first = (EPISODE if arguments else fact()) | {"task_id": "first"}

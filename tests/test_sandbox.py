@@ -52,7 +52,7 @@ def statuses(outcomes):
     return [outcome.status for outcome in outcomes]
 
 
-# ---------------------------------------------------------------------------------------- hostile programs
+# ---- Hostile programs
 
 def everyones_python():
     """An interpreter that user nobody can run, or None."""
@@ -309,7 +309,7 @@ def test_a_start_takes_as_long_as_the_machine_needs_and_says_so(monkeypatch, cap
     assert "the sandbox has been starting for 0 s: this machine is busy" in capsys.readouterr().err
 
 
-# ---------------------------------------------------------------------------------------- canonical bytes
+# ---- Canonical bytes
 
 SCALARS = st.one_of(
     st.none(), st.booleans(), st.integers(), st.integers(-3, 3), st.floats(allow_nan=False), st.text(max_size=4),
@@ -427,7 +427,7 @@ def run_random_programs(box, seed):
             assert status in ("wrong", "timeout", "not comparable") or status.startswith(("error: ", "killed: "))
 
 
-# ---------------------------------------------------------------------------------------- programs, modes, statuses
+# ---- Programs, modes, statuses
 
 def test_a_program_is_a_module(box):
     program = """
@@ -749,7 +749,7 @@ def test_score_many_reads_only_a_little_ahead_and_stops_when_told(box):
     assert len(read) < 500
 
 
-# ---------------------------------------------------------------------------------------- the command line
+# ---- The command line
 
 @pytest.mark.parametrize("arguments, complaint", [
     (["--luck"], "--luck"), (["--without", "luck"], "luck"), (["--without", "seccomp"], "--unsafe")])

@@ -151,7 +151,7 @@ def test_a_critic_with_a_head_says_the_same_twice_on_two_ranks(place):
     call(train_critic, "--in", "scored.jsonl", "--model", "base", "--head", "value", "--lr", "1e-3", "--max-steps", "2",
          "--out", "critic")
     (place / "ask.py").write_text(f"""
-import sys
+import os, sys
 sys.path.insert(0, {str(ROOT)!r})
 import lm, train_critic
 lm.start_process_group()
@@ -161,6 +161,8 @@ turns = [([{{"role": "user", "content": "Write f."}}], {{"content": text}}, "def
 first, second = critic.advantages(turns), critic.advantages(turns)
 lm.say("equal" if first == second else (first, second), first)
 lm.finish()
+sys.stdout.flush()
+os._exit(0)
 """)
     said = torchrun(2, script=place / "ask.py")
     one = subprocess.run([sys.executable, "ask.py"], capture_output=True, text=True, check=True).stdout
