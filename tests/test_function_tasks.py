@@ -167,6 +167,23 @@ def test_a_request_says_what_no_fact_tells():
             assert wholes >= len(plan["kinds"]), request
 
 
+@pytest.mark.parametrize("level", LEVELS)
+def test_replies_about_limits_say_what_the_reference_does(level):
+    """Whether a limit itself counts, and on which side of it a thing is one."""
+    for task in drafts("train", level, 300):
+        details = task["details"]
+        for fact in task["facts"]:
+            term, _, aspect = fact["detail"].rpartition(".")
+            reply = re.sub("no more than|but not more", "at most", fact["reply"].lower())
+            if aspect == "edge":
+                assert bool(re.search(r"n't|\bnot\b|\bout\b", reply)) != details[f"{term}.edge"], reply
+            if aspect == "limit" and f"{term}.edge" in details and fact["values"].get("edge"):
+                strict = re.search(r"more than|over|above|less than|under|below", reply)
+                assert bool(strict) != details[f"{term}.edge"], reply
+                low = re.search(r"or less|at most|up to|less than|under|below", reply)
+                assert bool(low) == (details[f"{term}.define"][0] == "<"), reply
+
+
 def test_requests_of_the_full_level_are_distinct():
     tasks = drafts("train", "full", 1000)
     assert len({task["problem_description"] for task in tasks}) >= 0.99 * 1000
