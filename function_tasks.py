@@ -11,9 +11,10 @@ most urgent first"). What the words mean is hidden, and differs from task to tas
 draws a task, the likeliest values are a guess, and a wrong program has one value that is not the true one.
 
 A hash of the reference decides the split. Another hash keeps a fifth of the meanings (at the plain level, a quarter of
-their combinations) out of training, and the last wording of many replies: tasks for validation and test alternate between `seen` and `new` (key `half`).
-Level `full` has up to nine layers and all wordings; `plain` has three to five, one wording and a few themes, for a
-model that is trained from nothing. The vocabulary stands in themes.toml and wordings.toml, which say how to add to it.
+their combinations) out of training, and the last wording of many replies: tasks for validation and test alternate
+between `seen` and `new` (key `half`). Level `full` has six to eight layers and all wordings; `plain` has three to five,
+one wording and a few themes, for a model that is trained from nothing. The vocabulary stands in themes.toml and
+wordings.toml, which say how to add to it.
 """
 import itertools
 import json
@@ -23,7 +24,7 @@ from collections import Counter
 from functools import cache
 
 from function_words import (
-    EMPTY, FORMS, ORDERED, common_words, facts_of, human_terms, is_new, parts_of, plural, sure_facts, terms_of, themes, upper,
+    EMPTY, FORMS, ORDERED, common_words, facts_of, human_terms, is_new, parts_of, plural, sure_facts, terms_of, themes,
     wordings, write_request)
 from listener import scripted_reply
 from records import ANSWER_MARK, hashed, split_of
@@ -44,6 +45,12 @@ NICE = [*range(1, 11), 12, 15, 18, *range(20, 50, 5), *range(50, 100, 10), *rang
 
 # ---- Plans and details
 
+OPTIONAL = {  # detail -> how often a task of the full level has it
+    "edge": 0.5, "except": 0.5, "last except": 0.25, "stated": 0.4, "format": 0.5, "count": 1, "extra": 0.4, "empty": 1,
+}
+TWICE = {"total": 0.6, "average": 0.5, "share": 0.4, "table": 0.4, "line": 0}    # shape -> how often it has two kinds
+
+
 def draw_plan(level, rng):
     """What is asked for, at random; None if its words would be confused."""
     theme = themes()[rng.choice(list(themes())[:PLAIN_THEMES if level == "plain" else None])]
@@ -54,20 +61,31 @@ def draw_plan(level, rng):
     def usable(terms):
         return [name for name, term in terms.items() if len(meanings_of(level, term)) > 1]
 
-    twice = rng.random() < {"total": 0.6, "average": 0.5, "share": 0.4, "table": 0.4, "line": 0}.get(shape, 0.2)
+    twice = rng.random() < TWICE.get(shape, 0.2)
     kinds = rng.sample([name for name in usable(known) if level == "full" or not known[name].one], 1 + twice)
     sort = "measure" if shape not in ORDERED else "best" if people else "first"
-    maybe = {f"{kinds[0]}.edge": 0.5, f"{kinds[0]}.except": 0.5, f"{kinds[-1]}.except": 0.25, "stated": 0.4,
-             "format": 0.5, "empty": 0.4 if shape == "total" else 1, "count": 0.3 if shape == "line" else 1,
-             **{f"{name}.extra": 0.4 for name in theme.terms["measure"]}}
-    if level == "plain":
-        maybe = {"empty": 0.4}
-    plan = {"level": level, "theme": theme.noun, "shape": shape, "people": people, "kinds": kinds, "sort": sort,
-            "goal": rng.choice(usable(theme.terms[sort])), "group": rng.choice(GROUP_WORDS),
-            "mode": "only" if any(known[name].one for name in kinds) else rng.choice(["not", "not", "only"]),
-            "open": [name for name, share in maybe.items() if rng.random() < share]}
+    maybe = {"empty": 0.4}
+    if level == "full":
+        often = OPTIONAL | {"total": {"empty": 0.4}, "line": {"count": 0.3}}.get(shape, {})
+        maybe = {f"{kinds[0]}.edge": often["edge"], f"{kinds[0]}.except": often["except"]}
+        maybe |= {f"{kinds[-1]}.except": often["last except"]} if twice else {}
+        maybe |= {name: often[name] for name in ("stated", "format", "empty", "count")}
+        maybe |= {f"{name}.extra": often["extra"] for name in theme.terms["measure"]}
+    plan = {
+        "level": level,
+        "theme": theme.noun,
+        "shape": shape,
+        "people": people,
+        "kinds": kinds,
+        "sort": sort,
+        "goal": rng.choice(usable(theme.terms[sort])),
+        "group": rng.choice(GROUP_WORDS),
+        "mode": "only" if any(known[name].one for name in kinds) else rng.choice(["not", "not", "only"]),
+        "open": [name for name, share in maybe.items() if rng.random() < share],
+    }
     words = [word for term in terms_of(plan) for word in term.names]
-    return plan if len(words) == len(set(words)) and plan["group"] not in theme.words else None
+    clear = len(words) == len(set(words)) and plan["group"] not in theme.words
+    return plan if clear else None
 
 
 def settle(plan, pick, known=()):
@@ -96,7 +114,8 @@ def settle(plan, pick, known=()):
         limits = [2, 3] if low else [2, 3, 4]    # how often somebody is on the list
         put_measure(number[1:])
         if number and number[0] != "#":
-            limits = round_numbers(theme.noun, details.get(f"{number[1:]}.formula", number), low)
+            formula = details.get(f"{number[1:]}.formula", number)
+            limits = round_numbers(theme.noun, formula, low)
             average = ["average"] if full and f"{name}.edge" not in may else []
             if put(f"{name}.limit", limits + average) != "average":
                 put(f"{name}.edge", [True, False])
@@ -117,8 +136,11 @@ def settle(plan, pick, known=()):
         put_kind(term.name, term)
     if shape in ORDERED:
         by = details[f"{plan['goal']}.order"].lstrip("<=+>")
-        more = [sign + f for f in theme.numbers if f != by for sign in "<>"] if full else []
-        put("ties", ["a-z", "z-a"] + ["more"] * (by != "#") if plan["people"] else ["earlier", "later", "a-z", *more])
+        if plan["people"]:
+            put("ties", ["a-z", "z-a"] + ["more"] * (by != "#"))
+        else:
+            more = [sign + f for f in theme.numbers if f != by for sign in "<>"] if full else []
+            put("ties", ["earlier", "later", "a-z", *more])
     if shape in ORDERED and "count" in may:
         put("count", [3, 5, 2, 4])
     if shape == "line":
@@ -148,7 +170,9 @@ def round_numbers(noun, formula, low):
     numbers = sorted(eval(formula, None, row) for row in rows)
     first, last = (numbers[12], numbers[48]) if low else (numbers[32], numbers[68])
     found = [n for n in NICE if first <= n <= last]
-    found = found[::max(1, len(found) // 4)] if len(found) >= 3 else [max(1, first) + step for step in range(3)]
+    if len(found) < 3:
+        found = [max(1, first) + step for step in range(3)]
+    found = found[::max(1, len(found) // 4)]
     return found[1:2] + found[:1] + found[2:]    # neither end is the likeliest
 
 
@@ -175,9 +199,12 @@ def word_sets(theme, label, sizes):
 
 def exceptions(theme, label, limits):
     """["never", label, word], ["always", label, word] or ["other", label, word, limit], of the other labels."""
-    ways = [["never"], ["always"], *(["other", limit] for limit in limits)]
-    return [[way, key, word, *limit] for key, (_, words) in theme.words.items() if key != label
-            for word in words for way, *limit in ways]
+    found = []
+    for key, (_, words) in theme.words.items():
+        for word in words if key != label else []:
+            found += [["never", key, word], ["always", key, word]]
+            found += [["other", key, word, limit] for limit in limits]
+    return found
 
 
 # ---- The reference, as a person would write it
@@ -264,80 +291,119 @@ def test_code(theme, details, name, o):
         tests.append(f"{number_code(details, number, o)} {sign} {limit}")
     if label:
         words = details[f"{name}.values"]
-        tests.append(f'{o}["{label}"] in {json.dumps(words)}' if words[1:] else f'{o}["{label}"] == "{words[0]}"')
+        one_of = f"in {json.dumps(words)}" if words[1:] else f'== "{words[0]}"'
+        tests.append(f'{o}["{label}"] {one_of}')
     return (" or " if join == "/" else " and ").join(tests)
 
 
 def write_code(plan, details):
     """The reference for some details."""
-    theme, goal = themes()[plan["theme"]], plan["goal"]
-    rows, lines, tests = plural(theme.noun), [], []
-    words = {"o": rows[0], "rows": rows, "who": f'{rows[0]}["{theme.who}"]', "key": theme.key, **details}
-    for name in theme.terms["measure"]:
-        if extra := details.get(f"{name}.extra"):
-            sign, key, word, n = [*extra, *[None] * 3][:4]
-            formula = number_code({**details, f"{name}.extra": None}, f"={name}", rows[0])
-            more = {"name": name, "formula": formula, "sign": sign, "key": key, "word": word, "n": n or key}
-            lines.append(FUNCTIONS["cap" if sign == "cap" else "word" if word else "key"].format_map(words | more))
+    theme = themes()[plan["theme"]]
+    rows = plural(theme.noun)
+    o = rows[0]
+    lines = [function for name in theme.terms["measure"] for function in measure_code(theme, details, name, o)]
+    tests = []
     for name in plan["kinds"]:
-        test = test_code(theme, details, name, rows[0])
-        if exception := details.get(f"{name}.except"):
-            way, key, word, n = [*exception, None][:4]
-            more = {"name": name, "test": test, "key": key, "word": word, "n": n, "limit": details.get(f"{name}.limit")}
-            lines.append(FUNCTIONS[way].format_map(words | more))
-            test = f"{name}({rows[0]})"
+        test = test_code(theme, details, name, o)
+        exception = details.get(f"{name}.except")
+        if exception:
+            way, key, word, *limit = exception
+            lines.append(FUNCTIONS[way].format(name=name, o=o, test=test, key=key, word=word, n=limit and limit[0],
+                                               limit=details.get(f"{name}.limit")))
+            test = f"{name}({o})"
         if tests and plan["mode"] == "not":
             test = f"not {test}" if exception else f"not ({test})"
-        tests.append(f"({test})" if len(plan["kinds"]) > 1 and " or " in test and test[:3] != "not" else test)
-    lines.append(f"found = [{rows[0]} for {rows[0]} in {rows} if {' and '.join(tests)}]")
+        elif len(plan["kinds"]) > 1 and " or " in test:
+            test = f"({test})"
+        tests.append(test)
+    lines.append(f"found = [{o} for {o} in {rows} if {' and '.join(tests)}]")
     if "empty" in details:
         lines.append(f"if not found:\n    return {json.dumps(details['empty'])}")
+    words = {"o": o, "rows": rows, "who": f'{o}["{theme.who}"]', "key": theme.key, "group": details.get("group")}
     if plan["shape"] in ORDERED:
         words |= order_words(plan, theme, details, words)
         lines.append(RESULTS["who" if plan["people"] else "rows"].format_map(words))
     else:
-        words |= {"value": number_code(details, f"={goal}", rows[0]), "rounded": ROUNDED.get(details.get("round"))}
+        words["value"] = number_code(details, f"={plan['goal']}", o)
+        words["rounded"] = ROUNDED.get(details.get("round"))
         lines.append(RESULTS[plan["shape"]].format_map(words))
     body = "\n".join(lines).replace("\n", "\n    ")
     return f"def report({rows}):\n    {body}\n"
+
+
+def measure_code(theme, details, name, o):
+    """[the function of a measure that has an extra], or []."""
+    extra = details.get(f"{name}.extra")
+    if not extra:
+        return []
+    sign, key, *bonus = extra
+    formula = number_code({**details, f"{name}.extra": None}, f"={name}", o)
+    words = {"name": name, "o": o, "formula": formula, "sign": sign, "key": key}
+    if bonus:
+        words |= {"word": bonus[0], "n": bonus[1]}
+    elif sign == "cap":
+        words["n"] = key
+    return [FUNCTIONS["word" if bonus else "cap" if sign == "cap" else "key"].format_map(words)]
 
 
 def order_words(plan, theme, details, words):
     """What stands in the code of an order."""
     by, ties, form = details[f"{plan['goal']}.order"], details["ties"], details.get("format", "{n}")
     f, o, who = by.lstrip("<=+>#"), words["o"], words["who"]
-    value = number_code(details, f if f in theme.numbers else f"={f}", o) if f else "1"
+    value = "1"    # of people, ordered by how often they are there
+    if f:
+        value = number_code(details, f if f in theme.numbers else f"={f}", o)
     name, shown = ("name", "totals[name]") if plan["people"] else (f'{o}["{theme.key}"]', value)
-    entry = f"[{name}, {shown}]" if form == "pairs" else name if form == "{n}" else \
-        "f'" + form.format(n=f"{{{name}}}", v=f"{{{shown}}}") + "'"
+    if form == "pairs":
+        entry = f"[{name}, {shown}]"
+    elif form == "{n}":
+        entry = name
+    else:
+        entry = "f'" + form.format(n=f"{{{name}}}", v=f"{{{shown}}}") + "'"
+    step = f"totals.get({who}, 0) + {value}"
+    if by[0] == ">":
+        step = f"max(totals.get({who}, 0), {value})"
     tie = TIES["who" if plan["people"] else "rows", ties[0] if ties[0] in "<>" else ties]
-    return {"value": value, "entry": entry, "ties": tie.format_map(words | {"tie": ties[1:]}),
-            "step": f"max(totals.get({who}, 0), {value})" if by[0] == ">" else f"totals.get({who}, 0) + {value}",
-            "reverse": "" if by[0] == "<" else ", reverse=True", "first": f"[:{details.get('count')}]" * ("count" in details),
-            "start": f"{json.dumps(details['between'])}.join(" if plan["shape"] == "line" else "[",
-            "end": ")" if plan["shape"] == "line" else "]"}
+    in_line = plan["shape"] == "line"
+    return {
+        "value": value,
+        "entry": entry,
+        "step": step,
+        "ties": tie.format_map(words | {"tie": ties[1:]}),
+        "reverse": "" if by[0] == "<" else ", reverse=True",
+        "first": f"[:{details['count']}]" if "count" in details else "",
+        "start": f"{json.dumps(details['between'])}.join(" if in_line else "[",
+        "end": ")" if in_line else "]",
+    }
 
 
 # ---- Ten calls that tell the reference from near misses
 
 def draw_rows(theme, size, rng):
     people = rng.sample(theme.people, rng.choice([2, 3, 4]))
-    codes = zip(rng.choices("ABCDEFGH", k=size), rng.sample(range(10, 100), size))
-    return [{theme.key: f"{letter}{number}", theme.who: rng.choice(people)}
-            | {key: rng.choice(words) for key, (_, words) in theme.words.items()}
-            | {key: rng.randint(*span[:2]) for key, span in theme.numbers.items()} for letter, number in codes]
+    letters, numbers = rng.choices("ABCDEFGH", k=size), rng.sample(range(10, 100), size)
+    rows = []
+    for letter, number in zip(letters, numbers):
+        row = {theme.key: f"{letter}{number}", theme.who: rng.choice(people)}
+        row |= {key: rng.choice(words) for key, (_, words) in theme.words.items()}
+        row |= {key: rng.randint(*span[:2]) for key, span in theme.numbers.items()}
+        rows.append(row)
+    return rows
 
 
 def telling_rows(plan, details, rng):
     """Rows rich in edge cases: at a limit, with a word that matters, tied with others, none at all."""
-    theme, ordered = themes()[plan["theme"]], plan["shape"] in ORDERED
+    theme = themes()[plan["theme"]]
     told = [value for name, value in details.items() if name.endswith((".values", ".except", ".extra"))]
     matter = set(re.findall(r"\w+", json.dumps(told)))
-    words = {theme.who: theme.people, **{key: words for key, (_, words) in theme.words.items()}}
-    likely = {key: some for key, all_words in words.items() if (some := [word for word in all_words if word in matter])}
+    likely = {}
+    for key, (_, words) in {theme.who: ("", theme.people), **theme.words}.items():
+        if some := [word for word in words if word in matter]:
+            likely[key] = some
     limits = [limit for name in plan["kinds"] for limit in limits_of(theme, details, name)]
+    sizes = [3, 5, 6, 7, 8, 9, 10] if plan["shape"] in ORDERED else [1, 2, 2, 3, 3, 4, 5, 6, 8]
     rows = []
-    for row in draw_rows(theme, rng.choice([3, 5, 6, 7, 8, 9, 10] if ordered else [1, 2, 2, 3, 3, 4, 5, 6, 8]), rng):
+    for row in draw_rows(theme, rng.choice(sizes), rng):
         row |= {key: rng.choice(some) for key, some in likely.items() if rng.random() < 0.6}
         if rows and rng.random() < 0.5:    # tied with another row
             other = rng.choice(rows)
@@ -408,8 +474,10 @@ def with_one_wrong(plan, details):
     programs = {}
     _, choices = settle(plan, likeliest, details)
     for name, options in choices.items():
-        for wrong in options:
-            if wrong != details[name] is not None and (not name.endswith((".except", ".extra")) or near(wrong, details[name])):
+        right = details[name]
+        for wrong in options if right is not None else []:
+            many = name.endswith((".except", ".extra"))
+            if wrong != right and (not many or near(wrong, right)):
                 changed, _ = settle(plan, likeliest, details | {name: wrong})
                 programs[name, json.dumps(wrong)] = write_code(plan, changed)
     return programs
@@ -417,7 +485,9 @@ def with_one_wrong(plan, details):
 
 def near(one, other):
     """Whether two exceptions or extras differ in one part, or one of them is none at all."""
-    return not one or not other or len(one) != len(other) or sum(a != b for a, b in zip(one, other)) == 1
+    if not one or not other or len(one) != len(other):
+        return True
+    return sum(a != b for a, b in zip(one, other)) == 1
 
 
 def results_of(code, inputs):
@@ -442,7 +512,9 @@ def settled(plan, details, inputs):
     if plan["shape"] in ORDERED and details["ties"] not in ("earlier", "later"):    # in two opposite orders
         by_who = [sorted(rows, key=lambda row: row[who]) for rows in inputs]
         results += [results_of(code, by_who), results_of(code, [rows[::-1] for rows in by_who])]
-    return [rows for rows, *same in zip(inputs, *results) if len(set(same)) == 1 and not same[0][0].isupper()]
+    same = [set(each) for each in zip(*results)]
+    errors = [result[0].isupper() for result in results[0]]
+    return [rows for rows, found, error in zip(inputs, same, errors) if len(found) == 1 and not error]
 
 
 def choose_calls(plan, details, rng):
@@ -574,10 +646,11 @@ def demonstrate(task, ask, waste, max_turns, rng):
     question, or asks for something that the task does not have. What it was not told, it guesses.
     """
     plan, level = task["plan"], task["level"]
-    todo = []
+    todo, known = [], set()
     for fact in task["facts"]:
-        if rng.random() < ask and all(any(need == other["detail"] for other in todo) for need in fact.get("needs", [])):
+        if rng.random() < ask and known.issuperset(fact.get("needs", [])):
             todo.append(fact)
+            known.add(fact["detail"])
     todo = todo[:max_turns - 1]
     history, asked, told = [{"role": "user", "content": task["problem_description"]}], [], set()
     idle = [aspect for aspect in LITTLE_USE if all(fact["aspect"] != aspect for fact in task["facts"])]

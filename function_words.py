@@ -1,8 +1,8 @@
 """What is said in a function task: its vocabulary, the request, and the replies of the human.
 
-themes.toml has what somebody keeps a list of, the words that they use for it and what these may mean; wordings.toml has
-the sentences. A reply is a wording, filled in with words: {the} number of stops, {A} late order. function_tasks.py draws
-the plan of a task (what is asked for) and its details (what the undefined words mean).
+themes.toml has what somebody keeps a list of, the words that they use for it, and what these may mean. wordings.toml
+has the sentences. A reply is a wording, filled in with words: {the} number of stops, {A} late order. function_tasks.py
+draws the plan of a task (what is asked for) and its details (what the undefined words mean).
 """
 import json
 import re

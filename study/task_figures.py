@@ -133,7 +133,7 @@ def phrasings():
 
 def words_for(task, fact):
     """The placeholders of the phrasings."""
-    words = w.common_words(task["plan"])
+    words = w.common_words(task["plan"]) | {"label": "kind"}
     words |= w.reply_to(task["plan"], task["details"], fact["detail"])[1]
     term = words.get("T", "")
     if fact["aspect"] in ("group", "order"):
@@ -145,14 +145,19 @@ def words_for(task, fact):
                     "value": " or ".join(fact["values"].get("word", []))}
 
 
-def oracle(task, phrases, rng):
-    """Asks for the next hidden detail in other people's words: the details told after each question."""
+def oracle(task, phrases, rng, lost=0.0):
+    """Asks for the next hidden detail in other people's words: the details told after each question.
+
+    lost: the share of its turns that it wastes, as models do.
+    """
     memory, told, after = Memory(), set(), []
     for _ in range(QUESTIONS):
         ready = [fact for fact in task["facts"]
                  if fact["detail"] not in told and told.issuperset(fact.get("needs", []))]
-        if ready:
-            templates = phrases.get(ready[0]["aspect"]) or phrases["except"]
+        if ready and rng.random() >= lost:
+            aspect = ready[0]["aspect"]
+            others = [text for text in phrases["except"] if "{measure}" in text]    # of an asker without an "extra"
+            templates = phrases.get(aspect) or others
             new, memory = ask(task, memory, rng.choice(templates).format_map(words_for(task, ready[0])))
             told = told | set(new)
         after.append(told)
@@ -287,9 +292,11 @@ def asking(tasks, level):
     lists = {key: greedy([task for task in learn if key_of(task) == key], BLIND) for key in KEYS}
     row("four lists, by a word of the request, nine each", [tell(task, lists[key_of(task)]) for task in tasks])
     for number, phrases in enumerate(phrasings(), 1):
-        told = [oracle(task, phrases, random.Random(i)) for i, task in enumerate(tasks)]
-        for turns in TURNS:
-            row(f"an oracle asks {turns} times, asker {number}", [after[turns - 1] for after in told])
+        for lost in (0, 0.1):
+            told = [oracle(task, phrases, random.Random(i), lost) for i, task in enumerate(tasks)]
+            for turns in TURNS:
+                name = f"an oracle asks {turns} times, asker {number}" + f", {lost:.0%} of turns lost" * bool(lost)
+                row(name, [after[turns - 1] for after in told])
     return rows
 
 

@@ -1,5 +1,5 @@
-"""The grammar of function tasks: its vocabulary can be asked about and told apart, tasks vary, splits do not mix, and the
-scripted agent's dialogues are those that the scripted human has."""
+"""The grammar of function tasks: its vocabulary can be asked about and told apart, tasks vary, splits do not mix, and
+the scripted agent's dialogues are those that the scripted human has."""
 import ast
 import json
 import random
@@ -18,7 +18,9 @@ import function_words as w  # noqa: E402
 from listener import scripted_reply  # noqa: E402
 
 LEVELS = ("full", "plain")
-TERMS = [(theme, sort, term) for theme in w.themes().values() for sort, terms in theme.terms.items() for term in terms.values()]
+TERMS = [(theme, sort, term) for theme in w.themes().values() for sort, terms in theme.terms.items()
+         for term in terms.values()]
+ASPECTS = {"kind": "define", "measure": "formula", "first": "order", "best": "order"}    # of a term's meaning
 
 
 def drafts(split, level, count, seed=0):
@@ -49,9 +51,9 @@ def wrong_terms(theme, sort, term):
     for name in term.names:
         if name in keys | known:
             yield f"{where}the name {name!r} is also a key or a word of the things, so a question would be ambiguous"
-    for pair in Counter(term.meanings).items():
-        if pair[1] > 1:
-            yield f"{where}{pair[0]!r} stands twice among its meanings"
+    for meaning, times in Counter(term.meanings).items():
+        if times > 1:
+            yield f"{where}{meaning!r} stands twice among its meanings"
     for meaning in term.meanings:
         parts = re.findall(r"[a-zA-Z_]+", meaning)
         measures = theme.terms["measure"]
@@ -72,7 +74,8 @@ def test_a_theme_with_a_fault_is_named():
     theme, sort, term = TERMS[0]
     broken = term._replace(names=[*term.names, "price"], meanings=["weight", "weight", "status&city", "colour"])
     found = " ".join(wrong_terms(theme, sort, broken))
-    assert all(fault in found for fault in ("'price' is also", "stands twice", "'status&city' is no", "'colour' names no"))
+    for fault in ("'price' is also", "stands twice", "'status&city' is no", "'colour' names no"):
+        assert fault in found
     assert theme.noun in found and term.name in found
 
 
@@ -92,8 +95,7 @@ def test_no_call_leaves_two_meanings_of_a_term_the_same(theme):
     same = []
     for owner, sort, term in TERMS:
         if owner.noun == theme and len(term.meanings) > 1:
-            plan, aspect = plan_for(owner, sort, term), {"kind": "define", "measure": "formula"}.get(sort, "order")
-            detail = f"{term.name}.{aspect}"
+            plan, detail = plan_for(owner, sort, term), f"{term.name}.{ASPECTS[sort]}"
             settled = [f.settle(plan, f.likeliest, {detail: meaning})[0] for meaning in term.meanings]
             rng = random.Random(detail)
             inputs = [f.telling_rows(plan, details, rng) for _ in range(300 // len(settled)) for details in settled]
@@ -106,23 +108,22 @@ def test_no_call_leaves_two_meanings_of_a_term_the_same(theme):
 @pytest.mark.parametrize("theme", w.themes())
 def test_a_question_about_each_term_settles_it(theme):
     """The human tells each meaning of each term when asked for it in the words of the request."""
+    def say(keys, words):
+        return w.wordings(keys if isinstance(keys, str) else keys[0], "full")[0].format_map(words)
+
     unsettled = []
     for owner, sort, term in TERMS:
-        if owner.noun == theme:
-            plan = plan_for(owner, sort, term)
-            for meaning in term.meanings:
-                aspect = {"kind": "define", "measure": "formula"}.get(sort, "order")
-                detail = f"{term.name}.{aspect}"
-                details, choices = f.settle(plan, f.likeliest, {detail: meaning})
-                say = lambda keys, words: w.wordings(keys if isinstance(keys, str) else keys[0], "full")[0].format_map(words)
-                facts = w.facts_of(plan, details, choices, say)
-                request = w.write_request(plan, details, {}, say, random.Random(0))
-                task = {"problem_description": request, "facts": facts, "terms": w.human_terms(plan, details), "sure": []}
-                [fact] = [fact for fact in facts if fact["detail"] == detail]
-                for question in fact["questions"]:
-                    told = scripted_reply(task, [{"role": "user", "content": request}, {"role": "assistant", "content": question}])[1]
-                    if told != [detail]:
-                        unsettled.append(f"[{theme}] {detail} = {meaning}: {question!r} tells {told}")
+        plan, detail = plan_for(owner, sort, term), f"{term.name}.{ASPECTS[sort]}"
+        for meaning in term.meanings if owner.noun == theme else []:
+            details, choices = f.settle(plan, f.likeliest, {detail: meaning})
+            facts = w.facts_of(plan, details, choices, say)
+            request = w.write_request(plan, details, {}, say, random.Random(0))
+            task = {"problem_description": request, "facts": facts, "terms": w.human_terms(plan, details)}
+            [fact] = [fact for fact in facts if fact["detail"] == detail]
+            for question in fact["questions"]:
+                _, told = scripted_reply(task, [{"role": "assistant", "content": question}])
+                if told != [detail]:
+                    unsettled.append(f"[{theme}] {detail} = {meaning}: {question!r} tells {told}")
     assert not unsettled
 
 
@@ -155,6 +156,34 @@ def test_tasks_have_as_many_layers_as_their_level_says(level, layers):
         assert json.loads(json.dumps(task)) == task
 
 
+def test_a_request_says_what_no_fact_tells():
+    """Whether figures are shown beside the names, and what a share is a share of."""
+    for task in drafts("train", "full", 300):
+        plan, request = task["plan"], task["problem_description"]
+        if plan["shape"] in w.ORDERED:
+            assert ("figure" in request) == ("format" in task["details"]), request
+        if plan["shape"] == "share":
+            wholes = request.count(f"all {w.plural(plan['theme'])}") + request.count(" whole is still ")
+            assert wholes >= len(plan["kinds"]), request
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_replies_about_limits_say_what_the_reference_does(level):
+    """Whether a limit itself counts, and on which side of it a thing is one."""
+    for task in drafts("train", level, 300):
+        details = task["details"]
+        for fact in task["facts"]:
+            term, _, aspect = fact["detail"].rpartition(".")
+            reply = re.sub("no more than|but not more", "at most", fact["reply"].lower())
+            if aspect == "edge":
+                assert bool(re.search(r"n't|\bnot\b|\bout\b", reply)) != details[f"{term}.edge"], reply
+            if aspect == "limit" and f"{term}.edge" in details and fact["values"].get("edge"):
+                strict = re.search(r"more than|over|above|less than|under|below", reply)
+                assert bool(strict) != details[f"{term}.edge"], reply
+                low = re.search(r"or less|at most|up to|less than|under|below", reply)
+                assert bool(low) == (details[f"{term}.define"][0] == "<"), reply
+
+
 def test_requests_of_the_full_level_are_distinct():
     tasks = drafts("train", "full", 1000)
     assert len({task["problem_description"] for task in tasks}) >= 0.99 * 1000
@@ -171,8 +200,10 @@ def test_a_reference_belongs_to_one_split_whatever_the_seed():
 def test_new_tasks_have_a_meaning_that_training_never_has():
     def novel(task):
         theme = w.themes()[task["plan"]["theme"]]
-        return any(w.is_new(theme, detail.rpartition(".")[0], value) for detail, value in task["details"].items()
-                   if detail.endswith((".define", ".formula", ".order")))
+        chosen = [(detail.rpartition(".")[0], value) for detail, value in task["details"].items()
+                  if detail.endswith((".define", ".formula", ".order"))]
+        return any(w.is_new(theme, *choice) for choice in chosen)
+
     assert not any(map(novel, drafts("train", "full", 300)))
     halves = drafts("test", "full", 100)
     assert [task["half"] for task in halves] == ["seen", "new"] * 50
@@ -183,14 +214,16 @@ def test_seen_tests_are_drawn_like_training():
     """The shares of themes and shapes are within four standard errors."""
     def shares(tasks):
         return Counter(name for task in tasks for name in (task["plan"]["theme"], task["plan"]["shape"]))
-    train = drafts("train", "full", 500)
-    test = [task for task in drafts("test", "full", 1000) if task["half"] == "seen"]
+
+    train = drafts("train", "full", 400)
+    test = [task for task in drafts("test", "full", 800) if task["half"] == "seen"]
     one, other = shares(train), shares(test)
     assert all(abs(one[name] - other[name]) <= 4 * (one[name] + other[name]) ** 0.5 for name in one | other)
 
 
 def test_the_same_seed_draws_the_same_tasks():
-    assert drafts("val", "plain", 20, seed=5) == drafts("val", "plain", 20, seed=5) != drafts("val", "plain", 20, seed=6)
+    one, again, other = (drafts("val", "plain", 20, seed) for seed in (5, 5, 6))
+    assert one == again != other
 
 
 # ---- Calls
@@ -209,7 +242,8 @@ def test_mutants_fail_a_call(tasks):
     caught, missed, rng = 0, 0, random.Random(0)
     for task in tasks:
         rows, code = rows_of(task), task["ground_truth"]
-        more = f.settled(task["plan"], task["details"], [f.telling_rows(task["plan"], task["details"], rng) for _ in range(100)])
+        plan, details = task["plan"], task["details"]
+        more = f.settled(plan, details, [f.telling_rows(plan, details, rng) for _ in range(100)])
         right, more_right = f.results_of(code, rows), f.results_of(code, more)
         for mutant in f.mutants(code):
             fails = f.results_of(mutant, rows) != right
@@ -239,9 +273,10 @@ def test_whoever_asks_everything_writes_the_reference(tasks):
 def test_a_demonstration_has_the_replies_of_the_scripted_human(tasks):
     for i, task in enumerate(tasks):
         history, _ = f.demonstrate(task, 0.6, 0.3, 10, random.Random(i))
-        assert len(history) <= 20 and [message["role"] for message in history] == ["user", "assistant"] * (len(history) // 2)
+        roles = [message["role"] for message in history]
+        assert len(history) <= 20 and roles == ["user", "assistant"] * (len(history) // 2)
         for place in range(2, len(history), 2):
-            said = [{"role": message["role"], "content": message["content"]} for message in history[:place]]
+            said = [{"role": each["role"], "content": each["content"]} for each in history[:place]]
             assert scripted_reply(task, said) == (history[place]["content"], history[place]["told"])
 
 
