@@ -17,8 +17,8 @@ from collections import Counter
 from functools import lru_cache
 from pathlib import Path
 
-from page_words import (CLAUSES, COLOURS, NO_DIFFERENCE, ORDER, PLACES, SIZES, TEXTS, Difference, letter_change,
-                        next_sentences, quote)
+from page_words import (
+    COLOURS, NO_DIFFERENCE, ORDER, PLACES, SIZES, TEXTS, Difference, letter_change, next_sentences, quote)
 from records import ANSWER_MARK, hashed, split_of
 from render import TAILWIND_TAG
 
