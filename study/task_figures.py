@@ -7,7 +7,7 @@ import json
 import random
 import sys
 import time
-from collections import Counter
+from collections import ChainMap, Counter
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -120,7 +120,10 @@ def key_of(task):
 
 
 def phrasings():
-    """[{aspect: templates}] of several askers who had not seen the human's code."""
+    """[{aspect: templates}] of several askers who had not seen the human's code.
+
+    An aspect for which an asker has no words is asked for in the words of another.
+    """
     found = []
     for path in sorted((ROOT / "tests/phrases").glob("*.tsv")):
         templates = {}
@@ -128,7 +131,7 @@ def phrasings():
             aspect, text = line.split("\t")
             templates.setdefault(aspect, []).append(text)
         found.append(templates)
-    return found
+    return [dict(ChainMap(templates, *found)) for templates in found]
 
 
 def words_for(task, fact):
@@ -155,9 +158,7 @@ def oracle(task, phrases, rng, lost=0.0):
         ready = [fact for fact in task["facts"]
                  if fact["detail"] not in told and told.issuperset(fact.get("needs", []))]
         if ready and rng.random() >= lost:
-            aspect = ready[0]["aspect"]
-            others = [text for text in phrases["except"] if "{measure}" in text]    # of an asker without an "extra"
-            templates = phrases.get(aspect) or others
+            templates = phrases[ready[0]["aspect"]]
             new, memory = ask(task, memory, rng.choice(templates).format_map(words_for(task, ready[0])))
             told = told | set(new)
         after.append(told)
