@@ -1012,7 +1012,7 @@ REMOVED_BY_OVERWRITE = (    # from an output folder, in this order
     "config.json", "checkpoints", "metrics.jsonl", "critic.json", "cost.json", "*config.json", "model*.safetensors*",
     "*token*.json", "tokenizer.model", "chat_template*", "vocab.*", "merges.txt")
 NO_EFFECT_ON_RESULT = {    # flags for paths, scoring, speed and checkpoints
-    "run_name", "input", "model", "out", "critic", "critic_reference", "pairs", "score", "overwrite", "pack",
+    "run_name", "input", "model", "out", "critic", "pairs", "score", "overwrite", "pack",
     "micro_tokens", "checkpointing", "save_every", "keep"}
 HERE = Path(__file__).parent
 locks = []      # files kept open, and so locked, until this process ends

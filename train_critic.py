@@ -246,13 +246,12 @@ def score_file(args):
     stem = args.score.removesuffix(".jsonl").removesuffix(f".{kind}")
     out = args.out or f"{stem}.{ending}.jsonl"
     inputs = {"--score": args.score, "--critic": args.critic}
-    settings = {"script": "train_critic --score", "critic_reference": args.critic_reference,
-                **code_of(turn_advantages, last_of_turn, tokenise)}
+    settings = {"script": "train_critic --score", **code_of(turn_advantages, last_of_turn, tokenise)}
     output = from_rank0(Output, out, settings, inputs, args.overwrite, SCHEMA[kind][1])
     done = frozenset(output.done)    # rank 0 adds to output.done while it writes
     try:
         how = {name: value for name, value in (("pack", args.pack), ("dtype", args.dtype)) if value}
-        critic = Critic(args.critic, args.micro_tokens, reference_without_c=args.critic_reference == "without-c", **how)
+        critic = Critic(args.critic, args.micro_tokens, **how)
     except ValueError as error:
         die(error)
     cost = json.loads((Path(args.critic) / "cost.json").read_text())
@@ -306,16 +305,14 @@ def new_head(model, weights=None):
 class Critic:
     """A trained critic, as every stage loads it to get the advantages of turns.
 
-    without_c: hide c from a critic that was trained with it. reference_without_c: hide c only from the reference of
-    Eq. 3, as the released code does. how: `pack` and `dtype`, if not as in training. Raises ValueError if the critic
-    is damaged or its reference is gone. `config` is the content of critic.json.
+    without_c: hide c from a critic that was trained with it. how: `pack` and `dtype`, if not as in training. Raises
+    ValueError if the critic is damaged or its reference is gone. `config` is the content of critic.json.
     """
 
-    def __init__(self, path, micro_tokens=8192, without_c=False, reference_without_c=False, **how):
+    def __init__(self, path, micro_tokens=8192, without_c=False, **how):
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.config = config = from_rank0(read_critic_config, path)
         self.with_c = config["context"] == "with-c" and not without_c
-        self.reference_without_c = reference_without_c
         self.context = scored_context(path)
         self.pictures = config["pictures"]
         if self.pictures and how:
@@ -336,14 +333,13 @@ class Critic:
 
         A turn that does not fit the critic's context, with c in front, gets -inf.
         """
-        without_c = [(messages, reply, None) for messages, reply, _ in turns]
-        sequences = self.encode(self.tokenizer, turns if self.with_c else without_c)
+        if not self.with_c:
+            turns = [(messages, reply, None) for messages, reply, _ in turns]
+        sequences = self.encode(self.tokenizer, turns)
         fit = [n for n, sequence in enumerate(sequences) if len(sequence.ids) <= self.context]
         values = score_all(self.model, [sequences[n] for n in fit], self.device, self.args)
         references = [0.0] * len(fit)
         if self.reference:
-            if self.reference_without_c:
-                sequences = self.encode(self.tokenizer, without_c)
             references = score_all(self.reference, [sequences[n] for n in fit], self.device, self.args)
         advantages = [-math.inf] * len(turns)
         for n, numbers, reference in zip(fit, values, references):
@@ -490,8 +486,6 @@ def parse_args():
     flag("--score", metavar="FILE", help="do not train; copy FILE (candidates or scored trajectories) to --out, adding "
          "the critic's advantage of each candidate or assistant turn")
     flag("--critic", help="the critic that --score uses (default: runs/RUN_NAME/critic)")
-    flag("--critic-reference", choices=["with-c", "without-c"], default="with-c",
-         help="with --score, whether the reference of Eq. 3 sees c like the critic; the released code uses without-c")
     flag = parser.add_argument_group("the critic").add_argument
     flag("--advantage", choices=["mean-per-turn", "mean-per-trajectory", "sum"], default="mean-per-turn",
          help="a trajectory's score: the sum of its turns' mean log-ratios (paper), the mean log-ratio of all its "
@@ -513,7 +507,7 @@ def parse_args():
         refuse_idle(OF_TRAINING, "with --score")
         defaults |= {"out": None, "pack": None, "dtype": None}    # None: as the critic was trained
         return fill_defaults(args, defaults)
-    refuse_idle(("--critic", "--critic-reference"), "without --score")
+    refuse_idle(("--critic",), "without --score")
     refuse_idle(IDLE_WITH_HEAD[args.head], f"with --head {args.head}")
     if pages and args.head == "value":
         die("--head value learns to tell successes (reward 1) from failures, which pages hardly are; --head q predicts "

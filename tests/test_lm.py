@@ -275,7 +275,7 @@ def test_edited_mathematics_is_noticed(place):  # noqa: F811
         ("--in", "scored.jsonl"), ("--model", "base"), ("--advantage", "sum"), ("--context", "without-c"),
         ("--head", "value"), ("--lr", "1"), ("--beta", "1"), ("--seed", "1"), ("--max-steps", "1")]
 ] + [
-    (train_critic, ["--critic", "critic"], "--critic"), (train_critic, ["--critic-reference=with-c"], "--critic-reference"),
+    (train_critic, ["--critic", "critic"], "--critic"),
     (train_critic, ["--head", "value", "--pair-rule", "all"], "--pair-rule"),
     (train_critic, ["--head", "q", "--beta", "1"], "--beta"), (train_critic, ["--head", "regression", "--nll", "1"], "--nll"),
     (train_critic, ["--domain", "frontend", "--head", "regression", "--pack", "tree"], "--pack"),

@@ -532,17 +532,15 @@ def test_written_advantages_are_equation_3(place):
     assert call(train_critic, *CRITIC)[0] == 0
     assert call(train_critic, "--score", "scored.jsonl", "--critic", "critic",
                 "--out", "seen.jsonl")[0] == 0
-    blind = [*SCORE, "--out", "blind.jsonl", "--critic-reference", "without-c"]
-    assert call(train_critic, *SCORE)[0] == call(train_critic, *blind)[0] == 0
+    assert call(train_critic, *SCORE)[0] == 0
     tokenizer = AutoTokenizer.from_pretrained("base")
     critic, base = AutoModelForCausalLM.from_pretrained("critic"), AutoModelForCausalLM.from_pretrained("base")
 
-    def advantage(messages, reply, truth, blind=False):
+    def advantage(messages, reply, truth):
         total = []
         for model in (critic, base):
             prompt = [dict(m) for m in messages]
-            if not (blind and model is base):
-                prompt[0]["content"] = f"In light that the final answer is: {truth}.\n\n{prompt[0]['content']}"
+            prompt[0]["content"] = f"In light that the final answer is: {truth}.\n\n{prompt[0]['content']}"
             ids = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=False)
             tail = tokenizer(reply, add_special_tokens=False)["input_ids"] + [tokenizer.eos_token_id]
             with torch.no_grad():
@@ -557,11 +555,8 @@ def test_written_advantages_are_equation_3(place):
                 expected = advantage(history[:t], message["content"], record["task"]["ground_truth"])
                 assert message["advantage"] == pytest.approx(expected, abs=2e-5)
     record = json.loads(open("candidates.jsonl").readline())
-    found = [[c["advantage"] for c in read_lines(file)[0]["candidates"]] for file in ("ranked.jsonl", "blind.jsonl")]
-    for values, blind in zip(found, (False, True)):
-        expected = [advantage(record["prompt"], c["output"], record["task"]["ground_truth"], blind)
-                    for c in record["candidates"]]
-        assert values == pytest.approx(expected, abs=2e-5)
+    expected = [advantage(record["prompt"], c["output"], record["task"]["ground_truth"]) for c in record["candidates"]]
+    assert [c["advantage"] for c in read_lines("ranked.jsonl")[0]["candidates"]] == pytest.approx(expected, abs=2e-5)
 
 
 # From messages to tokens
