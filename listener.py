@@ -254,8 +254,12 @@ class Listener:
         return fact, ""
 
     def concerns(self, fact, heard, memory):
-        """Whether a text can be about a fact: a term must be named, or what was last said about it, or be the topic."""
-        taken_up = fact.term in self.taken_up(heard, memory)
+        """Whether a text can be about a fact: a term must be named, or what was last said about it, or be the topic.
+
+        Exceptions for a named measure are its own, not those of a kind that goes by it.
+        """
+        measure = fact.aspect in HIDDEN and any((term, "formula") in self.own for term in heard.terms)
+        taken_up = not measure and fact.term in self.taken_up(heard, memory)
         return not fact.term or not fact.aspect or fact.term in (*heard.terms, *memory.topics[-1:]) or taken_up or \
             fact.aspect in ONCE and heard.top(fact.aspect)
 
@@ -441,7 +445,8 @@ class Listener:
             if not theirs or not mine:
                 grades |= {"wrong"} if other else {"open"} if mine else {"unsure"} if theirs else set()
             elif theirs == mine or kind == "form" and theirs <= mine:
-                grades.add("unsure" if kind == "field" and mine <= self.people or "{" in "".join(mine) else "right")
+                vague = theirs == {"figures"} != mine    # which several forms show
+                grades.add("unsure" if vague or kind == "field" and mine <= self.people else "right")
             elif kind == "number" and mine < theirs:
                 grades.add("unsure")
             elif fact.name not in told or kind not in ("field", "word") or not theirs < mine:    # else it refers to it

@@ -490,14 +490,26 @@ def test_a_question_that_points_back_is_about_what_was_said_last():
 
 
 @pytest.mark.parametrize("message", ["Should I show the figure next to the name?",
-                                     "I'd list each name with its figure, ok?"])
+                                     "I'd list each name with its figure, ok?",
+                                     "So each entry has the name and the figure?"])
 def test_figures_beside_names_are_a_proposal_about_the_format(message):
+    bare = {"detail": "format", "aspect": "format", "reply": "Just the names.", "values": {"form": ["{n}"]}}
+    forms = set()    # tasks that are drawn say so themselves where names are enough, and hide nothing about it then
+    for task, fact in [*facts_about("format"), (SHOP | {"facts": [*SHOP["facts"], bare]}, bare)]:
+        reply, _ = reply_after(task, [], message)
+        forms |= set(fact["values"]["form"])
+        assert not CONFIRMS.match(reply) and fact["reply"] in reply, (reply, fact)
+        assert bool(CORRECTS.match(reply)) == (fact is bare), (reply, fact)
+    assert {"pairs", "{n}"} < forms
+
+
+def test_a_form_that_is_named_is_confirmed_or_corrected():
     count = Counter()
     for task, fact in facts_about("format"):
-        reply, _ = reply_after(task, [], message)
-        count[fact["values"]["form"] == ["{n}"]] += 1
-        assert not CONFIRMS.match(reply) and fact["reply"] in reply, (reply, fact)
-        assert bool(CORRECTS.match(reply)) == (fact["values"]["form"] == ["{n}"]), (reply, fact)
+        pairs = fact["values"]["form"] == ["pairs"]
+        reply, told = reply_after(task, [], "So the result is a list of pairs?")
+        count[pairs] += 1
+        assert (CONFIRMS if pairs else CORRECTS).match(reply) and told == ["format"], (reply, fact)
     assert len(count) == 2
 
 
