@@ -166,7 +166,7 @@ class VLLMEngine(LocalEngine):
         return [(result.request_id, self.samples(result)) for result in self.engine.step() if result.finished]
 
     def take(self, weights):
-        """Sample from these weights from now on: (name, tensor) of each parameter. Only an engine in this process can."""
+        """Sample from these weights from now on: (name, tensor) of each parameter; for engines in this process."""
         self.engine.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
         self.engine.reset_prefix_cache()    # it was computed by the weights before
 

@@ -8,8 +8,7 @@ random one from the lower half:
     J = -log sigmoid( beta' [log pi_phi(a+|o_t) - log pi_ref(a+|o_t)]
                     - beta' [log pi_phi(a-|o_t) - log pi_ref(a-|o_t)] )                                          (Eq. 4)
 
-Log-probabilities in Eq. 4 are sums over the action's tokens; the advantages of Eq. 3 are means. A small NLL term on the
-chosen action is added (--nll, the paper's Table 5).
+Eq. 4 sums over the action's tokens; Eq. 3 takes means. A small NLL term on the chosen action is added (--nll, Table 5).
 
 --method multi-turn-dpo   The same loss on pairs of whole trajectories of one task, ordered by reward.
                           Log-probabilities are summed over all assistant tokens.
@@ -18,8 +17,7 @@ chosen action is added (--nll, the paper's Table 5).
                           random model and a tokenizer trained on the data. --with-c puts c in front of some of the
                           dialogues, so that a model trained from scratch can also be the critic's seed.
 
-Departures from the released code: one pair per turn is drawn (the release draws four: --pairs-per-turn 4), without
-replacement, and never with identical texts.
+One pair a turn is drawn, never of identical texts; the release draws four, with replacement (--pairs-per-turn 4).
 
 Reads   runs/RUN_NAME/train.ranked.jsonl (sweet; candidates with their `advantage`, which any program may write),
         train.scored.jsonl (baselines), demonstrations (sft), or pairs that were drawn before; the seed model

@@ -3,10 +3,10 @@
     python study/over_seeds.py --add runs/study/*             # put finished seeds into results.tsv, print, draw
     python study/over_seeds.py --setting easy --lead policy   # print another setting's tables
 
-A run's folder is SETTING/SEED. results.tsv has one line for each number: setting, seed, agent, metric, value. An agent's
-numbers are those of AGENT.test.metrics.json (evaluate.py) and of AGENT/cost.json (train_policy.py). A lead is the mean
-difference by seed: all agents of a seed share their tasks and their base agent. Intervals are Student's. Below five seeds
-they say nothing, so each seed's value is printed instead.
+A run's folder is SETTING/SEED. results.tsv has one line for each number: setting, seed, agent, metric, value. An
+agent's numbers are those of AGENT.test.metrics.json (evaluate.py) and of AGENT/cost.json (train_policy.py). A lead is
+the mean difference by seed: all agents of a seed share their tasks and their base agent. Intervals are Student's. Below
+five seeds they say nothing, so each seed's value is printed instead.
 """
 import argparse
 import csv
@@ -34,7 +34,8 @@ SHARES = {"success": "success", "success_seen": "seen", "success_new": "new", "c
 COSTS = {"episodes": "episodes", "simulator_calls": "human's replies", "sampled_tokens": "sampled tokens",
          "training_tokens": "training tokens"}
 PAPER = {"base": 22.4, "rejection-ft": 28.2, "multi-turn-dpo": 34.4, "policy-without-c": 31.2, "policy": 40.4}
-STUDENT = {4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262, 10: 2.228, 15: 2.131, 20: 2.086, 60: 2.000}    # freedom: 97.5%
+# degrees of freedom: the 97.5% quantile of Student's t; in between, the next smaller number's
+STUDENT = {4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262, 10: 2.228, 15: 2.131, 20: 2.086, 60: 2.000}
 
 
 def rows_of(folder):
@@ -114,7 +115,7 @@ def draw(numbers, metric="success"):
     bottom = TOP + ROW * len(drawn)
     svg = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {LABELS + PANEL + 30} {bottom + 34}" '
            'font-family="sans-serif" font-size="13"><rect width="100%" height="100%" fill="white"/>',
-           f'<text x="{LABELS}" y="20">success: each seed (dots), their mean (bar); the paper\'s 8B agents (diamonds)</text>']
+           f'<text x="{LABELS}" y="20">success: seeds (dots), mean (bar), the paper\'s 8B agents (diamonds)</text>']
     for percent in range(0, 101, 20):
         x = LABELS + PANEL * percent / 100
         svg.append(f'<line x1="{x}" x2="{x}" y1="{TOP - 10}" y2="{bottom}" stroke="#ddd"/>'
@@ -124,7 +125,7 @@ def draw(numbers, metric="success"):
         values = list(numbers[agent][metric].values())
         width = PANEL * np.mean(values) / 100
         svg.append(f'<text x="{LABELS - 12}" y="{y + 5}" text-anchor="end">{escape(AGENTS[agent])}</text>')
-        svg.append(f'<rect x="{LABELS}" y="{y - 9}" width="{width:.1f}" height="18" fill="#2563eb" fill-opacity="0.35"/>')
+        svg.append(f'<rect x="{LABELS}" y="{y - 9}" width="{width:.1f}" height="18" fill="#2563eb" opacity="0.35"/>')
         for value in values:
             svg.append(f'<circle cx="{LABELS + PANEL * value / 100:.1f}" cy="{y}" r="3" fill="#2563eb"/>')
         if PAPER.get(agent):
