@@ -947,7 +947,7 @@ def parse_args():
     add("--unsafe", action="store_true", help="run programs even where the sandbox cannot isolate them")
     # how to score pages
     add("--encoder", default="layout",
-        help="image encoder: layout (colours, edges, texts; no weights), or the folder or hub name of a CLIP or SigLIP; "
+        help="image encoder: layout (colours, edges, texts), or the folder or hub name of a CLIP or SigLIP; "
              "the paper's is openai/clip-vit-base-patch32 (default: layout)")
     add("--reward", dest="reward_from", choices=["cosine", "choices"], default="cosine",
         help="what is the reward of a page: the cosine, or the share of right choices (default: cosine)")

@@ -1,4 +1,4 @@
-"""Another environment in one file: the agent guesses a city. Tasks, demonstrations, and a row in each of the two tables.
+"""Another environment in one file: the agent guesses a city. Tasks, demonstrations, a row in two tables.
 
     python examples/guess_my_city.py tasks                     # data/city/train.jsonl and demonstrations.jsonl
     python train_policy.py --domain city --method sft --model tiny --lr 2e-3 --batch-size 8 --run-name city
