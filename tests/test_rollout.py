@@ -128,6 +128,26 @@ def test_only_what_follows_output_enters_the_dialogue_and_the_last_turn_answers(
 # ---- The plain engine
 
 
+def test_sampling_takes_only_end_tokens_from_the_models_settings(world, tmp_path):
+    """The same texts with a generation_config.json that would change them, and as many as were asked for."""
+    shutil.copytree(world / "model", tmp_path / "odd")
+    path = tmp_path / "odd/generation_config.json"
+    settings = json.loads(path.read_text()) if path.is_file() else {}
+    path.write_text(json.dumps(settings | {
+        "min_p": 0.9, "typical_p": 0.1, "suppress_tokens": list(range(4, 300)), "num_beams": 3, "num_return_sequences": 3,
+        "no_repeat_ngram_size": 1, "stop_strings": ["e"], "do_sample": True, "top_k": 1, "repetition_penalty": 9.0}))
+
+    async def texts(folder):
+        engine = local_engine(folder, "transformers")
+        responses = await engine.generate([{"role": "user", "content": "Hello"}], 3, 7, 1.0, 12)
+        engine.close()
+        return [response.ids for response in responses]
+
+    plain = asyncio.run(texts(world / "model"))
+    assert len(plain) == 3 and plain == asyncio.run(texts(tmp_path / "odd"))
+
+
+
 @pytest.fixture(scope="module")
 def engine(world):
     os.environ.setdefault("OMP_NUM_THREADS", "1")
