@@ -13,14 +13,14 @@ import pytest
 import test_train
 from test_train import ROOT
 
+sys.path.insert(0, str(ROOT))
+import function_tasks  # noqa: E402
+
 TASK = {"task_id": "t-0", "domain": "backend", "problem_description": "Double it. Signature: def double(x)",
         "ground_truth": "def double(x):\n    return 2 * x\n", "test_cases": {str(x): f"double({x})" for x in range(10)},
         "source": "procedural:x", "replies": {}, "details": {}, "theme": "items",
         "facts": [{"detail": "f", "question": "What is f?", "reply": "f is 2."}]}
-COMPOSED = TASK | {"composition": ["none", "total", "plain", "number"], "theme": "orders", "plain": True,
-                   "details": {"value": "amount", "how": "sum", "empty": "0"}, "replies": {},
-                   "ground_truth": "def report(rows):\n    if not rows:\n        return 0\n"
-                                   "    out = sum(r[\"amount\"] for r in rows)\n    return out\n"}
+COMPOSED = {**next(function_tasks.draw_tasks("train", "plain", 0)), "task_id": "t-0", "test_cases": TASK["test_cases"]}
 SAID = [{"role": "user", "content": "Double it."}, {"role": "assistant", "content": "I WANT TO ANSWER: double = None"}]
 TRAJECTORY = {"task_id": "t-0", "sample": 0, "domain": "backend", "task": TASK, "dialogue_history": SAID,
               "answer": "double = None", "finish": "answered"}
