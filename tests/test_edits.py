@@ -282,7 +282,7 @@ def test_a_second_reference_in_eq_3_is_at_most_twelve_lines_in_three_places(copy
          'trajectory_scores(values, (batch.reference + batch.extras["blind"]) / 2, '),
         ("            references = score_all(self.reference, [sequences[n] for n in fit], self.device, self.args)\n", """\
             references = score_all(self.reference, [sequences[n] for n in fit], self.device, self.args)
-            blind = self.encode(self.tokenizer, without_c)
+            blind = self.encode(self.tokenizer, [(messages, reply, None) for messages, reply, _ in turns])
             blind = score_all(self.reference, [blind[n] for n in fit], self.device, self.args)
             references = [(seeing + other) / 2 for seeing, other in zip(references, blind)]
 """))
