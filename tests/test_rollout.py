@@ -399,7 +399,9 @@ def test_thoughts_are_shown_to_nobody(world, tmp_path):
     """What stands before OUTPUT: is kept, but neither the agent's next turn nor the human nor the judge reads it."""
     def agent(messages, rng):
         turn = sum(m["role"] == "assistant" for m in messages)
-        return "SECRET thought. OUTPUT: What is it?" if turn < 2 else "I WANT TO ANSWER:\ndef f(x):\n    return 0"
+        number = rng.random()    # the judge is asked about different texts only
+        said = f"What is {number}?" if turn < 2 else f"I WANT TO ANSWER:\ndef f(x):\n    return {number}"
+        return f"SECRET thought. OUTPUT: {said}"
     with Stub(agent) as stub, Stub(lambda messages, rng: "A") as other:
         play(tmp_path, "--in", world / "tasks.jsonl", "--limit", 1, "--model", stub.url, "--simulator", other.url,
              "--best-of-n", 2, "--step-reward", "judge", "--judge", other.url, "--out", "a.jsonl")
@@ -569,14 +571,15 @@ def test_a_thought_that_names_the_mark_does_not_end_the_episode():
 def test_best_of_n_does_not_choose_a_thought_that_is_cut(world, tmp_path):
     """Nor does the judge see it."""
     def think(messages, rng):
-        return "What is x?" if rng.random() < 0.6 else "secret " * 100
+        return f"What is {rng.choice('xyz')}?" if rng.random() < 0.6 else "secret " * 100
     with Stub(think, characters_a_token=1) as stub, Stub(lambda messages, rng: "A") as umpire:
         play(tmp_path, "--in", world / "tasks.jsonl", "--limit", 3, "--model", stub.url, "--out", "a.jsonl",
              "--max-turns", 3, "--max-tokens", 20, "--best-of-n", 4, "--step-reward", "judge", "--judge", umpire.url,
              "--thinks", "yes")
     rows = records(tmp_path / "a.jsonl")
     assert sum(r.get("unfinished_actions", 0) for r in rows) > 0
-    assert {m["content"] for r in rows for m in r["dialogue_history"] if m["role"] == "assistant"} == {"What is x?"}
+    said = {m["content"] for r in rows for m in r["dialogue_history"] if m["role"] == "assistant"}
+    assert said <= {"What is x?", "What is y?", "What is z?"}
     assert umpire.requests and not any("secret" in str(r["messages"]) for r in umpire.requests)
 
 
