@@ -1152,6 +1152,7 @@ def test_a_reply_known_as_text_ends_as_the_template_ends_a_turn(place):
     """Gemma's template ends a turn with a token that is not eos, and then a line break; joined turns join."""
     tokenizer = lm.load_tokenizer("base")
     tokenizer.add_special_tokens({"additional_special_tokens": ["<start_of_turn>", "<end_of_turn>"]})
+    tokenizer.embeddings = len(tokenizer)    # of a model whose embeddings were resized
     tokenizer.chat_template = ("{% for m in messages %}{{ '<start_of_turn>' + m['role'] + '\\n' + m['content'] "
                                "+ '<end_of_turn>\\n' }}{% endfor %}"
                                "{% if add_generation_prompt %}{{ '<start_of_turn>assistant\\n' }}{% endif %}")
