@@ -169,8 +169,7 @@ def write_demonstrations(args):
                 "system": system, "dialogue_history": history, "answer": answer, "finish": "answered",
                 "model": "scripted", "simulator": "scripted", "seed": args.seed}, None
 
-    threads = ThreadPoolExecutor(4 * args.workers)    # pages are rendered at every turn
-    write(out, args.demonstrations, range(len(out.done), args.demonstrations), partial(threads.map, dialogue))
+    write(out, args.demonstrations, range(len(out.done), args.demonstrations), partial(map, dialogue))
 
 
 # ---- Released ColBench files (--source colbench)
