@@ -440,7 +440,9 @@ class Zygote:
         patience: a factor of both time limits. Raises OSError if the zygote died.
         """
         outcomes, starved = [], False
-        call_timeout, deadline = patience * job["call_timeout"], time.monotonic() + patience * job["program_timeout"]
+        call_timeout, program_timeout = patience * job["call_timeout"], patience * job["program_timeout"]
+        deadline = time.monotonic() + program_timeout
+        job = {**job, "cpu_seconds": math.ceil(program_timeout) + 1}
         while len(outcomes) < len(calls):    # a new child after each call that ended the last one
             rest = calls[len(outcomes):]
             began = time.monotonic()
@@ -454,6 +456,8 @@ class Zygote:
                 received, loaded, ending = read_frames(results, len(rest), call_timeout, deadline)
                 self.control.send(b"stop")
             how_it_ended, cpu_seconds, preempted = self.receive()
+            if cpu_seconds > program_timeout + 1:    # a kill by the limit of CPU time looks like one for memory
+                how_it_ended = "timeout"
             if ending == "timeout" and cpu_seconds < (time.monotonic() - began) / 2 and preempted >= 10:
                 starved = True    # a program that sleeps is not preempted
             if ending != "done":    # if the program itself did not load, no other call can succeed
@@ -742,8 +746,8 @@ def run_child(job_fd, out_fd, limits, fprog):
     """Run each call in a fresh namespace of the program, with the same random seed; write a frame for each."""
     with open(job_fd, "rb") as job_file:
         job = json.load(job_file)
-    cpu_seconds = math.ceil(job["program_timeout"]) + 1
-    resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds + 1))    # SIGXCPU, a second later SIGKILL
+    limit = job["cpu_seconds"]    # if the parent is too busy to stop it: SIGXCPU, a second later SIGKILL
+    resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 1))
     confine(out_fd, limits, fprog)
     gc.enable()
     program, imported = None, {}

@@ -117,6 +117,17 @@ def test_every_hostile_program_states_its_claim_and_what_is_expected():
         assert "passed" not in hostile_programs.header(text, "expect").replace("error: passed", ""), program
 
 
+def test_a_patient_retry_of_a_program_that_ignores_signals_is_a_timeout():
+    """Its limit of CPU time grows with the wall's, and a kill by it is not one for memory."""
+    job = {"program": (ROOT / "tests" / "hostile" / "ignore_signals.py").read_text(), "seed": 0, "mode": "module",
+           "imports": "", "call_timeout": 1, "program_timeout": 1}
+    with Sandbox(workers=1) as box:
+        box.run("", ["1"])
+        zygote = box.free[0, None].get()
+        outcomes, _ = zygote.run(job, ["solve(1)"], patience=4)
+        assert statuses(outcomes) == ["timeout"]
+
+
 def test_a_program_decides_64_letters_of_its_status():
     """It writes a frame of its own, of an exception whose name has a million letters."""
     program = """
