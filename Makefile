@@ -185,7 +185,8 @@ COMPARE = $(call scored,base,base) $(call scored,rejection-ft,rejection-ft) $(ca
 
 # make starts with the first prerequisite, so the slowest branch comes first.
 $(RUN)/report.html: $(RUN)/policy.test.annotated.done $(AGENTS:%=$(RUN)/%.test.metrics.json)
-	$(EACH) evaluate.py --compare $(COMPARE) --report $@ $(SHOW)
+	$(EACH) evaluate.py --compare $(COMPARE) --report $@ $(SHOW) \
+	  --curves critic=$(RUN)/critic rejection-ft=$(RUN)/rejection-ft multi-turn-dpo=$(RUN)/multi-turn-dpo sweet-rl=$(RUN)/policy
 
 browser: .venv/ready
 	$(PY) render.py --setup
