@@ -65,8 +65,9 @@ def everyones_python():
             return name
 
 
-@pytest.mark.parametrize("user, without", [("root", ""), ("nobody", ""), ("root", "namespaces"),
-                                           ("nobody", "namespaces"), ("nobody", "namespaces,landlock")])
+@pytest.mark.parametrize("user, without", [
+    ("root", ""), ("nobody", ""), ("nobody", "namespaces"), pytest.param("root", "namespaces", marks=pytest.mark.slow),
+    pytest.param("nobody", "namespaces,landlock", marks=pytest.mark.slow)])
 def test_hostile_programs_are_contained_and_pass_nothing(user, without):
     """Copied with the file that it imports, as its own command; sets of layers; as root and as nobody (or as whoever runs this)."""
     python = everyones_python()
