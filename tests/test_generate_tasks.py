@@ -20,6 +20,7 @@ import llm_tasks  # noqa: E402
 import records as kit  # noqa: E402
 import rollout  # noqa: E402
 from sandbox import Sandbox  # noqa: E402
+from server import Response  # noqa: E402
 from stub_server import Stub  # noqa: E402
 
 SCRIPT = [sys.executable, ROOT / "generate_tasks.py"]
@@ -468,7 +469,7 @@ FORMS = {
 
 @pytest.mark.parametrize("name", FORMS)
 def test_a_good_answer_is_read_in_whatever_form(name):
-    task, reason = llm_tasks.parse_task(FORMS[name])
+    task, reason = llm_tasks.parse_task(Response(FORMS[name]).said)
     assert reason is None
     assert list(task["test_cases"].values()) == CALLS
     assert task["problem_description"] == REQUEST
@@ -491,7 +492,7 @@ BAD_FORMS = {
 
 @pytest.mark.parametrize("name", BAD_FORMS)
 def test_an_answer_that_lacks_a_part_is_refused(name):
-    task, reason = llm_tasks.parse_task(BAD_FORMS[name])
+    task, reason = llm_tasks.parse_task(Response(BAD_FORMS[name]).said)
     assert task is None and reason
 
 

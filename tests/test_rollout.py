@@ -252,6 +252,23 @@ def test_a_batch_holds_so_many_rows_and_requests_that_want_the_same(world, engin
 # ---- The command line
 
 
+def test_half_a_surrogate_pair_ends_no_run_of_a_local_model(world, engine, tmp_path):
+    """In a prompt, in a task, in its solution that a model human sees, and in a dialogue whose turns get candidates."""
+    half = [{"role": "system", "content": "\ud83d"}, {"role": "user", "content": "Sum \ude00 the \ud83d field"}]
+    whole = [{"role": "system", "content": "\ufffd"}, {"role": "user", "content": "Sum \ufffd the \ufffd field"}]
+    [first], [second] = ask(engine, [half], 1, 1), ask(engine, [whole], 1, 1)
+    assert [o.ids for o in first] == [o.ids for o in second]
+    plays = {"tasks.jsonl": ["--simulator", world / "model", "--simulator-max-tokens", 8, "--max-turns", 2],
+             "trajectories.jsonl": ["--candidates", 2]}
+    for source, flags in plays.items():
+        text = (world / source).read_text().replace("it adds up", "\\ud83d it adds up")
+        (tmp_path / source).write_text(text.replace("return", "'\\ude00'; return").replace("What is", "\\ude00What is"))
+        assert all("\ud83d" in record.get("task", record)["problem_description"] for record in records(tmp_path / source))
+        play(tmp_path, "--in", source, "--limit", 2, "--model", world / "model", "--engine", "transformers",
+             "--max-tokens", 8, *flags, "--out", f"played-{source}")
+    assert len(records(tmp_path / "played-tasks.jsonl")) == 2 and len(records(tmp_path / "played-trajectories.jsonl")) == 8
+
+
 def test_the_same_settings_give_the_same_trajectories_and_a_torn_line_is_repaired(world, tmp_path):
     common = ["--in", world / "tasks.jsonl", "--model", world / "model", "--engine", "transformers", "--max-tokens", 15,
               "--max-turns", 4, "--samples", 2]
