@@ -16,6 +16,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 import records
+from conftest import running
 from records import Output, atomic_write, check_settings, fingerprint, number, read, schema_errors
 from rollout import parse_response
 
@@ -221,7 +222,7 @@ def test_a_continued_output_needs_the_same_settings_and_the_same_input_wherever_
 
 def test_a_second_process_never_writes_the_same_output(tmp_path, source):
     """Neither beside the first, nor with --overwrite; once the first is gone (killed, its children alive), it may."""
-    first = subprocess.Popen([sys.executable, "-c", f"""
+    with running(sys.executable, "-c", f"""
 import os, sys, time
 sys.path.insert(0, {str(ROOT)!r})
 from records import Output
@@ -229,11 +230,10 @@ out = Output({str(tmp_path / 'runs/out.jsonl')!r}, {{"seed": 0}}, {{"--in": {str
 out.write({record(0)!r})
 out.file.write(b'{{"half a line')
 if os.fork() == 0:
-    time.sleep(60)
+    time.sleep(10_000)
 print("written", flush=True)
-time.sleep(60)
-"""], stdout=subprocess.PIPE, text=True, start_new_session=True)
-    try:
+time.sleep(10_000)
+""", stdout=subprocess.PIPE) as first:
         assert first.stdout.readline() == "written\n"
         path = tmp_path / "runs/out.jsonl"
         before = path.read_bytes()
@@ -244,8 +244,6 @@ time.sleep(60)
         first.kill()
         first.wait()
         assert output(tmp_path, source).done == {("t0", 0)}
-    finally:
-        os.killpg(first.pid, signal.SIGKILL)
 
 
 def test_overwrite_removes_nothing_before_the_first_record(tmp_path, source):
