@@ -78,7 +78,7 @@ def play(folder, *arguments, code=0, **more):
     keys = ("AGENT_API_KEY", "SIMULATOR_API_KEY", "JUDGE_API_KEY", "OPENAI_API_KEY")
     environment = {name: value for name, value in os.environ.items() if name not in keys} | {
         "OMP_NUM_THREADS": "1", **more.pop("environment", {})}
-    done = subprocess.run(command(*arguments), cwd=folder, capture_output=True, text=True, timeout=300,
+    done = subprocess.run(command(*arguments), cwd=folder, capture_output=True, text=True,
                           env=environment, **more)
     assert done.returncode == code, f"exit code {done.returncode}\n{done.stdout}{done.stderr}"
     assert "Traceback" not in done.stderr, done.stderr

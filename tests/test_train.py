@@ -1298,7 +1298,7 @@ def test_a_second_trainer_of_the_same_output_is_refused(place):
     """The first keeps its lock until its process ends, and this is its process."""
     assert call(train_critic, *CRITIC, "--max-steps", 1)[0] == 0
     second = subprocess.run([sys.executable, ROOT / "train_critic.py", *CRITIC, "--max-steps", "2", "--overwrite"],
-                            capture_output=True, text=True, timeout=120)
+                            capture_output=True, text=True)
     assert second.returncode == 2 and "critic/lock: another process is writing it" in second.stderr
     assert len(metrics("critic")) == 1
 
