@@ -9,6 +9,7 @@ import resource
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 import records
-from conftest import running
+from conftest import family_of, running
 from records import Output, atomic_write, check_settings, fingerprint, number, read, schema_errors
 from rollout import parse_response
 
@@ -218,6 +219,36 @@ def test_a_continued_output_needs_the_same_settings_and_the_same_input_wherever_
     for damaged in ("{", "[1]"):
         (tmp_path / "runs" / "out.settings.json").write_text(damaged)
         assert "missing or damaged" in said(capsys, lambda: output(tmp_path, source))
+
+
+def test_a_command_beside_a_test_heeds_ctrl_c_where_this_process_ignores_it():
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        script = "import time; print('on', flush=True); time.sleep(10_000)"
+        with running(sys.executable, "-c", script, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+            assert process.stdout.readline() == "on\n"
+            process.send_signal(signal.SIGINT)
+            assert process.wait(timeout=600) == -signal.SIGINT
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_a_test_that_fails_leaves_nothing_running():
+    """Not even what has a session of its own."""
+    script = """
+import subprocess, time
+subprocess.Popen(["sleep", "10000"], start_new_session=True)
+print("on", flush=True)
+time.sleep(10_000)
+"""
+    with pytest.raises(ZeroDivisionError), running(sys.executable, "-c", script, stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == "on\n"
+        family = family_of(process.pid)
+        1 / 0
+    deadline = time.monotonic() + 600
+    while any(Path(f"/proc/{pid}").exists() for pid in family) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert len(family) == 2 and not any(Path(f"/proc/{pid}").exists() for pid in family)
 
 
 def test_a_second_process_never_writes_the_same_output(tmp_path, source):
