@@ -88,8 +88,8 @@ def call(module, *arguments):
 
 @contextlib.contextmanager
 def running(*command, **options):
-    """A command beside the test, as a subprocess.Popen with text. It heeds Ctrl-C even where this process ignores it, as
-    under nohup. However the block ends, so does the command, with all that it has started."""
+    """A command beside the test, as a subprocess.Popen with text. It heeds Ctrl-C even where this process ignores it,
+    as under nohup. However the block ends, so does the command, with all that it has started."""
     def heed_ctrl_c():
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     with subprocess.Popen([*map(str, command)], text=True, start_new_session=True, preexec_fn=heed_ctrl_c,
