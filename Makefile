@@ -205,7 +205,7 @@ study: .venv/ready
 test: .venv                     # a process a core, each with whole files, so that what a file shares is made once
 	OMP_NUM_THREADS=1 $(PY) -m pytest -n $(JOBS) --dist loadfile
 
-stress: .venv                   # the long versions: 50 kills, thousands of fuzzed programs, ...
+stress: .venv                   # the long versions: 50 kills, thousands of fuzzed programs, vLLM's own server, ...
 	OMP_NUM_THREADS=1 $(PY) -m pytest -m slow
 
 test-trl: .venv                 # the DPO loss beside TRL's trainer, which lives in an environment of its own

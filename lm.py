@@ -42,8 +42,8 @@ from torch.distributed.checkpoint.state_dict import (
 from tqdm import tqdm
 
 from records import (
-    COSTS, atomic_write, check_path, check_settings, die, fingerprint, first_line, lines_of, number, open_locked,
-    read, succeeded, write_json)
+    COSTS, atomic_write, check_path, check_settings, die, fingerprint, first_line, lines_of, mended, number,
+    open_locked, read, succeeded, write_json)
 
 # ---- Sums over the tokens of a turn or a side
 
@@ -359,7 +359,7 @@ def special_tokens(tokenizer):
 
 def as_words(tokenizer, text):
     """A text in which what looks like a special token is cut in two by a BREAK, so that `encode` takes it for words."""
-    text = text.encode("utf-8", "replace").decode().replace(BREAK, "")    # a server may send half of a surrogate pair
+    text = mended(text).replace(BREAK, "")
     pattern = special_tokens(tokenizer)
     return pattern.sub(lambda name: name[0][:1] + BREAK + name[0][1:], text) if pattern else text
 
@@ -395,11 +395,14 @@ def ids_match(tokenizer, replies):
     A critic may belong to another model family than the agent. The agent's ids would then be random words to it. Models
     may know more ids than their tokenizer has words for, and sample them.
     """
+    def bare(text):    # special tokens stand in a text where they mark a thought
+        return "".join(re.sub(special_tokens(tokenizer) or r"\s", "", text).split())
+
     if max(np.max(ids_of(reply)) for reply in replies) >= tokenizer.embeddings:
         return False
     for reply in replies[::max(1, len(replies) // 200)]:
         text = text_of(reply)
-        if text and text.split() != tokenizer.decode(ids_of(reply), skip_special_tokens=True).split():
+        if text and bare(text) != bare(tokenizer.decode(ids_of(reply), skip_special_tokens=True)):
             return False
     return True
 

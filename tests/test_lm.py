@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 
+import engines
 import lm
 import train_critic
 import train_policy
@@ -174,6 +175,25 @@ def test_ids_of_a_padded_vocabulary_are_the_models_own(place):  # noqa: F811
     assert sequence.ids[sequence.scored].tolist() == replies[0]["output_ids"]
     replies[0]["output_ids"][-1] = words + 64
     assert not lm.ids_match(tokenizer, replies)
+
+
+@pytest.mark.parametrize("said, cut", [("[THINK]hm[/THINK]Which field?<|end|>", False), ("[THINK]hm", True),
+                                       ("Which [THINK], field?<|end|>", False)])
+def test_ids_whose_special_tokens_mark_thoughts_are_its_own(place, said, cut):  # noqa: F811
+    """As an engine records them: the text keeps special tokens only where they mark a thought."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    tokenizer = AutoTokenizer.from_pretrained("base")
+    tokenizer.add_special_tokens({"additional_special_tokens": ["[THINK]", "[/THINK]"]})
+    tokenizer.save_pretrained("base")
+    model = AutoModelForCausalLM.from_pretrained("base")
+    model.resize_token_embeddings(len(tokenizer))
+    model.save_pretrained("base")
+    tokenizer = lm.load_tokenizer("base")
+    ids = tokenizer(said, add_special_tokens=False)["input_ids"]
+    text = engines.LocalEngine.text_of(SimpleNamespace(tokenizer=tokenizer), ids, cut)
+    assert text == said.removesuffix("<|end|>")
+    assert lm.ids_match(tokenizer, [{"output": text, "output_ids": ids}])
+    assert not lm.ids_match(tokenizer, [{"output": text.replace("h", "H"), "output_ids": ids}])
 
 
 def test_tokens_without_embeddings_are_one_sentence(place):  # noqa: F811
