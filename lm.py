@@ -142,7 +142,7 @@ def checked_turn(record):
 
 
 def turns_of(record, with_c=False):
-    """A trajectory's assistant turns: [(prompt messages, reply, c or None)]. A reply is a message of the record itself."""
+    """A trajectory's assistant turns: [(prompt messages, reply, c or None)]. A reply is a message of the record."""
     history = record["dialogue_history"]
     check_dialogue(history, "dialogue_history", record.get("tools"))
     c = reference_solution(record, with_c)
@@ -187,8 +187,8 @@ def read_trajectories(path, kind, with_c=False):
     left_out = Counter()    # {why: how many}
     cost = Counter()
     for record in read(path, kind, each=lambda record: {**record, "turns": turns_of(record, with_c)}):
-        cost.update({"episodes": 1, **(record.get("cost") or {})})
-        if kind == "scored" and (record["reward"] is None or (record.get("finish") or "").startswith("error")):
+        cost.update({"episodes": 1, **record.get("cost", {})})
+        if kind == "scored" and (record["reward"] is None or record.get("finish", "").startswith("error")):
             left_out["no reward (the episode failed)"] += 1
         elif not record["turns"]:
             left_out["no assistant turn"] += 1
@@ -487,7 +487,6 @@ def collate(items, device, pack):
     source = np.concatenate([path[s.scored - 1] for s, path in zip(sequences, paths)])
     scored = np.concatenate([path[s.scored] for s, path in zip(sequences, paths)])
     lengths = [len(s.scored) for s in sequences]
-    reference = [np.broadcast_to(s.reference, length) for s, length in zip(sequences, lengths)]
     return Batch(
         {"use_cache": False, **inputs},
         source=to_device(source),
@@ -496,7 +495,7 @@ def collate(items, device, pack):
         turn=to_device(np.repeat(np.arange(len(sequences)), lengths)),
         side=to_device(np.repeat(np.arange(len(sides)), [len(side) for side in sides])),
         sides=len(sides),
-        reference=to_device(np.concatenate(reference)),
+        reference=to_device(np.concatenate([np.broadcast_to(s.reference, len(s.scored)) for s in sequences])),
         extras={name: to_device(np.concatenate([s.extras[name] for s in sequences])) for name in sequences[0].extras},
         tokens=tokens,
         sequences=sequences)
@@ -633,7 +632,6 @@ def set_reference(model, items, device, args, title="reference"):
 
 # ---- Loading, sharding and saving a model
 
-
 NO_TREES = "this model's attention does not accept a tree mask; use --pack none, which computes each sequence by itself"
 
 
@@ -649,7 +647,8 @@ def load_model(path, device, args, head=None, kind=transformers.AutoModelForCaus
     a GPU, in bf16) the model is loaded unsharded. It stays in evaluation mode during training: there is no dropout.
     """
     grouped = dist.is_initialized()
-    options = {"dtype": torch.bfloat16 if device.type == "cuda" and not grouped else torch.float32}
+    cuda = device.type == "cuda"
+    options = {"dtype": torch.bfloat16 if cuda and not grouped else torch.float32}
     if args.pack == "tree":
         import trees
         options["attn_implementation"] = trees.ATTENTION
@@ -674,13 +673,12 @@ def load_model(path, device, args, head=None, kind=transformers.AutoModelForCaus
         stride = 2 if args.checkpointing == "selective" else 1
         for layer in decoder_layers(lm)[::stride]:
             layer.training = True    # unlike train(), this turns no dropout module on; OPT's layers need `none`
-    model = scorer(lm, head, 2 ** (32 if device.type == "cuda" else 29))
-    model.bf16 = device.type == "cpu" and args.dtype == "bfloat16"
+    model = scorer(lm, head, 2 ** 32 if cuda else 2 ** 29)
+    model.bf16 = not cuda and args.dtype == "bfloat16"
     if not grouped:
         return model.to(device)
-    policy = MixedPrecisionPolicy()
-    if device.type == "cuda":    # computes in bf16; the weights themselves and the sums of gradients stay float32
-        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    # On CUDA it computes in bf16; the weights themselves and the sums of gradients stay float32.
+    policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if cuda else MixedPrecisionPolicy()
     for part in [*decoder_layers(lm), model]:    # FSDP2: one group per decoder layer, one for the rest
         fully_shard(part, mp_policy=policy)
     model.to_empty(device=device)
@@ -703,8 +701,7 @@ def read_weights(path, kind, options):
         die(f"{path}: cannot load it with {kind.__name__} ({first_line(error)})")
     missing = sorted(info["missing_keys"])
     if missing:
-        die(f"{path}: {len(missing)} weights are missing, starting with {missing[0]}; train or download the model "
-            f"again")
+        die(f"{path}: {len(missing)} weights are missing, first {missing[0]}; train or download the model again")
     output = lm.get_output_embeddings()
     set_tied(lm.config, output is not None and output.weight is lm.get_input_embeddings().weight)
     return lm.eval()
@@ -802,7 +799,7 @@ def save_model(model, tokenizer, seed, args, cost, critic_config=None):
     if rank() == 0:
         out = Path(args.out).resolve()    # "." has no name of its own
         for step in map(json.loads, open(out / "metrics.jsonl")):
-            cost.update({**step, "optimizer_steps": 1, "training_tokens": step["tokens"]})    # COSTS only
+            cost.update({**step, "optimizer_steps": 1, "training_tokens": step["tokens"]})    # adds
         head = None
         if model.head:
             head = {name: state[f"head.{name}"].flatten().tolist() for name in ("weight", "bias")}
@@ -815,11 +812,6 @@ def save_model(model, tokenizer, seed, args, cost, critic_config=None):
             die(f"{out}: could not be written ({error}); the checkpoints are intact; the same command without "
                 "--overwrite resumes training", 1)
     barrier()
-
-
-def whole_weights(model):
-    """(name, tensor) of each weight of a Scorer's language model. Each rank gets the whole tensors."""
-    return merged({name: whole(weight.detach()) for name, weight in model.lm.named_parameters()}).items()
 
 
 def write_model(lm, state, tokenizer, seed, out):
@@ -869,11 +861,9 @@ def micro_batches(items, args):
     FSDP waits for every rank, so every rank gets the same number of parts. A rank that needs fewer computes any item
     again, with counted 0 instead of 1.
     """
-    def key(item):
-        """Trees: items of the same turn share the most tokens. Rows: items of similar length need the least padding."""
-        return repr(item.turn_key) if args.pack == "tree" else item.length
-
-    ordered = sorted(items, key=key)
+    ordered = sorted(items, key=lambda item: item.length)    # rows of similar length need the least padding
+    if args.pack == "tree":
+        ordered = sorted(items, key=lambda item: repr(item.turn_key))    # items of the same turn share the most tokens
     lengths = np.array([item.length for item in ordered])
     # Each rank takes a contiguous stretch, of about the same total length.
     rank_of = ((lengths.cumsum() - lengths / 2) * world() / lengths.sum()).astype(int)
@@ -937,8 +927,7 @@ def add_stats(sums, counts, stats, tokens):
 
 def step_metrics(step, rate, norm, sums, counts, start, device, args):
     """One step's line of metrics.jsonl. Exits if the loss is not finite or training did not start at the reference."""
-    sums = over_ranks(sums)
-    counts = over_ranks(counts)
+    sums, counts = over_ranks(sums), over_ranks(counts)
     values = {"loss": 0.0} | {name: sums[name] / count for name, count in counts.items()}    # a step may have no items
     if not math.isfinite(values["loss"] + norm):
         die(f"step {step + 1}: the loss is {values['loss']} and the gradient norm {norm}; this step was not saved, and "
@@ -1087,10 +1076,9 @@ def save_checkpoint(args, model, optimizer, step):
 def read_checkpoint(folder, model, optimizer):
     """Load a checkpoint, which any number of ranks may have written."""
     state = state_of(model, optimizer)
-    # Weights that never get a gradient (the output embedding under a head, Gemma 3's vision tower) have no averages.
-    planner = dcp.DefaultLoadPlanner(allow_partial_load=True)
     try:
-        dcp.load(state, checkpoint_id=str(folder), planner=planner)
+        # Weights without a gradient (the output embedding under a head, Gemma 3's vision tower) have no averages.
+        dcp.load(state, checkpoint_id=str(folder), planner=dcp.DefaultLoadPlanner(allow_partial_load=True))
     except (Exception, dcp.api.CheckpointException) as error:    # many kinds, all with the same meaning
         die(f"{folder} could not be read ({str(error).strip().splitlines()[-1][:100]}); if it is damaged, remove it; "
             f"the same command then resumes from the one before it")
@@ -1159,7 +1147,7 @@ def finish():
 
 
 def progress(work, title, unit, first=0):
-    """Iterate over work[first:] with a progress bar, if it has a title. A log file gets a line every 30 seconds."""
+    """Iterate over work[first:], with a progress bar if it has a title. A log file gets a line every 30 seconds."""
     return tqdm(work[first:], title, len(work), initial=first, unit=unit, disable=rank() > 0 or not title,
                 mininterval=0.5 if sys.stderr.isatty() else 30, delay=1)
 
@@ -1169,13 +1157,13 @@ def progress(work, title, unit, first=0):
 
 def training_flags(parser, lr, epochs, batch_size):
     """The flags that both training scripts share. lr, epochs, batch_size: the stage's defaults, as help text."""
-    share = number(least=0, most=1)
     flag = parser.add_argument_group(
         "pairs of trajectories (multi-turn-dpo; the critic unless --head value or q)").add_argument
     flag("--pair-rule", choices=PAIR_RULES,
          help="best-vs-lower: a task's first trajectory with reward 1 against each one with a lower reward; all: any "
          "two with different rewards (default: best-vs-lower; frontend: all)")
-    flag("--min-gap", type=share, help="smallest reward difference in a pair (default: 0; frontend: 0.1)")
+    flag("--min-gap", type=number(least=0, most=1),
+         help="smallest reward difference in a pair (default: 0; frontend: 0.1)")
     flag = parser.add_argument_group("loss and steps").add_argument
     flag("--beta", type=number(above=0), default=0.1, help="inverse temperature of Eq. 2 and Eq. 4")
     flag("--nll", type=number(least=0), default=0.01,

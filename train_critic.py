@@ -397,7 +397,7 @@ class PageSequence(Sequence):
 
 
 class PageScorer(Scorer):
-    """An image-text model that reads page inputs. It returns the head's value at every token, the pictures' included."""
+    """An image-text model that reads page inputs. It returns the head's value at every token, pictures included."""
 
     def __init__(self, processor, *others):
         super().__init__(*others)
