@@ -790,23 +790,15 @@ def check_scores(lm, pack, path):
             f"token; try --pack none; if that fails too, Scorer.logps must be taught how this model scales its logits")
 
 
-def save_model(model, tokenizer, seed, args, cost, critic_config=None):
-    """Write the model in Hugging Face format to --out, with cost.json and, for a critic, critic.json.
-
-    cost: of the records and the ranking that it learned from; critic_config: critic.json without the head's weights.
-    """
+def save_model(model, tokenizer, seed, args, cost):
+    """Write the model in Hugging Face format to --out, and what it cost. cost: of the records that it learned from."""
     state = merged(get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True)))
     if rank() == 0:
         out = Path(args.out).resolve()    # "." has no name of its own
         for step in map(json.loads, open(out / "metrics.jsonl")):
             cost.update({**step, "optimizer_steps": 1, "training_tokens": step["tokens"]})    # adds
-        head = None
-        if model.head:
-            head = {name: state[f"head.{name}"].flatten().tolist() for name in ("weight", "bias")}
         try:
             write_json(out / "cost.json", {key: int(cost[key]) for key in COSTS})
-            if critic_config:
-                write_json(out / "critic.json", {**critic_config, "weights": head})
             write_model(model.lm, state, tokenizer, seed, out)
         except Exception as error:    # OSError or SafetensorError
             die(f"{out}: could not be written ({error}); the checkpoints are intact; the same command without "

@@ -59,9 +59,9 @@ from lm import (
     load_tokenizer, log, micro_batches, optimizer_step, pair_tasks, pair_trajectories, progress, rank,
     read_trajectories, reference_solution, save_checkpoint, save_model, say, score_all, scored_context, segment_mean,
     segment_sum, set_reference, start_process_group, step_items, step_metrics, text_config, text_of, tokenise,
-    training_flags, turns_of, usable_items, world)
+    training_flags, turns_of, usable_items, whole, world)
 from records import (
-    SCHEMA, Output, atomic_write, die, fingerprint, hashed, read, refuse_idle, run_script, succeeded)
+    SCHEMA, Output, atomic_write, die, fingerprint, hashed, read, refuse_idle, run_script, succeeded, write_json)
 
 # ---- The mathematics
 
@@ -179,8 +179,12 @@ def main():
     train(model, items, device, args, settings)
     critic_config = {name: getattr(args, name) for name in RECORDED}
     critic_config |= {"reference": args.model, "reference_from_critic": os.path.relpath(args.model, args.out),
-                      "reference_fingerprint": settings["content of --model"]}
-    save_model(model, tokenizer, args.model, args, cost, critic_config)
+                      "reference_fingerprint": settings["content of --model"], "weights": None}
+    if head:
+        critic_config["weights"] = {name: whole(w.detach()).flatten().tolist() for name, w in head.named_parameters()}
+    if rank() == 0:    # before the model, whose config.json marks the output as complete
+        write_json(Path(args.out) / "critic.json", critic_config)
+    save_model(model, tokenizer, args.model, args, cost)
     say(f"wrote the critic to {args.out}")
     finish()
 
@@ -369,8 +373,7 @@ def read_critic_config(path):
         raise ValueError(f"{path} contains no critic.json; train a critic with train_critic.py, or name another with "
                          "--critic") from None
     except (ValueError, TypeError):
-        raise ValueError(f"{file} is damaged or incomplete; train the critic again, or name another with --critic"
-                         ) from None
+        raise ValueError(f"{file} is damaged or incomplete; train it again, or name another (--critic)") from None
     reference = config["reference"]
     if config["head"] != "log-ratio" or config["reference_fingerprint"] == reference:    # a hub name
         return config
@@ -465,10 +468,7 @@ def encoder(critic, pictures):
 
 def picture_turns(processor, turns, folder):
     """Turns [(prompt messages, reply, reference page or None)] as sequences in which every token is scored.
-
-    The critic sees the picture of the reference page (c), the picture of the reply's page (white if it has none), and
-    the dialogue, with [page] in place of each page's source. `folder` contains the pictures.
-    """
+    A reply without a page is shown as a white one. `folder` contains the pictures."""
     files = {}    # {page: file of its picture}
     inputs = [page_input(*turn, processor, folder, files) for turn in turns]
     photograph(files)
