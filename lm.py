@@ -8,6 +8,7 @@ Nothing here knows an equation of the paper: those stand in train_critic.py and 
 Prefixes that sequences share are computed once (trees.py) unless --pack is none.
 """
 import argparse
+import dis
 import functools
 import gc
 import hashlib
@@ -997,12 +998,18 @@ def code_of(*functions):
         name = f"code of {function.__name__}"
         if name in digests or function in (die, say) or Path(function.__code__.co_filename).parent not in ours:
             continue
-        used = {word: function.__globals__.get(word) for word in function.__code__.co_names}
+        used = {word: function.__globals__.get(word) for word in sorted(global_names(function.__code__))}
         constants = {word: value for word, value in used.items() if isinstance(value, (str, int, float, tuple))}
         source = inspect.getsource(function) + repr(constants)
         digests[name] = hashlib.sha256(source.encode()).hexdigest()[:16]
-        todo += filter(inspect.isfunction, used.values())
+        todo += [value for value in used.values() if inspect.isfunction(inspect.unwrap(value))]    # cached ones, too
     return digests
+
+
+def global_names(code):
+    """The global names that compiled code reads, with those of its inner functions and comprehensions."""
+    names = {each.argval for each in dis.get_instructions(code) if each.opname == "LOAD_GLOBAL"}
+    return names.union(*(global_names(inner) for inner in code.co_consts if inspect.iscode(inner)))
 
 
 def begin_training(model, args, settings):

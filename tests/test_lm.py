@@ -298,6 +298,8 @@ def test_edited_mathematics_is_noticed(place):  # noqa: F811
             ("lm.py", "gap = max(0.0,", "gap = max(0.01,", {"pair_trajectories": (critic,)}),
             ("lm.py", "In light that the final answer is", "The final answer is", {"put_c_in_front": (critic, score)}),
             ("lm.py", "WARMUP, FINAL_LR = 0.03", "WARMUP, FINAL_LR = 0.05", {"learning_rate": (critic, policy)}),
+            ("lm.py", "def special_tokens(tokenizer):", "def special_tokens(tokenizer, x=0):",
+             {"special_tokens": (policy,)}),    # its answers are cached
             ("lm.py", "index_add_(0, index, values)", "index_add_(0, index, values / 2)",
              {"segment_sum": (critic, score, policy)}),
             ("train_policy.py", "preference + args.nll", "preference + 2 * args.nll", {"preference_loss": (policy,)}),
