@@ -46,11 +46,11 @@ JOBS   ?= $(shell $(PYTHON) -c 'import os; print(min(4, os.cpu_count()))')
 AGENTS := base rejection-ft multi-turn-dpo policy-without-c policy after-imitation
 
 # A small transformer first learns to ask for every detail and to copy it (the first model). The base agent starts there
-# and learns to ask too little: it asks for half of the details, in at most seven turns. Asking is then the hard part.
+# and learns to ask too little: it asks for fewer than half of the details. Asking is then the hard part.
 SEED_MODEL ?= $(RUN)/first-model/config.json
 GENERATE   := --level plain --train 3000 --val 200 --test 400
 COMPLETE   := --demonstrations 10000 --ask 1 --waste 0
-IMPERFECT  := --demonstrations 4000 --waste 0.2 --ask 0.5
+IMPERFECT  := --demonstrations 4000 --waste 0 --ask 0.45
 FIRST      := --lr 2e-3 --batch-size 8 --epochs 1
 BASE        = --model $(SEED_MODEL:/config.json=) --lr 1e-3 --batch-size 8 --epochs 1
 SAMPLE     := --max-tokens 128
@@ -59,9 +59,9 @@ TEST       := --temperature 0.3
 OFFLINE    := --limit 400 --samples 6 --temperature 0.6
 TWICE      := --limit 800 --samples 6 --temperature 0.6
 GRPO       := --lr 3e-4
-CRITIC     := --beta 5 --nll 2 --lr 3e-4 --epochs 3
+CRITIC     := --beta 5 --nll 2 --lr 3e-4 --epochs 2
 CANDIDATES := --candidates 4 --fraction 0.25
-POLICY     := --beta 2 --nll 1 --lr 2e-4 --epochs 1 --pairs-per-turn 2
+POLICY     := --beta 2 --nll 1 --lr 1e-4 --epochs 1 --pairs-per-turn 2
 REJECTION  := --lr 1e-3 --batch-size 16 --epochs 6
 TRAJECTORY := --beta 2 --nll 1 --lr 2e-4 --epochs 3
 

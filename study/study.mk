@@ -16,7 +16,7 @@ include Makefile
 
 # The easier setting: the base agent asks for most details and has all ten turns.
 ifeq ($(SETTING),easy)
-IMPERFECT := $(IMPERFECT:%0.5=%0.8)
+IMPERFECT := $(subst --ask 0.45,--ask 0.8,$(IMPERFECT))
 PLAY       = $(SAMPLE)
 endif
 
@@ -30,22 +30,22 @@ trial-rejection-1 := --method rejection-ft $(REJECTION)
 trial-rejection-2 := $(trial-rejection-1) --epochs 3
 trial-rejection-3 := $(trial-rejection-1) --lr 5e-4
 trial-dpo-1       := --method multi-turn-dpo $(TRAJECTORY)
-trial-dpo-2       := $(trial-dpo-1) --beta 0.5
-trial-dpo-3       := $(trial-dpo-1) --lr 4e-4
-trial-sweet-1      = $(SWEET) --in $(RUN)/nll-2.ranked.jsonl
-trial-sweet-2      = $(SWEET) --in $(RUN)/nll-0.2.ranked.jsonl
-trial-sweet-3      = $(SWEET) --in $(RUN)/nll-2.ranked.jsonl --lr 1e-4
+trial-dpo-2       := $(trial-dpo-1) --pair-rule all
+trial-dpo-3       := $(trial-dpo-1) --lr 1e-4
+trial-sweet-1      = $(SWEET) --in $(RUN)/chosen.ranked.jsonl
+trial-sweet-2      = $(SWEET) --in $(RUN)/all.ranked.jsonl
+trial-sweet-3      = $(SWEET) --in $(RUN)/all.ranked.jsonl --lr 2e-4
 TRIALS := $(foreach n,1 2 3,trial-rejection-$(n) trial-dpo-$(n) trial-sweet-$(n))
 
 $(TRIALS:%=$(RUN)/%/config.json): $(RUN)/train.metrics.json
 	$(EACH) train_policy.py $(FLAGS) $(FIT) --run-name $(NAME) $($(notdir $(@D))) --out $(@D)
 
-$(RUN)/trial-sweet-1/config.json $(RUN)/trial-sweet-3/config.json: $(RUN)/nll-2.ranked.done
-$(RUN)/trial-sweet-2/config.json: $(RUN)/nll-0.2.ranked.done
+$(RUN)/trial-sweet-1/config.json: $(RUN)/chosen.ranked.done
+$(RUN)/trial-sweet-2/config.json $(RUN)/trial-sweet-3/config.json: $(RUN)/all.ranked.done
 
 # ------------------------------------------------------------------------------------------------ what each part adds
-critic-nll-2      := $(CRITIC) --nll 2
-critic-nll-0.2    := $(CRITIC) --nll 0.2
+critic-chosen     := $(CRITIC)
+critic-all        := $(CRITIC) --pair-rule all
 critic-likelihood := $(CRITIC) --beta 1e-6
 critic-sum        := $(CRITIC) --advantage sum --beta 0.3
 
