@@ -59,6 +59,7 @@ class LocalEngine:
     on them, and returns those that are finished: [(name, [(token ids, whether cut)])].
     """
     pool = ThreadPoolExecutor(1)    # one for all models: two vLLM engines that sample at once corrupt memory on a CPU
+    logps = False    # True: responses carry the sampler's log-probabilities, for on-policy training
 
     def __init__(self, path, name, role, args):
         import torch
@@ -87,7 +88,8 @@ class LocalEngine:
         samples = await self.answer(SimpleNamespace(
             name=str(self.count), prompt=prompt, room=room, n=n, seed=seed, temperature=temperature))
         thinks = self.tokenizer.decode(prompt[-8:]).rstrip().lower().endswith(tuple(map(str.lower, THOUGHTS)))
-        return [Response(self.text_of(ids, cut), ids, len(ids), len(prompt), cut, thinks) for ids, cut in samples]
+        return [Response(self.text_of(ids, cut), ids, len(ids), len(prompt), cut, thinks, logps)
+                for ids, cut, logps in samples]
 
     def text_of(self, ids, cut):
         """The text of sampled ids, without special tokens unless they mark a thought."""
@@ -151,7 +153,7 @@ class VLLMEngine(LocalEngine):
     async def answer(self, request):
         request.prompt = {"prompt_token_ids": request.prompt}
         request.params = self.params(n=request.n, seed=request.seed, temperature=request.temperature,
-                                     max_tokens=request.room)
+                                     max_tokens=request.room, logprobs=0 if self.logps else None)
         if self.in_process:
             return await super().answer(request)
         try:
@@ -174,7 +176,9 @@ class VLLMEngine(LocalEngine):
         self.engine.reset_prefix_cache()    # it was computed by the weights before
 
     def samples(self, result):
-        return [(list(output.token_ids), output.finish_reason == "length") for output in result.outputs]
+        return [(list(output.token_ids), output.finish_reason == "length",
+                 [of[token].logprob for token, of in zip(output.token_ids, output.logprobs)] if self.logps else None)
+                for output in result.outputs]
 
     def close(self):
         super().close()
@@ -222,18 +226,20 @@ class TransformersEngine(LocalEngine):
             input_ids=ids.clamp(min=0), attention_mask=(ids >= 0).long(), do_sample=first.temperature > 0,
             temperature=first.temperature or 1.0, top_k=0, top_p=1.0,
             max_new_tokens=max(request.room for request in batch),
+            return_dict_in_generate=True, output_logits=self.logps,
             stopping_criteria=[lambda ids, scores: torch.full((len(ids),), self.closed, device=ids.device)])
-        # out: (R, T + new)
-        sampled = out[:, ids.shape[1]:].unflatten(0, (len(batch), first.n)).tolist()    # (requests, n, new)
-        return [(request.name, [self.until_end(sample[:request.room]) for sample in samples])
-                for request, samples in zip(batch, sampled)]
+        new = out.sequences[:, ids.shape[1]:]    # (R, new)
+        logps = [None] * len(new)
+        if self.logps:
+            logps = torch.stack(out.logits, 1).float().log_softmax(-1).gather(-1, new[..., None])[..., 0].tolist()
+        rows = zip(new.tolist(), logps)
+        return [(request.name, [self.until_end(*next(rows), request.room) for _ in range(first.n)])
+                for request in batch]
 
-    def until_end(self, ids):
-        """(ids up to and including the first end of turn, whether there is none)."""
-        for i, token in enumerate(ids):
-            if token in self.ends:
-                return ids[:i + 1], False
-        return ids, True
+    def until_end(self, ids, logps, room):
+        """(ids up to and including the first end of turn, whether there is none, their log-probabilities)."""
+        end = next((i + 1 for i, token in enumerate(ids[:room]) if token in self.ends), None)
+        return ids[:end or room], end is None, logps and logps[:end or room]
 
 
 ENGINES = {"vllm": VLLMEngine, "transformers": TransformersEngine}    # --engine; a URL is for ServerEngine

@@ -61,6 +61,7 @@ class Response:
     prompt_tokens: int = 0
     cut: bool = False       # whether it stopped at the token limit
     thinks: bool = False    # whether the chat template has opened a thought; a server's engine concludes it
+    logps: list = None      # log-probability of each id at temperature 1, from a local engine whose `logps` is True
 
     @property
     def said(self):

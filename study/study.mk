@@ -30,18 +30,18 @@ trial-rejection-1 := --method rejection-ft $(REJECTION)
 trial-rejection-2 := $(trial-rejection-1) --epochs 3
 trial-rejection-3 := $(trial-rejection-1) --lr 5e-4
 trial-dpo-1       := --method multi-turn-dpo $(TRAJECTORY)
-trial-dpo-2       := $(trial-dpo-1) --pair-rule all
+trial-dpo-2       := $(trial-dpo-1) --beta 0.5
 trial-dpo-3       := $(trial-dpo-1) --lr 1e-4
 trial-sweet-1      = $(SWEET) --in $(RUN)/chosen.ranked.jsonl
 trial-sweet-2      = $(SWEET) --in $(RUN)/all.ranked.jsonl
-trial-sweet-3      = $(SWEET) --in $(RUN)/all.ranked.jsonl --lr 2e-4
+trial-sweet-3      = $(SWEET) --in $(RUN)/chosen.ranked.jsonl --lr 2e-4
 TRIALS := $(foreach n,1 2 3,trial-rejection-$(n) trial-dpo-$(n) trial-sweet-$(n))
 
 $(TRIALS:%=$(RUN)/%/config.json): $(RUN)/train.metrics.json
 	$(EACH) train_policy.py $(FLAGS) $(FIT) --run-name $(NAME) $($(notdir $(@D))) --out $(@D)
 
-$(RUN)/trial-sweet-1/config.json: $(RUN)/chosen.ranked.done
-$(RUN)/trial-sweet-2/config.json $(RUN)/trial-sweet-3/config.json: $(RUN)/all.ranked.done
+$(RUN)/trial-sweet-1/config.json $(RUN)/trial-sweet-3/config.json: $(RUN)/chosen.ranked.done
+$(RUN)/trial-sweet-2/config.json: $(RUN)/all.ranked.done
 
 # ------------------------------------------------------------------------------------------------ what each part adds
 critic-chosen     := $(CRITIC)

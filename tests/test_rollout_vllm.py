@@ -53,6 +53,26 @@ def test_greedy_vllm_and_transformers_agree(world, engine):
     assert sum([o.ids for o in a] == [o.ids for o in b] for a, b in zip(mine, theirs)) >= len(prompts) - 1
 
 
+@pytest.mark.parametrize("library", ["vllm", "transformers"])
+def test_responses_carry_the_samplers_log_probabilities(world, engine, library, monkeypatch):
+    """Of each sampled id, as a plain pass of the model computes them; None unless the engine is asked for them."""
+    import torch
+    from transformers import AutoModelForCausalLM
+    from engines import encode_chat
+    model, prompts = AutoModelForCausalLM.from_pretrained(world / "model"), prompts_of(world)[:3]
+    sampler = engine if library == "vllm" else local_engine(world / "model", library)
+    assert all(out.logps is None for outs in ask(sampler, prompts, 2, 1) for out in outs)
+    monkeypatch.setattr(sampler, "logps", True)
+    for prompt, outs in zip(prompts, ask(sampler, prompts, 2, 3, 10, 0.7)):
+        start = encode_chat(sampler.tokenizer, prompt)
+        for out in outs:
+            with torch.no_grad():
+                logps = model(torch.tensor([start + out.ids])).logits[0, len(start) - 1:-1].log_softmax(-1)
+            expected = logps.gather(-1, torch.tensor(out.ids)[:, None])[:, 0]
+            assert len(out.logps) == len(out.ids)
+            torch.testing.assert_close(torch.tensor(out.logps), expected, atol=1e-3, rtol=1e-3)
+
+
 def test_vllm_takes_weights_without_the_disk(world, engine):
     """Afterwards it says what the model with these weights says, also after prompts that it has cached."""
     import torch
