@@ -62,8 +62,8 @@ GRPO       := --lr 3e-4
 CRITIC     := --beta 5 --nll 2 --lr 3e-4 --epochs 2
 CANDIDATES := --candidates 4 --fraction 0.25
 POLICY     := --beta 2 --nll 1 --lr 1e-4 --epochs 1 --pairs-per-turn 2
-REJECTION  := --lr 1e-3 --batch-size 16 --epochs 6
-TRAJECTORY := --beta 2 --nll 1 --lr 2e-4 --epochs 3
+REJECTION  := --lr 5e-4 --batch-size 16 --epochs 6
+TRAJECTORY := --beta 2 --nll 1 --lr 1e-4 --epochs 3
 
 stage = @echo '--- $(1)'
 # One thread a process: beside other work, two threads of one process wait for each other at every barrier.
