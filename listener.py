@@ -16,26 +16,18 @@ with the example questions. The best fact is told, or what it needs first. A sen
 each of which is confirmed or corrected. A question that is not understood is answered with what could be meant, and
 never costs a fact. "Anything else?" never denies what is left, but names it instead of telling it.
 
-What a question is about: patterns name aspects ("on the dot" is the limit itself); the words of example questions say
-which of the aspects that are still open it is most like; the terms that it names, or that were talked about last, say
-which fact of that aspect. So the same words can mean another thing after another reply, as they do between people.
-
 Standard library only. If you copy this file, copy listener.toml too.
 """
 import json
-import math
 import re
 import tomllib
 import zlib
-from collections import Counter
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
 MANNERS = ("plain", "vague", "revising")
 SURE, LIKELY = 3.0, 1.5    # points of a question for the aspects that its wording fits
-MOST, LOSS = 3.0, 0.4      # points for the aspect whose example questions are most alike; less for each log-odds below
-FAR = 6                    # log-odds below it at which a pattern is overruled
 HEARD = 2.0                # a question with fewer points for every fact is not understood
 HEADS = ("define", "formula", "order", "group")                    # what a term means
 INNER = ("limit", "edge", "values", "names", "except", "extra")    # what else can be asked about a term
@@ -272,12 +264,11 @@ class Listener:
         A condition names the aspect of a question, wherever it stands: "If two are equal, what do you want to see?"
         The number that was told as a limit asks whether it counts.
         """
-        acts, heard, text = tables()["acts"], self.read(question, memory), question
+        acts, heard = tables()["acts"], self.read(question, memory)
         alone = heard.top()
         if scene:    # it sets the topic, and the aspect of a question that points back to it
             wide = self.read(scene + question, memory)
             whole = alone[1] and (heard.terms or not BACK.search(question)) and not acts["cases"].search(scene)
-            text = question if whole else scene + question
             heard = heard._replace(terms=heard.terms or wide.terms, said=wide.said,
                                    aspects=(heard if whole else wide).aspects)
         conditions = [scene] if acts["cases"].search(scene) else []
@@ -285,27 +276,10 @@ class Listener:
         for aspects in map(self.aspects, conditions):
             top = max(aspects, key=aspects.get, default="")
             if aspects.get(top, 0) >= SURE and top in (*RESULT, *HIDDEN, "edge"):
-                return heard._replace(aspects=aspects), (top, True)
+                heard, alone = heard._replace(aspects=aspects), (top, True)
         if self.at_limit(heard, memory) and not heard.top("limit") and heard.top()[0] not in (*RESULT, *HIDDEN):
-            return heard._replace(aspects={"edge": SURE}), alone
-        return heard._replace(aspects=self.weighed(text, heard, memory)), alone
-
-    def weighed(self, text, heard, memory):
-        """aspect -> points of a question, with the evidence of the example questions for what is open.
-
-        It makes an aspect likelier, and overrules a pattern that fits by chance.
-        """
-        near = (*heard.terms, "") if heard.terms else ("", *memory.topics[-1:])
-        left = {fact.aspect for fact in self.facts if fact.name not in memory.told
-                and (fact.term in near or fact.aspect in ONCE)}
-        found = features(self.bare(self.shadow(text)))
-        odds = {name: sum(weights.get(each, 0) for each in found) for name, weights in word_weights().items()}
-        best = max((odds[name] for name in left & odds.keys()), default=0)
-        if best <= 0:
-            return heard.aspects
-        points = self.aspects(text, [name for name, each in odds.items() if best - each > FAR])
-        return points | {name: points.get(name, 0) + max(0, MOST - LOSS * (best - odds[name]))
-                         for name in left & odds.keys()}
+            heard = heard._replace(aspects={"edge": SURE})
+        return heard, alone
 
     def at_limit(self, heard, memory):
         """Whether a text names a number that was told as a limit, of which it is open whether it counts."""
@@ -339,7 +313,7 @@ class Listener:
     def score(self, fact, heard, memory):
         """How well a question fits a fact."""
         repeats = fact.aspect and fact.name in memory.told
-        score = self.points(fact, heard) + (-0.5 if repeats else 1)
+        score = self.points(fact, heard) + (not repeats)
         score -= 0.3 * (self.first(fact, memory.told) != fact)
         score += min(4, 2 * sum(fact.words[word] for word in fact.words.keys() & heard.stems))
         terms = dict.fromkeys(self.taken_up(heard, memory), 0.7) | heard.terms
@@ -559,7 +533,7 @@ class Listener:
         text = self.noun.sub(lambda match: "rows" if match[0].endswith("s") else "row", text)
         return re.sub(r"[a-z_]\w*", lambda match: self.key_words.get(match[0], match[0]), text)
 
-    def aspects(self, text, overruled=()):
+    def aspects(self, text):
         """aspect -> points of a question. A long match is worth a little more than a short one.
 
         Two hints are as good as a sure pattern where none fits. Of the aspects of a result, those count that it has.
@@ -572,7 +546,6 @@ class Listener:
         for name, aspect in table.items():
             hints = min(most, sum(bool(hint.search(shadow)) for hint in aspect["likely"]))
             points[name] = SURE * bool(longest[name]) + LIKELY * hints + min(longest[name], 30) / 30
-        points |= {name: LIKELY for name in overruled if points[name] >= SURE}
         sure = [name for name in points if points[name] >= SURE and name in (*RESULT[:6], *ONCE)]
         if self.here.intersection(sure):
             points |= {name: 0 for name in sure if name not in self.here}
@@ -580,11 +553,6 @@ class Listener:
             if points[name] >= SURE:
                 points |= dict.fromkeys(table[name]["over"], 0)
         return {name: number for name, number in points.items() if number}
-
-    def bare(self, shadow):
-        """A shadow with "term" for the words of its terms."""
-        return re.sub(r"\b(?:(?:most|least|more|less) )?([a-z]+)",
-                      lambda match: "term" if stem(match[1]) in self.known else match[0], shadow)
 
     def mentions(self, text, memory):
         """term -> how clearly a text names it. A term that only a later reply brings up is not known before."""
@@ -612,7 +580,8 @@ class Listener:
         strange = {each for each in quoted if each[0].isalnum() and each not in STOP
                    and not self.vocabulary.search(each)
                    and not set(map(stem, words_of(each))) & {*self.field_of, *self.known}}
-        shadow = self.bare(self.shadow(text))
+        shadow = re.sub(r"\b(?:(?:most|least|more|less) )?([a-z]+)",
+                        lambda match: "term" if stem(match[1]) in self.known else match[0], self.shadow(text))
         found = {kind: {token for token, pattern in tokens.items() if pattern.search(shadow)}
                  for kind, tokens in tables()["kinds"].items()}
         number = r"(?<![\w.])-?\d+(?:\.\d+)?(?!\w| (?:fields|columns|keys|things|ways|parts))"
@@ -732,30 +701,6 @@ def says(name, *key, fill=""):
     """One of the human's own sentences, always the same for the same key."""
     texts = tables()["says"][name]
     return texts[zlib.crc32(repr(key).encode()) % len(texts)].format(fill)
-
-
-@cache
-def word_weights():
-    """aspect -> {a word or two: the logarithm of how much likelier its example questions have it than others}"""
-    questions = [(name, features(line)) for name, text in tables()["questions"].items()
-                 for line in text.splitlines() if line]
-    all_of, among = Counter(name for name, _ in questions), {name: Counter() for name in tables()["questions"]}
-    for name, found in questions:
-        among[name].update(found)
-    total, everywhere = len(questions), sum(among.values(), Counter())
-    weights = {}
-    for name, counts in among.items():
-        size, prior = all_of[name], {each: 2 * number / total for each, number in everywhere.items() if number > 1}
-        weights[name] = {each: math.log((counts[each] + few) / (size + 2) * (total - size + 2)
-                                        / (everywhere[each] - counts[each] + few)) for each, few in prior.items()}
-    return weights
-
-
-def features(shadow):
-    """The stems of the words of a text and of each two that follow each other, with # for numbers."""
-    words = [word if word.startswith(("_", "#")) else stem(word)
-             for word in re.findall(r"[\w#]+(?:'\w+)?|[?=]", re.sub(r"\b\d+(\.\d+)?\b", "#", shadow))]
-    return {*words, *map(" ".join, zip(words, words[1:]))}
 
 
 @cache
