@@ -185,7 +185,8 @@ COMPARE = $(call scored,base,base) $(call scored,rejection-ft,rejection-ft) $(ca
 
 # make starts with the first prerequisite, so the slowest branch comes first.
 $(RUN)/report.html: $(RUN)/policy.test.annotated.done $(AGENTS:%=$(RUN)/%.test.metrics.json)
-	$(EACH) evaluate.py --compare $(COMPARE) --report $@ $(SHOW)
+	$(EACH) evaluate.py --compare $(COMPARE) --report $@ $(SHOW) \
+	  --curves critic=$(RUN)/critic rejection-ft=$(RUN)/rejection-ft multi-turn-dpo=$(RUN)/multi-turn-dpo sweet-rl=$(RUN)/policy
 
 browser: .venv/ready
 	$(PY) render.py --setup
@@ -204,7 +205,7 @@ study: .venv/ready
 test: .venv                     # a process a core, each with whole files, so that what a file shares is made once
 	OMP_NUM_THREADS=1 $(PY) -m pytest -n $(JOBS) --dist loadfile
 
-stress: .venv                   # the long versions: 50 kills, thousands of fuzzed programs, ...
+stress: .venv                   # the long versions: 50 kills, thousands of fuzzed programs, vLLM's own server, ...
 	OMP_NUM_THREADS=1 $(PY) -m pytest -m slow
 
 test-trl: .venv                 # the DPO loss beside TRL's trainer, which lives in an environment of its own

@@ -45,8 +45,11 @@ async def sample_with_room(engine, messages, n, seed, temperature, max_tokens):
 
 
 def derive_seed(*key):
-    """A seed for one request, from (seed, task, sample, turn, ...), so that it does not depend on scheduling."""
-    return int.from_bytes(hashlib.sha256(json.dumps(key).encode()).digest()[:6], "big")
+    """A seed for one request, from (seed, task, sample, turn, ...), so that it does not depend on scheduling.
+
+    It has 31 bits, since some servers take no more: the same model gets the same seeds here and behind a URL.
+    """
+    return int.from_bytes(hashlib.sha256(json.dumps(key).encode()).digest()[:6], "big") % (1 << 31)
 
 
 class LocalEngine:

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from engines import derive_seed, is_url, sample_with_room
-from listener import MANNERS, scripted_reply
+from listener import scripted_reply
 from records import ANSWER_MARK, die, first_line, mended
 from server import Refused, Response, Stop
 

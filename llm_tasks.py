@@ -63,7 +63,7 @@ else. One call a line, without markdown and without results. Leave out a version
 # ---- From an answer to a task and back to a question
 
 def task_of(answer, ask, box):
-    """(task, None) from a model's answer, or (None, the reason to reject it).
+    """(task, None) from a model's answer (without its thoughts), or (None, the reason to reject it).
 
     ask(question): the model's answer to a further question in the same dialogue, or ""; box: a Sandbox.
     """
@@ -163,7 +163,6 @@ OF_THE_EXCERPT = re.compile(
 def parts_of(answer):
     """{"description", "code", "calls", perhaps "details": its text} of an answer: the last that is whole; else None."""
     text = answer.replace("\r\n", "\n")
-    text = text.rpartition("</think>")[2].partition("<think>")[0]    # a thought may give the details away
     with suppress(ValueError, AttributeError):    # an answer in JSON
         parts = json.loads(FENCE.sub(r"\2", text.strip() + "\n"))
         text = "\n".join(f"{heading}:\n{as_lines(part)}" for heading, part in parts.items())

@@ -6,11 +6,9 @@ or single ones. `collate` lays items out as one Batch, and a Scorer returns one 
 
 Nothing here knows an equation of the paper: those stand in train_critic.py and train_policy.py, with their loops.
 Prefixes that sequences share are computed once (trees.py) unless --pack is none.
-
-In this file: sums over turns; pairs of trajectories; records, turns and sequences; batches; log-probabilities; loading
-and saving; optimizer steps; the output folder and its checkpoints; ranks; the flags that both trainers share.
 """
 import argparse
+import dis
 import functools
 import gc
 import hashlib
@@ -39,11 +37,12 @@ from jinja2 import TemplateError
 from torch import nn
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions, get_model_state_dict, get_state_dict, set_model_state_dict, set_state_dict)
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from tqdm import tqdm
 
 from records import (
-    COSTS, atomic_write, check_path, check_settings, die, fingerprint, first_line, lines_of, number, open_locked,
-    read, succeeded, write_json)
+    COSTS, atomic_write, check_path, check_settings, die, fingerprint, first_line, lines_of, mended, number,
+    open_locked, read, succeeded, write_json)
 
 # ---- Sums over the tokens of a turn or a side
 
@@ -144,11 +143,7 @@ def checked_turn(record):
 
 
 def turns_of(record, with_c=False):
-    """A trajectory's assistant turns: [(prompt messages, reply, c or None)].
-
-    The reply is a message or a candidate of the record itself. Its token ids, if they were recorded, are in
-    `output_ids`; its text is in `output` or `content`.
-    """
+    """A trajectory's assistant turns: [(prompt messages, reply, c or None)]. A reply is a message of the record."""
     history = record["dialogue_history"]
     check_dialogue(history, "dialogue_history", record.get("tools"))
     c = reference_solution(record, with_c)
@@ -193,8 +188,8 @@ def read_trajectories(path, kind, with_c=False):
     left_out = Counter()    # {why: how many}
     cost = Counter()
     for record in read(path, kind, each=lambda record: {**record, "turns": turns_of(record, with_c)}):
-        cost.update({"episodes": 1, **(record.get("cost") or {})})
-        if kind == "scored" and (record["reward"] is None or (record.get("finish") or "").startswith("error")):
+        cost.update({"episodes": 1, **record.get("cost", {})})
+        if kind == "scored" and (record["reward"] is None or record.get("finish", "").startswith("error")):
             left_out["no reward (the episode failed)"] += 1
         elif not record["turns"]:
             left_out["no assistant turn"] += 1
@@ -259,7 +254,6 @@ class Sequence:
     """One turn as tokens: the prompt, then from `start` on the reply, whose tokens are scored."""
     ids: np.ndarray                  # (T,) int32
     start: int
-    page_inputs: tuple = ()          # what a critic that sees pages reads: (text, picture files)
     reference: np.ndarray = np.float32(0)    # (N,) log-probabilities under the reference, or one number for all
     extras: dict = field(default_factory=dict)    # {name: (N,)}: further numbers, such as importance weights
 
@@ -269,25 +263,20 @@ class Sequence:
         return np.arange(self.start, len(self.ids))
 
 
-def load_tokenizer(path, pictures=False):
-    """A model's tokenizer, which must have a chat template. With pictures: an image-text model's processor."""
+def load_tokenizer(path, kind=transformers.AutoTokenizer):
+    """A model's tokenizer (or, with another kind, its processor), which must have a chat template."""
     # Hub names have at most one slash, so a path with more is a folder.
-    is_folder = Path(path).is_dir() or str(path).count("/") > 1
-    if is_folder and not (Path(path) / "config.json").is_file():
+    if (Path(path).is_dir() or str(path).count("/") > 1) and not (Path(path) / "config.json").is_file():
         die(f"{path}: no model found; train it first, or name another")
-    kind = transformers.AutoProcessor if pictures else transformers.AutoTokenizer
     try:
         tokenizer = kind.from_pretrained(path)
     except Exception as error:    # of many types
         die(f"{path}: cannot load a tokenizer or processor ({first_line(error)})")
     if not tokenizer.chat_template:
         die(f"{path} has no chat template; use an instruction-tuned model, or add chat_template.jinja")
-    if pictures:
-        if not hasattr(tokenizer, "image_processor"):
-            die(f"{path}: this model reads only text; a critic that sees pages needs an image-text-to-text model")
-        tokenizer.tokenizer.pad_token = tokenizer.tokenizer.pad_token or tokenizer.tokenizer.eos_token
-        return tokenizer
-    tokenizer.embeddings = getattr(text_config(path), "vocab_size", len(tokenizer))    # token ids that the model knows
+    if kind is transformers.AutoTokenizer:
+        known = getattr(text_config(path), "vocab_size", len(tokenizer))
+        tokenizer.embeddings = known    # token ids that the model knows
     return tokenizer
 
 
@@ -359,7 +348,7 @@ def special_tokens(tokenizer):
 
 def as_words(tokenizer, text):
     """A text in which what looks like a special token is cut in two by a BREAK, so that `encode` takes it for words."""
-    text = text.encode("utf-8", "replace").decode().replace(BREAK, "")    # a server may send half of a surrogate pair
+    text = mended(text).replace(BREAK, "")
     pattern = special_tokens(tokenizer)
     return pattern.sub(lambda name: name[0][:1] + BREAK + name[0][1:], text) if pattern else text
 
@@ -395,11 +384,14 @@ def ids_match(tokenizer, replies):
     A critic may belong to another model family than the agent. The agent's ids would then be random words to it. Models
     may know more ids than their tokenizer has words for, and sample them.
     """
+    def bare(text):    # special tokens stand in a text where they mark a thought
+        return "".join(re.sub(special_tokens(tokenizer) or r"\s", "", text).split())
+
     if max(np.max(ids_of(reply)) for reply in replies) >= tokenizer.embeddings:
         return False
     for reply in replies[::max(1, len(replies) // 200)]:
         text = text_of(reply)
-        if text and text.split() != tokenizer.decode(ids_of(reply), skip_special_tokens=True).split():
+        if text and bare(text) != bare(tokenizer.decode(ids_of(reply), skip_special_tokens=True)):
             return False
     return True
 
@@ -448,10 +440,7 @@ def context_of(path):
 
 def scored_context(path):
     """The longest sequence that can be scored: the model's context, or with longrope and dynamic rope the original one.
-
-    As soon as one sequence in a batch is longer, these two encode all positions of the batch differently. A sequence's
-    log-probabilities would then depend on the rest of its batch.
-    """
+    Beyond it these two encode all positions of a batch differently, so a sequence's scores depend on the others."""
     context = context_of(path) or math.inf
     rope = getattr(text_config(path), "rope_parameters", None) or {}
     for part in [rope, *rope.values()]:    # some models have one for each kind of layer
@@ -475,7 +464,7 @@ class Batch(NamedTuple):
     reference: torch.Tensor     # (N,) log-probability under the reference (zeros where there is none)
     extras: dict                # {name: (N,)}: what the sequences carry beside it
     tokens: int                 # tokens computed, without padding
-    page_inputs: list           # what a critic that sees pages reads, one for each row
+    sequences: list             # the sequences, in the order of their turns
 
 
 def collate(items, device, pack):
@@ -502,7 +491,6 @@ def collate(items, device, pack):
     source = np.concatenate([path[s.scored - 1] for s, path in zip(sequences, paths)])
     scored = np.concatenate([path[s.scored] for s, path in zip(sequences, paths)])
     lengths = [len(s.scored) for s in sequences]
-    reference = [np.broadcast_to(s.reference, length) for s, length in zip(sequences, lengths)]
     return Batch(
         {"use_cache": False, **inputs},
         source=to_device(source),
@@ -511,10 +499,10 @@ def collate(items, device, pack):
         turn=to_device(np.repeat(np.arange(len(sequences)), lengths)),
         side=to_device(np.repeat(np.arange(len(sides)), [len(side) for side in sides])),
         sides=len(sides),
-        reference=to_device(np.concatenate(reference)),
+        reference=to_device(np.concatenate([np.broadcast_to(s.reference, len(s.scored)) for s in sequences])),
         extras={name: to_device(np.concatenate([s.extras[name] for s in sequences])) for name in sequences[0].extras},
         tokens=tokens,
-        page_inputs=[s.page_inputs for s in sequences])
+        sequences=sequences)
 
 
 # ---- Log-probabilities
@@ -581,23 +569,17 @@ class TokenLogps(torch.autograd.Function):
 class Scorer(nn.Module):
     """A causal language model that returns one number per scored token and never builds a (B, T, V) tensor.
 
-    Without a head: the token's log-probability. With a head: the head's value at the token. With a processor the model
-    is an image-text model and reads the page inputs; it returns a value at every token, the pictures' tokens included.
+    Without a head: the token's log-probability. With a head: the head's value at the token.
     """
 
-    def __init__(self, lm, head=None, head_bytes=2 ** 29, processor=None):
+    def __init__(self, lm, head=None, head_bytes=2 ** 29):
         super().__init__()
         self.lm = lm
         self.head = head
-        self.processor = processor
         self.bf16 = False
         self.head_bytes = head_bytes    # larger logits are recomputed in the backward pass
 
     def forward(self, batch):
-        if self.processor is not None:
-            inputs = read_page_inputs(self.processor, batch.page_inputs).to(batch.target.device, self.head.weight.dtype)
-            hidden = self.lm.base_model(**inputs, use_cache=False).last_hidden_state             # (R, T, D)
-            return self.values(hidden[inputs["attention_mask"].bool()])
         with torch.autocast("cpu", torch.bfloat16, enabled=self.bf16):    # the residual stream stays float32
             hidden = self.lm.base_model(**batch.inputs).last_hidden_state.flatten(0, 1)          # (R * T, D)
         if self.head is not None:
@@ -624,14 +606,6 @@ class Scorer(nn.Module):
             hidden = F.pad(hidden, (0, 1), value=1.0)
             weight = torch.cat([weight, output.bias[:, None]], 1)
         return TokenLogps.apply(hidden, weight, target, scale, cap, chunk, keep)
-
-
-def read_page_inputs(processor, page_inputs):
-    """[(text, picture files)] as the inputs of an image-text model, in padded rows."""
-    from PIL import Image
-    pictures = [[Image.open(file).convert("RGB") for file in files] for _, files in page_inputs]
-    return processor(text=[text for text, _ in page_inputs], images=pictures, padding=True, add_special_tokens=False,
-                     return_tensors="pt")
 
 
 @torch.no_grad()
@@ -662,7 +636,6 @@ def set_reference(model, items, device, args, title="reference"):
 
 # ---- Loading, sharding and saving a model
 
-
 NO_TREES = "this model's attention does not accept a tree mask; use --pack none, which computes each sequence by itself"
 
 
@@ -670,27 +643,16 @@ def decoder_layers(lm):
     return [module for module in lm.modules() if type(module).__name__ in (lm._no_split_modules or ())]
 
 
-def shard(model, device):
-    """FSDP2: one group per decoder layer, one for the rest. On CUDA: bf16 compute, float32 masters and reductions."""
-    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-    policy = MixedPrecisionPolicy()
-    if device.type == "cuda":
-        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-    for part in [*decoder_layers(model.lm), model]:
-        fully_shard(part, mp_policy=policy)
-
-
-def load_model(path, device, args, head=None, processor=None):
-    """A Scorer around the model at `path`, sharded over the ranks: a causal language model, or an image-text model with
-    a processor.
+def load_model(path, device, args, head=None, kind=transformers.AutoModelForCausalLM, scorer=Scorer):
+    """A Scorer around the model at `path`, sharded over the ranks. kind, scorer: of a critic that sees pages.
 
     In a process group only rank 0 reads the weights, all of them, in float32. Each rank then receives its shards,
     whose sums must be those of the weights that were read. Without a group (on a CPU, or a critic inside rollout.py on
     a GPU, in bf16) the model is loaded unsharded. It stays in evaluation mode during training: there is no dropout.
     """
     grouped = dist.is_initialized()
-    kind = transformers.AutoModelForImageTextToText if processor else transformers.AutoModelForCausalLM
-    options = {"dtype": torch.bfloat16 if device.type == "cuda" and not grouped else torch.float32}
+    cuda = device.type == "cuda"
+    options = {"dtype": torch.bfloat16 if cuda and not grouped else torch.float32}
     if args.pack == "tree":
         import trees
         options["attn_implementation"] = trees.ATTENTION
@@ -699,7 +661,7 @@ def load_model(path, device, args, head=None, processor=None):
     gc.collect()    # FSDP modules refer to each other in cycles: the previous model would stay in memory
     if rank() == 0:
         lm = read_weights(path, kind, options)
-        if processor is None:
+        if scorer is Scorer:
             check_scores(lm, args.pack, path)
         lm = with_adapters(lm, args)
     if grouped:
@@ -715,11 +677,14 @@ def load_model(path, device, args, head=None, processor=None):
         stride = 2 if args.checkpointing == "selective" else 1
         for layer in decoder_layers(lm)[::stride]:
             layer.training = True    # unlike train(), this turns no dropout module on; OPT's layers need `none`
-    model = Scorer(lm, head, 2 ** (32 if device.type == "cuda" else 29), processor)
-    model.bf16 = device.type == "cpu" and args.dtype == "bfloat16"
+    model = scorer(lm, head, 2 ** 32 if cuda else 2 ** 29)
+    model.bf16 = not cuda and args.dtype == "bfloat16"
     if not grouped:
         return model.to(device)
-    shard(model, device)
+    # On CUDA it computes in bf16; the weights themselves and the sums of gradients stay float32.
+    policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if cuda else MixedPrecisionPolicy()
+    for part in [*decoder_layers(lm), model]:    # FSDP2: one group per decoder layer, one for the rest
+        fully_shard(part, mp_policy=policy)
     model.to_empty(device=device)
     lm.tie_weights()    # to_empty made separate copies of tied weights
     set_model_state_dict(model, full, options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True))
@@ -740,8 +705,7 @@ def read_weights(path, kind, options):
         die(f"{path}: cannot load it with {kind.__name__} ({first_line(error)})")
     missing = sorted(info["missing_keys"])
     if missing:
-        die(f"{path}: {len(missing)} weights are missing, starting with {missing[0]}; train or download the model "
-            f"again")
+        die(f"{path}: {len(missing)} weights are missing, first {missing[0]}; train or download the model again")
     output = lm.get_output_embeddings()
     set_tied(lm.config, output is not None and output.weight is lm.get_input_embeddings().weight)
     return lm.eval()
@@ -749,9 +713,7 @@ def read_weights(path, kind, options):
 
 def with_adapters(lm, args):
     """The model; with --lora each linear layer W but the output head becomes W + BA, and only A and B are trained.
-
-    B starts at zero, so the model starts as it was.
-    """
+    B starts at zero, so the model starts as it was."""
     rank_of_product = getattr(args, "lora", 0)
     if not rank_of_product:
         return lm
@@ -777,10 +739,8 @@ def merged(state):
 
 
 def set_tied(config, tied):
-    """Let a configuration say whether the output head is the input embedding.
-
-    What the weights say counts: a checkpoint may have a head of its own although its configuration ties the two.
-    """
+    """Let a configuration say whether the output head is the input embedding, as the weights do: a checkpoint may have
+    a head of its own although its configuration ties the two."""
     for part in (config, config.get_text_config()):
         part.tie_word_embeddings = tied
 
@@ -810,10 +770,7 @@ def check_sums(found, expected, path):
 @torch.no_grad()
 def check_scores(lm, pack, path):
     """Exit unless a Scorer, on three short turns in one batch, agrees with the model's own logits on each turn alone.
-
-    A mask that the model ignores, or a scale of the logits that Scorer does not know, would otherwise go unnoticed and
-    train on wrong numbers.
-    """
+    A mask that the model ignores, or a scale of the logits that Scorer does not know, would go unnoticed otherwise."""
     config = lm.config.get_text_config()
     layers = set(getattr(config, "layer_types", None) or ())
     if pack == "tree" and not (lm._supports_attention_backend and layers <= {"full_attention", "sliding_attention"}):
@@ -837,35 +794,20 @@ def check_scores(lm, pack, path):
             f"token; try --pack none; if that fails too, Scorer.logps must be taught how this model scales its logits")
 
 
-def save_model(model, tokenizer, seed, args, cost, critic_config=None):
-    """Write the model in Hugging Face format to --out, with cost.json and, for a critic, critic.json.
-
-    cost: of the records and the ranking that it learned from, not of the seed model; critic_config: the content of
-    critic.json without the head's weights.
-    """
+def save_model(model, tokenizer, seed, args, cost):
+    """Write the model in Hugging Face format to --out, and what it cost. cost: of the records that it learned from."""
     state = merged(get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True)))
     if rank() == 0:
         out = Path(args.out).resolve()    # "." has no name of its own
         for step in map(json.loads, open(out / "metrics.jsonl")):
-            spent = {key: step[key] for key in COSTS if key in step}    # what an on-policy step played
-            cost.update({**spent, "optimizer_steps": 1, "training_tokens": step["tokens"]})
-        head = None
-        if model.head:
-            head = {name: state[f"head.{name}"].flatten().tolist() for name in ("weight", "bias")}
+            cost.update({**step, "optimizer_steps": 1, "training_tokens": step["tokens"]})    # adds
         try:
             write_json(out / "cost.json", {key: int(cost[key]) for key in COSTS})
-            if critic_config:
-                write_json(out / "critic.json", {**critic_config, "weights": head})
             write_model(model.lm, state, tokenizer, seed, out)
         except Exception as error:    # OSError or SafetensorError
             die(f"{out}: could not be written ({error}); the checkpoints are intact; the same command without "
                 "--overwrite resumes training", 1)
     barrier()
-
-
-def whole_weights(model):
-    """(name, tensor) of each weight of a Scorer's language model. Each rank gets the whole tensors."""
-    return merged({name: whole(weight.detach()) for name, weight in model.lm.named_parameters()}).items()
 
 
 def write_model(lm, state, tokenizer, seed, out):
@@ -915,11 +857,9 @@ def micro_batches(items, args):
     FSDP waits for every rank, so every rank gets the same number of parts. A rank that needs fewer computes any item
     again, with counted 0 instead of 1.
     """
-    def key(item):
-        """Trees: items of the same turn share the most tokens. Rows: items of similar length need the least padding."""
-        return repr(item.turn_key) if args.pack == "tree" else item.length
-
-    ordered = sorted(items, key=key)
+    ordered = sorted(items, key=lambda item: item.length)    # rows of similar length need the least padding
+    if args.pack == "tree":
+        ordered = sorted(items, key=lambda item: repr(item.turn_key))    # items of the same turn share the most tokens
     lengths = np.array([item.length for item in ordered])
     # Each rank takes a contiguous stretch, of about the same total length.
     rank_of = ((lengths.cumsum() - lengths / 2) * world() / lengths.sum()).astype(int)
@@ -983,8 +923,7 @@ def add_stats(sums, counts, stats, tokens):
 
 def step_metrics(step, rate, norm, sums, counts, start, device, args):
     """One step's line of metrics.jsonl. Exits if the loss is not finite or training did not start at the reference."""
-    sums = over_ranks(sums)
-    counts = over_ranks(counts)
+    sums, counts = over_ranks(sums), over_ranks(counts)
     values = {"loss": 0.0} | {name: sums[name] / count for name, count in counts.items()}    # a step may have no items
     if not math.isfinite(values["loss"] + norm):
         die(f"step {step + 1}: the loss is {values['loss']} and the gradient norm {norm}; this step was not saved, and "
@@ -1059,12 +998,18 @@ def code_of(*functions):
         name = f"code of {function.__name__}"
         if name in digests or function in (die, say) or Path(function.__code__.co_filename).parent not in ours:
             continue
-        used = {word: function.__globals__.get(word) for word in function.__code__.co_names}
+        used = {word: function.__globals__.get(word) for word in sorted(global_names(function.__code__))}
         constants = {word: value for word, value in used.items() if isinstance(value, (str, int, float, tuple))}
         source = inspect.getsource(function) + repr(constants)
         digests[name] = hashlib.sha256(source.encode()).hexdigest()[:16]
-        todo += filter(inspect.isfunction, used.values())
+        todo += [value for value in used.values() if inspect.isfunction(inspect.unwrap(value))]    # cached ones, too
     return digests
+
+
+def global_names(code):
+    """The global names that compiled code reads, with those of its inner functions and comprehensions."""
+    names = {each.argval for each in dis.get_instructions(code) if each.opname == "LOAD_GLOBAL"}
+    return names.union(*(global_names(inner) for inner in code.co_consts if inspect.iscode(inner)))
 
 
 def begin_training(model, args, settings):
@@ -1113,9 +1058,7 @@ def state_of(model, optimizer):
 
 def save_checkpoint(args, model, optimizer, step):
     """Save a checkpoint every --save-every steps, and keep the last --keep of them.
-
-    Each rank writes its shards. The folder appears only once it is complete.
-    """
+    Each rank writes its shards. The folder appears only once it is complete."""
     if not args.save_every or step % args.save_every:
         return
     folder = checkpoint_of(args.out, step)
@@ -1135,10 +1078,9 @@ def save_checkpoint(args, model, optimizer, step):
 def read_checkpoint(folder, model, optimizer):
     """Load a checkpoint, which any number of ranks may have written."""
     state = state_of(model, optimizer)
-    # Weights that never get a gradient (the output embedding under a head, Gemma 3's vision tower) have no averages.
-    planner = dcp.DefaultLoadPlanner(allow_partial_load=True)
     try:
-        dcp.load(state, checkpoint_id=str(folder), planner=planner)
+        # Weights without a gradient (the output embedding under a head, Gemma 3's vision tower) have no averages.
+        dcp.load(state, checkpoint_id=str(folder), planner=dcp.DefaultLoadPlanner(allow_partial_load=True))
     except (Exception, dcp.api.CheckpointException) as error:    # many kinds, all with the same meaning
         die(f"{folder} could not be read ({str(error).strip().splitlines()[-1][:100]}); if it is damaged, remove it; "
             f"the same command then resumes from the one before it")
@@ -1179,10 +1121,9 @@ def from_rank0(function, *arguments):
 
 def gather(mine):
     """Merge the dictionaries of all ranks into one."""
-    if world() == 1:
-        return mine
-    gathered = [None] * world()
-    dist.all_gather_object(gathered, mine)
+    gathered = [mine] * world()
+    if world() > 1:
+        dist.all_gather_object(gathered, mine)
     return {key: value for part in gathered for key, value in part.items()}
 
 
@@ -1208,7 +1149,7 @@ def finish():
 
 
 def progress(work, title, unit, first=0):
-    """Iterate over work[first:] with a progress bar, if it has a title. A log file gets a line every 30 seconds."""
+    """Iterate over work[first:], with a progress bar if it has a title. A log file gets a line every 30 seconds."""
     return tqdm(work[first:], title, len(work), initial=first, unit=unit, disable=rank() > 0 or not title,
                 mininterval=0.5 if sys.stderr.isatty() else 30, delay=1)
 
@@ -1218,13 +1159,13 @@ def progress(work, title, unit, first=0):
 
 def training_flags(parser, lr, epochs, batch_size):
     """The flags that both training scripts share. lr, epochs, batch_size: the stage's defaults, as help text."""
-    share = number(least=0, most=1)
     flag = parser.add_argument_group(
         "pairs of trajectories (multi-turn-dpo; the critic unless --head value or q)").add_argument
     flag("--pair-rule", choices=PAIR_RULES,
          help="best-vs-lower: a task's first trajectory with reward 1 against each one with a lower reward; all: any "
          "two with different rewards (default: best-vs-lower; frontend: all)")
-    flag("--min-gap", type=share, help="smallest reward difference in a pair (default: 0; frontend: 0.1)")
+    flag("--min-gap", type=number(least=0, most=1),
+         help="smallest reward difference in a pair (default: 0; frontend: 0.1)")
     flag = parser.add_argument_group("loss and steps").add_argument
     flag("--beta", type=number(above=0), default=0.1, help="inverse temperature of Eq. 2 and Eq. 4")
     flag("--nll", type=number(least=0), default=0.01,

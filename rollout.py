@@ -62,8 +62,9 @@ from engines import (
     COUNT, IN_FLIGHT, SIZE, LocalEngine, derive_seed, engine_flags, engine_of, is_url, json_object, make_engine,
     sample_with_room)
 from human import (
-    HUMAN_OF_FUNCTIONS, HUMAN_OF_PAGES, MANNERS, NO_REPLY, SIMULATORS, VISION_PROMPT, ModelHuman, PersonAsAgent, ask,
-    as_text, fill, functions_human, pages_human, prompt_of_human, shortened)
+    HUMAN_OF_FUNCTIONS, HUMAN_OF_PAGES, NO_REPLY, SIMULATORS, VISION_PROMPT, ModelHuman, PersonAsAgent, ask, as_text,
+    fill, functions_human, pages_human, prompt_of_human, shortened)
+from listener import MANNERS
 from records import (
     ANSWER_MARK, EPISODE_KEY, ID, OUTPUT_MARK, SCHEMA, TURN_KEY, Output, die, fingerprint, mended, number, read,
     refuse_idle, run_script, schema_errors, sign_of_end, write_json)

@@ -23,10 +23,6 @@ A small NLL term on the chosen side is added (--nll). The paper does not say whi
 loads with a processor and a chat template; the paper uses Qwen2-VL-7B). It sees a picture of the reference page (c),
 then a picture of the page shown at the turn, then the dialogue, with [page] in place of each page's source.
 
-Prefixes that sequences share (c and the request; the dialogue up to a turn) are computed once, as a tree. The result
-is exact. Models whose attention accepts no such mask (state-space models, attention sinks, capped attention scores
-such as Gemma 2's) need --pack none, which gives every turn a row of its own.
-
 Reads   runs/RUN_NAME/train.scored.jsonl, the seed model
 Writes  runs/RUN_NAME/critic/: the model in Hugging Face format, critic.json (how to score with it), cost.json (what it
         cost), settings.json, metrics.jsonl, checkpoints/; for pages also runs/RUN_NAME/cache/
@@ -48,22 +44,24 @@ import math
 import os
 import time
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+import transformers
 from torch import nn
 
 from lm import (
-    Sequence, accuracy, add_stats, barrier, begin_training, checked_settings, checked_turn, code_of, collate,
+    Scorer, Sequence, accuracy, add_stats, barrier, begin_training, checked_settings, checked_turn, code_of, collate,
     fill_defaults, finish, first_record_has, flag_parser, from_rank0, gather, items_of, learning_rate, load_model,
-    load_tokenizer, log, micro_batches, optimizer_step, pair_tasks, pair_trajectories, progress, rank, read_page_inputs,
+    load_tokenizer, log, micro_batches, optimizer_step, pair_tasks, pair_trajectories, progress, rank,
     read_trajectories, reference_solution, save_checkpoint, save_model, say, score_all, scored_context, segment_mean,
     segment_sum, set_reference, start_process_group, step_items, step_metrics, text_config, text_of, tokenise,
-    training_flags, turns_of, usable_items, world)
+    training_flags, turns_of, usable_items, whole, world)
 from records import (
-    SCHEMA, Output, atomic_write, die, fingerprint, hashed, read, refuse_idle, run_script, succeeded)
+    SCHEMA, Output, atomic_write, die, fingerprint, hashed, read, refuse_idle, run_script, succeeded, write_json)
 
 # ---- The mathematics
 
@@ -169,7 +167,7 @@ def main():
     settings = from_rank0(checked_settings, args, {"--in": args.input, "--model": args.model}, *deciding)
     if settings is None:
         return finish()
-    tokenizer = load_tokenizer(args.model, args.pictures)
+    tokenizer = load_processor(args.model) if args.pictures else load_tokenizer(args.model)
     items, cost = make_items(args, tokenizer)
     items = usable_items(items, args.model, args)
     head = None
@@ -177,12 +175,16 @@ def main():
         set_reference(load_model(args.model, device, args), items, device, args)
     else:
         head = new_head(args.model)
-    model = load_model(args.model, device, args, head, tokenizer if args.pictures else None)
+    model = load_scorer(args.model, device, args, head, tokenizer)
     train(model, items, device, args, settings)
     critic_config = {name: getattr(args, name) for name in RECORDED}
     critic_config |= {"reference": args.model, "reference_from_critic": os.path.relpath(args.model, args.out),
-                      "reference_fingerprint": settings["content of --model"]}
-    save_model(model, tokenizer, args.model, args, cost, critic_config)
+                      "reference_fingerprint": settings["content of --model"], "weights": None}
+    if head:
+        critic_config["weights"] = {name: whole(w.detach()).flatten().tolist() for name, w in head.named_parameters()}
+    if rank() == 0:    # before the model, whose config.json marks the output as complete
+        write_json(Path(args.out) / "critic.json", critic_config)
+    save_model(model, tokenizer, args.model, args, cost)
     say(f"wrote the critic to {args.out}")
     finish()
 
@@ -239,9 +241,8 @@ def score_file(args):
     """Copy the records of --score to --out, adding the critic's advantage of each candidate or assistant turn."""
     if not Path(args.score).is_file():
         die(f"{args.score}: no such file; --score takes what rollout.py --candidates or evaluate.py wrote")
-    of_candidates = from_rank0(first_record_has, args.score, "candidates")
     kind, ending, turns_in = "scored", "annotated", turns_of
-    if of_candidates:
+    if from_rank0(first_record_has, args.score, "candidates"):
         kind, ending, turns_in = "candidates", "ranked", candidate_turns
     stem = args.score.removesuffix(".jsonl").removesuffix(f".{kind}")
     out = args.out or f"{stem}.{ending}.jsonl"
@@ -267,8 +268,7 @@ def score_file(args):
 
     count = sum(1 for _ in remaining())    # reports a bad last line now, not after hours of scoring
     todo = remaining()
-    written = 0
-    left_out = 0
+    written = left_out = 0
     for _ in progress(range(0, count, RECORDS_AT_A_TIME), "scored", "portion"):
         portion = list(itertools.islice(todo, RECORDS_AT_A_TIME))
         advantages = iter(critic.advantages([turn for _, turns in portion for turn in turns]))
@@ -280,7 +280,7 @@ def score_file(args):
                 else:
                     reply["advantage"] = round(value, 7)    # changes the record, which contains the reply
             left_out += too_long
-            if of_candidates and too_long:
+            if kind == "candidates" and too_long:
                 continue
             written += 1
             if rank() == 0:
@@ -302,6 +302,14 @@ def new_head(model, weights=None):
     return head
 
 
+def load_scorer(path, device, args, head, tokenizer):
+    """The critic's model: a language model, or with args.pictures an image-text model and its processor."""
+    if not args.pictures:
+        return load_model(path, device, args, head)
+    scorer = functools.partial(PageScorer, tokenizer)
+    return load_model(path, device, args, head, transformers.AutoModelForImageTextToText, scorer)
+
+
 class Critic:
     """A trained critic, as every stage loads it to get the advantages of turns.
 
@@ -317,7 +325,7 @@ class Critic:
         self.pictures = config["pictures"]
         if self.pictures and how:
             raise ValueError(f"{path}: --{next(iter(how))} does nothing for a critic that sees pages; leave it out")
-        self.tokenizer = load_tokenizer(path, self.pictures)
+        self.tokenizer = load_processor(path) if self.pictures else load_tokenizer(path)
         self.encode = encoder(path, self.pictures)
         self.args = argparse.Namespace(**{**config, **how}, micro_tokens=micro_tokens, checkpointing="none")
         self.reference = None
@@ -326,7 +334,7 @@ class Critic:
             self.reference = load_model(config["reference"], self.device, self.args)
         else:
             head = new_head(path, config["weights"])
-        self.model = load_model(path, self.device, self.args, head, self.tokenizer if self.pictures else None)
+        self.model = load_scorer(path, self.device, self.args, head, self.tokenizer)
 
     def advantages(self, turns):
         """Eq. 3 for each turn (prompt messages, reply, c or None), or the head's value for it: one float per turn.
@@ -365,8 +373,7 @@ def read_critic_config(path):
         raise ValueError(f"{path} contains no critic.json; train a critic with train_critic.py, or name another with "
                          "--critic") from None
     except (ValueError, TypeError):
-        raise ValueError(f"{file} is damaged or incomplete; train the critic again, or name another with --critic"
-                         ) from None
+        raise ValueError(f"{file} is damaged or incomplete; train it again, or name another (--critic)") from None
     reference = config["reference"]
     if config["head"] != "log-ratio" or config["reference_fingerprint"] == reference:    # a hub name
         return config
@@ -386,10 +393,41 @@ def read_critic_config(path):
 PICTURE = 512, 1024    # pixels: a page's picture is scaled to this width and cut off at this height
 
 
-def pictures_beside(critic):
-    """The folder of the pictures that a critic sees, named after the code that makes them."""
-    code = Path(__file__).with_name("render.py").read_text(encoding="utf-8"), inspect.getsource(save_picture), PICTURE
-    return Path(critic).parent / "cache" / f"pictures-{hashlib.sha256(repr(code).encode()).hexdigest()[:8]}"
+@dataclass(eq=False)
+class PageSequence(Sequence):
+    """A turn as a critic that sees pages reads it."""
+    page_inputs: tuple = ()    # (text, picture files)
+
+
+class PageScorer(Scorer):
+    """An image-text model that reads page inputs. It returns the head's value at every token, pictures included."""
+
+    def __init__(self, processor, *others):
+        super().__init__(*others)
+        self.processor = processor
+
+    def forward(self, batch):
+        inputs = read_page_inputs(self.processor, [sequence.page_inputs for sequence in batch.sequences])
+        inputs = inputs.to(batch.target.device, self.head.weight.dtype)
+        hidden = self.lm.base_model(**inputs, use_cache=False).last_hidden_state                 # (R, T, D)
+        return self.values(hidden[inputs["attention_mask"].bool()])
+
+
+def load_processor(path):
+    """An image-text model's processor."""
+    processor = load_tokenizer(path, transformers.AutoProcessor)
+    if not hasattr(processor, "image_processor"):
+        die(f"{path}: this model reads only text; a critic that sees pages needs an image-text-to-text model")
+    processor.tokenizer.pad_token = processor.tokenizer.pad_token or processor.tokenizer.eos_token
+    return processor
+
+
+def read_page_inputs(processor, page_inputs):
+    """[(text, picture files)] as the inputs of an image-text model, in padded rows."""
+    from PIL import Image
+    pictures = [[Image.open(file).convert("RGB") for file in files] for _, files in page_inputs]
+    return processor(text=[text for text, _ in page_inputs], images=pictures, padding=True, add_special_tokens=False,
+                     return_tensors="pt")
 
 
 def photograph(files):
@@ -421,15 +459,16 @@ def save_picture(pixels, file):
 
 def encoder(critic, pictures):
     """What makes turns into sequences: tokenise, or for the critic (a path) that sees pages, picture_turns."""
-    return functools.partial(picture_turns, folder=pictures_beside(critic)) if pictures else tokenise
+    if not pictures:
+        return tokenise
+    code = Path(__file__).with_name("render.py").read_text(encoding="utf-8"), inspect.getsource(save_picture), PICTURE
+    name = f"pictures-{hashlib.sha256(repr(code).encode()).hexdigest()[:8]}"    # other code makes other pictures
+    return functools.partial(picture_turns, folder=Path(critic).parent / "cache" / name)
 
 
 def picture_turns(processor, turns, folder):
     """Turns [(prompt messages, reply, reference page or None)] as sequences in which every token is scored.
-
-    The critic sees the picture of the reference page (c), the picture of the reply's page (white if it has none), and
-    the dialogue, with [page] in place of each page's source. `folder` contains the pictures.
-    """
+    A reply without a page is shown as a white one. `folder` contains the pictures."""
     files = {}    # {page: file of its picture}
     inputs = [page_input(*turn, processor, folder, files) for turn in turns]
     photograph(files)
@@ -437,7 +476,7 @@ def picture_turns(processor, turns, folder):
     for n in progress(range(len(inputs))[rank()::world()], "pictures", "turn"):
         ids[n] = read_page_inputs(processor, [inputs[n]])["input_ids"][0].numpy().astype(np.int32)
     ids = gather(ids)
-    return [Sequence(ids[n], 0, inputs[n]) for n in range(len(inputs))]
+    return [PageSequence(ids[n], 0, page_inputs=inputs[n]) for n in range(len(inputs))]
 
 
 def page_input(messages, reply, reference, processor, folder, files):
@@ -505,8 +544,7 @@ def parse_args():
     args.pictures = pages and args.head == "regression"    # not a flag: whether the critic sees pages
     if "score" in args:
         refuse_idle(OF_TRAINING, "with --score")
-        defaults |= {"out": None, "pack": None, "dtype": None}    # None: as the critic was trained
-        return fill_defaults(args, defaults)
+        return fill_defaults(args, defaults | {"out": None, "pack": None, "dtype": None})    # None: as in training
     refuse_idle(("--critic",), "without --score")
     refuse_idle(IDLE_WITH_HEAD[args.head], f"with --head {args.head}")
     if pages and args.head == "value":

@@ -191,20 +191,19 @@ def cost_of(records):
 
     A critic's cost contains that of the episodes it was trained on, so they are counted only where no critic ranked.
     """
-    turns, episodes, rankings = {}, {}, {}
+    ranked = any(record.get("ranked_by", {}).get("cost") for record in records)
+    costs = {}    # {what was paid for: its cost}
     for n, record in enumerate(records):
         task, sample, turn = key_of(record)
         ranked_by = record.get("ranked_by", {})
-        name = ranked_by.get("fingerprint")
-        turns["drawn from", name] = ranked_by.get("candidates_cost", {})    # of pairs: see make_pairs
-        rankings[name] = ranked_by.get("cost", {})
-        episodes[task, sample] = record.get("episode_cost", {})
-        turns[n if turn is None else (task, sample, turn)] = record.get("cost", {})    # other programs name no turn
-    before = rankings if any(rankings.values()) else episodes
-    total = Counter()
-    for cost in [*turns.values(), *before.values()]:
-        total.update(cost)    # adds
-    return total
+        critic = ranked_by.get("fingerprint")
+        costs["turn", n if turn is None else (task, sample, turn)] = record.get("cost")    # others' may name no turn
+        costs["candidates", critic] = ranked_by.get("candidates_cost")    # of pairs: see make_pairs
+        if ranked:
+            costs["critic", critic] = ranked_by.get("cost")
+        else:
+            costs["episode", task, sample] = record.get("episode_cost")
+    return sum(map(Counter, costs.values()), Counter())
 
 
 def make_pairs(args):

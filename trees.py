@@ -177,14 +177,11 @@ class Attention:
         inputs = []
         for start, stop, prefix in self.blocks:
             queries = torch.arange(start, stop)
-            keys = None
+            keys = torch.cat([torch.from_numpy(prefix), queries])
             mask = None
-            seen = torch.cat([torch.from_numpy(prefix), queries])
-            if len(prefix):
-                keys = seen
             if len(prefix) or window is not None:
-                mask = sees(queries[:, None], seen, self.end, self.positions, window)
-            inputs.append((start, stop, keys, mask))
+                mask = sees(queries[:, None], keys, self.end, self.positions, window)
+            inputs.append((start, stop, keys if len(prefix) else None, mask))
         return inputs
 
 

@@ -3,6 +3,8 @@ import contextlib
 import io
 import json
 import os
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -82,6 +84,47 @@ def call(module, *arguments):
     finally:
         sys.argv = before
     return code, out.getvalue(), error.getvalue()
+
+
+@contextlib.contextmanager
+def running(*command, **options):
+    """A command beside the test, as a subprocess.Popen with text. It heeds Ctrl-C even where this process ignores it,
+    as under nohup. However the block ends, so does the command, with all that it has started."""
+    def heed_ctrl_c():
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    with subprocess.Popen([*map(str, command)], text=True, start_new_session=True, preexec_fn=heed_ctrl_c,
+                          **options) as process:
+        try:
+            yield process
+        finally:
+            end(process)
+
+
+def end(process):
+    """SIGKILL to a process and its descendants, also those in sessions of their own, as torchrun's workers are."""
+    family = family_of(process.pid) if process.poll() is None else []
+    for kill, pid in [(os.killpg, process.pid), *((os.kill, pid) for pid in family)]:
+        with contextlib.suppress(ProcessLookupError):
+            kill(pid, signal.SIGKILL)
+    process.wait()
+
+
+def family_of(pid):
+    """The ids of a process and its descendants."""
+    family = [pid]
+    for parent in family:
+        for children in Path(f"/proc/{parent}/task").glob("*/children"):
+            with contextlib.suppress(OSError):    # a thread has ended
+                family += map(int, children.read_text().split())
+    return family
+
+
+def never_ending(path):
+    """The script train_policy.py, which waits once its last step is done, so that no kill comes too late."""
+    path.write_text(f"import sys, time\nsys.path.insert(0, {str(ROOT)!r})\nimport train_policy\n"
+                    "train_policy.save_model = lambda *_: time.sleep(1_000_000)\n"
+                    "sys.argv[0] = 'train_policy.py'\ntrain_policy.main()\n")
+    return path
 
 
 def read_lines(path):

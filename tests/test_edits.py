@@ -52,7 +52,7 @@ class Copy:
 
     def run(self, *words):
         done = subprocess.run([sys.executable, *map(str, words)], cwd=self.folder, capture_output=True, text=True,
-                              timeout=300, env={**os.environ, "OMP_NUM_THREADS": "1"})
+                              env={**os.environ, "OMP_NUM_THREADS": "1"})
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 

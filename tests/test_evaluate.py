@@ -18,6 +18,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 import evaluate  # noqa: E402
+from conftest import running  # noqa: E402
 from natural_answers import RIGHT as RIGHT_ANSWERS, WRONG as WRONG_ANSWERS  # noqa: E402
 
 RIGHT = "def double(x):\n    return 2 * x\n"
@@ -370,9 +371,9 @@ def test_an_answer_equal_to_its_reference_is_taken_as_it_is(name):
 def test_hostile_text_is_no_program_and_stops_nothing():
     for text in ("(" * 100_000, "-" * 100_000 + "1", "def f():\n  x\x00", "```" * 3000, "```\n(" * 1000,
                  "def f(:\n" * 3000, "x = " * 20_000, "\ud83d"):
-        began = time.monotonic()
+        begun = time.process_time()    # of this process, whatever else runs
         evaluate.extract_code(text, {"f"})
-        assert time.monotonic() - began < 5, text[:9]
+        assert time.process_time() - begun < 20, text[:9]
 
 
 def test_the_two_modes_score_alike_but_for_the_released_evaluators_rules_and_are_not_compared(tmp_path):
@@ -731,10 +732,9 @@ LONG = "def double(x):\n    if not x:\n        import time\n        time.sleep(%
 
 
 def start(folder, *arguments):
-    """evaluate.py in the background, with Ctrl-C as in a terminal, whatever this process ignores."""
-    return subprocess.Popen([sys.executable, ROOT / "evaluate.py", *map(str, arguments), *PATIENT], cwd=folder,
-                            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-                            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+    """evaluate.py beside the test."""
+    return running(sys.executable, ROOT / "evaluate.py", *arguments, *PATIENT, cwd=folder, stdout=subprocess.DEVNULL,
+                   stderr=subprocess.PIPE)
 
 
 def wait_for_lines(process, path, count):
@@ -749,12 +749,8 @@ def test_a_killed_scoring_goes_on_and_gives_the_same_file(tmp_path):
     run(tmp_path, "--in", whole)
     parts = write(tmp_path / "parts.trajectories.jsonl", records)
     out = tmp_path / "parts.scored.jsonl"
-    process = start(tmp_path, "--in", parts)
-    try:
+    with start(tmp_path, "--in", parts) as process:
         wait_for_lines(process, out, 5)
-    finally:
-        process.kill()
-        process.communicate()
     held = out.read_bytes()
     assert 5 <= held.count(b"\n") < 60, "the kill came in the middle"
     out.write_bytes(held + b'{"task_id": "t-0')  # as a kill within a line leaves it
@@ -766,14 +762,11 @@ def test_a_killed_scoring_goes_on_and_gives_the_same_file(tmp_path):
 
 def test_ctrl_c_is_quiet_and_leaves_whole_lines(tmp_path):
     path = write(tmp_path / "a.trajectories.jsonl", [trajectory(n, LONG % 60 if n == 9 else RIGHT) for n in range(20)])
-    out, process = tmp_path / "a.scored.jsonl", start(tmp_path, "--in", path)
-    try:
+    out = tmp_path / "a.scored.jsonl"
+    with start(tmp_path, "--in", path) as process:
         wait_for_lines(process, out, 1)
         process.send_signal(signal.SIGINT)
-        said = process.communicate(timeout=600)[1]
-    finally:
-        process.kill()
-        process.wait()
+        said = process.communicate()[1]
     assert process.returncode == 130 and "Traceback" not in said
     assert said.splitlines()[-1] == "evaluate.py: stopped; the same command without --overwrite resumes"
     assert out.read_bytes().endswith(b"\n")
@@ -1043,9 +1036,9 @@ def test_memory_does_not_grow_with_the_number_of_trajectories(tmp_path):
         source = tmp_path / f"{count}.trajectories.jsonl"
         with open(source, "w") as file:  # record by record: a child inherits the peak of the process that starts it
             file.writelines(json.dumps(trajectory(n, RIGHT + "#" * 5000)) + "\n" for n in range(count))
-        process = subprocess.Popen([sys.executable, ROOT / "evaluate.py", "--in", source], stdout=subprocess.DEVNULL,
-                                   stderr=subprocess.DEVNULL)
-        _, status, usage = os.wait4(process.pid, 0)
+        with running(sys.executable, ROOT / "evaluate.py", "--in", source, stdout=subprocess.DEVNULL,
+                     stderr=subprocess.DEVNULL) as process:
+            _, status, usage = os.wait4(process.pid, 0)
         assert status == 0
         peaks.append(usage.ru_maxrss)
     assert peaks[1] < peaks[0] * 1.25, peaks

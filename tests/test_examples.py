@@ -23,7 +23,7 @@ import train_policy  # noqa: E402
 
 
 def run(*words, code=0):
-    done = subprocess.run([sys.executable, *map(str, words)], capture_output=True, text=True, timeout=300,
+    done = subprocess.run([sys.executable, *map(str, words)], capture_output=True, text=True,
                           env={**os.environ, "OMP_NUM_THREADS": "1"})
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout + done.stderr

@@ -28,7 +28,7 @@ MAY_IMPORT = {  # at the top of the file; what is imported inside a function com
     "engines": ({"records", "server"}, {"lm"}),
     "listener": (set(), set()),
     "human": ({"records", "engines", "server", "listener"}, {"render", "page_words"}),
-    "rollout": ({"records", "human", "engines", "server"}, {"sandbox", "render", "train_critic"}),
+    "rollout": ({"records", "human", "engines", "server", "listener"}, {"sandbox", "render", "train_critic"}),
     "evaluate": ({"records", "sandbox"}, {"render", "page_words"}),
     "function_words": ({"records"}, set()),
     "function_tasks": ({"records", "function_words", "listener"}, set()),

@@ -9,6 +9,7 @@ import resource
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 import records
+from conftest import family_of, running
 from records import Output, atomic_write, check_settings, fingerprint, number, read, schema_errors
 from rollout import parse_response
 
@@ -219,9 +221,39 @@ def test_a_continued_output_needs_the_same_settings_and_the_same_input_wherever_
         assert "missing or damaged" in said(capsys, lambda: output(tmp_path, source))
 
 
+def test_a_command_beside_a_test_heeds_ctrl_c_where_this_process_ignores_it():
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        script = "import time; print('on', flush=True); time.sleep(10_000)"
+        with running(sys.executable, "-c", script, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+            assert process.stdout.readline() == "on\n"
+            process.send_signal(signal.SIGINT)
+            assert process.wait(timeout=600) == -signal.SIGINT
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_a_test_that_fails_leaves_nothing_running():
+    """Not even what has a session of its own."""
+    script = """
+import subprocess, time
+subprocess.Popen(["sleep", "10000"], start_new_session=True)
+print("on", flush=True)
+time.sleep(10_000)
+"""
+    with pytest.raises(ZeroDivisionError), running(sys.executable, "-c", script, stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == "on\n"
+        family = family_of(process.pid)
+        1 / 0
+    deadline = time.monotonic() + 600
+    while any(Path(f"/proc/{pid}").exists() for pid in family) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert len(family) == 2 and not any(Path(f"/proc/{pid}").exists() for pid in family)
+
+
 def test_a_second_process_never_writes_the_same_output(tmp_path, source):
     """Neither beside the first, nor with --overwrite; once the first is gone (killed, its children alive), it may."""
-    first = subprocess.Popen([sys.executable, "-c", f"""
+    with running(sys.executable, "-c", f"""
 import os, sys, time
 sys.path.insert(0, {str(ROOT)!r})
 from records import Output
@@ -229,11 +261,10 @@ out = Output({str(tmp_path / 'runs/out.jsonl')!r}, {{"seed": 0}}, {{"--in": {str
 out.write({record(0)!r})
 out.file.write(b'{{"half a line')
 if os.fork() == 0:
-    time.sleep(60)
+    time.sleep(10_000)
 print("written", flush=True)
-time.sleep(60)
-"""], stdout=subprocess.PIPE, text=True, start_new_session=True)
-    try:
+time.sleep(10_000)
+""", stdout=subprocess.PIPE) as first:
         assert first.stdout.readline() == "written\n"
         path = tmp_path / "runs/out.jsonl"
         before = path.read_bytes()
@@ -244,8 +275,6 @@ time.sleep(60)
         first.kill()
         first.wait()
         assert output(tmp_path, source).done == {("t0", 0)}
-    finally:
-        os.killpg(first.pid, signal.SIGKILL)
 
 
 def test_overwrite_removes_nothing_before_the_first_record(tmp_path, source):

@@ -2,9 +2,13 @@
 import difflib
 import inspect
 import json
+import linecache
+import os
+import runpy
 import shutil
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 
+import engines
 import lm
 import train_critic
 import train_policy
@@ -172,6 +177,25 @@ def test_ids_of_a_padded_vocabulary_are_the_models_own(place):  # noqa: F811
     assert not lm.ids_match(tokenizer, replies)
 
 
+@pytest.mark.parametrize("said, cut", [("[THINK]hm[/THINK]Which field?<|end|>", False), ("[THINK]hm", True),
+                                       ("Which [THINK], field?<|end|>", False)])
+def test_ids_whose_special_tokens_mark_thoughts_are_its_own(place, said, cut):  # noqa: F811
+    """As an engine records them: the text keeps special tokens only where they mark a thought."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    tokenizer = AutoTokenizer.from_pretrained("base")
+    tokenizer.add_special_tokens({"additional_special_tokens": ["[THINK]", "[/THINK]"]})
+    tokenizer.save_pretrained("base")
+    model = AutoModelForCausalLM.from_pretrained("base")
+    model.resize_token_embeddings(len(tokenizer))
+    model.save_pretrained("base")
+    tokenizer = lm.load_tokenizer("base")
+    ids = tokenizer(said, add_special_tokens=False)["input_ids"]
+    text = engines.LocalEngine.text_of(SimpleNamespace(tokenizer=tokenizer), ids, cut)
+    assert text == said.removesuffix("<|end|>")
+    assert lm.ids_match(tokenizer, [{"output": text, "output_ids": ids}])
+    assert not lm.ids_match(tokenizer, [{"output": text.replace("h", "H"), "output_ids": ids}])
+
+
 def test_tokens_without_embeddings_are_one_sentence(place):  # noqa: F811
     tokenizer = lm.load_tokenizer("base")
     words = len(tokenizer)
@@ -237,9 +261,30 @@ def test_edited_mathematics_is_noticed(place):  # noqa: F811
     policy = ["train_policy.py", "--in", "ranked.jsonl", "--model", "base", "--out", "policy", "--max-steps", "1"]
 
     def run(command, code=0):
-        done = subprocess.run([sys.executable, *map(str, command)], capture_output=True, text=True)
-        assert done.returncode == code, done.stdout + done.stderr
-        return done.stdout + done.stderr
+        """What a script says. A fork of this process runs it, since 25 imports of torch would take minutes."""
+        child = os.fork()
+        if not child:
+            ended = 1
+            try:
+                sys.stdout = sys.stderr = open("said", "w")
+                for name, module in list(sys.modules.items()):    # the copies take the place of the scripts
+                    if Path(getattr(module, "__file__", None) or "/").parent == ROOT:
+                        del sys.modules[name]
+                linecache.clearcache()
+                sys.path.insert(0, str(place))
+                sys.argv[:] = map(str, command)
+                runpy.run_path(command[0], run_name="__main__")
+                ended = 0
+            except SystemExit as error:
+                ended = error.code or 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                sys.stdout.flush()
+                os._exit(ended)
+        said = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), Path("said").read_text()
+        assert said[0] == code, said[1]
+        return said[1]
 
     for command in (critic, score, policy):
         run(command)
@@ -253,6 +298,8 @@ def test_edited_mathematics_is_noticed(place):  # noqa: F811
             ("lm.py", "gap = max(0.0,", "gap = max(0.01,", {"pair_trajectories": (critic,)}),
             ("lm.py", "In light that the final answer is", "The final answer is", {"put_c_in_front": (critic, score)}),
             ("lm.py", "WARMUP, FINAL_LR = 0.03", "WARMUP, FINAL_LR = 0.05", {"learning_rate": (critic, policy)}),
+            ("lm.py", "def special_tokens(tokenizer):", "def special_tokens(tokenizer, x=0):",
+             {"special_tokens": (policy,)}),    # its answers are cached
             ("lm.py", "index_add_(0, index, values)", "index_add_(0, index, values / 2)",
              {"segment_sum": (critic, score, policy)}),
             ("train_policy.py", "preference + args.nll", "preference + 2 * args.nll", {"preference_loss": (policy,)}),

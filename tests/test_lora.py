@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 import lm
 import train_critic
 import train_policy
-from conftest import ROOT, call, make_data, metrics
+from conftest import ROOT, call, make_data, metrics, running
 
 STEPS = ["--in", "scored.jsonl", "--pair-rule", "all", "--model", "base", "--lr", "1e-3", "--batch-size", 8,
          "--max-steps", 3, "--lora", 4, "--save-every", 1]
@@ -64,10 +64,11 @@ def test_a_killed_run_with_adapters_resumes_exactly(place, monkeypatch):
 
 def test_two_ranks_train_the_adapters_of_one(place):
     assert call(train_policy, *PAIRS, "--out", "one")[0] == 0
-    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", ROOT / "train_policy.py"]
-    done = subprocess.run([sys.executable, *map(str, [*command, *PAIRS, "--out", "two"])], text=True, timeout=300,
-                          capture_output=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    assert done.returncode == 0, done.stdout + done.stderr
+    with running(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2,
+                 ROOT / "train_policy.py", *PAIRS, "--out", "two", stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                 env={**os.environ, "OMP_NUM_THREADS": "1"}) as process:
+        said = process.communicate()[0]
+    assert process.returncode == 0, said
     one, two = weights("one"), weights("two")
     assert max((one[name] - two[name]).abs().max() for name in one) < 1e-6
 

@@ -53,6 +53,26 @@ def test_greedy_vllm_and_transformers_agree(world, engine):
     assert sum([o.ids for o in a] == [o.ids for o in b] for a, b in zip(mine, theirs)) >= len(prompts) - 1
 
 
+def test_vllm_takes_weights_without_the_disk(world, engine):
+    """Afterwards it says what the model with these weights says, also after prompts that it has cached."""
+    import torch
+    from transformers import AutoModelForCausalLM
+    model, prompts = AutoModelForCausalLM.from_pretrained(world / "model"), prompts_of(world)
+    before = [[o.ids for o in outs] for outs in ask(engine, prompts, 1, 8, 10, 0.0)]
+    old = [(name, weight.detach().clone()) for name, weight in model.named_parameters()]
+    torch.manual_seed(0)
+    new = [(name, weight + 0.05 * torch.randn_like(weight)) for name, weight in old]
+    other = local_engine(world / "model", "transformers")
+    try:
+        for each in (engine, other):
+            each.take(new)
+        mine, theirs = ([[o.ids for o in outs] for outs in ask(e, prompts, 1, 8, 10, 0.0)] for e in (engine, other))
+    finally:
+        engine.take(old)
+    assert sum(a == b for a, b in zip(mine, theirs)) >= len(prompts) - 1 and mine != before    # a tie may break either way
+    assert [[o.ids for o in outs] for outs in ask(engine, prompts, 1, 8, 10, 0.0)] == before
+
+
 def test_the_same_seeds_give_the_same_file_at_any_concurrency_and_after_a_torn_line(world, tmp_path):
     common = ["--in", world / "tasks.jsonl", "--model", world / "model", "--max-tokens", 10, "--max-turns", 3,
               "--max-model-len", 1024, "--out", "a.jsonl"]

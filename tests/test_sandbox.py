@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
+from contextlib import ExitStack
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from fractions import Fraction
@@ -24,6 +25,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 import hostile_programs
 import sandbox
+from conftest import family_of, running
 from sandbox import Sandbox, canonical
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the sandbox is Linux's")
@@ -65,8 +67,9 @@ def everyones_python():
             return name
 
 
-@pytest.mark.parametrize("user, without", [("root", ""), ("nobody", ""), ("root", "namespaces"),
-                                           ("nobody", "namespaces"), ("nobody", "namespaces,landlock")])
+@pytest.mark.parametrize("user, without", [
+    ("root", ""), ("nobody", ""), ("nobody", "namespaces"), pytest.param("root", "namespaces", marks=pytest.mark.slow),
+    pytest.param("nobody", "namespaces,landlock", marks=pytest.mark.slow)])
 def test_hostile_programs_are_contained_and_pass_nothing(user, without):
     """Copied with the file that it imports, as its own command; sets of layers; as root and as nobody (or as whoever runs this)."""
     python = everyones_python()
@@ -292,24 +295,18 @@ box = Sandbox(workers=2, call_timeout=1000, program_timeout=1000)
 print("ready", flush=True)
 box.run("import time", ["time.sleep(1000)"])
 """
-    parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
-    try:
+    with running(sys.executable, "-c", script, stdout=subprocess.PIPE) as parent:
         assert parent.stdout.readline() == "ready\n"
         family = []
         while len(family) < 4:    # the parent, a zygote (and the process that holds its namespaces), a child
-            family, at = [parent.pid], 0
-            while at < len(family):
-                for task in os.listdir(f"/proc/{family[at]}/task"):
-                    family += map(int, Path(f"/proc/{family[at]}/task/{task}/children").read_text().split())
-                at += 1
+            family = family_of(parent.pid)
             time.sleep(0.05)
-    finally:
-        parent.kill()
+        parent.kill()    # alone, and they end by themselves
         parent.wait()
-    deadline = time.monotonic() + 120
-    while any(os.path.exists(f"/proc/{pid}") for pid in family) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not [pid for pid in family if os.path.exists(f"/proc/{pid}")]
+        deadline = time.monotonic() + 600
+        while any(os.path.exists(f"/proc/{pid}") for pid in family) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert not [pid for pid in family if os.path.exists(f"/proc/{pid}")]
 
 
 def test_a_start_takes_as_long_as_the_machine_needs_and_says_so(monkeypatch, capsys):
@@ -601,17 +598,12 @@ def f(x):
     while time.process_time() - start < 0.45: pass
     return x
 """
-    burners = []
     with Sandbox(workers=1, call_timeout=1) as box:
         box.score(task, "")    # the reference while it is quiet
-        try:
-            burners += [subprocess.Popen([sys.executable, "-c", "while True: pass"])
-                        for _ in range(3 * len(os.sched_getaffinity(0)))]
+        with ExitStack() as burners:
+            for _ in range(3 * len(os.sched_getaffinity(0))):
+                burners.enter_context(running(sys.executable, "-c", "while True: pass"))
             assert box.score(task, slow) == {"1": "passed"}
-        finally:
-            for burner in burners:
-                burner.kill()
-                burner.wait()
         runs = counted(monkeypatch, box.zygotes[0], "run")
         assert box.score(task, "import time\ndef f(x):\n    time.sleep(99)\n") == {"1": "timeout"}
         assert len(runs) == 1, "not tried again"

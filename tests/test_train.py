@@ -19,7 +19,8 @@ import train_critic
 import train_policy
 import trees
 from conftest import (  # noqa: F401  (some for the files that import them from here)
-    QUESTIONS, ROOT, call, candidates, make_data, metrics, parsed, place, read_lines, trajectory, write)
+    QUESTIONS, ROOT, call, candidates, make_data, metrics, never_ending, parsed, place, read_lines, running, trajectory,
+    write)
 from records import fingerprint
 
 CRITIC = ["--in", "scored.jsonl", "--model", "base", "--out", "critic", "--lr", "1e-3", "--epochs", "1",
@@ -652,13 +653,12 @@ def test_a_killed_run_goes_on_to_the_same_bits(place):
     pairs = ["--in", "scored.jsonl", "--method", "multi-turn-dpo", "--model", "base", "--lr", "1e-3",
              "--batch-size", "1", "--pair-rule", "all", "--epochs", "6", "--save-every", "3", "--keep", "3"]
     assert call(train_policy, *pairs, "--out", "straight")[0] == 0
-    process = subprocess.Popen([sys.executable, str(ROOT / "train_policy.py"), *pairs, "--out", "killed"],
-                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     saved = Path("killed/checkpoints")
-    while process.poll() is None and len(list(saved.glob("step-??????"))) < 2:
-        time.sleep(0.005)
-    process.kill()
-    assert process.wait() == -signal.SIGKILL, "the run ended before it could be killed"
+    with running(sys.executable, never_ending(place / "script.py"), *pairs, "--out", "killed", stdout=subprocess.DEVNULL,
+                 stderr=subprocess.DEVNULL) as process:
+        while process.poll() is None and len(list(saved.glob("step-??????"))) < 2:
+            time.sleep(0.005)
+    assert process.returncode == -signal.SIGKILL
     newest = sorted(saved.glob("step-??????"))[-1]
     shutil.copytree("killed", "damaged")
     file = max(Path("damaged/checkpoints", newest.name).glob("*.distcp"), key=lambda f: f.stat().st_size)
@@ -1046,15 +1046,14 @@ def test_pairs_carry_what_their_turns_carry(place):
 
 @pytest.mark.parametrize("script", ["train_critic", "train_policy"])
 def test_ctrl_c_before_the_first_step_is_one_short_line(place, script):
-    wait = "    import time; print('now', flush=True); time.sleep(60)\n"
+    wait = "    import time; print('now', flush=True); time.sleep(10_000)\n"
     source = (ROOT / f"{script}.py").read_text().replace("    device = start_process_group()\n", wait, 1)
     Path("script.py").write_text(source)
-    heed = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # noqa: E731  (in the background it may be ignored)
-    process = subprocess.Popen([sys.executable, "script.py"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                               env={**os.environ, "PYTHONPATH": str(ROOT)}, preexec_fn=heed)
-    assert process.stdout.readline() == "now\n"
-    process.send_signal(signal.SIGINT)
-    assert process.communicate() == ("", "script.py: stopped; the same command without --overwrite resumes\n")
+    with running(sys.executable, "script.py", stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                 env={**os.environ, "PYTHONPATH": str(ROOT)}) as process:
+        assert process.stdout.readline() == "now\n"
+        process.send_signal(signal.SIGINT)
+        assert process.communicate() == ("", "script.py: stopped; the same command without --overwrite resumes\n")
     assert process.returncode == 130
 
 
@@ -1299,7 +1298,7 @@ def test_a_second_trainer_of_the_same_output_is_refused(place):
     """The first keeps its lock until its process ends, and this is its process."""
     assert call(train_critic, *CRITIC, "--max-steps", 1)[0] == 0
     second = subprocess.run([sys.executable, ROOT / "train_critic.py", *CRITIC, "--max-steps", "2", "--overwrite"],
-                            capture_output=True, text=True, timeout=120)
+                            capture_output=True, text=True)
     assert second.returncode == 2 and "critic/lock: another process is writing it" in second.stderr
     assert len(metrics("critic")) == 1
 

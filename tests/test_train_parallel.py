@@ -14,7 +14,7 @@ import torch
 
 import train_critic
 import train_policy
-from conftest import ROOT, call, make_data, metrics
+from conftest import ROOT, call, make_data, metrics, never_ending, running
 
 PAIRS = ["--in", "scored.jsonl", "--method", "multi-turn-dpo", "--pair-rule", "all", "--model", "base", "--lr", "1e-4",
          "--batch-size", "8"]
@@ -28,28 +28,18 @@ def place(tmp_path, monkeypatch):
     return tmp_path
 
 
-def torchrun(processes, *arguments, wait=True, script="train_policy.py"):
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes),
-               str(ROOT / script), *map(str, arguments)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                               start_new_session=True)
-    if not wait:
-        return process
-    said = process.communicate()[0]
+def started(processes, *arguments, script="train_policy.py"):
+    """torchrun beside the test."""
+    return running(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", processes,
+                   ROOT / script, *arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
+def torchrun(processes, *arguments, script="train_policy.py"):
+    """What torchrun says."""
+    with started(processes, *arguments, script=script) as process:
+        said = process.communicate()[0]
     assert process.returncode == 0, said[-3000:]
     return said
-
-
-def kill(process):
-    """SIGKILL to torchrun and its workers at once; these have sessions of their own,
-    so a process group is not enough."""
-    workers = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout.split()
-    for pid in (process.pid, *map(int, workers)):
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-    process.wait()
 
 
 def weights(folder):
@@ -120,13 +110,14 @@ def test_two_nodes_meet_by_rendezvous(place):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1",
-               "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}", str(ROOT / "train_policy.py"), *PAIRS,
-               "--max-steps", "3", "--out", "many"]
-    nodes = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for _ in range(2)]
-    for node in nodes:
-        said = node.communicate(timeout=300)[0]
-        assert node.returncode == 0, said[-3000:]
+    command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", 2, "--nproc-per-node", 1, "--rdzv-backend",
+               "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}", ROOT / "train_policy.py", *PAIRS, "--max-steps", 3,
+               "--out", "many"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    with running(*command, **pipes) as one, running(*command, **pipes) as other:
+        for node in (one, other):
+            said = node.communicate()[0]
+            assert node.returncode == 0, said[-3000:]
     assert call(train_policy, *PAIRS, "--max-steps", 3, "--out", "one")[0] == 0
     assert furthest("one", "many") < 1e-5
 
@@ -183,11 +174,10 @@ def checkpoints(folder):
 def test_a_run_killed_on_two_processes_goes_on_with_one(place):
     long = [*PAIRS, "--batch-size", "2", "--epochs", "4", "--save-every", "2"]
     assert call(train_policy, *long, "--out", "straight")[0] == 0
-    process = torchrun(2, *long, "--out", "killed", wait=False)
-    while process.poll() is None and len(checkpoints("killed")) < 2:
-        time.sleep(0.01)
-    kill(process)
-    assert process.returncode != 0, "the run ended before it could be killed"
+    with started(2, *long, "--out", "killed", script=never_ending(place / "script.py")) as process:
+        while process.poll() is None and len(checkpoints("killed")) < 2:
+            time.sleep(0.01)
+    assert process.returncode == -signal.SIGKILL
     code, said, error = call(train_policy, *long, "--out", "killed")
     assert code == 0 and "continuing" in said, error
     assert furthest("straight", "killed") < 1e-6
@@ -200,15 +190,14 @@ def test_twenty_kills_at_random_moments(place, processes):
     assert call(train_policy, *long, "--out", "straight")[0] == 0
     random.seed(0)
     for kills in range(20):
-        process = torchrun(processes, *long, "--out", "killed", wait=False)
-        before = len(checkpoints("killed")) and int(checkpoints("killed")[-1].name[5:])
-        while process.poll() is None and not (checkpoints("killed")
-                                              and int(checkpoints("killed")[-1].name[5:]) > before):
-            time.sleep(0.01)
-        time.sleep(random.random() * 0.5)
-        if process.poll() is not None:
-            break
-        kill(process)
+        with started(processes, *long, "--out", "killed") as process:
+            before = len(checkpoints("killed")) and int(checkpoints("killed")[-1].name[5:])
+            while process.poll() is None and not (checkpoints("killed")
+                                                  and int(checkpoints("killed")[-1].name[5:]) > before):
+                time.sleep(0.01)
+            time.sleep(random.random() * 0.5)
+            if process.poll() is not None:
+                break
     assert kills > 5
     torchrun(processes, *long, "--out", "killed")
     if processes == 1:
@@ -233,12 +222,12 @@ def test_a_finished_run_leaves_the_interpreter_standing(place, monkeypatch):
 @pytest.mark.slow
 def test_a_rank_that_dies_leaves_the_checkpoints(place):
     long = [*PAIRS, "--batch-size", "1", "--epochs", "20", "--save-every", "5"]
-    process = torchrun(2, *long, "--out", "out", wait=False)
-    while process.poll() is None and not checkpoints("out"):
-        time.sleep(0.01)
-    children = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout.split()
-    os.kill(int(children[-1]), signal.SIGKILL)
-    process.communicate(timeout=120)
+    with started(2, *long, "--out", "out", script=never_ending(place / "script.py")) as process:
+        while process.poll() is None and not checkpoints("out"):
+            time.sleep(0.01)
+        children = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout.split()
+        os.kill(int(children[-1]), signal.SIGKILL)
+        process.communicate()
     assert process.returncode != 0 and not Path("out/config.json").exists()
     assert "continuing" in torchrun(2, *long, "--out", "out")
 

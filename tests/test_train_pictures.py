@@ -213,7 +213,7 @@ def test_a_turns_value_is_the_head_on_its_mean_hidden_state(family, tmp_path, mo
     from transformers import AutoModelForImageTextToText, AutoProcessor
     monkeypatch.chdir(tmp_path)
     make_seeing_model(tmp_path / "base", family)
-    processor, head = lm.load_tokenizer("base", pictures=True), torch.nn.Linear(64, 1)
+    processor, head = train_critic.load_processor("base"), torch.nn.Linear(64, 1)
     tall = '<html><body style="margin:0"><div style="height:3000px;background:#1d4ed8"></div></body></html>'
     turns = [(REQUEST * (1 + n), {"content": reply}, page(SHADES[0][0]))
              for n, reply in enumerate([page(SHADES[1][0]), tall, "Which colour?"])]
@@ -222,8 +222,8 @@ def test_a_turns_value_is_the_head_on_its_mean_hidden_state(family, tmp_path, mo
 
     def means(micro_tokens):
         args = Flags()
-        args.micro_tokens, args.pack = micro_tokens, "none"
-        model = lm.load_model("base", CPU, args, head, processor)
+        args.micro_tokens, args.pack, args.pictures = micro_tokens, "none", True
+        model = train_critic.load_scorer("base", CPU, args, head, processor)
         return [value.mean() for value in lm.score_all(model, sequences, CPU, args, "")]
 
     one = means(1)
@@ -242,7 +242,7 @@ def test_a_turns_value_is_the_head_on_its_mean_hidden_state(family, tmp_path, mo
 @needs_browser
 def test_what_the_critic_sees_of_a_turn(place):
     from PIL import Image
-    processor = lm.load_tokenizer("base", pictures=True)
+    processor = train_critic.load_processor("base")
     dark, light = page(SHADES[1][0], "secret words"), page(SHADES[0][0])
     prompt = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "A page. <image><|end|>"},
               {"role": "assistant", "content": dark}, {"role": "user", "content": "Lighter."}]
