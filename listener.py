@@ -186,8 +186,8 @@ class Listener:
         A scene is what is said before a question without being a claim: "Two may be equal. Who goes first then?"
         """
         acts = tables()["acts"]
-        parts = [part for whole in sentences(text) for part in
-                 ([whole] if whole in self.examples else sentences(acts["joint"].sub("?\n", whole)))]
+        parts = [part for whole in sentences(text) for part in ([whole] if whole in self.examples else
+                 sentences(acts["joint"].sub("?\n", acts["preamble"].sub(r"\1.\n", whole))))]
         claims, questions, scene, topics = {}, [], "", []
         for part in parts:
             now = memory._replace(topics=(*memory.topics, *topics))
@@ -196,10 +196,16 @@ class Listener:
             if part is not parts[0] and acts["approves"].fullmatch(part.rstrip("?.! ")):
                 continue    # "Is that right?"
             either = part.endswith("?") and acts["either"].search(part)
+            says_so = acts["claims"].search(part)
+            near = part.endswith("?") and self.at_limit(self.read(part, now), now)
             asks = part in self.examples or acts["cases"].search(part) or either or (
-                not acts["claims"].search(part) and acts["asks" if part.endswith("?") else "requests"].search(part))
+                not says_so and (near or acts["asks" if part.endswith("?") else "requests"].search(part)))
             quoted = acts["quotes"].search(part) or part.endswith(".") and acts["cases"].search(part)
             checked, rest = ({}, []) if quoted or asks and not tagged else self.check(body if tagged else part, now)
+            if checked and part.endswith("?") and not says_so and not tagged and set(checked) <= set(now.told):
+                fact = self.answer(part, scene, now)[0]    # what is known is repeated to ask for something else
+                fresh = fact and fact.name not in now.told and self.read(part, now).top(fact.aspect)
+                checked, rest = ({}, []) if fresh else (checked, rest)
             claims = checked | claims
             if checked:
                 questions += [("", clause) for clause in rest]
@@ -217,27 +223,22 @@ class Listener:
 
     def answer(self, question, scene, memory):
         """(the fact that a question is about, "") or (None, what to say instead)"""
-        acts, heard = tables()["acts"], self.read(question, memory)
-        alone = heard.top()
-        if scene:    # it sets the topic, and the aspect of a question that points back to it
-            wide, strong = self.read(scene + question, memory), alone[1]
-            whole = strong and (heard.terms or not BACK.search(question)) and not acts["cases"].search(scene)
-            heard = heard._replace(terms=heard.terms or wide.terms, said=(heard if whole else wide).said,
-                                   aspects=(heard if whole else wide).aspects)
-        top, strong = heard.top()
-        scores = [(self.score(fact, heard, memory), fact) for fact in self.facts if self.concerns(fact, heard, memory)]
-        score, fact = max(scores, key=lambda pair: pair[0], default=(0, None))
-        fits = fact is not None and self.points(fact, heard) > 0
+        acts = tables()["acts"]
         if question in self.examples:
             return self.by_name[self.examples[question]], ""
         if acts["code"].search(question):
             return None, says("code", question)
+        heard, alone = self.asked(question, scene, memory)
         if self.answers and self.answers <= heard.stems:    # of a riddle, such as "Guess my city"
             return None, says("found", question)
         if acts["general"].search(question) and not (alone[1] and alone[0] in RESULT):
             return self.anything(heard, memory)
-        result = strong and top in RESULT
-        if acts["needless"].search(question) and not (heard.terms or result or score >= HEARD and not fact.aspect):
+        top, strong = heard.top()
+        scores = [(self.score(fact, heard, memory), fact) for fact in self.facts if self.concerns(fact, heard, memory)]
+        score, fact = max(scores, key=lambda pair: pair[0], default=(0, None))
+        fits = fact is not None and self.points(fact, heard) > 0
+        clear = heard.terms or strong and (top in RESULT or fits) or score >= HEARD and not fact.aspect
+        if acts["needless"].search(question) and not clear:
             return None, says("needless", question)
         if strong and top in (*RESULT, *HIDDEN):
             likely = [fact for fact in self.facts if self.points(fact, heard) > 0 and (
@@ -249,9 +250,50 @@ class Listener:
             if not likely or top in HIDDEN and not any(self.concerns(fact, heard, memory) for fact in likely):
                 left = [fact for fact in likely if fact.aspect in HIDDEN and fact.name not in memory.told]
                 return None, says("not_here") if left else none
-        if score < (HEARD if fact and fact.aspect else 1.5):
-            return None, self.lost(heard, memory)
-        return fact, ""
+        layers = self.next_layers(heard, memory)
+        repeats = fact and fact.name in memory.told and fact.aspect in HEADS and self.points(fact, heard) < SURE
+        if score >= (HEARD if fact and fact.aspect else 1.5) and not (repeats and layers):
+            return fact, ""
+        if len(layers) == 1 and not (strong and top not in HEADS):
+            return layers[0], ""
+        return None, self.lost(heard, memory)
+
+    def asked(self, question, scene, memory):
+        """(what a question says, the aspect that it fits by itself): with its scene, and with what was told last.
+
+        A condition names the aspect of a question, wherever it stands: "If two are equal, what do you want to see?"
+        The number that was told as a limit asks whether it counts.
+        """
+        acts, heard = tables()["acts"], self.read(question, memory)
+        alone = heard.top()
+        if scene:    # it sets the topic, and the aspect of a question that points back to it
+            wide = self.read(scene + question, memory)
+            whole = alone[1] and (heard.terms or not BACK.search(question)) and not acts["cases"].search(scene)
+            heard = heard._replace(terms=heard.terms or wide.terms, said=wide.said,
+                                   aspects=(heard if whole else wide).aspects)
+        conditions = [scene] if acts["cases"].search(scene) else []
+        conditions += [match[0] for match in acts["condition"].finditer(question)]
+        for aspects in map(self.aspects, conditions):
+            top = max(aspects, key=aspects.get, default="")
+            if aspects.get(top, 0) >= SURE and top in (*RESULT, *HIDDEN, "edge"):
+                heard, alone = heard._replace(aspects=aspects), (top, True)
+        if self.at_limit(heard, memory) and not heard.top("limit") and heard.top()[0] not in (*RESULT, *HIDDEN):
+            heard = heard._replace(aspects={"edge": SURE})
+        return heard, alone
+
+    def at_limit(self, heard, memory):
+        """Whether a text names a number that was told as a limit, of which it is open whether it counts."""
+        return any(fact.aspect == "edge" and fact.name not in memory.told and need in memory.told
+                   and self.by_name[need].values.get("number", set()) & heard.said["number"]
+                   for fact in self.facts for need in fact.needs)
+
+    def next_layers(self, heard, memory):
+        """What is open about the terms of a text, or about the last topic if it points back to that."""
+        terms = heard.terms
+        if not terms and BACK.search(heard.text) and not tables()["acts"]["result"].search(heard.text):
+            terms = memory.topics[-1:]
+        return [fact for fact in self.facts if fact.name not in memory.told and fact.aspect not in HIDDEN
+                and self.first(fact, memory.told) == fact and fact.term and fact.term in terms]
 
     def concerns(self, fact, heard, memory):
         """Whether a text can be about a fact: a term must be named, or what was last said about it, or be the topic.
@@ -270,7 +312,8 @@ class Listener:
 
     def score(self, fact, heard, memory):
         """How well a question fits a fact."""
-        score = self.points(fact, heard) + (fact.name not in memory.told or not fact.aspect)
+        repeats = fact.aspect and fact.name in memory.told
+        score = self.points(fact, heard) + (not repeats)
         score -= 0.3 * (self.first(fact, memory.told) != fact)
         score += min(4, 2 * sum(fact.words[word] for word in fact.words.keys() & heard.stems))
         terms = dict.fromkeys(self.taken_up(heard, memory), 0.7) | heard.terms
@@ -294,7 +337,9 @@ class Listener:
         nearly = [heard.aspects.get(other, 0) - 1 for other in also if (fact.term, other) not in self.own]
         found = max([heard.aspects.get(fact.aspect, 0), *nearly])
         top, strong = heard.top()
-        return found if found > 0.5 else -SURE * (strong and not (fact.aspect in HEADS and top in INNER))
+        if found <= 0.5 or strong and found < SURE and fact.aspect in RESULT:
+            return -SURE * (strong and not (fact.aspect in HEADS and top in INNER))
+        return found
 
     def first(self, fact, told):
         """The fact, or what must be told before it."""
@@ -400,7 +445,8 @@ class Listener:
                 known = mine or fact.aspect in ONCE and heard.top(fact.aspect)
             else:
                 known = fact.name in memory.told or self.concerns(fact, heard, memory)
-            if not grade or elsewhere or not known or fact.aspect in ("count", "empty") and not fits:
+            apart = fact.aspect in ("count", "empty") and not heard.top(fact.aspect)
+            if not grade or elsewhere or not known or apart:
                 continue    # a number alone says nothing about them
             named = bool(fact.about["word"] & heard.said["word"])
             vague = fact.aspect in HIDDEN and (not named or grade == "open" and not heard.said["ever"])
@@ -488,14 +534,24 @@ class Listener:
         return re.sub(r"[a-z_]\w*", lambda match: self.key_words.get(match[0], match[0]), text)
 
     def aspects(self, text):
-        """aspect -> points of a question. A long match is worth a little more than a short one."""
+        """aspect -> points of a question. A long match is worth a little more than a short one.
+
+        Two hints are as good as a sure pattern where none fits. Of the aspects of a result, those count that it has.
+        """
         points, shadow = {}, tables()["acts"]["aside"].sub("", self.shadow(text))
-        for name, aspect in tables()["aspects"].items():
-            longest = max((len(match[0]) for match in aspect["sure"].finditer(shadow)), default=0)
-            points[name] = SURE * bool(longest) + LIKELY * bool(aspect["likely"].search(shadow)) + min(longest, 30) / 30
+        table = tables()["aspects"]
+        longest = {name: max((len(match[0]) for match in aspect["sure"].finditer(shadow)), default=0)
+                   for name, aspect in table.items()}
+        most = 1 if any(length for name, length in longest.items() if name != "define") else 2
+        for name, aspect in table.items():
+            hints = min(most, sum(bool(hint.search(shadow)) for hint in aspect["likely"]))
+            points[name] = SURE * bool(longest[name]) + LIKELY * hints + min(longest[name], 30) / 30
+        sure = [name for name in points if points[name] >= SURE and name in (*RESULT[:6], *ONCE)]
+        if self.here.intersection(sure):
+            points |= {name: 0 for name in sure if name not in self.here}
         for name in sorted(points, key=points.get, reverse=True):
             if points[name] >= SURE:
-                points |= dict.fromkeys(tables()["aspects"][name]["over"], 0)
+                points |= dict.fromkeys(table[name]["over"], 0)
         return {name: number for name, number in points.items() if number}
 
     def mentions(self, text, memory):
@@ -555,6 +611,7 @@ class Listener:
         truth = task["ground_truth"] or ""
         self.answers = set(stems_of(plain(truth))) if re.fullmatch(r"\w+( \w+){0,3}", truth) else set()
         self.set_words(task, raws)
+        self.here = {raw.get("aspect") for raw in raws}
         self.facts = [self.fact(n, raw) for n, raw in enumerate(raws)]
         self.by_name = {fact.name: fact for fact in self.facts}
         self.own = {(fact.term, fact.aspect) for fact in self.facts}
@@ -594,7 +651,7 @@ class Listener:
         self.vocabulary = re.compile(rf"\b({'|'.join(map(re.escape, words)) or '(?!)'})(?:s|'s)?\b")
         rows = re.findall(r"def \w+\((\w+s)\)", code)[:1] if task["terms"] else []
         one = re.sub(r"(?<=ch|sh|ss|.x)es$|s$", "", re.sub(r"ies$", "y", *rows)) if rows else ""
-        not_after = "".join(f"(?<!{word} )" for word in ("what", "which", "in", "the", "sort", "that"))    # "in order"
+        not_after = "".join(f"(?<!{word} )" for word in ("what", "which", "in", "the", "sort", "that", "certain", "right"))    # "in order"
         self.noun = re.compile(rf"\b{rows[0]}\b|{not_after}\b{one}\b(?! by)" if rows else "(?!)")
 
     def fact(self, n, raw):
@@ -633,7 +690,8 @@ def tables():
     found["kinds"] = {kind: {token: pattern(text) for token, text in tokens.items()}
                       for kind, tokens in found["kinds"].items()} | {kind: {} for kind in CONTENT}
     for aspect in found["aspects"].values():
-        aspect |= {"sure": pattern(aspect["sure"]), "likely": pattern(aspect.get("likely", ""))}
+        hints = aspect.get("likely", "").splitlines()
+        aspect |= {"sure": pattern(aspect["sure"]), "likely": [pattern(hint) for hint in hints if hint]}
         aspect |= {"also": aspect["also"].split(), "over": aspect["over"].split(), "none": aspect.get("none", "")}
         aspect["kinds"] = [kinds.split("/") for kinds in aspect["kinds"].split()]
     return found

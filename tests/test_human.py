@@ -1,8 +1,9 @@
 """The scripted human: whom it understands, what it confirms, what it never says.
 
-phrases/terse.tsv and phrases/wordy.tsv are questions of two askers, written before the listener's patterns. A line is
-an aspect and a question with slots. "wrong:limit" proposes a wrong limit, "anything" asks whether there is more. A
-third asker's questions, phrases/fresh.tsv, are held out: no pattern was written for them, so they stay unread.
+phrases/terse.tsv, wordy.tsv and chatty.tsv are questions of three askers; the listener's patterns were written with them
+in view. A line is an aspect and a question with slots. "wrong:limit" proposes a wrong limit, "anything" asks whether
+there is more. The questions of two other askers, phrases/fresh.tsv and polite.tsv, are held out: no pattern was written
+for them, so they stay unread.
 """
 import json
 import random
@@ -108,8 +109,8 @@ def facts_about(aspect):
             and not (aspect == "limit" and ("times" in fact["reply"] or "number" not in (fact.get("values") or {})))]
 
 
-@pytest.mark.parametrize("asker", ["terse", "wordy"])
-def test_two_askers_are_understood_rightly_in_95_percent_and_wrongly_in_1(asker):
+@pytest.mark.parametrize("asker", ["terse", "wordy", "chatty"])
+def test_three_askers_are_understood_rightly_in_95_percent_and_wrongly_in_1(asker):
     rng, count = random.Random(asker), Counter()
     for line in (ROOT / f"tests/phrases/{asker}.tsv").read_text().splitlines():
         aspect, question = line.split("\t")
@@ -121,14 +122,16 @@ def test_two_askers_are_understood_rightly_in_95_percent_and_wrongly_in_1(asker)
     assert count["right"] >= 0.95 * count.total() and count["wrong"] <= 0.01 * count.total(), count
 
 
-def test_a_held_out_asker_is_understood_rightly_in_85_percent_and_wrongly_in_4():
-    rng, count = random.Random("fresh"), Counter()
-    for line in (ROOT / "tests/phrases/fresh.tsv").read_text().splitlines():
+@pytest.mark.parametrize("asker", ["fresh", "polite"])
+def test_a_held_out_asker_is_understood_rightly_in_87_percent_and_wrongly_in_3(asker):
+    rng, count = random.Random(asker), Counter()
+    for line in (ROOT / f"tests/phrases/{asker}.tsv").read_text().splitlines():
         aspect, question = line.split("\t")
-        for task, fact in rng.sample(facts_about(aspect), 4):
+        pool = facts_about(aspect)
+        for task, fact in rng.sample(pool, min(4, len(pool))):
             _, told = asked(task, fact, question, rng)
             count["right" if fact["detail"] in told else "wrong" if told else "not"] += 1
-    assert count["right"] >= 0.85 * count.total() and count["wrong"] <= 0.04 * count.total(), count
+    assert count["right"] >= 0.87 * count.total() and count["wrong"] <= 0.03 * count.total(), count
 
 
 def test_wrong_proposals_are_corrected_and_not_confirmed():
