@@ -64,8 +64,7 @@ def main():
         optimizer, first_step = lm.begin_training(model, args, settings)
         for step in (bar := lm.progress(range(args.steps), Path(args.out).name, "step", first_step)):
             start = time.perf_counter()
-            weights = {name: lm.whole(weight.detach()) for name, weight in model.lm.named_parameters()}
-            agent.take(lm.merged(weights).items())    # without the disk
+            agent.take(lm.merged({name: lm.whole(w.detach()) for name, w in model.lm.named_parameters()}).items())
             drawn = np.random.default_rng([args.seed, step]).permutation(len(tasks))[:args.tasks_per_step]
             records = play([tasks[n] for n in drawn], step, agent, human, args)
             items = lm.items_of([(record, None) for record in with_advantages(records)], tokenizer, lm.tokenise)
