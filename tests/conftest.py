@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -107,6 +108,16 @@ def end(process):
         with contextlib.suppress(ProcessLookupError):
             kill(pid, signal.SIGKILL)
     process.wait()
+    while any(map(runs, family)):    # they hold locks until they have ended
+        time.sleep(0.01)
+
+
+def runs(pid):
+    """Whether a process has not ended; one that nobody waits for has."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
 
 
 def family_of(pid):
