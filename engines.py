@@ -56,7 +56,7 @@ class LocalEngine:
     """A model in this process. Sampling runs in a thread of its own, so that the event loop stays free.
 
     A subclass has load(path, args, cuda), and sample(requests), which takes all pending requests, oldest first, works
-    on them, and returns those that are finished: [(name, [(token ids, whether cut)])].
+    on them, and returns those that are finished: [(name, [(token ids, whether cut, log-probabilities or None)])].
     """
     pool = ThreadPoolExecutor(1)    # one for all models: two vLLM engines that sample at once corrupt memory on a CPU
     logps = False    # True: responses carry the sampler's log-probabilities, for on-policy training

@@ -197,9 +197,9 @@ class Listener:
                 continue    # "Is that right?"
             either = part.endswith("?") and acts["either"].search(part)
             says_so = acts["claims"].search(part)
-            near = part.endswith("?") and self.at_limit(self.read(part, now), now)
-            asks = part in self.examples or acts["cases"].search(part) or either or (
-                not says_so and (near or acts["asks" if part.endswith("?") else "requests"].search(part)))
+            asks = part in self.examples or acts["cases"].search(part) or either or not says_so and (
+                acts["asks" if part.endswith("?") else "requests"].search(part)
+                or part.endswith("?") and self.at_limit(self.read(part, now), now))
             quoted = acts["quotes"].search(part) or part.endswith(".") and acts["cases"].search(part)
             checked, rest = ({}, []) if quoted or asks and not tagged else self.check(body if tagged else part, now)
             if checked and part.endswith("?") and not says_so and not tagged and set(checked) <= set(now.told):

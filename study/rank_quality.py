@@ -6,6 +6,7 @@ A question that gets a hidden detail told and a right answer are good (1), a que
 (0), a wrong answer loses the episode (-1). Of the pairs of a candidate in the upper half and one in the lower half
 that differ in worth, which are what stage 2 learns from, the share is printed that is the right way round.
 """
+import argparse
 import random
 import sys
 from collections import Counter
@@ -14,7 +15,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from evaluate import markdown, program_of  # noqa: E402
 from listener import scripted_reply  # noqa: E402
-from records import ANSWER_MARK, die, read, run_script  # noqa: E402
+from records import ANSWER_MARK, number, read, run_script  # noqa: E402
 from sandbox import Sandbox  # noqa: E402
 
 WORTH = {"question": 1, "right answer": 1, "wasted question": 0, "early answer": -1, "wrong answer": -1}
@@ -34,10 +35,12 @@ def kind_of(record, output, box):
 
 
 def main():
-    if len(sys.argv) not in (2, 3) or not sys.argv[-1].isdigit() and len(sys.argv) == 3:
-        die(__doc__.splitlines()[2].strip())
-    records = list(read(sys.argv[1], "candidates"))
-    records = random.Random(0).sample(records, min(len(records), int(sys.argv[2]) if len(sys.argv) == 3 else 500))
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
+    parser.add_argument("ranked", help="candidates with their advantages (train_critic.py --score)")
+    parser.add_argument("turns", nargs="?", type=number(int, least=1), default=500, help="(default: 500)")
+    args = parser.parse_args()
+    records = list(read(args.ranked, "candidates"))
+    records = random.Random(0).sample(records, min(len(records), args.turns))
     right, pairs = Counter(), Counter()
     with Sandbox(workers=1) as box:
         for record in records:

@@ -32,19 +32,18 @@ trial-rejection-3 := --method rejection-ft $(REJECTION)
 trial-dpo-1       := --method multi-turn-dpo $(TRAJECTORY) --lr 2e-4
 trial-dpo-2       := $(trial-dpo-1) --beta 0.5
 trial-dpo-3       := --method multi-turn-dpo $(TRAJECTORY)
-trial-sweet-1      = $(SWEET) --in $(RUN)/chosen.ranked.jsonl
+trial-sweet-1      = $(SWEET)
 trial-sweet-2      = $(SWEET) --in $(RUN)/all.ranked.jsonl
-trial-sweet-3      = $(SWEET) --in $(RUN)/chosen.ranked.jsonl --lr 2e-4
+trial-sweet-3      = $(SWEET) --lr 2e-4
 TRIALS := $(foreach n,1 2 3,trial-rejection-$(n) trial-dpo-$(n) trial-sweet-$(n))
 
 $(TRIALS:%=$(RUN)/%/config.json): $(RUN)/train.metrics.json
 	$(EACH) train_policy.py $(FLAGS) $(FIT) --run-name $(NAME) $($(notdir $(@D))) --out $(@D)
 
-$(RUN)/trial-sweet-1/config.json $(RUN)/trial-sweet-3/config.json: $(RUN)/chosen.ranked.done
+$(RUN)/trial-sweet-1/config.json $(RUN)/trial-sweet-3/config.json: $(RUN)/train.ranked.done
 $(RUN)/trial-sweet-2/config.json: $(RUN)/all.ranked.done
 
 # ------------------------------------------------------------------------------------------------ what each part adds
-critic-chosen     := $(CRITIC)
 critic-all        := $(CRITIC) --pair-rule all
 critic-likelihood := $(CRITIC) --beta 1e-6
 critic-sum        := $(CRITIC) --advantage sum --beta 0.3

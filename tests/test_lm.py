@@ -277,7 +277,7 @@ def test_edited_mathematics_is_noticed(place):  # noqa: F811
                 ended = 0
             except SystemExit as error:
                 ended = error.code or 0
-            except BaseException:
+            except Exception:
                 traceback.print_exc()
             finally:
                 sys.stdout.flush()
