@@ -12,22 +12,27 @@ A task's `sure` has replies for aspects that hide nothing: [{"aspect": "empty", 
 
 How a message is understood. It is cut into sentences. A sentence that asks is compared with each fact: which terms it
 names in any form of their words, which aspects its wording fits, what it takes up from earlier replies, what it shares
-with the example questions. The best fact is told, or what it needs first. A sentence that proposes is cut into claims,
-each of which is confirmed or corrected. A question that is not understood is answered with what could be meant, and
-never costs a fact. "Anything else?" never denies what is left, but names it instead of telling it.
+with the example questions. The aspects are weighed by patterns and by example questions, both in listener.toml. The
+best fact is told, or what it needs first. A sentence that proposes is cut into claims, each of which is confirmed or
+corrected. A question that is not understood is answered with what could be meant, and never costs a fact. "Anything
+else?" never denies what is left, but names it instead of telling it.
 
 Standard library only. If you copy this file, copy listener.toml too.
 """
 import json
+import math
 import re
 import tomllib
 import zlib
+from collections import Counter
 from functools import cache, lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
 MANNERS = ("plain", "vague", "revising")
 SURE, LIKELY = 3.0, 1.5    # points of a question for the aspects that its wording fits
+CERTAIN = 4.5              # points for an aspect that it is sure to be about; two thirds of that are SURE
 HEARD = 2.0                # a question with fewer points for every fact is not understood
 HEADS = ("define", "formula", "order", "group")                    # what a term means
 INNER = ("limit", "edge", "values", "names", "except", "extra")    # what else can be asked about a term
@@ -47,6 +52,8 @@ STOP = set("""a about actually again all also an and another any are as ask at b
     value values very want was way we well were what when where which while who whom whose why will with word words
     would yes yet you your""".split())
 BACK = re.compile(r"\b(then|that|this|it|there|those|them|here)\b")    # what points back to the sentence before
+SPECIFIC = re.compile(r"\b(what|which|same|equal|exact|precise|specific|concrete|certain) values?\b"    # not a term
+                      r"|\bvalue of the (?=limit|threshold)")
 DIGITS = dict(zip("two three four five six seven eight nine ten eleven twelve".split(), map(str, range(2, 13))))
 ENDINGS = re.compile(r"('s|s|es|ed|ing|ers?|est|ly|ness|ies|ied|iers?|iest|iness|ily|ity|ment|able|ful|ive|ion|some|"
                      r"ous|e|y)$")
@@ -264,10 +271,10 @@ class Listener:
         A condition names the aspect of a question, wherever it stands: "If two are equal, what do you want to see?"
         The number that was told as a limit asks whether it counts.
         """
-        acts, heard = tables()["acts"], self.read(question, memory)
+        acts, heard = tables()["acts"], self.weigh(question, memory)
         alone = heard.top()
         if scene:    # it sets the topic, and the aspect of a question that points back to it
-            wide = self.read(scene + question, memory)
+            wide = self.weigh(scene + question, memory)
             whole = alone[1] and (heard.terms or not BACK.search(question)) and not acts["cases"].search(scene)
             heard = heard._replace(terms=heard.terms or wide.terms, said=wide.said,
                                    aspects=(heard if whole else wide).aspects)
@@ -528,6 +535,22 @@ class Listener:
     def read(self, text, memory):
         return Heard(text, self.mentions(text, memory), self.aspects(text), self.said(text), set(stems_of(text)))
 
+    def weigh(self, question, memory):
+        """What a question says. Each aspect gets points for its probability, given patterns and example questions.
+
+        This is naive Bayes. Half of the logarithms count, as neighbouring words are not independent. The number added
+        to the total stands for a question about nothing.
+        """
+        heard, weights = self.read(question, memory), tables()["weights"]
+        text = tables()["acts"]["aside"].sub("", self.shadow(question))
+        text = re.sub(r"\b[a-z]\w*", lambda match: "term" if stem(match[0]) in self.known else match[0], text)
+        found = [weights[feature] for feature in features(text) if feature in weights]
+        odds = {name: math.exp(1.5 * heard.aspects.get(name, 0) + 0.5 * sum(each[name] for each in found))
+                for name in tables()["aspects"]}
+        total = sum(odds.values()) + 0.05
+        points = {name: CERTAIN * number / total for name, number in odds.items() if number > total / 50}
+        return heard._replace(aspects=points)
+
     def shadow(self, text):
         """A text with "row" for the rows' noun and "_figure" or "_label" for their keys."""
         text = self.noun.sub(lambda match: "rows" if match[0].endswith("s") else "row", text)
@@ -556,6 +579,7 @@ class Listener:
 
     def mentions(self, text, memory):
         """term -> how clearly a text names it. A term that only a later reply brings up is not known before."""
+        text = SPECIFIC.sub(" ", text)
         known = set(map(stem, words_of((self.request + " " + memory.heard).replace("-", " "))))
         words = [word for word in words_of(text.replace("-", " "))
                  if word in self.spelled or word != "values" and word not in self.key_words]
@@ -694,6 +718,28 @@ def tables():
         aspect |= {"sure": pattern(aspect["sure"]), "likely": [pattern(hint) for hint in hints if hint]}
         aspect |= {"also": aspect["also"].split(), "over": aspect["over"].split(), "none": aspect.get("none", "")}
         aspect["kinds"] = [kinds.split("/") for kinds in aspect["kinds"].split()]
+        aspect["asked"] = [features(plain(line)) for line in aspect.get("asked", "").strip().splitlines()]
+    return found | {"weights": weights({name: aspect["asked"] for name, aspect in found["aspects"].items()})}
+
+
+def features(text):
+    """The stems of a text, all numbers alike, and the pairs of neighbours."""
+    words = [word.rstrip("s") if word[0] == "_" else "7" if word.isdigit() else stem(word)
+             for word in re.findall(r"\w+(?:'\w+)?|[<>]=?", text)]
+    return {*words, *map(" ".join, zip(["^", *words], [*words, "$"]))}
+
+
+def weights(asked):
+    """feature -> aspect -> log of how much likelier a question about it has the feature than any question
+
+    asked: aspect -> features of its example questions. Three questions of any kind are added to each aspect's own.
+    """
+    counts = {name: Counter(chain(*rows)) for name, rows in asked.items()}
+    total, found = sum(map(len, asked.values())), {}
+    for feature, number in sum(counts.values(), Counter()).items():
+        share = number / total
+        found[feature] = {name: math.log((counts[name][feature] + 3 * share) / (len(rows) + 3) / share)
+                          if rows else 0 for name, rows in asked.items()}
     return found
 
 

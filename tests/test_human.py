@@ -1,7 +1,7 @@
 """The scripted human: whom it understands, what it confirms, what it never says.
 
 phrases/terse.tsv, wordy.tsv and chatty.tsv are questions of three askers; the listener's patterns were written with them
-in view. A line is an aspect and a question with slots. "wrong:limit" proposes a wrong limit, "anything" asks whether
+in view, and they are among its example questions. A line is an aspect and a question with slots. "wrong:limit" proposes a wrong limit, "anything" asks whether
 there is more. The questions of two other askers, phrases/fresh.tsv and polite.tsv, are held out: no pattern was written
 for them, so they stay unread.
 """
@@ -123,7 +123,7 @@ def test_three_askers_are_understood_rightly_in_95_percent_and_wrongly_in_1(aske
 
 
 @pytest.mark.parametrize("asker", ["fresh", "polite"])
-def test_a_held_out_asker_is_understood_rightly_in_87_percent_and_wrongly_in_3(asker):
+def test_a_held_out_asker_is_understood_rightly_in_93_percent_and_wrongly_in_2(asker):
     rng, count = random.Random(asker), Counter()
     for line in (ROOT / f"tests/phrases/{asker}.tsv").read_text().splitlines():
         aspect, question = line.split("\t")
@@ -131,7 +131,7 @@ def test_a_held_out_asker_is_understood_rightly_in_87_percent_and_wrongly_in_3(a
         for task, fact in rng.sample(pool, min(4, len(pool))):
             _, told = asked(task, fact, question, rng)
             count["right" if fact["detail"] in told else "wrong" if told else "not"] += 1
-    assert count["right"] >= 0.87 * count.total() and count["wrong"] <= 0.03 * count.total(), count
+    assert count["right"] >= 0.93 * count.total() and count["wrong"] <= 0.02 * count.total(), count
 
 
 def test_wrong_proposals_are_corrected_and_not_confirmed():
