@@ -1,9 +1,9 @@
 """The scripted human: whom it understands, what it confirms, what it never says.
 
 phrases/terse.tsv, wordy.tsv and chatty.tsv are questions of three askers; the listener's patterns were written with them
-in view, and they are among its example questions. A line is an aspect and a question with slots. "wrong:limit" proposes a wrong limit, "anything" asks whether
-there is more. The questions of two other askers, phrases/fresh.tsv and polite.tsv, are held out: no pattern was written
-for them, so they stay unread.
+in view, and they are among its example questions. A line is an aspect and a question with slots. "wrong:limit" proposes
+a wrong limit, "anything" asks whether there is more. The questions of two other askers, phrases/fresh.tsv and
+polite.tsv, are held out: no pattern and no example was written for them, so they stay unread.
 """
 import json
 import random
