@@ -541,10 +541,10 @@ class Listener:
         This is naive Bayes. Half of the logarithms count, as neighbouring words are not independent. The number added
         to the total stands for a question about nothing.
         """
-        heard, weights = self.read(question, memory), tables()["weights"]
-        text = tables()["acts"]["aside"].sub("", self.shadow(question))
-        text = re.sub(r"\b[a-z]\w*", lambda match: "term" if stem(match[0]) in self.known else match[0], text)
-        found = [weights[feature] for feature in features(text) if feature in weights]
+        heard, table = self.read(question, memory), tables()["weights"]
+        text = re.sub(r"\b[a-z]\w*", lambda match: "term" if stem(match[0]) in self.known else match[0],
+                      self.without_asides(question))
+        found = [table[feature] for feature in features(text) if feature in table]
         odds = {name: math.exp(1.5 * heard.aspects.get(name, 0) + 0.5 * sum(each[name] for each in found))
                 for name in tables()["aspects"]}
         total = sum(odds.values()) + 0.05
@@ -556,12 +556,15 @@ class Listener:
         text = self.noun.sub(lambda match: "rows" if match[0].endswith("s") else "row", text)
         return re.sub(r"[a-z_]\w*", lambda match: self.key_words.get(match[0], match[0]), text)
 
+    def without_asides(self, text):
+        return tables()["acts"]["aside"].sub("", self.shadow(text))
+
     def aspects(self, text):
         """aspect -> points of a question. A long match is worth a little more than a short one.
 
         Two hints are as good as a sure pattern where none fits. Of the aspects of a result, those count that it has.
         """
-        points, shadow = {}, tables()["acts"]["aside"].sub("", self.shadow(text))
+        points, shadow = {}, self.without_asides(text)
         table = tables()["aspects"]
         longest = {name: max((len(match[0]) for match in aspect["sure"].finditer(shadow)), default=0)
                    for name, aspect in table.items()}
@@ -704,7 +707,7 @@ class Listener:
 
 @cache
 def tables():
-    """listener.toml with compiled patterns: acts, says, aspects and kinds."""
+    """listener.toml with compiled patterns: acts, says, aspects and kinds; and the weights of its example questions."""
     def pattern(text):
         lines = "|".join(filter(None, text.splitlines())) or "(?!)"
         return re.compile(rf"(?:(?<!\w)|(?!\w))(?:{lines})(?:(?!\w)|(?<!\w))")
@@ -718,8 +721,9 @@ def tables():
         aspect |= {"sure": pattern(aspect["sure"]), "likely": [pattern(hint) for hint in hints if hint]}
         aspect |= {"also": aspect["also"].split(), "over": aspect["over"].split(), "none": aspect.get("none", "")}
         aspect["kinds"] = [kinds.split("/") for kinds in aspect["kinds"].split()]
-        aspect["asked"] = [features(plain(line)) for line in aspect.get("asked", "").strip().splitlines()]
-    return found | {"weights": weights({name: aspect["asked"] for name, aspect in found["aspects"].items()})}
+    asked = {name: aspect.pop("asked", "").strip().splitlines() for name, aspect in found["aspects"].items()}
+    return found | {"weights": weights({name: [features(plain(line)) for line in lines]
+                                        for name, lines in asked.items()})}
 
 
 def features(text):
