@@ -1,7 +1,7 @@
 # Settings of `make demo DOMAIN=frontend`: web pages of about fifty tokens with five or six hidden choices. The simulated
 # human names two differences a turn, so an agent that puts everything right needs four or five turns. The tiny model
 # sees no pictures: its critic is the text critic of Eq. 3. Pages are rendered only where they are played or scored.
-GENERATE    := --level plain --train 1500 --val 100 --test 200
+GENERATE    := --level plain --train 1500 --val 200 --test 200
 COMPLETE    := --demonstrations 10000 --ask 1 --waste 0 --max-turns 5
 IMPERFECT   := --demonstrations 2400 --ask 0.5 --waste 0.3 --max-turns 5
 FIRST       := --lr 2e-3 --batch-size 8 --epochs 1
