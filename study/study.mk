@@ -24,23 +24,29 @@ $(SEED_MODEL):
 	$(MAKE) -f Makefile SEED=0 NAME=$(FIRST_RUN) $@
 
 # ------------------------------------------------------------------------------------------------ trials
-# Each method has three. The demo's settings are the best by the mean of seeds 1 and 2.
+# Each method has three. The demo's settings on functions are the best by the mean of seeds 1 and 2.
 SWEET := --method sweet $(POLICY)
-trial-rejection-1 := --method rejection-ft $(REJECTION)
-trial-dpo-1       := --method multi-turn-dpo $(TRAJECTORY)
-trial-sweet-1     := $(SWEET)
-trial-dpo-3       := $(trial-dpo-1) --beta 0.5
-trial-sweet-3     := $(SWEET) --beta 0.5
 ifeq ($(DOMAIN),frontend)
+trial-rejection-1 := --method rejection-ft $(REJECTION)
 trial-rejection-2 := $(trial-rejection-1) --lr 5e-4
 trial-rejection-3 := $(trial-rejection-1) --min-reward 0.9
+trial-dpo-1       := --method multi-turn-dpo $(TRAJECTORY)
 trial-dpo-2       := $(trial-dpo-1) --lr 2e-4
+trial-dpo-3       := $(trial-dpo-1) --beta 0.5
+trial-sweet-1     := $(SWEET)
 trial-sweet-2     := $(SWEET) --lr 4e-4
+trial-sweet-3     := $(SWEET) --beta 0.5
 else
-trial-rejection-2 := $(trial-rejection-1) --lr 1e-3
-trial-rejection-3 := $(trial-rejection-1) --epochs 3
-trial-dpo-2       := $(trial-dpo-1) --lr 2e-4
-trial-sweet-2     := $(SWEET) --lr 2e-4
+trial-rejection-1 := --method rejection-ft $(REJECTION) --lr 1e-3
+trial-rejection-2 := $(trial-rejection-1) --epochs 3
+trial-rejection-3 := --method rejection-ft $(REJECTION)
+trial-dpo-1       := --method multi-turn-dpo $(TRAJECTORY) --lr 2e-4
+trial-dpo-2       := $(trial-dpo-1) --beta 0.5
+trial-dpo-3       := --method multi-turn-dpo $(TRAJECTORY)
+trial-sweet-1     := $(SWEET)
+trial-sweet-2     := $(SWEET) --in $(RUN)/all.ranked.jsonl
+trial-sweet-3     := $(SWEET) --lr 2e-4
+$(RUN)/trial-sweet-2/config.json: $(RUN)/all.ranked.done
 endif
 TRIALS := $(foreach n,1 2 3,trial-rejection-$(n) trial-dpo-$(n) trial-sweet-$(n))
 
@@ -50,6 +56,7 @@ $(TRIALS:%=$(RUN)/%/config.json): $(RUN)/train.metrics.json
 $(foreach n,1 2 3,$(RUN)/trial-sweet-$(n)/config.json): $(RUN)/train.ranked.done
 
 # ------------------------------------------------------------------------------------------------ what each part adds
+critic-all        := $(CRITIC) --pair-rule all
 critic-likelihood := $(CRITIC) --beta 1e-6
 critic-sum        := $(CRITIC) --advantage sum --beta 0.3
 
