@@ -37,7 +37,7 @@ endif
 # ------------------------------------------------------------------------------------------------ demo
 # The pipeline as a graph. A target is the file that its stage writes last, so `make demo` resumes a stopped demo.
 # Independent stages run side by side, one a core.
-# The settings are the best of three trials a method (RESULTS.md).
+# The settings are the best of six trials a method (RESULTS.md).
 SEED   ?= 0
 DOMAIN ?= backend
 NAME   ?= $(if $(LLM),demo-llm,$(if $(filter frontend,$(DOMAIN)),demo-frontend,demo))
@@ -59,8 +59,8 @@ TEST       := --temperature 0.3
 OFFLINE    := --limit 400 --samples 6 --temperature 0.6
 TWICE      := --limit 800 --samples 6 --temperature 0.6
 GRPO       := --lr 3e-4
-CRITIC     := --beta 5 --nll 2 --lr 3e-4 --epochs 2
-CANDIDATES := --candidates 4 --fraction 0.25
+CRITIC     := --beta 5 --nll 0.2 --lr 1e-3 --epochs 4
+CANDIDATES := --candidates 4 --per-task 1
 POLICY     := --beta 2 --nll 1 --lr 1e-4 --epochs 1 --pairs-per-turn 2
 REJECTION  := --lr 5e-4 --batch-size 16 --epochs 6
 TRAJECTORY := --beta 2 --nll 1 --lr 1e-4 --epochs 3
@@ -168,7 +168,7 @@ $(RUN)/%.$(1).rollout.json: $(RUN)/%/config.json
 	  --model $$(RUN)/$$* --out $$(RUN)/$$*.$(1).trajectories.jsonl
 endef
 $(eval $(call plays,test,test,$(TEST)))
-$(eval $(call plays,val,val,$(TEST)))
+$(eval $(call plays,val,val,$(TEST) --samples 2))
 
 $(RUN)/%.metrics.json: $(RUN)/%.rollout.json
 	$(EACH) evaluate.py --in $(RUN)/$*.trajectories.jsonl

@@ -533,6 +533,8 @@ def main():
 def what_to_play(args):
     """{key of each record to make: the arguments of episode() or candidates() that make it}."""
     records = list(read(args.input, args.kind, args.domain, unique=True, each=partial(check, args)))
+    if args.per_task:
+        records = best_of_tasks(records, args.per_task)
     records = records[:max(1, round(args.fraction * len(records)))][:args.limit or None]
     jobs = {}
     if args.kind == "task":
@@ -553,6 +555,17 @@ def what_to_play(args):
                 jobs[task_id, episodes[task_id]] = arguments | {"sample": episodes[task_id]}
                 episodes[task_id] += 1
     return jobs
+
+
+def best_of_tasks(trajectories, count):
+    """The `count` trajectories of highest reward of each task, in file order; of equal ones the first."""
+    tasks = {}
+    for place, record in enumerate(trajectories):
+        if "reward" not in record:
+            die("--per-task needs rewards; make them with: python evaluate.py")
+        tasks.setdefault(record["task_id"], []).append((-record["reward"], place))
+    return [trajectories[place] for place in sorted(place for task in tasks.values()
+                                                    for _, place in sorted(task)[:count])]
 
 
 def check(args, record):
@@ -615,8 +628,8 @@ def settings_of(args):
     prompts = [*ENVIRONMENTS[args.domain][:3], VISION_PROMPT, JUDGE_PROMPT, NO_REPLY, NO_ACTION]
     settings["prompts"] = hashlib.sha256(json.dumps(prompts).encode()).hexdigest()[:16]
     settings["engine"] = engine_of(args.model, args)
-    for name in ("out", "overwrite", "run_name", "split", "limit", "samples", "fraction", "retry_errors",
-                 "concurrency", "timeout", "retries", "gpu_memory_utilization", "tensor_parallel_size",
+    for name in ("out", "overwrite", "run_name", "split", "limit", "samples", "fraction", "per_task",
+                 "retry_errors", "concurrency", "timeout", "retries", "gpu_memory_utilization", "tensor_parallel_size",
                  "data_parallel_size"):    # these do not change a record
         del settings[name]
     # No URLs: a server may move to another address. Its model is in the fingerprints of the records.
@@ -664,6 +677,8 @@ def parse_args():
         help="sample this many actions at every agent turn of recorded trajectories (paper: 16)")
     add("--continue", dest="continue_", type=COUNT, default=0, metavar="TIMES",
         help="play every candidate of a candidates file to the end this many times, for its Monte-Carlo return")
+    group.add_argument("--per-task", type=SIZE, default=0, help="--candidates: only at the turns of each task's PER_TASK "
+                       "trajectories of highest reward, which hold the late turns that most lack; 0 = all (default: 0)")
     add = p.add_argument_group(
         "models", "A folder, a hub name, or the URL of an OpenAI-compatible server, such as http://localhost:8000/v1. "
         "Roles with the same model share it.").add_argument
@@ -695,6 +710,8 @@ def parse_args():
     of_human = ["--max-turns", "--simulator", "--human", *of_model]
     if args.candidates:
         refuse_idle(["--samples", "--best-of-n", *of_human, *of_best], "with --candidates")
+    else:
+        refuse_idle(["--per-task"], "without --candidates")
     if args.continue_:
         refuse_idle(["--samples"], "with --continue")
     if args.best_of_n == 1:

@@ -334,6 +334,23 @@ def test_candidates_are_sampled_at_every_turn_and_continued(world, tmp_path):
             "model": fingerprint(world / "model")}
 
 
+def test_candidates_at_the_turns_of_the_best_trajectories(world, tmp_path):
+    first = records(world / "trajectories.jsonl")[:2]
+    rewards = {0: (0.2, 0.7, 0.7), 1: (0.0, 0.0, 1.0)}    # of the samples of each task
+    with open(tmp_path / "in.jsonl", "w") as f:
+        f.writelines(json.dumps(first[task] | {"sample": sample, "reward": rewards[task][sample]}) + "\n"
+                     for sample in range(3) for task in rewards)
+    common = ["--in", "in.jsonl", "--model", world / "model", "--engine", "transformers", "--max-tokens", 5,
+              "--candidates", 2, "--per-task"]
+    for count, kept in ((1, [(0, 1), (1, 2)]), (2, [(1, 0), (0, 1), (0, 2), (1, 2)])):
+        play(tmp_path, *common, count, "--out", f"{count}.jsonl")
+        assert [(r["task_id"], r["sample"], r["turn"]) for r in records(tmp_path / f"{count}.jsonl")] == [
+            (first[task]["task_id"], sample, turn) for task, sample in kept for turn in range(4)]
+    with open(tmp_path / "in.jsonl", "w") as f:
+        f.write(json.dumps({k: v for k, v in first[0].items() if k != "reward"}) + "\n")
+    assert "--per-task needs rewards" in play(tmp_path, *common, 1, "--out", "c.jsonl", code=2).stderr
+
+
 @pytest.mark.parametrize("count", [5, pytest.param(50, marks=pytest.mark.slow)])
 def test_kills_at_random_moments_lose_nothing_and_repeat_nothing(tmp_path, count):
     make_tasks(tmp_path / "tasks.jsonl", 30 * count)
@@ -1063,6 +1080,7 @@ def test_values_of_another_type_are_one_sentence_and_nothing_is_left_behind(tmp_
     ("--candidates 2 --temperature 0", "--temperature 0 gives the same action every time"),
     ("--samples 3 --temperature 0", "--temperature 0 gives the same action every time"),
     ("--continue 2 --candidates 4", "not allowed with argument"),
+    ("--per-task 1", "--per-task does nothing without --candidates"),
     ("--step-reward critic", "--step-reward does nothing without --best-of-n above 1"),
     ("--judge-name x", "--judge-name does nothing without --best-of-n above 1"),
     ("--candidates 2 --critic x", "--critic does nothing with --candidates"),
