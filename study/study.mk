@@ -1,6 +1,6 @@
 # The study of RESULTS.md: the demo over fresh seeds, and what else is compared. The Makefile's rules do the work.
 #
-#     make study SEEDS='1 2' CELLS=trials                 # three settings a method, on validation tasks
+#     make study SEEDS='1 3' CELLS=trials                 # six settings a method, on validation tasks
 #     make study SEEDS='11 12 13 14 15 16 17 18'          # the demo's rows on test tasks, with the chosen settings
 #     make study SEEDS='11 12 13 14 15 16' CELLS='equal grpo rounds parts'
 #     make study SEEDS='21 22 23' SETTING=easy            # base agents that ask for 80%
@@ -24,39 +24,48 @@ $(SEED_MODEL):
 	$(MAKE) -f Makefile SEED=0 NAME=$(FIRST_RUN) $@
 
 # ------------------------------------------------------------------------------------------------ trials
-# Each method has three. The demo's settings on functions are the best by the mean of seeds 1 and 2.
+# The first trial of a method has the settings of `make demo`, which are the best by the mean over both seeds.
 SWEET := --method sweet $(POLICY)
-ifeq ($(DOMAIN),frontend)
-trial-rejection-1 := --method rejection-ft $(REJECTION)
-trial-rejection-2 := $(trial-rejection-1) --lr 5e-4
-trial-rejection-3 := $(trial-rejection-1) --min-reward 0.9
-trial-dpo-1       := --method multi-turn-dpo $(TRAJECTORY)
-trial-dpo-2       := $(trial-dpo-1) --lr 2e-4
-trial-dpo-3       := $(trial-dpo-1) --beta 0.5
+IMITATE := --method rejection-ft $(REJECTION)
+DPO := --method multi-turn-dpo $(TRAJECTORY)
+trial-rejection-1 := $(IMITATE)
+trial-dpo-1       := $(DPO)
 trial-sweet-1     := $(SWEET)
-trial-sweet-2     := $(SWEET) --lr 4e-4
-trial-sweet-3     := $(SWEET) --beta 0.5
-else
-trial-rejection-1 := --method rejection-ft $(REJECTION) --lr 1e-3
-trial-rejection-2 := $(trial-rejection-1) --epochs 3
-trial-rejection-3 := --method rejection-ft $(REJECTION)
-trial-dpo-1       := --method multi-turn-dpo $(TRAJECTORY) --lr 2e-4
-trial-dpo-2       := $(trial-dpo-1) --beta 0.5
-trial-dpo-3       := --method multi-turn-dpo $(TRAJECTORY)
-trial-sweet-1     := $(SWEET)
-trial-sweet-2     := $(SWEET) --in $(RUN)/all.ranked.jsonl
-trial-sweet-3     := $(SWEET) --lr 2e-4
-$(RUN)/trial-sweet-2/config.json: $(RUN)/all.ranked.done
+ifneq ($(DOMAIN),frontend)    # those on pages stand in pages.mk
+trial-rejection-2 := $(IMITATE) --lr 1e-3
+trial-rejection-3 := $(IMITATE) --lr 2e-4
+trial-rejection-4 := $(IMITATE) --epochs 3
+trial-rejection-5 := $(IMITATE) --epochs 12
+trial-rejection-6 := $(IMITATE) --batch-size 8
+trial-dpo-2       := $(DPO) --lr 2e-4
+trial-dpo-3       := $(DPO) --lr 5e-5
+trial-dpo-4       := $(DPO) --beta 0.5
+trial-dpo-5       := $(DPO) --beta 5
+trial-dpo-6       := $(DPO) --epochs 6
+trial-sweet-2     := $(SWEET) --lr 2e-4
+trial-sweet-3     := $(SWEET) --lr 5e-5 --epochs 2
+trial-sweet-4     := $(SWEET) --in $(RUN)/every.ranked.jsonl --pairs-per-turn 1
+trial-sweet-5     := $(SWEET) --in $(RUN)/two.ranked.jsonl
+trial-sweet-6     := $(SWEET) --in $(RUN)/eight.ranked.jsonl --pairs-per-turn 4
+$(RUN)/trial-sweet-4/config.json: $(RUN)/every.ranked.done
+$(RUN)/trial-sweet-5/config.json: $(RUN)/two.ranked.done
+$(RUN)/trial-sweet-6/config.json: $(RUN)/eight.ranked.done
 endif
-TRIALS := $(foreach n,1 2 3,trial-rejection-$(n) trial-dpo-$(n) trial-sweet-$(n))
+TRIALS := $(sort $(filter trial-%,$(.VARIABLES)))
 
-$(TRIALS:%=$(RUN)/%/config.json): $(RUN)/train.metrics.json
+$(TRIALS:%=$(RUN)/%/config.json): $(RUN)/train.ranked.done
 	$(EACH) train_policy.py $(FLAGS) $(FIT) --run-name $(NAME) $($(notdir $(@D))) --out $(@D)
 
-$(foreach n,1 2 3,$(RUN)/trial-sweet-$(n)/config.json): $(RUN)/train.ranked.done
+# Candidates at other turns: of every episode, of a task's two best ones, and twice as many at each turn.
+candidates-every := --candidates 4
+candidates-two   := --candidates 4 --per-task 2
+candidates-eight := --candidates 8 --per-task 1
+$(foreach kind,every two eight,$(RUN)/$(kind).ranked.done): $(RUN)/%.ranked.done: $(RUN)/critic/config.json
+	$(EACH) rollout.py $(FLAGS) --run-name $(NAME) --split train $(candidates-$*) $(SAMPLE) --out $(RUN)/$*.candidates.jsonl
+	$(EACH) train_critic.py $(FIT) --run-name $(NAME) --score $(RUN)/$*.candidates.jsonl --out $(RUN)/$*.ranked.jsonl
+	@touch $@
 
 # ------------------------------------------------------------------------------------------------ what each part adds
-critic-all        := $(CRITIC) --pair-rule all
 critic-likelihood := $(CRITIC) --beta 1e-6
 critic-sum        := $(CRITIC) --advantage sum --beta 0.3
 
@@ -72,8 +81,7 @@ $(RUN)/policy-%/config.json: $(RUN)/%.ranked.done
 	$(EACH) train_policy.py $(FLAGS) $(FIT) --run-name $(NAME) $(SWEET) --in $(RUN)/$*.ranked.jsonl --out $(@D)
 
 $(RUN)/dpo-after-imitation/config.json: $(RUN)/rejection-ft/config.json
-	$(EACH) train_policy.py $(FLAGS) $(FIT) --run-name $(NAME) --method multi-turn-dpo $(TRAJECTORY) \
-	  --model $(RUN)/rejection-ft --out $(@D)
+	$(EACH) train_policy.py $(FLAGS) $(FIT) --run-name $(NAME) $(DPO) --model $(RUN)/rejection-ft --out $(@D)
 
 # As many sampled tokens as SWEET-RL with its candidates: twice the episodes.
 $(RUN)/twice.rollout.json: $(RUN)/base/config.json
@@ -81,8 +89,7 @@ $(RUN)/twice.rollout.json: $(RUN)/base/config.json
 	  --out $(RUN)/twice.trajectories.jsonl
 
 $(RUN)/twice-dpo/config.json: $(RUN)/twice.metrics.json
-	$(EACH) train_policy.py $(FLAGS) $(FIT) --run-name $(NAME) --method multi-turn-dpo $(TRAJECTORY) \
-	  --in $(RUN)/twice.scored.jsonl --out $(@D)
+	$(EACH) train_policy.py $(FLAGS) $(FIT) --run-name $(NAME) $(DPO) --in $(RUN)/twice.scored.jsonl --out $(@D)
 
 # An on-policy baseline, with as many episodes as the others.
 $(RUN)/grpo/config.json: $(RUN)/base/config.json
@@ -93,13 +100,11 @@ define round
 $(RUN)-$(1)/base/config.json: $(RUN)/$(1)/config.json
 	mkdir -p $(RUN)-$(1)
 	cp -r $(RUN)/tasks $(RUN)/demonstrations.done $(RUN)-$(1)
-	cp -r $(RUN)/$(1) $(RUN)-$(1)/base.part
-	mv $(RUN)-$(1)/base.part $(RUN)-$(1)/base
+	cp -r $(RUN)/$(1) $(RUN)-$(1)/base.part && mv $(RUN)-$(1)/base.part $(RUN)-$(1)/base
 $(RUN)/round-2-$(2).test.metrics.json: $(RUN)-$(1)/base/config.json
 	$$(MAKE) -f study/study.mk SEED=$(SEED) NAME=$(NAME)-$(1) $(RUN)-$(1)/$(1).test.metrics.json
 	cp $(RUN)-$(1)/$(1).test.metrics.json $$@
-	mkdir -p $(RUN)/round-2-$(2)
-	cp $(RUN)-$(1)/$(1)/cost.json $(RUN)/round-2-$(2)
+	mkdir -p $(RUN)/round-2-$(2) && cp $(RUN)-$(1)/$(1)/cost.json $(RUN)/round-2-$(2)
 endef
 $(eval $(call round,policy,policy))
 $(eval $(call round,multi-turn-dpo,dpo))
@@ -112,5 +117,4 @@ equal:  $(call at,test,twice-dpo dpo-after-imitation)
 parts:  $(call at,test,policy-likelihood policy-sum)
 grpo:   $(call at,test,grpo)
 rounds: $(call at,test,round-2-policy round-2-dpo)
-
 .PHONY: rows trials equal parts grpo rounds
