@@ -54,7 +54,14 @@ STOP = set("""a about actually again all also an and another any are as ask at b
 BACK = re.compile(r"\b(then|that|this|it|there|those|them|here)\b")    # what points back to the sentence before
 SPECIFIC = re.compile(r"\b(what|which|same|equal|exact|precise|specific|concrete|certain) values?\b"    # not a term
                       r"|\bvalue of the (?=limit|threshold)")
-DIGITS = dict(zip("two three four five six seven eight nine ten eleven twelve".split(), map(str, range(2, 13))))
+DIGITS = dict(zip("""two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen
+    seventeen eighteen nineteen twenty""".split(), map(str, range(2, 21)))) | {"thirty": "30", "fifty": "50"}
+COUNTED = {  # words that are numbers in what a proposal says
+    r"\bzero\b": "0", r"\b(a )?half\b": "0.5", r"\ba dozen\b": "12", r"\b(twice|doubl(e|ed|es|ing)\b(?!.check))": r"\1 2 times",
+    r"\b(than|least|most|exactly|over|under|above|below|up to) (one|once)\b(?! (of|that|who|which|thing)\b)": r"\1 1",
+}
+ROUNDED = {"down": math.floor, "up": math.ceil, "nearest": lambda number: math.floor(number + 0.5)}
+SPOKEN = {"times": "*", "plus": "+", "minus": "-", "twice": "2*", "all_that": ")"}
 ENDINGS = re.compile(r"('s|s|es|ed|ing|ers?|est|ly|ness|ies|ied|iers?|iest|iness|ily|ity|ment|able|ful|ive|ion|some|"
                      r"ous|e|y)$")
 
@@ -134,7 +141,7 @@ class Listener:
     def reply(self, memory, message, manner):
         """(reply, details told for the first time, the memory after it)"""
         text = plain(message)
-        claims, questions, topics = self.hear(text, memory)
+        claims, questions, topics, cases = self.hear(text, memory)
         now = memory._replace(topics=(*memory.topics, *topics))
         now = now._replace(told=(*now.told, *self.judge(claims, now, True)[1]))
         targets, instead = {}, [] if text.strip() else [says("code", message)]
@@ -150,13 +157,17 @@ class Listener:
                 targets[self.first(target, now.told).name] = None
         words, told, fact = self.judge(claims, memory, not targets and not instead)
         corrected = any(grade in ("wrong", "partly") for grade in claims.values())
-        if targets and corrected and fact.name not in memory.told:
+        if cases:
+            found, more, fact = cases[0]
+            words, told = [*(words if corrected else []), *found], [*told, *more]
+        elif targets and corrected and fact.name not in memory.told:
             words = [says("first", text), *words]    # a correction is an answer
         elif targets:
             fact = self.by_name[next((name for name in targets if name not in now.told), next(iter(targets)))]
             words += [says("first", text)] if len(targets) > 1 else []
-            words += [says("again", text)] if fact.name in now.told and not words else []
-            words, told = [*words, fact.reply], [*told, fact.name]
+            again = "unsettled" if self.leaves_open(fact, text) else "again"
+            words += [says(again, text)] if fact.name in now.told and not words else []
+            words, told = [*words, self.not_by(fact, text), fact.reply], [*told, fact.name]
         elif not any(words):
             words = instead[:1] or [self.lost(self.read(text, now), now)]
         for name in tuple(told):    # a proposal may be right about a limit before its term has been explained
@@ -188,20 +199,26 @@ class Listener:
         return " ".join(filter(None, dict.fromkeys(words))), told, memory
 
     def hear(self, text, memory):
-        """(detail -> verdict on what a message proposes, [(scene, question)], the terms that it names).
+        """(detail -> verdict on what a message proposes, [(scene, question)], the terms that it names, cases settled)
 
         A scene is what is said before a question without being a claim: "Two may be equal. Who goes first then?"
         """
         acts = tables()["acts"]
         parts = [part for whole in sentences(text) for part in ([whole] if whole in self.examples else
+                 [whole] if self.settled(whole, memory) else
                  sentences(acts["joint"].sub("?\n", acts["preamble"].sub(r"\1.\n", whole))))]
-        claims, questions, scene, topics = {}, [], "", []
+        claims, questions, scene, topics, cases = {}, [], "", [], []
         for part in parts:
             now = memory._replace(topics=(*memory.topics, *topics))
             body, _, tail = part.rpartition(", " if ", " in part else " - ")
             tagged = part not in self.examples and body and acts["approves"].fullmatch(tail.rstrip("?.! "))
             if part is not parts[0] and acts["approves"].fullmatch(part.rstrip("?.! ")):
                 continue    # "Is that right?"
+            case = None if part in self.examples else self.settled(scene + part, now)
+            if case:
+                cases.append(case)
+                topics += [case[2].term] * bool(case[2].term)
+                continue
             either = part.endswith("?") and acts["either"].search(part)
             says_so = acts["claims"].search(part)
             asks = part in self.examples or acts["cases"].search(part) or either or not says_so and (
@@ -222,9 +239,9 @@ class Listener:
                 scene += part + " "
             terms = [self.by_name[name].term for name in checked]
             topics += list(filter(None, terms)) or self.mentions(part, now)
-        if scene and not questions and not claims:
+        if scene and not (questions or claims or cases):
             questions.append(("", scene.strip()))
-        return claims, questions, tuple(topics)
+        return claims, questions, tuple(topics), cases
 
     # What a question is about
 
@@ -285,7 +302,8 @@ class Listener:
             if aspects.get(top, 0) >= SURE and top in (*RESULT, *HIDDEN, "edge"):
                 heard, alone = heard._replace(aspects=aspects), (top, True)
         if self.at_limit(heard, memory) and not heard.top("limit") and heard.top()[0] not in (*RESULT, *HIDDEN):
-            heard = heard._replace(aspects={"edge": SURE})
+            aspects = self.aspects(question)    # "Is anything let off the limit of 20?" is about an exception
+            heard = heard._replace(aspects=aspects if aspects.get("except", 0) >= SURE else {"edge": SURE})
         return heard, alone
 
     def at_limit(self, heard, memory):
@@ -530,6 +548,131 @@ class Listener:
             theirs -= {key for key in theirs if any({stem(key)} in self.stems[term] for term in heard.terms)}
         return theirs - (self.people - mine) or theirs
 
+    # What the facts, or the reference, settle of a concrete case
+
+    def settled(self, text, memory):
+        """(sentences, details, fact) in answer to a message that puts a concrete case: "Is it big with 20?"; or None"""
+        heard = self.read(text, memory)
+        looks = (self.rounded, self.worked_out, self.member, self.reach)
+        for sentence, facts, fact in filter(None, (look(heard, memory) for look in looks)):
+            fresh = [each for each in facts if each.name not in memory.told]
+            return [sentence, *(each.reply for each in fresh)], [each.name for each in fresh], fact
+
+    def rounded(self, heard, memory):
+        """What becomes of fractions: "41.2 becomes 42."."""
+        fact = next((fact for fact in self.facts if fact.values.get("round", set()) & ROUNDED.keys()), None)
+        parts = re.findall(r"(?<![\w.])\d+\.\d+(?!\w)", counted(heard.text))
+        if fact and parts and heard.top("round"):
+            [way] = fact.values["round"]
+            shown = [f"{part} becomes {ROUNDED[way](float(part))}" for part in dict.fromkeys(parts)]
+            return ", ".join(shown) + ".", [fact], fact
+
+    def worked_out(self, heard, memory):
+        """What a formula, as it was told, comes to where a text gives each of its keys a number."""
+        row = self.amounts(heard.text)
+        for fact in self.facts:
+            extras = [more for more in self.facts if more.aspect == "extra" and more.term == fact.term]
+            plain_case = all(more.about["word"] and not more.about["word"] & heard.said["word"] for more in extras)
+            if fact.aspect == "formula" and fact.name in memory.told and fact.about["field"] <= row.keys() and plain_case:
+                words = words_of(plain(fact.reply).replace("all that", "all_that"))
+                code = "".join(row.get(self.field_of.get(stem(word)), SPOKEN.get(word, "")) or word * word.isdigit()
+                               for word in words)
+                code = "(" * ")" in code + code
+                if re.fullmatch(r"[(]?\d+([-+*]\d+)*([)][-+*]\d+)?", code):
+                    return f"That makes {eval(code)}.", [], fact
+
+    def member(self, heard, memory):
+        """Whether something is one of a kind: with a number, at the limit itself, or with a word whatever its number."""
+        acts, mine = tables()["acts"], self.kind_of(heard, memory)
+        text = acts["on_limit"].sub("exactly that", acts["or_else"].split(heard.text)[0])
+        shadow, (top, strong) = self.with_terms(acts["aside"].sub("", text)), heard.top()
+        closed = acts["instance"].search(shadow) and not acts["rules"].search(shadow)
+        if not mine or not closed or strong and top in ("ties", "count", "between", "empty"):
+            return None
+        said, define, limit = self.said(text), mine["define"], mine.get("limit")
+        label, edge, special = mine.get("values") or mine.get("names"), mine.get("edge", limit), mine.get("except")
+        special = special if special and special.about["word"] & said["word"] else None
+        bound = (special or limit or define).about["number"]
+        numbers = said["number"] or (bound if acts["own"].search(text) else set())
+        ever = special and special.values.get("ever")
+        if len(numbers) != 1 and not (acts["any"].search(text) and said["word"] or ever and special.name in memory.told):
+            return None
+        keys = self.amounts(text).keys() - self.labels
+        if keys and not keys & define.about["field"]:
+            parts = [fact for fact in self.facts if fact.aspect == "formula" and fact.about["field"] & keys]
+            return None if parts else (self.not_by(define, text), [], define)
+        fits = [self.on_side(limit, edge, bound, numbers)] if limit else []
+        if label:
+            others = {self.column.get(word) for word in said["word"]} & define.about["field"]
+            fits.append(bool(label.about["word"] & said["word"]) or (False if others else None))
+        either = "or" in define.values.get("join", ())
+        result = either if either in fits else not either if set(fits) == {not either} else None
+        used = [limit] * bool(numbers) + [edge] * (numbers == bound) + [label] * (fits[-1:] == [True])
+        if ever:
+            result, used = ever == {"always"}, []
+        used = [fact for fact in used if fact and fact.name not in memory.told]
+        if any(fact != label and not (special and fact.aspect == "edge") for fact in used):
+            return None    # what is asked about has not been told
+        kind = {True: "one", False: "none", None: "alone" if numbers else "depends"}[result]
+        sentence = says(kind, text, fill=self.names[define.term][0])
+        lead = "" if result is None or acts["denies"].search(shadow) else "Yes, " if result else "No, "
+        return lead + sentence if lead else sentence[0].upper() + sentence[1:], [*used, *filter(None, [special])], define
+
+    def on_side(self, limit, edge, bound, numbers):
+        """Whether a number is on the right side of a limit, or of an exception's; None if that is open."""
+        end = limit.values.get("end")
+        if len(numbers) != 1 or len(bound) != 1 or not end:
+            return None
+        if numbers == bound:
+            return edge.values["edge"] == {"in"} if "edge" in edge.values else None
+        return (float(*numbers) > float(*bound)) == ("high" in end)
+
+    def kind_of(self, heard, memory):
+        """aspect -> fact of the kind that a text is about, by its name, by what was told of it, or as the topic."""
+        kinds = {fact.term: fact.name for fact in self.facts if fact.aspect == "define"}
+        about = (heard.terms.keys(), self.taken_up(heard, memory), {*memory.topics[-1:]})
+        found = next((kinds.keys() & terms for terms in about if kinds.keys() & terms), ())
+        known = len(found) == 1 and all(kinds[term] in memory.told for term in found)
+        return {fact.aspect: fact for fact in self.facts if fact.term in found} if known else {}
+
+    def reach(self, heard, memory):
+        """How far something reaches, as the reference has it: the whole amount, the whole list, the sum."""
+        acts, terms = tables()["acts"], {*heard.terms, *memory.topics[-1:], *self.taken_up(heard, memory)}
+        near = [fact for fact in self.facts if fact.term in terms and fact.name in memory.told]
+        found = {}
+        if acts["added"].search(heard.text) and self.summed and "order" not in self.here:
+            found["summed"] = self.facts[0]
+        for fact in near if acts["whole"].search(self.with_terms(heard.text)) else []:
+            often = all(self.by_name[need].about["field"] <= self.labels for need in fact.needs)
+            if fact.aspect == "limit" and (often or fact.values.get("mean") == {"average"}):
+                found["list"] = fact
+            elif fact.aspect == "extra" and self.on_all:
+                found["amount"] = fact
+        for kind, fact in reversed(found.items()):
+            return says(kind, heard.text, fill=self.names.get(fact.term, [""])[0]), [], fact
+
+    def amounts(self, text):
+        """key -> the number that a text gives it: "a price of 4", "4 letters"."""
+        after = re.findall(r"\b([a-z]\w*)(?: of| is| was| are| at)?[ :=]+(?:only |just |exactly )?(\d+)\b", text)
+        pairs = [*(pair[::-1] for pair in re.findall(r"\b(\d+) ([a-z]\w*)", text)), *after]
+        return {self.field_of[stem(word)]: number for word, number in pairs if stem(word) in self.field_of}
+
+    def not_by(self, fact, text):
+        """A correction, if a question about a limit names a number that the limit is not one of."""
+        home = next((each.about["field"] for each in self.facts if (each.term, each.aspect) == (fact.term, "define")), ())
+        said = self.said(text)["field"] - self.labels
+        asks = fact.aspect in ("define", "limit", "edge") and self.aspects(text).get("limit", 0) >= SURE
+        if not asks or not said or not home or said & home:
+            return ""
+        return f"It's not the {' or '.join(sorted(said))}, it's the {' and the '.join(sorted(home - self.labels or home))}."
+
+    def leaves_open(self, fact, text):
+        """Whether a fact, once more, would not answer a check: it has other numbers or words than the fact."""
+        said, closed = self.said(text), text.endswith("?") and not tables()["acts"]["rules"].search(text)
+        number = fact.about["number"] or fact.aspect in ("formula", "extra", "round")
+        return closed and (number and said["number"] - fact.about["number"] == said["number"] != set()
+                           or fact.about["word"] and said["word"] - fact.about["word"] == said["word"] != set())
+
     # What a text says
 
     def read(self, text, memory):
@@ -555,6 +698,11 @@ class Listener:
         """A text with "row" for the rows' noun and "_figure" or "_label" for their keys."""
         text = self.noun.sub(lambda match: "rows" if match[0].endswith("s") else "row", text)
         return re.sub(r"[a-z_]\w*", lambda match: self.key_words.get(match[0], match[0]), text)
+
+    def with_terms(self, text):
+        """The shadow of a text, with "term" for each of a term's words."""
+        return re.sub(r"\b(?:(?:most|least|more|less) )?([a-z]+)",
+                      lambda match: "term" if stem(match[1]) in self.known else match[0], self.shadow(text))
 
     def without_asides(self, text):
         return tables()["acts"]["aside"].sub("", self.shadow(text))
@@ -603,12 +751,12 @@ class Listener:
 
     def said(self, text):
         """kind -> tokens: what a text says, in the kinds of listener.toml."""
+        text = counted(text)
         quoted = set(re.findall(r"\"([^\"]+)\"", text))
         strange = {each for each in quoted if each[0].isalnum() and each not in STOP
                    and not self.vocabulary.search(each)
                    and not set(map(stem, words_of(each))) & {*self.field_of, *self.known}}
-        shadow = re.sub(r"\b(?:(?:most|least|more|less) )?([a-z]+)",
-                        lambda match: "term" if stem(match[1]) in self.known else match[0], self.shadow(text))
+        shadow = self.with_terms(text)
         found = {kind: {token for token, pattern in tokens.items() if pattern.search(shadow)}
                  for kind, tokens in tables()["kinds"].items()}
         number = r"(?<![\w.])-?\d+(?:\.\d+)?(?!\w| (?:fields|columns|keys|things|ways|parts))"
@@ -638,6 +786,8 @@ class Listener:
         truth = task["ground_truth"] or ""
         self.answers = set(stems_of(plain(truth))) if re.fullmatch(r"\w+( \w+){0,3}", truth) else set()
         self.set_words(task, raws)
+        self.on_all = bool(re.search(r"result [-+*]= |return min\(|return [^\n]* [-+] ", truth))
+        self.summed = bool(re.search(r"table\.get\(|return sum\(", truth))
         self.here = {raw.get("aspect") for raw in raws}
         self.facts = [self.fact(n, raw) for n, raw in enumerate(raws)]
         self.by_name = {fact.name: fact for fact in self.facts}
@@ -671,6 +821,7 @@ class Listener:
         self.field_of = {stem(key): key for key in sorted(keys)}
         for names in self.names.values():    # a term that stands for a key
             self.field_of |= {stem(name): key for key in sorted(keys & set(names)) for name in names}
+        self.column = {word.lower(): key for key, word in re.findall(r"[\"'](\w+)[\"']: [\"']([^\"']+)[\"']", shown)}
         self.people = {self.field_of[stem(word)] for word in words_of(self.request) if stem(word) in self.field_of}
         words = {str(word).lower() for each in values for word in list_of(each.get("word"))}
         words |= set(re.findall(r"[\"']([^\"'\\\n]{2,30})[\"']", shown)) - keys
@@ -782,6 +933,13 @@ def plain(text):
     text = re.sub(short, lambda match: match[1].replace(".", ""), text)
     text = re.sub(r"(?m)^\s*(\(?\d+[.)]|\(?[a-z]\)|[-*•])\s+|(?<!\w)\(?\d\)", "\n", text)
     return re.sub(r"\w+", lambda match: DIGITS.get(match[0], match[0]), text)
+
+
+def counted(text):
+    """A text with digits for words that count: zero, a dozen, twice."""
+    for word, number in COUNTED.items():
+        text = re.sub(word, number, text)
+    return text
 
 
 def sentences(text):
