@@ -57,8 +57,8 @@ SPECIFIC = re.compile(r"\b(what|which|same|equal|exact|precise|specific|concrete
 DIGITS = dict(zip("""two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen
     seventeen eighteen nineteen twenty""".split(), map(str, range(2, 21)))) | {"thirty": "30", "fifty": "50"}
 COUNTED = {  # words that are numbers in what a proposal says
-    r"\bzero\b": "0", r"\b(a )?half\b": "0.5", r"\ba dozen\b": "12", r"\b(twice|doubl(e|ed|es|ing)\b(?!.check))": r"\1 2 times",
-    r"\b(than|least|most|exactly|over|under|above|below|up to) (one|once)\b(?! (of|that|who|which|thing)\b)": r"\1 1",
+    r"\bzero\b": "0", r"\b(a )?half\b": "0.5", r"\b(twice|doubl(e|ed|es|ing)\b(?!.check))": r"\1 2 times",
+    r"\b(with|after) (only |just )?(one|1)\b(?! (of|that|who|which|thing)\b)": r"\1 1",
 }
 ROUNDED = {"down": math.floor, "up": math.ceil, "nearest": lambda number: math.floor(number + 0.5)}
 SPOKEN = {"times": "*", "plus": "+", "minus": "-", "twice": "2*", "all_that": ")"}
@@ -166,8 +166,8 @@ class Listener:
             fact = self.by_name[next((name for name in targets if name not in now.told), next(iter(targets)))]
             words += [says("first", text)] if len(targets) > 1 else []
             again = "unsettled" if self.leaves_open(fact, text) else "again"
-            words += [says(again, text)] if fact.name in now.told and not words else []
-            words, told = [*words, self.not_by(fact, text), fact.reply], [*told, fact.name]
+            words += [self.not_by(fact, text) or says(again, text) * (fact.name in now.told)] if not words else []
+            words, told = [*words, fact.reply], [*told, fact.name]
         elif not any(words):
             words = instead[:1] or [self.lost(self.read(text, now), now)]
         for name in tuple(told):    # a proposal may be right about a limit before its term has been explained
@@ -232,7 +232,7 @@ class Listener:
                 checked, rest = ({}, []) if fresh else (checked, rest)
             claims = checked | claims
             if checked:
-                questions += [("", clause) for clause in rest]
+                questions += [("", clause) for clause in rest if not acts["cases"].search(clause)]
             elif not quoted and (asks or part.endswith("?")):
                 questions.append((scene, part))
             else:
@@ -275,8 +275,13 @@ class Listener:
                 left = [fact for fact in likely if fact.aspect in HIDDEN and fact.name not in memory.told]
                 return None, says("not_here") if left else none
         layers = self.next_layers(heard, memory)
+        measures = [each for each in self.facts if each.aspect == "formula" and each.term in heard.terms]
+        if fact in layers or not fact or fact.term in heard.terms or self.aspects(question).get("limit"):
+            measures = []
+        fact = next((each for each in measures if each.name not in memory.told), fact)    # "What is the cost?"
         repeats = fact and fact.name in memory.told and fact.aspect in HEADS and self.points(fact, heard) < SURE
-        if score >= (HEARD if fact and fact.aspect else 1.5) and not (repeats and layers):
+        vague = re.fullmatch(r"and (the|an?) \w+\W*", question) and not (heard.terms or self.aspects(question))
+        if score >= (HEARD if fact and fact.aspect else 1.5) and not (repeats and layers) and not vague:
             return fact, ""
         if len(layers) == 1 and not (strong and top not in HEADS):
             return layers[0], ""
@@ -452,7 +457,7 @@ class Listener:
             heard = self.read(piece, memory)
             about = {*heard.terms, *(name for name in heard.aspects if heard.top(name))}
             about -= {"define", "values", "names"}
-            if subject and (about - subject or piece == ";"):
+            if subject and (about - subject or piece == ";") and not tables()["acts"]["cases"].search(parts[-1]):
                 parts.append("")
             subject = about or subject
             parts[-1] += piece
@@ -498,8 +503,9 @@ class Listener:
     def verdict(self, fact, heard, told):
         """What a claim says about a fact: right, open (something is unsaid), unsure, partly, wrong; "" if nothing."""
         said, grades, keys, core = heard.said, set(), set(), False
-        if fact.aspect == "empty":    # not what stands in "if nothing is left"
-            said = self.said(re.sub(r"\b(if|when|in case|for|with)\b[^,]*", "", heard.text))
+        if fact.aspect in ("empty", "ties"):    # not what stands in "if nothing is left"
+            condition = r"\b(if|when|in case|for|with)\b[^,]*|^\W*(none|nothing|no \w+)\b[^,:]*[,:]"
+            said = self.said(re.sub(condition, "", heard.text))
         if fact.aspect in ("limit", "edge") and self.is_next_to(said, fact):
             return "right" if "edge" in fact.values and fact.name in told else "unsure"
         groups = tables()["aspects"].get(fact.aspect, {}).get("kinds") or [[kind] for kind in fact.values]
@@ -552,7 +558,7 @@ class Listener:
 
     def settled(self, text, memory):
         """(sentences, details, fact) in answer to a message that puts a concrete case: "Is it big with 20?"; or None"""
-        heard = self.read(text, memory)
+        heard = self.read(counted(text), memory)
         looks = (self.rounded, self.worked_out, self.member, self.reach)
         for sentence, facts, fact in filter(None, (look(heard, memory) for look in looks)):
             fresh = [each for each in facts if each.name not in memory.told]
@@ -571,31 +577,43 @@ class Listener:
         """What a formula, as it was told, comes to where a text gives each of its keys a number."""
         row = self.amounts(heard.text)
         for fact in self.facts:
-            extras = [more for more in self.facts if more.aspect == "extra" and more.term == fact.term]
-            plain_case = all(more.about["word"] and not more.about["word"] & heard.said["word"] for more in extras)
-            if fact.aspect == "formula" and fact.name in memory.told and fact.about["field"] <= row.keys() and plain_case:
-                words = words_of(plain(fact.reply).replace("all that", "all_that"))
-                code = "".join(row.get(self.field_of.get(stem(word)), SPOKEN.get(word, "")) or word * word.isdigit()
-                               for word in words)
-                code = "(" * ")" in code + code
-                if re.fullmatch(r"[(]?\d+([-+*]\d+)*([)][-+*]\d+)?", code):
-                    return f"That makes {eval(code)}.", [], fact
+            if fact.aspect != "formula" or fact.name not in memory.told or not fact.about["field"] <= row.keys():
+                continue
+            words = words_of(plain(fact.reply).replace("all that", "all_that"))
+            code = "".join(row.get(self.field_of.get(stem(word)), SPOKEN.get(word, "")) or word * word.isdigit()
+                           for word in words)
+            code, caps = "(" * (")" in code) + code, []
+            for extra in self.facts:
+                meant = not extra.about["word"] or extra.about["word"] & heard.said["word"]
+                if extra.aspect == "extra" and extra.term == fact.term and meant:
+                    number = next(iter(extra.about["number"] or map(row.get, extra.about["field"])), "")
+                    steps = [step for step in extra.values.get("op", ()) if step in "*+-"]
+                    caps += [int(number)] if extra.about["number"] and not steps else []
+                    code = f"({code}){steps[0]}{number}" if steps else code
+                    code *= extra.name in memory.told
+            if re.fullmatch(r"[(]{0,2}\d+([-+*]\d+)*([)][-+*]\d+){0,2}", code):
+                return f"That makes {min([eval(code), *caps])}.", [], fact
 
     def member(self, heard, memory):
-        """Whether something is one of a kind: with a number, at the limit itself, or with a word whatever its number."""
+        """Whether something is one of a kind: with a number, at the limit itself, or with a word and any number."""
         acts, mine = tables()["acts"], self.kind_of(heard, memory)
         text = acts["on_limit"].sub("exactly that", acts["or_else"].split(heard.text)[0])
         shadow, (top, strong) = self.with_terms(acts["aside"].sub("", text)), heard.top()
         closed = acts["instance"].search(shadow) and not acts["rules"].search(shadow)
+        closed = closed or acts["joins"].search(text)
         if not mine or not closed or strong and top in ("ties", "count", "between", "empty"):
             return None
         said, define, limit = self.said(text), mine["define"], mine.get("limit")
         label, edge, special = mine.get("values") or mine.get("names"), mine.get("edge", limit), mine.get("except")
         special = special if special and special.about["word"] & said["word"] else None
-        bound = (special or limit or define).about["number"]
+        bound = (special or limit or define).about["number"] or limit and limit.values.get("mean") or set()
+        if "join" in define.values and acts["joins"].search(text):
+            return says("either" if define.values["join"] == {"or"} else "both", text), [], define
         numbers = said["number"] or (bound if acts["own"].search(text) else set())
         ever = special and special.values.get("ever")
-        if len(numbers) != 1 and not (acts["any"].search(text) and said["word"] or ever and special.name in memory.told):
+        named = label and label.name in memory.told and label.about["word"] & said["word"]
+        known = ever and special.name in memory.told or acts["any"].search(text) and said["word"]
+        if len(numbers) != 1 and not known and not (named and acts["asks_if"].search(text)):
             return None
         keys = self.amounts(text).keys() - self.labels
         if keys and not keys & define.about["field"]:
@@ -616,7 +634,8 @@ class Listener:
         kind = {True: "one", False: "none", None: "alone" if numbers else "depends"}[result]
         sentence = says(kind, text, fill=self.names[define.term][0])
         lead = "" if result is None or acts["denies"].search(shadow) else "Yes, " if result else "No, "
-        return lead + sentence if lead else sentence[0].upper() + sentence[1:], [*used, *filter(None, [special])], define
+        used += [special] * bool(special)
+        return lead + sentence if lead else sentence[0].upper() + sentence[1:], used, define
 
     def on_side(self, limit, edge, bound, numbers):
         """Whether a number is on the right side of a limit, or of an exception's; None if that is open."""
@@ -625,12 +644,13 @@ class Listener:
             return None
         if numbers == bound:
             return edge.values["edge"] == {"in"} if "edge" in edge.values else None
-        return (float(*numbers) > float(*bound)) == ("high" in end)
+        return (float(*numbers) > float(*bound)) == ("high" in end) if bound != {"average"} else None
 
     def kind_of(self, heard, memory):
         """aspect -> fact of the kind that a text is about, by its name, by what was told of it, or as the topic."""
         kinds = {fact.term: fact.name for fact in self.facts if fact.aspect == "define"}
-        about = (heard.terms.keys(), self.taken_up(heard, memory), {*memory.topics[-1:]})
+        last = [term for term in memory.topics if term in kinds][-1:]
+        about = (heard.terms.keys(), self.taken_up(heard, memory), {*last})
         found = next((kinds.keys() & terms for terms in about if kinds.keys() & terms), ())
         known = len(found) == 1 and all(kinds[term] in memory.told for term in found)
         return {fact.aspect: fact for fact in self.facts if fact.term in found} if known else {}
@@ -638,18 +658,21 @@ class Listener:
     def reach(self, heard, memory):
         """How far something reaches, as the reference has it: the whole amount, the whole list, the sum."""
         acts, terms = tables()["acts"], {*heard.terms, *memory.topics[-1:], *self.taken_up(heard, memory)}
-        near = [fact for fact in self.facts if fact.term in terms and fact.name in memory.told]
-        found = {}
-        if acts["added"].search(heard.text) and self.summed and "order" not in self.here:
-            found["summed"] = self.facts[0]
-        for fact in near if acts["whole"].search(self.with_terms(heard.text)) else []:
+        found, far = [], acts["whole"].search(self.with_terms(heard.text))
+        if acts["added"].search(heard.text) and "order" not in self.here:
+            found.append(("summed", r"table\.get\(|return sum\(", self.facts[0]))
+        for fact in self.facts if far else []:
             often = all(self.by_name[need].about["field"] <= self.labels for need in fact.needs)
-            if fact.aspect == "limit" and (often or fact.values.get("mean") == {"average"}):
-                found["list"] = fact
-            elif fact.aspect == "extra" and self.on_all:
-                found["amount"] = fact
-        for kind, fact in reversed(found.items()):
-            return says(kind, heard.text, fill=self.names.get(fact.term, [""])[0]), [], fact
+            if fact.name in memory.told and fact.aspect == "order":
+                found.append(("those", " in found", fact))
+            elif fact.name in memory.told and fact.term in terms and fact.aspect == "extra":
+                found.append(("amount", "result [-+*]= |return min\\(|return .* [-+] ", fact))
+            elif fact.name in memory.told and fact.term in terms and fact.aspect == "limit":
+                found += [("list", "", fact)] * (often or fact.values.get("mean") == {"average"})
+        found += [("list", r"whole = sum\(", self.facts[0])] * bool(far and "percent" in heard.text)
+        for kind, code, fact in reversed(found):
+            if re.search(code, self.truth):
+                return says(kind, heard.text, fill=f"{fact.term} of each {self.row}"), [], fact
 
     def amounts(self, text):
         """key -> the number that a text gives it: "a price of 4", "4 letters"."""
@@ -659,19 +682,20 @@ class Listener:
 
     def not_by(self, fact, text):
         """A correction, if a question about a limit names a number that the limit is not one of."""
-        home = next((each.about["field"] for each in self.facts if (each.term, each.aspect) == (fact.term, "define")), ())
         said = self.said(text)["field"] - self.labels
+        kinds = [each for each in self.facts if each.term == fact.term and each.aspect == "define"]
+        home = set().union(*(kind.about["field"] - self.labels or kind.about["field"] for kind in kinds))
         asks = fact.aspect in ("define", "limit", "edge") and self.aspects(text).get("limit", 0) >= SURE
-        if not asks or not said or not home or said & home:
+        if not asks or not home or not said or said & home:
             return ""
-        return f"It's not the {' or '.join(sorted(said))}, it's the {' and the '.join(sorted(home - self.labels or home))}."
+        return f"It's not the {' or '.join(sorted(said))}, it's the {' and the '.join(sorted(home))}."
 
     def leaves_open(self, fact, text):
-        """Whether a fact, once more, would not answer a check: it has other numbers or words than the fact."""
-        said, closed = self.said(text), text.endswith("?") and not tables()["acts"]["rules"].search(text)
-        number = fact.about["number"] or fact.aspect in ("formula", "extra", "round")
-        return closed and (number and said["number"] - fact.about["number"] == said["number"] != set()
-                           or fact.about["word"] and said["word"] - fact.about["word"] == said["word"] != set())
+        """Whether a fact, once more, would not answer a check: it has other numbers or words than the text."""
+        said, mine = self.said(text), fact.about
+        kinds = [kind for kind in ("number", "word") if mine[kind] or fact.aspect == "formula"]
+        other = any(said[kind] and not said[kind] & mine[kind] for kind in kinds)
+        return other and text.endswith("?") and not tables()["acts"]["rules"].search(text)
 
     # What a text says
 
@@ -786,8 +810,7 @@ class Listener:
         truth = task["ground_truth"] or ""
         self.answers = set(stems_of(plain(truth))) if re.fullmatch(r"\w+( \w+){0,3}", truth) else set()
         self.set_words(task, raws)
-        self.on_all = bool(re.search(r"result [-+*]= |return min\(|return [^\n]* [-+] ", truth))
-        self.summed = bool(re.search(r"table\.get\(|return sum\(", truth))
+        self.truth = truth
         self.here = {raw.get("aspect") for raw in raws}
         self.facts = [self.fact(n, raw) for n, raw in enumerate(raws)]
         self.by_name = {fact.name: fact for fact in self.facts}
@@ -829,6 +852,7 @@ class Listener:
         self.vocabulary = re.compile(rf"\b({'|'.join(map(re.escape, words)) or '(?!)'})(?:s|'s)?\b")
         rows = re.findall(r"def \w+\((\w+s)\)", code)[:1] if task["terms"] else []
         one = re.sub(r"(?<=ch|sh|ss|.x)es$|s$", "", re.sub(r"ies$", "y", *rows)) if rows else ""
+        self.row = one or "thing"
         not_after = "".join(f"(?<!{word} )" for word in ("what", "which", "in", "the", "sort", "that", "certain", "right"))    # "in order"
         self.noun = re.compile(rf"\b{rows[0]}\b|{not_after}\b{one}\b(?! by)" if rows else "(?!)")
 
@@ -928,10 +952,12 @@ def plain(text):
     for old, new in {"’": "'", "“": '"', "”": '"', "`": "", "(s)": "s"}.items():
         text = text.replace(old, new)
     text = re.sub(r"\((e\.?g|i\.?e|for example|for instance|such as)\b.*?\)", "", text)
-    text = re.sub(r"\bon (the|that|this) (whole |entire )?list\b", "", text)
+    text = re.sub(r"\bon (the|that|this) list\b", "", text)
     short = r"\b(e\.g|i\.e|etc|vs|approx|dr|mr|mrs|no)\.(?=\s*[\w,(])"
     text = re.sub(short, lambda match: match[1].replace(".", ""), text)
     text = re.sub(r"(?m)^\s*(\(?\d+[.)]|\(?[a-z]\)|[-*•])\s+|(?<!\w)\(?\d\)", "\n", text)
+    alone = r"\b(than|least|most|exactly|over|above|below) (zero|one|once)\b(?! (of|that|who|which|thing|or|way)\b)"
+    text = re.sub(alone, lambda match: f"{match[1]} {int(match[2] != 'zero')}", text.replace("a dozen", "12"))
     return re.sub(r"\w+", lambda match: DIGITS.get(match[0], match[0]), text)
 
 
