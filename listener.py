@@ -276,7 +276,7 @@ class Listener:
                 return None, says("not_here") if left else none
         layers = self.next_layers(heard, memory)
         measures = [each for each in self.facts if each.aspect == "formula" and each.term in heard.terms]
-        if fact in layers or not fact or fact.term in heard.terms or self.aspects(question).get("limit"):
+        if not fact or fact.aspect != "limit" or fact.term in heard.terms or self.aspects(question).get("limit"):
             measures = []
         fact = next((each for each in measures if each.name not in memory.told), fact)    # "What is the cost?"
         repeats = fact and fact.name in memory.told and fact.aspect in HEADS and self.points(fact, heard) < SURE
@@ -569,7 +569,7 @@ class Listener:
         fact = next((fact for fact in self.facts if fact.values.get("round", set()) & ROUNDED.keys()), None)
         parts = re.findall(r"(?<![\w.])\d+\.\d+(?!\w)", counted(heard.text))
         if fact and parts and heard.top("round"):
-            [way] = fact.values["round"]
+            way = next(iter(fact.values["round"] & ROUNDED.keys()))
             shown = [f"{part} becomes {ROUNDED[way](float(part))}" for part in dict.fromkeys(parts)]
             return ", ".join(shown) + ".", [fact], fact
 
@@ -586,9 +586,9 @@ class Listener:
             for extra in self.facts:
                 meant = not extra.about["word"] or extra.about["word"] & heard.said["word"]
                 if extra.aspect == "extra" and extra.term == fact.term and meant:
-                    number = next(iter(extra.about["number"] or map(row.get, extra.about["field"])), "")
+                    number = next(iter(extra.about["number"] or map(row.get, extra.about["field"])), "") or ""
                     steps = [step for step in extra.values.get("op", ()) if step in "*+-"]
-                    caps += [int(number)] if extra.about["number"] and not steps else []
+                    caps += [int(number)] if number.isdigit() and not steps else []
                     code = f"({code}){steps[0]}{number}" if steps else code
                     code *= extra.name in memory.told
             if re.fullmatch(r"[(]{0,2}\d+([-+*]\d+)*([)][-+*]\d+){0,2}", code):
@@ -644,7 +644,8 @@ class Listener:
             return None
         if numbers == bound:
             return edge.values["edge"] == {"in"} if "edge" in edge.values else None
-        return (float(*numbers) > float(*bound)) == ("high" in end) if bound != {"average"} else None
+        known = all(re.fullmatch(r"-?\d+(\.\d+)?", number) for number in numbers | bound)    # not "average"
+        return (float(*numbers) > float(*bound)) == ("high" in end) if known else None
 
     def kind_of(self, heard, memory):
         """aspect -> fact of the kind that a text is about, by its name, by what was told of it, or as the topic."""
@@ -660,7 +661,7 @@ class Listener:
         acts, terms = tables()["acts"], {*heard.terms, *memory.topics[-1:], *self.taken_up(heard, memory)}
         found, far = [], acts["whole"].search(self.with_terms(heard.text))
         if acts["added"].search(heard.text) and "order" not in self.here:
-            found.append(("summed", r"table\.get\(|return sum\(", self.facts[0]))
+            found += [("summed", r"table\.get\(|return sum\(", fact) for fact in self.facts[:1]]
         for fact in self.facts if far else []:
             often = all(self.by_name[need].about["field"] <= self.labels for need in fact.needs)
             if fact.name in memory.told and fact.aspect == "order":
@@ -669,7 +670,8 @@ class Listener:
                 found.append(("amount", "result [-+*]= |return min\\(|return .* [-+] ", fact))
             elif fact.name in memory.told and fact.term in terms and fact.aspect == "limit":
                 found += [("list", "", fact)] * (often or fact.values.get("mean") == {"average"})
-        found += [("list", r"whole = sum\(", self.facts[0])] * bool(far and "percent" in heard.text)
+        if far and "percent" in heard.text:
+            found += [("list", r"whole = sum\(", fact) for fact in self.facts[:1]]
         for kind, code, fact in reversed(found):
             if re.search(code, self.truth):
                 return says(kind, heard.text, fill=f"{fact.term} of each {self.row}"), [], fact
