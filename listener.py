@@ -502,10 +502,11 @@ class Listener:
 
     def verdict(self, fact, heard, told):
         """What a claim says about a fact: right, open (something is unsaid), unsure, partly, wrong; "" if nothing."""
-        said, grades, keys, core = heard.said, set(), set(), False
+        grades, keys, core = set(), set(), False
         if fact.aspect in ("empty", "ties"):    # not what stands in "if nothing is left"
             condition = r"\b(if|when|in case|for|with)\b[^,]*|^\W*(none|nothing|no \w+)\b[^,:]*[,:]"
-            said = self.said(re.sub(condition, "", heard.text))
+            heard = heard._replace(said=self.said(re.sub(condition, "", heard.text)))
+        said = heard.said
         if fact.aspect in ("limit", "edge") and self.is_next_to(said, fact):
             return "right" if "edge" in fact.values and fact.name in told else "unsure"
         groups = tables()["aspects"].get(fact.aspect, {}).get("kinds") or [[kind] for kind in fact.values]

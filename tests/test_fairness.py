@@ -118,7 +118,8 @@ def wrong_verdicts(task, name, questions, expected):
 
 
 @pytest.mark.parametrize("form", [
-    "Is exactly {n} already {term}?", "Would {noun} with {f} of {n} count as {term}?", "And {n} itself, is that {term}?",
+    "Is exactly {n} already {term}?", "Would {noun} with {f} of {n} count as {term}?",
+    "And {n} itself, is that {term}?",
     "So does exactly {n} count as {term}, one that I take?", "What about exactly {n}, is that {term}?",
     "Say the {f} is exactly {n}. Would you still call that {term}?", "I assume {n} still counts as {term}, right?"])
 def test_a_number_is_compared_with_the_limit(form):
@@ -192,12 +193,12 @@ def test_that_number_is_the_one_that_was_told(form):
     assert not wrong, (len(wrong), wrong[:9])
 
 
-@pytest.mark.parametrize("form", ["More than zero, right?", "So at least one is {term}, right?",
+@pytest.mark.parametrize("form", ["A {f} of more than one, right?", "So more than zero {f} is {term}, right?",
                                   "So {term} means a dozen or more, correct?", "At least twice, right?"])
 def test_number_words_are_numbers(form):
     for task, theme, name, key, limit, join, *_ in kinds():
         if limit not in (1, 2, 12):
-            reply, _ = said_of(task, name, form.format(term=words_of(task, theme, name)["T"]))
+            reply, _ = said_of(task, name, form.format(term=words_of(task, theme, name)["T"], f=key))
             assert not YES.match(reply), (form, reply)
 
 
@@ -227,7 +228,8 @@ def test_an_extra_goes_for_the_whole_amount(form):
         assert "the whole" in reply and not told, (form, reply)
 
 
-@pytest.mark.parametrize("form", ["The whole list or only the {term} ones?", "Over all {nouns}, or only those that are left?",
+@pytest.mark.parametrize("form", ["The whole list or only the {term} ones?",
+                                  "Over all {nouns}, or only those that are left?",
                                   "Do I look at the entire list for that, or just at the {term} {nouns}?"])
 def test_averages_and_counts_are_of_the_whole_list(form):
     count = 0
@@ -241,7 +243,8 @@ def test_averages_and_counts_are_of_the_whole_list(form):
     assert count > 9
 
 
-@pytest.mark.parametrize("form", ["Per {label}, is it the sum or the average?", "Do I add them up for each {label}, or average them?",
+@pytest.mark.parametrize("form", ["Per {label}, is it the sum or the average?",
+                                  "Do I add them up for each {label}, or average them?",
                                   "Is it the total of each {label} or the highest one?"])
 def test_a_table_has_sums(form):
     for task, fact in facts_with("group"):
@@ -249,7 +252,8 @@ def test_a_table_has_sums(form):
         assert "sum" in reply and not told, (form, reply)
 
 
-@pytest.mark.parametrize("form", ["Is there {a_noun} which doesn't follow the limit of {n}?", "Does anything go by another limit than {n}?",
+@pytest.mark.parametrize("form", ["Is there {a_noun} which doesn't follow the limit of {n}?",
+                                  "Does anything go by another limit than {n}?",
                                   "Do all {nouns} have to keep to the {n}?", "Is the {n} the same for every {noun}?"])
 def test_who_does_not_follow_the_limit_is_an_exception(form):
     count = Counter()
@@ -264,12 +268,17 @@ def test_who_does_not_follow_the_limit_is_an_exception(form):
 
 
 @pytest.mark.parametrize("form", ["And if two are equal, I'd put the earlier one first, okay?",
+                                  "If two have the same {f}, I'd keep them in the order of the list, okay?",
                                   "If two are tied, I'd sort them alphabetically, is that okay?",
                                   "And when none qualify, I'd return \"nothing\", all right?"])
 def test_a_condition_with_a_proposal_is_one_question(form):
     for task, fact in [*facts_with("ties"), *facts_with("empty")]:
-        reply, told = reply_after(task, [], form)
+        number = next(iter(w.themes()[task["plan"]["theme"]].numbers))
+        field = fact["values"].get("field", [number])[0]
+        reply, told = reply_after(task, [], form.format(f=field))
         assert not AGAIN.match(reply) and len(told) < 2, (form, reply)
+        if "order of the list" in form and fact["aspect"] == "ties":
+            assert not (NO if task["details"]["ties"] == "earlier" else YES).match(reply), (form, reply)
         if (fact["aspect"] == "empty") == ("none" in form):
             assert told == [fact["detail"]], (form, reply)
 
@@ -288,6 +297,5 @@ def test_a_wrong_key_is_not_accepted_quietly(form):
 def test_the_parts_of_an_example_are_named_in_its_order(form):
     for task, fact in facts_with("format"):
         if task["details"]["format"] == form and " and " in fact["reply"]:
-            before, after = fact["reply"].split(" and ")
-            assert ("name" in before or words_of(task, w.themes()[task["plan"]["theme"]], task["plan"]["kinds"][0])["name"] in before.split()) \
-                == (form == "{n} {v}"), fact["reply"]
+            name = "the " + w.common_words(task["plan"])["name"]
+            assert (name in fact["reply"].split(" and ")[0]) == (form == "{n} {v}"), fact["reply"]
