@@ -280,9 +280,11 @@ def format_words(plan, theme, details, form):
     sample = theme.people[0] if plan["people"] else "A12"
     example = f'["{sample}", 40]' if form == "pairs" else '"' + form.format(n=sample, v=40) + '"'
     if by[0] == "#":
-        return {"example": example, "figure": f"the number of those {plural(theme.noun)}"}
-    figure = {"+": f"the {words['total']}", ">": words["top"]}.get(by[0], words["the"])
-    return {"example": example, "figure": figure}
+        figure = f"the number of those {plural(theme.noun)}"
+    else:
+        figure = {"+": f"the {words['total']}", ">": words["top"]}.get(by[0], words["the"])
+    parts = ["the " + ("name" if plan["people"] else theme.key), figure]
+    return {"example": example, "figure": figure, "parts": " and ".join(parts[::-1] if form[:3] == "{v}" else parts)}
 
 
 TOKENS = {  # aspect -> kind of tokens -> what stands for them

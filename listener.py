@@ -54,7 +54,14 @@ STOP = set("""a about actually again all also an and another any are as ask at b
 BACK = re.compile(r"\b(then|that|this|it|there|those|them|here)\b")    # what points back to the sentence before
 SPECIFIC = re.compile(r"\b(what|which|same|equal|exact|precise|specific|concrete|certain) values?\b"    # not a term
                       r"|\bvalue of the (?=limit|threshold)")
-DIGITS = dict(zip("two three four five six seven eight nine ten eleven twelve".split(), map(str, range(2, 13))))
+DIGITS = dict(zip("""two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen
+    seventeen eighteen nineteen twenty""".split(), map(str, range(2, 21)))) | {"thirty": "30", "fifty": "50"}
+COUNTED = {  # words that are numbers in what a proposal says
+    r"\bzero\b": "0", r"\b(a )?half\b": "0.5", r"\b(twice|doubl(e|ed|es|ing)\b(?!.check))": r"\1 2 times",
+    r"\b(with|after) (only |just )?(one|1)\b(?! (of|that|who|which|thing)\b)": r"\1 1",
+}
+ROUNDED = {"down": math.floor, "up": math.ceil, "nearest": lambda number: math.floor(number + 0.5)}
+SPOKEN = {"times": "*", "plus": "+", "minus": "-", "twice": "2*", "all_that": ")"}
 ENDINGS = re.compile(r"('s|s|es|ed|ing|ers?|est|ly|ness|ies|ied|iers?|iest|iness|ily|ity|ment|able|ful|ive|ion|some|"
                      r"ous|e|y)$")
 
@@ -134,7 +141,7 @@ class Listener:
     def reply(self, memory, message, manner):
         """(reply, details told for the first time, the memory after it)"""
         text = plain(message)
-        claims, questions, topics = self.hear(text, memory)
+        claims, questions, topics, cases = self.hear(text, memory)
         now = memory._replace(topics=(*memory.topics, *topics))
         now = now._replace(told=(*now.told, *self.judge(claims, now, True)[1]))
         targets, instead = {}, [] if text.strip() else [says("code", message)]
@@ -150,12 +157,16 @@ class Listener:
                 targets[self.first(target, now.told).name] = None
         words, told, fact = self.judge(claims, memory, not targets and not instead)
         corrected = any(grade in ("wrong", "partly") for grade in claims.values())
-        if targets and corrected and fact.name not in memory.told:
+        if cases:
+            found, more, fact = cases[0]
+            words, told = [*(words if corrected else []), *found], [*told, *more]
+        elif targets and corrected and fact.name not in memory.told:
             words = [says("first", text), *words]    # a correction is an answer
         elif targets:
             fact = self.by_name[next((name for name in targets if name not in now.told), next(iter(targets)))]
             words += [says("first", text)] if len(targets) > 1 else []
-            words += [says("again", text)] if fact.name in now.told and not words else []
+            again = "unsettled" if self.leaves_open(fact, text) else "again"
+            words += [self.not_by(fact, text) or says(again, text) * (fact.name in now.told)] if not words else []
             words, told = [*words, fact.reply], [*told, fact.name]
         elif not any(words):
             words = instead[:1] or [self.lost(self.read(text, now), now)]
@@ -188,20 +199,26 @@ class Listener:
         return " ".join(filter(None, dict.fromkeys(words))), told, memory
 
     def hear(self, text, memory):
-        """(detail -> verdict on what a message proposes, [(scene, question)], the terms that it names).
+        """(detail -> verdict on what a message proposes, [(scene, question)], the terms that it names, cases settled)
 
         A scene is what is said before a question without being a claim: "Two may be equal. Who goes first then?"
         """
         acts = tables()["acts"]
         parts = [part for whole in sentences(text) for part in ([whole] if whole in self.examples else
+                 [whole] if self.settled(whole, memory) else
                  sentences(acts["joint"].sub("?\n", acts["preamble"].sub(r"\1.\n", whole))))]
-        claims, questions, scene, topics = {}, [], "", []
+        claims, questions, scene, topics, cases = {}, [], "", [], []
         for part in parts:
             now = memory._replace(topics=(*memory.topics, *topics))
             body, _, tail = part.rpartition(", " if ", " in part else " - ")
             tagged = part not in self.examples and body and acts["approves"].fullmatch(tail.rstrip("?.! "))
             if part is not parts[0] and acts["approves"].fullmatch(part.rstrip("?.! ")):
                 continue    # "Is that right?"
+            case = None if part in self.examples else self.settled(scene + part, now)
+            if case:
+                cases.append(case)
+                topics += [case[2].term] * bool(case[2].term)
+                continue
             either = part.endswith("?") and acts["either"].search(part)
             says_so = acts["claims"].search(part)
             asks = part in self.examples or acts["cases"].search(part) or either or not says_so and (
@@ -215,16 +232,16 @@ class Listener:
                 checked, rest = ({}, []) if fresh else (checked, rest)
             claims = checked | claims
             if checked:
-                questions += [("", clause) for clause in rest]
+                questions += [("", clause) for clause in rest if not acts["cases"].search(clause)]
             elif not quoted and (asks or part.endswith("?")):
                 questions.append((scene, part))
             else:
                 scene += part + " "
             terms = [self.by_name[name].term for name in checked]
             topics += list(filter(None, terms)) or self.mentions(part, now)
-        if scene and not questions and not claims:
+        if scene and not (questions or claims or cases):
             questions.append(("", scene.strip()))
-        return claims, questions, tuple(topics)
+        return claims, questions, tuple(topics), cases
 
     # What a question is about
 
@@ -258,8 +275,13 @@ class Listener:
                 left = [fact for fact in likely if fact.aspect in HIDDEN and fact.name not in memory.told]
                 return None, says("not_here") if left else none
         layers = self.next_layers(heard, memory)
+        measures = [each for each in self.facts if each.aspect == "formula" and each.term in heard.terms]
+        if not fact or fact.aspect != "limit" or fact.term in heard.terms or self.aspects(question).get("limit"):
+            measures = []
+        fact = next((each for each in measures if each.name not in memory.told), fact)    # "What is the cost?"
         repeats = fact and fact.name in memory.told and fact.aspect in HEADS and self.points(fact, heard) < SURE
-        if score >= (HEARD if fact and fact.aspect else 1.5) and not (repeats and layers):
+        vague = re.fullmatch(r"and (the|an?) \w+\W*", question) and not (heard.terms or self.aspects(question))
+        if score >= (HEARD if fact and fact.aspect else 1.5) and not (repeats and layers) and not vague:
             return fact, ""
         if len(layers) == 1 and not (strong and top not in HEADS):
             return layers[0], ""
@@ -285,7 +307,8 @@ class Listener:
             if aspects.get(top, 0) >= SURE and top in (*RESULT, *HIDDEN, "edge"):
                 heard, alone = heard._replace(aspects=aspects), (top, True)
         if self.at_limit(heard, memory) and not heard.top("limit") and heard.top()[0] not in (*RESULT, *HIDDEN):
-            heard = heard._replace(aspects={"edge": SURE})
+            aspects = self.aspects(question)    # "Is anything let off the limit of 20?" is about an exception
+            heard = heard._replace(aspects=aspects if aspects.get("except", 0) >= SURE else {"edge": SURE})
         return heard, alone
 
     def at_limit(self, heard, memory):
@@ -434,7 +457,7 @@ class Listener:
             heard = self.read(piece, memory)
             about = {*heard.terms, *(name for name in heard.aspects if heard.top(name))}
             about -= {"define", "values", "names"}
-            if subject and (about - subject or piece == ";"):
+            if subject and (about - subject or piece == ";") and not tables()["acts"]["cases"].search(parts[-1]):
                 parts.append("")
             subject = about or subject
             parts[-1] += piece
@@ -479,9 +502,11 @@ class Listener:
 
     def verdict(self, fact, heard, told):
         """What a claim says about a fact: right, open (something is unsaid), unsure, partly, wrong; "" if nothing."""
-        said, grades, keys, core = heard.said, set(), set(), False
-        if fact.aspect == "empty":    # not what stands in "if nothing is left"
-            said = self.said(re.sub(r"\b(if|when|in case|for|with)\b[^,]*", "", heard.text))
+        grades, keys, core = set(), set(), False
+        if fact.aspect in ("empty", "ties"):    # not what stands in "if nothing is left"
+            condition = r"\b(if|when|in case|for|with)\b[^,]*|^\W*(none|nothing|no \w+)\b[^,:]*[,:]"
+            heard = heard._replace(said=self.said(re.sub(condition, "", heard.text)))
+        said = heard.said
         if fact.aspect in ("limit", "edge") and self.is_next_to(said, fact):
             return "right" if "edge" in fact.values and fact.name in told else "unsure"
         groups = tables()["aspects"].get(fact.aspect, {}).get("kinds") or [[kind] for kind in fact.values]
@@ -530,6 +555,151 @@ class Listener:
             theirs -= {key for key in theirs if any({stem(key)} in self.stems[term] for term in heard.terms)}
         return theirs - (self.people - mine) or theirs
 
+    # What the facts, or the reference, settle of a concrete case
+
+    def settled(self, text, memory):
+        """(sentences, details, fact) in answer to a message that puts a concrete case: "Is it big with 20?"; or None"""
+        heard = self.read(counted(text), memory)
+        looks = (self.rounded, self.worked_out, self.member, self.reach)
+        for sentence, facts, fact in filter(None, (look(heard, memory) for look in looks)):
+            fresh = [each for each in facts if each.name not in memory.told]
+            return [sentence, *(each.reply for each in fresh)], [each.name for each in fresh], fact
+
+    def rounded(self, heard, memory):
+        """What becomes of fractions: "41.2 becomes 42."."""
+        fact = next((fact for fact in self.facts if fact.values.get("round", set()) & ROUNDED.keys()), None)
+        parts = re.findall(r"(?<![\w.])\d+\.\d+(?!\w)", counted(heard.text))
+        if fact and parts and heard.top("round"):
+            way = next(iter(fact.values["round"] & ROUNDED.keys()))
+            shown = [f"{part} becomes {ROUNDED[way](float(part))}" for part in dict.fromkeys(parts)]
+            return ", ".join(shown) + ".", [fact], fact
+
+    def worked_out(self, heard, memory):
+        """What a formula, as it was told, comes to where a text gives each of its keys a number."""
+        row = self.amounts(heard.text)
+        for fact in self.facts:
+            if fact.aspect != "formula" or fact.name not in memory.told or not fact.about["field"] <= row.keys():
+                continue
+            words = words_of(plain(fact.reply).replace("all that", "all_that"))
+            code = "".join(row.get(self.field_of.get(stem(word)), SPOKEN.get(word, "")) or word * word.isdigit()
+                           for word in words)
+            code, caps = "(" * (")" in code) + code, []
+            for extra in self.facts:
+                meant = not extra.about["word"] or extra.about["word"] & heard.said["word"]
+                if extra.aspect == "extra" and extra.term == fact.term and meant:
+                    number = next(iter(extra.about["number"] or map(row.get, extra.about["field"])), "") or ""
+                    steps = [step for step in extra.values.get("op", ()) if step in "*+-"]
+                    caps += [int(number)] if number.isdigit() and not steps else []
+                    code = f"({code}){steps[0]}{number}" if steps else code
+                    code *= extra.name in memory.told
+            if re.fullmatch(r"[(]{0,2}\d+([-+*]\d+)*([)][-+*]\d+){0,2}", code):
+                return f"That makes {min([eval(code), *caps])}.", [], fact
+
+    def member(self, heard, memory):
+        """Whether something is one of a kind: with a number, at the limit itself, or with a word and any number."""
+        acts, mine = tables()["acts"], self.kind_of(heard, memory)
+        text = acts["on_limit"].sub("exactly that", acts["or_else"].split(heard.text)[0])
+        shadow, (top, strong) = self.with_terms(acts["aside"].sub("", text)), heard.top()
+        closed = acts["instance"].search(shadow) and not acts["rules"].search(shadow)
+        closed = closed or acts["joins"].search(text)
+        if not mine or not closed or strong and top in ("ties", "count", "between", "empty"):
+            return None
+        said, define, limit = self.said(text), mine["define"], mine.get("limit")
+        label, edge, special = mine.get("values") or mine.get("names"), mine.get("edge", limit), mine.get("except")
+        special = special if special and special.about["word"] & said["word"] else None
+        bound = (special or limit or define).about["number"] or limit and limit.values.get("mean") or set()
+        if "join" in define.values and acts["joins"].search(text):
+            return says("either" if define.values["join"] == {"or"} else "both", text), [], define
+        numbers = said["number"] or (bound if acts["own"].search(text) else set())
+        ever = special and special.values.get("ever")
+        named = label and label.name in memory.told and label.about["word"] & said["word"]
+        known = ever and special.name in memory.told or acts["any"].search(text) and said["word"]
+        if len(numbers) != 1 and not known and not (named and acts["asks_if"].search(text)):
+            return None
+        keys = self.amounts(text).keys() - self.labels
+        if keys and not keys & define.about["field"]:
+            parts = [fact for fact in self.facts if fact.aspect == "formula" and fact.about["field"] & keys]
+            return None if parts else (self.not_by(define, text), [], define)
+        fits = [self.on_side(limit, edge, bound, numbers)] if limit else []
+        if label:
+            others = {self.column.get(word) for word in said["word"]} & define.about["field"]
+            fits.append(bool(label.about["word"] & said["word"]) or (False if others else None))
+        either = "or" in define.values.get("join", ())
+        result = either if either in fits else not either if set(fits) == {not either} else None
+        used = [limit] * bool(numbers) + [edge] * (numbers == bound) + [label] * (fits[-1:] == [True])
+        if ever:
+            result, used = ever == {"always"}, []
+        used = [fact for fact in used if fact and fact.name not in memory.told]
+        if any(fact != label and not (special and fact.aspect == "edge") for fact in used):
+            return None    # what is asked about has not been told
+        kind = {True: "one", False: "none", None: "alone" if numbers else "depends"}[result]
+        sentence = says(kind, text, fill=self.names[define.term][0])
+        lead = "" if result is None or acts["denies"].search(shadow) else "Yes, " if result else "No, "
+        used += [special] * bool(special)
+        return lead + sentence if lead else sentence[0].upper() + sentence[1:], used, define
+
+    def on_side(self, limit, edge, bound, numbers):
+        """Whether a number is on the right side of a limit, or of an exception's; None if that is open."""
+        end = limit.values.get("end")
+        if len(numbers) != 1 or len(bound) != 1 or not end:
+            return None
+        if numbers == bound:
+            return edge.values["edge"] == {"in"} if "edge" in edge.values else None
+        known = all(re.fullmatch(r"-?\d+(\.\d+)?", number) for number in numbers | bound)    # not "average"
+        return (float(*numbers) > float(*bound)) == ("high" in end) if known else None
+
+    def kind_of(self, heard, memory):
+        """aspect -> fact of the kind that a text is about, by its name, by what was told of it, or as the topic."""
+        kinds = {fact.term: fact.name for fact in self.facts if fact.aspect == "define"}
+        last = [term for term in memory.topics if term in kinds][-1:]
+        about = (heard.terms.keys(), self.taken_up(heard, memory), {*last})
+        found = next((kinds.keys() & terms for terms in about if kinds.keys() & terms), ())
+        known = len(found) == 1 and all(kinds[term] in memory.told for term in found)
+        return {fact.aspect: fact for fact in self.facts if fact.term in found} if known else {}
+
+    def reach(self, heard, memory):
+        """How far something reaches, as the reference has it: the whole amount, the whole list, the sum."""
+        acts, terms = tables()["acts"], {*heard.terms, *memory.topics[-1:], *self.taken_up(heard, memory)}
+        found, far = [], acts["whole"].search(self.with_terms(heard.text))
+        if acts["added"].search(heard.text) and "order" not in self.here:
+            found += [("summed", r"table\.get\(|return sum\(", fact) for fact in self.facts[:1]]
+        for fact in self.facts if far else []:
+            often = all(self.by_name[need].about["field"] <= self.labels for need in fact.needs)
+            if fact.name in memory.told and fact.aspect == "order":
+                found.append(("those", " in found", fact))
+            elif fact.name in memory.told and fact.term in terms and fact.aspect == "extra":
+                found.append(("amount", "result [-+*]= |return min\\(|return .* [-+] ", fact))
+            elif fact.name in memory.told and fact.term in terms and fact.aspect == "limit":
+                found += [("list", "", fact)] * (often or fact.values.get("mean") == {"average"})
+        if far and "percent" in heard.text:
+            found += [("list", r"whole = sum\(", fact) for fact in self.facts[:1]]
+        for kind, code, fact in reversed(found):
+            if re.search(code, self.truth):
+                return says(kind, heard.text, fill=f"{fact.term} of each {self.row}"), [], fact
+
+    def amounts(self, text):
+        """key -> the number that a text gives it: "a price of 4", "4 letters"."""
+        after = re.findall(r"\b([a-z]\w*)(?: of| is| was| are| at)?[ :=]+(?:only |just |exactly )?(\d+)\b", text)
+        pairs = [*(pair[::-1] for pair in re.findall(r"\b(\d+) ([a-z]\w*)", text)), *after]
+        return {self.field_of[stem(word)]: number for word, number in pairs if stem(word) in self.field_of}
+
+    def not_by(self, fact, text):
+        """A correction, if a question about a limit names a number that the limit is not one of."""
+        said = self.said(text)["field"] - self.labels
+        kinds = [each for each in self.facts if each.term == fact.term and each.aspect == "define"]
+        home = set().union(*(kind.about["field"] - self.labels or kind.about["field"] for kind in kinds))
+        asks = fact.aspect in ("define", "limit", "edge") and self.aspects(text).get("limit", 0) >= SURE
+        if not asks or not home or not said or said & home:
+            return ""
+        return f"It's not the {' or '.join(sorted(said))}, it's the {' and the '.join(sorted(home))}."
+
+    def leaves_open(self, fact, text):
+        """Whether a fact, once more, would not answer a check: it has other numbers or words than the text."""
+        said, mine = self.said(text), fact.about
+        kinds = [kind for kind in ("number", "word") if mine[kind] or fact.aspect == "formula"]
+        other = any(said[kind] and not said[kind] & mine[kind] for kind in kinds)
+        return other and text.endswith("?") and not tables()["acts"]["rules"].search(text)
+
     # What a text says
 
     def read(self, text, memory):
@@ -555,6 +725,11 @@ class Listener:
         """A text with "row" for the rows' noun and "_figure" or "_label" for their keys."""
         text = self.noun.sub(lambda match: "rows" if match[0].endswith("s") else "row", text)
         return re.sub(r"[a-z_]\w*", lambda match: self.key_words.get(match[0], match[0]), text)
+
+    def with_terms(self, text):
+        """The shadow of a text, with "term" for each of a term's words."""
+        return re.sub(r"\b(?:(?:most|least|more|less) )?([a-z]+)",
+                      lambda match: "term" if stem(match[1]) in self.known else match[0], self.shadow(text))
 
     def without_asides(self, text):
         return tables()["acts"]["aside"].sub("", self.shadow(text))
@@ -603,12 +778,12 @@ class Listener:
 
     def said(self, text):
         """kind -> tokens: what a text says, in the kinds of listener.toml."""
+        text = counted(text)
         quoted = set(re.findall(r"\"([^\"]+)\"", text))
         strange = {each for each in quoted if each[0].isalnum() and each not in STOP
                    and not self.vocabulary.search(each)
                    and not set(map(stem, words_of(each))) & {*self.field_of, *self.known}}
-        shadow = re.sub(r"\b(?:(?:most|least|more|less) )?([a-z]+)",
-                        lambda match: "term" if stem(match[1]) in self.known else match[0], self.shadow(text))
+        shadow = self.with_terms(text)
         found = {kind: {token for token, pattern in tokens.items() if pattern.search(shadow)}
                  for kind, tokens in tables()["kinds"].items()}
         number = r"(?<![\w.])-?\d+(?:\.\d+)?(?!\w| (?:fields|columns|keys|things|ways|parts))"
@@ -638,6 +813,7 @@ class Listener:
         truth = task["ground_truth"] or ""
         self.answers = set(stems_of(plain(truth))) if re.fullmatch(r"\w+( \w+){0,3}", truth) else set()
         self.set_words(task, raws)
+        self.truth = truth
         self.here = {raw.get("aspect") for raw in raws}
         self.facts = [self.fact(n, raw) for n, raw in enumerate(raws)]
         self.by_name = {fact.name: fact for fact in self.facts}
@@ -671,6 +847,7 @@ class Listener:
         self.field_of = {stem(key): key for key in sorted(keys)}
         for names in self.names.values():    # a term that stands for a key
             self.field_of |= {stem(name): key for key in sorted(keys & set(names)) for name in names}
+        self.column = {word.lower(): key for key, word in re.findall(r"[\"'](\w+)[\"']: [\"']([^\"']+)[\"']", shown)}
         self.people = {self.field_of[stem(word)] for word in words_of(self.request) if stem(word) in self.field_of}
         words = {str(word).lower() for each in values for word in list_of(each.get("word"))}
         words |= set(re.findall(r"[\"']([^\"'\\\n]{2,30})[\"']", shown)) - keys
@@ -678,6 +855,7 @@ class Listener:
         self.vocabulary = re.compile(rf"\b({'|'.join(map(re.escape, words)) or '(?!)'})(?:s|'s)?\b")
         rows = re.findall(r"def \w+\((\w+s)\)", code)[:1] if task["terms"] else []
         one = re.sub(r"(?<=ch|sh|ss|.x)es$|s$", "", re.sub(r"ies$", "y", *rows)) if rows else ""
+        self.row = one or "thing"
         not_after = "".join(f"(?<!{word} )" for word in ("what", "which", "in", "the", "sort", "that", "certain", "right"))    # "in order"
         self.noun = re.compile(rf"\b{rows[0]}\b|{not_after}\b{one}\b(?! by)" if rows else "(?!)")
 
@@ -777,11 +955,20 @@ def plain(text):
     for old, new in {"’": "'", "“": '"', "”": '"', "`": "", "(s)": "s"}.items():
         text = text.replace(old, new)
     text = re.sub(r"\((e\.?g|i\.?e|for example|for instance|such as)\b.*?\)", "", text)
-    text = re.sub(r"\bon (the|that|this) (whole |entire )?list\b", "", text)
+    text = re.sub(r"\bon (the|that|this) list\b", "", text)
     short = r"\b(e\.g|i\.e|etc|vs|approx|dr|mr|mrs|no)\.(?=\s*[\w,(])"
     text = re.sub(short, lambda match: match[1].replace(".", ""), text)
     text = re.sub(r"(?m)^\s*(\(?\d+[.)]|\(?[a-z]\)|[-*•])\s+|(?<!\w)\(?\d\)", "\n", text)
+    alone = r"\b(than|least|most|exactly|over|above|below) (zero|one|once)\b(?! (of|that|who|which|thing|or|way)\b)"
+    text = re.sub(alone, lambda match: f"{match[1]} {int(match[2] != 'zero')}", text.replace("a dozen", "12"))
     return re.sub(r"\w+", lambda match: DIGITS.get(match[0], match[0]), text)
+
+
+def counted(text):
+    """A text with digits for words that count: zero, a dozen, twice."""
+    for word, number in COUNTED.items():
+        text = re.sub(word, number, text)
+    return text
 
 
 def sentences(text):

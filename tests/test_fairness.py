@@ -1,7 +1,11 @@
 """What an honest player can rely on, and what a checklist cannot: every reading of a task is settled, and asking takes
 reading. The full figures (300 tasks): study/task_figures.py."""
 import random
+import re
 import sys
+from collections import Counter
+from functools import cache
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -9,7 +13,9 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "study"), str(ROOT / "tests")]
 import function_tasks as f  # noqa: E402
+import function_words as w  # noqa: E402
 import task_figures  # noqa: E402
+from test_human import by_name, reply_after  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -54,3 +60,242 @@ def test_an_asker_who_wastes_a_turn_in_ten_is_told_nearly_all(tasks):
         told = [task_figures.oracle(task, phrases, random.Random(i), 0.1)[-1] for i, task in enumerate(tasks)]
         full = sum(task_figures.hidden(task) <= some for task, some in zip(tasks, told))
         assert 0.6 * len(tasks) <= full < len(tasks)
+
+
+# ---- Checks of what was told: a reply answers them, and agrees with the reference
+
+YES, NO = re.compile(r"(Yes|That's right|Right\.)"), re.compile(r"(No|Not)\b")
+AGAIN = re.compile(r"(As I said|Like I said|One thing at|One after)")
+
+
+@cache
+def drafts():
+    return list(islice(f.draw_tasks("test", "full", 99), 160))
+
+
+def is_one(task, name, row):
+    """Whether the reference calls a thing one of a kind."""
+    theme, details = w.themes()[task["plan"]["theme"]], task["details"]
+    way, key, word, *limit = details.get(f"{name}.except") or ["none", "", ""]
+    test = f.test_code(theme, details, name, "o")
+    code = f.FUNCTIONS.get(way, "def {name}({o}):\n    return {test}").format(
+        name=name, o="o", test=test, key=key, word=word, n=limit and limit[0], limit=details.get(f"{name}.limit"))
+    space = {}
+    exec(code, space)
+    return space[name](row)
+
+
+def kinds():
+    """(task, name, key of the number, limit, join, label and its words, way, key, word and limit of the exception)"""
+    for task in drafts():
+        for name in task["plan"]["kinds"]:
+            theme, details = w.themes()[task["plan"]["theme"]], task["details"]
+            _, number, join, label = w.parts_of(theme, details[f"{name}.define"])
+            limit = details.get(f"{name}.limit")
+            if number in theme.numbers and type(limit) is int:
+                yield task, theme, name, number, limit, join, label, details.get(f"{name}.values"), \
+                    details.get(f"{name}.except") or ["none", "", ""]
+
+
+def words_of(task, theme, name, label="", word=""):
+    words = w.common_words(task["plan"]) | w.kind_words(theme, name)
+    return words | (w.label_words(theme, label, [word]) if label else {})
+
+
+def said_of(task, name, question):
+    """(reply, details) of a human that has told all about a kind."""
+    told = [fact["detail"] for fact in task["facts"] if fact["detail"].startswith(f"{name}.")]
+    return reply_after(task, told, question)
+
+
+def wrong_verdicts(task, name, questions, expected):
+    """What is said that the reference contradicts, or that leaves the question open."""
+    for question in questions:
+        reply, _ = said_of(task, name, question)
+        verdict = True if YES.match(reply) else False if NO.match(reply) else None
+        if verdict is not expected:
+            yield f"{question} -> {reply} (expected {expected}; {task['details'][name + '.define']})"
+
+
+@pytest.mark.parametrize("form", [
+    "Is exactly {n} already {term}?", "Would {noun} with {f} of {n} count as {term}?",
+    "And {n} itself, is that {term}?",
+    "So does exactly {n} count as {term}, one that I take?", "What about exactly {n}, is that {term}?",
+    "Say the {f} is exactly {n}. Would you still call that {term}?", "I assume {n} still counts as {term}, right?"])
+def test_a_number_is_compared_with_the_limit(form):
+    wrong, count = [], 0
+    for task, theme, name, key, limit, join, *_ in kinds():
+        for n in () if join else (limit - 1, limit, limit + 1, limit + 4):
+            noun = w.a(task["plan"]["theme"])
+            question = form.format(n=n, term=words_of(task, theme, name)["T"], f=key, noun=noun)
+            wrong += wrong_verdicts(task, name, [question], is_one(task, name, {key: n} | dict.fromkeys(theme.words)))
+            count += 1
+    assert not wrong and count > 50, (len(wrong), count, wrong[:9])
+
+
+@pytest.mark.parametrize("form", [
+    "For {nouns} {phrase}, is {n} itself enough to be {term}?", "{nouns} {phrase}: would exactly {n} count as {term}?",
+    "With {n} on the dot, is one {phrase} still {term}?", "If it's {phrase} and exactly {n}, does it count as {term}?",
+    "So {n} already counts as {term} for the ones {phrase}, right?"])
+def test_an_exception_has_the_edge_of_the_rule(form):
+    wrong, count = [], 0
+    for task, theme, name, key, limit, join, _, _, (way, label, word, *other) in kinds():
+        for n in (other[0] - 1, other[0], other[0] + 1) if other and not join else ():
+            words = words_of(task, theme, name, label, word)
+            row = {key: n} | dict.fromkeys(theme.words) | {label: word}
+            wrong += wrong_verdicts(task, name, [form.format(n=n, term=words["T"], **words)], is_one(task, name, row))
+            count += 1
+    assert not wrong and count > 9, (len(wrong), count, wrong[:9])
+
+
+@pytest.mark.parametrize("form", [
+    "Do {nouns} {phrase} count as {term} even if the {f} is only {n}?",
+    "Is one {phrase} with {f} {n} still {term}?", "One {phrase} and {n} of {f}: is that {term}, too?",
+    "Does a {f} of {n} already make one {phrase} {term}?"])
+def test_one_half_of_a_definition_is_not_taken_for_both(form):
+    wrong, count = [], 0
+    for task, theme, name, key, limit, join, label, values, _ in kinds():
+        for word in theme.words[label][1] if join else ():
+            for n in (max(0, limit - 3), limit + 3):
+                words = words_of(task, theme, name, label, word)
+                row = {key: n} | dict.fromkeys(theme.words) | {label: word}
+                question = form.format(n=n, term=words["T"], f=key, **words)
+                known = {**task, "test_cases": {"1": f"report({[{label: each} for each in theme.words[label][1]]})"}}
+                wrong += wrong_verdicts(known, name, [question], is_one(task, name, row))
+                count += 1
+    assert not wrong and count > 9, (len(wrong), count, wrong[:9])
+
+
+@pytest.mark.parametrize("form", ["{nouns} {phrase}, no matter how high the {f}: are those {term}?",
+                                  "Are {nouns} {phrase} {term} whatever the {f} is?",
+                                  "Does {phrase} make it {term} regardless of the {f}?"])
+def test_one_arm_of_an_or_is_enough_and_of_an_and_is_not(form):
+    wrong, count = [], Counter()
+    for task, theme, name, key, limit, join, label, values, _ in kinds():
+        if join:
+            words = words_of(task, theme, name, label, values[0])
+            reply, _ = said_of(task, name, form.format(term=words["T"], f=key, **words))
+            count[join] += 1
+            if bool(YES.match(reply)) != (join == "/") or AGAIN.match(reply):
+                wrong.append(f"{form.format(term=words['T'], f=key, **words)} {join} -> {reply}")
+    assert not wrong and min(count.values()) > 2, (len(wrong), count, wrong[:9])
+
+
+@pytest.mark.parametrize("form", ["Does exactly that number make it {term} already?", "Is that number itself {term}?",
+                                  "And is exactly that number still {term}?"])
+def test_that_number_is_the_one_that_was_told(form):
+    wrong = []
+    for task, theme, name, key, limit, join, *_ in kinds():
+        if not join:
+            row = {key: limit} | dict.fromkeys(theme.words)
+            question = form.format(term=words_of(task, theme, name)["T"])
+            wrong += wrong_verdicts(task, name, [question], is_one(task, name, row))
+    assert not wrong, (len(wrong), wrong[:9])
+
+
+@pytest.mark.parametrize("form", ["A {f} of more than one, right?", "So more than zero {f} is {term}, right?",
+                                  "So {term} means a dozen or more, correct?", "At least twice, right?"])
+def test_number_words_are_numbers(form):
+    for task, theme, name, key, limit, join, *_ in kinds():
+        if limit not in (1, 2, 12):
+            reply, _ = said_of(task, name, form.format(term=words_of(task, theme, name)["T"], f=key))
+            assert not YES.match(reply), (form, reply)
+
+
+def facts_with(aspect):
+    return [(task, fact) for task in drafts() for fact in task["facts"] if fact["aspect"] == aspect]
+
+
+@pytest.mark.parametrize("form", ["An average of {x} would become {n}?", "So {x} comes out as {n}, right?",
+                                  "Would {x} be {n} or {m}?", "If it's {x}, do I return {n}?"])
+def test_a_fraction_is_rounded_as_the_reference_does(form):
+    for task, fact in facts_with("round"):
+        for part in (410, 412, 415, 418):
+            right = eval(f.ROUNDED[task["details"]["round"]], {"part": part, "whole": 10})
+            for told in ([], ["round"]):
+                reply, _ = reply_after(task, told, form.format(x=part / 10, n=right, m=right + 1))
+                assert f"{right}." in reply and not NO.match(reply), (form, reply, task["details"]["round"])
+                assert part == 410 or f"becomes {right}" in reply, (form, reply)
+
+
+@pytest.mark.parametrize("form", [
+    "Is the whole {m} meant, or only the {f}?", "Does that go for the whole {m} or just the {f}?",
+    "Is the {f} doubled as well?", "Is it only the {f}, or everything?"])
+def test_an_extra_goes_for_the_whole_amount(form):
+    for task, fact in facts_with("extra"):
+        field = by_name(task)[fact["needs"][0]]["values"]["field"][0]
+        reply, told = reply_after(task, [fact["detail"]], form.format(m=fact["term"], f=field))
+        assert "the whole" in reply and not told, (form, reply)
+
+
+@pytest.mark.parametrize("form", ["The whole list or only the {term} ones?",
+                                  "Over all {nouns}, or only those that are left?",
+                                  "Do I look at the entire list for that, or just at the {term} {nouns}?"])
+def test_averages_and_counts_are_of_the_whole_list(form):
+    count = 0
+    for task, fact in facts_with("limit"):
+        name = fact["term"]
+        if task["details"][f"{name}.limit"] == "average" or "#" in task["details"][f"{name}.define"]:
+            words = words_of(task, w.themes()[task["plan"]["theme"]], name)
+            reply, _ = reply_after(task, [fact["detail"]], form.format(term=words["T"], **words))
+            assert "whole list" in reply and not AGAIN.match(reply), (form, reply)
+            count += 1
+    assert count > 9
+
+
+@pytest.mark.parametrize("form", ["Per {label}, is it the sum or the average?",
+                                  "Do I add them up for each {label}, or average them?",
+                                  "Is it the total of each {label} or the highest one?"])
+def test_a_table_has_sums(form):
+    for task, fact in facts_with("group"):
+        reply, told = reply_after(task, ["group"], form.format(label=task["details"]["group"]))
+        assert "sum" in reply and not told, (form, reply)
+
+
+@pytest.mark.parametrize("form", ["Is there {a_noun} which doesn't follow the limit of {n}?",
+                                  "Does anything go by another limit than {n}?",
+                                  "Do all {nouns} have to keep to the {n}?", "Is the {n} the same for every {noun}?"])
+def test_who_does_not_follow_the_limit_is_an_exception(form):
+    count = Counter()
+    for task, theme, name, key, limit, *_, exception in kinds():
+        if limit < 3:
+            continue    # two that are the same are tied
+        words = words_of(task, theme, name)
+        reply, told = reply_after(task, [f"{name}.limit"], form.format(n=limit, a_noun=w.a(words["noun"]), **words))
+        count[exception[0] != "none"] += 1
+        assert told == [f"{name}.except"] * (exception[0] != "none"), (form, reply, told, exception)
+    assert min(count.values()) > 9
+
+
+@pytest.mark.parametrize("form", ["And if two are equal, I'd put the earlier one first, okay?",
+                                  "If two have the same {f}, I'd keep them in the order of the list, okay?",
+                                  "If two are tied, I'd sort them alphabetically, is that okay?",
+                                  "And when none qualify, I'd return \"nothing\", all right?"])
+def test_a_condition_with_a_proposal_is_one_question(form):
+    for task, fact in [*facts_with("ties"), *facts_with("empty")]:
+        number = next(iter(w.themes()[task["plan"]["theme"]].numbers))
+        field = fact["values"].get("field", [number])[0]
+        reply, told = reply_after(task, [], form.format(f=field))
+        assert not AGAIN.match(reply) and len(told) < 2, (form, reply)
+        if "order of the list" in form and fact["aspect"] == "ties":
+            assert not (NO if task["details"]["ties"] == "earlier" else YES).match(reply), (form, reply)
+        if (fact["aspect"] == "empty") == ("none" in form):
+            assert told == [fact["detail"]], (form, reply)
+
+
+@pytest.mark.parametrize("form", ["How many {wrong} make it {term}?", "From what {wrong} on is it {term}?",
+                                  "What's the limit on the {wrong} for {P}?"])
+def test_a_wrong_key_is_not_accepted_quietly(form):
+    for task, theme, name, key, *_ in kinds():
+        other = next(each for each in theme.numbers if each not in task["details"][f"{name}.define"])
+        words = words_of(task, theme, name)
+        reply, _ = reply_after(task, [f"{name}.define"], form.format(wrong=other, term=words["T"], P=words["P"]))
+        assert reply.startswith(f"It's not the {other}, it's the {key}"), (form, reply)
+
+
+@pytest.mark.parametrize("form", ["{n} {v}", "{v} {n}"])
+def test_the_parts_of_an_example_are_named_in_its_order(form):
+    for task, fact in facts_with("format"):
+        if task["details"]["format"] == form and " and " in fact["reply"]:
+            name = "the " + w.common_words(task["plan"])["name"]
+            assert (name in fact["reply"].split(" and ")[0]) == (form == "{n} {v}"), fact["reply"]
