@@ -76,7 +76,8 @@ class Difference(NamedTuple):
         clause = CLAUSES[self.aspect]
         if self.aspect == "colour" and not self.have:
             clause = "should be {want}"
-        return f"The {self.subject} {clause.format(want=self.want, have=self.have)}.".replace('.".', '."')
+        it = "them" if len(self.about) > 1 else "it"
+        return f"The {self.subject} {clause.format(want=self.want, have=self.have, it=it)}.".replace('.".', '."')
 
 
 CLAUSES = {    # aspect -> what is said about it
@@ -94,7 +95,7 @@ CLAUSES = {    # aspect -> what is said about it
     "lines": "should run over {want} lines",
     "place": "should be {want}, not {have}",
     "shift": "should be {want}",
-    "space": "should have {want} space above it",
+    "space": "should have {want} space above {it}",
 }
 
 
@@ -434,6 +435,8 @@ def places(pairs):
             shared[r.parent, "shift", f"{far(shift)}further to the {way}", ""].append((r.share * size, r))
         above, ours = r.above(), a.above()
         if not r.in_both or ours != (above and above.twin) or above and not ours:
+            continue
+        if not above and a.parent != (r.parent and r.parent.twin):    # the edges above them are of different areas
             continue
         gap = r.gap(above) - a.gap(ours)
         if abs(gap) > 14:

@@ -106,6 +106,30 @@ def test_what_a_moved_container_takes_along_is_not_named_as_well(renderer):
 
 
 @needs_browser
+def test_a_colour_that_hides_an_area_changes_no_space(renderer):
+    """A button in its form's colour and a form in the page's are not seen; what is in them has not moved."""
+    form = ('<body class="bg-white p-24"><form class="bg-{} p-16"><h1 class="text-6xl text-{}">Login</h1>'
+            '<input class="p-8" placeholder="Name"><button class="bg-{} p-12 text-4xl text-white">Go</button></form>')
+    for place in ("left", "center", "right"):
+        reference = renderer.layout(page(form.format("green-500", place, "pink-500")))
+        hidden = renderer.layout(page(form.format("green-500", place, "green-500")))
+        assert sentences(hidden, reference) == ['The button "Go" should be pink, not green.']
+        assert sentences(reference, hidden) == ['The button "Go" should be green, not pink.']
+        hidden = renderer.layout(page(form.format("white", place, "pink-500")))
+        assert sentences(hidden, reference) == ["The form should be green, not white."]
+        assert sentences(reference, hidden) == ["The form should be white, not green."]
+
+
+@needs_browser
+def test_space_is_above_it_or_above_them(renderer):
+    low, high = (renderer.layout(page(f'<div class="flex"><p class="mt-{n} px-2">A</p><p class="mt-{n}">B</p></div>'))
+                 for n in (24, 2))
+    assert sentences(high, low) == ['The texts "A" and "B" should have more space above them.']
+    low, high = (renderer.layout(page(f'<p class="mt-{n}">A</p>')) for n in (24, 2))
+    assert sentences(high, low) == ['The text "A" should have more space above it.']
+
+
+@needs_browser
 def test_names_are_those_of_the_agents_page(renderer):
     """It cannot see the reference's heading, so nothing is placed by it."""
     want = page('<h1 class="text-4xl">This week</h1><p>Sales</p><img src="https://picsum.photos/id/48/300/200">')
