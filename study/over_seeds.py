@@ -30,7 +30,7 @@ AGENTS = {    # name of the folder: title
     "policy-likelihood": "SWEET-RL, likelihood in place of Eq. 2", "policy-sum": "SWEET-RL, sums in Eq. 3",
     "grpo": "GRPO", "round-2-dpo": "multi-turn DPO, second round", "round-2-policy": "SWEET-RL, second round"}
 SHARES = {"success": "success", "success_seen": "seen", "success_new": "new", "cosine_page": "cosine",
-          "choices": "choices right", "win_rate": "win rate", "details_told": "details told"}
+          "choices_right": "choices right", "win_rate": "win rate", "details_told": "details told"}
 COSTS = {"episodes": "episodes", "simulator_calls": "human's replies", "sampled_tokens": "sampled tokens",
          "training_tokens": "training tokens"}
 PAPER = {"base": 22.4, "rejection-ft": 28.2, "multi-turn-dpo": 34.4, "policy-without-c": 31.2, "policy": 40.4}
