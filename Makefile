@@ -37,7 +37,7 @@ endif
 # ------------------------------------------------------------------------------------------------ demo
 # The pipeline as a graph. A target is the file that its stage writes last, so `make demo` resumes a stopped demo.
 # Independent stages run side by side, one a core.
-# The settings are the best of six trials a method (RESULTS.md).
+# The settings were chosen by six trials a method (RESULTS.md).
 SEED   ?= 0
 DOMAIN ?= backend
 NAME   ?= $(if $(LLM),demo-llm,$(if $(filter frontend,$(DOMAIN)),demo-frontend,demo))

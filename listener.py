@@ -204,9 +204,10 @@ class Listener:
         A scene is what is said before a question without being a claim: "Two may be equal. Who goes first then?"
         """
         acts = tables()["acts"]
-        parts = [part for whole in sentences(text) for part in ([whole] if whole in self.examples else
-                 [whole] if self.settled(whole, memory) else
-                 sentences(acts["joint"].sub("?\n", acts["preamble"].sub(r"\1.\n", whole))))]
+        parts = []
+        for whole in sentences(text):
+            one = whole in self.examples or self.settled(whole, memory)
+            parts += [whole] if one else sentences(acts["joint"].sub("?\n", acts["preamble"].sub(r"\1.\n", whole)))
         claims, questions, scene, topics, cases = {}, [], "", [], []
         for part in parts:
             now = memory._replace(topics=(*memory.topics, *topics))
@@ -568,7 +569,7 @@ class Listener:
     def rounded(self, heard, memory):
         """What becomes of fractions: "41.2 becomes 42."."""
         fact = next((fact for fact in self.facts if fact.values.get("round", set()) & ROUNDED.keys()), None)
-        parts = re.findall(r"(?<![\w.])\d+\.\d+(?!\w)", counted(heard.text))
+        parts = re.findall(r"(?<![\w.])\d{1,9}\.\d+(?!\w)", heard.text)
         if fact and parts and heard.top("round"):
             way = next(iter(fact.values["round"] & ROUNDED.keys()))
             shown = [f"{part} becomes {ROUNDED[way](float(part))}" for part in dict.fromkeys(parts)]
@@ -678,10 +679,10 @@ class Listener:
                 return says(kind, heard.text, fill=f"{fact.term} of each {self.row}"), [], fact
 
     def amounts(self, text):
-        """key -> the number that a text gives it: "a price of 4", "4 letters"."""
-        after = re.findall(r"\b([a-z]\w*)(?: of| is| was| are| at)?[ :=]+(?:only |just |exactly )?(\d+)\b", text)
-        pairs = [*(pair[::-1] for pair in re.findall(r"\b(\d+) ([a-z]\w*)", text)), *after]
-        return {self.field_of[stem(word)]: number for word, number in pairs if stem(word) in self.field_of}
+        """key -> the number, of at most nine digits, that a text gives it: "a price of 4", "4 letters"."""
+        after = re.findall(r"\b([a-z]\w*)(?: of| is| was| are| at)?[ :=]+(?:only |just |exactly )?(\d{1,9})\b", text)
+        pairs = [*(pair[::-1] for pair in re.findall(r"\b(\d{1,9}) ([a-z]\w*)", text)), *after]
+        return {self.field_of[stem(word)]: str(int(number)) for word, number in pairs if stem(word) in self.field_of}
 
     def not_by(self, fact, text):
         """A correction, if a question about a limit names a number that the limit is not one of."""

@@ -67,7 +67,7 @@ from human import (
 from listener import MANNERS
 from records import (
     ANSWER_MARK, EPISODE_KEY, ID, OUTPUT_MARK, SCHEMA, TURN_KEY, Output, die, fingerprint, mended, number, read,
-    refuse_idle, run_script, schema_errors, sign_of_end, write_json)
+    refuse_idle, reward, run_script, schema_errors, sign_of_end, write_json)
 from server import CODE, UNKNOWN_MARK, Refused, Response, Stop, without_secrets, without_thoughts
 
 NO_ACTION = "Sorry, I have lost my thread."    # replaces an action that was cut inside its thought
@@ -561,9 +561,7 @@ def best_of_tasks(trajectories, count):
     """The `count` trajectories of highest reward of each task, in file order; of equal ones the first."""
     tasks = {}
     for place, record in enumerate(trajectories):
-        if "reward" not in record:
-            die("--per-task needs rewards; make them with: python evaluate.py")
-        tasks.setdefault(record["task_id"], []).append((-record["reward"], place))
+        tasks.setdefault(record["task_id"], []).append((-(record["reward"] or 0), place))
     return [trajectories[place] for place in sorted(place for task in tasks.values()
                                                     for _, place in sorted(task)[:count])]
 
@@ -571,7 +569,8 @@ def best_of_tasks(trajectories, count):
 def check(args, record):
     """The record, without nulls; raises ValueError if it cannot be played, which `read` reports with its line."""
     record = mended(record) if args.kind == "task" else record
-    for problem in schema_errors(record, CONTINUED if args.continue_ else {}):
+    shape = CONTINUED if args.continue_ else {"reward": reward} if args.per_task else {}
+    for problem in schema_errors(record, shape):
         raise ValueError(problem)
     if args.kind == "trajectory" or args.simulator != "scripted" or args.max_turns == 1:
         return record

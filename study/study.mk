@@ -24,7 +24,7 @@ $(SEED_MODEL):
 	$(MAKE) -f Makefile SEED=0 NAME=$(FIRST_RUN) $@
 
 # ------------------------------------------------------------------------------------------------ trials
-# The first trial of a method has the settings of `make demo`, which are the best by the mean over both seeds.
+# The first trial of a method has the settings of `make demo`.
 SWEET := --method sweet $(POLICY)
 IMITATE := --method rejection-ft $(REJECTION)
 DPO := --method multi-turn-dpo $(TRAJECTORY)
@@ -53,7 +53,8 @@ $(RUN)/trial-sweet-6/config.json: $(RUN)/eight.ranked.done
 endif
 TRIALS := $(sort $(filter trial-%,$(.VARIABLES)))
 
-$(TRIALS:%=$(RUN)/%/config.json): $(RUN)/train.ranked.done
+$(patsubst %,$(RUN)/%/config.json,$(filter trial-sweet-%,$(TRIALS))): $(RUN)/train.ranked.done
+$(TRIALS:%=$(RUN)/%/config.json): $(RUN)/train.metrics.json
 	$(EACH) train_policy.py $(FLAGS) $(FIT) --run-name $(NAME) $($(notdir $(@D))) --out $(@D)
 
 # Candidates at other turns: of every episode, of a task's two best ones, and twice as many at each turn.
@@ -68,7 +69,6 @@ $(foreach kind,every two eight,$(RUN)/$(kind).ranked.done): $(RUN)/%.ranked.done
 # ------------------------------------------------------------------------------------------------ what each part adds
 critic-likelihood := $(CRITIC) --beta 1e-6
 critic-sum        := $(CRITIC) --advantage sum --beta 0.3
-
 $(RUN)/critic-%/config.json: $(RUN)/train.metrics.json
 	$(EACH) train_critic.py $(FLAGS) $(FIT) --run-name $(NAME) $(critic-$*) --out $(@D)
 

@@ -218,6 +218,15 @@ def test_a_fraction_is_rounded_as_the_reference_does(form):
                 assert part == 410 or f"becomes {right}" in reply, (form, reply)
 
 
+@pytest.mark.parametrize("number", ["007", "9" * 400, "9" * 5000, "\u0663"], ids=["zeros", "long", "too long", "arabic"])
+def test_no_number_that_an_agent_writes_ends_the_run(number):
+    for task, fact in [*facts_with("formula"), *facts_with("round")]:
+        told = [each["detail"] for each in task["facts"]]
+        case = " and ".join(f"{number} {key}" for key in fact["values"].get("field", []))
+        for question in (f"With {case}, what is it?", f"Would {number}.5 be rounded up?", f"Is {number} enough?"):
+            assert reply_after(task, told, question)[0]
+
+
 @pytest.mark.parametrize("form", [
     "Is the whole {m} meant, or only the {f}?", "Does that go for the whole {m} or just the {f}?",
     "Is the {f} doubled as well?", "Is it only the {f}, or everything?"])

@@ -336,7 +336,7 @@ def test_candidates_are_sampled_at_every_turn_and_continued(world, tmp_path):
 
 def test_candidates_at_the_turns_of_the_best_trajectories(world, tmp_path):
     first = records(world / "trajectories.jsonl")[:2]
-    rewards = {0: (0.2, 0.7, 0.7), 1: (0.0, 0.0, 1.0)}    # of the samples of each task
+    rewards = {0: (0.2, 0.7, 0.7), 1: (0.0, None, 1.0)}    # of the samples of each task; null: it was not scored
     with open(tmp_path / "in.jsonl", "w") as f:
         f.writelines(json.dumps(first[task] | {"sample": sample, "reward": rewards[task][sample]}) + "\n"
                      for sample in range(3) for task in rewards)
@@ -348,7 +348,7 @@ def test_candidates_at_the_turns_of_the_best_trajectories(world, tmp_path):
             (first[task]["task_id"], sample, turn) for task, sample in kept for turn in range(4)]
     with open(tmp_path / "in.jsonl", "w") as f:
         f.write(json.dumps({k: v for k, v in first[0].items() if k != "reward"}) + "\n")
-    assert "--per-task needs rewards" in play(tmp_path, *common, 1, "--out", "c.jsonl", code=2).stderr
+    assert "in.jsonl, line 1: it lacks the key 'reward'" in play(tmp_path, *common, 1, "--out", "c.jsonl", code=2).stderr
 
 
 @pytest.mark.parametrize("count", [5, pytest.param(50, marks=pytest.mark.slow)])
