@@ -68,8 +68,6 @@ TRAJECTORY := --beta 2 --nll 1 --lr 1e-4 --epochs 3
 stage = @echo '--- $(1)'
 # One thread a process: beside other work, two threads of one process wait for each other at every barrier.
 EACH := OMP_NUM_THREADS=1 $(PY)
-# Nothing else can run beside the first model and the base agent: on CPUs two processes share each of their batches.
-BOTH := $(if $(shell command -v nvidia-smi),$(EACH),OMP_NUM_THREADS=1 .venv/bin/torchrun --standalone --nproc-per-node 2)
 FLAGS := --seed $(SEED) --domain $(DOMAIN)
 
 # Web pages and real language models have settings of their own.
@@ -100,12 +98,12 @@ $(RUN)/demonstrations.done: $(RUN)/tasks/done
 
 $(RUN)/first-model/config.json: $(RUN)/complete.done
 	$(call stage,a transformer from nothing learns to copy details)
-	$(BOTH) train_policy.py $(FLAGS) --method sft --model tiny --in $(RUN)/complete.jsonl --with-c 0.33 $(FIRST) \
+	$(EACH) train_policy.py $(FLAGS) --method sft --model tiny --in $(RUN)/complete.jsonl --with-c 0.33 $(FIRST) \
 	  --out $(RUN)/first-model
 
 $(RUN)/base/config.json: $(RUN)/demonstrations.done $(SEED_MODEL)
 	$(call stage,base: it learns to be an imperfect agent)
-	$(BOTH) train_policy.py $(FLAGS) $(FIT) --method sft $(BASE) --in $(RUN)/demonstrations.jsonl --with-c 0.33 \
+	$(EACH) train_policy.py $(FLAGS) $(FIT) --method sft $(BASE) --in $(RUN)/demonstrations.jsonl --with-c 0.33 \
 	  --out $(RUN)/base
 
 $(RUN)/train.rollout.json: $(RUN)/base/config.json
