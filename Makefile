@@ -44,6 +44,7 @@ NAME   ?= $(if $(LLM),demo-llm,$(if $(filter frontend,$(DOMAIN)),demo-frontend,d
 RUN     = runs/$(NAME)
 JOBS   ?= $(shell $(PYTHON) -c 'import os; print(min(4, os.cpu_count()))')
 AGENTS := base rejection-ft multi-turn-dpo policy-without-c policy after-imitation
+ROWS   := $(AGENTS)
 
 # A small transformer first learns to ask for every detail and to copy it (the first model). The base agent starts there
 # and learns to ask too little: it asks for fewer than half of the details. Asking is then the hard part.
@@ -177,14 +178,15 @@ $(RUN)/policy.test.annotated.done: $(RUN)/policy.test.metrics.json $(RUN)/critic
 	$(EACH) train_critic.py $(FIT) --run-name $(NAME) --score $(RUN)/policy.test.scored.jsonl
 	@touch $@
 
-# The agents by their methods' names.
-scored  = $(1)=$(RUN)/$(2).test.scored.jsonl
-COMPARE = $(call scored,base,base) $(call scored,rejection-ft,rejection-ft) $(call scored,multi-turn-dpo,multi-turn-dpo) \
-  $(call scored,sweet-rl-without-c,policy-without-c) sweet-rl=$(RUN)/policy.test.annotated.jsonl \
-  $(call scored,sweet-rl-after-imitation,after-imitation)
+# The rows by their methods' names.
+method-policy           := sweet-rl
+method-policy-without-c := sweet-rl-without-c
+method-after-imitation  := sweet-rl-after-imitation
+COMPARE = $(foreach agent,$(ROWS),$(or $(method-$(agent)),$(agent))=$(RUN)/$(agent).test.$(if \
+  $(filter policy,$(agent)),annotated,scored).jsonl)
 
 # make starts with the first prerequisite, so the slowest branch comes first.
-$(RUN)/report.html: $(RUN)/policy.test.annotated.done $(AGENTS:%=$(RUN)/%.test.metrics.json)
+$(RUN)/report.html: $(RUN)/policy.test.annotated.done $(ROWS:%=$(RUN)/%.test.metrics.json)
 	$(EACH) evaluate.py --compare $(COMPARE) --report $@ $(SHOW) \
 	  --curves critic=$(RUN)/critic rejection-ft=$(RUN)/rejection-ft multi-turn-dpo=$(RUN)/multi-turn-dpo sweet-rl=$(RUN)/policy
 
