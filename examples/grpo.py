@@ -121,8 +121,8 @@ def parse_args():
     return lm.fill_defaults(args, dict(
         input=f"data/{args.domain}/train.jsonl", model=f"runs/{args.run_name}/base", out=f"runs/{args.run_name}/grpo",
         lr=1e-6, epochs=1, batch_size=10 ** 9, max_steps=0, shuffle="turns", kind="task", simulator="scripted",
-        continue_=0, best_of_n=1, temperature=1.0, max_model_len=0, gpu_memory_utilization=0.3, tensor_parallel_size=1,
-        data_parallel_size=1, workers=1, mode="module", call_timeout=evaluate.CALL_TIMEOUT,
+        continue_=0, per_task=0, best_of_n=1, temperature=1.0, max_model_len=0, gpu_memory_utilization=0.3,
+        tensor_parallel_size=1, data_parallel_size=1, workers=1, mode="module", call_timeout=evaluate.CALL_TIMEOUT,
         program_timeout=evaluate.PROGRAM_TIMEOUT, encoder="layout", reward_from="cosine"))
 
 
