@@ -25,7 +25,7 @@ import re
 import tomllib
 import zlib
 from collections import Counter
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
@@ -40,26 +40,14 @@ ONCE = ("order", "group")                                          # of which a 
 HIDDEN = ("except", "extra")                                       # what nobody can know that it is there
 RESULT = ("ties", "count", "format", "between", "round", "empty", "absent", "fewer")    # of which a task has one each
 CONTENT = {"field": 0.8, "word": 1.5, "number": 0.7}    # kinds that a question takes up from a fact -> points
-KEEP = {"name", "number", "value", "count", "order", "total", "result"}    # keys that questions use in another sense
-SMALL = set("most least our my the of from by a an in for with to and or".split())
-STOP = set("""a about actually again all also an and another any are as ask at be been before being both but by call
-    called can could data decide decides did do does doing each either else ever every exact exactly far field fields
-    for from function get give go got had has have having here how i if in information into is it item its just keep
-    know last let like list look make many may me mean meaning means might more most much must my name need needs next
-    no not now number of ok okay on one ones only or other our out over own part please precise precisely question
-    regarding right row rows rule say says see shall should show so some something sort still such sure take tell than
-    thank thanks that the their them then there these they thing things this those to too two up us use used using
-    value values very want was way we well were what when where which while who whom whose why will with word words
-    would yes yet you your""".split())
 BACK = re.compile(r"\b(then|that|this|it|there|those|them|here)\b")    # what points back to the sentence before
 SPECIFIC = re.compile(r"\b(what|which|same|equal|exact|precise|specific|concrete|certain) values?\b"    # not a term
                       r"|\bvalue of the (?=limit|threshold)")
-DIGITS = dict(zip("""two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen
-    seventeen eighteen nineteen twenty""".split(), map(str, range(2, 21)))) | {"thirty": "30", "fifty": "50"}
 COUNTED = {  # words that are numbers in what a proposal says
     r"\bzero\b": "0", r"\b(a )?half\b": "0.5", r"\b(twice|doubl(e|ed|es|ing)\b(?!.check))": r"\1 2 times",
     r"\b(with|after) (only |just )?(one|1)\b(?! (of|that|who|which|thing)\b)": r"\1 1",
 }
+NEXT = {("high", "out"): 1, ("high", "in"): -1, ("low", "out"): -1, ("low", "in"): 1}    # (end, edge) -> step beyond it
 ROUNDED = {"down": math.floor, "up": math.ceil, "nearest": lambda number: math.floor(number + 0.5)}
 SPOKEN = {"times": "*", "plus": "+", "minus": "-", "twice": "2*", "all_that": ")"}
 ENDINGS = re.compile(r"('s|s|es|ed|ing|ers?|est|ly|ness|ies|ied|iers?|iest|iness|ily|ity|ment|able|ful|ive|ion|some|"
@@ -119,6 +107,14 @@ class Fact(NamedTuple):
     words: dict      # stem -> weight in its example questions, if the task does not say its aspect
 
 
+class Case(NamedTuple):
+    """Something that may be one of a kind."""
+    number: str      # "" if none is given
+    bound: set       # the number of its limit
+    words: dict      # word -> whether it lacks it
+    denied: bool     # whether it is said not to be one
+
+
 class Heard(NamedTuple):
     """What a text says."""
     text: str
@@ -140,7 +136,7 @@ class Listener:
 
     def reply(self, memory, message, manner):
         """(reply, details told for the first time, the memory after it)"""
-        text = plain(message)
+        text = self.spoken(plain(message))
         claims, questions, topics, cases = self.hear(text, memory)
         now = memory._replace(topics=(*memory.topics, *topics))
         now = now._replace(told=(*now.told, *self.judge(claims, now, True)[1]))
@@ -166,8 +162,10 @@ class Listener:
             fact = self.by_name[next((name for name in targets if name not in now.told), next(iter(targets)))]
             words += [says("first", text)] if len(targets) > 1 else []
             again = "unsettled" if self.leaves_open(fact, text) else "again"
+            case = self.settled(text, now, True) if again == "unsettled" and fact.name in now.told else None
             words += [self.not_by(fact, text) or says(again, text) * (fact.name in now.told)] if not words else []
             words, told = [*words, fact.reply], [*told, fact.name]
+            words, told = case[:2] if case else (words, told)
         elif not any(words):
             words = instead[:1] or [self.lost(self.read(text, now), now)]
         for name in tuple(told):    # a proposal may be right about a limit before its term has been explained
@@ -301,7 +299,9 @@ class Listener:
             whole = alone[1] and (heard.terms or not BACK.search(question)) and not acts["cases"].search(scene)
             heard = heard._replace(terms=heard.terms or wide.terms, said=wide.said,
                                    aspects=(heard if whole else wide).aspects)
-        conditions = [scene] if acts["cases"].search(scene) else []
+        tied = acts["leads"].search(question) and not self.mentions(question, memory) and \
+            self.aspects(scene).get("ties", 0) >= SURE
+        conditions = [scene] if acts["cases"].search(scene) or tied else []
         conditions += [match[0] for match in acts["condition"].finditer(question)]
         for aspects in map(self.aspects, conditions):
             top = max(aspects, key=aspects.get, default="")
@@ -386,7 +386,8 @@ class Listener:
             mine.sort(key=lambda fact: fact.aspect not in HIDDEN)
             return (mine[0], "") if mine else (None, says("no_more", heard.text, fill=self.names[term][0]))
         hidden = [fact for fact in untold if fact.aspect in HIDDEN]
-        near = [fact for fact in hidden if fact.term in memory.topics[-1:] and self.first(fact, memory.told) == fact]
+        open = [fact for fact in hidden if self.first(fact, memory.told) == fact]
+        near = [fact for fact in open if fact.term in memory.topics[-1:]] or (open if none and len(open) == 1 else [])
         if near or len(untold) == 1:
             return (near or untold)[0], ""
         if not untold or none and not hidden:
@@ -468,12 +469,16 @@ class Listener:
         """(the fact that a claim is about, or None; the facts of its aspects that concern the result)"""
         only = [fact for fact in self.facts if fact.aspect in RESULT and heard.top(fact.aspect)]
         found = [(HEARD, None)]
-        for fact in only or self.facts:
+        whole = [fact for fact in self.facts if fact.aspect == "formula" and len(fact.about["field"]) > 1
+                 and fact.about["field"] == heard.said["field"]]
+        if whole and "average" in heard.said["way"] and "len(found)" not in self.truth:
+            return None, only
+        for fact in only or whole or self.facts:
             grade, fits = self.verdict(fact, heard, memory.told), self.points(fact, heard) > 0
             elsewhere = heard.terms and fact.term not in {"", *heard.terms} and fact.aspect not in RESULT
             if fact.aspect in HEADS:    # a proposal for a meaning is one for the term that was named, or is the topic
                 mine = fact.term in (*heard.terms, *memory.topics[-1:])
-                known = mine or fact.aspect in ONCE and heard.top(fact.aspect)
+                known = mine or whole or fact.aspect in ONCE and heard.top(fact.aspect)
             else:
                 known = fact.name in memory.told or self.concerns(fact, heard, memory)
             apart = fact.aspect in ("count", "empty") and not heard.top(fact.aspect)
@@ -542,8 +547,7 @@ class Listener:
 
     def is_next_to(self, said, fact):
         """Whether a claimed limit says the same of whole numbers: more than 2, for 3 or more."""
-        signs = {("high", "out"): 1, ("high", "in"): -1, ("low", "out"): -1, ("low", "in"): 1}
-        sign = signs.get((*said["end"], *said["edge"]))
+        sign = NEXT.get((*said["end"], *said["edge"]))
         if not sign or fact.values.get("edge") == said["edge"]:
             return False
         return {str(int(n) + sign) for n in said["number"] if n.isdigit()} == fact.values.get("number")
@@ -558,10 +562,15 @@ class Listener:
 
     # What the facts, or the reference, settle of a concrete case
 
-    def settled(self, text, memory):
-        """(sentences, details, fact) in answer to a message that puts a concrete case: "Is it big with 20?"; or None"""
-        heard = self.read(counted(text), memory)
-        looks = (self.rounded, self.worked_out, self.member, self.reach)
+    def settled(self, text, memory, loosely=False):
+        """(sentences, details, fact) in answer to a message that puts a concrete case: "Is it big with 20?"; or None
+
+        loosely: a number alone puts a case.
+        """
+        body, _, tail = text.rpartition(", ")
+        tagged = tables()["acts"]["approves"].fullmatch(tail.rstrip("?.! "))
+        heard = self.read(counted(body if tagged else text), memory)
+        looks = (self.rounded, partial(self.member, loosely=loosely), self.shown, self.reach)
         for sentence, facts, fact in filter(None, (look(heard, memory) for look in looks)):
             fresh = [each for each in facts if each.name not in memory.told]
             return [sentence, *(each.reply for each in fresh)], [each.name for each in fresh], fact
@@ -575,79 +584,153 @@ class Listener:
             shown = [f"{part} becomes {ROUNDED[way](float(part))}" for part in dict.fromkeys(parts)]
             return ", ".join(shown) + ".", [fact], fact
 
-    def worked_out(self, heard, memory):
-        """What a formula, as it was told, comes to where a text gives each of its keys a number."""
-        row = self.amounts(heard.text)
-        for fact in self.facts:
-            if fact.aspect != "formula" or fact.name not in memory.told or not fact.about["field"] <= row.keys():
-                continue
+    def worked_out(self, text, memory):
+        """(a text with what a formula comes to in place of the numbers of its keys, that number, the formula)
+
+        The formula is as it was told. The number is "" if the text leaves it open.
+        """
+        row, code = self.amounts(text), ""
+        fact = next((fact for fact in self.facts if fact.aspect == "formula" and fact.name in memory.told
+                     and fact.about["field"] <= row.keys()), None)
+        if fact:
             words = words_of(plain(fact.reply).replace("all that", "all_that"))
             code = "".join(row.get(self.field_of.get(stem(word)), SPOKEN.get(word, "")) or word * word.isdigit()
                            for word in words)
-            code, caps = "(" * (")" in code) + code, []
-            for extra in self.facts:
-                meant = not extra.about["word"] or extra.about["word"] & heard.said["word"]
-                if extra.aspect == "extra" and extra.term == fact.term and meant:
-                    number = next(iter(extra.about["number"] or map(row.get, extra.about["field"])), "") or ""
-                    steps = [step for step in extra.values.get("op", ()) if step in "*+-"]
-                    caps += [int(number)] if number.isdigit() and not steps else []
-                    code = f"({code}){steps[0]}{number}" if steps else code
-                    code *= extra.name in memory.told
-            if re.fullmatch(r"[(]{0,2}\d+([-+*]\d+)*([)][-+*]\d+){0,2}", code):
-                return f"That makes {min([eval(code), *caps])}.", [], fact
+        code, caps = "(" * (")" in code) + code, []
+        for extra in self.facts if fact else []:
+            meant = not extra.about["word"] or extra.about["word"] & self.said(text)["word"]
+            if extra.aspect == "extra" and extra.term == fact.term and meant:
+                number = next(iter(extra.about["number"] or map(row.get, extra.about["field"])), "") or ""
+                steps = [step for step in extra.values.get("op", ()) if step in "*+-"]
+                caps += [int(number)] if number.isdigit() and not steps else []
+                code = f"({code}){steps[0]}{number}" if steps else code
+                code *= extra.name in memory.told
+        if not re.fullmatch(r"[(]{0,2}\d+([-+*]\d+)*([)][-+*]\d+){0,2}", code):
+            return text, "", fact
+        result = str(min([eval(code), *caps]))
+        for number in map(row.get, fact.about["field"]):
+            text = re.sub(rf"\b0*{number} [a-z]\w*|[a-z]\w*( of| is| was| are| at)?[ :=]+(only |just |exactly )?0*{number}\b", " ", text, count=1)
+        return f"with {fact.term} of {result} {text}", result, fact
 
-    def member(self, heard, memory):
-        """Whether something is one of a kind: with a number, at the limit itself, or with a word and any number."""
-        acts, mine = tables()["acts"], self.kind_of(heard, memory)
-        text = acts["on_limit"].sub("exactly that", acts["or_else"].split(heard.text)[0])
-        shadow, (top, strong) = self.with_terms(acts["aside"].sub("", text)), heard.top()
-        closed = acts["instance"].search(shadow) and not acts["rules"].search(shadow)
-        closed = closed or acts["joins"].search(text)
-        if not mine or not closed or strong and top in ("ties", "count", "between", "empty"):
-            return None
-        said, define, limit = self.said(text), mine["define"], mine.get("limit")
-        label, edge, special = mine.get("values") or mine.get("names"), mine.get("edge", limit), mine.get("except")
-        special = special if special and special.about["word"] & said["word"] else None
-        bound = (special or limit or define).about["number"] or limit and limit.values.get("mean") or set()
+    def member(self, heard, memory, loosely=False):
+        """Whether something is one of a kind: with a number, a formula's numbers, the limit itself, or with a word."""
+        acts = tables()["acts"]
+        text, sums, formula = self.worked_out(acts["or_else"].split(heard.text)[0], memory)
+        heard = self.read(text, memory) if sums else heard
+        made = f"That makes {sums}." if sums else ""
+        only, text = (made, [], formula) if sums else None, acts["on_limit"].sub("exactly that", text)
+        mine, (top, strong) = self.kind_of(heard, memory), heard.top()
+        if not mine or not sums and strong and top in ("ties", "count", "between", "empty"):
+            return only
+        define, shadow = mine["define"], self.with_terms(acts["aside"].sub("", text))
         if "join" in define.values and acts["joins"].search(text):
             return says("either" if define.values["join"] == {"or"} else "both", text), [], define
-        numbers = said["number"] or (bound if acts["own"].search(text) else set())
-        ever = special and special.values.get("ever")
-        named = label and label.name in memory.told and label.about["word"] & said["word"]
-        known = ever and special.name in memory.told or acts["any"].search(text) and said["word"]
-        if len(numbers) != 1 and not known and not (named and acts["asks_if"].search(text)):
-            return None
-        keys = self.amounts(text).keys() - self.labels
-        if keys and not keys & define.about["field"]:
+        if acts["rules"].search(shadow) or not loosely and not acts["instance"].search(shadow):
+            return only
+        cases = self.cases(text, mine, memory)
+        if not cases:
+            keys = self.amounts(text).keys() - self.labels - define.about["field"]
             parts = [fact for fact in self.facts if fact.aspect == "formula" and fact.about["field"] & keys]
-            return None if parts else (self.not_by(define, text), [], define)
-        fits = [self.on_side(limit, edge, bound, numbers)] if limit else []
-        if label:
-            others = {self.column.get(word) for word in said["word"]} & define.about["field"]
-            fits.append(bool(label.about["word"] & said["word"]) or (False if others else None))
-        either = "or" in define.values.get("join", ())
-        result = either if either in fits else not either if set(fits) == {not either} else None
-        used = [limit] * bool(numbers) + [edge] * (numbers == bound) + [label] * (fits[-1:] == [True])
-        if ever:
-            result, used = ever == {"always"}, []
-        used = [fact for fact in used if fact and fact.name not in memory.told]
-        if any(fact != label and not (special and fact.aspect == "edge") for fact in used):
-            return None    # what is asked about has not been told
-        kind = {True: "one", False: "none", None: "alone" if numbers else "depends"}[result]
-        sentence = says(kind, text, fill=self.names[define.term][0])
-        lead = "" if result is None or acts["denies"].search(shadow) else "Yes, " if result else "No, "
-        used += [special] * bool(special)
-        return lead + sentence if lead else sentence[0].upper() + sentence[1:], used, define
+            return (self.not_by(define, text), [], define) if keys and not parts else only
+        fits = [self.one_of(mine, case) for case in cases]
+        used = [fact for _, facts in fits for fact in facts]
+        untold = [fact for fact in used if fact.name not in memory.told and fact.aspect in ("limit", "edge")
+                  and not (fact.aspect == "edge" and mine.get("except") in used)]
+        if untold:
+            return (made, untold[:1], define) if sums else None
+        sentence = self.verdict_on(cases, [fit for fit, _ in fits], text, self.names[define.term][0])
+        return f"{made} {sentence}".strip(), used, define
 
-    def on_side(self, limit, edge, bound, numbers):
+    def verdict_on(self, cases, fits, text, name):
+        """What is said of cases, of which it is known whether each is one of a kind (None if that is open)."""
+        if None in fits:
+            return says("alone" if cases[0].number else "depends", text, fill=name)
+        if len(cases) == 1:
+            sentence = says("one" if fits[0] else "none", text, fill=name)
+            lead = "" if cases[0].denied else "Yes, " if fits[0] else "No, "
+            return lead + (sentence if lead else sentence[0].upper() + sentence[1:])
+        each = " and ".join(f"{case.number} {'counts' if fit else 'does not'}" for case, fit in zip(cases, fits))
+        if tables()["acts"]["choice"].search(text):
+            return each + "."
+        right = all(case.denied != fit for case, fit in zip(cases, fits))
+        return says("yes", text) if right else f"Not quite. {each}."
+
+    def cases(self, text, mine, memory):
+        """The cases that a text puts, one for each number; what it says of words goes for the next number as well.
+
+        "At most 35" puts two, 35 and 36. There are none if the text claims other things, too.
+        """
+        acts, limit, special = tables()["acts"], mine.get("limit"), mine.get("except")
+        mean = acts["averages"].search(text) if limit and "mean" in limit.values else None
+        text = self.lacking.sub("lacking ", text.replace(mean[0], " ") if mean else text)
+        special = special if special and special.about["word"] & self.said(text)["word"] else None
+        bound = set(re.findall(r"\d+", mean[0])) if mean else (special or limit or mine["define"]).about["number"]
+        bound = bound or limit and limit.values.get("mean") or set()
+        head, _, tail = text.partition(": ")    # "Just to be sure: "
+        text = text if re.search(r"term|_figure|_label|\d", self.with_terms(head)) else tail or text
+        parts, found, words, plainly = [("", "")], {}, {}, bool(special)
+        for part in acts["parts"].split(text):
+            numbers = self.said(part)["number"] - {number for key, number in self.amounts(part).items()
+                                                   if key not in self.labels | mine["define"].about["field"]}
+            numbers = numbers or (bound if acts["own"].search(part) else set())
+            points = self.aspects(self.vocabulary.sub(" ", part))
+            if len(numbers) > 1 or not numbers and any(points.get(name, 0) >= SURE for name in (*RESULT, *ONCE)):
+                return []
+            before, said = parts.pop() if not numbers or parts[-1][0] in ("", *numbers) else ("", "")
+            parts.append((next(iter(numbers), before), f"{said} {part}"))
+        for number, part in parts:
+            here = {match[1]: part[:match.start()].endswith(("lacking ", 'lacking "'))
+                    for match in self.vocabulary.finditer(part)}
+            taken = {self.column.get(word) for word in here}
+            words = {word: lacks for word, lacks in words.items() if self.column.get(word) not in taken} | here
+            said, denied = self.said(part), bool(acts["denies"].search(self.with_terms(part)))
+            if number and acts["bounds"].search(self.shadow(part)):
+                step = NEXT.get((*(said["end"] or limit.values.get("end", ())), *said["edge"]))
+                if denied or not step or not number.isdigit():
+                    return []
+                other, denied = str(int(number) + step), said["edge"] == {"out"}
+                found[other] = Case(other, bound, words, not denied)
+            else:
+                plainly |= bool(number)
+            found[number] = Case(number, bound, words, denied)
+        label = mine.get("values") or mine.get("names")
+        known = special and special.name in memory.told or label and label.name in memory.told and acts["asks_if"].search(text)
+        alone = words and (acts["any"].search(text) or known)
+        return list(found.values()) if (plainly if "" not in found else alone) else []
+
+    def one_of(self, mine, case):
+        """(whether a case is one of a kind, None if that is open; the facts that settle it)"""
+        define, limit, label = mine["define"], mine.get("limit"), mine.get("values") or mine.get("names")
+        edge, special = mine.get("edge", limit), mine.get("except")
+        words = {word for word, lacks in case.words.items() if not lacks}
+        if not special or not special.about["word"] & words:
+            special = None
+        elif "ever" in special.values:
+            return special.values["ever"] == {"always"}, [special]
+        fits, used = [], []
+        if limit:
+            fits.append(self.on_side(limit, edge, case.bound, case.number))
+            used += [limit, *[edge] * ({case.number} == case.bound)] * bool(case.number)
+        if label:
+            right = label.about["word"] & words
+            other = any(self.column.get(word) in define.about["field"] for word in words)
+            other |= label.about["word"] <= case.words.keys() - words
+            fits.append(True if right else False if other else None)
+            used += [label] * bool(right)
+        either = "or" in define.values.get("join", ())
+        used = used[-1:] if fits[-1] is either and label and fits[-1] else used
+        used += [special] * bool(special)
+        return either if either in fits else not either if set(fits) == {not either} else None, used
+
+    def on_side(self, limit, edge, bound, number):
         """Whether a number is on the right side of a limit, or of an exception's; None if that is open."""
         end = limit.values.get("end")
-        if len(numbers) != 1 or len(bound) != 1 or not end:
+        if not number or len(bound) != 1 or not end:
             return None
-        if numbers == bound:
+        if {number} == bound:
             return edge.values["edge"] == {"in"} if "edge" in edge.values else None
-        known = all(re.fullmatch(r"-?\d+(\.\d+)?", number) for number in numbers | bound)    # not "average"
-        return (float(*numbers) > float(*bound)) == ("high" in end) if known else None
+        known = all(re.fullmatch(r"-?\d+(\.\d+)?", each) for each in {number} | bound)    # not "average"
+        return (float(number) > float(*bound)) == ("high" in end) if known else None
 
     def kind_of(self, heard, memory):
         """aspect -> fact of the kind that a text is about, by its name, by what was told of it, or as the topic."""
@@ -658,25 +741,35 @@ class Listener:
         known = len(found) == 1 and all(kinds[term] in memory.told for term in found)
         return {fact.aspect: fact for fact in self.facts if fact.term in found} if known else {}
 
+    def shown(self, heard, memory):
+        """Whether an example of an entry, or of a whole line, looks as it must: "F38 (7) + C12 (2)"."""
+        format, between = (next((fact for fact in self.facts if fact.aspect == aspect), None)
+                           for aspect in ("format", "between"))
+        known = (format or between) and (not format or format.name in memory.told)
+        name = rf"(?:[a-z]\d+|{self.spellings})"
+        item = rf"[(\[\"']*(?:{name}|\d+)"
+        example = known and re.search(rf"{item}(?:[^\w?]{{1,6}}{item})+[)\]\"']*", heard.text)
+        if not example or not re.search(name, example[0]) or re.search(f" or {item}", heard.text):
+            return None
+        form = next(iter(format.values["form"] - {"figures", "pairs"}), '["{n}", {v}]') if format else "{n}"
+        entry = re.escape(form).replace(r"\{n\}", name).replace(r"\{v\}", r"\d+").replace('"', '"?')
+        mark = re.search(r'"(.+)"\.join', self.truth)
+        mark = re.escape(mark[1]) if mark else r"\W{1,4}"
+        if re.fullmatch(rf"\W*{entry}({mark}{entry})*\W*", example[0]):
+            fresh = between and re.search(rf"{entry}{mark}{entry}", example[0])
+            return says("yes", heard.text), [between] * bool(fresh), between or format
+        wrong = between if between and re.search(entry, example[0]) else format or between
+        return "Not quite. " + wrong.reply * (wrong.name in memory.told), [wrong], wrong
+
     def reach(self, heard, memory):
-        """How far something reaches, as the reference has it: the whole amount, the whole list, the sum."""
-        acts, terms = tables()["acts"], {*heard.terms, *memory.topics[-1:], *self.taken_up(heard, memory)}
-        found, far = [], acts["whole"].search(self.with_terms(heard.text))
-        if acts["added"].search(heard.text) and "order" not in self.here:
-            found += [("summed", r"table\.get\(|return sum\(", fact) for fact in self.facts[:1]]
-        for fact in self.facts if far else []:
-            often = all(self.by_name[need].about["field"] <= self.labels for need in fact.needs)
-            if fact.name in memory.told and fact.aspect == "order":
-                found.append(("those", " in found", fact))
-            elif fact.name in memory.told and fact.term in terms and fact.aspect == "extra":
-                found.append(("amount", "result [-+*]= |return min\\(|return .* [-+] ", fact))
-            elif fact.name in memory.told and fact.term in terms and fact.aspect == "limit":
-                found += [("list", "", fact)] * (often or fact.values.get("mean") == {"average"})
-        if far and "percent" in heard.text:
-            found += [("list", r"whole = sum\(", fact) for fact in self.facts[:1]]
-        for kind, code, fact in reversed(found):
-            if re.search(code, self.truth):
-                return says(kind, heard.text, fill=f"{fact.term} of each {self.row}"), [], fact
+        """What the reference itself settles: how far something reaches, and whether a name comes once."""
+        terms, shadow = {*heard.terms, *memory.topics[-1:], *self.taken_up(heard, memory)}, self.with_terms(heard.text)
+        for row in tables()["settled"]:
+            told = [fact for fact in self.facts if fact.aspect == row["about"] and fact.name in memory.told
+                    and (not fact.term or fact.term in terms or fact.aspect in ONCE)]
+            found = told if row["about"] else self.facts[:1]
+            if found and row["asks"].search(shadow) and re.search(row["code"], self.truth):
+                return row["says"].format(measure=f"{found[-1].term} of each {self.row}", row=self.row), [], found[-1]
 
     def amounts(self, text):
         """key -> the number, of at most nine digits, that a text gives it: "a price of 4", "4 letters"."""
@@ -699,7 +792,8 @@ class Listener:
         said, mine = self.said(text), fact.about
         kinds = [kind for kind in ("number", "word") if mine[kind] or fact.aspect == "formula"]
         other = any(said[kind] and not said[kind] & mine[kind] for kind in kinds)
-        return other and text.endswith("?") and not tables()["acts"]["rules"].search(text)
+        acts = tables()["acts"]
+        return other and text.endswith("?") and not acts["rules"].search(text) and not acts["bounds"].search(text)
 
     # What a text says
 
@@ -721,6 +815,17 @@ class Listener:
         total = sum(odds.values()) + 0.05
         points = {name: CERTAIN * number / total for name, number in odds.items() if number > total / 50}
         return heard._replace(aspects=points)
+
+    def spoken(self, text):
+        """A text in which to have no delay is to have a delay of 0, and "How sweet?" asks how much sweetness."""
+        keys = "|".join(word for word, kind in self.key_words.items() if kind == "_figure") or "(?!)"
+        if not tables()["acts"]["listing"].search(text):
+            text = re.sub(rf"\b(with|has|have|had|having|and|but) (no|zero) ({keys})( at all)?\b", r"\1 0 \3", text)
+            text = re.sub(rf"\bwithout (any |a |an )?({keys})( at all)?\b", r"with 0 \2", text)
+        how = re.compile(r"\bhow ([a-z]+)(?= |\W*$)")
+        return how.sub(lambda match: f"how much {self.field_of[stem(match[1])]} is needed"
+                       if stem(match[1]) in self.field_of.keys() - self.known and match[1] not in self.key_words
+                       else match[0], text)
 
     def shadow(self, text):
         """A text with "row" for the rows' noun and "_figure" or "_label" for their keys."""
@@ -766,12 +871,12 @@ class Listener:
         clear = {stem(word) for before, word, after in zip(["", *words], words, [*words[1:], ""])
                  if before != "how" and after != "enough"}    # "how long" and "long enough" need not mean "long"
         exact = {term for term, names in self.names.items()
-                 if any(set(name.split()) - SMALL <= set(words) for name in names)}
+                 if any(set(name.split()) - listed("small") <= set(words) for name in names)}
         taken = {stem(word) for term in exact for name in self.names[term] for word in name.split() if word in words}
         found = {}
         for term, names in self.stems.items():
             here, faint = (clear, dim) if term in exact else (clear - taken, dim - taken)    # a form of another term
-            part = any(name & here - set(self.field_of) - set(map(stem, STOP)) for name in names if len(name) > 1)
+            part = any(name & here - set(self.field_of) - set(map(stem, listed("stop"))) for name in names if len(name) > 1)
             whole = any(name <= here for name in names)
             if term in self.open or any(name <= known for name in names):
                 found[term] = 1.0 if whole else 0.5 if part or any(name <= faint for name in names) else 0
@@ -781,7 +886,7 @@ class Listener:
         """kind -> tokens: what a text says, in the kinds of listener.toml."""
         text = counted(text)
         quoted = set(re.findall(r"\"([^\"]+)\"", text))
-        strange = {each for each in quoted if each[0].isalnum() and each not in STOP
+        strange = {each for each in quoted if each[0].isalnum() and each not in listed("stop")
                    and not self.vocabulary.search(each)
                    and not set(map(stem, words_of(each))) & {*self.field_of, *self.known}}
         shadow = self.with_terms(text)
@@ -791,7 +896,7 @@ class Listener:
         found["number"] = set(re.findall(number, text))
         found["word"] = {match[1] for match in self.vocabulary.finditer(text)} | strange
         found["field"] = {self.field_of[stem(word)] for word in words_of(text) if stem(word) in self.field_of
-                          and (word not in STOP or word in {*self.key_words, *self.spelled})}
+                          and (word not in listed("stop") or word in {*self.key_words, *self.spelled})}
         found["mark"] |= {each.strip() or each for each in quoted if not re.search(r"\w", each)}
         if len(found["edge"]) > 1:
             found["edge"] = {"out" if re.search(r"\b(not|no longer|never|exclu\w+)\b|n't\b", text) else "in"}
@@ -806,7 +911,7 @@ class Listener:
         terms = {term: list_of((about or {}).get("names")) or [term] for term, about in (task["terms"] or {}).items()}
         terms |= {raw["term"]: [raw["term"]] for raw in raws if raw.get("term") and raw["term"] not in terms}
         self.names = {term: [name.lower().replace("-", " ") for name in names] for term, names in terms.items()}
-        self.stems = {term: [{stem(word) for word in name.split() if word not in SMALL} or {name} for name in names]
+        self.stems = {term: [{stem(word) for word in name.split() if word not in listed("small")} or {name} for name in names]
                       for term, names in self.names.items()}
         self.spelled = {word for names in self.names.values() for name in names for word in name.split()}
         self.known = set().union(*(name for names in self.stems.values() for name in names))
@@ -843,17 +948,21 @@ class Listener:
         keys |= {str(key).lower() for each in values for key in list_of(each.get("field"))}
         figures = {*re.findall(r"[\"'](\w+)[\"']\s*:\s*-?\d", shown), *measures}
         self.labels = set(re.findall(r"[\"'](\w+)[\"']\s*:\s*[\"']", shown))
-        self.key_words = {word: "_figure" if key in figures else "_label" for key in sorted(keys - KEEP)
+        self.key_words = {word: "_figure" if key in figures else "_label" for key in sorted(keys - listed("keep"))
                           for word in (key, key + "s", key.removesuffix("s"))}
         self.field_of = {stem(key): key for key in sorted(keys)}
         for names in self.names.values():    # a term that stands for a key
             self.field_of |= {stem(name): key for key in sorted(keys & set(names)) for name in names}
         self.column = {word.lower(): key for key, word in re.findall(r"[\"'](\w+)[\"']: [\"']([^\"']+)[\"']", shown)}
+        for each in values:    # of an exception
+            self.column |= {str(word).lower(): key for key in list_of(each.get("field")) for word in list_of(each.get("word"))}
         self.people = {self.field_of[stem(word)] for word in words_of(self.request) if stem(word) in self.field_of}
         words = {str(word).lower() for each in values for word in list_of(each.get("word"))}
         words |= set(re.findall(r"[\"']([^\"'\\\n]{2,30})[\"']", shown)) - keys
         words = sorted((word for word in words if word[:1].isalnum()), key=len, reverse=True)
-        self.vocabulary = re.compile(rf"\b({'|'.join(map(re.escape, words)) or '(?!)'})(?:s|'s)?\b")
+        self.spellings = "|".join(map(re.escape, words)) or "(?!)"
+        self.vocabulary = re.compile(rf"\b({self.spellings})(?:s|'s)?\b")
+        self.lacking = re.compile(rf"\b({data()['acts']['lacks']}) (?=\"?({self.spellings})\b)")
         rows = re.findall(r"def \w+\((\w+s)\)", code)[:1] if task["terms"] else []
         one = re.sub(r"(?<=ch|sh|ss|.x)es$|s$", "", re.sub(r"ies$", "y", *rows)) if rows else ""
         self.row = one or "thing"
@@ -885,16 +994,28 @@ class Listener:
 
 
 @cache
+def data():
+    return tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+
+
+@cache
+def listed(name):
+    """A set of words of listener.toml."""
+    return set(data()["words"][name].split())
+
+
+@cache
 def tables():
     """listener.toml with compiled patterns: acts, says, aspects and kinds; and the weights of its example questions."""
     def pattern(text):
         lines = "|".join(filter(None, text.splitlines())) or "(?!)"
         return re.compile(rf"(?:(?<!\w)|(?!\w))(?:{lines})(?:(?!\w)|(?<!\w))")
 
-    found = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-    found["acts"] = {name: pattern(text) for name, text in found["acts"].items()}
+    found = data() | {"acts": {name: pattern(text) for name, text in data()["acts"].items()}}
     found["kinds"] = {kind: {token: pattern(text) for token, text in tokens.items()}
                       for kind, tokens in found["kinds"].items()} | {kind: {} for kind in CONTENT}
+    found["settled"] = [row | {"asks": pattern(row["asks"])} for row in found["settled"]]
+    found["aspects"] = {name: dict(aspect) for name, aspect in found["aspects"].items()}
     for aspect in found["aspects"].values():
         hints = aspect.get("likely", "").splitlines()
         aspect |= {"sure": pattern(aspect["sure"]), "likely": [pattern(hint) for hint in hints if hint]}
@@ -947,7 +1068,7 @@ def words_of(text):
 
 def stems_of(text):
     """The stems of the words that carry meaning."""
-    return [stem(word) for word in words_of(text) if word not in STOP]
+    return [stem(word) for word in words_of(text) if word not in listed("stop")]
 
 
 def plain(text):
@@ -959,10 +1080,10 @@ def plain(text):
     text = re.sub(r"\bon (the|that|this) list\b", "", text)
     short = r"\b(e\.g|i\.e|etc|vs|approx|dr|mr|mrs|no)\.(?=\s*[\w,(])"
     text = re.sub(short, lambda match: match[1].replace(".", ""), text)
-    text = re.sub(r"(?m)^\s*(\(?\d+[.)]|\(?[a-z]\)|[-*•])\s+|(?<!\w)\(?\d\)", "\n", text)
+    text = re.sub(r"(?m)^\s*(\(?\d+[.)]|\(?[a-z]\)|[-*•])\s+|(?<!\w)(?<!\d )\(?\d\)(?=\W?[a-z]{2})", "\n", text)
     alone = r"\b(than|least|most|exactly|over|above|below) (zero|one|once)\b(?! (of|that|who|which|thing|or|way)\b)"
     text = re.sub(alone, lambda match: f"{match[1]} {int(match[2] != 'zero')}", text.replace("a dozen", "12"))
-    return re.sub(r"\w+", lambda match: DIGITS.get(match[0], match[0]), text)
+    return re.sub(r"\w+", lambda match: data()["words"]["digits"].get(match[0], match[0]), text)
 
 
 def counted(text):
