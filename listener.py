@@ -43,10 +43,6 @@ CONTENT = {"field": 0.8, "word": 1.5, "number": 0.7}    # kinds that a question 
 BACK = re.compile(r"\b(then|that|this|it|there|those|them|here)\b")    # what points back to the sentence before
 SPECIFIC = re.compile(r"\b(what|which|same|equal|exact|precise|specific|concrete|certain) values?\b"    # not a term
                       r"|\bvalue of the (?=limit|threshold)")
-COUNTED = {  # words that are numbers in what a proposal says
-    r"\bzero\b": "0", r"\b(a )?half\b": "0.5", r"\b(twice|doubl(e|ed|es|ing)\b(?!.check))": r"\1 2 times",
-    r"\b(with|after) (only |just )?(one|1)\b(?! (of|that|who|which|thing)\b)": r"\1 1",
-}
 NEXT = {("high", "out"): 1, ("high", "in"): -1, ("low", "out"): -1, ("low", "in"): 1}    # (end, edge) -> step beyond it
 ROUNDED = {"down": math.floor, "up": math.ceil, "nearest": lambda number: math.floor(number + 0.5)}
 SPOKEN = {"times": "*", "plus": "+", "minus": "-", "twice": "2*", "all_that": ")"}
@@ -105,14 +101,6 @@ class Fact(NamedTuple):
     needs: list
     implies: list
     words: dict      # stem -> weight in its example questions, if the task does not say its aspect
-
-
-class Case(NamedTuple):
-    """Something that may be one of a kind."""
-    number: str      # "" if none is given
-    bound: set       # the number of its limit
-    words: dict      # word -> whether it lacks it
-    denied: bool     # whether it is said not to be one
 
 
 class Heard(NamedTuple):
@@ -569,7 +557,7 @@ class Listener:
         """
         body, _, tail = text.rpartition(", ")
         tagged = tables()["acts"]["approves"].fullmatch(tail.rstrip("?.! "))
-        heard = self.read(counted(body if tagged else text), memory)
+        heard = self.read(rewritten("counted", body if tagged else text), memory)
         looks = (self.rounded, partial(self.member, loosely=loosely), self.shown, self.reach)
         for sentence, facts, fact in filter(None, (look(heard, memory) for look in looks)):
             fresh = [each for each in facts if each.name not in memory.told]
@@ -585,10 +573,7 @@ class Listener:
             return ", ".join(shown) + ".", [fact], fact
 
     def worked_out(self, text, memory):
-        """(a text with what a formula comes to in place of the numbers of its keys, that number, the formula)
-
-        The formula is as it was told. The number is "" if the text leaves it open.
-        """
+        """(a text with what a told formula comes to in place of the numbers of its keys, a sentence, the formula)"""
         row, code = self.amounts(text), ""
         fact = next((fact for fact in self.facts if fact.aspect == "formula" and fact.name in memory.told
                      and fact.about["field"] <= row.keys()), None)
@@ -607,20 +592,18 @@ class Listener:
                 code *= extra.name in memory.told
         if not re.fullmatch(r"[(]{0,2}\d+([-+*]\d+)*([)][-+*]\d+){0,2}", code):
             return text, "", fact
-        result = str(min([eval(code), *caps]))
+        result = min([eval(code), *caps])
         for number in map(row.get, fact.about["field"]):
             text = re.sub(rf"\b0*{number} [a-z]\w*|[a-z]\w*( of| is| was| are| at)?[ :=]+(only |just |exactly )?0*{number}\b", " ", text, count=1)
-        return f"with {fact.term} of {result} {text}", result, fact
+        return f"with {fact.term} of {result} {text}", f"That makes {result}.", fact
 
     def member(self, heard, memory, loosely=False):
         """Whether something is one of a kind: with a number, a formula's numbers, the limit itself, or with a word."""
         acts = tables()["acts"]
-        text, sums, formula = self.worked_out(acts["or_else"].split(heard.text)[0], memory)
-        heard = self.read(text, memory) if sums else heard
-        made = f"That makes {sums}." if sums else ""
-        only, text = (made, [], formula) if sums else None, acts["on_limit"].sub("exactly that", text)
-        mine, (top, strong) = self.kind_of(heard, memory), heard.top()
-        if not mine or not sums and strong and top in ("ties", "count", "between", "empty"):
+        text, made, formula = self.worked_out(acts["or_else"].split(heard.text)[0], memory)
+        heard, text = self.read(text, memory) if made else heard, acts["on_limit"].sub("exactly that", text)
+        only, mine, (top, strong) = (made, [], formula) if made else None, self.kind_of(heard, memory), heard.top()
+        if not mine or not made and strong and top in ("ties", "count", "between", "empty"):
             return only
         define, shadow = mine["define"], self.with_terms(acts["aside"].sub("", text))
         if "join" in define.values and acts["joins"].search(text):
@@ -628,48 +611,44 @@ class Listener:
         if acts["rules"].search(shadow) or not loosely and not acts["instance"].search(shadow):
             return only
         cases = self.cases(text, mine, memory)
-        if not cases:
+        if not cases:    # "3 stops" of a kind that goes by the delay
             keys = self.amounts(text).keys() - self.labels - define.about["field"]
             parts = [fact for fact in self.facts if fact.aspect == "formula" and fact.about["field"] & keys]
             return (self.not_by(define, text), [], define) if keys and not parts else only
-        fits = [self.one_of(mine, case) for case in cases]
+        fits = [self.one_of(mine, *case) for case in cases]
         used = [fact for _, facts in fits for fact in facts]
         untold = [fact for fact in used if fact.name not in memory.told and fact.aspect in ("limit", "edge")
                   and not (fact.aspect == "edge" and mine.get("except") in used)]
         if untold:
-            return (made, untold[:1], define) if sums else None
-        sentence = self.verdict_on(cases, [fit for fit, _ in fits], text, self.names[define.term][0])
+            return (made, untold[:1], define) if made else None
+        number, _, _, denied = cases[0]
+        fits = [fit for fit, _ in fits]
+        if None in fits or len(fits) == 1:
+            kind = ("alone" if number else "depends") if None in fits else "one" if fits[0] else "none"
+            sentence = says(kind, text, fill=self.names[define.term][0])
+            lead = "" if None in fits or denied else "Yes, " if fits[0] else "No, "
+            sentence = lead + (sentence if lead else sentence[0].upper() + sentence[1:])
+        else:
+            right = all(denied != fit for (*_, denied), fit in zip(cases, fits)) and not acts["choice"].search(text)
+            lead = "" if acts["choice"].search(text) else "Not quite. "
+            each = " and ".join(f"{case[0]} {'counts' if fit else 'does not'}" for case, fit in zip(cases, fits))
+            sentence = says("yes", text) if right else f"{lead}{each}."
         return f"{made} {sentence}".strip(), used, define
 
-    def verdict_on(self, cases, fits, text, name):
-        """What is said of cases, of which it is known whether each is one of a kind (None if that is open)."""
-        if None in fits:
-            return says("alone" if cases[0].number else "depends", text, fill=name)
-        if len(cases) == 1:
-            sentence = says("one" if fits[0] else "none", text, fill=name)
-            lead = "" if cases[0].denied else "Yes, " if fits[0] else "No, "
-            return lead + (sentence if lead else sentence[0].upper() + sentence[1:])
-        each = " and ".join(f"{case.number} {'counts' if fit else 'does not'}" for case, fit in zip(cases, fits))
-        if tables()["acts"]["choice"].search(text):
-            return each + "."
-        right = all(case.denied != fit for case, fit in zip(cases, fits))
-        return says("yes", text) if right else f"Not quite. {each}."
-
     def cases(self, text, mine, memory):
-        """The cases that a text puts, one for each number; what it says of words goes for the next number as well.
+        """[(number, limit, word -> whether it is lacking, whether it is said not to be one)] of each case in a text
 
-        "At most 35" puts two, 35 and 36. There are none if the text claims other things, too.
+        What a text says of words goes for the next number as well. "At most 35" puts two cases, 35 and 36. There are
+        none if the text claims other things, too.
         """
         acts, limit, special = tables()["acts"], mine.get("limit"), mine.get("except")
         mean = acts["averages"].search(text) if limit and "mean" in limit.values else None
         text = self.lacking.sub("lacking ", text.replace(mean[0], " ") if mean else text)
         special = special if special and special.about["word"] & self.said(text)["word"] else None
-        bound = set(re.findall(r"\d+", mean[0])) if mean else (special or limit or mine["define"]).about["number"]
+        bound = self.said(mean[0])["number"] if mean else (special or limit or mine["define"]).about["number"]
         bound = bound or limit and limit.values.get("mean") or set()
-        head, _, tail = text.partition(": ")    # "Just to be sure: "
-        text = text if re.search(r"term|_figure|_label|\d", self.with_terms(head)) else tail or text
         parts, found, words, plainly = [("", "")], {}, {}, bool(special)
-        for part in acts["parts"].split(text):
+        for part in acts["parts"].split(acts["opening"].sub("", text)):
             numbers = self.said(part)["number"] - {number for key, number in self.amounts(part).items()
                                                    if key not in self.labels | mine["define"].about["field"]}
             numbers = numbers or (bound if acts["own"].search(part) else set())
@@ -679,58 +658,47 @@ class Listener:
             before, said = parts.pop() if not numbers or parts[-1][0] in ("", *numbers) else ("", "")
             parts.append((next(iter(numbers), before), f"{said} {part}"))
         for number, part in parts:
-            here = {match[1]: part[:match.start()].endswith(("lacking ", 'lacking "'))
+            here = {match[1]: part[:match.start()].rstrip('"').endswith("lacking ")
                     for match in self.vocabulary.finditer(part)}
             taken = {self.column.get(word) for word in here}
             words = {word: lacks for word, lacks in words.items() if self.column.get(word) not in taken} | here
             said, denied = self.said(part), bool(acts["denies"].search(self.with_terms(part)))
             if number and acts["bounds"].search(self.shadow(part)):
                 step = NEXT.get((*(said["end"] or limit.values.get("end", ())), *said["edge"]))
-                if denied or not step or not number.isdigit():
+                if denied or not step or not re.fullmatch(r"\d{1,9}", number):
                     return []
                 other, denied = str(int(number) + step), said["edge"] == {"out"}
-                found[other] = Case(other, bound, words, not denied)
+                found[other] = other, bound, words, not denied
             else:
                 plainly |= bool(number)
-            found[number] = Case(number, bound, words, denied)
-        label = mine.get("values") or mine.get("names")
-        known = special and special.name in memory.told or label and label.name in memory.told and acts["asks_if"].search(text)
-        alone = words and (acts["any"].search(text) or known)
+            found[number] = number, bound, words, denied
+        known = [fact for name in ("values", "names", "except") if (fact := mine.get(name)) and fact.name in memory.told]
+        alone = words and (acts["any"].search(text) or special in known or known and acts["asks_if"].search(text))
         return list(found.values()) if (plainly if "" not in found else alone) else []
 
-    def one_of(self, mine, case):
+    def one_of(self, mine, number, bound, words, denied):
         """(whether a case is one of a kind, None if that is open; the facts that settle it)"""
         define, limit, label = mine["define"], mine.get("limit"), mine.get("values") or mine.get("names")
-        edge, special = mine.get("edge", limit), mine.get("except")
-        words = {word for word, lacks in case.words.items() if not lacks}
-        if not special or not special.about["word"] & words:
-            special = None
-        elif "ever" in special.values:
-            return special.values["ever"] == {"always"}, [special]
+        has = {word for word, lacks in words.items() if not lacks}
+        special = [fact for fact in [mine.get("except")] if fact and fact.about["word"] & has]
+        if special and "ever" in special[0].values:
+            return special[0].values["ever"] == {"always"}, special
         fits, used = [], []
-        if limit:
-            fits.append(self.on_side(limit, edge, case.bound, case.number))
-            used += [limit, *[edge] * ({case.number} == case.bound)] * bool(case.number)
+        if limit and {number} == bound:
+            edge = mine.get("edge", limit)
+            fits, used = [edge.values["edge"] == {"in"} if "edge" in edge.values else None], [limit, edge]
+        elif limit:    # a limit may be the average, and the number unknown
+            known = number and len(bound) == 1 and "end" in limit.values and not re.search("[a-z]", number + min(bound))
+            fits = [(float(number) > float(*bound)) == ("high" in limit.values["end"]) if known else None]
+            used = [limit] * bool(number)
         if label:
-            right = label.about["word"] & words
-            other = any(self.column.get(word) in define.about["field"] for word in words)
-            other |= label.about["word"] <= case.words.keys() - words
-            fits.append(True if right else False if other else None)
+            right = label.about["word"] & has
+            other = any(self.column.get(word) in define.about["field"] for word in has)
+            fits.append(True if right else False if other or label.about["word"] <= words.keys() - has else None)
             used += [label] * bool(right)
         either = "or" in define.values.get("join", ())
-        used = used[-1:] if fits[-1] is either and label and fits[-1] else used
-        used += [special] * bool(special)
-        return either if either in fits else not either if set(fits) == {not either} else None, used
-
-    def on_side(self, limit, edge, bound, number):
-        """Whether a number is on the right side of a limit, or of an exception's; None if that is open."""
-        end = limit.values.get("end")
-        if not number or len(bound) != 1 or not end:
-            return None
-        if {number} == bound:
-            return edge.values["edge"] == {"in"} if "edge" in edge.values else None
-        known = all(re.fullmatch(r"-?\d+(\.\d+)?", each) for each in {number} | bound)    # not "average"
-        return (float(number) > float(*bound)) == ("high" in end) if known else None
+        used = [label] if label and either and fits[-1] else used
+        return either if either in fits else not either if set(fits) == {not either} else None, [*used, *special]
 
     def kind_of(self, heard, memory):
         """aspect -> fact of the kind that a text is about, by its name, by what was told of it, or as the topic."""
@@ -743,23 +711,19 @@ class Listener:
 
     def shown(self, heard, memory):
         """Whether an example of an entry, or of a whole line, looks as it must: "F38 (7) + C12 (2)"."""
-        format, between = (next((fact for fact in self.facts if fact.aspect == aspect), None)
-                           for aspect in ("format", "between"))
-        known = (format or between) and (not format or format.name in memory.told)
-        name = rf"(?:[a-z]\d+|{self.spellings})"
-        item = rf"[(\[\"']*(?:{name}|\d+)"
-        example = known and re.search(rf"{item}(?:[^\w?]{{1,6}}{item})+[)\]\"']*", heard.text)
-        if not example or not re.search(name, example[0]) or re.search(f" or {item}", heard.text):
+        told = [fact for fact in self.facts if fact.aspect in ("format", "between") and fact.name in memory.told]
+        name, example = rf"(?:[a-z]\d+|{self.spellings})", self.example.search(heard.text)
+        open = "format" in self.here and all(fact.aspect != "format" for fact in told)
+        if not told or open or not example or not re.search(name, example[0]) or self.example.search(heard.text.partition(" or ")[2]):
             return None
-        form = next(iter(format.values["form"] - {"figures", "pairs"}), '["{n}", {v}]') if format else "{n}"
-        entry = re.escape(form).replace(r"\{n\}", name).replace(r"\{v\}", r"\d+").replace('"', '"?')
-        mark = re.search(r'"(.+)"\.join', self.truth)
+        form = next(iter(told[-1].values.get("form", set()) - {"figures", "pairs"}), '["{n}", {v}]')
+        entry = re.escape(form if "format" in self.here else "{n}").replace(r"\{n\}", name)
+        entry, mark = entry.replace(r"\{v\}", r"\d+").replace('"', '"?'), re.search(r'"(.+)"\.join', self.truth)
         mark = re.escape(mark[1]) if mark else r"\W{1,4}"
         if re.fullmatch(rf"\W*{entry}({mark}{entry})*\W*", example[0]):
-            fresh = between and re.search(rf"{entry}{mark}{entry}", example[0])
-            return says("yes", heard.text), [between] * bool(fresh), between or format
-        wrong = between if between and re.search(entry, example[0]) else format or between
-        return "Not quite. " + wrong.reply * (wrong.name in memory.told), [wrong], wrong
+            return says("yes", heard.text), [], told[0]
+        wrong = told[0] if re.search(entry, example[0]) else told[-1]    # the mark stands before the form
+        return f"Not quite. {wrong.reply}", [], wrong
 
     def reach(self, heard, memory):
         """What the reference itself settles: how far something reaches, and whether a name comes once."""
@@ -818,14 +782,11 @@ class Listener:
 
     def spoken(self, text):
         """A text in which to have no delay is to have a delay of 0, and "How sweet?" asks how much sweetness."""
-        keys = "|".join(word for word, kind in self.key_words.items() if kind == "_figure") or "(?!)"
         if not tables()["acts"]["listing"].search(text):
-            text = re.sub(rf"\b(with|has|have|had|having|and|but) (no|zero) ({keys})( at all)?\b", r"\1 0 \3", text)
-            text = re.sub(rf"\bwithout (any |a |an )?({keys})( at all)?\b", r"with 0 \2", text)
-        how = re.compile(r"\bhow ([a-z]+)(?= |\W*$)")
-        return how.sub(lambda match: f"how much {self.field_of[stem(match[1])]} is needed"
-                       if stem(match[1]) in self.field_of.keys() - self.known and match[1] not in self.key_words
-                       else match[0], text)
+            text = self.having.sub(lambda match: f"{match[1] or 'with'} 0 {match[2]}", text)
+        keys = {name: key for name, key in self.field_of.items() if name not in self.known}
+        return re.sub(r"\bhow ([a-z]+)(?=\W*$)", lambda match: f"how much {keys[stem(match[1])]} is needed"
+                      if stem(match[1]) in keys and match[1] not in self.key_words else match[0], text)
 
     def shadow(self, text):
         """A text with "row" for the rows' noun and "_figure" or "_label" for their keys."""
@@ -884,7 +845,7 @@ class Listener:
 
     def said(self, text):
         """kind -> tokens: what a text says, in the kinds of listener.toml."""
-        text = counted(text)
+        text = rewritten("counted", text)
         quoted = set(re.findall(r"\"([^\"]+)\"", text))
         strange = {each for each in quoted if each[0].isalnum() and each not in listed("stop")
                    and not self.vocabulary.search(each)
@@ -962,6 +923,11 @@ class Listener:
         words = sorted((word for word in words if word[:1].isalnum()), key=len, reverse=True)
         self.spellings = "|".join(map(re.escape, words)) or "(?!)"
         self.vocabulary = re.compile(rf"\b({self.spellings})(?:s|'s)?\b")
+        item = rf"[(\[\"']*(?:[a-z]\d+|{self.spellings}|\d+)"
+        self.example = re.compile(rf"{item}(?:[^\w?]{{1,6}}{item})+[)\]\"']*")
+        figures = "|".join(word for word, kind in self.key_words.items() if kind == "_figure") or "(?!)"
+        self.having = re.compile(rf"\b(?:(with|has|have|had|having|and|but) (?:no|zero)|without(?: an?| any)?)"
+                                 rf" ({figures})\b(?: at all)?")
         self.lacking = re.compile(rf"\b({data()['acts']['lacks']}) (?=\"?({self.spellings})\b)")
         rows = re.findall(r"def \w+\((\w+s)\)", code)[:1] if task["terms"] else []
         one = re.sub(r"(?<=ch|sh|ss|.x)es$|s$", "", re.sub(r"ies$", "y", *rows)) if rows else ""
@@ -995,7 +961,10 @@ class Listener:
 
 @cache
 def data():
-    return tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+    """listener.toml, with compiled patterns of what is rewritten."""
+    found = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+    rewrites = {name: [(re.compile(old), new) for old, new in rows] for name, rows in found["rewrites"].items()}
+    return found | {"rewrites": rewrites}
 
 
 @cache
@@ -1073,23 +1042,14 @@ def stems_of(text):
 
 def plain(text):
     """A text in lower case, with digits for number words, and without code, list marks and points of "e.g."."""
-    text = re.sub(r"```.*?(```|$)", " ", text, flags=re.S).lower()
-    for old, new in {"’": "'", "“": '"', "”": '"', "`": "", "(s)": "s"}.items():
-        text = text.replace(old, new)
-    text = re.sub(r"\((e\.?g|i\.?e|for example|for instance|such as)\b.*?\)", "", text)
-    text = re.sub(r"\bon (the|that|this) list\b", "", text)
-    short = r"\b(e\.g|i\.e|etc|vs|approx|dr|mr|mrs|no)\.(?=\s*[\w,(])"
-    text = re.sub(short, lambda match: match[1].replace(".", ""), text)
-    text = re.sub(r"(?m)^\s*(\(?\d+[.)]|\(?[a-z]\)|[-*•])\s+|(?<!\w)(?<!\d )\(?\d\)(?=\W?[a-z]{2})", "\n", text)
-    alone = r"\b(than|least|most|exactly|over|above|below) (zero|one|once)\b(?! (of|that|who|which|thing|or|way)\b)"
-    text = re.sub(alone, lambda match: f"{match[1]} {int(match[2] != 'zero')}", text.replace("a dozen", "12"))
+    text = rewritten("plain", re.sub(r"```.*?(```|$)", " ", text, flags=re.S).lower())
     return re.sub(r"\w+", lambda match: data()["words"]["digits"].get(match[0], match[0]), text)
 
 
-def counted(text):
-    """A text with digits for words that count: zero, a dozen, twice."""
-    for word, number in COUNTED.items():
-        text = re.sub(word, number, text)
+def rewritten(name, text):
+    """A text after the replacements of a list of listener.toml."""
+    for old, new in data()["rewrites"][name]:
+        text = old.sub(new, text)
     return text
 
 
