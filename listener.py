@@ -923,7 +923,7 @@ class Listener:
         words = sorted((word for word in words if word[:1].isalnum()), key=len, reverse=True)
         self.spellings = "|".join(map(re.escape, words)) or "(?!)"
         self.vocabulary = re.compile(rf"\b({self.spellings})(?:s|'s)?\b")
-        item = rf"[(\[\"']*(?:[a-z]\d+|{self.spellings}|\d+)"
+        item = rf"[(\[\"']*\b(?:[a-z]\d+|{self.spellings}|\d+)\b"
         self.example = re.compile(rf"{item}(?:[^\w?]{{1,6}}{item})+[)\]\"']*")
         figures = "|".join(word for word, kind in self.key_words.items() if kind == "_figure") or "(?!)"
         self.having = re.compile(rf"\b(?:(with|has|have|had|having|and|but) (?:no|zero)|without(?: an?| any)?)"
