@@ -199,9 +199,10 @@ class Listener:
             now = memory._replace(topics=(*memory.topics, *topics))
             body, _, tail = part.rpartition(", " if ", " in part else " - ")
             tagged = part not in self.examples and body and acts["approves"].fullmatch(tail.rstrip("?.! "))
-            if part is not parts[0] and acts["approves"].fullmatch(part.rstrip("?.! ")):
+            if part is not parts[0] and acts["approves"].fullmatch(part.rstrip("?.! ")) and not self.mentions(part, now):
                 continue    # "Is that right?"
-            case = None if part in self.examples else self.settled(scene + part, now)
+            puts = part is not parts[-1] and part.endswith(".") and acts["cases"].search(part)    # the question follows
+            case = None if puts or part in self.examples else self.settled(scene + part, now)
             if case:
                 cases.append(case)
                 topics += [case[2].term] * bool(case[2].term)
@@ -219,7 +220,7 @@ class Listener:
                 checked, rest = ({}, []) if fresh else (checked, rest)
             claims = checked | claims
             if checked:
-                questions += [("", clause) for clause in rest if not acts["cases"].search(clause)]
+                questions += [("", clause) for clause in rest if not acts["attached"].search(clause)]
             elif not quoted and (asks or part.endswith("?")):
                 questions.append((scene, part))
             else:
@@ -556,7 +557,7 @@ class Listener:
         loosely: a number alone puts a case.
         """
         body, _, tail = text.rpartition(", ")
-        tagged = tables()["acts"]["approves"].fullmatch(tail.rstrip("?.! "))
+        tagged = tables()["acts"]["approves"].fullmatch(tail.rstrip("?.! ")) and not self.mentions(tail, memory)
         heard = self.read(rewritten("counted", body if tagged else text), memory)
         looks = (self.rounded, partial(self.member, loosely=loosely), self.shown, self.reach)
         for sentence, facts, fact in filter(None, (look(heard, memory) for look in looks)):
@@ -603,9 +604,11 @@ class Listener:
         text, made, formula = self.worked_out(acts["or_else"].split(heard.text)[0], memory)
         heard, text = self.read(text, memory) if made else heard, acts["on_limit"].sub("exactly that", text)
         only, mine, (top, strong) = (made, [], formula) if made else None, self.kind_of(heard, memory), heard.top()
-        if not mine or not made and strong and top in ("ties", "count", "between", "empty"):
+        define = mine.get("define")
+        other = not made and strong and top in ("ties", "count", "between", "empty")
+        if not mine or other and not self.amounts(text).keys() & define.about["field"]:
             return only
-        define, shadow = mine["define"], self.with_terms(acts["aside"].sub("", text))
+        shadow = self.with_terms(acts["aside"].sub("", text))
         if "join" in define.values and acts["joins"].search(text):
             return says("either" if define.values["join"] == {"or"} else "both", text), [], define
         if acts["rules"].search(shadow) or not loosely and not acts["instance"].search(shadow):
@@ -727,12 +730,13 @@ class Listener:
 
     def reach(self, heard, memory):
         """What the reference itself settles: how far something reaches, and whether a name comes once."""
-        terms, shadow = {*heard.terms, *memory.topics[-1:], *self.taken_up(heard, memory)}, self.with_terms(heard.text)
+        terms = {*heard.terms, *memory.topics[-1:], *self.taken_up(heard, memory)}
+        texts = self.with_terms(heard.text), self.shadow(heard.text)
         for row in tables()["settled"]:
             told = [fact for fact in self.facts if fact.aspect == row["about"] and fact.name in memory.told
                     and (not fact.term or fact.term in terms or fact.aspect in ONCE)]
             found = told if row["about"] else self.facts[:1]
-            if found and row["asks"].search(shadow) and re.search(row["code"], self.truth):
+            if found and any(map(row["asks"].search, texts)) and re.search(row["code"], self.truth):
                 return row["says"].format(measure=f"{found[-1].term} of each {self.row}", row=self.row), [], found[-1]
 
     def amounts(self, text):
